@@ -1,0 +1,78 @@
+"""The types that cross rooms: what was seen (Evidence), what it means (Finding), and the whole answer (Verdict).
+
+Frozen, plain data. `Verdict` is an interface, printed by `--json` and kept as `verdict.json`; its field names are promised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Standing = Literal["established", "likely", "possible", "not-established"]
+TrialState = Literal["passed", "failed", "untried"]
+InputKind = Literal["log", "flight", "stacks", "kernel", "snapshot", "ras", "run"]
+
+VERDICT_SCHEMA = "unhang/verdict/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One thing that was seen: the text as it stood, and where it stood (`line` counts from 1)."""
+
+    source: str
+    text: str
+    line: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """A change that should help. `trial` says whether it was proven on this machine; until then it is "untried"."""
+
+    id: str
+    says: str
+    env: dict[str, str] = field(default_factory=dict)
+    command: str | None = None
+    trial: TrialState = "untried"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One cause found in the evidence. `says` is one sentence with the numbers in it; `where` is "file.py:88 in function"."""
+
+    cause: str
+    standing: Standing
+    says: str
+    ranks: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    where: str | None = None
+    evidence: tuple[Evidence, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotExamined:
+    """Something that could not be looked at, and why. Never to be read as healthy."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """Something that was read to reach the verdict."""
+
+    source: str
+    kind: InputKind
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The answer to "why did it fail?". `primary` is None where nothing is wrong."""
+
+    schema: str = VERDICT_SCHEMA
+    primary: Finding | None
+    contributing: tuple[Finding, ...] = ()
+    symptoms: tuple[Finding, ...] = ()
+    not_examined: tuple[NotExamined, ...] = ()
+    inputs: tuple[Input, ...] = ()

@@ -1,0 +1,189 @@
+"""What is written down when something goes wrong in a supervised run: one `Incident`, one `RankRecord` for each rank.
+
+These are facts only; nothing here says why. They are written by the supervisor while the ranks still live and read
+back, by `unhang why`, at any time and on any machine. Times called `_s` are seconds since the start of the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+INCIDENT_SCHEMA = "unhang/incident/1"
+
+IncidentKind = Literal["hang", "straggler", "failure", "world-size"]
+StackSource = Literal["process", "py-spy", "exception", "fatal-signal", "last-heartbeat"]
+
+# A main thread with at least this share of one core is computing.
+BUSY_CPU_SHARE = 0.05
+# The same for all threads and child processes together: data loader workers, tokenizer threads, compilers.
+BUSY_TREE_CPU_SHARE = 0.20
+# A blocked thread does not wake up; one that reads from a network or a disk wakes many times a second. Polling
+# loops with a timeout of a second or more (torch's DataLoader polls its workers every 5 s) stay below this.
+BUSY_SWITCHES_PER_S = 2.0
+# Share of heartbeats at which the main thread stood at another instruction than at the one before.
+BUSY_MOVED_SHARE = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """One Python frame. `code` is the source line where it could be read; `guards` are the `if` tests around it."""
+
+    file: str
+    line: int
+    name: str
+    code: str = ""
+    guards: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadStack:
+    """One thread's Python stack, innermost frame last (as a traceback prints it)."""
+
+    name: str
+    main: bool
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stacks:
+    """All threads of one process, and how they were read."""
+
+    source: StackSource
+    threads: tuple[ThreadStack, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activity:
+    """What the kernel says a process did during the last `window_s` seconds.
+
+    `state` is the letter of /proc/PID/stat (R running, S sleeping, D uninterruptible, T stopped, t traced, Z zombie).
+    Shares are of one core: 1.0 is one core fully used. `moved_share` comes from heartbeats and is None without them.
+    """
+
+    window_s: float
+    state: str
+    cpu_share: float
+    tree_cpu_share: float
+    switches_per_s: float
+    moved_share: float | None = None
+    rss_bytes: int | None = None
+    wchan: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        return self.state in ("T", "t")
+
+    @property
+    def busy(self) -> bool:
+        """Alive and executing, as far as the kernel and the heartbeats can tell."""
+        return not self.stopped and (
+            self.cpu_share >= BUSY_CPU_SHARE
+            or self.tree_cpu_share >= BUSY_TREE_CPU_SHARE
+            or self.switches_per_s >= BUSY_SWITCHES_PER_S
+            or (self.moved_share or 0.0) >= BUSY_MOVED_SHARE
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """One process group on one rank: sequence number of the newest collective issued and of the newest completed."""
+
+    enqueued: int
+    completed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised:
+    """An exception that nothing caught; `frames` innermost last."""
+
+    type: str
+    text: str
+    frames: tuple[Frame, ...]
+    at_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A process that is no more. `exitcode` as in subprocess: negative for a signal, None where nobody could tell.
+
+    `announced`: the interpreter ended in order (its exit handlers ran). `by_launcher`: a launcher or the supervisor ended it.
+    """
+
+    at_s: float
+    exitcode: int | None = None
+    announced: bool = False
+    by_launcher: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankRecord:
+    """All that is known of one rank at the moment of the incident.
+
+    `pending` names the collective that the rank is inside of, as the rank itself reported it. `last_place` is where its main thread was last seen by a
+    heartbeat, `last_beat_s` when. `answered`: the process itself answered the request for evidence. `stacks`, `flight`: files, relative to the run directory.
+    """
+
+    rank: int
+    pid: int
+    host: str
+    local_rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    device: str | None = None
+    timeout_s: float | None = None
+    step: int | None = None
+    groups: dict[str, Counters] = field(default_factory=dict)
+    last_beat_s: float | None = None
+    last_progress_s: float | None = None
+    last_place: Frame | None = None
+    answered: bool = False
+    activity: Activity | None = None
+    raised: Raised | None = None
+    ended: Ended | None = None
+    stacks: str | None = None
+    flight: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogRef:
+    """A log as long as it was at the end of the incident; `rank` is None for the launcher's own output."""
+
+    path: str
+    bytes: int
+    rank: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missed:
+    """Evidence that could not be taken."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incident:
+    """One thing that went wrong. `stalled_for_s` and `threshold_s` belong to hangs and stragglers; `exitcode` is the command's own.
+
+    `oom_kills` counts the OOM killer's victims in the memory cgroup since the start of the run; None where that cannot be read.
+    """
+
+    schema: str = INCIDENT_SCHEMA
+    number: int
+    attempt: int
+    kind: IncidentKind
+    at_s: float
+    at: str
+    cwd: str
+    command: tuple[str, ...]
+    expected_world: int | None = None
+    stalled_for_s: float | None = None
+    threshold_s: float | None = None
+    usual_gap_s: float | None = None
+    exitcode: int | None = None
+    oom_kills: int | None = None
+    kernel: str | None = None
+    ranks: tuple[RankRecord, ...] = ()
+    logs: tuple[LogRef, ...] = ()
+    missed: tuple[Missed, ...] = ()

@@ -1,0 +1,144 @@
+"""A run directory: every file name in it, and the only code that knows them.
+
+    runs/<name>-<time>/
+      run.json              command, options, environment that we set, versions
+      host.json             the machine, as it was at the start
+      events.jsonl          one line for each thing that happened, in order
+      logs/attempt-0/       rank0.out, rank0.err, ... and launcher.out, launcher.err
+      fatal/attempt-0/      stacks that a rank wrote while a signal was ending it
+      flight/attempt-0/     dumps that torch wrote by itself, on a timeout
+      incidents/1/          incident.json, stacks/rank0.json, flight/rank_0, kernel.txt, verdict.json
+      verdict.json          the verdict on the last incident
+      verdict.md            the same to read
+
+Every file is written whole (a temporary file, then a rename) or only ever appended to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from unhang.errors import RunDirError
+from unhang.model import Verdict
+from unhang.records.incident import Incident, Stacks
+
+RUN_SCHEMA = "unhang/run/1"
+
+T = TypeVar("T")
+
+
+class RunDir:
+    """The files of one run. Makes no directory by itself: `create` does, `open` checks."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path) -> RunDir:
+        """Make a new, empty run directory. Raises RunDirError where it exists or cannot be made."""
+        try:
+            path.mkdir(parents=True, exist_ok=False)
+        except OSError as e:
+            raise RunDirError(
+                f"cannot create the run directory {path}: {e.strerror or e}",
+                hint="name another place with --run-dir DIR",
+            ) from e
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunDir:
+        """Open one that exists. Raises RunDirError where `path` is no run directory."""
+        if not (path / "run.json").is_file():
+            raise RunDirError(
+                f"{path} is not a run directory: it has no run.json",
+                cause="unhang run makes them as runs/<name>-<time>/",
+            )
+        return cls(path)
+
+    run = property(lambda self: self.path / "run.json")
+    host = property(lambda self: self.path / "host.json")
+    events = property(lambda self: self.path / "events.jsonl")
+    verdict = property(lambda self: self.path / "verdict.json")
+    report = property(lambda self: self.path / "verdict.md")
+
+    def logs(self, attempt: int) -> Path:
+        return self.path / "logs" / f"attempt-{attempt}"
+
+    def log(self, attempt: int, *, rank: int | None, stream: str) -> Path:
+        return self.logs(attempt) / f"{'launcher' if rank is None else f'rank{rank}'}.{stream}"
+
+    def fatal(self, attempt: int) -> Path:
+        return self.path / "fatal" / f"attempt-{attempt}"
+
+    def fatal_of(self, attempt: int, rank: int) -> Path:
+        return self.fatal(attempt) / f"rank{rank}.txt"
+
+    def flight_of_torch(self, attempt: int) -> Path:
+        return self.path / "flight" / f"attempt-{attempt}"
+
+    def incident_dir(self, number: int) -> Path:
+        return self.path / "incidents" / str(number)
+
+    def incident(self, number: int) -> Path:
+        return self.incident_dir(number) / "incident.json"
+
+    def stacks(self, number: int, rank: int) -> Path:
+        return self.incident_dir(number) / "stacks" / f"rank{rank}.json"
+
+    def flight(self, number: int, rank: int) -> Path:
+        # torch's own analyser wants <prefix><rank>.
+        return self.incident_dir(number) / "flight" / f"rank_{rank}"
+
+    def kernel(self, number: int) -> Path:
+        return self.incident_dir(number) / "kernel.txt"
+
+    def incident_verdict(self, number: int) -> Path:
+        return self.incident_dir(number) / "verdict.json"
+
+    def incident_numbers(self) -> list[int]:
+        """The numbers of all incidents that were written down completely, oldest first."""
+        parent = self.path / "incidents"
+        if not parent.is_dir():
+            return []
+        return sorted(int(p.name) for p in parent.iterdir() if p.name.isdigit() and (p / "incident.json").is_file())
+
+    def relative(self, path: Path) -> str:
+        return path.relative_to(self.path).as_posix()
+
+    def read_incident(self, number: int) -> Incident:
+        return self.read(self.incident(number), Incident)
+
+    def read_stacks(self, relative: str) -> Stacks:
+        return self.read(self.path / relative, Stacks)
+
+    def read_verdict(self) -> Verdict:
+        return self.read(self.verdict, Verdict)
+
+    def read(self, path: Path, kind: type[T]) -> T:
+        """Decode one JSON file. Raises RunDirError where it is missing or damaged."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
+        except OSError as e:
+            raise RunDirError(f"cannot read {path}: {e.strerror or e}") from e
+        except (msgspec.DecodeError, msgspec.ValidationError) as e:
+            raise RunDirError(f"{path} is damaged: {e}", cause="it was cut off, edited, or written by another version") from e
+
+    def write(self, path: Path, value: object) -> None:
+        """Write one JSON file whole. Raises OSError."""
+        self.write_bytes(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+    def write_bytes(self, path: Path, data: bytes) -> None:
+        """Write a file whole or not at all. Raises OSError."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            temporary.write_bytes(data)
+            os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
