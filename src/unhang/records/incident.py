@@ -120,8 +120,8 @@ class Ended:
 class RankRecord:
     """All that is known of one rank at the moment of the incident.
 
-    `pending` names the collective that the rank is inside of, as the rank itself reported it. `last_place` is where its main thread was last seen by a
-    heartbeat, `last_beat_s` when. `answered`: the process itself answered the request for evidence. `stacks`, `flight`: files, relative to the run directory.
+    `last_place` is where its main thread was last seen by a heartbeat, `last_beat_s` when. `answered`: the process itself
+    answered the request for evidence. `stacks`, `flight`: files, relative to the run directory.
     """
 
     rank: int

@@ -60,11 +60,25 @@ class RunDir:
             )
         return cls(path)
 
-    run = property(lambda self: self.path / "run.json")
-    host = property(lambda self: self.path / "host.json")
-    events = property(lambda self: self.path / "events.jsonl")
-    verdict = property(lambda self: self.path / "verdict.json")
-    report = property(lambda self: self.path / "verdict.md")
+    @property
+    def run(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def host(self) -> Path:
+        return self.path / "host.json"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def verdict(self) -> Path:
+        return self.path / "verdict.json"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "verdict.md"
 
     def logs(self, attempt: int) -> Path:
         return self.path / "logs" / f"attempt-{attempt}"
@@ -138,7 +152,7 @@ class RunDir:
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             temporary.write_bytes(data)
-            os.replace(temporary, path)
+            temporary.replace(path)
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink()

@@ -1,0 +1,47 @@
+# Everything sets itself up on a machine that has Python (3.10 or newer) and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: setup demo demo-quick test test-integration check format docs bench clean
+
+setup: $(STAMP)
+
+# torch first and pinned: a range would bring the newest build, with gigabytes of CUDA.
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet -e ".[demo,dev]" "torch==2.13.0"
+	touch $@
+
+demo: setup
+	$(BIN)/unhang demo
+
+demo-quick: setup
+	$(BIN)/unhang demo --quick
+
+test: setup
+	$(PYTEST) -m "not integration"
+
+test-integration: setup
+	$(BIN)/python -m pip install --quiet "accelerate==1.15.0" "torch==2.13.0"
+	$(PYTEST) -m integration
+
+check: setup
+	scripts/check
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: setup
+	$(BIN)/python scripts/generate_docs.py
+
+bench: setup
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/overhead.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

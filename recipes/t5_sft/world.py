@@ -1,0 +1,56 @@
+"""This process among the others: rank, device, backend and precision. Also right for a training of one, without any launcher."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Set up by `join`."""
+
+    rank: int
+    local_rank: int
+    size: int
+    device: torch.device
+    backend: str
+    bf16: bool
+
+    def autocast(self) -> AbstractContextManager[None]:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16)
+
+    def move(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
+
+
+def join(*, timeout_s: float, bf16: str) -> World:
+    """Join the process group that the launcher describes, or make one of one. `bf16` is "auto", "on" or "off"."""
+    rank, local_rank, size = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")))
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", local_rank) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    elif int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+        # Ranks that each use every core slow each other down many times over.
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    backend = "nccl" if cuda else "gloo"
+    timeout = timedelta(seconds=timeout_s)
+    if "MASTER_ADDR" in os.environ:
+        dist.init_process_group(backend, timeout=timeout)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
+    # A CPU without bf16 instructions is slower with it, and has memory enough.
+    return World(
+        rank=rank,
+        local_rank=local_rank,
+        size=size,
+        device=device,
+        backend=backend,
+        bf16=bf16 == "on" or (bf16 == "auto" and cuda and torch.cuda.is_bf16_supported()),
+    )

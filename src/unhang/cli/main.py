@@ -1,0 +1,80 @@
+"""The command line: one module for each verb, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+import typer
+
+from unhang import __version__
+from unhang.cli import demo, explain, run, why
+from unhang.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, UnhangError
+
+app = typer.Typer(
+    name="unhang",
+    help="Distributed PyTorch training that starts, stays up, and explains itself.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"unhang {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and exit."),
+    no_color: bool = typer.Option(False, "--no-color", help="No colours (NO_COLOR does the same)."),
+) -> None:
+    if no_color:
+        os.environ["NO_COLOR"] = "1"
+
+
+for verb in (run, why, explain, demo):
+    verb.register(app)
+
+
+def entry() -> None:
+    """The console script. Every way out has its exit code (see unhang.errors)."""
+    signal.signal(signal.SIGINT, _interrupted)
+    try:
+        app()
+    except UnhangError as e:
+        _complain(e)
+        sys.exit(EXIT_USER)
+    except BrokenPipeError:
+        # The reader of our output has gone, for example `| head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(EXIT_OURS)
+    except Exception as e:
+        _report(e)
+        sys.exit(EXIT_OURS)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    sys.exit(EXIT_INTERRUPTED)
+
+
+def _complain(error: UnhangError) -> None:
+    typer.secho(f"unhang: {error}", err=True, fg=typer.colors.RED)
+    if error.cause:
+        typer.echo(f"Usual cause: {error.cause}", err=True)
+    if error.hint:
+        typer.echo(f"Try: {error.hint}", err=True)
+
+
+def _report(error: Exception) -> None:
+    from unhang.cli import bug_report
+
+    typer.secho(f"unhang: this is our own failure: {type(error).__name__}: {error}", err=True, fg=typer.colors.RED)
+    path = bug_report.write(error)
+    if path is None:
+        raise error
+    typer.echo(f"A report ready to paste is in {path}", err=True)

@@ -1,0 +1,67 @@
+"""unhang run: run a training, watch it, say why it failed, go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    app.command("run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(run)
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="[--] COMMAND...", help="A Python script or module, or any launcher's command line.")],
+    nproc_per_node: Annotated[
+        int | None, typer.Option("--nproc-per-node", "-n", min=1, help="Processes to start, for a script or module.", show_default="1")
+    ] = None,
+    module: Annotated[bool, typer.Option("--module", "-m", help="COMMAND is a Python module.")] = False,
+    on_failure: Annotated[str, typer.Option(help="restart, abort, or report (say why and leave it alone).")] = "restart",
+    max_restarts: Annotated[int, typer.Option(min=0, help="How often to start again.")] = 3,
+    hang_after: Annotated[
+        float | None, typer.Option(min=0.5, metavar="SECONDS", help="Take this for a hang.", show_default="learned from the training's rhythm")
+    ] = None,
+    startup: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Silence allowed until the rhythm is known.")] = 180.0,
+    name: Annotated[str | None, typer.Option(help="Name of the run.", show_default="the script's name")] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory for this run; must not exist.", show_default="runs/NAME-TIME")
+    ] = None,
+    prefix: Annotated[bool, typer.Option("--prefix", help="Put [rank N] before each line of the training's output.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Keep the training's output in the logs only.")] = False,
+    python: Annotated[str | None, typer.Option(metavar="PATH", help="The training's Python.", show_default="python on PATH")] = None,
+    world_check: Annotated[bool, typer.Option("--world-check/--no-world-check", help="Fail unless the processes form the world asked for.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the exact environment and command; start nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON on stdout; the training's output goes to stderr.")] = False,
+) -> None:
+    """Run a training: watch it, say why it failed, start it again.
+
+    Options of the training come after COMMAND and need no quoting:
+
+        unhang run -n 8 train.py --lr 1e-4
+        unhang run accelerate launch --num_processes 8 train.py
+
+    Exit code: the training's own; 1 if it hung and had to be ended; 2 for bad input; 130 if interrupted.
+    """
+    from unhang.cli import running
+
+    running.run(
+        running.Request(
+            words=tuple(command),
+            nproc_per_node=nproc_per_node,
+            module=module,
+            on_failure=on_failure,
+            max_restarts=max_restarts,
+            hang_after_s=hang_after,
+            startup_s=startup,
+            name=name,
+            run_dir=run_dir,
+            prefix=prefix,
+            quiet=quiet,
+            python=python,
+            check_world=world_check,
+            dry_run=dry_run,
+            as_json=as_json,
+        )
+    )

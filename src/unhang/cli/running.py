@@ -1,0 +1,105 @@
+"""What `unhang run` does once its options are known."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import typer
+
+from unhang.errors import RunDirError, UnhangError
+from unhang.launch import command as commands
+from unhang.launch import environment, events, supervise
+from unhang.launch.attempt import Options
+from unhang.records.rundir import RunDir
+from unhang.report import markdown
+from unhang.report.live import Live
+from unhang.runtime.attach import protocol
+
+_LATER = "<made at start>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options of `unhang run`."""
+
+    words: tuple[str, ...]
+    nproc_per_node: int | None
+    module: bool
+    on_failure: str
+    max_restarts: int
+    hang_after_s: float | None
+    startup_s: float
+    name: str | None
+    run_dir: Path | None
+    prefix: bool
+    quiet: bool
+    python: str | None
+    check_world: bool
+    dry_run: bool
+    as_json: bool
+
+
+def run(request: Request) -> None:
+    """Run it and leave with its exit code. Raises UnhangError."""
+    if request.on_failure not in get_args(supervise.OnFailure):
+        raise UnhangError(f"--on-failure {request.on_failure}: it is one of {', '.join(get_args(supervise.OnFailure))}")
+    words = request.words[1:] if request.words[:1] == ("--",) else request.words
+    command = commands.resolve(words, module=request.module, nproc_per_node=request.nproc_per_node, python=request.python)
+    path = request.run_dir or supervise.run_path(Path("runs"), request.name or command.name)
+    if request.dry_run:
+        _dry_run(command, path)
+        return
+    rundir = RunDir.create(path.absolute())
+    live = Live(prefix=request.prefix, quiet=request.quiet, output_to_stderr=request.as_json)
+
+    def tell(event: events.Event) -> None:
+        live.tell(event)
+        if isinstance(event, events.Drawn):
+            try:
+                rundir.write_bytes(rundir.report, markdown.render(event.verdict).encode())
+            except OSError as e:
+                live.tell(events.Note(text=f"cannot write {rundir.report}: {e.strerror}; the training goes on"))
+
+    supervisor = supervise.Supervisor(
+        command,
+        rundir=rundir,
+        options=Options(
+            hang_after_s=request.hang_after_s,
+            startup_s=request.startup_s,
+            leave_hung=request.on_failure == "report",
+            check_world=request.check_world,
+            terminal_out=live.is_terminal("out"),
+            terminal_err=live.is_terminal("err"),
+        ),
+        policy=supervise.Policy(on_failure=request.on_failure, max_restarts=request.max_restarts),  # type: ignore[arg-type]
+        tell=tell,
+        sink=live.output,
+    )
+    try:
+        outcome = supervisor.run()
+    except OSError as e:
+        raise RunDirError(f"cannot write to {path}: {e.strerror}") from e
+    finally:
+        live.close()
+    if request.as_json:
+        import msgspec
+
+        sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
+    raise typer.Exit(outcome.exitcode)
+
+
+def _dry_run(command: commands.Command, path: Path) -> None:
+    """Print what would be set and started, as a shell would take it."""
+    version = environment.torch_version(command.python)
+    rundir = RunDir(path.absolute())
+    listener = {protocol.ENV_SWITCH: "1", protocol.ENV_SOCKET: _LATER, protocol.ENV_TOKEN: _LATER, protocol.ENV_SUPERVISOR: _LATER}
+    settings = environment.evidence(version, os.environ, dumps=rundir.flight_of_torch(0))
+    settings |= environment.attached(listener, os.environ, fatal=rundir.fatal(0), attempt=0, stdio=_LATER)
+    for name, value in sorted(settings.items()):
+        typer.echo(f"{name}={shlex.quote(value)}")
+    typer.echo(shlex.join(command.argv))

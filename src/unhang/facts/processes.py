@@ -1,0 +1,108 @@
+"""What the kernel says of one process and of its children: state, CPU time, wake-ups, memory.
+
+The main thread is looked at apart from the others: its task has the number of the process itself. A rank's other
+threads (transport, watchdogs, our heartbeat) are busy for reasons of their own.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from unhang.facts.host import Host
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One look at a process at `t` (the caller's clock, seconds). CPU times in seconds since its start; `tree_cpu_s` adds its children's."""
+
+    t: float
+    state: str
+    cpu_s: float
+    tree_cpu_s: float
+    switches: int
+    rss_bytes: int
+    wchan: str | None
+
+
+def sample(host: Host, pid: int, *, t: float, children: tuple[int, ...] = ()) -> Sample | None:
+    """Look at one process; None where it is no more. `children` are the processes whose CPU time counts as its own."""
+    try:
+        whole = _stat(host.read(f"/proc/{pid}/stat"))
+        main = _stat(host.read(f"/proc/{pid}/task/{pid}/stat"))
+        status = host.read(f"/proc/{pid}/task/{pid}/status")
+    except OSError:
+        return None
+    tree = whole.cpu_s
+    for child in children:
+        try:
+            tree += _stat(host.read(f"/proc/{child}/stat")).cpu_s
+        except OSError:
+            continue
+    return Sample(
+        t=t,
+        state=main.state,
+        cpu_s=main.cpu_s,
+        tree_cpu_s=tree,
+        switches=_switches(status),
+        rss_bytes=whole.rss_bytes,
+        wchan=_wchan(host, pid),
+    )
+
+
+def descendants(host: Host, roots: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+    """For each of `roots`, all processes below it, from one pass over /proc."""
+    parents: dict[int, int] = {}
+    for entry in host.path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = _stat(host.read(f"/proc/{entry.name}/stat")).ppid
+            except OSError:
+                continue
+    below: dict[int, list[int]] = {root: [] for root in roots}
+    for pid in parents:
+        seen: set[int] = set()
+        up = parents.get(pid, 0)
+        while up > 1 and up not in seen:
+            if up in below:
+                below[up].append(pid)
+            seen.add(up)
+            up = parents.get(up, 0)
+    return {root: tuple(sorted(pids)) for root, pids in below.items()}
+
+
+def exists(host: Host, pid: int) -> bool:
+    """Whether a process lives; a zombie does not."""
+    try:
+        return _stat(host.read(f"/proc/{pid}/stat")).state not in ("Z", "X")
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class _Stat:
+    state: str
+    ppid: int
+    cpu_s: float
+    rss_bytes: int
+
+
+def _stat(text: str) -> _Stat:
+    # The command name, in parentheses, may itself hold spaces and parentheses.
+    fields = text[text.rindex(")") + 2 :].split()
+    return _Stat(fields[0], int(fields[1]), (int(fields[11]) + int(fields[12])) / TICKS_PER_S, int(fields[21]) * PAGE_BYTES)
+
+
+def _switches(status: str) -> int:
+    return sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("voluntary_ctxt_switches"))
+
+
+def _wchan(host: Host, pid: int) -> str | None:
+    try:
+        name = host.read(f"/proc/{pid}/wchan").strip("\0\n ")
+    except OSError:
+        return None
+    return name if name and name != "0" else None

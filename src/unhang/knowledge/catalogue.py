@@ -1,0 +1,47 @@
+"""All causes, found by looking into `knowledge/causes`: a new cause is a new file there and nothing else."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+
+from unhang.errors import UnhangError
+from unhang.knowledge import causes
+from unhang.knowledge.cause import Cause, Signature
+
+
+@cache
+def load() -> Mapping[str, Cause]:
+    """Every cause by id, roots first, then by name."""
+    found: dict[str, Cause] = {}
+    for module in sorted(m.name for m in pkgutil.iter_modules(causes.__path__)):
+        cause = importlib.import_module(f"{causes.__name__}.{module}").CAUSE
+        if cause.id.replace("-", "_") != module:
+            raise ValueError(f"knowledge/causes/{module}.py defines the cause {cause.id!r}; file and id must agree")
+        found[cause.id] = cause
+    return MappingProxyType(dict(sorted(found.items(), key=lambda item: (item[1].role != "root", item[0]))))
+
+
+@cache
+def signatures() -> Mapping[Signature, str]:
+    """Every signature, and the cause that it belongs to."""
+    return MappingProxyType({s: cause.id for cause in load().values() for s in cause.signatures})
+
+
+def get(id: str) -> Cause:
+    """One cause. Raises UnhangError that names the nearest ones."""
+    known = load()
+    name = id.strip().lower().replace("_", "-")
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or [
+        k for k in known if any(part in k for part in name.split("-") if len(part) > 2)
+    ]
+    raise UnhangError(
+        f"there is no cause named {id!r}" + (f"; did you mean {', '.join(near)}?" if near else ""),
+        hint="unhang explain --list",
+    )

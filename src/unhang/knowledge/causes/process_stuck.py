@@ -1,0 +1,122 @@
+"""process-stuck: a rank is alive and makes no progress outside any collective."""
+
+from __future__ import annotations
+
+from unhang.knowledge import words
+from unhang.knowledge.cause import Cause
+from unhang.knowledge.stuck import held_back
+from unhang.model import Finding, Remedy, Standing
+from unhang.records.picture import Picture, RankView
+
+_STATES = ("stopped", "uninterruptible", "gil", "idle", "unknown")
+
+
+def _in_run(picture: Picture) -> Finding | None:
+    found = [(r, s) for r, s in held_back(picture) if s in _STATES]
+    if not found:
+        return None
+    state = min((s for _, s in found), key=_STATES.index)
+    chosen = [r for r, s in found if s == state]
+    first, numbers = chosen[0], [r.number for r in chosen]
+    standing, doing, remedies = _DESCRIBE[state](picture, first)
+    at = picture.where(first)
+    return CAUSE.finding(
+        standing=standing,
+        says=f"{words.ranks(numbers)} {words.verb(numbers, 'is', 'are')} {doing}" + (f" at {at}" if at else "") + _since(picture),
+        ranks=tuple(numbers),
+        hosts=words.hosts(picture, numbers),
+        where=at,
+        evidence=(
+            *words.activity_evidence(picture, first),
+            *words.stack_evidence(picture, first),
+            *words.waiting_evidence(picture, at_most=1),
+            *words.absence_evidence(picture, first),
+        ),
+        remedies=remedies,
+        commands={
+            "continue-it": f"kill -CONT {first.record.pid}",
+            "look-inside": f"py-spy dump --native --pid {first.record.pid}",
+            "look-at-io": f"cat /proc/{first.record.pid}/stack",
+        },
+    )
+
+
+def _since(picture: Picture) -> str:
+    return f"{words.stall(picture)}{words.while_waiting(picture)}"
+
+
+def _stopped(picture: Picture, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+    traced = rank.activity is not None and rank.activity.state == "t"
+    return "established", "stopped by a debugger (traced)" if traced else "stopped (SIGSTOP)", ("continue-it",)
+
+
+def _uninterruptible(picture: Picture, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+    wchan = rank.activity.wchan if rank.activity else None
+    return "established", f"in uninterruptible I/O (state D{f', in {wchan}' if wchan else ''})", ("look-at-io", "mount-soft")
+
+
+def _gil(picture: Picture, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+    share = f"{rank.activity.tree_cpu_share:.0%} CPU" if rank.activity else "CPU"
+    standing: Standing = "established" if rank.stacks is not None else "likely"
+    return standing, f"computing ({share}) without letting any Python thread run: a native call holds the GIL", ("look-inside", "release-the-gil")
+
+
+def _idle(picture: Picture, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+    certain = bool(rank.frames) and (picture.front is not None or len(picture.ranks) == 1)
+    return "established" if certain else "likely", "alive, outside any collective, and uses no CPU", ("look-inside", "bound-the-wait")
+
+
+def _unknown(picture: Picture, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+    return "likely" if rank.frames else "possible", "outside any collective (whether it executes is not known)", ("look-inside", "bound-the-wait")
+
+
+_DESCRIBE = {"stopped": _stopped, "uninterruptible": _uninterruptible, "gil": _gil, "idle": _idle, "unknown": _unknown}
+
+CAUSE = Cause(
+    id="process-stuck",
+    role="root",
+    title="A rank is alive and stands still outside any collective",
+    title_zh="某个进程还活着，但在集合通信之外停住不动",
+    what="One rank makes no progress: it is stopped, blocked in a system call, or inside a native call that lets no Python thread run. "
+    "The others wait for it in their next collective.",
+    why="SIGSTOP (a shell's Ctrl-Z, a debugger, a container that was paused), a file system that does not answer (state D), a lock or a "
+    "socket without a timeout, a native extension that holds the GIL.",
+    in_run=_in_run,
+    remedies=(
+        Remedy(
+            id="continue-it",
+            says="Let the process go on, and find who stopped it: a debugger, Ctrl-Z, docker pause, a job scheduler that suspends jobs.",
+            command="kill -CONT PID",
+        ),
+        Remedy(
+            id="look-at-io",
+            says="See which kernel function the process waits in; a network file system that does not answer is usual.",
+            command="cat /proc/PID/stack",
+        ),
+        Remedy(
+            id="mount-soft",
+            says="Keep data and checkpoints off a hard-mounted NFS, or mount it with soft,timeo=600,retrans=3 to get an error instead.",
+        ),
+        Remedy(id="look-inside", says="See the native stack of the process while it stands.", command="py-spy dump --native --pid PID"),
+        Remedy(id="release-the-gil", says="Move the native call to a child process, or use a version of the library that releases the GIL."),
+        Remedy(id="bound-the-wait", says="Give the lock, queue, socket or subprocess that the named line waits for a timeout, so that it raises."),
+    ),
+    mistaken_for={
+        "straggler-timeout": "a straggler uses CPU or wakes up; a stuck rank does neither, or answers nothing",
+        "dataloader-deadlock": "there the stack passes through torch/utils/data",
+        "collective-mismatch": "there every rank is inside some collective",
+    },
+    sources=(
+        "https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html",
+        "https://man7.org/linux/man-pages/man5/nfs.5.html",
+        "https://github.com/benfred/py-spy",
+    ),
+    explain={
+        "en": "One rank is alive but does nothing, and it is not inside a collective. The other ranks are healthy: they wait for it, and it is they "
+        "that will print a timeout in the end. A stopped process (state T) was sent SIGSTOP or is held by a debugger; state D means that the "
+        "kernel waits for a disk or a network file system; high CPU use without any answer means that a native call holds Python's global lock. "
+        "The line named in the verdict is where that rank stands.",
+        "zh": "有一个进程还活着，却什么也不做，而且不在任何集合通信里面。其他进程是健康的：它们在等它，最后打印超时的也是它们。状态 T 表示进程收到了 SIGSTOP 或被调试器"
+        "停住；状态 D 表示内核在等磁盘或网络文件系统；CPU 占用很高却没有任何应答，说明某个本地（C/C++）调用一直握着 Python 的全局锁。结论里给出的代码行就是它停住的地方。",
+    },
+)

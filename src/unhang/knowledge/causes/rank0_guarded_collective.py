@@ -1,0 +1,83 @@
+"""rank0-guarded-collective: a collective that only some ranks can reach."""
+
+from __future__ import annotations
+
+from unhang.knowledge import words
+from unhang.knowledge.cause import Cause
+from unhang.knowledge.guards import Guarded, guard_of_parting, guard_of_wait
+from unhang.model import Evidence, Finding, Remedy
+from unhang.records.picture import Picture
+
+
+def _in_run(picture: Picture) -> Finding | None:
+    if (parted := guard_of_parting(picture)) is not None and picture.front is not None and picture.front.parting is not None:
+        odd, guard, side = parted
+        other = next(s for s in picture.front.parting.sides if s.key != side.key)
+        others = [s.rank for s in picture.front.parting.sides if s.key == other.key]
+        elsewhere = f"; {words.ranks(others)} issued {other.op}" + (f" ({picture.place(other.place)})" if other.place else "")
+        under = [s.rank for s in picture.front.parting.sides if s.key == side.key]
+        return _finding(picture, odd, under, guard, side.op, elsewhere)
+    if (guard_alone := guard_of_wait(picture)) is not None and picture.front is not None:
+        waiting = list(picture.front.waiting)
+        gone = f"; {words.ranks(picture.front.absent)} left in order without it"
+        return _finding(picture, tuple(waiting), waiting, guard_alone, picture.waits[waiting[0]].op, gone)
+    return None
+
+
+def _finding(picture: Picture, odd: tuple[int, ...], under: list[int], guard: Guarded, op: str, elsewhere: str) -> Finding:
+    at = picture.place(guard.frame)
+    view = picture.rank(guard.rank)
+    return CAUSE.finding(
+        standing="established",
+        says=f"{words.ranks(under)} {words.verb(under, 'is', 'are')} in {op} at {at}, which only ranks with `{guard.test}` reach{elsewhere}",
+        ranks=odd,
+        hosts=words.hosts(picture, odd),
+        where=at,
+        evidence=(
+            Evidence(
+                source=view.record.stacks if view.stacks is not None and view.record.stacks else picture.incident_source,
+                line=None,
+                text=f"rank {guard.rank}: if {guard.test}:  around {words.frame(guard.frame)}",
+            ),
+            *words.waiting_evidence(picture),
+        ),
+    )
+
+
+CAUSE = Cause(
+    id="rank0-guarded-collective",
+    role="root",
+    title="A collective is called by some ranks only (under a test of the rank)",
+    title_zh="集合通信写在判断 rank 的条件里，只有部分进程会调用",
+    what="A barrier, a reduction, a gather or a save that communicates stands under `if rank == 0` or the like. The other ranks never join it.",
+    why="Saving, logging or evaluating is done on rank 0 only, and something inside it communicates: a barrier, a metric, state_dict() of a sharded "
+    "model, wait_for_everyone().",
+    in_run=_in_run,
+    remedies=(
+        Remedy(
+            id="move-it-out",
+            says="Call the collective on all ranks: move it out of the `if`, and keep only the writing or printing inside.",
+        ),
+        Remedy(
+            id="no-communication-inside",
+            says="Where the branch has to stay, leave nothing in it that communicates: gather before it (state_dict of FSDP and ZeRO-3, metrics, "
+            "wait_for_everyone), write inside it.",
+        ),
+    ),
+    mistaken_for={
+        "collective-mismatch": "without a test of the rank around either call, the ranks differ for another reason (uneven data, unused parameters)",
+        "straggler-timeout": "`if rank != 0: barrier()` before rank 0's work and after it is a correct pattern: rank 0 is slow, not absent",
+        "premature-exit": "the other ranks may have finished and left, because nothing made them wait",
+    },
+    sources=(
+        "https://docs.pytorch.org/docs/stable/distributed.html",
+        "https://huggingface.co/docs/accelerate/concept_guides/deferring_execution",
+    ),
+    explain={
+        "en": "A collective has to be called by every rank of its group, in the same order. Here it stands inside a branch that only some ranks take, usually "
+        "`if rank == 0:`. Those ranks wait in it for the others, who have gone on to another collective and wait there. Move the collective out of the branch and keep "
+        "only the writing or printing inside.",
+        "zh": "集合通信必须由组内每个进程按同样的顺序调用。这里它写在只有部分进程会进入的分支里，最常见的是 `if rank == 0:`。这些进程在里面等其他进程，而其他进程已经走到另一个集合通信里等着了。"
+        "把集合通信移到分支外面，分支里只保留写文件或打印。",
+    },
+)

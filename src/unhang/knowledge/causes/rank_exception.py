@@ -1,0 +1,136 @@
+"""rank-exception: Python raised on one rank, and nothing caught it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unhang.knowledge import words
+from unhang.knowledge.cause import Cause, LogView
+from unhang.model import Evidence, Finding, Remedy
+from unhang.records.logs import Traceback
+from unhang.records.picture import Picture, RankView
+from unhang.records.stacks import place, user_frame
+
+# What a process raises because somebody asked it to end.
+_ASKED = ("KeyboardInterrupt", "SystemExit")
+
+
+def _in_run(picture: Picture) -> Finding | None:
+    own = [r for r in picture.raised if r.raised is not None and not r.raised_hits and r.raised.type.rpartition(".")[2] not in _ASKED]
+    return _of_ranks(picture, own) if own else _of_logs(picture)
+
+
+def _of_ranks(picture: Picture, own: Sequence[RankView]) -> Finding | None:
+    first = own[0]
+    assert first.raised is not None
+    raised = first.raised
+    same = [r for r in own if r.raised is not None and (r.raised.type, r.raised.text) == (raised.type, raised.text)]
+    numbers = [r.number for r in same]
+    frame = user_frame(raised.frames) or first.record.last_place
+    at = picture.place(frame) if frame is not None else None
+    everyone = len(numbers) == len(picture.ranks) and len(numbers) > 1
+    return CAUSE.finding(
+        standing="established",
+        says=f"{'every rank' if everyone else words.ranks(numbers)} raised {_short(raised.type, raised.text)}" + (f" at {at}" if at else ""),
+        ranks=tuple(numbers),
+        hosts=words.hosts(picture, numbers),
+        where=at,
+        evidence=(
+            Evidence(source=picture.incident_source, text=f"rank {first.number}: {raised.type}: {raised.text}".rstrip(": ")),
+            *((Evidence(source=picture.incident_source, text=f"rank {first.number}: {words.frame(frame)}"),) if frame is not None else ()),
+            *_in_the_log(picture, raised.type, first.number),
+        ),
+        remedies=("correct-the-line", "same-on-all") if everyone else ("correct-the-line", "agree-on-failure"),
+    )
+
+
+def _in_the_log(picture: Picture, kind: str, rank: int) -> tuple[Evidence, ...]:
+    name = kind.rpartition(".")[2]
+    found = next((t for t in picture.tracebacks if t.type.rpartition(".")[2] == name and t.rank in (rank, None)), None)
+    return (Evidence(source=found.source, line=found.end, text=found.says),) if found else ()
+
+
+def _of_logs(picture: Picture) -> Finding | None:
+    """Launchers without an attached process: what they printed is all there is."""
+    failed = [r for r in picture.gone if r.ended and r.ended.exitcode not in (0, None) and r.raised is None]
+    if picture.incident.kind != "failure" or (picture.ranks and not failed):
+        return None
+    numbers = {r.number for r in failed}
+    own = [t for t in own_tracebacks(picture.tracebacks, picture) if t.rank is None or not numbers or t.rank in numbers]
+    return _of_tracebacks(own, cwd=picture.incident.cwd)
+
+
+def own_tracebacks(found: Sequence[Traceback], seen: Picture | LogView) -> list[Traceback]:
+    """Tracebacks whose last line no signature knows: neither a symptom nor a cause that has its own name."""
+    known = {(h.source, h.line) for hits in seen.hits.values() for h in hits}
+    return [t for t in found if (t.source, t.end) not in known and t.type.rpartition(".")[2] not in _ASKED]
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    return _of_tracebacks(own_tracebacks(view.tracebacks, view), cwd="")
+
+
+def _of_tracebacks(own: Sequence[Traceback], *, cwd: str) -> Finding | None:
+    if not own:
+        return None
+    first = own[0]
+    frame = user_frame(first.frames)
+    at = place(frame, cwd) if frame is not None else None
+    numbers = sorted({t.rank for t in own if t.rank is not None and t.says == first.says})
+    who = words.ranks(numbers) if numbers else "a process"
+    return CAUSE.finding(
+        standing="established" if numbers else "likely",
+        says=f"{who} raised {_short(first.type, first.text)}" + (f" at {at}" if at else ""),
+        ranks=tuple(numbers),
+        where=at,
+        evidence=(
+            Evidence(source=first.source, line=first.end, text=first.says),
+            *((Evidence(source=first.source, line=first.line, text=words.frame(frame)),) if frame is not None else ()),
+        ),
+        remedies=("correct-the-line", "agree-on-failure"),
+    )
+
+
+def _short(kind: str, text: str) -> str:
+    first = text.strip().splitlines()[0] if text.strip() else ""
+    return f"{kind}: {first[:200]}" if first else kind
+
+
+CAUSE = Cause(
+    id="rank-exception",
+    role="root",
+    title="A rank raised an exception",
+    title_zh="某个进程抛出了异常",
+    what="Python code raised on one rank, or on all, and nothing caught it. The other ranks only notice that a peer is gone.",
+    why="A bug, a bad sample, a missing file or an unexpected value that only this rank met.",
+    in_run=_in_run,
+    in_logs=_in_logs,
+    remedies=(
+        Remedy(id="correct-the-line", says="Correct what the named line raised; what the other ranks print is only a consequence."),
+        Remedy(
+            id="agree-on-failure",
+            says="If one bad sample must not end the job, skip it on all ranks together: catching it on one rank alone would shift every later collective.",
+        ),
+        Remedy(
+            id="same-on-all",
+            says="All ranks raise alike, so one process shows it too: run the script alone to debug it.",
+            env={"WORLD_SIZE": "1", "RANK": "0"},
+        ),
+    ),
+    mistaken_for={
+        "peer-lost": "connection errors on the other ranks are consequences of this one",
+        "launcher-teardown": "the launcher's ChildFailedError names no cause; the first traceback of the rank does",
+        "host-oom-or-killed": "a killed rank prints no traceback",
+    },
+    sources=(
+        "https://docs.pytorch.org/docs/stable/elastic/errors.html",
+        "https://docs.python.org/3/library/sys.html#sys.excepthook",
+    ),
+    explain={
+        "en": "Python raised an exception on this rank and nothing caught it, so the process ended. The other ranks were healthy: they lost their peer and printed "
+        "connection errors, timeouts or a SIGTERM from the launcher, which are consequences. Read the first traceback in time, of the rank that is named here. "
+        "If every rank raised the same, the fault is in the code or in the configuration, and a single process will show it as well.",
+        "zh": "这个进程里的 Python 代码抛出了异常，没有人捕获，于是进程结束。其他进程本来是健康的：它们失去了同伴，打印的连接错误、超时或者启动器发来的 SIGTERM 都只是后果。"
+        "应当看时间上最早的那段 traceback，也就是这里点名的进程。如果所有进程抛出同样的异常，问题在代码或配置里，单独起一个进程也能复现。",
+    },
+)

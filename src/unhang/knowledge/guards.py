@@ -1,0 +1,74 @@
+"""Collectives under an `if` that tests the rank: only some ranks can reach them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from unhang.records.incident import Frame
+from unhang.records.match import Side
+from unhang.records.picture import Picture
+from unhang.records.stacks import is_user_file
+
+_NAMES = re.compile(
+    r"\b(?:\w*_)?(?:rank|rank_?id|rank_?0|rank_zero\w*)\b"
+    r"|\bis_(?:main|master|chief|local_main|local_master|global_zero|rank_zero|rank_?0|first_rank|world_process_zero|local_process_zero|world_zero)\w*\b"
+    r"|\b(?:main_process|master_process|on_main|on_master)\b"
+)
+# True on every rank of a distributed job, or on none: these select nobody.
+_SELECTS_NOBODY = re.compile(r"rank\b\)?\s*(?:is(?: not)? None|>=\s*0|>\s*-1|[!=]=\s*-1|<\s*0)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarded:
+    """A frame of a rank's stack, and the test around it that chooses ranks."""
+
+    rank: int
+    frame: Frame
+    test: str
+
+
+def tests_rank(guard: str) -> bool:
+    """Whether a test chooses some ranks and leaves out others: `rank == 0`, `accelerator.is_main_process`, `local_rank in (-1, 0)`."""
+    return any(_NAMES.search(part) and not _SELECTS_NOBODY.search(part) for part in re.split(r"\band\b|\bor\b", guard))
+
+
+def guarded(picture: Picture, rank: int, call_frames: tuple[Frame, ...] = ()) -> Guarded | None:
+    """The innermost rank test around the collective that a rank stands in; `call_frames` are the frames of that call where they are known.
+
+    Only stacks carry guards: the source is read when they are taken. A rank that has gone on since (NCCL returns at once) still shows those of the frames it shares
+    with the call.
+    """
+    frames = picture.rank(rank).frames
+    lines = {(f.file, f.line) for f in call_frames}
+    for frame in reversed(frames):
+        if not is_user_file(frame.file) or (lines and (frame.file, frame.line) not in lines):
+            continue
+        for test in reversed(frame.guards):
+            if tests_rank(test):
+                return Guarded(rank=rank, frame=frame, test=test)
+    return None
+
+
+def guard_of_parting(picture: Picture) -> tuple[tuple[int, ...], Guarded, Side] | None:
+    """Where ranks issued different calls: the odd ranks, the guard that explains it, and the side that stands under it."""
+    parting = picture.front.parting if picture.front else None
+    if parting is None:
+        return None
+    found = {s.rank: g for s in parting.sides if (g := guarded(picture, s.rank, s.frames if s.call is not None else ())) is not None}
+    under = tuple(r for r in found if parting.side(r).waiting)
+    if not under or len(under) == len(parting.sides):
+        return None
+    return (under if not parting.odd or set(under) <= set(parting.odd) else parting.odd), found[under[0]], parting.side(under[0])
+
+
+def guard_of_wait(picture: Picture) -> Guarded | None:
+    """Ranks wait under a rank test for ranks that have all left in order: those could never come."""
+    front = picture.front
+    if front is None or not front.absent:
+        return None
+    absent = [picture.rank(r) for r in front.absent]
+    if not all(r.ended is not None and r.ended.announced and r.ended.exitcode in (0, None) for r in absent):
+        return None
+    found = [guarded(picture, r, w.call.frames if (w := picture.waits[r]).call is not None else ()) for r in front.waiting]
+    return found[0] if found and all(found) else None

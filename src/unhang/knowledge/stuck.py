@@ -1,0 +1,49 @@
+"""What keeps a rank from the collective that the others wait in: the one question that several causes share the answer to."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from unhang.records.incident import Frame
+from unhang.records.picture import Picture, RankView
+from unhang.records.stacks import inside, user_frame
+
+State = Literal["stopped", "uninterruptible", "gil", "loader", "busy", "idle", "unknown"]
+
+LOADER = "torch/utils/data"
+
+
+def standstill(picture: Picture) -> bool:
+    """Whether the incident is about waiting: the supervisor saw no progress, or a rank has waited so long that its collective timed out."""
+    return picture.incident.kind in ("hang", "straggler") or any("collective-timeout" in picture.raised_as(r) for r in picture.raised)
+
+
+def held_back(picture: Picture) -> tuple[tuple[RankView, State], ...]:
+    """The ranks that keep the others waiting, and what each of them is doing."""
+    if not standstill(picture):
+        return ()
+    stopped = [r for r in picture.ranks if r.stopped]
+    return tuple((r, state_of(picture, r)) for r in (*stopped, *(m for m in picture.missing if not m.stopped)))
+
+
+def state_of(picture: Picture, rank: RankView) -> State:
+    if rank.stopped:
+        return "stopped"
+    if rank.activity is None:
+        return "loader" if in_loader(rank) else "unknown"
+    if rank.uninterruptible:
+        return "uninterruptible"
+    if rank.busy:
+        silent = not rank.record.answered and rank.record.last_beat_s is not None
+        return "gil" if silent and picture.incident.kind != "straggler" else "busy"
+    return "loader" if in_loader(rank) else "idle"
+
+
+def in_loader(rank: RankView) -> bool:
+    return any(inside(f, LOADER) for f in rank.frames)
+
+
+def line_in_data_set(rank: RankView) -> Frame | None:
+    """The user's line below the data loader; None where the loader waits for another process."""
+    last = max((i for i, f in enumerate(rank.frames) if inside(f, LOADER)), default=-1)
+    return user_frame(rank.frames[last + 1 :]) if last >= 0 else None

@@ -1,0 +1,155 @@
+"""The words in which findings speak: ranks, durations, signals, and lines of evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from unhang.model import Evidence
+from unhang.records.flight import Call
+from unhang.records.incident import Frame
+from unhang.records.logs import Hit
+from unhang.records.picture import Picture, RankView
+
+# Linux numbers: a verdict may be drawn on another system than the one that the run died on.
+SIGNALS = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    4: "SIGILL",
+    5: "SIGTRAP",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    10: "SIGUSR1",
+    11: "SIGSEGV",
+    12: "SIGUSR2",
+    13: "SIGPIPE",
+    14: "SIGALRM",
+    15: "SIGTERM",
+    24: "SIGXCPU",
+    25: "SIGXFSZ",
+    31: "SIGSYS",
+}
+
+
+def signal_name(number: int) -> str:
+    return SIGNALS.get(abs(number), f"signal {abs(number)}")
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """ "rank 1", "ranks 1 and 3", "ranks 0 to 6"."""
+    found = sorted(set(numbers))
+    if not found:
+        return "no rank"
+    if len(found) == 1:
+        return f"rank {found[0]}"
+    if len(found) > 2 and found == list(range(found[0], found[-1] + 1)):
+        return f"ranks {found[0]} to {found[-1]}"
+    shown = [str(n) for n in found[:8]] + ([f"{len(found) - 8} more"] if len(found) > 8 else [])
+    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def verb(numbers: Sequence[int], one: str, many: str) -> str:
+    return one if len(set(numbers)) == 1 else many
+
+
+def seconds(value: float) -> str:
+    if value < 10:
+        return f"{value:.1f} s"
+    return f"{value:.0f} s" if value < 180 else f"{value / 60:.0f} min"
+
+
+def stall(picture: Picture) -> str:
+    """ " for 21 s", "" where it is not known."""
+    return f" for {seconds(picture.incident.stalled_for_s)}" if picture.incident.stalled_for_s is not None else ""
+
+
+def call(c: Call) -> str:
+    """ "all_reduce of [8] Float"."""
+    sizes = ", ".join(str(list(s)) for s in c.input_sizes)
+    return f"{c.op} of {sizes} {'/'.join(dict.fromkeys(c.dtypes))}".rstrip() if sizes else c.op
+
+
+def waiting(picture: Picture) -> str:
+    """ "rank 0 waits in all_reduce (train.py:30 in step)"; "" where nobody waits."""
+    front = picture.front
+    if front is None or not front.waiting:
+        return ""
+    first = picture.waits[front.waiting[0]]
+    op = "a collective" if len({picture.waits[r].op for r in front.waiting}) > 1 else first.op
+    at = f" ({picture.place(first.place)})" if first.place is not None else ""
+    return f"{ranks(front.waiting)} {verb(front.waiting, 'waits', 'wait')} in {op}{at}"
+
+
+def while_waiting(picture: Picture) -> str:
+    text = waiting(picture)
+    return f" while {text}" if text else ""
+
+
+def frame(f: Frame) -> str:
+    return f'File "{f.file}", line {f.line}, in {f.name}' + (f": {f.code}" if f.code else "")
+
+
+def stack_evidence(picture: Picture, rank: RankView, *, innermost: bool = True) -> tuple[Evidence, ...]:
+    """The user's line of a rank's main thread, and where below it the thread really stands."""
+    source = rank.record.stacks if rank.stacks is not None else rank.fatal_source if rank.fatal is not None and rank.raised is None else None
+    found: list[Evidence] = []
+    if rank.place is not None:
+        seen = rank.place in rank.frames
+        found.append(
+            Evidence(
+                source=(source if seen else None) or picture.incident_source,
+                text=f"rank {rank.number}: {frame(rank.place)}" + ("" if seen else " (last heartbeat)"),
+            )
+        )
+    if innermost and rank.frames and rank.frames[-1] != rank.place:
+        found.append(Evidence(source=source or picture.incident_source, text=f"rank {rank.number}: {frame(rank.frames[-1])}"))
+    return tuple(found)
+
+
+def activity_evidence(picture: Picture, rank: RankView) -> tuple[Evidence, ...]:
+    a = rank.activity
+    if a is None:
+        return ()
+    parts = [f"state {a.state}", f"CPU {a.cpu_share:.0%}", f"with children {a.tree_cpu_share:.0%}", f"{a.switches_per_s:.1f} switches/s"]
+    if a.moved_share is not None:
+        parts.append(f"moved at {a.moved_share:.0%} of heartbeats")
+    if a.wchan:
+        parts.append(f"in {a.wchan}")
+    text = f"rank {rank.number} (pid {rank.record.pid}) over {seconds(a.window_s)}: {', '.join(parts)}"
+    return (Evidence(source=picture.incident_source, text=text),)
+
+
+def waiting_evidence(picture: Picture, *, at_most: int = 2) -> tuple[Evidence, ...]:
+    """The pending collective of the ranks that wait."""
+    found: list[Evidence] = []
+    for number in (picture.front.waiting if picture.front else ())[:at_most]:
+        wait = picture.waits[number]
+        rank = picture.rank(number)
+        at = f" at {picture.place(wait.place)}" if wait.place is not None else ""
+        seq = "" if wait.seq is None else f" #{wait.seq} of group {wait.group}"
+        source = rank.record.flight if wait.call is not None else rank.record.stacks if rank.stacks is not None and wait.frames else None
+        what = call(wait.call) if wait.call is not None else wait.op
+        found.append(Evidence(source=source or picture.incident_source, text=f"rank {number} waits in {what}{seq}{at}"))
+    return tuple(found)
+
+
+def absence_evidence(picture: Picture, rank: RankView) -> tuple[Evidence, ...]:
+    """The counters that show that a rank never issued the collective that the others wait in."""
+    front = picture.front
+    if front is None or front.group is None or front.seq is None or rank.number not in front.absent:
+        return ()
+    counters = rank.record.groups.get(front.group) or (rank.flight.counters.get(front.group) if rank.flight else None)
+    if counters is None:
+        return ()
+    text = f"rank {rank.number}: newest collective of group {front.group} issued #{counters.enqueued}, completed #{counters.completed}; #{front.seq} is missing"
+    return (Evidence(source=rank.record.flight or picture.incident_source, text=text),)
+
+
+def hit_evidence(hits: Iterable[Hit], *, at_most: int = 2) -> tuple[Evidence, ...]:
+    return tuple(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in tuple(hits)[:at_most])
+
+
+def hosts(picture: Picture, numbers: Iterable[int]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(picture.rank(n).record.host for n in sorted(numbers)))

@@ -1,0 +1,71 @@
+"""The variables that a supervised training gets: those that attach its processes, and those that make torch and NCCL leave evidence.
+
+Nothing that the user set is overwritten. Names are those that the installed torch reads (2.2 brought the TORCH_NCCL_ names,
+2.8 the TORCH_FR_ names, 2.15 the TORCH_FR_ names of the dump on timeout); a number is given where torch wants a number,
+because torch aborts on anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from unhang.runtime import attach
+from unhang.runtime.attach import protocol
+
+HOOK = Path(attach.__file__).parent / "hook"
+FLIGHT_ENTRIES = "2000"
+
+Version = tuple[int, int]
+
+
+def torch_version(python: str, *, timeout_s: float = 20.0) -> Version | None:
+    """The torch that `python` would import, without importing it; None where there is none or nobody can tell."""
+    code = "import importlib.metadata as m; print(m.version('torch'))"
+    environ = {**os.environ, protocol.ENV_SWITCH: "0"}
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, timeout=timeout_s, stdin=subprocess.DEVNULL, env=environ, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.match(rb"(\d+)\.(\d+)", done.stdout)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def evidence(version: Version | None, environ: Mapping[str, str], *, dumps: Path) -> dict[str, str]:
+    """Variables that leave evidence, as torch `version` spells them; dumps go to files `dumps`/rank_N."""
+    chosen = {"PYTHONUNBUFFERED": "1", "NCCL_DEBUG": "WARN"}
+    prefix = str(dumps / "rank_")
+    if version is not None and version >= (2, 8):
+        chosen |= {"TORCH_FR_BUFFER_SIZE": FLIGHT_ENTRIES, "TORCH_FR_DUMP_TEMP_FILE": prefix}
+    elif version is not None and version >= (2, 2):
+        chosen |= {"TORCH_NCCL_TRACE_BUFFER_SIZE": FLIGHT_ENTRIES, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix}
+    if version is not None and version >= (2, 15):
+        chosen["TORCH_FR_DUMP_ON_TIMEOUT"] = "1"
+    elif version is not None and version >= (2, 2):
+        chosen["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "1"
+    return {name: value for name, value in chosen.items() if not any(alias in environ for alias in (name, *_ALIASES.get(name, ())))}
+
+
+def attached(listener: Mapping[str, str], environ: Mapping[str, str], *, fatal: Path, attempt: int, stdio: str) -> dict[str, str]:
+    """Variables that attach every Python process of the training."""
+    path = environ.get("PYTHONPATH")
+    return {
+        **listener,
+        "PYTHONPATH": f"{HOOK}{os.pathsep}{path}" if path else str(HOOK),
+        protocol.ENV_FATAL: str(fatal),
+        protocol.ENV_ATTEMPT: str(attempt),
+        protocol.ENV_STDIO: stdio,
+    }
+
+
+_ALIASES = {
+    "TORCH_FR_BUFFER_SIZE": ("TORCH_NCCL_TRACE_BUFFER_SIZE",),
+    "TORCH_FR_DUMP_TEMP_FILE": ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE",),
+    "TORCH_FR_DUMP_ON_TIMEOUT": ("TORCH_NCCL_DUMP_ON_TIMEOUT",),
+    # Names for the same thing that this torch may not read yet: whoever set one has decided.
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": ("TORCH_FR_BUFFER_SIZE",),
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": ("TORCH_FR_DUMP_TEMP_FILE",),
+}

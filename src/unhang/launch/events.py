@@ -1,0 +1,126 @@
+"""What happens during a supervised run, one frozen type for each: a line of events.jsonl, and what is told to the user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from unhang.model import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """The command was started."""
+
+    attempt: int
+    pid: int
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attached:
+    """A process reports to us."""
+
+    rank: int | None
+    pid: int
+    host: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    """A rank has initialised torch.distributed."""
+
+    rank: int
+    world_size: int
+    backend: str
+    device: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstStep:
+    """Every rank has taken its first optimizer step."""
+
+    ranks: int
+    devices: tuple[str, ...]
+    backend: str | None
+    after_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """The newest step of the slowest rank and the recent rate; told, not written."""
+
+    step: int
+    steps_per_s: float | None
+    ranks: int
+    elapsed_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggling:
+    """The others wait for a rank that is alive and executing; it is given time."""
+
+    ranks: tuple[int, ...]
+    waiting: tuple[int, ...]
+    for_s: float
+    incident: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaughtUp:
+    """Things move again after a stall that was reported."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """Something is wrong; evidence is being taken."""
+
+    incident: int
+    kind: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A verdict was drawn; `took_s` from the first sign to the verdict."""
+
+    incident: int
+    verdict: Verdict
+    took_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restarting:
+    """The training is started again."""
+
+    attempt: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaveUp:
+    """No further start, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """Something that the user should know and that is no verdict."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """The run is over."""
+
+    exitcode: int
+    attempts: int
+    incidents: int
+    elapsed_s: float
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+Event = Union[Started, Attached, Joined, FirstStep, Pace, Straggling, CaughtUp, Opened, Drawn, Restarting, GaveUp, Note, Finished]  # noqa: UP007

@@ -1,0 +1,156 @@
+"""Evidence of living ranks, taken before anything is killed.
+
+A process is asked first: its heartbeat thread answers even while the main thread is blocked inside a collective. Where it
+cannot answer (stopped, or another thread holds the GIL), py-spy reads its stacks from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unhang.errors import RecordError
+from unhang.launch.listener import Peer
+from unhang.launch.watch import RankState
+from unhang.records import stacks as stacks_of
+from unhang.records.incident import Activity, Counters, Frame, Missed, Stacks, ThreadStack
+from unhang.records.rundir import RunDir
+
+ANSWER_TIMEOUT_S = 3.0
+PY_SPY_TIMEOUT_S = 8.0
+
+
+@dataclass(kw_only=True)
+class Taken:
+    """What was got from one rank. Paths are relative to the run directory."""
+
+    answered: bool = False
+    stacks: str | None = None
+    flight: str | None = None
+    activity: Activity | None = None
+
+
+class Taker:
+    """Asks ranks for evidence and keeps the answers in the run directory."""
+
+    def __init__(self, rundir: RunDir, write: Callable[[Path, object], bool]) -> None:
+        self._rundir = rundir
+        self._write = write
+        self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._next = 0
+        self.missed: list[Missed] = []
+
+    def answer(self, message: dict[str, Any]) -> None:
+        """Take in an `evidence` message. Raises KeyError or TypeError for a malformed one."""
+        future = self._asked.pop(int(message["id"]), None)
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    async def take(self, incident: int, state: RankState, peer: Peer | None, activity: Activity | None) -> Taken:
+        """Everything that one rank can give. Never raises for what the rank does."""
+        taken = Taken(activity=activity)
+        reply = None
+        if peer is not None and not (activity and activity.stopped):
+            reply = await self._ask(incident, state, peer)
+        if reply is not None:
+            taken.answered = True
+            self._absorb(incident, state, reply, taken)
+            return taken
+        found = await self._from_outside(state, stopped=bool(activity and activity.stopped))
+        if found is not None:
+            self._keep(incident, state, found, taken)
+        return taken
+
+    async def _ask(self, incident: int, state: RankState, peer: Peer) -> dict[str, Any] | None:
+        self._next += 1
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._asked[self._next] = future
+        path = self._rundir.flight(incident, state.rank)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            self.missed.append(Missed(what=f"flight recorder of rank {state.rank}", why=f"{path.parent}: {e.strerror}"))
+        try:
+            await peer.send("evidence", id=self._next, flight=str(path))
+            return await asyncio.wait_for(future, ANSWER_TIMEOUT_S)
+        except asyncio.TimeoutError:
+            return None
+
+    def _absorb(self, incident: int, state: RankState, reply: dict[str, Any], taken: Taken) -> None:
+        try:
+            threads = tuple(
+                ThreadStack(
+                    name=str(t["name"]),
+                    main=bool(t["main"]),
+                    frames=tuple(Frame(file=f, line=n, name=name, code=code) for f, n, name, code in t["frames"]),
+                )
+                for t in reply["threads"]
+            )
+            state.step = max(state.step, int(reply.get("step") or 0))
+            state.groups |= {name: Counters(enqueued=e, completed=c) for name, (e, c) in (reply.get("groups") or {}).items()}
+        except (KeyError, TypeError, ValueError) as e:
+            self.missed.append(Missed(what=f"stacks of rank {state.rank}", why=f"malformed answer: {e}"))
+            return
+        self._keep(incident, state, Stacks(source="process", threads=threads), taken)
+        if reply.get("flight"):
+            taken.flight = self._rundir.relative(self._rundir.flight(incident, state.rank))
+        elif reply.get("error"):
+            self.missed.append(Missed(what=f"flight recorder of rank {state.rank}", why=str(reply["error"])))
+
+    def _keep(self, incident: int, state: RankState, found: Stacks, taken: Taken) -> None:
+        path = self._rundir.stacks(incident, state.rank)
+        if self._write(path, with_guards(found)):
+            taken.stacks = self._rundir.relative(path)
+
+    async def _from_outside(self, state: RankState, *, stopped: bool) -> Stacks | None:
+        what = f"stacks of rank {state.rank}"
+        tool = _py_spy()
+        if tool is None:
+            self.missed.append(Missed(what=what, why="the process did not answer and py-spy is not installed"))
+            return None
+        # py-spy pauses what it reads; a process that is stopped already must not be continued by it.
+        argv = [tool, "dump", "--json", *(["--nonblocking"] if stopped else []), "--pid", str(state.pid)]
+        process = await asyncio.create_subprocess_exec(
+            *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        try:
+            out, err = await asyncio.wait_for(process.communicate(), PY_SPY_TIMEOUT_S)
+        except asyncio.TimeoutError:
+            process.kill()
+            await process.wait()
+            self.missed.append(Missed(what=what, why=f"py-spy did not end within {PY_SPY_TIMEOUT_S:g} s"))
+            return None
+        if process.returncode != 0:
+            last = err.decode(errors="replace").strip().splitlines()[-1:] or ["no reason given"]
+            self.missed.append(Missed(what=what, why=f"py-spy: {last[0]}"))
+            return None
+        try:
+            return stacks_of.from_pyspy(out)
+        except RecordError as e:
+            self.missed.append(Missed(what=what, why=str(e)))
+            return None
+
+
+def with_guards(found: Stacks) -> Stacks:
+    """The same stacks with the `if` tests around every line of the user's own code, read now while the source is here."""
+    return dataclasses.replace(
+        found, threads=tuple(dataclasses.replace(t, frames=tuple(guarded(f) for f in t.frames)) if t.main else t for t in found.threads)
+    )
+
+
+def guarded(frame: Frame) -> Frame:
+    """One frame with the `if` tests around its line, if it is the user's."""
+    if not stacks_of.is_user_file(frame.file):
+        return frame
+    return dataclasses.replace(frame, guards=stacks_of.guards_of(frame.file, frame.line))
+
+
+def _py_spy() -> str | None:
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.is_file() else shutil.which("py-spy")

@@ -1,0 +1,209 @@
+"""Incidents: evidence is gathered from all ranks at once, written down, and judged from what was written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from unhang.diagnosis import why
+from unhang.errors import RunDirError
+from unhang.facts import memory
+from unhang.facts.host import Host
+from unhang.launch import events
+from unhang.launch.evidence import Taken, Taker, guarded
+from unhang.launch.listener import Peer
+from unhang.launch.watch import RankState, Stall
+from unhang.model import Verdict
+from unhang.records.incident import Activity, Ended, Incident, IncidentKind, LogRef, Missed, RankRecord
+from unhang.records.rundir import RunDir
+
+KERNEL_LINES = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One rank to take evidence from."""
+
+    state: RankState
+    peer: Peer | None
+    activity: Activity | None
+
+
+@dataclass(kw_only=True)
+class Open:
+    """An incident that is not written down yet. `gathered` is set once the evidence of the living is in."""
+
+    number: int
+    kind: IncidentKind
+    at_s: float
+    stall: Stall | None
+    taker: Taker
+    taken: dict[int, Taken] = field(default_factory=dict)
+    gathered: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What surrounds an incident when it is written down. `exitcodes` by pid; `activities` by rank."""
+
+    attempt: int
+    command: tuple[str, ...]
+    promised: int | None
+    usual_gap_s: float | None
+    states: Sequence[RankState]
+    activities: dict[int, Activity | None]
+    exitcodes: dict[int, int]
+    exitcode: int | None
+    logs: tuple[LogRef, ...]
+
+
+class Incidents:
+    """Opens and closes the incidents of one attempt; `last` is the newest that was judged."""
+
+    def __init__(self, rundir: RunDir, *, host: Host, first: int, clock: Callable[[], float], tell: Callable[[events.Event], None]) -> None:
+        self._rundir = rundir
+        self._host = host
+        self._next = first
+        self._clock = clock
+        self._tell = tell
+        self._oom_before = memory.oom_kills(host)
+        self._troubles: set[str] = set()
+        self.current: Open | None = None
+        self.last: tuple[Incident, Verdict] | None = None
+
+    def open(self, kind: IncidentKind, stall: Stall | None = None) -> Open:
+        """Begin an incident; nothing is asked of anybody yet."""
+        self.current = Open(number=self._next, kind=kind, at_s=self._clock(), stall=stall, taker=Taker(self._rundir, self.write))
+        self._next += 1
+        self._tell(events.Opened(incident=self.current.number, kind=kind))
+        return self.current
+
+    async def gather(self, opened: Open, asked: Sequence[Asked]) -> None:
+        """Take the evidence of all who can still give it, at the same time."""
+        results = await asyncio.gather(*(opened.taker.take(opened.number, a.state, a.peer, a.activity) for a in asked), return_exceptions=True)
+        for a, got in zip(asked, results, strict=True):
+            if isinstance(got, BaseException):
+                opened.taker.missed.append(Missed(what=f"evidence of rank {a.state.rank}", why=f"{type(got).__name__}: {got}"))
+            else:
+                opened.taken[a.state.rank] = got
+        opened.gathered.set()
+
+    def draw(self, opened: Open, situation: Situation) -> Verdict | None:
+        """Write the incident down and judge it. None where the disk does not take it or it cannot be judged; the user is told."""
+        self.current = None
+        incident = self._incident(opened, situation)
+        if not self.write(self._rundir.incident(opened.number), incident):
+            return None
+        try:
+            verdict = why.judge(self._rundir, number=opened.number)
+        except RunDirError as e:
+            self._tell(events.Note(text=f"no verdict: {e}"))
+            return None
+        self.write(self._rundir.incident_verdict(opened.number), verdict)
+        self.write(self._rundir.verdict, verdict)
+        self.last = (incident, verdict)
+        since = opened.stall.since_s if opened.stall else opened.at_s
+        self._tell(events.Drawn(incident=opened.number, verdict=verdict, took_s=round(self._clock() - since, 3)))
+        return verdict
+
+    def write(self, path: Path, value: object) -> bool:
+        """Write one file of the run directory; a disk that refuses is told of once."""
+        try:
+            self._rundir.write(path, value)
+        except OSError as e:
+            self.trouble(f"cannot write {path}: {e.strerror}; the training goes on")
+            return False
+        return True
+
+    def trouble(self, text: str) -> None:
+        """Tell the user something, once."""
+        if text not in self._troubles:
+            self._troubles.add(text)
+            self._tell(events.Note(text=text))
+
+    def _incident(self, opened: Open, situation: Situation) -> Incident:
+        stall = opened.stall
+        missed = list(opened.taker.missed)
+        kernel = self._kernel_log(opened.number, missed)
+        oom = memory.oom_kills(self._host)
+        return Incident(
+            number=opened.number,
+            attempt=situation.attempt,
+            kind=opened.kind,
+            at_s=round(opened.at_s, 3),
+            at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
+            cwd=str(Path.cwd()),
+            command=situation.command,
+            expected_world=situation.promised,
+            stalled_for_s=round(opened.at_s - stall.since_s, 3) if stall else None,
+            threshold_s=round(stall.threshold_s, 3) if stall else None,
+            usual_gap_s=None if situation.usual_gap_s is None else round(situation.usual_gap_s, 3),
+            exitcode=situation.exitcode,
+            oom_kills=None if oom is None or self._oom_before is None else oom - self._oom_before,
+            kernel=kernel,
+            ranks=tuple(_record(state, opened, situation) for state in situation.states),
+            logs=situation.logs,
+            missed=tuple(missed),
+        )
+
+    def _kernel_log(self, number: int, missed: list[Missed]) -> str | None:
+        try:
+            ran = self._host.run(["dmesg"], timeout_s=3.0)
+        except (OSError, TimeoutError) as e:
+            missed.append(Missed(what="kernel log", why=str(e)))
+            return None
+        if ran.exitcode != 0:
+            missed.append(Missed(what="kernel log", why=ran.err.strip() or f"dmesg ended with {ran.exitcode}"))
+            return None
+        path = self._rundir.kernel(number)
+        text = "\n".join(ran.out.splitlines()[-KERNEL_LINES:]) + "\n"
+        try:
+            self._rundir.write_bytes(path, text.encode())
+        except OSError as e:
+            missed.append(Missed(what="kernel log", why=f"{path}: {e.strerror}"))
+            return None
+        return self._rundir.relative(path)
+
+
+def logs_so_far(rundir: RunDir, attempt: int, channels: Sequence[tuple[int | None, str]]) -> tuple[LogRef, ...]:
+    """The logs of an attempt as long as they are now; `channels` are (rank, stream)."""
+    found = []
+    for rank, stream in channels:
+        path = rundir.log(attempt, rank=rank, stream=stream)
+        with contextlib.suppress(OSError):
+            found.append(LogRef(path=rundir.relative(path), bytes=path.stat().st_size, rank=rank))
+    return tuple(found)
+
+
+def _record(state: RankState, opened: Open, situation: Situation) -> RankRecord:
+    taken = opened.taken.get(state.rank) or Taken(activity=situation.activities.get(state.rank))
+    ended = state.ended
+    code = situation.exitcodes.get(state.pid)
+    if ended is not None and code is not None:
+        # An exit code that the launcher saw before it stopped anybody is the rank's own.
+        ended = Ended(at_s=ended.at_s, exitcode=code, announced=ended.announced, by_launcher=False)
+    return RankRecord(
+        rank=state.rank,
+        pid=state.pid,
+        host=state.host,
+        local_rank=state.local_rank,
+        world_size=state.world_size,
+        backend=state.backend,
+        device=state.device,
+        timeout_s=state.timeout_s,
+        step=state.step,
+        groups=state.groups,
+        last_beat_s=state.last_beat_s,
+        last_progress_s=state.last_progress_s,
+        last_place=guarded(state.place) if state.place else None,
+        answered=taken.answered,
+        activity=taken.activity,
+        raised=state.raised,
+        ended=ended,
+        stacks=taken.stacks,
+        flight=taken.flight,
+    )

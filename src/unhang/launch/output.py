@@ -1,0 +1,109 @@
+"""The training's own output: passed through unchanged, and kept in one log for each rank and stream.
+
+A stream is a terminal for the training where our own is one, so that progress bars look as they would without us. A log
+that cannot be written is given up with a note; the training never notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import struct
+import termios
+import tty
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+Stream = Literal["out", "err"]
+# Takes what was read: the rank (None for the launcher), the stream, the bytes as they came.
+Sink = Callable[["int | None", Stream, bytes], None]
+
+READ_BYTES = 1 << 16
+
+
+class Channel:
+    """One stream of one process group: what is written to `write_fd` goes to the sink and to the log."""
+
+    def __init__(self, *, rank: int | None, stream: Stream, log: Path, sink: Sink, trouble: Callable[[str], None], terminal: bool) -> None:
+        self.rank = rank
+        self.stream = stream
+        self._sink = sink
+        self._trouble = trouble
+        self._path = log
+        self._log: BinaryIO | None = None
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            self._log = log.open("ab", buffering=0)
+        except OSError as e:
+            trouble(f"cannot write {log}: {e.strerror}; this output is not kept")
+        self._read_fd, self.write_fd = _terminal() if terminal else os.pipe()
+        os.set_blocking(self._read_fd, False)
+        self.closed = asyncio.Event()
+        asyncio.get_running_loop().add_reader(self._read_fd, self._readable)
+
+    @property
+    def identity(self) -> str:
+        """Device and inode of the writing end: by it a process knows that its stream is still ours."""
+        status = os.fstat(self.write_fd)
+        return f"{status.st_dev}:{status.st_ino}"
+
+    def release(self) -> None:
+        """Close our writing end once the process has its own; the end of the stream is seen from then on."""
+        if self.write_fd >= 0:
+            os.close(self.write_fd)
+            self.write_fd = -1
+
+    def close(self) -> None:
+        """Read what is left and stop."""
+        self.release()
+        while not self.closed.is_set() and self._read():
+            pass
+        self._end()
+
+    def _readable(self) -> None:
+        self._read()
+
+    def _read(self) -> bool:
+        try:
+            data = os.read(self._read_fd, READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            # Linux answers EIO on a pseudo-terminal whose other side is closed.
+            data = b""
+        if not data:
+            self._end()
+            return False
+        if self._log is not None:
+            try:
+                self._log.write(data)
+            except OSError as e:
+                self._trouble(f"cannot write {self._path}: {e.strerror}; the rest of this output is not kept")
+                self._log.close()
+                self._log = None
+        self._sink(self.rank, self.stream, data)
+        return True
+
+    def _end(self) -> None:
+        if self.closed.is_set():
+            return
+        self.closed.set()
+        asyncio.get_running_loop().remove_reader(self._read_fd)
+        os.close(self._read_fd)
+        if self._log is not None:
+            self._log.close()
+
+
+def _terminal() -> tuple[int, int]:
+    master, slave = os.openpty()
+    # Bytes as they are: no \n to \r\n, no echo.
+    tty.setraw(slave)
+    for fd in (1, 2):
+        with contextlib.suppress(OSError):
+            size = fcntl.ioctl(fd, termios.TIOCGWINSZ, struct.pack("4H", 0, 0, 0, 0))
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, size)
+            break
+    return master, slave

@@ -1,0 +1,180 @@
+"""The ranks of one attempt, kept from what their processes say.
+
+Who is there, who has left, who raised what, which exit codes a launcher saw, and whether they form the world that was asked for.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from unhang.launch import events
+from unhang.launch.evidence import guarded
+from unhang.launch.listener import Peer
+from unhang.launch.watch import RankState, Watch
+from unhang.records.incident import Counters, Ended, Frame, Raised
+
+
+class Reactions(Protocol):
+    """What the roster sets off. A `waiting` process holds still until it is sent "go"."""
+
+    def failed(self, waiting: Peer | None) -> None: ...
+    def wrong_world(self) -> None: ...
+    def answered(self, message: dict[str, Any]) -> None: ...
+    def release(self, peer: Peer) -> None: ...
+    def hand_over_output(self, peer: Peer, rank: int) -> None: ...
+
+
+class Roster:
+    """The listener's handler. `closing` is set once we, the user or a launcher end the ranks: what they say then is no failure."""
+
+    def __init__(
+        self, watch: Watch, *, promised: int | None, clock: Callable[[], float], tell: Callable[[events.Event], None], reactions: Reactions
+    ) -> None:
+        self.watch = watch
+        self.peers: dict[Peer, RankState] = {}
+        self.exitcodes: dict[int, int] = {}
+        self.closing = False
+        self._launcher_stops = False
+        self._former: list[RankState] = []
+        self._promised = promised
+        self._clock = clock
+        self._tell = tell
+        self._react = reactions
+
+    def states(self, *, former: bool = False) -> list[RankState]:
+        """The newest process of each rank; with `former`, also living ones that another process of the same rank has displaced."""
+        extra = [s for s in self._former if s.ended is None] if former else []
+        return sorted([*self.watch.ranks.values(), *extra], key=lambda s: (s.rank, s.since_s))
+
+    def arrived(self, peer: Peer) -> None:
+        """A process has said hello."""
+        rank = peer.hello.get("rank")
+        if rank is None:
+            return
+        state = self._enter(peer, int(rank))
+        self._tell(events.Attached(rank=state.rank, pid=peer.pid, host=state.host))
+        if peer.hello.get("wants_stdio"):
+            self._react.hand_over_output(peer, state.rank)
+
+    def message(self, peer: Peer, message: dict[str, Any]) -> None:
+        """A process has said something. Raises KeyError, TypeError or ValueError for a malformed message."""
+        kind = message["m"]
+        state = self.peers.get(peer)
+        if kind == "joined":
+            self._joined(peer, message)
+        elif kind == "stepping":
+            self._stepping(peer, message)
+        elif kind == "stopping":
+            self._stopping(peer, message)
+        elif kind == "evidence":
+            self._react.answered(message)
+        elif kind == "raised":
+            self._raised(peer, state, message)
+        elif kind == "beat":
+            if state is not None:
+                self._beat(state, message)
+        elif kind == "left":
+            if state is not None:
+                state.left = True
+        elif kind == "leaving":
+            if state is not None:
+                state.announced = True
+        else:
+            raise ValueError(f"unknown message {kind!r}")
+
+    def gone(self, peer: Peer) -> None:
+        """A process has closed its connection: it has ended, or replaced itself by another program."""
+        state = self.peers.pop(peer, None)
+        if state is None:
+            return
+        ended_by_others = self.closing or self._launcher_stops
+        state.ended = Ended(at_s=self._clock(), announced=state.announced, by_launcher=ended_by_others and state.raised is None)
+        if not state.announced and not ended_by_others and state.raised is None:
+            self._react.failed(None)
+
+    def _enter(self, peer: Peer, rank: int) -> RankState:
+        before = self.watch.ranks.get(rank)
+        if before is not None:
+            # The launcher restarted this rank by itself, or two living processes claim the same rank.
+            self._former.append(before)
+            if before.ended is not None:
+                self._launcher_stops = False
+        local = peer.hello.get("local_rank")
+        state = RankState(
+            rank=rank,
+            pid=peer.pid,
+            host=str(peer.hello.get("host") or socket.gethostname()),
+            local_rank=None if local is None else int(local),
+            since_s=self._clock(),
+        )
+        self.watch.ranks[rank] = state
+        self.peers[peer] = state
+        self.watch.progress(state, t=state.since_s)
+        return state
+
+    def _joined(self, peer: Peer, message: dict[str, Any]) -> None:
+        rank, world = int(message["rank"]), int(message["world_size"])
+        state = self.peers.get(peer)
+        if state is None or state.rank != rank:
+            if state is not None and self.watch.ranks.get(state.rank) is state:
+                del self.watch.ranks[state.rank]
+            state = self._enter(peer, rank)
+        state.joined, state.left = True, False
+        state.world_size, state.backend, state.device = world, message.get("backend"), message.get("device")
+        state.timeout_s, state.torch = message.get("timeout_s"), message.get("torch")
+        self.watch.progress(state, t=self._clock())
+        self._tell(events.Joined(rank=rank, world_size=world, backend=str(state.backend), device=state.device))
+        twins = [s for s in self.states(former=True) if s is not state and s.joined and s.rank == rank and s.ended is None]
+        if twins or (self._promised is not None and world != self._promised):
+            self._react.wrong_world()
+
+    def _stepping(self, peer: Peer, message: dict[str, Any]) -> None:
+        state = self.peers.get(peer)
+        if state is None:
+            # A training of one process, or one whose launcher told it nothing.
+            state = self._enter(peer, next(r for r in range(len(self.watch.ranks) + 1) if r not in self.watch.ranks))
+        state.device = message.get("device") or state.device
+        state.torch = message.get("torch") or state.torch
+        if state.step == 0:
+            state.step = 1
+            self.watch.progress(state, t=self._clock(), stepped=True)
+        if not message.get("initialized"):
+            state.world_size = 1
+            if int(self._promised or peer.hello.get("world_size") or 1) > 1:
+                self._react.wrong_world()
+
+    def _stopping(self, peer: Peer, message: dict[str, Any]) -> None:
+        for worker in message["workers"]:
+            if worker.get("exitcode") is not None:
+                self.exitcodes[int(worker["pid"])] = int(worker["exitcode"])
+        self._launcher_stops = True
+        if self.closing or all(code == 0 for code in self.exitcodes.values()):
+            self._react.release(peer)
+        else:
+            self._react.failed(peer)
+
+    def _raised(self, peer: Peer, state: RankState | None, message: dict[str, Any]) -> None:
+        if state is None:
+            # A launcher's own exception only sums up what its workers did.
+            self._react.release(peer)
+            return
+        frames = tuple(guarded(Frame(file=f, line=n, name=name, code=code)) for f, n, name, code in message["frames"])
+        state.raised = Raised(type=message["type"], text=message["text"], frames=frames, at_s=self._clock())
+        if self.closing:
+            self._react.release(peer)
+        else:
+            self._react.failed(peer)
+
+    def _beat(self, state: RankState, message: dict[str, Any]) -> None:
+        place = message.get("place")
+        self.watch.beat(
+            state,
+            t=self._clock(),
+            step=max(int(message.get("step") or 0), state.step),
+            groups={name: Counters(enqueued=int(e), completed=int(c)) for name, (e, c) in message["groups"].items()},
+            place=Frame(file=place[0], line=int(place[1]), name=place[2]) if place else None,
+            sig=int(message["sig"]),
+            inside=message.get("inside"),
+        )

@@ -1,0 +1,55 @@
+"""What the kernel says the ranks have been doing lately. Only looked at once something is suspected."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from unhang.facts import processes
+from unhang.facts.host import Host
+from unhang.launch.watch import RankState
+from unhang.records.incident import Activity
+
+INTERVAL_S = 0.5
+# The kernel's numbers must cover at least this long before a rank is said to be blocked.
+MIN_WINDOW_S = 3.0
+MAX_WINDOW_S = 10.0
+
+
+class Sampler:
+    """Keeps the recent samples of every rank of this host. Times are seconds since the start of the run."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._samples: dict[int, deque[processes.Sample]] = {}
+        self._last_s = -INTERVAL_S
+
+    def look(self, states: list[RankState], *, now: float) -> None:
+        """Take a sample of each, at most every INTERVAL_S."""
+        if now - self._last_s < INTERVAL_S:
+            return
+        self._last_s = now
+        pids = tuple(s.pid for s in states)
+        children = processes.descendants(self._host, pids)
+        for pid in pids:
+            found = processes.sample(self._host, pid, t=now, children=children[pid])
+            if found is not None:
+                self._samples.setdefault(pid, deque(maxlen=int(2 * MAX_WINDOW_S / INTERVAL_S))).append(found)
+
+    def activity(self, state: RankState, *, window_s: float = MAX_WINDOW_S) -> Activity | None:
+        """What the rank did during the last `window_s` or less, None if it was never looked at."""
+        samples = self._samples.get(state.pid)
+        if not samples:
+            return None
+        last = samples[-1]
+        first = next(s for s in samples if last.t - s.t <= window_s)
+        window = max(last.t - first.t, 1e-3)
+        return Activity(
+            window_s=round(window, 3),
+            state=last.state,
+            cpu_share=round(max(last.cpu_s - first.cpu_s, 0.0) / window, 4),
+            tree_cpu_share=round(max(last.tree_cpu_s - first.tree_cpu_s, 0.0) / window, 4),
+            switches_per_s=round((last.switches - first.switches) / window, 2),
+            moved_share=state.moved_share(first.t),
+            rss_bytes=last.rss_bytes,
+            wchan=last.wchan,
+        )

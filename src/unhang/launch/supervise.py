@@ -1,0 +1,251 @@
+"""The whole of a run: attempt after attempt, a verdict after each failure, and the decision whether to go on.
+
+A training is started again after a failure, up to `max_restarts` times, but not when it fails twice in a row for the same
+cause, on the same ranks, after the same number of steps: starting it again would only fail again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from unhang.errors import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK, RunDirError
+from unhang.facts import snapshot
+from unhang.facts.host import Host
+from unhang.launch import ending, environment, events
+from unhang.launch.attempt import Attempt, Options, Result
+from unhang.launch.command import Command
+from unhang.launch.output import Sink
+from unhang.model import Verdict
+from unhang.records.rundir import RUN_SCHEMA, RunDir
+
+OnFailure = Literal["restart", "abort", "report"]
+PORT_WAIT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What to do about failures."""
+
+    on_failure: OnFailure = "restart"
+    max_restarts: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How the run ended. `exitcode` is what `unhang run` returns; `verdict` is that of the last incident, None without one."""
+
+    exitcode: int
+    attempts: int
+    incidents: int
+    elapsed_s: float
+    interrupted: bool
+    run_dir: str
+    verdict: Verdict | None
+
+
+def run_path(parent: Path, name: str, *, now: datetime.datetime | None = None) -> Path:
+    """A new path `parent`/NAME-TIME, free at the time of asking."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+    stamp = (now or datetime.datetime.now()).strftime("%Y%m%d-%H%M%S")
+    path = parent / f"{safe}-{stamp}"
+    number = 1
+    while path.exists():
+        number += 1
+        path = parent / f"{safe}-{stamp}-{number}"
+    return path
+
+
+class Supervisor:
+    """Start with `run`. Call it in the main thread: it handles SIGINT and SIGTERM while it runs."""
+
+    def __init__(
+        self,
+        command: Command,
+        *,
+        rundir: RunDir,
+        options: Options,
+        policy: Policy,
+        tell: Callable[[events.Event], None],
+        sink: Sink,
+        environ: Mapping[str, str] = os.environ,
+        host: Host | None = None,
+    ) -> None:
+        self._command = command
+        self._rundir = rundir
+        self._options = options
+        self._policy = policy
+        self._told = tell
+        self._sink = sink
+        self._environ = dict(environ)
+        self._host = host or Host()
+        self._attempt: Attempt | None = None
+        self._interrupted = False
+        self._incidents = 0
+        self._log_broken = False
+
+    def run(self) -> Outcome:
+        """Run the command to its end, however many attempts that takes. Raises CommandNotFound, RunDirError."""
+        self._started = time.monotonic()
+        ending.adopt_orphans()
+        version = environment.torch_version(self._command.python)
+        self._describe(version)
+        return asyncio.run(self._supervise(version))
+
+    async def _supervise(self, version: environment.Version | None) -> Outcome:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._interrupt, number)
+        before: Result | None = None
+        restarts = 0
+        while True:
+            result = await self._one(restarts, version)
+            if result.interrupted or self._interrupted or result.verdict is None or (result.exitcode == 0 and not result.ended_by_us):
+                break
+            why = self._why_not_again(result, before, restarts)
+            if why is not None:
+                if self._policy.on_failure == "restart":
+                    self._tell(events.GaveUp(why=why))
+                break
+            restarts += 1
+            before = result
+            await self._free_port()
+            self._tell(events.Restarting(attempt=restarts, of=self._policy.max_restarts))
+        return self._finish(result, restarts + 1)
+
+    async def _one(self, number: int, version: environment.Version | None) -> Result:
+        environ = {**self._environ, **environment.evidence(version, self._environ, dumps=self._rundir.flight_of_torch(number))}
+        self._attempt = Attempt(
+            number=number,
+            command=self._command,
+            environ=environ,
+            rundir=self._rundir,
+            options=self._options,
+            tell=self._tell,
+            sink=self._sink,
+            started=self._started,
+            first_incident=self._incidents + 1,
+            host=self._host,
+        )
+        return await self._attempt.run()
+
+    def _why_not_again(self, result: Result, before: Result | None, restarts: int) -> str | None:
+        """The reason for not starting again; None to start."""
+        if self._policy.on_failure != "restart":
+            return f"--on-failure {self._policy.on_failure}"
+        if result.incident is not None and result.incident.kind == "world-size":
+            return "the processes do not form the training that was asked for; starting again would not change that"
+        if before is not None and _same_failure(before, result):
+            return f"the same failure twice in a row, each time after {result.steps} steps: starting again would not help"
+        if restarts >= self._policy.max_restarts:
+            return f"--max-restarts {self._policy.max_restarts} is used up"
+        return None
+
+    async def _free_port(self) -> None:
+        """Wait, bounded, until the port that the command names can be bound again."""
+        port = self._command.port
+        if port is None:
+            return
+        deadline = time.monotonic() + PORT_WAIT_S
+        told = False
+        while time.monotonic() < deadline and not self._interrupted:
+            with contextlib.suppress(OSError), socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("", port))
+                return
+            if not told:
+                self._tell(events.Note(text=f"port {port} is still taken; waiting for it"))
+                told = True
+            await asyncio.sleep(0.2)
+
+    def _interrupt(self, number: int) -> None:
+        self._interrupted = True
+        if self._attempt is not None:
+            self._attempt.interrupt(number)
+
+    def _finish(self, result: Result, attempts: int) -> Outcome:
+        elapsed = time.monotonic() - self._started
+        interrupted = result.interrupted or self._interrupted
+        if interrupted:
+            exitcode = EXIT_INTERRUPTED
+        elif result.ended_by_us:
+            exitcode = EXIT_FOUND
+        elif result.exitcode == 0:
+            exitcode = EXIT_OK
+        else:
+            # Shells report a process that died of signal N as 128 + N.
+            exitcode = result.exitcode if result.exitcode > 0 else 128 - result.exitcode
+        self._tell(events.Finished(exitcode=exitcode, attempts=attempts, incidents=self._incidents, elapsed_s=round(elapsed, 3)))
+        verdict = None
+        with contextlib.suppress(RunDirError):
+            verdict = self._rundir.read_verdict() if self._incidents else None
+        return Outcome(
+            exitcode=exitcode,
+            attempts=attempts,
+            incidents=self._incidents,
+            elapsed_s=round(elapsed, 3),
+            interrupted=interrupted,
+            run_dir=str(self._rundir.path),
+            verdict=verdict,
+        )
+
+    def _describe(self, version: environment.Version | None) -> None:
+        evidence = environment.evidence(version, self._environ, dumps=self._rundir.flight_of_torch(0))
+        self._rundir.write(
+            self._rundir.run,
+            {
+                "schema": RUN_SCHEMA,
+                "command": list(self._command.argv),
+                "cwd": str(Path.cwd()),
+                "python": self._command.python,
+                "torch": None if version is None else f"{version[0]}.{version[1]}",
+                "world_size": self._command.world_size,
+                "environment": evidence,
+                "options": asdict(self._options) | asdict(self._policy),
+                "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            },
+        )
+        self._rundir.write(self._rundir.host, snapshot.take(self._host, places=("/dev/shm", "/tmp", str(Path.cwd()))))
+
+    def _tell(self, event: events.Event) -> None:
+        if isinstance(event, events.Opened):
+            self._incidents += 1
+        if not isinstance(event, events.Pace):
+            self._log(event)
+        self._told(event)
+
+    def _log(self, event: events.Event) -> None:
+        line: dict[str, Any] = {"s": round(time.monotonic() - self._started, 3), "event": type(event).__name__}
+        line |= msgspec.to_builtins(event)
+        if isinstance(event, events.Drawn):
+            primary = event.verdict.primary
+            line["verdict"] = {"cause": primary.cause, "says": primary.says} if primary else None
+        try:
+            with self._rundir.events.open("ab") as f:
+                f.write(msgspec.json.encode(line) + b"\n")
+        except OSError as e:
+            if not self._log_broken:
+                self._log_broken = True
+                self._told(events.Note(text=f"cannot write {self._rundir.events}: {e.strerror}; the training goes on"))
+
+
+def _same_failure(before: Result, now: Result) -> bool:
+    """Same cause, same ranks, same number of steps in each attempt (within what may pass between two heartbeats)."""
+    a = before.verdict.primary if before.verdict else None
+    b = now.verdict.primary if now.verdict else None
+    if a is None or b is None or (a.cause, a.ranks) != (b.cause, b.ranks):
+        return False
+    slack = 1 + 0.5 * max(before.pace or 0.0, now.pace or 0.0)
+    return abs(before.steps - now.steps) <= slack

@@ -1,0 +1,254 @@
+"""Collectives across ranks: who waits in which, who is absent from it, and where the ranks parted.
+
+Ranks are aligned per group by sequence number, never by the position in a dump. What may surprise: a size mismatch on Gloo can let
+the smaller side finish, so that the ranks that parted need not all be waiting; send and recv are in no Gloo dump, so that a wait may
+be known from its stack alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from unhang.records.flight import Call, Flight
+from unhang.records.incident import Frame, RankRecord
+from unhang.records.stacks import inside, user_frame
+
+# Calls whose sizes legitimately differ between ranks.
+_UNEVEN = ("gather", "scatter", "all_to_all", "alltoall", "send", "recv", "coalesced")
+_EVEN = ("all_gather", "allgather", "_allgather_base", "reduce_scatter", "_reduce_scatter_base")
+_C10D = "torch/distributed/distributed_c10d"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """One rank inside a collective that has not finished. `group`, `seq` are None where only the stack tells."""
+
+    rank: int
+    op: str
+    group: str | None = None
+    seq: int | None = None
+    call: Call | None = None
+    frames: tuple[Frame, ...] = ()
+
+    @property
+    def place(self) -> Frame | None:
+        """The user's line that issued the collective, or, where that is not known, at which the rank waits."""
+        return user_frame(self.call.frames if self.call is not None and self.call.frames else self.frames)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """What one rank issued at the place where the ranks parted; `call` is None where only its stack tells."""
+
+    rank: int
+    op: str
+    call: Call | None
+    frames: tuple[Frame, ...]
+    waiting: bool
+
+    @property
+    def place(self) -> Frame | None:
+        return user_frame(self.frames)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return (self.op,) if self.call is None else key_of(self.call)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parting:
+    """Ranks of one group issued different calls at one sequence number.
+
+    `odd` are the ranks that did what was not meant, () where that cannot be told; `reason` is how that is known.
+    """
+
+    group: str | None
+    seq: int | None
+    sides: tuple[Side, ...]
+    odd: tuple[int, ...]
+    reason: str
+
+    def side(self, rank: int) -> Side:
+        return next(s for s in self.sides if s.rank == rank)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Front:
+    """Where the job stands still."""
+
+    group: str | None
+    seq: int | None
+    waiting: tuple[int, ...]
+    absent: tuple[int, ...]
+    parting: Parting | None
+
+
+def key_of(call: Call) -> tuple[object, ...]:
+    """What has to be equal on all ranks."""
+    uneven = call.op.startswith(_UNEVEN) and not call.op.startswith(_EVEN)
+    return (call.op,) if uneven else (call.op, call.elements, call.dtypes)
+
+
+def waits_of(record: RankRecord, flight: Flight | None, frames: Sequence[Frame]) -> Wait | None:
+    """The collective that a rank is inside of: from its flight recorder, else from its counters, else from its stack."""
+    stack = tuple(frames)
+    by_stack = _op_of_stack(stack)
+    if flight is not None:
+        pending = [c for calls in flight.calls.values() for c in calls if not c.done]
+        if pending:
+            first = min(pending, key=lambda c: (c.created_ns, c.seq))
+            return Wait(rank=record.rank, op=first.op, group=first.group, seq=None if first.is_p2p else first.seq, call=first, frames=stack)
+        last = max((c for calls in flight.calls.values() for c in calls if not c.is_p2p), key=lambda c: c.created_ns, default=None)
+        if last is not None and by_stack and _same_line(last.frames, stack):
+            # A collective that has just failed counts as ended in the recorder, while the rank still stands in it.
+            return Wait(rank=record.rank, op=last.op, group=last.group, seq=last.seq, call=last, frames=stack)
+    else:
+        for group, counters in sorted(record.groups.items()):
+            if counters.enqueued > counters.completed:
+                return Wait(rank=record.rank, op=by_stack or "a collective", group=group, seq=counters.completed + 1, frames=stack)
+    return Wait(rank=record.rank, op=by_stack, frames=stack) if by_stack else None
+
+
+def front_of(records: Mapping[int, RankRecord], dumps: Mapping[int, Flight], waits: Mapping[int, Wait]) -> Front | None:
+    """The collective at which the job stands still: of all in which somebody waits, the one whose absentees wait nowhere else."""
+    if not waits:
+        return None
+    groups = sorted({w.group for w in waits.values() if w.group is not None})
+    fronts = [f for group in groups if (f := _front(group, records, dumps, waits)) is not None]
+    if not fronts:
+        return _front_of_stacks(records, waits)
+    # Missing here and waiting there: follow it to the group at the end of the chain.
+    ends = [f for f in fronts if any(r not in waits for r in f.absent)]
+    parted = [f for f in fronts if f.parting is not None]
+    return (ends or parted or fronts)[0]
+
+
+def _front(group: str, records: Mapping[int, RankRecord], dumps: Mapping[int, Flight], waits: Mapping[int, Wait]) -> Front | None:
+    here = {r: w for r, w in waits.items() if w.group == group and w.seq is not None}
+    if not here:
+        return None
+    seq = min(w.seq for w in here.values() if w.seq is not None)
+    members = _members(group, records, dumps)
+    absent = tuple(r for r in members if r not in here and _reached(group, records[r], dumps.get(r)) < seq)
+    waiting = tuple(sorted(r for r, w in here.items() if w.seq == seq))
+    return Front(group=group, seq=seq, waiting=waiting, absent=absent, parting=_parting(group, seq, dumps, here))
+
+
+def _front_of_stacks(records: Mapping[int, RankRecord], waits: Mapping[int, Wait]) -> Front:
+    parting = None
+    ops = {w.op for w in waits.values()}
+    if len(ops) > 1 and len(waits) == sum(r.ended is None for r in records.values()):
+        sides = tuple(Side(rank=r, op=w.op, call=None, frames=w.frames, waiting=True) for r, w in sorted(waits.items()))
+        parting = _judged(None, None, sides, {})
+    return Front(
+        group=None,
+        seq=None,
+        waiting=tuple(sorted(waits)),
+        absent=tuple(r for r in sorted(records) if r not in waits),
+        parting=parting,
+    )
+
+
+def _members(group: str, records: Mapping[int, RankRecord], dumps: Mapping[int, Flight]) -> tuple[int, ...]:
+    for flight in dumps.values():
+        known = flight.groups.get(group)
+        if known is not None and known.members:
+            return tuple(sorted(r for r in known.members if r in records))
+        if known is not None and known.desc == "default_pg":
+            return tuple(sorted(records))
+    seen = {r for r, f in dumps.items() if group in f.calls} | {r for r, record in records.items() if group in record.groups}
+    # The default group is the one that torch numbers 0.
+    return tuple(sorted(records if group in ("0", "", "default_pg") else seen))
+
+
+def _reached(group: str, record: RankRecord, flight: Flight | None) -> int:
+    """The newest sequence number that a rank issued in a group."""
+    reached = -1
+    if flight is not None:
+        reached = max((c.seq for c in flight.calls.get(group, ()) if not c.is_p2p), default=-1)
+        if group in flight.counters:
+            reached = max(reached, flight.counters[group].enqueued)
+    if group in record.groups:
+        reached = max(reached, record.groups[group].enqueued)
+    return reached
+
+
+def _parting(group: str, seq: int, dumps: Mapping[int, Flight], here: Mapping[int, Wait]) -> Parting | None:
+    """The first sequence number, up to the front, at which ranks issued calls that do not fit each other."""
+    history = {r: {c.seq: c for c in f.calls.get(group, ()) if not c.is_p2p} for r, f in dumps.items()}
+    history = {r: calls for r, calls in history.items() if calls}
+    common = sorted(set().union(*(calls.keys() for calls in history.values()))) if history else []
+    for s in common:
+        if s > seq:
+            break
+        calls = {r: h[s] for r, h in history.items() if s in h}
+        if len({key_of(c) for c in calls.values()}) > 1:
+            sides = tuple(Side(rank=r, op=c.op, call=c, frames=c.frames, waiting=not c.done) for r, c in sorted(calls.items()))
+            return _judged(group, s, sides, history)
+    unseen = [w for w in here.values() if w.call is None]
+    if unseen and len(here) > 1:
+        # Some rank has no dump: compare what the stacks say, on all of them alike.
+        stacks = {r: _op_of_stack(w.frames) for r, w in here.items()}
+        if all(stacks.values()) and len(set(stacks.values())) > 1:
+            sides = tuple(Side(rank=r, op=stacks[r] or "", call=None, frames=here[r].frames, waiting=True) for r in sorted(here))
+            return _judged(group, seq, sides, {})
+    return None
+
+
+def _judged(group: str | None, seq: int | None, sides: tuple[Side, ...], history: Mapping[int, Mapping[int, Call]]) -> Parting:
+    odd, reason = odd_ranks(sides, history, seq)
+    return Parting(group=group, seq=seq, sides=sides, odd=odd, reason=reason)
+
+
+def odd_ranks(sides: Sequence[Side], history: Mapping[int, Mapping[int, Call]], seq: int | None) -> tuple[tuple[int, ...], str]:
+    """Which ranks did what was not meant, and how that is known: by majority, else by what the same line issued before."""
+    votes = Counter(s.key for s in sides)
+    (common, count), *_ = votes.most_common(1)
+    if count * 2 > len(sides):
+        return tuple(s.rank for s in sides if s.key != common), f"{count} of {len(sides)} ranks agree"
+    unusual = tuple(s.rank for s in sides if s.call is not None and _differs_from_history(s.call, history, seq))
+    usual = tuple(s.rank for s in sides if s.call is not None and _fits_history(s.call, history, seq))
+    if unusual and usual and len(unusual) + len(usual) == len(sides):
+        return unusual, "the same line issued something else before"
+    return (), "nothing tells which of them was meant"
+
+
+def _before(call: Call, history: Mapping[int, Mapping[int, Call]], seq: int | None) -> set[tuple[object, ...]]:
+    """What the line of this call issued at earlier sequence numbers, on any rank."""
+    line = user_frame(call.frames)
+    if line is None:
+        return set()
+    at = (line.file, line.line)
+    found = set()
+    for calls in history.values():
+        for s, c in calls.items():
+            if seq is not None and s < seq and (u := user_frame(c.frames)) is not None and (u.file, u.line) == at:
+                found.add(key_of(c))
+    return found
+
+
+def _differs_from_history(call: Call, history: Mapping[int, Mapping[int, Call]], seq: int | None) -> bool:
+    before = _before(call, history, seq)
+    return len(before) == 1 and key_of(call) not in before
+
+
+def _fits_history(call: Call, history: Mapping[int, Mapping[int, Call]], seq: int | None) -> bool:
+    return key_of(call) in _before(call, history, seq)
+
+
+def _same_line(one: Sequence[Frame], other: Sequence[Frame]) -> bool:
+    a, b = user_frame(one), user_frame(other)
+    return a is not None and b is not None and (a.file, a.line) == (b.file, b.line)
+
+
+def _op_of_stack(frames: Sequence[Frame]) -> str:
+    """The collective whose function the innermost frames are in, "" where they are in none."""
+    op = ""
+    for frame in reversed(frames):
+        if not (inside(frame, "torch") or inside(frame, "contextlib") or frame.file.startswith("<")):
+            break
+        if inside(frame, _C10D):
+            op = frame.name
+    return op

@@ -1,0 +1,277 @@
+"""Everything that one incident left, loaded and cross-read: the view that the causes are asked about.
+
+`load` reads; `Picture` answers questions in words (who is stopped, who left, who raised); `records.match` answers the one about
+collectives. Nothing here names a cause. Whatever could not be read stands in `not_examined`, never as healthy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from unhang.errors import UnhangError
+from unhang.model import Input, InputKind, NotExamined
+from unhang.records import flight as flights
+from unhang.records import kernel, logs, stacks
+from unhang.records.flight import Flight
+from unhang.records.incident import Activity, Ended, Frame, Incident, Raised, RankRecord, Stacks
+from unhang.records.kernel import KernelEvent
+from unhang.records.logs import Hit, Signature, Traceback
+from unhang.records.match import Front, Wait, front_of, waits_of
+from unhang.records.rundir import RunDir
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankView:
+    """One rank: its record, and what its files held. `place` is the user's line at which its main thread stands, or was last seen."""
+
+    record: RankRecord
+    stacks: Stacks | None = None
+    fatal: Stacks | None = None
+    fatal_source: str | None = None
+    fatal_signal: str | None = None
+    flight: Flight | None = None
+    raised_hits: tuple[Hit, ...] = ()
+
+    @property
+    def number(self) -> int:
+        return self.record.rank
+
+    @property
+    def activity(self) -> Activity | None:
+        return self.record.activity
+
+    @property
+    def ended(self) -> Ended | None:
+        return self.record.ended
+
+    @property
+    def raised(self) -> Raised | None:
+        return self.record.raised
+
+    @property
+    def alive(self) -> bool:
+        return self.record.ended is None
+
+    @property
+    def stopped(self) -> bool:
+        return self.alive and self.activity is not None and self.activity.stopped
+
+    @property
+    def uninterruptible(self) -> bool:
+        return self.alive and self.activity is not None and self.activity.state == "D"
+
+    @property
+    def busy(self) -> bool:
+        return self.alive and self.activity is not None and self.activity.busy
+
+    @property
+    def raised_symptom(self) -> bool:
+        """Its exception only says that somebody else failed or was late."""
+        return bool(self.raised_hits) and all(h.signature.role == "symptom" for h in self.raised_hits)
+
+    @cached_property
+    def frames(self) -> tuple[Frame, ...]:
+        """The main thread, innermost last: as captured, else as it raised, else as a fatal signal found it."""
+        if self.stacks is not None and (found := stacks.main_thread(self.stacks)):
+            return found
+        if self.raised is not None and self.raised.frames:
+            return self.raised.frames
+        return stacks.main_thread(self.fatal) if self.fatal is not None else ()
+
+    @cached_property
+    def place(self) -> Frame | None:
+        return stacks.user_frame(self.frames) or self.record.last_place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """One incident. `hits` are keyed by cause id; `incident_source` is incident.json, relative to the run directory."""
+
+    incident: Incident
+    incident_source: str
+    ranks: tuple[RankView, ...]
+    hits: Mapping[str, tuple[Hit, ...]] = field(default_factory=dict)
+    tracebacks: tuple[Traceback, ...] = ()
+    kernel: tuple[KernelEvent, ...] | None = None
+    kernel_source: str | None = None
+    inputs: tuple[Input, ...] = ()
+    not_examined: tuple[NotExamined, ...] = ()
+
+    def rank(self, number: int) -> RankView:
+        return next(r for r in self.ranks if r.number == number)
+
+    def place(self, frame: Frame) -> str:
+        return stacks.place(frame, self.incident.cwd)
+
+    def where(self, rank: RankView) -> str | None:
+        return self.place(rank.place) if rank.place is not None else None
+
+    @cached_property
+    def waits(self) -> Mapping[int, Wait]:
+        """Who is inside a collective that has not finished, or was until it failed through no fault of its own; and in which."""
+        return {r.number: w for r in self.ranks if (r.alive or r.raised_symptom) and (w := waits_of(r.record, r.flight, r.frames)) is not None}
+
+    @cached_property
+    def front(self) -> Front | None:
+        """The collective at which the job stands still: who waits in it, who is absent. None where nobody waits."""
+        return front_of({r.number: r.record for r in self.ranks}, {r.number: r.flight for r in self.ranks if r.flight}, self.waits)
+
+    @cached_property
+    def missing(self) -> tuple[RankView, ...]:
+        """Living ranks that the others wait for and that wait for nobody; where nobody waits, all living ranks that do not."""
+        alive = [r for r in self.ranks if r.alive and r.raised is None]
+        if self.front is None:
+            return tuple(r for r in alive if r.number not in self.waits)
+        return tuple(r for r in alive if r.number in self.front.absent and r.number not in self.waits)
+
+    @cached_property
+    def gone(self) -> tuple[RankView, ...]:
+        """Ranks that ended by themselves (no launcher ended them), the earliest first."""
+        return tuple(sorted((r for r in self.ranks if r.ended is not None and not r.ended.by_launcher), key=self.onset))
+
+    @cached_property
+    def raised(self) -> tuple[RankView, ...]:
+        """Ranks with an exception that nothing caught, the earliest first."""
+        return tuple(sorted((r for r in self.ranks if r.raised is not None), key=self.onset))
+
+    def onset(self, rank: RankView) -> float:
+        """When something was first seen to be wrong with a rank: seconds since the start of the run."""
+        times = [event.at_s for event in (rank.raised, rank.ended) if event is not None]
+        if times:
+            return min(times)
+        last = rank.record.last_progress_s
+        return self.incident.at_s if last is None else last
+
+    def oom_kill_of(self, rank: RankView) -> KernelEvent | None:
+        return next((e for e in self.kernel or () if e.kind == "oom-kill" and e.pid == rank.record.pid), None)
+
+    def raised_as(self, rank: RankView) -> tuple[str, ...]:
+        """The causes whose signatures the exception of a rank carries."""
+        return tuple(cause for cause, hits in self.hits.items() if any(h in rank.raised_hits for h in hits))
+
+    def hits_of(self, cause: str) -> tuple[Hit, ...]:
+        return self.hits.get(cause, ())
+
+
+def load(rundir: RunDir, number: int, *, signatures: Mapping[Signature, str]) -> Picture:
+    """Read incident `number`; `signatures` maps each to the id of its cause. Raises RunDirError where incident.json itself cannot be read."""
+    return _Loader(rundir, number, signatures).load()
+
+
+class _Loader:
+    def __init__(self, rundir: RunDir, number: int, signatures: Mapping[Signature, str]) -> None:
+        self.rundir = rundir
+        self.number = number
+        self.signatures = signatures
+        self.inputs: list[Input] = []
+        self.not_examined: list[NotExamined] = []
+
+    def load(self) -> Picture:
+        path = self.rundir.incident(self.number)
+        incident = self.rundir.read_incident(self.number)
+        source = self.rundir.relative(path)
+        self._read(source, "run", "", lambda _: None)
+        self.not_examined.extend(NotExamined(what=m.what, why=m.why) for m in incident.missed)
+        ranks = tuple(self._rank(r, incident, source) for r in sorted(incident.ranks, key=lambda r: r.rank))
+        hits = [h for r in ranks for h in r.raised_hits]
+        tracebacks: list[Traceback] = []
+        for log in incident.logs:
+            found, backs = self._log(log.path, log.bytes, log.rank)
+            hits += found
+            tracebacks += backs
+        events = self._kernel(incident)
+        return Picture(
+            incident=incident,
+            incident_source=source,
+            ranks=ranks,
+            hits=by_cause(hits, self.signatures),
+            tracebacks=tuple(tracebacks),
+            kernel=events,
+            kernel_source=incident.kernel,
+            inputs=tuple(self.inputs),
+            not_examined=tuple(self.not_examined),
+        )
+
+    def _rank(self, record: RankRecord, incident: Incident, source: str) -> RankView:
+        what = f"rank {record.rank}"
+        captured = self._read(record.stacks, "stacks", f"the stacks of {what}", lambda p: self.rundir.read(p, Stacks)) if record.stacks else None
+        flight = self._read(record.flight, "flight", f"the flight recorder of {what}", flights.load) if record.flight else None
+        fatal, fatal_source, signal = self._fatal(record, incident)
+        named = {m.what for m in self.not_examined}
+        if record.ended is None and incident.kind != "world-size":
+            if record.stacks is None and not any(what in m and "stack" in m for m in named):
+                self._miss(f"the stacks of {what}", "none was taken")
+            if record.flight is None and not any(what in m and "flight" in m for m in named):
+                self._miss(f"the flight recorder of {what}", "no dump was taken")
+        raised: tuple[Hit, ...] = ()
+        if record.raised is not None:
+            text = f"{record.raised.type}: {record.raised.text}"
+            raised = tuple(logs.match(text, self.signatures, source=source, rank=record.rank))
+        return RankView(
+            record=record,
+            stacks=captured,
+            flight=flight,
+            fatal=fatal,
+            fatal_source=fatal_source,
+            fatal_signal=signal,
+            raised_hits=raised,
+        )
+
+    def _fatal(self, record: RankRecord, incident: Incident) -> tuple[Stacks | None, str | None, str | None]:
+        path = self.rundir.fatal_of(incident.attempt, record.rank)
+        if not path.is_file() or path.stat().st_size == 0:
+            return None, None, None
+        source = self.rundir.relative(path)
+        text = self._read(source, "stacks", f"the last stacks of rank {record.rank}", lambda p: p.read_text("utf-8", "replace"))
+        if text is None:
+            return None, None, None
+        first = next((line for line in text.splitlines() if line.startswith("Fatal Python error:")), None)
+        try:
+            return stacks.from_faulthandler(text), source, first
+        except UnhangError as e:
+            self._miss(f"the last stacks of rank {record.rank}", str(e))
+            return None, source, first
+
+    def _log(self, source: str, size: int, rank: int | None) -> tuple[list[Hit], list[Traceback]]:
+        def read(path: Path) -> tuple[list[Hit], list[Traceback]]:
+            return (
+                logs.scan(path, self.signatures, limit_bytes=size, source=source, rank=rank),
+                logs.tracebacks(path, limit_bytes=size, source=source, rank=rank),
+            )
+
+        return self._read(source, "log", f"the log {source}", read, size=size) or ([], [])
+
+    def _kernel(self, incident: Incident) -> tuple[KernelEvent, ...] | None:
+        if incident.kernel is None:
+            if not any("kernel" in m.what for m in self.not_examined):
+                self._miss("the kernel log", "it was not captured")
+            return None
+        found = self._read(incident.kernel, "kernel", "the kernel log", kernel.events)
+        return None if found is None else tuple(found)
+
+    def _read(self, source: str, kind: InputKind, what: str, reader: Callable[[Path], T], *, size: int | None = None) -> T | None:
+        path = self.rundir.path / source
+        try:
+            value = reader(path)
+            self.inputs.append(Input(source=source, kind=kind, bytes=path.stat().st_size if size is None else size))
+        except (UnhangError, OSError) as e:
+            self._miss(what, str(e).replace(str(self.rundir.path) + "/", ""))
+            return None
+        return value
+
+    def _miss(self, what: str, why: str) -> None:
+        self.not_examined.append(NotExamined(what=what, why=why))
+
+
+def by_cause(hits: Iterable[Hit], signatures: Mapping[Signature, str]) -> dict[str, tuple[Hit, ...]]:
+    """Hits, keyed by the cause that their signature belongs to."""
+    found: dict[str, list[Hit]] = {}
+    for hit in hits:
+        found.setdefault(signatures[hit.signature], []).append(hit)
+    return {cause: tuple(h) for cause, h in found.items()}

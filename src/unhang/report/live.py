@@ -1,0 +1,180 @@
+"""What `unhang run` shows while the training runs: the training's own output, a few lines of ours, and one live line.
+
+The live line stands below the output on a terminal, and only while the training is not itself in the middle of a line
+(a progress bar); elsewhere there is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import IO, Literal
+
+from rich.console import Console
+
+from unhang.launch import events
+from unhang.report import terminal
+
+_CLEAR = b"\r\x1b[2K"
+_BUFFER_BYTES = 1 << 16
+
+
+class Live:
+    """`output` and `tell` are what the supervisor calls; `close` ends the live line."""
+
+    def __init__(self, *, prefix: bool = False, quiet: bool = False, output_to_stderr: bool = False, console: Console | None = None) -> None:
+        self._prefix = prefix
+        err = sys.stderr.buffer
+        self._targets: dict[str, IO[bytes] | None] = {"out": err if output_to_stderr else sys.stdout.buffer, "err": err}
+        if quiet:
+            self._targets = {"out": None, "err": None}
+        self._console = console or Console(stderr=True, highlight=False)
+        self._live = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._line = b""
+        self._shown = False
+        self._at_start = True
+        self._partial: dict[tuple[int | None, str], bytes] = {}
+
+    def is_terminal(self, stream: Literal["out", "err"]) -> bool:
+        """Whether the training's stream ends on a terminal; with prefixes it does not, lines are cut then."""
+        target = self._targets[stream]
+        return not self._prefix and target is not None and target.isatty()
+
+    def output(self, rank: int | None, stream: Literal["out", "err"], data: bytes) -> None:
+        """Pass on what the training wrote."""
+        if self._prefix:
+            data = self._prefixed(rank, stream, data)
+        target = self._targets[stream]
+        if target is None or not data:
+            return
+        self._hide()
+        try:
+            target.write(data)
+            target.flush()
+        except OSError:
+            # Whoever read our output has gone; the training goes on, its logs are kept.
+            self._targets[stream] = None
+            return
+        self._at_start = data.endswith(b"\n")
+        self._show()
+
+    def tell(self, event: events.Event) -> None:
+        """Say what has happened, where it is worth a line."""
+        if isinstance(event, events.Pace):
+            rate = f"  {event.steps_per_s:.2f} steps/s" if event.steps_per_s else ""
+            self._line = f"unhang: step {event.step}{rate}  {event.ranks} ranks  {_clock(event.elapsed_s)}".encode()
+            self._hide()
+            self._show()
+            return
+        if isinstance(event, events.Drawn):
+            self._print_verdict(event)
+            return
+        text, style = _say(event)
+        if text:
+            self._say(text, style)
+
+    def close(self) -> None:
+        """Give out what is left and take the live line away."""
+        for (rank, stream), rest in list(self._partial.items()):
+            if rest:
+                self.output(rank, stream, b"\n")  # type: ignore[arg-type]
+        self._line = b""
+        self._hide()
+
+    def _say(self, text: str, style: str) -> None:
+        self._hide()
+        with contextlib.suppress(OSError):
+            if not self._at_start:
+                self._console.file.write("\n")
+                self._at_start = True
+            self._console.print(f"unhang: {text}", style=style, markup=False, soft_wrap=True)
+        self._show()
+
+    def _print_verdict(self, event: events.Drawn) -> None:
+        self._hide()
+        with contextlib.suppress(OSError):
+            if not self._at_start:
+                self._console.file.write("\n")
+                self._at_start = True
+            terminal.render(event.verdict, self._console)
+        self._show()
+
+    def _show(self) -> None:
+        if self._live and self._line and self._at_start:
+            width = max(self._console.width - 1, 10)
+            self._raw(b"\x1b[2m" + self._line[:width] + b"\x1b[0m")
+            self._shown = True
+
+    def _hide(self) -> None:
+        if self._shown:
+            self._raw(_CLEAR)
+            self._shown = False
+
+    def _raw(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            os.write(sys.stderr.fileno(), data)
+
+    def _prefixed(self, rank: int | None, stream: str, data: bytes) -> bytes:
+        key = (rank, stream)
+        *whole, rest = (self._partial.get(key, b"") + data).split(b"\n")
+        if len(rest) > _BUFFER_BYTES:
+            whole.append(rest)
+            rest = b""
+        self._partial[key] = rest
+        label = b"[launcher] " if rank is None else b"[rank %d] " % rank
+        return b"".join(label + line + b"\n" for line in whole)
+
+
+def _say(event: events.Event) -> tuple[str, str]:
+    """One line for an event and its style; an empty line for what is not worth one."""
+    if isinstance(event, events.Started):
+        return "", ""
+    if isinstance(event, events.FirstStep):
+        where = ", ".join(event.devices)
+        backend = f" ({event.backend})" if event.backend else ""
+        ranks = "1 rank" if event.ranks == 1 else f"{event.ranks} ranks"
+        return f"{ranks} on {where}{backend}; first step {event.after_s:.1f} s after the start", "green"
+    if isinstance(event, events.Straggling):
+        return (
+            f"{_ranks(event.ranks)} slow but alive: {_ranks(event.waiting)} waiting for {event.for_s:.0f} s; giving it time",
+            "yellow",
+        )
+    if isinstance(event, events.CaughtUp):
+        return f"moving again after {event.after_s:.0f} s", "green"
+    if isinstance(event, events.Opened):
+        said = {
+            "hang": "nothing moves any more",
+            "straggler": "waiting for a slow rank",
+            "failure": "a rank has failed",
+            "world-size": "this is not the training that was asked for",
+        }
+        return f"{said[event.kind]}; taking evidence", "yellow"
+    if isinstance(event, events.Restarting):
+        return f"starting again (restart {event.attempt} of {event.of})", "cyan"
+    if isinstance(event, events.GaveUp):
+        return f"not starting again: {event.why}", "red"
+    if isinstance(event, events.Note):
+        return event.text, "yellow"
+    if isinstance(event, events.Finished):
+        return _finished(event)
+    return "", ""
+
+
+def _finished(event: events.Finished) -> tuple[str, str]:
+    times = "" if event.attempts == 1 else f", {event.attempts} attempts"
+    if event.exitcode == 0:
+        return f"training finished after {_clock(event.elapsed_s)}{times}", "green"
+    return f"ended with exit code {event.exitcode} after {_clock(event.elapsed_s)}{times}", "red"
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} is"
+    return f"ranks {', '.join(map(str, ranks[:8]))}{' ...' if len(ranks) > 8 else ''} are"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,15 @@
+"""The hook inside every Python process of a supervised training: it reports progress and, when asked, evidence.
+
+It is loaded at interpreter start by `hook/sitecustomize.py`, by path and under the name `_unhang_attach`, into environments in which unhang need
+not be installed: everything here uses the standard library only, imports its neighbours relatively, and does nothing when imported.
+
+    start       which kind of process is this?            imports       patches modules after they are imported
+    session     the attachment of this process            distributed   torch.distributed: joined, left
+    link        the socket                                optimizer     torch.optim: steps
+    heartbeat   the thread that beats and answers         launcher      torchrun's agent: stopping
+    recorder    torch's flight recorder                   last_words    exceptions and the end of the interpreter
+    frames      stacks and places                         fatal         stacks when a signal ends the process
+    user_files  which frames are the user's own           protocol      the messages, shared with the supervisor
+
+A training must never notice: nothing here raises, prints or waits without a bound, and a supervisor that is gone is forgotten quietly.
+"""

@@ -1,0 +1,117 @@
+"""Where the threads of this process stand: a glance for every heartbeat (tens of microseconds), all stacks on request.
+
+Source lines are read here rather than with linecache, which imports modules when first used: an import from this thread could wait for one that the
+main thread is in the middle of.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import FrameType, TracebackType
+
+from .user_files import is_library_file, is_user_file
+
+MAX_FRAMES = 400
+_MAX_CODE_CHARS = 300
+
+_USER, _LIBRARY, _NEITHER = range(3)
+_kinds: dict[str, int] = {}
+
+Place = tuple[str, int, str]
+CodeFrame = tuple[str, int, str, str]
+
+
+def glance(ident: int) -> tuple[Place | None, int]:
+    """The innermost user frame of a thread (else the innermost frame of a library), and a number that changes when the thread moves.
+
+    A thread that is computing is seen where it lets go of the interpreter: at calls and at the ends of loops. One tight loop without calls therefore
+    looks as if it stood still; its processor time says otherwise.
+    """
+    frame: FrameType | None = sys._current_frames().get(ident)
+    second: Place | None = None
+    place: Place | None = None
+    steps: list[int] = []
+    while frame is not None and len(steps) < 2 * MAX_FRAMES:
+        code = frame.f_code
+        steps.append(id(code))
+        steps.append(frame.f_lasti)
+        if place is None:
+            kind = _kind(code.co_filename)
+            if kind == _USER:
+                place = (code.co_filename, frame.f_lineno or 0, code.co_name)
+            elif kind == _LIBRARY and second is None:
+                second = (code.co_filename, frame.f_lineno or 0, code.co_name)
+        frame = frame.f_back
+    return place or second, hash(tuple(steps)) & 0xFFFFFFFF
+
+
+def stacks(*, main_ident: int, without: int) -> list[dict[str, object]]:
+    """All threads but `without`, the main one first; frames innermost last."""
+    sources = Sources()
+    # threading.enumerate() takes a lock that the interrupted thread may hold.
+    known = dict(getattr(threading, "_active", {}))
+    snapshot = sys._current_frames()
+    threads: list[dict[str, object]] = []
+    for ident in sorted(snapshot, key=lambda i: (i != main_ident, i)):
+        if ident != without:
+            name = getattr(known.get(ident), "name", None) or f"thread {ident}"
+            threads.append({"name": name, "main": ident == main_ident, "frames": _walk(snapshot[ident], sources)})
+    snapshot.clear()
+    return threads
+
+
+def traceback_frames(traceback: TracebackType | None) -> list[CodeFrame]:
+    """The frames of an exception, innermost last."""
+    sources = Sources()
+    frames: list[CodeFrame] = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        line = traceback.tb_lineno or 0
+        frames.append((code.co_filename, line, code.co_name, sources.line(code.co_filename, line)))
+        traceback = traceback.tb_next
+    return frames[-MAX_FRAMES:]
+
+
+def _walk(frame: FrameType | None, sources: Sources) -> list[CodeFrame]:
+    frames: list[CodeFrame] = []
+    while frame is not None and len(frames) < MAX_FRAMES:
+        code, line = frame.f_code, frame.f_lineno or 0
+        frames.append((code.co_filename, line, code.co_name, sources.line(code.co_filename, line)))
+        frame = frame.f_back
+    frames.reverse()
+    return frames
+
+
+def _kind(path: str) -> int:
+    kind = _kinds.get(path)
+    if kind is None:
+        kind = _kinds[path] = _USER if is_user_file(path) else _LIBRARY if is_library_file(path) else _NEITHER
+    return kind
+
+
+class Sources:
+    """Source lines, each file read once."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, list[str]] = {}
+
+    def line(self, path: str, number: int) -> str:
+        lines = self._files.get(path)
+        if lines is None:
+            lines = self._files[path] = self._read(path)
+        return lines[number - 1].strip()[:_MAX_CODE_CHARS] if 0 < number <= len(lines) else ""
+
+    @staticmethod
+    def _read(path: str) -> list[str]:
+        # Notebooks and compilers put what exists in no file there.
+        entry = getattr(sys.modules.get("linecache"), "cache", {}).get(path)
+        if entry is not None and len(entry) == 4:
+            return list(entry[2])
+        if path.startswith("<"):
+            return []
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                return file.readlines()
+        except OSError:
+            return []

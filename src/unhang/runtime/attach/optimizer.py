@@ -1,0 +1,52 @@
+"""Counts optimizer steps. The first one attaches a process that never initialises torch.distributed."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from . import session
+
+
+def patch(module: ModuleType) -> None:
+    """Register a hook that all optimizers of torch.optim call after each step."""
+    counts: dict[int, int] = {}
+
+    def count_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+        try:
+            # Two optimizers that take turns (a GAN) make one step of the training, not two.
+            count = counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
+            attached = session.current()
+            if attached is None:
+                attached = session.attach()
+            if attached is None:
+                return
+            attached.step = max(attached.step, count)
+            if not attached.stepping:
+                attached.stepping = True
+                attached.link.post("stepping", **_surroundings(optimizer))
+        except Exception:
+            pass
+
+    # torch.compile of a step would otherwise trace into this.
+    count_step._torchdynamo_disable = True  # type: ignore[attr-defined]
+    module.register_optimizer_step_post_hook(count_step)
+
+
+def _surroundings(optimizer: Any) -> dict[str, object]:
+    torch: Any = sys.modules["torch"]
+    distributed: Any = sys.modules.get("torch.distributed")
+    try:
+        initialized = bool(distributed.is_available() and distributed.is_initialized())
+    except Exception:
+        initialized = False
+    return {"device": _device(torch, optimizer), "torch": str(torch.__version__), "initialized": initialized}
+
+
+def _device(torch: Any, optimizer: Any) -> str | None:
+    try:
+        device = optimizer.param_groups[0]["params"][0].device
+        return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+    except Exception:
+        return None

@@ -1,0 +1,58 @@
+"""What an attached process and the supervisor say to each other: one JSON object on each line, over a Unix socket.
+
+Only the standard library is used here: the attached process may live in an environment in which unhang is not installed.
+
+From the process ("m" names the message; pid is checked against the kernel's word for the peer):
+    hello     {v, token, pid, rank, local_rank, world_size, host, python, argv, wants_stdio}
+              rank, local_rank, world_size come from the environment and may be null. First message, once.
+    joined    {rank, world_size, backend, device, timeout_s, torch}       torch.distributed was initialised
+    left      {}                                                          ... and was destroyed
+    stepping  {device, torch, initialized}                                the first optimizer step has ended
+    beat      {t, step, groups: {name: [enqueued, completed]}, place: [file, line, name] | null, sig}
+              t: CLOCK_MONOTONIC in seconds. sig: changes whenever the main thread stands at another instruction.
+    evidence  {id, threads: [{name, main, frames: [[file, line, name, code], ...]}], groups, step, flight: bool, error: str | null}
+              frames innermost last. flight: the dump was written where the request said.
+    raised    {type, text, frames, flight: bool}                          waits for "go" (at most GO_TIMEOUT_S)
+    leaving   {}                                                          the interpreter ends in order
+    stopping  {workers: [{local_rank, pid, exitcode}]}                    a launcher is about to stop its workers; waits for "go"
+
+From the supervisor:
+    stdio     {}       carries two file descriptors, stdout and stderr; only as the answer to a hello with wants_stdio
+    refused   {why}    then it closes
+    evidence  {id, flight: path}
+    go        {}
+"""
+
+from __future__ import annotations
+
+import json
+
+VERSION = 1
+BEAT_INTERVAL_S = 0.25
+# An uncaught exception, or a launcher that is about to stop its workers, waits no longer than this for the evidence of the others.
+GO_TIMEOUT_S = 10.0
+# Stacks of a process with hundreds of threads stay far below this.
+MAX_MESSAGE_BYTES = 8 * 1024 * 1024
+
+# The environment of an attached process.
+ENV_SWITCH = "UNHANG_ATTACH"  # "0" switches everything off
+ENV_SOCKET = "UNHANG_SOCKET"  # path of the supervisor's Unix socket
+ENV_TOKEN = "UNHANG_TOKEN"  # says that the process belongs to this run
+ENV_SUPERVISOR = "UNHANG_SUPERVISOR_PID"  # may read this process from outside (PR_SET_PTRACER)
+ENV_FATAL = "UNHANG_FATAL_DIR"  # where stacks go when a signal ends the process
+ENV_STDIO = "UNHANG_STDIO"  # "dev:ino,dev:ino" of the supervisor's own stdout and stderr pipes
+ENV_ATTEMPT = "UNHANG_ATTEMPT"  # 0, 1, ...: how often this run was restarted
+ENV_RANK_PID = "UNHANG_RANK_PID"  # set by the hook: the pid of the rank's main process, so that its children are not taken for it
+
+
+def encode(kind: str, **fields: object) -> bytes:
+    """One message as a line."""
+    return json.dumps({"m": kind, **fields}, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> dict[str, object]:
+    """One line as a message. Raises ValueError for whatever is none."""
+    message = json.loads(line)
+    if not isinstance(message, dict) or not isinstance(message.get("m"), str):
+        raise ValueError("not a message")
+    return message

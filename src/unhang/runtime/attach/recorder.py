@@ -1,0 +1,108 @@
+"""torch's flight recorder, read from inside: live counters of every group for each heartbeat, a dump on request.
+
+There is one recorder for each kind of event, not one for each process: NCCL writes to its own (`_dump_nccl_trace*`), Gloo to the generic one
+(`_dump_fr_trace*`), which stays empty on NCCL. The first read freezes the recorder's settings (TORCH_FR_BUFFER_SIZE), which a script may still set
+before it initialises torch.distributed: hence nothing is read earlier.
+
+Counters are kept by a number that each process gives its groups by itself; they are reported by the group's name, which is the same on all ranks.
+Where a build has an accelerator's recorder, the generic recorder's groups are called "cpu:NAME": a group with both backends counts in both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from types import ModuleType
+from typing import Any
+
+_ACCELERATORS = ("nccl", "xccl")
+_GENERIC = "fr"
+# The entry that would tell a group's name may have been overwritten; a full read of 2,000 entries costs 55 ms.
+_NAMING_ATTEMPTS = 3
+
+
+class Recorders:
+    """Reads the recorders of this process. `distributed` is torch.distributed.distributed_c10d, `c10d` its extension module."""
+
+    def __init__(self, distributed: ModuleType, c10d: ModuleType) -> None:
+        self._distributed = distributed
+        self._c10d = c10d
+        present = [kind for kind in (*_ACCELERATORS, _GENERIC) if hasattr(c10d, f"_dump_{kind}_trace_json") or hasattr(c10d, f"_dump_{kind}_trace")]
+        self._kinds = tuple(present)
+        self._names: dict[tuple[str, str], str] = {}
+        self._attempts: dict[tuple[str, str], int] = {}
+        self._over: set[tuple[str, str]] = set()
+
+    def groups(self) -> dict[str, list[int]]:
+        """Newest collective issued and completed of every group: {name: [enqueued, completed]}. About 10 microseconds a recorder."""
+        groups: dict[str, list[int]] = {}
+        for kind in self._kinds:
+            status = self._status(kind)
+            for pg_id, counters in status.items():
+                if (kind, pg_id) not in self._over:
+                    enqueued, completed = (int(counters.get(f"last_{what}_collective", -1)) for what in ("enqueued", "completed"))
+                    groups[self._name(kind, pg_id)] = [enqueued, completed]
+        return groups
+
+    def forget(self) -> None:
+        """The groups that exist now were destroyed: what they left unfinished is of no interest to the groups that come after them."""
+        self._over |= {(kind, pg_id) for kind in self._kinds for pg_id in self._status(kind)}
+
+    def dump(self, path: str) -> None:
+        """Write the recorder that was used to `path`, as torch itself does. Raises OSError, RuntimeError.
+
+        Where an accelerator's and the generic one were both used, the generic one goes to `cpu/` beside it.
+        """
+        used = [kind for kind in self._kinds if hasattr(self._c10d, f"_dump_{kind}_trace") and self._status(kind)] or [_GENERIC]
+        for kind, where in zip(used, (path, os.path.join(os.path.dirname(path), "cpu", os.path.basename(path))), strict=False):
+            dump: Any = getattr(self._c10d, f"_dump_{kind}_trace", None)
+            if dump is None:
+                raise RuntimeError("this torch has no flight recorder for the backend in use")
+            # includeCollectives, includeStackTraces, onlyActive
+            _write(where, dump(True, True, False))
+
+    def _status(self, kind: str) -> dict[str, Any]:
+        return dict(self._read(kind, collectives=False).get("pg_status") or {})
+
+    def _read(self, kind: str, *, collectives: bool) -> dict[str, Any]:
+        read: Any = getattr(self._c10d, f"_dump_{kind}_trace_json", None)
+        if read is not None:
+            # includeCollectives, onlyActive
+            return dict(json.loads(read(collectives, False)))
+        # torch 2.4 has the pickle only; it was made in this process, a moment ago.
+        return dict(pickle.loads(getattr(self._c10d, f"_dump_{kind}_trace")(collectives, False, False)))
+
+    def _name(self, kind: str, pg_id: str) -> str:
+        key = (kind, pg_id)
+        if key not in self._names and self._attempts.get(key, 0) < _NAMING_ATTEMPTS:
+            self._attempts[key] = self._attempts.get(key, 0) + 1
+            found = self._names_of_generic() if kind == _GENERIC else self._names_of_accelerator()
+            self._names.update({(kind, of): name for of, name in found.items()})
+        prefix = "cpu:" if kind == _GENERIC and self._kinds[0] in _ACCELERATORS else ""
+        return prefix + self._names.get(key, f"#{pg_id}")
+
+    def _names_of_generic(self) -> dict[str, str]:
+        entries = self._read(_GENERIC, collectives=True).get("entries") or []
+        return {str(entry["pg_id"]): str(entry["process_group"][0]) for entry in entries}
+
+    def _names_of_accelerator(self) -> dict[str, str]:
+        # Not from the entries: reading those asks CUDA about events, which would spoil a graph that is being captured.
+        uid: Any = getattr(self._distributed, "_get_process_group_uid", None)
+        world: Any = getattr(self._distributed, "_world", None)
+        if uid is None or world is None:
+            return {}
+        return {str(uid(pg)): str(name) for pg, name in dict(world.pg_names).items()}
+
+
+def _write(path: str, data: bytes) -> None:
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    temporary = f"{path}.{os.getpid()}"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except OSError:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise

@@ -1,0 +1,221 @@
+"""The attachment of this process to its supervisor: made once, forgotten in forked children, ended with the interpreter."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from types import ModuleType
+
+from . import fatal, heartbeat, last_words
+from .frames import glance, stacks
+from .link import Link
+from .protocol import ENV_RANK_PID, ENV_SOCKET, ENV_STDIO, ENV_SUPERVISOR, ENV_TOKEN, MAX_MESSAGE_BYTES, VERSION
+from .recorder import Recorders
+from .start import belongs_to_rank
+
+STDIO_TIMEOUT_S = 2.0
+# A heartbeat holds the lock for a fraction of a millisecond, a dump for seconds: a fork does not wait for the latter.
+_FORK_TIMEOUT_S = 1.0
+_PR_SET_PTRACER = 0x59616D61
+
+
+class Session:
+    """What is known of this process, and the link by which it is told."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.step = 0
+        self.stepping = False
+        self.go = threading.Event()
+        self.recorders: Recorders | None = None
+        self.main_ident = threading.main_thread().ident or 0
+        self.thread: threading.Thread | None = None
+        # Held while the heartbeat thread is at work, so that no fork happens in the middle of it.
+        self.working = threading.Lock()
+
+    def start_heartbeat(self) -> None:
+        self.thread = threading.Thread(target=heartbeat.run, args=(self,), name="unhang-heartbeat", daemon=True)
+        self.thread.start()
+
+    def beat(self) -> None:
+        place, sig = glance(self.main_ident)
+        self.link.post("beat", t=time.monotonic(), step=self.step, groups=self.groups(), place=place, sig=sig)
+
+    def groups(self) -> dict[str, list[int]]:
+        recorders = self.recorders
+        if recorders is None:
+            return {}
+        try:
+            return recorders.groups()
+        except Exception:  # a torch whose recorder looks otherwise: beats go on without counters
+            self.recorders = None
+            return {}
+
+    def give_evidence(self, *, request: object, flight: object) -> None:
+        """Stacks first: a dump may take seconds, or for ever in a broken driver."""
+        threads = stacks(main_ident=self.main_ident, without=threading.get_ident())
+        groups = self.groups()
+        error: str | None = None
+        try:
+            if self.recorders is None or not isinstance(flight, str):
+                error = "torch.distributed is not initialised in this process, or this torch has no flight recorder"
+            else:
+                self.recorders.dump(flight)
+        except Exception as e:
+            error = f"{type(e).__name__}: {e}"
+        answer = {"id": request, "groups": groups, "step": self.step, "flight": error is None, "error": error}
+        while len(threads) > 1 and sum(len(str(thread)) for thread in threads) > MAX_MESSAGE_BYTES // 2:
+            threads.pop()
+        self.link.post("evidence", threads=threads, **answer)
+
+    def wait_for_go(self, timeout_s: float) -> None:
+        if self.thread is not None and self.thread.is_alive():
+            self.go.wait(timeout_s)
+
+    def end(self) -> None:
+        """Say goodbye and stop the thread before the interpreter is torn down around it."""
+        self.link.post("leaving")
+        self.link.drain(timeout_s=0.5)
+        self.link.wake()
+        if self.thread is not None:
+            self.thread.join(1.0)
+
+
+_current: Session | None = None
+_tried = False
+_fork_hooks = False
+_quiesced: dict[int, Session] = {}
+
+
+def current() -> Session | None:
+    """The session of this very process, if it is attached."""
+    return _current
+
+
+def attach(*, rank_process: bool = False) -> Session | None:
+    """Attach this process, once: what failed is not tried again. None where there is nobody to attach to."""
+    global _current, _tried
+    if _current is not None or _tried or belongs_to_rank():
+        return _current
+    _tried = True
+    link = Link.connect(os.environ.get(ENV_SOCKET, ""))
+    if link is None:
+        return None
+    if not _hello(link, rank_process=rank_process):
+        link.close()
+        return None
+    _survive_forks()
+    last_words.arrange()
+    if rank_process:
+        fatal.arrange()
+    _admit_supervisor()
+    _current = Session(link)
+    _current.start_heartbeat()
+    return _current
+
+
+def use_recorders(distributed: ModuleType) -> None:
+    """From now on, beats carry the counters of the groups."""
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    if _current is not None and _current.recorders is None and c10d is not None:
+        _current.recorders = Recorders(distributed, c10d)
+
+
+def claim_children() -> None:
+    """Children of this process are not to be taken for ranks, though they inherit RANK."""
+    os.environ[ENV_RANK_PID] = str(os.getpid())
+
+
+def say_hello(link: Link, *, wants_stdio: bool) -> bool:
+    """The first message on every connection."""
+    return link.post(
+        "hello",
+        v=VERSION,
+        token=os.environ.get(ENV_TOKEN, ""),
+        pid=os.getpid(),
+        rank=_number("RANK"),
+        local_rank=_number("LOCAL_RANK"),
+        world_size=_number("WORLD_SIZE"),
+        host=os.uname().nodename,
+        python=sys.version.split()[0],
+        argv=list(sys.orig_argv),
+        wants_stdio=wants_stdio,
+    )
+
+
+def _hello(link: Link, *, rank_process: bool) -> bool:
+    streams = _streams_of_supervisor() if rank_process else {}
+    if not say_hello(link, wants_stdio=bool(streams)) or not streams:
+        return link.open
+    fds = link.receive_fds(2, timeout_s=STDIO_TIMEOUT_S)
+    for fd, stream in streams.items():
+        if fds is not None:
+            os.dup2(fds[stream], fd)
+    for received in fds or ():
+        os.close(received)
+    return link.open
+
+
+def _streams_of_supervisor() -> dict[int, int]:
+    """Which of fd 1 and 2 still is the supervisor's own stdout (0) or stderr (1): a launcher that sent them elsewhere meant it."""
+    pipes = os.environ.get(ENV_STDIO, "").split(",")
+    streams = {}
+    for fd in (1, 2):
+        try:
+            stat = os.fstat(fd)
+        except OSError:
+            continue
+        name = f"{stat.st_dev}:{stat.st_ino}"
+        if name in pipes[:2]:
+            # Where both are one pipe, each keeps its own name.
+            streams[fd] = fd - 1 if pipes[fd - 1 : fd] == [name] else pipes.index(name)
+    return streams
+
+
+def _number(name: str) -> int | None:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _admit_supervisor() -> None:
+    # Under Yama's ptrace_scope=1 a process may be read only by its ancestors; the supervisor's py-spy is a sibling.
+    supervisor = _number(ENV_SUPERVISOR)
+    if supervisor is None or not sys.platform.startswith("linux"):
+        return
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(supervisor), 0, 0, 0)
+    except Exception:
+        pass
+
+
+def _survive_forks() -> None:
+    global _fork_hooks
+    if not _fork_hooks:
+        _fork_hooks = True
+        os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+def _before_fork() -> None:
+    session = _current
+    if session is not None and session.working.acquire(timeout=_FORK_TIMEOUT_S):
+        _quiesced[threading.get_ident()] = session
+
+
+def _after_fork_in_parent() -> None:
+    session = _quiesced.pop(threading.get_ident(), None)
+    if session is not None:
+        session.working.release()
+
+
+def _after_fork_in_child() -> None:
+    """A forked child is another process. Should it join a group of its own, it attaches anew."""
+    global _current, _tried
+    session, _current, _tried = _current, None, False
+    _quiesced.clear()
+    if session is not None:
+        session.link.close()
+        fatal.forget()

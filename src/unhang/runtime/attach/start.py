@@ -1,0 +1,35 @@
+"""Decides what kind of process this is. Runs at the start of every Python process, so it imports next to nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# protocol.ENV_RANK_PID, repeated: importing protocol means importing json, 8 ms that a process which is no rank need not pay.
+RANK_PID = "UNHANG_RANK_PID"
+
+
+def start() -> None:
+    """Prepare the attachment: a rank at once, any other process when it initialises torch.distributed or takes an optimizer step."""
+    if belongs_to_rank():
+        return
+    from .imports import PatchAfterImport
+
+    PatchAfterImport(
+        {
+            "torch.distributed.distributed_c10d": ("distributed", "patch"),
+            "torch.optim.optimizer": ("optimizer", "patch"),
+            "torch.distributed.elastic.multiprocessing.api": ("launcher", "patch"),
+        },
+        package=__name__.rpartition(".")[0],
+    ).install(sys.meta_path)
+    if "RANK" in os.environ and "LOCAL_RANK" in os.environ:
+        os.environ[RANK_PID] = str(os.getpid())
+        from .session import attach
+
+        attach(rank_process=True)
+
+
+def belongs_to_rank() -> bool:
+    """True for children of a rank (loader workers, compile workers): they inherit its environment and must not be taken for it."""
+    return os.environ.get(RANK_PID, str(os.getpid())) != str(os.getpid())

@@ -1,0 +1,87 @@
+import sys
+
+import pytest
+
+from unhang.errors import CommandNotFound, UnhangError
+from unhang.launch.command import resolve
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """A PATH with launchers of another environment, and a script in the current directory."""
+    for name, first in {
+        "torchrun": "#!/opt/env/bin/python3",
+        "accelerate": "#!/usr/bin/env python3",
+        "deepspeed": "#!/bin/sh",
+        "python": "#!/bin/sh",
+        "python3": "#!/bin/sh",
+    }.items():
+        file = tmp_path / "bin" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(first + "\n")
+        file.chmod(0o755)
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return tmp_path
+
+
+def environ(path, **more):
+    return {"PATH": str(path / "bin"), **more}
+
+
+def test_script_runs_under_the_elastic_agent(path):
+    command = resolve(["train.py", "--lr", "1"], nproc_per_node=4, environ=environ(path))
+    assert command.argv[1:] == ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "train.py", "--lr", "1")
+    assert command.argv[0] == str(path / "bin" / "python")
+    assert (command.world_size, command.name, command.port) == (4, "train", None)
+
+
+def test_module(path):
+    command = resolve(["pkg.train", "x"], module=True, nproc_per_node=2, python=sys.executable, environ=environ(path))
+    assert command.argv[-3:] == ("-m", "pkg.train", "x")
+    assert command.name == "train"
+
+
+@pytest.mark.parametrize(
+    ("words", "world", "port"),
+    [
+        (["torchrun", "--nproc-per-node", "8", "train.py"], 8, None),
+        (["torchrun", "--nproc_per_node=2", "--nnodes=4", "--master_port=29501", "train.py"], 8, 29501),
+        (["torchrun", "--nproc-per-node=auto", "train.py"], None, None),
+        (["torchrun", "--nnodes=1:4", "--nproc-per-node=8", "train.py"], None, None),
+        (["accelerate", "launch", "--num_machines", "2", "--num_processes", "16", "train.py"], 16, None),
+        (["accelerate", "launch", "--main_process_port", "29600", "train.py"], None, 29600),
+        (["deepspeed", "--num_gpus=8", "train.py", "--num_gpus", "3"], 8, None),
+        (["torchrun", "train.py", "--nproc-per-node", "3"], None, None),
+    ],
+)
+def test_what_a_launcher_promises(path, words, world, port):
+    command = resolve(words, environ=environ(path))
+    assert command.argv[0] == str(path / "bin" / words[0])
+    assert (command.world_size, command.port) == (world, port)
+
+
+def test_port_from_the_environment(path):
+    assert resolve(["torchrun", "train.py"], environ=environ(path, MASTER_PORT="29777")).port == 29777
+
+
+def test_the_interpreter_of_a_console_script(path):
+    assert resolve(["torchrun", "train.py"], environ=environ(path)).python == "/opt/env/bin/python3"
+    assert resolve(["accelerate", "launch", "train.py"], environ=environ(path)).python == str(path / "bin" / "python3")
+    assert resolve(["deepspeed", "train.py"], environ=environ(path)).python == str(path / "bin" / "python")
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "error", "text"),
+    [
+        ([], {}, UnhangError, "no command"),
+        (["missing.py"], {}, CommandNotFound, "missing.py: no such file"),
+        (["nosuchlauncher"], {}, CommandNotFound, "nosuchlauncher"),
+        (["torchrun", "train.py"], {"nproc_per_node": 2}, UnhangError, "--nproc-per-node"),
+        (["train.py"], {"python": "/no/python"}, CommandNotFound, "/no/python"),
+    ],
+)
+def test_bad_input(path, words, options, error, text):
+    with pytest.raises(error, match=text):
+        resolve(words, environ=environ(path), **options)

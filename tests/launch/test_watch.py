@@ -1,0 +1,106 @@
+import pytest
+
+from unhang.launch.rhythm import Rhythm
+from unhang.launch.watch import RankState, Watch
+from unhang.records.incident import Counters, Ended
+
+
+class Training:
+    """Ranks that beat as told."""
+
+    def __init__(self, ranks: int = 2, *, hang_after_s: float | None = 10.0) -> None:
+        self.watch = Watch(Rhythm(hang_after_s=hang_after_s))
+        for rank in range(ranks):
+            state = RankState(rank=rank, pid=100 + rank, host="node1", local_rank=rank, since_s=0.0)
+            self.watch.ranks[rank] = state
+
+    def beat(self, rank: int, t: float, *, enqueued: int, completed: int, step: int = 0, sig: int = 0, group: str = "0") -> None:
+        state = self.watch.ranks[rank]
+        groups = {**state.groups, group: Counters(enqueued=enqueued, completed=completed)}
+        self.watch.beat(state, t=t, step=step, groups=groups, place=None, sig=sig)
+
+
+def test_nobody_moves_and_one_never_came():
+    training = Training()
+    for t in range(20):
+        training.beat(0, t, enqueued=5, completed=4)
+        training.beat(1, t, enqueued=4, completed=4)
+    assert training.watch.look(9.0) is None
+    stall = training.watch.look(10.5)
+    assert stall is not None
+    assert (stall.waiting, stall.absent) == ((0,), (1,))
+    assert stall.since_s == 0.0
+
+
+def test_progress_of_the_group_is_no_stall():
+    training = Training()
+    for t in range(60):
+        training.beat(0, t, enqueued=t + 1, completed=t)
+        training.beat(1, t, enqueued=t + 1, completed=t)
+        assert training.watch.look(float(t)) is None
+
+
+def test_a_group_that_moves_does_not_hide_one_that_is_stuck():
+    training = Training()
+    for t in range(20):
+        training.beat(0, t, enqueued=1, completed=0, group="tensor")
+        training.beat(0, t, enqueued=t + 1, completed=t, group="monitor")
+        training.beat(1, t, enqueued=t + 1, completed=t, group="monitor")
+    stall = training.watch.look(19.0)
+    assert stall is not None
+    assert stall.waiting == (0,)
+
+
+def test_all_wait():
+    training = Training(ranks=3)
+    for t in range(12):
+        for rank in range(3):
+            training.beat(rank, t, enqueued=7, completed=6)
+    stall = training.watch.look(11.0)
+    assert stall is not None
+    assert (stall.waiting, stall.absent) == ((0, 1, 2), ())
+
+
+def test_ranks_that_ended_or_left_are_not_waited_for():
+    training = Training(ranks=3)
+    for t in range(12):
+        training.beat(0, t, enqueued=7, completed=6)
+    training.watch.ranks[1].ended = Ended(at_s=1.0, announced=True)
+    training.watch.ranks[2].left = True
+    stall = training.watch.look(11.0)
+    assert stall is not None
+    assert (stall.waiting, stall.absent) == ((0,), ())
+
+
+def test_silence_where_nobody_waits_needs_longer():
+    training = Training(hang_after_s=None)
+    for i in range(60):
+        t = i * 0.2
+        for rank in range(2):
+            training.beat(rank, t, enqueued=i, completed=i, step=i)
+    last = 59 * 0.2
+    assert training.watch.rhythm.threshold_s == pytest.approx(8.0)
+    assert training.watch.look(last + 20) is None
+    stall = training.watch.look(last + 31)
+    assert stall is not None
+    assert (stall.waiting, stall.absent) == ((), (0, 1))
+
+
+def test_moved_share():
+    state = RankState(rank=0, pid=1, host="h", local_rank=0, since_s=0.0)
+    for t in range(10):
+        state.places.append((float(t), t // 5))
+    assert state.moved_share(0.0) == pytest.approx(1 / 9)
+    assert state.moved_share(5.0) == 0.0
+    assert state.moved_share(8.0) is None
+
+
+def test_inside_a_call_that_the_recorder_does_not_know():
+    training = Training()
+    for t in range(15):
+        state = training.watch.ranks[0]
+        training.watch.beat(state, t=float(t), step=0, groups={}, place=None, sig=0, inside="recv")
+        training.watch.beat(training.watch.ranks[1], t=float(t), step=t, groups={}, place=None, sig=0)
+    stall = training.watch.look(14.0)
+    assert stall is not None
+    assert stall.waiting == (0,)
