@@ -73,7 +73,7 @@ def train_tokenizer(base: Sequence[questions.Subject], *, vocab: int, seed: int)
     """A byte-level BPE, trained on every answer and on as many questions as there are answers."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-    answers = [text for s in base for text in (s.title, s.what, s.why, *s.explain.values())]
+    answers = [text for subject in base for language in subject.answers.values() for text in language.values()]
     asked = [row.question for row in questions.rows(len(answers), seed=seed, base=base)]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

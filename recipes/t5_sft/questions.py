@@ -14,13 +14,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What the rows are about: one cause, in both languages."""
+    """What the rows are about: one cause. `answers` go by language, then by what was asked for."""
 
     id: str
-    title: str
-    what: str
-    why: str
-    explain: dict[str, str]
+    title: dict[str, str]
+    answers: dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,17 +36,31 @@ def subjects() -> list[Subject]:
     from unhang.knowledge import catalogue
 
     return [
-        Subject(id=cause.id, title=cause.title, what=cause.what, why=cause.why, explain=dict(cause.explain)) for cause in catalogue.load().values()
+        Subject(
+            id=cause.id,
+            title={"en": cause.title, "zh": cause.title_zh},
+            answers={
+                "en": {
+                    "what": cause.what,
+                    "why": cause.why,
+                    "fix": " ".join(remedy.says for remedy in cause.remedies) or cause.explain["en"],
+                    "explain": cause.explain["en"],
+                },
+                # Chinese has one text for all; its first sentence says what it is.
+                "zh": {"what": re.split(r"(?<=。)", cause.explain["zh"], maxsplit=1)[0], "explain": cause.explain["zh"]},
+            },
+        )
+        for cause in catalogue.load().values()
     ]
 
 
 SITUATIONS: dict[str, tuple[str, ...]] = {
     "en": (
         "",
-        "I train on {gpus} GPUs of {hosts} hosts with {launcher}. ",
+        "I train with {gpus} GPUs on {hosts} host(s), using {launcher}. ",
         "A job of {ranks} ranks stopped at step {step}. ",
         "Rank {rank} of {ranks}, {launcher}, step {step}. ",
-        "It happens with {launcher} since we went from {gpus} to {ranks} ranks. ",
+        "It happens with {launcher} since we went from {fewer} to {ranks} ranks. ",
         "After {hours} hours of training with {launcher}: ",
         "Batch size {batch}, {ranks} ranks, {launcher}. ",
     ),
@@ -56,10 +68,10 @@ SITUATIONS: dict[str, tuple[str, ...]] = {
         "",
         "我用 {launcher} 在 {hosts} 台机器的 {gpus} 张卡上训练。",
         "一个有 {ranks} 个进程的任务停在第 {step} 步。",
-        "{launcher},共 {ranks} 个 rank,rank {rank} 在第 {step} 步。",
-        "从 {gpus} 个进程增加到 {ranks} 个之后,用 {launcher} 就会出现。",
-        "用 {launcher} 训练了 {hours} 小时之后:",
-        "批大小 {batch},{ranks} 个进程,{launcher}。",
+        "{launcher}，共 {ranks} 个进程，进程 {rank} 在第 {step} 步。",
+        "从 {fewer} 个进程增加到 {ranks} 个之后，用 {launcher} 就会出现。",
+        "用 {launcher} 训练了 {hours} 小时之后：",
+        "批大小 {batch}，{ranks} 个进程，{launcher}。",
     ),
 }
 
@@ -68,11 +80,12 @@ WORDINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "en": {
         "what": ("What does {id} mean?", "What is {id}?", "What has happened when the verdict says {id}?", "{title}: what is that?"),
         "why": ("Why does {id} happen?", "What makes {id} happen?", "Where does this come from: {title}?", "How can it come to {id}?"),
+        "fix": ("How do I fix {id}?", "What can be done about {id}?", "{title}. What now?", "Which settings help against {id}?"),
         "explain": ("Explain {id}.", "Explain to me: {title}", "Tell me all about {id}.", "Please help with {id}."),
     },
     "zh": {
-        "what": ("{id} 是什么意思?", "什么是 {id}?", "判定结果是 {id},发生了什么?", "用一句话说明 {id}。"),
-        "explain": ("请解释 {id}。", "为什么会出现 {id}?该怎么办?", "详细说说 {id}。", "遇到 {id} 怎么处理?"),
+        "what": ("{id} 是什么意思？", "什么是 {id}？", "判定结果是 {id}，发生了什么？", "{title}：这是怎么回事？", "用一句话说明 {id}。"),
+        "explain": ("请解释 {id}。", "为什么会出现 {id}？该怎么办？", "{title}。请详细说说。", "遇到 {id} 怎么处理？"),
     },
 }
 
@@ -86,17 +99,8 @@ def row(number: int, *, seed: int, base: Sequence[Subject]) -> Row:
     subject = base[number // 2 % len(base)]
     part = draw.choice(list(WORDINGS[language]))
     situation = draw.choice(SITUATIONS[language]).format(**_numbers(draw))
-    wording = draw.choice(WORDINGS[language][part]).format(id=subject.id, title=subject.title)
-    return Row(language=language, cause=subject.id, question=situation + wording, answer=answer(subject, language=language, part=part))
-
-
-def answer(subject: Subject, *, language: str, part: str) -> str:
-    """The catalogue's text for one part. Chinese has one text for all; its first sentence says what it is."""
-    if part == "explain":
-        return subject.explain[language].strip()
-    if language == "en":
-        return (subject.what if part == "what" else subject.why).strip()
-    return re.split(r"(?<=。)", subject.explain["zh"].strip(), maxsplit=1)[0]
+    wording = draw.choice(WORDINGS[language][part]).format(id=subject.id, title=subject.title[language])
+    return Row(language=language, cause=subject.id, question=situation + wording, answer=subject.answers[language][part].strip())
 
 
 def rows(count: int, *, seed: int, base: Sequence[Subject], progress: Callable[[Iterator[int]], Iterator[int]] = iter) -> Iterator[Row]:
@@ -106,14 +110,15 @@ def rows(count: int, *, seed: int, base: Sequence[Subject], progress: Callable[[
 
 
 def _numbers(draw: random.Random) -> dict[str, object]:
-    ranks = draw.choice((2, 4, 8, 16, 32, 64, 128))
+    hosts, ranks = draw.choice((1, 2, 3, 4, 8)), draw.choice((2, 4, 8, 16, 32, 64, 128))
     return {
-        "gpus": draw.choice((1, 2, 4, 8)),
-        "hosts": draw.choice((1, 2, 3, 4, 8)),
+        "hosts": hosts,
+        "gpus": hosts * draw.choice((2, 4, 8)),
         "ranks": ranks,
+        "fewer": ranks // 2,
         "rank": draw.randrange(ranks),
         "step": draw.randrange(1, 20_000),
-        "hours": draw.randrange(1, 72),
+        "hours": draw.randrange(2, 72),
         "batch": draw.choice((8, 16, 32, 64, 128, 256, 512, 1024)),
         "launcher": draw.choice(LAUNCHERS),
     }

@@ -45,12 +45,12 @@ def join(*, timeout_s: float, bf16: str) -> World:
         dist.init_process_group(backend, timeout=timeout)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout)
-    # A CPU without bf16 instructions is slower with it, and has memory enough.
+    # CPUs, and GPUs before Ampere, only emulate bf16: that is slower than fp32.
     return World(
         rank=rank,
         local_rank=local_rank,
         size=size,
         device=device,
         backend=backend,
-        bf16=bf16 == "on" or (bf16 == "auto" and cuda and torch.cuda.is_bf16_supported()),
+        bf16=bf16 == "on" or (bf16 == "auto" and cuda and torch.cuda.get_device_capability(device)[0] >= 8),
     )

@@ -1,6 +1,7 @@
 """What a cause is: everything that is known of one way in which distributed training fails.
 
-Each cause is one file in `knowledge/causes`, which ends in `CAUSE = Cause(...)`; the catalogue finds it there. The fields stand in the order in which they are read.
+Each cause is one file in `knowledge/causes`, which ends in `CAUSE = Cause(...)`; the catalogue finds it there. The fields stand in the
+order in which they are read.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class LogView:
 class Cause:
     """One cause. A root can be the primary cause; a symptom says only that somebody else failed or was late.
 
-    `in_run` judges an incident of a supervised run, `in_logs` plain logs; where either is None, signatures that hit make the finding. Both return None where
-    this cause is not in evidence. `mistaken_for` tells how to keep other causes apart from this one: id to difference. `hits` are lines that must
-    be recognised, `near_misses` lines that must not. `explain` is for people, in "en" and "zh".
+    `in_run` judges an incident of a supervised run, `in_logs` plain logs; where either is None, signatures that hit make the finding.
+    Both return None where this cause is not in evidence. `mistaken_for` tells how to keep other causes apart from this one: id to
+    difference. `hits` are lines that must be recognised, `near_misses` lines that must not. `explain` is for people, in "en" and "zh".
     """
 
     id: str

@@ -36,8 +36,8 @@ def tests_rank(guard: str) -> bool:
 def guarded(picture: Picture, rank: int, call_frames: tuple[Frame, ...] = ()) -> Guarded | None:
     """The innermost rank test around the collective that a rank stands in; `call_frames` are the frames of that call where they are known.
 
-    Only stacks carry guards: the source is read when they are taken. A rank that has gone on since (NCCL returns at once) still shows those of the frames it shares
-    with the call.
+    Only stacks carry guards: the source is read when they are taken. A rank that has gone on since (NCCL returns at once) still shows
+    those of the frames that it shares with the call.
     """
     frames = picture.rank(rank).frames
     lines = {(f.file, f.line) for f in call_frames}

@@ -143,7 +143,7 @@ def absence_evidence(picture: Picture, rank: RankView) -> tuple[Evidence, ...]:
     counters = rank.record.groups.get(front.group) or (rank.flight.counters.get(front.group) if rank.flight else None)
     if counters is None:
         return ()
-    text = f"rank {rank.number}: newest collective of group {front.group} issued #{counters.enqueued}, completed #{counters.completed}; #{front.seq} is missing"
+    text = f"rank {rank.number}: group {front.group}: issued up to #{counters.enqueued}, completed up to #{counters.completed}; no #{front.seq}"
     return (Evidence(source=rank.record.flight or picture.incident_source, text=text),)
 
 

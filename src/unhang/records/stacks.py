@@ -17,7 +17,7 @@ import msgspec
 from unhang.errors import RecordError
 from unhang.records.incident import Frame, Stacks, ThreadStack
 
-_STDLIB = re.compile(r"/lib(?:64)?/python3[^/]*/")
+_STDLIB = re.compile(r"/lib(?:64)?/python3\.?\d+t?(?:\.zip)?/")
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/")
 _UNHANG = re.compile(
     r"/unhang/(?:__init__|__main__|model|errors|facts|records|knowledge|diagnosis|probes|remedies|runtime|launch|bench|plan|pack|report|cli|testing)(?:/|\.py)"

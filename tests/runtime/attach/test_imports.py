@@ -94,6 +94,14 @@ def test_finders_that_ask_everybody(world):
     assert wrapped.seen is True
 
 
+def test_two_finders_of_this_kind(world):
+    install(wrapped__a="fail")
+    install(wrapped__a="mark")
+    import wrapped
+
+    assert wrapped.seen is True
+
+
 def test_one_loader_for_a_whole_archive(world, monkeypatch):
     archive = world / "z.zip"
     with zipfile.ZipFile(archive, "w") as z:

@@ -245,3 +245,30 @@ def test_forked_workers_that_join_attach_anew(listener):
     joined = listener.until(lambda: (found := [m for p in listener.peers for m in p.of("joined")]) and len(found) == 2 and found)
     assert sorted(m["rank"] for m in joined) == [0, 1]
     assert len({p.hello["pid"] for p in listener.peers}) == 3
+    listener.until(lambda: sum(len(p.of("leaving")) for p in listener.peers) == 3)
+
+
+def test_a_spawned_worker_that_fails(listener):
+    code = (
+        "import sys\n"
+        "import torch.multiprocessing as mp, torch.distributed as dist\n"
+        "def work(rank, store):\n"
+        "    dist.init_process_group('gloo', init_method=f'file://{store}', rank=rank, world_size=2)\n"
+        "    dist.barrier()\n"
+        "    if rank == 1:\n"
+        "        raise RuntimeError('one')\n"
+        "if __name__ == '__main__':\n"
+        "    mp.spawn(work, args=(__file__ + '.store',), nprocs=2)\n"
+    )
+    listener.go.clear()
+    process = listener.python(code)
+    failed = listener.until(lambda: next((p for p in listener.peers if p.of("raised")), None), "raised")
+    raised = failed.of("raised")[0]
+    assert (raised["type"], raised["text"]) == ("RuntimeError", "one")
+    assert [frame[1:] for frame in raised["frames"]] == [[7, "work", "raise RuntimeError('one')"]]
+    assert failed.of("joined")[0]["rank"] == 1
+    failed.send("go")
+    code, _, err = listener.finish(process)
+    assert code == 1 and "RuntimeError: one" in err
+    listener.until(lambda: failed.of("leaving"))
+    assert len(failed.of("leaving")) == 1

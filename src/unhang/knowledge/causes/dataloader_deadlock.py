@@ -84,10 +84,16 @@ CAUSE = Cause(
         "huggingface/tokenizers: The current process just got forked, after parallelism has already been used.",
     ),
     explain={
-        "en": "One rank waits for data and gets none, so it never reaches the collective in which the others wait. Either the code of the data set itself blocks "
-        "(a read, a lock, a request without a timeout), or a worker process was forked while some thread held a lock that nobody will ever release "
-        "in the child. Fork and threads do not mix: start the workers with forkserver or spawn, and give the loader a timeout so that it raises.",
-        "zh": "有一个进程在等数据却一直等不到，所以到不了其他进程正在等待的集合通信。要么是数据集自己的代码卡住（没有超时的读取、锁或网络请求），要么是工作进程在 fork 的时候，"
-        "另一个线程正拿着锁，而子进程里再也没有人会释放它。fork 和线程不能混用：用 forkserver 或 spawn 启动工作进程，并给 DataLoader 设置 timeout，让它抛出异常而不是挂住。",
+        "en": (
+            "One rank waits for data and gets none, so it never reaches the collective in which the others wait. Either the code of the data set "
+            "itself blocks (a read, a lock, a request without a timeout), or a worker process was forked while some thread held a lock that nobody "
+            "will ever release in the child. Fork and threads do not mix: start the workers with forkserver or spawn, and give the loader a "
+            "timeout so that it raises."
+        ),
+        "zh": (
+            "有一个进程在等数据却一直等不到，所以到不了其他进程正在等待的集合通信。要么是数据集自己的代码卡住（没有超时的读取、锁或网络请求），要么"
+            "是工作进程在 fork 的时候，另一个线程正拿着锁，而子进程里再也没有人会释放它。fork 和线程不能混用：用 forkserver 或 spawn 启动工作进程，"
+            "并给 DataLoader 设置 timeout，让它抛出异常而不是挂住。"
+        ),
     },
 )

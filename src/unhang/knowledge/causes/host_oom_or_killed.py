@@ -81,7 +81,10 @@ CAUSE = Cause(
     remedies=(
         Remedy(
             id="less-memory",
-            says="Use less host memory: fewer data loader workers, pin_memory off, data sets mapped from disk instead of lists, one rank less on this host.",
+            says=(
+                "Use less host memory: fewer data loader workers, pin_memory off, data sets mapped from disk instead of lists, one rank less on "
+                "this host."
+            ),
         ),
         Remedy(
             id="more-memory",
@@ -95,7 +98,10 @@ CAUSE = Cause(
         ),
         Remedy(
             id="watch-memory",
-            says="Run again and look at the memory that each incident records: growth over the steps points to the data set or to metrics kept in lists.",
+            says=(
+                "Run again and look at the memory that each incident records: growth over the steps points to the data set or to metrics kept in "
+                "lists."
+            ),
         ),
     ),
     mistaken_for={
@@ -108,7 +114,10 @@ CAUSE = Cause(
         "https://man7.org/linux/man-pages/man7/signal.7.html",
     ),
     hits=(
-        "E1103 09:12:44.120000 4711 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 4720) of binary: /opt/venv/bin/python3",
+        (
+            "E1103 09:12:44.120000 4711 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 4720) of "
+            "binary: /opt/venv/bin/python3"
+        ),
         "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 4 (pid: 5120) of binary: /usr/bin/python3",
         "  exitcode  : -9 (pid: 4720)  (SIGKILL)",
         "  traceback : Signal 9 (SIGKILL) received by PID 4720",
@@ -118,16 +127,28 @@ CAUSE = Cause(
         "RuntimeError: DataLoader worker (pid 991) is killed by signal: Killed. ",
     ),
     near_misses=(
-        "E1103 09:12:44.120000 4711 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -15) local_rank: 1 (pid: 4720) of binary: python3",
+        (
+            "E1103 09:12:44.120000 4711 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -15) local_rank: 1 (pid: 4720) of "
+            "binary: python3"
+        ),
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-        "RuntimeError: DataLoader worker (pid 991) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.",
+        (
+            "RuntimeError: DataLoader worker (pid 991) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared "
+            "memory."
+        ),
         "Sending process 4720 closing signal SIGTERM",
     ),
     explain={
-        "en": "SIGKILL cannot be caught: the process is gone in the middle of an instruction and prints nothing. On training machines the sender is nearly always the "
-        "kernel's OOM killer (host memory, not GPU memory) or the memory limit of a container or a job. The other ranks then lose their connection and "
-        "print errors that are only consequences. The kernel log and the cgroup's memory.events say whether it was the OOM killer.",
-        "zh": "SIGKILL 无法被捕获：进程在执行途中突然消失，什么也不会打印。在训练机器上，发出它的几乎总是内核的 OOM killer（主机内存，不是显存），或者容器、作业的内存限制。"
-        "其他进程随后失去连接，打印出来的错误只是后果。内核日志和 cgroup 的 memory.events 能说明是不是 OOM killer 干的。",
+        "en": (
+            "SIGKILL cannot be caught: the process is gone in the middle of an instruction and prints nothing. On training machines the sender is "
+            "nearly always the kernel's OOM killer (host memory, not GPU memory) or the memory limit of a container or a job. The other ranks then "
+            "lose their connection and print errors that are only consequences. The kernel log and the cgroup's memory.events say whether it was "
+            "the OOM killer."
+        ),
+        "zh": (
+            "SIGKILL 无法被捕获：进程在执行途中突然消失，什么也不会打印。在训练机器上，发出它的几乎总是内核的 OOM killer（主机内存，不是显存），或"
+            "者容器、作业的内存限制。其他进程随后失去连接，打印出来的错误只是后果。内核日志和 cgroup 的 memory.events 能说明是不是 OOM killer 干"
+            "的。"
+        ),
     },
 )

@@ -116,7 +116,10 @@ CAUSE = Cause(
         "that will print a timeout in the end. A stopped process (state T) was sent SIGSTOP or is held by a debugger; state D means that the "
         "kernel waits for a disk or a network file system; high CPU use without any answer means that a native call holds Python's global lock. "
         "The line named in the verdict is where that rank stands.",
-        "zh": "有一个进程还活着，却什么也不做，而且不在任何集合通信里面。其他进程是健康的：它们在等它，最后打印超时的也是它们。状态 T 表示进程收到了 SIGSTOP 或被调试器"
-        "停住；状态 D 表示内核在等磁盘或网络文件系统；CPU 占用很高却没有任何应答，说明某个本地（C/C++）调用一直握着 Python 的全局锁。结论里给出的代码行就是它停住的地方。",
+        "zh": (
+            "有一个进程还活着，却什么也不做，而且不在任何集合通信里面。其他进程是健康的：它们在等它，最后打印超时的也是它们。状态 T 表示进程收到了 "
+            "SIGSTOP 或被调试器停住；状态 D 表示内核在等磁盘或网络文件系统；CPU 占用很高却没有任何应答，说明某个本地（C/C++）调用一直握着 Python 的"
+            "全局锁。结论里给出的代码行就是它停住的地方。"
+        ),
     },
 )

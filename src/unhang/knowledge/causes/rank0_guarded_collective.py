@@ -74,10 +74,14 @@ CAUSE = Cause(
         "https://huggingface.co/docs/accelerate/concept_guides/deferring_execution",
     ),
     explain={
-        "en": "A collective has to be called by every rank of its group, in the same order. Here it stands inside a branch that only some ranks take, usually "
-        "`if rank == 0:`. Those ranks wait in it for the others, who have gone on to another collective and wait there. Move the collective out of the branch and keep "
-        "only the writing or printing inside.",
-        "zh": "集合通信必须由组内每个进程按同样的顺序调用。这里它写在只有部分进程会进入的分支里，最常见的是 `if rank == 0:`。这些进程在里面等其他进程，而其他进程已经走到另一个集合通信里等着了。"
-        "把集合通信移到分支外面，分支里只保留写文件或打印。",
+        "en": (
+            "A collective has to be called by every rank of its group, in the same order. Here it stands inside a branch that only some ranks "
+            "take, usually `if rank == 0:`. Those ranks wait in it for the others, who have gone on to another collective and wait there. Move the "
+            "collective out of the branch and keep only the writing or printing inside."
+        ),
+        "zh": (
+            "集合通信必须由组内每个进程按同样的顺序调用。这里它写在只有部分进程会进入的分支里，最常见的是 `if rank == 0:`。这些进程在里面等其他进"
+            "程，而其他进程已经走到另一个集合通信里等着了。把集合通信移到分支外面，分支里只保留写文件或打印。"
+        ),
     },
 )

@@ -109,7 +109,10 @@ CAUSE = Cause(
         Remedy(id="correct-the-line", says="Correct what the named line raised; what the other ranks print is only a consequence."),
         Remedy(
             id="agree-on-failure",
-            says="If one bad sample must not end the job, skip it on all ranks together: catching it on one rank alone would shift every later collective.",
+            says=(
+                "If one bad sample must not end the job, skip it on all ranks together: catching it on one rank alone would shift every later "
+                "collective."
+            ),
         ),
         Remedy(
             id="same-on-all",
@@ -127,10 +130,16 @@ CAUSE = Cause(
         "https://docs.python.org/3/library/sys.html#sys.excepthook",
     ),
     explain={
-        "en": "Python raised an exception on this rank and nothing caught it, so the process ended. The other ranks were healthy: they lost their peer and printed "
-        "connection errors, timeouts or a SIGTERM from the launcher, which are consequences. Read the first traceback in time, of the rank that is named here. "
-        "If every rank raised the same, the fault is in the code or in the configuration, and a single process will show it as well.",
-        "zh": "这个进程里的 Python 代码抛出了异常，没有人捕获，于是进程结束。其他进程本来是健康的：它们失去了同伴，打印的连接错误、超时或者启动器发来的 SIGTERM 都只是后果。"
-        "应当看时间上最早的那段 traceback，也就是这里点名的进程。如果所有进程抛出同样的异常，问题在代码或配置里，单独起一个进程也能复现。",
+        "en": (
+            "Python raised an exception on this rank and nothing caught it, so the process ended. The other ranks were healthy: they lost their "
+            "peer and printed connection errors, timeouts or a SIGTERM from the launcher, which are consequences. Read the first traceback in "
+            "time, of the rank that is named here. If every rank raised the same, the fault is in the code or in the configuration, and a single "
+            "process will show it as well."
+        ),
+        "zh": (
+            "这个进程里的 Python 代码抛出了异常，没有人捕获，于是进程结束。其他进程本来是健康的：它们失去了同伴，打印的连接错误、超时或者启动器发来"
+            "的 SIGTERM 都只是后果。应当看时间上最早的那段 traceback，也就是这里点名的进程。如果所有进程抛出同样的异常，问题在代码或配置里，单独起"
+            "一个进程也能复现。"
+        ),
     },
 )

@@ -41,7 +41,10 @@ CAUSE = Cause(
     title="A rank is alive and slow; the others wait for it",
     title_zh="某个进程还在运行，只是太慢，其他进程都在等它",
     what="One rank computes, reads or writes much longer than usual before it joins the collective that the others already wait in.",
-    why="Work that only one rank does (tokenising, saving a checkpoint, evaluating, downloading), uneven data, a slow disk, a slower or busier machine.",
+    why=(
+        "Work that only one rank does (tokenising, saving a checkpoint, evaluating, downloading), uneven data, a slow disk, a slower or busier "
+        "machine."
+    ),
     in_run=_in_run,
     remedies=(
         Remedy(
@@ -67,10 +70,16 @@ CAUSE = Cause(
         "https://huggingface.co/docs/transformers/main_classes/trainer",
     ),
     explain={
-        "en": "Nothing is broken: one rank still works, and the others wait for it in a collective. If it takes longer than the timeout of the process group "
-        "(10 minutes for NCCL, 30 for Gloo by default), the waiting ranks end the job although the slow one would have arrived. Usual reasons are work "
-        "that only rank 0 does, uneven data, a slow disk or a busier machine. The verdict names the function in which the slow rank was seen.",
-        "zh": "没有东西坏掉：有一个进程还在干活，其他进程在集合通信里等它。如果超过进程组的超时时间（NCCL 默认 10 分钟，Gloo 默认 30 分钟），等待的进程会把整个任务结束掉，"
-        "尽管慢的那个本来会到。常见原因：只有 rank 0 做的工作（分词、保存、评估、下载）、数据不均匀、磁盘慢、机器更忙。结论里给出的是慢进程当时所在的函数。",
+        "en": (
+            "Nothing is broken: one rank still works, and the others wait for it in a collective. If it takes longer than the timeout of the "
+            "process group (10 minutes for NCCL, 30 for Gloo by default), the waiting ranks end the job although the slow one would have arrived. "
+            "Usual reasons are work that only rank 0 does, uneven data, a slow disk or a busier machine. The verdict names the function in which "
+            "the slow rank was seen."
+        ),
+        "zh": (
+            "没有东西坏掉：有一个进程还在干活，其他进程在集合通信里等它。如果超过进程组的超时时间（NCCL 默认 10 分钟，Gloo 默认 30 分钟），等待的进"
+            "程会把整个任务结束掉，尽管慢的那个本来会到。常见原因：只有 rank 0 做的工作（分词、保存、评估、下载）、数据不均匀、磁盘慢、机器更忙。结"
+            "论里给出的是慢进程当时所在的函数。"
+        ),
     },
 )

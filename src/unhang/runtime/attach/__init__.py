@@ -9,7 +9,8 @@ not be installed: everything here uses the standard library only, imports its ne
     heartbeat   the thread that beats and answers         launcher      torchrun's agent: stopping
     recorder    torch's flight recorder                   last_words    exceptions and the end of the interpreter
     frames      stacks and places                         fatal         stacks when a signal ends the process
-    user_files  which frames are the user's own           protocol      the messages, shared with the supervisor
+    user_files  which frames are the user's own           spawn         torch.multiprocessing: exceptions of its workers
+    protocol    the messages, shared with the supervisor
 
 A training must never notice: nothing here raises, prints or waits without a bound, and a supervisor that is gone is forgotten quietly.
 """

@@ -16,16 +16,19 @@ _arranged = False
 
 
 def arrange() -> None:
-    """Chain sys.excepthook and register the goodbye, once; both concern only the process that is attached when they are called."""
+    """Chain sys.excepthook and register the goodbye; both concern only the process that is attached when they are called."""
     global _arranged
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        # A forked worker ends with os._exit: no atexit. (A spawned one has both: the second goodbye finds nobody to say it to.)
+        sys.modules["multiprocessing.util"].Finalize(None, _leave, exitpriority=-100)
     if _arranged:
         return
     _arranged = True
     previous = sys.excepthook
 
     def excepthook(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
-        with contextlib.suppress(Exception):
-            _tell(kind, value, traceback)
+        tell(kind, value, traceback)
         previous(kind, value, traceback)
 
     sys.excepthook = excepthook
@@ -33,13 +36,15 @@ def arrange() -> None:
     atexit.register(_leave)
 
 
-def _tell(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
+def tell(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
+    """Report an exception that will end this process, and wait until the supervisor has taken the evidence of the others. Never raises."""
     attached = session.current()
     if attached is None or not issubclass(kind, Exception):
         return
-    attached.go.clear()
-    if attached.link.post("raised", type=_name(kind), text=_text(value), frames=traceback_frames(traceback), flight=False):
-        attached.wait_for_go(GO_TIMEOUT_S)
+    with contextlib.suppress(Exception):
+        attached.go.clear()
+        if attached.link.post("raised", type=_name(kind), text=_text(value), frames=traceback_frames(traceback), flight=False):
+            attached.wait_for_go(GO_TIMEOUT_S)
 
 
 def _leave() -> None:

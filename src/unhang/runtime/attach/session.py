@@ -81,6 +81,7 @@ class Session:
         self.link.wake()
         if self.thread is not None:
             self.thread.join(1.0)
+        self.link.close()
 
 
 _current: Session | None = None

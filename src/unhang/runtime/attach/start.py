@@ -19,6 +19,7 @@ def start() -> None:
         {
             "torch.distributed.distributed_c10d": ("distributed", "patch"),
             "torch.optim.optimizer": ("optimizer", "patch"),
+            "torch.multiprocessing.spawn": ("spawn", "patch"),
             "torch.distributed.elastic.multiprocessing.api": ("launcher", "patch"),
         },
         package=__name__.rpartition(".")[0],

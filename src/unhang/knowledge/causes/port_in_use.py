@@ -1,0 +1,101 @@
+"""port-in-use: the address that the job wants to listen on is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unhang.knowledge import words
+from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.model import Finding, Remedy
+from unhang.records.logs import Hit
+from unhang.records.picture import Picture
+
+
+def _in_run(picture: Picture) -> Finding | None:
+    return _of_hits(picture.hits_of(CAUSE.id)) if picture.incident.kind == "failure" else None
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    return _of_hits(view.hits.get(CAUSE.id, ()))
+
+
+def _of_hits(hits: Sequence[Hit]) -> Finding | None:
+    if not hits:
+        return None
+    port = next((p for h in hits if (p := h.groups.get("port"))), None)
+    numbers = tuple(sorted({h.rank for h in hits if h.rank is not None}))
+    who = f"{words.ranks(numbers)} could not listen" if numbers else "a process could not listen"
+    # The line that names the port says most.
+    best = sorted(hits, key=lambda h: "port" not in h.groups)
+    return CAUSE.finding(
+        standing="established",
+        says=f"{who} on port {port}: the address is in use" if port else f"{who}: the address is in use",
+        ranks=numbers,
+        evidence=words.hit_evidence(best),
+        commands={"who-has-it": f"ss -ltnp 'sport = :{port}'"} if port else None,
+    )
+
+
+CAUSE = Cause(
+    id="port-in-use",
+    role="root",
+    title="The port is taken",
+    title_zh="端口已被占用",
+    what="The rendezvous, the store or a server of the job could not listen on its port, because another process does.",
+    why="A job on the same host with the same MASTER_PORT (29500 is everybody's default), or a process that an earlier run left behind.",
+    signatures=(
+        Signature(needle="EADDRINUSE", pattern=r"port: (?P<port>\d+), useIpv6: \w+, code: -98, name: EADDRINUSE"),
+        Signature(needle="The server socket has failed to bind to", pattern=r"failed to bind to \[?[^\]\s]*\]?:(?P<port>\d+) \(errno: 98"),
+        Signature(needle="[Errno 98]", pattern=r"\[Errno 98\](?! .*bind on address).*[Aa]ddress already in use"),
+        Signature(
+            needle="error while attempting to bind on address", pattern=r"bind on address \('[^']*', (?P<port>\d+)\S*\): address already in use"
+        ),
+    ),
+    in_run=_in_run,
+    in_logs=_in_logs,
+    remedies=(
+        Remedy(
+            id="another-port",
+            says="Let the system choose a free port on one host: torchrun --standalone (or --rdzv-endpoint localhost:0).",
+            command="torchrun --standalone --nproc-per-node N train.py",
+        ),
+        Remedy(
+            id="who-has-it", says="See who listens there, and end it if it is left over from an earlier run.", command="ss -ltnp 'sport = :29500'"
+        ),
+    ),
+    mistaken_for={
+        "rendezvous-misconfig": "a wrong address gives a timeout or a refused connection, not EADDRINUSE",
+        "network-blocked": "a blocked port is refused to the client; here the server cannot even listen",
+    },
+    sources=(
+        "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        "https://man7.org/linux/man-pages/man2/bind.2.html",
+    ),
+    hits=(
+        (
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, "
+            "code: -98, name: EADDRINUSE, message: address already in use"
+        ),
+        "[W socket.cpp:426] [c10d] The server socket has failed to bind to [::]:29501 (errno: 98 - Address already in use).",
+        "OSError: [Errno 98] Address already in use",
+        "[Errno 98] error while attempting to bind on address ('127.0.0.1', 8265): address already in use",
+    ),
+    near_misses=(
+        (
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 80, useIpv6: false, "
+            "code: -13, name: EACCES"
+        ),
+        "RuntimeError: CUDA device is already in use",
+        "OSError: [Errno 99] Cannot assign requested address",
+    ),
+    explain={
+        "en": (
+            "Only one process can listen on a port. Another job on this host uses the same one (29500 is the default of nearly everything), or a "
+            "process of an earlier run is still alive. Choose another port, or let torchrun choose a free one with --standalone."
+        ),
+        "zh": (
+            "一个端口同一时间只能由一个进程监听。要么本机上另一个任务用了同样的端口（29500 几乎是所有工具的默认值），要么上一次运行留下的进程还活"
+            "着。换一个端口，或者用 torchrun --standalone 让它自动选择空闲端口。"
+        ),
+    },
+)

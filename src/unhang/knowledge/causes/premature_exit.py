@@ -1,0 +1,92 @@
+"""premature-exit: a rank left in order while others still needed it."""
+
+from __future__ import annotations
+
+from unhang.knowledge import words
+from unhang.knowledge.cause import Cause
+from unhang.knowledge.guards import guard_of_wait
+from unhang.model import Evidence, Finding, Remedy
+from unhang.records.picture import Picture, RankView
+
+
+def _in_run(picture: Picture) -> Finding | None:
+    left = [r for r in picture.gone if r.ended and r.ended.announced and r.ended.exitcode in (0, None) and r.raised is None]
+    if not left or guard_of_wait(picture) is not None:
+        return None
+    first = left[0]
+    assert first.ended is not None
+    when = first.ended.at_s
+    harmed = [r for r in picture.ranks if r not in left and _needed(picture, r, when)]
+    if not harmed:
+        return None
+    numbers, others = [r.number for r in left], [r.number for r in harmed]
+    waiting = words.waiting(picture)
+    lost = waiting if any(r.number in picture.waits for r in harmed) else f"{words.ranks(others)} lost {words.verb(others, 'its', 'their')} peer"
+    at = picture.where(first)
+    return CAUSE.finding(
+        standing="established",
+        says=f"{words.ranks(numbers)} ended in order {words.seconds(when)} into the run, while {lost}",
+        ranks=tuple(numbers),
+        hosts=words.hosts(picture, numbers),
+        where=at,
+        evidence=(
+            Evidence(
+                source=picture.incident_source,
+                text=f"rank {first.number} (pid {first.record.pid}) ended in order at {words.seconds(when)}"
+                + (f", exit code {first.ended.exitcode}" if first.ended.exitcode is not None else "")
+                + (f", step {first.record.step}" if first.record.step is not None else ""),
+            ),
+            *words.stack_evidence(picture, first, innermost=False),
+            *words.waiting_evidence(picture),
+            *words.hit_evidence((h for r in harmed for h in r.raised_hits), at_most=1),
+        ),
+    )
+
+
+def _needed(picture: Picture, rank: RankView, when: float) -> bool:
+    """Whether a rank still counted on those that left: it waits in a collective, or it failed afterwards only because of them."""
+    if rank.raised is not None:
+        return rank.raised_symptom and rank.raised.at_s >= when
+    return rank.number in picture.waits
+
+
+CAUSE = Cause(
+    id="premature-exit",
+    role="root",
+    title="A rank left while others still needed it",
+    title_zh="某个进程提前正常退出，而其他进程还需要它",
+    what=(
+        "One rank reached the end of its script (or sys.exit(0)) while other ranks were still in a collective, or still used the store that it "
+        "hosted."
+    ),
+    why="Fewer batches on this rank, an early return on some ranks, nothing that makes rank 0 wait before it takes the store down.",
+    in_run=_in_run,
+    remedies=(
+        Remedy(
+            id="leave-together", says="End all ranks together: dist.barrier(), then dist.destroy_process_group(), as the last thing on every rank."
+        ),
+        Remedy(
+            id="even-batches", says="Give every rank the same number of batches: DistributedSampler, drop_last=True, or model.join() around the loop."
+        ),
+    ),
+    mistaken_for={
+        "peer-lost": "what the remaining ranks print when the connection closes is the consequence",
+        "rank-exception": "an exception leaves a traceback and an exit code other than 0",
+        "rank0-guarded-collective": "where the remaining ranks wait under a test of the rank, the others were never meant to come",
+    },
+    sources=(
+        "https://docs.pytorch.org/docs/stable/distributed.html#shutdown",
+        "https://docs.pytorch.org/tutorials/advanced/generic_join.html",
+    ),
+    explain={
+        "en": (
+            "A rank finished its script normally, with exit code 0, while others were not done: they still waited for it in a collective, or still "
+            "needed the store that rank 0 hosts. Usually that rank had fewer batches, or returned early. Give every rank the same number of steps, "
+            "and end with a barrier and destroy_process_group() on all ranks."
+        ),
+        "zh": (
+            "有一个进程以退出码 0 正常走完了脚本，而其他进程还没有完成：它们还在集合通信里等它，或者还需要 rank 0 提供的 store。通常是这个进程分到"
+            "的批次更少，或者提前返回了。让每个进程执行同样多的步数，并在结尾让所有进程一起 barrier，再 destroy_process_group()。"
+        ),
+    },
+)

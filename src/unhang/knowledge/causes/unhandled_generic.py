@@ -1,0 +1,43 @@
+"""unhandled-generic: NCCL failed and names no cause."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import Cause, Signature
+
+CAUSE = Cause(
+    id="unhandled-generic",
+    role="symptom",
+    title="NCCL failed and names no cause",
+    title_zh="NCCL 出错，但没有给出原因",
+    what="torch reports an NCCL error whose text says only that something in the system, in CUDA or inside NCCL failed.",
+    why="The line that names the cause is printed by NCCL itself, and only at NCCL_DEBUG=WARN or above.",
+    signatures=(
+        Signature(needle="unhandled system error", role="symptom"),
+        Signature(needle="unhandled cuda error", role="symptom"),
+        Signature(needle="internal error - please report this issue to the NCCL developers", role="symptom"),
+    ),
+    mistaken_for={"peer-lost": "ncclRemoteError says that the other side ended; these say only that something failed here"},
+    sources=("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",),
+    hits=(
+        (
+            "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, unhandled system error (run with "
+            "NCCL_DEBUG=INFO for details), NCCL version 2.25.1"
+        ),
+        (
+            "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:2395, unhandled cuda error "
+            "(run with NCCL_DEBUG=INFO for details), NCCL version 2.27.3"
+        ),
+        (
+            "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1269, internal error - please report this issue to the NCCL developers, NCCL "
+            "version 2.18.5"
+        ),
+    ),
+    near_misses=("RuntimeError: CUDA error: out of memory", "An unhandled exception reached the event loop"),
+    explain={
+        "en": (
+            "The message says that a system call, CUDA or NCCL itself failed, and no more. Run again with NCCL_DEBUG=WARN: NCCL then prints the "
+            "line that names the cause."
+        ),
+        "zh": "这条信息只说系统调用、CUDA 或 NCCL 自身出了错，没有更多内容。加上 NCCL_DEBUG=WARN 再运行一次，NCCL 会打印出说明原因的那一行。",
+    },
+)

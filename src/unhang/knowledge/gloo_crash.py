@@ -1,0 +1,108 @@
+"""A size mismatch on Gloo: the process with the smaller tensor is ended in its I/O thread, and only a survivor can still tell what was called.
+
+With more than two ranks the crash travels around the ring, so that several may end; the survivors' recorders then decide by majority.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unhang.knowledge import words
+from unhang.model import Evidence
+from unhang.records.flight import Call
+from unhang.records.incident import Frame
+from unhang.records.logs import Hit, Signature
+from unhang.records.match import key_of
+from unhang.records.picture import Picture, RankView
+from unhang.records.stacks import user_frame
+
+SIZE_MISMATCH = Signature(
+    needle="op.preamble.length <= op.nbytes",
+    pattern=r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<expected>\d+)",
+)
+_SIGABRT = -6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crash:
+    """`odd`: the ranks whose size was not meant, () where that cannot be told. `place`, `call`: what an odd rank called, else any."""
+
+    dead: tuple[int, ...]
+    odd: tuple[int, ...]
+    involved: tuple[int, ...]
+    place: Frame | None
+    call: Call | None
+    received: str
+    expected: str
+    hits: tuple[Hit, ...]
+    evidence: tuple[Evidence, ...]
+
+
+def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
+    """The crash that the incident is about; None where Gloo's message is in no log."""
+    said = tuple(h for h in hits if h.signature == SIZE_MISMATCH)
+    if not said:
+        return None
+    speakers = {h.rank for h in said}
+    dead = [r for r in picture.gone if r.ended and (r.ended.exitcode == _SIGABRT or r.number in speakers)]
+    dead = dead or [r for r in picture.ranks if r.number in speakers or r.fatal is not None]
+    last = {r.number: c for r in picture.ranks if r not in dead and (c := _last_call(r)) is not None}
+    odd, reason = _odd(dead, last, picture)
+    shown = next((picture.rank(n) for n in odd), dead[0] if dead else None)
+    call = last.get(shown.number) if shown is not None else None
+    place = user_frame(call.frames) if call is not None and call.frames else shown.place if shown is not None else None
+    evidence = [e for r in dead[:1] for e in words.stack_evidence(picture, r, innermost=False)]
+    for number, c in list(last.items())[:2]:
+        at = f", {words.frame(u)}" if (u := user_frame(c.frames)) is not None else ""
+        text = f"rank {number}: #{c.seq} {words.call(c)}{at}" + (f" ({reason})" if number in odd else "")
+        evidence.append(Evidence(source=picture.rank(number).record.flight or picture.incident_source, text=text))
+    return Crash(
+        dead=tuple(r.number for r in dead),
+        odd=odd,
+        involved=tuple(r.number for r in picture.ranks),
+        place=place,
+        call=call,
+        received=said[0].groups.get("received", ""),
+        expected=said[0].groups.get("expected", ""),
+        hits=said,
+        evidence=tuple(evidence),
+    )
+
+
+def _last_call(rank: RankView) -> Call | None:
+    """The collective that a survivor was in when its peer went: the newest one, wherever it raised."""
+    if rank.flight is None:
+        return None
+    calls = [c for found in rank.flight.calls.values() for c in found if not c.is_p2p]
+    return max(calls, key=lambda c: c.created_ns, default=None)
+
+
+def _odd(dead: Sequence[RankView], last: dict[int, Call], picture: Picture) -> tuple[tuple[int, ...], str]:
+    if not dead or not last:
+        return (), ""
+    newest = max(c.seq for c in last.values())
+    here = {n: c for n, c in last.items() if c.seq == newest}
+    votes = Counter(key_of(c) for c in here.values()).most_common()
+    if len(votes) > 1 and votes[0][1] > votes[1][1]:
+        return tuple(n for n, c in here.items() if key_of(c) != votes[0][0]), "differs from the majority"
+    if len(votes) > 1:
+        return (), ""
+    if len(here) > len(dead):
+        return tuple(r.number for r in dead), "the survivors agree"
+    number, call = next(iter(here.items()))
+    before = _before(picture.rank(number), call)
+    if len(before) != 1:
+        return (), ""
+    if key_of(call) in before:
+        return tuple(r.number for r in dead), "the survivor did as before"
+    return tuple(here), "the same line issued something else before"
+
+
+def _before(rank: RankView, call: Call) -> set[tuple[object, ...]]:
+    line = user_frame(call.frames)
+    if line is None or rank.flight is None:
+        return set()
+    earlier = [c for c in rank.flight.calls.get(call.group, ()) if c.seq < call.seq and not c.is_p2p]
+    return {key_of(c) for c in earlier if (u := user_frame(c.frames)) is not None and (u.file, u.line) == (line.file, line.line)}

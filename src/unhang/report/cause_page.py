@@ -1,0 +1,92 @@
+"""What is known of one cause, as a page: for the documentation (Markdown, both languages) and for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from unhang.knowledge.cause import Cause
+from unhang.model import Remedy
+from unhang.report.language import LABELS, Language
+
+
+def page(cause: Cause) -> str:
+    """The documentation page, English first."""
+    return "\n".join(
+        [
+            "<!-- made by scripts/generate_docs.py; do not edit -->",
+            f"# {cause.id}",
+            "",
+            *_part(cause, "en"),
+            "---",
+            "",
+            *_part(cause, "zh"),
+        ]
+    )
+
+
+def index(causes: Iterable[Cause]) -> str:
+    """The table of all causes."""
+    lines = [
+        "<!-- made by scripts/generate_docs.py; do not edit -->",
+        "# Causes",
+        "",
+        "Every verdict names one of these. A root can be the primary cause; a symptom only says that somebody else failed or was late.",
+        "",
+        "| cause | role | what it means | 含义 |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| [{c.id}]({c.id}.md) | {c.role} | {c.title} | {c.title_zh} |" for c in causes]
+    return "\n".join(lines) + "\n"
+
+
+def for_terminal(cause: Cause, lang: Language) -> str:
+    """The same in one language, as Markdown that rich can show."""
+    return "\n".join([f"# {cause.id}", "", *_part(cause, lang)])
+
+
+def _part(cause: Cause, lang: Language) -> Iterator[str]:
+    labels = LABELS[lang]
+    yield f"## {cause.title if lang == 'en' else cause.title_zh}"
+    yield ""
+    yield f"*{labels[cause.role]}*"
+    yield ""
+    yield cause.explain[lang]
+    yield ""
+    # Details are kept in English only: they quote programs.
+    if lang == "en":
+        for label, text in ((labels["what"], cause.what), (labels["why"], cause.why)):
+            yield f"**{label}.** {text}"
+            yield ""
+    if cause.hits:
+        yield f"### {labels['looks']}"
+        yield ""
+        yield "```text"
+        yield from (line.strip() for line in cause.hits)
+        yield "```"
+        yield ""
+    if cause.remedies:
+        yield f"### {labels['remedies']}"
+        yield ""
+        for remedy in cause.remedies:
+            yield from _remedy(remedy)
+        yield ""
+    if cause.mistaken_for:
+        yield f"### {labels['mistaken_for']}"
+        yield ""
+        yield from (f"- **{other}**: {how}" for other, how in cause.mistaken_for.items())
+        yield ""
+    if lang == "en":
+        yield f"### {labels['sources']}"
+        yield ""
+        yield from (f"- <{source}>" for source in cause.sources)
+        yield ""
+
+
+def _remedy(remedy: Remedy) -> Iterator[str]:
+    yield f"- {remedy.says}"
+    ran = [*(f"export {k}={v}" for k, v in remedy.env.items()), *([remedy.command] if remedy.command else [])]
+    if ran:
+        yield ""
+        yield "  ```sh"
+        yield from (f"  {line}" for line in ran)
+        yield "  ```"

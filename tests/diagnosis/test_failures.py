@@ -1,0 +1,216 @@
+"""Ranks that ended: killed, crashed, raised, left; and victims that are never taken for the cause."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def survivor(b, lab, number=0, **more):
+    return b.rank(number, raised=lab.lost(**more), entries=lab.steps(13), frames=lab.lost().frames)
+
+
+def killed(b, lab, number=1, *, code=-9, at_s=30.0, **more):
+    return b.rank(number, ended=lab.Ended(at_s=at_s, exitcode=code), last_place=lab.user(61, "load"), enqueued=12, **more)
+
+
+def test_a_killed_rank_whose_killer_nobody_saw(build, lab):
+    v = survivor(killed(build(), lab), lab).judge("failure")
+    p = v.primary
+    assert (p.cause, p.standing, p.ranks, p.where) == ("host-oom-or-killed", "established", (1,), "train.py:61 in load")
+    assert "kernel log could not be read" in p.says and "memory cgroup could not be read" in p.says
+    assert [s.cause for s in v.symptoms] == ["peer-lost"] and p.remedies[0].id == "find-the-killer"
+
+
+def test_the_oom_killer_in_the_kernel_log(build, lab):
+    line = "[88123.4] Memory cgroup out of memory: Killed process 4001 (python3) total-vm:91234567kB, anon-rss:65012345kB"
+    v = survivor(killed(build(), lab), lab).dmesg(f"[88120.0] something else\n{line}\n").judge("failure", oom_kills=1)
+    assert "OOM killer did it" in v.primary.says and v.primary.remedies[0].id == "less-memory"
+    assert any(e.source == "incidents/1/kernel.txt" and e.line == 2 for e in v.primary.evidence)
+
+
+def test_the_oom_killer_of_somebody_else_is_not_ours(build, lab):
+    line = "[88123.4] Out of memory: Killed process 77 (chrome) total-vm:1kB"
+    v = survivor(killed(build(), lab), lab).dmesg(line + "\n").judge("failure", oom_kills=0)
+    assert "shows no OOM kill of it; the memory cgroup counted none" in v.primary.says
+
+
+def test_the_oom_killer_counted_by_the_cgroup(build, lab):
+    v = survivor(killed(build(), lab), lab).judge("failure", oom_kills=1)
+    assert "memory cgroup counted it" in v.primary.says
+
+
+def test_the_earliest_death_wins_and_launcher_kills_do_not_count(build, lab):
+    b = build()
+    b.rank(0, ended=lab.Ended(at_s=31.0, exitcode=-9, by_launcher=True))
+    killed(b, lab, 1, at_s=30.0)
+    b.rank(2, ended=lab.Ended(at_s=31.0, exitcode=-15, by_launcher=True))
+    v = b.judge("failure")
+    assert (v.primary.cause, v.primary.ranks) == ("host-oom-or-killed", (1,))
+
+
+def test_only_the_launcher_saw_the_kill(build, lab):
+    b = build().rank(0, raised=lab.lost()).rank(1, ended=lab.Ended(at_s=30.0))
+    b.log(
+        None,
+        (
+            "E1103 09:12:44.120000 9 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 4001) of "
+            "binary: p\n"
+        ),
+    )
+    v = b.judge("failure")
+    assert (v.primary.cause, v.primary.ranks) == ("host-oom-or-killed", (1,))
+
+
+def boom(lab, *, at_s=30.0, text="bad sample 17", kind="ValueError", line=33):
+    return lab.Raised(type=kind, text=text, frames=(lab.user(40, "main"), lab.user(line, "collate", file="data.py")), at_s=at_s)
+
+
+@pytest.mark.parametrize("world", [2, 8])
+def test_an_exception_on_one_rank(build, lab, world):
+    b = build()
+    for r in range(world):
+        if r == 1:
+            b.rank(1, raised=boom(lab), frames=boom(lab).frames, world=world)
+        else:
+            survivor(b, lab, r)
+    b.log(
+        1,
+        (
+            'Traceback (most recent call last):\n  File "/home/user/project/data.py", line 33, in collate\n    raise ValueError()\nValueError: bad '
+            "sample 17\n"
+        ),
+    )
+    v = b.judge("failure")
+    p = v.primary
+    assert (p.cause, p.standing, p.ranks, p.where) == ("rank-exception", "established", (1,), "data.py:33 in collate")
+    assert "ValueError: bad sample 17" in p.says
+    assert any(e.source == "logs/attempt-0/rank1.err" and e.line == 4 for e in p.evidence)
+
+
+def test_the_same_exception_on_all_ranks(build, lab):
+    v = build().rank(0, raised=boom(lab, at_s=30.1)).rank(1, raised=boom(lab, at_s=30.0)).judge("failure")
+    assert v.primary.ranks == (0, 1) or v.primary.ranks == (1, 0)
+    assert v.primary.says.startswith("every rank raised ValueError")
+
+
+def test_the_earlier_of_two_exceptions_wins(build, lab):
+    v = build().rank(0, raised=boom(lab, at_s=30.4, text="late")).rank(1, raised=boom(lab, at_s=30.0, text="early")).judge("failure")
+    assert v.primary.ranks == (1,) and "early" in v.primary.says
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "PEER_RESET",
+        "PEER_CLOSED",
+        "NCCL communicator was aborted on rank 0.",
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+    ],
+)
+def test_a_victim_alone_is_not_a_cause(build, lab, text):
+    v = build().rank(0, raised=lab.lost(getattr(lab, text, text))).rank(1, frames=(lab.user(33, "x"),)).judge("failure")
+    assert (v.primary.cause, v.primary.standing) == ("peer-lost", "not-established")
+    assert "its cause is not in evidence" in v.primary.says
+
+
+def test_a_rank_that_left_in_order(build, lab):
+    b = build().rank(1, ended=lab.Ended(at_s=28.0, exitcode=0, announced=True), last_place=lab.user(90, "main"))
+    v = survivor(b, lab).judge("failure")
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("premature-exit", "established", (1,))
+
+
+def test_a_rank_that_left_while_the_other_waits(build, lab):
+    frames = lab.in_collective("all_reduce", lab.user(20, "step"))
+    b = build().rank(0, frames=frames, entries=[*lab.steps(12), lab.Entry(seq=13, done=False, frames=frames)])
+    v = b.rank(1, ended=lab.Ended(at_s=28.0, announced=True), enqueued=12).judge("hang")
+    assert (v.primary.cause, v.primary.ranks) == ("premature-exit", (1,)) and "rank 0 waits in all_reduce" in v.primary.says
+
+
+def test_a_guarded_wait_for_ranks_that_left(build, lab):
+    frames = lab.in_collective("barrier", lab.user(52, "save", guards=("rank == 0",)))
+    b = build().rank(0, frames=frames, entries=[*lab.steps(12), lab.Entry(seq=13, op="barrier", sizes=(), done=False, frames=frames)])
+    v = b.rank(1, ended=lab.Ended(at_s=28.0, exitcode=0, announced=True), enqueued=12).judge("hang")
+    assert (v.primary.cause, v.primary.ranks, v.primary.where) == ("rank0-guarded-collective", (0,), "train.py:52 in save")
+
+
+def test_an_exit_after_an_exception_is_not_premature(build, lab):
+    b = build().rank(1, raised=boom(lab), ended=lab.Ended(at_s=30.2, exitcode=1, announced=True))
+    v = survivor(b, lab).judge("failure")
+    assert (v.primary.cause, [c.cause for c in v.contributing]) == ("rank-exception", [])
+
+
+@pytest.mark.parametrize(("code", "name"), [(-11, "SIGSEGV"), (-7, "SIGBUS"), (-6, "SIGABRT")])
+def test_other_signals_are_named_and_not_explained(build, lab, code, name):
+    fatal = (
+        f'Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f (most recent call first):\n  File "{lab.CWD}/ext.py", line 5 in kernel\n'
+    )
+    v = survivor(killed(build(), lab, code=code), lab).fatal(1, fatal).dmesg("[1.0] python3[4001]: segfault at 10 ip 0 in x.so\n").judge("failure")
+    p = v.primary
+    assert (p.cause, p.standing, p.ranks, p.where) == ("unknown", "not-established", (1,), "ext.py:5 in kernel")
+    assert name in p.says and any("Fatal Python error" in e.text for e in p.evidence) and any("segfault at 10" in e.text for e in p.evidence)
+
+
+def test_an_exit_code_without_a_traceback(build, lab):
+    v = survivor(killed(build(), lab, code=3), lab).judge("failure")
+    assert (v.primary.cause, v.primary.ranks) == ("unknown", (1,)) and "exit code 3" in v.primary.says
+
+
+def test_a_traceback_in_a_log_is_enough(build, lab):
+    b = survivor(killed(build(), lab, code=1), lab)
+    b.log(
+        None,
+        "-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n"
+        f'  File "{lab.SITE}/torch/multiprocessing/spawn.py", line 90, in _wrap\n    fn(i, *args)\n'
+        f'  File "{lab.CWD}/train.py", line 12, in main\n    raise ValueError("boom")\nValueError: boom\n',
+    )
+    v = b.judge("failure")
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks, v.primary.where) == ("rank-exception", "established", (1,), "train.py:12 in main")
+
+
+def test_a_port_that_is_taken(build, lab):
+    text = (
+        "The server socket has failed to listen on any local network address. port: 29511, useIpv6: false, code: -98, name: EADDRINUSE, "
+        "message: address already in use"
+    )
+    b = build().rank(0, raised=lab.Raised(type="torch.distributed.DistNetworkError", text=text, frames=(lab.user(5, "main"),), at_s=2.0))
+    v = b.judge("failure")
+    assert (v.primary.cause, v.primary.standing) == ("port-in-use", "established") and "29511" in v.primary.says
+    assert any(r.command and "29511" in r.command for r in v.primary.remedies)
+    b = build().log(None, f"torch.distributed.DistNetworkError: {text}\n")
+    v = b.judge("failure", exitcode=1)
+    assert v.primary.cause == "port-in-use" and v.primary.evidence[0].source == "logs/attempt-0/launcher.err"
+
+
+def test_two_processes_that_are_each_rank_0_of_1(build, lab):
+    b = build().rank(0, world=1, pid=10).rank(0, world=1, pid=11)
+    v = b.judge("world-size", expected_world=2)
+    assert (v.primary.cause, v.primary.standing) == ("rendezvous-misconfig", "established")
+    assert "two processes each believe they are rank 0 of 1" in v.primary.says and "2 ranks were expected" in v.primary.says
+
+
+def test_a_world_of_another_size(build, lab):
+    v = build().rank(0, world=2).rank(1, world=2).judge("world-size", expected_world=4)
+    assert "report a world of 2" in v.primary.says and "4 ranks were expected" in v.primary.says
+
+
+def test_a_command_that_never_became_a_training(build, lab):
+    v = build().judge("failure", exitcode=2)
+    assert (v.primary.cause, v.primary.standing) == ("unknown", "not-established") and "exit code 2" in v.primary.says
+
+
+def test_no_incident_is_no_finding(build, lab):
+    v = lab.judge(build().rundir)
+    assert v.primary is None and v.inputs
+
+
+def test_an_incident_that_does_not_exist(build, lab):
+    rundir = build().rank(0).write()
+    with pytest.raises(Exception, match="no incident 7; it has: 1"):
+        lab.judge(rundir, number=7)
+
+
+def test_credentials_are_redacted(build, lab):
+    text = "cannot reach https://bob:s3cret@example.org/x with HF_TOKEN=hf_abcdefghijklmnopqrstuvwx"
+    v = build().rank(0, raised=boom(lab, text=text)).judge("failure")
+    shown = lab.msgspec.json.encode(v).decode()
+    assert "s3cret" not in shown and "hf_abc" not in shown and "https://bob:[redacted]@example.org" in shown

@@ -1,0 +1,158 @@
+"""Hangs and stragglers: one rank keeps the others waiting, on Gloo and on NCCL alike."""
+
+from __future__ import annotations
+
+import pytest
+
+BACKENDS = ("gloo", "nccl")
+
+
+def waiter(b, lab, number=0, *, seq=13, backend="gloo", world=2, op="all_reduce"):
+    """A rank that waits in collective `seq`, after a history of equal ones."""
+    frames = lab.in_collective(op, lab.user(40, "main"), lab.user(20, "step", code="dist.all_reduce(t)"))
+    return b.rank(
+        number, frames=frames, entries=[*lab.steps(seq - 1), lab.Entry(seq=seq, op=op, done=False, frames=frames)], backend=backend, world=world
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_stopped_rank_is_named_with_its_line(build, lab, backend):
+    b = waiter(build(), lab, backend=backend)
+    b.rank(1, frames=(lab.user(40, "main"), lab.user(61, "load")), activity=lab.STOPPED, answered=False, enqueued=12, backend=backend)
+    v = b.judge()
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("process-stuck", "established", (1,))
+    assert v.primary.where == "train.py:61 in load"
+    assert "rank 1 is stopped (SIGSTOP)" in v.primary.says and "21 s" in v.primary.says
+    assert "rank 0 waits in all_reduce (train.py:20 in step)" in v.primary.says
+    assert v.primary.remedies[0].command == "kill -CONT 4001"
+    assert {e.source for e in v.primary.evidence} >= {"incidents/1/incident.json", "incidents/1/stacks/rank1.json"}
+
+
+def test_a_rank_that_was_stopped_inside_the_collective_is_still_the_one(build, lab):
+    b = waiter(build(), lab)
+    waiter(b, lab, 1)
+    b.ranks[1] = lab.dataclasses.replace(b.ranks[1], activity=lab.STOPPED, answered=False)
+    v = b.judge()
+    assert (v.primary.cause, v.primary.ranks) == ("process-stuck", (1,))
+
+
+def test_a_debugger_is_told_from_a_stop(build, lab):
+    b = waiter(build(), lab).rank(1, activity=lab.dataclasses.replace(lab.STOPPED, state="t"), answered=False, enqueued=12)
+    assert "debugger" in b.judge().primary.says
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_data_set_that_blocks_is_named_with_its_own_line(build, lab, backend):
+    b = waiter(build(), lab, backend=backend)
+    inner = lab.user(12, "__getitem__", file="data.py", code="self.lock.acquire()")
+    b.rank(1, frames=lab.in_loader(lab.user(40, "main"), lab.user(70, "evaluate"), inner=inner), entries=lab.steps(12), backend=backend)
+    v = b.judge()
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("dataloader-deadlock", "established", (1,))
+    assert v.primary.where == "data.py:12 in __getitem__"
+    assert [r.id for r in v.primary.remedies] == ["bound-the-read"]
+
+
+def test_a_loader_that_waits_for_its_worker_names_the_loop(build, lab):
+    b = waiter(build(), lab).rank(1, frames=lab.in_loader(lab.user(40, "main"), lab.user(70, "evaluate")), entries=lab.steps(12))
+    v = b.judge()
+    assert v.primary.cause == "dataloader-deadlock" and v.primary.where == "train.py:70 in evaluate"
+    assert "waiting for a worker" in v.primary.says and "loader-timeout" in [r.id for r in v.primary.remedies]
+
+
+def test_a_busy_loader_is_a_straggler(build, lab):
+    b = waiter(build(), lab).rank(1, frames=lab.in_loader(lab.user(70, "evaluate")), entries=lab.steps(12), activity=lab.BUSY)
+    v = b.judge()
+    assert v.primary.cause == "straggler-timeout" and v.primary.remedies[0].id == "feed-the-loader"
+
+
+@pytest.mark.parametrize("kind", ["hang", "straggler"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_slow_rank_is_a_straggler_with_its_function(build, lab, backend, kind):
+    b = waiter(build(), lab, backend=backend)
+    b.rank(1, frames=(lab.user(40, "main"), lab.user(33, "tokenise")), entries=lab.steps(12), activity=lab.BUSY, backend=backend)
+    v = b.judge(kind)
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("straggler-timeout", "established", (1,))
+    assert "alive and executing tokenise() (train.py:33 in tokenise) for 21 s while rank 0 waits in all_reduce" in v.primary.says
+
+
+def test_an_idle_rank_in_user_code_is_stuck(build, lab):
+    b = waiter(build(), lab).rank(1, frames=(lab.user(40, "main"), lab.user(33, "wait_for_file")), entries=lab.steps(12))
+    v = b.judge()
+    assert (v.primary.cause, v.primary.standing, v.primary.where) == ("process-stuck", "established", "train.py:33 in wait_for_file")
+
+
+def test_uninterruptible_io_is_said(build, lab):
+    b = waiter(build(), lab).rank(1, frames=(lab.user(33, "save"),), entries=lab.steps(12), activity=lab.IN_IO)
+    v = b.judge()
+    assert v.primary.cause == "process-stuck" and "uninterruptible I/O (state D, in nfs_wait_bit_killable)" in v.primary.says
+
+
+def test_a_held_gil_is_said(build, lab):
+    b = waiter(build(), lab).rank(1, frames=(lab.user(33, "compress"),), enqueued=12, activity=lab.BUSY, answered=False)
+    v = b.judge()
+    assert v.primary.cause == "process-stuck" and "holds the GIL" in v.primary.says
+
+
+def test_one_of_eight(build, lab):
+    b = build()
+    for r in range(8):
+        if r == 5:
+            b.rank(5, frames=(lab.user(33, "wait"),), entries=lab.steps(12), backend="nccl", world=8)
+        else:
+            waiter(b, lab, r, backend="nccl", world=8)
+    v = b.judge()
+    assert (v.primary.cause, v.primary.ranks) == ("process-stuck", (5,))
+    assert "7 more" not in v.primary.says and "ranks 0, 1, 2, 3, 4, 6 and 7 wait in all_reduce" in v.primary.says
+
+
+def test_without_stacks_and_dumps_counters_and_activity_still_tell(build, lab):
+    b = build().rank(0, enqueued=13, completed=12, answered=False).rank(1, enqueued=12, activity=lab.STOPPED, answered=False)
+    v = b.judge()
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("process-stuck", "established", (1,))
+    missed = {n.what for n in v.not_examined}
+    assert {"the stacks of rank 0", "the flight recorder of rank 1", "kernel log"} <= missed
+
+
+def test_without_anything_it_is_not_established(build, lab):
+    b = build().rank(0, enqueued=13, completed=12, activity=None).rank(1, enqueued=13, completed=12, activity=None)
+    v = b.judge()
+    assert (v.primary.cause, v.primary.standing) == ("unknown", "not-established")
+
+
+def test_everybody_joined_and_nothing_arrives(build, lab):
+    b = waiter(waiter(build(), lab, 0, backend="nccl"), lab, 1, backend="nccl")
+    v = b.judge()
+    assert (v.primary.cause, v.primary.standing) == ("unknown", "not-established")
+    assert "nobody is missing" in v.primary.says and "network-blocked" in v.primary.says
+
+
+def test_a_timeout_of_a_waiting_rank_is_a_symptom_of_the_stuck_one(build, lab):
+    b = build()
+    b.rank(0, entries=lab.steps(13), raised=lab.lost(lab.GLOO_TIMEOUT))
+    b.rank(1, frames=(lab.user(33, "wait"),), entries=lab.steps(12))
+    v = b.judge("failure")
+    assert (v.primary.cause, v.primary.ranks) == ("process-stuck", (1,))
+    assert [s.cause for s in v.symptoms] == ["collective-timeout"]
+
+
+def test_a_wait_elsewhere_is_followed_to_its_end(build, lab):
+    # Rank 1 is missing from the all_reduce because it waits in a recv (in no Gloo dump) for rank 2, which is stuck.
+    b = waiter(build(), lab, 0, world=3)
+    b.rank(1, frames=lab.in_collective("recv", lab.user(40, "main"), lab.user(25, "pipeline")), entries=lab.steps(12), world=3)
+    b.rank(2, frames=(lab.user(33, "wait"),), entries=lab.steps(12), world=3)
+    v = b.judge()
+    assert (v.primary.cause, v.primary.ranks) == ("process-stuck", (2,))
+
+
+def test_damaged_files_are_named_and_the_rest_is_used(build, lab):
+    b = waiter(build(), lab)
+    b.rank(1, frames=(lab.user(33, "wait"),), entries=lab.steps(12), activity=lab.STOPPED)
+    rundir = b.write()
+    flight = rundir.flight(1, 0)
+    flight.write_bytes(flight.read_bytes()[:200])
+    rundir.stacks(1, 1).write_text("{")
+    v = lab.judge(rundir)
+    assert (v.primary.cause, v.primary.ranks) == ("process-stuck", (1,))
+    reasons = {n.what: n.why for n in v.not_examined}
+    assert "damaged" in reasons["the flight recorder of rank 0"] and "damaged" in reasons["the stacks of rank 1"]
+    assert str(rundir.path) not in reasons["the flight recorder of rank 0"]

@@ -1,0 +1,174 @@
+"""Ranks that issue different calls: by majority, by history, by the guard around one of them, and by Gloo's crash."""
+
+from __future__ import annotations
+
+import pytest
+
+BACKENDS = ("gloo", "nccl")
+
+
+def stand(
+    b, lab, number, *, op="all_reduce", line=20, sizes=((4,),), dtype="Float", guards=(), backend="gloo", world=2, seq=13, done=False, file="train.py"
+):
+    frames = lab.in_collective(op, lab.user(40, "main"), lab.user(line, "step", guards=guards, file=file))
+    last = lab.Entry(seq=seq, op=op, sizes=() if op == "barrier" else sizes, dtype=dtype, done=done, frames=frames)
+    return b.rank(number, frames=frames if not done else (lab.user(99, "after"),), entries=[*lab.steps(seq - 1), last], backend=backend, world=world)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_barrier_under_a_rank_test(build, lab, backend):
+    b = stand(build(), lab, 0, op="barrier", line=52, guards=("epoch % 2 == 0", "rank == 0"), backend=backend)
+    v = stand(b, lab, 1, backend=backend).judge()
+    p = v.primary
+    assert (p.cause, p.standing, p.ranks, p.where) == ("rank0-guarded-collective", "established", (0,), "train.py:52 in step")
+    assert "`rank == 0`" in p.says and any("if rank == 0" in e.text for e in p.evidence)
+    assert not v.contributing
+
+
+@pytest.mark.parametrize("odd", [0, 1, 5])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_majority_of_eight_decides_whatever_the_order(build, lab, backend, odd):
+    b = build()
+    for r in range(8):
+        stand(b, lab, r, sizes=((8,),) if r == odd else ((4,),), backend=backend, world=8)
+    v = b.judge()
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks, v.primary.where) == (
+        "collective-mismatch",
+        "established",
+        (odd,),
+        "train.py:20 in step",
+    )
+    assert "[8]" in v.primary.says and "7 of 8 ranks agree" in v.primary.says
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_of_two_the_one_that_left_its_habit_is_odd(build, lab, odd):
+    b = build()
+    for r in range(2):
+        stand(b, lab, r, sizes=((2,),) if r == odd else ((4,),))
+    v = b.judge()
+    assert (v.primary.cause, v.primary.ranks) == ("collective-mismatch", (odd,))
+    assert "the same line issued something else before" in v.primary.says
+
+
+def test_the_smaller_side_may_have_finished(build, lab):
+    b = stand(build(), lab, 0, sizes=((4,),))
+    v = stand(b, lab, 1, sizes=((2,),), done=True).judge()
+    assert (v.primary.cause, v.primary.ranks, v.primary.where) == ("collective-mismatch", (1,), "train.py:20 in step")
+
+
+def test_without_history_both_are_named(build, lab):
+    b = stand(build(), lab, 0, op="broadcast", line=30)
+    v = stand(b, lab, 1, op="reduce", line=31).judge()
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("collective-mismatch", "established", (0, 1))
+    assert "not in evidence" in v.primary.says and "same-order" in [r.id for r in v.primary.remedies]
+
+
+def test_dtypes_differ(build, lab):
+    b = stand(build(), lab, 0)
+    v = stand(b, lab, 1, dtype="Half").judge()
+    assert v.primary.ranks == (1,) and v.primary.remedies[0].id == "same-dtype"
+
+
+def test_gathers_may_be_uneven(build, lab):
+    b = stand(build(), lab, 0, op="gather", sizes=((4,),))
+    v = stand(b, lab, 1, op="gather", sizes=((7,),)).judge()
+    assert v.primary.cause == "unknown"
+
+
+def test_ranks_that_parted_earlier_are_shown_where_they_parted(build, lab):
+    b = build()
+    for r in range(2):
+        parted = lab.Entry(seq=13, sizes=((2,) if r else (4,),), frames=lab.in_collective("all_reduce", lab.user(20, "step")))
+        frames = lab.in_collective("all_reduce", lab.user(21, "step"))
+        after = [lab.Entry(seq=14, done=bool(r), frames=frames)]
+        if r:
+            after.append(lab.Entry(seq=15, done=False, frames=frames))
+        b.rank(r, frames=frames, entries=[*lab.steps(12), parted, *after])
+    v = b.judge()
+    assert (v.primary.cause, v.primary.ranks) == ("collective-mismatch", (1,)) and "#13" in v.primary.says
+
+
+@pytest.mark.parametrize("guard", ["rank != 0", "not (rank == 0)", "not (self.is_main_process)"])
+def test_the_majority_may_stand_under_the_guard(build, lab, guard):
+    b = stand(build(), lab, 0, op="barrier", line=60, world=4)
+    for r in range(1, 4):
+        stand(b, lab, r, line=20, guards=(guard,), world=4)
+    v = b.judge()
+    assert (v.primary.cause, v.primary.ranks, v.primary.where) == ("rank0-guarded-collective", (0,), "train.py:20 in step")
+
+
+def test_a_guard_in_a_caller_counts(build, lab):
+    frames = lab.in_collective("barrier", lab.user(40, "main", guards=("args.local_rank in (-1, 0)",)), lab.user(9, "save", file="io.py"))
+    b = build().rank(0, frames=frames, entries=[*lab.steps(12), lab.Entry(seq=13, op="barrier", sizes=(), done=False, frames=frames)])
+    v = stand(b, lab, 1).judge()
+    assert (v.primary.cause, v.primary.where) == ("rank0-guarded-collective", "train.py:40 in main")
+
+
+def test_a_guard_that_selects_nobody_does_not_count(build, lab):
+    b = stand(build(), lab, 0, op="barrier", line=52, guards=("local_rank != -1", "ranking", "world_size > 1"))
+    assert stand(b, lab, 1).judge().primary.cause == "collective-mismatch"
+
+
+def test_only_stacks_still_tell_guard_and_mismatch(build, lab):
+    def side(number, op, guards=()):
+        frames = lab.in_collective(op, lab.user(52 if guards else 20, "step", guards=guards))
+        return b.rank(number, frames=frames, enqueued=13, completed=12)
+
+    b = build()
+    side(0, "barrier", ("rank == 0",))
+    side(1, "all_reduce")
+    assert b.judge().primary.cause == "rank0-guarded-collective"
+    b = build()
+    side(0, "barrier")
+    side(1, "all_reduce")
+    v = b.judge()
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("collective-mismatch", "likely", (0, 1))
+
+
+def crash(b, lab, *, dead, survivor, survivor_sizes, fatal_line=20, log_rank=True):
+    main = (lab.user(40, "main"), lab.user(fatal_line, "step"))
+    text = "Fatal Python error: Aborted\n\nThread 0x00007f1e44e24b80 (most recent call first):\n"
+    text += "".join(f'  File "{f.file}", line {f.line} in {f.name}\n' for f in reversed(lab.in_collective("all_reduce", *main)))
+    b.rank(dead, ended=lab.Ended(at_s=30.0, exitcode=-6), enqueued=12).fatal(dead, text)
+    b.log(dead if log_rank else None, lab.GLOO_SIZE)
+    last = lab.Entry(seq=13, sizes=survivor_sizes, frames=lab.lost().frames)
+    b.rank(survivor, raised=lab.lost(), entries=[*lab.steps(12), last])
+    return b
+
+
+@pytest.mark.parametrize("log_rank", [True, False])
+@pytest.mark.parametrize(("sizes", "odd"), [(((8,),), "survivor"), (((4,),), "dead")])
+@pytest.mark.parametrize("dead", [0, 1])
+def test_gloo_kills_the_smaller_side(build, lab, dead, sizes, odd, log_rank):
+    survivor = 1 - dead
+    v = crash(build(), lab, dead=dead, survivor=survivor, survivor_sizes=sizes, log_rank=log_rank).judge("failure")
+    p = v.primary
+    assert (p.cause, p.standing, p.where) == ("collective-mismatch", "established", "train.py:20 in step")
+    assert p.ranks == ((survivor,) if odd == "survivor" else (dead,))
+    assert "8 bytes arrived where 4 were expected" in p.says
+    assert any("op.preamble.length" in e.text and e.line == 2 for e in p.evidence)
+    assert "peer-lost" in [s.cause for s in v.symptoms] and not v.contributing
+
+
+def test_gloo_crash_without_a_recorder_names_both(build, lab):
+    b = build().rank(0, ended=lab.Ended(at_s=30.0, exitcode=-6)).log(0, lab.GLOO_SIZE).rank(1, raised=lab.lost())
+    v = b.judge("failure")
+    assert (v.primary.cause, v.primary.ranks) == ("collective-mismatch", (0, 1)) and "not in evidence" in v.primary.says
+
+
+def test_gloo_crash_among_four_goes_by_majority(build, lab):
+    b = crash(build(), lab, dead=2, survivor=1, survivor_sizes=((8,),))
+    for r in (0, 3):
+        b.rank(r, raised=lab.lost(), entries=lab.steps(13))
+    assert b.judge("failure").primary.ranks == (1,)
+
+
+def test_torchs_own_check_names_the_ranks(build, lab):
+    text = (
+        "Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=5, OpType=ALLGATHER), "
+        "but Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=5, OpType=ALLREDUCE)."
+    )
+    b = build().rank(0, raised=lab.lost(lab.PEER_CLOSED, at_s=30.6)).rank(1, raised=lab.lost(text))
+    v = b.judge("failure")
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("collective-mismatch", "established", (0, 1))

@@ -1,0 +1,29 @@
+import pytest
+
+from unhang.facts import snapshot
+from unhang.facts.host import Host
+
+
+def test_run():
+    ran = Host().run(["sh", "-c", "echo out; echo err >&2; exit 3"], timeout_s=10)
+    assert (ran.exitcode, ran.out, ran.err) == (3, "out\n", "err\n")
+
+
+def test_missing_command_and_slow_command():
+    with pytest.raises(FileNotFoundError):
+        Host().run(["no-such-command-here"], timeout_s=1)
+    with pytest.raises(TimeoutError):
+        Host().run(["sleep", "60"], timeout_s=0.1)
+
+
+def test_a_machine_that_is_a_directory_runs_nothing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Host(tmp_path).run(["true"], timeout_s=1)
+
+
+def test_snapshot_says_what_it_could_not_read(tmp_path):
+    found = snapshot.take(Host(tmp_path), places=("/dev/shm",))
+    assert found.memory is None
+    assert found.filesystems == ()
+    assert len(found.unread) == 2
+    assert snapshot.take(Host()).unread == ()

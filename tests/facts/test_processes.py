@@ -1,0 +1,59 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from unhang.facts import processes
+from unhang.facts.host import Host
+
+STAT = "{pid} (pt main) thread) {state} {ppid} 1 1 0 -1 4194304 9 0 0 0 {utime} {stime} 0 0 20 0 3 0 100 1000 25 0 0\n"
+STATUS = "Name:\tx\nvoluntary_ctxt_switches:\t42\nnonvoluntary_ctxt_switches:\t7\n"
+
+
+@pytest.fixture
+def host(tmp_path):
+    """A machine with process 50, whose child is 51, and 60, which belongs to somebody else."""
+    for pid, ppid, state, ticks in ((50, 1, "D", 100), (51, 50, "R", 300), (52, 51, "S", 50), (60, 1, "S", 0)):
+        task = tmp_path / "proc" / str(pid) / "task" / str(pid)
+        task.mkdir(parents=True)
+        for directory in (tmp_path / "proc" / str(pid), task):
+            (directory / "stat").write_text(STAT.format(pid=pid, state=state, ppid=ppid, utime=ticks, stime=ticks))
+        (task / "status").write_text(STATUS)
+    (tmp_path / "proc" / "50" / "wchan").write_text("nfs_wait_bit_killable")
+    (tmp_path / "proc" / "meminfo").write_text("")
+    return Host(tmp_path)
+
+
+def test_sample(host):
+    found = processes.sample(host, 50, t=1.0, children=(51, 52, 99))
+    assert found is not None
+    assert (found.state, found.switches, found.wchan) == ("D", 42, "nfs_wait_bit_killable")
+    assert found.cpu_s == pytest.approx(200 / processes.TICKS_PER_S)
+    assert found.tree_cpu_s == pytest.approx((200 + 600 + 100) / processes.TICKS_PER_S)
+    assert found.rss_bytes == 25 * processes.PAGE_BYTES
+
+
+def test_a_process_that_is_no_more(host):
+    assert processes.sample(host, 99, t=0.0) is None
+
+
+def test_descendants(host):
+    assert processes.descendants(host, (50, 60)) == {50: (51, 52), 60: ()}
+
+
+def test_a_real_process():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        host = Host()
+        deadline = time.monotonic() + 10
+        os.kill(child.pid, signal.SIGSTOP)
+        while (found := processes.sample(host, child.pid, t=0.0)) is not None and found.state != "T":
+            assert time.monotonic() < deadline
+        assert found is not None
+        assert child.pid in processes.descendants(host, (os.getpid(),))[os.getpid()]
+    finally:
+        child.kill()
+        child.communicate()

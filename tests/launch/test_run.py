@@ -1,0 +1,296 @@
+"""`unhang run` on real trainings: what is found, what is said, how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+
+CALM = "dist.init_process_group('gloo')\ntrain(30)\nprint('rank', rank, 'done')\ndist.destroy_process_group()\n"
+
+
+def broken(what: str, *, step: int = 20, steps: int = 30) -> str:
+    """A training of which rank 1 does `what` once, at a fixed step of the first attempt."""
+    return f"""
+def at(step):
+    if first and rank == 1 and step == {step}:
+        {what}
+
+dist.init_process_group("gloo")
+train({steps}, at)
+dist.destroy_process_group()
+"""
+
+
+def test_an_undisturbed_run(launcher):
+    run = launcher.train(CALM)
+    assert (run.exitcode, run.outcome["verdict"], run.outcome["attempts"]) == (0, None, 1)
+    assert run.log("rank0.out") == "rank 0 done\n"
+    assert run.log("rank1.out") == "rank 1 done\n"
+    assert "rank 0 done" in run.err
+    (first,) = run.happened("FirstStep")
+    assert (first["ranks"], first["devices"], first["backend"]) == (2, ["cpu"], "gloo")
+    assert "2 ranks on cpu (gloo)" in run.err
+    assert not (run.path / "incidents").exists()
+    assert (run.path / "host.json").is_file()
+
+
+def test_killed_rank_and_a_restart(launcher):
+    run = launcher.train(broken("os.kill(os.getpid(), signal.SIGKILL)"))
+    assert (run.exitcode, run.outcome["attempts"]) == (0, 2)
+    assert (run.primary["cause"], run.primary["ranks"]) == ("host-oom-or-killed", [1])
+    # The survivor's evidence was taken before the launcher ended it.
+    assert (run.path / "incidents/1/stacks/rank0.json").is_file()
+    assert (run.path / "incidents/1/flight/rank_0").is_file()
+    assert len(run.happened("Restarting")) == 1
+
+
+def test_an_exception_and_the_trainings_own_exit_code(launcher):
+    run = launcher.train(broken("raise ValueError('no such batch')"), "--on-failure", "abort")
+    assert (run.exitcode, run.outcome["attempts"]) == (1, 1)
+    assert (run.primary["cause"], run.primary["ranks"], run.primary["standing"]) == ("rank-exception", [1], "established")
+    assert run.primary["where"].startswith("train.py:")
+    assert "no such batch" in run.primary["says"]
+
+
+def test_an_exit_code_of_the_training_is_passed_on(launcher):
+    script = launcher.tmp_path / "exits.py"
+    script.write_text("raise SystemExit(7)")
+    run = launcher.run("--on-failure", "abort", sys.executable, str(script))
+    assert run.exitcode == 7
+
+
+def test_a_hang(launcher):
+    run = launcher.train(broken("threading.Event().wait()"), "--hang-after", "4")
+    assert (run.exitcode, run.outcome["attempts"]) == (0, 2)
+    assert (run.primary["cause"], run.primary["ranks"]) == ("process-stuck", [1])
+    line = next(i for i, text in enumerate(launcher.script(broken("threading.Event().wait()")).read_text().splitlines(), 1) if "Event" in text)
+    assert run.primary["where"] == f"train.py:{line} in at"
+
+
+def test_a_hang_without_restart_returns_1(launcher):
+    run = launcher.train(broken("threading.Event().wait()"), "--hang-after", "4", "--on-failure", "abort")
+    assert (run.exitcode, run.outcome["attempts"]) == (1, 1)
+
+
+def test_a_hang_that_is_only_reported(launcher):
+    run = launcher.train(broken("time.sleep(9)"), "--hang-after", "4", "--on-failure", "report")
+    assert (run.exitcode, run.outcome["attempts"], run.outcome["incidents"]) == (0, 1, 1)
+    assert run.primary["ranks"] == [1]
+    assert len(run.happened("CaughtUp")) == 1
+
+
+def test_a_stopped_rank_is_read_from_outside(launcher):
+    run = launcher.train(broken("os.kill(os.getpid(), signal.SIGSTOP)"), "--hang-after", "4")
+    assert run.exitcode == 0
+    assert (run.primary["cause"], run.primary["ranks"], run.primary["standing"]) == ("process-stuck", [1], "established")
+    assert run.primary["where"].startswith("train.py:")
+
+
+def test_slow_is_not_stuck(launcher):
+    busy = "end = time.monotonic() + 8\n        while time.monotonic() < end: sum(range(10000))"
+    run = launcher.train(broken(busy), "--hang-after", "4")
+    assert (run.exitcode, run.outcome["attempts"]) == (0, 1)
+    assert (run.primary["cause"], run.primary["ranks"]) == ("straggler-timeout", [1])
+    assert len(run.happened("Straggling")) == len(run.happened("CaughtUp")) == 1
+
+
+def test_a_step_of_twenty_times_the_usual_is_no_alarm(launcher):
+    run = launcher.train(broken("time.sleep(6)", step=20, steps=24).replace("train(24, at)", "train(24, at, step_s=0.25)"))
+    assert (run.exitcode, run.outcome["attempts"], run.outcome["incidents"]) == (0, 1, 0)
+
+
+def test_the_same_failure_twice_in_a_row_ends_it(launcher):
+    run = launcher.train(broken("raise ValueError('always')").replace("first and ", ""), "--max-restarts", "5")
+    assert (run.exitcode, run.outcome["attempts"]) == (1, 2)
+    assert "same failure twice" in run.happened("GaveUp")[0]["why"]
+
+
+def test_max_restarts(launcher):
+    # Each attempt gets a few steps further than the one before.
+    body = broken("raise ValueError('again')").replace("first and ", "").replace("step == 20", "step == 6 + 9 * int(os.environ['UNHANG_ATTEMPT'])")
+    run = launcher.train(body, "--max-restarts", "1")
+    assert (run.exitcode, run.outcome["attempts"]) == (1, 2)
+    assert "--max-restarts 1" in run.happened("GaveUp")[0]["why"]
+
+
+def test_two_ranks_that_train_alone_are_a_failure(launcher):
+    body = """
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(200):
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(0.05)
+"""
+    run = launcher.train(body)
+    assert run.exitcode == 1
+    assert run.primary["cause"] == "rendezvous-misconfig"
+    assert run.outcome["attempts"] == 1
+
+
+def test_the_world_check_can_be_switched_off(launcher):
+    body = """
+optimizer = torch.optim.SGD(torch.nn.Linear(4, 4).parameters(), lr=0.1)
+for step in range(5):
+    optimizer.step()
+"""
+    assert launcher.train(body, "--no-world-check").exitcode == 0
+
+
+def test_any_launcher_and_its_own_restarts(launcher):
+    script = launcher.script(
+        broken("os.kill(os.getpid(), signal.SIGKILL)").replace("first and ", "os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and ")
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    run = launcher.run(*torchrun, str(script))
+    assert (run.exitcode, run.outcome["attempts"]) == (0, 1)
+    assert run.primary["cause"] == "host-oom-or-killed"
+
+
+def test_processes_that_a_script_spawns_itself(launcher):
+    body = """
+import torch.multiprocessing as mp
+
+def work(rank, port):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    train(30)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    import socket
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    mp.spawn(work, (port,), nprocs=2)
+"""
+    run = launcher.run(sys.executable, str(launcher.script(body)))
+    assert run.exitcode == 0
+    assert {e["rank"] for e in run.happened("Joined")} == {0, 1}
+    assert run.happened("FirstStep")[0]["ranks"] == 2
+
+
+def test_output_passes_unchanged(launcher):
+    script = launcher.tmp_path / "prints.py"
+    script.write_text("import sys\nsys.stdout.buffer.write(b'a\\rb\\x00\\xff\\n'); sys.stdout.write('no end')\n")
+    process = subprocess.run(
+        [sys.executable, "-m", "unhang", "run", "--run-dir", str(launcher.tmp_path / "r"), sys.executable, str(script)],
+        capture_output=True,
+        timeout=60,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert process.stdout == b"a\rb\x00\xff\nno end"
+
+
+def test_dry_run_starts_nothing(launcher):
+    script = launcher.script("open('started', 'w')")
+    done = subprocess.run(
+        [sys.executable, "-m", "unhang", "run", "--dry-run", "-n", "2", "--python", sys.executable, str(script), "--lr", "1 2"],
+        capture_output=True,
+        text=True,
+        cwd=launcher.tmp_path,
+        timeout=60,
+        check=True,
+    )
+    assert "UNHANG_ATTACH=1" in done.stdout
+    assert done.stdout.splitlines()[-1].endswith("--nproc-per-node 2 " + str(script) + " --lr '1 2'")
+    assert not (launcher.tmp_path / "started").exists()
+    assert not (launcher.tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["missing.py"], "missing.py: no such file"),
+        (["--on-failure", "explode", "train.py"], "restart, abort, report"),
+        (["nosuchlauncher"], "nosuchlauncher"),
+    ],
+)
+def test_bad_input(launcher, argv, says):
+    launcher.script("")
+    run = launcher.run(*argv)
+    assert run.exitcode == 2
+    assert says in run.err
+    assert "Traceback" not in run.err
+
+
+def test_a_run_directory_that_exists_is_not_overwritten(launcher):
+    (launcher.tmp_path / "run1").mkdir()
+    run = launcher.run(sys.executable, "-c", "pass")
+    assert run.exitcode == 2
+    assert "run1" in run.err
+
+
+def interrupted(launcher, body: str, signals: list[int]):
+    process, run_dir = launcher.start("-n", "2", str(launcher.script(body)))
+    launcher.until(lambda: (run_dir / "events.jsonl").is_file() and "FirstStep" in (run_dir / "events.jsonl").read_text())
+    for number in signals:
+        process.send_signal(number)
+        launcher.until(lambda: process.poll() is not None or "interrupted" in (launcher.tmp_path / "err1").read_text())
+    return launcher.finish(process, run_dir)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_everything(launcher, number):
+    run = interrupted(launcher, "dist.init_process_group('gloo')\ntrain(100000)\n", [number])
+    assert run.exitcode == 130
+    assert run.outcome["interrupted"] is True
+    assert run.outcome["verdict"] is None
+
+
+def test_a_second_interrupt_forces(launcher):
+    body = "for n in (signal.SIGINT, signal.SIGTERM): signal.signal(n, signal.SIG_IGN)\ndist.init_process_group('gloo')\ntrain(100000)\n"
+    run = interrupted(launcher, body, [signal.SIGINT, signal.SIGINT])
+    assert run.exitcode == 130
+    assert run.outcome["elapsed_s"] < 60
+
+
+def test_a_supervisor_that_is_killed_leaves_no_training_behind(launcher):
+    process, run_dir = launcher.start("-n", "2", str(launcher.script("dist.init_process_group('gloo')\ntrain(100000)\n")))
+    launcher.until(lambda: (run_dir / "events.jsonl").is_file() and "FirstStep" in (run_dir / "events.jsonl").read_text())
+    process.kill()
+    process.wait()
+    launcher.until(lambda: not launcher.living())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_full_disk_never_takes_the_training_down(launcher):
+    mount = launcher.tmp_path / "small"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(mount)], check=True)
+    try:
+        body = "dist.init_process_group('gloo')\nprint('x' * 200000)\ntrain(20)\nprint('end', rank)\ndist.destroy_process_group()\n"
+        script = launcher.script(body)
+        process = subprocess.run(
+            [sys.executable, "-m", "unhang", "run", "--run-dir", str(mount / "run"), "-n", "2", "--python", sys.executable, str(script)],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        assert process.returncode == 0, process.stderr[-3000:]
+        assert "end 0" in process.stdout
+        assert "No space left on device" in process.stderr
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_what_the_user_is_shown(launcher):
+    run = launcher.train(broken("os.kill(os.getpid(), signal.SIGKILL)"))
+    told = [line for line in run.err.splitlines() if line.startswith("unhang:")]
+    assert [line.split(":")[1].split(";")[0].strip()[:18] for line in told] == [
+        "2 ranks on cpu (gl",
+        "a rank has failed",
+        "starting again (re",
+        "2 ranks on cpu (gl",
+        "training finished ",
+    ]
+    assert Path(run.outcome["run_dir"], "verdict.md").is_file()
