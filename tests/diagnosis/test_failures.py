@@ -194,8 +194,9 @@ def test_a_world_of_another_size(build, lab):
 
 
 def test_a_command_that_never_became_a_training(build, lab):
-    v = build().judge("failure", exitcode=2)
+    v = build().log(None, "usage: train.py\ntrain.py: error: unrecognized arguments: --lrr\n").judge("failure", exitcode=2)
     assert (v.primary.cause, v.primary.standing) == ("unknown", "not-established") and "exit code 2" in v.primary.says
+    assert any(e.line == 2 and "unrecognized arguments" in e.text for e in v.primary.evidence)
 
 
 def test_no_incident_is_no_finding(build, lab):

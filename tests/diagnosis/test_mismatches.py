@@ -98,6 +98,12 @@ def test_the_majority_may_stand_under_the_guard(build, lab, guard):
     assert (v.primary.cause, v.primary.ranks, v.primary.where) == ("rank0-guarded-collective", (0,), "train.py:20 in step")
 
 
+def test_a_guard_around_the_usual_call_does_not_explain_an_unusual_one(build, lab):
+    b = stand(build(), lab, 0, guards=("not (rank == 1)",))
+    v = stand(b, lab, 1, sizes=((2,),), done=True).judge()
+    assert (v.primary.cause, v.primary.ranks) == ("collective-mismatch", (1,))
+
+
 def test_a_guard_in_a_caller_counts(build, lab):
     frames = lab.in_collective("barrier", lab.user(40, "main", guards=("args.local_rank in (-1, 0)",)), lab.user(9, "save", file="io.py"))
     b = build().rank(0, frames=frames, entries=[*lab.steps(12), lab.Entry(seq=13, op="barrier", sizes=(), done=False, frames=frames)])

@@ -100,15 +100,17 @@ class Launcher:
         run_dir = self.tmp_path / f"run{self.count}"
         key, _, value = self.mark.partition("=")
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("UNHANG_", "RANK", "WORLD_SIZE", "MASTER_"))}
+        err = (self.tmp_path / f"err{self.count}").open("wb")
         process = subprocess.Popen(
             [sys.executable, "-m", "unhang", "run", "--json", "--run-dir", str(run_dir), "--python", sys.executable, *argv],
             env={**environ, key: value, **(env or {})},
             cwd=self.tmp_path,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=(self.tmp_path / f"err{self.count}").open("wb"),
+            stderr=err,
             start_new_session=True,
         )
+        err.close()
         self.processes.append(process)
         return process, run_dir
 

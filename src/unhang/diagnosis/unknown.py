@@ -37,7 +37,7 @@ NATIVE_STACK = Remedy(
     says="Get the native stack of the crash: let it write a core file and open it.",
     command="ulimit -c unlimited; gdb --batch -ex 'thread apply all bt' python CORE",
 )
-READ_LOG = Remedy(id="read-log", says="Read the last lines of that rank's log: whatever called exit() may have said why.")
+READ_LOG = Remedy(id="read-log", says="Read the end of the log: whatever ended the process may have said why.")
 
 
 def unknown_in_run(picture: Picture, symptoms: Sequence[Finding]) -> Finding | None:
@@ -103,6 +103,7 @@ def _left(picture: Picture, rank: RankView) -> Finding:
         evidence=(
             Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {rank.record.pid}) {how} at {words.seconds(rank.ended.at_s)}"),
             *words.stack_evidence(picture, rank, innermost=False),
+            *_last_words(picture, rank.number),
         ),
         remedies=(READ_LOG,),
     )
@@ -151,9 +152,18 @@ def _command_failed(picture: Picture) -> Finding:
         standing="not-established",
         says=f"the command {how}{joined}, and nothing recognised says why",
         ranks=tuple(r.number for r in picture.ranks),
-        evidence=(Evidence(source=picture.incident_source, text=f"{' '.join(picture.incident.command)}: {how}"),),
+        evidence=(*_last_words(picture, None), Evidence(source=picture.incident_source, text=f"{' '.join(picture.incident.command)}: {how}")),
         remedies=(READ_LOG,),
     )
+
+
+def _last_words(picture: Picture, rank: int | None) -> tuple[Evidence, ...]:
+    """The end of a rank's error log; of the launcher's where the rank is None or said nothing."""
+    for owner in dict.fromkeys((rank, None)):
+        for log in picture.incident.logs:
+            if log.rank == owner and log.path.endswith(".err") and (lines := picture.last_lines.get(log.path)):
+                return tuple(Evidence(source=log.path, line=line.number, text=line.text.strip()) for line in lines[-2:])
+    return ()
 
 
 def _finding(picture: Picture, rank: RankView, *, says: str, evidence: tuple[Evidence, ...], remedies: tuple[Remedy, ...]) -> Finding:

@@ -13,7 +13,8 @@ from unhang.records.stacks import is_user_file
 _NAMES = re.compile(
     r"\b(?:\w*_)?(?:rank|rank_?id|rank_?0|rank_zero\w*)\b"
     r"|\bis_(?:main|master|chief|local_main|local_master|global_zero|rank_zero|rank_?0|first_rank|world_process_zero|local_process_zero|world_zero)\w*\b"
-    r"|\b(?:main_process|master_process|on_main|on_master)\b"
+    r"|\b(?:main_process|master_process|on_main|on_master)\b",
+    re.IGNORECASE,
 )
 # True on every rank of a distributed job, or on none: these select nobody.
 _SELECTS_NOBODY = re.compile(r"rank\b\)?\s*(?:is(?: not)? None|>=\s*0|>\s*-1|[!=]=\s*-1|<\s*0)")
@@ -58,6 +59,9 @@ def guard_of_parting(picture: Picture) -> tuple[tuple[int, ...], Guarded, Side] 
     found = {s.rank: g for s in parting.sides if (g := guarded(picture, s.rank, s.frames if s.call is not None else ())) is not None}
     under = tuple(r for r in found if parting.side(r).waiting)
     if not under or len(under) == len(parting.sides):
+        return None
+    if parting.by == "history" and not set(under) <= set(parting.odd):
+        # The guarded side did what its line always did: the guard does not explain the other one.
         return None
     return (under if not parting.odd or set(under) <= set(parting.odd) else parting.odd), found[under[0]], parting.side(under[0])
 

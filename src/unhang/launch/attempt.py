@@ -153,14 +153,24 @@ class Attempt:
             await asyncio.sleep(TICK_S)
             now = self._now()
             current = self._incidents.current
-            if current is not None and current.kind == "failure":
+            if current is None or current.kind != "failure":
+                failed_s = None
+            else:
                 failed_s = failed_s or now
                 if now - failed_s > FAILED_GRACE_S and not self._roster.closing:
-                    self._tell(events.Note(text=f"the launcher has not ended the other ranks within {FAILED_GRACE_S:g} s; ending them"))
-                    await self._end()
-            elif current is None and not self._roster.closing:
+                    await self._after_grace(current, failed_s)
+            if current is None and not self._roster.closing:
                 await self._look(now)
             self._show_pace(now)
+
+    async def _after_grace(self, failed: Open, failed_s: float) -> None:
+        """A rank has failed and the command still runs: trainings that can lose a rank go on, the others are ended."""
+        if any(s.last_progress_s > failed_s + FAILED_GRACE_S / 2 for s in self._watch.alive()):
+            self._draw(failed)
+            self._tell(events.Note(text="the other ranks go on without it"))
+            return
+        self._tell(events.Note(text=f"the launcher has not ended the other ranks within {FAILED_GRACE_S:g} s; ending them"))
+        await self._end()
 
     async def _close(self) -> Result:
         """After the command has ended: collect what is left and close an open incident."""
@@ -244,6 +254,13 @@ class Attempt:
             self._spawn(self._take_failure())
         elif current.gathered.is_set():
             self._spawn(self._take_late(current, waiting))
+
+    def restarted(self) -> None:
+        """The launcher starts its ranks again by itself: what went wrong before is an incident of its own."""
+        current = self._incidents.current
+        if current is not None and current.kind == "failure" and current.gathered.is_set():
+            self._draw(current)
+            self._tell(events.Note(text="the launcher starts the ranks again by itself"))
 
     def wrong_world(self) -> None:
         """The processes do not form the training that was asked for."""

@@ -20,6 +20,7 @@ class Reactions(Protocol):
     """What the roster sets off. A `waiting` process holds still until it is sent "go"."""
 
     def failed(self, waiting: Peer | None) -> None: ...
+    def restarted(self) -> None: ...
     def wrong_world(self) -> None: ...
     def answered(self, message: dict[str, Any]) -> None: ...
     def release(self, peer: Peer) -> None: ...
@@ -98,9 +99,10 @@ class Roster:
         before = self.watch.ranks.get(rank)
         if before is not None:
             # The launcher restarted this rank by itself, or two living processes claim the same rank.
-            self._former.append(before)
             if before.ended is not None:
                 self._launcher_stops = False
+                self._react.restarted()
+            self._former.append(before)
         local = peer.hello.get("local_rank")
         state = RankState(
             rank=rank,

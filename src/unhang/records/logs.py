@@ -8,6 +8,7 @@ last of them: each state is matched by itself and carries the number of its line
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -136,6 +137,21 @@ def match(text: str, signatures: Iterable[Signature], *, source: str, line: int 
             groups = {k: v for k, v in found.groupdict().items() if v is not None}
         hits.append(Hit(signature=signature, source=source, line=line, text=text, groups=groups, rank=rank))
     return hits
+
+
+def last_lines(path: Path, *, limit_bytes: int | None = None, count: int = 3) -> tuple[Line, ...]:
+    """The last lines that say anything. Raises RecordError."""
+    try:
+        size = path.stat().st_size
+    except OSError as e:
+        raise RecordError(f"cannot read {path}: {e.strerror or e}") from e
+    tail = max(0, (size if limit_bytes is None else min(size, limit_bytes)) - MAX_LINE_BYTES)
+    for offset, number, chunk in _chunks(path, limit_bytes=limit_bytes):
+        if offset + len(chunk) > tail:
+            cut = chunk.find(b"\n", tail - offset) + 1 if tail > offset else 0
+            found = lines(path, limit_bytes=limit_bytes, offset=offset + cut, number=number + chunk.count(b"\n", 0, cut))
+            return tuple(deque(found, maxlen=count))
+    return ()
 
 
 _TRACEBACK = "Traceback (most recent call last):"

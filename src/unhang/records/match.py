@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from unhang.records.flight import Call, Flight
 from unhang.records.incident import Frame, RankRecord
@@ -61,14 +62,14 @@ class Side:
 class Parting:
     """Ranks of one group issued different calls at one sequence number.
 
-    `odd` are the ranks that did what was not meant, () where that cannot be told; `reason` is how that is known.
+    `odd` are the ranks that did what was not meant, () where that cannot be told; `by` is how that is known.
     """
 
     group: str | None
     seq: int | None
     sides: tuple[Side, ...]
     odd: tuple[int, ...]
-    reason: str
+    by: Literal["majority", "history", "nothing"]
 
     def side(self, rank: int) -> Side:
         return next(s for s in self.sides if s.rank == rank)
@@ -198,21 +199,25 @@ def _parting(group: str, seq: int, dumps: Mapping[int, Flight], here: Mapping[in
 
 
 def _judged(group: str | None, seq: int | None, sides: tuple[Side, ...], history: Mapping[int, Mapping[int, Call]]) -> Parting:
-    odd, reason = odd_ranks(sides, history, seq)
-    return Parting(group=group, seq=seq, sides=sides, odd=odd, reason=reason)
+    majority = _unlike_most(sides)
+    if majority is not None:
+        return Parting(group=group, seq=seq, sides=sides, odd=majority, by="majority")
+    changed = _unlike_before(sides, history, seq)
+    return Parting(group=group, seq=seq, sides=sides, odd=changed, by="history" if changed else "nothing")
 
 
-def odd_ranks(sides: Sequence[Side], history: Mapping[int, Mapping[int, Call]], seq: int | None) -> tuple[tuple[int, ...], str]:
-    """Which ranks did what was not meant, and how that is known: by majority, else by what the same line issued before."""
+def _unlike_most(sides: Sequence[Side]) -> tuple[int, ...] | None:
+    """The ranks outside the majority; None where there is none."""
     votes = Counter(s.key for s in sides)
     (common, count), *_ = votes.most_common(1)
-    if count * 2 > len(sides):
-        return tuple(s.rank for s in sides if s.key != common), f"{count} of {len(sides)} ranks agree"
+    return tuple(s.rank for s in sides if s.key != common) if count * 2 > len(sides) else None
+
+
+def _unlike_before(sides: Sequence[Side], history: Mapping[int, Mapping[int, Call]], seq: int | None) -> tuple[int, ...]:
+    """The ranks whose line issued something else before; () unless the others did as their lines always did."""
     unusual = tuple(s.rank for s in sides if s.call is not None and _differs_from_history(s.call, history, seq))
     usual = tuple(s.rank for s in sides if s.call is not None and _fits_history(s.call, history, seq))
-    if unusual and usual and len(unusual) + len(usual) == len(sides):
-        return unusual, "the same line issued something else before"
-    return (), "nothing tells which of them was meant"
+    return unusual if usual and len(unusual) + len(usual) == len(sides) else ()
 
 
 def _before(call: Call, history: Mapping[int, Mapping[int, Call]], seq: int | None) -> set[tuple[object, ...]]:

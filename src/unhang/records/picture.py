@@ -19,7 +19,7 @@ from unhang.records import kernel, logs, stacks
 from unhang.records.flight import Flight
 from unhang.records.incident import Activity, Ended, Frame, Incident, Raised, RankRecord, Stacks
 from unhang.records.kernel import KernelEvent
-from unhang.records.logs import Hit, Signature, Traceback
+from unhang.records.logs import Hit, Line, Signature, Traceback
 from unhang.records.match import Front, Wait, front_of, waits_of
 from unhang.records.rundir import RunDir
 
@@ -91,12 +91,13 @@ class RankView:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """One incident. `hits` are keyed by cause id; `incident_source` is incident.json, relative to the run directory."""
+    """One incident. `hits` are keyed by cause id, `last_lines` by log; `incident_source` is incident.json, relative to the run directory."""
 
     incident: Incident
     incident_source: str
     ranks: tuple[RankView, ...]
     hits: Mapping[str, tuple[Hit, ...]] = field(default_factory=dict)
+    last_lines: Mapping[str, tuple[Line, ...]] = field(default_factory=dict)
     tracebacks: tuple[Traceback, ...] = ()
     kernel: tuple[KernelEvent, ...] | None = None
     kernel_source: str | None = None
@@ -181,8 +182,9 @@ class _Loader:
         ranks = tuple(self._rank(r, incident, source) for r in sorted(incident.ranks, key=lambda r: r.rank))
         hits = [h for r in ranks for h in r.raised_hits]
         tracebacks: list[Traceback] = []
+        ends: dict[str, tuple[Line, ...]] = {}
         for log in incident.logs:
-            found, backs = self._log(log.path, log.bytes, log.rank)
+            found, backs, ends[log.path] = self._log(log.path, log.bytes, log.rank)
             hits += found
             tracebacks += backs
         events = self._kernel(incident)
@@ -191,6 +193,7 @@ class _Loader:
             incident_source=source,
             ranks=ranks,
             hits=by_cause(hits, self.signatures),
+            last_lines=ends,
             tracebacks=tuple(tracebacks),
             kernel=events,
             kernel_source=incident.kernel,
@@ -235,17 +238,19 @@ class _Loader:
         try:
             return stacks.from_faulthandler(text), source, first
         except UnhangError as e:
-            self._miss(f"the last stacks of rank {record.rank}", str(e))
+            if first is not None:
+                self._miss(f"the last stacks of rank {record.rank}", str(e))
             return None, source, first
 
-    def _log(self, source: str, size: int, rank: int | None) -> tuple[list[Hit], list[Traceback]]:
-        def read(path: Path) -> tuple[list[Hit], list[Traceback]]:
+    def _log(self, source: str, size: int, rank: int | None) -> tuple[list[Hit], list[Traceback], tuple[Line, ...]]:
+        def read(path: Path) -> tuple[list[Hit], list[Traceback], tuple[Line, ...]]:
             return (
                 logs.scan(path, self.signatures, limit_bytes=size, source=source, rank=rank),
                 logs.tracebacks(path, limit_bytes=size, source=source, rank=rank),
+                logs.last_lines(path, limit_bytes=size),
             )
 
-        return self._read(source, "log", f"the log {source}", read, size=size) or ([], [])
+        return self._read(source, "log", f"the log {source}", read, size=size) or ([], [], ())
 
     def _kernel(self, incident: Incident) -> tuple[KernelEvent, ...] | None:
         if incident.kernel is None:

@@ -71,7 +71,7 @@ def _head(finding: Finding, lang: Language, width: int) -> Iterator[Text]:
     head.append(f"  {STANDINGS[lang][finding.standing]}", style=_COLOURS[finding.standing])
     yield head
     yield Text(_cut(f"{' ' * _INDENT}{title(finding, lang)}", width), style="bold")
-    yield from _wrapped(finding.says, width, at_most=5)
+    yield from _wrapped(finding.says, width, at_most=4)
     if finding.ranks:
         word = labels["rank"] if len(finding.ranks) == 1 else labels["ranks"]
         on = f" {labels['on']} {', '.join(finding.hosts)}" if finding.hosts else ""

@@ -78,6 +78,7 @@ def test_beats_go_on_while_a_rank_is_blocked(stuck):
         assert all(beat["step"] == 5 and beat["groups"] == {"0": [6 - number, 5], "1": [1, 1]} for beat in beats)
         assert len({beat["sig"] for beat in beats}) == 1
     assert stuck.ranks[0].of("beat")[-1]["place"] == [stuck.script, 7, "evaluate"]
+    assert [rank.of("beat")[-1]["inside"] for rank in stuck.ranks] == ["barrier", None]
     assert stuck.ranks[1].of("beat")[-1]["place"][:2] == [stuck.script, 23]
 
 

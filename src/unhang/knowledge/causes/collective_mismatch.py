@@ -27,7 +27,7 @@ def _of_parting(picture: Picture, parting: Parting) -> Finding:
     rest = next(s for s in parting.sides if s.key != first_odd.key)
     seq = f" as call #{parting.seq} of group {parting.group}" if parting.seq is not None else ""
     says = f"{_did(picture, parting, first_odd)}{seq}, where {_did(picture, parting, rest)}"
-    says += f" ({parting.reason})" if parting.odd else "; which of them was meant is not in evidence"
+    says += _how_known(parting)
     shown = [next(s for s in parting.sides if s.key == key) for key in kinds[:3]]
     return CAUSE.finding(
         standing=standing,
@@ -38,6 +38,14 @@ def _of_parting(picture: Picture, parting: Parting) -> Finding:
         evidence=tuple(_side_evidence(picture, s, parting) for s in shown),
         remedies=_remedies(first_odd, rest),
     )
+
+
+def _how_known(parting: Parting) -> str:
+    if parting.by == "majority":
+        return f" ({len(parting.sides) - len(parting.odd)} of {len(parting.sides)} ranks agree)"
+    if parting.by == "history":
+        return " (the same line issued something else before)"
+    return "; which of them was meant is not in evidence"
 
 
 def _did(picture: Picture, parting: Parting, side: Side) -> str:

@@ -14,6 +14,7 @@ from .user_files import is_library_file, is_user_file
 
 MAX_FRAMES = 400
 _MAX_CODE_CHARS = 300
+_COLLECTIVES = "torch/distributed/distributed_c10d.py"
 
 _USER, _LIBRARY, _NEITHER = range(3)
 _kinds: dict[str, int] = {}
@@ -22,8 +23,9 @@ Place = tuple[str, int, str]
 CodeFrame = tuple[str, int, str, str]
 
 
-def glance(ident: int) -> tuple[Place | None, int]:
-    """The innermost user frame of a thread (else the innermost frame of a library), and a number that changes when the thread moves.
+def glance(ident: int) -> tuple[Place | None, int, str | None]:
+    """The innermost user frame of a thread (else the innermost frame of a library), a number that changes when the thread moves, and the function
+    of torch.distributed that the thread is inside of (the recorder knows neither Gloo's send and recv nor waits on the store).
 
     A thread that is computing is seen where it lets go of the interpreter: at calls and at the ends of loops. One tight loop without calls therefore
     looks as if it stood still; its processor time says otherwise.
@@ -31,6 +33,7 @@ def glance(ident: int) -> tuple[Place | None, int]:
     frame: FrameType | None = sys._current_frames().get(ident)
     second: Place | None = None
     place: Place | None = None
+    inside: str | None = None
     steps: list[int] = []
     while frame is not None and len(steps) < 2 * MAX_FRAMES:
         code = frame.f_code
@@ -38,12 +41,14 @@ def glance(ident: int) -> tuple[Place | None, int]:
         steps.append(frame.f_lasti)
         if place is None:
             kind = _kind(code.co_filename)
+            if code.co_filename.endswith(_COLLECTIVES):
+                inside = code.co_name
             if kind == _USER:
                 place = (code.co_filename, frame.f_lineno or 0, code.co_name)
             elif kind == _LIBRARY and second is None:
                 second = (code.co_filename, frame.f_lineno or 0, code.co_name)
         frame = frame.f_back
-    return place or second, hash(tuple(steps)) & 0xFFFFFFFF
+    return place or second, hash(tuple(steps)) & 0xFFFFFFFF, inside
 
 
 def stacks(*, main_ident: int, without: int) -> list[dict[str, object]]:

@@ -8,8 +8,9 @@ From the process ("m" names the message; pid is checked against the kernel's wor
     joined    {rank, world_size, backend, device, timeout_s, torch}       torch.distributed was initialised
     left      {}                                                          ... and was destroyed
     stepping  {device, torch, initialized}                                the first optimizer step has ended
-    beat      {t, step, groups: {name: [enqueued, completed]}, place: [file, line, name] | null, sig}
+    beat      {t, step, groups: {name: [enqueued, completed]}, place: [file, line, name] | null, sig, inside: str | null}
               t: CLOCK_MONOTONIC in seconds. sig: changes whenever the main thread stands at another instruction.
+              inside: the function of torch.distributed that the main thread is in.
     evidence  {id, threads: [{name, main, frames: [[file, line, name, code], ...]}], groups, step, flight: bool, error: str | null}
               frames innermost last. flight: the dump was written where the request said.
     raised    {type, text, frames, flight: bool}                          waits for "go" (at most GO_TIMEOUT_S)

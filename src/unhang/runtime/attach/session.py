@@ -40,8 +40,8 @@ class Session:
         self.thread.start()
 
     def beat(self) -> None:
-        place, sig = glance(self.main_ident)
-        self.link.post("beat", t=time.monotonic(), step=self.step, groups=self.groups(), place=place, sig=sig)
+        place, sig, inside = glance(self.main_ident)
+        self.link.post("beat", t=time.monotonic(), step=self.step, groups=self.groups(), place=place, sig=sig, inside=inside)
 
     def groups(self) -> dict[str, list[int]]:
         recorders = self.recorders

@@ -1,0 +1,123 @@
+"""unhang why: exit codes, JSON as promised, and errors that say what to do."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import msgspec
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from unhang.cli import why
+from unhang.errors import UnhangError
+from unhang.model import Verdict
+from unhang.records.incident import Activity, Counters, Incident, RankRecord
+from unhang.records.rundir import RunDir
+
+
+@pytest.fixture
+def app():
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    why.register(app)
+    return app
+
+
+@pytest.fixture
+def rundir(tmp_path):
+    rundir = RunDir.create(tmp_path / "run")
+    rundir.write(rundir.run, {"schema": "unhang/run/1"})
+    stopped = Activity(window_s=2.0, state="T", cpu_share=0.0, tree_cpu_share=0.0, switches_per_s=0.0)
+    common = {"host": "node0", "world_size": 2, "last_beat_s": 1.0}
+    ranks = (
+        RankRecord(rank=0, pid=10, groups={"0": Counters(enqueued=5, completed=4)}, **common),
+        RankRecord(rank=1, pid=11, groups={"0": Counters(enqueued=4, completed=4)}, activity=stopped, **common),
+    )
+    for number in (1, 2):
+        incident = Incident(
+            number=number, attempt=0, kind="hang", at_s=9.0, at="now", cwd="/p", command=("x",), stalled_for_s=5.0 * number, ranks=ranks
+        )
+        rundir.write(rundir.incident(number), incident)
+    return rundir
+
+
+def run(app, *arguments, **more):
+    return CliRunner().invoke(app, ["why", *map(str, arguments)], catch_exceptions=True, **more)
+
+
+def test_a_verdict_is_exit_code_1_and_json_is_the_interface(app, rundir):
+    ran = run(app, rundir.path, "--json")
+    assert ran.exit_code == 1
+    verdict = msgspec.json.decode(ran.stdout, type=Verdict)
+    assert verdict.primary.cause == "process-stuck" and verdict.schema == "unhang/verdict/1"
+    raw = json.loads(ran.stdout)
+    assert list(raw) == ["schema", "primary", "contributing", "symptoms", "not_examined", "inputs"]
+    assert list(raw["primary"]) == ["cause", "standing", "says", "ranks", "hosts", "where", "evidence", "remedies"]
+    assert list(raw["primary"]["evidence"][0]) == ["source", "text", "line"]
+    assert list(raw["primary"]["remedies"][0]) == ["id", "says", "env", "command", "trial"]
+
+
+def test_people_get_a_screen(app, rundir):
+    ran = run(app, rundir.path, "--lang", "zh", env={"NO_COLOR": "1"})
+    assert ran.exit_code == 1 and "process-stuck" in ran.stdout and "证据" in ran.stdout and "\x1b" not in ran.stdout
+    assert "# " in run(app, rundir.path, "--markdown", "--lang", "en").stdout
+
+
+def test_the_last_incident_unless_asked(app, rundir):
+    assert "10 s" in run(app, rundir.path, "--json").stdout
+    assert "5.0 s" in run(app, rundir.path, "--incident", 1, "--json").stdout
+
+
+def test_nothing_wrong_is_0(app, tmp_path):
+    clean = RunDir.create(tmp_path / "clean")
+    clean.write(clean.run, {})
+    ran = run(app, clean.path, "--json")
+    assert (ran.exit_code, json.loads(ran.stdout)["primary"]) == (0, None)
+    log = tmp_path / "ok.log"
+    log.write_text("step 1\n")
+    assert run(app, log).exit_code == 0
+
+
+def test_a_log_file(app, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text("OSError: [Errno 98] Address already in use\n")
+    ran = run(app, log, "--json")
+    assert (ran.exit_code, json.loads(ran.stdout)["primary"]["cause"]) == (1, "port-in-use")
+
+
+def test_bad_input_says_what_is_wrong(app, rundir, tmp_path):
+    log = tmp_path / "a.log"
+    log.write_text("")
+    for arguments, words in (
+        ((tmp_path / "none",), "does not exist"),
+        ((rundir.path, log), "give it alone"),
+        ((rundir.path, "--incident", 9), "no incident 9; it has: 1, 2"),
+        ((log, "--incident", 1), "only a run directory has incidents"),
+        ((rundir.path, "--lang", "fr"), "en, zh"),
+    ):
+        ran = run(app, *arguments)
+        assert isinstance(ran.exception, UnhangError) and words in str(ran.exception)
+
+
+def test_a_damaged_incident_is_a_clear_error(app, rundir):
+    rundir.incident(2).write_text('{"number": 2')
+    ran = run(app, rundir.path)
+    assert isinstance(ran.exception, UnhangError) and "is damaged" in str(ran.exception)
+
+
+def test_the_same_verdict_without_torch_and_elsewhere(rundir, tmp_path):
+    moved = tmp_path / "elsewhere"
+    rundir.path.rename(moved)
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "from pathlib import Path\n"
+        "from unhang.diagnosis.why import judge\n"
+        "from unhang.records.rundir import RunDir\n"
+        f"print(judge(RunDir.open(Path({str(moved)!r}))).primary.cause)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd="/")
+    assert ran.stdout == "process-stuck\n", ran.stderr

@@ -1,0 +1,135 @@
+"""Flight-recorder dumps: every shape is brought into one, and nothing in a file can run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+
+import pytest
+
+from unhang.errors import RecordError
+from unhang.records.flight import load, parse
+
+
+def entry(**changes):
+    return {
+        "record_id": 0,
+        "pg_id": 0,
+        "process_group": ("0", "default_pg"),
+        "collective_seq_id": 1,
+        "p2p_seq_id": 0,
+        "op_id": 1,
+        "profiling_name": "gloo:all_reduce",
+        "time_created_ns": 5,
+        "input_sizes": [[4, 2]],
+        "input_dtypes": ["Float"],
+        "output_sizes": [[4, 2]],
+        "output_dtypes": ["Float"],
+        "state": "scheduled",
+        "retired": False,
+        "is_p2p": False,
+        "frames": [{"name": "all_reduce", "filename": "c10d.py", "line": 9}, {"name": "main", "filename": "train.py", "line": 3}],
+    } | changes
+
+
+def raw(*entries, **changes):
+    return {
+        "version": "2.10",
+        "pg_config": {"": {"name": "", "desc": "", "ranks": "[0, 1]"}},
+        "pg_status": {"0": {"last_enqueued_collective": 1, "last_started_collective": -1, "last_completed_collective": 0}},
+        "entries": list(entries),
+    } | changes
+
+
+def test_gloo():
+    flight = parse(pickle.dumps(raw(entry(collective_seq_id=2, time_created_ns=9), entry(retired=True))))
+    first, second = flight.calls["0"]
+    assert (first.op, first.backend, first.seq, first.done, second.done) == ("all_reduce", "gloo", 1, True, False)
+    assert first.elements == (8,) and first.dtypes == ("Float",)
+    assert [f.name for f in first.frames] == ["main", "all_reduce"]
+    assert flight.groups["0"].members == (0, 1) and flight.groups["0"].desc == "default_pg"
+    assert (flight.counters["0"].enqueued, flight.counters["0"].completed) == (1, 0)
+
+
+def test_nccl_ends_by_its_state_and_retired_alone_is_a_timeout():
+    name = {"profiling_name": "nccl:all_reduce"}
+    flight = parse(
+        pickle.dumps(
+            raw(
+                entry(**name, state="completed"),
+                entry(**name, state="started", retired=True),
+                pg_config={"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}},
+            )
+        )
+    )
+    assert [c.done for c in flight.calls["0"]] == [True, False]
+    assert flight.groups["0"].members == (0, 1, 2)
+
+
+def test_p2p_has_its_own_numbers():
+    flight = parse(pickle.dumps(raw(entry(profiling_name="nccl:send 0->1", is_p2p=True, p2p_seq_id=7))))
+    assert (flight.calls["0"][0].is_p2p, flight.calls["0"][0].seq) == (True, 7)
+
+
+def test_counters_are_joined_to_group_names_through_an_entry():
+    status = {"3": {"last_enqueued_collective": 5, "last_completed_collective": 4}}
+    flight = parse(pickle.dumps(raw(entry(pg_id=3, process_group=("tp_group", "tensor")), pg_status=status)))
+    assert list(flight.counters) == ["tp_group"]
+
+
+def test_json_has_strings_for_numbers_and_may_have_no_entries():
+    data = raw(pg_status={"0": {"last_enqueued_collective": "12", "last_completed_collective": "11"}})
+    del data["entries"]
+    flight = parse(json.dumps(data).encode())
+    assert flight.counters["0"].enqueued == 12 and not flight.calls
+    flight = parse(json.dumps(raw({k: v for k, v in entry().items() if k != "frames"})).encode())
+    assert flight.calls["0"][0].frames == ()
+
+
+def test_oldest_entries_have_no_group_name():
+    old = {k: v for k, v in entry(seq_id=4).items() if k not in ("process_group", "collective_seq_id", "is_p2p")}
+    assert parse(pickle.dumps(raw(old, version="1.4"))).calls["0"][0].seq == 4
+
+
+class Evil:
+    def __reduce__(self):
+        return (os.system, ("touch /tmp/unhang-was-here",))
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_classes_are_refused(protocol):
+    with pytest.raises(RecordError, match="refused: the dump asks for"):
+        parse(pickle.dumps(raw(Evil()), protocol=protocol))
+    assert not os.path.exists("/tmp/unhang-was-here")
+
+
+def test_every_truncation_is_a_clear_error_or_never_an_exception():
+    data = pickle.dumps(raw(entry(), entry()))
+    for cut in range(0, len(data) - 1, 7):
+        with pytest.raises(RecordError):
+            parse(data[:cut])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x05]",
+        b"not a dump",
+        b"{}",
+        b"[]",
+        pickle.dumps(3),
+        pickle.dumps({"entries": 3}),
+        pickle.dumps(raw({"input_sizes": 3})),
+        b"{" * 50_000,
+        pickle.dumps({"pg_status": {"0": None}}),
+    ],
+)
+def test_foreign_files_are_clear_errors(data):
+    with pytest.raises(RecordError):
+        parse(data)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(RecordError, match="No such file"):
+        load(tmp_path / "rank_0")

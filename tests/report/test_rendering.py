@@ -1,0 +1,112 @@
+"""Verdicts as people see them: one screen, both languages, nothing taken for markup."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from unhang.errors import UnhangError
+from unhang.knowledge import catalogue
+from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
+from unhang.report import cause_page, language, markdown, terminal
+
+STUCK = Finding(
+    cause="process-stuck",
+    standing="established",
+    says="rank 1 is stopped (SIGSTOP) at train.py:61 in load for 21 s while rank 0 waits in all_reduce (train.py:20 in step)",
+    ranks=(1,),
+    hosts=("node1",),
+    where="train.py:61 in load",
+    evidence=tuple(Evidence(source=f"incidents/1/stacks/rank{i}.json", text="x" * 300, line=i) for i in range(6)),
+    remedies=(Remedy(id="a", says="Let it go on. " * 30, command="kill -CONT 1"), Remedy(id="b", says="b", env={"A": "1"}), Remedy(id="c", says="c")),
+)
+SYMPTOM = Finding(cause="peer-lost", standing="established", says="lost")
+FULL = Verdict(
+    primary=STUCK,
+    contributing=(Finding(cause="straggler-timeout", standing="possible", says="slow"),),
+    symptoms=(SYMPTOM, SYMPTOM),
+    not_examined=tuple(NotExamined(what=f"thing {i}", why="w" * 200) for i in range(9)),
+    inputs=(Input(source="run.json", kind="run", bytes=3),),
+)
+
+
+def shown(verdict, *, width=80, lang="en"):
+    out = io.StringIO()
+    terminal.render(verdict, Console(file=out, width=width, color_system=None), lang=lang)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 140, 300])
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_first_screen_is_one_screen(width, lang):
+    long = Verdict(
+        primary=STUCK.__class__(**{**{f: getattr(STUCK, f) for f in STUCK.__dataclass_fields__}, "says": "word " * 400}),
+        **{f: getattr(FULL, f) for f in ("contributing", "symptoms", "not_examined", "inputs")},
+    )
+    from rich.cells import cell_len
+
+    for verdict in (FULL, long):
+        rows = shown(verdict, width=width, lang=lang).splitlines()
+        assert len(rows) <= 25 and all(cell_len(row) <= width for row in rows)
+
+
+def test_it_holds_what_matters():
+    text = shown(FULL, width=120)
+    for part in (
+        "process-stuck",
+        "established",
+        "rank 1 on node1",
+        "train.py:61 in load",
+        "$ kill -CONT 1",
+        "thing 0",
+        "and 7 more",
+        "straggler-timeout",
+        "unhang explain",
+    ):
+        assert part in text
+    assert text.count("incidents/1/stacks") == 3 and text.count("peer-lost") == 1
+
+
+def test_labels_and_titles_are_translated():
+    text = shown(FULL, lang="zh")
+    assert "已确定" in text and "证据" in text and catalogue.get("process-stuck").title_zh in text
+
+
+def test_nothing_wrong():
+    assert "nothing is wrong" in shown(Verdict(primary=None))
+
+
+def test_square_brackets_are_not_markup():
+    finding = Finding(cause="unknown", standing="not-established", says="[rank0]: [bold]x[/bold] [/]")
+    assert "[rank0]: [bold]x[/bold] [/]" in shown(Verdict(primary=finding))
+
+
+def test_markdown_holds_everything():
+    text = markdown.render(FULL)
+    assert text.count("incidents/1/stacks") == 6 and text.count("thing ") == 9 and "`kill -CONT 1`" in text and "`A=1`" in text
+    assert catalogue.get("process-stuck").explain["en"] in text
+    assert "# 读到的内容里没有发现问题" in markdown.render(Verdict(primary=None), lang="zh")
+
+
+def test_markdown_takes_nothing_for_markup():
+    finding = Finding(cause="unknown", standing="possible", says="<b>*x*</b>", evidence=(Evidence(source="s", text="a `b` ``c``\nd"),))
+    text = markdown.render(Verdict(primary=finding))
+    assert "\\<b>\\*x\\*" in text and "``` a `b` ``c`` d ```" in text
+
+
+def test_language_comes_from_the_locale():
+    assert language.from_locale({"LANG": "zh_CN.UTF-8"}) == "zh"
+    assert language.from_locale({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}) == "en"
+    assert language.from_locale({}) == "en"
+    with pytest.raises(UnhangError, match="en, zh"):
+        language.chosen("fr")
+
+
+def test_pages_have_both_languages():
+    for cause in catalogue.load().values():
+        page = cause_page.page(cause)
+        assert cause.explain["en"] in page and cause.explain["zh"] in page
+        assert all(line.strip() in page for line in cause.hits)
+    assert cause_page.index(catalogue.load().values()).count("\n| [") == len(catalogue.load())
