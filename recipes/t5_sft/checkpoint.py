@@ -86,6 +86,13 @@ class Checkpoints:
         return None
 
 
+def seed_rng(seed: int) -> None:
+    """Begin all random number generators of this process from one number."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
 def rng_state() -> dict[str, Any]:
     """All random number generators of this process."""
     name, keys, position, has_gauss, gauss = np.random.get_state()

@@ -31,7 +31,6 @@ class Training:
         import data
         import model
         import prepare
-        import torch
         import world
         from torch.nn.parallel import DistributedDataParallel
 
@@ -42,7 +41,7 @@ class Training:
         self.options = options
         self.logbook = Logbook(options.output / "metrics.jsonl", speaks=self.world.rank == 0)
         # The same weights on every rank; different dropout afterwards.
-        torch.manual_seed(options.seed)
+        checkpoint.seed_rng(options.seed)
         self.model = model.build(options.size, vocab_size=self.meta["vocab_size"], dropout=options.dropout, pretrained=options.pretrained)
         if options.is_finetune:
             model.freeze_for_finetuning(self.model)
@@ -50,7 +49,7 @@ class Training:
         self.optimizer = model.make_optimizer(self.model, lr=options.lr, weight_decay=options.weight_decay)
         self.schedule = model.make_schedule(self.optimizer, warmup=options.warmup, total=options.max_steps)
         self.ddp = DistributedDataParallel(self.model, device_ids=[self.world.local_rank] if self.world.device.type == "cuda" else None)
-        torch.manual_seed(options.seed * 1_000_003 + self.world.rank + 1)
+        checkpoint.seed_rng(options.seed * 1_000_003 + self.world.rank + 1)
 
         self.step = 0
         self.scores: dict[str, Any] = {"loss": None, "eval_loss": None, "perplexity": None, "eval_step": None}
@@ -159,11 +158,12 @@ class Training:
 
     def _finish(self) -> None:
         """The last evaluation and the model, without a barrier: a rank that is done leaves the group and goes."""
-        import torch.distributed as dist
+        import world
 
         if self.scores["eval_step"] != self.step:
             self._evaluate()
-        dist.destroy_process_group()
+        del self.ddp
+        world.leave()
         if self.world.rank == 0:
             self._export(self.options.output / "model")
         self.logbook.record(final=True, step=self.step, **{name: self.scores[name] for name in ("loss", "eval_loss", "perplexity")})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+
+# Its functions have the default group as a default argument: imported after the group was made (DDP does that), they keep it for ever.
+import torch.distributed.nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,3 +58,14 @@ def join(*, timeout_s: float, bf16: str) -> World:
         backend=backend,
         bf16=bf16 == "on" or (bf16 == "auto" and cuda and torch.cuda.get_device_capability(device)[0] >= 8),
     )
+
+
+def leave() -> None:
+    """Leave the group and end its threads. Nothing may refer to the group any more, DDP included.
+
+    A thread of Gloo that lets go of a tensor while the interpreter shuts down aborts the process ("terminate called without an active
+    exception"); destroying the group ends its threads only once the last reference is gone.
+    """
+    gc.collect()
+    dist.destroy_process_group()
+    gc.collect()

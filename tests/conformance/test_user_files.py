@@ -19,7 +19,7 @@ USER = [
     "/home/u/python3/train.py",
     "/home/u/torch/train.py",
     "/home/u/library/python3.11.py",
-    "/work/recipes/t5_sft/train.py",
+    "/home/u/unhang-main/recipes/t5_sft/train.py",
     "/opt/venv/lib/python3.11/site-packages/unhang/recipes/t5_sft/train.py",
     "/data/unhang/experiments/train.py",
 ]

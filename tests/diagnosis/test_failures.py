@@ -215,3 +215,16 @@ def test_credentials_are_redacted(build, lab):
     v = build().rank(0, raised=boom(lab, text=text)).judge("failure")
     shown = lab.msgspec.json.encode(v).decode()
     assert "s3cret" not in shown and "hf_abc" not in shown and "https://bob:[redacted]@example.org" in shown
+
+
+def test_a_rank_that_raised_is_not_also_stuck(build, lab):
+    # It is held by its last words until the evidence of the others is in, so it is alive and idle.
+    b = build().rank(0, raised=lab.lost(lab.GLOO_TIMEOUT, at_s=30.5), entries=lab.steps(13))
+    v = b.rank(1, raised=boom(lab), frames=boom(lab).frames, entries=lab.steps(12)).judge("failure")
+    assert (v.primary.cause, v.contributing) == ("rank-exception", ())
+
+
+def test_an_orderly_exit_with_a_code_is_not_premature(build, lab):
+    b = build().rank(1, ended=lab.Ended(at_s=28.0, exitcode=3, announced=True))
+    v = survivor(b, lab).judge("failure")
+    assert (v.primary.cause, v.primary.ranks) == ("unknown", (1,)) and "exit code 3" in v.primary.says

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from unhang.records.incident import GuardedLine
+
 BACKENDS = ("gloo", "nccl")
 
 
@@ -109,6 +111,17 @@ def test_a_guard_in_a_caller_counts(build, lab):
     b = build().rank(0, frames=frames, entries=[*lab.steps(12), lab.Entry(seq=13, op="barrier", sizes=(), done=False, frames=frames)])
     v = stand(b, lab, 1).judge()
     assert (v.primary.cause, v.primary.where) == ("rank0-guarded-collective", "train.py:40 in main")
+
+
+@pytest.mark.parametrize(("tests", "cause"), [(("rank == 0",), "rank0-guarded-collective"), (("epoch > 1",), "collective-mismatch")])
+def test_a_rank_that_has_gone_on_since_its_guarded_call(build, lab, tests, cause):
+    """NCCL returns at once: the stack of rank 0 is elsewhere, and only the recorder knows the line."""
+    call = lab.Entry(seq=13, op="broadcast", done=False, frames=lab.in_collective("broadcast", lab.user(40, "main"), lab.user(52, "log")))
+    b = build().rank(0, frames=(lab.user(40, "main"), lab.user(60, "item")), entries=[*lab.steps(12), call], backend="nccl")
+    v = stand(b, lab, 1, backend="nccl").judge(guards=(GuardedLine(file=f"{lab.CWD}/train.py", line=52, tests=tests),))
+    assert v.primary.cause == cause
+    if cause == "rank0-guarded-collective":
+        assert (v.primary.ranks, v.primary.where) == ((0,), "train.py:52 in log")
 
 
 def test_a_guard_that_selects_nobody_does_not_count(build, lab):

@@ -34,7 +34,7 @@ FULL = Verdict(
 
 def shown(verdict, *, width=80, lang="en"):
     out = io.StringIO()
-    terminal.render(verdict, Console(file=out, width=width, color_system=None), lang=lang)
+    terminal.render(verdict, Console(file=out, width=width, color_system=None, force_terminal=True), lang=lang)
     return out.getvalue()
 
 
@@ -110,3 +110,9 @@ def test_pages_have_both_languages():
         assert cause.explain["en"] in page and cause.explain["zh"] in page
         assert all(line.strip() in page for line in cause.hits)
     assert cause_page.index(catalogue.load().values()).count("\n| [") == len(catalogue.load())
+
+
+def test_what_goes_into_a_file_is_not_cut_to_a_terminal():
+    out = io.StringIO()
+    terminal.render(FULL, Console(file=out, width=40, color_system=None), lang="en")
+    assert max(len(line) for line in out.getvalue().splitlines()) > 60

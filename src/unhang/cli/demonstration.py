@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -119,7 +121,7 @@ def _problems(row: Row, recipe: Path, scenario: Scenario | None, calm: Row | Non
         found.append(f"where {row.where}, not one of {sorted(expected)}")
     if restarts != int(scenario.restarts):
         found.append(f"{restarts} restarts")
-    if calm is not None and row.final_loss != calm.final_loss:
+    if calm is not None and not math.isclose(row.final_loss or math.nan, calm.final_loss or math.nan, rel_tol=1e-6):
         found.append(f"loss {row.final_loss!r}, not {calm.final_loss!r}")
     return found
 
@@ -153,16 +155,16 @@ def _steps_lost(metrics: list[dict[str, Any]]) -> int:
 
 
 def _show(console: Console, rows: list[Row], elapsed_s: float) -> None:
-    table = Table(title="What was injected, and what became of it", title_justify="left")
-    for heading in ("fault", "found after", "cause", "rank", "line", "steps lost", "final loss", ""):
+    table = Table(title="What was injected, and what became of it", title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for heading in ("fault", "found", "cause", "rank", "line", "steps lost", "final loss", ""):
         table.add_column(heading, overflow="fold")
     for row in rows:
         table.add_row(
-            row.says,
+            row.name,
             f"{row.found_s:.1f} s" if row.found_s is not None else "",
             row.cause or "nothing wrong",
             ", ".join(map(str, row.ranks)),
-            row.where or "",
+            _short(row.where),
             str(row.steps_lost),
             "none" if row.final_loss is None else f"{row.final_loss:.6f}",
             "ok" if row.ok else "; ".join(row.problems),
@@ -170,6 +172,11 @@ def _show(console: Console, rows: list[Row], elapsed_s: float) -> None:
     console.print(table)
     good = sum(row.ok for row in rows)
     console.print(f"{good} of {len(rows)} runs as they should be, in {elapsed_s:.0f} s.", style="green" if good == len(rows) else "red")
+
+
+def _short(where: str | None) -> str:
+    place = _place(where)
+    return f"{place[0]}:{place[1]}" if place else ""
 
 
 def _choose(quick: bool, only: tuple[str, ...]) -> list[Scenario]:

@@ -35,19 +35,17 @@ def tests_rank(guard: str) -> bool:
 
 
 def guarded(picture: Picture, rank: int, call_frames: tuple[Frame, ...] = ()) -> Guarded | None:
-    """The innermost rank test around the collective that a rank stands in; `call_frames` are the frames of that call where they are known.
+    """The innermost rank test around the collective that a rank stands in, or, given the frames of a call, around that call.
 
-    Only stacks carry guards: the source is read when they are taken. A rank that has gone on since (NCCL returns at once) still shows
-    those of the frames that it shares with the call.
+    The tests were read with the evidence: with the stacks, and with the flight recorders for a rank that has gone on since (NCCL returns at once).
     """
-    frames = picture.rank(rank).frames
-    lines = {(f.file, f.line) for f in call_frames}
-    for frame in reversed(frames):
-        if not is_user_file(frame.file) or (lines and (frame.file, frame.line) not in lines):
-            continue
-        for test in reversed(frame.guards):
-            if tests_rank(test):
-                return Guarded(rank=rank, frame=frame, test=test)
+    stack = picture.rank(rank).frames
+    tests = {(f.file, f.line): f.guards for f in stack if f.guards} | {(g.file, g.line): g.tests for g in picture.incident.guards}
+    for frame in reversed(call_frames or stack):
+        if is_user_file(frame.file):
+            for test in reversed(tests.get((frame.file, frame.line), ())):
+                if tests_rank(test):
+                    return Guarded(rank=rank, frame=frame, test=test)
     return None
 
 

@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,15 @@ from typing import Any
 from unhang.errors import RecordError
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState
+from unhang.records import flight as flights
 from unhang.records import stacks as stacks_of
-from unhang.records.incident import Activity, Counters, Frame, Missed, Stacks, ThreadStack
+from unhang.records.incident import Activity, Counters, Frame, GuardedLine, Missed, Stacks, ThreadStack
 from unhang.records.rundir import RunDir
 
 ANSWER_TIMEOUT_S = 3.0
 PY_SPY_TIMEOUT_S = 8.0
+# Ranks part at one of the newest calls of a group.
+GUARDED_CALLS = 64
 
 
 @dataclass(kw_only=True)
@@ -142,6 +145,21 @@ def with_guards(found: Stacks) -> Stacks:
     return dataclasses.replace(
         found, threads=tuple(dataclasses.replace(t, frames=tuple(guarded(f) for f in t.frames)) if t.main else t for t in found.threads)
     )
+
+
+def guarded_lines(dumps: Iterable[Path]) -> tuple[GuardedLine, ...]:
+    """The `if` tests around the user's lines that issued the newest collectives of some dumps; a dump that cannot be read has none."""
+    found: dict[tuple[str, int], tuple[str, ...]] = {}
+    for dump in dumps:
+        try:
+            flight = flights.load(dump)
+        except RecordError:
+            continue
+        for calls in flight.calls.values():
+            for frame in (f for call in calls[-GUARDED_CALLS:] for f in call.frames if stacks_of.is_user_file(f.file)):
+                if (frame.file, frame.line) not in found:
+                    found[frame.file, frame.line] = stacks_of.guards_of(frame.file, frame.line)
+    return tuple(GuardedLine(file=file, line=line, tests=tests) for (file, line), tests in sorted(found.items()) if tests)
 
 
 def guarded(frame: Frame) -> Frame:

@@ -14,7 +14,7 @@ from unhang.errors import RunDirError
 from unhang.facts import memory
 from unhang.facts.host import Host
 from unhang.launch import events
-from unhang.launch.evidence import Taken, Taker, guarded
+from unhang.launch.evidence import Taken, Taker, guarded, guarded_lines
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState, Stall
 from unhang.model import Verdict
@@ -147,6 +147,7 @@ class Incidents:
             kernel=kernel,
             ranks=tuple(_record(state, opened, situation) for state in situation.states),
             logs=situation.logs,
+            guards=guarded_lines(self._rundir.path / t.flight for t in opened.taken.values() if t.flight),
             missed=tuple(missed),
         )
 

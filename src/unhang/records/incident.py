@@ -155,6 +155,15 @@ class LogRef:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GuardedLine:
+    """A line of the user's code that issued a collective, and the `if` tests around it, outermost first."""
+
+    file: str
+    line: int
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Missed:
     """Evidence that could not be taken."""
 
@@ -166,7 +175,8 @@ class Missed:
 class Incident:
     """One thing that went wrong. `stalled_for_s` and `threshold_s` belong to hangs and stragglers; `exitcode` is the command's own.
 
-    `oom_kills` counts the OOM killer's victims in the memory cgroup since the start of the run; None where that cannot be read.
+    `guards` are those of the lines in the flight recorders; stacks carry their own (`Frame.guards`). `oom_kills` counts the OOM killer's
+    victims in the memory cgroup since the start of the run; None where that cannot be read.
     """
 
     schema: str = INCIDENT_SCHEMA
@@ -186,4 +196,5 @@ class Incident:
     kernel: str | None = None
     ranks: tuple[RankRecord, ...] = ()
     logs: tuple[LogRef, ...] = ()
+    guards: tuple[GuardedLine, ...] = ()
     missed: tuple[Missed, ...] = ()

@@ -132,7 +132,7 @@ def _front(group: str, records: Mapping[int, RankRecord], dumps: Mapping[int, Fl
         return None
     seq = min(w.seq for w in here.values() if w.seq is not None)
     members = _members(group, records, dumps)
-    absent = tuple(r for r in members if r not in here and _reached(group, records[r], dumps.get(r)) < seq)
+    absent = tuple(r for r in members if _reached(group, records[r], dumps.get(r)) < seq)
     waiting = tuple(sorted(r for r, w in here.items() if w.seq == seq))
     return Front(group=group, seq=seq, waiting=waiting, absent=absent, parting=_parting(group, seq, dumps, here))
 

@@ -1,6 +1,6 @@
 """A verdict on a terminal: one screen that says what, who, where, why we think so, and what to do.
 
-Never more than 25 lines at 80 columns: long sentences are cut, and what is left out is counted.
+Never more than 25 lines at 80 columns: long sentences are cut, what is left out is counted, and the evidence gets the lines that the rest leaves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Remedy, Verdict
 from unhang.report.language import LABELS, STANDINGS, Language, chosen
 
+MAX_LINES = 25
 MAX_EVIDENCE = 3
+MAX_EVIDENCE_LINES = 3
+# What is piped into a file or a pager is not cut to the width of a terminal that is not there.
+WIDTH_ELSEWHERE = 140
 MAX_REMEDIES = 2
 MAX_NOT_EXAMINED = 2
 _INDENT = 2
@@ -26,9 +30,9 @@ _COLOURS = {"established": "bold red", "likely": "bold yellow", "possible": "yel
 def render(verdict: Verdict, console: Console, *, lang: Language | None = None) -> None:
     """Print the first screen of a verdict."""
     language = lang or chosen(None)
-    width = min(max(console.width, 40), 140)
+    width = min(max(console.width, 40), WIDTH_ELSEWHERE) if console.is_terminal else WIDTH_ELSEWHERE
     for line in _lines(verdict, language, width):
-        console.print(line, no_wrap=True, overflow="ellipsis", crop=True, highlight=False)
+        console.print(line, soft_wrap=True, highlight=False)
 
 
 def title(finding: Finding, lang: Language) -> str:
@@ -39,15 +43,21 @@ def title(finding: Finding, lang: Language) -> str:
     return cause.title_zh if lang == "zh" else cause.title
 
 
-def _lines(verdict: Verdict, lang: Language, width: int) -> Iterator[Text]:
+def _lines(verdict: Verdict, lang: Language, width: int) -> list[Text]:
     labels = LABELS[lang]
     finding = verdict.primary
+    rest = list(_rest(verdict, lang, width))
     if finding is None:
-        yield Text(f"✓ {labels['nothing']}", style="green")
-    else:
-        yield from _head(finding, lang, width)
-        yield from _evidence(finding.evidence, labels["evidence"], width)
-        yield from _remedies(finding.remedies, labels["remedy"], width)
+        return [Text(f"✓ {labels['nothing']}", style="green"), *rest]
+    head = list(_head(finding, lang, width))
+    remedies = list(_remedies(finding.remedies, labels["remedy"], width))
+    left = MAX_LINES - len(head) - len(remedies) - len(rest)
+    return [*head, *_evidence(finding.evidence, labels["evidence"], width, at_most=left), *remedies, *rest]
+
+
+def _rest(verdict: Verdict, lang: Language, width: int) -> Iterator[Text]:
+    labels = LABELS[lang]
+    finding = verdict.primary
     others = [f.cause for f in verdict.contributing]
     if others:
         yield _labelled(labels["also"], ", ".join(dict.fromkeys(others)), width)
@@ -80,16 +90,40 @@ def _head(finding: Finding, lang: Language, width: int) -> Iterator[Text]:
         yield _labelled(labels["where"], finding.where, width, style="bold cyan")
 
 
-def _evidence(evidence: tuple[Evidence, ...], label: str, width: int) -> Iterator[Text]:
-    if not evidence:
+def _evidence(evidence: tuple[Evidence, ...], label: str, width: int, *, at_most: int) -> Iterator[Text]:
+    """At most `at_most` lines: each piece at first gets one, then more in turn while there are any left."""
+    shown = evidence[:MAX_EVIDENCE]
+    if not shown:
         return
+    pieces = [(source, _evidence_lines(source, e.text, width)) for e in shown for source in [_source(e)]]
+    granted = [1] * len(pieces)
+    spare = at_most - 1 - len(pieces)
+    for _ in range(MAX_EVIDENCE_LINES - 1):
+        for i, (_source_text, lines) in enumerate(pieces):
+            if spare > 0 and granted[i] < len(lines):
+                granted[i] += 1
+                spare -= 1
     yield Text(label, style="bold")
-    for e in evidence[:MAX_EVIDENCE]:
-        line = Text(" " * _INDENT)
-        line.append(f"{e.source}{f':{e.line}' if e.line is not None else ''}", style="dim")
-        line.append(" " + e.text.replace("\n", " "))
-        line.truncate(width, overflow="ellipsis")
-        yield line
+    for (source, lines), count in zip(pieces, granted, strict=True):
+        kept = lines[:count]
+        if len(lines) > count:
+            kept[-1] = _cut(kept[-1] + " …", width)
+        for i, line in enumerate(kept):
+            text = Text(line)
+            if i == 0:
+                text.stylize("dim", _INDENT, _INDENT + len(source))
+            yield text
+
+
+def _source(evidence: Evidence) -> str:
+    return f"{evidence.source}{f':{evidence.line}' if evidence.line is not None else ''}"
+
+
+def _evidence_lines(source: str, text: str, width: int) -> list[str]:
+    first, deeper = " " * _INDENT, " " * (2 * _INDENT)
+    flat = " ".join(text.split())
+    lines = wrap(f"{source}  {flat}", width=width, initial_indent=first, subsequent_indent=deeper, break_on_hyphens=False)
+    return [_cut(line, width) for line in lines]
 
 
 def _remedies(remedies: tuple[Remedy, ...], label: str, width: int) -> Iterator[Text]:

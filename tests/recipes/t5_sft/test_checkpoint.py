@@ -10,7 +10,6 @@ import checkpoint
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 import world
 
 pytestmark = pytest.mark.torch
@@ -21,7 +20,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[world.World]:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     yield world.join(timeout_s=30, bf16="off")
-    dist.destroy_process_group()
+    world.leave()
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def test_the_model_can_be_loaded_again(undisturbed: tuple[Path, str]) -> None:
     import model
 
     loaded = model.build("tiny", vocab_size=1, dropout=0.1, pretrained=undisturbed[0] / "model").state_dict()
-    assert_same(dict(loaded), state(undisturbed[0], 7)["model"])
+    assert_same(dict(loaded), dict(state(undisturbed[0], 7)["model"]))
 
 
 def test_a_killed_training_goes_on_exactly(undisturbed: tuple[Path, str], killed: Path, recipe: Any, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def _in_run(picture: Picture) -> Finding | None:
     hits = [h for h in picture.hits_of(CAUSE.id) if h.source != picture.incident_source]
     return CAUSE.finding(
         standing="established",
-        says=f"{words.ranks(numbers)} {words.verb(numbers, 'was', 'were')} killed (SIGKILL){f' at {at}' if at else ''}; {who}",
+        says=f"{words.ranks(numbers)} {words.verb(numbers, 'was', 'were')} killed (SIGKILL){f', last seen at {at}' if at else ''}; {who}",
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
         where=at,
