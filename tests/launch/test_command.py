@@ -1,3 +1,4 @@
+import importlib.util
 import sys
 
 import pytest
@@ -22,6 +23,7 @@ def path(tmp_path, monkeypatch):
         file.chmod(0o755)
     (tmp_path / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     return tmp_path
 
@@ -35,6 +37,11 @@ def test_script_runs_under_the_elastic_agent(path):
     assert command.argv[1:] == ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "train.py", "--lr", "1")
     assert command.argv[0] == str(path / "bin" / "python")
     assert (command.world_size, command.name, command.port) == (4, "train", None)
+
+
+def test_the_python_beside_us_where_it_has_torch(path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    assert resolve(["train.py"], environ=environ(path)).argv[0] == sys.executable
 
 
 def test_module(path):

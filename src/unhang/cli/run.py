@@ -30,7 +30,10 @@ def run(
     ] = None,
     prefix: Annotated[bool, typer.Option("--prefix", help="Put [rank N] before each line of the training's output.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Keep the training's output in the logs only.")] = False,
-    python: Annotated[str | None, typer.Option(metavar="PATH", help="The training's Python.", show_default="python on PATH")] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="The training's Python.", show_default="the one beside unhang if it has torch, else python on PATH"),
+    ] = None,
     world_check: Annotated[bool, typer.Option("--world-check/--no-world-check", help="Fail unless the processes form the world asked for.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the exact environment and command; start nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON on stdout; the training's output goes to stderr.")] = False,

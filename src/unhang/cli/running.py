@@ -50,6 +50,12 @@ def run(request: Request) -> None:
         raise UnhangError(f"--on-failure {request.on_failure}: it is one of {', '.join(get_args(supervise.OnFailure))}")
     words = request.words[1:] if request.words[:1] == ("--",) else request.words
     command = commands.resolve(words, module=request.module, nproc_per_node=request.nproc_per_node, python=request.python)
+    if command.needs_torch and environment.torch_version(command.python) is None:
+        raise UnhangError(
+            f"{command.python} has no torch",
+            cause="the environment of the training is not activated",
+            hint="activate it, or name its Python with --python PATH",
+        )
     path = request.run_dir or supervise.run_path(Path("runs"), request.name or command.name)
     if request.dry_run:
         _dry_run(command, path)

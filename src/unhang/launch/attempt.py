@@ -251,7 +251,8 @@ class Attempt:
             self._holding.append(waiting)
         current = self._incidents.current
         if current is None:
-            self._spawn(self._take_failure())
+            # Opened at once: a second failure that arrives before the task runs belongs to the same incident.
+            self._spawn(self._take_failure(self._incidents.open("failure")))
         elif current.gathered.is_set():
             self._spawn(self._take_late(current, waiting))
 
@@ -287,8 +288,7 @@ class Attempt:
         out.release()
         err.release()
 
-    async def _take_failure(self) -> None:
-        opened = self._incidents.open("failure")
+    async def _take_failure(self, opened: Open) -> None:
         self._sampler.look(self._watch.alive(), now=self._now())
         await self._incidents.gather(opened, self._everybody())
         self._release_all()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +25,17 @@ _PORT = ("--master-port", "--master_port", "--main_process_port", "--main-proces
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command that can be started. `world_size` is what the command line promises, None where it promises nothing."""
+    """A command that can be started. `world_size` is what the command line promises, None where it promises nothing.
+
+    `python` is the interpreter of the training as far as that is known; `needs_torch`: without torch in it the command cannot start.
+    """
 
     argv: tuple[str, ...]
     python: str
     name: str
     world_size: int | None
     port: int | None
+    needs_torch: bool = False
 
 
 def resolve(
@@ -90,6 +96,7 @@ def _under_torchrun(words: Sequence[str], *, module: bool, nproc_per_node: int, 
         name=words[0].rpartition(".")[2] if module else Path(words[0]).stem,
         world_size=nproc_per_node,
         port=None,
+        needs_torch=True,
     )
 
 
@@ -138,7 +145,9 @@ def _name(words: Sequence[str]) -> str:
 
 
 def _python(environ: Mapping[str, str]) -> str:
-    # The Python that the user's shell would take, not ours: unhang may live in an environment of its own.
+    # Our own, where torch is beside us; unhang may also live in an environment of its own, and the training's is on PATH.
+    if importlib.util.find_spec("torch") is not None:
+        return sys.executable
     return shutil.which("python", path=environ.get("PATH")) or shutil.which("python3", path=environ.get("PATH")) or "python3"
 
 

@@ -36,7 +36,7 @@ def torch_version(python: str, *, timeout_s: float = 20.0) -> Version | None:
 
 def evidence(version: Version | None, environ: Mapping[str, str], *, dumps: Path) -> dict[str, str]:
     """Variables that leave evidence, as torch `version` spells them; dumps go to files `dumps`/rank_N."""
-    chosen = {"PYTHONUNBUFFERED": "1", "NCCL_DEBUG": "WARN"}
+    chosen = {"NCCL_DEBUG": "WARN"}
     prefix = str(dumps / "rank_")
     if version is not None and version >= (2, 8):
         chosen |= {"TORCH_FR_BUFFER_SIZE": FLIGHT_ENTRIES, "TORCH_FR_DUMP_TEMP_FILE": prefix}

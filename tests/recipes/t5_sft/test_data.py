@@ -135,9 +135,8 @@ from pathlib import Path
 from data import ArrowRows, Batches, Order
 def anonymous():
     return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
-rows = ArrowRows(Path(sys.argv[2]))
-rows[0]
 before = anonymous()
+rows = ArrowRows(Path(sys.argv[2]))
 order = Order(len(rows), seed=0)
 for batch in Batches(order, batch_size=8, rank=0, world_size=1, start=0, stop=len(rows) // 8):
     tokens = [rows[i]["input_ids"].sum() for i in batch]

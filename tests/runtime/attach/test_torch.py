@@ -128,7 +128,8 @@ def test_ended_while_blocked(stuck):
     stopping.send("go")
     code, out, err = listener.finish(stuck.agent)
     assert code == 1 and "SIGTERM" in err
-    assert sorted(out.split("\n")) == ["", "rank 0 says", "rank 1 says"]
+    # Both ranks write to one pipe here: whole words, not whole lines, where Python does not buffer.
+    assert out.count("rank 0 says") == out.count("rank 1 says") == 1
     assert "line 23 in <module>" in (listener.fatal / "rank1.txt").read_text()
     assert all(rank.of("leaving") == [] for rank in stuck.ranks)
     assert len(listener.peers) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -156,6 +157,10 @@ def _hello(link: Link, *, rank_process: bool) -> bool:
             os.dup2(fds[stream], fd)
     for received in fds or ():
         os.close(received)
+    if fds is not None and 1 in streams:
+        # A rank that is killed must not take the lines with it that it had printed.
+        with contextlib.suppress(Exception):
+            sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     return link.open
 
 
