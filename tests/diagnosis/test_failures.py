@@ -228,3 +228,17 @@ def test_an_orderly_exit_with_a_code_is_not_premature(build, lab):
     b = build().rank(1, ended=lab.Ended(at_s=28.0, exitcode=3, announced=True))
     v = survivor(b, lab).judge("failure")
     assert (v.primary.cause, v.primary.ranks) == ("unknown", (1,)) and "exit code 3" in v.primary.says
+
+
+def test_aborted_while_python_shut_down(build, lab):
+    """Gloo's threads may outlive the interpreter: a finished rank ends with SIGABRT."""
+    b = build().rank(0, ended=lab.Ended(at_s=30.0, exitcode=-6, announced=True)).rank(1, ended=lab.Ended(at_s=30.1, exitcode=0, announced=True))
+    b.log(0, "step 24\nterminate called without an active exception\n")
+    v = b.judge("failure", exitcode=1)
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("framework-bug", "likely", (0,))
+    assert any(e.line == 2 for e in v.primary.evidence)
+
+
+def test_an_abort_in_the_middle_is_no_bug_of_the_teardown(build, lab):
+    b = build().rank(0, ended=lab.Ended(at_s=30.0, exitcode=-6)).rank(1, ended=lab.Ended(at_s=30.1, exitcode=-15, by_launcher=True))
+    assert b.judge("failure", exitcode=1).primary.cause != "framework-bug"

@@ -1,0 +1,93 @@
+import asyncio
+import os
+
+import pytest
+
+from unhang.launch.output import Channel
+
+
+def through(tmp_path, scenario, *, log=None, terminal=False):
+    """What came out of a channel: (bytes passed on, bytes in the log, troubles)."""
+    passed, troubles = [], []
+    path = log or tmp_path / "logs" / "rank3.out"
+
+    async def main():
+        channel = Channel(
+            rank=3, stream="out", log=path, sink=lambda rank, stream, data: passed.append(data), trouble=troubles.append, terminal=terminal
+        )
+        await asyncio.wait_for(scenario(channel), 10)
+        channel.close()
+
+    asyncio.run(main())
+    return b"".join(passed), path.read_bytes() if path.is_file() else None, troubles
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_bytes_pass_unchanged(tmp_path, terminal):
+    data = b"10%\r20%\r\n\x1b[31mred\x00\xff\n no end"
+
+    async def scenario(channel):
+        os.write(channel.write_fd, data)
+        channel.release()
+        await channel.closed.wait()
+
+    assert through(tmp_path, scenario, terminal=terminal) == (data, data, [])
+
+
+def test_a_terminal_is_a_terminal(tmp_path):
+    async def scenario(channel):
+        assert os.isatty(channel.write_fd)
+
+    through(tmp_path, scenario, terminal=True)
+
+
+def test_what_is_left_is_read_at_the_end(tmp_path):
+    async def scenario(channel):
+        other = os.dup(channel.write_fd)
+        os.write(other, b"x" * 5000)
+        os.close(other)
+
+    assert through(tmp_path, scenario)[0] == b"x" * 5000
+
+
+def test_a_process_that_keeps_the_stream_open_does_not_hold_us(tmp_path):
+    kept = []
+
+    async def scenario(channel):
+        kept.append(os.dup(channel.write_fd))
+        os.write(kept[0], b"y")
+
+    assert through(tmp_path, scenario)[0] == b"y"
+    os.close(kept[0])
+
+
+def test_a_log_that_cannot_be_opened(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    async def scenario(channel):
+        os.write(channel.write_fd, b"z")
+
+    passed, _, troubles = through(tmp_path, scenario, log=tmp_path / "file" / "rank3.out")
+    assert passed == b"z"
+    assert len(troubles) == 1
+    assert "not kept" in troubles[0]
+
+
+def test_a_log_on_a_full_disk(tmp_path):
+    async def scenario(channel):
+        for _ in range(3):
+            os.write(channel.write_fd, b"more\n")
+            await asyncio.sleep(0)
+
+    passed, _, troubles = through(tmp_path, scenario, log=type(tmp_path)("/dev/full"))
+    assert passed == b"more\n" * 3
+    assert len(troubles) == 1
+    assert "No space left" in troubles[0]
+
+
+def test_identity_is_that_of_the_writing_end(tmp_path):
+    async def scenario(channel):
+        status = os.fstat(channel.write_fd)
+        assert channel.identity == f"{status.st_dev}:{status.st_ino}"
+
+    through(tmp_path, scenario)

@@ -1,0 +1,40 @@
+import datetime
+
+import pytest
+
+from unhang.launch.attempt import Result
+from unhang.launch.supervise import _same_failure, run_path
+from unhang.model import Finding, Verdict
+
+
+def failed(steps: int, *, cause: str = "rank-exception", ranks: tuple[int, ...] = (1,), pace: float = 1.0) -> Result:
+    verdict = Verdict(primary=Finding(cause=cause, standing="established", says="", ranks=ranks))
+    return Result(exitcode=1, ended_by_us=False, interrupted=False, steps=steps, pace=pace, incident=None, verdict=verdict)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "same"),
+    [
+        (failed(12), failed(12), True),
+        (failed(12), failed(13), True),
+        (failed(0), failed(0), True),
+        (failed(12), failed(6), False),
+        (failed(6), failed(12), False),
+        (failed(12), failed(12, cause="process-stuck"), False),
+        (failed(12), failed(12, ranks=(0,)), False),
+        # Ten steps a second: a heartbeat every quarter of a second may miss a few.
+        (failed(100, pace=10.0), failed(105, pace=10.0), True),
+        (failed(100, pace=10.0), failed(107, pace=10.0), False),
+    ],
+)
+def test_the_same_failure_without_progress(before, now, same):
+    assert _same_failure(before, now) is same
+
+
+def test_run_paths_are_new_and_safe(tmp_path):
+    now = datetime.datetime(2026, 1, 2, 3, 4, 5)
+    first = run_path(tmp_path, "../my run", now=now)
+    assert first == tmp_path / "my-run-20260102-030405"
+    first.mkdir()
+    assert run_path(tmp_path, "../my run", now=now) == tmp_path / "my-run-20260102-030405-2"
+    assert run_path(tmp_path, "..", now=now).name == "run-20260102-030405"

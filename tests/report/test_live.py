@@ -1,0 +1,87 @@
+import io
+import os
+
+import pytest
+from rich.console import Console
+
+from unhang.launch import events
+from unhang.report.live import Live
+
+
+@pytest.fixture
+def shown(capfdbinary):
+    """A Live on captured streams, and what it showed: (stdout, stderr)."""
+
+    def make(**options):
+        return Live(**options), lambda: capfdbinary.readouterr()
+
+    return make
+
+
+def test_output_goes_where_it_came_from(shown):
+    live, seen = shown()
+    live.output(0, "out", b"to out\n")
+    live.output(1, "err", b"to err\r")
+    assert tuple(seen()) == (b"to out\n", b"to err\r")
+
+
+def test_with_json_nothing_of_the_training_is_on_stdout(shown):
+    live, seen = shown(output_to_stderr=True)
+    live.output(0, "out", b"x\n")
+    assert tuple(seen()) == (b"", b"x\n")
+
+
+def test_quiet(shown):
+    live, seen = shown(quiet=True)
+    live.output(0, "out", b"x\n")
+    live.tell(events.Note(text="told"))
+    out, err = seen()
+    assert out == b""
+    assert err == b"unhang: told\n"
+
+
+def test_prefixes_cut_at_lines_only(shown):
+    live, seen = shown(prefix=True)
+    live.output(3, "out", b"half")
+    live.output(None, "out", b"launcher\n")
+    live.output(3, "out", b" line\nrest")
+    live.close()
+    assert seen()[0] == b"[launcher] launcher\n[rank 3] half line\n[rank 3] rest\n"
+
+
+def test_a_reader_that_has_gone_does_not_matter(monkeypatch):
+    read, write = os.pipe()
+    os.close(read)
+    live = Live(console=Console(file=io.StringIO()))
+    with os.fdopen(write, "wb", buffering=0) as target:
+        live._targets["out"] = target
+        live.output(0, "out", b"x")
+        assert live._targets["out"] is None
+        live.output(0, "out", b"y")
+
+
+def test_ours_begin_on_a_line_of_their_own(shown):
+    live, seen = shown()
+    live.output(0, "err", b"50%")
+    live.tell(events.Restarting(attempt=1, of=3))
+    assert seen()[1] == b"50%\nunhang: starting again (restart 1 of 3)\n"
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (
+            events.FirstStep(ranks=8, devices=("cuda:0 (H100)", "cuda:1 (H100)"), backend="nccl", after_s=41.2),
+            "8 ranks on cuda:0 (H100), cuda:1 (H100) (nccl)",
+        ),
+        (events.Straggling(ranks=(3,), waiting=(0, 1), for_s=12.0, incident=1), "rank 3 is slow but alive: ranks 0, 1 are waiting for 12 s"),
+        (events.CaughtUp(after_s=15.0), "moving again after 15 s"),
+        (events.GaveUp(why="because"), "not starting again: because"),
+        (events.Finished(exitcode=0, attempts=2, incidents=1, elapsed_s=3725.0), "training finished after 1:02:05, 2 attempts"),
+        (events.Finished(exitcode=7, attempts=1, incidents=1, elapsed_s=5.0), "ended with exit code 7 after 0:05"),
+    ],
+)
+def test_what_is_said(shown, event, text):
+    live, seen = shown()
+    live.tell(event)
+    assert text.encode() in seen()[1]
