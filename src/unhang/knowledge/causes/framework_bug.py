@@ -79,9 +79,10 @@ CAUSE = Cause(
     ),
     explain={
         "en": (
-            "The training was over: the rank had reached the end of its script. While the interpreter was being taken down, a background "
-            "thread of torch asked it for the lock that no longer exists, and the C++ runtime aborted the process. torchrun then reports the whole job "
-            "as failed. What was saved is good. Let go of everything that holds the process group before destroy_process_group(), so that its threads end in time."
+            "The training was over: the rank had reached the end of its script. While the interpreter was being taken down, a background thread of "
+            "torch asked it for the lock that no longer exists, and the C++ runtime aborted the process. torchrun then reports the whole job as "
+            "failed. What was saved is good. Let go of everything that holds the process group before destroy_process_group(), so that its threads "
+            "end in time."
         ),
         "zh": (
             "训练其实已经结束：该进程已经走到脚本末尾。解释器退出的过程中，torch 的一个后台线程还去申请已经不存在的锁，C++ 运行时于是中止了进程，"
