@@ -22,6 +22,8 @@ def host(tmp_path):
         for directory in (tmp_path / "proc" / str(pid), task):
             (directory / "stat").write_text(STAT.format(pid=pid, state=state, ppid=ppid, utime=ticks, stime=ticks))
         (task / "status").write_text(STATUS)
+    (tmp_path / "proc" / "50" / "io").write_text("rchar: 100\nwchar: 20\nsyscr: 9\nread_bytes: 4096\n")
+    (tmp_path / "proc" / "51" / "io").write_text("rchar: 3\nwchar: 0\n")
     (tmp_path / "proc" / "50" / "wchan").write_text("nfs_wait_bit_killable")
     (tmp_path / "proc" / "meminfo").write_text("")
     return Host(tmp_path)
@@ -33,6 +35,7 @@ def test_sample(host):
     assert (found.state, found.switches, found.wchan) == ("D", 42, "nfs_wait_bit_killable")
     assert found.cpu_s == pytest.approx(200 / processes.TICKS_PER_S)
     assert found.tree_cpu_s == pytest.approx((200 + 600 + 100) / processes.TICKS_PER_S)
+    assert found.io_bytes == 123
     assert found.rss_bytes == 25 * processes.PAGE_BYTES
 
 

@@ -37,7 +37,7 @@ def test_slow_steps_get_a_threshold_of_their_own():
     rhythm = Rhythm()
     walk(rhythm, gap_s=3.0, moves=40, steps=True)
     assert rhythm.threshold_s == pytest.approx(66)
-    assert rhythm.silence_s == pytest.approx(198)
+    assert rhythm.silence_s == pytest.approx(660)
 
 
 def test_one_long_step_does_not_change_what_is_usual():

@@ -296,3 +296,12 @@ def test_what_the_user_is_shown(launcher):
         "training finished ",
     ]
     assert Path(run.outcome["run_dir"], "verdict.md").is_file()
+
+
+def test_a_rank_that_waits_for_an_upload_is_not_stuck(launcher):
+    """`aws s3 cp` and the like: the rank itself does nothing, and its child hardly uses CPU."""
+    upload = "import time\nfor _ in range(80):\n    open('/dev/zero', 'rb', buffering=0).read(20000)\n    time.sleep(0.1)\n"
+    body = broken(f"import subprocess; subprocess.run([sys.executable, '-c', {upload!r}])")
+    run = launcher.train(body, "--hang-after", "4")
+    assert (run.exitcode, run.outcome["attempts"]) == (0, 1)
+    assert run.primary["cause"] == "straggler-timeout"

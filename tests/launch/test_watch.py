@@ -80,10 +80,23 @@ def test_silence_where_nobody_waits_needs_longer():
             training.beat(rank, t, enqueued=i, completed=i, step=i)
     last = 59 * 0.2
     assert training.watch.rhythm.threshold_s == pytest.approx(8.0)
-    assert training.watch.look(last + 20) is None
-    stall = training.watch.look(last + 31)
+    assert training.watch.look(last + 100) is None
+    stall = training.watch.look(last + 121)
     assert stall is not None
     assert (stall.waiting, stall.absent) == ((), (0, 1))
+
+
+@pytest.mark.parametrize("how", ["left", "ended"])
+def test_silence_at_the_end_of_a_training_is_no_stall(how):
+    training = Training()
+    for t in range(5):
+        training.beat(0, t, enqueued=t, completed=t)
+        training.beat(1, t, enqueued=t, completed=t)
+    if how == "left":
+        training.watch.ranks[1].left = True
+    else:
+        training.watch.ranks[1].ended = Ended(at_s=5.0, announced=True)
+    assert training.watch.look(10_000.0) is None
 
 
 def test_moved_share():

@@ -17,12 +17,17 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One look at a process at `t` (the caller's clock, seconds). CPU times in seconds since its start; `tree_cpu_s` adds its children's."""
+    """One look at a process at `t` (the caller's clock, seconds).
+
+    `cpu_s` is the main thread's CPU time; `tree_cpu_s` that of all threads and of the children. `io_bytes` is what the process and its children
+    have read and written through the file system calls (what goes through send and recv is not counted there); 0 where the kernel does not say.
+    """
 
     t: float
     state: str
     cpu_s: float
     tree_cpu_s: float
+    io_bytes: int
     switches: int
     rss_bytes: int
     wchan: str | None
@@ -36,10 +41,11 @@ def sample(host: Host, pid: int, *, t: float, children: tuple[int, ...] = ()) ->
         status = host.read(f"/proc/{pid}/task/{pid}/status")
     except OSError:
         return None
-    tree = whole.cpu_s
+    tree, transferred = whole.cpu_s, _io_bytes(host, pid)
     for child in children:
         try:
             tree += _stat(host.read(f"/proc/{child}/stat")).cpu_s
+            transferred += _io_bytes(host, child)
         except OSError:
             continue
     return Sample(
@@ -47,6 +53,7 @@ def sample(host: Host, pid: int, *, t: float, children: tuple[int, ...] = ()) ->
         state=main.state,
         cpu_s=main.cpu_s,
         tree_cpu_s=tree,
+        io_bytes=transferred,
         switches=_switches(status),
         rss_bytes=whole.rss_bytes,
         wchan=_wchan(host, pid),
@@ -98,6 +105,14 @@ def _stat(text: str) -> _Stat:
 
 def _switches(status: str) -> int:
     return sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("voluntary_ctxt_switches"))
+
+
+def _io_bytes(host: Host, pid: int) -> int:
+    try:
+        text = host.read(f"/proc/{pid}/io")
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(("rchar:", "wchar:")))
 
 
 def _wchan(host: Host, pid: int) -> str | None:

@@ -40,6 +40,8 @@ FAILED_GRACE_S = 30.0
 # Processes that outlive the command (loggers that upload a last file) may take this long.
 LINGER_S = 5.0
 INTERRUPT_GRACE_S = 10.0
+# A rank in uninterruptible I/O is being served by a slow disk or file server, at first.
+IO_GRACE_S = 120.0
 TERM_GRACE_S = 3.0
 PACE_INTERVAL_S = 1.0
 
@@ -323,7 +325,8 @@ class Attempt:
         seen = {rank: self._sampler.activity(self._watch.ranks[rank], window_s=_window(stall)) for rank in stall.absent}
         if any(a is None or a.window_s < MIN_WINDOW_S for a in seen.values()):
             return
-        busy = tuple(rank for rank, a in seen.items() if a is not None and a.busy)
+        in_io = now - stall.since_s < IO_GRACE_S
+        busy = tuple(rank for rank, a in seen.items() if a is not None and (a.busy or (a.state == "D" and in_io)))
         if busy:
             if stall.waiting and self._reported is None:
                 self._reported = stall

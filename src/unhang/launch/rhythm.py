@@ -15,9 +15,9 @@ PATIENCE = 22.0
 # While the usual gap is below a second, a hang is found within 15 s of its start: this, and the time to take the evidence.
 QUICK_CAP_S = 11.0
 STARTUP_S = 180.0
-# A rank that waits for nobody may be writing a checkpoint or uploading: silence there has to last longer.
-SILENCE_FACTOR = 3.0
-SILENCE_FLOOR_S = 30.0
+# Where nobody waits for anybody, ranks may be uploading, or waiting for a service: silence there has to last longer.
+SILENCE_FACTOR = 10.0
+SILENCE_FLOOR_S = 120.0
 MIN_GAPS = 3
 WINDOW = 64
 

@@ -48,6 +48,7 @@ class Sampler:
             state=last.state,
             cpu_share=round(max(last.cpu_s - first.cpu_s, 0.0) / window, 4),
             tree_cpu_share=round(max(last.tree_cpu_s - first.tree_cpu_s, 0.0) / window, 4),
+            io_bytes_per_s=round(max(last.io_bytes - first.io_bytes, 0) / window, 1),
             switches_per_s=round((last.switches - first.switches) / window, 2),
             moved_share=state.moved_share(first.t),
             rss_bytes=last.rss_bytes,

@@ -120,6 +120,9 @@ class Watch:
             # Whoever has been in a collective for half the threshold waits; the others never came.
             waiting = [r for r in alive if r.waiting_for_s(now) >= threshold / 2]
             return self._stall(now, threshold, waiting, (r for r in alive if r not in waiting))
+        if any(r.left or (r.ended is not None and r.ended.announced) for r in self.ranks.values()):
+            # The training is coming to its end: whoever is left may be saving or uploading, and nobody waits for it.
+            return None
         silence = self.rhythm.silence_s
         if all(now - r.last_progress_s >= silence for r in alive):
             return self._stall(now, silence, [], alive)

@@ -16,8 +16,11 @@ StackSource = Literal["process", "py-spy", "exception", "fatal-signal", "last-he
 
 # A main thread with at least this share of one core is computing.
 BUSY_CPU_SHARE = 0.05
-# The same for all threads and child processes together: data loader workers, tokenizer threads, compilers.
-BUSY_TREE_CPU_SHARE = 0.20
+# The same for all threads and child processes together: data loader workers, tokenizer threads, compilers. Watchdog threads and the
+# services of experiment trackers idle at a few percent.
+BUSY_TREE_CPU_SHARE = 0.10
+# Read and written by the process and its children: a checkpoint being saved, a download, an `aws s3 cp` that is waited for.
+BUSY_IO_BYTES_PER_S = 64 * 1024.0
 # A blocked thread does not wake up; one that reads from a network or a disk wakes many times a second. Polling
 # loops with a timeout of a second or more (torch's DataLoader polls its workers every 5 s) stay below this.
 BUSY_SWITCHES_PER_S = 2.0
@@ -58,7 +61,8 @@ class Activity:
     """What the kernel says a process did during the last `window_s` seconds.
 
     `state` is the letter of /proc/PID/stat (R running, S sleeping, D uninterruptible, T stopped, t traced, Z zombie).
-    Shares are of one core: 1.0 is one core fully used. `moved_share` comes from heartbeats and is None without them.
+    Shares are of one core: 1.0 is one core fully used; `tree` means all threads and the children. `moved_share` comes from
+    heartbeats and is None without them.
     """
 
     window_s: float
@@ -66,6 +70,7 @@ class Activity:
     cpu_share: float
     tree_cpu_share: float
     switches_per_s: float
+    io_bytes_per_s: float = 0.0
     moved_share: float | None = None
     rss_bytes: int | None = None
     wchan: str | None = None
@@ -81,6 +86,7 @@ class Activity:
             self.cpu_share >= BUSY_CPU_SHARE
             or self.tree_cpu_share >= BUSY_TREE_CPU_SHARE
             or self.switches_per_s >= BUSY_SWITCHES_PER_S
+            or self.io_bytes_per_s >= BUSY_IO_BYTES_PER_S
             or (self.moved_share or 0.0) >= BUSY_MOVED_SHARE
         )
 
