@@ -61,6 +61,11 @@ def test_module(path):
         (["accelerate", "launch", "--main_process_port", "29600", "train.py"], None, 29600),
         (["deepspeed", "--num_gpus=8", "train.py", "--num_gpus", "3"], 8, None),
         (["torchrun", "train.py", "--nproc-per-node", "3"], None, None),
+        (["torchrun", "--nproc-per-node", "2", "-m", "pkg.train", "--num_nodes", "4", "--master_port", "1"], 2, None),
+        (["torchrun", "--standalone", "--nproc-per-node=2", "train", "--nnodes", "4"], 2, None),
+        (["python3", "-m", "torch.distributed.run", "--nproc-per-node", "2", "--", "train", "--nnodes", "4"], 2, None),
+        (["accelerate", "launch", "--multi_gpu", "--num_processes", "2", "-m", "pkg.train", "--num_processes", "9"], 2, None),
+        (["python3", "train.py", "--deepspeed", "--num_gpus", "8"], None, None),
     ],
 )
 def test_what_a_launcher_promises(path, words, world, port):
@@ -77,6 +82,20 @@ def test_the_interpreter_of_a_console_script(path):
     assert resolve(["torchrun", "train.py"], environ=environ(path)).python == "/opt/env/bin/python3"
     assert resolve(["accelerate", "launch", "train.py"], environ=environ(path)).python == str(path / "bin" / "python3")
     assert resolve(["deepspeed", "train.py"], environ=environ(path)).python == str(path / "bin" / "python")
+
+
+@pytest.mark.parametrize(
+    ("line", "python"),
+    [
+        ("""'''exec' '/a long/path/python3.12' "$0" "$@" """, "/a long/path/python3.12"),
+        ("""'''exec' "/a/path/python" "$0" "$@" """, "/a/path/python"),
+        ("""'''exec' /a/path/python "$0" "$@" """, "/a/path/python"),
+        ("""'''exec' "$(dirname -- "$(realpath -- "$0")")"/'python3' "$0" "$@" """, "{bin}/python3"),
+    ],
+)
+def test_the_interpreter_behind_a_shell(path, line, python):
+    (path / "bin" / "torchrun").write_text(f"#!/bin/sh\n{line}\n' {3 * chr(39)}\nimport sys\n")
+    assert resolve(["torchrun", "train.py"], environ=environ(path)).python == python.format(bin=path / "bin")
 
 
 @pytest.mark.parametrize(

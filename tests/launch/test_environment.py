@@ -30,6 +30,13 @@ def test_what_the_user_set_stays(name):
     assert "TORCH_NCCL_TRACE_BUFFER_SIZE" not in chosen
 
 
+@pytest.mark.parametrize("version", [(2, 4), (2, 13), (2, 15)])
+@pytest.mark.parametrize("name", ["TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT"])
+def test_a_dump_on_timeout_that_the_user_decided_on(version, name):
+    chosen = environment.evidence(version, {name: "0"}, dumps=Path("/d"))
+    assert not [other for other in chosen if other.endswith("DUMP_ON_TIMEOUT")]
+
+
 def test_the_hook_stands_before_the_users_path():
     extra = environment.attached({}, {"PYTHONPATH": "/mine"}, fatal=Path("/f"), attempt=2, stdio="1:2,1:3")
     assert extra["PYTHONPATH"].split(os.pathsep) == [str(environment.HOOK), "/mine"]

@@ -38,13 +38,14 @@ class Handler:
             await asyncio.wait_for(self.changed.wait(), 5)
 
 
-def serve(scenario):
+def serve(scenario, handler=None):
     async def main():
-        handler, refused = Handler(), []
+        refused = []
         async with Listener(handler, refused.append) as listener:
             await asyncio.wait_for(scenario(listener, handler, refused), 10)
         return handler, refused, listener
 
+    handler = handler or Handler()
     return asyncio.run(main())
 
 
@@ -74,6 +75,9 @@ def test_a_process_of_the_run():
     ("first", "why"),
     [
         (b'{"m":"hello","v":1,"token":"guess"}\n', "does not belong"),
+        ('{"m":"hello","v":1,"token":"g\u00fcess"}\n'.encode(), "does not belong"),
+        (b'{"m":"hello","v":1,"token":"\\ud800"}\n', "does not belong"),
+        (b"[" * 100_000 + b"\n", "nested too deeply"),
         (b"\x80\x04garbage\n", "garbage|utf-8|Expecting|decode"),
         (b"[1,2]\n", "not a message"),
         (b'{"m":"beat"}\n', "does not belong"),
@@ -117,6 +121,42 @@ def test_malformed_messages_of_a_known_process_do_not_end_it():
     handler, refused, _ = serve(scenario)
     assert [what for what, _ in handler.seen] == ["arrived", "message", "gone"]
     assert len(refused) == 2
+
+
+def test_a_hello_that_cannot_be_taken_in():
+    class Strict(Handler):
+        def arrived(self, peer):
+            int(peer.hello["rank"])
+
+    async def scenario(listener, handler, refused):
+        reader, writer = await connect(listener)
+        writer.write(hello(listener, rank=[]))
+        assert await reader.read() == b""
+        writer.close()
+
+    _, refused, _ = serve(scenario, Strict())
+    assert len(refused) == 1 and "TypeError" in refused[0]
+
+
+def test_what_no_encoder_takes_is_replaced():
+    texts = []
+
+    class Keeping(Handler):
+        def message(self, peer, message):
+            texts.append(message)
+            super().message(peer, message)
+
+    async def scenario(listener, handler, refused):
+        _, writer = await connect(listener)
+        writer.write(
+            hello(listener) + protocol.encode("raised", text="\udcff \u00e9\U0001f600", frames=[["\udc80.py", 1]], groups={"\udc80": [1, 2]})
+        )
+        await handler.until("message")
+        writer.close()
+
+    _, refused, _ = serve(scenario, Keeping())
+    assert refused == []
+    assert texts == [{"m": "raised", "text": "? \u00e9\U0001f600", "frames": [["?.py", 1]], "groups": {"?": [1, 2]}}]
 
 
 def test_only_its_user_can_open_the_socket():

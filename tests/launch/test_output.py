@@ -1,5 +1,8 @@
 import asyncio
+import fcntl
 import os
+import struct
+import termios
 
 import pytest
 
@@ -39,6 +42,28 @@ def test_a_terminal_is_a_terminal(tmp_path):
         assert os.isatty(channel.write_fd)
 
     through(tmp_path, scenario, terminal=True)
+
+
+def test_a_terminal_has_the_size_of_ours(tmp_path):
+    ours, theirs = os.openpty()
+    isolated = os.dup(1)
+    try:
+        os.dup2(theirs, 1)
+
+        async def scenario(channel):
+            assert os.get_terminal_size(channel.write_fd) == (100, 30)
+            fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("4H", 50, 120, 0, 0))
+            channel.resize()
+            assert os.get_terminal_size(channel.write_fd) == (120, 50)
+            channel.close()
+            channel.resize()
+
+        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("4H", 30, 100, 0, 0))
+        through(tmp_path, scenario, terminal=True)
+    finally:
+        os.dup2(isolated, 1)
+        for fd in (ours, theirs, isolated):
+            os.close(fd)
 
 
 def test_what_is_left_is_read_at_the_end(tmp_path):

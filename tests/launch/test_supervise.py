@@ -3,32 +3,38 @@ import datetime
 import pytest
 
 from unhang.launch.attempt import Result
-from unhang.launch.supervise import _same_failure, run_path
+from unhang.launch.supervise import no_progress, run_path
 from unhang.model import Finding, Verdict
 
 
-def failed(steps: int, *, cause: str = "rank-exception", ranks: tuple[int, ...] = (1,), pace: float = 1.0) -> Result:
+def failed(steps: int, *, cause: str = "rank-exception", ranks: tuple[int, ...] = (1,), pace: float = 1.0, exitcode: int = 1) -> Result:
     verdict = Verdict(primary=Finding(cause=cause, standing="established", says="", ranks=ranks))
-    return Result(exitcode=1, ended_by_us=False, interrupted=False, steps=steps, pace=pace, incident=None, verdict=verdict)
+    return Result(exitcode=exitcode, ended_by_us=False, interrupted=False, steps=steps, pace=pace, incident=None, verdict=verdict)
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "same"),
+    ("failures", "stop"),
     [
-        (failed(12), failed(12), True),
-        (failed(12), failed(13), True),
-        (failed(0), failed(0), True),
-        (failed(12), failed(6), False),
-        (failed(6), failed(12), False),
-        (failed(12), failed(12, cause="process-stuck"), False),
-        (failed(12), failed(12, ranks=(0,)), False),
+        ([failed(12)], False),
+        ([failed(12), failed(12)], True),
+        ([failed(12), failed(13)], True),
+        ([failed(0), failed(0)], True),
+        ([failed(12), failed(6)], False),
+        ([failed(6), failed(12)], False),
+        ([failed(12), failed(6), failed(6)], True),
+        ([failed(12), failed(12, cause="collective-mismatch")], False),
+        ([failed(12), failed(12, ranks=(0,))], False),
+        ([failed(12), failed(12, exitcode=3)], False),
         # Ten steps a second: a heartbeat every quarter of a second may miss a few.
-        (failed(100, pace=10.0), failed(105, pace=10.0), True),
-        (failed(100, pace=10.0), failed(107, pace=10.0), False),
+        ([failed(100, pace=10.0), failed(105, pace=10.0)], True),
+        ([failed(100, pace=10.0), failed(107, pace=10.0)], False),
+        # Killed for its memory every 500 steps: with checkpoints that is progress, at first.
+        ([failed(500, cause="host-oom-or-killed")] * 2, False),
+        ([failed(500, cause="host-oom-or-killed")] * 3, True),
     ],
 )
-def test_the_same_failure_without_progress(before, now, same):
-    assert _same_failure(before, now) is same
+def test_no_progress(failures, stop):
+    assert no_progress(failures) is stop
 
 
 def test_run_paths_are_new_and_safe(tmp_path):

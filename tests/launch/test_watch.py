@@ -87,7 +87,7 @@ def test_silence_where_nobody_waits_needs_longer():
 
 
 @pytest.mark.parametrize("how", ["left", "ended"])
-def test_silence_at_the_end_of_a_training_is_no_stall(how):
+def test_silence_at_the_end_of_a_training_has_to_last_long(how):
     training = Training()
     for t in range(5):
         training.beat(0, t, enqueued=t, completed=t)
@@ -96,7 +96,55 @@ def test_silence_at_the_end_of_a_training_is_no_stall(how):
         training.watch.ranks[1].left = True
     else:
         training.watch.ranks[1].ended = Ended(at_s=5.0, announced=True)
-    assert training.watch.look(10_000.0) is None
+    assert training.watch.look(500.0) is None
+    # A rank that is stuck at its exit is found all the same.
+    stall = training.watch.look(700.0)
+    assert stall is not None
+    assert 0 in stall.absent
+
+
+def test_a_group_that_is_served_by_a_thread_of_its_own():
+    """A stop signal: one rank waits in a broadcast for the whole training, and goes on stepping."""
+    training = Training()
+    for t in range(60):
+        training.beat(0, t, enqueued=t, completed=t, step=t // 5)
+        training.beat(1, t, enqueued=t, completed=t, step=t // 5)
+        training.beat(1, t, enqueued=1, completed=0, step=t // 5, group="signal")
+        assert training.watch.look(float(t)) is None
+
+
+def test_a_rank_of_another_group_is_not_blamed():
+    training = Training(ranks=3)
+    for t in range(12):
+        training.beat(0, t, enqueued=5, completed=4, group="tensor")
+        training.beat(1, t, enqueued=4, completed=4, group="tensor")
+        training.beat(2, t, enqueued=t, completed=t, group="other")
+    stall = training.watch.look(11.0)
+    assert stall is not None
+    assert (stall.waiting, stall.absent) == ((0,), (1,))
+
+
+def test_all_wait_is_worth_a_comparison_before_the_rhythm_is_known():
+    training = Training(hang_after_s=None)
+    for t in range(12):
+        training.beat(0, t, enqueued=7, completed=6)
+        training.beat(1, t, enqueued=7, completed=6)
+    assert training.watch.rhythm.usual_gap_s is None
+    stall = training.watch.look(11.0)
+    assert stall is not None
+    assert (stall.waiting, stall.absent) == ((0, 1), ())
+
+
+def test_numbers_are_asked_for_in_time_and_not_before():
+    training = Training(hang_after_s=60.0)
+    training.beat(0, 0.0, enqueued=1, completed=0)
+    training.beat(1, 0.0, enqueued=1, completed=1)
+    assert not training.watch.suspects(2.0, window_s=10.0)
+    for t in range(60):
+        # Another group goes on: rank 0 waits all the same.
+        training.beat(0, float(t), enqueued=t, completed=t, group="monitor")
+        training.beat(1, float(t), enqueued=t, completed=t, group="monitor")
+    assert training.watch.suspects(59.0, window_s=10.0)
 
 
 def test_moved_share():

@@ -43,19 +43,37 @@ for verb in (run, why, explain, demo):
 
 def entry() -> None:
     """The console script. Every way out has its exit code (see unhang.errors)."""
+    _open_closed_streams()
     signal.signal(signal.SIGINT, _interrupted)
     try:
         app()
     except UnhangError as e:
         _complain(e)
         sys.exit(EXIT_USER)
-    except BrokenPipeError:
-        # The reader of our output has gone, for example `| head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(EXIT_OURS)
     except Exception as e:
         _report(e)
         sys.exit(EXIT_OURS)
+    finally:
+        _flush()
+
+
+def _open_closed_streams() -> None:
+    """Open what the caller has closed (`>&-`) on nothing, lest the next file that we open becomes our standard output."""
+    for fd, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            # The lowest number that is free.
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(fd, "w" if fd else "r", closefd=False))  # noqa: SIM115
+
+
+def _flush() -> None:
+    """Flush stdout while its errors can still be caught; a write to a reader that has gone, for example `| head`, click has answered already."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:

@@ -28,7 +28,7 @@ def run(
     run_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory for this run; must not exist.", show_default="runs/NAME-TIME")
     ] = None,
-    prefix: Annotated[bool, typer.Option("--prefix", help="Put [rank N] before each line of the training's output.")] = False,
+    prefix: Annotated[bool, typer.Option("--prefix", help="Put \\[rank N] before each line of the training's output.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Keep the training's output in the logs only.")] = False,
     python: Annotated[
         str | None,
@@ -37,6 +37,7 @@ def run(
     world_check: Annotated[bool, typer.Option("--world-check/--no-world-check", help="Fail unless the processes form the world asked for.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the exact environment and command; start nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON on stdout; the training's output goes to stderr.")] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="No colours in what unhang says (NO_COLOR does the same).")] = False,
 ) -> None:
     """Run a training: watch it, say why it failed, start it again.
 
@@ -66,5 +67,6 @@ def run(
             check_world=world_check,
             dry_run=dry_run,
             as_json=as_json,
+            no_color=no_color,
         )
     )

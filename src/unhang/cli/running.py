@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import sys
@@ -9,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import typer
+from rich.console import Console
 
 from unhang.errors import RunDirError, UnhangError
 from unhang.launch import command as commands
@@ -42,6 +45,7 @@ class Request:
     check_world: bool
     dry_run: bool
     as_json: bool
+    no_color: bool = False
 
 
 def run(request: Request) -> None:
@@ -58,10 +62,11 @@ def run(request: Request) -> None:
         )
     path = request.run_dir or supervise.run_path(Path("runs"), request.name or command.name)
     if request.dry_run:
-        _dry_run(command, path)
+        _dry_run(command, path, as_json=request.as_json)
         return
     rundir = RunDir.create(path.absolute())
-    live = Live(prefix=request.prefix, quiet=request.quiet, output_to_stderr=request.as_json)
+    console = Console(stderr=True, highlight=False, no_color=request.no_color or None)
+    live = Live(prefix=request.prefix, quiet=request.quiet, output_to_stderr=request.as_json, console=console)
 
     def tell(event: events.Event) -> None:
         live.tell(event)
@@ -89,23 +94,33 @@ def run(request: Request) -> None:
     try:
         outcome = supervisor.run()
     except OSError as e:
-        raise RunDirError(f"cannot write to {path}: {e.strerror}") from e
+        if not _is_about(e, rundir.path):
+            raise
+        raise RunDirError(f"cannot write to {path}: {e.strerror}", hint="name another place with --run-dir DIR") from e
     finally:
         live.close()
     if request.as_json:
-        import msgspec
-
         sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
     raise typer.Exit(outcome.exitcode)
 
 
-def _dry_run(command: commands.Command, path: Path) -> None:
-    """Print what would be set and started, as a shell would take it."""
+def _is_about(error: OSError, directory: Path) -> bool:
+    """Whether an error comes from writing below `directory`. A disk that fills up while a file is written names no file."""
+    if isinstance(error.filename, (str, os.PathLike)):
+        return Path(error.filename).absolute().is_relative_to(directory)
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _dry_run(command: commands.Command, path: Path, *, as_json: bool) -> None:
+    """Print what would be set and started, as a shell would take it or as JSON."""
     version = environment.torch_version(command.python)
     rundir = RunDir(path.absolute())
     listener = {protocol.ENV_SWITCH: "1", protocol.ENV_SOCKET: _LATER, protocol.ENV_TOKEN: _LATER, protocol.ENV_SUPERVISOR: _LATER}
     settings = environment.evidence(version, os.environ, dumps=rundir.flight_of_torch(0))
     settings |= environment.attached(listener, os.environ, fatal=rundir.fatal(0), attempt=0, stdio=_LATER)
+    if as_json:
+        typer.echo(msgspec.json.encode({"environment": dict(sorted(settings.items())), "command": command.argv}))
+        return
     for name, value in sorted(settings.items()):
         typer.echo(f"{name}={shlex.quote(value)}")
     typer.echo(shlex.join(command.argv))

@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 def why(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="A run directory, or log files and directories of them.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="A run directory (of several in one place the newest), or log files and directories of them.")],
     as_json: Annotated[bool, typer.Option("--json", help="The verdict as JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The whole verdict as Markdown.")] = False,
     incident: Annotated[int | None, typer.Option(metavar="N", min=1, help="Judge this incident of the run.", show_default="the last one")] = None,
@@ -55,7 +55,7 @@ def why(
 
 def _judge(paths: list[Path], incident: int | None) -> Verdict:
     from unhang.diagnosis.plain_logs import judge_logs
-    from unhang.diagnosis.why import judge
+    from unhang.diagnosis.why import judge, runs_in
     from unhang.errors import UnhangError
     from unhang.records.rundir import RunDir
 
@@ -67,6 +67,24 @@ def _judge(paths: list[Path], incident: int | None) -> Verdict:
         raise UnhangError(f"{rundirs[0]} is a run directory: give it alone", hint=f"unhang why {rundirs[0]}")
     if rundirs:
         return judge(RunDir.open(rundirs[0]), number=incident)
+    if len(paths) == 1 and (runs := runs_in(paths[0])):
+        return _newest(runs, paths[0], incident)
     if incident is not None:
         raise UnhangError(f"--incident {incident}: only a run directory has incidents, and {paths[0]} is none")
     return judge_logs(paths)
+
+
+def _newest(runs: list[Path], folder: Path, incident: int | None) -> Verdict:
+    from dataclasses import replace
+
+    from unhang.diagnosis.why import judge
+    from unhang.model import NotExamined
+    from unhang.records.rundir import RunDir
+
+    newest, others = runs[-1], len(runs) - 1
+    typer.echo(f"unhang: judging {newest}" + (f", the newest of {len(runs)} runs in {folder}" if others else ""), err=True)
+    verdict = judge(RunDir.open(newest), number=incident)
+    if not others:
+        return verdict
+    left = NotExamined(what=f"{others} other run{'s' if others > 1 else ''} in {folder}", why=f"only the newest was judged: {newest}")
+    return replace(verdict, not_examined=(*verdict.not_examined, left))

@@ -5,6 +5,7 @@ There are no stacks and no clocks to compare, so nothing here can name a rank th
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from unhang.records.picture import by_cause
 
 MAX_FILES = 4096
 _COMPRESSED = (".gz", ".xz", ".zst", ".bz2", ".tar", ".zip", ".tgz")
+_RECORDS = ("run.json", "host.json", "events.jsonl", "incident.json", "verdict.json", "verdict.md")
+_INCIDENT = re.compile(r"/incidents/\d+/")
 _MARKS = tuple(Signature(needle=n) for n in ("Segmentation fault", "core dumped", "Fatal Python error", "Bus error", "FATAL", "CRITICAL"))
 
 
@@ -47,6 +50,8 @@ class _Reader:
         except OSError as e:
             raise UnhangError(f"cannot read {path}: {e.strerror or e}") from e
         if not stat.S_ISDIR(mode):
+            if path.name in _RECORDS:
+                raise UnhangError(f"{path} is a record that unhang wrote, not a log", hint=f"unhang why {path.parent}")
             if not stat.S_ISREG(mode):
                 raise UnhangError(f"{path} is neither a file nor a directory")
             try:
@@ -67,6 +72,9 @@ class _Reader:
         if path.name.endswith(_COMPRESSED):
             self.not_examined.append(NotExamined(what=str(path), why="it is compressed; unpack it first"))
             return
+        if _binary(path):
+            self.not_examined.append(NotExamined(what=str(path), why="it is not text"))
+            return
         known = catalogue.signatures()
         found = logs.scan(path, (*known, *_MARKS))
         self.hits += [h for h in found if h.signature in known]
@@ -83,6 +91,10 @@ class _Reader:
             found = ask(cause, lambda c, hits=hits: c.in_logs(view) if c.in_logs else of_hits(c, hits), self.not_examined)  # type: ignore[misc]
             if found is not None:
                 (roots if cause.role == "root" else symptoms).append(found)
+        if not (self.hits or self.marks or self.tracebacks):
+            read = self.inputs[0].source if len(self.inputs) == 1 else f"{len(self.inputs)} files"
+            if self.inputs:
+                self.not_examined.append(NotExamined(what=read, why="nothing in it was recognised: it may be a healthy log, or none of a training"))
         order = {i.source: n for n, i in enumerate(self.inputs)}
         roots.sort(key=lambda f: (ORDER.index(f.standing), *_first_line(f, order)))
         self.not_examined.append(
@@ -124,10 +136,12 @@ def _files(folder: Path, not_examined: list[NotExamined]) -> Iterator[Path]:
         try:
             if not path.is_file():
                 continue
-            with path.open("rb") as f:
-                binary = b"\0" in f.read(4096)
-        except OSError as e:
-            not_examined.append(NotExamined(what=str(path), why=e.strerror or str(e)))
+            if path.name in _RECORDS or _INCIDENT.search(path.as_posix()):
+                not_examined.append(NotExamined(what=str(path), why="it is a record that unhang wrote, not a log"))
+                continue
+            binary = _binary(path)
+        except (OSError, RecordError) as e:
+            not_examined.append(NotExamined(what=str(path), why=str(e)))
             continue
         if binary and not path.name.endswith(_COMPRESSED):
             not_examined.append(NotExamined(what=str(path), why="it is not text"))
@@ -137,6 +151,14 @@ def _files(folder: Path, not_examined: list[NotExamined]) -> Iterator[Path]:
             not_examined.append(NotExamined(what=f"further files in {folder}", why=f"only the first {MAX_FILES} were read"))
             return
         yield path
+
+
+def _binary(path: Path) -> bool:
+    try:
+        with path.open("rb") as f:
+            return b"\0" in f.read(4096)
+    except OSError as e:
+        raise RecordError(f"cannot read {path}: {e.strerror or e}") from e
 
 
 def _first_line(finding: Finding, order: dict[str, int]) -> tuple[int, int]:

@@ -27,6 +27,11 @@ NCCL_DEBUG = Remedy(
     says="Run again with NCCL's own messages on, and keep the whole log.",
     env={"NCCL_DEBUG": "INFO", "TORCH_DISTRIBUTED_DEBUG": "INFO"},
 )
+TORCH_DEBUG = Remedy(
+    id="say-more",
+    says="Run again with torch's own messages on, and keep the whole log.",
+    env={"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "INFO"},
+)
 SUPERVISE = Remedy(
     id="supervise",
     says="Run it under unhang: stacks and flight-recorder dumps of all ranks are taken before anything is ended.",
@@ -53,10 +58,14 @@ def unknown_in_run(picture: Picture, symptoms: Sequence[Finding]) -> Finding | N
     if kind in ("hang", "straggler") and picture.front is not None and not picture.front.absent:
         return _all_joined(picture)
     if symptoms:
-        return only_symptoms(symptoms, remains=WAITING, remedies=(NCCL_DEBUG,))
+        return only_symptoms(symptoms, remains=WAITING, remedies=(_say_more(picture),))
     if kind in ("hang", "straggler"):
         return _silent(picture)
     return _command_failed(picture)
+
+
+def _say_more(picture: Picture) -> Remedy:
+    return NCCL_DEBUG if picture.on_nccl else TORCH_DEBUG
 
 
 def only_symptoms(symptoms: Sequence[Finding], *, remains: Sequence[str], remedies: tuple[Remedy, ...]) -> Finding:
@@ -73,7 +82,6 @@ def only_symptoms(symptoms: Sequence[Finding], *, remains: Sequence[str], remedi
 def _signalled(picture: Picture, rank: RankView) -> Finding:
     assert rank.ended is not None and rank.ended.exitcode is not None
     number = -rank.ended.exitcode
-    at = picture.where(rank)
     tells = f": {_SIGNALS_TELL[number]}" if number in _SIGNALS_TELL else ""
     evidence = [Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {rank.record.pid}) ended with exit code {-number}")]
     if rank.fatal_source is not None and rank.fatal_signal:
@@ -84,7 +92,7 @@ def _signalled(picture: Picture, rank: RankView) -> Finding:
     return _finding(
         picture,
         rank,
-        says=f"rank {rank.number} was ended by {words.signal_name(number)}{f' at {at}' if at else ''}{tells}; why is not in evidence"
+        says=f"rank {rank.number} was ended by {words.signal_name(number)}{words.at(picture, rank)}{tells}; why is not in evidence"
         f" (possible: {', '.join(CRASH)})",
         evidence=(*evidence, *words.stack_evidence(picture, rank)),
         remedies=(NATIVE_STACK,),
@@ -94,18 +102,18 @@ def _signalled(picture: Picture, rank: RankView) -> Finding:
 def _left(picture: Picture, rank: RankView) -> Finding:
     assert rank.ended is not None
     code = rank.ended.exitcode
-    how = f"ended with exit code {code}" if code is not None else "ended (its exit code is not known)"
-    at = picture.where(rank)
+    how = f"ended itself with exit code {code}" if code is not None else "ended (its exit code is not known)"
+    log = next((r.path for r in picture.incident.logs if r.rank == rank.number and r.path.endswith(".err")), None)
     return _finding(
         picture,
         rank,
-        says=f"rank {rank.number} {how} without an exception that anything saw{f'; last seen at {at}' if at else ''}",
+        says=f"rank {rank.number} {how} without an exception that anything saw{words.at(picture, rank)}",
         evidence=(
             Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {rank.record.pid}) {how} at {words.seconds(rank.ended.at_s)}"),
             *words.stack_evidence(picture, rank, innermost=False),
             *_last_words(picture, rank.number),
         ),
-        remedies=(READ_LOG,),
+        remedies=(READ_LOG if log is None else replace(READ_LOG, says=f"Read the end of {log}: what ended the process may have said why."),),
     )
 
 
@@ -122,7 +130,7 @@ def _all_joined(picture: Picture) -> Finding:
         hosts=words.hosts(picture, waiting),
         where=picture.place(first.place) if first.place is not None else None,
         evidence=words.waiting_evidence(picture, at_most=3),
-        remedies=(NCCL_DEBUG,),
+        remedies=(_say_more(picture),),
     )
 
 
@@ -139,7 +147,7 @@ def _silent(picture: Picture) -> Finding:
             *words.waiting_evidence(picture),
             *(e for r in picture.ranks[:2] for e in (*words.activity_evidence(picture, r), *words.stack_evidence(picture, r))),
         ),
-        remedies=(NCCL_DEBUG,),
+        remedies=(_say_more(picture),),
     )
 
 

@@ -25,16 +25,11 @@ def collect(host: Host) -> Memory:
         name, _, value = line.partition(":")
         if value.strip():
             info[name] = int(value.split()[0]) * 1024
-    directory = _cgroup(host)
-    limit = used = None
-    if directory is not None:
-        limit = _number(host, f"{directory}/memory.max") or _number(host, f"{directory}/memory.limit_in_bytes")
-        used = _number(host, f"{directory}/memory.current") or _number(host, f"{directory}/memory.usage_in_bytes")
+    limit, used = _limit(host)
     return Memory(
         total_bytes=info.get("MemTotal", 0),
         available_bytes=info.get("MemAvailable", info.get("MemFree", 0)),
-        # cgroup v1 writes "no limit" as a number near 2^63.
-        cgroup_limit_bytes=None if limit is None or limit >= 1 << 60 else limit,
+        cgroup_limit_bytes=limit,
         cgroup_used_bytes=used,
         oom_kills=oom_kills(host),
     )
@@ -42,10 +37,7 @@ def collect(host: Host) -> Memory:
 
 def oom_kills(host: Host) -> int | None:
     """How many processes the OOM killer has ended in this control group, or on this host where no group counts; None where nothing counts."""
-    directory = _cgroup(host)
-    texts = []
-    if directory is not None:
-        texts = [f"{directory}/memory.events", f"{directory}/memory.oom_control"]
+    texts = [f"{directory}/{name}" for directory in _cgroups(host)[:1] for name in ("memory.events", "memory.oom_control")]
     for path in [*texts, "/proc/vmstat"]:
         try:
             text = host.read(path)
@@ -57,18 +49,41 @@ def oom_kills(host: Host) -> int | None:
     return None
 
 
-def _cgroup(host: Host) -> str | None:
+def _limit(host: Host) -> tuple[int | None, int | None]:
+    """The smallest limit over this control group and all groups around it, and what is used of that group; without a limit, what this one uses."""
+    groups = []
+    for directory in _cgroups(host):
+        limit = _number(host, f"{directory}/memory.max") or _number(host, f"{directory}/memory.limit_in_bytes")
+        used = _number(host, f"{directory}/memory.current") or _number(host, f"{directory}/memory.usage_in_bytes")
+        # cgroup v1 writes "no limit" as a number near 2^63.
+        groups.append((None if limit is None or limit >= 1 << 60 else limit, used))
+    limited = [(limit, used) for limit, used in groups if limit is not None]
+    if limited:
+        return min(limited, key=lambda group: group[0])
+    return groups[0] if groups else (None, None)
+
+
+def _cgroups(host: Host) -> list[str]:
+    """The directories of this process's memory control group and of the groups around it, innermost first."""
     try:
         lines = host.read("/proc/self/cgroup").splitlines()
     except OSError:
-        return None
+        return []
     for line in lines:
         number, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
-            return f"/sys/fs/cgroup/memory{path}"
-        if number == "0" and not controllers and host.path(f"/sys/fs/cgroup{path}/memory.events").exists():
-            return f"/sys/fs/cgroup{path}"
-    return None
+            base, mark = "/sys/fs/cgroup/memory", "memory.oom_control"
+        elif number == "0" and not controllers:
+            base, mark = "/sys/fs/cgroup", "memory.events"
+        else:
+            continue
+        parts = [part for part in path.split("/") if part]
+        upwards = ["/".join([base, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
+        # Inside a container the path may be the host's, of which only the upper end is mounted here.
+        found = [directory for directory in upwards if host.path(f"{directory}/{mark}").exists()]
+        if found:
+            return found
+    return []
 
 
 def _number(host: Host, path: str) -> int | None:

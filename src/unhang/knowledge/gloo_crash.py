@@ -14,7 +14,7 @@ from unhang.model import Evidence
 from unhang.records.flight import Call
 from unhang.records.incident import Frame
 from unhang.records.logs import Hit, Signature
-from unhang.records.match import key_of
+from unhang.records.match import is_habit, key_of, other_line
 from unhang.records.picture import Picture, RankView
 from unhang.records.stacks import user_frame
 
@@ -34,6 +34,7 @@ class Crash:
     involved: tuple[int, ...]
     place: Frame | None
     call: Call | None
+    lines_differ: bool
     received: str
     expected: str
     hits: tuple[Hit, ...]
@@ -64,6 +65,7 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
         involved=tuple(r.number for r in picture.ranks),
         place=place,
         call=call,
+        lines_differ=any(other_line(r.place, user_frame(c.frames)) for r in dead if not r.only_last_seen for c in last.values()),
         received=said[0].groups.get("received", ""),
         expected=said[0].groups.get("expected", ""),
         hits=said,
@@ -92,7 +94,12 @@ def _odd(dead: Sequence[RankView], last: dict[int, Call], picture: Picture) -> t
     if len(here) > len(dead):
         return tuple(r.number for r in dead), "the survivors agree"
     number, call = next(iter(here.items()))
-    before = _before(picture.rank(number), call)
+    survivor = picture.rank(number)
+    before = _before(survivor, call)
+    if survivor.flight is not None and len(dead) == 1 and not dead[0].only_last_seen and other_line(dead[0].place, user_frame(call.frames)):
+        history = {number: {c.seq: c for c in survivor.flight.calls.get(call.group, ()) if not c.is_p2p}}
+        if is_habit(dead[0].place, user_frame(call.frames), history, call.seq):
+            return (number,), "a line that was hardly ever reached before"
     if len(before) != 1:
         return (), ""
     if key_of(call) in before:

@@ -13,6 +13,7 @@ from unhang.records.stacks import is_user_file
 _NAMES = re.compile(
     r"\b(?:\w*_)?(?:rank|rank_?id|rank_?0|rank_zero\w*)\b"
     r"|\bis_(?:main|master|chief|local_main|local_master|global_zero|rank_zero|rank_?0|first_rank|world_process_zero|local_process_zero|world_zero)\w*\b"
+    r"|\br\b(?=\s*(?:[=!]=|not in\b|in\b))"
     r"|\b(?:main_process|master_process|on_main|on_master)\b",
     re.IGNORECASE,
 )

@@ -9,6 +9,7 @@ from unhang.records.flight import Call
 from unhang.records.incident import Frame
 from unhang.records.logs import Hit
 from unhang.records.picture import Picture, RankView
+from unhang.records.stacks import without_hook
 
 # Linux numbers: a verdict may be drawn on another system than the one that the run died on.
 SIGNALS = {
@@ -82,6 +83,14 @@ def waiting(picture: Picture) -> str:
     return f"{ranks(front.waiting)} {verb(front.waiting, 'waits', 'wait')} in {op}{at}"
 
 
+def at(picture: Picture, rank: RankView) -> str:
+    """ " at train.py:88 in evaluate", ", last seen at ..." where only a heartbeat tells, "" where nothing does."""
+    where = picture.where(rank)
+    if where is None:
+        return ""
+    return f", last seen at {where}" if rank.only_last_seen else f" at {where}"
+
+
 def while_waiting(picture: Picture) -> str:
     text = waiting(picture)
     return f" while {text}" if text else ""
@@ -103,8 +112,9 @@ def stack_evidence(picture: Picture, rank: RankView, *, innermost: bool = True) 
                 text=f"rank {rank.number}: {frame(rank.place)}" + ("" if seen else " (last heartbeat)"),
             )
         )
-    if innermost and rank.frames and rank.frames[-1] != rank.place:
-        found.append(Evidence(source=source or picture.incident_source, text=f"rank {rank.number}: {frame(rank.frames[-1])}"))
+    inner = without_hook(rank.frames)
+    if innermost and inner and inner[-1] != rank.place:
+        found.append(Evidence(source=source or picture.incident_source, text=f"rank {rank.number}: {frame(inner[-1])}"))
     return tuple(found)
 
 

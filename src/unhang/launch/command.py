@@ -13,14 +13,24 @@ from pathlib import Path
 
 from unhang.errors import CommandNotFound, UnhangError
 
-# Options that say how many processes a launcher starts on this host.
-_COUNT = {
-    "torchrun": ("--nproc-per-node", "--nproc_per_node"),
-    "accelerate": ("--num_processes", "--num-processes"),
-    "deepspeed": ("--num_gpus", "--num-gpus"),
+# The launchers' own options, as they are spelled with dashes; each also exists with underscores.
+_COUNT = {"torchrun": "--nproc-per-node", "accelerate": "--num-processes", "deepspeed": "--num-gpus"}
+_NODES = ("--nnodes", "--num-machines", "--num-nodes")
+_PORT = ("--master-port", "--main-process-port")
+# Options that take no value. Of any other the next word is the value.
+_FLAGS = {
+    "torchrun": {"-m", "--module", "--no-python", "--run-path", "--standalone", "--use-env", "--virtual-local-rank"},
+    "accelerate": {
+        *("-m", "--module", "-q", "--quiet", "--cpu", "--debug", "--downcast-bf16", "--dynamo-use-dynamic", "--dynamo-use-fullgraph"),
+        *("--dynamo-use-regional-compilation", "--enable-cpu-affinity", "--fp8-use-autocast-during-eval", "--ipex", "--multi-gpu", "--no-python"),
+        *("--no-tpu-cluster", "--same-network", "--tpu", "--tpu-cluster", "--tpu-use-sudo", "--use-deepspeed", "--use-fsdp", "--use-megatron-lm"),
+        *("--use-mps-device", "--use-parallelism-config", "--use-xpu"),
+    },
+    "deepspeed": {
+        *("--bind-cores-to-rank", "--elastic-training", "--force-multi", "--module", "--no-local-rank", "--no-python", "--no-ssh"),
+        *("--no-ssh-check", "--save-pid"),
+    },
 }
-_NODES = ("--nnodes", "--num_machines", "--num-machines", "--num_nodes", "--num-nodes")
-_PORT = ("--master-port", "--master_port", "--main_process_port", "--main-process-port")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,13 +75,13 @@ def resolve(
             hint=f"which {first}",
         )
     argv = (found, *words[1:])
-    kind = _launcher(words)
+    kind, options = _launcher(words)
     return Command(
         argv=argv,
         python=python or _interpreter(Path(found)) or _python(environ),
         name=_name(words),
-        world_size=_promised(words, kind),
-        port=_port(words, environ) if kind else None,
+        world_size=_promised(kind, options),
+        port=_port(options, environ) if kind else None,
     )
 
 
@@ -100,41 +110,54 @@ def _under_torchrun(words: Sequence[str], *, module: bool, nproc_per_node: int, 
     )
 
 
-def _launcher(words: Sequence[str]) -> str | None:
-    joined = " ".join(words[:4])
-    if re.search(r"\btorchrun\b|torch\.distributed\.(run|launch)\b", joined):
-        return "torchrun"
-    if re.search(r"\baccelerate\b.*\blaunch\b", joined):
-        return "accelerate"
-    if re.search(r"\bdeepspeed\b", joined):
-        return "deepspeed"
-    return None
+def _launcher(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
+    """The launcher among the first words, and its own options; those of the script or module that it starts are not its."""
+    for i, word in enumerate(words[:4]):
+        name = Path(word).name
+        if name == "torchrun" or word in ("torch.distributed.run", "torch.distributed.launch"):
+            return "torchrun", _options(words[i + 1 :], _FLAGS["torchrun"])
+        if word == "accelerate.commands.launch":
+            return "accelerate", _options(words[i + 1 :], _FLAGS["accelerate"])
+        if name == "launch" and i and Path(words[i - 1]).name in ("accelerate", "accelerate.commands.accelerate_cli"):
+            return "accelerate", _options(words[i + 1 :], _FLAGS["accelerate"])
+        if name == "deepspeed":
+            return "deepspeed", _options(words[i + 1 :], _FLAGS["deepspeed"])
+        if word.endswith(".py"):
+            break
+    return None, {}
 
 
-def _promised(words: Sequence[str], kind: str | None) -> int | None:
+def _options(words: Sequence[str], flags: set[str]) -> dict[str, str]:
+    """The options before the first word that is neither an option nor the value of one."""
+    found: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-") or word == "--":
+            break
+        name, given, value = word.partition("=")
+        name = name.replace("_", "-")
+        if not given and name not in flags:
+            value = next(rest, "")
+            if value.endswith(".py"):
+                break
+        found[name] = value
+    return found
+
+
+def _promised(kind: str | None, options: Mapping[str, str]) -> int | None:
     if kind is None:
         return None
-    count = _option(words, _COUNT[kind])
-    nodes = _option(words, _NODES)
-    if count is None or not count.isdigit() or (nodes is not None and not nodes.isdigit()):
+    count = options.get(_COUNT[kind], "")
+    nodes = next((options[name] for name in _NODES if name in options), "1")
+    if not count.isdecimal() or not nodes.isdecimal():
         return None
     # accelerate counts the processes of all machines, the others those of one.
-    return int(count) * (1 if kind == "accelerate" else int(nodes or 1))
+    return int(count) * (1 if kind == "accelerate" else int(nodes))
 
 
-def _option(words: Sequence[str], names: Sequence[str]) -> str | None:
-    for i, word in enumerate(words):
-        if word.endswith(".py"):
-            return None
-        name, _, value = word.partition("=")
-        if name in names:
-            return value or (words[i + 1] if i + 1 < len(words) else None)
-    return None
-
-
-def _port(words: Sequence[str], environ: Mapping[str, str]) -> int | None:
-    value = _option(words, _PORT) or environ.get("MASTER_PORT", "")
-    return int(value) if value.isdigit() and value != "0" else None
+def _port(options: Mapping[str, str], environ: Mapping[str, str]) -> int | None:
+    value = next((options[name] for name in _PORT if name in options), environ.get("MASTER_PORT", ""))
+    return int(value) if value.isdecimal() and value != "0" else None
 
 
 def _name(words: Sequence[str]) -> str:
@@ -155,14 +178,27 @@ def _interpreter(executable: Path) -> str | None:
     """The Python that a console script starts; None for anything else."""
     try:
         with executable.open("rb") as f:
-            first = f.readline(512)
+            first, second = (f.readline(4096).decode(errors="replace") for _ in range(2))
     except OSError:
         return None
     if executable.name.startswith("python"):
         return str(executable)
-    if not first.startswith(b"#!"):
+    if not first.startswith("#!"):
         return None
-    words = first[2:].decode(errors="replace").split()
+    words = first[2:].split()
     if words and words[0].endswith("/env") and len(words) > 1:
         return shutil.which(words[1])
+    if words and Path(words[0]).name == "sh":
+        return _handed_over(second, executable)
     return words[0] if words and "python" in Path(words[0]).name else None
+
+
+def _handed_over(line: str, executable: Path) -> str | None:
+    """The Python that a shell hands a script over to: installers write this where the path is too long for a #! line, or has spaces in it."""
+    found = re.match(r"""\'\'\'exec\'\s+(?P<path>.+?)\s+"\$0"\s+"\$@\"""", line)
+    if found is None:
+        return None
+    path = found["path"]
+    beside = re.fullmatch(r"""(?P<quote>["']?)\$\(dirname.*\)(?P=quote)/["']?(?P<name>[^/"']+)["']?""", path)
+    python = executable.resolve().with_name(beside["name"]) if beside else Path(path.strip("\"'").replace("\\ ", " "))
+    return str(python) if "python" in python.name else None

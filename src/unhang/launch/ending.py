@@ -1,7 +1,8 @@
 """Ending what we started, and nothing else.
 
-A process is ours if it descends from this one and either is in the session of our child or carries this run's token in its
-environment. Descendants whose parents died come to us (PR_SET_CHILD_SUBREAPER), so none can slip away.
+Ours is whatever descends from the child while the child lives, and whatever was ever seen to. Descendants whose parents died come to
+us (PR_SET_CHILD_SUBREAPER), so none can slip away; one that was never seen before is known by this run's token in its environment, or
+by its session.
 """
 
 from __future__ import annotations
@@ -40,25 +41,31 @@ class Family:
     def __init__(self, child: subprocess.Popen[bytes], token: str) -> None:
         self._child = child
         self._marker = f"{protocol.ENV_TOKEN}={token}".encode()
-        self._seen = {child.pid}
+        # Start times tell a process from a later one with the same number.
+        self._seen: dict[int, float] = {}
 
     def members(self) -> list[psutil.Process]:
-        """Those that live."""
+        """Those that live. Call it now and then: what was seen once stays known, whatever it does to its environment."""
+        descendants: set[int] = set()
+        with contextlib.suppress(psutil.Error):
+            descendants = {p.pid for p in psutil.Process(self._child.pid).children(recursive=True)} | {self._child.pid}
         found = []
         for process in psutil.Process().children(recursive=True):
             try:
-                if process.status() != psutil.STATUS_ZOMBIE and self._ours(process.pid):
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                born = process.create_time()
+                if process.pid in descendants or self._seen.get(process.pid) == born or self._marked(process.pid):
+                    self._seen[process.pid] = born
                     found.append(process)
             except (psutil.Error, OSError):
                 continue
-        self._seen.update(p.pid for p in found)
         return found
 
     def ask(self, number: int) -> None:
         """Send a signal to each; stopped ones are set going so that they can obey."""
         for process in self.members():
             with contextlib.suppress(psutil.Error):
-                # psutil compares the start time: a number that has passed to another process is not signalled.
                 process.send_signal(number)
                 process.send_signal(signal.SIGCONT)
 
@@ -79,15 +86,16 @@ class Family:
         return []
 
     def reap(self) -> None:
-        """Collect adopted orphans that have ended. The child itself belongs to its Popen."""
+        """Collect adopted orphans that have ended. The child belongs to its Popen, and what we started ourselves is in our own session."""
         self._child.poll()
+        ours = os.getsid(0)
         for process in psutil.Process().children():
-            with contextlib.suppress(psutil.Error, ChildProcessError):
-                if process.pid != self._child.pid and process.pid in self._seen and process.status() == psutil.STATUS_ZOMBIE:
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.pid != self._child.pid and process.status() == psutil.STATUS_ZOMBIE and os.getsid(process.pid) != ours:
                     os.waitpid(process.pid, os.WNOHANG)
 
-    def _ours(self, pid: int) -> bool:
-        if pid == self._child.pid or os.getsid(pid) == self._child.pid:
+    def _marked(self, pid: int) -> bool:
+        if os.getsid(pid) == self._child.pid:
             return True
         with open(f"/proc/{pid}/environ", "rb") as f:  # noqa: PTH123
             return self._marker in f.read().split(b"\0")

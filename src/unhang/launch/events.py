@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Union
+from dataclasses import dataclass
+from typing import Union
 
 from unhang.model import Verdict
 
@@ -120,7 +120,7 @@ class Finished:
     attempts: int
     incidents: int
     elapsed_s: float
-    details: dict[str, Any] = field(default_factory=dict)
+    run_dir: str = ""
 
 
 Event = Union[Started, Attached, Joined, FirstStep, Pace, Straggling, CaughtUp, Opened, Drawn, Restarting, GaveUp, Note, Finished]  # noqa: UP007

@@ -7,7 +7,9 @@ cannot answer (stopped, or another thread holds the GIL), py-spy reads its stack
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import itertools
 import shutil
 import sys
 from collections.abc import Callable, Iterable
@@ -24,6 +26,8 @@ from unhang.records.incident import Activity, Counters, Frame, GuardedLine, Miss
 from unhang.records.rundir import RunDir
 
 ANSWER_TIMEOUT_S = 3.0
+# A dump comes after the stacks: thousands of calls with their frames, onto a disk that may be slow.
+DUMP_TIMEOUT_S = 5.0
 PY_SPY_TIMEOUT_S = 8.0
 # Ranks part at one of the newest calls of a group.
 GUARDED_CALLS = 64
@@ -39,53 +43,74 @@ class Taken:
     activity: Activity | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """What was asked of one process, and its two answers."""
+
+    peer: Peer
+    evidence: asyncio.Future[dict[str, Any]]
+    dumped: asyncio.Future[dict[str, Any]]
+
+
+# Over all incidents: a late answer to one must not be taken for the answer to the next.
+_numbers = itertools.count(1)
+
+
 class Taker:
     """Asks ranks for evidence and keeps the answers in the run directory."""
 
     def __init__(self, rundir: RunDir, write: Callable[[Path, object], bool]) -> None:
         self._rundir = rundir
         self._write = write
-        self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._next = 0
+        self._asked: dict[int, _Request] = {}
         self.missed: list[Missed] = []
 
-    def answer(self, message: dict[str, Any]) -> None:
-        """Take in an `evidence` message. Raises KeyError or TypeError for a malformed one."""
-        future = self._asked.pop(int(message["id"]), None)
-        if future is not None and not future.done():
+    def answer(self, peer: Peer, message: dict[str, Any]) -> None:
+        """Take in an `evidence` or a `dumped` message of the process that was asked. Raises KeyError, TypeError or ValueError for a malformed one."""
+        request = self._asked.get(int(message["id"]))
+        if request is None or request.peer is not peer:
+            return
+        future = request.dumped if message["m"] == "dumped" else request.evidence
+        if not future.done():
             future.set_result(message)
 
     async def take(self, incident: int, state: RankState, peer: Peer | None, activity: Activity | None) -> Taken:
         """Everything that one rank can give. Never raises for what the rank does."""
         taken = Taken(activity=activity)
-        reply = None
-        if peer is not None and not (activity and activity.stopped):
-            reply = await self._ask(incident, state, peer)
-        if reply is not None:
-            taken.answered = True
-            self._absorb(incident, state, reply, taken)
+        if peer is not None and not (activity and activity.stopped) and await self._ask(incident, state, peer, taken):
             return taken
         found = await self._from_outside(state, stopped=bool(activity and activity.stopped))
         if found is not None:
             self._keep(incident, state, found, taken)
         return taken
 
-    async def _ask(self, incident: int, state: RankState, peer: Peer) -> dict[str, Any] | None:
-        self._next += 1
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._asked[self._next] = future
+    async def _ask(self, incident: int, state: RankState, peer: Peer, taken: Taken) -> bool:
+        """Ask for stacks and a dump; False where not even the stacks come."""
+        number = next(_numbers)
+        loop = asyncio.get_running_loop()
+        request = self._asked[number] = _Request(peer=peer, evidence=loop.create_future(), dumped=loop.create_future())
         path = self._rundir.flight(incident, state.rank)
-        try:
+        what = f"flight recorder of rank {state.rank}"
+        # Where it cannot be made, the rank says so: its dump fails.
+        with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            self.missed.append(Missed(what=f"flight recorder of rank {state.rank}", why=f"{path.parent}: {e.strerror}"))
         try:
-            await peer.send("evidence", id=self._next, flight=str(path))
-            return await asyncio.wait_for(future, ANSWER_TIMEOUT_S)
+            await peer.send("evidence", id=number, flight=str(path))
+            self._absorb(incident, state, await asyncio.wait_for(request.evidence, ANSWER_TIMEOUT_S), taken)
+            dumped = await asyncio.wait_for(request.dumped, DUMP_TIMEOUT_S)
+            if dumped.get("flight"):
+                taken.flight = self._rundir.relative(path)
+            elif dumped.get("error"):
+                self.missed.append(Missed(what=what, why=str(dumped["error"])))
         except asyncio.TimeoutError:
-            return None
+            if taken.answered:
+                self.missed.append(Missed(what=what, why=f"the rank gave its stacks but no dump within {DUMP_TIMEOUT_S:g} s"))
+        finally:
+            del self._asked[number]
+        return taken.answered
 
     def _absorb(self, incident: int, state: RankState, reply: dict[str, Any], taken: Taken) -> None:
+        taken.answered = True
         try:
             threads = tuple(
                 ThreadStack(
@@ -101,10 +126,6 @@ class Taker:
             self.missed.append(Missed(what=f"stacks of rank {state.rank}", why=f"malformed answer: {e}"))
             return
         self._keep(incident, state, Stacks(source="process", threads=threads), taken)
-        if reply.get("flight"):
-            taken.flight = self._rundir.relative(self._rundir.flight(incident, state.rank))
-        elif reply.get("error"):
-            self.missed.append(Missed(what=f"flight recorder of rank {state.rank}", why=str(reply["error"])))
 
     def _keep(self, incident: int, state: RankState, found: Stacks, taken: Taken) -> None:
         path = self._rundir.stacks(incident, state.rank)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-from collections.abc import Callable, Sequence
+import os
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from unhang.diagnosis import why
-from unhang.errors import RunDirError
+from unhang.errors import UnhangError
 from unhang.facts import memory
 from unhang.facts.host import Host
 from unhang.launch import events
@@ -18,7 +21,9 @@ from unhang.launch.evidence import Taken, Taker, guarded, guarded_lines
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState, Stall
 from unhang.model import Verdict
-from unhang.records.incident import Activity, Ended, Incident, IncidentKind, LogRef, Missed, RankRecord
+from unhang.records import flight as flights
+from unhang.records import match, stacks
+from unhang.records.incident import Activity, Ended, Frame, Incident, IncidentKind, LogRef, Missed, RankRecord
 from unhang.records.rundir import RunDir
 
 KERNEL_LINES = 400
@@ -71,16 +76,32 @@ class Incidents:
         self._clock = clock
         self._tell = tell
         self._oom_before = memory.oom_kills(host)
-        self._troubles: set[str] = set()
+        self.troubles: deque[str] = deque()
+        self._told_troubles: set[str] = set()
         self.current: Open | None = None
         self.last: tuple[Incident, Verdict] | None = None
 
-    def open(self, kind: IncidentKind, stall: Stall | None = None) -> Open:
-        """Begin an incident; nothing is asked of anybody yet."""
+    def open(self, kind: IncidentKind, stall: Stall | None = None, *, told: bool = True) -> Open:
+        """Begin an incident; nothing is asked of anybody yet. One that is not `told` may still turn out to be none."""
         self.current = Open(number=self._next, kind=kind, at_s=self._clock(), stall=stall, taker=Taker(self._rundir, self.write))
         self._next += 1
-        self._tell(events.Opened(incident=self.current.number, kind=kind))
+        if told:
+            self.announce(self.current)
         return self.current
+
+    def announce(self, opened: Open) -> None:
+        self._tell(events.Opened(incident=opened.number, kind=opened.kind))
+
+    def abandon(self) -> None:
+        """What looked like an incident is none."""
+        if self.current is not None:
+            self.current = None
+            self._next -= 1
+
+    async def parted(self, opened: Open, situation: Situation) -> bool:
+        """Whether the evidence shows that ranks wait in calls that do not fit each other."""
+        records = {state.rank: _record(state, opened, situation) for state in situation.states}
+        return await asyncio.to_thread(_parted, self._rundir, records)
 
     async def gather(self, opened: Open, asked: Sequence[Asked]) -> None:
         """Take the evidence of all who can still give it, at the same time."""
@@ -92,38 +113,53 @@ class Incidents:
                 opened.taken[a.state.rank] = got
         opened.gathered.set()
 
-    def draw(self, opened: Open, situation: Situation) -> Verdict | None:
-        """Write the incident down and judge it. None where the disk does not take it or it cannot be judged; the user is told."""
+    async def draw(self, opened: Open, situation: Situation) -> Verdict | None:
+        """Write the incident down and judge it. None where it cannot be judged; the user is told. Never raises: this watches a living training."""
         self.current = None
-        incident = self._incident(opened, situation)
-        if not self.write(self._rundir.incident(opened.number), incident):
-            return None
         try:
-            verdict = why.judge(self._rundir, number=opened.number)
-        except RunDirError as e:
-            self._tell(events.Note(text=f"no verdict: {e}"))
+            # Reading the kernel log and all dumps may take seconds, in which the ranks' output must go on.
+            incident, verdict = await asyncio.to_thread(self._judged, opened, situation)
+        except Exception as e:
+            self.trouble(f"no verdict on incident {opened.number}: {type(e).__name__}: {e}")
             return None
-        self.write(self._rundir.incident_verdict(opened.number), verdict)
-        self.write(self._rundir.verdict, verdict)
         self.last = (incident, verdict)
         since = opened.stall.since_s if opened.stall else opened.at_s
         self._tell(events.Drawn(incident=opened.number, verdict=verdict, took_s=round(self._clock() - since, 3)))
         return verdict
+
+    def _judged(self, opened: Open, situation: Situation) -> tuple[Incident, Verdict]:
+        incident = self._incident(opened, situation)
+        rundir = self._rundir
+        try:
+            rundir.write(rundir.incident(opened.number), incident)
+        except OSError as e:
+            rundir = _spare(rundir)
+            self.troubles.append(f"cannot write {self._rundir.incident(opened.number)}: {e.strerror}; this incident is in {rundir.path}")
+            rundir.write(rundir.incident(opened.number), incident)
+        verdict = why.judge(rundir, number=opened.number)
+        self.write(rundir.incident_verdict(opened.number), verdict)
+        self.write(rundir.verdict, verdict)
+        return incident, verdict
 
     def write(self, path: Path, value: object) -> bool:
         """Write one file of the run directory; a disk that refuses is told of once."""
         try:
             self._rundir.write(path, value)
         except OSError as e:
-            self.trouble(f"cannot write {path}: {e.strerror}; the training goes on")
+            self.troubles.append(f"cannot write {path.parent}: {e.strerror}")
             return False
         return True
 
     def trouble(self, text: str) -> None:
         """Tell the user something, once."""
-        if text not in self._troubles:
-            self._troubles.add(text)
+        if text not in self._told_troubles:
+            self._told_troubles.add(text)
             self._tell(events.Note(text=text))
+
+    def tell_troubles(self) -> None:
+        """Tell what has gone wrong in other threads."""
+        while self.troubles:
+            self.trouble(self.troubles.popleft())
 
     def _incident(self, opened: Open, situation: Situation) -> Incident:
         stall = opened.stall
@@ -170,10 +206,38 @@ class Incidents:
         return self._rundir.relative(path)
 
 
+def _parted(rundir: RunDir, records: Mapping[int, RankRecord]) -> bool:
+    dumps: dict[int, flights.Flight] = {}
+    frames: dict[int, tuple[Frame, ...]] = {}
+    for rank, record in records.items():
+        with contextlib.suppress(UnhangError):
+            if record.flight:
+                dumps[rank] = flights.load(rundir.path / record.flight)
+        with contextlib.suppress(UnhangError):
+            if record.stacks:
+                frames[rank] = stacks.main_thread(rundir.read_stacks(record.stacks))
+    waits = {r: w for r, record in records.items() if (w := match.waits_of(record, dumps.get(r), frames.get(r, ()))) is not None}
+    front = match.front_of(records, dumps, waits)
+    return front is not None and front.parting is not None
+
+
+def _spare(rundir: RunDir) -> RunDir:
+    """A run directory elsewhere that shares what the full one has. Raises OSError."""
+    shm = Path("/dev/shm")
+    path = Path(tempfile.mkdtemp(prefix="unhang-run-", dir=shm if os.access(shm, os.W_OK) else None))
+    for name in ("run.json", "host.json", "logs", "fatal", "flight"):
+        (path / name).symlink_to(rundir.path / name)
+    for kept in (rundir.path / "incidents").glob("*/*"):
+        if kept.is_dir():
+            (path / kept.parent.relative_to(rundir.path)).mkdir(parents=True, exist_ok=True)
+            (path / kept.relative_to(rundir.path)).symlink_to(kept)
+    return RunDir(path)
+
+
 def logs_so_far(rundir: RunDir, attempt: int, channels: Sequence[tuple[int | None, str]]) -> tuple[LogRef, ...]:
     """The logs of an attempt as long as they are now; `channels` are (rank, stream)."""
     found = []
-    for rank, stream in channels:
+    for rank, stream in dict.fromkeys(channels):
         path = rundir.log(attempt, rank=rank, stream=stream)
         with contextlib.suppress(OSError):
             found.append(LogRef(path=rundir.relative(path), bytes=path.stat().st_size, rank=rank))

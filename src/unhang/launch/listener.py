@@ -23,6 +23,8 @@ from typing import Any, Protocol
 from unhang.runtime.attach import protocol
 
 HELLO_TIMEOUT_S = 10.0
+# What taking in fields of the wrong type or shape raises.
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 class Peer:
@@ -116,12 +118,14 @@ class Listener:
                 return
             lines = _Lines(sock)
             try:
-                first = await asyncio.wait_for(lines.next(), HELLO_TIMEOUT_S)
-                hello = self._check(first)
-            except (ValueError, asyncio.TimeoutError) as e:
-                self._refused(f"process {pid}: {e or 'said nothing'}")
+                hello = self._check(await asyncio.wait_for(lines.next(), HELLO_TIMEOUT_S))
+            except Exception as e:
+                if isinstance(e, OSError) and not isinstance(e, asyncio.TimeoutError):
+                    raise
+                why = str(e) or "said nothing"
+                self._refused(f"process {pid}: {why}")
                 with contextlib.suppress(OSError):
-                    sock.send(protocol.encode("refused", why=str(e)))
+                    sock.send(protocol.encode("refused", why=why))
                 return
             if hello is None:
                 return
@@ -135,10 +139,10 @@ class Listener:
                     continue
                 try:
                     self._handler.message(peer, message)
-                except (KeyError, TypeError, ValueError) as e:
+                except _MALFORMED as e:
                     self._refused(f"process {pid}: malformed {message['m']!r}: {type(e).__name__}: {e}")
-        except ValueError as e:
-            self._refused(str(e))
+        except _MALFORMED as e:
+            self._refused(f"{type(e).__name__}: {e}")
         except OSError:
             pass
         finally:
@@ -150,7 +154,7 @@ class Listener:
         if line is None:
             return None
         hello = protocol.decode(line)
-        if hello["m"] != "hello" or not hmac.compare_digest(str(hello.get("token")), self._token):
+        if hello["m"] != "hello" or not hmac.compare_digest(str(hello.get("token")).encode(), self._token.encode()):
             raise ValueError("does not belong to this run")
         if hello.get("v") != protocol.VERSION:
             raise ValueError(f"speaks version {hello.get('v')!r} of the protocol, not {protocol.VERSION}")

@@ -50,6 +50,11 @@ class Channel:
         status = os.fstat(self.write_fd)
         return f"{status.st_dev}:{status.st_ino}"
 
+    def resize(self) -> None:
+        """Our own terminal has another size now: so has the training's. Does nothing where the stream is none."""
+        if not self.closed.is_set():
+            _take_size(self._read_fd)
+
     def release(self) -> None:
         """Close our writing end once the process has its own; the end of the stream is seen from then on."""
         if self.write_fd >= 0:
@@ -101,9 +106,14 @@ def _terminal() -> tuple[int, int]:
     master, slave = os.openpty()
     # Bytes as they are: no \n to \r\n, no echo.
     tty.setraw(slave)
+    _take_size(master)
+    return master, slave
+
+
+def _take_size(master: int) -> None:
+    """Give a pseudo-terminal the size of our own terminal."""
     for fd in (1, 2):
         with contextlib.suppress(OSError):
             size = fcntl.ioctl(fd, termios.TIOCGWINSZ, struct.pack("4H", 0, 0, 0, 0))
-            fcntl.ioctl(slave, termios.TIOCSWINSZ, size)
-            break
-    return master, slave
+            fcntl.ioctl(master, termios.TIOCSWINSZ, size)
+            return

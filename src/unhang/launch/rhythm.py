@@ -18,6 +18,8 @@ STARTUP_S = 180.0
 # Where nobody waits for anybody, ranks may be uploading, or waiting for a service: silence there has to last longer.
 SILENCE_FACTOR = 10.0
 SILENCE_FLOOR_S = 120.0
+# At the end of a training the last rank may upload for long while the others have left.
+FAREWELL_S = 600.0
 MIN_GAPS = 3
 WINDOW = 64
 
@@ -30,41 +32,44 @@ class Rhythm:
         self._startup = startup_s
         self._last: dict[int, float] = {}
         self._longest: dict[int, float] = {}
-        self._steps: deque[float] = deque(maxlen=WINDOW)
+        self._steps: dict[int, deque[float]] = {}
         self._moves: deque[float] = deque(maxlen=4 * WINDOW)
+        self._usual: float | None = None
+
+    def begin(self, rank: int, *, t: float) -> None:
+        """A rank has come, or has joined its group: what it did before is no part of the rhythm."""
+        self._last[rank] = t
+        self._longest.pop(rank, None)
 
     def progress(self, rank: int, *, t: float, stepped: bool) -> None:
         """A rank has moved on at `t`; `stepped` where that ended an optimizer step."""
-        last = self._last.get(rank)
+        gap = t - self._last.get(rank, t)
         self._last[rank] = t
-        if last is None:
-            return
-        gap = t - last
         self._moves.append(gap)
         self._longest[rank] = max(gap, self._longest.get(rank, 0.0))
         if stepped:
-            self._steps.append(self._longest.pop(rank))
+            self._steps.setdefault(rank, deque(maxlen=WINDOW)).append(self._longest.pop(rank))
+        self._usual = self._learn()
 
     @property
     def usual_gap_s(self) -> float | None:
         """None until enough was seen to say."""
-        if len(self._steps) >= MIN_GAPS:
-            return median(self._steps)
-        if not self._steps and len(self._moves) >= 4 * MIN_GAPS:
-            ordered = sorted(self._moves)
-            return ordered[int(0.95 * (len(ordered) - 1))]
-        return None
+        return self._usual
 
     @property
     def threshold_s(self) -> float:
         """How long a rank may wait inside a collective before something is taken to be wrong."""
         if self._fixed is not None:
             return self._fixed
-        usual = self.usual_gap_s
-        if usual is None:
+        if self._usual is None:
             return self._startup
-        threshold = max(FLOOR_S, PATIENCE * usual)
-        return min(threshold, QUICK_CAP_S) if usual < 1.0 else threshold
+        threshold = max(FLOOR_S, PATIENCE * self._usual)
+        return min(threshold, QUICK_CAP_S) if self._usual < 1.0 else threshold
+
+    @property
+    def divergence_s(self) -> float:
+        """How long all ranks may wait before it is worth comparing the calls they wait in; that needs no rhythm."""
+        return min(self.threshold_s, FLOOR_S)
 
     @property
     def silence_s(self) -> float:
@@ -72,3 +77,13 @@ class Rhythm:
         if self._fixed is not None:
             return self._fixed
         return max(SILENCE_FLOOR_S, SILENCE_FACTOR * self.threshold_s)
+
+    def _learn(self) -> float | None:
+        if self._steps:
+            if max(len(steps) for steps in self._steps.values()) < MIN_GAPS:
+                return None
+            return median(gap for steps in self._steps.values() for gap in steps)
+        if len(self._moves) < 4 * MIN_GAPS * max(len(self._last), 1):
+            return None
+        ordered = sorted(self._moves)
+        return ordered[int(0.95 * (len(ordered) - 1))]

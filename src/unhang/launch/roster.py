@@ -22,7 +22,8 @@ class Reactions(Protocol):
     def failed(self, waiting: Peer | None) -> None: ...
     def restarted(self) -> None: ...
     def wrong_world(self) -> None: ...
-    def answered(self, message: dict[str, Any]) -> None: ...
+    def answered(self, peer: Peer, message: dict[str, Any]) -> None: ...
+    def vanished(self, state: RankState) -> None: ...
     def release(self, peer: Peer) -> None: ...
     def hand_over_output(self, peer: Peer, rank: int) -> None: ...
 
@@ -37,6 +38,7 @@ class Roster:
         self.peers: dict[Peer, RankState] = {}
         self.exitcodes: dict[int, int] = {}
         self.closing = False
+        self.ever = False
         self._launcher_stops = False
         self._former: list[RankState] = []
         self._promised = promised
@@ -51,6 +53,7 @@ class Roster:
 
     def arrived(self, peer: Peer) -> None:
         """A process has said hello."""
+        self.ever = True
         rank = peer.hello.get("rank")
         if rank is None:
             return
@@ -69,8 +72,8 @@ class Roster:
             self._stepping(peer, message)
         elif kind == "stopping":
             self._stopping(peer, message)
-        elif kind == "evidence":
-            self._react.answered(message)
+        elif kind in ("evidence", "dumped"):
+            self._react.answered(peer, message)
         elif kind == "raised":
             self._raised(peer, state, message)
         elif kind == "beat":
@@ -92,8 +95,13 @@ class Roster:
             return
         ended_by_others = self.closing or self._launcher_stops
         state.ended = Ended(at_s=self._clock(), announced=state.announced, by_launcher=ended_by_others and state.raised is None)
-        if not state.announced and not ended_by_others and state.raised is None:
-            self._react.failed(None)
+        if not (state.announced or state.left or ended_by_others) and state.raised is None:
+            self._react.vanished(state)
+
+    def still_there(self, state: RankState) -> None:
+        """A process that has closed its connection lives on: it is no longer watched, and that is no failure."""
+        state.ended = None
+        state.left = True
 
     def _enter(self, peer: Peer, rank: int) -> RankState:
         before = self.watch.ranks.get(rank)
@@ -113,7 +121,7 @@ class Roster:
         )
         self.watch.ranks[rank] = state
         self.peers[peer] = state
-        self.watch.progress(state, t=state.since_s)
+        self.watch.begin(state, t=state.since_s)
         return state
 
     def _joined(self, peer: Peer, message: dict[str, Any]) -> None:
@@ -126,7 +134,7 @@ class Roster:
         state.joined, state.left = True, False
         state.world_size, state.backend, state.device = world, message.get("backend"), message.get("device")
         state.timeout_s, state.torch = message.get("timeout_s"), message.get("torch")
-        self.watch.progress(state, t=self._clock())
+        self.watch.begin(state, t=self._clock())
         self._tell(events.Joined(rank=rank, world_size=world, backend=str(state.backend), device=state.device))
         twins = [s for s in self.states(former=True) if s is not state and s.joined and s.rank == rank and s.ended is None]
         if twins or (self._promised is not None and world != self._promised):
@@ -141,7 +149,8 @@ class Roster:
         state.torch = message.get("torch") or state.torch
         if state.step == 0:
             state.step = 1
-            self.watch.progress(state, t=self._clock(), stepped=True)
+            state.last_step_s = self._clock()
+            self.watch.begin(state, t=state.last_step_s)
         if not message.get("initialized"):
             state.world_size = 1
             if int(self._promised or peer.hello.get("world_size") or 1) > 1:

@@ -15,6 +15,11 @@ MIN_WINDOW_S = 3.0
 MAX_WINDOW_S = 10.0
 
 
+def window_s(threshold_s: float) -> float:
+    """How far to look back: half the threshold at most, because what a rank did before it stopped must not count as a sign of life."""
+    return min(max(threshold_s / 2, MIN_WINDOW_S + 2 * INTERVAL_S), MAX_WINDOW_S)
+
+
 class Sampler:
     """Keeps the recent samples of every rank of this host. Times are seconds since the start of the run."""
 

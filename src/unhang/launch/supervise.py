@@ -1,7 +1,7 @@
 """The whole of a run: attempt after attempt, a verdict after each failure, and the decision whether to go on.
 
-A training is started again after a failure, up to `max_restarts` times, but not when it fails twice in a row for the same
-cause, on the same ranks, after the same number of steps: starting it again would only fail again.
+A training is started again after a failure, up to `max_restarts` times, but not when it fails again and again for the
+same cause, on the same ranks, after the same number of steps: starting it again would only fail again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +33,10 @@ from unhang.records.rundir import RUN_SCHEMA, RunDir
 
 OnFailure = Literal["restart", "abort", "report"]
 PORT_WAIT_S = 60.0
+# Causes that lie in the code or in the command: the same start brings the same end.
+DETERMINISTIC = frozenset(
+    {"rank-exception", "collective-mismatch", "rank0-guarded-collective", "premature-exit", "port-in-use", "rendezvous-misconfig", "config-error"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +96,8 @@ class Supervisor:
         self._environ = dict(environ)
         self._host = host or Host()
         self._attempt: Attempt | None = None
-        self._interrupted = False
+        self._attempts = 0
+        self._interrupts = 0
         self._incidents = 0
         self._log_broken = False
 
@@ -107,23 +112,27 @@ class Supervisor:
     async def _supervise(self, version: environment.Version | None) -> Outcome:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._interrupt, number)
-        before: Result | None = None
-        restarts = 0
+            # nohup and shells that run a job in the background have signals ignored on purpose.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._interrupt, number)
+        loop.add_signal_handler(signal.SIGWINCH, self._resize)
+        failures: list[Result] = []
         while True:
-            result = await self._one(restarts, version)
-            if result.interrupted or self._interrupted or result.verdict is None or (result.exitcode == 0 and not result.ended_by_us):
+            result = await self._one(len(failures), version)
+            if self._was_interrupted() or (result.exitcode == 0 and not result.ended_by_us):
                 break
-            why = self._why_not_again(result, before, restarts)
-            if why is not None:
-                if self._policy.on_failure == "restart":
-                    self._tell(events.GaveUp(why=why))
-                break
-            restarts += 1
-            before = result
-            await self._free_port()
-            self._tell(events.Restarting(attempt=restarts, of=self._policy.max_restarts))
-        return self._finish(result, restarts + 1)
+            failures.append(result)
+            why = self._why_not_again(failures)
+            if why is None:
+                await self._free_port()
+                if self._was_interrupted():
+                    break
+                self._tell(events.Restarting(attempt=len(failures), of=self._policy.max_restarts))
+                continue
+            if self._policy.on_failure == "restart":
+                self._tell(events.GaveUp(why=why))
+            break
+        return self._finish(result, self._attempts)
 
     async def _one(self, number: int, version: environment.Version | None) -> Result:
         environ = {**self._environ, **environment.evidence(version, self._environ, dumps=self._rundir.flight_of_torch(number))}
@@ -139,17 +148,22 @@ class Supervisor:
             first_incident=self._incidents + 1,
             host=self._host,
         )
-        return await self._attempt.run()
+        self._attempts += 1
+        try:
+            return await self._attempt.run()
+        finally:
+            self._attempt = None
 
-    def _why_not_again(self, result: Result, before: Result | None, restarts: int) -> str | None:
+    def _why_not_again(self, failures: list[Result]) -> str | None:
         """The reason for not starting again; None to start."""
+        result = failures[-1]
         if self._policy.on_failure != "restart":
             return f"--on-failure {self._policy.on_failure}"
         if result.incident is not None and result.incident.kind == "world-size":
             return "the processes do not form the training that was asked for; starting again would not change that"
-        if before is not None and _same_failure(before, result):
-            return f"the same failure twice in a row, each time after {result.steps} steps: starting again would not help"
-        if restarts >= self._policy.max_restarts:
+        if no_progress(failures):
+            return f"the same failure again, each time after {result.steps} steps: starting again would not help"
+        if len(failures) > self._policy.max_restarts:
             return f"--max-restarts {self._policy.max_restarts} is used up"
         return None
 
@@ -160,7 +174,7 @@ class Supervisor:
             return
         deadline = time.monotonic() + PORT_WAIT_S
         told = False
-        while time.monotonic() < deadline and not self._interrupted:
+        while time.monotonic() < deadline and not self._was_interrupted():
             with contextlib.suppress(OSError), socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("", port))
@@ -170,14 +184,21 @@ class Supervisor:
                 told = True
             await asyncio.sleep(0.2)
 
+    def _was_interrupted(self) -> bool:
+        return self._interrupts > 0
+
     def _interrupt(self, number: int) -> None:
-        self._interrupted = True
+        self._interrupts += 1
         if self._attempt is not None:
             self._attempt.interrupt(number)
 
+    def _resize(self) -> None:
+        if self._attempt is not None:
+            self._attempt.resize()
+
     def _finish(self, result: Result, attempts: int) -> Outcome:
         elapsed = time.monotonic() - self._started
-        interrupted = result.interrupted or self._interrupted
+        interrupted = result.interrupted or self._was_interrupted()
         if interrupted:
             exitcode = EXIT_INTERRUPTED
         elif result.ended_by_us:
@@ -241,11 +262,22 @@ class Supervisor:
                 self._told(events.Note(text=f"cannot write {self._rundir.events}: {e.strerror}; the training goes on"))
 
 
-def _same_failure(before: Result, now: Result) -> bool:
-    """Same cause, same ranks, same number of steps in each attempt (within what may pass between two heartbeats)."""
+def no_progress(failures: Sequence[Result]) -> bool:
+    """Whether the newest failures are one and the same: same cause, same ranks, same exit code, same number of steps in each attempt.
+
+    A deterministic cause needs two of them. Others need three: a job that is killed for its memory every 500 steps may well get on.
+    """
+    result = failures[-1]
+    cause = result.verdict.primary.cause if result.verdict and result.verdict.primary else None
+    needed = 2 if cause in DETERMINISTIC else 3
+    return len(failures) >= needed and all(_alike(earlier, result) for earlier in failures[-needed:-1])
+
+
+def _alike(before: Result, now: Result) -> bool:
     a = before.verdict.primary if before.verdict else None
     b = now.verdict.primary if now.verdict else None
-    if a is None or b is None or (a.cause, a.ranks) != (b.cause, b.ranks):
+    if (a is None) != (b is None) or (a and b and (a.cause, a.ranks) != (b.cause, b.ranks)) or before.exitcode != now.exitcode:
         return False
+    # What may pass between two heartbeats.
     slack = 1 + 0.5 * max(before.pace or 0.0, now.pace or 0.0)
     return abs(before.steps - now.steps) <= slack

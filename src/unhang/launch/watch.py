@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from unhang.launch.rhythm import Rhythm
+from unhang.launch.rhythm import FAREWELL_S, Rhythm
 from unhang.records.incident import Counters, Ended, Frame, Raised
 
 PLACES = 240
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """A rank inside a collective; `group` is None where only its stack tells."""
+
+    group: str | None
+    enqueued: int
+    for_s: float
 
 
 @dataclass
@@ -40,17 +48,27 @@ class RankState:
     last_beat_s: float | None = None
     last_progress_s: float = 0.0
     still_since_s: dict[str, float] = field(default_factory=dict)
+    step_when_still: dict[str, int] = field(default_factory=dict)
+    last_step_s: float | None = None
     places: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=PLACES))
     raised: Raised | None = None
     announced: bool = False
     ended: Ended | None = None
 
-    def waiting_for_s(self, now: float) -> float:
-        """How long the rank has been inside its oldest unfinished collective without any news of that group; 0.0 outside."""
-        waits = [now - self.still_since_s[name] for name, c in self.groups.items() if c.enqueued > c.completed]
+    def wait(self, now: float) -> Wait | None:
+        """The collective that the rank has been inside of for longest without any news of its group; None outside.
+
+        A group whose collective stays open while the rank goes on stepping is served by a thread of its own (a stop signal, an asynchronous
+        checkpoint): nobody waits for that one.
+        """
+        waits = [
+            Wait(group=name, enqueued=c.enqueued, for_s=now - self.still_since_s[name])
+            for name, c in self.groups.items()
+            if c.enqueued > c.completed and self.step - self.step_when_still[name] < 2
+        ]
         if self.inside is not None:
-            waits.append(now - self.last_progress_s)
-        return max(waits, default=0.0)
+            waits.append(Wait(group=None, enqueued=0, for_s=now - self.last_progress_s))
+        return max(waits, key=lambda w: w.for_s, default=None)
 
     def moved_share(self, since_s: float) -> float | None:
         """Share of the heartbeats since then that found the main thread elsewhere; None with too few of them."""
@@ -91,50 +109,68 @@ class Watch:
             if state.groups.get(name) != counters:
                 moved = True
                 state.still_since_s[name] = t
+                state.step_when_still[name] = step
         for name in state.still_since_s.keys() - groups.keys():
-            del state.still_since_s[name]
+            del state.still_since_s[name], state.step_when_still[name]
         if inside != state.inside:
             moved = True
         state.step, state.groups, state.place, state.last_beat_s, state.inside = step, groups, place, t, inside
         state.places.append((t, sig))
+        if stepped:
+            state.last_step_s = t
         if moved:
-            self.progress(state, t=t, stepped=stepped)
+            state.last_progress_s = t
+            self.rhythm.progress(state.rank, t=t, stepped=stepped)
 
-    def progress(self, state: RankState, *, t: float, stepped: bool = False) -> None:
-        """A rank has moved on: a collective, a step, or a first sign of life."""
+    def begin(self, state: RankState, *, t: float) -> None:
+        """A first sign of life, or a group joined."""
         state.last_progress_s = t
-        self.rhythm.progress(state.rank, t=t, stepped=stepped)
+        self.rhythm.begin(state.rank, t=t)
 
-    def suspects(self, now: float) -> bool:
-        """Whether it is time to look at the kernel's numbers, before anything is decided."""
-        quiet = min(2.0, self.rhythm.threshold_s / 2)
-        return any(now - r.last_progress_s >= quiet for r in self.alive())
+    def suspects(self, now: float, *, window_s: float) -> bool:
+        """Whether it is time to look at the kernel's numbers: from `window_s` before anything would be decided."""
+        quiet = max(self.rhythm.threshold_s - window_s, 0.5)
+        return any(max(now - r.last_progress_s, w.for_s if (w := r.wait(now)) else 0.0) >= quiet for r in self._living())
 
     def look(self, now: float) -> Stall | None:
         """Whether the training has stalled. Thresholds are the rhythm's."""
         alive = self.alive()
-        if not alive:
-            return None
         threshold = self.rhythm.threshold_s
-        if any(r.waiting_for_s(now) >= threshold for r in alive):
-            # Whoever has been in a collective for half the threshold waits; the others never came.
-            waiting = [r for r in alive if r.waiting_for_s(now) >= threshold / 2]
-            return self._stall(now, threshold, waiting, (r for r in alive if r not in waiting))
-        if any(r.left or (r.ended is not None and r.ended.announced) for r in self.ranks.values()):
-            # The training is coming to its end: whoever is left may be saving or uploading, and nobody waits for it.
-            return None
+        waits = {r.rank: w for r in alive if (w := r.wait(now)) is not None}
+        longest = max(waits.values(), key=lambda w: w.for_s, default=None)
+        if longest is not None:
+            # Whoever has been in a collective for half the time waits; the others never came.
+            everybody = all(r.rank in waits and waits[r.rank].for_s >= self.rhythm.divergence_s / 2 for r in alive)
+            needed = self.rhythm.divergence_s if everybody else threshold
+            if longest.for_s >= needed:
+                waiting = [r for r in alive if r.rank in waits and waits[r.rank].for_s >= needed / 2]
+                absent = self._absent([r for r in alive if r not in waiting], longest)
+                return Stall(since_s=now - longest.for_s, threshold_s=threshold, waiting=_numbers(waiting), absent=_numbers(absent))
+        living = self._living()
         silence = self.rhythm.silence_s
-        if all(now - r.last_progress_s >= silence for r in alive):
-            return self._stall(now, silence, [], alive)
+        if len(alive) < len(self.ranks):
+            # The training is coming to its end: whoever is left may be saving or uploading, and nobody waits for it.
+            silence = max(silence, FAREWELL_S)
+        if living and not waits and all(now - r.last_progress_s >= silence for r in living):
+            since = min(r.last_progress_s for r in living)
+            return Stall(since_s=since, threshold_s=silence, waiting=(), absent=_numbers(living))
         return None
 
+    def complete(self) -> bool:
+        """Whether all ranks of the training are known here; those of other hosts are not."""
+        return len(self.ranks) >= max((r.world_size or 1 for r in self.ranks.values()), default=1)
+
+    def _living(self) -> list[RankState]:
+        return [r for r in self.ranks.values() if r.ended is None]
+
     @staticmethod
-    def _stall(now: float, threshold: float, waiting: list[RankState], absent: Iterable[RankState]) -> Stall:
-        absent = list(absent)
-        since = min([now - r.waiting_for_s(now) for r in waiting] or [r.last_progress_s for r in absent])
-        return Stall(
-            since_s=since,
-            threshold_s=threshold,
-            waiting=tuple(sorted(r.rank for r in waiting)),
-            absent=tuple(sorted(r.rank for r in absent)),
-        )
+    def _absent(others: list[RankState], wait: Wait) -> list[RankState]:
+        """Of the ranks that do not wait, those that are behind in the group that is waited in; failing that, those without a trace of it."""
+        if wait.group is None:
+            return others
+        behind = [r for r in others if wait.group in r.groups and r.groups[wait.group].enqueued < wait.enqueued]
+        return behind or [r for r in others if wait.group not in r.groups]
+
+
+def _numbers(ranks: list[RankState]) -> tuple[int, ...]:
+    return tuple(sorted(r.rank for r in ranks))

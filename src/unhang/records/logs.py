@@ -139,6 +139,10 @@ def match(text: str, signatures: Iterable[Signature], *, source: str, line: int 
     return hits
 
 
+# How torchrun sums up, whatever the failure was.
+_SAYS_NOTHING = re.compile(r"^\s*(?:[=*-]{4,}|traceback : To enable traceback see:.*|error_file: <N/A>|<NO_OTHER_FAILURES>)\s*$")
+
+
 def last_lines(path: Path, *, limit_bytes: int | None = None, count: int = 3) -> tuple[Line, ...]:
     """The last lines that say anything. Raises RecordError."""
     try:
@@ -150,7 +154,7 @@ def last_lines(path: Path, *, limit_bytes: int | None = None, count: int = 3) ->
         if offset + len(chunk) > tail:
             cut = chunk.find(b"\n", tail - offset) + 1 if tail > offset else 0
             found = lines(path, limit_bytes=limit_bytes, offset=offset + cut, number=number + chunk.count(b"\n", 0, cut))
-            return tuple(deque(found, maxlen=count))
+            return tuple(deque((line for line in found if not _SAYS_NOTHING.match(line.text)), maxlen=count))
     return ()
 
 

@@ -19,6 +19,9 @@ from unhang.records.stacks import inside, user_frame
 # Calls whose sizes legitimately differ between ranks.
 _UNEVEN = ("gather", "scatter", "all_to_all", "alltoall", "send", "recv", "coalesced")
 _EVEN = ("all_gather", "allgather", "_allgather_base", "reduce_scatter", "_reduce_scatter_base")
+# A line is the usual one when it was reached this often, and another one so many times less.
+_HABIT = 3
+_RARELY = 10
 _C10D = "torch/distributed/distributed_c10d"
 
 
@@ -69,7 +72,7 @@ class Parting:
     seq: int | None
     sides: tuple[Side, ...]
     odd: tuple[int, ...]
-    by: Literal["majority", "history", "nothing"]
+    by: Literal["majority", "history", "line", "nothing"]
 
     def side(self, rank: int) -> Side:
         return next(s for s in self.sides if s.rank == rank)
@@ -203,7 +206,10 @@ def _judged(group: str | None, seq: int | None, sides: tuple[Side, ...], history
     if majority is not None:
         return Parting(group=group, seq=seq, sides=sides, odd=majority, by="majority")
     changed = _unlike_before(sides, history, seq)
-    return Parting(group=group, seq=seq, sides=sides, odd=changed, by="history" if changed else "nothing")
+    if changed:
+        return Parting(group=group, seq=seq, sides=sides, odd=changed, by="history")
+    astray = _at_unusual_line(sides, history, seq)
+    return Parting(group=group, seq=seq, sides=sides, odd=astray, by="line" if astray else "nothing")
 
 
 def _unlike_most(sides: Sequence[Side]) -> tuple[int, ...] | None:
@@ -218,6 +224,37 @@ def _unlike_before(sides: Sequence[Side], history: Mapping[int, Mapping[int, Cal
     unusual = tuple(s.rank for s in sides if s.call is not None and _differs_from_history(s.call, history, seq))
     usual = tuple(s.rank for s in sides if s.call is not None and _fits_history(s.call, history, seq))
     return unusual if usual and len(unusual) + len(usual) == len(sides) else ()
+
+
+def _at_unusual_line(sides: Sequence[Side], history: Mapping[int, Mapping[int, Call]], seq: int | None) -> tuple[int, ...]:
+    """The ranks at a line that was hardly ever reached before, while the others are at the line that all ranks were at again and again."""
+    if not sides or any(s.call is None or s.place is None for s in sides):
+        return ()
+    usual = max(sides, key=lambda s: min(_times(s.place, history, seq)))
+    odd = tuple(s.rank for s in sides if is_habit(usual.place, s.place, history, seq))
+    return odd if all(s.rank in odd or not other_line(s.place, usual.place) for s in sides) else ()
+
+
+def is_habit(line: Frame | None, other: Frame | None, history: Mapping[int, Mapping[int, Call]], seq: int | None) -> bool:
+    """Whether every rank reached `line` again and again before, and none of them `other` more than now and then."""
+    often = min(_times(line, history, seq))
+    return often >= _HABIT and max(_times(other, history, seq)) * _RARELY <= often
+
+
+def _times(line: Frame | None, history: Mapping[int, Mapping[int, Call]], seq: int | None) -> list[int]:
+    """How often each rank was at a line before."""
+    if line is None or seq is None or not history:
+        return [0]
+    at = (line.file, line.line)
+    return [
+        sum(1 for s, c in calls.items() if s < seq and (u := user_frame(c.frames)) is not None and (u.file, u.line) == at)
+        for calls in history.values()
+    ]
+
+
+def other_line(one: Frame | None, other: Frame | None) -> bool:
+    """Whether two places are known and not the same."""
+    return one is not None and other is not None and (one.file, one.line) != (other.file, other.line)
 
 
 def _before(call: Call, history: Mapping[int, Mapping[int, Call]], seq: int | None) -> set[tuple[object, ...]]:

@@ -88,6 +88,11 @@ class RankView:
     def place(self) -> Frame | None:
         return stacks.user_frame(self.frames) or self.record.last_place
 
+    @property
+    def only_last_seen(self) -> bool:
+        """Its place is that of a heartbeat: it may have gone on since."""
+        return self.place is not None and stacks.user_frame(self.frames) is None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
@@ -112,6 +117,12 @@ class Picture:
 
     def where(self, rank: RankView) -> str | None:
         return self.place(rank.place) if rank.place is not None else None
+
+    @property
+    def on_nccl(self) -> bool:
+        """Whether NCCL is in use, or may be: no rank has told its backend."""
+        told = [r.record.backend for r in self.ranks if r.record.backend]
+        return not told or any("nccl" in backend for backend in told)
 
     @cached_property
     def waits(self) -> Mapping[int, Wait]:
@@ -238,7 +249,7 @@ class _Loader:
         try:
             return stacks.from_faulthandler(text), source, first
         except UnhangError as e:
-            if first is not None:
+            if first is not None and not _in_order(record):
                 self._miss(f"the last stacks of rank {record.rank}", str(e))
             return None, source, first
 
@@ -272,6 +283,12 @@ class _Loader:
 
     def _miss(self, what: str, why: str) -> None:
         self.not_examined.append(NotExamined(what=what, why=why))
+
+
+def _in_order(record: RankRecord) -> bool:
+    """Whether a rank ended by itself, through Python: what a signal might have written is not missed."""
+    ended = record.ended
+    return record.raised is not None or (ended is not None and ended.announced and (ended.exitcode or 0) >= 0)
 
 
 def by_cause(hits: Iterable[Hit], signatures: Mapping[Signature, str]) -> dict[str, tuple[Hit, ...]]:

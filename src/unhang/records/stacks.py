@@ -35,6 +35,18 @@ def is_user_file(path: str) -> bool:
     return not (_INSTALLED.search(path) or _STDLIB.search(path) or _UNHANG.search(path))
 
 
+def without_hook(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """The frames above which unhang's own hook (or a fault of unhang.testing) stands and waits, with whatever of the standard library it called."""
+    end = len(frames)
+    for i in range(len(frames) - 1, -1, -1):
+        file = frames[i].file
+        if "/unhang/recipes/" not in file and _UNHANG.search(file):
+            end = i
+        elif not (_STDLIB.search(file) and not _INSTALLED.search(file)):
+            break
+    return tuple(frames[:end]) or tuple(frames)
+
+
 def user_frame(frames: Sequence[Frame]) -> Frame | None:
     """The innermost frame of the user's code; failing that, the innermost one of a library that is neither Python, torch nor unhang."""
     for frame in reversed(frames):

@@ -17,7 +17,9 @@ STANDINGS: Mapping[Language, Mapping[str, str]] = {
 
 LABELS: Mapping[Language, Mapping[str, str]] = {
     "en": {
-        "nothing": "nothing is wrong in what was read",
+        "nothing": "nothing is wrong: the run ended with exit code 0",
+        "unrecognised": "nothing recognised in what was read",
+        "set": "set {env}",
         "unknown": "Nothing recognised names the cause",
         "who": "who",
         "where": "where",
@@ -43,7 +45,9 @@ LABELS: Mapping[Language, Mapping[str, str]] = {
         "symptom": "symptom",
     },
     "zh": {
-        "nothing": "读到的内容里没有发现问题",
+        "nothing": "没有问题：运行以退出码 0 结束",
+        "unrecognised": "读到的内容里没有认出任何问题",
+        "set": "设置 {env}",
         "unknown": "没有能说明原因的线索",
         "who": "进程",
         "where": "位置",

@@ -1,15 +1,20 @@
 """What `unhang run` shows while the training runs: the training's own output, a few lines of ours, and one live line.
 
 The live line stands below the output on a terminal, and only while the training is not itself in the middle of a line
-(a progress bar); elsewhere there is none.
+(a progress bar); elsewhere there is none. Everything is written to the file descriptors: a non-blocking one (a parent
+that reads with asyncio or node) takes a part of what Python's buffered writers give it and fails on the rest.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
+import shlex
 import sys
-from typing import IO, Literal
+import time
+from pathlib import Path
+from typing import IO, Any, Literal
 
 from rich.console import Console
 
@@ -18,6 +23,8 @@ from unhang.report import terminal
 
 _CLEAR = b"\r\x1b[2K"
 _BUFFER_BYTES = 1 << 16
+# For a reader that is slow, on a non-blocking stream. What does not go out within it is dropped here; the logs have it.
+PATIENCE_S = 5.0
 
 
 class Live:
@@ -25,8 +32,9 @@ class Live:
 
     def __init__(self, *, prefix: bool = False, quiet: bool = False, output_to_stderr: bool = False, console: Console | None = None) -> None:
         self._prefix = prefix
-        err = sys.stderr.buffer
-        self._targets: dict[str, IO[bytes] | None] = {"out": err if output_to_stderr else sys.stdout.buffer, "err": err}
+        # A stream that was closed when we started is None.
+        out, err = (getattr(stream, "buffer", None) for stream in (sys.stdout, sys.stderr))
+        self._targets: dict[str, IO[bytes] | None] = {"out": err if output_to_stderr else out, "err": err}
         if quiet:
             self._targets = {"out": None, "err": None}
         self._console = console or Console(stderr=True, highlight=False)
@@ -34,6 +42,7 @@ class Live:
         self._line = b""
         self._shown = False
         self._at_start = True
+        self._patience: dict[int, float] = {}
         self._partial: dict[tuple[int | None, str], bytes] = {}
 
     def is_terminal(self, stream: Literal["out", "err"]) -> bool:
@@ -50,8 +59,7 @@ class Live:
             return
         self._hide()
         try:
-            target.write(data)
-            target.flush()
+            self._write(target, data)
         except OSError:
             # Whoever read our output has gone; the training goes on, its logs are kept.
             self._targets[stream] = None
@@ -63,16 +71,20 @@ class Live:
         """Say what has happened, where it is worth a line."""
         if isinstance(event, events.Pace):
             rate = f"  {event.steps_per_s:.2f} steps/s" if event.steps_per_s else ""
-            self._line = f"unhang: step {event.step}{rate}  {event.ranks} ranks  {_clock(event.elapsed_s)}".encode()
+            self._line = f"unhang: step {event.step}{rate}  {_count(event.ranks)}  {_clock(event.elapsed_s)}".encode()
             self._hide()
             self._show()
             return
         if isinstance(event, events.Drawn):
             self._print_verdict(event)
             return
+        if isinstance(event, events.Finished):
+            self._live = False
         text, style = _say(event)
         if text:
             self._say(text, style)
+        if isinstance(event, events.Finished) and event.run_dir:
+            self._say(_records(event), "dim")
 
     def close(self) -> None:
         """Give out what is left and take the live line away."""
@@ -83,21 +95,23 @@ class Live:
         self._hide()
 
     def _say(self, text: str, style: str) -> None:
-        self._hide()
-        with contextlib.suppress(OSError):
-            if not self._at_start:
-                self._console.file.write("\n")
-                self._at_start = True
+        with self._console.capture() as said:
             self._console.print(f"unhang: {text}", style=style, markup=False, soft_wrap=True)
-        self._show()
+        self._put(said.get())
 
     def _print_verdict(self, event: events.Drawn) -> None:
-        self._hide()
-        with contextlib.suppress(OSError):
-            if not self._at_start:
-                self._console.file.write("\n")
-                self._at_start = True
+        with self._console.capture() as said:
             terminal.render(event.verdict, self._console)
+        self._put(said.get())
+
+    def _put(self, text: str) -> None:
+        """Lines of ours, on a line of their own."""
+        self._hide()
+        if not self._at_start:
+            text = "\n" + text
+            self._at_start = True
+        with contextlib.suppress(OSError):
+            self._write(self._console.file, text)
         self._show()
 
     def _show(self) -> None:
@@ -113,7 +127,31 @@ class Live:
 
     def _raw(self, data: bytes) -> None:
         with contextlib.suppress(OSError):
-            os.write(sys.stderr.fileno(), data)
+            os.write(self._console.file.fileno(), data)
+
+    def _write(self, target: IO[Any], data: str | bytes) -> None:
+        """Write all of it, or drop the rest where nobody takes it within PATIENCE_S. Raises OSError for a reader that is gone."""
+        try:
+            fd = target.fileno()
+        except OSError:
+            target.write(data)
+            target.flush()
+            return
+        if isinstance(data, str):
+            data = data.encode(getattr(target, "encoding", None) or "utf-8", "replace")
+        left = memoryview(data)
+        deadline = time.monotonic() + self._patience.get(fd, PATIENCE_S)
+        while left:
+            try:
+                left = left[os.write(fd, left) :]
+                self._patience[fd] = PATIENCE_S
+            except BlockingIOError:
+                poller = select.poll()
+                poller.register(fd, select.POLLOUT)
+                if not poller.poll(max(deadline - time.monotonic(), 0) * 1000):
+                    # The training is watched from this thread: a reader that stays away is waited for once.
+                    self._patience[fd] = 0.0
+                    return
 
     def _prefixed(self, rank: int | None, stream: str, data: bytes) -> bytes:
         key = (rank, stream)
@@ -133,8 +171,7 @@ def _say(event: events.Event) -> tuple[str, str]:
     if isinstance(event, events.FirstStep):
         where = ", ".join(event.devices)
         backend = f" ({event.backend})" if event.backend else ""
-        ranks = "1 rank" if event.ranks == 1 else f"{event.ranks} ranks"
-        return f"{ranks} on {where}{backend}; first step {event.after_s:.1f} s after the start", "green"
+        return f"{_count(event.ranks)} on {where}{backend}; first step {event.after_s:.1f} s after the start", "green"
     if isinstance(event, events.Straggling):
         return (
             f"{_ranks(event.ranks)} slow but alive: {_ranks(event.waiting)} waiting for {event.for_s:.0f} s; giving it time",
@@ -166,6 +203,19 @@ def _finished(event: events.Finished) -> tuple[str, str]:
     if event.exitcode == 0:
         return f"training finished after {_clock(event.elapsed_s)}{times}", "green"
     return f"ended with exit code {event.exitcode} after {_clock(event.elapsed_s)}{times}", "red"
+
+
+def _records(event: events.Finished) -> str:
+    """Where it can all be read again."""
+    path = Path(event.run_dir)
+    with contextlib.suppress(ValueError, OSError):
+        path = path.relative_to(Path.cwd())
+    name = shlex.quote(str(path))
+    return f"records in {name}; unhang why {name}" if event.incidents else f"records in {name}"
+
+
+def _count(ranks: int) -> str:
+    return "1 rank" if ranks == 1 else f"{ranks} ranks"
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from unhang.knowledge import catalogue
 from unhang.model import Finding, Remedy, Verdict
 from unhang.report.language import LABELS, STANDINGS, Language
-from unhang.report.terminal import title
+from unhang.report.terminal import ran, title, went_well
 
 
 def render(verdict: Verdict, *, lang: Language = "en") -> str:
@@ -18,7 +18,7 @@ def render(verdict: Verdict, *, lang: Language = "en") -> str:
 def _lines(verdict: Verdict, lang: Language) -> Iterator[str]:
     labels = LABELS[lang]
     if verdict.primary is None:
-        yield f"# {labels['nothing']}"
+        yield f"# {labels['nothing' if went_well(verdict) else 'unrecognised']}"
     else:
         yield f"# {title(verdict.primary, lang)}"
         yield ""
@@ -62,13 +62,14 @@ def _finding(finding: Finding, lang: Language) -> Iterator[str]:
     if finding.remedies:
         yield f"- {labels['remedy']}:"
         for r in finding.remedies:
-            yield f"    - {_remedy(r, labels['trial'])}"
+            yield f"    - {_remedy(r, lang)}"
     yield ""
 
 
-def _remedy(remedy: Remedy, trial: str) -> str:
-    ran = " ".join([*(f"{k}={v}" for k, v in remedy.env.items()), *([remedy.command] if remedy.command else [])])
-    return _plain(remedy.says) + (f" {_code(ran)}" if ran else "") + (f" ({trial}: {remedy.trial})" if remedy.trial != "untried" else "")
+def _remedy(remedy: Remedy, lang: Language) -> str:
+    line = ran(remedy, lang)
+    tried = f" ({LABELS[lang]['trial']}: {remedy.trial})" if remedy.trial != "untried" else ""
+    return _plain(remedy.says) + (f" {_code(line)}" if line else "") + tried
 
 
 def _plain(text: str) -> str:

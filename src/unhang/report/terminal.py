@@ -43,14 +43,27 @@ def title(finding: Finding, lang: Language) -> str:
     return cause.title_zh if lang == "zh" else cause.title
 
 
+def went_well(verdict: Verdict) -> bool:
+    """Nothing was found, and all of a run was looked at. Of logs alone that can never be said."""
+    return verdict.primary is None and not verdict.not_examined and any(i.kind == "run" for i in verdict.inputs)
+
+
+def ran(remedy: Remedy, lang: Language) -> str:
+    """What a remedy runs, with its settings; where it is only a setting, that it is to be set."""
+    env = [f"{k}={v}" for k, v in remedy.env.items()]
+    if remedy.command:
+        return " ".join([*env, remedy.command])
+    return LABELS[lang]["set"].format(env=" ".join(env)) if env else ""
+
+
 def _lines(verdict: Verdict, lang: Language, width: int) -> list[Text]:
     labels = LABELS[lang]
     finding = verdict.primary
     rest = list(_rest(verdict, lang, width))
     if finding is None:
-        return [Text(f"✓ {labels['nothing']}", style="green"), *rest]
+        return [Text(f"✓ {labels['nothing']}", style="green") if went_well(verdict) else Text(f"? {labels['unrecognised']}", style="yellow"), *rest]
     head = list(_head(finding, lang, width))
-    remedies = list(_remedies(finding.remedies, labels["remedy"], width))
+    remedies = list(_remedies(finding.remedies, lang, width))
     left = MAX_LINES - len(head) - len(remedies) - len(rest)
     return [*head, *_evidence(finding.evidence, labels["evidence"], width, at_most=left), *remedies, *rest]
 
@@ -126,15 +139,14 @@ def _evidence_lines(source: str, text: str, width: int) -> list[str]:
     return [_cut(line, width) for line in lines]
 
 
-def _remedies(remedies: tuple[Remedy, ...], label: str, width: int) -> Iterator[Text]:
+def _remedies(remedies: tuple[Remedy, ...], lang: Language, width: int) -> Iterator[Text]:
     if not remedies:
         return
-    yield Text(label, style="bold")
+    yield Text(LABELS[lang]["remedy"], style="bold")
     for r in remedies[:MAX_REMEDIES]:
         yield from _wrapped(r.says, width, at_most=2)
-        ran = [*(f"{k}={v}" for k, v in r.env.items()), *([r.command] if r.command else [])]
-        if ran:
-            yield Text(_cut(f"{' ' * _INDENT}$ {' '.join(ran)}", width), style="green")
+        if line := ran(r, lang):
+            yield Text(_cut(f"{' ' * _INDENT}{'$ ' if r.command else ''}{line}", width), style="green")
 
 
 def _wrapped(text: str, width: int, *, at_most: int) -> Iterator[Text]:

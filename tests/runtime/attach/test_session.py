@@ -54,13 +54,32 @@ def test_evidence_shows_all_threads(listener):
     flight = listener.directory / "flight"
     peer.send("evidence", id=7, flight=str(flight))
     answer = listener.await_message(peer, "evidence")
-    assert (answer["id"], answer["flight"], answer["groups"], answer["step"]) == (7, False, {}, 0)
-    assert "not initialised" in answer["error"]
+    assert (answer["id"], answer["groups"], answer["step"]) == (7, {}, 0)
+    dumped = listener.await_message(peer, "dumped")
+    assert (dumped["id"], dumped["flight"]) == (7, False)
+    assert "not initialised" in dumped["error"]
     assert not flight.exists()
     script = str(listener.directory / "train.py")
     assert [(t["name"], t["main"]) for t in answer["threads"]] == [("MainThread", True), ("loader", False)]
     assert answer["threads"][0]["frames"][-2:] == [[script, 6, "<module>", "wait()"], [script, 3, "wait", "os.read(0, 1)  # waiting"]]
     assert answer["threads"][1]["frames"][-1] == [script, 3, "wait", "os.read(0, 1)  # waiting"]
+
+
+def test_stacks_are_on_their_way_before_the_dump_is_made(listener):
+    code = (
+        "import sys, threading\n"
+        "class Stuck:\n"
+        "    groups = lambda self: {'default_pg': [3, 2]}\n"
+        "    dump = lambda self, path: threading.Event().wait()\n"
+        "sys.modules['_unhang_attach.session'].current().recorders = Stuck()\n"
+        "wait()\n"
+    )
+    process = waiting(listener, code)
+    peer = listener.peer(pid=process.pid)
+    listener.until(lambda: any(b["groups"] for b in peer.of("beat")))
+    peer.send("evidence", id=3, flight=str(listener.directory / "flight"))
+    assert listener.await_message(peer, "evidence")["groups"] == {"default_pg": [3, 2]}
+    assert peer.of("dumped") == []
 
 
 def test_stdio_is_exchanged_for_a_rank_only(listener):

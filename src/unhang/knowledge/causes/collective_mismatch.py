@@ -7,7 +7,7 @@ from unhang.knowledge.cause import Cause, Signature
 from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of
 from unhang.knowledge.guards import guard_of_parting
 from unhang.model import Evidence, Finding, Remedy, Standing
-from unhang.records.match import Parting, Side
+from unhang.records.match import Parting, Side, other_line
 from unhang.records.picture import Picture
 
 
@@ -45,6 +45,8 @@ def _how_known(parting: Parting) -> str:
         return f" ({len(parting.sides) - len(parting.odd)} of {len(parting.sides)} ranks agree)"
     if parting.by == "history":
         return " (the same line issued something else before)"
+    if parting.by == "line":
+        return " (this line was hardly ever reached before, and the other one at every step)"
     return "; which of them was meant is not in evidence"
 
 
@@ -67,7 +69,7 @@ def _side_evidence(picture: Picture, side: Side, parting: Parting) -> Evidence:
 
 
 def _remedies(one: Side, other: Side) -> tuple[str, ...]:
-    if one.op != other.op:
+    if one.op != other.op or other_line(one.place, other.place):
         return ("same-order", "check-each-call")
     if one.call is not None and other.call is not None and one.call.dtypes != other.call.dtypes:
         return ("same-dtype", "check-each-call")
@@ -79,8 +81,9 @@ def _of_crash(picture: Picture, crash: Crash) -> Finding:
     at = picture.place(crash.place) if crash.place is not None else None
     what = f" ({words.call(crash.call)})" if crash.call is not None else ""
     if crash.odd:
-        one = len(crash.odd) == 1
-        says = f"{words.ranks(crash.odd)} called a collective with {'another size than the other' if one else 'other sizes than the'} ranks{what}"
+        size = "another size" if len(crash.odd) == 1 else "other sizes"
+        others = "the other rank" if len(crash.involved) - len(crash.odd) == 1 else "the other ranks"
+        says = f"{words.ranks(crash.odd)} called a collective with {size} than {others}{what}"
         says += f" at {at}" if at else ""
     else:
         says = f"the ranks called a collective with different sizes{f' at {at}' if at else ''}; which of them is off is not in evidence"
@@ -93,7 +96,7 @@ def _of_crash(picture: Picture, crash: Crash) -> Finding:
         hosts=words.hosts(picture, numbers),
         where=at,
         evidence=(*words.hit_evidence(crash.hits, at_most=1), *crash.evidence),
-        remedies=("same-size", "check-each-call"),
+        remedies=("same-order" if crash.lines_differ else "same-size", "check-each-call"),
     )
 
 
@@ -107,7 +110,7 @@ def _of_words(picture: Picture) -> Finding | None:
     at = picture.where(speaker) if speaker is not None else None
     return CAUSE.finding(
         standing="established",
-        says=f"{words.ranks(numbers)} issued different collectives" + (f" at {at}" if at else "") + " (found by torch's own check)",
+        says=f"{words.ranks(numbers)} issued different collectives{words.at(picture, speaker) if speaker else ''} (found by torch's own check)",
         ranks=numbers,
         where=at,
         evidence=words.hit_evidence(hits),

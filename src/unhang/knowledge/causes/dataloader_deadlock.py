@@ -20,6 +20,8 @@ def _in_run(picture: Picture) -> Finding | None:
     frame = inner or first.place
     at = picture.place(frame) if frame is not None else None
     what = f"stuck in its data loader{f' at {at}' if at else ''}" if inner else f"waiting for a worker of its data loader{f' ({at})' if at else ''}"
+    if at and inner is None and first.only_last_seen:
+        what = f"waiting for a worker of its data loader (last seen at {at})"
     idle = " without using CPU" if first.activity is not None else ""
     stack = words.stack_evidence(picture, first)
     if inner is not None and first.record.stacks is not None:

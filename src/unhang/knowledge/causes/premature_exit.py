@@ -10,25 +10,24 @@ from unhang.records.picture import Picture, RankView
 
 
 def _in_run(picture: Picture) -> Finding | None:
-    left = [r for r in picture.gone if r.ended and r.ended.announced and r.ended.exitcode in (0, None) and r.raised is None]
+    left = sorted((r for r in picture.ranks if _left_in_order(picture, r)), key=picture.onset)
     if not left or guard_of_wait(picture) is not None:
         return None
     first = left[0]
     assert first.ended is not None
     when = first.ended.at_s
-    harmed = [r for r in picture.ranks if r not in left and _needed(picture, r, when)]
+    harmed = [r for r in picture.ranks if r not in left and _needed(picture, r, left)]
     if not harmed:
         return None
     numbers, others = [r.number for r in left], [r.number for r in harmed]
     waiting = words.waiting(picture)
     lost = waiting if any(r.number in picture.waits for r in harmed) else f"{words.ranks(others)} lost {words.verb(others, 'its', 'their')} peer"
-    at = picture.where(first)
     return CAUSE.finding(
         standing="established",
-        says=f"{words.ranks(numbers)} ended in order {words.seconds(when)} into the run, while {lost}",
+        says=f"{words.ranks(numbers)} ended in order {words.seconds(when)} into the run{words.at(picture, first)}, while {lost}",
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
-        where=at,
+        where=picture.where(first),
         evidence=(
             Evidence(
                 source=picture.incident_source,
@@ -43,11 +42,32 @@ def _in_run(picture: Picture) -> Finding | None:
     )
 
 
-def _needed(picture: Picture, rank: RankView, when: float) -> bool:
-    """Whether a rank still counted on those that left: it waits in a collective, or it failed afterwards only because of them."""
-    if rank.raised is not None:
-        return rank.raised_symptom and rank.raised.at_s >= when
-    return rank.number in picture.waits
+def _left_in_order(picture: Picture, rank: RankView) -> bool:
+    """Whether a rank ended by itself with exit code 0. What a launcher is blamed for happens only after another process has ended."""
+    if rank.ended is None or not rank.ended.announced or rank.ended.exitcode not in (0, None) or rank.raised is not None:
+        return False
+    if not rank.ended.by_launcher:
+        return True
+    others = [r.ended.at_s for r in picture.ranks if r.ended and (r.raised is not None or r.ended.exitcode not in (0, None))]
+    return bool(others) and rank.ended.at_s <= min(others)
+
+
+def _needed(picture: Picture, rank: RankView, left: list[RankView]) -> bool:
+    """Whether a rank still counted on those that left: it waits in a collective, or it failed only because of them."""
+    if rank.raised is None:
+        return rank.number in picture.waits
+    if not rank.raised_symptom:
+        return False
+    if any(r.ended is not None and rank.raised.at_s >= r.ended.at_s for r in left):
+        return True
+    # destroy_process_group() closes the connections some time before the process ends, and its peer notices at once.
+    front = picture.front
+    return (
+        "peer-lost" in picture.raised_as(rank)
+        and front is not None
+        and rank.number in front.waiting
+        and set(front.absent) == {r.number for r in left}
+    )
 
 
 CAUSE = Cause(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause
 from unhang.knowledge.stuck import held_back
 from unhang.model import Finding, Remedy, Standing
 from unhang.records.picture import Picture, RankView
 
+_SLEEP = re.compile(r"(?<![\w.])(?:time\.)?sleep\(")
+_NANOSLEEP = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")
 _STATES = ("stopped", "uninterruptible", "gil", "idle", "unknown")
 
 
@@ -19,13 +23,12 @@ def _in_run(picture: Picture) -> Finding | None:
     chosen = [r for r, s in found if s == state]
     first, numbers = chosen[0], [r.number for r in chosen]
     standing, doing, remedies = _DESCRIBE[state](picture, first)
-    at = picture.where(first)
     return CAUSE.finding(
         standing=standing,
-        says=f"{words.ranks(numbers)} {words.verb(numbers, 'is', 'are')} {doing}" + (f" at {at}" if at else "") + _since(picture),
+        says=f"{words.ranks(numbers)} {words.verb(numbers, 'is', 'are')} {doing}{words.at(picture, first)}{_since(picture)}",
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
-        where=at,
+        where=picture.where(first),
         evidence=(
             *words.activity_evidence(picture, first),
             *words.stack_evidence(picture, first),
@@ -61,12 +64,22 @@ def _gil(picture: Picture, rank: RankView) -> tuple[Standing, str, tuple[str, ..
     return standing, f"computing ({share}) without letting any Python thread run: a native call holds the GIL", ("look-inside", "release-the-gil")
 
 
+def _sleeps(rank: RankView) -> bool:
+    """Whether it waits for time to pass. time.sleep has no frame of its own: the line that calls it is the innermost one."""
+    in_kernel = rank.activity is not None and (rank.activity.wchan or "").startswith(_NANOSLEEP)
+    return in_kernel or (bool(rank.frames) and _SLEEP.search(rank.frames[-1].code) is not None)
+
+
 def _idle(picture: Picture, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+    if _sleeps(rank):
+        return "likely", "alive, outside any collective, and sleeps (time.sleep)", ("meant-to-sleep", "bound-the-wait")
     certain = bool(rank.frames) and (picture.front is not None or len(picture.ranks) == 1)
     return "established" if certain else "likely", "alive, outside any collective, and uses no CPU", ("look-inside", "bound-the-wait")
 
 
 def _unknown(picture: Picture, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+    if _sleeps(rank):
+        return _idle(picture, rank)
     return "likely" if rank.frames else "possible", "outside any collective (whether it executes is not known)", ("look-inside", "bound-the-wait")
 
 
@@ -85,19 +98,29 @@ CAUSE = Cause(
     remedies=(
         Remedy(
             id="continue-it",
-            says="Let the process go on, and find who stopped it: a debugger, Ctrl-Z, docker pause, a job scheduler that suspends jobs.",
+            says="Find who stopped it (a debugger, Ctrl-Z, docker pause, a job scheduler that suspends jobs) and let it go on; "
+            "unhang run --on-failure report leaves it standing.",
             command="kill -CONT PID",
         ),
         Remedy(
             id="look-at-io",
-            says="See which kernel function the process waits in; a network file system that does not answer is usual.",
+            says="See which kernel function it waits in (usually a network file system); unhang run --on-failure report leaves it standing.",
             command="cat /proc/PID/stack",
         ),
         Remedy(
             id="mount-soft",
             says="Keep data and checkpoints off a hard-mounted NFS, or mount it with soft,timeo=600,retrans=3 to get an error instead.",
         ),
-        Remedy(id="look-inside", says="See the native stack of the process while it stands.", command="py-spy dump --native --pid PID"),
+        Remedy(
+            id="look-inside",
+            says="See the native stack of the process while it stands; unhang run --on-failure report leaves it standing.",
+            command="py-spy dump --native --pid PID",
+        ),
+        Remedy(
+            id="meant-to-sleep",
+            says="If this sleep is meant, let unhang wait longer than it lasts.",
+            command="unhang run --hang-after SECONDS -- COMMAND",
+        ),
         Remedy(id="release-the-gil", says="Move the native call to a child process, or use a version of the library that releases the GIL."),
         Remedy(id="bound-the-wait", says="Give the lock, queue, socket or subprocess that the named line waits for a timeout, so that it raises."),
     ),

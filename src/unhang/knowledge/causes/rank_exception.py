@@ -31,7 +31,7 @@ def _of_ranks(picture: Picture, own: Sequence[RankView]) -> Finding | None:
     everyone = len(numbers) == len(picture.ranks) and len(numbers) > 1
     return CAUSE.finding(
         standing="established",
-        says=f"{'every rank' if everyone else words.ranks(numbers)} raised {_short(raised.type, raised.text)}" + (f" at {at}" if at else ""),
+        says=f"{'every rank' if everyone else words.ranks(numbers)} raised {_short(raised.type, raised.text)}" + _at(at, seen=user_frame(raised.frames) is not None),
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
         where=at,
@@ -42,6 +42,12 @@ def _of_ranks(picture: Picture, own: Sequence[RankView]) -> Finding | None:
         ),
         remedies=("correct-the-line", "same-on-all") if everyone else ("correct-the-line", "agree-on-failure"),
     )
+
+
+def _at(where: str | None, *, seen: bool) -> str:
+    if where is None:
+        return ""
+    return f" at {where}" if seen else f", last seen at {where}"
 
 
 def _in_the_log(picture: Picture, kind: str, rank: int) -> tuple[Evidence, ...]:

@@ -17,7 +17,7 @@ def _in_run(picture: Picture) -> Finding | None:
         return None
     first, numbers = slow[0], [r.number for r in slow]
     at = picture.where(first)
-    what = f"executing {first.place.name}() ({at})" if first.place is not None else "executing"
+    what = f"executing {first.place.name}() ({'last seen at ' if first.only_last_seen else ''}{at})" if first.place is not None else "executing"
     certain = first.busy and bool(first.frames) and picture.front is not None
     return CAUSE.finding(
         standing="established" if certain else "likely",

@@ -38,7 +38,7 @@ def _announce(context: Any) -> None:
     if link is None:
         return
     try:
-        say_hello(link, wants_stdio=False)
+        say_hello(link, wants_stdio=False, is_rank=False)
         link.post("stopping", workers=workers)
         deadline = time.monotonic() + GO_TIMEOUT_S
         while link.open and time.monotonic() < deadline:

@@ -11,8 +11,10 @@ From the process ("m" names the message; pid is checked against the kernel's wor
     beat      {t, step, groups: {name: [enqueued, completed]}, place: [file, line, name] | null, sig, inside: str | null}
               t: CLOCK_MONOTONIC in seconds. sig: changes whenever the main thread stands at another instruction.
               inside: the function of torch.distributed that the main thread is in.
-    evidence  {id, threads: [{name, main, frames: [[file, line, name, code], ...]}], groups, step, flight: bool, error: str | null}
-              frames innermost last. flight: the dump was written where the request said.
+    evidence  {id, threads: [{name, main, frames: [[file, line, name, code], ...]}], groups, step}
+              frames innermost last. Sent before the dump is made, which may take long or never end.
+    dumped    {id, flight: bool, error: str | null}
+              follows each evidence. flight: the dump was written where the request said.
     raised    {type, text, frames, flight: bool}                          waits for "go" (at most GO_TIMEOUT_S)
     leaving   {}                                                          the interpreter ends in order
     stopping  {workers: [{local_rank, pid, exitcode}]}                    a launcher is about to stop its workers; waits for "go"
@@ -52,8 +54,24 @@ def encode(kind: str, **fields: object) -> bytes:
 
 
 def decode(line: bytes) -> dict[str, object]:
-    """One line as a message. Raises ValueError for whatever is none."""
-    message = json.loads(line)
+    """One line as a message, fit to be written as UTF-8. Raises ValueError for whatever is none."""
+    try:
+        message = json.loads(line)
+        # File names and texts of exceptions may hold lone surrogates, which no encoder takes.
+        if b"\\u" in line or not line.isascii():
+            message = _encodable(message)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(message, dict) or not isinstance(message.get("m"), str):
         raise ValueError("not a message")
     return message
+
+
+def _encodable(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, list):
+        return [_encodable(item) for item in value]
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return value

@@ -17,6 +17,7 @@ from .recorder import Recorders
 from .start import belongs_to_rank
 
 STDIO_TIMEOUT_S = 2.0
+_STACKS_TIMEOUT_S = 2.0
 # A heartbeat holds the lock for a fraction of a millisecond, a dump for seconds: a fork does not wait for the latter.
 _FORK_TIMEOUT_S = 1.0
 _PR_SET_PTRACER = 0x59616D61
@@ -55,9 +56,12 @@ class Session:
             return {}
 
     def give_evidence(self, *, request: object, flight: object) -> None:
-        """Stacks first: a dump may take seconds, or for ever in a broken driver."""
+        """Stacks first, and on their way before the dump is made: that may take seconds, or for ever in a broken driver."""
         threads = stacks(main_ident=self.main_ident, without=threading.get_ident())
-        groups = self.groups()
+        while len(threads) > 1 and sum(len(str(thread)) for thread in threads) > MAX_MESSAGE_BYTES // 2:
+            threads.pop()
+        self.link.post("evidence", id=request, threads=threads, groups=self.groups(), step=self.step)
+        self.link.drain(timeout_s=_STACKS_TIMEOUT_S)
         error: str | None = None
         try:
             if self.recorders is None or not isinstance(flight, str):
@@ -66,10 +70,7 @@ class Session:
                 self.recorders.dump(flight)
         except Exception as e:
             error = f"{type(e).__name__}: {e}"
-        answer = {"id": request, "groups": groups, "step": self.step, "flight": error is None, "error": error}
-        while len(threads) > 1 and sum(len(str(thread)) for thread in threads) > MAX_MESSAGE_BYTES // 2:
-            threads.pop()
-        self.link.post("evidence", threads=threads, **answer)
+        self.link.post("dumped", id=request, flight=error is None, error=error)
 
     def wait_for_go(self, timeout_s: float) -> None:
         if self.thread is not None and self.thread.is_alive():
@@ -130,15 +131,15 @@ def claim_children() -> None:
     os.environ[ENV_RANK_PID] = str(os.getpid())
 
 
-def say_hello(link: Link, *, wants_stdio: bool) -> bool:
-    """The first message on every connection."""
+def say_hello(link: Link, *, wants_stdio: bool, is_rank: bool = True) -> bool:
+    """The first message on every connection. A launcher is no rank, though its own environment may name one (Kubeflow sets RANK for every pod)."""
     return link.post(
         "hello",
         v=VERSION,
         token=os.environ.get(ENV_TOKEN, ""),
         pid=os.getpid(),
-        rank=_number("RANK"),
-        local_rank=_number("LOCAL_RANK"),
+        rank=_number("RANK") if is_rank else None,
+        local_rank=_number("LOCAL_RANK") if is_rank else None,
         world_size=_number("WORLD_SIZE"),
         host=os.uname().nodename,
         python=sys.version.split()[0],

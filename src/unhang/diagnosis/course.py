@@ -1,0 +1,109 @@
+"""How a run went as a whole, from its events: whether it came to an end, with which exit code, and which incidents were opened on the way.
+
+A run directory without incidents is no proof of health: unhang itself may have been killed, or the disk may have refused the records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from unhang.errors import EXIT_INTERRUPTED, EXIT_OK
+from unhang.knowledge import words
+from unhang.model import Evidence, Finding, NotExamined, Remedy
+
+MAX_LINE_BYTES = 1024 * 1024
+
+_LAUNCHER_LOG = Remedy(id="read-log", says="Read the logs of the run: logs/attempt-*/ in the run directory.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """`exitcode`, `elapsed_s`, `line` belong to the last end that is recorded; None where there is none. `damaged` counts lines."""
+
+    source: str
+    exists: bool = True
+    exitcode: int | None = None
+    elapsed_s: float = 0.0
+    line: int | None = None
+    opened: tuple[int, ...] = ()
+    damaged: int = 0
+
+    @property
+    def well(self) -> bool:
+        """The training ended by itself, with exit code 0, and nothing was ever found wrong with it."""
+        return self.exitcode == EXIT_OK and not self.opened
+
+    @property
+    def interrupted(self) -> bool:
+        return self.exitcode == EXIT_INTERRUPTED
+
+
+class _Event(msgspec.Struct):
+    event: str
+    s: float = 0.0
+    exitcode: int | None = None
+    elapsed_s: float | None = None
+    incident: int | None = None
+
+
+def read(path: Path, *, source: str) -> Course:
+    """The course of a run from its events.jsonl. A line that was cut off is counted, not raised. Raises OSError where it cannot be read at all."""
+    finished: tuple[int, _Event] | None = None
+    opened: list[int] = []
+    damaged = 0
+    decoder = msgspec.json.Decoder(_Event)
+    try:
+        with path.open("rb") as f:
+            for number, raw in enumerate(f, 1):
+                try:
+                    event = decoder.decode(raw[:MAX_LINE_BYTES])
+                except (msgspec.DecodeError, msgspec.ValidationError):
+                    damaged += bool(raw.strip())
+                    continue
+                if event.event == "Finished" and event.exitcode is not None:
+                    finished = (number, event)
+                elif event.event == "Opened" and event.incident is not None:
+                    opened.append(event.incident)
+    except FileNotFoundError:
+        return Course(source=source, exists=False)
+    if finished is None:
+        return Course(source=source, opened=tuple(opened), damaged=damaged)
+    line, end = finished
+    elapsed = end.s if end.elapsed_s is None else end.elapsed_s
+    return Course(source=source, exitcode=end.exitcode, elapsed_s=elapsed, line=line, opened=tuple(opened), damaged=damaged)
+
+
+def unknown(course: Course) -> Finding | None:
+    """What is to be said of a run of which no incident can be read; None where it went well, or was interrupted."""
+    if course.well or (course.interrupted and not course.opened):
+        return None
+    lost = f"the records of {_incidents(course.opened)} are missing" if course.opened else "no incident of it was recorded"
+    if course.exitcode is not None:
+        ended = f"was interrupted after {words.seconds(course.elapsed_s)}" if course.interrupted else f"ended with exit code {course.exitcode}"
+        says = f"the training {ended}; {lost}"
+    else:
+        says = "no end of the run is recorded: unhang itself was killed, or the run still goes on"
+        says += f"; {lost}" if course.opened else ""
+    evidence = () if course.line is None else (Evidence(source=course.source, line=course.line, text=f"Finished, exit code {course.exitcode}"),)
+    return Finding(cause="unknown", standing="not-established", says=says, evidence=evidence, remedies=(_LAUNCHER_LOG,))
+
+
+def not_examined(course: Course, unreadable: dict[int, str]) -> tuple[NotExamined, ...]:
+    """What the events tell of and nobody could look at: `unreadable` incidents with the reason, an end that was not the training's own."""
+    found = [NotExamined(what=f"incident {n}", why=why) for n, why in sorted(unreadable.items())]
+    if not course.exists:
+        found.append(NotExamined(what=course.source, why="it is missing: how the run ended is not known"))
+    if course.damaged:
+        found.append(NotExamined(what=f"{course.damaged} line{'s' if course.damaged > 1 else ''} of {course.source}", why="damaged"))
+    if course.interrupted:
+        found.append(NotExamined(what="the rest of the training", why=f"the run was interrupted after {words.seconds(course.elapsed_s)}"))
+    elif course.exists and course.exitcode is None:
+        found.append(NotExamined(what="the end of the run", why="it is not recorded: unhang itself was killed, or the run still goes on"))
+    return tuple(found)
+
+
+def _incidents(numbers: tuple[int, ...]) -> str:
+    return f"incident{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
