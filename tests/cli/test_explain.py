@@ -7,6 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from unhang.cli import explain
+from unhang.diagnosis import unknown
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
 
@@ -29,6 +30,18 @@ def test_every_cause(run, cause):
 def test_the_list(run):
     ran = run("--list", "--lang", "en")
     assert ran.exit_code == 0 and all(cause in ran.stdout for cause in catalogue.load())
+
+
+def test_a_known_id_without_a_page(run):
+    assert "clock-skew" not in catalogue.load()
+    ran = run("clock_skew", "--lang", "en")
+    assert ran.exit_code == 0 and ran.stdout.startswith("clock-skew: the clocks") and "no page" in ran.stdout
+    assert "时钟" in run("clock-skew", "--lang", "zh").stdout
+
+
+def test_every_id_that_a_verdict_calls_possible_is_explained(run):
+    for cause in {*unknown.TRANSPORT, *unknown.WAITING, *unknown.CRASH, "unknown", *(m for c in catalogue.load().values() for m in c.mistaken_for)}:
+        assert run(cause).exit_code == 0, cause
 
 
 def test_wrong_names(run):

@@ -74,11 +74,14 @@ def test_the_last_incident_unless_asked(app, rundir):
 def test_nothing_wrong_is_0(app, tmp_path):
     clean = RunDir.create(tmp_path / "clean")
     clean.write(clean.run, {})
+    clean.events.write_text('{"s":1.0,"event":"Started"}\n{"s":9.0,"event":"Finished","exitcode":0,"attempts":1}\n')
     ran = run(app, clean.path, "--json")
     assert (ran.exit_code, json.loads(ran.stdout)["primary"]) == (0, None)
+    assert "✓ nothing is wrong" in run(app, clean.path, "--lang", "en").stdout
     log = tmp_path / "ok.log"
     log.write_text("step 1\n")
-    assert run(app, log).exit_code == 0
+    ran = run(app, log, "--lang", "en")
+    assert ran.exit_code == 0 and "✓" not in ran.stdout and "nothing recognised" in ran.stdout
 
 
 def test_a_log_file(app, tmp_path):
@@ -104,8 +107,30 @@ def test_bad_input_says_what_is_wrong(app, rundir, tmp_path):
 
 def test_a_damaged_incident_is_a_clear_error(app, rundir):
     rundir.incident(2).write_text('{"number": 2')
-    ran = run(app, rundir.path)
+    ran = run(app, rundir.path, "--incident", 2)
     assert isinstance(ran.exception, UnhangError) and "is damaged" in str(ran.exception)
+
+
+def test_the_newest_of_several_runs(app, rundir, tmp_path):
+    for name, day in (("z", 1), ("b", 3), ("c", 2)):
+        other = RunDir.create(tmp_path / "runs" / name)
+        other.write(other.run, {"schema": "unhang/run/1", "started": f"2026-11-0{day}T10:00:00+00:00"})
+        other.events.write_text(f'{{"s":9.0,"event":"Finished","exitcode":{day}}}\n')
+    ran = run(app, tmp_path / "runs", "--json")
+    verdict = msgspec.json.decode(ran.stdout, type=Verdict)
+    assert ran.exit_code == 1 and "exit code 3" in verdict.primary.says
+    assert any("2 other runs" in n.what and n.why.endswith("runs/b") for n in verdict.not_examined)
+    assert "runs/b, the newest of 3 runs" in ran.stderr
+
+
+@pytest.mark.parametrize("name", ["run.json", "events.jsonl", "verdict.json", "verdict.md", "incident.json"])
+def test_records_are_no_logs(app, tmp_path, name):
+    (tmp_path / name).write_text("OSError: [Errno 98] Address already in use\n")
+    if name != "run.json":
+        (tmp_path / "a.log").write_text("step 1\n")
+        ran = run(app, tmp_path, "--json")
+        assert (ran.exit_code, json.loads(ran.stdout)["primary"]) == (0, None)
+    assert "a record that unhang wrote" in str(run(app, tmp_path / name).exception)
 
 
 def test_the_same_verdict_without_torch_and_elsewhere(rundir, tmp_path):

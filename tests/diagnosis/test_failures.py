@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from unhang.records.incident import Frame
+
 
 def survivor(b, lab, number=0, **more):
     return b.rank(number, raised=lab.lost(**more), entries=lab.steps(13), frames=lab.lost().frames)
@@ -199,11 +201,6 @@ def test_a_command_that_never_became_a_training(build, lab):
     assert any(e.line == 2 and "unrecognized arguments" in e.text for e in v.primary.evidence)
 
 
-def test_no_incident_is_no_finding(build, lab):
-    v = lab.judge(build().rundir)
-    assert v.primary is None and v.inputs
-
-
 def test_an_incident_that_does_not_exist(build, lab):
     rundir = build().rank(0).write()
     with pytest.raises(Exception, match="no incident 7; it has: 1"):
@@ -242,3 +239,67 @@ def test_aborted_while_python_shut_down(build, lab):
 def test_an_abort_in_the_middle_is_no_bug_of_the_teardown(build, lab):
     b = build().rank(0, ended=lab.Ended(at_s=30.0, exitcode=-6)).rank(1, ended=lab.Ended(at_s=30.1, exitcode=-15, by_launcher=True))
     assert b.judge("failure", exitcode=1).primary.cause != "framework-bug"
+
+
+def left_early(b, lab, *, raised_at=30.0, by_launcher=False, exitcode=0, entries=None, survivor_ended=31.0):
+    """Rank 1 has broken out of its loop and destroyed its group: its peer notices before its process has ended."""
+    frames = lab.in_collective("all_reduce", lab.user(20, "step", guards=("not (rank == 1 and step == 13)",)))
+    ended = lab.Ended(at_s=survivor_ended, exitcode=1, announced=True)
+    raised = lab.Raised(type="RuntimeError", text=lab.PEER_CLOSED, frames=frames, at_s=raised_at)
+    hook = (lab.torch("distributed/distributed_c10d.py", 1928, "_distributed_excepthook"), HOOK, WAIT)
+    b.rank(0, raised=raised, frames=hook, entries=[*lab.steps(12), lab.Entry(seq=13, frames=frames)], ended=ended)
+    gone = lab.Ended(at_s=30.4, exitcode=exitcode, announced=True, by_launcher=by_launcher)
+    return b.rank(1, ended=gone, entries=entries, last_place=lab.user(22, "main"))
+
+
+HOOK = Frame(file="/opt/venv/lib/python3.11/site-packages/unhang/runtime/attach/session.py", line=76, name="wait_for_go")
+WAIT = Frame(file="/usr/lib/python3.11/threading.py", line=331, name="wait")
+
+
+@pytest.mark.parametrize("with_dump", [True, False])
+@pytest.mark.parametrize(("by_launcher", "exitcode"), [(False, 0), (True, None)])
+def test_a_rank_that_destroyed_its_group_and_left(build, lab, by_launcher, exitcode, with_dump):
+    b = left_early(build(), lab, by_launcher=by_launcher, exitcode=exitcode, entries=lab.steps(12) if with_dump else None)
+    v = b.judge("failure")
+    p = v.primary
+    assert (p.cause, p.standing, p.ranks, p.where) == ("premature-exit", "established", (1,), "train.py:22 in main")
+    assert "last seen at train.py:22 in main" in p.says and "rank 0 waits in all_reduce (train.py:20 in step)" in p.says
+    assert not any("runtime/attach" in e.text or "threading" in e.text for e in p.evidence)
+
+
+def test_a_rank_that_came_to_the_collective_did_not_leave_early(build, lab):
+    assert left_early(build(), lab, entries=lab.steps(13)).judge("failure").primary.cause == "peer-lost"
+
+
+def test_a_rank_that_the_launcher_ended_did_not_leave(build, lab):
+    v = left_early(build(), lab, by_launcher=True, exitcode=None, survivor_ended=30.2).judge("failure")
+    assert v.primary.cause == "peer-lost"
+
+
+def test_a_held_rank_stands_where_it_raised(build, lab):
+    v = left_early(build(), lab).judge("failure")
+    assert any(e.source == "incidents/1/flight/rank_0" and "waits in all_reduce" in e.text for e in v.primary.evidence)
+
+
+def test_an_exit_code_names_the_log_and_skips_what_torchrun_always_says(build, lab):
+    b = survivor(killed(build(), lab, code=3), lab)
+    b.log(1, "")
+    noise = "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n" + "=" * 60 + "\n"
+    b.log(None, "Failures:\nbad thing happened\n  exitcode  : 3 (pid: 4001)\n" + noise)
+    p = b.judge("failure").primary
+    assert "rank 1 ended itself with exit code 3" in p.says and "last seen at train.py:61 in load" in p.says
+    assert "logs/attempt-0/rank1.err" in p.remedies[0].says
+    assert not any("To enable traceback" in e.text for e in p.evidence) and any("exitcode  : 3" in e.text for e in p.evidence)
+
+
+def test_a_signal_at_a_place_that_only_a_heartbeat_knows(build, lab):
+    p = survivor(killed(build(), lab, code=-11), lab).judge("failure").primary
+    assert "SIGSEGV, last seen at train.py:61 in load" in p.says
+
+
+def test_a_fatal_file_without_stacks_is_missed_only_of_a_rank_that_a_signal_ended(build, lab):
+    text = "Fatal Python error: Aborted\n\n<no Python frame>\n"
+    b = build().rank(0, raised=boom(lab), ended=lab.Ended(at_s=30.2, exitcode=1, announced=True)).fatal(0, text)
+    assert not any("last stacks" in n.what for n in b.judge("failure").not_examined)
+    b = survivor(killed(build(), lab, code=-6), lab).fatal(1, text)
+    assert any("last stacks of rank 1" in n.what for n in b.judge("failure").not_examined)

@@ -156,3 +156,40 @@ def test_damaged_files_are_named_and_the_rest_is_used(build, lab):
     reasons = {n.what: n.why for n in v.not_examined}
     assert "damaged" in reasons["the flight recorder of rank 0"] and "damaged" in reasons["the stacks of rank 1"]
     assert str(rundir.path) not in reasons["the flight recorder of rank 0"]
+
+
+@pytest.mark.parametrize(("code", "wchan"), [("time.sleep(600)", None), ("", "hrtimer_nanosleep")])
+def test_a_sleep_may_end(build, lab, code, wchan):
+    activity = lab.dataclasses.replace(lab.IDLE, wchan=wchan)
+    b = waiter(build(), lab).rank(1, frames=(lab.user(33, "throttle", code=code),), entries=lab.steps(12), activity=activity)
+    p = b.judge().primary
+    assert (p.cause, p.standing, p.ranks, p.where) == ("process-stuck", "likely", (1,), "train.py:33 in throttle")
+    assert "sleeps (time.sleep)" in p.says
+    assert any("this sleep is meant" in r.says and "--hang-after SECONDS" in (r.command or "") for r in p.remedies)
+
+
+def test_what_only_sounds_like_a_sleep_is_none(build, lab):
+    b = waiter(build(), lab).rank(1, frames=(lab.user(33, "wait", code="lock.acquire_after_sleep(5)"),), entries=lab.steps(12))
+    assert b.judge().primary.standing == "established"
+
+
+def test_a_stuck_rank_of_which_only_a_heartbeat_tells(build, lab):
+    b = waiter(build(), lab).rank(1, activity=lab.STOPPED, answered=False, enqueued=12, last_place=lab.user(61, "load"))
+    p = b.judge().primary
+    assert "stopped (SIGSTOP), last seen at train.py:61 in load" in p.says and p.where == "train.py:61 in load"
+
+
+@pytest.mark.parametrize("activity", ["STOPPED", "IN_IO", "IDLE"])
+def test_what_asks_for_a_living_process_says_how_to_keep_it(build, lab, activity):
+    b = waiter(build(), lab).rank(1, frames=(lab.user(33, "wait"),), entries=lab.steps(12), activity=getattr(lab, activity))
+    for remedy in b.judge().primary.remedies:
+        if "4001" in (remedy.command or ""):
+            assert "--on-failure report" in remedy.says
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nccls_messages_are_asked_for_only_of_nccl(build, lab, backend):
+    v = waiter(waiter(build(), lab, 0, backend=backend), lab, 1, backend=backend).judge()
+    assert any("NCCL_DEBUG" in r.env for r in v.primary.remedies) == (backend == "nccl")
+    v = build().rank(0, backend=backend, raised=lab.lost()).rank(1, backend=backend, frames=(lab.user(33, "x"),)).judge("failure")
+    assert any("NCCL_DEBUG" in r.env for r in v.primary.remedies) == (backend == "nccl")

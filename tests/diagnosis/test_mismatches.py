@@ -191,3 +191,51 @@ def test_torchs_own_check_names_the_ranks(build, lab):
     b = build().rank(0, raised=lab.lost(lab.PEER_CLOSED, at_s=30.6)).rank(1, raised=lab.lost(text))
     v = b.judge("failure")
     assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("collective-mismatch", "established", (0, 1))
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_of_two_lines_the_one_that_was_never_reached_before_is_odd(build, lab, odd):
+    b = build()
+    for r in range(2):
+        stand(b, lab, r, sizes=((64,),) if r == odd else ((4,),), line=30 if r == odd else 20)
+    p = b.judge().primary
+    assert (p.cause, p.ranks, p.where) == ("collective-mismatch", (odd,), "train.py:30 in step")
+    assert "hardly ever reached before" in p.says and p.remedies[0].id == "same-order"
+
+
+def test_two_lines_of_which_each_rank_has_its_own_name_both(build, lab):
+    b = build()
+    for r in range(2):
+        frames = lab.in_collective("all_reduce", lab.user(20 + r, "step"))
+        size = ((64,),) if r else ((4,),)
+        b.rank(r, frames=frames, entries=[*lab.steps(12, line=20 + r), lab.Entry(seq=13, sizes=size, done=False, frames=frames)])
+    assert b.judge().primary.ranks == (0, 1)
+
+
+def test_gloo_kills_the_rank_at_the_usual_line(build, lab):
+    b = build()
+    main = lab.in_collective("all_reduce", lab.user(40, "main"), lab.user(20, "step"))
+    fatal = "Fatal Python error: Aborted\n\nThread 0x00007f1e44e24b80 (most recent call first):\n"
+    b.rank(0, ended=lab.Ended(at_s=30.0, exitcode=-6), enqueued=12)
+    b.fatal(0, fatal + "".join(f'  File "{f.file}", line {f.line} in {f.name}\n' for f in reversed(main))).log(0, lab.GLOO_SIZE)
+    last = lab.Entry(seq=13, sizes=((64,),), frames=lab.lost(line=30).frames)
+    b.rank(1, raised=lab.lost(line=30), entries=[*lab.steps(12), last])
+    p = b.judge("failure").primary
+    assert (p.cause, p.ranks, p.where) == ("collective-mismatch", (1,), "train.py:30 in step")
+    assert "another size than the other rank (" in p.says and p.remedies[0].id == "same-order"
+
+
+@pytest.mark.parametrize(("world", "words"), [(2, "than the other rank "), (3, "than the other ranks ")])
+def test_the_others_are_counted(build, lab, world, words):
+    b = crash(build(), lab, dead=0, survivor=1, survivor_sizes=((8,),))
+    for r in range(2, world):
+        b.rank(r, raised=lab.lost(), entries=lab.steps(13))
+    assert words in b.judge("failure").primary.says + " "
+
+
+def test_an_early_exit_from_a_loop_is_no_guard(build, lab):
+    """`if rank == 1 and step == 13: break` before a line that all ranks came to twelve times."""
+    frames = lab.in_collective("all_reduce", lab.user(20, "step", guards=("not (rank == 1)",)))
+    b = build().rank(0, frames=frames, entries=[*lab.steps(12), lab.Entry(seq=13, done=False, frames=frames)])
+    v = b.rank(1, ended=lab.Ended(at_s=28.0, exitcode=0, announced=True), enqueued=12).judge("hang")
+    assert (v.primary.cause, v.primary.ranks) == ("premature-exit", (1,))

@@ -62,6 +62,14 @@ def test_a_healthy_log(judge):
     assert v.primary is None and v.not_examined
 
 
+def test_what_is_no_log(tmp_path, judge):
+    assert any("none of a training" in n.why for n in judge("root:x:0:0:root:/root:/bin/bash\n", "passwd").not_examined)
+    binary = tmp_path / "ls"
+    binary.write_bytes(b"\x7fELF\0\0 Segmentation fault [Errno 98] Address already in use\n")
+    v = judge_logs([binary])
+    assert v.primary is None and not v.inputs and any(n.why == "it is not text" for n in v.not_examined)
+
+
 def test_a_directory(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "rank1.log").write_text(TRACE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -305,3 +306,95 @@ def test_a_rank_that_waits_for_an_upload_is_not_stuck(launcher):
     run = launcher.train(body, "--hang-after", "4")
     assert (run.exitcode, run.outcome["attempts"]) == (0, 1)
     assert run.primary["cause"] == "straggler-timeout"
+
+
+def test_a_large_collective_is_no_hang(launcher):
+    """All ranks are inside one call for longer than the threshold, and data moves."""
+    body = """
+dist.init_process_group("gloo")
+for _ in range(30):
+    dist.all_reduce(torch.ones(4))
+    time.sleep(0.05)
+gathered = [None, None]
+dist.all_gather_object(gathered, [torch.ones(3) for _ in range(60_000)])
+dist.destroy_process_group()
+"""
+    run = launcher.train(body, "--hang-after", "3")
+    assert (run.exitcode, run.outcome["attempts"], run.outcome["incidents"]) == (0, 1, 0)
+
+
+def test_calls_that_do_not_fit_are_found_without_a_rhythm(launcher):
+    """No optimizer, and hardly begun: the calls alone tell."""
+    body = """
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(4))
+if first and rank == 0:
+    dist.barrier()
+dist.all_reduce(torch.ones(4))
+dist.destroy_process_group()
+"""
+    run = launcher.train(body, "--startup", "1000")
+    assert (run.exitcode, run.outcome["attempts"]) == (0, 2)
+    assert (run.primary["cause"], run.primary["ranks"]) == ("rank0-guarded-collective", [0])
+
+
+def test_a_group_that_is_served_by_a_thread_of_its_own(launcher):
+    body = """
+dist.init_process_group("gloo")
+signals = dist.new_group([0, 1])
+flag = torch.zeros(1)
+if rank == 1:
+    waiter = threading.Thread(target=dist.broadcast, args=(flag, 0), kwargs={"group": signals})
+    waiter.start()
+train(14, step_s=0.7)
+if rank == 0:
+    dist.broadcast(flag, 0, group=signals)
+else:
+    waiter.join()
+dist.destroy_process_group()
+"""
+    run = launcher.train(body, "--hang-after", "4")
+    assert (run.exitcode, run.outcome["attempts"], run.outcome["incidents"]) == (0, 1, 0)
+
+
+def test_a_rank_that_ends_abruptly_after_its_work_is_no_failure(launcher):
+    run = launcher.train("dist.init_process_group('gloo')\ntrain(10)\ndist.destroy_process_group()\nos._exit(0)\n")
+    assert (run.exitcode, run.outcome["incidents"], run.outcome["verdict"]) == (0, 0, None)
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(launcher):
+    """nohup unhang run ..."""
+    script = launcher.script(CALM)
+    program = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    run_dir = launcher.tmp_path / "r"
+    argv = ["-m", "unhang", "run", "-q", "--run-dir", str(run_dir), "--python", sys.executable, "-n", "2", str(script)]
+    process = subprocess.Popen([sys.executable, "-c", program, *argv], stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    launcher.processes.append(process)
+    launcher.until(lambda: (run_dir / "events.jsonl").is_file() and "FirstStep" in (run_dir / "events.jsonl").read_text())
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(timeout=60) == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_full_disk_costs_neither_verdict_nor_restart(launcher):
+    mount = launcher.tmp_path / "small"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k", "none", str(mount)], check=True)
+    try:
+        body = "print('x' * 100000, flush=True)\n" + broken("raise ValueError('no such batch')")
+        script = launcher.script(body)
+        process = subprocess.run(
+            [sys.executable, "-m", "unhang", "run", "-q", "--run-dir", str(mount / "run"), "-n", "2", "--python", sys.executable, str(script)],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        assert process.returncode == 0, process.stderr[-3000:]
+        assert "rank-exception" in process.stderr
+        assert "starting again (restart 1 of 3)" in process.stderr
+    finally:
+        subprocess.run(["umount", str(mount)], check=True)
+        for spare in Path("/dev/shm").glob("unhang-run-*"):
+            shutil.rmtree(spare, ignore_errors=True)

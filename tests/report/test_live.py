@@ -1,5 +1,6 @@
 import io
 import os
+import threading
 
 import pytest
 from rich.console import Console
@@ -85,3 +86,91 @@ def test_what_is_said(shown, event, text):
     live, seen = shown()
     live.tell(event)
     assert text.encode() in seen()[1]
+
+
+def finished(path, **more):
+    return events.Finished(**{"exitcode": 0, "attempts": 1, "incidents": 0, "elapsed_s": 5.0, "run_dir": str(path), **more})
+
+
+def test_the_last_line_says_where_it_is_kept(shown, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    live, seen = shown()
+    live.tell(finished(tmp_path / "runs" / "a"))
+    live.tell(finished(tmp_path / "runs" / "a b", incidents=1, exitcode=1))
+    live.tell(finished("/elsewhere/a", incidents=2))
+    said = seen()[1].decode().splitlines()
+    assert said[1] == "unhang: records in runs/a"
+    assert said[3] == "unhang: records in 'runs/a b'; unhang why 'runs/a b'"
+    assert said[5] == "unhang: records in /elsewhere/a; unhang why /elsewhere/a"
+
+
+class Screen(io.StringIO):
+    """A terminal that keeps everything; what goes to its descriptor is in `raw`."""
+
+    def isatty(self):
+        return True
+
+
+def test_the_live_line_ends_with_the_run(monkeypatch):
+    drawn = []
+    live = Live(console=Console(file=Screen(), force_terminal=True, width=80))
+    monkeypatch.setattr(live, "_raw", drawn.append)
+    live.tell(events.Pace(step=1, steps_per_s=None, ranks=1, elapsed_s=61.0))
+    assert drawn == [b"\x1b[2munhang: step 1  1 rank  1:01\x1b[0m"]
+    live.tell(finished("/r"))
+    live.tell(events.Note(text="late"))
+    live.output(0, "out", b"last words\n")
+    live.close()
+    assert drawn[1:] == [b"\r\x1b[2K"]
+
+
+def test_streams_that_were_closed_at_the_start(monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    live = Live(console=Console(file=io.StringIO()))
+    assert not live.is_terminal("out")
+    live.output(0, "out", b"x")
+
+
+@pytest.fixture
+def slow():
+    """A pipe whose writing end does not block: (reading end, a file to write to)."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with os.fdopen(write, "wb") as target:
+        yield read, target
+    os.close(read)
+
+
+def test_a_slow_reader_gets_everything(slow):
+    read, target = slow
+    live = Live(console=Console(file=io.StringIO()))
+    live._targets["out"] = target
+    data = os.urandom(500_000)
+    got = []
+    reader = threading.Thread(target=lambda: [got.append(os.read(read, 7000)) for _ in iter(lambda: sum(map(len, got)) < len(data), False)])
+    reader.start()
+    live.output(0, "out", data)
+    reader.join(30)
+    assert b"".join(got) == data
+    assert live._targets["out"] is target
+
+
+def test_a_reader_that_stays_away_is_waited_for_once(slow, monkeypatch):
+    read, target = slow
+    waits = []
+
+    class Poll:
+        register = staticmethod(lambda fd, events: None)
+        poll = staticmethod(lambda ms: waits.append(ms))
+
+    monkeypatch.setattr("select.poll", Poll)
+    live = Live(console=Console(file=io.StringIO()))
+    live._targets["out"] = target
+    for _ in range(3):
+        live.output(0, "out", b"x" * 200_000)
+    assert 0 < waits[0] <= 5000 and waits[1:] == [0, 0]
+    while len(os.read(read, 1 << 20)) == 1 << 20:
+        pass
+    live.output(0, "out", b"again\n")
+    assert os.read(read, 100) == b"again\n"
+    assert live._patience[target.fileno()] == 5.0

@@ -75,7 +75,21 @@ def test_labels_and_titles_are_translated():
 
 
 def test_nothing_wrong():
-    assert "nothing is wrong" in shown(Verdict(primary=None))
+    ended = Input(source="events.jsonl", kind="run", bytes=3)
+    assert "✓ nothing is wrong" in shown(Verdict(primary=None, inputs=(ended,)))
+    of_log = Verdict(primary=None, inputs=(Input(source="a.log", kind="log", bytes=3),))
+    interrupted = Verdict(primary=None, inputs=(ended,), not_examined=(NotExamined(what="the rest", why="interrupted"),))
+    for verdict in (Verdict(primary=None), of_log, interrupted):
+        text = shown(verdict) + markdown.render(verdict)
+        assert "✓" not in text and "nothing is wrong" not in text and "nothing recognised" in text
+
+
+def test_a_setting_is_no_command():
+    finding = Finding(cause="unknown", standing="possible", says="x", remedies=(Remedy(id="b", says="b", env={"A": "1"}),))
+    both = Finding(cause="unknown", standing="possible", says="x", remedies=(Remedy(id="b", says="b", env={"A": "1"}, command="run"),))
+    assert "  set A=1\n" in shown(Verdict(primary=finding)) and "`set A=1`" in markdown.render(Verdict(primary=finding))
+    assert "设置 A=1" in shown(Verdict(primary=finding), lang="zh") and "设置 A=1" in markdown.render(Verdict(primary=finding), lang="zh")
+    assert "$ A=1 run" in shown(Verdict(primary=both))
 
 
 def test_square_brackets_are_not_markup():
@@ -85,9 +99,9 @@ def test_square_brackets_are_not_markup():
 
 def test_markdown_holds_everything():
     text = markdown.render(FULL)
-    assert text.count("incidents/1/stacks") == 6 and text.count("thing ") == 9 and "`kill -CONT 1`" in text and "`A=1`" in text
+    assert text.count("incidents/1/stacks") == 6 and text.count("thing ") == 9 and "`kill -CONT 1`" in text and "`set A=1`" in text
     assert catalogue.get("process-stuck").explain["en"] in text
-    assert "# 读到的内容里没有发现问题" in markdown.render(Verdict(primary=None), lang="zh")
+    assert "# 读到的内容里没有认出任何问题" in markdown.render(Verdict(primary=None), lang="zh")
 
 
 def test_markdown_takes_nothing_for_markup():

@@ -29,7 +29,7 @@ def write(error: BaseException) -> Path | None:
     from unhang.report.redact import redact
 
     try:
-        with tempfile.NamedTemporaryFile("w", prefix="unhang-report-", suffix=".md", delete=False) as f:
+        with tempfile.NamedTemporaryFile("w", prefix="unhang-report-", suffix=".md", delete=False, encoding="utf-8", errors="replace") as f:
             f.write(redact("\n".join(lines)))
     except OSError:
         return None

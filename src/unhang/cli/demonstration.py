@@ -6,11 +6,13 @@ import importlib.util
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import typer
@@ -18,7 +20,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from unhang.errors import EXIT_FOUND, MissingExtra, RunDirError, UnhangError
+from unhang.errors import EXIT_FOUND, EXIT_INTERRUPTED, MissingExtra, RunDirError, UnhangError
+from unhang.launch.ending import die_with_parent
 from unhang.launch.supervise import run_path
 from unhang.testing.scenarios import QUICK, SCENARIOS, Scenario, places
 
@@ -45,7 +48,7 @@ class Row:
     run_dir: str
 
 
-def run(*, quick: bool, only: tuple[str, ...], directory: Path | None, as_json: bool) -> None:
+def run(*, quick: bool, only: tuple[str, ...], directory: Path | None, as_json: bool, no_color: bool = False) -> None:
     """Run the demo and leave with 0, or with 1 if anything was not as it should be. Raises UnhangError."""
     chosen = _choose(quick, only)
     _need_packages()
@@ -55,7 +58,7 @@ def run(*, quick: bool, only: tuple[str, ...], directory: Path | None, as_json: 
         base.mkdir(parents=True, exist_ok=False)
     except OSError as e:
         raise RunDirError(f"cannot create {base}: {e.strerror}", hint="name another place with --dir DIR") from e
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, no_color=no_color or None)
     data = base / "data"
     console.print(f"unhang demo: {recipe.name} with {RANKS} ranks; everything is kept in {base}", markup=False, soft_wrap=True)
     _call([sys.executable, str(recipe / "train.py"), "prepare", "--rows", str(ROWS), "--out", str(data)])
@@ -63,7 +66,7 @@ def run(*, quick: bool, only: tuple[str, ...], directory: Path | None, as_json: 
     rows = [_one(console, recipe, base, data, None, None)]
     for scenario in chosen:
         rows.append(_one(console, recipe, base, data, scenario, rows[0]))
-    _show(Console(stderr=as_json, highlight=False), rows, time.monotonic() - started)
+    _show(Console(stderr=as_json, highlight=False, no_color=no_color or None), rows, time.monotonic() - started)
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows]))
     raise typer.Exit(0 if all(row.ok for row in rows) else EXIT_FOUND)
@@ -77,6 +80,7 @@ def _one(console: Console, recipe: Path, base: Path, data: Path, scenario: Scena
     if scenario is not None:
         environ |= {"UNHANG_FAULT": scenario.fault, "UNHANG_FAULT_RECORD": str(record)}
     argv = [sys.executable, "-m", "unhang", "run", "--json", "--quiet", "-n", str(RANKS), "--python", sys.executable, "--run-dir", str(run_dir)]
+    argv += ["--no-color"] if console.no_color else []
     argv += [str(recipe / "train.py"), "train", "--preset", "demo", "--is_finetune", "--data", str(data), "--output", str(output)]
     started = time.monotonic()
     outcome = json.loads(_call(argv, environ, any_exit=True) or b"{}")
@@ -155,23 +159,42 @@ def _steps_lost(metrics: list[dict[str, Any]]) -> int:
 
 
 def _show(console: Console, rows: list[Row], elapsed_s: float) -> None:
-    table = Table(title="What was injected, and what became of it", title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for heading in ("fault", "found", "cause", "rank", "line", "steps lost", "final loss", ""):
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(
-            row.name,
-            f"{row.found_s:.1f} s" if row.found_s is not None else "",
-            row.cause or "nothing wrong",
-            ", ".join(map(str, row.ranks)),
-            _short(row.where),
-            str(row.steps_lost),
-            "none" if row.final_loss is None else f"{row.final_loss:.6f}",
-            "ok" if row.ok else "; ".join(row.problems),
-        )
+    table = _table(rows, wide=True)
+    if console.measure(table, options=console.options.update(max_width=1000)).maximum > console.width:
+        table = _table(rows, wide=False)
+    console.print("\nWhat was injected, and what became of it", style="italic")
     console.print(table)
+    for row in rows:
+        if not row.ok:
+            console.print(f"{row.name}: {'; '.join(row.problems)}", style="red", markup=False)
     good = sum(row.ok for row in rows)
     console.print(f"{good} of {len(rows)} runs as they should be, in {elapsed_s:.0f} s.", style="green" if good == len(rows) else "red")
+
+
+def _table(rows: list[Row], *, wide: bool) -> Table:
+    """All columns with room to spare, or what 80 characters hold."""
+    table = Table(box=box.SIMPLE if wide else None, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in ("fault", "found", "cause", *(("rank", "line") if wide else ("rank, line",)), "lost", "loss", ""):
+        table.add_column(heading, no_wrap=True, justify="right" if heading in ("found", "lost", "loss") else "left")
+    for row in rows:
+        ranks, line = ",".join(map(str, row.ranks)), _short(row.where)
+        loss = "none" if row.final_loss is None else f"{row.final_loss:.{6 if wide else 4}f}"
+        table.add_row(
+            row.name,
+            _seconds(row.found_s),
+            row.cause or "nothing wrong",
+            *((ranks, line) if wide else (f"{ranks} {line}",)),
+            str(row.steps_lost),
+            loss,
+            ("ok" if wide else "✓") if row.ok else "✗",
+        )
+    return table
+
+
+def _seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def _short(where: str | None) -> str:
@@ -204,13 +227,28 @@ def _recipe() -> Path:
 
 
 def _call(argv: list[str], environ: dict[str, str] | None = None, *, any_exit: bool = False) -> bytes:
-    """Run a command to its end, whatever interrupts us; its stdout. Raises UnhangError if it fails."""
-    process = subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE)
+    """Run a command to its end; its stdout. Raises UnhangError if it fails. Whatever interrupts us ends it first, and then us."""
+    process: subprocess.Popen[bytes] | None = None
+    interrupted = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        if process is not None:
+            pass
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
+        # In a session of its own: a Ctrl-C reaches it through us, and once.
+        process = subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, start_new_session=True, preexec_fn=die_with_parent)
+        if interrupted:
+            pass
         out, _ = process.communicate()
     finally:
-        # On Ctrl-C the command was interrupted as well and is ending its own children.
-        process.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if interrupted:
+        sys.exit(EXIT_INTERRUPTED)
     if process.returncode != 0 and not any_exit:
         raise UnhangError(f"{' '.join(argv[:4])} ... ended with {process.returncode}")
     return out

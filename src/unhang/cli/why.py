@@ -16,7 +16,10 @@ def register(app: typer.Typer) -> None:
 
 
 def why(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="A run directory (of several in one place the newest), or log files and directories of them.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="A run directory (of several in one place the newest), or log files and directories of them."),
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="The verdict as JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The whole verdict as Markdown.")] = False,
     incident: Annotated[int | None, typer.Option(metavar="N", min=1, help="Judge this incident of the run.", show_default="the last one")] = None,
@@ -27,7 +30,7 @@ def why(
 
     Needs no GPU, no torch and no network; a run directory can be judged on another machine.
 
-    Exit code: 0 if nothing is wrong, 1 if something was found, 2 for bad input.
+    Exit code: 0 if nothing was found, 1 if something was found, 2 for bad input.
     """
     from unhang.errors import EXIT_FOUND, EXIT_OK
     from unhang.report import language

@@ -20,7 +20,7 @@ from unhang.records.rundir import RunDir
 
 
 def judge(rundir: RunDir, *, number: int | None = None) -> Verdict:
-    """The verdict on incident `number`, by default on the whole run: on its last incident that can be read, else on how it ended. Raises RunDirError."""
+    """The verdict on incident `number`, by default on the last that can be read, else on how the run ended. Raises RunDirError."""
     numbers = rundir.incident_numbers()
     if number is None:
         return _whole(rundir, numbers)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from unhang.records.incident import Frame
 from unhang.records.match import Side
 from unhang.records.picture import Picture
-from unhang.records.stacks import is_user_file
+from unhang.records.stacks import is_user_file, user_frame
 
 _NAMES = re.compile(
     r"\b(?:\w*_)?(?:rank|rank_?id|rank_?0|rank_zero\w*)\b"
@@ -17,6 +17,7 @@ _NAMES = re.compile(
     r"|\b(?:main_process|master_process|on_main|on_master)\b",
     re.IGNORECASE,
 )
+_NEEDS_ALL = ("all_reduce", "allreduce", "all_gather", "allgather", "_allgather_base", "barrier")
 # True on every rank of a distributed job, or on none: these select nobody.
 _SELECTS_NOBODY = re.compile(r"rank\b\)?\s*(?:is(?: not)? None|>=\s*0|>\s*-1|[!=]=\s*-1|<\s*0)")
 
@@ -65,6 +66,15 @@ def guard_of_parting(picture: Picture) -> tuple[tuple[int, ...], Guarded, Side] 
     return (under if not parting.odd or set(under) <= set(parting.odd) else parting.odd), found[under[0]], parting.side(under[0])
 
 
+def _joined_before(picture: Picture, rank: int) -> bool:
+    """Whether the line that a rank waits at has finished collectives before that none of the ranks can finish alone."""
+    wait, flight = picture.waits[rank], picture.rank(rank).flight
+    if wait.call is None or wait.seq is None or wait.place is None or flight is None:
+        return False
+    earlier = (c for c in flight.calls.get(wait.call.group, ()) if c.done and c.seq < wait.seq and c.op.startswith(_NEEDS_ALL))
+    return any((u := user_frame(c.frames)) is not None and (u.file, u.line) == (wait.place.file, wait.place.line) for c in earlier)
+
+
 def guard_of_wait(picture: Picture) -> Guarded | None:
     """Ranks wait under a rank test for ranks that have all left in order: those could never come."""
     front = picture.front
@@ -72,6 +82,9 @@ def guard_of_wait(picture: Picture) -> Guarded | None:
         return None
     absent = [picture.rank(r) for r in front.absent]
     if not all(r.ended is not None and r.ended.announced and r.ended.exitcode in (0, None) for r in absent):
+        return None
+    if any(_joined_before(picture, r) for r in front.waiting):
+        # The others came to this very line before: an early exit from the loop, not the test, keeps them away now.
         return None
     found = [guarded(picture, r, w.call.frames if (w := picture.waits[r]).call is not None else ()) for r in front.waiting]
     return found[0] if found and all(found) else None

@@ -102,7 +102,7 @@ def frame(f: Frame) -> str:
 
 def stack_evidence(picture: Picture, rank: RankView, *, innermost: bool = True) -> tuple[Evidence, ...]:
     """The user's line of a rank's main thread, and where below it the thread really stands."""
-    source = rank.record.stacks if rank.stacks is not None else rank.fatal_source if rank.fatal is not None and rank.raised is None else None
+    source = rank.record.stacks if rank.captured else rank.fatal_source if rank.fatal is not None and rank.raised is None else None
     found: list[Evidence] = []
     if rank.place is not None:
         seen = rank.place in rank.frames
@@ -139,7 +139,7 @@ def waiting_evidence(picture: Picture, *, at_most: int = 2) -> tuple[Evidence, .
         rank = picture.rank(number)
         at = f" at {picture.place(wait.place)}" if wait.place is not None else ""
         seq = "" if wait.seq is None else f" #{wait.seq} of group {wait.group}"
-        source = rank.record.flight if wait.call is not None else rank.record.stacks if rank.stacks is not None and wait.frames else None
+        source = rank.record.flight if wait.call is not None else rank.record.stacks if rank.captured and wait.frames else None
         what = call(wait.call) if wait.call is not None else wait.op
         found.append(Evidence(source=source or picture.incident_source, text=f"rank {number} waits in {what}{seq}{at}"))
     return tuple(found)

@@ -4,9 +4,15 @@ command      what is run: a script under torchrun's elastic agent, or any launch
 environment  the variables that attach the processes and make torch and NCCL leave evidence
 listener     the Unix socket to which the attached processes report
 output       the training's own output: passed through unchanged, kept in a log for each rank
+pace         how fast the training goes
 rhythm       how long is too long, learned from the training itself
-watch        what every rank is doing; finds out that nothing moves
-evidence     stacks, dumps and kernel states, taken while the ranks still live
+roster       the ranks, from what their processes say
+watch        what every rank is doing, in time; finds out that nothing moves
+sampling     what the kernel says the ranks are doing
+alarm        tells a hang from a slow rank, and acts on it
+evidence     stacks and dumps, taken while the ranks still live
+incidents    evidence gathered, written down and judged
+ending       ends our own processes, and nothing else
 attempt      one start of the command, to its end
 supervise    the attempts, the verdicts between them, and when to give up
 """

@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,16 +20,18 @@ from unhang.errors import CommandNotFound
 from unhang.facts import processes
 from unhang.facts.host import Host
 from unhang.launch import ending, environment, events
+from unhang.launch.alarm import Alarm
 from unhang.launch.command import Command
 from unhang.launch.incidents import Asked, Incidents, Open, Situation, logs_so_far
 from unhang.launch.listener import Listener, Peer
 from unhang.launch.output import Channel, Sink, Stream
+from unhang.launch.pace import Pace
 from unhang.launch.rhythm import STARTUP_S, Rhythm
 from unhang.launch.roster import Roster
-from unhang.launch.sampling import MAX_WINDOW_S, MIN_WINDOW_S, Sampler, window_s
+from unhang.launch.sampling import MAX_WINDOW_S, Sampler, window_s
 from unhang.launch.watch import RankState, Stall, Watch
 from unhang.model import Verdict
-from unhang.records.incident import Activity, Incident
+from unhang.records.incident import Incident
 from unhang.records.rundir import RunDir
 from unhang.runtime.attach import protocol
 
@@ -42,14 +43,8 @@ LINGER_S = 5.0
 # How long an interrupted training may take to save itself. Schedulers kill after 30 s or so on their own.
 INTERRUPT_GRACE_S = {signal.SIGINT: 30.0}
 OTHER_GRACE_S = 60.0
-# A rank in uninterruptible I/O is being served by a slow disk or file server, at first.
-IO_GRACE_S = 120.0
-# All ranks are inside one and the same collective, and data moves (or GPUs spin): that may be a very large one.
-JOINED_GRACE_S = 120.0
 CENSUS_INTERVAL_S = 2.0
 TERM_GRACE_S = 3.0
-PACE_INTERVAL_S = 1.0
-GATHERING_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,22 +101,25 @@ class Attempt:
         self._watch = Watch(Rhythm(hang_after_s=options.hang_after_s, startup_s=options.startup_s))
         self._roster = Roster(self._watch, promised=command.world_size, clock=self._now, tell=tell, reactions=self)
         self._sampler = Sampler(host)
+        self._alarm = Alarm(
+            self,
+            watch=self._watch,
+            sampler=self._sampler,
+            incidents=self._incidents,
+            leave_hung=options.leave_hung,
+            clock=self._now,
+            tell=tell,
+        )
         self._host = host
         self._began_s = self._now()
         self._channels: list[Channel] = []
         self._holding: list[Peer] = []
-        self._reported: Stall | None = None
-        self._compared: float | None = None
-        self._concluded = False
-        self._failed_meanwhile = False
         self._counted_s = 0.0
         self._unattached_told = False
         self._interrupts = 0
         self._ended_by_us = False
         self._wrong_world = False
-        self._first_step_told = False
-        self._pace: deque[tuple[float, int]] = deque(maxlen=10)
-        self._paced_s = 0.0
+        self._pace = Pace(self._watch, promised=command.world_size, tell=tell)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- the life of the command
@@ -174,13 +172,13 @@ class Attempt:
                     await self._after_grace(current, failed_s)
             if current is None and not self._roster.closing:
                 try:
-                    await self._look(now)
+                    await self._alarm.look(now)
                 except Exception as e:
                     # Watching is ours; the training must not pay for a mistake in it.
                     self._incidents.abandon()
                     self._incidents.trouble(f"this look at the training failed: {type(e).__name__}: {e}")
             self._census(now)
-            self._show_pace(now)
+            self._pace.look(now)
             self._incidents.tell_troubles()
 
     def _census(self, now: float) -> None:
@@ -197,11 +195,11 @@ class Attempt:
     async def _after_grace(self, failed: Open, failed_s: float) -> None:
         """A rank has failed and the command still runs: trainings that can lose a rank go on, the others are ended."""
         if any(s.last_progress_s > failed_s + FAILED_GRACE_S / 2 for s in self._watch.alive()):
-            await self._draw(failed)
+            await self.draw(failed)
             self._tell(events.Note(text="the other ranks go on without it"))
             return
         self._tell(events.Note(text=f"the launcher has not ended the other ranks within {FAILED_GRACE_S:g} s; ending them"))
-        await self._end()
+        await self.end()
 
     async def _close(self) -> Result:
         """After the command has ended: collect what is left and close an open incident."""
@@ -212,7 +210,7 @@ class Attempt:
             if exitcode != 0 and not self._ended_by_us and (current is None or current.kind != "failure"):
                 current = self._incidents.open("failure")
             if current is not None and current.kind == "failure" and (exitcode != 0 or self._anybody_failed()):
-                await self._draw(current, exitcode=exitcode)
+                await self.draw(current, exitcode=exitcode)
         self._incidents.tell_troubles()
         incident, verdict = self._incidents.last or (None, None)
         return Result(
@@ -220,7 +218,7 @@ class Attempt:
             ended_by_us=self._ended_by_us,
             interrupted=self._interrupts > 0,
             steps=max((s.step for s in self._roster.states()), default=0),
-            pace=self._rate(),
+            pace=self._pace.steps_per_s,
             incident=incident,
             verdict=verdict,
         )
@@ -252,10 +250,10 @@ class Attempt:
         for channel in self._channels:
             channel.close()
 
-    async def _end(self) -> None:
+    async def end(self) -> None:
         """End all processes of the attempt: politely, then for good."""
         self._ended_by_us = self._roster.closing = True
-        self._release_all()
+        self.release_all()
         self._family.ask(signal.SIGTERM)
         await self._until_gone(TERM_GRACE_S)
         self._family.kill()
@@ -270,7 +268,7 @@ class Attempt:
         """The user's Ctrl-C or SIGTERM: passed on at first, enforced the second time or after INTERRUPT_GRACE_S."""
         self._interrupts += 1
         self._roster.closing = True
-        self._release_all()
+        self.release_all()
         if self._interrupts > 1:
             self._family.kill()
             return
@@ -287,7 +285,7 @@ class Attempt:
 
     async def _enforce(self, grace_s: float) -> None:
         await asyncio.sleep(grace_s)
-        await self._end()
+        await self.end()
 
     # -- what the roster sets off
 
@@ -300,7 +298,7 @@ class Attempt:
             # Opened at once: a second failure that arrives before the task runs belongs to the same incident.
             self._spawn(self._take_failure(self._incidents.open("failure")))
         elif current.kind != "failure":
-            self._failed_meanwhile = True
+            self._alarm.failed_meanwhile = True
         elif current.gathered.is_set() and waiting is not None:
             self._spawn(self._take_late(current, waiting))
 
@@ -324,7 +322,7 @@ class Attempt:
         current = self._incidents.current
         if current is not None and current.kind == "failure" and current.gathered.is_set():
             # What is known of the ranks now belongs to it; a moment later the new ones have taken their places.
-            situation = self._situation(current)
+            situation = self.situation(current)
             self._incidents.current = None
             self._spawn(self._draw_before_restart(current, situation))
 
@@ -361,139 +359,46 @@ class Attempt:
 
     async def _take_failure(self, opened: Open) -> None:
         self._sampler.look(self._watch.alive(), now=self._now())
-        await self._incidents.gather(opened, self._everybody())
-        self._release_all()
+        await self._incidents.gather(opened, self.everybody())
+        self.release_all()
 
     async def _take_late(self, opened: Open, peer: Peer) -> None:
         """A rank that raised after the evidence was taken has a dump of its own to give."""
-        await self._incidents.gather(opened, [a for a in self._everybody() if a.peer is peer])
+        await self._incidents.gather(opened, [a for a in self.everybody() if a.peer is peer])
         if peer in self._holding:
             self._holding.remove(peer)
             self.release(peer)
 
     async def _take_world(self) -> None:
         opened = self._incidents.open("world-size")
-        await self._incidents.gather(opened, self._everybody())
-        await self._draw(opened)
-        await self._end()
+        await self._incidents.gather(opened, self.everybody())
+        await self.draw(opened)
+        await self.end()
 
-    def _release_all(self) -> None:
+    def release_all(self) -> None:
         holding, self._holding = self._holding, []
         for peer in holding:
             self.release(peer)
 
-    # -- looking for trouble
+    # -- what the alarm looks at and sets off
 
-    async def _look(self, now: float) -> None:
-        window = window_s(self._watch.rhythm.threshold_s)
-        if self._watch.suspects(now, window_s=window):
-            self._sampler.look([s for s in self._roster.states() if s.ended is None], now=now)
-        stall = self._watch.look(now)
-        if stall is None:
-            self._moves_again(now)
-            return
-        if not stall.absent and (await self._compare(stall) or now - stall.since_s < stall.threshold_s):
-            return
-        seen = {rank: self._sampler.activity(self._watch.ranks[rank], window_s=window) for rank in stall.absent or stall.waiting}
-        if any(a is None or a.window_s < MIN_WINDOW_S for a in seen.values()):
-            return
-        busy = tuple(rank for rank, a in seen.items() if a is not None and self._lives(self._watch.ranks[rank], a, now, stall))
-        if not stall.absent:
-            await self._all_wait(stall, busy, now)
-        elif not busy:
-            await self._hang(stall)
-        elif stall.waiting and self._reported is None:
-            self._reported = stall
-            await self._take_straggler(stall, busy)
+    def states(self) -> list[RankState]:
+        """The ranks that live."""
+        return [s for s in self._roster.states() if s.ended is None]
 
-    def _lives(self, state: RankState, activity: Activity, now: float, stall: Stall) -> bool:
-        """Whether a rank executes: by the kernel's numbers, by its steps, or because a slow disk serves it."""
-        stepping = state.last_step_s is not None and now - state.last_step_s < stall.threshold_s / 2
-        return activity.busy or stepping or (activity.state == "D" and now - stall.since_s < IO_GRACE_S)
+    def running(self) -> bool:
+        """Whether the command still runs."""
+        return self._child.poll() is None
 
-    async def _compare(self, stall: Stall) -> bool:
-        """All ranks of this host wait: whether in calls that do not fit each other, which is a hang that needs no rhythm and no patience."""
-        if self._compared == stall.since_s:
-            return False
-        self._compared = stall.since_s
-        opened = self._incidents.open("hang", stall, told=False)
-        await self._incidents.gather(opened, self._everybody(stall))
-        if await self._incidents.parted(opened, self._situation(opened)):
-            await self._conclude(opened, announce=True)
-            return True
-        self._abandon()
-        return False
-
-    async def _all_wait(self, stall: Stall, busy: tuple[int, ...], now: float) -> None:
-        """All ranks of this host are inside the same collective: a hang if nothing moves in it and no other host is missing."""
-        for_s = now - stall.since_s
-        if not self._watch.complete():
-            if self._reported is None:
-                self._reported = stall
-                self._tell(events.Note(text=f"all ranks of this host have waited for {for_s:.0f} s for ranks of other hosts"))
-        elif not busy or for_s >= max(JOINED_GRACE_S, 10 * stall.threshold_s):
-            await self._hang(stall)
-
-    async def _hang(self, stall: Stall) -> None:
-        if self._concluded:
-            return
-        self._reported = stall
-        opened = self._incidents.open("hang", stall)
-        await self._incidents.gather(opened, self._everybody(stall))
-        await self._conclude(opened)
-
-    async def _conclude(self, opened: Open, *, announce: bool = False) -> None:
-        """The evidence of a hang is in: judge it, and end the training unless it has gone on or failed meanwhile."""
-        if announce:
-            self._incidents.announce(opened)
-            self._reported = opened.stall
-        if self._failed_meanwhile:
-            self._failed_meanwhile = False
-            opened.kind = "failure"
-            self._release_all()
-            return
-        if self._child.poll() is not None or self._watch.look(self._now()) is None:
-            self._abandon()
-            return
-        await self._draw(opened)
-        self._concluded = True
-        if self._options.leave_hung:
-            self._after_incident()
-        elif self._child.poll() is None:
-            await self._end()
-
-    async def _take_straggler(self, stall: Stall, busy: tuple[int, ...]) -> None:
-        opened = self._incidents.open("straggler", stall)
-        await self._incidents.gather(opened, [a for a in self._everybody(stall) if a.state.rank in (*busy, *stall.waiting)])
-        self._tell(events.Straggling(ranks=busy, waiting=stall.waiting, for_s=round(self._now() - stall.since_s, 1), incident=opened.number))
-        await self._draw(opened)
-        self._after_incident()
-
-    def _abandon(self) -> None:
-        self._incidents.abandon()
-        self._after_incident()
-
-    def _after_incident(self) -> None:
-        """A rank may have failed while another incident was open."""
-        if self._failed_meanwhile and not self._roster.closing:
-            self._failed_meanwhile = False
-            self._spawn(self._take_failure(self._incidents.open("failure")))
-
-    def _moves_again(self, now: float) -> None:
-        if self._reported is not None:
-            self._tell(events.CaughtUp(after_s=round(now - self._reported.since_s, 1)))
-        self._reported = self._compared = None
-        self._concluded = False
-
-    def _everybody(self, stall: Stall | None = None) -> list[Asked]:
+    def everybody(self, stall: Stall | None = None) -> list[Asked]:
         window = _window(stall)
         return [Asked(state=s, peer=p, activity=self._sampler.activity(s, window_s=window)) for p, s in self._roster.peers.items()]
 
-    async def _draw(self, opened: Open, *, exitcode: int | None = None) -> None:
-        await self._incidents.draw(opened, self._situation(opened, exitcode=exitcode))
+    async def draw(self, opened: Open, *, exitcode: int | None = None) -> None:
+        await self._incidents.draw(opened, self.situation(opened, exitcode=exitcode))
         self._incidents.tell_troubles()
 
-    def _situation(self, opened: Open, *, exitcode: int | None = None) -> Situation:
+    def situation(self, opened: Open, *, exitcode: int | None = None) -> Situation:
         states = self._roster.states(former=opened.kind == "world-size")
         codes = dict(self._roster.exitcodes)
         if self._child.returncode is not None:
@@ -511,30 +416,6 @@ class Attempt:
         )
 
     # -- small things
-
-    def _show_pace(self, now: float) -> None:
-        alive = self._watch.alive()
-        if not alive or now - self._paced_s < PACE_INTERVAL_S:
-            return
-        self._paced_s = now
-        step = min(s.step for s in alive)
-        world = self._command.world_size or max((s.world_size or 1 for s in alive), default=1)
-        # Ranks of other hosts do not report here: those of this one are there when no more have come for a while.
-        here = len(alive) >= world or now - max(s.since_s for s in alive) > GATHERING_S
-        if step > 0 and here and not self._first_step_told:
-            self._first_step_told = True
-            devices = tuple(sorted({s.device or "unknown device" for s in alive}))
-            self._pace.clear()
-            self._tell(events.FirstStep(ranks=len(alive), devices=devices, backend=alive[0].backend, after_s=round(now, 1)))
-        self._pace.append((now, step))
-        if self._first_step_told:
-            self._tell(events.Pace(step=step, steps_per_s=self._rate(), ranks=len(alive), elapsed_s=now))
-
-    def _rate(self) -> float | None:
-        if len(self._pace) < 2 or self._pace[-1][0] <= self._pace[0][0]:
-            return None
-        (t0, s0), (t1, s1) = self._pace[0], self._pace[-1]
-        return (s1 - s0) / (t1 - t0)
 
     def _channel(self, rank: int | None, stream: Stream) -> Channel:
         terminal = self._options.terminal_out if stream == "out" else self._options.terminal_err
@@ -559,7 +440,7 @@ class Attempt:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._release_all()
+            self.release_all()
             self._incidents.trouble(f"part of watching the training failed: {type(error).__name__}: {error}")
 
 

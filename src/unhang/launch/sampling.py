@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from unhang.facts import processes
 from unhang.facts.host import Host
@@ -28,7 +29,7 @@ class Sampler:
         self._samples: dict[int, deque[processes.Sample]] = {}
         self._last_s = -INTERVAL_S
 
-    def look(self, states: list[RankState], *, now: float) -> None:
+    def look(self, states: Sequence[RankState], *, now: float) -> None:
         """Take a sample of each, at most every INTERVAL_S."""
         if now - self._last_s < INTERVAL_S:
             return

@@ -76,10 +76,17 @@ class RankView:
         return bool(self.raised_hits) and all(h.signature.role == "symptom" for h in self.raised_hits)
 
     @cached_property
+    def captured(self) -> tuple[Frame, ...]:
+        """The main thread as it was captured; () where it stood in unhang's own hook, which holds a rank that has raised."""
+        found = stacks.main_thread(self.stacks) if self.stacks is not None else ()
+        held = self.raised is not None and bool(self.raised.frames) and stacks.without_hook(found) != found
+        return () if held else found
+
+    @cached_property
     def frames(self) -> tuple[Frame, ...]:
         """The main thread, innermost last: as captured, else as it raised, else as a fatal signal found it."""
-        if self.stacks is not None and (found := stacks.main_thread(self.stacks)):
-            return found
+        if self.captured:
+            return self.captured
         if self.raised is not None and self.raised.frames:
             return self.raised.frames
         return stacks.main_thread(self.fatal) if self.fatal is not None else ()

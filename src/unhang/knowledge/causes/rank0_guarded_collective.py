@@ -35,7 +35,7 @@ def _finding(picture: Picture, odd: tuple[int, ...], under: list[int], guard: Gu
         where=at,
         evidence=(
             Evidence(
-                source=view.record.stacks if view.stacks is not None and view.record.stacks else picture.incident_source,
+                source=view.record.stacks if view.captured and view.record.stacks else picture.incident_source,
                 line=None,
                 text=f"rank {guard.rank}: if {guard.test}:  around {words.frame(guard.frame)}",
             ),

@@ -31,7 +31,8 @@ def _of_ranks(picture: Picture, own: Sequence[RankView]) -> Finding | None:
     everyone = len(numbers) == len(picture.ranks) and len(numbers) > 1
     return CAUSE.finding(
         standing="established",
-        says=f"{'every rank' if everyone else words.ranks(numbers)} raised {_short(raised.type, raised.text)}" + _at(at, seen=user_frame(raised.frames) is not None),
+        says=f"{'every rank' if everyone else words.ranks(numbers)} raised {_short(raised.type, raised.text)}"
+        + _at(at, seen=user_frame(raised.frames) is not None),
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
         where=at,

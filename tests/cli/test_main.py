@@ -1,0 +1,111 @@
+"""The command as a whole: streams that are closed or that nobody reads, exit codes, and what is printed of a dry run."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unhang.cli import running
+from unhang.errors import RunDirError
+from unhang.launch import supervise
+
+UNHANG = (sys.executable, "-m", "unhang")
+
+
+def unhang(*argv: str, cwd: Path, shell: str = '"$@"', **popen) -> subprocess.CompletedProcess[str]:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("UNHANG_")} | {"COLUMNS": "200"}
+    popen = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **popen}
+    return subprocess.run(["sh", "-c", shell, "sh", *UNHANG, *argv], cwd=cwd, env=environ, stdin=subprocess.DEVNULL, text=True, timeout=60, **popen)
+
+
+@pytest.mark.parametrize("argv", [("explain", "--list"), ("run", "--dry-run", "--json", "true"), ("--help",)])
+def test_a_reader_that_has_gone(tmp_path, argv):
+    read, write = os.pipe()
+    os.close(read)
+    done = unhang(*argv, cwd=tmp_path, stdout=write)
+    os.close(write)
+    assert done.stderr == ""
+    assert done.returncode in (0, 1)
+
+
+def test_json_for_a_reader_that_has_gone(tmp_path):
+    (tmp_path / "a.log").write_text("Segmentation fault\n")
+    read, write = os.pipe()
+    os.close(read)
+    done = unhang("why", "--json", "a.log", cwd=tmp_path, stdout=write)
+    os.close(write)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams(tmp_path, closed):
+    done = unhang("run", "--run-dir", "here", "sh", "-c", "echo out; echo err >&2", cwd=tmp_path, shell=f'"$@" {closed}')
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    logs = tmp_path / "here" / "logs" / "attempt-0"
+    assert ((logs / "launcher.out").read_text(), (logs / "launcher.err").read_text()) == ("out\n", "err\n")
+
+
+def test_dry_run_as_json(tmp_path):
+    done = unhang("run", "--dry-run", "--json", "--run-dir", "here", "sh", "-c", "exit 3", cwd=tmp_path)
+    plan = json.loads(done.stdout)
+    assert plan["command"][1:] == ["-c", "exit 3"]
+    assert plan["environment"]["UNHANG_FATAL_DIR"] == str(tmp_path / "here" / "fatal" / "attempt-0")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_shows_the_prefix(tmp_path):
+    assert "Put [rank N] before" in unhang("run", "--help", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize("verb", [("run", "--no-color", "true"), ("demo", "--no-color", "--help")])
+def test_no_color(tmp_path, verb):
+    assert unhang(*verb, cwd=tmp_path).returncode == 0
+
+
+def test_a_run_directory_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = unhang("run", "--run-dir", "file/run", "touch", "started", cwd=tmp_path)
+    assert done.returncode == 2 and "cannot create the run directory" in done.stderr
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), RunDirError),
+        (OSError(errno.EACCES, "Permission denied", "{run}/run.json"), RunDirError),
+        (OSError(errno.EMFILE, "Too many open files"), OSError),
+        (OSError(errno.ENOSPC, "No space left on device", "/tmp/elsewhere"), OSError),
+    ],
+)
+def test_only_errors_of_the_run_directory_are_the_users(tmp_path, monkeypatch, error, raised):
+    def fail(self):
+        raise OSError(error.errno, error.strerror, *([error.filename.format(run=tmp_path / "run")] if error.filename else []))
+
+    monkeypatch.setattr(supervise.Supervisor, "run", fail)
+    request = running.Request(
+        words=("true",),
+        nproc_per_node=None,
+        module=False,
+        on_failure="restart",
+        max_restarts=0,
+        hang_after_s=None,
+        startup_s=1.0,
+        name=None,
+        run_dir=tmp_path / "run",
+        prefix=False,
+        quiet=True,
+        python=None,
+        check_world=True,
+        dry_run=False,
+        as_json=False,
+    )
+    with pytest.raises(raised) as caught:
+        running.run(request)
+    assert type(caught.value) is RunDirError or raised is OSError

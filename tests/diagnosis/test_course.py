@@ -1,0 +1,71 @@
+"""Runs without an incident that can be read: healthy only where their end says so."""
+
+from __future__ import annotations
+
+import pytest
+
+STARTED = '{"s":0.1,"event":"Started","attempt":0,"pid":7,"command":["x"]}\n'
+OPENED = '{"s":3.5,"event":"Opened","incident":1,"kind":"failure"}\n'
+
+
+def finished(code):
+    return f'{{"s":12.0,"event":"Finished","exitcode":{code},"attempts":1,"incidents":0,"elapsed_s":12.0,"details":{{}}}}\n'
+
+
+@pytest.fixture
+def went(build, lab):
+    def went(events):
+        rundir = build().rundir
+        if events is not None:
+            rundir.events.write_text(events)
+        return lab.judge(rundir)
+
+    return went
+
+
+def test_an_end_with_0_is_well(went):
+    v = went(STARTED + finished(0))
+    assert v.primary is None and not v.not_examined and {i.source for i in v.inputs} == {"run.json", "events.jsonl"}
+
+
+def test_an_interruption_is_said(went):
+    v = went(STARTED + finished(130))
+    assert v.primary is None and any("interrupted after 12 s" in n.why for n in v.not_examined)
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        (STARTED + finished(3), "ended with exit code 3; no incident of it was recorded"),
+        (STARTED + OPENED + finished(3), "ended with exit code 3; the records of incident 1 are missing"),
+        (STARTED + OPENED + finished(0), "the records of incident 1 are missing"),
+        (STARTED, "no end of the run is recorded: unhang itself was killed, or the run still goes on"),
+        (STARTED + '{"s":12.0,"event":"Fini', "no end of the run is recorded"),
+        ("", "no end of the run is recorded"),
+        (None, "no end of the run is recorded"),
+    ],
+)
+def test_anything_else_is_not_well(went, events, words):
+    v = went(events)
+    assert (v.primary.cause, v.primary.standing) == ("unknown", "not-established") and words in v.primary.says
+
+
+def test_a_damaged_incident_is_said_and_the_one_before_is_judged(build, lab):
+    b = build().rank(0, enqueued=13, completed=12).rank(1, enqueued=12, activity=lab.STOPPED, answered=False)
+    rundir = b.write()
+    rundir.events.write_text(OPENED + OPENED.replace(":1,", ":2,") + OPENED.replace(":1,", ":3,") + finished(1))
+    rundir.incident_dir(2).mkdir()
+    rundir.incident(2).write_text("{")
+    v = lab.judge(rundir)
+    said = {n.what: n.why for n in v.not_examined}
+    assert v.primary.cause == "process-stuck" and "damaged" in said["incident 2"] and "missing" in said["incident 3"]
+    rundir.incident(1).write_text("{")
+    v = lab.judge(rundir)
+    assert "incidents 1, 2, 3" in v.primary.says and "damaged" in {n.what: n.why for n in v.not_examined}["incident 1"]
+
+
+def test_a_live_verdict_asks_for_no_end(build, lab):
+    rundir = build().rank(0, enqueued=13, completed=12).rank(1, enqueued=12, activity=lab.STOPPED, answered=False).write()
+    rundir.events.write_text(STARTED + OPENED)
+    assert not any("end of the run" in n.what for n in lab.judge(rundir, number=1).not_examined)
+    assert any("end of the run" in n.what for n in lab.judge(rundir).not_examined)
