@@ -193,3 +193,11 @@ def test_nccls_messages_are_asked_for_only_of_nccl(build, lab, backend):
     assert any("NCCL_DEBUG" in r.env for r in v.primary.remedies) == (backend == "nccl")
     v = build().rank(0, backend=backend, raised=lab.lost()).rank(1, backend=backend, frames=(lab.user(33, "x"),)).judge("failure")
     assert any("NCCL_DEBUG" in r.env for r in v.primary.remedies) == (backend == "nccl")
+
+
+def test_a_frame_of_unhang_itself_is_no_evidence(build, lab):
+    fault = lab.Frame(file=f"{lab.SITE}/unhang/testing/faults.py", line=9, name="hang")
+    lock = lab.Frame(file="/usr/lib/python3.11/threading.py", line=331, name="wait")
+    b = waiter(build(), lab).rank(1, frames=(lab.user(33, "load"), fault, lock), entries=lab.steps(12))
+    p = b.judge().primary
+    assert p.where == "train.py:33 in load" and not any("unhang/testing" in e.text or "threading" in e.text for e in p.evidence)

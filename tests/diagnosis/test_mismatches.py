@@ -206,7 +206,7 @@ def test_of_two_lines_the_one_that_was_never_reached_before_is_odd(build, lab, o
 def test_two_lines_of_which_each_rank_has_its_own_name_both(build, lab):
     b = build()
     for r in range(2):
-        frames = lab.in_collective("all_reduce", lab.user(20 + r, "step"))
+        frames = lab.in_collective("all_reduce", lab.user(31 if r else 20, "step"))
         size = ((64,),) if r else ((4,),)
         b.rank(r, frames=frames, entries=[*lab.steps(12, line=20 + r), lab.Entry(seq=13, sizes=size, done=False, frames=frames)])
     assert b.judge().primary.ranks == (0, 1)
@@ -225,7 +225,7 @@ def test_gloo_kills_the_rank_at_the_usual_line(build, lab):
     assert "another size than the other rank (" in p.says and p.remedies[0].id == "same-order"
 
 
-@pytest.mark.parametrize(("world", "words"), [(2, "than the other rank "), (3, "than the other ranks ")])
+@pytest.mark.parametrize(("world", "words"), [(2, "than the other rank "), (4, "than the other ranks ")])
 def test_the_others_are_counted(build, lab, world, words):
     b = crash(build(), lab, dead=0, survivor=1, survivor_sizes=((8,),))
     for r in range(2, world):
@@ -239,3 +239,13 @@ def test_an_early_exit_from_a_loop_is_no_guard(build, lab):
     b = build().rank(0, frames=frames, entries=[*lab.steps(12), lab.Entry(seq=13, done=False, frames=frames)])
     v = b.rank(1, ended=lab.Ended(at_s=28.0, exitcode=0, announced=True), enqueued=12).judge("hang")
     assert (v.primary.cause, v.primary.ranks) == ("premature-exit", (1,))
+
+
+def test_gloo_crash_at_two_lines_without_a_recorder_blames_neither(build, lab):
+    b = build().rank(0, ended=lab.Ended(at_s=30.0, exitcode=-6))
+    main = lab.in_collective("all_reduce", lab.user(20, "step"))
+    fatal = "Fatal Python error: Aborted\n\nThread 0x00007f1e44e24b80 (most recent call first):\n"
+    b.fatal(0, fatal + "".join(f'  File "{f.file}", line {f.line} in {f.name}\n' for f in reversed(main))).log(0, lab.GLOO_SIZE)
+    p = b.rank(1, raised=lab.lost(line=30)).judge("failure").primary
+    assert (p.cause, p.ranks, p.where, p.remedies[0].id) == ("collective-mismatch", (0, 1), None, "same-order")
+    assert "(rank 0 at train.py:20 in step, rank 1 at train.py:30 in step)" in p.says

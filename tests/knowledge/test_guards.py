@@ -15,6 +15,7 @@ from unhang.knowledge.guards import tests_rank as chooses
         "int(os.environ['RANK']) == 0", "global_rank == 0", "rank % 2", "step % 10 == 0 and rank == 0", "not (rank == 0)",
         "state.is_world_process_zero",
         "rank_zero_only.rank == 0", "local_rank not in [-1, 0]", "self.is_rank_0()", "rank is not None and rank == 0",
+        "r == 0", "step > 3 and r != 0", "r in (0, 1)",
     ],
 )  # fmt: skip
 def test_these_do(guard):
@@ -34,6 +35,9 @@ def test_these_do(guard):
         "franklin",
         "use_ranking_loss",
         "args.local_rank == -1",
+        "r2 > 0.9",
+        "lr == 0",
+        "r > 0.5",
     ],
 )
 def test_these_do_not(guard):

@@ -320,7 +320,9 @@ dist.all_gather_object(gathered, [torch.ones(3) for _ in range(60_000)])
 dist.destroy_process_group()
 """
     run = launcher.train(body, "--hang-after", "3")
-    assert (run.exitcode, run.outcome["attempts"], run.outcome["incidents"]) == (0, 1, 0)
+    assert (run.exitcode, run.outcome["attempts"]) == (0, 1)
+    # While one rank still pickles and the other waits, that one is slow.
+    assert {e["kind"] for e in run.happened("Opened")} <= {"straggler"}
 
 
 def test_calls_that_do_not_fit_are_found_without_a_rhythm(launcher):
@@ -354,7 +356,8 @@ else:
 dist.destroy_process_group()
 """
     run = launcher.train(body, "--hang-after", "4")
-    assert (run.exitcode, run.outcome["attempts"], run.outcome["incidents"]) == (0, 1, 0)
+    assert (run.exitcode, run.outcome["attempts"]) == (0, 1)
+    assert not [e for e in run.happened("Opened") if e["kind"] == "hang"]
 
 
 def test_a_rank_that_ends_abruptly_after_its_work_is_no_failure(launcher):

@@ -133,6 +133,15 @@ def test_the_last_lines(tmp_path):
     assert last_lines(write(tmp_path, "")) == ()
 
 
+def test_what_torchrun_always_says_is_no_last_line(tmp_path):
+    summary = (
+        "KeyError: 3\n======\nRoot Cause (first observed failure):\n[0]:\n  time      : 2026-11-21_03:21:30\n  host      : localhost\n"
+        "  rank      : 1 (local_rank: 1)\n  exitcode  : 3 (pid: 7)\n  error_file: <N/A>\n"
+        "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n======\n"
+    )
+    assert [x.text.strip() for x in last_lines(write(tmp_path, summary))] == ["KeyError: 3", "exitcode  : 3 (pid: 7)"]
+
+
 def test_a_missing_log(tmp_path):
     for read in (lambda p: scan(p, [BOOM]), tracebacks, last_lines, lambda p: list(lines(p))):
         with pytest.raises(RecordError, match="cannot read"):

@@ -12,7 +12,7 @@ import pytest
 
 from unhang.errors import RecordError
 from unhang.records.incident import Frame
-from unhang.records.stacks import from_faulthandler, from_pyspy, guards_of, main_thread, place, user_frame
+from unhang.records.stacks import from_faulthandler, from_pyspy, guards_of, main_thread, place, user_frame, without_hook
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 
@@ -149,3 +149,21 @@ def test_guards_of_what_cannot_be_read(tmp_path):
     bad = tmp_path / "bad.py"
     bad.write_text("if :\n")
     assert guards_of(str(bad), 1) == () and guards_of(str(tmp_path / "none.py"), 1) == () and guards_of("<string>", 1) == ()
+
+
+def test_guards_of_one_physical_line(tmp_path):
+    path = tmp_path / "one.py"
+    path.write_text("for i in x:\n    if i > 3 and rank == 0: dist.barrier()\n    elif i: y()\n    else: z()\n")
+    assert guards_of(str(path), 2) == ("i > 3 and rank == 0",)
+    assert guards_of(str(path), 3) == ("not (i > 3 and rank == 0)", "i")
+
+
+def test_the_hook_is_not_where_a_rank_stands():
+    user, torch = frame("/home/u/train.py"), frame(f"{SITE}/torch/optim/adam.py")
+    wait = frame("/usr/lib/python3.11/threading.py")
+    for hook in (f"{SITE}/unhang/runtime/attach/session.py", "/src/unhang/testing/faults.py"):
+        assert without_hook((user, torch, frame(hook), wait)) == (user, torch)
+        # A wrapper around the user's call is passed through.
+        assert without_hook((user, frame(hook), torch)) == (user, frame(hook), torch)
+        assert without_hook((frame(hook), wait)) == (frame(hook), wait)
+    assert without_hook((user, wait)) == (user, wait)

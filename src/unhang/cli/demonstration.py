@@ -235,14 +235,14 @@ def _call(argv: list[str], environ: dict[str, str] | None = None, *, any_exit: b
         nonlocal interrupted
         interrupted = True
         if process is not None:
-            pass
+            process.terminate()
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         # In a session of its own: a Ctrl-C reaches it through us, and once.
         process = subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, start_new_session=True, preexec_fn=die_with_parent)
         if interrupted:
-            pass
+            process.terminate()
         out, _ = process.communicate()
     finally:
         for number, handler in before.items():

@@ -27,18 +27,25 @@ _SIGABRT = -6
 
 @dataclass(frozen=True, kw_only=True)
 class Crash:
-    """`odd`: the ranks whose size was not meant, () where that cannot be told. `place`, `call`: what an odd rank called, else any."""
+    """`odd`: the ranks whose size was not meant, () where that cannot be told. `place`, `call`: what an odd rank called, else any.
+
+    `lines`: where each rank stood, as far as that is certain; `place` is None where these differ and nobody can tell which was meant.
+    """
 
     dead: tuple[int, ...]
     odd: tuple[int, ...]
     involved: tuple[int, ...]
     place: Frame | None
     call: Call | None
-    lines_differ: bool
+    lines: dict[int, Frame]
     received: str
     expected: str
     hits: tuple[Hit, ...]
     evidence: tuple[Evidence, ...]
+
+    @property
+    def lines_differ(self) -> bool:
+        return len({(f.file, f.line) for f in self.lines.values()}) > 1
 
 
 def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
@@ -54,6 +61,11 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
     shown = next((picture.rank(n) for n in odd), dead[0] if dead else None)
     call = last.get(shown.number) if shown is not None else None
     place = user_frame(call.frames) if call is not None and call.frames else shown.place if shown is not None else None
+    lines = {
+        r.number: found
+        for r in picture.ranks
+        if (found := (user_frame(last[r.number].frames) if r.number in last else None if r.only_last_seen else r.place)) is not None
+    }
     evidence = [e for r in dead[:1] for e in words.stack_evidence(picture, r, innermost=False)]
     for number, c in list(last.items())[:2]:
         at = f", {words.frame(u)}" if (u := user_frame(c.frames)) is not None else ""
@@ -63,9 +75,9 @@ def crash_of(picture: Picture, hits: Sequence[Hit]) -> Crash | None:
         dead=tuple(r.number for r in dead),
         odd=odd,
         involved=tuple(r.number for r in picture.ranks),
-        place=place,
+        place=place if odd or len({(f.file, f.line) for f in lines.values()}) < 2 else None,
         call=call,
-        lines_differ=any(other_line(r.place, user_frame(c.frames)) for r in dead if not r.only_last_seen for c in last.values()),
+        lines=lines,
         received=said[0].groups.get("received", ""),
         expected=said[0].groups.get("expected", ""),
         hits=said,

@@ -140,7 +140,10 @@ def match(text: str, signatures: Iterable[Signature], *, source: str, line: int 
 
 
 # How torchrun sums up, whatever the failure was.
-_SAYS_NOTHING = re.compile(r"^\s*(?:[=*-]{4,}|traceback : To enable traceback see:.*|error_file: <N/A>|<NO_OTHER_FAILURES>)\s*$")
+_SAYS_NOTHING = re.compile(
+    r"^\s*(?:[=*-]{4,}|\[\d+\]:|Root Cause \(first observed failure\):|(?:time|host|rank) {2,}: .*|error_file: <N/A>|<NO_OTHER_FAILURES>"
+    r"|traceback : To enable traceback see:.*)\s*$"
+)
 
 
 def last_lines(path: Path, *, limit_bytes: int | None = None, count: int = 3) -> tuple[Line, ...]:

@@ -86,7 +86,9 @@ def _of_crash(picture: Picture, crash: Crash) -> Finding:
         says = f"{words.ranks(crash.odd)} called a collective with {size} than {others}{what}"
         says += f" at {at}" if at else ""
     else:
-        says = f"the ranks called a collective with different sizes{f' at {at}' if at else ''}; which of them is off is not in evidence"
+        stood = [f"rank {n} at {picture.place(f)}" for n, f in list(crash.lines.items())[:2]] if crash.lines_differ else []
+        where = f" ({', '.join(stood)})" if stood else f" at {at}" if at else ""
+        says = f"the ranks called a collective with different sizes{where}; which of them is off is not in evidence"
     received = f" ({crash.received} bytes arrived where {crash.expected} were expected)" if crash.received else ""
     says += f"; it ended {words.ranks(crash.dead)} inside Gloo{received}"
     return CAUSE.finding(
