@@ -99,7 +99,7 @@ class Launcher:
         self.count += 1
         run_dir = self.tmp_path / f"run{self.count}"
         key, _, value = self.mark.partition("=")
-        environ = {k: v for k, v in os.environ.items() if not k.startswith(("UNHANG_", "RANK", "WORLD_SIZE", "MASTER_"))}
+        environ = {k: v for k, v in os.environ.items() if not k.startswith(("UNHANG_", "RANK", "WORLD_SIZE", "MASTER_", "PYTHONUNBUFFERED"))}
         err = (self.tmp_path / f"err{self.count}").open("wb")
         process = subprocess.Popen(
             [sys.executable, "-m", "unhang", "run", "--json", "--run-dir", str(run_dir), "--python", sys.executable, *argv],

@@ -295,6 +295,7 @@ def test_what_the_user_is_shown(launcher):
         "starting again (re",
         "2 ranks on cpu (gl",
         "training finished ",
+        "records in run1",
     ]
     assert Path(run.outcome["run_dir"], "verdict.md").is_file()
 

@@ -208,7 +208,11 @@ class Supervisor:
         else:
             # Shells report a process that died of signal N as 128 + N.
             exitcode = result.exitcode if result.exitcode > 0 else 128 - result.exitcode
-        self._tell(events.Finished(exitcode=exitcode, attempts=attempts, incidents=self._incidents, elapsed_s=round(elapsed, 3)))
+        self._tell(
+            events.Finished(
+                exitcode=exitcode, attempts=attempts, incidents=self._incidents, elapsed_s=round(elapsed, 3), run_dir=str(self._rundir.path)
+            )
+        )
         verdict = None
         with contextlib.suppress(RunDirError):
             verdict = self._rundir.read_verdict() if self._incidents else None
