@@ -26,7 +26,7 @@ def write(error: BaseException) -> Path | None:
         "```",
         "",
     ]
-    from unhang.report.redact import redact
+    from unhang.diagnosis.redact import redact
 
     try:
         with tempfile.NamedTemporaryFile("w", prefix="unhang-report-", suffix=".md", delete=False, encoding="utf-8", errors="replace") as f:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from unhang.diagnosis import why
+from unhang.diagnosis.redact import redact
 from unhang.errors import UnhangError
 from unhang.facts import memory
 from unhang.facts.host import Host
@@ -173,7 +174,7 @@ class Incidents:
             at_s=round(opened.at_s, 3),
             at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
             cwd=str(Path.cwd()),
-            command=situation.command,
+            command=tuple(redact(word) for word in situation.command),
             expected_world=situation.promised,
             stalled_for_s=round(opened.at_s - stall.since_s, 3) if stall else None,
             threshold_s=round(stall.threshold_s, 3) if stall else None,

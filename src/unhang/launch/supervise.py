@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from unhang.diagnosis.redact import redact
 from unhang.errors import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK, RunDirError
 from unhang.facts import snapshot
 from unhang.facts.host import Host
@@ -232,7 +233,7 @@ class Supervisor:
             self._rundir.run,
             {
                 "schema": RUN_SCHEMA,
-                "command": list(self._command.argv),
+                "command": [redact(word) for word in self._command.argv],
                 "cwd": str(Path.cwd()),
                 "python": self._command.python,
                 "torch": None if version is None else f"{version[0]}.{version[1]}",
@@ -254,6 +255,8 @@ class Supervisor:
     def _log(self, event: events.Event) -> None:
         line: dict[str, Any] = {"s": round(time.monotonic() - self._started, 3), "event": type(event).__name__}
         line |= msgspec.to_builtins(event)
+        if isinstance(event, events.Started):
+            line["command"] = [redact(word) for word in event.command]
         if isinstance(event, events.Drawn):
             primary = event.verdict.primary
             line["verdict"] = {"cause": primary.cause, "says": primary.says} if primary else None
