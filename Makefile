@@ -23,7 +23,7 @@ demo-quick: setup
 	$(BIN)/unhang demo --quick
 
 test: setup
-	$(PYTEST) -n 2 --dist worksteal -m "not integration"
+	$(PYTEST) -m "not integration"
 
 test-integration: setup
 	$(BIN)/python -m pip install --quiet "accelerate==1.15.0" "torch==2.13.0"
