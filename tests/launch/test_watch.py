@@ -113,6 +113,19 @@ def test_a_group_that_is_served_by_a_thread_of_its_own():
         assert training.watch.look(float(t)) is None
 
 
+def test_who_was_missing_has_just_come():
+    training = Training()
+    for t in range(15):
+        training.beat(0, t, enqueued=5, completed=4)
+        training.beat(1, t, enqueued=4, completed=4)
+    training.beat(1, 15.0, enqueued=5, completed=4)
+    assert training.watch.look(15.1) is None
+    # It did not help: now both wait.
+    stall = training.watch.look(26.0)
+    assert stall is not None
+    assert (stall.waiting, stall.absent) == ((0, 1), ())
+
+
 def test_a_rank_of_another_group_is_not_blamed():
     training = Training(ranks=3)
     for t in range(12):

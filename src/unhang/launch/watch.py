@@ -144,7 +144,11 @@ class Watch:
             needed = self.rhythm.divergence_s if everybody else threshold
             if longest.for_s >= needed:
                 waiting = [r for r in alive if r.rank in waits and waits[r.rank].for_s >= needed / 2]
-                absent = self._absent([r for r in alive if r not in waiting], longest)
+                others = [r for r in alive if r not in waiting]
+                absent = self._absent(others, longest) or [r for r in others if now - r.last_progress_s >= needed / 2]
+                if others and not absent:
+                    # Whoever was missing has just come.
+                    return None
                 return Stall(since_s=now - longest.for_s, threshold_s=threshold, waiting=_numbers(waiting), absent=_numbers(absent))
         living = self._living()
         silence = self.rhythm.silence_s
