@@ -26,12 +26,17 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """A change that should help. `trial` says whether it was proven on this machine; until then it is "untried"."""
+    """A change that should help. `trial` says whether it was proven on this machine; until then it is "untried".
+
+    `env` is set on every rank, `command` is run, `verify` is a command that shows whether the change took effect. `says_zh` is `says` in Chinese.
+    """
 
     id: str
     says: str
+    says_zh: str = ""
     env: dict[str, str] = field(default_factory=dict)
     command: str | None = None
+    verify: str | None = None
     trial: TrialState = "untried"
 
 

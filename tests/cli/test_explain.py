@@ -32,11 +32,9 @@ def test_the_list(run):
     assert ran.exit_code == 0 and all(cause in ran.stdout for cause in catalogue.load())
 
 
-def test_a_known_id_without_a_page(run):
-    assert "clock-skew" not in catalogue.load()
-    ran = run("clock_skew", "--lang", "en")
-    assert ran.exit_code == 0 and ran.stdout.startswith("clock-skew: the clocks") and "no page" in ran.stdout
-    assert "时钟" in run("clock-skew", "--lang", "zh").stdout
+def test_the_verdict_that_names_nothing(run):
+    assert "unknown: Nothing recognised" in run("unknown", "--lang", "en").stdout
+    assert "没有能说明原因的线索" in run("unknown", "--lang", "zh").stdout
 
 
 def test_every_id_that_a_verdict_calls_possible_is_explained(run):

@@ -57,7 +57,7 @@ def test_a_verdict_is_exit_code_1_and_json_is_the_interface(app, rundir):
     assert list(raw) == ["schema", "primary", "contributing", "symptoms", "not_examined", "inputs"]
     assert list(raw["primary"]) == ["cause", "standing", "says", "ranks", "hosts", "where", "evidence", "remedies"]
     assert list(raw["primary"]["evidence"][0]) == ["source", "text", "line"]
-    assert list(raw["primary"]["remedies"][0]) == ["id", "says", "env", "command", "trial"]
+    assert list(raw["primary"]["remedies"][0]) == ["id", "says", "says_zh", "env", "command", "verify", "trial"]
 
 
 def test_people_get_a_screen(app, rundir):
@@ -95,7 +95,7 @@ def test_bad_input_says_what_is_wrong(app, rundir, tmp_path):
     log = tmp_path / "a.log"
     log.write_text("")
     for arguments, words in (
-        ((tmp_path / "none",), "does not exist"),
+        ((tmp_path / "none",), "there is no"),
         ((rundir.path, log), "give it alone"),
         ((rundir.path, "--incident", 9), "no incident 9; it has: 1, 2"),
         ((log, "--incident", 1), "only a run directory has incidents"),

@@ -196,9 +196,11 @@ def test_a_world_of_another_size(build, lab):
 
 
 def test_a_command_that_never_became_a_training(build, lab):
-    v = build().log(None, "usage: train.py\ntrain.py: error: unrecognized arguments: --lrr\n").judge("failure", exitcode=2)
+    v = build().log(None, "starting\nthe moon is not in the right house\n").judge("failure", exitcode=2)
     assert (v.primary.cause, v.primary.standing) == ("unknown", "not-established") and "exit code 2" in v.primary.says
-    assert any(e.line == 2 and "unrecognized arguments" in e.text for e in v.primary.evidence)
+    assert any(e.line == 2 and "the moon" in e.text for e in v.primary.evidence)
+    v = build().log(None, "usage: train.py\ntrain.py: error: unrecognized arguments: --lrr\n").judge("failure", exitcode=2)
+    assert (v.primary.cause, v.primary.standing) == ("config-error", "established") and "--lrr" in v.primary.says
 
 
 def test_an_incident_that_does_not_exist(build, lab):

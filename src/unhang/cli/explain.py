@@ -23,7 +23,7 @@ def explain(
     from rich.table import Table
 
     from unhang.errors import UnhangError
-    from unhang.knowledge import catalogue, vocabulary
+    from unhang.knowledge import catalogue
     from unhang.report import language
     from unhang.report.cause_page import for_terminal
 
@@ -37,9 +37,7 @@ def explain(
         return
     if cause is None:
         raise UnhangError("name a cause", hint="unhang explain --list")
-    if (known_only := vocabulary.meaning(cause)) is not None:
-        id, english, chinese = known_only
-        console.print(f"{id}: {chinese if chosen == 'zh' else english}", markup=False)
-        console.print(language.LABELS[chosen]["no_page"])
+    if cause.strip().lower() == "unknown":
+        console.print(f"unknown: {language.LABELS[chosen]['unknown']}", markup=False)
         return
     console.print(Markdown(for_terminal(catalogue.get(cause), chosen)))

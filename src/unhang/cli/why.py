@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from unhang.diagnosis.logs import Judged
     from unhang.model import Verdict
+    from unhang.report.language import Language
 
 
 def register(app: typer.Typer) -> None:
@@ -17,18 +19,24 @@ def register(app: typer.Typer) -> None:
 
 def why(
     paths: Annotated[
-        list[Path],
-        typer.Argument(metavar="PATH...", help="A run directory (of several in one place the newest), or log files and directories of them."),
+        list[str],
+        typer.Argument(
+            metavar="PATH...",
+            help="A run directory (of several in one place the newest); or logs: files, directories, globs, - for standard input. Packed ones "
+            "(.gz .xz .zst .bz2 .tar.* .zip) are read as they are.",
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="The verdict as JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The whole verdict as Markdown.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="The whole verdict, then the timeline of what was found, in order.")] = False,
     incident: Annotated[int | None, typer.Option(metavar="N", min=1, help="Judge this incident of the run.", show_default="the last one")] = None,
+    attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Judge this attempt in the logs.", show_default="the last one")] = None,
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
     no_color: Annotated[bool, typer.Option("--no-color", help="No colours (NO_COLOR does the same).")] = False,
 ) -> None:
     """Say why a run failed: cause, rank, line of code, evidence, and what to do.
 
-    Needs no GPU, no torch and no network; a run directory can be judged on another machine.
+    Needs no GPU, no torch and no network; a run directory and logs can be judged on another machine.
 
     Exit code: 0 if nothing was found, 1 if something was found, 2 for bad input.
     """
@@ -36,7 +44,7 @@ def why(
     from unhang.report import language
 
     chosen = language.chosen(lang)
-    verdict = _judge(paths, incident)
+    verdict, judged = _judge(paths, incident, attempt, quiet=as_json)
     if as_json:
         import sys
 
@@ -48,36 +56,56 @@ def why(
 
         typer.echo(render_markdown(verdict, lang=chosen), nl=False)
     else:
-        from rich.console import Console
-
-        from unhang.report.terminal import render
-
-        render(verdict, Console(no_color=no_color or None, highlight=False), lang=chosen)
+        _show(verdict, judged if everything else None, chosen, everything=everything, no_color=no_color)
     raise typer.Exit(EXIT_OK if verdict.primary is None else EXIT_FOUND)
 
 
-def _judge(paths: list[Path], incident: int | None) -> Verdict:
-    from unhang.diagnosis.plain_logs import judge_logs
+def _show(verdict: Verdict, judged: Judged | None, lang: Language, *, everything: bool, no_color: bool) -> None:
+    from rich.console import Console
+
+    from unhang.report import terminal
+
+    console = Console(no_color=no_color or None, highlight=False)
+    terminal.render(verdict, console, lang=lang, whole=everything)
+    if judged is not None:
+        from unhang.report.timeline import render
+
+        render(judged, console, lang=lang)
+
+
+def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool) -> tuple[Verdict, Judged | None]:
     from unhang.diagnosis.why import judge, runs_in
     from unhang.errors import UnhangError
     from unhang.records.rundir import RunDir
 
-    for path in paths:
-        if not path.exists():
-            raise UnhangError(f"{path} does not exist")
-    rundirs = [p for p in paths if (p / "run.json").is_file()]
+    rundirs = [p for p in paths if (Path(p) / "run.json").is_file()]
     if rundirs and len(paths) > 1:
         raise UnhangError(f"{rundirs[0]} is a run directory: give it alone", hint=f"unhang why {rundirs[0]}")
+    runs = [] if rundirs or len(paths) != 1 or not Path(paths[0]).is_dir() else runs_in(Path(paths[0]))
+    if (rundirs or runs) and attempt is not None:
+        raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {paths[0]}")
     if rundirs:
-        return judge(RunDir.open(rundirs[0]), number=incident)
-    if len(paths) == 1 and (runs := runs_in(paths[0])):
-        return _newest(runs, paths[0], incident)
+        return judge(RunDir.open(Path(rundirs[0])), number=incident), None
+    if runs:
+        return _newest(runs, paths[0], incident), None
     if incident is not None:
         raise UnhangError(f"--incident {incident}: only a run directory has incidents, and {paths[0]} is none")
-    return judge_logs(paths)
+    judged = _judge_logs(paths, attempt, quiet=quiet)
+    return judged.verdict, judged
 
 
-def _newest(runs: list[Path], folder: Path, incident: int | None) -> Verdict:
+def _judge_logs(paths: list[str], attempt: int | None, *, quiet: bool) -> Judged:
+    from unhang.diagnosis.logs import judge_logs
+    from unhang.report.progress import reading
+
+    with reading(quiet=quiet) as progress:
+        judged = judge_logs(paths, attempt=attempt, progress=progress)
+    if judged.attempts > 1 and not quiet:
+        typer.echo(f"unhang: attempt {judged.attempt} of {judged.attempts} (--attempt N for another one)", err=True)
+    return judged
+
+
+def _newest(runs: list[Path], folder: str, incident: int | None) -> Verdict:
     from dataclasses import replace
 
     from unhang.diagnosis.why import judge

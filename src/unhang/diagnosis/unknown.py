@@ -37,6 +37,11 @@ SUPERVISE = Remedy(
     says="Run it under unhang: stacks and flight-recorder dumps of all ranks are taken before anything is ended.",
     command="unhang run -- COMMAND",
 )
+TRACE = Remedy(
+    id="flight-recorder",
+    says="Run again with the flight recorder on: at the next timeout every rank writes down which collectives it issued, and from which line.",
+    env={"TORCH_FR_BUFFER_SIZE": "20000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "20000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"},
+)
 NATIVE_STACK = Remedy(
     id="native-stack",
     says="Get the native stack of the crash: let it write a core file and open it.",

@@ -6,22 +6,47 @@ order in which they are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from unhang.knowledge import words
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.records.logs import Hit, Role, Signature, Traceback
+from unhang.records.logs.said import Exit, NcclSaid, Status, Timeout
 from unhang.records.picture import Picture
+from unhang.records.stacks import place, user_frame
 
-__all__ = ["Cause", "LogView", "Signature"]
+__all__ = ["STANDINGS", "Cause", "LogView", "Signature"]
+
+STANDINGS: tuple[Standing, ...] = ("established", "likely", "possible", "not-established")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogView:
-    """What plain logs hold, where no supervisor wrote anything down. `hits` are keyed by cause id."""
+    """What plain logs hold, where no supervisor wrote anything down; of one attempt.
+
+    `hits` are keyed by cause id, in time where the lines carry one and in the order of the files otherwise. `timeouts` and `statuses` are the
+    watchdogs' own words, `exits` the launchers', `nccl` NCCL's. `work` are lines that tell of slow work outside collectives (tokenising,
+    saving, downloading). `printed` are the ranks that wrote anything, `world_size` is None where nothing tells it.
+    """
 
     hits: Mapping[str, tuple[Hit, ...]] = field(default_factory=dict)
     tracebacks: tuple[Traceback, ...] = ()
+    timeouts: tuple[Timeout, ...] = ()
+    statuses: tuple[Status, ...] = ()
+    exits: tuple[Exit, ...] = ()
+    nccl: NcclSaid = field(default_factory=NcclSaid)
+    work: tuple[Hit, ...] = ()
+    printed: frozenset[int] = frozenset()
+    world_size: int | None = None
+
+    def hits_of(self, cause: str) -> tuple[Hit, ...]:
+        return self.hits.get(cause, ())
+
+    def traceback_of(self, hit: Hit) -> Traceback | None:
+        """The traceback whose exception line this hit is."""
+        return next((t for t in self.tracebacks if t.source == hit.source and hit.line is not None and t.line <= hit.line <= t.end), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +54,10 @@ class Cause:
     """One cause. A root can be the primary cause; a symptom says only that somebody else failed or was late.
 
     `in_run` judges an incident of a supervised run, `in_logs` plain logs; where either is None, signatures that hit make the finding.
-    Both return None where this cause is not in evidence. `mistaken_for` tells how to keep other causes apart from this one: id to
-    difference. `hits` are lines that must be recognised, `near_misses` lines that must not. `explain` is for people, in "en" and "zh".
+    Both return None where this cause is not in evidence. `leads_to` names other roots that follow from this one: where both are in evidence and this
+    one is not the later, they are its consequences. `mistaken_for` tells how to keep other causes apart from this one: id to
+    difference. `hits` are lines that must be recognised, `near_misses` lines that must not; each may hold several lines. `explain` is for people, in "en"
+    and "zh".
     """
 
     id: str
@@ -43,6 +70,7 @@ class Cause:
     in_run: Callable[[Picture], Finding | None] | None = None
     in_logs: Callable[[LogView], Finding | None] | None = None
     remedies: tuple[Remedy, ...] = ()
+    leads_to: tuple[str, ...] = ()
     mistaken_for: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     hits: tuple[str, ...] = ()
@@ -76,5 +104,58 @@ class Cause:
             remedies=chosen,
         )
 
+    def of_hits(
+        self,
+        hits: Sequence[Hit],
+        view: LogView | None = None,
+        *,
+        standing: Standing | None = None,
+        says: str | None = None,
+        remedies: tuple[str, ...] | None = None,
+        commands: Mapping[str, str] | None = None,
+    ) -> Finding | None:
+        """What signatures alone say: the best hit speaks (`Signature.standing`, then the order of `hits`); None without hits.
+
+        `says`, `standing` and `remedies` replace what the best hit's signature would give.
+        """
+        if not hits:
+            return None
+        ordered = sorted(hits, key=lambda h: STANDINGS.index(h.signature.standing))
+        best = ordered[0]
+        alike = [h for h in hits if h.signature == best.signature]
+        numbers = tuple(sorted({h.rank for h in alike if h.rank is not None}))
+        back = view.traceback_of(best) if view is not None else None
+        frame = user_frame(back.frames) if back is not None else None
+        sentence = says if says is not None else _filled(best) or self.title
+        who = f"{words.ranks(numbers)}: " if numbers else ""
+        return self.finding(
+            standing=standing or best.signature.standing,
+            says=f"{who}{sentence}",
+            ranks=numbers,
+            hosts=tuple(dict.fromkeys(h.host for h in alike if h.host is not None)),
+            where=place(frame, "") if frame is not None else None,
+            evidence=words.hit_evidence(_one_per_text(ordered), at_most=3),
+            remedies=remedies if remedies is not None else best.signature.remedies,
+            commands=commands,
+        )
+
     def remedy(self, id: str) -> Remedy:
         return next(r for r in self.remedies if r.id == id)
+
+
+def _filled(hit: Hit) -> str:
+    """The signature's sentence with what it captured; "" where it has none or lacks a value."""
+    template = hit.signature.says
+    names = [name for _, name, _, _ in string.Formatter().parse(template) if name]
+    return template.format_map(hit.groups) if all(n in hit.groups for n in names) else ""
+
+
+def _one_per_text(hits: Iterable[Hit]) -> list[Hit]:
+    """One hit of each signature first, each text once: two ranks that print the same are one line of evidence."""
+    texts: dict[str, Hit] = {}
+    for h in hits:
+        texts.setdefault(h.text, h)
+    firsts: dict[object, Hit] = {}
+    for h in texts.values():
+        firsts.setdefault(h.signature, h)
+    return [*firsts.values(), *(h for h in texts.values() if h not in firsts.values())]

@@ -14,13 +14,15 @@ from unhang.model import Evidence
 from unhang.records.flight import Call
 from unhang.records.incident import Frame
 from unhang.records.logs import Hit, Signature
-from unhang.records.match import is_habit, key_of, other_line
+from unhang.records.match import key_of, other_line
 from unhang.records.picture import Picture, RankView
 from unhang.records.stacks import user_frame
 
 SIZE_MISMATCH = Signature(
     needle="op.preamble.length <= op.nbytes",
     pattern=r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<expected>\d+)",
+    says="ranks brought different sizes into one collective: {received} bytes arrived where {expected} were expected, and Gloo ended the process",
+    remedies=("same-size", "check-each-call"),
 )
 _SIGABRT = -6
 
@@ -107,11 +109,10 @@ def _odd(dead: Sequence[RankView], last: dict[int, Call], picture: Picture) -> t
         return tuple(r.number for r in dead), "the survivors agree"
     number, call = next(iter(here.items()))
     survivor = picture.rank(number)
+    if any(not r.only_last_seen and other_line(r.place, user_frame(call.frames)) for r in dead):
+        # At two lines both sizes may be what they always were, and either rank may be the one that went astray.
+        return (), ""
     before = _before(survivor, call)
-    if survivor.flight is not None and len(dead) == 1 and not dead[0].only_last_seen and other_line(dead[0].place, user_frame(call.frames)):
-        history = {number: {c.seq: c for c in survivor.flight.calls.get(call.group, ()) if not c.is_p2p}}
-        if is_habit(dead[0].place, user_frame(call.frames), history, call.seq):
-            return (number,), "a line that was hardly ever reached before"
     if len(before) != 1:
         return (), ""
     if key_of(call) in before:

@@ -63,7 +63,20 @@ def guard_of_parting(picture: Picture) -> tuple[tuple[int, ...], Guarded, Side] 
     if parting.by == "history" and not set(under) <= set(parting.odd):
         # The guarded side did what its line always did: the guard does not explain the other one.
         return None
+    beyond = [s.rank for s in parting.sides if s.rank not in found]
+    if beyond and all(_came_before(picture, r, g.frame, parting.seq) for g in found.values() for r in beyond):
+        # The others came to this very line before: the test lets them in, and something else keeps them away now.
+        return None
     return (under if not parting.odd or set(under) <= set(parting.odd) else parting.odd), found[under[0]], parting.side(under[0])
+
+
+def _came_before(picture: Picture, rank: int, line: Frame, seq: int | None) -> bool:
+    """Whether a rank issued calls from this line before the ranks parted."""
+    flight = picture.rank(rank).flight
+    if flight is None or seq is None:
+        return False
+    earlier = (c for calls in flight.calls.values() for c in calls if c.seq < seq)
+    return any((f.file, f.line) == (line.file, line.line) for c in earlier for f in c.frames)
 
 
 def _joined_before(picture: Picture, rank: int) -> bool:

@@ -65,14 +65,17 @@ class Side:
 class Parting:
     """Ranks of one group issued different calls at one sequence number.
 
-    `odd` are the ranks that did what was not meant, () where that cannot be told; `by` is how that is known.
+    `odd` are the ranks that did what was not meant, () where that cannot be told; `by` is how that is known. `rare` are the ranks at a line that was
+    hardly ever reached before, while the others stand at one that all came to again and again: seen, and no blame. The rank at the new line may be
+    the one that rightly went on, and the other one may have had a batch too many.
     """
 
     group: str | None
     seq: int | None
     sides: tuple[Side, ...]
     odd: tuple[int, ...]
-    by: Literal["majority", "history", "line", "nothing"]
+    by: Literal["majority", "history", "nothing"]
+    rare: tuple[int, ...] = ()
 
     def side(self, rank: int) -> Side:
         return next(s for s in self.sides if s.rank == rank)
@@ -208,8 +211,7 @@ def _judged(group: str | None, seq: int | None, sides: tuple[Side, ...], history
     changed = _unlike_before(sides, history, seq)
     if changed:
         return Parting(group=group, seq=seq, sides=sides, odd=changed, by="history")
-    astray = _at_unusual_line(sides, history, seq)
-    return Parting(group=group, seq=seq, sides=sides, odd=astray, by="line" if astray else "nothing")
+    return Parting(group=group, seq=seq, sides=sides, odd=(), by="nothing", rare=_at_unusual_line(sides, history, seq))
 
 
 def _unlike_most(sides: Sequence[Side]) -> tuple[int, ...] | None:
@@ -231,11 +233,11 @@ def _at_unusual_line(sides: Sequence[Side], history: Mapping[int, Mapping[int, C
     if not sides or any(s.call is None or s.place is None for s in sides):
         return ()
     usual = max(sides, key=lambda s: min(_times(s.place, history, seq)))
-    odd = tuple(s.rank for s in sides if is_habit(usual.place, s.place, history, seq))
+    odd = tuple(s.rank for s in sides if _is_habit(usual.place, s.place, history, seq))
     return odd if all(s.rank in odd or not other_line(s.place, usual.place) for s in sides) else ()
 
 
-def is_habit(line: Frame | None, other: Frame | None, history: Mapping[int, Mapping[int, Call]], seq: int | None) -> bool:
+def _is_habit(line: Frame | None, other: Frame | None, history: Mapping[int, Mapping[int, Call]], seq: int | None) -> bool:
     """Whether every rank reached `line` again and again before, and none of them `other` more than now and then."""
     often = min(_times(line, history, seq))
     return often >= _HABIT and max(_times(other, history, seq)) * _RARELY <= often

@@ -19,7 +19,7 @@ from unhang.records import kernel, logs, stacks
 from unhang.records.flight import Flight
 from unhang.records.incident import Activity, Ended, Frame, Incident, Raised, RankRecord, Stacks
 from unhang.records.kernel import KernelEvent
-from unhang.records.logs import Hit, Line, Signature, Traceback
+from unhang.records.logs import Hit, Line, Needles, Signature, Traceback
 from unhang.records.match import Front, Wait, front_of, waits_of
 from unhang.records.rundir import RunDir
 
@@ -188,6 +188,7 @@ class _Loader:
         self.rundir = rundir
         self.number = number
         self.signatures = signatures
+        self.needles = Needles(signatures)
         self.inputs: list[Input] = []
         self.not_examined: list[NotExamined] = []
 
@@ -262,11 +263,8 @@ class _Loader:
 
     def _log(self, source: str, size: int, rank: int | None) -> tuple[list[Hit], list[Traceback], tuple[Line, ...]]:
         def read(path: Path) -> tuple[list[Hit], list[Traceback], tuple[Line, ...]]:
-            return (
-                logs.scan(path, self.signatures, limit_bytes=size, source=source, rank=rank),
-                logs.tracebacks(path, limit_bytes=size, source=source, rank=rank),
-                logs.last_lines(path, limit_bytes=size),
-            )
+            found = logs.read(path, self.needles, limit_bytes=size, source=source, rank=rank)
+            return list(found.hits), list(found.tracebacks), logs.last_lines(path, limit_bytes=size)
 
         return self._read(source, "log", f"the log {source}", read, size=size) or ([], [], ())
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from unhang.knowledge.cause import Cause
 from unhang.model import Remedy
 from unhang.report.language import LABELS, Language
+from unhang.report.terminal import says
 
 
 def page(cause: Cause) -> str:
@@ -68,7 +69,7 @@ def _part(cause: Cause, lang: Language) -> Iterator[str]:
         yield f"### {labels['remedies']}"
         yield ""
         for remedy in cause.remedies:
-            yield from _remedy(remedy)
+            yield from _remedy(remedy, lang)
         yield ""
     if cause.mistaken_for:
         yield f"### {labels['mistaken_for']}"
@@ -82,11 +83,14 @@ def _part(cause: Cause, lang: Language) -> Iterator[str]:
         yield ""
 
 
-def _remedy(remedy: Remedy) -> Iterator[str]:
-    yield f"- {remedy.says}"
+def _remedy(remedy: Remedy, lang: Language) -> Iterator[str]:
+    yield f"- {says(remedy, lang)}"
     ran = [*(f"export {k}={v}" for k, v in remedy.env.items()), *([remedy.command] if remedy.command else [])]
     if ran:
         yield ""
         yield "  ```sh"
         yield from (f"  {line}" for line in ran)
         yield "  ```"
+    if remedy.verify:
+        yield ""
+        yield f"  {LABELS[lang]['verify']}: `{remedy.verify}`"

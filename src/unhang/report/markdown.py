@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from unhang.knowledge import catalogue
 from unhang.model import Finding, Remedy, Verdict
 from unhang.report.language import LABELS, STANDINGS, Language
-from unhang.report.terminal import ran, title, went_well
+from unhang.report.terminal import ran, says, title, went_well
 
 
 def render(verdict: Verdict, *, lang: Language = "en") -> str:
@@ -69,7 +69,8 @@ def _finding(finding: Finding, lang: Language) -> Iterator[str]:
 def _remedy(remedy: Remedy, lang: Language) -> str:
     line = ran(remedy, lang)
     tried = f" ({LABELS[lang]['trial']}: {remedy.trial})" if remedy.trial != "untried" else ""
-    return _plain(remedy.says) + (f" {_code(line)}" if line else "") + tried
+    verified = f" ({LABELS[lang]['verify']}: {_code(remedy.verify)})" if remedy.verify else ""
+    return _plain(says(remedy, lang)) + (f" {_code(line)}" if line else "") + verified + tried
 
 
 def _plain(text: str) -> str:

@@ -27,11 +27,11 @@ _INDENT = 2
 _COLOURS = {"established": "bold red", "likely": "bold yellow", "possible": "yellow", "not-established": "magenta"}
 
 
-def render(verdict: Verdict, console: Console, *, lang: Language | None = None) -> None:
-    """Print the first screen of a verdict."""
+def render(verdict: Verdict, console: Console, *, lang: Language | None = None, whole: bool = False) -> None:
+    """Print the first screen of a verdict; `whole` of it, however long."""
     language = lang or chosen(None)
     width = min(max(console.width, 40), WIDTH_ELSEWHERE) if console.is_terminal else WIDTH_ELSEWHERE
-    for line in _lines(verdict, language, width):
+    for line in _lines(verdict, language, width, whole=whole):
         console.print(line, soft_wrap=True, highlight=False)
 
 
@@ -48,6 +48,11 @@ def went_well(verdict: Verdict) -> bool:
     return verdict.primary is None and not verdict.not_examined and any(i.kind == "run" for i in verdict.inputs)
 
 
+def says(remedy: Remedy, lang: Language) -> str:
+    """What a remedy says in a language; English where it has no other."""
+    return (remedy.says_zh or remedy.says) if lang == "zh" else remedy.says
+
+
 def ran(remedy: Remedy, lang: Language) -> str:
     """What a remedy runs, with its settings; where it is only a setting, that it is to be set."""
     env = [f"{k}={v}" for k, v in remedy.env.items()]
@@ -56,45 +61,50 @@ def ran(remedy: Remedy, lang: Language) -> str:
     return LABELS[lang]["set"].format(env=" ".join(env)) if env else ""
 
 
-def _lines(verdict: Verdict, lang: Language, width: int) -> list[Text]:
+def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool) -> list[Text]:
     labels = LABELS[lang]
     finding = verdict.primary
-    rest = list(_rest(verdict, lang, width))
+    rest = list(_rest(verdict, lang, width, whole=whole))
     if finding is None:
         return [Text(f"✓ {labels['nothing']}", style="green") if went_well(verdict) else Text(f"? {labels['unrecognised']}", style="yellow"), *rest]
-    head = list(_head(finding, lang, width))
-    remedies = list(_remedies(finding.remedies, lang, width))
-    left = MAX_LINES - len(head) - len(remedies) - len(rest)
-    return [*head, *_evidence(finding.evidence, labels["evidence"], width, at_most=left), *remedies, *rest]
+    head = list(_head(finding, lang, width, at_most=MAX_LINES if whole else 4))
+    remedies = list(_remedies(finding.remedies, lang, width, whole=whole))
+    left = 10 * MAX_LINES if whole else MAX_LINES - len(head) - len(remedies) - len(rest)
+    return [*head, *_evidence(finding.evidence, labels["evidence"], width, at_most=left, whole=whole), *remedies, *rest]
 
 
-def _rest(verdict: Verdict, lang: Language, width: int) -> Iterator[Text]:
+def _rest(verdict: Verdict, lang: Language, width: int, *, whole: bool) -> Iterator[Text]:
     labels = LABELS[lang]
     finding = verdict.primary
     others = [f.cause for f in verdict.contributing]
-    if others:
+    if others and whole:
+        yield Text(labels["also"], style="bold")
+        for f in verdict.contributing:
+            yield from _wrapped(f"{f.cause} ({STANDINGS[lang][f.standing]}): {f.says}", width, at_most=4)
+    elif others:
         yield _labelled(labels["also"], ", ".join(dict.fromkeys(others)), width)
     if verdict.symptoms:
         yield _labelled(labels["symptoms"], ", ".join(dict.fromkeys(f.cause for f in verdict.symptoms)), width)
     if verdict.not_examined:
         yield Text(labels["not_examined"], style="bold")
-        for n in verdict.not_examined[:MAX_NOT_EXAMINED]:
+        shown = len(verdict.not_examined) if whole else MAX_NOT_EXAMINED
+        for n in verdict.not_examined[:shown]:
             yield Text(_cut(f"{' ' * _INDENT}{n.what}: {n.why}", width), style="yellow")
-        rest = len(verdict.not_examined) - MAX_NOT_EXAMINED
+        rest = len(verdict.not_examined) - shown
         if rest > 0:
             yield Text(" " * _INDENT + labels["more"].format(n=rest), style="yellow")
     if finding is not None and finding.cause in catalogue.load():
         yield _labelled(labels["explain"], f"unhang explain {finding.cause}", width)
 
 
-def _head(finding: Finding, lang: Language, width: int) -> Iterator[Text]:
+def _head(finding: Finding, lang: Language, width: int, *, at_most: int) -> Iterator[Text]:
     labels = LABELS[lang]
     head = Text("✗ ", style="bold red")
     head.append(finding.cause, style="bold")
     head.append(f"  {STANDINGS[lang][finding.standing]}", style=_COLOURS[finding.standing])
     yield head
     yield Text(_cut(f"{' ' * _INDENT}{title(finding, lang)}", width), style="bold")
-    yield from _wrapped(finding.says, width, at_most=4)
+    yield from _wrapped(finding.says, width, at_most=at_most)
     if finding.ranks:
         word = labels["rank"] if len(finding.ranks) == 1 else labels["ranks"]
         on = f" {labels['on']} {', '.join(finding.hosts)}" if finding.hosts else ""
@@ -103,9 +113,9 @@ def _head(finding: Finding, lang: Language, width: int) -> Iterator[Text]:
         yield _labelled(labels["where"], finding.where, width, style="bold cyan")
 
 
-def _evidence(evidence: tuple[Evidence, ...], label: str, width: int, *, at_most: int) -> Iterator[Text]:
+def _evidence(evidence: tuple[Evidence, ...], label: str, width: int, *, at_most: int, whole: bool) -> Iterator[Text]:
     """At most `at_most` lines: each piece at first gets one, then more in turn while there are any left."""
-    shown = evidence[:MAX_EVIDENCE]
+    shown = evidence if whole else evidence[:MAX_EVIDENCE]
     if not shown:
         return
     pieces = [(source, _evidence_lines(source, e.text, width)) for e in shown for source in [_source(e)]]
@@ -139,14 +149,16 @@ def _evidence_lines(source: str, text: str, width: int) -> list[str]:
     return [_cut(line, width) for line in lines]
 
 
-def _remedies(remedies: tuple[Remedy, ...], lang: Language, width: int) -> Iterator[Text]:
+def _remedies(remedies: tuple[Remedy, ...], lang: Language, width: int, *, whole: bool) -> Iterator[Text]:
     if not remedies:
         return
     yield Text(LABELS[lang]["remedy"], style="bold")
-    for r in remedies[:MAX_REMEDIES]:
-        yield from _wrapped(r.says, width, at_most=2)
+    for r in remedies if whole else remedies[:MAX_REMEDIES]:
+        yield from _wrapped(says(r, lang), width, at_most=2)
         if line := ran(r, lang):
             yield Text(_cut(f"{' ' * _INDENT}{'$ ' if r.command else ''}{line}", width), style="green")
+        if whole and r.verify:
+            yield Text(f"{' ' * _INDENT}{LABELS[lang]['verify']}: {r.verify}", style="dim")
 
 
 def _wrapped(text: str, width: int, *, at_most: int) -> Iterator[Text]:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
 from unhang.knowledge import words
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of
 from unhang.knowledge.guards import guard_of_parting
+from unhang.knowledge.watchdogs import Ahead, Parted, ahead, collective, evidence_of, parted, ranks_of
 from unhang.model import Evidence, Finding, Remedy, Standing
+from unhang.records.logs import Hit
 from unhang.records.match import Parting, Side, other_line
 from unhang.records.picture import Picture
+
+# The sequence number is a fingerprint's only part that a stray collective of a side process changes too.
+_SEQUENCE = re.compile(r"SequenceNumber=\d+,?\s*")
 
 
 def _in_run(picture: Picture) -> Finding | None:
@@ -21,33 +30,42 @@ def _in_run(picture: Picture) -> Finding | None:
 
 def _of_parting(picture: Picture, parting: Parting) -> Finding:
     numbers = parting.odd or tuple(s.rank for s in parting.sides)
-    standing: Standing = "established" if all(s.call is not None for s in parting.sides) else "likely"
+    standing: Standing = "established" if parting.odd and all(s.call is not None for s in parting.sides) else "likely"
     kinds = list(dict.fromkeys(s.key for s in parting.sides))
     first_odd = parting.side(numbers[0])
     rest = next(s for s in parting.sides if s.key != first_odd.key)
     seq = f" as call #{parting.seq} of group {parting.group}" if parting.seq is not None else ""
     says = f"{_did(picture, parting, first_odd)}{seq}, where {_did(picture, parting, rest)}"
-    says += _how_known(parting)
+    says += _how_known(picture, parting)
     shown = [next(s for s in parting.sides if s.key == key) for key in kinds[:3]]
     return CAUSE.finding(
         standing=standing,
         says=says,
         ranks=numbers,
         hosts=words.hosts(picture, numbers),
-        where=picture.place(first_odd.place) if first_odd.place is not None else None,
+        where=_where(picture, parting, first_odd),
         evidence=tuple(_side_evidence(picture, s, parting) for s in shown),
         remedies=_remedies(first_odd, rest),
     )
 
 
-def _how_known(parting: Parting) -> str:
+def _where(picture: Picture, parting: Parting, shown: Side) -> str | None:
+    """The line to look at; None where the ranks stand at several and nothing tells which was meant."""
+    if shown.place is None or (not parting.odd and any(other_line(shown.place, s.place) for s in parting.sides)):
+        return None
+    return picture.place(shown.place)
+
+
+def _how_known(picture: Picture, parting: Parting) -> str:
     if parting.by == "majority":
         return f" ({len(parting.sides) - len(parting.odd)} of {len(parting.sides)} ranks agree)"
     if parting.by == "history":
         return " (the same line issued something else before)"
-    if parting.by == "line":
-        return " (this line was hardly ever reached before, and the other one at every step)"
-    return "; which of them was meant is not in evidence"
+    rare = next((s.place for s in parting.sides if s.rank in parting.rare and s.place is not None), None)
+    seen = f" ({picture.place(rare)} was hardly ever reached before)" if rare is not None else ""
+    if len(parting.sides) == 2:
+        return f"; one of them went its own way; which one cannot be told from two{seen}"
+    return f"; which of them went astray is not in evidence{seen}"
 
 
 def _did(picture: Picture, parting: Parting, side: Side) -> str:
@@ -88,7 +106,8 @@ def _of_crash(picture: Picture, crash: Crash) -> Finding:
     else:
         stood = [f"rank {n} at {picture.place(f)}" for n, f in list(crash.lines.items())[:2]] if crash.lines_differ else []
         where = f" ({', '.join(stood)})" if stood else f" at {at}" if at else ""
-        says = f"the ranks called a collective with different sizes{where}; which of them is off is not in evidence"
+        told = "cannot be told from two" if len(crash.involved) == 2 else "is not in evidence"
+        says = f"the ranks called a collective with different sizes{where}; which of them is off {told}"
     received = f" ({crash.received} bytes arrived where {crash.expected} were expected)" if crash.received else ""
     says += f"; it ended {words.ranks(crash.dead)} inside Gloo{received}"
     return CAUSE.finding(
@@ -107,16 +126,95 @@ def _of_words(picture: Picture) -> Finding | None:
     hits = [h for h in picture.hits_of(CAUSE.id) if "other" in h.groups]
     if not hits:
         return None
-    numbers = tuple(sorted({int(h.groups[k]) for h in hits for k in ("one", "other")}))
+    numbers = _named(hits)
     speaker = next((r for r in picture.raised if r.number in numbers or not numbers), None)
     at = picture.where(speaker) if speaker is not None else None
     return CAUSE.finding(
-        standing="established",
+        standing=_worth(hits),
         says=f"{words.ranks(numbers)} issued different collectives{words.at(picture, speaker) if speaker else ''} (found by torch's own check)",
         ranks=numbers,
         where=at,
         evidence=words.hit_evidence(hits),
         remedies=("same-order",),
+    )
+
+
+def _named(hits: Sequence[Hit]) -> tuple[int, ...]:
+    return tuple(sorted({int(h.groups[k]) for h in hits for k in ("one", "other")}))
+
+
+def _worth(hits: Sequence[Hit]) -> Standing:
+    """Only where more than the sequence numbers differ did the calls differ: SGLang's side processes alone make those differ."""
+    first = hits[0].groups
+    if "mine" not in first or "theirs" not in first:
+        return "established"
+    mine, theirs = (_SEQUENCE.sub("", first[k]).rstrip(").") for k in ("mine", "theirs"))
+    # Up to torch 2.0 the other side's fingerprint is cut off behind its operation.
+    return "likely" if mine == theirs or (mine.startswith(theirs) and "TensorShape" in theirs) else "established"
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    hits = view.hits_of(CAUSE.id)
+    if checked := [h for h in hits if "other" in h.groups]:
+        return _of_check(checked, view)
+    if found := parted(view):
+        return _of_parted(found)
+    if established := [h for h in hits if h.signature.standing == "established"]:
+        return _of_said(established, view)
+    if shifted := ahead(view):
+        return _of_ahead(shifted)
+    return CAUSE.of_hits(hits, view)
+
+
+def _of_check(hits: Sequence[Hit], view: LogView) -> Finding | None:
+    numbers, standing = _named(hits), _worth(hits)
+    only = "" if standing == "established" else "; only their counts of collectives differ, so one of them has made more calls before"
+    differ = next((d.strip() for h in hits if (d := h.groups.get("differ"))), "")
+    says = f"{words.ranks(numbers)} issued different collectives (torch's own check{f': {differ}' if differ else ''}){only}"
+    found = CAUSE.of_hits(hits, view, standing=standing, remedies=("same-order", "same-size"))
+    return None if found is None else replace(found, ranks=numbers, says=says)
+
+
+def _of_parted(found: Parted) -> Finding:
+    """Two lines prove it where both name the group; else the number may be that of two groups."""
+    sides = found.sides
+    told = "; ".join(f"{words.ranks(ranks_of(s))} gave up {collective(s[0])}" for s in sides[:3])
+    in_group = f" of group {found.group}" if found.group is not None else ""
+    odd = ranks_of(t for s in sides[1:] for t in s) if len(sides[0]) > sum(len(s) for s in sides[1:]) else ranks_of(t for s in sides for t in s)
+    who = "" if len(sides[0]) > len(sides[1]) else "; which side was meant cannot be told from this"
+    same_op = len({s[0].op for s in sides}) == 1
+    return CAUSE.finding(
+        standing="established" if found.group is not None else "likely",
+        says=f"ranks were in different collectives at number {found.seq}{in_group}: {told}{who}",
+        ranks=odd,
+        evidence=evidence_of(s[0].at for s in sides[:3]),
+        remedies=("same-size", "check-each-call") if same_op else ("same-order", "check-each-call"),
+    )
+
+
+def _of_ahead(found: Ahead) -> Finding:
+    numbers = ranks_of((found.back, found.front))
+    return CAUSE.finding(
+        standing="likely",
+        says=(
+            f"{words.ranks(ranks_of((found.front,)))} had finished {found.steps} more collectives than {words.ranks(ranks_of((found.back,)))} "
+            f"when both gave "
+            f"up ({collective(found.front)}; {collective(found.back)}), although each of them needs both: calls of one were matched with other calls "
+            "of the other"
+        ),
+        ranks=numbers,
+        evidence=evidence_of((found.back.at, found.front.at)),
+        remedies=("same-order", "check-each-call"),
+    )
+
+
+def _of_said(hits: Sequence[Hit], view: LogView) -> Finding | None:
+    """DDP prints which parameters were left out in a line of its own."""
+    left_out = next((h for h in hits if "params" in h.groups), None)
+    if left_out is None or hits[0].signature == left_out.signature:
+        return CAUSE.of_hits(hits, view)
+    return CAUSE.of_hits(
+        hits, view, says=f"parameters took no part in the loss of rank {left_out.groups.get('of', '?')}: {left_out.groups['params'].strip()}"
     )
 
 
@@ -126,67 +224,365 @@ CAUSE = Cause(
     title="Ranks issue different collectives",
     title_zh="各进程发出的集合通信不一致",
     what="At the same place of the sequence, ranks of one group called different operations, or the same one with other sizes or dtypes.",
-    why="Uneven numbers of batches, tensors whose size depends on local data, parameters that take part on some ranks only, "
-    "an early return or a caught exception on one rank.",
+    why=(
+        "Uneven numbers of batches, tensors whose size depends on local data, parameters that take part on some ranks only, an early return or a "
+        "caught exception on one rank."
+    ),
     signatures=(
         SIZE_MISMATCH,
         Signature(
             needle="Detected mismatch between collectives on ranks",
-            pattern=r"Rank (?P<one>\d+) is running collective: .*, but Rank (?P<other>\d+) is running",
+            pattern=r"Rank (?P<one>\d+) is running (?:inconsistent )?collective: (?P<mine>(?:CollectiveFingerPrint\()?.{0,600}?)\)?, but Rank "
+            r"(?P<other>\d+) is "
+            r"running collective: (?P<theirs>.{0,600}?)(?:\)\.|$)(?:Collectives differ in the following aspects:(?P<differ>.{0,200}))?",
+            says="ranks {one} and {other} issued different collectives (torch's own check)",
+            remedies=("same-order", "same-size"),
+        ),
+        # torch 1.10 to 1.12 names one rank only.
+        Signature(
+            needle="is running inconsistent collective",
+            pattern=r"Rank (?P<rank>\d+) is running inconsistent collective: CollectiveFingerPrint\(OpType=(?P<op>\w+)",
+            says="rank {rank} issued another collective ({op}) than the others (torch's own check)",
+            remedies=("same-order", "same-size"),
+        ),
+        # DDP
+        Signature(
+            needle="Expected to have finished reduction in the prior iteration",
+            says="DDP: parameters took no part in computing the loss of an iteration, so that ranks reduce different gradients",
+            remedies=("use-all-parameters", "find-unused"),
+        ),
+        Signature(
+            needle="which did not receive grad for rank ",
+            pattern=r"did not receive grad for rank (?P<of>\d+): (?P<params>.{1,300})",
+            says="parameters took no part in the loss of rank {of}: {params}",
+            remedies=("use-all-parameters", "find-unused"),
+        ),
+        Signature(
+            needle="DDP expects same model across all ranks",
+            pattern=r"Rank (?P<one>\d+) has (?P<mine_params>\d+) params, while rank (?P<two>\d+) has inconsistent (?P<their_params>[1-9]\d*) params",
+            says="DDP: rank {one} has {mine_params} parameters and rank {two} has {their_params}",
+            remedies=("same-model",),
+        ),
+        # 0 parameters is what the other ranks' answer looks like when the comparison itself was broken off or damaged.
+        Signature(
+            needle="has inconsistent 0 params",
+            pattern=r"Rank (?P<one>\d+) has (?P<mine_params>\d+) params, while rank (?P<two>\d+) has inconsistent 0 params",
+            standing="possible",
+            says=(
+                "DDP: rank {one} has {mine_params} parameters and read 0 for rank {two}: either the models differ, or the exchange itself did "
+                "not work (a timeout before it, or broken GPU-to-GPU copies)"
+            ),
+            remedies=("same-model", "test-the-exchange"),
+        ),
+        Signature(
+            needle="appears not to match ",
+            pattern=r"(?:params|replicas)\[(?P<index>\d+)\].* in this process with (?P<what>sizes|strides) (?P<mine_shape>\[[\d, ]*\]) appears "
+            r"not to match",
+            says="DDP: parameter {index} has {what} {mine_shape} on one rank and others on rank 0",
+            remedies=("same-model",),
+        ),
+        # uneven inputs
+        Signature(
+            needle="exhausted inputs. Throwing across all ranks",
+            says="a rank ran out of inputs before the others (join(throw_on_early_termination=True))",
+            remedies=("even-inputs",),
+        ),
+        Signature(
+            needle="exhausted all inputs",
+            pattern=r"Rank (?P<rank>\d+) exhausted all inputs",
+            says="rank {rank} ran out of inputs before the others",
+            remedies=("even-inputs",),
+        ),
+        Signature(
+            needle="Detected uneven input skew of greater than",
+            pattern=r"skew of greater than (?P<skew>\d+)\. This means that rank (?P<of>\d+) has at least",
+            standing="possible",
+            says="rank {of} has at least {skew} fewer inputs than the others",
+            remedies=("even-inputs",),
+        ),
+        # WeNet and CosyVoice end an epoch with this where the ranks' shares differ.
+        Signature(
+            needle="Detected uneven workload distribution",
+            standing="possible",
+            says="a rank ran out of batches, or was late, before the others (its own uneven-workload check)",
+            remedies=("even-inputs",),
+        ),
+        # accelerate 0.2x, 0.3x+ (ACCELERATE_DEBUG_MODE=1)
+        Signature(
+            needle="All shapes across devices must be valid",
+            says="accelerate: tensors of different shapes met in one operation",
+            remedies=("pad-first", "same-size"),
+        ),
+        Signature(
+            needle="apply the desired operation due to inadequate shapes",
+            says="accelerate: tensors of different shapes met in one operation",
+            remedies=("pad-first", "same-size"),
+        ),
+        Signature(
+            needle="disagreement between rank0 and rank",
+            pattern=r"disagreement between rank0 and rank(?P<rank>\d+): rank0: (?P<theirs0>.{0,200}?), rank\d+: ",
+            says="DeepSpeed: rank {rank} fetches other parameters than rank 0 (a branch of the model is taken by some ranks only)",
+            remedies=("same-branches", "leaf-modules"),
+        ),
+        # Horovod
+        Signature(
+            needle=", but another rank ",
+            pattern=r"Mismatched (?P<what>[\w /]{3,60}): One rank",
+            says="Horovod: mismatched {what} between ranks",
+            remedies=("same-size", "same-order"),
+        ),
+        # NCCL up to 2.5
+        Signature(
+            needle="Mismatched collective detected",
+            pattern=r"collective calls at and around rank (?P<rank>\d+)",
+            says="NCCL: rank {rank} or its neighbour issued another collective than the others",
+            remedies=("same-order", "compare-calls"),
+        ),
+        Signature(
+            needle="collective mismatch error",
+            pattern=r"NET/IB : (?:req .{0,40}?peer (?P<peer>\S+) )?collective mismatch error,? local size (?P<local_size>\d+) remote (?:size "
+            r")?(?P<remote_size>\d+)",
+            standing="likely",
+            says=(
+                "NCCL: {local_size} bytes were to be sent where the peer expects {remote_size}: other sizes, or other NCCL settings, on the two sides"
+            ),
+            remedies=("same-size", "same-settings", "compare-calls"),
+        ),
+        Signature(
+            needle="essage truncated : receiving",
+            pattern=r"NET/Socket : (?:peer (?P<peer>\S+) )?message truncated : receiving (?P<received>\d+) bytes instead of (?P<expected>\d+)",
+            standing="likely",
+            says="NCCL: {received} bytes arrived where {expected} were expected: other sizes, or other NCCL settings or versions, on the two sides",
+            remedies=("same-size", "same-settings", "compare-calls"),
+        ),
+        Signature(
+            needle="Communicator ranks have different",
+            pattern=r"Communicator ranks have different (?P<what>[\w ]{3,40}) operation counts",
+            standing="possible",
+            says="NCCL's own report: ranks have made different numbers of {what} calls",
+            remedies=("same-order", "check-each-call"),
+        ),
+        # torchfrtrace, torch's reader of flight-recorder dumps
+        Signature(
+            needle="Error type: ",
+            pattern=r"Error type: (?P<what>COLLECTIVE_TYPE_MISMATCH|SIZE_OR_SYNTAX_MISMATCH|COLLECTIVE_DTYPE_MISMATCH)",
+            says="torch's flight-recorder analysis: {what}",
+            remedies=("same-order", "same-size"),
         ),
     ),
     in_run=_in_run,
+    in_logs=_in_logs,
     remedies=(
         Remedy(
             id="same-size",
             says="Give the tensor the same number of elements on every rank: pad it, gather the sizes first, or reduce sums and counts, not lists.",
+            says_zh="让每个进程上的张量元素个数相同：先补齐，或先收集各自的大小，或者归约总和与个数，而不是列表。",
         ),
-        Remedy(id="same-dtype", says="Use one dtype on every rank: equal bytes of different dtypes give silent garbage, not an error."),
+        Remedy(
+            id="same-dtype",
+            says="Use one dtype on every rank: equal bytes of different dtypes give silent garbage, not an error.",
+            says_zh="所有进程使用同一种 dtype：字节数相同而 dtype 不同时不会报错，只会得到错误的数据。",
+        ),
         Remedy(
             id="same-order",
-            says="Let every rank make the same calls in the same order: equal numbers of batches (drop_last, DistributedSampler, "
-            "model.join()), find_unused_parameters where branches differ, no early return on one rank.",
+            says=(
+                "Let every rank make the same calls in the same order: equal numbers of batches (drop_last, DistributedSampler, model.join()), "
+                "find_unused_parameters where branches differ, no early return on one rank."
+            ),
+            says_zh=(
+                "让每个进程以同样的顺序发出同样的调用：批次数相等（drop_last、DistributedSampler、model.join()），分支不同时用 "
+                "find_unused_parameters，不要让某个进程提前返回。"
+            ),
         ),
         Remedy(
             id="check-each-call",
             says="Let torch compare operation and shape of every call before it is made (slow; for finding the place only).",
+            says_zh="让 torch 在每次调用前比较操作和形状（很慢，只用于定位）。",
             env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+            verify="python -c 'import torch.distributed as d; print(d.get_debug_level())'",
+        ),
+        Remedy(
+            id="use-all-parameters",
+            says=(
+                "Use every parameter in every iteration, or freeze the ones that are not used (requires_grad=False) before DDP is built; add 0.0 "
+                "* p.sum() for a branch that only some batches take."
+            ),
+            says_zh=(
+                "让每个参数在每次迭代中都参与计算，或在构造 DDP 之前冻结不用的参数（requires_grad=False）；只有部分批次走的分支，可在损失里加上 "
+                "0.0 * p.sum()。"
+            ),
+        ),
+        Remedy(
+            id="find-unused",
+            says=(
+                "If branches must differ, DistributedDataParallel(..., find_unused_parameters=True) (ddp_find_unused_parameters in "
+                "transformers); DETAIL names the parameters."
+            ),
+            says_zh=(
+                "如果分支必须不同，使用 DistributedDataParallel(..., find_unused_parameters=True)（transformers 中为 ddp_find_unused_parameters）；"
+                "设为 DETAIL 会打印参数名。"
+            ),
+            env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+            verify="python -c 'import torch.distributed as d; print(d.get_debug_level())'",
+        ),
+        Remedy(
+            id="same-model",
+            says=(
+                "Build the same model on every rank: same configuration, same checkpoint, same frozen layers; print its number of parameters on each."
+            ),
+            says_zh="在每个进程上构造完全相同的模型：同样的配置、同样的检查点、同样的冻结层；在每个进程上打印参数个数来核对。",
+        ),
+        Remedy(
+            id="test-the-exchange",
+            says="See whether the exchange itself works: the same run without GPU-to-GPU copies.",
+            says_zh="先确认通信本身是否正常：关闭 GPU 之间的直接拷贝再运行一次。",
+            env={"NCCL_P2P_DISABLE": "1"},
+            verify="NCCL_DEBUG=INFO COMMAND 2>&1 | grep 'NCCL_P2P_DISABLE set by environment to 1'",
+        ),
+        Remedy(
+            id="even-inputs",
+            says=(
+                "Give every rank the same number of batches: DistributedSampler, drop_last=True, equal shards of an iterable data set, or join() "
+                "around the loop."
+            ),
+            says_zh="让每个进程的批次数相等：DistributedSampler、drop_last=True、可迭代数据集均匀分片，或用 join() 包住循环。",
+        ),
+        Remedy(
+            id="pad-first",
+            says="Pad before gathering: accelerator.pad_across_processes(tensor, dim=1), or gather_for_metrics.",
+            says_zh="收集之前先补齐：accelerator.pad_across_processes(tensor, dim=1)，或使用 gather_for_metrics。",
+        ),
+        Remedy(
+            id="same-branches",
+            says=(
+                "Let every rank run the same modules in every step: pass a dummy input through the branch (an image tower, an expert) that a "
+                "batch does not need."
+            ),
+            says_zh="让每个进程每一步都执行同样的模块：批次不需要的分支（图像塔、专家）也送入一个占位输入。",
+        ),
+        Remedy(
+            id="leaf-modules",
+            says="With ZeRO-3, mark modules whose inner path depends on data as leaves: deepspeed.utils.set_z3_leaf_modules(model, [MoEBlock]).",
+            says_zh="使用 ZeRO-3 时，把内部路径依赖数据的模块标记为叶子：deepspeed.utils.set_z3_leaf_modules(model, [MoEBlock])。",
+        ),
+        Remedy(
+            id="same-settings",
+            says=(
+                "Use the same NCCL release and the same NCCL_* variables (NCCL_PROTO, NCCL_ALGO, buffer sizes) on every rank; NCCL_DEBUG=INFO "
+                "prints both."
+            ),
+            says_zh="所有进程使用同一版本的 NCCL 和同样的 NCCL_* 变量（NCCL_PROTO、NCCL_ALGO、缓冲区大小）；NCCL_DEBUG=INFO 会打印出来。",
+            env={"NCCL_DEBUG": "INFO"},
+            verify="grep -hE 'NCCL version|set by environment to' LOG | sed 's/.*NCCL/NCCL/' | sort | uniq -c",
+        ),
+        Remedy(
+            id="compare-calls",
+            says="Let NCCL print every call, and compare what the ranks print under one opCount.",
+            says_zh="让 NCCL 打印每次调用，比较各进程在同一个 opCount 下的内容。",
+            env={"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL"},
+            verify="grep -c opCount LOG",
         ),
     ),
+    leads_to=("rank-exception", "premature-exit"),
     mistaken_for={
         "rank0-guarded-collective": "there a test of the rank stands around the call",
         "peer-lost": "a size mismatch on Gloo kills the rank with the smaller tensor; what the survivors print is a consequence",
         "straggler-timeout": "here every rank is inside some collective; there one is in none",
+        "version-mismatch": "another NCCL release on one side also makes sizes differ, mostly while connecting (bootstrap.cc)",
     },
     sources=(
         "https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications",
         "https://docs.pytorch.org/tutorials/advanced/generic_join.html",
+        "https://github.com/NVIDIA/nccl/pull/605",
+        "https://github.com/pytorch/pytorch/pull/79901",
     ),
     hits=(
         (
-            "  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 4096 vs 1024. "
-            "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?"
+            "  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 4096 vs "
+            "1024. Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?"
         ),
         (
             "RuntimeError: Detected mismatch between collectives on ranks. Rank 3 is running collective: CollectiveFingerPrint(SequenceNumber=5, "
             "OpType=ALLGATHER, TensorShape=[4]), but Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=5, OpType=ALLREDUCE)."
         ),
+        (
+            "[rank1]: RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
+            "CollectiveFingerPrint(SequenceNumber=31, OpType=ALLREDUCE, TensorShape=[96]), but Rank 0 is running collective: "
+            "CollectiveFingerPrint(SequenceNumber=31, OpType=ALLREDUCE, TensorShape=[64])).Collectives differ in the following aspects: \t "
+            "Tensor Tensor shapes: 96vs 64"
+        ),
+        (
+            "RuntimeError: Detected mismatch between collectives on ranks. Rank 2 is running inconsistent collective: "
+            "CollectiveFingerPrint(OpType=BROADCAST, TensorShape=[128], TensorDtypes=Float"
+        ),
+        (
+            "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This error indicates that your "
+            "module has parameters that were not used in producing loss."
+        ),
+        "Parameter indices which did not receive grad for rank 1: 12 13 14",
+        "Parameters which did not receive grad for rank 0: head.proj.weight, head.proj.bias",
+        "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 338 params, while rank 0 has inconsistent 336 params.",
+        "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 338 params, while rank 0 has inconsistent 0 params.",
+        "RuntimeError: [1]: params[0] in this process with sizes [64, 32] appears not to match sizes of the same param in process 0.",
+        "RuntimeError: replicas[0][3] in this process with sizes [64] appears not to match sizes of the same param in process 0.",
+        "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.",
+        "RuntimeError: Rank 2 exhausted all inputs.",
+        "UserWarning: Detected uneven input skew of greater than 1000. This means that rank 1 has at least 1000 fewer inputs than other ranks.",
+        "2026-11-03 10:00:01,529 INFO Detected uneven workload distribution: Rank 3 successfully reached monitoredBarrier, but received errors",
+        (
+            "accelerate.utils.operations.DistributedOperationException: Cannot apply desired operation due to shape mismatches. All shapes "
+            "across devices must be valid."
+        ),
+        (
+            "accelerate.utils.operations.DistributedOperationException: Impossible to apply the desired operation due to inadequate shapes. All "
+            "shapes on the devices must be valid."
+        ),
+        "RuntimeError: disagreement between rank0 and rank3: rank0: [412, 413], rank3: [412, 480]",
+        "Mismatched allreduce tensor shapes: One rank sent a tensor of shape [64], but another rank sent a tensor of shape [65].",
+        "node7:4711:4711 [3] init.cc:1247 NCCL WARN Mismatched collective detected, please check your collective calls at and around rank 11.",
+        (
+            "node7:4711:4790 [0] transport/net_ib.cc:1038 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.0.0.8<58683> collective mismatch error, local "
+            "size 8192 remote size 4096"
+        ),
+        (
+            "node7:4711:4790 [0] transport/net_ib.cc:612 NCCL WARN NET/IB : collective mismatch error local size 8192 remote 4096 addr 7f10 rkey "
+            "2a seq 3/3"
+        ),
+        "node7:4711:4790 [0] transport/net_socket.cc:424 NCCL WARN NET/Socket : message truncated : receiving 524288 bytes instead of 65536",
+        (
+            "[2026-11-03 10:00:01] node7:4711:4790 [0] transport/net_socket.cc:487 (ncclNetSocketTest) NCCL WARN NET/Socket : peer "
+            "10.0.0.8<41522> message truncated : receiving 524288 bytes instead of 65536. If you believe your socket network is in healthy state,"
+        ),
+        "  Communicator ranks have different AllReduce operation counts",
+        "Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: all_reduce does not match found collective type: broadcast",
     ),
     near_misses=(
         "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:20200: Connection reset by peer.",
         "RuntimeError: The size of tensor a (4) must match the size of tensor b (8) at non-singleton dimension 0",
+        "node7:4711:4790 [5] bootstrap.cc:77 NCCL WARN Message truncated : received 1024 bytes instead of 256",
+        (
+            "[rank0]: Received a dump signal due to a collective timeout. This is most likely caused by incorrect usages of collectives, e.g., "
+            "wrong sizes used"
+        ),
+        (
+            "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1) Use of a module "
+            "parameter"
+        ),
+        "Invalidate trace cache @ step 12 and module 31: cache has only 31 modules",
+        "Warning: find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the forward pass.",
+        "RuntimeError: Error(s) in loading state_dict for Net: size mismatch for head.weight",
     ),
     explain={
         "en": (
             "Every rank of a group has to make the same calls, in the same order, with the same number of elements and the same dtype. Here one "
-            "did not. With NCCL the ranks then wait for each other for ever, or reduce garbage; with Gloo the rank that expected less is killed at "
-            "once and the others lose their peer. The verdict names the rank that differs from the majority, or from what the same line of code "
-            "did before."
+            "did not. With NCCL the ranks then wait for each other for ever, or reduce garbage; with Gloo the rank that expected less is killed "
+            "at once and the others lose their peer. The verdict names the rank that differs from the majority, or from what the same line of "
+            "code did before; of two ranks without such a history it names both, because either may be the one that went astray."
         ),
         "zh": (
-            "组内每个进程必须以同样的顺序发出同样的调用，元素个数和 dtype 也要一致。这里有进程没有做到。用 NCCL 时大家会永远互相等待，或者归约出垃"
-            "圾数据；用 Gloo 时，期望数据较少的那个进程会立刻被结束，其他进程失去同伴。结论点名的是与多数不同，或与同一行代码以前的行为不同的那个进"
-            "程。"
+            "组内每个进程必须以同样的顺序发出同样的调用，元素个数和 dtype 也要一致。这里有进程没有做到。用 NCCL 时大家会永远互相等待，或者归约出"
+            "垃圾数据；用 Gloo 时，期望数据较少的那个进程会立刻被结束，其他进程失去同伴。结论点名的是与多数不同，或与同一行代码以前的行为不同的那"
+            "个进程；只有两个进程而又没有这样的历史时，两个都会列出，因为哪一个走错了无法判断。"
         ),
     },
 )

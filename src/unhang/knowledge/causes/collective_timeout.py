@@ -2,7 +2,38 @@
 
 from __future__ import annotations
 
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge import words
+from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.watchdogs import behind, collective, evidence_of, first_of_each, ranks_of, silent
+from unhang.model import Finding
+from unhang.records.logs.said import Timeout
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    """Who waited in what, and who is known not to have come: the rank to look at is one that printed nothing."""
+    hits = view.hits_of(CAUSE.id)
+    waited = first_of_each(view)
+    if not waited:
+        return CAUSE.of_hits(hits, view)
+    most = _most(waited)
+    numbers = ranks_of(most)
+    missing = behind(view)
+    absent = tuple(r for r, _ in missing) or silent(view)
+    says = f"{words.ranks(numbers)} waited {words.seconds(most[0].timeout_ms / 1000)} in {collective(most[0])}"
+    if missing:
+        says += "; " + ", ".join(f"rank {r} never issued it (last: #{last})" for r, last in missing[:4])
+    elif absent:
+        says += f"; {words.ranks(absent)} printed no timeout"
+    return CAUSE.finding(standing="established", says=says, ranks=numbers, evidence=evidence_of(t.at for t in most[:2]))
+
+
+def _most(waited: tuple[Timeout, ...]) -> list[Timeout]:
+    """The collective in which most of the ranks waited."""
+    found: dict[tuple[str | None, int | None, str], list[Timeout]] = {}
+    for t in waited:
+        found.setdefault((t.group, t.seq, t.op), []).append(t)
+    return max(found.values(), key=len)
+
 
 CAUSE = Cause(
     id="collective-timeout",
@@ -12,37 +43,87 @@ CAUSE = Cause(
     what="A rank waited in a collective longer than its timeout. The rank that prints it came; another one did not.",
     why="Some other rank was late, stuck, gone, or in another collective.",
     signatures=(
+        # torch 1.7 to 2.15: "[Rank 1] Watchdog caught ...", before 1.10 "Caught ...".
         Signature(
-            needle="Watchdog caught collective operation timeout",
+            needle="aught collective operation timeout",
             pattern=r"OpType=(?P<op>\w+).*?Timeout\(ms\)=(?P<timeout_ms>\d+)",
             role="symptom",
+            says="a collective ({op}) was not done within {timeout_ms} ms",
         ),
+        Signature(needle="NCCL operation timed out", role="symptom"),
+        Signature(needle="timed out in blocking wait", role="symptom"),
         Signature(
-            needle="Timed out waiting", pattern=r"Timed out waiting (?P<timeout_ms>\d+)ms for (?P<what>\w+) operation to complete", role="symptom"
+            needle="Timed out waiting ",
+            pattern=r"Timed out waiting (?P<timeout_ms>\d+)ms for (?P<what>\w+) operation to complete",
+            role="symptom",
+            says="Gloo waited {timeout_ms} ms for a {what} from its peer",
         ),
-        Signature(needle="watchdog thread terminated with exception", role="symptom"),
+        Signature(needle="Application timeout caused pair closure", role="symptom"),
+        Signature(needle="RuntimeError: Operation timed out!", role="symptom"),
+        Signature(needle="watchdog thread terminated with exception", role="symptom", unless=r"CUDA error|ECC error|NVLink"),
         Signature(needle="work sequence id", pattern=r"failure detected by watchdog at work sequence id: (?P<seq>\d+)", role="symptom"),
         Signature(needle="Timeout at NCCL work", pattern=r"Timeout at NCCL work: (?P<seq>\d+)", role="symptom"),
         Signature(needle="detected by watchdog at work:", pattern=r"at work: (?P<seq>\d+)", role="symptom"),
-        Signature(needle="watchdog got stuck for", pattern=r"watchdog got stuck for (?P<seconds>\d+) seconds", role="symptom"),
+        Signature(needle="Some NCCL operations have failed or timed out", role="symptom"),
+        Signature(needle="we are taking the entire process down", role="symptom"),
+        Signature(needle="Observed flight recorder dump signal from another rank", role="symptom"),
+        Signature(needle="Received a dump signal due to a collective timeout", role="symptom"),
+        # TORCH_NCCL_DESYNC_DEBUG=1
         Signature(
-            needle="failed to pass monitoredBarrier in", pattern=r"Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier", role="symptom"
+            needle="are the lagging ranks that caused this timeout",
+            pattern=r"ranks \[(?P<missing>[\d, ]+)\] are the lagging ranks",
+            role="symptom",
+            says="torch's own report: ranks {missing} never joined any collective",
         ),
+        Signature(
+            needle=", but didn't join collective #",
+            pattern=r"\[(?P<missing>[\d, ]+)\] finished collective #(?P<last>\d+), but didn't join collective #(?P<seq>\d+)",
+            role="symptom",
+            says="torch's own report: ranks {missing} finished collective #{last} and never joined #{seq}",
+        ),
+        Signature(
+            needle="failed to pass monitoredBarrier in",
+            pattern=r"Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier in (?P<timeout_ms>\d+) ms",
+            role="symptom",
+            says="rank(s) {missing} did not come to a monitored barrier within {timeout_ms} ms",
+        ),
+        Signature(needle="timed out in monitoredBarrier after", pattern=r"monitoredBarrier after (?P<timeout_ms>\d+) ms", role="symptom"),
+        # vLLM, SGLang, Horovod: the engine's own watch.
+        Signature(needle="No available shared memory broadcast block found", role="symptom"),
+        Signature(needle="RPC call to ", pattern=r"RPC call to \w+ timed out", role="symptom"),
+        Signature(needle="Watchdog timeout (", pattern=r"Watchdog timeout \((?:self\.)?watchdog", role="symptom"),
+        Signature(needle="by subset of ranks and are waiting for remainder of ranks", role="symptom"),
     ),
+    in_logs=_in_logs,
     mistaken_for={"straggler-timeout": "who was slow is told by the stacks of the other ranks, not by the one that printed this"},
-    sources=("https://docs.pytorch.org/docs/stable/distributed.html",),
+    sources=(
+        "https://docs.pytorch.org/docs/stable/distributed.html",
+        "https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html",
+    ),
     hits=(
         (
             "[rank1]:[E1103 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: "
-            "WorkNCCL(SeqNum=120, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000) ran for 600012 milliseconds before timing out."
+            "WorkNCCL(SeqNum=120, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000) ran for 600012 milliseconds before timing "
+            "out."
+        ),
+        (
+            "[Rank 2] Caught collective operation timeout: WorkNCCL(OpType=BROADCAST, TensorShape=[64], Timeout(ms)=1800000) ran for 1800311 "
+            "milliseconds"
+        ),
+        "[rank2]:[E1103 02:07:08.408271257 ProcessGroupNCCL2.cpp:88] collective timeout: NCCL operation timed out",
+        (
+            "[rank3]:[E1103 02:07:08.408271257 ProcessGroupNCCL.cpp:756] [Rank 3] Work WorkNCCL(SeqNum=12, OpType=ALLREDUCE, NumelIn=64, "
+            "NumelOut=64, Timeout(ms)=600000) timed out in blocking wait."
         ),
         (
             "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to "
             "complete"
         ),
+        "RuntimeError: Application timeout caused pair closure",
+        "[rank0]: RuntimeError: Operation timed out!",
         (
-            "[rank5]:[E1103 02:07:08.465150152 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 5]  failure detected by watchdog at "
-            "work sequence id: 120 PG status: last enqueued work: 121, last completed work: 119"
+            "[rank5]:[E1103 02:07:08.465150152 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 5]  failure detected by watchdog "
+            "at work sequence id: 120 PG status: last enqueued work: 121, last completed work: 119"
         ),
         "[rank1]:[E ProcessGroupNCCL.cpp:577] [PG 1 Rank 1] Timeout at NCCL work: 41, last enqueued NCCL work: 42, last completed NCCL work: 40.",
         (
@@ -53,19 +134,48 @@ CAUSE = Cause(
             "  what():  [PG 3 Rank 5] Process group watchdog thread terminated with exception: [Rank 5] Watchdog caught collective operation "
             "timeout: WorkNCCL(SeqNum=9, OpType=BROADCAST, Timeout(ms)=600000) ran for 600020 milliseconds before timing out."
         ),
-        "ProcessGroupNCCL's watchdog got stuck for 600 seconds without making progress in monitoring enqueued collectives.",
+        "[rank4]:[E1103 02:07:08 ProcessGroupNCCL.cpp:684] [Rank 4] Some NCCL operations have failed or timed out. Due to the asynchronous nature",
+        "[E ProcessGroupNCCL.cpp:461] To avoid data inconsistency, we are taking the entire process down.",
+        (
+            "[rank0]:[E1103 01:59:12 ProcessGroupNCCL.cpp:1806] [PG ID 0 PG GUID 0 Rank 0] Observed flight recorder dump signal from another "
+            "rank via TCPStore."
+        ),
+        (
+            "[rank0]:[E1103 01:59:12 ProcessGroupNCCL.cpp:1870] [PG ID 0 PG GUID 0 Rank 0] Received a dump signal due to a collective timeout "
+            "from  rank 1 and"
+        ),
+        "\t - To our best knowledge, ranks [1, 6] are the lagging ranks that caused this timeout. They never joined any collectives",
+        "\t     [5] finished collective #211, but didn't join collective #212 (count from 1)",
         "RuntimeError: [Rank 0]: Ranks 2, 5 failed to pass monitoredBarrier in 60000 ms",
+        "RuntimeError: Rank 0 timed out in monitoredBarrier after 30000 ms. Successfully processed ranks: 1, 2",
+        "(EngineCore pid=812) INFO 11-03 10:00:01 [shm_broadcast.py:466] No available shared memory broadcast block found in 60 seconds.",
+        "(EngineCore pid=812) TimeoutError: RPC call to execute_model timed out.",
+        "[2026-11-03 10:00:01 TP3] Watchdog timeout (self.watchdog_last_forward_ct=812)",
+        (
+            "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of ranks "
+            "for more than 60 seconds."
+        ),
     ),
     near_misses=(
         "Setting the timeout of the process group to 1800000 ms",
         "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='example.org', port=443): Read timed out. (read timeout=10)",
         "RuntimeError: DataLoader timed out after 120 seconds",
+        (
+            "[rank2]:[E1103 02:07:08 ProcessGroupNCCL.cpp:1414] [PG 0 Rank 2] Process group watchdog thread terminated with exception: CUDA "
+            "error: unspecified"
+        ),
+        "ProcessGroupNCCL initialization options: size: 8, global rank: 0, TIMEOUT(ms): 600000, USE_HIGH_PRIORITY_STREAM: 0",
     ),
     explain={
         "en": (
             "A rank waited in a collective until the timeout of its group. It is a victim: it came and somebody else did not. Look for the rank "
-            "that did not print this."
+            "that did not print this, or whose last enqueued number is the lowest: torch's counters name it from 2.3 on. Every rank may print "
+            "it, if all came and the data did not arrive, or if they came to different collectives."
         ),
-        "zh": "某个进程在集合通信里一直等到了进程组的超时时间。它是受害者：它到了，别的进程没有到。应当去找没有打印这条信息的那个进程。",
+        "zh": (
+            "某个进程在集合通信里一直等到了进程组的超时时间。它是受害者：它到了，别的进程没有到。应当去找没有打印这条信息的进程，或者 last "
+            "enqueued 序号最小的进程（torch 2.3 起会打印这些计数）。如果所有进程都打印了它，要么是都到了而数据没有传到，要么是各自进入了不同的集"
+            "合通信。"
+        ),
     },
 )

@@ -47,31 +47,102 @@ CAUSE = Cause(
     role="root",
     title="A data loader is stuck",
     title_zh="数据加载器卡死",
-    what="A rank waits for its next batch and gets none: the data set's own code blocks, or a worker process is deadlocked.",
-    why="A lock that another thread held when the worker was forked (OpenCV, tokenizers, OpenMP, logging), a read without a timeout, "
-    "a queue or an HDF5/LMDB handle shared between processes.",
-    signatures=(Signature(needle="DataLoader timed out after", pattern=r"DataLoader timed out after (?P<seconds>[\d.]+) seconds"),),
+    what="A rank waits for its next batch and gets none: the data set's own code blocks, or a worker process is deadlocked or gone.",
+    why=(
+        "A lock that another thread held when the worker was forked (OpenCV, tokenizers, OpenMP, logging), a read without a timeout, a queue or "
+        "an HDF5/LMDB handle shared between processes."
+    ),
+    signatures=(
+        Signature(
+            needle="DataLoader timed out after",
+            pattern=r"DataLoader timed out after (?P<seconds>[\d.]+) seconds",
+            says="a data loader got no batch from its workers within {seconds} s",
+            remedies=("start-method", "threads-in-workers", "find-the-line"),
+        ),
+        # torch 1.x to 2.15: `(pid(s) 12, 13)` where the parent noticed by itself, `(pid 12) ... with exit code 1` where SIGCHLD told it.
+        Signature(
+            needle="exited unexpectedly",
+            pattern=r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) exited unexpectedly(?: with exit code (?P<code>\d+))?",
+            unless=r"killed by signal|[Bb]us error|shared memory|No space left|[Oo]ut of memory|oom[-_]kill|Too many open files|Caught \w+ in "
+            r"DataLoader worker",
+            standing="likely",
+            says="data loader worker {pids} ended without a word: look for what the worker printed, and for its memory",
+            remedies=("no-workers", "start-method", "watch-shm"),
+        ),
+        Signature(
+            needle="is killed by signal: ",
+            pattern=r"DataLoader worker \(pid (?P<pids>\d+)\) is killed by signal: (?P<signal>Segmentation fault|Aborted|Floating point "
+            r"exception|Illegal instruction)",
+            says="data loader worker {pids} crashed in native code ({signal})",
+            remedies=("no-workers", "threads-in-workers", "start-method"),
+        ),
+        Signature(
+            needle="Pin memory thread exited unexpectedly",
+            standing="likely",
+            says="the thread that pins batches ended, so that no batch comes any more",
+            remedies=("no-pinning", "no-workers"),
+        ),
+    ),
     in_run=_in_run,
     remedies=(
         Remedy(
             id="bound-the-read",
             says="Give the read, lock or request in the named line of the data set a timeout, and raise: an exception is named at once.",
+            says_zh="给所指数据集代码行中的读取、锁或网络请求设置超时并抛出异常：异常会立刻指出问题所在。",
         ),
-        Remedy(id="loader-timeout", says="Let a stuck worker raise instead of hang: DataLoader(..., timeout=120)."),
+        Remedy(
+            id="loader-timeout",
+            says="Let a stuck worker raise instead of hang: DataLoader(..., timeout=120).",
+            says_zh="让卡住的工作进程抛出异常而不是一直挂住：DataLoader(..., timeout=120)。",
+        ),
         Remedy(
             id="start-method",
-            says='Do not fork a process that has threads: DataLoader(..., multiprocessing_context="forkserver"), or "spawn"; '
-            "open files and databases in the worker (worker_init_fn), not before.",
+            says=(
+                'Do not fork a process that has threads: DataLoader(..., multiprocessing_context="forkserver"), or "spawn"; open files and '
+                "databases in the worker (worker_init_fn), not before."
+            ),
+            says_zh=(
+                '不要 fork 一个带线程的进程：DataLoader(..., multiprocessing_context="forkserver") 或 "spawn"；文件和数据库在工作进程里打开（'
+                "worker_init_fn），不要提前打开。"
+            ),
         ),
         Remedy(
             id="threads-in-workers",
             says="Keep libraries in the workers single-threaded; cv2.setNumThreads(0) for OpenCV.",
+            says_zh="让工作进程里的库只用单线程；OpenCV 用 cv2.setNumThreads(0)。",
             env={"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
+            verify="ps -o nlwp,pid,args --ppid RANK_PID",
+        ),
+        Remedy(
+            id="find-the-line",
+            says="See where the workers stand while the loader waits.",
+            says_zh="在数据加载器等待时查看各工作进程停在哪里。",
+            command="for p in $(pgrep -P RANK_PID); do py-spy dump --pid $p; done",
+        ),
+        Remedy(
+            id="no-workers",
+            says="Run once with num_workers=0: the exception or crash then happens in the rank itself, with a traceback.",
+            says_zh="用 num_workers=0 运行一次：异常或崩溃就会发生在训练进程本身，并带有 traceback。",
+            command="python -X faulthandler train.py   # with num_workers=0",
+        ),
+        Remedy(
+            id="watch-shm",
+            says="See whether /dev/shm or the memory of the host fills up while the workers run.",
+            says_zh="在工作进程运行时观察 /dev/shm 和主机内存是否被占满。",
+            command="watch -n 1 'df -h /dev/shm; free -g'",
+        ),
+        Remedy(
+            id="no-pinning",
+            says="Run once with pin_memory=False, to see the error that ended the thread.",
+            says_zh="用 pin_memory=False 运行一次，查看导致该线程结束的错误。",
         ),
     ),
+    leads_to=("rank-exception",),
     mistaken_for={
         "straggler-timeout": "a slow loader uses CPU or disk; a stuck one does neither",
         "process-stuck": "there the stack does not pass through torch/utils/data",
+        "host-oom-or-killed": "a worker that the OOM killer took is 'killed by signal: Killed'",
+        "shm-exhausted": "a worker that found /dev/shm full ends with a bus error",
     },
     sources=(
         "https://docs.pytorch.org/docs/stable/data.html",
@@ -80,22 +151,33 @@ CAUSE = Cause(
     hits=(
         "RuntimeError: DataLoader timed out after 120 seconds",
         "[rank1]: RuntimeError: DataLoader timed out after 30.0 seconds",
+        "RuntimeError: DataLoader worker (pid(s) 372, 373) exited unexpectedly",
+        "RuntimeError: DataLoader worker (pid 8064) exited unexpectedly with exit code 1. Details are lost due to multiprocessing.",
+        "(RayTrainWorker pid=812) RuntimeError: DataLoader worker (pid 8064) is killed by signal: Segmentation fault. ",
+        "RuntimeError: Pin memory thread exited unexpectedly",
     ),
     near_misses=(
         "DataLoader(timeout=120, num_workers=4)",
-        "huggingface/tokenizers: The current process just got forked, after parallelism has already been used.",
+        (
+            "huggingface/tokenizers: The current process just got forked, after parallelism has already been used. Disabling parallelism to "
+            "avoid deadlocks..."
+        ),
+        "RuntimeError: Caught KeyError in DataLoader worker process 0.",
+        "RuntimeError: DataLoader worker (pid 991) is killed by signal: Terminated. ",
+        "RuntimeError: DataLoader worker (pid 991) is killed by signal: Killed. \nRuntimeError: DataLoader worker (pid(s) 991) exited unexpectedly",
+        "UserWarning: This DataLoader will create 16 worker processes in total. Our suggested max number of worker in current system is 8",
     ),
     explain={
         "en": (
             "One rank waits for data and gets none, so it never reaches the collective in which the others wait. Either the code of the data set "
-            "itself blocks (a read, a lock, a request without a timeout), or a worker process was forked while some thread held a lock that nobody "
-            "will ever release in the child. Fork and threads do not mix: start the workers with forkserver or spawn, and give the loader a "
-            "timeout so that it raises."
+            "itself blocks (a read, a lock, a request without a timeout), or a worker process was forked while some thread held a lock that "
+            "nobody will ever release in the child. Fork and threads do not mix: start the workers with forkserver or spawn, and give the loader "
+            "a timeout so that it raises."
         ),
         "zh": (
-            "有一个进程在等数据却一直等不到，所以到不了其他进程正在等待的集合通信。要么是数据集自己的代码卡住（没有超时的读取、锁或网络请求），要么"
-            "是工作进程在 fork 的时候，另一个线程正拿着锁，而子进程里再也没有人会释放它。fork 和线程不能混用：用 forkserver 或 spawn 启动工作进程，"
-            "并给 DataLoader 设置 timeout，让它抛出异常而不是挂住。"
+            "有一个进程在等数据却一直等不到，所以到不了其他进程正在等待的集合通信。要么是数据集自己的代码卡住（没有超时的读取、锁或网络请求），要"
+            "么是工作进程在 fork 的时候，另一个线程正拿着锁，而子进程里再也没有人会释放它。fork 和线程不能混用：用 forkserver 或 spawn 启动工作进"
+            "程，并给 DataLoader 设置 timeout，让它抛出异常而不是挂住。"
         ),
     },
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unhang.knowledge import words
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import Cause, Signature
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records.picture import Picture
 
@@ -32,61 +32,128 @@ def _in_run(picture: Picture) -> Finding | None:
     )
 
 
-def _in_logs(logs: LogView) -> Finding | None:
-    """The line alone does not say that the process had finished."""
-    hits = logs.hits.get(CAUSE.id, ())
-    if not hits:
-        return None
-    return CAUSE.finding(
-        standing="possible",
-        says="a process was aborted by its own C++ runtime without an exception, as happens when a Gloo thread outlives Python",
-        ranks=tuple(sorted({h.rank for h in hits if h.rank is not None})),
-        evidence=words.hit_evidence(hits),
-    )
-
-
 CAUSE = Cause(
     id="framework-bug",
     role="root",
     title="A known bug of torch or a framework",
     title_zh="torch 或框架自身的已知缺陷",
-    what="The training did nothing wrong: a thread of torch's Gloo backend drops its last tensor while Python is shutting down, and the C++ runtime "
-    "aborts the process.",
-    why="The process group is still alive when the interpreter ends: something holds a reference to it (a DDP module, a default argument) although "
-    "destroy_process_group() was called, or it was never called.",
-    signatures=(Signature(needle="terminate called without an active exception", pattern=r"^terminate called without an active exception"),),
+    what="The training did nothing wrong: torch or a framework on top of it has a known defect that a newer release mends, or that can be avoided.",
+    why=(
+        "For example: a thread of torch's Gloo backend outlives the interpreter; a wheel defaults to a store that it was built without; an old "
+        "release calls NCCL in a way that newer NCCL refuses."
+    ),
+    signatures=(
+        Signature(
+            needle="terminate called without an active exception",
+            pattern=r"^terminate called without an active exception",
+            standing="possible",
+            says="a process was aborted by its own C++ runtime without an exception, as happens when a Gloo thread outlives Python",
+            remedies=("let-go-first", "skip-the-teardown"),
+        ),
+        # torch 2.4 and later on Windows; "build" up to 2.6, "built" later.
+        Signature(
+            needle="use_libuv was requested but PyTorch was buil",
+            says="this torch asks for a libuv store by default and was built without one (Windows wheels from 2.4 on)",
+            remedies=("no-libuv",),
+        ),
+        # torch up to 1.3 put communicator creation and collectives into one NCCL group; NCCL 2.5 and later refuse that.
+        Signature(
+            needle="NCCL Error 4: invalid argument",
+            near=r"torch/nn/parallel/(?:replicate|data_parallel)\.py|broadcast_coalesced",
+            standing="likely",
+            says="DataParallel of torch 1.3 or older fails on NCCL 2.5 and later",
+            remedies=("upgrade-torch",),
+        ),
+        # torch 2.1 to 2.8: DETAIL numbers barriers with device_ids differently on each rank.
+        Signature(
+            needle="Detected mismatch between collectives on ranks",
+            pattern=r"SequenceNumber=(?P<mine>\d+),? ?OpType=BARRIER\), but Rank \d+ is running collective: "
+            r"CollectiveFingerPrint\(SequenceNumber=(?P<theirs>\d+),? "
+            r"?OpType=BARRIER\)",
+            standing="possible",
+            says="torch's DETAIL check complains of two barriers whose numbers alone differ ({mine} and {theirs}), as it does without a fault",
+            remedies=("no-detail",),
+        ),
+    ),
     in_run=_in_run,
-    in_logs=_in_logs,
     remedies=(
         Remedy(
             id="let-go-first",
             says="Before destroy_process_group(), drop what holds the group (del model, del optimizer) and collect: import gc; gc.collect().",
+            says_zh="在 destroy_process_group() 之前释放持有进程组的对象（del model、del optimizer）并回收：import gc; gc.collect()。",
         ),
-        Remedy(id="skip-the-teardown", says="Where everything is saved, leave without the interpreter's teardown: sys.stdout.flush(); os._exit(0)."),
+        Remedy(
+            id="skip-the-teardown",
+            says="Where everything is saved, leave without the interpreter's teardown: sys.stdout.flush(); os._exit(0).",
+            says_zh="在一切都已保存之后，跳过解释器的收尾直接退出：sys.stdout.flush(); os._exit(0)。",
+        ),
+        Remedy(
+            id="no-libuv",
+            says="Tell torch not to use libuv (or pass use_libuv=False to TCPStore); on Windows several ranks are best run under WSL2.",
+            says_zh="让 torch 不使用 libuv（或给 TCPStore 传 use_libuv=False）；在 Windows 上多进程训练最好在 WSL2 里运行。",
+            env={"USE_LIBUV": "0"},
+            verify="python -c 'from torch.distributed.rendezvous import _get_use_libuv_from_query_dict as f; print(f({}))'",
+        ),
+        Remedy(
+            id="upgrade-torch",
+            says="Upgrade torch (with the NCCL that it brings), and take other NCCL libraries off the path.",
+            says_zh="升级 torch（连同它自带的 NCCL），并把其他 NCCL 库从搜索路径中去掉。",
+            command="python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version())'",
+        ),
+        Remedy(
+            id="no-detail",
+            says="Look for the mismatch without this check first: unset TORCH_DISTRIBUTED_DEBUG, and take flight-recorder dumps instead.",
+            says_zh="先不用这项检查来找不一致之处：取消 TORCH_DISTRIBUTED_DEBUG，改用 flight recorder 转储。",
+            command="env -u TORCH_DISTRIBUTED_DEBUG unhang run -- COMMAND",
+        ),
     ),
+    leads_to=("rank-exception",),
     mistaken_for={
         "collective-mismatch": "there the abort names an exception (gloo::EnforceNotMet) and strikes in the middle of the training",
         "premature-exit": "there the others still needed the rank; here all had finished",
+        "nccl-bug": "there NCCL itself has the defect",
     },
     sources=(
         "https://docs.python.org/3/c-api/init.html#cautions-regarding-runtime-finalization",
         "https://docs.pytorch.org/docs/stable/distributed.html#shutdown",
+        "https://github.com/pytorch/pytorch/issues/139990",
+        "https://github.com/NVIDIA/nccl/issues/276",
+        "https://github.com/pytorch/pytorch/issues/148976",
     ),
-    hits=("terminate called without an active exception",),
+    hits=(
+        "terminate called without an active exception",
+        "RuntimeError: use_libuv was requested but PyTorch was build without libuv support",
+        "RuntimeError: use_libuv was requested but PyTorch was built without libuv support, run with USE_LIBUV=0 to disable it.",
+        (
+            '  File "/srv/env/lib/python3.7/site-packages/torch/nn/parallel/replicate.py", line 71, in _broadcast_coalesced_reshape\n'
+            "RuntimeError: NCCL Error 4: invalid argument"
+        ),
+        (
+            "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
+            "CollectiveFingerPrint(SequenceNumber=1OpType=BARRIER), but Rank 2 is running collective: "
+            "CollectiveFingerPrint(SequenceNumber=0OpType=BARRIER).Collectives differ in the following aspects:"
+        ),
+    ),
     near_misses=(
+        "RuntimeError: NCCL Error 4: invalid argument",
+        (
+            "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=7, "
+            "OpType=BARRIER), but Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=7, OpType=ALLREDUCE)."
+        ),
         "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
         "terminate called after throwing an instance of 'c10::Error'",
     ),
     explain={
         "en": (
-            "The training was over: the rank had reached the end of its script. While the interpreter was being taken down, a background thread of "
-            "torch asked it for the lock that no longer exists, and the C++ runtime aborted the process. torchrun then reports the whole job as "
-            "failed. What was saved is good. Let go of everything that holds the process group before destroy_process_group(), so that its threads "
-            "end in time."
+            "The fault lies in torch or in a framework, and is known. Most often the training was over: the rank had reached the end of its "
+            "script. While the interpreter was being taken down, a background thread of torch asked it for the lock that no longer exists, and "
+            "the C++ runtime aborted the process. torchrun then reports the whole job as failed. What was saved is good. Let go of everything "
+            "that holds the process group before destroy_process_group(), so that its threads end in time."
         ),
         "zh": (
-            "训练其实已经结束：该进程已经走到脚本末尾。解释器退出的过程中，torch 的一个后台线程还去申请已经不存在的锁，C++ 运行时于是中止了进程，"
-            "torchrun 便把整个作业报告为失败。已保存的结果是好的。在 destroy_process_group() 之前释放所有持有进程组的对象，让它的线程及时结束即可。"
+            "问题出在 torch 或框架本身，而且是已知的。最常见的情况是训练其实已经结束：该进程已经走到脚本末尾。解释器退出的过程中，torch 的一个后"
+            "台线程还去申请已经不存在的锁，C++ 运行时于是中止了进程，torchrun 便把整个作业报告为失败。已保存的结果是好的。在 "
+            "destroy_process_group() 之前释放所有持有进程组的对象，让它的线程及时结束即可。"
         ),
     },
 )

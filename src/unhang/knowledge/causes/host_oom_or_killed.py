@@ -1,13 +1,23 @@
-"""host-oom-or-killed: a rank was ended by SIGKILL."""
+"""host-oom-or-killed: a rank was ended by SIGKILL, host memory ran out, or the job was ended by its scheduler or its terminal."""
 
 from __future__ import annotations
 
+import re
+
 from unhang.knowledge import words
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, Remedy
+from unhang.records.logs import Hit
 from unhang.records.picture import Picture, RankView
 
 _SIGKILL = -9
+_MEMORY = ("less-memory", "more-memory", "watch-memory")
+_KILLED = ("find-the-killer", "watch-memory", "less-memory")
+_TIME = ("more-time", "save-on-signal")
+_PREEMPTED = ("requeue", "save-on-signal")
+_HANGUP = ("detach",)
+# What a rank of a training is called in a kernel log: 15 characters of the command or of the thread.
+_OURS = re.compile(r"py|torch|pt_|ray|vllm|sglang|deepspeed|accelerate|train|trtllm|nccl|mpi", re.IGNORECASE)
 
 
 def _in_run(picture: Picture) -> Finding | None:
@@ -35,8 +45,40 @@ def _in_run(picture: Picture) -> Finding | None:
             *words.stack_evidence(picture, first, innermost=False),
             *words.hit_evidence(hits, at_most=1),
         ),
-        remedies=("less-memory", "more-memory") if oom else ("find-the-killer", "watch-memory"),
+        remedies=("less-memory", "more-memory", "watch-memory") if oom else ("find-the-killer", "watch-memory"),
     )
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    """Lines that say who did it speak before those that say only that it was SIGKILL; a launcher's exit code alone is enough for the latter."""
+    hits = tuple(h for h in view.hits_of(CAUSE.id) if _is_ours(h, view))
+    killed = tuple(e for e in view.exits if e.code == _SIGKILL)
+    numbers = tuple(sorted({e.at.rank for e in killed if e.at.rank is not None}))
+    told = [h for h in hits if h.signature.remedies != _KILLED]
+    if told:
+        return CAUSE.of_hits(told, view)
+    if hits:
+        return CAUSE.of_hits(hits, view)
+    if not killed:
+        return None
+    first = killed[0]
+    who = words.ranks(numbers) if numbers else f"process {first.at.pid}" if first.at.pid is not None else "a process"
+    return CAUSE.finding(
+        standing="established",
+        says=f"{who} {words.verb(numbers or (0,), 'was', 'were')} killed (SIGKILL); by whom is not in the log",
+        ranks=numbers,
+        hosts=tuple(dict.fromkeys(e.at.host for e in killed if e.at.host is not None)),
+        evidence=tuple(Evidence(source=e.at.source, line=e.at.line, text=e.at.text.strip()) for e in killed[:2]),
+        remedies=_KILLED,
+    )
+
+
+def _is_ours(hit: Hit, view: LogView) -> bool:
+    """Whether a line of the kernel is about a process of this training: by its name, or by a pid that a launcher reports."""
+    name = hit.groups.get("name")
+    if name is None or _OURS.search(name):
+        return True
+    return hit.groups.get("pid") in {str(e.at.pid) for e in view.exits if e.at.pid is not None}
 
 
 def _reported(picture: Picture) -> list[RankView]:
@@ -65,45 +107,277 @@ def _killer(picture: Picture, killed: list[RankView]) -> tuple[str, bool, tuple[
 CAUSE = Cause(
     id="host-oom-or-killed",
     role="root",
-    title="A rank was killed (SIGKILL)",
-    title_zh="某个进程被强制杀死（SIGKILL）",
+    title="A rank was killed, or host memory ran out",
+    title_zh="进程被强制杀死，或主机内存耗尽",
     what="A process of the training was ended from outside, with no chance to say anything. The others lose their peer.",
-    why="The kernel's OOM killer, the memory limit of a container or a job, a scheduler's time limit, or a person.",
+    why=(
+        "The kernel's OOM killer, the memory limit of a container or a job, Ray's memory monitor, a scheduler's time limit or preemption, a "
+        "terminal that was closed, or a person."
+    ),
     signatures=(
-        Signature(needle="(exitcode: -9)", pattern=r"failed \(exitcode: -9\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\)"),
-        Signature(needle="(SIGKILL)", pattern=r"exitcode +: -9 \(pid: (?P<pid>\d+)\)|Signal 9 \(SIGKILL\) received by PID \d+"),
-        Signature(needle="exits with return code = -9", pattern=r"(?P<pid>\d+) exits with return code = -9"),
-        Signature(needle="terminated with signal SIGKILL", pattern=r"process (?P<process>\d+) terminated with signal SIGKILL"),
-        Signature(needle="ut of memory: Killed process", pattern=r"[Oo]ut of memory: Killed process (?P<pid>\d+)"),
-        Signature(needle="is killed by signal: Killed", pattern=r"DataLoader worker \(pid (?P<worker>\d+)\) is killed by signal: Killed"),
+        # Who did it is in these.
+        Signature(
+            needle="ut of memory: Kill",
+            pattern=r"[Oo]ut of memory: Kill(?:ed)? process (?P<pid>\d+) \((?P<name>[^)]*)\)(?:.*?anon-rss:(?P<rss_kib>\d+)kB)?",
+            says="the kernel's OOM killer ended process {pid} ({name}): host memory, or that of its container, was used up",
+            remedies=_MEMORY,
+        ),
+        Signature(
+            needle="oom-kill:constraint=",
+            pattern=r"oom-kill:constraint=(?P<constraint>\w+),.*task=(?P<name>[^,]+),pid=(?P<pid>\d+)",
+            says="the kernel's OOM killer chose process {pid} ({name}), {constraint}",
+            remedies=_MEMORY,
+        ),
+        Signature(
+            needle="oom_reaper: reaped process",
+            pattern=r"reaped process (?P<pid>\d+) \((?P<name>[^)]*)\)",
+            says="the kernel's OOM killer took process {pid} ({name})",
+            remedies=_MEMORY,
+        ),
+        # Slurm 17 to 21 `Detected 1 oom-kill event(s) in StepId=1.0 cgroup`, 22+ `Detected 1 oom_kill event in StepId=1.0`.
+        Signature(
+            needle="slurmstepd: error: Detected ",
+            pattern=r"Detected (?P<count>\d+) oom[-_]kill event(?:\(s\)|s)? in (?:StepId=|step )(?P<step>[\w.+]+)",
+            says="the OOM killer ended {count} process(es) of Slurm step {step}: the memory of the job was used up",
+            remedies=_MEMORY,
+        ),
+        Signature(
+            needle=": Out Of Memory",
+            pattern=r"srun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): Out Of Memory",
+            says="Slurm: task {tasks} on {host} used up the memory of the job",
+            remedies=_MEMORY,
+        ),
+        Signature(
+            needle="exceeded memory limit",
+            pattern=r"(?:Step|Job) (?P<step>[\d.]+) exceeded memory limit \((?P<used>\d+) > (?P<limit>\d+)\)",
+            says="Slurm ended {step}: it used {used} of {limit} (KiB) of memory",
+            remedies=_MEMORY,
+        ),
+        Signature(needle="TERM_MEMLIMIT: job killed", says="LSF ended the job: it reached its memory limit", remedies=_MEMORY),
+        Signature(
+            needle="PBS: job killed: mem",
+            pattern=r"job killed: mem (?P<used>\w+) exceeded limit (?P<limit>\w+)",
+            says="PBS ended the job: memory {used} exceeded {limit}",
+            remedies=_MEMORY,
+        ),
+        Signature(
+            needle="OOMKilled",
+            pattern=r"OOMKilled(?!\"?\s*[:=]\s*false)",
+            says="Kubernetes or Docker: the container reached its memory limit",
+            remedies=_MEMORY,
+        ),
+        Signature(needle="The node was low on resource: memory", says="Kubernetes evicted the pod: its node was low on memory", remedies=_MEMORY),
+        # Ray up to 2.54 `Task was killed ...`, 2.55+ `N worker(s) were killed ...`.
+        Signature(
+            needle="killed due to the node running low on memory",
+            says="Ray's memory monitor killed a worker: the memory of the node was nearly used up",
+            remedies=("ray-threshold", *_MEMORY),
+        ),
+        Signature(
+            needle="killed due to memory pressure (OOM)",
+            pattern=r"(?P<count>[1-9]\d*) Workers \(tasks / actors\) killed due to memory pressure",
+            says="Ray's memory monitor killed {count} worker(s): the memory of the node was nearly used up",
+            remedies=("ray-threshold", *_MEMORY),
+        ),
+        Signature(
+            needle="System memory low at node with IP",
+            says="Ray's memory monitor killed a worker: the node was low on memory",
+            remedies=("ray-threshold", *_MEMORY),
+        ),
+        Signature(
+            needle="DefaultCPUAllocator: ",
+            pattern=r"(?:can't allocate memory: you tried to allocate|not enough memory: you tried to allocate) (?P<size_bytes>\d+) bytes",
+            says="host memory ran out: torch could not allocate {size_bytes} bytes",
+            remedies=_MEMORY,
+        ),
+        Signature(
+            needle="One of the subprocesses has abruptly died during map operation",
+            standing="likely",
+            says="a worker process of datasets.map() disappeared, as the OOM killer makes them do",
+            remedies=_MEMORY,
+        ),
+        Signature(
+            needle=" DUE TO TIME LIMIT",
+            pattern=r"(?:JOB|STEP) (?P<job>[\w.+]+) ON (?P<host>\S+) CANCELLED AT (?P<time>\S+) DUE TO TIME LIMIT",
+            says="Slurm ended job {job} at {time}: it reached its time limit",
+            remedies=_TIME,
+        ),
+        Signature(
+            needle="PBS: job killed: walltime",
+            pattern=r"walltime (?P<used>\w+) exceeded limit (?P<limit>\w+)",
+            says="PBS ended the job: {used} s exceeded its walltime of {limit} s",
+            remedies=_TIME,
+        ),
+        Signature(needle="TERM_RUNLIMIT: job killed", says="LSF ended the job: it reached its run time limit", remedies=_TIME),
+        Signature(
+            needle=" CANCELLED AT ",
+            pattern=r"(?:JOB|STEP) (?P<job>[\w.+]+) ON (?P<host>\S+) CANCELLED AT (?P<time>\S+) DUE TO (?P<reason>PREEMPTION|JOB REQUEUE|NODE "
+            r"FAILURE)",
+            says="Slurm ended job {job} at {time}: {reason}",
+            remedies=_PREEMPTED,
+        ),
+        Signature(
+            needle="got signal: 1",
+            pattern=r"SignalException: Process (?P<pid>\d+) got signal: 1\b(?!\d)",
+            says="the launcher (pid {pid}) received SIGHUP: the terminal or ssh session that it was started from was closed",
+            remedies=_HANGUP,
+        ),
+        Signature(
+            needle=" death signal, shutting down workers",
+            pattern=r"Received (?:1|Signals\.SIGHUP) death signal",
+            says="the launcher received SIGHUP: the terminal or ssh session that it was started from was closed",
+            remedies=_HANGUP,
+        ),
+        # That it was SIGKILL, and no more.
+        Signature(
+            needle="failed (exitcode: -9)",
+            pattern=r"failed \(exitcode: -9\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\)",
+            unless=r"forcefully exiting via Signals\.SIGKILL",
+            says="local rank {local_rank} (pid {pid}) was killed (SIGKILL); by whom is not in the log",
+            remedies=_KILLED,
+        ),
+        Signature(
+            needle="(SIGKILL)",
+            pattern=r"exitcode +: -9 \(pid: (?P<pid>\d+)\)|Signal 9 \(SIGKILL\) received by PID \d+",
+            says="a rank was killed (SIGKILL); by whom is not in the log",
+            remedies=_KILLED,
+        ),
+        Signature(
+            needle="exits with return code = -9",
+            pattern=r"(?P<pid>\d+) exits with return code = -9",
+            says="process {pid} was killed (SIGKILL); by whom is not in the log",
+            remedies=_KILLED,
+        ),
+        Signature(needle="died with <Signals.SIGKILL", says="a process was killed (SIGKILL); by whom is not in the log", remedies=_KILLED),
+        Signature(
+            needle="terminated with signal SIGKILL",
+            pattern=r"process (?P<process>\d+) terminated with signal SIGKILL",
+            says="process {process} was killed (SIGKILL); by whom is not in the log",
+            remedies=_KILLED,
+        ),
+        Signature(
+            needle="Child process with PID",
+            pattern=r"Child process with PID (?P<pid>\d+) terminated with code -9\b",
+            says="process {pid} was killed (SIGKILL); by whom is not in the log",
+            remedies=_KILLED,
+        ),
+        Signature(
+            needle="is killed by signal: Killed",
+            pattern=r"DataLoader worker \(pid (?P<worker>\d+)\) is killed by signal: Killed",
+            says="data loader worker {worker} was killed (SIGKILL), nearly always by the OOM killer",
+            remedies=_KILLED,
+        ),
+        Signature(
+            needle="exited on signal 9",
+            pattern=r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal 9\b",
+            says="MPI: the process with pid {pid} on {host} was killed (SIGKILL); by whom is not in the log",
+            remedies=_KILLED,
+        ),
+        Signature(needle="KILLED BY SIGNAL: 9", says="MPI: a process was killed (SIGKILL); by whom is not in the log", remedies=_KILLED),
+        Signature(
+            needle=": Killed",
+            pattern=r"srun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): Killed$",
+            unless=r"CANCELLED AT|Job step aborted",
+            says="Slurm: task {tasks} on {host} was killed (SIGKILL); by whom is not in the log",
+            remedies=_KILLED,
+        ),
+        Signature(
+            needle=" Killed     ",
+            pattern=r"line \d+: +(?P<pid>\d+) Killed +\S",
+            says="the shell: process {pid} was killed (SIGKILL); by whom is not in the log",
+            remedies=_KILLED,
+        ),
+        Signature(
+            needle="code 137",
+            pattern=r"(?:exit(?:ed)?|terminated)\b.{0,20}\bcode 137\b",
+            says="a container ended with code 137 (SIGKILL)",
+            remedies=_KILLED,
+        ),
+        Signature(needle="Exit Code:    137", says="a container ended with code 137 (SIGKILL)", remedies=_KILLED),
+        Signature(
+            needle="xit code: -9", pattern=r"(?i:exit code): -9\b", says="a worker was killed (SIGKILL); by whom is not in the log", remedies=_KILLED
+        ),
+        Signature(needle="code=killed, status=9/KILL", says="systemd: the process was killed (SIGKILL)", remedies=_KILLED),
     ),
     in_run=_in_run,
+    in_logs=_in_logs,
     remedies=(
         Remedy(
             id="less-memory",
             says=(
-                "Use less host memory: fewer data loader workers, pin_memory off, data sets mapped from disk instead of lists, one rank less on "
-                "this host."
+                "Use less host memory: fewer data loader workers, pin_memory off, data sets mapped from disk instead of lists, no CPU offload, "
+                "low_cpu_mem_usage when loading, one rank less on this host."
+            ),
+            says_zh=(
+                "减少主机内存占用：减少 DataLoader worker 数量，关闭 pin_memory，数据集用磁盘映射而不是列表，关闭 CPU offload，加载模型时用 "
+                "low_cpu_mem_usage，或在这台机器上少跑一个进程。"
             ),
         ),
         Remedy(
             id="more-memory",
-            says="Raise the limit: docker run --memory, resources.limits.memory in Kubernetes, --mem in Slurm.",
+            says="Raise the limit: docker run --memory, resources.limits.memory in Kubernetes, --mem in Slurm (--mem=0 takes all of the node).",
+            says_zh="提高限制：docker run --memory，Kubernetes 的 resources.limits.memory，Slurm 的 --mem（--mem=0 表示使用整个节点的内存）。",
             command="cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory.peak",
         ),
         Remedy(
             id="find-the-killer",
             says="Ask the kernel and the scheduler who sent it (sacct -j JOB in Slurm, kubectl describe pod in Kubernetes).",
+            says_zh="向内核和调度器查明是谁发出的（Slurm 用 sacct -j JOB，Kubernetes 用 kubectl describe pod）。",
             command="dmesg -T | grep -iE 'killed process|oom-kill'; cat /sys/fs/cgroup/memory.events",
         ),
         Remedy(
             id="watch-memory",
             says=(
-                "Run again and look at the memory that each incident records: growth over the steps points to the data set or to metrics kept in "
-                "lists."
+                "Run again and watch the memory of the host: growth over the steps points to the data set or to metrics kept in lists, a peak at "
+                "the start to every rank loading the whole model."
             ),
+            says_zh="重新运行并观察主机内存：随步数增长说明问题在数据集或保存在列表里的指标，启动时的尖峰说明每个进程都在加载整个模型。",
+            command="unhang run -- COMMAND",
+        ),
+        Remedy(
+            id="ray-threshold",
+            says=(
+                "Give each task more memory (fewer in parallel, @ray.remote(memory=...)); raise Ray's threshold only where the node has memory "
+                "to spare."
+            ),
+            says_zh="给每个任务更多内存（减少并行数，@ray.remote(memory=...)）；只有节点确实有富余内存时才提高 Ray 的阈值。",
+            env={"RAY_memory_usage_threshold": "0.98"},
+            verify="grep -h 'MemoryMonitor initialized' /tmp/ray/session_latest/logs/raylet.out",
+        ),
+        Remedy(
+            id="more-time",
+            says="Ask for more time, or save checkpoints often enough and go on in a further job.",
+            says_zh="申请更长的时限，或者更频繁地保存检查点，在后续作业中继续训练。",
+            command="scontrol show job $SLURM_JOB_ID | grep -E 'TimeLimit|RunTime'",
+        ),
+        Remedy(
+            id="save-on-signal",
+            says=(
+                "Let the scheduler warn the training before it ends it, and save on that signal: #SBATCH --signal=SIGUSR2@120 (NCCL may catch "
+                "SIGUSR1)."
+            ),
+            says_zh="让调度器在结束前先发信号，收到信号时保存检查点：#SBATCH --signal=SIGUSR2@120（NCCL 可能占用 SIGUSR1）。",
+        ),
+        Remedy(
+            id="requeue",
+            says=(
+                "The job was taken away, not broken: submit it with --requeue and resume from its last checkpoint, or use a partition without "
+                "preemption."
+            ),
+            says_zh="作业是被抢占的，并没有出错：提交时加 --requeue 并从最近的检查点恢复，或使用不会被抢占的分区。",
+            command="sacct -j JOB --format=JobID,State,ExitCode,Elapsed,Reason",
+        ),
+        Remedy(
+            id="detach",
+            says=(
+                "Start it where no terminal can take it down: in tmux or screen, as a service, or with setsid. nohup alone does not help, "
+                "because torchrun installs its own handler for SIGHUP."
+            ),
+            says_zh="在不受终端影响的环境中启动：tmux 或 screen、系统服务，或 setsid。只用 nohup 不够，因为 torchrun 会安装自己的 SIGHUP 处理函数。",
+            command="tmux new -d -s train 'torchrun --nproc-per-node N train.py > train.log 2>&1'",
         ),
     ),
+    leads_to=("rank-exception", "dataloader-deadlock", "premature-exit"),
     mistaken_for={
         "launcher-teardown": "a launcher that gives up waiting sends SIGKILL too, after its SIGTERM; that is a consequence",
         "gpu-oom": "GPU memory raises torch.OutOfMemoryError in Python and kills nobody",
@@ -112,43 +386,102 @@ CAUSE = Cause(
     sources=(
         "https://docs.kernel.org/admin-guide/cgroup-v2.html",
         "https://man7.org/linux/man-pages/man7/signal.7.html",
+        "https://docs.ray.io/en/latest/ray-core/scheduling/ray-oom-prevention.html",
+        "https://slurm.schedmd.com/sbatch.html",
     ),
     hits=(
+        "[88123.41] Memory cgroup out of memory: Killed process 4720 (python3) total-vm:91234567kB, anon-rss:65012345kB, file-rss:1024kB",
+        "kernel: Out of memory: Kill process 4720 (python) score 901 or sacrifice child",
         (
-            "E1103 09:12:44.120000 4711 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 4720) of "
-            "binary: /opt/venv/bin/python3"
+            "[88123.40] "
+            "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=job_4711,mems_allowed=0-1,oom_memcg=/slurm/uid_1000/job_4711,task_memcg=/slurm/uid_1000/job_4711/step_0,task=pt_main_thread,pid=4720,uid=1000"
+        ),
+        "[88123.55] oom_reaper: reaped process 4720 (python3), now anon-rss:0kB, file-rss:0kB, shmem-rss:0kB",
+        (
+            "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=4711.0 cgroup. Some of your processes may have been killed by the cgroup "
+            "out-of-memory handler."
+        ),
+        "slurmstepd: error: Detected 2 oom_kill events in StepId=4711.batch. Some of the step tasks have been OOM Killed.",
+        "srun: error: node7: tasks 0-2: Out Of Memory",
+        "slurmstepd: error: Step 4711.0 exceeded memory limit (68719480 > 67108864), being killed",
+        "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
+        "=>> PBS: job killed: mem 137438953472b exceeded limit 68719476736b",
+        "      Reason:       OOMKilled",
+        '"lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}',
+        "Message: The node was low on resource: memory. Container trainer was using 61234Mi",
+        "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
+        "(raylet) 2 worker(s) were killed due to the node running low on memory.",
+        (
+            "(raylet) [2026-11-03 10:00:01,117 E 812 812] (raylet) node_manager.cc:3069: 1 Workers (tasks / actors) killed due to memory "
+            "pressure (OOM), 0 Workers crashed due to other reasons at node (ID: 51e4, IP: 10.0.0.7) over the last time period."
+        ),
+        "(raylet) node_manager.cc:2963: System memory low at node with IP 10.0.0.7. Used memory (63.1GB) / total capacity (64.0GB) exceeds threshold",
+        (
+            "[rank2]: RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
+            "allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)"
+        ),
+        "RuntimeError: One of the subprocesses has abruptly died during map operation.To debug the error, disable multiprocessing.",
+        "slurmstepd: error: *** JOB 4711 ON node7 CANCELLED AT 2026-11-03T10:00:01 DUE TO TIME LIMIT ***",
+        "=>> PBS: job killed: walltime 3628 exceeded limit 3600",
+        "TERM_RUNLIMIT: job killed after reaching LSF run time limit.",
+        "slurmstepd: error: *** STEP 4711.0 ON node7 CANCELLED AT 2026-11-03T10:00:01 DUE TO PREEMPTION ***",
+        "slurmstepd: error: *** JOB 4711 ON node7 CANCELLED AT 2026-11-03T10:00:01 DUE TO JOB REQUEUE ***",
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4711 got signal: 1",
+        "W1103 09:10:41.194000 4711 torch/distributed/elastic/agent/server/api.py:719] Received 1 death signal, shutting down workers",
+        (
+            "E1103 09:12:44.120000 4711 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 4720) "
+            "of binary: /opt/venv/bin/python3"
         ),
         "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 4 (pid: 5120) of binary: /usr/bin/python3",
         "  exitcode  : -9 (pid: 4720)  (SIGKILL)",
         "  traceback : Signal 9 (SIGKILL) received by PID 4720",
         "[2026-11-03 10:00:01,000] [ERROR] [launch.py:341:sigkill_handler] ['python', 'train.py'] 5100 exits with return code = -9",
+        "subprocess.CalledProcessError: Command '['/opt/venv/bin/python', 'train.py']' died with <Signals.SIGKILL: 9>.",
         "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
-        "[88123.41] Memory cgroup out of memory: Killed process 4720 (python3) total-vm:91234567kB, anon-rss:65012345kB",
+        "[rank: 1] Child process with PID 4720 terminated with code -9. Forcefully terminating all other processes to avoid zombies",
         "RuntimeError: DataLoader worker (pid 991) is killed by signal: Killed. ",
+        "mpirun noticed that process rank 1 with PID 4720 on node node7 exited on signal 9 (Killed).",
+        "=   KILLED BY SIGNAL: 9 (Killed)",
+        "srun: error: node7: task 3: Killed",
+        "/var/spool/slurmd/job04711/slurm_script: line 28:  8156 Killed                  python3 train.py --epochs 40",
+        "command terminated with exit code 137",
+        "      Exit Code:    137",
+        "[2026-11-03 10:00:01] Exit code: -9",
+        "train.service: Main process exited, code=killed, status=9/KILL",
     ),
     near_misses=(
         (
-            "E1103 09:12:44.120000 4711 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -15) local_rank: 1 (pid: 4720) of "
-            "binary: python3"
+            "E1103 09:12:44.120000 4711 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -15) local_rank: 1 (pid: 4720) "
+            "of binary: python3"
         ),
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
         (
-            "RuntimeError: DataLoader worker (pid 991) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared "
-            "memory."
+            "RuntimeError: DataLoader worker (pid 991) is killed by signal: Bus error. It is possible that dataloader's workers are out of "
+            "shared memory."
         ),
         "Sending process 4720 closing signal SIGTERM",
+        (
+            "Worker exit detail: Worker unexpectedly exits with a connection error code 2. End of file. There are some potential root causes. "
+            "(1) The process is killed by SIGKILL by OOM killer due to high memory usage."
+        ),
+        "(raylet) node_manager.cc:3069: 0 Workers (tasks / actors) killed due to memory pressure (OOM), 3 Workers crashed due to other reasons",
+        "W1103 09:10:41 4711 api.py:862] Unable to shutdown process 4720 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL",
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4711 got signal: 15",
+        '"State": {"Status": "exited", "OOMKilled": false, "ExitCode": 1}',
+        "slurmstepd: error: *** STEP 4711.0 ON node7 CANCELLED AT 2026-11-03T10:00:01 ***",
+        "[2026-11-03 10:00:01] HTTP status code 1370 from the metrics server",
     ),
     explain={
         "en": (
-            "SIGKILL cannot be caught: the process is gone in the middle of an instruction and prints nothing. On training machines the sender is "
-            "nearly always the kernel's OOM killer (host memory, not GPU memory) or the memory limit of a container or a job. The other ranks then "
-            "lose their connection and print errors that are only consequences. The kernel log and the cgroup's memory.events say whether it was "
-            "the OOM killer."
+            "SIGKILL cannot be caught: the process is gone in the middle of an instruction and prints nothing. On training machines the sender "
+            "is nearly always the kernel's OOM killer (host memory, not GPU memory) or the memory limit of a container or a job. The other ranks "
+            "then lose their connection and print errors that are only consequences. The kernel log and the cgroup's memory.events say whether "
+            "it was the OOM killer. A scheduler's time limit, preemption or a closed terminal end a job as well, and say so in one line."
         ),
         "zh": (
-            "SIGKILL 无法被捕获：进程在执行途中突然消失，什么也不会打印。在训练机器上，发出它的几乎总是内核的 OOM killer（主机内存，不是显存），或"
-            "者容器、作业的内存限制。其他进程随后失去连接，打印出来的错误只是后果。内核日志和 cgroup 的 memory.events 能说明是不是 OOM killer 干"
-            "的。"
+            "SIGKILL 无法被捕获：进程在执行途中突然消失，什么也不会打印。在训练机器上，发出它的几乎总是内核的 OOM killer（主机内存，不是显存），"
+            "或者容器、作业的内存限制。其他进程随后失去连接，打印出来的错误只是后果。内核日志和 cgroup 的 memory.events 能说明是不是 OOM killer "
+            "干的。调度器的时限、抢占，或者终端被关闭，也会结束作业，并会用一行日志说明。"
         ),
     },
 )

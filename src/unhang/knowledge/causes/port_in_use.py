@@ -48,8 +48,18 @@ CAUSE = Cause(
         Signature(needle="The server socket has failed to bind to", pattern=r"failed to bind to \[?[^\]\s]*\]?:(?P<port>\d+) \(errno: 98"),
         Signature(needle="[Errno 98]", pattern=r"\[Errno 98\](?! .*bind on address).*[Aa]ddress already in use"),
         Signature(
-            needle="error while attempting to bind on address", pattern=r"bind on address \('[^']*', (?P<port>\d+)\S*\): address already in use"
+            needle="error while attempting to bind on address",
+            pattern=r"bind on address \('[^']*', (?P<port>\d+)\S*\): (?:\[errno 98\] )?address already in use",
         ),
+        Signature(needle="RuntimeError: Address already in use"),
+        # accelerate looks before it starts anything.
+        Signature(needle="another process is utilizing it", pattern=r"communication on port `(?P<port>\d+)`, but another process is utilizing it"),
+        # NCCL's own listeners take free ports, unless NCCL_COMM_ID names one.
+        Signature(needle="Call to bind failed", pattern=r"NCCL WARN Call to bind failed : Address already in use"),
+        Signature(needle=" is already in use", pattern=r"(?:Error|ERROR)\b.{0,80}[Pp]ort (?P<port>\d{2,5}) is already in use"),
+        Signature(needle="bind: address already in use", pattern=r"listen tcp\d? \S{0,60}:(?P<port>\d{2,5}): bind: address already in use"),
+        Signature(needle="Failed to bind to address", pattern=r"RuntimeError: Failed to bind to address \S*:(?P<port>\d+)"),
+        Signature(needle="ZMQError: Address already in use", pattern=r"ZMQError: Address already in use(?: \(addr='\S*:(?P<port>\d+)'\))?"),
     ),
     in_run=_in_run,
     in_logs=_in_logs,
@@ -57,12 +67,23 @@ CAUSE = Cause(
         Remedy(
             id="another-port",
             says="Let the system choose a free port on one host: torchrun --standalone (or --rdzv-endpoint localhost:0).",
+            says_zh="单机时让系统选择空闲端口：torchrun --standalone（或 --rdzv-endpoint localhost:0）。",
             command="torchrun --standalone --nproc-per-node N train.py",
         ),
         Remedy(
-            id="who-has-it", says="See who listens there, and end it if it is left over from an earlier run.", command="ss -ltnp 'sport = :29500'"
+            id="who-has-it",
+            says="See who listens there, and end it if it is left over from an earlier run.",
+            says_zh="查看谁在监听该端口；若是上一次运行的残留就结束它。",
+            command="ss -ltnp 'sport = :29500'",
+        ),
+        Remedy(
+            id="once-per-host",
+            says="Under srun start the launcher once for each host (--ntasks-per-node=1): several would all want the same port.",
+            says_zh="在 srun 下每台主机只启动一次启动器（--ntasks-per-node=1）：启动多个会争用同一端口。",
+            command="srun --ntasks-per-node=1 torchrun --nproc-per-node 8 ...",
         ),
     ),
+    leads_to=("rendezvous-misconfig", "rank-exception"),
     mistaken_for={
         "rendezvous-misconfig": "a wrong address gives a timeout or a refused connection, not EADDRINUSE",
         "network-blocked": "a blocked port is refused to the client; here the server cannot even listen",
@@ -79,6 +100,17 @@ CAUSE = Cause(
         "[W socket.cpp:426] [c10d] The server socket has failed to bind to [::]:29501 (errno: 98 - Address already in use).",
         "OSError: [Errno 98] Address already in use",
         "[Errno 98] error while attempting to bind on address ('127.0.0.1', 8265): address already in use",
+        "ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): [errno 98] address already in use",
+        "RuntimeError: Address already in use",
+        (
+            "ConnectionError: Tried to launch distributed communication on port `29500`, but another process is utilizing it. Please specify a "
+            "different port"
+        ),
+        "node7:12:40 [0] include/socket.h:320 NCCL WARN Call to bind failed : Address already in use",
+        "OSError: Port 30000 is already in use",
+        "docker: Error response from daemon: listen tcp 0.0.0.0:29500: bind: address already in use",
+        "RuntimeError: Failed to bind to address 0.0.0.0:50051; set GRPC_VERBOSITY=debug to see why",
+        "zmq.error.ZMQError: Address already in use (addr='tcp://*:5557')",
     ),
     near_misses=(
         (
@@ -87,6 +119,9 @@ CAUSE = Cause(
         ),
         "RuntimeError: CUDA device is already in use",
         "OSError: [Errno 99] Cannot assign requested address",
+        "WARNING: port 7860 is already in use, trying 7861",
+        "bind [127.0.0.1]:8888: Address already in use",
+        "ValueError: the name `adapter_1` is already in use",
     ),
     explain={
         "en": (

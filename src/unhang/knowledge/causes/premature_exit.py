@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unhang.knowledge import words
-from unhang.knowledge.cause import Cause
+from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.guards import guard_of_wait
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records.picture import Picture, RankView
@@ -39,6 +39,26 @@ def _in_run(picture: Picture) -> Finding | None:
             *words.waiting_evidence(picture),
             *words.hit_evidence((h for r in harmed for h in r.raised_hits), at_most=1),
         ),
+    )
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    """A process that a launcher saw end in order, and others that then lost their peer: both are needed, for every training ends in order at last."""
+    lost = (*view.hits_of("peer-lost"), *view.hits_of("store-disconnect"), *view.hits_of("collective-timeout"))
+    failed = [e for e in view.exits if e.code not in (0, -15)]
+    left = [e for e in view.exits if e.code == 0]
+    said = view.hits_of(CAUSE.id)
+    if not lost or not (left or said) or any(e.code < 0 for e in failed):
+        return None
+    numbers = tuple(sorted({e.at.rank for e in left if e.at.rank is not None}))
+    pids = [str(e.at.pid) for e in left if e.at.pid is not None] + [p for h in said if (p := h.groups.get("pid"))]
+    who = words.ranks(numbers) if numbers else f"process {pids[0]}" if pids else "a process"
+    shown = [Evidence(source=e.at.source, line=e.at.line, text=e.at.text.strip()) for e in left[:1]] or list(words.hit_evidence(said, at_most=1))
+    return CAUSE.finding(
+        standing="likely" if failed else "possible",
+        says=f"{who} ended in order (exit code 0) while another rank still needed it and lost its connection",
+        ranks=numbers,
+        evidence=(*shown, *words.hit_evidence(lost, at_most=1)),
     )
 
 
@@ -80,13 +100,23 @@ CAUSE = Cause(
         "hosted."
     ),
     why="Fewer batches on this rank, an early return on some ranks, nothing that makes rank 0 wait before it takes the store down.",
+    signatures=(
+        # DeepSpeed's launcher tells of each process. In a healthy training all of them stand in the log: `in_logs` asks who was still needed.
+        Signature(needle=" exits successfully.", pattern=r"Process (?P<pid>\d+) exits successfully\.", standing="possible"),
+    ),
     in_run=_in_run,
+    in_logs=_in_logs,
     remedies=(
         Remedy(
-            id="leave-together", says="End all ranks together: dist.barrier(), then dist.destroy_process_group(), as the last thing on every rank."
+            id="leave-together",
+            says="End all ranks together: dist.barrier(), then dist.destroy_process_group(), as the last thing on every rank.",
+            says_zh="让所有进程一起结束：每个进程最后都先 dist.barrier()，再 dist.destroy_process_group()。",
+            verify="grep -c 'destroy_process_group() was not called' LOG",
         ),
         Remedy(
-            id="even-batches", says="Give every rank the same number of batches: DistributedSampler, drop_last=True, or model.join() around the loop."
+            id="even-batches",
+            says="Give every rank the same number of batches: DistributedSampler, drop_last=True, or model.join() around the loop.",
+            says_zh="让每个进程的批次数相等：DistributedSampler、drop_last=True，或用 model.join() 包住循环。",
         ),
     ),
     mistaken_for={
@@ -98,15 +128,24 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/distributed.html#shutdown",
         "https://docs.pytorch.org/tutorials/advanced/generic_join.html",
     ),
+    hits=("[2026-11-03 10:00:01,529] [INFO] [launch.py:347:main] Process 4720 exits successfully.",),
+    near_misses=(
+        "[2026-11-03 10:00:01,000] [ERROR] [launch.py:325:sigkill_handler] ['python', 'train.py'] 5100 exits with return code = 1",
+        "training finished successfully, exiting",
+        (
+            "[rank0]:[W1103 10:00:01 ProcessGroupNCCL.cpp:1250] Warning: WARNING: process group has NOT been destroyed before we destruct "
+            "ProcessGroupNCCL."
+        ),
+    ),
     explain={
         "en": (
-            "A rank finished its script normally, with exit code 0, while others were not done: they still waited for it in a collective, or still "
-            "needed the store that rank 0 hosts. Usually that rank had fewer batches, or returned early. Give every rank the same number of steps, "
-            "and end with a barrier and destroy_process_group() on all ranks."
+            "A rank finished its script normally, with exit code 0, while others were not done: they still waited for it in a collective, or "
+            "still needed the store that rank 0 hosts. Usually that rank had fewer batches, or returned early. Give every rank the same number "
+            "of steps, and end with a barrier and destroy_process_group() on all ranks."
         ),
         "zh": (
-            "有一个进程以退出码 0 正常走完了脚本，而其他进程还没有完成：它们还在集合通信里等它，或者还需要 rank 0 提供的 store。通常是这个进程分到"
-            "的批次更少，或者提前返回了。让每个进程执行同样多的步数，并在结尾让所有进程一起 barrier，再 destroy_process_group()。"
+            "有一个进程以退出码 0 正常走完了脚本，而其他进程还没有完成：它们还在集合通信里等它，或者还需要 rank 0 提供的 store。通常是这个进程分"
+            "到的批次更少，或者提前返回了。让每个进程执行同样多的步数，并在结尾让所有进程一起 barrier，再 destroy_process_group()。"
         ),
     },
 )

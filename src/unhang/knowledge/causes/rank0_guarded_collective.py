@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from unhang.knowledge import words
-from unhang.knowledge.cause import Cause
+from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.guards import Guarded, guard_of_parting, guard_of_wait
+from unhang.knowledge.watchdogs import collective, evidence_of, first_of_each, parted, ranks_of, silent
 from unhang.model import Evidence, Finding, Remedy
+from unhang.records.logs.said import At
 from unhang.records.picture import Picture
 
 
@@ -22,6 +24,31 @@ def _in_run(picture: Picture) -> Finding | None:
         gone = f"; {words.ranks(picture.front.absent)} left in order without it"
         return _finding(picture, tuple(waiting), waiting, guard_alone, picture.waits[waiting[0]].op, gone)
     return None
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    """A test of the rank is in no log. Rank 0 alone in a collective, or in another one than all others, looks like one: possible, and no more."""
+    if (found := parted(view)) is not None and len(found.sides) == 2:
+        alone = next((s for s in found.sides if ranks_of(s) == (0,)), None)
+        others = next((s for s in found.sides if 0 not in ranks_of(s)), None)
+        if alone is None or others is None or len(others) < 2:
+            return None
+        told = f"rank 0 alone gave up {collective(alone[0])}, and {words.ranks(ranks_of(others))} {collective(others[0])}"
+        places: tuple[At, ...] = (alone[0].at, others[0].at)
+    else:
+        waited = first_of_each(view)
+        missing = silent(view)
+        # Of two ranks the silent one may as well be slow or stuck.
+        if ranks_of(waited) != (0,) or len(missing) < 2:
+            return None
+        told = f"rank 0 alone gave up {collective(waited[0])}; {words.ranks(missing)} printed no timeout"
+        places = (waited[0].at,)
+    return CAUSE.finding(
+        standing="possible",
+        says=f"{told}, as happens when a collective stands under `if rank == 0`",
+        ranks=(0,),
+        evidence=evidence_of(places),
+    )
 
 
 def _finding(picture: Picture, odd: tuple[int, ...], under: list[int], guard: Guarded, op: str, elsewhere: str) -> Finding:
@@ -50,20 +77,32 @@ CAUSE = Cause(
     title="A collective is called by some ranks only (under a test of the rank)",
     title_zh="集合通信写在判断 rank 的条件里，只有部分进程会调用",
     what="A barrier, a reduction, a gather or a save that communicates stands under `if rank == 0` or the like. The other ranks never join it.",
-    why="Saving, logging or evaluating is done on rank 0 only, and something inside it communicates: a barrier, a metric, state_dict() of a sharded "
-    "model, wait_for_everyone().",
+    why=(
+        "Saving, logging or evaluating is done on rank 0 only, and something inside it communicates: a barrier, a metric, state_dict() of a "
+        "sharded model, wait_for_everyone()."
+    ),
     in_run=_in_run,
+    in_logs=_in_logs,
     remedies=(
         Remedy(
             id="move-it-out",
             says="Call the collective on all ranks: move it out of the `if`, and keep only the writing or printing inside.",
+            says_zh="让所有进程都调用这个集合通信：把它移到 `if` 外面，里面只保留写文件或打印。",
+            command="grep -nE 'rank *== *0|is_main_process|is_global_zero|local_rank in' -A 12 train.py",
         ),
         Remedy(
             id="no-communication-inside",
-            says="Where the branch has to stay, leave nothing in it that communicates: gather before it (state_dict of FSDP and ZeRO-3, metrics, "
-            "wait_for_everyone), write inside it.",
+            says=(
+                "Where the branch has to stay, leave nothing in it that communicates: gather before it (state_dict of FSDP and ZeRO-3, metrics, "
+                "wait_for_everyone), write inside it. trainer.save_checkpoint() of Lightning and save_model() of sharded trainings communicate."
+            ),
+            says_zh=(
+                "如果分支必须保留，里面不要有任何通信：在它之前收集（FSDP、ZeRO-3 的 state_dict，指标，wait_for_everyone），在里面只写文件。"
+                "Lightning 的 trainer.save_checkpoint() 和分片训练的 save_model() 都会通信。"
+            ),
         ),
     ),
+    leads_to=("premature-exit",),
     mistaken_for={
         "collective-mismatch": "without a test of the rank around either call, the ranks differ for another reason (uneven data, unused parameters)",
         "straggler-timeout": "`if rank != 0: barrier()` before rank 0's work and after it is a correct pattern: rank 0 is slow, not absent",
@@ -76,8 +115,8 @@ CAUSE = Cause(
     explain={
         "en": (
             "A collective has to be called by every rank of its group, in the same order. Here it stands inside a branch that only some ranks "
-            "take, usually `if rank == 0:`. Those ranks wait in it for the others, who have gone on to another collective and wait there. Move the "
-            "collective out of the branch and keep only the writing or printing inside."
+            "take, usually `if rank == 0:`. Those ranks wait in it for the others, who have gone on to another collective and wait there. Move "
+            "the collective out of the branch and keep only the writing or printing inside."
         ),
         "zh": (
             "集合通信必须由组内每个进程按同样的顺序调用。这里它写在只有部分进程会进入的分支里，最常见的是 `if rank == 0:`。这些进程在里面等其他进"

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.records.logs import Traceback
 from unhang.records.picture import Picture, RankView
 from unhang.records.stacks import place, user_frame
 
 # What a process raises because somebody asked it to end.
 _ASKED = ("KeyboardInterrupt", "SystemExit")
+# What launchers and supervisors raise because a process of theirs ended, and what a rank raises because its peers, or the store, went away.
+_OF_OTHERS = frozenset(
+    (
+        "ChildFailedError", "CalledProcessError", "ProcessRaisedException", "ProcessExitedException", "SignalException", "RayActorError",
+        "ActorDiedError", "ActorUnavailableError", "WorkerCrashedError", "RayTaskError", "TrainingFailedError", "TuneError", "EngineDeadError",
+        "AsyncEngineDeadError", "HorovodInternalError", "DistBackendError", "DistNetworkError", "DistStoreError", "RendezvousTimeoutError",
+        "RendezvousConnectionError", "RendezvousClosedError", "RendezvousGracefulExitError", "BrokenProcessPool", "SIGTERMException",
+    )
+)  # fmt: skip
+# Mostly the other end's fault. They speak where nothing else does.
+_WEAK = frozenset(("ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "CancelledError"))
+_SUPERVISOR = re.compile(r"WorkerProc initialization failed|Engine core initialization failed|See (?:the )?(?:stack trace|root cause)")
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 def _in_run(picture: Picture) -> Finding | None:
@@ -68,34 +83,69 @@ def _of_logs(picture: Picture) -> Finding | None:
 
 
 def own_tracebacks(found: Sequence[Traceback], seen: Picture | LogView) -> list[Traceback]:
-    """Tracebacks whose last line no signature knows: neither a symptom nor a cause that has its own name."""
+    """Tracebacks of a process's own failure: none whose last line a signature knows (a symptom, a cause with its own name), none of launchers."""
     known = {(h.source, h.line) for hits in seen.hits.values() for h in hits}
-    return [t for t in found if (t.source, t.end) not in known and t.type.rpartition(".")[2] not in _ASKED]
+    return [t for t in found if (t.source, t.end) not in known and _name(t) not in (*_ASKED, *_OF_OTHERS) and not _SUPERVISOR.search(t.text)]
+
+
+def _name(back: Traceback) -> str:
+    return back.type.rpartition(".")[2]
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    return _of_tracebacks(own_tracebacks(view.tracebacks, view), cwd="")
+    return _of_tracebacks(own_tracebacks(view.tracebacks, view), cwd="", world_size=view.world_size)
 
 
-def _of_tracebacks(own: Sequence[Traceback], *, cwd: str) -> Finding | None:
+def _alike(back: Traceback) -> tuple[object, ...]:
+    """What two ranks that failed for one reason have in common: numbers in the text (ranks, devices, addresses) may differ."""
+    frame = user_frame(back.frames)
+    return (_name(back), _NUMBERS.sub("#", back.text)[:200], (frame.file, frame.line) if frame is not None else None)
+
+
+def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None = None) -> Finding | None:
+    """The failures that are alike are one. The first speaks; of separate logs, which have no common order, the one that stands alone does."""
     if not own:
         return None
-    first = own[0]
+    strong = [t for t in own if _name(t) not in _WEAK]
+    groups: dict[tuple[object, ...], list[Traceback]] = {}
+    for t in strong or own:
+        groups.setdefault(_alike(t), []).append(t)
+    counts = Counter({key: len({(t.source, t.rank) for t in members}) for key, members in groups.items()})
+    key = next(iter(groups))
+    if len({t.source for t in own}) > 1:
+        alone = [k for k, n in counts.items() if n == 1]
+        if len(alone) == 1 and max(counts.values()) > 1:
+            key = alone[0]
+    chosen = groups[key]
+    first = chosen[0]
     frame = user_frame(first.frames)
     at = place(frame, cwd) if frame is not None else None
-    numbers = sorted({t.rank for t in own if t.rank is not None and t.says == first.says})
-    who = words.ranks(numbers) if numbers else "a process"
+    numbers = sorted({t.rank for t in chosen if t.rank is not None})
+    everyone = world_size is not None and len(numbers) == world_size > 1
+    processes = len(chosen) if not numbers else 0
+    who = "every rank" if everyone else words.ranks(numbers) if numbers else f"{processes} processes" if processes > 1 else "a process"
+    same = " the same" if everyone or len(numbers) > 1 or processes > 1 else ""
+    others = [t for k, members in groups.items() if k != key for t in members]
+    standing: Standing = ("established" if numbers else "likely") if strong else "possible"
     return CAUSE.finding(
-        standing="established" if numbers else "likely",
-        says=f"{who} raised {_short(first.type, first.text)}" + (f" at {at}" if at else ""),
+        standing=standing,
+        says=f"{who} raised{same} {_short(first.type, first.text)}" + (f" at {at}" if at else "") + _of_the_others(others),
         ranks=tuple(numbers),
         where=at,
         evidence=(
             Evidence(source=first.source, line=first.end, text=first.says),
             *((Evidence(source=first.source, line=first.line, text=words.frame(frame)),) if frame is not None else ()),
+            *(Evidence(source=t.source, line=t.end, text=t.says) for t in others[:1]),
         ),
-        remedies=("correct-the-line", "agree-on-failure"),
+        remedies=("correct-the-line", "same-on-all") if same else ("correct-the-line", "agree-on-failure"),
     )
+
+
+def _of_the_others(others: Sequence[Traceback]) -> str:
+    if not others:
+        return ""
+    numbers = sorted({t.rank for t in others if t.rank is not None})
+    return f"; {words.ranks(numbers) if numbers else 'another process'} raised {_short(others[0].type, '')} as well"
 
 
 def _short(kind: str, text: str) -> str:
@@ -113,18 +163,26 @@ CAUSE = Cause(
     in_run=_in_run,
     in_logs=_in_logs,
     remedies=(
-        Remedy(id="correct-the-line", says="Correct what the named line raised; what the other ranks print is only a consequence."),
+        Remedy(
+            id="correct-the-line",
+            says="Correct what the named line raised; what the other ranks print is only a consequence.",
+            says_zh="修正所指代码行抛出的问题；其他进程打印的只是后果。",
+        ),
         Remedy(
             id="agree-on-failure",
             says=(
                 "If one bad sample must not end the job, skip it on all ranks together: catching it on one rank alone would shift every later "
                 "collective."
             ),
+            says_zh="如果不想让一个坏样本结束整个作业，要让所有进程一起跳过它：只在一个进程里捕获异常会让之后的每次集合通信都错位。",
         ),
         Remedy(
             id="same-on-all",
             says="All ranks raise alike, so one process shows it too: run the script alone to debug it.",
+            says_zh="所有进程抛出同样的异常，单个进程也能复现：单独运行脚本来调试。",
             env={"WORLD_SIZE": "1", "RANK": "0"},
+            command="torchrun --standalone --nproc-per-node 1 train.py",
+            verify="python -c \"import os; print(os.environ['WORLD_SIZE'], os.environ['RANK'])\"",
         ),
     ),
     mistaken_for={
@@ -144,9 +202,9 @@ CAUSE = Cause(
             "process will show it as well."
         ),
         "zh": (
-            "这个进程里的 Python 代码抛出了异常，没有人捕获，于是进程结束。其他进程本来是健康的：它们失去了同伴，打印的连接错误、超时或者启动器发来"
-            "的 SIGTERM 都只是后果。应当看时间上最早的那段 traceback，也就是这里点名的进程。如果所有进程抛出同样的异常，问题在代码或配置里，单独起"
-            "一个进程也能复现。"
+            "这个进程里的 Python 代码抛出了异常，没有人捕获，于是进程结束。其他进程本来是健康的：它们失去了同伴，打印的连接错误、超时或者启动器发"
+            "来的 SIGTERM 都只是后果。应当看时间上最早的那段 traceback，也就是这里点名的进程。如果所有进程抛出同样的异常，问题在代码或配置里，单"
+            "独起一个进程也能复现。"
         ),
     },
 )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from unhang.knowledge import words
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records.logs import Hit
 from unhang.records.picture import Picture
@@ -44,18 +44,94 @@ def _in_run(picture: Picture) -> Finding | None:
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    return _of_hits(view.hits.get(CAUSE.id, ()))
+    own = view.hits_of(CAUSE.id)
+    if any(h.signature == _NOT_SET for h in own):
+        return _of_hits(own)
+    return _numbered_alike(own) or _of_own(_in_force(own, failed=bool(view.hits_of("store-disconnect"))), view) or _nobody_came(view)
+
+
+def _in_force(hits: Sequence[Hit], *, failed: bool) -> tuple[Hit, ...]:
+    """Without what healthy jobs print too, unless a rendezvous failed."""
+    failed = failed or any(h.signature not in (_NO_ID, _ADDRESS_UNREAD, _NODE) for h in hits)
+    timed_out = any("RendezvousTimeoutError" in h.text for h in hits)
+    speaking = [h for h in hits if h.signature == _NO_ID and timed_out] + [h for h in hits if h.signature == _ADDRESS_UNREAD and failed]
+    return (*speaking, *(h for h in hits if h.signature not in (_NO_ID, _ADDRESS_UNREAD, _NODE)))
+
+
+def _numbered_alike(hits: Sequence[Hit]) -> Finding | None:
+    """Two launchers that each say they are node 0."""
+    nodes: dict[str, set[tuple[str | None, str]]] = {}
+    for h in hits:
+        if h.signature == _NODE and h.groups["nodes"] != "1":
+            nodes.setdefault(h.groups["node_rank"], set()).add((h.host, h.source))
+    twice = next((number for number, places in nodes.items() if len(places) > 1), None)
+    if twice is None:
+        return None
+    lines = [h for h in hits if h.signature == _NODE and h.groups["node_rank"] == twice]
+    return CAUSE.of_hits(
+        lines, standing="likely", says=f"{_count(len(nodes[twice]))} hosts each believe they are node {twice} of {lines[0].groups['nodes']}"
+    )
+
+
+def _of_own(hits: Sequence[Hit], view: LogView) -> Finding | None:
+    """A closed rendezvous is what agents print that lost their peer: it counts only where nothing else is known."""
+    others = any(view.hits_of(c) for c in ("rank-exception", "host-oom-or-killed", "gpu-oom")) or any(e.code != 0 for e in view.exits)
+    kept = tuple(h for h in hits if not (others and h.signature == _CLOSED))
+    if not kept:
+        return None
+    where = next(((h.groups["host"], h.groups["port"]) for h in view.hits_of("store-disconnect") if {"host", "port"} <= set(h.groups)), None)
+    best = min(kept, key=lambda h: STANDINGS.index(h.signature.standing))
+    if where is not None and best.signature in (_NO_STORE, _CONNECT_TIMED_OUT):
+        return CAUSE.of_hits(
+            (best, *(h for h in kept if h is not best)),
+            view,
+            says=f"no agent answered at {where[0]} port {where[1]}: the address is wrong, or the launcher there is not running",
+            commands={"reach-the-meeting-point": f"getent ahosts {where[0]}; nc -vz -w 5 {where[0]} {where[1]}"},
+        )
+    return CAUSE.of_hits(kept, view)
+
+
+def _nobody_came(view: LogView) -> Finding | None:
+    """The store waited for processes or was never found, and nothing else is known: who was started, and where, is the first question."""
+    lines = [h for h in view.hits_of("store-disconnect") if "expected" in h.groups or ("host" in h.groups and "port" in h.groups)]
+    if not lines or view.timeouts or any(view.hits_of(c) for c in _EXPLAINS):
+        return None
+    first = lines[0]
+    g = first.groups
+    if "expected" in g and g.get("joined") != g["expected"]:
+        if int(g.get("joined", "0")) > int(g["expected"]):
+            says = f"{g['joined']} processes came where {g['expected']} were expected: two jobs share the store, or a rank was started twice"
+        else:
+            says = f"{g.get('joined', 'only some')} of {g['expected']} processes came: the others were not started, or went to another address"
+        remedies = ("same-world", "reach-the-meeting-point", "read-the-environment")
+    elif "host" in g:
+        says = f"nothing answered at {g['host']} port {g['port']}: the address is wrong, or no launcher runs there"
+        remedies = ("reach-the-meeting-point", "same-meeting-point", "read-the-environment")
+    else:
+        return None
+    command = {"reach-the-meeting-point": f"getent ahosts {g['host']}; nc -vz -w 5 {g['host']} {g['port']}"} if "host" in g else None
+    return CAUSE.finding(
+        standing="possible",
+        says=says,
+        ranks=tuple(sorted({h.rank for h in lines if h.rank is not None})),
+        evidence=words.hit_evidence(lines, at_most=3),
+        remedies=remedies,
+        commands=command,
+    )
 
 
 def _of_hits(hits: Sequence[Hit]) -> Finding | None:
     if not hits:
         return None
-    numbers = tuple(sorted({h.rank for h in hits if h.rank is not None}))
+    unset = [h for h in hits if h.signature == _NOT_SET]
+    if not unset:
+        return _numbered_alike(hits) or CAUSE.of_hits(_in_force(hits, failed=False))
+    numbers = tuple(sorted({h.rank for h in unset if h.rank is not None}))
     return CAUSE.finding(
         standing="established",
-        says=f"{hits[0].groups.get('name', 'a variable')} is not set, so the process does not know who it is: no launcher started it",
+        says=f"{unset[0].groups.get('name', 'a variable')} is not set, so the process does not know who it is: no launcher started it",
         ranks=numbers,
-        evidence=words.hit_evidence(hits),
+        evidence=words.hit_evidence(unset),
         remedies=("let-a-launcher-start-them", "read-the-environment"),
     )
 
@@ -63,6 +139,80 @@ def _of_hits(hits: Sequence[Hit]) -> Finding | None:
 def _count(n: int) -> str:
     return {2: "two", 3: "three", 4: "four"}.get(n, str(n))
 
+
+# Where one of these is in evidence, that nobody came is its consequence.
+_EXPLAINS = (
+    "network-blocked",
+    "dns-resolution",
+    "interface-selection",
+    "port-in-use",
+    "ssh-launcher",
+    "config-error",
+    "gloo-connect",
+    "host-oom-or-killed",
+    "gpu-oom",
+    "library-link",
+    "launcher-wrong-env",
+    "peer-lost",
+    "collective-timeout",
+)
+
+_NOT_SET = Signature(
+    needle="environment variable",
+    pattern=r"Error initializing torch\.distributed using env:// rendezvous: environment variable (?P<name>\w+) expected",
+)
+_CLOSED = Signature(
+    needle="RendezvousClosedError",
+    pattern=r"RendezvousClosedError(?!\w)",
+    standing="possible",
+    says="the rendezvous was closed: another agent had finished or failed, or an earlier job used the same rendezvous id",
+    remedies=("fresh-rendezvous-id", "same-meeting-point"),
+)
+_NO_STORE = Signature(
+    needle="RendezvousConnectionError",
+    pattern=r"RendezvousConnectionError(?:: (?P<reason>.{1,120}))?",
+    standing="likely",
+    says="torchrun's agent could not connect to the rendezvous: its address is wrong, its host does not know that it is the one, or a port is closed",
+    remedies=("reach-the-meeting-point", "same-meeting-point"),
+)
+_CONNECT_TIMED_OUT = Signature(
+    needle="connect() timed out",
+    pattern=r"RuntimeError: connect\(\) timed out\. Original timeout was (?P<timeout_ms>\d+) ms",
+    standing="likely",
+    says="nothing answered at the address of the store within {timeout_ms} ms: it is wrong, or no launcher runs there",
+    remedies=("reach-the-meeting-point", "same-meeting-point", "read-the-environment"),
+)
+
+# What healthy jobs print as well: it counts only beside a rendezvous that failed.
+_NO_ID = Signature(
+    needle="config has no run_id",
+    standing="likely",
+    says="torchrun was given no --rdzv-id, so every host made up one of its own and none met another",
+    remedies=("same-rendezvous-id", "same-meeting-point"),
+)
+_ADDRESS_UNREAD = Signature(
+    needle="master_addr is only used for static rdzv_backend",
+    standing="likely",
+    says="--master-addr was given and is not read with --rdzv-backend c10d: without --rdzv-endpoint every host waits at its own localhost",
+    remedies=("same-meeting-point",),
+)
+_NODE = Signature(
+    needle="Multi-node training enabled: num nodes:",
+    pattern=r"num nodes: (?P<nodes>\d+), node rank: (?P<node_rank>\d+)",
+    standing="possible",
+    remedies=("one-number-each", "read-the-environment"),
+)
+# Netmasks, broadcast and unset addresses, and the one of LLaMA-Factory's example.
+_NOBODYS_ADDRESS = Signature(
+    needle="The client socket has failed to connect to ",
+    pattern=(
+        r"connect to \[?(?:::ffff:)?(?P<address>255\.[\d.]+|0\.0\.0\.0|[\d.]+\.255|192\.168\.0\.1)\]?:(?P<port>\d+) "
+        r"\(errno: (?:110|113|101) - (?P<error>[^)]+)\)"
+    ),
+    standing="likely",
+    says="MASTER_ADDR {address} is no address of a host of the job (a netmask, a broadcast or an example's): {error}",
+    remedies=("same-meeting-point", "reach-the-meeting-point"),
+)
 
 CAUSE = Cause(
     id="rendezvous-misconfig",
@@ -78,9 +228,95 @@ CAUSE = Cause(
         "left in the environment, code that sets them itself."
     ),
     signatures=(
+        _NOT_SET,
         Signature(
-            needle="environment variable",
-            pattern=r"Error initializing torch\.distributed using env:// rendezvous: environment variable (?P<name>\w+) expected",
+            needle="RendezvousTimeoutError",
+            pattern=r"RendezvousTimeoutError(?!\w)",
+            standing="likely",
+            says="fewer hosts came to torchrun's rendezvous than --nnodes asks for, or they came with another rendezvous id or address",
+            remedies=("same-meeting-point", "same-world", "reach-the-meeting-point"),
+        ),
+        _NO_STORE,
+        _CLOSED,
+        _CONNECT_TIMED_OUT,
+        _NO_ID,
+        _ADDRESS_UNREAD,
+        _NODE,
+        _NOBODYS_ADDRESS,
+        Signature(
+            needle="has already checked in",
+            pattern=r"Bootstrap Root : rank (?P<duplicate>\d+) of (?P<world_size>\d+) ranks has already checked in",
+            says="two processes of {world_size} say that they are rank {duplicate}",
+            remedies=("one-number-each", "read-the-environment"),
+        ),
+        Signature(
+            needle="mismatch in ",
+            pattern=(
+                r"Bootstrap Root : mismatch in (?:rank count|info) from procs,? ?(?:nranks )?(?P<first>\d+) (?:vs|:) ?(?P<second>(?!(?P=first)\b)\d"
+                r"+)"
+            ),
+            says="ranks disagree on how many they are: {first} and {second}",
+            remedies=("same-world", "read-the-environment"),
+        ),
+        Signature(
+            needle="nvalid rank requested",
+            pattern=r"[Ii]nvalid rank requested : (?P<asked>-?\d+)/(?P<world_size>\d+)",
+            says="a process says that it is rank {asked} of {world_size}",
+            remedies=("one-number-each", "read-the-environment"),
+        ),
+        Signature(
+            needle="rank should be in the interval",
+            pattern=r"Invalid rank (?P<asked>-?\d+), rank should be in the interval \[0, (?P<last>-?\d+)\]",
+            says="a process says that it is rank {asked}, and the highest rank is {last}",
+            remedies=("one-number-each", "read-the-environment"),
+        ),
+        Signature(
+            needle="Mesh should not be bigger than default world size",
+            pattern=r"Mesh should not be bigger than default world size (?P<world_size>\d+), but found (?P<asked>\d+)",
+            says="a device mesh of {asked} ranks was asked of a world of {world_size}",
+            remedies=("same-world", "let-a-launcher-start-them"),
+        ),
+        Signature(
+            needle="set by init_process_group",
+            pattern=r"the new group's (?P<what>world size|rank) should be (?:less or equal to|within) the world[ _]size set by init_process_group",
+            says="a group names more ranks than there are: the {what} is beyond the world that was started",
+            remedies=("same-world", "let-a-launcher-start-them"),
+        ),
+        # Lightning compares its own numbers with the job's.
+        Signature(
+            needle="configured in SLURM",
+            pattern=r"You set `(?P<own>[^`]+)` in Lightning, but .{0,80}configured in SLURM `(?P<job>[^`]+)` does not match",
+            says="Lightning was told {own} and Slurm {job}",
+            remedies=("same-world",),
+        ),
+        Signature(
+            needle="RendezvousStateError",
+            standing="possible",
+            says="the state of the rendezvous is corrupt, as where two jobs share an id",
+            remedies=("fresh-rendezvous-id",),
+        ),
+        Signature(
+            needle="KeyError: 'MASTER_ADDR'",
+            says="MASTER_ADDR is not set: no launcher started this process",
+            remedies=("let-a-launcher-start-them", "read-the-environment"),
+        ),
+        Signature(
+            needle="KeyError: '",
+            pattern=r"KeyError: '(?P<name>LOCAL_RANK|RANK|WORLD_SIZE|MASTER_PORT|LOCAL_WORLD_SIZE)'",
+            says="{name} is not set: no launcher started this process",
+            remedies=("let-a-launcher-start-them", "read-the-environment"),
+        ),
+        Signature(
+            needle="Default process group has not been initialized",
+            standing="possible",
+            says="a collective was called before the process group was made, or in a process that no launcher started",
+            remedies=("let-a-launcher-start-them", "read-the-environment"),
+        ),
+        # Without matching PMI support every task believes it is alone.
+        Signature(
+            needle="appears to have been direct launched",
+            says="srun started an MPI program that has no PMI support for this Slurm, so that each process stands alone",
+            remedies=("srun-with-pmi",),
         ),
     ),
     in_run=_in_run,
@@ -89,19 +325,70 @@ CAUSE = Cause(
         Remedy(
             id="let-a-launcher-start-them",
             says="Start the script once, through a launcher that numbers the processes; the script itself must read RANK and WORLD_SIZE.",
+            says_zh="通过启动器只启动一次脚本，由它给各进程编号；脚本自己要读取 RANK 和 WORLD_SIZE。",
             command="unhang run --nproc-per-node N train.py",
         ),
         Remedy(
             id="same-world",
             says="Make launcher and configuration agree: --nproc-per-node, num_processes in accelerate's config, num_gpus in DeepSpeed's hostfile.",
+            says_zh="让启动器与配置一致：--nproc-per-node、accelerate 配置里的 num_processes（所有主机的总数）、DeepSpeed hostfile 里的 slots。",
         ),
         Remedy(
             id="read-the-environment",
             says="See what is left over in the environment, and unset it.",
+            says_zh="查看环境里残留的变量并取消。",
             command="env | grep -E '^(RANK|LOCAL_RANK|WORLD_SIZE|MASTER_|GROUP_|NODE_)'",
         ),
+        Remedy(
+            id="same-meeting-point",
+            says=(
+                "Give every host the same --nnodes, --rdzv-id and --rdzv-endpoint, the endpoint being an address of one of them; --standalone and "
+                "several hosts exclude each other, and master_addr is not read with c10d."
+            ),
+            says_zh=(
+                "所有主机使用相同的 --nnodes、--rdzv-id 和 --rdzv-endpoint，且 endpoint 必须是其中一台主机自己的地址；--standalone 不能用于多机，使"
+                "用 c10d 时 master_addr 不起作用。"
+            ),
+            command="torchrun --nnodes 2 --nproc-per-node 8 --rdzv-id job7 --rdzv-backend c10d --rdzv-endpoint 10.0.0.1:29500 train.py",
+        ),
+        Remedy(
+            id="same-rendezvous-id",
+            says="Give the same --rdzv-id on every host (the job's number will do).",
+            says_zh="在每台主机上给出相同的 --rdzv-id（可用作业号）。",
+            command="torchrun --rdzv-id $SLURM_JOB_ID --rdzv-backend c10d --rdzv-endpoint 10.0.0.1:29500 ...",
+        ),
+        Remedy(
+            id="fresh-rendezvous-id",
+            says="Use a new --rdzv-id for each start, and see that no agent of an earlier one is alive.",
+            says_zh="每次启动使用新的 --rdzv-id，并确认没有上一次残留的 agent。",
+            command="pgrep -af torchrun; torchrun --rdzv-id job7-$(date +%s) ...   # the same value on all hosts",
+        ),
+        Remedy(
+            id="reach-the-meeting-point",
+            says="See from every host what the address resolves to, and whether something listens there while the job starts.",
+            says_zh="在每台主机上查看该地址解析到哪里，以及任务启动期间那里是否有进程在监听。",
+            command="getent ahosts MASTER_ADDR; nc -vz -w 5 MASTER_ADDR 29500",
+        ),
+        Remedy(
+            id="one-number-each",
+            says=(
+                "Give each host its own number: --node-rank, machine_rank in accelerate's file, NODE_RANK for LLaMA-Factory; under srun "
+                "$SLURM_NODEID."
+            ),
+            says_zh="每台主机使用各自的编号：--node-rank、accelerate 配置里的 machine_rank、LLaMA-Factory 的 NODE_RANK；srun 下用 $SLURM_NODEID。",
+            command="srun --ntasks-per-node=1 bash -c 'torchrun --nnodes $SLURM_NNODES --node-rank $SLURM_NODEID --master-addr MASTER ...'",
+        ),
+        Remedy(
+            id="srun-with-pmi",
+            says="Name the PMI that the program was built with, or start it by mpirun.",
+            says_zh="指定程序编译时所用的 PMI，或改用 mpirun 启动。",
+            command="srun --mpi=list; srun --mpi=pmix ./program",
+        ),
     ),
+    leads_to=("rank-exception",),
     mistaken_for={
+        "config-error": "an option that the launcher itself refuses never comes to a rendezvous",
+        "dns-resolution": "a name without an address is printed with a gai error",
         "port-in-use": "several processes that are all rank 0 may also collide on the port",
         "network-blocked": "where the meeting point is right but out of reach, clients time out one by one",
     },
@@ -109,10 +396,48 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/elastic/run.html",
         "https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization",
     ),
-    hits=("ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set",),
+    hits=(
+        "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set",
+        "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
+        '  "message": "RendezvousTimeoutError: ",',
+        (
+            "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed. See inner "
+            "exception for details."
+        ),
+        "torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
+        "RuntimeError: connect() timed out. Original timeout was 60000 ms.",
+        "WARNING:torch.distributed.launcher.api:config has no run_id, generated a random run_id: 1745806504",
+        "W1103 10:00:01 1 torch/distributed/run.py:766] master_addr is only used for static rdzv_backend and when rdzv_endpoint is not specified.",
+        "Multi-node training enabled: num nodes: 2, node rank: 0",
+        "[W socket.cpp:663] [c10d] The client socket has failed to connect to [::ffff:255.255.255.0]:29500 (errno: 110 - Connection timed out).",
+        "node7:12:40 [0] bootstrap.cc:330 NCCL WARN Bootstrap Root : rank 3 of 8 ranks has already checked in",
+        "node7:12:40 [0] bootstrap.cc:150 NCCL WARN Bootstrap Root : mismatch in rank count from procs 8 : 16",
+        (
+            "[2026-11-03 10:00:01] node7:12:40 [0] bootstrap.cc:320 NCCL WARN Bootstrap Root : mismatch in info from procs, nranks 8 vs 16, "
+            "nroots 1 vs 1"
+        ),
+        "node7:12:40 [0] init.cc:1691 NCCL WARN Invalid rank requested : 8/8",
+        "ValueError: Invalid rank 4, rank should be in the interval [0, 3]",
+        "RuntimeError: Mesh should not be bigger than default world size 4, but found 8 ranks!",
+        "ValueError: the new group's world size should be less or equal to the world size set by init_process_group",
+        (
+            "ValueError: You set `num_nodes=4` in Lightning, but the number of nodes configured in SLURM `--nodes=2` does not match. HINT: Set "
+            "`--nodes=4`."
+        ),
+        "torch.distributed.elastic.rendezvous.api.RendezvousStateError: The state of the rendezvous is corrupt.",
+        "KeyError: 'MASTER_ADDR'",
+        "[rank0]: KeyError: 'LOCAL_RANK'",
+        "ValueError: Default process group has not been initialized, please make sure to call init_process_group.",
+        'The application appears to have been direct launched using "srun",\nbut OMPI was not built with SLURM\'s PMI support',
+    ),
     near_misses=(
         "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cpu//0/0",
         "W1121 01:31:40 set environment variable OMP_NUM_THREADS for each process to be 1 in default",
+        "[W socket.cpp:663] [c10d] The client socket has failed to connect to [::ffff:10.0.0.4]:29500 (errno: 110 - Connection timed out).",
+        "node7:12:40 [0] NCCL INFO Bootstrap Root : rank 3 of 8 ranks checked in",
+        "ValueError: rank must be less than the matrix dimension",
+        "KeyError: 'rank'",
+        "INFO dynamic_rendezvous: The node 'node1_8_0' attempts to join the next round of the rendezvous 'job7'.",
     ),
     explain={
         "en": (

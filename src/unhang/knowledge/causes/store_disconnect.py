@@ -1,4 +1,4 @@
-"""store-disconnect: the TCPStore is gone, or did not answer in time."""
+"""store-disconnect: the key-value store that the ranks meet at is gone, or did not answer in time."""
 
 from __future__ import annotations
 
@@ -12,36 +12,105 @@ CAUSE = Cause(
     what="The TCPStore, which rank 0 or the launcher hosts, closed its connection or did not answer.",
     why="Its host process ended, was killed, or left first; or a rank that should have written a key never did.",
     signatures=(
-        Signature(needle="Failed to recv, got 0 bytes", role="symptom"),
+        Signature(needle="ailed to recv, got 0 bytes", role="symptom"),
         Signature(
-            needle="DistStoreError: wait timeout after", pattern=r"wait timeout after (?P<timeout_ms>\d+)ms, keys: (?P<keys>\S+)", role="symptom"
+            needle="wait timeout after ",
+            pattern=r"DistStoreError: wait timeout after (?P<timeout_ms>\d+)ms, keys: (?P<keys>\S+)",
+            role="symptom",
+            says="nobody wrote {keys} to the store within {timeout_ms} ms",
         ),
         Signature(
-            needle="[c10d] The client socket has timed out after", pattern=r"trying to connect to \((?P<host>[^,]+), (?P<port>\d+)\)", role="symptom"
+            needle="client socket has timed out after",
+            pattern=r"timed out after (?P<timeout>\d+m?s) while trying to connect to \((?P<host>[^,]+), (?P<port>\d+)\)",
+            role="symptom",
+            says="no connection to {host}:{port} within {timeout}",
         ),
-        Signature(needle="clients joined", pattern=r"waiting for clients\. (?P<joined>\d+)/(?P<expected>\d+) clients joined", role="symptom"),
+        Signature(
+            needle="clients joined",
+            pattern=r"waiting for clients\. (?P<joined>\d+)/(?P<expected>\d+) clients joined",
+            role="symptom",
+            says="{joined} of {expected} processes came to the store",
+        ),
+        # torch 1.8 to 2.0 "on rank: 0, ... worker_count=1"; 2.1+ "on rank 0, ... num_workers_joined=1".
+        Signature(
+            needle="in store based barrier on rank",
+            pattern=r"Timed out initializing process group .*\(world_size=(?P<expected>\d+), (?:worker_count|num_workers_joined)=(?P<joined>\d+), "
+            r"timeout=(?P<timeout>[\d:.]+)\)",
+            role="symptom",
+            says="{joined} of {expected} ranks came to the first barrier within {timeout}",
+        ),
+        Signature(
+            needle="waitForInput: ",
+            pattern=r"waitForInput: .*(?:timed out after (?P<timeout_ms>\d+)ms|returned 0, likely a timeout)",
+            role="symptom",
+        ),
         Signature(needle="sendBytes failed on SocketImpl", role="symptom"),
-        Signature(needle="Socket Timeout", pattern=r"(?:DistNetworkError|RuntimeError): Socket Timeout", role="symptom"),
+        Signature(
+            needle="Socket Timeout",
+            pattern=r"(?:DistNetworkError|DistBackendError|RuntimeError|got error): (?:.*got error: )?Socket Timeout",
+            role="symptom",
+        ),
+        Signature(needle="via c10d key-value store by key", pattern=r"store->get\('(?P<keys>[^']*)'\) got error", role="symptom"),
+        Signature(needle='Failed to check the "should dump" flag on TCPStore', role="symptom"),
+        Signature(needle="Stop_waiting response is expected", role="symptom"),
+        Signature(
+            needle="Error: Connection reset by peer",
+            pattern=r"(?:RuntimeError|DistNetworkError|DistStoreError): Connection reset by peer$",
+            role="symptom",
+        ),
+        Signature(needle="Error: Broken pipe", pattern=r"(?:RuntimeError|DistNetworkError|DistStoreError): Broken pipe$", role="symptom"),
     ),
     mistaken_for={"rendezvous-misconfig": "a store that never answered, from the start, may be the wrong address or port"},
     sources=("https://docs.pytorch.org/docs/stable/distributed.html#distributed-key-value-store",),
     hits=(
         (
-            "[W1103 01:31:40.100 TCPStore.cpp:138] [c10d] recvValueWithTimeout failed on SocketImpl(fd=4): Failed to recv, got 0 bytes. Connection "
-            "was likely closed. Did the remote server shutdown or crash?"
+            "[W1103 01:31:40.100 TCPStore.cpp:138] [c10d] recvValueWithTimeout failed on SocketImpl(fd=4): Failed to recv, got 0 bytes. "
+            "Connection was likely closed. Did the remote server shutdown or crash?"
         ),
+        "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
         "torch.distributed.DistStoreError: wait timeout after 2000ms, keys: /nokey",
         "[E1103 01:31:40.100 socket.cpp:1028] [c10d] The client socket has timed out after 60000ms while trying to connect to (10.0.0.1, 29500).",
+        "TimeoutError: The client socket has timed out after 900s while trying to connect to (node7, 29500).",
         "[W1103 01:31:40.100 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=3): Broken pipe",
         "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
+        (
+            "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: store_based_barrier_key:1 "
+            "(world_size=8, worker_count=1, timeout=0:30:00)"
+        ),
+        (
+            "[rank1]:[W1103 14:34:56.854597329 socket.cpp:489] [c10d] waitForInput: socket SocketImpl(fd=79, addr=[localhost]:41170, "
+            "remote=[localhost]:29500) timed out after 1800000ms"
+        ),
         "RuntimeError: Socket Timeout",
+        (
+            "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value "
+            "store by key '0', but store->get('0') got error: Socket Timeout"
+        ),
+        (
+            '[rank3]:[W1103 10:00:01 ProcessGroupNCCL.cpp:1682] [PG ID 0 PG GUID 0 Rank 3] Failed to check the "should dump" flag on TCPStore, '
+            "(maybe TCPStore server has shut down too early), with error: Broken pipe"
+        ),
+        "RuntimeError: Stop_waiting response is expected",
+        "[rank4]: torch.distributed.DistNetworkError: Connection reset by peer",
+        "RuntimeError: Broken pipe",
     ),
-    near_misses=("Failed to recv response from the model server: 0 tokens", "TimeoutError: The read operation timed out"),
+    near_misses=(
+        "Failed to recv response from the model server: 0 tokens",
+        "TimeoutError: The read operation timed out",
+        (
+            "INFO - Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:2 (world_size=8, "
+            "worker_count=1)"
+        ),
+        "aiohttp.client_exceptions.ClientOSError: [Errno 104] Connection reset by peer",
+    ),
     explain={
         "en": (
             "The ranks keep small messages in a store that rank 0 (or the launcher's agent) hosts. It went away or did not answer. Find out why "
-            "its host ended first."
+            "its host ended first, or which rank never wrote the key that is named."
         ),
-        "zh": "各进程通过 rank 0（或启动器的 agent）提供的 store 交换小消息。现在它断开了，或者没有应答。要找的是提供它的进程为什么先结束。",
+        "zh": (
+            "各进程通过 rank 0（或启动器的 agent）提供的 store 交换小消息。现在它断开了，或者没有应答。要找的是提供它的进程为什么先结束，或者是哪"
+            "个进程一直没有写入所点名的键。"
+        ),
     },
 )

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+
 from unhang.knowledge import words
-from unhang.knowledge.cause import Cause
+from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.stuck import held_back, in_loader
-from unhang.model import Finding, Remedy
+from unhang.knowledge.watchdogs import ranks_of
+from unhang.model import Evidence, Finding, Remedy
+from unhang.records.logs import Hit, Traceback
 from unhang.records.picture import Picture
+from unhang.records.stacks import place, user_frame
+
+# Functions in which all ranks but one wait for the work of that one: transformers, accelerate, fastai, YOLO, and scripts after them.
+_WAITING_ROOMS = ("main_process_first", "local_main_process_first", "_goes_first", "torch_distributed_zero_first", "zero_first", "rank_zero_first")
+# Every rank does these at the start, and they are over quickly.
+_SHARED = re.compile(r"Loading (?:extension module|checkpoint shards)")
+_PROGRESS = re.compile(r"(?P<percent>\d{1,3})%\|")
+_ELAPSED = re.compile(r"\[(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)<")
+# A line that stands this close before the first complaint was the last that its rank said.
+_LAST_LINES = 60
+_STORE_WAITS = ("wait timeout after ", "waitForInput: ", "Socket Timeout", "in store based barrier on rank", "via c10d key-value store by key")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wait:
+    """When somebody gave up waiting."""
+
+    source: str
+    line: int | None
+    text: str
+    ranks: tuple[int, ...]
+    at_s: float | None
+    waited_s: float | None
 
 
 def _in_run(picture: Picture) -> Finding | None:
@@ -35,6 +63,138 @@ def _in_run(picture: Picture) -> Finding | None:
     )
 
 
+def _in_logs(view: LogView) -> Finding | None:
+    """Somebody gave up waiting, and another rank was at work then. A timeout alone says nothing about who was late."""
+    wait = _wait(view)
+    if wait is None:
+        return _of_comers(view)
+    if (found := _at_work(view, wait)) is not None:
+        return _of_work(found, wait)
+    room = next(((t, n) for t in view.tracebacks for n in (_room(t),) if n is not None and _gave_up(view, t)), None)
+    if room is not None:
+        return _of_room(room[0], room[1], wait)
+    return _of_comers(view)
+
+
+def _wait(view: LogView) -> _Wait | None:
+    if view.timeouts:
+        first = min(view.timeouts, key=lambda t: (t.at.at_s is None, t.at.at_s or 0.0))
+        numbers = ranks_of(view.timeouts)
+        if view.world_size is not None and len(numbers) >= view.world_size:
+            # All of them came: nobody was late.
+            return None
+        return _Wait(
+            source=first.at.source,
+            line=first.at.line,
+            text=first.at.text,
+            ranks=numbers,
+            at_s=first.at.at_s,
+            waited_s=(first.ran_ms or first.timeout_ms) / 1000,
+        )
+    hits = [h for h in view.hits_of("store-disconnect") if h.signature.needle in _STORE_WAITS]
+    hits += [h for h in view.hits_of("collective-timeout") if h.groups.get("timeout_ms") and "missing" not in h.groups]
+    if not hits:
+        return None
+    first_hit = hits[0]
+    told = next((h.groups["timeout_ms"] for h in hits if "timeout_ms" in h.groups), None)
+    return _Wait(
+        source=first_hit.source,
+        line=first_hit.line,
+        text=first_hit.text,
+        ranks=tuple(sorted({h.rank for h in hits if h.rank is not None})),
+        at_s=first_hit.at_s,
+        waited_s=None if told is None else int(told) / 1000,
+    )
+
+
+def _at_work(view: LogView, wait: _Wait) -> Hit | None:
+    """The last line of work of a rank that did not wait, unfinished, within the waiting time."""
+    found = [h for h in view.work if not _SHARED.search(h.text) and (h.rank is None or h.rank not in wait.ranks) and _then(h, wait)]
+    return max(found, key=lambda h: (h.at_s or 0.0, h.place, h.line or 0), default=None)
+
+
+def _then(hit: Hit, wait: _Wait) -> bool:
+    progress = _PROGRESS.search(hit.text)
+    if progress is not None and int(progress["percent"]) >= 100:
+        return False
+    if hit.at_s is not None and wait.at_s is not None:
+        return (wait.waited_s is None or hit.at_s >= wait.at_s - wait.waited_s - 60) and hit.at_s <= wait.at_s + 60
+    elapsed = _elapsed_s(hit)
+    if elapsed is not None and wait.waited_s is not None:
+        return elapsed >= wait.waited_s / 2
+    if hit.source == wait.source and hit.line is not None and wait.line is not None:
+        return 0 <= wait.line - hit.line <= _LAST_LINES
+    return False
+
+
+def _elapsed_s(hit: Hit) -> int | None:
+    found = _ELAPSED.search(hit.text)
+    return None if found is None else int(found["h"] or 0) * 3600 + int(found["m"]) * 60 + int(found["s"])
+
+
+def _of_work(hit: Hit, wait: _Wait) -> Finding:
+    who = words.ranks((hit.rank,)) if hit.rank is not None else "another rank"
+    what = hit.groups.get("what", "").strip() or hit.text.strip()[:60]
+    elapsed = _elapsed_s(hit)
+    since = f", {words.seconds(elapsed)} so far" if elapsed is not None else ""
+    waiting = words.ranks(wait.ranks) if wait.ranks else "the others"
+    return CAUSE.finding(
+        standing="likely",
+        says=f"{who} was still at work ({what}{since}) when {waiting} gave up waiting{_after(wait)}",
+        ranks=(hit.rank,) if hit.rank is not None else (),
+        hosts=(hit.host,) if hit.host is not None else (),
+        evidence=(
+            Evidence(source=hit.source, line=hit.line, text=hit.text.strip()[-300:]),
+            Evidence(source=wait.source, line=wait.line, text=wait.text.strip()),
+        ),
+        remedies=("work-beforehand", "raise-the-timeout"),
+    )
+
+
+def _room(back: Traceback) -> str | None:
+    return next((f.name for f in reversed(back.frames) if f.name in _WAITING_ROOMS), None)
+
+
+def _gave_up(view: LogView, back: Traceback) -> bool:
+    """Whether a traceback ends in a timeout or a store that did not answer."""
+    symptoms = (*view.hits_of("store-disconnect"), *view.hits_of("collective-timeout"))
+    return any(h.source == back.source and h.line is not None and back.line <= h.line <= back.end for h in symptoms)
+
+
+def _of_room(back: Traceback, room: str, wait: _Wait) -> Finding:
+    frame = user_frame(back.frames)
+    at = place(frame, "") if frame is not None else None
+    waiting = words.ranks(wait.ranks) if wait.ranks else "ranks"
+    return CAUSE.finding(
+        standing="likely",
+        says=f"{waiting} gave up in {room}(){_after(wait)}: the one rank that goes first had not finished its work",
+        where=at,
+        evidence=(
+            Evidence(source=back.source, line=back.end, text=back.says),
+            *((Evidence(source=back.source, text=words.frame(frame)),) if frame else ()),
+        ),
+        remedies=("work-beforehand", "raise-the-timeout"),
+    )
+
+
+def _after(wait: _Wait) -> str:
+    return f" after {words.seconds(wait.waited_s)}" if wait.waited_s is not None else ""
+
+
+def _of_comers(view: LogView) -> Finding | None:
+    """Most ranks came to the first meeting and some did not in time; where one alone came, its address is the first suspect."""
+    for h in view.hits_of("store-disconnect"):
+        joined, expected = h.groups.get("joined"), h.groups.get("expected")
+        if joined is not None and expected is not None and 1 < int(joined) < int(expected):
+            return CAUSE.finding(
+                standing="possible",
+                says=f"{joined} of {expected} ranks came to the first meeting in time; the others were late, or never started",
+                evidence=words.hit_evidence((h,)),
+                remedies=("start-together", "raise-the-timeout"),
+            )
+    return None
+
+
 CAUSE = Cause(
     id="straggler-timeout",
     role="root",
@@ -46,21 +206,50 @@ CAUSE = Cause(
         "machine."
     ),
     in_run=_in_run,
+    in_logs=_in_logs,
     remedies=(
+        Remedy(
+            id="work-beforehand",
+            says=(
+                "Do this work once in a single process before the training (tokenise and save the data set, download the model), and let the "
+                "training load the result."
+            ),
+            says_zh="在训练开始前用单个进程一次性完成这项工作（分词并保存数据集、下载模型），训练时直接加载结果。",
+            command="python preprocess.py --save-to /data/tokenized   # then load_from_disk('/data/tokenized') in the training",
+        ),
+        Remedy(
+            id="start-together",
+            says=(
+                "Start all nodes together, after installing and downloading: what one node does before it joins counts against the timeout of "
+                "the others."
+            ),
+            says_zh="先完成安装和下载，再同时启动所有节点：某个节点加入之前所做的事情会计入其他节点的超时时间。",
+            command="torchrun --rdzv-conf timeout=3600,join_timeout=3600 ...",
+        ),
         Remedy(
             id="share-the-work",
             says="Do this work before the training starts, or on all ranks evenly, or outside the step; the line named above is where the time goes.",
+            says_zh="在训练开始之前做这项工作，或平均分给所有进程，或放到训练步之外；上面给出的代码行就是时间花费之处。",
         ),
         Remedy(
             id="feed-the-loader",
             says="The time goes into loading data: raise num_workers and prefetch_factor, or prepare the data once and keep it on a local disk.",
+            says_zh="时间花在加载数据上：调大 num_workers 和 prefetch_factor，或预先处理好数据并放在本地磁盘上。",
         ),
         Remedy(
             id="raise-the-timeout",
-            says="If the work is meant to take this long, give the group more time: init_process_group(timeout=timedelta(hours=2)), "
-            "InitProcessGroupKwargs in accelerate, ddp_timeout in transformers' TrainingArguments.",
+            says=(
+                "If the work is meant to take this long, give the group more time: init_process_group(timeout=timedelta(hours=2)), "
+                "InitProcessGroupKwargs in accelerate, ddp_timeout in transformers' TrainingArguments."
+            ),
+            says_zh=(
+                "如果这项工作本来就需要这么久，给进程组更长的超时时间：init_process_group(timeout=timedelta(hours=2))，accelerate 用 "
+                "InitProcessGroupKwargs，transformers 的 TrainingArguments 用 ddp_timeout。"
+            ),
+            verify="TORCH_CPP_LOG_LEVEL=INFO COMMAND 2>&1 | grep -o 'TIMEOUT(ms): [0-9]*' | sort | uniq -c",
         ),
     ),
+    leads_to=("rank-exception",),
     mistaken_for={
         "process-stuck": "a stuck rank uses no CPU and does not wake up",
         "collective-timeout": "the rank that prints the timeout is the one that waited, not the slow one",
@@ -72,14 +261,14 @@ CAUSE = Cause(
     explain={
         "en": (
             "Nothing is broken: one rank still works, and the others wait for it in a collective. If it takes longer than the timeout of the "
-            "process group (10 minutes for NCCL, 30 for Gloo by default), the waiting ranks end the job although the slow one would have arrived. "
-            "Usual reasons are work that only rank 0 does, uneven data, a slow disk or a busier machine. The verdict names the function in which "
-            "the slow rank was seen."
+            "process group (10 minutes for NCCL, 30 for Gloo by default), the waiting ranks end the job although the slow one would have "
+            "arrived. Usual reasons are work that only rank 0 does, uneven data, a slow disk or a busier machine. The verdict names the function "
+            "in which the slow rank was seen."
         ),
         "zh": (
-            "没有东西坏掉：有一个进程还在干活，其他进程在集合通信里等它。如果超过进程组的超时时间（NCCL 默认 10 分钟，Gloo 默认 30 分钟），等待的进"
-            "程会把整个任务结束掉，尽管慢的那个本来会到。常见原因：只有 rank 0 做的工作（分词、保存、评估、下载）、数据不均匀、磁盘慢、机器更忙。结"
-            "论里给出的是慢进程当时所在的函数。"
+            "没有东西坏掉：有一个进程还在干活，其他进程在集合通信里等它。如果超过进程组的超时时间（NCCL 默认 10 分钟，Gloo 默认 30 分钟），等待的"
+            "进程会把整个任务结束掉，尽管慢的那个本来会到。常见原因：只有 rank 0 做的工作（分词、保存、评估、下载）、数据不均匀、磁盘慢、机器更忙。"
+            "结论里给出的是慢进程当时所在的函数。"
         ),
     },
 )

@@ -1,0 +1,47 @@
+"""How far the clocks of hosts differ, from events that all of them saw at one moment; so that lines of different hosts can be put in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+# A host whose shared events scatter more than this has no offset that means anything.
+MAX_SCATTER_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """One event on one clock: `key` names the event, `clock` the host (or the log, where the host is not known)."""
+
+    key: tuple[object, ...]
+    clock: str
+    at_s: float
+
+
+def offsets(events: Iterable[Shared]) -> dict[str, float]:
+    """Seconds by which each clock is ahead of the reference, the clock with most shared events; only clocks that share events with it."""
+    by_key: dict[tuple[object, ...], dict[str, float]] = {}
+    for e in events:
+        # Of several ranks of one host the last one counts: an event that all wait for ends for all of them then.
+        seen = by_key.setdefault(e.key, {})
+        seen[e.clock] = max(e.at_s, seen.get(e.clock, e.at_s))
+    shared = {k: seen for k, seen in by_key.items() if len(seen) > 1}
+    counts: dict[str, int] = {}
+    for seen in shared.values():
+        for clock in seen:
+            counts[clock] = counts.get(clock, 0) + 1
+    if not counts:
+        return {}
+    reference = min(counts, key=lambda c: (-counts[c], c))
+    found = {reference: 0.0}
+    for clock in counts:
+        differences = [seen[clock] - seen[reference] for seen in shared.values() if clock in seen and reference in seen]
+        if clock != reference and differences and max(differences) - min(differences) <= 2 * MAX_SCATTER_S:
+            found[clock] = median(differences)
+    return found
+
+
+def corrected(at_s: float | None, clock: str | None, ahead: Mapping[str, float]) -> float | None:
+    """A time on the reference clock, as far as the offset is known."""
+    return None if at_s is None else at_s - ahead.get(clock or "", 0.0)

@@ -1,0 +1,240 @@
+"""Why did it fail, from logs alone: files, directories and archives that somebody kept, of a run that nobody watched.
+
+Signatures, time and ranks: every cause is asked about one view of the whole job, then roots are put over symptoms and the earlier over what follows
+from it. There are no stacks here, and whatever was not looked at is said under `not_examined`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from unhang.diagnosis.absent import Absent, absent
+from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble
+from unhang.diagnosis.precedence import Order, by_precedence
+from unhang.diagnosis.redact import redact, redact_verdict
+from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRACE, WAITING, only_symptoms
+from unhang.diagnosis.verdict import ask
+from unhang.errors import RecordError, UnhangError
+from unhang.knowledge import catalogue
+from unhang.model import Evidence, Finding, Input, NotExamined, Verdict
+from unhang.records import logs
+from unhang.records.logs import LogRead, Needles, Role, Signature
+from unhang.records.logs.finding import Found, find
+from unhang.records.logs.kinds import OWN_RECORD
+from unhang.records.logs.opening import walk
+
+# Files up to this size are read whole by one thread; of larger ones the blocks are shared out.
+SMALL_BYTES = 16 * 1024 * 1024
+# What says that something failed, whoever it was.
+_MARKS = tuple(
+    Signature(needle=n, role="context")
+    for n in ("Segmentation fault", "core dumped", "Fatal Python error", "Bus error", "FATAL ERROR", "CRITICAL:", "Floating point exception")
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """One line of the timeline; `cause` is the id of the cause whose signature hit, None for a line that only tells about the job."""
+
+    at_s: float | None
+    rank: int | None
+    host: str | None
+    source: str
+    line: int | None
+    text: str
+    cause: str | None
+    role: Role
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """The verdict, and what it was drawn from, in order."""
+
+    verdict: Verdict
+    timeline: tuple[Moment, ...]
+    attempt: int
+    attempts: int
+
+
+def judge_logs(paths: Sequence[str], *, attempt: int | None = None, progress: Callable[[int, int | None], None] = lambda done, total: None) -> Judged:
+    """The verdict on files, directories, globs, archives and standard input ("-"), on the last attempt or on the one asked for.
+
+    `progress` is told the bytes done and, where it is known, how many there are. Raises UnhangError for what cannot be found or read.
+    """
+    found = find(paths)
+    for source in found.sources:
+        if source.kind == OWN_RECORD and source.path is not None:
+            raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {source.path.parent}")
+    not_examined = list(found.not_examined)
+    reads = _read(found, not_examined.append, progress)
+    if not reads:
+        raise UnhangError("none of the logs could be read", cause="; ".join(f"{n.what}: {n.why}" for n in not_examined[:3]))
+    causes = catalogue.signatures()
+    all_attempts = assemble(reads, causes)
+    if attempt is not None and not 1 <= attempt <= len(all_attempts):
+        raise UnhangError(f"there is no attempt {attempt}: the logs hold {len(all_attempts)}")
+    judge = _Judge(reads, not_examined, all_attempts)
+    number = attempt or len(all_attempts)
+    verdict = judge.verdict(number, alone=attempt is not None)
+    return Judged(verdict=redact_verdict(verdict), timeline=_timeline(all_attempts[number - 1]), attempt=number, attempts=len(all_attempts))
+
+
+def _read(found: Found, missed: Callable[[NotExamined], None], progress: Callable[[int, int | None], None]) -> list[LogRead]:
+    needles = Needles((*catalogue.signatures(), *CONTEXT, *_MARKS))
+    # How much a packed log will be is not known before it is read.
+    sizes = [s.size_bytes if s.seekable else None for s in found.sources]
+    total = None if None in sizes else sum(n for n in sizes if n is not None)
+    done = 0
+
+    def tell(n: int) -> None:
+        nonlocal done
+        done += n
+        progress(done, total)
+
+    reads: list[LogRead] = []
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0)), thread_name_prefix="scan") as pool:
+        under_way: deque[tuple[str, Future[LogRead]]] = deque()
+
+        def take(limit: int) -> None:
+            while len(under_way) > limit:
+                name, future = under_way.popleft()
+                try:
+                    reads.append(future.result())
+                    tell(reads[-1].bytes)
+                except RecordError as e:
+                    missed(NotExamined(what=name, why=str(e)))
+
+        for opened in walk(found.sources, missed):
+            name, path, latest_s = opened.source.name, opened.path, opened.source.mtime
+            if path is not None and (opened.source.size_bytes or 0) <= SMALL_BYTES:
+                under_way.append((name, pool.submit(logs.read, path, needles, source=name, latest_s=latest_s)))
+                take(64)
+                continue
+            take(0)
+            try:
+                log = path if path is not None else opened.stream
+                assert log is not None
+                reads.append(logs.read(log, needles, source=name, latest_s=latest_s, pool=pool, progress=tell))
+            except RecordError as e:
+                missed(NotExamined(what=name, why=str(e)))
+        take(0)
+    return reads
+
+
+class _Judge:
+    def __init__(self, reads: Sequence[LogRead], not_examined: Iterable[NotExamined], attempts: Sequence[Attempt]) -> None:
+        self.inputs = tuple(Input(source=r.source, kind="log", bytes=r.bytes) for r in reads)
+        self.not_examined = list(not_examined)
+        self.attempts = attempts
+
+    def verdict(self, number: int, *, alone: bool) -> Verdict:
+        """On one attempt. Where the last one holds only consequences, an earlier one that names a cause speaks for it, unless asked for `alone`."""
+        roots, symptoms = self._findings(self.attempts[number - 1])
+        if not roots and symptoms and not alone:
+            for earlier in range(number - 1, 0, -1):
+                if (before := self._findings(self.attempts[earlier - 1])[0]) and before[0].standing in ("established", "likely"):
+                    roots = [replace(f, says=f"{f.says} (in attempt {earlier} of {number})") for f in before]
+                    break
+        failed = self._failed_before(number) if not roots and not symptoms and not alone else None
+        if failed is not None:
+            self.not_examined.append(
+                NotExamined(what=f"attempt {failed} of {number}", why=f"it failed, the last one did not: unhang why --attempt {failed}")
+            )
+        primary = roots[0] if roots else self._unknown(self.attempts[number - 1], symptoms)
+        if primary is None and failed is None:
+            self._nothing()
+        self.not_examined.append(
+            NotExamined(what="stacks, flight recorder, process states", why="only logs were given; unhang run takes these before anything is ended")
+        )
+        return Verdict(
+            primary=primary,
+            contributing=tuple(roots[1:]),
+            symptoms=tuple(symptoms),
+            not_examined=tuple(self.not_examined),
+            inputs=self.inputs,
+        )
+
+    def _findings(self, attempt: Attempt) -> tuple[list[Finding], list[Finding]]:
+        view = attempt.view
+        order = Order(attempt.hits, view.tracebacks)
+        roots: list[Finding] = []
+        symptoms: list[Finding] = []
+        for cause in catalogue.load().values():
+            hits = view.hits_of(cause.id)
+            found = ask(cause, lambda c, hits=hits: c.in_logs(view) if c.in_logs else c.of_hits(hits, view), self.not_examined)  # type: ignore[misc]
+            if found is not None:
+                (roots if cause.role == "root" else symptoms).append(found)
+        symptoms.sort(key=order.of)
+        return by_precedence(roots, order), symptoms
+
+    def _failed_before(self, number: int) -> int | None:
+        return next((n for n in range(number - 1, 0, -1) if self._findings(self.attempts[n - 1])[0]), None)
+
+    def _unknown(self, attempt: Attempt, symptoms: Sequence[Finding]) -> Finding | None:
+        view = attempt.view
+        gave_up = absent(view)
+        if gave_up is not None:
+            return self._gave_up(gave_up, symptoms)
+        if symptoms:
+            return only_symptoms(symptoms, remains=WAITING, remedies=(SUPERVISE, NCCL_DEBUG))
+        evidence = [Evidence(source=t.source, line=t.end, text=t.says) for t in view.tracebacks]
+        evidence += [Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in attempt.hits if h.signature in _MARKS]
+        ended = [e for e in view.exits if e.code not in (0, -15)]
+        evidence += [Evidence(source=e.at.source, line=e.at.line, text=e.at.text.strip()) for e in ended]
+        if not evidence:
+            return None
+        return Finding(
+            cause="unknown",
+            standing="not-established",
+            says="something failed, and no signature known here names the cause",
+            ranks=tuple(sorted({e.at.rank for e in ended if e.at.rank is not None})),
+            evidence=tuple(evidence[:5]),
+            remedies=(SUPERVISE,),
+        )
+
+    def _gave_up(self, gave_up: Absent, symptoms: Sequence[Finding]) -> Finding:
+        """A collective that was given up: a consequence, but one that tells whom to look at."""
+        first = next((s for s in symptoms if s.cause == "collective-timeout"), None)
+        return Finding(
+            cause="collective-timeout" if first is None else first.cause,
+            standing="not-established",
+            says=f"{gave_up.says}; why is not in evidence (possible: {', '.join(WAITING)})",
+            ranks=gave_up.missing,
+            evidence=gave_up.evidence,
+            remedies=(TRACE, SUPERVISE),
+        )
+
+    def _nothing(self) -> None:
+        if self.inputs:
+            read = self.inputs[0].source if len(self.inputs) == 1 else f"{len(self.inputs)} files"
+            self.not_examined.append(NotExamined(what=read, why="nothing in it was recognised: it may be a healthy log, or none of a training"))
+
+
+def _timeline(attempt: Attempt) -> tuple[Moment, ...]:
+    causes = catalogue.signatures()
+    moments: dict[tuple[str, int | None], Moment] = {}
+    for h in attempt.hits:
+        moment = Moment(
+            at_s=h.at_s,
+            rank=h.rank,
+            host=h.host,
+            source=h.source,
+            line=h.line,
+            text=redact(h.text.strip()),
+            cause=causes.get(h.signature),
+            role=h.signature.role,
+        )
+        # Of a line that says several things, what belongs to a cause is told.
+        known = moments.get((h.source, h.line))
+        if known is None or (known.cause is None and moment.cause is not None):
+            moments[h.source, h.line] = moment
+    for t in attempt.view.tracebacks:
+        moment = Moment(at_s=t.at_s, rank=t.rank, host=t.host, source=t.source, line=t.end, text=redact(t.says), cause=None, role="context")
+        moments.setdefault((t.source, t.end), moment)
+    order = {h.source: n for n, h in reversed(list(enumerate(attempt.hits)))}
+    timed = all(m.at_s is not None for m in moments.values())
+    return tuple(sorted(moments.values(), key=lambda m: (m.at_s if timed else 0, order.get(m.source, 0), m.line or 0)))

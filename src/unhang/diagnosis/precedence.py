@@ -1,0 +1,63 @@
+"""Which root comes first: the better established, the earlier, and none that follows from another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from unhang.knowledge import catalogue
+from unhang.knowledge.cause import STANDINGS
+from unhang.model import Finding
+from unhang.records.logs import Hit, Traceback
+
+# What one event prints stands this close together: a consequence may be printed before its cause.
+SAME_EVENT_LINES = 60
+SAME_EVENT_S = 5.0
+
+
+class Order:
+    """Where findings stand in the course of the job, by the earliest line of their evidence."""
+
+    def __init__(self, hits: Sequence[Hit], backs: Iterable[Traceback]) -> None:
+        self._at: dict[tuple[str, int | None], tuple[int, float | None]] = {}
+        for index, hit in enumerate(hits):
+            self._at.setdefault((hit.source, hit.line), (index, hit.at_s))
+        for back in backs:
+            before = (i for i, h in enumerate(hits) if h.source == back.source and h.place >= back.place)
+            place = (next(before, len(hits)), back.at_s)
+            for line in (back.line, back.end):
+                self._at.setdefault((back.source, line), place)
+
+    def of(self, finding: Finding) -> int:
+        """The place of the earliest line; behind everything where none is known."""
+        places = [self._at[key][0] for e in finding.evidence if (key := (e.source, e.line)) in self._at]
+        return min(places, default=len(self._at))
+
+    def not_later(self, cause: Finding, consequence: Finding) -> bool:
+        """Whether the one may have led to the other: not where lines or times show that it came after."""
+        lines = [(a.line or 0) - (b.line or 0) for a in cause.evidence for b in consequence.evidence if a.source == b.source and a.line is not None]
+        if lines:
+            return min(lines) <= SAME_EVENT_LINES
+        ours, theirs = self._time(cause), self._time(consequence)
+        return ours is None or theirs is None or ours <= theirs + SAME_EVENT_S
+
+    def _time(self, finding: Finding) -> float | None:
+        times = [at_s for e in finding.evidence if (at_s := self._at.get((e.source, e.line), (0, None))[1]) is not None]
+        return min(times, default=None)
+
+
+def by_precedence(roots: Sequence[Finding], order: Order) -> list[Finding]:
+    """The roots, the first one the primary: what follows from another root stands behind all that do not."""
+    followers = {id(f) for f in roots if any(_leads(other, f, order) for other in roots if other is not f)}
+    if len(followers) == len(roots):
+        followers = set()
+    return sorted(roots, key=lambda f: (id(f) in followers, STANDINGS.index(f.standing), order.of(f)))
+
+
+def _leads(cause: Finding, consequence: Finding, order: Order) -> bool:
+    known = catalogue.load().get(cause.cause)
+    return (
+        known is not None
+        and consequence.cause in known.leads_to
+        and cause.standing in ("established", "likely")
+        and order.not_later(cause, consequence)
+    )

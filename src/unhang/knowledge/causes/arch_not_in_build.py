@@ -1,0 +1,233 @@
+"""arch-not-in-build: a library holds no machine code for this GPU."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.model import Finding, Remedy
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    """The error names no GPU; torch's warning at the first use of it does."""
+    hits = view.hits_of(CAUSE.id)
+    named = next((h for h in hits if "gpu" in h.groups), None)
+    broken = any("no kernel image" in h.text or "NCCL WARN Cuda failure" in h.text for h in hits)
+    if named is None or not broken:
+        return CAUSE.of_hits(hits, view)
+    gpu, arch = named.groups["gpu"].strip(), named.groups.get("arch")
+    return CAUSE.of_hits(
+        hits,
+        view,
+        standing="established",
+        says=f"no kernel was built for {gpu}" + (f" ({arch})" if arch else "") + ": this torch holds no code for it",
+        remedies=("torch-for-this-gpu",),
+    )
+
+
+# The first word of the line may be a time or a path; the marketing name is what stands in front of "with CUDA capability".
+_GPU = r"(?P<gpu>(?:[\w()-]{1,24} ){1,8}?)with CUDA capability (?P<arch>sm_\d+\w*)"
+
+CAUSE = Cause(
+    id="arch-not-in-build",
+    role="root",
+    title="This build has no code for this GPU",
+    title_zh="当前构建不包含该 GPU 架构的代码",
+    what=(
+        "torch, NCCL or an extension was compiled for other GPU architectures than the one in this machine, and has no PTX that the driver could "
+        "translate."
+    ),
+    why=(
+        "The GPU is newer, or much older, than the build; an extension was compiled on another machine or with a narrow TORCH_CUDA_ARCH_LIST; a "
+        "cluster's own NCCL was built for its first GPUs only."
+    ),
+    signatures=(
+        Signature(
+            needle="no kernel image is available for execution",
+            says="CUDA found no kernel for this GPU in the library that was called",
+            remedies=("torch-for-this-gpu", "rebuild-the-extension"),
+        ),
+        Signature(
+            needle="NoKernelImageForDevice",
+            pattern=r"cudaErrorNoKernelImageForDevice",
+            says="CUDA found no kernel for this GPU in the library that was called",
+            remedies=("torch-for-this-gpu", "rebuild-the-extension"),
+        ),
+        Signature(
+            needle="NO_BINARY_FOR_GPU",
+            pattern=r"CUDA_ERROR_NO_BINARY_FOR_GPU",
+            says="CUDA found no kernel for this GPU in the library that was called",
+            remedies=("torch-for-this-gpu", "rebuild-the-extension"),
+        ),
+        # A warning at start-up: a job that never uses that card runs on.
+        Signature(
+            needle="is not compatible with the current PyTorch installation",
+            pattern=_GPU,
+            standing="likely",
+            says="this torch was not built for the {gpu}({arch})",
+            remedies=("torch-for-this-gpu",),
+        ),
+        Signature(
+            needle="PyTorch no longer supports this GPU because it is too old",
+            pattern=r"(?:Found GPU\d+ (?P<gpu>.{1,60}?) which is of cuda capability (?P<capability>\d+\.\d+))?",
+            standing="likely",
+            remedies=("torch-for-this-gpu",),
+        ),
+        Signature(
+            needle="cuda capability supported by this version of PyTorch",
+            standing="possible",
+            says="torch warns that this GPU lies outside the architectures that it was built for",
+            remedies=("torch-for-this-gpu",),
+        ),
+        # NCCL asks for each of its kernels at initialisation: a build without this architecture fails once per kernel.
+        Signature(
+            needle="'named symbol not found'",
+            pattern=r"NCCL WARN Cuda failure (?:\d+ )?'named symbol not found'",
+            standing="likely",
+            says="the NCCL library that is loaded holds no kernels for this GPU",
+            remedies=("nccl-for-this-gpu",),
+        ),
+        Signature(
+            needle="'invalid device function'",
+            pattern=r"NCCL WARN Cuda failure (?:\d+ )?'invalid device function'",
+            standing="likely",
+            says="the NCCL library that is loaded holds no kernels for this GPU",
+            remedies=("nccl-for-this-gpu",),
+        ),
+        Signature(
+            needle="invalid device function",
+            pattern=r"(?:CUDA error|cuda runtime error \(\d+\) ?|CUDA failure \d+): (?:invalid device function)",
+            standing="likely",
+            says="a CUDA extension was compiled for another GPU than this one",
+            remedies=("rebuild-the-extension", "torch-for-this-gpu"),
+        ),
+        Signature(
+            needle="device kernel image is invalid",
+            standing="possible",
+            says="CUDA refuses the compiled code: it was made for another GPU, or by a newer toolkit than the driver knows",
+            remedies=("rebuild-the-extension", "torch-for-this-gpu"),
+        ),
+        Signature(
+            needle="is not defined for option 'gpu-name'",
+            pattern=r"Value '(?P<arch>sm_\w+)' is not defined",
+            says="ptxas is older than this GPU and does not know {arch}",
+            remedies=("newer-toolkit",),
+        ),
+        Signature(
+            needle="Unsupported gpu architecture",
+            pattern=r"Unsupported gpu architecture '(?P<arch>compute_\w+)'",
+            says="nvcc does not know {arch}: the CUDA toolkit and the architectures asked for do not fit",
+            remedies=("newer-toolkit", "rebuild-the-extension"),
+        ),
+        Signature(
+            needle="or GPU not supported",
+            pattern=r"Unknown CUDA arch \((?P<capability>[^)]{1,20})\) or GPU not supported",
+            says="this torch cannot compile for compute capability {capability}",
+            remedies=("torch-for-this-gpu",),
+        ),
+        Signature(
+            needle="is not a recognized processor for this target",
+            pattern=r"'(?P<arch>sm_\w+)' is not a recognized processor",
+            standing="likely",
+            says="the Triton that is installed does not know {arch}",
+            remedies=("torch-for-this-gpu",),
+        ),
+    ),
+    in_logs=_in_logs,
+    remedies=(
+        Remedy(
+            id="torch-for-this-gpu",
+            says=(
+                "Install a torch whose list of architectures contains this GPU: Blackwell (sm_100, sm_120) needs a build for CUDA 12.8 or newer, "
+                "Hopper (sm_90) one for 11.8 or newer."
+            ),
+            says_zh="安装架构列表中包含该 GPU 的 torch：Blackwell（sm_100、sm_120）需要 CUDA 12.8 及以上的构建，Hopper（sm_90）需要 11.8 及以上。",
+            command=(
+                "python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.cuda.get_device_capability(), "
+                "torch.cuda.get_arch_list())'"
+            ),
+            verify="python -c 'import torch; print((torch.ones(8, device=\"cuda\") * 2).sum())'",
+        ),
+        Remedy(
+            id="rebuild-the-extension",
+            says="Compile the extension on this machine, for this GPU, without its cached build.",
+            says_zh="在本机针对该 GPU 重新编译扩展，不使用缓存的旧构建。",
+            command=(
+                "TORCH_CUDA_ARCH_LIST=$(python -c 'import torch; print(\"%d.%d\" % torch.cuda.get_device_capability())') python -m pip install "
+                "--force-reinstall --no-deps --no-cache-dir --no-build-isolation EXTENSION"
+            ),
+            verify="cuobjdump --list-elf EXTENSION.so | grep -o 'sm_[0-9]*' | sort -u",
+        ),
+        Remedy(
+            id="nccl-for-this-gpu",
+            says="Use an NCCL that was built for this GPU: the one that torch brings along, or your own build with its architecture in NVCC_GENCODE.",
+            says_zh="使用为该 GPU 编译的 NCCL：torch 自带的版本，或在 NVCC_GENCODE 中加入该架构后自行编译。",
+            command=(
+                "cuobjdump --list-elf $(python -c \"import torch; print(next(l.split()[-1] for l in open('/proc/self/maps') if 'libnccl' in "
+                "l))\") | grep -o 'sm_[0-9]*' | sort -u; nvidia-smi --query-gpu=name,compute_cap --format=csv"
+            ),
+            verify="NCCL_DEBUG=WARN torchrun ARGS train.py 2>&1 | grep -c 'Cuda failure'",
+        ),
+        Remedy(
+            id="newer-toolkit",
+            says="Compile with a CUDA toolkit that knows this GPU (12.8 or newer for Blackwell, 11.8 or newer for Hopper).",
+            says_zh="使用认识该 GPU 的 CUDA 工具包编译（Blackwell 需 12.8 以上，Hopper 需 11.8 以上）。",
+            command="nvcc --version; nvcc --list-gpu-arch; nvidia-smi --query-gpu=name,compute_cap --format=csv",
+        ),
+    ),
+    leads_to=("rank-exception",),
+    mistaken_for={
+        "gpu-newer-than-nccl": "there torch itself computes on the GPU and only NCCL's release is too old for it",
+        "driver-too-old": "there the code is present and the driver cannot translate or load it (PTX, insufficient driver)",
+        "library-link": "there a symbol is missing while a library is loaded, before any GPU is touched",
+        "illegal-memory-access": "there a kernel of the right architecture runs and then faults",
+    },
+    sources=(
+        "https://docs.nvidia.com/cuda/blackwell-compatibility-guide/",
+        "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
+        "https://github.com/NVIDIA/nccl/issues/1372",
+        "https://docs.pytorch.org/docs/stable/cpp_extension.html",
+    ),
+    hits=(
+        "[rank2]: RuntimeError: CUDA error: no kernel image is available for execution on the device",
+        "node7: Test CUDA failure common.cu:253 'no kernel image is available for execution on the device'",
+        "node7:5120:5333 [0] enqueue.cc:102 NCCL WARN Cuda failure 209 'no kernel image is available for execution on the device'",
+        "xgboost.core.XGBoostError: device_vector.cu:23: cudaErrorNoKernelImageForDevice: check",
+        "E1103 cuda_driver.cc:114] failed to load module: CUDA_ERROR_NO_BINARY_FOR_GPU",
+        (
+            "/srv/env/lib/python3.11/site-packages/torch/cuda/__init__.py:230: UserWarning: \nNVIDIA GeForce RTX 5080 with CUDA capability "
+            "sm_120 is not compatible with the current PyTorch installation."
+        ),
+        "    Found GPU1 Tesla K40c which is of cuda capability 3.5.\n    PyTorch no longer supports this GPU because it is too old.",
+        "    Minimum and Maximum cuda capability supported by this version of PyTorch is\n    (8.0) - (12.0)",
+        "node7:5120:5341 [0] enqueue.cc:58 NCCL WARN Cuda failure 'named symbol not found'",
+        "[2026-11-03 10:00:01] node7:5120:5341 [0] enqueue.cc:44 NCCL WARN Cuda failure 500 'named symbol not found'",
+        "(RayWorkerWrapper pid=812) node7:812:990 [0] enqueue.cc:197 NCCL WARN Cuda failure 'invalid device function'",
+        "RuntimeError: CUDA error: invalid device function",
+        "torch.AcceleratorError: CUDA error: device kernel image is invalid",
+        "ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'",
+        "nvcc fatal   : Unsupported gpu architecture 'compute_100'",
+        "ValueError: Unknown CUDA arch (12.0) or GPU not supported",
+        "'sm_121' is not a recognized processor for this target (ignoring processor)",
+    ),
+    near_misses=(
+        "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.",
+        "node7:5120:5333 [0] enqueue.cc:102 NCCL WARN Cuda failure 1 'invalid argument'",
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "The current PyTorch install supports CUDA capabilities sm_70 sm_75 sm_80 sm_86 sm_90.",
+        "NVIDIA GeForce RTX 5090 with CUDA capability sm_120",
+        "RuntimeError: CUDA error: invalid device ordinal",
+    ),
+    explain={
+        "en": (
+            "GPU code is compiled for named architectures (sm_80 for A100, sm_90 for H100, sm_120 for an RTX 5090), and a library carries only "
+            "some of them. Here the library that was called, torch itself, NCCL, or a compiled extension, carries none that this GPU can run. "
+            "Compare torch.cuda.get_device_capability() with torch.cuda.get_arch_list(): if the GPU is missing there, install a newer build of "
+            "torch; if it is listed, the offender is an extension or a home-made NCCL, which has to be rebuilt for this GPU. A newer driver "
+            "alone does not help."
+        ),
+        "zh": (
+            "GPU 代码是针对具体架构编译的（A100 是 sm_80，H100 是 sm_90，RTX 5090 是 sm_120），一个库只包含其中几种。这里被调用的库（torch 本身、"
+            "NCCL 或某个编译扩展）不包含该 GPU 能运行的代码。对比 torch.cuda.get_device_capability() 与 torch.cuda.get_arch_list()：若列表里没有"
+            "该 GPU，换装更新的 torch；若列表里有，问题就在某个扩展或自行编译的 NCCL，需要针对该 GPU 重新编译。只升级驱动没有用。"
+        ),
+    },
+)

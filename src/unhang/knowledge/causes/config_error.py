@@ -1,0 +1,612 @@
+"""config-error: an option of a launcher, a framework or the scheduler is unknown, malformed, or contradicts another."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.model import Finding, Remedy
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    hits = view.hits_of(CAUSE.id)
+    batch = next((h for h in hits if "world_size" in h.groups), None)
+    if batch is None:
+        return CAUSE.of_hits(hits, view)
+    train, micro, steps, world = (int(batch.groups[k]) for k in ("train", "micro", "steps", "world_size"))
+    fits = micro * steps * world
+    says = f"train_batch_size is {train}, but {micro} per GPU × {steps} accumulation steps × {world} ranks is {fits}"
+    if world == 1 and train > fits:
+        says += "; DeepSpeed sees a single rank: was the script started by its launcher?"
+    return CAUSE.of_hits((batch, *(h for h in hits if h is not batch)), view, standing="established", says=says)
+
+
+_PROGRAM = r"(?<![\w.+-])(?P<program>[\w.+-]{1,80}(?: [\w.+-]{1,80})?)"
+
+CAUSE = Cause(
+    id="config-error",
+    role="root",
+    title="An option is wrong",
+    title_zh="配置项错误",
+    what=(
+        "A program refused its own configuration: an unknown or malformed option, two that contradict each other, or numbers that do not "
+        "fit the ranks."
+    ),
+    why=(
+        "Options that were renamed between releases, a configuration made for another number of GPUs, values that only another layer can "
+        "fill in ('auto')."
+    ),
+    signatures=(
+        # torch.distributed.launch passes it; since torch 2.0 with a dash.
+        Signature(
+            needle="error: unrecognized arguments: ",
+            pattern=_PROGRAM + r": error: unrecognized arguments: (?P<arguments>.*--local[-_]rank\b.*)",
+            says="{program} does not know --local-rank, which torch.distributed.launch passes to every rank",
+            remedies=("use-torchrun", "read-help"),
+        ),
+        Signature(
+            needle="error: unrecognized arguments: ",
+            pattern=_PROGRAM + r": error: unrecognized arguments: (?P<arguments>(?!.*--local[-_]rank\b).{1,200})",
+            says="{program} does not know {arguments}",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle=": error: argument ",
+            pattern=_PROGRAM + r": error: argument (?P<option>[^:\s]+(?: [^:]+)?): (?P<reason>.{1,200})",
+            says="{program} refused {option}: {reason}",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle=": error: the following arguments are required: ",
+            pattern=_PROGRAM + r": error: the following arguments are required: (?P<arguments>.{1,200})",
+            says="{program} was started without {arguments}",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle=": error: ",
+            pattern=r"(?P<program>torchrun|accelerate|deepspeed|run\.py|launch\.py|llamafactory-cli|vllm|launch_server\.py|"
+            r"accelerate <command> \[<args>\] launch): error: (?P<reason>(?!unrecognized|argument |the following).{1,200})",
+            says="{program} refused its command line: {reason}",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle="No such option: ",
+            pattern=r"No such option: (?P<option>\S+)",
+            says="the command does not know the option {option}",
+            remedies=("read-help",),
+        ),
+        # Hugging Face: dataclasses as options, accelerate's file.
+        Signature(
+            needle="are not used by the HfArgumentParser",
+            pattern=r"Some (?:specified arguments|keys) are not used by the HfArgumentParser: (?P<arguments>.{1,200})",
+            says="these options are known to no dataclass of the script: {arguments}",
+            remedies=("read-help", "match-versions"),
+        ),
+        Signature(
+            needle="Got unknown args, potentially deprecated",
+            pattern=r"potentially deprecated arguments: (?P<arguments>.{1,200})",
+            says="LLaMA-Factory does not know {arguments}",
+            remedies=("read-help", "match-versions"),
+        ),
+        Signature(
+            needle="had unknown keys (",
+            pattern=r"(?:The config file at (?P<file>\S+) )?had unknown keys \((?P<keys>\[[^\]]*\])\)",
+            says="accelerate's configuration file has keys that this release does not know: {keys}",
+            remedies=("match-versions", "new-accelerate-config"),
+        ),
+        Signature(
+            needle="Unknown keys in the config file",
+            pattern=r"Unknown keys in the config file: (?P<keys>\[[^\]]*\])",
+            says="accelerate's configuration file has keys that this release does not know: {keys}",
+            remedies=("match-versions", "new-accelerate-config"),
+        ),
+        Signature(
+            needle="You can only use one of `--",
+            pattern=r"You can only use one of (?P<options>`--.{1,160}`)[^`]* at a time",
+            says="accelerate was given several of {options}, which exclude each other",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle="You need to use at least 2 processes to use",
+            pattern=r"at least 2 processes to use `(?P<option>[^`]+)`",
+            says="accelerate was given {option} with a single process",
+            remedies=("new-accelerate-config",),
+        ),
+        Signature(
+            needle="You need to manually pass in `",
+            pattern=r"You need to manually pass in `(?P<option>[^`]+)`",
+            says="accelerate's configuration lacks {option}",
+            remedies=("new-accelerate-config",),
+        ),
+        Signature(
+            needle="Less than two GPU ids were configured",
+            says="accelerate was told to use several GPUs and given fewer than two ids",
+            remedies=("new-accelerate-config",),
+        ),
+        Signature(
+            needle="The passed configuration file `",
+            pattern=r"The passed configuration file `(?P<file>[^`]+)` does not exist",
+            says="accelerate's configuration file {file} does not exist",
+            remedies=("new-accelerate-config",),
+        ),
+        Signature(
+            needle="Could not find the transformer layer class",
+            pattern=r"Could not find the transformer layer class (?:(?P<name>\S+) in|to wrap in) the model",
+            says="the layer class that FSDP is to wrap is not in this model",
+            remedies=("fsdp-layer-class",),
+        ),
+        Signature(
+            needle="unexpected keyword argument '",
+            pattern=(
+                r"\b(?P<class>\w{0,60}(?:TrainingArguments|Config|Plugin|Trainer|Accelerator|Parallel)|init_process_group)(?:\.__init__)?\(\) "
+                r"got an unexpected keyword argument '(?P<option>\w+)'"
+            ),
+            standing="likely",
+            says="{class} does not know the option {option} in this release",
+            remedies=("match-versions",),
+        ),
+        Signature(
+            needle="Your setup doesn't support ",
+            pattern=r"Your setup doesn't support (?P<what>[\w/]+)",
+            says="{what} was asked of a device or a torch that lacks it",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle="load_best_model_at_end requires",
+            says="save and evaluation strategies differ, and load_best_model_at_end needs them alike",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle=" in any distributed mode",
+            pattern=r"can't train a model that has been loaded with `?device_map='auto'`? in any distributed mode",
+            says="device_map='auto' spreads one model over the GPUs, which distributed training cannot have",
+            remedies=("no-device-map",),
+        ),
+        Signature(
+            needle="is not compatible with `low_cpu_mem_usage",
+            says="DeepSpeed ZeRO-3 was combined with low_cpu_mem_usage or a device_map",
+            remedies=("no-device-map",),
+        ),
+        # DeepSpeed
+        Signature(
+            needle="Check batch related parameters",
+            pattern=(
+                r"not equal to micro_batch_per_gpu \* gradient_acc_step \* world_size ?"
+                r"(?P<train>\d+) != (?P<micro>\d+) \* (?P<steps>\d+) \* (?P<world_size>\d+)"
+            ),
+            says="train_batch_size {train} is not {micro} per GPU × {steps} steps × {world_size} ranks",
+            remedies=("leave-one-batch-out", "start-by-launcher"),
+        ),
+        Signature(
+            needle="Check batch related parameters",
+            pattern=r"Check batch related parameters(?!.* \* \d+ \* \d+)",
+            says="DeepSpeed's batch sizes do not multiply to train_batch_size",
+            remedies=("leave-one-batch-out", "start-by-launcher"),
+        ),
+        Signature(
+            needle="Please correct the following DeepSpeed config values that mismatch",
+            says="DeepSpeed's file and the Trainer's arguments name different values for the same settings",
+            remedies=("auto-in-both",),
+        ),
+        Signature(
+            needle="float: 'auto'",
+            says="DeepSpeed met the value 'auto', which only the Hugging Face integration fills in",
+            remedies=("no-auto-outside-hf",),
+        ),
+        Signature(
+            needle="base 10: 'auto'",
+            says="DeepSpeed met the value 'auto', which only the Hugging Face integration fills in",
+            remedies=("no-auto-outside-hf",),
+        ),
+        Signature(
+            needle="input_value='auto'",
+            says="DeepSpeed met the value 'auto', which only the Hugging Face integration fills in",
+            remedies=("no-auto-outside-hf",),
+        ),
+        Signature(
+            needle="Expected a string path to an existing deepspeed config",
+            says="DeepSpeed was given neither an existing file nor a dictionary as its configuration",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle="DeepSpeedConfigError",
+            pattern=r"DeepSpeedConfigError: (?P<reason>.{1,200})",
+            says="DeepSpeed refused its configuration: {reason}",
+        ),
+        Signature(
+            needle="no_sync context manager is incompatible with gradient partitioning",
+            pattern=r"logic of ZeRO stage (?P<stage>\d)",
+            says="no_sync cannot be combined with ZeRO stage {stage}, which partitions the gradients",
+            remedies=("zero-accumulation",),
+        ),
+        Signature(
+            needle="specified on host '",
+            pattern=r"No slot '(?P<slot>\d+)' specified on host '(?P<peer>[^']+)'",
+            says="the deepspeed launcher was told GPU {slot} of {peer}, which its host file or machine does not have",
+            remedies=("host-file",),
+        ),
+        Signature(
+            needle="ostfile is not formatted correctly",
+            says="DeepSpeed's host file is malformed",
+            remedies=("host-file",),
+        ),
+        Signature(
+            needle=" not found in hostfile",
+            pattern=r"[Hh]ost(?:name)? '?(?P<peer>[\w.-]+)'? not found in hostfile",
+            says="{peer} is included or excluded on the command line and does not stand in the host file",
+            remedies=("host-file",),
+        ),
+        # torchrun, init_process_group
+        Signature(
+            needle="Unsupported nproc_per_node value",
+            pattern=r"Unsupported nproc_per_node value: (?P<value>\S+)",
+            says="torchrun does not know --nproc-per-node {value}: a number, cpu, gpu or auto",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle="ValueError: Cuda is not available",
+            says="--nproc-per-node gpu was asked of a torch that sees no GPU",
+            remedies=("backend-in-build",),
+        ),
+        Signature(
+            needle="The rendezvous backend '",
+            pattern=r"The rendezvous backend '(?P<name>[^']*)' is not registered",
+            says="torchrun knows no rendezvous backend named {name}: c10d, static or etcd-v2",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle=" of the rendezvous endpoint '",
+            pattern=r"The (?P<part>port number|hostname) of the rendezvous endpoint '(?P<endpoint>[^']*)' must",
+            says="--rdzv-endpoint {endpoint} has an impossible {part}",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle="Distributed package doesn't have ",
+            pattern=r"Distributed package doesn't have (?P<backend>\w+) built in",
+            says="the backend {backend} was asked for, and this build of torch does not contain it",
+            remedies=("backend-in-build", "gloo-instead"),
+        ),
+        Signature(
+            needle="backend type ",
+            pattern=r"(?:AssertionError: Unknown|ValueError: [Uu]nknown c10d) backend type:? (?P<backend>\w+)",
+            says="torch knows no backend named {backend}",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle="Invalid value for environment variable: ",
+            pattern=r"Invalid value for environment variable: (?P<name>\w+)",
+            says="the environment variable {name} has a value that torch refuses",
+            remedies=("see-the-environment",),
+        ),
+        Signature(
+            needle="Invalid NCCL_COMM_ID",
+            says="NCCL_COMM_ID is malformed: it must be host:port",
+            remedies=("see-the-environment",),
+        ),
+        Signature(
+            needle="no algorithm/protocol available",
+            pattern=r"no algorithm/protocol available for function (?P<function>\w+).*?(?P<settings>NCCL_(?:PROTO|ALGO) was set to .{1,120})",
+            says="no NCCL algorithm is left for {function}: {settings}",
+            remedies=("let-nccl-tune",),
+        ),
+        # Types 3 and 4 are NCCL's socket and InfiniBand transports.
+        Signature(
+            needle="socketFinalizeAccept",
+            pattern=r"socketFinalizeAccept(?: from (?P<peer>\S+))?: wrong type (?P<came>[34]) != (?P<own>[34])",
+            standing="likely",
+            says="one host speaks InfiniBand (or a plugin) and its peer sockets: their settings, drivers or plugins differ",
+            remedies=("same-network-everywhere",),
+        ),
+        # Numbers that do not divide.
+        Signature(
+            needle="divisible by",
+            pattern=(
+                r"(?:Error|Exception)\b.{0,60}?(?P<what>(?:[\w ./()=×*-]{0,100})(?:batch|heads?|world[_ ]?size|parallel|ranks|GPUs|devices|stages|"
+                r"experts).{0,100}? (?:must be|is not|should be|needs to be|not)(?: evenly)? divisible by .{1,120})"
+            ),
+            says="{what}",
+            remedies=("divide-evenly",),
+        ),
+        Signature(
+            needle="nvalid parallel dims",
+            pattern=r"[Ii]nvalid parallel dims: (?P<dims>.{1,160})",
+            says="the parallel dimensions do not multiply to the number of ranks: {dims}",
+            remedies=("divide-evenly",),
+        ),
+        Signature(
+            needle="is larger than the number of available GPUs",
+            pattern=r"[Ww]orld size \((?P<world_size_asked>\d+)\) is larger than the number of available GPUs \((?P<gpus>\d+)\)",
+            says="{world_size_asked} ranks were asked of a host with {gpus} GPUs",
+            remedies=("divide-evenly",),
+        ),
+        # Frameworks that say so themselves.
+        Signature(
+            needle="MisconfigurationException: ",
+            pattern=r"MisconfigurationException: (?P<reason>(?!.*requested gpu)(?!No supported gpu).{1,200})",
+            says="Lightning refused the combination of its options: {reason}",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle="hydra.errors.",
+            pattern=r"hydra\.errors\.(?P<kind>\w+): (?P<reason>.{1,200})",
+            says="Hydra refused the configuration ({kind}): {reason}",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle="omegaconf.errors.",
+            pattern=r"omegaconf\.errors\.(?P<kind>\w+): (?P<reason>.{1,200})",
+            says="the configuration lacks or misuses a key ({kind}): {reason}",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle="Could not override '",
+            pattern=r"Could not override '(?P<key>[^']+)'",
+            says="Hydra knows no key {key} to override",
+            remedies=("read-help",),
+        ),
+        Signature(
+            needle="yaml.scanner.ScannerError: ",
+            pattern=r"ScannerError: (?P<reason>.{1,160})",
+            says="a YAML file is malformed: {reason}",
+            remedies=("check-the-syntax",),
+        ),
+        Signature(
+            needle="yaml.parser.ParserError: ",
+            pattern=r"ParserError: (?P<reason>.{1,160})",
+            says="a YAML file is malformed: {reason}",
+            remedies=("check-the-syntax",),
+        ),
+        Signature(
+            needle="yaml.constructor.ConstructorError: ",
+            pattern=r"ConstructorError: (?P<reason>.{1,160})",
+            says="a YAML file is malformed: {reason}",
+            remedies=("check-the-syntax",),
+        ),
+        # The scheduler refuses the request itself.
+        Signature(
+            needle="Batch job submission failed: ",
+            pattern=r"Batch job submission failed: (?P<reason>.{1,160})",
+            says="Slurm refused the job: {reason}",
+            remedies=("ask-the-scheduler",),
+        ),
+        Signature(
+            needle="Unable to create step for job ",
+            pattern=r"Unable to create step for job \d+: (?P<reason>.{1,160})",
+            says="Slurm could not start the step: {reason}",
+            remedies=("ask-the-scheduler",),
+        ),
+        Signature(
+            needle="strict decoding error: ",
+            pattern=r"strict decoding error: (?P<reason>.{1,200})",
+            says="Kubernetes refused the manifest: {reason}",
+            remedies=("ask-the-scheduler",),
+        ),
+    ),
+    in_logs=_in_logs,
+    remedies=(
+        Remedy(
+            id="read-help",
+            says="Compare the option with what the installed release knows.",
+            says_zh="对照已安装版本实际支持的选项。",
+            command="torchrun --help; accelerate launch --help; deepspeed --help; python train.py --help",
+        ),
+        Remedy(
+            id="use-torchrun",
+            says="Start by torchrun instead of python -m torch.distributed.launch, and read os.environ['LOCAL_RANK'] in the script.",
+            says_zh="用 torchrun 代替 python -m torch.distributed.launch，脚本中读取 os.environ['LOCAL_RANK']。",
+            command="torchrun --standalone --nproc-per-node N train.py",
+        ),
+        Remedy(
+            id="match-versions",
+            says="Use the release for which the configuration was written, or remove and rename what changed since.",
+            says_zh="使用编写该配置时的版本，或删除、改名此后发生变化的选项。",
+            command="pip list 2>/dev/null | grep -iE '^(torch|transformers|accelerate|deepspeed|trl|peft|lightning|llamafactory) '",
+        ),
+        Remedy(
+            id="new-accelerate-config",
+            says="Write accelerate's configuration anew and compare.",
+            says_zh="重新生成 accelerate 配置并比较。",
+            command="accelerate config --config_file new.yaml && accelerate launch --config_file new.yaml train.py",
+            verify="accelerate env",
+        ),
+        Remedy(
+            id="fsdp-layer-class",
+            says="Name the block class of this very model (as print(model) shows it), or wrap by size.",
+            says_zh="填写该模型真实的层类名（见 print(model)），或改为按参数量包装。",
+            command=(
+                'python -c "from transformers import AutoConfig, AutoModel as M; '
+                "print(M.from_config(AutoConfig.from_pretrained('MODEL'))._no_split_modules)\""
+            ),
+        ),
+        Remedy(
+            id="no-device-map",
+            says="Remove device_map and low_cpu_mem_usage from from_pretrained(), or give each rank its own GPU: device_map={'': local_rank}.",
+            says_zh="从 from_pretrained() 中去掉 device_map 和 low_cpu_mem_usage，或让每个进程用自己的 GPU：device_map={'': local_rank}。",
+        ),
+        Remedy(
+            id="leave-one-batch-out",
+            says="Leave train_batch_size out (or 'auto' with the Hugging Face Trainer): DeepSpeed works it out from the other two and the ranks.",
+            says_zh="去掉 train_batch_size（使用 Hugging Face Trainer 时可写 'auto'）：DeepSpeed 会由另外两个值和进程数算出。",
+        ),
+        Remedy(
+            id="start-by-launcher",
+            says="See that the script is started by a launcher: started by hand it is one rank, whatever the machine has.",
+            says_zh="确认脚本由启动器启动：直接用 python 启动时只有一个进程，与机器有几块 GPU 无关。",
+            command="deepspeed --num_gpus N train.py   # or torchrun --standalone --nproc-per-node N train.py",
+        ),
+        Remedy(
+            id="auto-in-both",
+            says="Write 'auto' in DeepSpeed's file for what the Trainer's arguments say, so that there is one place only.",
+            says_zh="凡是 Trainer 参数已指定的，在 DeepSpeed 配置中写 'auto'，只保留一处来源。",
+        ),
+        Remedy(
+            id="no-auto-outside-hf",
+            says="Replace every 'auto' by a number where deepspeed.initialize is called without the Hugging Face Trainer or accelerate.",
+            says_zh="如果不经过 Hugging Face Trainer 或 accelerate 而直接调用 deepspeed.initialize，把所有 'auto' 换成具体数值。",
+            command="grep -n auto ds_config.json",
+        ),
+        Remedy(
+            id="zero-accumulation",
+            says="Leave gradient accumulation to DeepSpeed (gradient_accumulation_steps) instead of no_sync, or use ZeRO stage 1.",
+            says_zh="梯度累积交给 DeepSpeed（gradient_accumulation_steps），不要用 no_sync；或者使用 ZeRO-1。",
+        ),
+        Remedy(
+            id="host-file",
+            says="One line for each host, 'node1 slots=8', and includes as 'node1:0,1@node2:0,1'.",
+            says_zh="每台主机一行，如 'node1 slots=8'；--include 写成 'node1:0,1@node2:0,1'。",
+            command="cat /job/hostfile; nvidia-smi -L",
+        ),
+        Remedy(
+            id="backend-in-build",
+            says="See what this torch was built with, and from which environment it comes; the CPU build has no NCCL, and Windows never does.",
+            says_zh="查看这个 torch 的编译内容及所在环境；CPU 版没有 NCCL，Windows 也没有。",
+            command='python -c "import torch; print(torch.__file__, torch.__version__, torch.version.cuda, torch.distributed.is_nccl_available())"',
+        ),
+        Remedy(
+            id="gloo-instead",
+            says="On the CPU or on Windows use gloo: init_process_group('gloo'), ddp_backend: gloo in the Trainer.",
+            says_zh="在 CPU 或 Windows 上使用 gloo：init_process_group('gloo')，Trainer 中 ddp_backend: gloo。",
+        ),
+        Remedy(
+            id="see-the-environment",
+            says="See what is set, and where: shell, launcher, container image, job script.",
+            says_zh="查看设置了什么、在哪里设置：shell、启动器、容器镜像、作业脚本。",
+            command="env | grep -E '^(NCCL|TORCH|GLOO|MASTER|RANK|WORLD|LOCAL)_?'; unhang vars",
+        ),
+        Remedy(
+            id="let-nccl-tune",
+            says="Unset NCCL_ALGO and NCCL_PROTO: what they leave does not serve this operation or this machine.",
+            says_zh="取消 NCCL_ALGO 和 NCCL_PROTO：它们留下的组合无法用于该操作或该机器。",
+            command="unset NCCL_ALGO NCCL_PROTO; grep -nE 'NCCL_(ALGO|PROTO)' /etc/nccl.conf ~/.nccl.conf",
+        ),
+        Remedy(
+            id="same-network-everywhere",
+            says="Give all hosts the same NCCL_NET, NCCL_IB_DISABLE, NCCL_IB_HCA and plugin path, in the environment of the processes themselves.",
+            says_zh="让所有主机使用相同的 NCCL_NET、NCCL_IB_DISABLE、NCCL_IB_HCA 和插件路径，并设在进程自己的环境里。",
+            command="NCCL_DEBUG=INFO torchrun ... 2>&1 | grep -E 'Using network|NET/Plugin|set by environment'",
+        ),
+        Remedy(
+            id="divide-evenly",
+            says="Choose numbers that divide: ranks = tensor × pipeline × context × data parallel, batch a multiple of micro batch × data parallel.",
+            says_zh="选择能整除的数值：进程数 = 张量 × 流水线 × 上下文 × 数据并行，全局批大小是微批 × 数据并行的整数倍。",
+        ),
+        Remedy(
+            id="check-the-syntax",
+            says="Check the file: indentation by spaces, a blank after each colon, strings with special characters in quotes.",
+            says_zh="检查文件语法：用空格缩进，冒号后有空格，含特殊字符的字符串加引号。",
+            command='python -c "import sys, yaml; yaml.safe_load(open(sys.argv[1]))" FILE',
+        ),
+        Remedy(
+            id="ask-the-scheduler",
+            says="Compare the request with what the partition or the cluster has.",
+            says_zh="把请求与分区或集群实际拥有的资源对照。",
+            command="sinfo -o '%P %D %c %m %G %l'; scontrol show job JOB; kubectl apply --dry-run=server -f job.yaml",
+        ),
+    ),
+    leads_to=("rendezvous-misconfig", "rank-exception"),
+    mistaken_for={
+        "rank-exception": "the traceback behind such a line is the program's way of refusing an option",
+        "rendezvous-misconfig": "options that every host accepts and that disagree between hosts are no matter of one program",
+        "device-mapping": "a GPU that does not exist is refused later, by CUDA",
+    },
+    sources=(
+        "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        "https://huggingface.co/docs/accelerate/package_reference/cli",
+        "https://www.deepspeed.ai/docs/config-json/",
+    ),
+    hits=(
+        "train.py: error: unrecognized arguments: --local-rank=0",
+        "DETR training script: error: unrecognized arguments: --local_rank=3",
+        "torchrun: error: unrecognized arguments: --nproc",
+        "usage: train.py [-h] [--lr LR]\ntrain.py: error: argument --lr: invalid float value: 'fast'",
+        "torchrun: error: argument --master-port/--master_port: invalid int value: '0x12'",
+        "[rank0]: sft.py: error: argument --lr_scheduler_type: invalid choice: 'cosin' (choose from 'linear', 'cosine')",
+        "torchrun: error: the following arguments are required: training_script, training_script_args",
+        "accelerate <command> [<args>] launch: error: ambiguous option: --mix could match --mixed_precision, --mixture",
+        "Error: No such option: --nproc",
+        "ValueError: Some specified arguments are not used by the HfArgumentParser: ['--lora_rnk', '8']",
+        "ValueError: Some keys are not used by the HfArgumentParser: ['preprocessing_num_works']",
+        "[WARNING|parser.py:120] Got unknown args, potentially deprecated arguments: ['--lora_rnk']",
+        (
+            "ValueError: The config file at conf/acc.yaml had unknown keys (['backend']), please try upgrading your `accelerate` version or fix (and "
+            "potentially remove) these keys from your config file."
+        ),
+        "ValueError: Unknown keys in the config file: ['backend'], please try upgrading your `accelerate` version or remove them.",
+        "ValueError: You can only use one of `--cpu`, `--multi_gpu`, `--tpu`, `--use_deepspeed`, `--use_fsdp` at a time.",
+        "ValueError: You need to use at least 2 processes to use `--multi_gpu`.",
+        "ValueError: You need to manually pass in `--num_processes` using this config yaml.",
+        "ValueError: Less than two GPU ids were configured and tried to run on on multiple GPUs.",
+        "FileNotFoundError: The passed configuration file `conf/zero9.yaml` does not exist.",
+        "Exception: Could not find the transformer layer class to wrap in the model.",
+        "ValueError: Could not find the transformer layer class LlamaDecoderLayr in the model.",
+        "[rank3]: TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'",
+        "ValueError: Your setup doesn't support bf16/gpu. You need torch>=1.10, using Ampere GPU with cuda>=11.0",
+        "ValueError: --load_best_model_at_end requires the save and eval strategy to match, but found",
+        "ValueError: You can't train a model that has been loaded with `device_map='auto'` in any distributed mode.",
+        "ValueError: DeepSpeed Zero-3 is not compatible with `low_cpu_mem_usage=True` or with passing a `device_map`.",
+        (
+            "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * "
+            "world_size 64 != 4 * 2 * 1"
+        ),
+        "AssertionError: Check batch related parameters. train_batch_size is not",
+        "ValueError: Please correct the following DeepSpeed config values that mismatch TrainingArguments values:",
+        "ValueError: could not convert string to float: 'auto'",
+        "ValueError: invalid literal for int() with base 10: 'auto'",
+        "  Input should be a valid integer, unable to parse string as an integer [type=int_parsing, input_value='auto', input_type=str]",
+        "ValueError: Expected a string path to an existing deepspeed config, or a dictionary or a base64 encoded string. Received: ds.jsn",
+        "deepspeed.runtime.config.DeepSpeedConfigError: zero_optimization stage 4 is not known",
+        "AssertionError: no_sync context manager is incompatible with gradient partitioning logic of ZeRO stage 2",
+        "ValueError: No slot '7' specified on host 'localhost'",
+        "ValueError: Hostfile is not formatted correctly, unable to proceed with training.",
+        "ValueError: Hostname 'node9' not found in hostfile",
+        "ValueError: Unsupported nproc_per_node value: gpus",
+        "ValueError: Cuda is not available.",
+        "ValueError: The rendezvous backend 'foo' is not registered. Did you forget to call `register`?",
+        "ValueError: The port number of the rendezvous endpoint '10.0.0.1:abc' must be an integer between 0 and 65536.",
+        "RuntimeError: Distributed package doesn't have NCCL built in",
+        "AssertionError: Unknown backend type ncll",
+        "RuntimeError: Invalid value for environment variable: TORCH_NCCL_BLOCKING_WAIT",
+        "node7:1:1 [0] bootstrap.cc:80 NCCL WARN Invalid NCCL_COMM_ID, please use format: <ipv4>:<port> or [<ipv6>]:<port> or <hostname>:<port>",
+        (
+            "node7:1:1 [0] NCCL WARN Error : no algorithm/protocol available for function AllGather with datatype ncclInt8. NCCL_PROTO was set "
+            "to LL128. NCCL_ALGO was set to TREE."
+        ),
+        "node7:16899:16961 [0] misc/socket.cc:441 NCCL WARN socketFinalizeAccept: wrong type 4 != 3",
+        "AssertionError: global batch size (96) is not divisible by micro batch size (4) times data parallel size (10)",
+        "ValueError: Total number of attention heads (28) must be divisible by tensor parallel size (8).",
+        "AssertionError: Invalid parallel dims: dp_replicate(1) * dp_shard(3) * cp(1) * tp(2) * pp(1) != WORLD_SIZE(8)",
+        "ValidationError: World size (16) is larger than the number of available GPUs (8) in this node.",
+        "lightning.fabric.utilities.exceptions.MisconfigurationException: `DistributedSampler` cannot be set with IterableDataset",
+        "hydra.errors.MissingConfigException: Cannot find primary config 'trian'",
+        "omegaconf.errors.ConfigAttributeError: Key 'lerning_rate' is not in struct",
+        "Could not override 'trainer.gpus'.",
+        "yaml.scanner.ScannerError: mapping values are not allowed here",
+        "yaml.parser.ParserError: expected the node content, but found ','",
+        "yaml.constructor.ConstructorError: could not determine a constructor for the tag '!env'",
+        "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+        "srun: error: Unable to create step for job 8123: More processors requested than permitted",
+        'Error from server (BadRequest): strict decoding error: unknown field "spec.template.gpus"',
+    ),
+    near_misses=(
+        "cmake: error: argument list too long",
+        "W1103 10:00:01 train.py: ignoring unrecognized arguments: --foo",
+        "subprocess.CalledProcessError: Command '['torchrun', '--nproc', '2']' returned non-zero exit status 2.",
+        "TypeError: forward() got an unexpected keyword argument 'labels'",
+        "MisconfigurationException: You requested gpu: [0, 1]\n But your machine only has: [0]",
+        "The following values were not passed to `accelerate launch` and had defaults used instead:",
+        "INFO the vocabulary is not divisible by 64, padding it to 32064",
+        "ValueError: could not convert string to float: 'nan%'",
+        '{"train_batch_size": "auto", "gradient_accumulation_steps": "auto"}',
+    ),
+    explain={
+        "en": (
+            "A program read its options and refused to go on: nothing of the training has happened yet, and it would fail with one rank as "
+            "well. The line itself names the option. Options move between releases (--local_rank became --local-rank and then an environment "
+            "variable; accelerate's file gains keys), and a configuration for eight GPUs does not fit four: batch sizes and parallel degrees "
+            "have to multiply to the number of ranks. The launcher's CalledProcessError or ChildFailedError behind it is only the echo."
+        ),
+        "zh": (
+            "程序读取自己的选项后拒绝继续：训练还没有开始，只用一个进程也会同样失败。出错的那一行已经点名了选项。选项会随版本变化（"
+            "--local_rank 变成 --local-rank，后来又变成环境变量；accelerate 的配置文件会增加键），而为八块 GPU 写的配置不适用于四块：批大小和各"
+            "种并行度必须与进程数相乘吻合。后面启动器抛出的 CalledProcessError 或 ChildFailedError 只是回声。"
+        ),
+    },
+)

@@ -1,0 +1,224 @@
+"""container-capability: a capability, a device or a mount is missing in the container."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import Cause, Signature
+from unhang.model import Remedy
+
+CAUSE = Cause(
+    id="container-capability",
+    role="root",
+    title="The container lacks a capability, a device or a mount",
+    title_zh="容器缺少某项权限、设备或挂载",
+    what="A system call was refused, or a device was not there, although both work on the host.",
+    why=(
+        "Container runtimes drop capabilities (SYS_PTRACE, SYS_NICE, IPC_LOCK), filter system calls, mount the image read-only and show only the "
+        "devices that were asked for; systemd can take devices away from a running container."
+    ),
+    signatures=(
+        Signature(
+            needle="Operation not permitted",
+            pattern=r"pidfd_(?P<call>getfd|open): ?Operation not permitted",
+            says="pidfd_{call} was refused: sharing GPU memory between processes by expandable segments needs the right to ptrace",
+            remedies=("sys-ptrace", "no-expandable-segments"),
+        ),
+        Signature(
+            needle="the pidfd_open syscall needed",
+            says="the kernel or the container's seccomp profile does not allow pidfd_open, which sharing expandable segments needs",
+            remedies=("sys-ptrace", "no-expandable-segments"),
+        ),
+        Signature(
+            needle="Failed to initialize NVML: Unknown Error",
+            says="the container lost its GPU devices: a reload of systemd on the host took them away, or they were never given",
+            standing="likely",
+            remedies=("devices-again",),
+        ),
+        Signature(
+            needle="Failed to initialize NVML: Insufficient Permissions",
+            says="the process may not open the GPU's device files",
+            remedies=("devices-again",),
+        ),
+        Signature(
+            needle="could not select device driver",
+            pattern=r"could not select device driver .{0,40}with capabilities: \[\[gpu",
+            says="the container runtime knows no GPUs: the NVIDIA container toolkit is missing or not configured",
+            remedies=("container-toolkit",),
+        ),
+        Signature(
+            needle="nvidia-container-cli: ",
+            pattern=r"nvidia-container-cli: (?P<error>initialization error|mount error|device error|detection error|ldcache error)[^\n]{0,200}",
+            unless=r"requirement error|\bWSL|microsoft-standard",
+            says="the NVIDIA container runtime could not give the GPUs to the container ({error})",
+            standing="likely",
+            remedies=("container-toolkit",),
+        ),
+        Signature(
+            needle="pthread_create failed",
+            pattern=r"pthread_create failed[^\n]{0,120}Operation not permitted",
+            says="threads cannot be started: the container's seccomp profile refuses a system call that this C library uses (clone3)",
+            remedies=("newer-runtime",),
+        ),
+        Signature(
+            needle="process_vm_readv",
+            pattern=r"process_vm_(?:readv|writev)[^\n]{0,200}Operation not permitted",
+            standing="likely",
+            says="UCX may not copy between processes (cross-memory attach is refused for want of SYS_PTRACE)",
+            remedies=("sys-ptrace", "no-cma"),
+        ),
+        Signature(
+            needle="Call to ibv_",
+            pattern=r"Call to (?P<call>ibv_\w{3,40}) failed(?: with error)?:? (?P<error>Operation not permitted|Permission denied)",
+            says="{call} was refused ({error}): the container lacks IPC_LOCK or the right to use /dev/infiniband",
+            standing="likely",
+            remedies=("infiniband",),
+        ),
+        Signature(
+            needle="/dev/infiniband/",
+            pattern=(
+                r"(?:[Ff]ailed to open|cannot open|open)[^\n]{0,80}(?P<device>/dev/infiniband/\S{1,60})[^\n]{0,40}(?P<error>No such file or"
+                r" directory|Permission denied|Operation not permitted)"
+            ),
+            says="{device} cannot be opened in the container: {error}",
+            remedies=("infiniband",),
+        ),
+        Signature(
+            needle="Read-only file system: '/",
+            pattern=r"\[Errno 30\] Read-only file system: '(?P<path>/(?!dev/shm|psm_)[^']{1,300})'",
+            standing="likely",
+            says="{path} lies on a read-only file system: the image is mounted so, or no volume is mounted there",
+            remedies=("writable-volume",),
+        ),
+        Signature(
+            needle="(core dumped) due to seccomp",
+            standing="likely",
+            says="the container's seccomp profile ended the process",
+            remedies=("newer-runtime",),
+        ),
+    ),
+    remedies=(
+        Remedy(
+            id="sys-ptrace",
+            says="Allow ptrace in the container; where ranks are in one container and one user, kernel.yama.ptrace_scope of the host counts too.",
+            says_zh="在容器里允许 ptrace；若进程在同一容器、同一用户下，还要看主机的 kernel.yama.ptrace_scope。",
+            command="docker run --cap-add SYS_PTRACE --ipc=host IMAGE   # Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]",
+            verify="capsh --print | grep -o cap_sys_ptrace; sysctl kernel.yama.ptrace_scope",
+        ),
+        Remedy(
+            id="no-expandable-segments",
+            says="Or do without expandable segments in processes that share GPU memory.",
+            says_zh="或者在共享显存的进程里不使用 expandable segments。",
+            env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"},
+            verify='python -c \'import torch; torch.ones(1, device="cuda"); print([s["is_expandable"] for s in torch.cuda.memory_snapshot()])\'',
+        ),
+        Remedy(
+            id="no-cma",
+            says="Or let MPI copy through shared memory; the message is harmless where results are right.",
+            says_zh="或者让 MPI 通过共享内存拷贝；如果结果正确，这条信息可以忽略。",
+            env={"OMPI_MCA_btl_vader_single_copy_mechanism": "none", "UCX_TLS": "^cma"},
+            verify="mpirun -np 2 --mca btl_base_verbose 100 hostname 2>&1 | grep -i vader",
+        ),
+        Remedy(
+            id="devices-again",
+            says=(
+                "Start the container anew: it gets its devices back. So that it does not happen again, name the devices (--device, or CDI), or make "
+                "/dev/char links with nvidia-ctk, or use the cgroupfs driver."
+            ),
+            says_zh=(
+                "重新启动容器即可恢复设备。为避免再次发生：显式指定设备（--device 或 CDI），或用 nvidia-ctk 创建 /dev/char 链接，或改用 cgroupfs 驱"
+                "动。"
+            ),
+            command="sudo nvidia-ctk system create-dev-char-symlinks --create-all   # then start the container again; before: ls -l /dev/nvidia*",
+            verify="nvidia-smi -L",
+        ),
+        Remedy(
+            id="container-toolkit",
+            says="Install and configure the NVIDIA container toolkit, then restart the runtime.",
+            says_zh="安装并配置 NVIDIA container toolkit，然后重启容器运行时。",
+            command="sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
+            verify="docker run --rm --gpus all ubuntu nvidia-smi -L",
+        ),
+        Remedy(
+            id="newer-runtime",
+            says="Upgrade docker, containerd, runc and libseccomp on the host; to prove it, run once without the filter.",
+            says_zh="升级主机上的 docker、containerd、runc 和 libseccomp；要验证，可临时关闭过滤运行一次。",
+            command="docker run --rm --security-opt seccomp=unconfined IMAGE python -c 'import threading; threading.Thread(target=print).start()'",
+            verify="docker version --format '{{.Server.Version}}'; runc --version",
+        ),
+        Remedy(
+            id="infiniband",
+            says="Give the container the InfiniBand devices, the right to lock memory, and no limit on it.",
+            says_zh="把 InfiniBand 设备、锁定内存的权限和无限制的额度交给容器。",
+            command="docker run --device=/dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1:-1 --network=host IMAGE",
+            verify="ls -l /dev/infiniband && ibv_devinfo -l && ulimit -l",
+        ),
+        Remedy(
+            id="writable-volume",
+            says="Mount a writable volume there, or point caches and outputs at one.",
+            says_zh="在该路径挂载可写卷，或者把缓存和输出指向可写卷。",
+            command="docker run -v /srv/cache:/srv/cache -e HF_HOME=/srv/cache/hf -e TRITON_CACHE_DIR=/srv/cache/triton IMAGE",
+            verify="findmnt -T PATH -o TARGET,FSTYPE,OPTIONS",
+        ),
+    ),
+    leads_to=("rank-exception", "cumem-host-numa", "device-mapping", "limits"),
+    mistaken_for={
+        "shm-permission": "there a file in /dev/shm is refused; here a system call or a device",
+        "limits": "a count that is reached says 'Resource temporarily unavailable' or 'Cannot allocate memory'",
+        "nvlink-nvswitch-fabric": "a missing IMEX channel is also a device that the container lacks; NCCL names it",
+        "driver-reboot-needed": "NVML says 'Driver/library version mismatch' there",
+        "wsl-limits": "under WSL2 NVML says 'GPU access blocked by the operating system'",
+        "ib-config": "on a bare host the same call fails for other reasons",
+    },
+    sources=(
+        "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/troubleshooting.html",
+        "https://github.com/pytorch/pytorch/issues/165685",
+        "https://github.com/open-mpi/ompi/issues/4948",
+        "https://docs.docker.com/engine/security/seccomp/",
+        "https://man7.org/linux/man-pages/man2/pidfd_getfd.2.html",
+    ),
+    hits=(
+        "(WorkerDict pid=812) RuntimeError: pidfd_getfd: Operation not permitted",
+        "RuntimeError: pidfd_open:Operation not permitted",
+        (
+            "RuntimeError: The kernel on this machine does not support the pidfd_open syscall needed to use IPC for CUDA tensors when "
+            "expandable_segments:True is set."
+        ),
+        "Failed to initialize NVML: Unknown Error",
+        "Failed to initialize NVML: Insufficient Permissions",
+        'docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].',
+        "stderr: nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file",
+        "OpenBLAS blas_thread_init: pthread_create failed for thread 35 of 48: Operation not permitted",
+        "[node7:812  :0:812]  cma_ep.c:98   UCX  ERROR process_vm_readv(pid=813 length=65536) returned -1: Operation not permitted",
+        "node7:812:901 [0] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_open_device failed with error Operation not permitted",
+        "libibverbs: failed to open /dev/infiniband/uverbs0: Permission denied",
+        "OSError: [Errno 30] Read-only file system: '/opt/app/.cache/huggingface'",
+        "[88123.41] audit: python3 (core dumped) due to seccomp",
+    ),
+    # Open MPI and libnuma print these two in every unprivileged container, and go on.
+    near_misses=(
+        "[4f1c22ab90de:00812] Read -1, expected 32416, errno = 1",
+        "set_mempolicy: Operation not permitted",
+        "Failed to initialize NVML: Driver/library version mismatch",
+        "Failed to initialize NVML: GPU access blocked by the operating system",
+        "OpenBLAS blas_thread_init: pthread_create failed for thread 35 of 48: Resource temporarily unavailable",
+        "node7:812:901 [1] include/shm.h:27 NCCL WARN Call to shm_open failed : Permission denied",
+        "libibverbs: Warning: couldn't open config directory '/etc/libibverbs.d'.",
+        "node7:812:901 [0] NCCL INFO NET/IB : No device found.",
+        "node7:812:901 [1] include/alloc.h:228 NCCL WARN Cuda failure 800 'operation not permitted'",
+        "OSError: [Errno 30] Read-only file system: '/psm_5a1f20cc'",
+    ),
+    explain={
+        "en": (
+            "A container sees the kernel of its host through a filter: some capabilities are taken away, some system calls refused, only named "
+            "devices shown, and the image may be read-only. Training needs a few of these: ptrace rights to share GPU memory between processes, "
+            "SYS_NICE to place memory on NUMA nodes, IPC_LOCK and /dev/infiniband for RDMA, and GPU devices that stay (a systemctl daemon-reload on "
+            "the host can remove them from a running container). To be sure, run the failing call on the host, or once with --privileged; then give "
+            "the container exactly the capability or device that is named here."
+        ),
+        "zh": (
+            "容器是透过一层过滤看到主机内核的：一些 capability 被去掉，一些系统调用被拒绝，只能看到指定的设备，镜像还可能是只读的。训练需要其中几"
+            "样：进程间共享显存需要 ptrace 权限，在 NUMA 节点上放置内存需要 SYS_NICE，RDMA 需要 IPC_LOCK 和 /dev/infiniband，还需要 GPU 设备始终存在"
+            "（主机执行 systemctl daemon-reload 可能会把它们从正在运行的容器里拿走）。要确认，可在主机上执行同一操作，或临时用 --privileged 运行一"
+            "次；然后只把这里指出的那项权限或设备交给容器。"
+        ),
+    },
+)

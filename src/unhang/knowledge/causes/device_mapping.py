@@ -1,0 +1,270 @@
+"""device-mapping: a rank asks for a GPU that it does not have, or works on another one than its own."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.model import Finding, Remedy
+
+_MIG = r"\bMIG-[0-9A-Za-z]|MIG \d+g\.\d+gb|MIG-\d+g\.\d+gb|\bMIG (?:M\.|device)"
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    hits = view.hits_of(CAUSE.id)
+    real = [h for h in hits if "guessed" not in h.groups]
+    if real:
+        return CAUSE.of_hits(real, view)
+    # torch warns so in healthy jobs, too: it counts only where a collective then hung.
+    hung = view.timeouts or view.statuses or any(not i.completed for i in view.nccl.inits)
+    return CAUSE.of_hits(hits, view) if hung else None
+
+
+CAUSE = Cause(
+    id="device-mapping",
+    role="root",
+    title="A rank has the wrong GPU",
+    title_zh="进程与 GPU 的对应关系有误",
+    what=(
+        "The mapping from ranks to GPUs is wrong: a rank addresses a GPU that is not visible to it, or its tensors and its model are on "
+        "different GPUs."
+    ),
+    why=(
+        "More ranks than visible GPUs, torch.cuda.set_device missing or called too late, CUDA_VISIBLE_DEVICES changed after CUDA had started, or "
+        "a launcher that shows each worker one GPU only."
+    ),
+    signatures=(
+        # NCCL opening a peer's memory: the peer's GPU is hidden from this process.
+        Signature(
+            needle="'invalid device ordinal'",
+            pattern=r"NCCL WARN Cuda failure (?:\d+ )?'invalid device ordinal'",
+            unless=_MIG,
+            standing="likely",
+            says="NCCL addresses the GPU of another rank and this process cannot see it: each worker was shown its own GPU only",
+            remedies=("see-all-gpus", "set-the-device"),
+        ),
+        Signature(
+            needle="invalid device ordinal",
+            pattern=r"^(?!.{0,400}NCCL WARN).{0,400}?invalid device ordinal",
+            unless=_MIG,
+            says="a rank asked for a GPU number that is not among the visible ones",
+            remedies=("fewer-ranks", "set-the-device"),
+        ),
+        Signature(
+            needle="but torch.cuda.device_count() is",
+            pattern=r"on CUDA device (?P<device>\d+) but torch\.cuda\.device_count\(\) is (?P<count>\d+)",
+            says="a checkpoint was saved on cuda:{device} and this process sees {count} GPUs",
+            remedies=("map-location",),
+        ),
+        Signature(
+            needle="But your machine only has:",
+            pattern=r"But your machine only has: (?P<has>\[.{0,80}?\])",
+            says="more GPUs were asked for than this machine has ({has})",
+            remedies=("fewer-ranks",),
+        ),
+        Signature(
+            needle="number of available GPUs",
+            pattern=r"\((?P<wanted>\d+)\) (?:cannot be|is) larger than the number of available GPUs \((?P<count>\d+)\)",
+            says="{wanted} ranks were asked for and {count} GPUs are visible",
+            remedies=("fewer-ranks",),
+        ),
+        Signature(
+            needle="device_ids and output_device arguments only work",
+            pattern=r"got device_ids \[(?P<device>\d+)\]",
+            says="the model that is wrapped in DistributedDataParallel is not on cuda:{device}, the GPU of this rank",
+            remedies=("set-the-device",),
+        ),
+        Signature(
+            needle="(device_ids[0]) but found one of them on device",
+            pattern=r"on device (?P<wanted>cuda:\d+) \(device_ids\[0\]\) but found one of them on device: (?P<found>\w+(?::\d+)?)",
+            says="the model has to be on {wanted} and parts of it are on {found}",
+            remedies=("set-the-device",),
+        ),
+        Signature(
+            needle="Inconsistent compute device and `device_id`",
+            pattern=r"on rank (?P<number>\d+): (?P<found>\S{1,20}) vs (?P<wanted>\S{1,20})",
+            says="FSDP on rank {number} was given {wanted} and the model is on {found}",
+            remedies=("set-the-device",),
+        ),
+        Signature(
+            needle="tensor not on device passed to init_process_group",
+            says="a collective was called on a tensor of another GPU than the one that init_process_group was given",
+            remedies=("set-the-device",),
+        ),
+        Signature(
+            needle="on a different device than the one you're training on",
+            says="the quantised model was loaded onto another GPU than the one of this rank",
+            remedies=("load-on-own-gpu",),
+        ),
+        Signature(
+            needle="found at least two devices, cuda:",
+            pattern=r"at least two devices, (?P<first>cuda:\d+) and (?P<second>cuda:\d+)",
+            standing="likely",
+            says="one operation got tensors from {first} and {second}: a rank works on two GPUs",
+            remedies=("set-the-device", "load-on-own-gpu"),
+        ),
+        Signature(
+            needle="invalid literal for int() with base 10: 'GPU-",
+            says="a framework expects numbers in CUDA_VISIBLE_DEVICES and found the UUID of a GPU",
+            remedies=("numbers-not-uuids",),
+        ),
+        # NVML counted GPUs before CUDA_VISIBLE_DEVICES was changed, or with another value of it than CUDA uses.
+        Signature(
+            needle="device < num_gpus INTERNAL ASSERT FAILED",
+            unless=_MIG,
+            standing="likely",
+            says="torch counted the visible GPUs differently before and after CUDA started: CUDA_VISIBLE_DEVICES was changed inside the process",
+            remedies=("visible-before-start",),
+        ),
+        # A rank above 0 on local device 0: its process sees one GPU, so NCCL cannot find out that the pair has no peer access.
+        Signature(
+            needle="failed to open CUDA IPC handle",
+            pattern=r"\[0\] .{0,60}NCCL WARN failed to open CUDA IPC handle : (?P<errno>\d+)",
+            near=r"\[0\] NCCL INFO Channel \d+(?:/\d+)? : [1-9]\d*\[[0-9a-f]+\] -> \d+\[[0-9a-f]+\] via P2P",
+            standing="possible",
+            says="every worker sees its own GPU only, so NCCL chose peer-to-peer for a pair of GPUs that cannot do it",
+            remedies=("see-all-gpus",),
+        ),
+        Signature(
+            needle="devices used by this process are currently unknown",
+            pattern=r"\[?Rank (?P<number>\d+)\]? .{0,20}using (?:best-guess )?GPU (?P<guessed>\d+) ",
+            standing="possible",
+            says="rank {number} has not said which GPU is its own, and torch guesses {guessed}; a wrong guess hangs the first collective",
+            remedies=("set-the-device",),
+        ),
+    ),
+    in_logs=_in_logs,
+    remedies=(
+        Remedy(
+            id="fewer-ranks",
+            says="Start no more ranks per host than GPUs are visible there (--nproc-per-node, --num_processes, tensor_parallel_size).",
+            says_zh="每台主机启动的进程数不要超过可见的 GPU 数（--nproc-per-node、--num_processes、tensor_parallel_size）。",
+            command='echo "visible: ${CUDA_VISIBLE_DEVICES:-all}"; nvidia-smi -L; torchrun --standalone --nproc-per-node gpu train.py',
+            verify="python -c 'import torch; print(torch.cuda.device_count())'",
+        ),
+        Remedy(
+            id="set-the-device",
+            says=(
+                "Number GPUs by the local rank, never by the global one, and before anything touches CUDA: local = "
+                "int(os.environ['LOCAL_RANK']); torch.cuda.set_device(local); init_process_group('nccl', device_id=torch.device('cuda', local))."
+            ),
+            says_zh=(
+                "用本地 rank（而不是全局 rank）编号 GPU，并且在使用 CUDA 之前完成：local = int(os.environ['LOCAL_RANK'])；"
+                "torch.cuda.set_device(local)；init_process_group('nccl', device_id=torch.device('cuda', local))。"
+            ),
+            command="grep -rnE \"set_device|cuda:[0-9]|local_rank|get_rank\\(\\)\" --include='*.py' .",
+            verify="NCCL_DEBUG=INFO torchrun ARGS train.py 2>&1 | grep -o 'rank [0-9]* nranks [0-9]* cudaDev [0-9]* nvmlDev [0-9]*' | sort -u",
+        ),
+        Remedy(
+            id="see-all-gpus",
+            says=(
+                "Let every worker of a host see all its GPUs and choose one with set_device; NCCL then knows which pairs have peer access. Under "
+                "Slurm use --gpus-per-node or --gpu-bind=none instead of --gpus-per-task."
+            ),
+            says_zh=(
+                "让同一主机上的每个进程都能看到全部 GPU，再用 set_device 选择其一，这样 NCCL 才知道哪些 GPU 之间可以直接互访。Slurm 下用 "
+                "--gpus-per-node 或 --gpu-bind=none 代替 --gpus-per-task。"
+            ),
+            command="srun --label --gpu-bind=none bash -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES; nvidia-smi -L | wc -l'",
+        ),
+        Remedy(
+            id="map-location",
+            says="Load checkpoints onto the CPU or the rank's own GPU: torch.load(path, map_location='cpu').",
+            says_zh="把检查点加载到 CPU 或本进程自己的 GPU：torch.load(path, map_location='cpu')。",
+            command="grep -rn 'torch.load(' --include='*.py' . | grep -v map_location",
+        ),
+        Remedy(
+            id="load-on-own-gpu",
+            says=(
+                "Load the model onto the rank's own GPU: device_map={'': int(os.environ['LOCAL_RANK'])}; device_map='auto' spreads it over all GPUs."
+            ),
+            says_zh="把模型加载到本进程自己的 GPU：device_map={'': int(os.environ['LOCAL_RANK'])}；device_map='auto' 会把它分散到所有 GPU。",
+            command="grep -rn 'device_map' --include='*.py' --include='*.yaml' .",
+        ),
+        Remedy(
+            id="visible-before-start",
+            says="Set CUDA_VISIBLE_DEVICES in the shell that starts Python, never after torch is imported.",
+            says_zh="在启动 Python 的 shell 中设置 CUDA_VISIBLE_DEVICES，不要在导入 torch 之后修改。",
+            command="grep -rn \"CUDA_VISIBLE_DEVICES\" --include='*.py' .",
+            verify="python -c 'import os, torch; print(os.environ.get(\"CUDA_VISIBLE_DEVICES\"), torch.cuda.device_count())'",
+        ),
+        Remedy(
+            id="numbers-not-uuids",
+            says="Use GPU numbers instead of UUIDs in CUDA_VISIBLE_DEVICES.",
+            says_zh="CUDA_VISIBLE_DEVICES 中使用 GPU 编号而不是 UUID。",
+            command="nvidia-smi --query-gpu=index,uuid --format=csv",
+        ),
+    ),
+    leads_to=("duplicate-gpu", "rank-exception"),
+    mistaken_for={
+        "duplicate-gpu": "there each GPU exists and two ranks took the same one",
+        "mig-slices": "a process sees one slice of a partitioned GPU, whatever CUDA_VISIBLE_DEVICES lists",
+        "p2p-broken": "there the mapping is right and peer access between two GPUs does not work",
+        "collective-timeout": "the timeout is what the other ranks print",
+        "config-error": "an option of the launcher that asks for more ranks than GPUs is seen from here as a wrong mapping",
+        "gpu-hardware": "a GPU that fell off the bus is missing from nvidia-smi, too",
+    },
+    sources=(
+        "https://docs.pytorch.org/docs/stable/generated/torch.cuda.set_device.html",
+        "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables",
+        "https://slurm.schedmd.com/gres.html",
+    ),
+    hits=(
+        "node7:5120:5341 [1] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'",
+        "node7:5120:5341 [1] transport/p2p.cc:136 NCCL WARN Cuda failure 'invalid device ordinal'",
+        "[rank6]: RuntimeError: CUDA error: invalid device ordinal",
+        "torch.AcceleratorError: CUDA error: invalid device ordinal",
+        "THCudaCheck FAIL file=torch/csrc/cuda/Module.cpp line=34 error=10 : invalid device ordinal",
+        "RuntimeErrorRuntimeError: : CUDA error: invalid device ordinal",
+        "(RayWorkerWrapper pid=812) RuntimeError: HIP error: invalid device ordinal",
+        "RuntimeError: Attempting to deserialize object on CUDA device 3 but torch.cuda.device_count() is 1. Please use torch.load with map_location",
+        "lightning.fabric.utilities.exceptions.MisconfigurationException: You requested gpu: [0, 1, 2, 3]\n But your machine only has: [0, 1]",
+        "ValueError: World size (8) is larger than the number of available GPUs (4) in this node. If this is intentional",
+        "ValueError: tensor_parallel_size (4) cannot be larger than the number of available GPUs (2)",
+        (
+            "ValueError: DistributedDataParallel device_ids and output_device arguments only work with single-device/multiple-device GPU modules "
+            "or CPU modules, but got device_ids [1], output_device 1, and module parameters {device(type='cuda', index=0)}."
+        ),
+        "RuntimeError: module must have its parameters and buffers on device cuda:0 (device_ids[0]) but found one of them on device: cuda:1",
+        "[rank1]: ValueError: Inconsistent compute device and `device_id` on rank 1: cuda:0 vs cuda:1",
+        "RuntimeError: Attempt to perform collective on tensor not on device passed to init_process_group",
+        "ValueError: You can't train a model that has been loaded in 8-bit precision on a different device than the one you're training on.",
+        "[rank1]: RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:1 and cuda:0!",
+        "ValueError: invalid literal for int() with base 10: 'GPU-9a1f0c33-2b6d-4c55-a0c2-77d1b7f2e310'",
+        (
+            'RuntimeError: device >= 0 && device < num_gpus INTERNAL ASSERT FAILED at "/pytorch/aten/src/ATen/cuda/CUDAContext.cpp":52, please '
+            "report a bug to PyTorch."
+        ),
+        (
+            "node7:5120:5341 [0] NCCL INFO Channel 00 : 3[b0] -> 0[80] via P2P/IPC\nnode7:5120:5341 [0] transport/p2p.cc:238 NCCL WARN failed to "
+            "open CUDA IPC handle : 217 peer access is not supported between these two devices"
+        ),
+        (
+            "[rank3]:[W1103 10:00:01.213483298 ProcessGroupNCCL.cpp:4561] [PG ID 0 PG GUID 0 Rank 3]  using GPU 0 to perform barrier as devices "
+            "used by this process are currently unknown. This can potentially cause a hang"
+        ),
+        "[W ProcessGroupNCCL.cpp:1569] Rank 2 using best-guess GPU 2 to perform barrier as devices used by this process are currently unknown.",
+    ),
+    near_misses=(
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+        "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cpu and cuda:0!",
+        "CUDA_VISIBLE_DEVICES=MIG-3f2a9c10-55ff-5c1d-9d1e-0a1b2c3d4e5f\nRuntimeError: CUDA error: invalid device ordinal",
+        "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
+        "node7:5120:5120 [1] NCCL INFO comm 0x5581 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 4f000 commId 0x9f - Init START",
+        "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+    ),
+    explain={
+        "en": (
+            "Each rank should use one GPU of its host, the one whose number is its local rank among the visible ones. Here a rank asked for a "
+            "number that does not exist for it, or its model, its data and its communicator are on different GPUs. Count first: the ranks "
+            "started on the host against what torch.cuda.device_count() says there; CUDA_VISIBLE_DEVICES renumbers the GPUs from 0. Then look "
+            "for the global rank used as a GPU number, which works on the first host only. torch's warning that the devices are currently "
+            "unknown is harmless where the guess is right; passing device_id to init_process_group removes it."
+        ),
+        "zh": (
+            "每个进程应使用本机的一块 GPU，其编号等于本地 rank（在可见 GPU 中从 0 数起）。这里某个进程请求了一个对它来说不存在的编号，或者它的模"
+            "型、数据与通信组不在同一块 GPU 上。先数一数：该主机启动了几个进程，torch.cuda.device_count() 又是多少；CUDA_VISIBLE_DEVICES 会让编号"
+            "重新从 0 开始。再检查是否把全局 rank 当成了 GPU 编号，这种写法只在第一台主机上能用。torch 关于设备未知的警告，在猜对时并无妨碍；把 "
+            "device_id 传给 init_process_group 即可消除。"
+        ),
+    },
+)

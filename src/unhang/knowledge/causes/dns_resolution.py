@@ -1,0 +1,260 @@
+"""dns-resolution: a host name does not resolve, or resolves to the host itself."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.model import Finding, Remedy
+
+# Lines that also stand in runs that work: they count only where something failed.
+_FAILED = ("store-disconnect", "gloo-connect", "network-blocked", "launcher-teardown", "collective-timeout")
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    hits = view.hits_of(CAUSE.id)
+    failed = bool(view.tracebacks or view.timeouts or view.exits or any(view.hits_of(c) for c in _FAILED))
+    if not failed:
+        hits = tuple(h for h in hits if h.signature not in _HARMLESS_ALONE)
+    name = next((h.groups["name"] for h in hits if h.signature.standing == "established" and "name" in h.groups), None)
+    name = name or next((h.groups["name"] for h in hits if "name" in h.groups), None)
+    return CAUSE.of_hits(hits, view, commands={"ask-each-host": f"getent ahosts {name} || echo {name} does not resolve here"} if name else None)
+
+
+_IPV6 = Signature(
+    needle="The IPv6 network addresses of (",
+    pattern=(
+        r"The IPv6 network addresses of \((?P<name>[^,\s]+), (?P<port>\d+)\) cannot be retrieved \(gai error: (?P<code>-?\d+) - "
+        r"(?P<error>[^)]*)\)"
+    ),
+    standing="likely",
+    says="the name {name} does not resolve on this host: {error}",
+    remedies=("hosts-file", "name-or-address", "ask-each-host"),
+)
+_REVERSE = Signature(
+    needle="The hostname of the client socket cannot be retrieved",
+    pattern=r"The hostname of the client socket cannot be retrieved\. err=(?P<code>-?\d+)",
+    standing="possible",
+    says="addresses do not resolve back to names here (error {code}); each such look-up may take seconds",
+    remedies=("hosts-file", "ask-each-host"),
+)
+_LOOPBACK_FALLBACK = Signature(
+    needle="Unable to resolve hostname to a (local) address",
+    standing="possible",
+    says="Gloo could not resolve this host's own name and listens on the loopback, where no other host can reach it",
+    remedies=("own-name", "gloo-interface"),
+)
+_HARMLESS_ALONE = (_IPV6, _REVERSE, _LOOPBACK_FALLBACK)
+
+CAUSE = Cause(
+    id="dns-resolution",
+    role="root",
+    title="A host name does not resolve",
+    title_zh="主机名无法解析",
+    what="A name of a host of the job (often its own) has no address here, or has the loopback address that only the host itself can reach.",
+    why=(
+        "Names that only one host knows, /etc/hosts with the line '127.0.1.1 hostname' (Debian's and Ubuntu's default), a container without DNS, a "
+        "Kubernetes service that is not ready or not headless."
+    ),
+    signatures=(
+        Signature(
+            needle="The IPv4 network addresses of (",
+            pattern=(
+                r"The IPv4 network addresses of \((?P<name>[^,\s]+), (?P<port>\d+)\) cannot be retrieved \(gai error: (?P<code>-?\d+) - "
+                r"(?P<error>[^)]*)\)"
+            ),
+            says="the name {name} does not resolve on this host: {error}",
+            remedies=("hosts-file", "name-or-address", "ask-each-host"),
+        ),
+        Signature(
+            needle="network addresses of (",
+            pattern=r"The IPv4/IPv6 network addresses of \((?P<name>[^,\s]+), (?P<port>\d+)\) cannot be retrieved",
+            says="the name {name} does not resolve on this host",
+            remedies=("hosts-file", "name-or-address", "ask-each-host"),
+        ),
+        _IPV6,
+        _REVERSE,
+        _LOOPBACK_FALLBACK,
+        # The hub being out of reach is no matter between the hosts; its client prints the host in its own way.
+        Signature(
+            needle="socket.gaierror: [Errno",
+            pattern=r"socket\.gaierror: \[Errno (?P<code>-\d+)\] (?P<error>.+)",
+            unless=r"HTTPS?ConnectionPool|urllib|huggingface|hf-mirror|modelscope|aiohttp|httpx|wandb|HTTPS?Connection|api\.",
+            says="a host name does not resolve: {error}",
+            remedies=("ask-each-host", "hosts-file", "name-or-address"),
+        ),
+        Signature(
+            needle="error encountered when getting address info",
+            pattern=r"Net : error encountered when getting address info : (?P<error>.+)",
+            says="NCCL could not resolve the host that NCCL_COMM_ID names: {error}",
+            remedies=("name-or-address", "hosts-file"),
+        ),
+        Signature(
+            needle="rp != nullptr",
+            pattern=r"rp != nullptr\. Unable to find (?:address|interface) for:? \[?(?P<name>[\w.:-]+)",
+            says="Gloo cannot listen on the address of {name}: the name resolves to an address that this host does not have",
+            remedies=("own-name", "gloo-interface"),
+        ),
+        # Gloo was given a loopback address of a peer, which the host name of that peer resolves to.
+        Signature(
+            needle="[127.0.1.1]",
+            pattern=r"(?:connect |remote=)\[127\.0\.1\.1\]:(?P<port>\d+)",
+            near=r"connectFullMesh|gloo|timed out connecting|SO_ERROR",
+            standing="likely",
+            says="a peer announced 127.0.1.1 as its address: its host name resolves to the loopback in its /etc/hosts",
+            remedies=("own-name", "gloo-interface"),
+        ),
+        Signature(
+            needle="Could not resolve hostname",
+            pattern=r"ssh: Could not resolve hostname (?P<name>[^\s:]+): (?P<error>.+)",
+            unless=r"github\.com|gitlab\.com|git clone|Could not read from remote repository",
+            says="the launcher's ssh does not know the host {name}: {error}",
+            remedies=("hosts-file", "ask-each-host"),
+        ),
+        Signature(
+            needle="hostname: ",
+            pattern=r"hostname: (?P<error>Name or service not known|Temporary failure in name resolution|No address associated with hostname)",
+            says="this host's own name does not resolve: {error}",
+            remedies=("own-name",),
+        ),
+        Signature(
+            needle="getaddrinfo() failed",
+            pattern=(
+                r"getaddrinfo\(\) failed(?: for (?P<name>\S+?))?: (?P<error>Name or service not known|Temporary failure in name resolution|"
+                r".{0,60}resolve.{0,40})"
+            ),
+            says="Slurm or MPI could not resolve a node name: {error}",
+            remedies=("ask-each-host", "hosts-file"),
+        ),
+        Signature(
+            needle="Unable to resolve",
+            pattern=r"(?:slurm\w*|srun|sbatch)\b.*Unable to resolve \"?(?P<name>[\w.-]+)\"?",
+            says="Slurm could not resolve the node name {name}",
+            remedies=("ask-each-host", "hosts-file"),
+        ),
+        Signature(
+            needle="DNS resolution failed for ",
+            pattern=r"DNS resolution failed for (?P<name>[^\s:]+)(?::(?P<port>\d+))?: (?P<error>.{0,80})",
+            says="the name {name} does not resolve: {error}",
+            remedies=("ask-each-host", "hosts-file"),
+        ),
+        Signature(
+            needle="no such host",
+            pattern=r"lookup (?P<name>[\w.-]+)(?: on (?P<server>[\d.:]+))?: no such host",
+            unless=r"registry|docker\.io|quay\.io|ghcr\.io|pulling image|ImagePull",
+            standing="likely",
+            says="the cluster's DNS does not know {name}",
+            remedies=("kubernetes-service", "ask-each-host"),
+        ),
+        Signature(
+            needle="nable to resolve host address",
+            pattern=r"[Uu]nable to resolve host address [‘'\"]?(?P<name>[\w.-]+)",
+            standing="possible",
+            says="the name {name} does not resolve on this host",
+            remedies=("ask-each-host", "hosts-file"),
+        ),
+    ),
+    in_logs=_in_logs,
+    remedies=(
+        Remedy(
+            id="ask-each-host",
+            says="Ask on every host for the name of every other one, and for its own.",
+            says_zh="在每台主机上查询其他所有主机的名字，以及自己的名字。",
+            command="for h in node1 node2; do getent ahosts $h || echo $h does not resolve; done; hostname -I",
+        ),
+        Remedy(
+            id="hosts-file",
+            says="Write all hosts with their real addresses into /etc/hosts on each of them (in containers: --add-host name:address).",
+            says_zh="把所有主机及其真实地址写进每台主机的 /etc/hosts（容器中用 --add-host 名称:地址）。",
+            command="echo '10.0.0.1 node1' | sudo tee -a /etc/hosts",
+            verify="getent ahosts node1",
+        ),
+        Remedy(
+            id="own-name",
+            says="Let the host's own name resolve to its network address: remove the line with 127.0.1.1 from /etc/hosts and write the real address.",
+            says_zh="让主机自己的名字解析到网络地址：删除 /etc/hosts 中的 127.0.1.1 一行，改写为真实地址。",
+            command=r"sudo sed -i \"/^127\.0\.1\.1/d\" /etc/hosts; echo \"$(hostname -I | cut -d' ' -f1) $(hostname)\" | sudo tee -a /etc/hosts",
+            verify="getent ahosts $(hostname)   # must not begin with 127.",
+        ),
+        Remedy(
+            id="name-or-address",
+            says=(
+                "Use the address instead of the name: MASTER_ADDR or --rdzv-endpoint by IP, and torchrun --local-addr with this host's own, which "
+                "else is announced by name."
+            ),
+            says_zh="用地址代替名字：MASTER_ADDR 或 --rdzv-endpoint 写 IP，并用 torchrun --local-addr 写本机地址，否则它会以名字公布自己。",
+            command="torchrun --rdzv-backend c10d --rdzv-endpoint 10.0.0.1:29500 --local-addr $(hostname -I | cut -d' ' -f1) ...",
+        ),
+        Remedy(
+            id="gloo-interface",
+            says="Tell Gloo the interface, and it asks for no name.",
+            says_zh="直接告诉 Gloo 用哪块网卡，它就不再查询名字。",
+            command="export GLOO_SOCKET_IFNAME=$(ip -o route get PEER_IP | grep -oP 'dev \\K\\S+')",
+            verify="ss -tnlp | grep python   # it must listen on the address of that interface",
+        ),
+        Remedy(
+            id="kubernetes-service",
+            says=(
+                "Make the service headless (clusterIP: None) with publishNotReadyAddresses: true, so that pods find each other before they are ready."
+            ),
+            says_zh="把 Service 设为 headless（clusterIP: None）并加上 publishNotReadyAddresses: true，使 Pod 在就绪前就能互相找到。",
+            command="kubectl get svc,endpoints -n NAMESPACE; kubectl exec POD -- getent hosts MASTER_NAME",
+        ),
+    ),
+    leads_to=("gloo-connect", "network-blocked", "rendezvous-misconfig", "interface-selection", "ssh-launcher", "rank-exception"),
+    mistaken_for={
+        "rendezvous-misconfig": "a name that resolves to the wrong host gives a timeout, not a gai error",
+        "interface-selection": "with GLOO_SOCKET_IFNAME set, Gloo asks for no name",
+        "gloo-connect": "a refused connection to 127.0.1.1 is a name in /etc/hosts, seen by a peer",
+    },
+    sources=(
+        "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        "https://github.com/pytorch/pytorch/issues/150532",
+        "https://www.debian.org/doc/manuals/debian-reference/ch05.en.html#_the_hostname_resolution",
+    ),
+    hits=(
+        "[W socket.cpp:601] [c10d] The IPv4 network addresses of (node7, 53821) cannot be retrieved (gai error: -2 - Name or service not known).",
+        "[E1103 10:00:01.1 socket.cpp:809] [c10d] The IPv4/IPv6 network addresses of (node7, 53821) cannot be retrieved.",
+        (
+            "[rank1]:[W1103 10:00:01.1 socket.cpp:764] [c10d] The IPv6 network addresses of (trainer-0, 29400) cannot be retrieved (gai error: -3 - "
+            "Temporary failure in name resolution)."
+        ),
+        "[W1103 18:22:28.4 socket.cpp:200] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
+        (
+            "[rank0]:[W1103 15:40:16.2 ProcessGroupGloo.cpp:715] Warning: Unable to resolve hostname to a (local) address. Using the loopback "
+            "address as fallback. Manually set the network interface to bind to with GLOO_SOCKET_IFNAME. (function operator())"
+        ),
+        "socket.gaierror: [Errno -2] Name or service not known",
+        "node7:812:812 [0] misc/socket.cc:275 NCCL WARN Net : error encountered when getting address info : Name or service not known",
+        "RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:171] rp != nullptr. Unable to find address for: node7.lan",
+        (
+            "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:146] timed out connecting: "
+            "SO_ERROR: Connection refused, remote=[127.0.1.1]:20901"
+        ),
+        "ssh: Could not resolve hostname node8: Name or service not known",
+        "hostname: Temporary failure in name resolution",
+        "srun: error: xgetaddrinfo: getaddrinfo() failed: Name or service not known",
+        'srun: error: slurm_set_addr: Unable to resolve "node8"',
+        "grpc: DNS resolution failed for node8:6379: C-ares status is not ARES_SUCCESS qtype=A name=node8: Domain name not found",
+        "dial tcp: lookup train-master-0.train.svc on 10.96.0.10:53: no such host",
+        "wget: unable to resolve host address 'node8'",
+    ),
+    near_misses=(
+        "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): Failed to resolve 'huggingface.co'",
+        "[W socket.cpp:663] [c10d] The client socket has failed to connect to [node7]:29500 (errno: 111 - Connection refused).",
+        "[I socket.cpp:600] [c10d] The client socket will attempt to connect to an IPv6 address of (node7, 29500).",
+        "RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: eth9",
+        "hostname: node7",
+    ),
+    explain={
+        "en": (
+            "Hosts find each other by name, and here a name has no address, or has the loopback address (127.0.1.1), with which every peer "
+            "reaches only itself. torchrun announces the host by its fully qualified name, Gloo listens on the address of the host's own name, "
+            "so a name that resolves on one host alone is not enough. Ask with getent ahosts NAME on every host, for every host. Then write "
+            "/etc/hosts, or use addresses and GLOO_SOCKET_IFNAME. The IPv6 warning alone, in a job that goes on, is harmless."
+        ),
+        "zh": (
+            "主机之间靠名字互相寻找，而这里某个名字没有地址，或者解析到回环地址（127.0.1.1），于是每个对端都只连到自己。torchrun 用完整主机名公"
+            "布自己，Gloo 监听本机名字解析出的地址，所以只在一台主机上能解析是不够的。在每台主机上对所有主机名执行 getent ahosts。然后修改 "
+            "/etc/hosts，或者改用地址并设置 GLOO_SOCKET_IFNAME。如果任务仍在继续，单独一条 IPv6 警告是无害的。"
+        ),
+    },
+)

@@ -1,0 +1,219 @@
+"""driver-too-old: the NVIDIA driver of the host is older than the CUDA that the program was built with."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.model import Finding, Remedy
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    hits = view.hits_of(CAUSE.id)
+    found = next((h for h in hits if "found" in h.groups), None)
+    if found is None:
+        return CAUSE.of_hits(hits, view)
+    serves = _cuda(found.groups["found"])
+    return CAUSE.of_hits(
+        hits,
+        view,
+        says=f"the NVIDIA driver of this host serves CUDA up to {serves}, and this torch was built for a newer one",
+        remedies=("upgrade-the-driver", "older-cuda-build"),
+    )
+
+
+def _cuda(code: str) -> str:
+    """ "11040" is CUDA 11.4."""
+    number = int(code)
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+CAUSE = Cause(
+    id="driver-too-old",
+    role="root",
+    title="The NVIDIA driver is too old for this CUDA",
+    title_zh="NVIDIA 驱动太旧，不支持当前的 CUDA",
+    what="The driver of the host cannot serve the CUDA runtime that torch, NCCL or the container image was built with.",
+    why=(
+        "A newer torch or image was installed, and the driver belongs to the host and stayed as it was. Inside a container the driver is the "
+        "host's, too."
+    ),
+    signatures=(
+        Signature(
+            needle="NVIDIA driver on your system is too old",
+            pattern=r"too old \(found version (?P<found>\d+)\)",
+            says="torch finds the NVIDIA driver too old (it serves CUDA {found})",
+            remedies=("upgrade-the-driver", "older-cuda-build"),
+        ),
+        Signature(
+            needle="driver version is insufficient for CUDA runtime version",
+            # Without any driver in reach CUDA prints the same.
+            unless=r"Found no NVIDIA driver|libcuda\.so(?:\.1)?: cannot open|[Nn]o NVIDIA GPU|couldn't communicate with the NVIDIA driver",
+            says="the CUDA driver of this host is older than the CUDA runtime that the program uses",
+            remedies=("upgrade-the-driver", "older-cuda-build"),
+        ),
+        Signature(
+            needle="CUDA initialization failure with error: 35",
+            says="TensorRT cannot start CUDA: the driver of this host is older than the CUDA runtime (error 35)",
+            remedies=("upgrade-the-driver", "older-cuda-build"),
+        ),
+        Signature(
+            needle="compiled with an unsupported toolchain",
+            pattern=r"PTX was compiled with an unsupported toolchain",
+            says="the driver cannot translate PTX that a newer CUDA toolkit produced",
+            remedies=("upgrade-the-driver", "older-cuda-build"),
+        ),
+        Signature(
+            needle="UnsupportedPtxVersion",
+            pattern=r"cudaErrorUnsupportedPtxVersion",
+            says="the driver cannot translate PTX that a newer CUDA toolkit produced",
+            remedies=("upgrade-the-driver", "older-cuda-build"),
+        ),
+        Signature(
+            needle="API call is not supported in the installed CUDA driver",
+            says="the program calls a function of CUDA that the driver of this host does not have yet",
+            remedies=("upgrade-the-driver", "older-cuda-build"),
+        ),
+        Signature(
+            needle="forward compatibility was attempted on non supported HW",
+            says="the image brings a newer CUDA driver library (forward compatibility), which works on data-centre GPUs only",
+            remedies=("upgrade-the-driver", "without-compat", "older-cuda-build"),
+        ),
+        Signature(
+            needle="COMPAT_NOT_SUPPORTED_ON_DEVICE",
+            says="the image brings a newer CUDA driver library (forward compatibility), which works on data-centre GPUs only",
+            remedies=("upgrade-the-driver", "without-compat", "older-cuda-build"),
+        ),
+        Signature(
+            needle="unsatisfied condition: cuda",
+            pattern=r"unsatisfied condition: cuda ?>= ?(?P<needs>\d+(?:\.\d+)?)",
+            says="the container image asks for a driver of CUDA {needs} or newer, and the host has an older one",
+            remedies=("upgrade-the-driver", "older-image"),
+        ),
+        Signature(
+            needle="ERROR: This container was built for NVIDIA Driver Release",
+            pattern=r"NVIDIA Driver Release (?P<needs>\d+(?:\.\d+)?)",
+            unless=r"compatibility mode is ENABLED",
+            says="the container image was built for driver release {needs} or newer, and the host has an older one",
+            remedies=("upgrade-the-driver", "older-image"),
+        ),
+        Signature(
+            needle="some PFN functions not found in the library",
+            pattern=r"NCCL WARN CUDA some PFN functions not found in the library",
+            standing="likely",
+            says="NCCL misses functions in the CUDA driver library: the driver is older than this NCCL expects",
+            remedies=("upgrade-the-driver",),
+        ),
+        Signature(
+            needle="Failed to load CUDA missing symbol",
+            pattern=r"Failed to load CUDA missing symbol (?P<symbol>cu\w+)",
+            standing="likely",
+            says="NCCL misses {symbol} in the CUDA driver library: the driver is older than this NCCL expects",
+            remedies=("upgrade-the-driver",),
+        ),
+    ),
+    in_logs=_in_logs,
+    remedies=(
+        Remedy(
+            id="upgrade-the-driver",
+            says=(
+                "Upgrade the driver on the host (not in the container) and reboot: CUDA 11 programs need 450.80.02 or newer, CUDA 12 programs "
+                "525.60.13, CUDA 13 programs 580.65.06."
+            ),
+            says_zh=(
+                "在宿主机（不是容器内）升级驱动并重启：CUDA 11 的程序需要 450.80.02 以上，CUDA 12 需要 525.60.13 以上，CUDA 13 需要 580.65.06 以上。"
+            ),
+            command="nvidia-smi --query-gpu=driver_version --format=csv,noheader",
+            verify="python -c 'import torch; torch.zeros(1, device=\"cuda\"); print(torch.version.cuda)'",
+        ),
+        Remedy(
+            id="older-cuda-build",
+            says=(
+                "Or install the build of torch whose CUDA major version is not above the one in the header of nvidia-smi (+cu118, +cu126 and so on)."
+            ),
+            says_zh="或者改装 CUDA 主版本不高于 nvidia-smi 表头所示版本的 torch（如 +cu118、+cu126）。",
+            command="nvidia-smi | grep -o 'CUDA Version: [0-9.]*'; python -c 'import torch; print(torch.__version__, torch.version.cuda)'",
+            verify="python -c 'import torch; print(torch.cuda.is_available(), torch.version.cuda)'",
+        ),
+        Remedy(
+            id="older-image",
+            says="Or use the release of the image that was made for the driver of this host.",
+            says_zh="或者使用与本机驱动相匹配的旧版镜像。",
+            command="nvidia-smi --query-gpu=driver_version --format=csv,noheader",
+        ),
+        Remedy(
+            id="without-compat",
+            says="Take the compat libraries out of the search path, so that the driver library of the host is used.",
+            says_zh="把 compat 目录从库搜索路径中去掉，改用宿主机的驱动库。",
+            command=(
+                "export LD_LIBRARY_PATH=$(printf %s \"$LD_LIBRARY_PATH\" | tr ':' '\\n' | grep -v /compat | paste -sd:); ldconfig -p | grep "
+                "libcuda.so"
+            ),
+            verify="python -c 'import torch; print(torch.cuda.device_count())'",
+        ),
+    ),
+    leads_to=("rank-exception",),
+    mistaken_for={
+        "driver-reboot-needed": "there the new driver is installed and the old kernel module still runs; a reboot suffices",
+        "container-capability": "without any driver in the container (no --gpus) CUDA may print the same words; nvidia-smi then fails, too",
+        "arch-not-in-build": "there the driver is new enough and the program has no code for the GPU",
+    },
+    sources=(
+        "https://docs.nvidia.com/deploy/cuda-compatibility/",
+        "https://docs.nvidia.com/cuda/cuda-toolkit-release-notes/",
+        "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
+        "https://github.com/pytorch/pytorch/blob/main/c10/cuda/CUDAFunctions.cpp",
+    ),
+    hits=(
+        (
+            "[rank1]: RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver by "
+            "downloading and installing a new version"
+        ),
+        (
+            "/srv/env/lib/python3.11/site-packages/torch/cuda/__init__.py:174: UserWarning: CUDA initialization: The NVIDIA driver on your "
+            "system is too old (found version 12020). Please update your GPU driver"
+        ),
+        "The NVIDIA driver on your system is too old (found version 10010).",
+        "node7: Test CUDA failure common.cu:1045 'CUDA driver version is insufficient for CUDA runtime version'",
+        "node7:5120:5120 [0] misc/cudawrap.cc:182 NCCL WARN Cuda failure 35 'CUDA driver version is insufficient for CUDA runtime version'",
+        (
+            "RuntimeError: cuda runtime error (35) : CUDA driver version is insufficient for CUDA runtime version at "
+            "/pytorch/aten/src/THC/THCGeneral.cpp:54"
+        ),
+        "[TRT-LLM] [E] CUDA initialization failure with error: 35. Please check your CUDA installation",
+        "(Worker_TP1 pid=812) torch.AcceleratorError: CUDA error: the provided PTX was compiled with an unsupported toolchain.",
+        "[cudaErrorUnsupportedPtxVersion] in expression cudaGetLastError()",
+        "RuntimeError: CUDA error: API call is not supported in the installed CUDA driver",
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 804: forward compatibility was attempted on non supported HW",
+        "E1103 cuda_driver.cc:268] failed call to cuInit: CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+        "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update your driver to a newer version: unknown",
+        (
+            "ERROR: This container was built for NVIDIA Driver Release 570.86 or later, but\n       version 470.182.03 was detected and "
+            "compatibility mode is UNAVAILABLE."
+        ),
+        "node7:5120:5120 [0] misc/cudawrap.cc:121 NCCL WARN CUDA some PFN functions not found in the library",
+        "node7:5120:5120 [0] misc/cudawrap.cc:96 NCCL WARN Failed to load CUDA missing symbol cuGetProcAddress",
+    ),
+    near_misses=(
+        "node7:5120:5120 [0] NCCL INFO cudaDriverVersion 12040",
+        "Failed to initialize NVML: Driver/library version mismatch",
+        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver",
+        "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+        (
+            "NOTE: This container was built for NVIDIA Driver Release 570.86 or later, but\n      version 535.183.06 was detected and "
+            "compatibility mode is ENABLED."
+        ),
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver / cuda driver combination",
+    ),
+    explain={
+        "en": (
+            "The driver is part of the host, the CUDA runtime is part of torch or of the image, and a driver serves programs of its own CUDA "
+            "major version and of older ones. Here the program is newer than the driver. Look at the header of nvidia-smi: its CUDA version is "
+            "the highest that this driver serves. Either upgrade the driver on the host and reboot, or install a build of torch for the older "
+            "CUDA. Reinstalling the CUDA toolkit changes nothing, and the forward-compatibility package helps on data-centre GPUs only."
+        ),
+        "zh": (
+            "驱动属于宿主机，CUDA 运行时属于 torch 或镜像；驱动只能服务于同一 CUDA 主版本及更旧版本的程序。现在是程序比驱动新。看 nvidia-smi 的表"
+            "头：其中的 CUDA 版本就是该驱动能支持的最高版本。要么在宿主机上升级驱动并重启，要么改装针对较旧 CUDA 的 torch。重装 CUDA 工具包不起作"
+            "用；forward compatibility 包也只在数据中心 GPU 上有效。"
+        ),
+    },
+)

@@ -1,0 +1,250 @@
+"""env-relocation: an environment was moved, copied or half deleted, and its recorded paths lead nowhere."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import Cause, Signature
+from unhang.model import Remedy
+
+_PROGRAMS = r"torchrun|accelerate|deepspeed|llamafactory-cli|uv|ray|vllm|pip|conda|python[\d.]*"
+_PATH = r"/[^\s:'\"]{1,200}"
+
+CAUSE = Cause(
+    id="env-relocation",
+    role="root",
+    title="The environment was moved or is incomplete",
+    title_zh="环境被移动或不完整",
+    what="Scripts, links and records in a Python environment name absolute paths that do not exist here.",
+    why=(
+        "A virtual or conda environment was copied or renamed, built in a directory of one node only, unpacked without its repair step, or its "
+        "base Python was upgraded or removed."
+    ),
+    signatures=(
+        Signature(
+            needle=": bad interpreter: ",
+            pattern=rf"(?P<script>{_PATH}|\./\S{{1,200}}): (?P<interpreter>{_PATH}): bad interpreter: "
+            r"(?:[Nn]o such file|Stale file handle|Permission denied|没有那个文件)",
+            says="{script} begins with an interpreter that is not there: {interpreter}",
+            remedies=("rebuild-here", "rewrite-the-paths", "through-the-interpreter"),
+        ),
+        # dash and bash 5.2 name the script only, though it is the interpreter in its first line that is missing.
+        Signature(
+            needle="cannot execute: required file not found",
+            pattern=rf"(?P<script>{_PATH}): cannot execute: required file not found",
+            says="{script} begins with an interpreter that is not there",
+            remedies=("rebuild-here", "rewrite-the-paths", "through-the-interpreter"),
+        ),
+        Signature(
+            needle=": not found",
+            pattern=rf"sh: (?:line )?(?:\d+: )?(?P<script>/[^\s:'\"]{{0,200}}/bin/(?:{_PROGRAMS})): not found",
+            standing="likely",
+            says="{script} or the interpreter that it begins with is not there",
+            remedies=("rebuild-here", "through-the-interpreter"),
+        ),
+        Signature(
+            needle="/bin/python",
+            pattern=r"(?P<interpreter>/[^\s:'\"]{1,200}/bin/python[\d.]*)['\"]?: (?:No such file or directory|没有那个文件或目录)",
+            says="the interpreter {interpreter} is not there",
+            remedies=("rebuild-here", "on-every-node"),
+        ),
+        Signature(
+            needle="No such file or directory: '/",
+            pattern=rf"(?:FileNotFoundError|NotADirectoryError): \[Errno 2\d?\] .{{1,40}}: '(?P<interpreter>/[^']{{0,200}}/bin/(?:{_PROGRAMS}))'",
+            says="the program {interpreter} is not there",
+            remedies=("rebuild-here", "on-every-node"),
+        ),
+        Signature(
+            needle="/usr/bin/env: ",
+            pattern=r"/usr/bin/env: ['‘’“”]?(?P<interpreter>python[\d.]*)['‘’“”]?: No such file or directory",
+            standing="likely",
+            says="no {interpreter} is on the PATH, which the first line of a script asks for",
+            remedies=("through-the-interpreter", "rebuild-here"),
+        ),
+        # Slurm looks the program up on each node; environments in $TMPDIR exist on the first one only.
+        Signature(
+            needle="execve(): ",
+            pattern=rf"execve\(\): (?P<program>(?:\S{{1,200}}/)?(?:{_PROGRAMS})|/\S{{1,200}}/bin/\S{{1,80}}): No such file or directory",
+            standing="likely",
+            says="Slurm found no {program} on a node: the environment is missing there or points elsewhere",
+            remedies=("on-every-node", "rebuild-here"),
+        ),
+        Signature(
+            needle="run was unable to find the specified executable file",
+            standing="likely",
+            says="MPI found the program on the first host and not on another one",
+            remedies=("on-every-node",),
+        ),
+        Signature(
+            needle="broken symbolic link to ",
+            pattern=r"(?P<link>\S{0,200}/(?:bin|site-packages|lib)/\S{1,100}): broken symbolic link to [`'‘]?(?P<target>[^\s'`’]{1,200})",
+            says="the link {link} leads to {target}, which is not there",
+            remedies=("rebuild-here",),
+        ),
+        Signature(
+            needle="non-existent Python interpreter",
+            says="the environment is linked to a base Python that is not there",
+            remedies=("rebuild-here",),
+        ),
+        Signature(
+            needle="was the underlying Python interpreter removed",
+            says="the environment is linked to a base Python that was removed",
+            remedies=("rebuild-here",),
+        ),
+        Signature(
+            needle="Python interpreter not found at ",
+            pattern=r"Python interpreter not found at [`'\"](?P<interpreter>[^`'\"]{1,200})",
+            says="the environment is linked to an interpreter that is not there: {interpreter}",
+            remedies=("rebuild-here",),
+        ),
+        Signature(
+            needle="No module named 'encodings'",
+            says="Python starts and does not find its own standard library: PYTHONHOME or the recorded prefix is wrong",
+            remedies=("no-pythonhome", "rebuild-here"),
+        ),
+        Signature(
+            needle="Could not find platform independent libraries",
+            standing="likely",
+            says="Python starts and does not find its own standard library: PYTHONHOME or the recorded prefix is wrong",
+            remedies=("no-pythonhome", "rebuild-here"),
+        ),
+        Signature(
+            needle="No module named '__editable__",
+            says="an editable install is broken: the file that leads to its sources is gone",
+            remedies=("install-again",),
+        ),
+        Signature(
+            needle="No package metadata was found for ",
+            pattern=r"PackageNotFoundError: No package metadata was found for (?P<package>[\w.-]{1,80})",
+            standing="possible",
+            says="the script of {package} is there and its package is not: the install is incomplete or was moved",
+            remedies=("install-again",),
+        ),
+        Signature(
+            needle="Not a conda environment: ",
+            pattern=r"Not a conda environment: (?P<path>\S{1,200})",
+            says="there is no conda environment at {path} on this host",
+            remedies=("on-every-node", "rebuild-here"),
+        ),
+        Signature(
+            needle="Could not find conda environment",
+            pattern=r"Could not find conda environment: (?P<path>\S{1,200})",
+            says="there is no conda environment {path} on this host",
+            remedies=("on-every-node", "rebuild-here"),
+        ),
+        Signature(
+            needle="/bin/activate: No such file",
+            pattern=r"(?P<path>\S{1,200}/bin/activate): No such file or directory",
+            says="the environment is not there on this host: {path}",
+            remedies=("on-every-node", "rebuild-here"),
+        ),
+    ),
+    remedies=(
+        Remedy(
+            id="rebuild-here",
+            says=(
+                "Build the environment anew at its place on this machine, from the list of its packages; virtual environments are not made to be "
+                "moved."
+            ),
+            says_zh="在本机的目标位置按软件包清单重新创建环境；虚拟环境本来就不支持移动。",
+            command="python -m pip freeze > requirements.lock; python3 -m venv --clear ENV && ENV/bin/python -m pip install -r requirements.lock",
+            verify="ENV/bin/python -c 'import sys, torch; print(sys.prefix, torch.__file__)' && head -1 ENV/bin/torchrun",
+        ),
+        Remedy(
+            id="rewrite-the-paths",
+            says=(
+                "Or repair what names the old place: the first lines of the scripts, pyvenv.cfg, activate; conda-unpack does so in a packed "
+                "environment."
+            ),
+            says_zh="或者修复仍写着旧路径的文件：各脚本首行、pyvenv.cfg、activate；conda-pack 打包的环境可用 conda-unpack 修复。",
+            command="grep -rIl OLD_PREFIX ENV/bin ENV/pyvenv.cfg | xargs sed -i 's|OLD_PREFIX|NEW_PREFIX|g'",
+            verify="grep -rIl OLD_PREFIX ENV/bin ENV/pyvenv.cfg; ENV/bin/torchrun --help | head -1",
+        ),
+        Remedy(
+            id="through-the-interpreter",
+            says="As a stopgap go round the scripts: the interpreter itself works from any place where its base Python exists.",
+            says_zh="临时办法是绕开这些脚本：只要基础 Python 存在，直接用解释器即可。",
+            command="ENV/bin/python -m torch.distributed.run ARGS train.py",
+        ),
+        Remedy(
+            id="on-every-node",
+            says="Put the environment where every node sees it, or create it on each node; $SLURM_TMPDIR and /tmp belong to one node.",
+            says_zh="把环境放在所有节点都能访问的位置，或在每个节点上分别创建；$SLURM_TMPDIR 和 /tmp 只属于单个节点。",
+            command="srun --ntasks-per-node=1 --label bash -c 'hostname; ls -l ENV/bin/python ENV/bin/torchrun'",
+            verify="srun --ntasks-per-node=1 --label ENV/bin/python -c 'import torch; print(torch.__file__)'",
+        ),
+        Remedy(
+            id="no-pythonhome",
+            says="Start without PYTHONHOME and PYTHONPATH, which outvote what the interpreter knows of itself.",
+            says_zh="去掉 PYTHONHOME 和 PYTHONPATH 再启动，它们会覆盖解释器自身的路径信息。",
+            command="env -u PYTHONHOME -u PYTHONPATH ENV/bin/python -c 'import sys; print(sys.prefix, sys.base_prefix)'",
+            verify="env -u PYTHONHOME -u PYTHONPATH ENV/bin/python -c 'import encodings'",
+        ),
+        Remedy(
+            id="install-again",
+            says="Install the package again from where its sources are now.",
+            says_zh="从源码现在所在的位置重新安装该软件包。",
+            command="python -m pip install --no-deps --force-reinstall -e PATH_TO_SOURCES",
+            verify="python -m pip show -f PACKAGE | head -12",
+        ),
+    ),
+    leads_to=("rank-exception", "launcher-wrong-env"),
+    mistaken_for={
+        "launcher-wrong-env": "there a launcher of another environment is found, or none; here the right one is there and points to a missing place",
+        "filesystem-shared": "an environment that is whole on one node and absent on another may be a mount that is missing",
+        "library-link": "libraries that were found by recorded paths are missing after a move as well",
+        "ssh-launcher": "there the other host is not reached",
+    },
+    sources=(
+        "https://docs.python.org/3/library/venv.html",
+        "https://conda.github.io/conda-pack/",
+        "https://slurm.schedmd.com/srun.html",
+        "https://setuptools.pypa.io/en/latest/userguide/development_mode.html",
+    ),
+    hits=(
+        "bash: /srv/env/bin/torchrun: /home/ann/env/bin/python3.11: bad interpreter: No such file or directory",
+        "sh: /srv/env/bin/accelerate: /old/env/bin/python: bad interpreter: No such file or directory",
+        "zsh: /srv/env/bin/deepspeed: /old/env/bin/python: bad interpreter: no such file or directory",
+        "bash: /srv/env/bin/torchrun: cannot execute: required file not found",
+        "sh: 1: /srv/miniconda/envs/train/bin/torchrun: not found",
+        "run.sh: line 3: /scratch/51/env/bin/python: No such file or directory",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/scratch/51/env/bin/python3'",
+        "/usr/bin/env: ‘python3.11’: No such file or directory",
+        "slurmstepd: error: execve(): accelerate: No such file or directory",
+        "1: slurmstepd-node8: error: execve(): /scratch/51/env/bin/python: No such file or directory",
+        "mpirun was unable to find the specified executable file, and therefore did not launch the job.",
+        "/srv/env/bin/python: broken symbolic link to /opt/python/3.11.6/bin/python3.11",
+        "warning: Ignoring existing virtual environment linked to non-existent Python interpreter: .venv/bin/python3 -> python",
+        "error: Broken symlink at `.venv/bin/python3`, was the underlying Python interpreter removed?",
+        "  Caused by: Python interpreter not found at `/srv/job/.venv/bin/python3`",
+        "ModuleNotFoundError: No module named 'encodings'",
+        "Could not find platform independent libraries <prefix>",
+        "[rank0]: ModuleNotFoundError: No module named '__editable___trainer_0_3_0_finder'",
+        "importlib.metadata.PackageNotFoundError: No package metadata was found for accelerate",
+        "EnvironmentLocationNotFound: Not a conda environment: /srv/miniconda/envs/train",
+        "Could not find conda environment: train",
+        "/var/spool/slurmd/job51/slurm_script: line 9: /scratch/51/env/bin/activate: No such file or directory",
+    ),
+    near_misses=(
+        "slurmstepd: error: execve(): mkdir: No such file or directory",
+        "slurmstepd: error: couldn't chdir to `/home/ann': No such file or directory: going to /tmp instead",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/srv/data/train.jsonl'",
+        "/bin/sh: 1: torchrun: not found",
+        "python: can't open file '/srv/job/train.py': [Errno 2] No such file or directory",
+        "ModuleNotFoundError: No module named 'trainer'",
+        "ImportError: libnccl.so.2: cannot open shared object file: No such file or directory",
+    ),
+    explain={
+        "en": (
+            "A Python environment is full of absolute paths: the first line of every script in bin, the links to its base Python, editable "
+            "installs, activate. Copy or rename it and they still name the old place; remove or upgrade the base Python and its links dangle; "
+            'create it in a node\'s own /tmp and the other nodes have nothing. The shell then says "bad interpreter" or, misleadingly, that the '
+            "script itself is not found. head -1 on the script shows where it points. Build the environment where it is to be used, on storage "
+            "that all nodes share; as a stopgap, start through the interpreter with python -m."
+        ),
+        "zh": (
+            "Python 环境里到处是绝对路径：bin 下每个脚本的首行、指向基础 Python 的链接、可编辑安装、activate 脚本。复制或改名之后，它们仍指向旧位"
+            "置；删除或升级基础 Python 后，链接就悬空了；建在某个节点的 /tmp 里，其他节点就什么也没有。于是 shell 报 bad interpreter，或者误导性"
+            "地说脚本本身不存在。用 head -1 查看脚本首行就知道它指向哪里。应在实际使用的位置、所有节点共享的存储上创建环境；临时办法是用 python "
+            "-m 通过解释器启动。"
+        ),
+    },
+)

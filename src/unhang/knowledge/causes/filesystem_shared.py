@@ -1,0 +1,396 @@
+"""filesystem-shared: a path is missing or differs on a node, or a shared file system lost it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unhang.knowledge import words
+from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.model import Evidence, Finding, Remedy
+from unhang.records.logs import Traceback
+
+_MISSING_TYPES = ("FileNotFoundError", "NotADirectoryError", "HFValidationError")
+_NOT_HERE = ("compare-nodes", "same-path-everywhere")
+_RACE = ("one-writer", "node-local-cache")
+_MOUNT = ("look-at-mount",)
+# pdsh and ssh put the host in front of what a node printed. Without one it is the user's own shell, and a mistyped path.
+_SCRIPT = "can't open file '/"
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    hits = [h for h in view.hits_of(CAUSE.id) if h.signature.needle != _SCRIPT or h.host is not None]
+    return CAUSE.of_hits(hits, view) or _of_one_host(view)
+
+
+def _of_one_host(view: LogView) -> Finding | None:
+    """The ranks of one host miss a path that nobody else misses."""
+    known = {(h.source, h.line) for hits in view.hits.values() for h in hits}
+    missing = [t for t in view.tracebacks if t.type.rpartition(".")[2] in _MISSING_TYPES and (t.source, t.end) not in known]
+    ranks = sorted({t.rank for t in missing if t.rank is not None})
+    others = sorted(view.printed - set(ranks))
+    if not _a_whole_host(ranks, others) or len({t.text for t in missing}) > 1 or any(t.rank is None for t in missing):
+        return None
+    first = missing[0]
+    return CAUSE.finding(
+        standing="likely",
+        says=f"{words.ranks(ranks)} did not find what {words.ranks(others)} found: {first.text.strip()[:200]}; the path is missing on their host",
+        ranks=tuple(ranks),
+        hosts=tuple(dict.fromkeys(t.host for t in missing if t.host is not None)),
+        evidence=(Evidence(source=first.source, line=first.end, text=first.says), *_frame(first)),
+        remedies=_NOT_HERE,
+    )
+
+
+def _frame(back: Traceback) -> tuple[Evidence, ...]:
+    return (Evidence(source=back.source, line=back.line, text=words.frame(back.frames[-1])),) if back.frames else ()
+
+
+def _a_whole_host(ranks: Sequence[int], others: Sequence[int]) -> bool:
+    """Ranks are numbered host by host: a block of two or more that begins at a multiple of its length, while other ranks are well."""
+    if len(ranks) < 2 or not others:
+        return False
+    whole = list(ranks) == list(range(ranks[0], ranks[0] + len(ranks)))
+    return whole and ranks[0] > 0 and ranks[0] % len(ranks) == 0
+
+
+CAUSE = Cause(
+    id="filesystem-shared",
+    role="root",
+    title="A path is missing or differs on a node, or a shared file system lost it",
+    title_zh="某个节点上路径缺失或不一致，或共享文件系统失效",
+    what="A process did not find a file that exists elsewhere, found it changed under its hands, or its network mount went away.",
+    why=(
+        "The path is local to one node, several nodes write the same file at once, attributes are cached by NFS for some seconds, or the server or "
+        "the mount process died."
+    ),
+    signatures=(
+        Signature(
+            needle="Stale file handle",
+            pattern=r"Stale (?:NFS )?file handle: ?b?'(?P<path>[^']{1,400})'",
+            says="{path} is stale: another host replaced or removed it on the shared file system while this one had it open",
+            remedies=(*_RACE, "look-at-mount"),
+        ),
+        Signature(
+            needle="Stale file handle",
+            says="a file handle is stale: another host replaced or removed the file on the shared file system while this one had it open",
+            remedies=(*_RACE, "look-at-mount"),
+        ),
+        Signature(
+            needle="Stale NFS file handle",
+            says="a file handle is stale: another host replaced or removed the file on the shared file system while this one had it open",
+            remedies=(*_RACE, "look-at-mount"),
+        ),
+        Signature(
+            needle="Transport endpoint is not connected",
+            pattern=r"\[Errno 107\] Transport endpoint is not connected: ?b?'(?P<path>[^']{1,400})'",
+            says="the mount under {path} is gone: its FUSE process ended",
+            remedies=_MOUNT,
+        ),
+        Signature(
+            needle="Transport endpoint is not connected",
+            pattern=(
+                r"(?:\[Errno 107\]|os error 107|cannot (?:access|open|stat)|fuse|mount).{0,200}Transport endpoint is not connected|Transport"
+                r" endpoint is not connected \(os error 107\)"
+            ),
+            unless=r"socket|recv|send\(|NCCL WARN|gloo",
+            standing="likely",
+            says="a mount is gone: its FUSE process ended",
+            remedies=_MOUNT,
+        ),
+        Signature(
+            needle="Cannot send after transport endpoint shutdown",
+            pattern=r"\[Errno 108\] Cannot send after transport endpoint shutdown",
+            says="Lustre evicted this client: every open file of the job is lost on this host",
+            remedies=_MOUNT,
+        ),
+        Signature(
+            needle="LustreError:",
+            pattern=r"This client was evicted by (?P<target>\S{1,80})",
+            says="Lustre evicted this client from {target}: every open file of the job is lost on this host",
+            remedies=_MOUNT,
+        ),
+        Signature(
+            needle="nfs: server ",
+            pattern=r"nfs: server (?P<server>\S{1,200}) not responding, (?P<what>timed out|still trying)",
+            standing="possible",
+            says="the NFS server {server} did not answer ({what}): whoever touched its files was blocked",
+            remedies=_MOUNT,
+        ),
+        Signature(
+            needle="[Errno 37] No locks available",
+            says="the shared file system gives no locks: its lock service is off, or the mount has nolock",
+            remedies=("locks", "node-local-cache"),
+        ),
+        Signature(
+            needle="nable to lock file, errno",
+            pattern=r"[Uu]nable to lock file, errno = (?P<errno>\d+), error message = '(?P<error>[^']{1,80})'",
+            standing="likely",
+            says="HDF5 could not lock its file (errno {errno}, {error}), as on network file systems without locks",
+            remedies=("locks",),
+        ),
+        Signature(
+            needle="execve():",
+            pattern=r"slurmstepd: error: (?:\[\S+\] )?execve\(\): (?P<path>\S{1,300}): No such file or directory",
+            standing="likely",
+            says="Slurm could not start {path} on a node: it is not there, or not on the PATH of that node",
+            remedies=(*_NOT_HERE, "environment-on-each-node"),
+        ),
+        Signature(
+            needle="couldn't chdir to",
+            pattern=r"couldn't chdir to `(?P<path>[^']{1,400})': No such file or directory",
+            says="{path} does not exist on a node of the job",
+            remedies=_NOT_HERE,
+        ),
+        Signature(
+            needle="Could not open stdout file",
+            pattern=r"Could not open stdout file (?P<path>\S{1,400}): No such file or directory",
+            says="{path} cannot be made on the node that runs the batch script",
+            remedies=_NOT_HERE,
+        ),
+        Signature(
+            needle="No such file or directory",
+            pattern=r"(?:ba)?sh: (?:line \d+: )?cd: (?P<path>/\S{1,400}): No such file or directory",
+            standing="likely",
+            says="{path} does not exist on a node that the launcher went to",
+            remedies=_NOT_HERE,
+        ),
+        Signature(
+            needle=_SCRIPT,
+            pattern=r"can't open file '(?P<path>/[^']{1,400})': \[Errno 2\]",
+            standing="likely",
+            says="{path} does not exist on a node that the launcher went to",
+            remedies=_NOT_HERE,
+        ),
+        Signature(
+            needle="No such file or directory: '",
+            pattern=r"No such file or directory: b?'(?P<path>[^']{1,400})' -> b?'(?P<target>[^']{1,400})'",
+            standing="likely",
+            says=(
+                "{path} was gone when it was to be renamed to {target}: another process renamed or removed it first, as happens where several nodes "
+                "write one directory"
+            ),
+            remedies=_RACE,
+        ),
+        Signature(
+            needle="[Errno 39] Directory not empty: '",
+            pattern=r"\[Errno 39\] Directory not empty: '(?P<path>[^']{1,400})'",
+            standing="likely",
+            says="{path} filled up again while it was renamed or removed: another process writes the same directory",
+            remedies=_RACE,
+        ),
+        Signature(
+            needle="[Errno 16] Device or resource busy: '",
+            pattern=r"\[Errno 16\] Device or resource busy: '(?P<path>[^']{0,400}\.nfs[0-9a-f]{8,40})'",
+            standing="likely",
+            says="{path} is what NFS keeps of a removed file that some process still has open",
+            remedies=("node-local-cache",),
+        ),
+        Signature(
+            needle="zero checkpoints paths are missing",
+            pattern=r"zero checkpoints paths are missing: \['(?P<path>[^']{1,400})'",
+            says="DeepSpeed's checkpoint is spread over the nodes: {path} is not on this one",
+            remedies=("deepspeed-node-local", "same-path-everywhere"),
+        ),
+        Signature(
+            needle="No such file or directory: '",
+            pattern=(
+                r"\[Errno 2\] No such file or directory: '(?P<path>[^']{0,400}(?:zero_pp_rank_\d+_mp_rank_\d+\w*|mp_rank_\d+_model_states"
+                r"|rng_state_\d+|__\d+_\d+)\.(?:pt|pth|distcp))'"
+            ),
+            standing="likely",
+            says="{path} is a part of a checkpoint that another rank wrote: it lies on that rank's node, or another node removed it",
+            remedies=("deepspeed-node-local", "same-path-everywhere", "one-writer"),
+        ),
+        # Rank 0 alone builds these indices; a node without the shared directory finds nothing.
+        Signature(
+            needle="No such file or directory: '",
+            pattern=(
+                r"\[Errno 2\] No such file or directory: '(?P<path>[^']{0,400}(?:_(?:doc|sample|shuffle)_idx|-(?:document|sample"
+                r"|shuffle)_index)\.npy)'"
+            ),
+            standing="likely",
+            says="the index {path} of the data set is not on this node: one rank builds it, on a path that not every node shares",
+            remedies=_NOT_HERE,
+        ),
+        Signature(
+            needle="No such file or directory: '",
+            pattern=(
+                r"\[Errno 2\] No such file or directory: '(?P<path>[^']{0,300}(?:\.triton/|triton_cache|torchinductor|transformers_modules"
+                r"|torch_extensions|"
+                r"huggingface/datasets|\.cache/)[^']{0,300}\.(?:tmp\.pid[\w.-]{0,60}|lock|incomplete[^']{0,60}|json|so|cubin|ptx|llir|ttir"
+                r"|ttgir|arrow))'"
+            ),
+            standing="likely",
+            says="{path} vanished from a cache that several processes or nodes share",
+            remedies=("node-local-cache", "one-writer"),
+        ),
+        Signature(
+            needle="could not access or execute an executable",
+            standing="likely",
+            says="mpirun found no such program on a node",
+            remedies=(*_NOT_HERE, "environment-on-each-node"),
+        ),
+        Signature(
+            needle="Repo id must ",
+            pattern=r"Repo id must (?:be in the form|use alphanumeric).{0,200}: '(?P<path>(?:/|\./|\.\./)[^']{1,400})'",
+            standing="possible",
+            says="{path} does not exist on this node: a local path that is missing is taken for the name of a model",
+            remedies=_NOT_HERE,
+        ),
+        Signature(
+            needle="is not a local folder and is not a valid model identifier",
+            pattern=r"(?P<path>/[^\s']{1,400})'? is not a local folder and is not a valid model identifier",
+            standing="possible",
+            says="{path} does not exist on this node",
+            remedies=_NOT_HERE,
+        ),
+    ),
+    in_logs=_in_logs,
+    remedies=(
+        Remedy(
+            id="compare-nodes",
+            says="Look at the path from every node of the job.",
+            says_zh="在任务的每个节点上查看该路径。",
+            command="srun --ntasks-per-node=1 bash -c 'hostname; ls -ld PATH; findmnt -T PATH -o SOURCE,FSTYPE,OPTIONS'",
+        ),
+        Remedy(
+            id="same-path-everywhere",
+            says=(
+                "Put code, data, models and checkpoints on a file system that all nodes mount at one place, or copy them to the same path on every "
+                "node before the job starts."
+            ),
+            says_zh="把代码、数据、模型和检查点放在所有节点挂载于同一路径的文件系统上，或者在任务开始前复制到每个节点的相同路径。",
+            command="srun --ntasks-per-node=1 rsync -a SOURCE/ PATH/",
+        ),
+        Remedy(
+            id="environment-on-each-node",
+            says="What a batch script makes in a node-local directory ($SLURM_TMPDIR, /tmp) exists on its own node only: make it once per node.",
+            says_zh="批处理脚本在节点本地目录（$SLURM_TMPDIR、/tmp）里创建的东西只存在于它所在的节点：请在每个节点各建一次。",
+            command='srun --ntasks-per-node=1 bash -c "python -m venv $SLURM_TMPDIR/env && $SLURM_TMPDIR/env/bin/pip install -r requirements.txt"',
+        ),
+        Remedy(
+            id="one-writer",
+            says=(
+                "Let one rank of the job write, rename and remove in a shared directory (global rank 0), and let the others wait at a barrier; in "
+                "the HF Trainer save_on_each_node=False with a current transformers."
+            ),
+            says_zh=(
+                "共享目录里的写入、重命名和删除只由一个进程（全局 rank 0）完成，其他进程在 barrier 等待；HF Trainer 使用新版 transformers 并设 "
+                "save_on_each_node=False。"
+            ),
+        ),
+        Remedy(
+            id="node-local-cache",
+            says="Give each node caches of its own, on a local disk.",
+            says_zh="让每个节点使用本地磁盘上的独立缓存。",
+            env={"TRITON_CACHE_DIR": "/tmp/triton", "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor", "TORCH_EXTENSIONS_DIR": "/tmp/torch_extensions"},
+            verify='findmnt -T "$TRITON_CACHE_DIR" -o FSTYPE && ls "$TRITON_CACHE_DIR" "$TORCHINDUCTOR_CACHE_DIR"',
+        ),
+        Remedy(
+            id="deepspeed-node-local",
+            says=(
+                'Save to a file system that all nodes share; where there is none, set {"checkpoint": {"use_node_local_storage": true}} in the '
+                "DeepSpeed configuration and resume with the same ranks on the same nodes."
+            ),
+            says_zh=(
+                '保存到所有节点共享的文件系统；如果没有，在 DeepSpeed 配置中设 {"checkpoint": {"use_node_local_storage": true}}，并在相同节点上用相'
+                "同 rank 恢复。"
+            ),
+        ),
+        Remedy(
+            id="look-at-mount",
+            says="See whether the mount is alive, and what the kernel says of it.",
+            says_zh="检查挂载是否存活，以及内核日志对它的记录。",
+            command="timeout 10 stat -f PATH || echo dead; findmnt -T PATH; dmesg -T | grep -iE 'nfs|lustre|fuse|beegfs|ceph' | tail -20",
+        ),
+        Remedy(
+            id="locks",
+            says="Mount with locks (NFSv4, or rpc.statd for NFSv3; Lustre with flock), or, for HDF5 files that are only read, do without.",
+            says_zh="挂载时启用文件锁（NFSv4，或为 NFSv3 启动 rpc.statd；Lustre 用 flock）；若 HDF5 文件只读，可以关闭锁。",
+            env={"HDF5_USE_FILE_LOCKING": "FALSE"},
+            verify="python -c \"import os, h5py; print(os.environ['HDF5_USE_FILE_LOCKING'], h5py.version.hdf5_version)\"",
+        ),
+    ),
+    leads_to=("rank-exception", "process-stuck", "straggler-timeout"),
+    mistaken_for={
+        "rank-exception": "a path that is missing on all ranks alike is wrong in the configuration, not on a node",
+        "disk-full": "a lack of space says so: 'No space left' or 'Disk quota exceeded'",
+        "shm-stale-or-missing": "names under /dev/shm, and /psm_ or /torch_ names, are shared memory",
+        "launcher-wrong-env": "a program that is missing on a node may also be on another PATH there",
+        "env-relocation": "an environment that is local to the first node looks like a broken one on the others",
+        "ssh-launcher": "there the host is not reached at all",
+        "framework-bug": "transformers 4.36 renamed checkpoints on every node; 4.37.2 and newer do not",
+    },
+    sources=(
+        "https://man7.org/linux/man-pages/man5/nfs.5.html",
+        "https://github.com/huggingface/transformers/issues/28015",
+        "https://github.com/deepspeedai/DeepSpeed/issues/2319",
+        "https://slurm.schedmd.com/faq.html",
+        "https://github.com/GoogleCloudPlatform/gcsfuse/blob/master/docs/troubleshooting.md",
+    ),
+    hits=(
+        "[rank1]: OSError: [Errno 116] Stale file handle: '/srv/shared/.triton/cache/1c9a/kernel.json'",
+        "OSError: [Errno 116] Stale file handle",
+        "ls: cannot access '/srv/shared': Stale NFS file handle",
+        "OSError: [Errno 107] Transport endpoint is not connected: '/srv/bucket/checkpoints'",
+        "ls: cannot access '/srv/bucket': Transport endpoint is not connected",
+        "OSError: [Errno 108] Cannot send after transport endpoint shutdown",
+        (
+            "[88123.41] LustreError: 167-0: scratch-MDT0000-mdc-ffff8f: This client was evicted by scratch-MDT0000; in progress operations using "
+            "this service will fail."
+        ),
+        "[88123.41] nfs: server nas2 not responding, still trying",
+        "OSError: [Errno 37] No locks available",
+        (
+            "BlockingIOError: [Errno 11] Unable to synchronously open file (unable to lock file, errno = 11, error message = 'Resource temporarily "
+            "unavailable')"
+        ),
+        "slurmstepd: error: execve(): accelerate: No such file or directory",
+        "slurmstepd: error: couldn't chdir to `/srv/u/run7': No such file or directory: going to /tmp instead",
+        "slurmstepd: error: Could not open stdout file /srv/u/logs/out-71.txt: No such file or directory",
+        "node8: bash: line 1: cd: /srv/u/train: No such file or directory",
+        "node8: /usr/bin/python3: can't open file '/srv/u/train/train.py': [Errno 2] No such file or directory",
+        "[rank8]: FileNotFoundError: [Errno 2] No such file or directory: 'out/tmp-checkpoint-49' -> 'out/checkpoint-49'",
+        "OSError: [Errno 39] Directory not empty: 'out/tmp-checkpoint-49'",
+        "OSError: [Errno 16] Device or resource busy: '/srv/shared/tmp/pymp-1a2b/.nfs000000000a41c2f7000003c1'",
+        (
+            "[2026-11-03 10:00:01,120] [WARNING] [engine.py:2836:_get_all_zero_checkpoints] The following zero checkpoints paths are missing: "
+            "['out/step_5/zero_pp_rank_8_mp_rank_00_optim_states.pt', 'out/step_5/zero_pp_rank_9_mp_rank_00_optim_states.pt']"
+        ),
+        "[rank8]: FileNotFoundError: [Errno 2] No such file or directory: 'out/step_5/bf16_zero_pp_rank_8_mp_rank_00_optim_states.pt'",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'rng_state_1.pth'",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/srv/data/corpus_train_indexmap_2000ns_2048sl_1234s_doc_idx.npy'",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/home/u/.triton/cache/1c9a77/fused_kernel.json.tmp.pid_812_14'",
+        "mpirun was unable to launch the specified application as it could not access or execute an executable:",
+        (
+            "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/srv/models/llama-7b'. "
+            "Use `repo_type` argument if needed."
+        ),
+        "OSError: /srv/models/llama-7b is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",
+    ),
+    near_misses=(
+        "FileNotFoundError: [Errno 2] No such file or directory: '/srv/data/train.jsonl'",
+        "Warning: The cache directory for DeepSpeed Triton autotune, /home/u/.triton/autotune, appears to be on an NFS system.",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/psm_5a1f20cc'",
+        "libibverbs: Warning: couldn't open config directory '/etc/libibverbs.d': No such file or directory",
+        "OSError: [Errno 107] Transport endpoint is not connected (socket 14 in recv)",
+        "slurmstepd: error: *** STEP 71.0 ON node7 CANCELLED AT 2026-11-03T10:00:01 ***",
+        "node7:812:901 [0] misc/shmutils.cc:93 NCCL WARN Call to open failed: No such file or directory",
+        "OSError: gpt-5b is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",
+    ),
+    explain={
+        "en": (
+            "A job on several nodes sees several file systems. A path that is local to one node does not exist on the others; a directory that all "
+            "share is written by all at once, so a file that one process just listed has been renamed or removed by another; NFS shows changes to "
+            "other hosts seconds later; and a mount can die. The rank that raises is often not the one that did it. Look at the path from every "
+            "node, let one rank alone rename and delete, and keep compiler and data set caches on local disks. If every rank misses the same path, "
+            "the configuration is wrong, not a node."
+        ),
+        "zh": (
+            "多节点任务面对的是多个文件系统。只存在于某个节点本地的路径，在其他节点上不存在；所有节点共享的目录会被同时写入，一个进程刚列出的文件可"
+            "能已被另一个进程重命名或删除；NFS 的改动要过几秒其他主机才看得见；挂载本身也可能失效。抛出异常的进程往往不是造成问题的那个。请在每个节"
+            "点上查看该路径，只让一个 rank 负责重命名和删除，把编译缓存和数据集缓存放在本地磁盘。如果所有进程都缺同一个路径，那是配置写错了，而不是"
+            "某个节点的问题。"
+        ),
+    },
+)

@@ -1,0 +1,468 @@
+"""gpu-hardware: a GPU reports a fault of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
+from unhang.model import Finding, Remedy, Standing
+from unhang.records.logs import Hit
+from unhang.records.picture import Picture
+
+# What an Xid means and which remedies fit, after NVIDIA's Xid catalogue. Absent on purpose: 13 and 31 are faults of the application, 43 and 45
+# only clean up after another error, 154 repeats the recovery action of another Xid.
+_MEMORY = ("reset-gpu", "check-memory", "take-it-out")
+_BUS = ("power-cycle", "check-the-bus", "take-it-out")
+_FIRMWARE = ("reset-gpu", "update-driver", "take-it-out")
+_LINK = ("reset-gpu", "check-nvlink", "take-it-out")
+_XIDS: Mapping[int, tuple[str, Standing, tuple[str, ...]]] = MappingProxyType(
+    {
+        46: ("the GPU stopped processing", "likely", _FIRMWARE),
+        48: ("a double-bit ECC error in GPU memory", "established", _MEMORY),
+        54: ("its auxiliary power is not connected", "established", _BUS),
+        61: ("its internal micro-controller warned", "likely", _FIRMWARE),
+        62: ("its internal micro-controller halted", "established", _FIRMWARE),
+        63: ("a faulty memory row or page was recorded for replacement; it takes effect at the next reset", "likely", _MEMORY),
+        64: ("a faulty memory row or page could not be replaced", "established", _MEMORY),
+        74: ("an NVLink error; the fault may sit at either end of the link", "likely", _LINK),
+        79: ("the GPU has fallen off the bus", "established", _BUS),
+        92: ("a high rate of single-bit ECC errors", "possible", _MEMORY),
+        94: ("an uncorrectable memory error, contained to this application", "established", _MEMORY),
+        95: ("an uncorrectable memory error, not contained: every application on it is affected", "established", _MEMORY),
+        109: ("a context switch timed out", "likely", _FIRMWARE),
+        110: ("a security fault", "established", _FIRMWARE),
+        119: ("its system processor (GSP) did not answer the driver", "established", _FIRMWARE),
+        120: ("its system processor (GSP) failed", "established", _FIRMWARE),
+        121: ("a corrected error of the link to the CPU (C2C)", "possible", _LINK),
+        136: ("an NVLink could not be trained", "established", _LINK),
+        140: ("an unrecovered ECC error", "established", _MEMORY),
+        143: ("the GPU could not be initialised", "established", _FIRMWARE),
+        144: ("an NVLink error (SAW)", "likely", _LINK),
+        145: ("an NVLink error (RLW)", "likely", _LINK),
+        146: ("an NVLink error (TLW)", "likely", _LINK),
+        147: ("an NVLink error (TREX)", "possible", _LINK),
+        148: ("an NVLink error (NVLPW_CTRL)", "possible", _LINK),
+        149: ("an NVLink went down (NETIR)", "likely", _LINK),
+        150: ("an NVLink management error (MSE)", "likely", _LINK),
+        155: ("an NVLink went down by software", "possible", _LINK),
+        156: ("a faulty part of the GPU was retired", "likely", _MEMORY),
+        157: ("a faulty part of the GPU could not be retired", "established", _MEMORY),
+        158: ("a fatal timeout inside the GPU", "established", _FIRMWARE),
+        167: ("a fatal PCIe timeout", "established", _BUS),
+        168: ("errors in protected memory reduced its capacity", "established", _MEMORY),
+        169: ("its security processor halted", "established", _FIRMWARE),
+        171: ("an uncorrectable DRAM error", "established", _MEMORY),
+        172: ("an uncorrectable SRAM error", "established", _MEMORY),
+    }
+)
+_NVLINK5 = range(144, 151)
+
+
+def _codes(standing: Standing, *, but: Sequence[int] = ()) -> str:
+    return "|".join(str(n) for n, (_, s, _) in _XIDS.items() if s == standing and n not in but)
+
+
+_XID = r"Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)\): "
+_PID = r"\b(?:, pid='?(?P<process>\d+))?"
+
+_ECC = ("check-memory", "reset-gpu", "take-it-out")
+
+
+def _of_hits(hits: Sequence[Hit], view: LogView | None) -> Finding | None:
+    ordered = sorted(hits, key=lambda h: STANDINGS.index(h.signature.standing))
+    decoded = next((h for h in ordered if _xid(h) is not None), None)
+    if decoded is None or STANDINGS.index(decoded.signature.standing) > STANDINGS.index(ordered[0].signature.standing):
+        return CAUSE.of_hits(hits, view)
+    number = _xid(decoded)
+    assert number is not None
+    meaning, _, remedies = _XIDS[number]
+    bus = decoded.groups.get("bus")
+    gpu = f"GPU {bus}" if bus else "a GPU"
+    host = f" on {decoded.host}" if decoded.host else ""
+    others = {
+        f"Xid {n}" + (f" on {b}" if b and b != bus else "") for h in ordered if (n := _xid(h)) and (b := h.groups.get("bus"), n) != (bus, number)
+    }
+    also = f"; also {', '.join(sorted(others)[:4])}" if others else ""
+    # A GPU is reset by its full address, function included.
+    return CAUSE.of_hits(
+        [decoded, *(h for h in ordered if h is not decoded)],
+        view,
+        says=f"{gpu}{host} reported Xid {number}: {meaning}{also}",
+        remedies=remedies,
+        commands={"reset-gpu": f"sudo nvidia-smi --gpu-reset -i {bus if '.' in bus else f'{bus}.0'}"} if bus and ":" in bus else None,
+    )
+
+
+def _xid(hit: Hit) -> int | None:
+    found = hit.groups.get("xid", "")
+    return int(found) if found.isdigit() and int(found) in _XIDS else None
+
+
+def _in_run(picture: Picture) -> Finding | None:
+    return _of_hits(picture.hits_of(CAUSE.id), None)
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    return _of_hits(view.hits_of(CAUSE.id), view)
+
+
+CAUSE = Cause(
+    id="gpu-hardware",
+    role="root",
+    title="A GPU reports a hardware fault",
+    title_zh="GPU 报告硬件故障",
+    what="The driver, CUDA or NVML says that a GPU itself failed: memory errors, no answer on the PCIe bus, a halted controller, a broken NVLink.",
+    why=(
+        "Faulty or ageing memory, a bad PCIe or NVLink connection, power, heat, or firmware; some of it is cured by a reset, some only by another "
+        "card."
+    ),
+    signatures=(
+        Signature(
+            needle="NVRM: Xid",
+            pattern=rf"{_XID}(?P<xid>{_codes('established')}){_PID}",
+            says="GPU {bus} reported Xid {xid}, a hardware fault",
+        ),
+        Signature(
+            needle="NVRM: Xid",
+            pattern=rf"{_XID}(?P<xid>14[4-9]|150), \S{{1,40}} Fatal",
+            says="GPU {bus} reported the fatal NVLink error Xid {xid}",
+            remedies=_LINK,
+        ),
+        Signature(
+            needle="NVRM: Xid",
+            pattern=rf"{_XID}(?P<xid>{_codes('likely')}){_PID}(?!.{{0,60}} Fatal )",
+            standing="likely",
+            says="GPU {bus} reported Xid {xid}",
+        ),
+        Signature(
+            needle="NVRM: Xid",
+            pattern=rf"{_XID}(?P<xid>{_codes('possible')}){_PID}(?!.{{0,60}} Fatal )",
+            standing="possible",
+            says="GPU {bus} reported Xid {xid}",
+        ),
+        Signature(
+            needle="caused by previous Xid",
+            pattern=rf"{_XID}45\b.{{0,200}}caused by previous Xid (?P<xid>{'|'.join(str(n) for n in _XIDS)})\b",
+            standing="likely",
+            says="the driver ended this application's work on GPU {bus} because of an earlier Xid {xid}",
+        ),
+        Signature(
+            needle="The NVIDIA Xid catalog recommends resetting",
+            pattern=r"Xid (?P<xid>\d+) detected .{0,80}? on host (?P<host>[\w.-]+)\.",
+            says="NCCL's own diagnosis found Xid {xid} on {host}, which needs a reset of the GPU",
+            remedies=("reset-gpu", "check-memory", "take-it-out"),
+        ),
+        Signature(
+            needle="XidCriticalError",
+            pattern=r"XidCriticalError: Xid=(?P<xid>\d+) on Device=(?P<device>[\w-]+)",
+            says="the device plugin took GPU {device} out of service after Xid {xid}",
+            remedies=("take-it-out", "check-memory"),
+        ),
+        Signature(
+            needle="GPU has fallen off the bus",
+            says="a GPU has fallen off the bus: the driver can no longer reach it over PCIe",
+            remedies=_BUS,
+        ),
+        Signature(
+            needle="fallen off the bus and is not responding",
+            says="a GPU has fallen off the bus: the driver can no longer reach it over PCIe",
+            remedies=_BUS,
+        ),
+        Signature(
+            needle="NV_ERR_RESET_REQUIRED",
+            says="the driver says that a GPU has to be reset before it can be used again",
+            remedies=("reset-gpu", "take-it-out", "check-memory"),
+        ),
+        Signature(
+            needle="NV_ERR_GPU_IS_LOST",
+            says="the driver has lost a GPU",
+            remedies=_BUS,
+        ),
+        Signature(
+            needle="GPU is lost",
+            pattern=r"GPU is lost\b(?:\. +Reboot)?",
+            says="NVML has lost a GPU: it no longer answers",
+            remedies=_BUS,
+        ),
+        Signature(
+            needle="GPU requires reset",
+            pattern=r"GPU requires reset|GPU requires reset \(ECC\)",
+            says="a GPU has to be reset before it can be used again",
+            remedies=("reset-gpu", "check-memory", "take-it-out"),
+        ),
+        Signature(
+            needle="Unable to determine the device handle for",
+            pattern=(
+                r"Unable to determine the device handle for [Gg][Pp][Uu] ?\d?:? ?(?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+): (?P<error>[\w ]{3,40})"
+            ),
+            says="nvidia-smi cannot reach GPU {bus}: {error}",
+            remedies=_BUS,
+        ),
+        Signature(
+            needle="RmInitAdapter failed",
+            pattern=r"GPU (?P<bus>[0-9A-Fa-f:.]+): RmInitAdapter failed",
+            standing="likely",
+            says="the driver could not initialise GPU {bus}",
+            remedies=("power-cycle", "update-driver", "check-the-bus"),
+        ),
+        Signature(
+            needle="uncorrectable ECC error encountered",
+            says="a GPU met an uncorrectable memory (ECC) error",
+            remedies=_ECC,
+        ),
+        Signature(
+            needle="CUDA_ERROR_ECC_UNCORRECTABLE",
+            pattern=r"CUDA_ERROR_ECC_UNCORRECTABLE\b(?!\s*=)",
+            says="a GPU met an uncorrectable memory (ECC) error",
+            remedies=_ECC,
+        ),
+        Signature(
+            needle="ECC: uncorrected volatile errors on rank(s)",
+            pattern=r"on rank\(s\) (?P<ranks>[\d, -]+) \(worst=(?P<count>\d+)\)",
+            says="NCCL's own diagnosis found uncorrected memory (ECC) errors on the GPUs of ranks {ranks}",
+            remedies=_ECC,
+        ),
+        Signature(
+            needle="double-bit ECC",
+            pattern=r"(?i)(?:detected|volatile|encountered).{0,60}double-bit ECC|double-bit ECC (?:error|memory error).{0,40}(?:detected|GPU)",
+            says="a GPU met a double-bit memory (ECC) error",
+            remedies=_ECC,
+        ),
+        Signature(
+            needle="uncorrectable NVLink error",
+            says="CUDA met an uncorrectable NVLink error",
+            remedies=_LINK,
+        ),
+        Signature(
+            needle="Invalid access of peer GPU memory over nvlink",
+            standing="likely",
+            says=(
+                "CUDA contained an error: a bad access to a peer's memory over NVLink, or a fault of the hardware (the kernel log's Xid tells which)"
+            ),
+            remedies=("ask-the-kernel-log", "check-nvlink", "reset-gpu"),
+        ),
+        Signature(
+            needle="hardware stack error",
+            pattern=r"(?:CUDA|Cuda).{0,160}\bhardware stack error",
+            standing="likely",
+            says="CUDA met an error in the hardware stack of a GPU",
+            remedies=("ask-the-kernel-log", "reset-gpu", "take-it-out"),
+        ),
+        Signature(
+            needle="GSP RM heartbeat timed out",
+            says="the system processor (GSP) of a GPU stopped answering",
+            remedies=_FIRMWARE,
+        ),
+        Signature(
+            needle="Timeout waiting for RPC from GSP",
+            says="the system processor (GSP) of a GPU did not answer the driver",
+            remedies=_FIRMWARE,
+        ),
+        Signature(
+            needle="Timeout after ",
+            pattern=r"Timeout after \d+s of waiting for RPC response from GPU(?P<index>\d+) GSP",
+            says="the system processor (GSP) of GPU {index} did not answer the driver",
+            remedies=_FIRMWARE,
+        ),
+        Signature(
+            needle="SXid (PCI",
+            pattern=r"nvswitch(?P<switch>\d+): SXid \(PCI:(?P<bus>[0-9A-Fa-f:.]+)\): (?P<sxid>\d+), Fatal\b(?:, Link (?P<link>\d+))?",
+            says="NVSwitch {switch} reported the fatal error SXid {sxid}: the switch, or a GPU at its link",
+            remedies=("check-nvlink", "power-cycle", "take-it-out"),
+        ),
+        Signature(
+            needle="SXid (PCI",
+            pattern=r"nvswitch(?P<switch>\d+): SXid \(PCI:(?P<bus>[0-9A-Fa-f:.]+)\): (?P<sxid>\d+), (?!Fatal)(?:Non-fatal|Severity|\w)",
+            standing="likely",
+            says="NVSwitch {switch} reported SXid {sxid}: an error of the switch, or of a GPU at its link",
+            remedies=("check-nvlink", "take-it-out"),
+        ),
+        Signature(
+            needle="Row remapping failed",
+            pattern=r"(?i)row remapping failed|row remap(?:ping)? failure",
+            says="a GPU could not replace a faulty row of its memory",
+            remedies=("take-it-out", "check-memory"),
+        ),
+    ),
+    in_run=_in_run,
+    in_logs=_in_logs,
+    remedies=(
+        Remedy(
+            id="take-it-out",
+            says=(
+                "Take the host or the GPU out of the job and run on: drain it in the scheduler, or leave the card out with CUDA_VISIBLE_DEVICES. "
+                "Replace a card whose fault comes back after a reset."
+            ),
+            says_zh=(
+                "把这台主机或这块 GPU 移出任务后继续运行：在调度器里 drain 该节点，或用 CUDA_VISIBLE_DEVICES 跳过该卡。重置后故障仍复现的卡应当更换。"
+            ),
+            command='scontrol update nodename="$(hostname -s)" state=drain reason="GPU fault" || kubectl cordon "$(hostname)"',
+        ),
+        Remedy(
+            id="reset-gpu",
+            says="End every process that uses the GPU and reset it; on machines with NVSwitch all GPUs go together, or reboot.",
+            says_zh="结束所有使用该 GPU 的进程后重置它；带 NVSwitch 的机器需要所有 GPU 一起重置，或直接重启。",
+            command="sudo nvidia-smi --gpu-reset",
+            verify=(
+                "nvidia-smi --query-gpu=index,pci.bus_id,ecc.errors.uncorrected.volatile.total --format=csv; nvidia-smi -q | grep -i 'recovery "
+                "action'"
+            ),
+        ),
+        Remedy(
+            id="check-memory",
+            says=(
+                "Read the error counters and pending replacements of rows or pages; a pending one takes effect at the next reset, a failed one "
+                "means another card."
+            ),
+            says_zh="查看错误计数和待替换的行或页：pending 表示下次重置后生效，failure 表示需要换卡。",
+            command="nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT",
+        ),
+        Remedy(
+            id="power-cycle",
+            says=(
+                "Switch the host off and on (a warm reboot often does not bring the card back), then reseat it and check its power where the "
+                "fault returns."
+            ),
+            says_zh="给主机断电再上电（热重启往往不能让该卡恢复）；若故障复现，重新插拔该卡并检查供电。",
+            verify="nvidia-smi -L; lspci -d 10de: | grep -E 'rev ff|3D|VGA'",
+        ),
+        Remedy(
+            id="check-the-bus",
+            says="Look for PCIe errors, power and temperature of the moment before it.",
+            says_zh="查看故障前一刻的 PCIe 错误、供电与温度。",
+            command="dmesg -T | grep -E 'AER|pcieport|Xid|NVRM'; nvidia-smi -q -d PCIE,TEMPERATURE,POWER",
+        ),
+        Remedy(
+            id="update-driver",
+            says=(
+                "Update the driver, which brings the firmware of the GSP; a driver whose GSP hangs can run without it where the proprietary "
+                "module is used (NVreg_EnableGpuFirmware=0)."
+            ),
+            says_zh="升级驱动（其中包含 GSP 固件）；如果使用闭源内核模块且 GSP 反复卡死，可以关闭它（NVreg_EnableGpuFirmware=0）。",
+            command="echo 'options nvidia NVreg_EnableGpuFirmware=0' | sudo tee /etc/modprobe.d/nvidia-gsp.conf",
+            verify="nvidia-smi -q | grep 'GSP Firmware Version'",
+        ),
+        Remedy(
+            id="check-nvlink",
+            says="See which links are down or count errors, on this GPU and at the other end of the link.",
+            says_zh="查看哪些 NVLink 断开或有错误计数，本端和对端都要看。",
+            command="nvidia-smi nvlink --status; nvidia-smi nvlink --errorcounters; systemctl status nvidia-fabricmanager",
+        ),
+        Remedy(
+            id="ask-the-kernel-log",
+            says="Look for the Xid of the same moment: 13 and 31 are the application, the others the GPU.",
+            says_zh="查看同一时刻内核日志里的 Xid：13 和 31 是程序问题，其余多为 GPU 问题。",
+            command="dmesg -T | grep -E 'NVRM: Xid|SXid'",
+        ),
+    ),
+    leads_to=(
+        "rank-exception",
+        "illegal-memory-access",
+        "nvlink-nvswitch-fabric",
+        "p2p-broken",
+        "gpu-busy-exclusive",
+        "device-mapping",
+        "driver-reboot-needed",
+        "ib-transport-retry",
+        "process-stuck",
+        "premature-exit",
+    ),
+    mistaken_for={
+        "illegal-memory-access": "Xid 13 and 31 are faults of a kernel of the application, 43 and 45 only clean up after another error",
+        ("nvlink-nvswitch-fabric"): (
+            "a fabric manager that does not run gives CUDA error 802 and no Xid; an NVLink fault gives Xid 74 or 144 to 150, or an SXid"
+        ),
+        "driver-reboot-needed": "a driver whose library was upgraded under it says so (driver/library version mismatch), for all GPUs at once",
+    },
+    sources=(
+        "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
+        "https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html",
+        "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html",
+        "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",
+    ),
+    hits=(
+        "[884123.41] NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        "Nov  3 10:00:01 node7 kernel: NVRM: Xid (PCI:0000:3d:00): 94, pid=4720, name=python3, Ch 00000008",
+        (
+            "node7 kernel: [ 1843.30] NVRM: Xid (0000:05:00): 48, An uncorrectable double bit error (DBE) has been detected on GPU in the "
+            "framebuffer at partition 4, subpartition 0."
+        ),
+        (
+            "NVRM: Xid (PCI:0000:3d:00): 119, pid=4720, name=python3, Timeout after 6s of waiting for RPC response from GPU3 GSP! Expected "
+            "function 76 (GSP_RM_CONTROL)."
+        ),
+        "NVRM: Xid (PCI:0000:d4:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x024501c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
+        "NVRM: Xid (PCI:0000:66:00): 145, RLW_REMAP Nonfatal XC1 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001 0x00000000 0x00100000 0x00000004)",
+        (
+            "NVRM: Xid (PCI:0000:1b:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 6(0x10000, 0x0, 0x0, 0x0, 0x0, "
+            "0x0, 0x0)"
+        ),
+        "NVRM: Xid (PCI:0000:1b:00): 63, pid='<unknown>', name=<unknown>, Row Remapper: New row marked for remapping, reset gpu to activate.",
+        "NVRM: Xid (PCI:0000:1b:00): 92, pid='<unknown>', name=<unknown>, High single-bit ECC error rate",
+        "NVRM: Xid (PCI:0000:dc:00): 45, pid=4720, name=python3, Ch 00000001 caused by previous Xid 149",
+        (
+            "Xid 95 detected 3 times on GPU 0000:1b:00 on host node7. The NVIDIA Xid catalog recommends resetting the affected GPU. Follow the "
+            "documented GPU-reset capabilities"
+        ),
+        "nvidia-device-plugin: XidCriticalError: Xid=48 on Device=GPU-1f2e3d4c-0000-1111-2222-333344445555, the device will go unhealthy.",
+        "NVRM: GPU 0000:1b:00.0: GPU has fallen off the bus.",
+        (
+            "[ 1843.30] NVRM: The NVIDIA GPU 0000:1b:00.0\n               NVRM: (PCI ID: 10de:2330) installed in this system has\n               "
+            "NVRM: fallen off the bus and is not responding to commands."
+        ),
+        (
+            "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) returned from status @ "
+            "kernel_channel.c:2874"
+        ),
+        "NVRM: _kgspProcessRpcEvent: Assertion failed: GPU lost from the bus [NV_ERR_GPU_IS_LOST] (0x0000000F)",
+        "Unable to determine the device handle for gpu 0000:1B:00.0: GPU is lost.  Reboot the system to recover this GPU",
+        "pynvml.nvml.NVMLError_ResetRequired: GPU requires reset",
+        "Unable to determine the device handle for GPU0000:03:00.0: Unknown Error",
+        "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x24:0x65:1423)",
+        (
+            "[rank12]:[E1103 10:00:01.113 ProcessGroupNCCL.cpp:1515] [PG 0 (default_pg) Rank 12] Process group watchdog thread terminated with "
+            "exception: CUDA error: uncorrectable ECC error encountered"
+        ),
+        "RuntimeError: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable memory error",
+        "ECC: uncorrected volatile errors on rank(s) 3, 11 (worst=2) across 16 ranks in comm 0x6b1d00ff",
+        "DCGM: Detected 1 volatile double-bit ECC error(s) in GPU 3",
+        "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
+        "torch.AcceleratorError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error",
+        "RuntimeError: CUDA error: hardware stack error",
+        "NVRM: _kgspRpcRecvPoll: GSP RM heartbeat timed out for GPU 3",
+        "NVRM: Timeout waiting for RPC from GSP! Expected function 76 (GSP_RM_CONTROL) (0x20801702 0x4).",
+        "nvidia-nvswitch1: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+        "nvidia-nvswitch1: SXid (PCI:0000:c1:00.0): 24007, Severity 1 Engine instance 12 Sub-engine instance 00",
+        "health check: GPU 3: Row remapping failed",
+    ),
+    near_misses=(
+        "NVRM: Xid (PCI:0000:1b:00): 31, pid=4720, name=python3, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_1 faulted",
+        "NVRM: Xid (PCI:0000:1b:00): 13, pid='<unknown>', name=<unknown>, Graphics SM Warp Exception on (GPC 1, TPC 2, SM 0): Out Of Range Address",
+        "NVRM: Xid (PCI:0000:1b:00): 43, pid=4720, name=python3, Ch 00000008",
+        "NVRM: Xid (PCI:0000:1b:00): 45, pid=4720, name=python3, Ch 00000001",
+        "NVRM: Xid (PCI:0000:1b:00): 45, pid=4720, name=python3, Ch 00000001 caused by previous Xid 13",
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "Failed to initialize NVML: Driver/library version mismatch",
+        "ECC: no uncorrected volatile errors across 16 ranks in comm 0x6b1d00ff",
+        "    ECC Mode: Current Enabled, Volatile Uncorrectable 0",
+        "RuntimeError: CUDA error: system not yet initialized",
+        "Xid/SXid: no events requiring immediate attention across 2 hosts",
+        "Xid 13 detected 1 time on GPU 0000:1b:00 on host node7. Restart the affected application. For guidance, see the NVIDIA Xid documentation",
+        "[ 12.01] nvidia-nvswitch0: using MSI",
+    ),
+    explain={
+        "en": (
+            "The GPU, its memory, its link or its firmware failed, and the driver wrote it down. Whatever the ranks print after that moment "
+            "(illegal memory access, launch failure, NCCL timeouts) is a consequence. The Xid says what to do: memory errors (48, 63, 64, 94, 95, "
+            "140) want a reset and a look at the row remapper, 79 a power cycle, 119 and 120 a reset and a newer driver, 74 and 144 to 150 a look "
+            "at NVLink on both ends. Xid 13 and 31 are faults of the program, 43 and 45 only clean up. Leave the card out and run on; if the same "
+            "card fails again after a reset, replace it."
+        ),
+        "zh": (
+            "GPU 本体、显存、链路或固件出了故障，驱动已经记录下来。此后各进程打印的非法访存、启动失败、NCCL 超时都只是后果。Xid 编号说明该怎么做："
+            "显存错误（48、63、64、94、95、140）需要重置并查看 row remapper；79 需要断电重启；119、120 需要重置并升级驱动；74 和 144 到 150 要检查"
+            " NVLink 的两端。Xid 13 和 31 是程序问题，43 和 45 只是清理动作。先把这块卡移出任务继续运行；如果重置后同一块卡再次出错，就更换它。"
+        ),
+    },
+)

@@ -1,0 +1,480 @@
+"""gpu-oom: a GPU had no memory left for what was asked of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
+from unhang.model import Finding, Remedy
+from unhang.records.logs import Hit
+from unhang.records.picture import Picture
+
+_SIZE = r"(\d+(?:\.\d+)?) ?([KMGT]i?B|bytes|B)\b"
+_UNITS = {"b": 1, "bytes": 1, "kb": 2**10, "kib": 2**10, "mb": 2**20, "mib": 2**20, "gb": 2**30, "gib": 2**30, "tb": 2**40, "tib": 2**40}
+# The wording of torch up to 2.0 stands in brackets, of 2.1 and later in sentences (2.1 wrote "capacty").
+_WANTED = re.compile(rf"Tried to allocate {_SIZE}")
+_DEVICE = re.compile(r"\b(?:GPU|NPU|XPU|MLU) (\d+)(?:;| has a total)")
+_TOTAL = re.compile(rf"{_SIZE} total capacity|has a total capac\w+ of {_SIZE}")
+_FREE = re.compile(rf"{_SIZE} (?:is )?free\b")
+_ALLOCATED = re.compile(rf"{_SIZE} already allocated|Of the allocated memory {_SIZE} is allocated by PyTorch")
+_RESERVED = re.compile(rf"{_SIZE} (?:reserved in total by PyTorch|cached)")
+_UNALLOCATED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
+_OWN = re.compile(rf"this process has {_SIZE} memory in use")
+_OTHERS = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Memory:
+    """What torch says of the GPU when an allocation fails; None where its version does not say it."""
+
+    wanted_bytes: float
+    device: str | None
+    total_bytes: float | None
+    free_bytes: float | None
+    allocated_bytes: float | None
+    unallocated_bytes: float | None
+    others: tuple[tuple[str, float], ...]
+    others_bytes: float
+
+
+def _memory(text: str) -> _Memory | None:
+    wanted = _bytes(_WANTED, text)
+    if wanted is None:
+        return None
+    device = _DEVICE.search(text)
+    total, free, allocated, reserved = (_bytes(p, text) for p in (_TOTAL, _FREE, _ALLOCATED, _RESERVED))
+    unallocated = _bytes(_UNALLOCATED, text)
+    if unallocated is None and reserved is not None and allocated is not None:
+        unallocated = max(0.0, reserved - allocated)
+    # Up to 2.0 nothing names the other processes: what is neither free nor torch's belongs to them, to the CUDA context and to NCCL.
+    others = tuple((m[1], _size(m[2], m[3])) for m in _OTHERS.finditer(text))
+    elsewhere = sum(size for _, size in others)
+    if others and _bytes(_OWN, text) is None:
+        # In a container torch cannot tell its own pid: the process that is listed alone is itself.
+        own = max(others, key=lambda o: o[1])
+        others = tuple(o for o in others if o is not own)
+        elsewhere -= own[1]
+    if not others and reserved is not None and total is not None and free is not None:
+        elsewhere = max(0.0, total - free - reserved)
+    return _Memory(
+        wanted_bytes=wanted,
+        device=device[1] if device else None,
+        total_bytes=total,
+        free_bytes=free,
+        allocated_bytes=allocated,
+        unallocated_bytes=unallocated,
+        others=others,
+        others_bytes=elsewhere,
+    )
+
+
+def _bytes(pattern: re.Pattern[str], text: str) -> float | None:
+    found = pattern.search(text)
+    if found is None:
+        return None
+    number, unit = [g for g in found.groups() if g is not None][:2]
+    return _size(number, unit)
+
+
+def _size(number: str, unit: str) -> float:
+    return float(number) * _UNITS[unit.lower()]
+
+
+def _gib(size: float) -> str:
+    if size >= 2**30:
+        return f"{size / 2**30:.2f} GiB"
+    return f"{size / 2**20:.0f} MiB" if size >= 2**20 else f"{size / 2**10:.0f} KiB"
+
+
+def _says(m: _Memory) -> str:
+    gpu = f"GPU {m.device}" if m.device else "the GPU"
+    of = f" of {_gib(m.total_bytes)}" if m.total_bytes is not None else ""
+    parts = [f"{gpu} ran out of memory: {_gib(m.wanted_bytes)} wanted"]
+    if m.free_bytes is not None:
+        parts.append(f"{_gib(m.free_bytes)}{of} free")
+    if m.allocated_bytes is not None:
+        parts.append(f"{_gib(m.allocated_bytes)} allocated by PyTorch")
+    if m.unallocated_bytes is not None:
+        parts.append(f"{_gib(m.unallocated_bytes)} reserved but unused")
+    if m.others:
+        parts.append("; ".join(f"process {pid} holds {_gib(size)}" for pid, size in m.others[:3]))
+    elif _crowded(m):
+        parts.append(f"about {_gib(m.others_bytes)} held outside of PyTorch")
+    return ", ".join(parts)
+
+
+def _crowded(m: _Memory) -> bool:
+    """Whether others hold so much that it matters: without them the allocation would have fitted.
+
+    Up to torch 2.0 the rank's own CUDA context and NCCL's buffers, one to three GiB, count as others.
+    """
+    if m.others:
+        return m.others_bytes >= 2**30 and (m.free_bytes or 0.0) + m.others_bytes >= m.wanted_bytes
+    return m.total_bytes is not None and m.others_bytes >= max(4 * 2**30, 0.15 * m.total_bytes)
+
+
+def _remedies(m: _Memory) -> tuple[str, ...]:
+    chosen = []
+    if _crowded(m):
+        chosen.append("free-the-gpu")
+    # Enough lies there unused, only not in one piece.
+    if m.unallocated_bytes is not None and m.unallocated_bytes >= max(m.wanted_bytes, 2**28):
+        chosen.append("expandable-segments")
+    return (*chosen, "smaller-step", "shard")
+
+
+def _of_hits(hits: Sequence[Hit], view: LogView | None) -> Finding | None:
+    ordered = sorted(hits, key=lambda h: STANDINGS.index(h.signature.standing))
+    if not ordered:
+        return None
+    # The line with the numbers says most, whoever printed first: NCCL and cuBLAS fail where torch has filled the GPU.
+    told = [(h, m) for h in ordered if (m := _memory(h.text)) is not None]
+    if not told:
+        return CAUSE.of_hits(hits, view)
+    first, memory = told[0]
+    same = [first, *(h for h, _ in told[1:] if h.signature == first.signature), *(h for h in ordered if h.signature != first.signature)]
+    return CAUSE.of_hits(same, view, standing="established", says=_says(memory), remedies=_remedies(memory))
+
+
+def _in_run(picture: Picture) -> Finding | None:
+    return _of_hits(picture.hits_of(CAUSE.id), None)
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    return _of_hits(view.hits_of(CAUSE.id), view)
+
+
+_OUTSIDE = ("free-the-gpu", "room-for-nccl", "smaller-step")
+
+CAUSE = Cause(
+    id="gpu-oom",
+    role="root",
+    title="A GPU ran out of memory",
+    title_zh="GPU 显存不足",
+    what=(
+        "An allocation on a GPU failed, in PyTorch's allocator, in NCCL, in a CUDA library or in a serving framework. The rank raises, the others "
+        "wait for it."
+    ),
+    why="The step needs more than fits, the memory is fragmented, another process holds it, or nothing was left for NCCL's own buffers.",
+    signatures=(
+        Signature(
+            needle="out of memory. Tried to allocate",
+            pattern=r"(?P<platform>CUDA|HIP|XPU|NPU|MPS|MLU|MUSA|backend) out of memory\. Tried to allocate (?P<wanted>\d+(?:\.\d+)? ?[KMGT]?i?B)",
+            says="{platform} out of memory: {wanted} wanted",
+            remedies=("smaller-step", "shard", "expandable-segments", "free-the-gpu"),
+        ),
+        Signature(
+            needle="error: out of memory",
+            pattern=r"(?:CUDA|HIP|Triton|Cuda)(?: driver| runtime)? [Ee]rror: out of memory",
+            says="a CUDA call outside of PyTorch's allocator found no memory left on the GPU",
+            remedies=_OUTSIDE,
+        ),
+        Signature(
+            needle="cuda runtime error (2)",
+            says="the GPU had no memory left (CUDA error 2)",
+            remedies=("smaller-step", "free-the-gpu"),
+        ),
+        Signature(
+            needle="'out of memory'",
+            pattern=r"(?:Cuda failure|CUDA failure \S{1,80}|Test CUDA failure \S{1,80}) (?:\d+ )?'out of memory'",
+            says="NCCL found no GPU memory left for its buffers",
+            remedies=_OUTSIDE,
+        ),
+        Signature(
+            needle="Failed to CUDA ",
+            pattern=r"Failed to CUDA (?:calloc|malloc)(?: async)? (?P<size_bytes>\d+) bytes",
+            near=r"out of memory",
+            says="NCCL could not get {size_bytes} bytes of GPU memory for its buffers",
+            remedies=_OUTSIDE,
+        ),
+        Signature(
+            needle="CUDA_ERROR_OUT_OF_MEMORY",
+            pattern=r"CUDA_ERROR_OUT_OF_MEMORY\b(?!\s*=)",
+            says="the CUDA driver found no memory left on the GPU",
+            remedies=("free-the-gpu", "smaller-step"),
+        ),
+        Signature(
+            needle="cudaErrorMemoryAllocation",
+            pattern=r"cudaErrorMemoryAllocation\W{1,4}out of memory|(?:failed|error|Error|ERROR).{0,200}cudaErrorMemoryAllocation",
+            says="a CUDA library found no memory left on the GPU",
+            remedies=("free-the-gpu", "smaller-step"),
+        ),
+        Signature(
+            needle="CUDA failure 2: out of memory",
+            says="ONNX Runtime found no memory left on the GPU",
+            remedies=("free-the-gpu", "smaller-step"),
+        ),
+        Signature(
+            needle="CUDA runtime error",
+            pattern=r"CUDA runtime error(?: in [^\n]{1,200}?)?: (?:[^:\n]{1,120}: )?out of memory",
+            says="the GPU had no memory left for the inference engine",
+            remedies=("serve-less", "free-the-gpu"),
+        ),
+        Signature(
+            needle="Cuda Runtime (out of memory)",
+            says="TensorRT found no memory left on the GPU",
+            remedies=("serve-less", "free-the-gpu"),
+        ),
+        Signature(
+            needle="cuMemCreate",
+            pattern=r"cuMemCreate\w*\W.{0,120}(?:out of memory|OUT_OF_MEMORY)",
+            says="cuMemCreate found no memory left on the GPU",
+            remedies=_OUTSIDE,
+        ),
+        Signature(
+            needle="No available memory for the cache blocks",
+            says="vLLM has no GPU memory left for its KV cache once the weights are loaded",
+            remedies=("serve-more-of-the-gpu", "serve-less"),
+        ),
+        Signature(
+            needle="KV cache",
+            pattern=(
+                r"max(?:imum)? seq(?:uence)? len(?:gth)? \((?P<length>\d+)\).{0,60}"
+                r"(?:larger than the maximum number of tokens that can be stored in KV cache \((?P<tokens>\d+)\)|KV cache is needed, which is larger)"
+            ),
+            says="the KV cache of one request of {length} tokens does not fit beside the weights",
+            remedies=("shorter-context", "serve-more-of-the-gpu"),
+        ),
+        Signature(
+            needle="less than desired GPU memory utilization",
+            pattern=(
+                r"Free memory on device(?: \S+)? \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired GPU memory utilization"
+            ),
+            says="only {free} of {total} GiB were free when vLLM started: something else holds the GPU",
+            remedies=("free-the-gpu", "serve-more-of-the-gpu"),
+        ),
+        Signature(
+            needle="--mem-fraction-static",
+            pattern=r"Not enough memory.{0,40}--mem-fraction-static",
+            says="SGLang has no GPU memory left for its KV cache once the weights are loaded",
+            remedies=("serve-more-of-the-gpu", "serve-less"),
+        ),
+        Signature(
+            needle="OOM when allocating tensor",
+            pattern=r"OOM when allocating tensor with shape ?\[(?P<shape>[\d,x ]{1,60})\].{0,120}GPU:(?P<device>\d+)",
+            says="GPU {device} ran out of memory for a tensor of shape [{shape}]",
+            remedies=("smaller-step", "free-the-gpu"),
+        ),
+        Signature(
+            needle="Out of memory while trying to allocate",
+            pattern=r"RESOURCE_EXHAUSTED: Out of memory while trying to allocate (?P<size>[\d.]+ ?\w{0,5})",
+            says="XLA found no memory left on the device: {size} wanted",
+            remedies=("smaller-step", "shard", "free-the-gpu"),
+        ),
+        Signature(
+            needle="Out of memory error on GPU",
+            pattern=r"Out of memory error on GPU (?P<device>\d+)\. Cannot allocate (?P<wanted>[\d.]+\w*)",
+            says="GPU {device} ran out of memory: {wanted} wanted",
+            remedies=("smaller-step", "free-the-gpu"),
+        ),
+        Signature(
+            needle="CUDA out of memory",
+            pattern=r"(?:Error|ERROR|Exception|error): ?(?:\S{1,60}: )?CUDA out of memory(?!\. Tried to allocate)",
+            standing="likely",
+            says="a rank reports CUDA out of memory, without numbers",
+            remedies=("smaller-step", "shard", "free-the-gpu"),
+        ),
+        Signature(
+            needle="_STATUS_ALLOC_FAILED",
+            pattern=r"(?P<library>CUBLAS|CUDNN|CUSPARSE|CUFFT|CUSOLVER)_STATUS_ALLOC_FAILED",
+            standing="likely",
+            says="{library} could not get its workspace: the GPU is full",
+            remedies=("smaller-step", "free-the-gpu"),
+        ),
+        Signature(
+            needle="CUBLAS_STATUS_NOT_INITIALIZED",
+            pattern=r"CUBLAS_STATUS_NOT_INITIALIZED.{0,40}cublasCreate",
+            standing="possible",
+            says="cuBLAS could not be created, which mostly means that the GPU is full",
+            remedies=("smaller-step", "free-the-gpu"),
+        ),
+    ),
+    in_run=_in_run,
+    in_logs=_in_logs,
+    remedies=(
+        Remedy(
+            id="free-the-gpu",
+            says=(
+                "Something else holds memory of this GPU: end what an earlier run left behind, or choose a free GPU. In a container the owner may "
+                "be outside."
+            ),
+            says_zh="该 GPU 的显存被其他进程占用：结束上一次运行残留的进程，或换一块空闲的 GPU。在容器里，占用者可能在容器之外。",
+            command="nvidia-smi --query-compute-apps=pid,process_name,used_memory,gpu_uuid --format=csv; fuser -v /dev/nvidia*",
+        ),
+        Remedy(
+            id="expandable-segments",
+            says=(
+                "Enough memory is reserved but lies in pieces: let the allocator grow its segments (torch 2.1 and later; torch 2.9 names the "
+                "variable PYTORCH_ALLOC_CONF and still reads this one)."
+            ),
+            says_zh=(
+                "已保留的显存足够，但不连续（碎片）：让分配器使用可扩展的段（torch 2.1 及以上；torch 2.9 起变量名为 PYTORCH_ALLOC_CONF，旧名仍然有"
+                "效）。"
+            ),
+            env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+            verify="python -c \"import torch; torch.ones(1, device='cuda'); print(any(s['is_expandable'] for s in torch.cuda.memory_snapshot()))\"",
+        ),
+        Remedy(
+            id="smaller-step",
+            says=(
+                "Make one step smaller: half the micro batch and twice the gradient accumulation (the result stays the same), a shorter sequence, "
+                "activation checkpointing, bf16."
+            ),
+            says_zh="减小单步的显存：micro batch 减半、梯度累积加倍（结果不变），缩短序列，打开激活重计算（activation checkpointing），使用 bf16。",
+            command="nvidia-smi --query-gpu=index,memory.used,memory.free,memory.total --format=csv -l 1",
+        ),
+        Remedy(
+            id="shard",
+            says="Divide the state between the ranks: ZeRO stage 2 or 3 or FSDP full sharding; with offload_optimizer it goes to host memory.",
+            says_zh="把模型状态分摊到各进程：ZeRO stage 2 / 3 或 FSDP 全分片；再加 offload_optimizer 可以把优化器状态放到主机内存。",
+        ),
+        Remedy(
+            id="room-for-nccl",
+            says=(
+                "Leave one to three GiB for NCCL: it takes its buffers outside of PyTorch when a communicator is first used. Limit PyTorch with "
+                "torch.cuda.set_per_process_memory_fraction(0.9), call torch.cuda.empty_cache() before new groups, or shrink the buffers."
+            ),
+            says_zh=(
+                "给 NCCL 留出 1 到 3 GiB：通信组第一次使用时，NCCL 在 PyTorch 之外申请缓冲区。用 torch.cuda.set_per_process_memory_fraction(0.9) "
+                "限制 PyTorch，在建立新通信组之前调用 torch.cuda.empty_cache()，或者缩小缓冲区。"
+            ),
+            env={"NCCL_BUFFSIZE": "2097152"},
+            verify="NCCL_DEBUG=INFO torchrun --standalone --nproc-per-node 2 train.py 2>&1 | grep 'NCCL_BUFFSIZE set by environment to'",
+        ),
+        Remedy(
+            id="serve-more-of-the-gpu",
+            says=(
+                "Give the KV cache more of the GPU: --gpu-memory-utilization 0.95 (vLLM), --mem-fraction-static 0.9 (SGLang); only where nothing "
+                "else runs there."
+            ),
+            says_zh=(
+                "让 KV cache 使用更多显存：vLLM 用 --gpu-memory-utilization 0.95，SGLang 用 --mem-fraction-static 0.9；前提是该 GPU 上没有其他程序。"
+            ),
+        ),
+        Remedy(
+            id="serve-less",
+            says="More GPUs for one model (--tensor-parallel-size), fewer concurrent sequences (--max-num-seqs), or a quantised model.",
+            says_zh="用更多 GPU 承载一个模型（--tensor-parallel-size），减少并发序列数（--max-num-seqs），或使用量化模型。",
+        ),
+        Remedy(
+            id="shorter-context",
+            says="Allow shorter requests: --max-model-len (vLLM), --context-length (SGLang).",
+            says_zh="限制单个请求的最大长度：vLLM 用 --max-model-len，SGLang 用 --context-length。",
+        ),
+    ),
+    leads_to=("rank-exception", "premature-exit", "straggler-timeout", "process-stuck", "illegal-memory-access"),
+    mistaken_for={
+        "host-oom-or-killed": "host memory ends in SIGKILL and an OOM kill in the kernel log; GPU memory raises in Python",
+        "p2p-broken": "NCCL also says out of memory where the windows for peer mappings (BAR1) are full, which nvidia-smi -q -d MEMORY shows",
+        "limits": "pinned host memory fails with the same CUDA error where the locked-memory limit is low",
+    },
+    sources=(
+        "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf",
+        "https://github.com/pytorch/pytorch/blob/main/c10/cuda/CUDACachingAllocator.cpp",
+        "https://docs.vllm.ai/en/latest/configuration/conserving_memory.html",
+    ),
+    hits=(
+        (
+            "RuntimeError: CUDA out of memory. Tried to allocate 96.00 MiB (GPU 2; 31.74 GiB total capacity; 29.11 GiB already allocated; 41.88 MiB "
+            "free; 30.02 GiB cached)"
+        ),
+        (
+            "[rank3]: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB (GPU 3; 79.15 GiB total capacity; 61.20 GiB "
+            "already allocated; 1.10 GiB free; 76.40 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting "
+            "max_split_size_mb to avoid fragmentation."
+        ),
+        (
+            "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.25 GiB. GPU 5 has a total capacty of 39.39 GiB of which 812.06 MiB "
+            "is free. Including non-PyTorch memory, this process has 38.59 GiB memory in use. Of the allocated memory 36.10 GiB is allocated by "
+            "PyTorch, and 1.71 GiB is reserved by PyTorch but unallocated."
+        ),
+        (
+            "(RayWorkerWrapper pid=812) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 640.00 MiB. GPU 1 has a total capacity of "
+            "23.64 GiB of which 118.56 MiB is free. Process 90211 has 11.02 GiB memory in use. Including non-PyTorch memory, this process has "
+            "12.48 GiB memory in use. Of the allocated memory 11.30 GiB is allocated by PyTorch, with 40.00 MiB allocated in private pools (e.g., "
+            "CUDA Graphs), and 320.00 MiB is reserved by PyTorch but unallocated."
+        ),
+        "RuntimeError: HIP out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 63.98 GiB of which 0 bytes is free.",
+        "[rank1]: torch.AcceleratorError: CUDA error: out of memory",
+        "RuntimeError: CUDA driver error: out of memory",
+        "RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/generic/THCStorage.cu:58",
+        (
+            "node7:4711:4788 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\nnode7:4711:4788 [3] include/alloc.h:185 NCCL WARN "
+            "Failed to CUDA calloc 6291456 bytes"
+        ),
+        "[2026-11-03 10:00:01] node7:4711:4788 [3] include/alloc.h:228 NCCL WARN Cuda failure 2 'out of memory'",
+        "node7: Test CUDA failure common.cu:892 'out of memory'",
+        (
+            "2026-11-03 10:00:01.113: E external/xla/xla/stream_executor/cuda/cuda_driver.cc:1055] failed to allocate 4.00GiB: "
+            "CUDA_ERROR_OUT_OF_MEMORY: out of memory"
+        ),
+        "  what():  parallel_for failed: cudaErrorMemoryAllocation: out of memory",
+        "onnxruntime::CudaCall CUDA failure 2: out of memory ; GPU=0 ; hostname=node7",
+        "[TM][ERROR] CUDA runtime error: out of memory /src/turbomind/utils/allocator.h:231",
+        (
+            "[TensorRT-LLM][ERROR] CUDA runtime error in cudaMallocAsync(ptr, n, mMemPool->getPool(), mCudaStream->get()): out of memory "
+            "(/src/tllmBuffers.h:134)"
+        ),
+        "1: [defaultAllocator.cpp::allocate::19] Error Code 1: Cuda Runtime (out of memory)",
+        "RuntimeError: cuMemCreate(&handle, size, &prop, 0) failed: CUDA_ERROR_OUT_OF_MEMORY",
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine.",
+        (
+            "ValueError: The model's max seq len (131072) is larger than the maximum number of tokens that can be stored in KV cache (40944). Try "
+            "increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+        ),
+        (
+            "ValueError: To serve at least one request with the models's max seq len (262144), (24.00 GiB KV cache is needed, which is larger "
+            "than the available KV cache memory (9.31 GiB)."
+        ),
+        "ValueError: Free memory on device (5.1/79.15 GiB) on startup is less than desired GPU memory utilization (0.9, 71.24 GiB).",
+        "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+        (
+            "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor with shape[64,1024,1024] and type float on "
+            "/job:localhost/replica:0/task:0/device:GPU:3 by allocator GPU_3_bfc"
+        ),
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",
+        (
+            "Out of memory error on GPU 2. Cannot allocate 1.500000GB memory on GPU 2, 31.1GB memory has been allocated and available memory is "
+            "only 0.2GB."
+        ),
+        "RuntimeError: CUDA out of memory.",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+    ),
+    near_misses=(
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.",
+        "[88123.41] Memory cgroup out of memory: Killed process 4720 (python3) total-vm:91234567kB, anon-rss:65012345kB",
+        (
+            "RuntimeError: DataLoader worker (pid 991) is killed by signal: Bus error. It is possible that dataloader's workers are out of shared "
+            "memory."
+        ),
+        "Tip: if you run into CUDA out of memory errors, lower per_device_train_batch_size.",
+        "node7:4711:4788 [3] include/alloc.h:185 NCCL WARN Failed to CUDA calloc 6291456 bytes",
+        "OSError: [Errno 12] Cannot allocate memory",
+        "#define CUDA_ERROR_OUT_OF_MEMORY = 2",
+        "INFO 11-03 10:00:01 [gpu_worker.py:298] Available KV cache memory: 31.20 GiB",
+        "node7:4711:4788 [3] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
+            "68719476736 bytes."
+        ),
+    ),
+    explain={
+        "en": (
+            "The GPU named here had no memory left for one more allocation. The numbers say what kind it is: much reserved but unused is "
+            "fragmentation (expandable_segments), another process or a large part outside of PyTorch means that the GPU is shared, and otherwise "
+            "the step is simply too big. NCCL takes its buffers outside of PyTorch's allocator at the first use of each communicator: where its "
+            "line is the one that says out of memory, leave it one to three GiB. The other ranks only wait for the rank that raised; their "
+            "timeouts are consequences. The host's memory is another matter: it ends in SIGKILL."
+        ),
+        "zh": (
+            "这里点名的 GPU 已经没有显存再分配。看数字判断类型：“已保留但未使用”很多，是碎片问题（用 expandable_segments）；有其他进程，或 "
+            "PyTorch 之外占用很多，说明这块 GPU 被共享；否则就是单步所需的显存确实太大。NCCL 在每个通信组第一次使用时，在 PyTorch 分配器之外申请缓"
+            "冲区：如果是 NCCL 的那一行报 out of memory，请给它留出 1 到 3 GiB。其他进程只是在等抛出异常的那个进程，它们的超时只是后果。主机内存不"
+            "足是另一回事，表现为 SIGKILL。"
+        ),
+    },
+)

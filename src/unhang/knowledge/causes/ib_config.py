@@ -1,0 +1,429 @@
+"""ib-config: an InfiniBand or RoCE setting does not fit, and a call of the verbs library fails."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import Cause, Signature
+from unhang.model import Remedy
+
+# NCCL up to 2.22 writes "failed with error TEXT", from 2.23 "failed with NUMBER TEXT, on dev ..." for ibv_modify_qp and "TEXT errno N" for others;
+# before 2.6 only "failed".
+_MODIFY = r"ibv_modify_qp failed with (?:error )?(?:(?P<code>\d+) )?"
+_WHERE = r"(?:, on dev (?P<device>[\w.-]+):(?P<port>-?\d+), .{0,80}?local GID index (?P<gid_index>-?\d+))?(?!.{0,400}retrying \d)"
+
+CAUSE = Cause(
+    id="ib-config",
+    role="root",
+    title="An InfiniBand or RoCE setting does not fit",
+    title_zh="InfiniBand 或 RoCE 配置不合适",
+    what=(
+        "Setting up a connection over InfiniBand or RoCE failed in a call of the verbs library: a queue pair, a completion queue, a memory "
+        "registration."
+    ),
+    why=(
+        "A GID index that the port does not have or that cannot be routed, adapters of different link layers or rails paired, a low locked-memory "
+        "limit, a wrong PKey, no access to the device."
+    ),
+    signatures=(
+        Signature(
+            needle="ibv_modify_qp failed",
+            pattern=rf"{_MODIFY}(?P<error>Invalid argument){_WHERE}",
+            says="two InfiniBand or RoCE ports could not be connected (Invalid argument): GID index, link layer or MTU do not fit",
+            remedies=("gid-index", "one-link-layer", "compare-ports"),
+        ),
+        Signature(
+            needle="ibv_modify_qp failed",
+            pattern=(
+                rf"{_MODIFY}(?P<error>Connection timed out|No route to host|Network is unreachable|Host is unreachable|Destination address "
+                rf"required){_WHERE}"
+            ),
+            says="a RoCE port could not reach the port it was paired with ({error}): another rail or subnet, or a GID that is not routed",
+            remedies=("same-rail", "gid-index", "ping-over-rdma"),
+        ),
+        Signature(
+            needle="ibv_modify_qp failed",
+            pattern=rf"{_MODIFY}(?P<error>No such device|No data available|No such file or directory|Invalid exchange){_WHERE}",
+            says="the GID that was chosen does not exist on the port ({error})",
+            remedies=("gid-index", "compare-ports"),
+        ),
+        Signature(
+            needle="ibv_modify_qp failed",
+            pattern=(
+                rf"{_MODIFY}(?P<error>(?!Invalid arg|Connection timed|No route|Network is unr|Host is unr|Destination|No such|No data|Invalid exch)"
+                rf"[A-Z][\w /]{{3,60}}?)(?=[,.\n]|$){_WHERE}"
+            ),
+            says="two InfiniBand or RoCE ports could not be connected: {error}",
+            remedies=("compare-ports", "gid-index", "ping-over-rdma"),
+        ),
+        Signature(
+            needle="ibv_modify_qp failed",
+            pattern=r"ibv_modify_qp failed(?:\s*$| \(errno (?P<code>\d+)\))",
+            says="two InfiniBand or RoCE ports could not be connected (ibv_modify_qp failed)",
+            remedies=("gid-index", "compare-ports", "ping-over-rdma"),
+        ),
+        Signature(
+            needle="ailed to modify QP to ",
+            pattern=r"[Ff]ailed to modify QP to (?P<state>INIT|RTR|RTS)",
+            says="two InfiniBand or RoCE ports could not be connected (queue pair to {state})",
+            remedies=("gid-index", "compare-ports", "ping-over-rdma"),
+        ),
+        Signature(
+            needle="Cannot allocate memory",
+            pattern=(
+                r"(?P<call>ibv_(?:reg_mr(?:_iova2)?|create_qp|create_cq|alloc_pd|create_srq|open_device)\w*)(?:\([^)\n]{0,200}\))?"
+                r"(?: (?:failed|FAILED))?(?: with (?:error )?(?:\d+ )?|: )Cannot allocate memory"
+            ),
+            standing="likely",
+            says="{call} found no memory that it may lock: mostly a low locked-memory limit, sometimes the limits of the adapter",
+            remedies=("locked-memory", "adapter-limits"),
+        ),
+        Signature(
+            needle="Please set max locked memory",
+            pattern=r"Please set max locked memory \(ulimit -l\) to 'unlimited' \(current: (?P<current>[\w ]{1,30})\)",
+            says="the limit of locked memory is {current}; RDMA needs it unlimited",
+            remedies=("locked-memory",),
+        ),
+        Signature(
+            needle="Call to ibv_create_",
+            pattern=r"Call to (?P<call>ibv_create_(?:qp|cq)) failed(?: with error (?P<error>(?!Cannot allocate)[A-Z][\w ]{3,60}))?\s*$",
+            says="{call} failed: the limits of locked memory or of the adapter",
+            remedies=("locked-memory", "adapter-limits"),
+        ),
+        Signature(
+            needle="Call to ibv_reg_mr",
+            pattern=r"Call to (?P<call>ibv_reg_mr(?:_iova2)?) failed with error (?P<error>(?!Bad address|Cannot allocate)[A-Z][\w ]{3,60})",
+            standing="likely",
+            says="{call} could not register memory with the adapter: {error}",
+            remedies=("locked-memory", "compare-ports"),
+        ),
+        Signature(
+            needle="Call to ibv_",
+            pattern=(
+                r"Call to (?P<call>ibv_(?:open_device|query_device|query_port|query_gid|query_pkey|alloc_pd)) failed(?! with error Cannot "
+                r"allocate)"
+            ),
+            standing="likely",
+            says="{call} failed: the device cannot be opened or asked from here",
+            remedies=("give-the-device", "compare-ports", "without-ib"),
+        ),
+        Signature(
+            needle="NET/IB : Unable to ",
+            pattern=r"NET/IB : Unable to (?P<what>open|query) (?:device (?P<device>[\w.-]+)|port(?:_num)? (?P<port>\d+))",
+            standing="likely",
+            says="NCCL cannot {what} an InfiniBand device from here",
+            remedies=("give-the-device", "compare-ports", "without-ib"),
+        ),
+        Signature(
+            needle="connect incompatible devices",
+            pattern=r"connect incompatible devices: \[\d+\](?P<local>[\w.-]+):\d+/(?P<layer>\w+) and \[\d+\](?P<remote>[\w.-]+):\d+/(?P<other>\w+)",
+            says="NCCL paired {local} ({layer}) with {remote} ({other}): two link layers",
+            remedies=("one-link-layer",),
+        ),
+        Signature(
+            needle="device is incompatible with the local",
+            says="NCCL paired adapters of different link layers (InfiniBand and RoCE)",
+            remedies=("one-link-layer",),
+        ),
+        Signature(
+            needle="Can't merge net devices with different link_layer",
+            says="NCCL paired adapters of different link layers (InfiniBand and RoCE)",
+            remedies=("one-link-layer",),
+        ),
+        Signature(
+            needle="has a different number of devices=",
+            pattern=r"Local mergedDev ?=?(?P<local>\S+) has a different number of devices=(?P<number>\d+) as remote",
+            standing="likely",
+            says="the hosts combine different numbers of adapter ports into {local}",
+            remedies=("compare-ports", "one-link-layer"),
+        ),
+        Signature(
+            needle="not found in PKey table",
+            pattern=r"NCCL_IB_PKEY_VALUE=(?P<pkey>0x[0-9a-f]+) not found in PKey table",
+            says="the partition key {pkey} is not in the table of the port",
+            remedies=("partition-key",),
+        ),
+        Signature(
+            needle="an incorrect GID index is forced by NCCL_IB_GID_INDEX",
+            standing="likely",
+            says="NCCL suspects that a GID index is forced that does not fit, or that an address changed under the job",
+            remedies=("gid-index", "compare-ports"),
+        ),
+        Signature(
+            needle="that the NICs are not cross-rail connected",
+            standing="likely",
+            says="NCCL suspects that adapters of different rails cannot reach each other",
+            remedies=("same-rail", "ping-over-rdma"),
+        ),
+        Signature(
+            needle="NICs on the same node cannot talk to each other",
+            standing="likely",
+            says="NCCL suspects that the adapters of one host cannot reach each other",
+            remedies=("same-rail", "ping-over-rdma"),
+        ),
+        Signature(
+            needle="BTL failed to initialize while trying to allocate some locked memory",
+            says="Open MPI could not lock memory for InfiniBand: the limit is too low",
+            remedies=("locked-memory",),
+        ),
+        Signature(
+            needle="RLIMIT_MEMLOCK is ",
+            pattern=r"libibverbs: Warning: RLIMIT_MEMLOCK is (?P<current>\d+) bytes",
+            standing="likely",
+            says="the limit of locked memory is {current} bytes; RDMA needs it unlimited",
+            remedies=("locked-memory",),
+        ),
+        Signature(
+            needle="NET/OFI Couldn't ",
+            pattern=(
+                r"NET/OFI Couldn't (?P<what>(?:find any optimal provider|open (?:a fabric|AV|endpoint|domain|CQ|fabric)|create endpoint|enable "
+                r"endpoint)[\w ]{0,30})(?:\. RC: (?P<code>-?\d+))?"
+            ),
+            standing="likely",
+            says="the network plugin for libfabric (EFA) could not {what}",
+            remedies=("give-efa", "locked-memory"),
+        ),
+        Signature(
+            needle="NET/OFI Creating new endpoint for domain",
+            pattern=r"Creating new endpoint for domain \S+ failed: (?P<error>[A-Z][\w ]{3,60})",
+            standing="likely",
+            says="the network plugin for libfabric (EFA) could not create an endpoint: {error}",
+            remedies=("give-efa", "locked-memory"),
+        ),
+        Signature(
+            needle="NET/OFI Only EFA provider is supported",
+            says="the network plugin found libfabric without the EFA provider",
+            remedies=("give-efa", "without-the-plugin"),
+        ),
+        Signature(
+            needle="NET/OFI No eligible providers were found",
+            standing="likely",
+            says="the network plugin found no provider of libfabric that it can use",
+            remedies=("give-efa", "without-the-plugin"),
+        ),
+        Signature(
+            needle="ibgda.cpp",
+            pattern=r"ibgda\.cpp:\d+: NULL value (?P<what>Unable to create ah|cannot allocate mlx5dv_devx_uar)",
+            says="NVSHMEM could not use the adapter from the GPU: {what}",
+            remedies=("gid-index", "give-the-device", "compare-ports"),
+        ),
+    ),
+    remedies=(
+        Remedy(
+            id="gid-index",
+            says=(
+                "For RoCE use the GID of type RoCE v2 with the port's IPv4 address, the same on all hosts: NCCL 2.21 and later finds it, so unset "
+                "a forced index there first; earlier ones want the index from show_gids, often 3."
+            ),
+            says_zh=(
+                "RoCE 应使用类型为 RoCE v2、带端口 IPv4 地址的 GID，且所有主机一致：NCCL 2.21 及以上会自动选择，请先取消强制指定；更早的版本按 "
+                "show_gids 的结果指定，通常是 3。"
+            ),
+            env={"NCCL_IB_GID_INDEX": "3"},
+            command=(
+                "show_gids || for g in /sys/class/infiniband/*/ports/1/gids/*; do echo $g $(cat $g) $(cat ${g/gids/gid_attrs\\/types} "
+                "2>/dev/null); done | grep -v 0000:0000:0000:0000$"
+            ),
+            verify="NCCL_DEBUG=INFO torchrun --nnodes 2 --nproc-per-node 8 train.py 2>&1 | grep 'NCCL_IB_GID_INDEX set by environment to'",
+        ),
+        Remedy(
+            id="same-rail",
+            says="Let NCCL pair only adapters of the same rail; on fabrics whose rails are not connected to each other nothing else can work.",
+            says_zh="让 NCCL 只在同一轨（rail）的网卡之间建立连接；如果各轨之间不互通，只能这样。",
+            env={"NCCL_CROSS_NIC": "0"},
+            verify="NCCL_DEBUG=INFO torchrun --nnodes 2 --nproc-per-node 8 train.py 2>&1 | grep 'NCCL_CROSS_NIC set by environment to'",
+        ),
+        Remedy(
+            id="one-link-layer",
+            says="Name the adapters of one link layer only, the same set on every host (exact names after =).",
+            says_zh="只列出同一种链路层的网卡，所有主机使用相同的集合（= 后面为精确名称）。",
+            env={"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"},
+            command='ibstat | grep -E "^CA|Link layer|State"',
+            verify="NCCL_DEBUG=INFO torchrun --nnodes 2 --nproc-per-node 8 train.py 2>&1 | grep 'NET/IB : Using'",
+        ),
+        Remedy(
+            id="compare-ports",
+            says="Compare the ports of all hosts: names, state, link layer, active MTU, GIDs.",
+            says_zh="对比各主机的端口：名称、状态、链路层、生效的 MTU、GID。",
+            command="ibv_devinfo -v | grep -E 'hca_id|state|link_layer|active_mtu|GID'",
+        ),
+        Remedy(
+            id="ping-over-rdma",
+            says="Prove the path without NCCL, between the very two adapters and with the same GID index.",
+            says_zh="不经过 NCCL，直接在这两块网卡之间用相同的 GID 索引验证路径。",
+            command="ib_write_bw -d mlx5_0 -x 3 -F   # on one host; on the other: ib_write_bw -d mlx5_0 -x 3 -F FIRST_HOST",
+        ),
+        Remedy(
+            id="locked-memory",
+            says=(
+                "Raise the limit of locked memory to unlimited for the processes that run, not only for a login shell: LimitMEMLOCK=infinity for "
+                "slurmd and containerd, --ulimit memlock=-1 for docker."
+            ),
+            says_zh=(
+                "把锁定内存上限设为 unlimited，且要对实际运行的进程生效，而不只是登录 shell：slurmd、containerd 用 LimitMEMLOCK=infinity，docker "
+                "用 --ulimit memlock=-1。"
+            ),
+            command="docker run --ulimit memlock=-1 --ulimit stack=67108864 --gpus all IMAGE",
+            verify="mpirun -np 2 bash -c 'hostname; ulimit -l'",
+        ),
+        Remedy(
+            id="adapter-limits",
+            says=(
+                "Where the limit is already unlimited, the adapter has no queues left: fewer connections (NCCL_IB_QPS_PER_CONNECTION, fewer "
+                "channels), or larger limits of its driver; the kernel log names them."
+            ),
+            says_zh=(
+                "如果上限已经是 unlimited，说明网卡的队列资源耗尽：减少连接数（NCCL_IB_QPS_PER_CONNECTION、减少 channel），或调大驱动限制；内核日"
+                "志会写明。"
+            ),
+            command="dmesg -T | grep -E 'mlx5_cmd|limits exceeded|syndrome'; ibv_devinfo -v | grep -E 'max_(qp|cq|mr)'",
+        ),
+        Remedy(
+            id="partition-key",
+            says="Use a partition key that the port has (NCCL_IB_PKEY is an index into this table), or have the subnet manager add it.",
+            says_zh="使用端口实际拥有的分区密钥（NCCL_IB_PKEY 是该表的下标），或让子网管理器添加它。",
+            command="grep -v 0x0000 /sys/class/infiniband/*/ports/*/pkeys/*",
+        ),
+        Remedy(
+            id="give-the-device",
+            says="Give the container the devices and the right to lock memory.",
+            says_zh="把设备以及锁定内存的权限交给容器。",
+            command=(
+                "docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1 --network host --gpus all IMAGE; ls -l /dev/infiniband"
+            ),
+        ),
+        Remedy(
+            id="give-efa",
+            says=(
+                "See whether libfabric offers EFA here: instance type, security group that allows all traffic to itself, /dev/infiniband in the "
+                "container, EFA's own libfabric on the library path."
+            ),
+            says_zh=(
+                "确认 libfabric 在这里能提供 EFA：机型是否支持、安全组是否允许自身全部流量、容器是否挂载 /dev/infiniband、库路径上是否是 EFA 自带"
+                "的 libfabric。"
+            ),
+            command="fi_info -p efa -t FI_EP_RDM; ls -l /dev/infiniband; ldconfig -p | grep libfabric",
+        ),
+        Remedy(
+            id="without-the-plugin",
+            says="Where there is no EFA, run without the plugin (NCCL 2.11 and later).",
+            says_zh="如果没有 EFA，则不加载该插件（NCCL 2.11 及以上）。",
+            env={"NCCL_NET_PLUGIN": "none"},
+            verify=(
+                "NCCL_DEBUG=INFO torchrun --nnodes 2 --nproc-per-node 8 train.py 2>&1 | grep -E 'NCCL_NET_PLUGIN set by environment to|Using network'"
+            ),
+        ),
+        Remedy(
+            id="without-ib",
+            says="Run over TCP sockets to prove that InfiniBand is at fault; slow.",
+            says_zh="改走 TCP 套接字，以验证问题出在 InfiniBand；速度较慢。",
+            env={"NCCL_IB_DISABLE": "1"},
+            verify=(
+                "NCCL_DEBUG=INFO torchrun --nnodes 2 --nproc-per-node 8 train.py 2>&1 | grep -E 'NCCL_IB_DISABLE set by environment to|Using "
+                "network Socket'"
+            ),
+        ),
+    ),
+    leads_to=("rank-exception", "ib-transport-retry"),
+    mistaken_for={
+        "limits": "a low locked-memory limit shows itself as 'Cannot allocate memory' of a verbs call",
+        "gdr-peer-memory": "'Bad address' of ibv_reg_mr, or any error of ibv_reg_dmabuf_mr, is about GPU memory",
+        "ib-port-down": "a port that is not Active is skipped by NCCL and never gets as far as a queue pair",
+        "ib-transport-retry": "connections that were set up and failed under load end with completion error 12",
+        "container-capability": "a device that cannot be opened in a container was not passed to it",
+        "interface-selection": "TCP's interfaces are chosen by NCCL_SOCKET_IFNAME, the adapters of RDMA by NCCL_IB_HCA",
+        "network-blocked": "an unreachable network in ibv_modify_qp concerns the addresses of the RoCE ports, not of the hosts",
+    },
+    sources=(
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#infiniband",
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-gid-index",
+        "https://github.com/NVIDIA/nccl/issues/426",
+        "https://github.com/NVIDIA/nccl-tests/issues/206",
+        "https://github.com/NVIDIA/nccl/blob/master/src/misc/ibvwrap.cc",
+    ),
+    hits=(
+        "node7:815:864 [0] misc/ibvwrap.cc:284 NCCL WARN Call to ibv_modify_qp failed with error Invalid argument",
+        "node7:815:864 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable",
+        (
+            "[2026-11-03 10:00:01] node7:815:864 [0] misc/ibvwrap.cc:293 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on "
+            "dev mlx5_3:1, curr state INIT, next state RTR, local GID index 3, local GID ::ffff:10.0.3.7, remote GID ::ffff:10.0.4.8"
+        ),
+        "worker-0: node7:815:864 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error No such device",
+        (
+            "node7:815:864 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with 61 No data available, on dev mlx5_3:1, curr state "
+            "INIT, next state RTR, local GID index 5, local GID N/A, remote GID N/A"
+        ),
+        "node7:815:864 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Remote I/O error",
+        "node7:815:864 [0] misc/ibvwrap.cu:269 WARN Call to ibv_modify_qp failed",
+        "E1103 rdma_endpoint.cpp:441] [Handshake] Failed to modify QP to RTR, check mtu, gid, peer lid, peer qp num: Invalid argument [22]",
+        "node7:815:864 [0] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
+        (
+            "ib_log.c:246  UCX  ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory. Please set max locked memory (ulimit -l) to "
+            "'unlimited' (current: 64 kbytes)"
+        ),
+        "machine7 [0] misc/ibvwrap.cu:269 WARN Call to ibv_create_qp failed",
+        "node7:815:864 [0] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr failed with error Operation not permitted",
+        "node7:815:864 [0] misc/ibvwrap.cc:112 NCCL WARN Call to ibv_query_gid failed with error Invalid argument errno 22",
+        "node7:815:864 [0] transport/net_ib.cc:188 NCCL WARN NET/IB : Unable to open device mlx5_3",
+        (
+            "node7:815:864 [0] transport/net_ib.cc:1412 NCCL WARN NET/IB : Attempted to connect incompatible devices: [0]mlx5_0:1/IB and "
+            "[2]mlx5_bond_0:1/RoCE. Try selecting NICs of only one link type using NCCL_IB_HCA"
+        ),
+        (
+            "node7:815:864 [0] transport/net_ib.cc:1420 NCCL WARN NET/IB : Remote RoCE device is incompatible with the local [0]mlx5_0:1/IB. Try "
+            "selecting NICs of only one link type using NCCL_IB_HCA"
+        ),
+        (
+            "node7:815:864 [0] transport/net_ib.cc:905 NCCL WARN NET/IB : Can't merge net devices with different link_layer. i=0 remMeta.ndevs=1 "
+            "link_layer=1 rem_link_layer=2"
+        ),
+        (
+            "node7:815:864 [0] transport/net_ib.cc:1204 NCCL WARN NET/IB : Local mergedDev mlx5_0+mlx5_1 has a different number of devices=2 as "
+            "remote mlx5_0 1"
+        ),
+        (
+            "node7:815:864 [0] transport/net_ib/init.cc:301 NCCL WARN NET/IB: NCCL_IB_PKEY_VALUE=0x8012 not found in PKey table "
+            "(pkey_tbl_len=128, port=1)"
+        ),
+        "HINT: In many cases this error indicates that an incorrect GID index is forced by NCCL_IB_GID_INDEX, or that a NIC's GID changed mid-run.",
+        "HINT: In many cases this error indicates that the NICs are not cross-rail connected.",
+        "HINT: In many cases this error indicates that NICs on the same node cannot talk to each other.",
+        (
+            "The OpenFabrics (openib) BTL failed to initialize while trying to allocate some locked memory.  This typically can indicate that the "
+            "memlock limits are set too low."
+        ),
+        "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.",
+        "[1,23]<stdout>:node7:815:864 [7] create_nccl_ofi_component:459 NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument",
+        "node7:815:864 [0] nccl_net_ofi_domain_get_ep:969 NCCL WARN NET/OFI Creating new endpoint for domain 0x7f9b failed: Invalid argument",
+        "node7:815:864 [0] ofi_init:1136 NCCL WARN NET/OFI Only EFA provider is supported",
+        "node7:815:864 [0] nccl_net_ofi_create_plugin:214 NCCL WARN NET/OFI No eligible providers were found",
+        "/src/modules/transport/ibgda/ibgda.cpp:2234: NULL value Unable to create ah.",
+    ),
+    near_misses=(
+        "node7:815:864 [0] NCCL INFO Failed to open libibverbs.so[.1]",
+        (
+            "node7:815:864 [0] NCCL INFO Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_3:1, curr state INIT, next state "
+            "RTR, local GID index 3, local GID ::ffff:10.0.3.7, remote GID ::ffff:10.0.4.8, retrying 1/35 after 100 msec of sleep"
+        ),
+        "node7:815:864 [0] misc/ibvwrap.cc:252 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Bad address",
+        "node7:815:864 [0] misc/ibvwrap.cc:288 NCCL WARN Call to ibv_reg_dmabuf_mr failed with error Operation not supported",
+        "node7:815:864 [0] NCCL INFO Call to ibv_query_ece not supported",
+        "node7:815:864 [0] misc/ibvwrap.cu:220 NCCL WARN Call to ibv_get_async_event failed",
+        "node7:815:864 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.7<0>",
+        "OSError: [Errno 12] Cannot allocate memory",
+        "node7:815:864 [0] NCCL INFO NET/OFI Selected Provider is efa (found 4 nics)",
+        "node7:815:864 [0] NCCL INFO NCCL_IB_GID_INDEX set by environment to 3.",
+    ),
+    explain={
+        "en": (
+            "The hosts agreed over TCP to talk RDMA, and setting that up failed in the call that is named here; torch reports only an unhandled "
+            "system error. For RoCE look at the GID first: it must be of type RoCE v2 with an address that the other port can reach, on every "
+            "host. Where rails are not connected to each other, NCCL_CROSS_NIC=0 keeps to one rail. 'Cannot allocate memory' is nearly always the "
+            "locked-memory limit of the very process, not of your shell. Test the two ports with ib_write_bw: if that fails as well, it is not "
+            "NCCL."
+        ),
+        "zh": (
+            "各主机已经通过 TCP 商定使用 RDMA，但在这里点名的调用上建立失败；torch 只会报告 unhandled system error。RoCE 先检查 GID：类型必须是 "
+            "RoCE v2，地址要能被对端端口访问到，每台主机都如此。如果各轨之间不互通，用 NCCL_CROSS_NIC=0 限制在同一轨。“Cannot allocate memory” 几"
+            "乎总是该进程自己的锁定内存上限过低，而不是你登录 shell 的。用 ib_write_bw 测试这两个端口：如果也失败，就不是 NCCL 的问题。"
+        ),
+    },
+)

@@ -1,0 +1,227 @@
+"""ib-transport-retry: an InfiniBand or RoCE transfer was given up after its retries."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import Cause, Signature
+from unhang.model import Remedy
+
+# NCCL writes the status as "error 12" (to 2.20), "status=12" (2.21) and "status=IBV_WC_RETRY_EXC_ERR(12)" (2.28).
+_GAVE_UP = r"(?:error |status=)(?:\w+\()?(?P<status>{})\b"
+_HCA = r"(?:(?=.{0,400}? hca (?P<device>[\w.-]+)))?"
+_LOOK = ("who-died-first", "test-the-path", "gid-index", "wait-longer")
+
+CAUSE = Cause(
+    id="ib-transport-retry",
+    role="root",
+    title="An InfiniBand transfer was given up after its retries",
+    title_zh="InfiniBand 传输重试多次后放弃",
+    what="The other side of an RDMA connection did not acknowledge for all retries (completion status 12), or was never ready to receive (13).",
+    why="A link that drops packets, a RoCE fabric that loses or misroutes them (GID, traffic class, flow control, MTU), or a peer that died.",
+    signatures=(
+        Signature(
+            needle="Got completion from peer",
+            pattern=rf"Got completion from peer (?P<peer>\S+) with {_GAVE_UP.format(12)}{_HCA}",
+            standing="likely",
+            says="the transfer to {peer} was given up: its retries are exceeded (status 12)",
+            remedies=_LOOK,
+        ),
+        Signature(
+            needle="Got completion from peer",
+            pattern=rf"Got completion from peer (?P<peer>\S+) with {_GAVE_UP.format(13)}{_HCA}",
+            standing="likely",
+            says="the transfer to {peer} was given up: it was never ready to receive (status 13)",
+            remedies=_LOOK,
+        ),
+        Signature(
+            needle="Got completion with error",
+            pattern=rf"Got completion with {_GAVE_UP.format('12|13')}|Got completion with error \(devIndex=.{{0,40}}status=\(\w+\)(?P<wc>12|13)\b",
+            standing="likely",
+            says="an InfiniBand transfer was given up after its retries",
+            remedies=_LOOK,
+        ),
+        Signature(
+            needle="Got completion from peer",
+            pattern=rf"Got completion from peer (?P<peer>\S+) with {_GAVE_UP.format(5)}",
+            unless=r"with (?:error |status=)(?:\w+\()?(?:4|9|1[0-3])\b|local access violation",
+            standing="possible",
+            says="the connection to {peer} had already failed (status 5); the first error of it is not in this log",
+            remedies=("who-died-first", "test-the-path", "no-gpudirect"),
+        ),
+        Signature(
+            needle="ransport retry count exceeded",
+            pattern=r"[Tt]ransport retry count exceeded on (?P<device>[\w.-]+):(?P<port>\d+)/(?P<layer>\w+)",
+            standing="likely",
+            says="UCX gave up a transfer on {device} ({layer}) after its retries",
+            remedies=("who-died-first", "test-the-path", "gid-index"),
+        ),
+        Signature(
+            needle="transport retry counter exceeded",
+            standing="likely",
+            says="an RDMA transfer was given up after its retries",
+            remedies=_LOOK,
+        ),
+        Signature(
+            needle="RETRY EXCEEDED ERROR",
+            pattern=r"RETRY EXCEEDED ERROR status number (?P<status>\d+)",
+            standing="likely",
+            says="Open MPI's InfiniBand transport gave up a transfer after its retries",
+            remedies=("who-died-first", "test-the-path"),
+        ),
+        Signature(
+            needle="InfiniBand retry count between two MPI processes has been",
+            standing="likely",
+            says="Open MPI's InfiniBand transport gave up a transfer after its retries",
+            remedies=("who-died-first", "test-the-path"),
+        ),
+        Signature(
+            needle="IBV_WC_RETRY_EXC_ERR",
+            pattern=r"IBV_WC_RETRY_EXC_ERR(?!\(12\) opcode)",
+            unless=r"Got completion from peer",
+            standing="likely",
+            says="an RDMA transfer was given up after its retries",
+            remedies=_LOOK,
+        ),
+        Signature(
+            needle="Completion with error at ",
+            pattern=r"Completion with error at (?P<side>client|server)",
+            near=r"Failed status 12|vendor err(?:or)? 0x81|syndrom 0x81",
+            standing="likely",
+            says="perftest's transfer was given up after its retries, without NCCL: it is the path between the hosts",
+            remedies=("test-the-path", "gid-index"),
+        ),
+        Signature(
+            needle="NCCL_IB_TIMEOUT is set too short",
+            standing="possible",
+            says="NCCL gave up an InfiniBand transfer and suspects that its timeout is too short",
+            remedies=("who-died-first", "wait-longer", "test-the-path"),
+        ),
+    ),
+    remedies=(
+        Remedy(
+            id="who-died-first",
+            says="Look at the peer that is named: if its process ended before (out of memory, exception, SIGKILL), this is only the consequence.",
+            says_zh="先看被点名的对端：如果它的进程在此之前已经结束（显存不足、异常、SIGKILL），这里只是后果。",
+            command="grep -lE 'out of memory|Traceback|SIGKILL|Xid' *.log; sacct -j $SLURM_JOB_ID --format=JobID,State,ExitCode,NodeList",
+        ),
+        Remedy(
+            id="test-the-path",
+            says="Test the two adapters without NCCL for a minute, and look at the error counters before and after.",
+            says_zh="不经过 NCCL，在两块网卡之间测试一分钟，并对比前后的错误计数。",
+            command=(
+                "ib_write_bw -d mlx5_0 -x 3 -D 60 -F; grep . "
+                "/sys/class/infiniband/*/ports/*/counters/{symbol_error,link_downed,port_rcv_errors,port_xmit_discards} "
+                "/sys/class/infiniband/*/ports/*/hw_counters/{out_of_sequence,local_ack_timeout_err,packet_seq_err,roce_adp_retrans}"
+            ),
+        ),
+        Remedy(
+            id="gid-index",
+            says=(
+                "Where it fails at once on RoCE, the packets never arrive: use the GID of type RoCE v2 on all hosts (NCCL before 2.21 does not "
+                "find it by itself; show_gids lists it)."
+            ),
+            says_zh=(
+                "如果 RoCE 上一开始就失败，说明数据包根本没有到达：所有主机都使用类型为 RoCE v2 的 GID（NCCL 2.21 之前不会自动选择；用 show_gids "
+                "查看）。"
+            ),
+            env={"NCCL_IB_GID_INDEX": "3"},
+            verify="NCCL_DEBUG=INFO torchrun --nnodes 2 --nproc-per-node 8 train.py 2>&1 | grep 'NCCL_IB_GID_INDEX set by environment to'",
+        ),
+        Remedy(
+            id="wait-longer",
+            says=(
+                "On large or congested fabrics let the adapter wait longer for each try (4.096 us times 2 to this power, seven tries); it hides a "
+                "lossy fabric and does not mend it."
+            ),
+            says_zh="在大规模或拥塞的网络上，让网卡每次重试等待更久（4.096 微秒乘以 2 的该次方，重试七次）；它只能掩盖丢包，不能修复。",
+            env={"NCCL_IB_TIMEOUT": "22"},
+            verify="NCCL_DEBUG=INFO torchrun --nnodes 2 --nproc-per-node 8 train.py 2>&1 | grep 'NCCL_IB_TIMEOUT set by environment to'",
+        ),
+        Remedy(
+            id="no-gpudirect",
+            says="Run once without GPUDirect RDMA: if it works, PCIe access control (ACS) or the peer memory module is at fault.",
+            says_zh="关闭 GPUDirect RDMA 再运行一次：如果正常，问题在 PCIe ACS 或 peer memory 模块。",
+            env={"NCCL_NET_GDR_LEVEL": "LOC"},
+            verify="NCCL_DEBUG=INFO torchrun --nnodes 2 --nproc-per-node 8 train.py 2>&1 | grep -c GDRDMA",
+        ),
+    ),
+    leads_to=("rank-exception",),
+    mistaken_for={
+        "ib-port-down": "a port error in the log just before says which link went down",
+        "nic-hardware": "an adapter that fails reports a fault of its own",
+        "gdr-peer-memory": "status 4, 10 or 11 are faults of memory access, not of the path",
+        "host-oom-or-killed": "a peer that was killed stops acknowledging: the same status 12, seconds later",
+        "network-blocked": "on EFA, a security group that does not allow all traffic to itself looks like a receiver that does not respond",
+        "gpu-hardware": "a host whose GPU or PCIe bus failed stops acknowledging as well",
+    },
+    sources=(
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-ib-timeout",
+        "https://www.rdmamojo.com/2013/02/15/ibv_poll_cq/",
+        "https://github.com/NVIDIA/nccl/issues/426",
+        "https://github.com/NVIDIA/nccl/issues/905",
+    ),
+    hits=(
+        (
+            "node7:815:864 [4] transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer node8<37948> with error 12, opcode 2, len 1, "
+            "vendor err 129"
+        ),
+        (
+            "[1,3]<stderr>:node7:815:864 [6] transport/net_ib.cc:2244 NCCL WARN NET/IB: Got completion from peer 10.0.3.5<53908> with status=12 "
+            "opcode=129 len=1048576 vendor err 129 (Recv) localGid ::ffff:10.0.6.3 remoteGids::ffff:10.0.6.5 hca mlx5_10"
+        ),
+        (
+            "[2026-11-03 10:00:01] node7:815:864 [6] transport/net_ib/p2p.cc:711 NCCL WARN NET/IB: Got completion from peer 10.0.3.5<53908> with "
+            "status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) reqSize=0 vendor_err=129 req_type=Send localGid ::ffff:10.0.6.3 hca mlx5_10"
+        ),
+        (
+            "node7:815:864 [4] transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer 10.0.3.5<37948> with error 13, opcode 0, len "
+            "0, vendor err 135"
+        ),
+        "node7:946:988 [0] transport/net_ib.cc:839 NCCL WARN NET/IB : Got completion with error 12, opcode 1, len 0, vendor err 129",
+        (
+            "node7:946:988 [0] ib_plugin.c:1007 NCCL WARN NET/IB : Got completion from peer 10.0.3.5<42519> with error 5, opcode 0, len 0, vendor "
+            "err 249"
+        ),
+        "[node7:4711:0:4711] ib_mlx5_log.c:171  Transport retry count exceeded on mlx5_0:1/RoCE (synd 0x15 vend 0x81 hw_synd 0/0)",
+        "E1103 worker_pool.cpp:301] Worker: Process failed for slice (opcode: 1, source_addr: 0x7f): transport retry counter exceeded",
+        (
+            "[node7][[1,1],3][btl_openib_component.c:3645:handle_wc] from node7 to: node8 error polling LP CQ with status RETRY EXCEEDED ERROR "
+            "status number 12 for wr_id 7f"
+        ),
+        "The InfiniBand retry count between two MPI processes has been\nexceeded.",
+        "rdma worker 3: wc status IBV_WC_RETRY_EXC_ERR on qp 311",
+        " Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81",
+        (
+            "HINT: In many cases this error indicates that NCCL_IB_TIMEOUT is set too short (the default value is 20, which is ~30 seconds before "
+            "timing out)."
+        ),
+    ),
+    near_misses=(
+        (
+            "node7:815:864 [4] transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer node8<37948> with error 4, opcode 0, len 0, "
+            "vendor err 81"
+        ),
+        (
+            "node7:815:864 [4] transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer node8<37948> with status=10 opcode=129 len=12 "
+            "vendor err 136 (Recv)"
+        ),
+        "node7:815:864 [0] NCCL INFO NCCL_IB_TIMEOUT set by environment to 22.",
+        "node7:815:864 [0] NCCL INFO NCCL_IB_RETRY_CNT set by environment to 7.",
+        "node7:815:864 [0] misc/socket.cc:480 NCCL WARN socketStartConnect: Connect to 10.0.0.8<41213> failed : Connection timed out",
+        "urllib3.exceptions.MaxRetryError: Max retries exceeded with url: /model.safetensors",
+        "node7:815:864 [0] NCCL INFO NET/IB : mlx5_3:1 Got non-fatal async event: client reregistration(15)",
+    ),
+    explain={
+        "en": (
+            "An adapter sent, waited for the acknowledgement of the other side, tried again seven times, and gave up. First look at the peer that "
+            "is named: a process that died stops acknowledging, and then this is only a consequence. If it fails at once on every start, the "
+            "packets never arrive: wrong GID index or a switch that does not pass RoCE. If it fails after hours, look for a flapping link or a "
+            "fabric that loses packets (counters, flow control). A larger NCCL_IB_TIMEOUT gains time and hides the loss. Status 5 after it is "
+            "only the rest of the same connection."
+        ),
+        "zh": (
+            "网卡发出数据后等待对端确认，重试七次仍无回应，于是放弃。先看被点名的对端：进程死掉后不会再确认，那么这里只是后果。如果每次一启动就失"
+            "败，说明数据包根本没有到达：GID 索引不对，或交换机不转发 RoCE。如果运行数小时后才失败，检查链路抖动或丢包（看计数器、流控）。调大 "
+            "NCCL_IB_TIMEOUT 只能争取时间并掩盖丢包。其后的状态 5 只是同一连接的余波。"
+        ),
+    },
+)

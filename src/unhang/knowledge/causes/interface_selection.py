@@ -1,0 +1,276 @@
+"""interface-selection: NCCL or Gloo talks through the wrong network interface, or was told one that does not exist."""
+
+from __future__ import annotations
+
+import re
+
+from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.model import Evidence, Finding, Remedy
+from unhang.records.logs.said import At
+
+# Interfaces that no other host can reach, however healthy they look on their own.
+_LOCAL_ONLY = re.compile(
+    r"^(?:Bootstrap|NET/Socket)?\s*(?:\[0\])?(?P<name>(?:lo|docker\w*|veth\w*|virbr\w*|br-\w+|cni\w*|flannel[\w.]*|cali\w*|lxc\w*|podman\w*)(?=:|$)"
+    r"|[\w.@-]+(?=:fe80:))"
+)
+# What tells that the ranks did not reach each other.
+_FAILED = ("network-blocked", "gloo-connect", "peer-lost", "store-disconnect", "collective-timeout", "unhandled-generic")
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    asked = _asked(view)
+    found = CAUSE.of_hits(view.hits_of(CAUSE.id), view)
+    if found is not None:
+        best = min(view.hits_of(CAUSE.id), key=lambda h: h.signature.standing != "established")
+        if asked and best.signature in (_NONE_FOUND, _BAD_FAMILY):
+            return CAUSE.of_hits(
+                view.hits_of(CAUSE.id),
+                view,
+                standing="established",
+                says=f"NCCL_SOCKET_IFNAME={asked} matches no usable network interface of the host, so NCCL cannot start",
+                remedies=("name-one-that-exists", "let-nccl-choose"),
+            )
+        return found
+    return _chosen(view, asked)
+
+
+def _asked(view: LogView) -> str | None:
+    return next((s.partition("=")[2] for s in view.nccl.settings if s.startswith("NCCL_SOCKET_IFNAME=")), None)
+
+
+def _chosen(view: LogView, asked: str | None) -> Finding | None:
+    """NCCL said which interface it took: one that reaches no other host, in a job that failed to communicate."""
+    local = {found["name"]: at for text, at in view.nccl.interfaces.items() if (found := _LOCAL_ONLY.match(text))}
+    if not local or not (view.timeouts or any(view.hits_of(c) for c in _FAILED)):
+        return None
+    places: tuple[At, ...] = tuple(at for found in view.nccl.interfaces.values() for at in found)
+    hosts = {at.host for at in places if at.host}
+    if len(hosts) < 2:
+        # On one host every interface will do.
+        return None
+    name, at = next(iter(local.items()))
+    connected = any(view.hits_of(c) for c in ("network-blocked", "gloo-connect"))
+    return CAUSE.finding(
+        standing="likely" if connected else "possible",
+        says=f"NCCL chose the interface {name}, which reaches no other host, on {len({a.host for a in at if a.host}) or 1} of {len(hosts)} hosts",
+        hosts=tuple(sorted({a.host for a in at if a.host})),
+        evidence=tuple(Evidence(source=a.source, line=a.line, text=a.text) for a in at[:3]),
+        remedies=("name-one-that-exists",) if asked else ("keep-off-virtual", "name-one-that-exists"),
+    )
+
+
+_NONE_FOUND = Signature(
+    needle="no socket interface found",
+    pattern=r"Bootstrap ?: no socket interface found",
+    says="NCCL found no network interface to start from: NCCL_SOCKET_IFNAME matches none, or the host has none with an address",
+    remedies=("name-one-that-exists", "let-nccl-choose"),
+)
+_BAD_FAMILY = Signature(
+    needle="is neither AF_INET(",
+    pattern=r"connecting to address \S* ?with family (?P<family>\d+) is neither AF_INET\(\d+\) nor AF_INET6\(\d+\)",
+    standing="likely",
+    says="NCCL was given an address without a family ({family}), as happens where NCCL_SOCKET_IFNAME matches no interface of a host",
+    remedies=("name-one-that-exists", "let-nccl-choose"),
+)
+
+CAUSE = Cause(
+    id="interface-selection",
+    role="root",
+    title="The wrong network interface",
+    title_zh="选错了网卡",
+    what="NCCL, Gloo or MPI binds to an interface through which the other hosts cannot be reached (docker0, lo, veth, link-local), or to none.",
+    why=(
+        "NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names an interface that this host does not have, or nothing was said and the first one in the list "
+        "is a bridge, a tunnel or a storage network."
+    ),
+    signatures=(
+        _NONE_FOUND,
+        _BAD_FAMILY,
+        Signature(
+            needle="NET/Socket : ",
+            pattern=r"NET/Socket : (?:no interface found|No usable listening interface found)",
+            says="NCCL found no network interface to listen on",
+            remedies=("name-one-that-exists", "let-nccl-choose"),
+        ),
+        Signature(
+            needle="No interface found in the same subnet as",
+            pattern=r"No interface found in the same subnet as (?P<peer>\S+)",
+            says="no interface of this host is in the subnet of {peer}, which NCCL_COMM_ID names",
+            remedies=("name-one-that-exists", "let-nccl-choose"),
+        ),
+        # Gloo: GLOO_SOCKET_IFNAME names an interface that is absent or has no address. Where a host name is meant, the check is `rp`.
+        Signature(
+            needle="Unable to find address for: ",
+            pattern=r"(?:ifa != nullptr|\bfalse)\.? {0,2}Unable to find address for: (?P<interface>[\w.@:-]+)",
+            says="Gloo finds no address on the interface {interface}: it is absent on this host, down, or has no IP address",
+            remedies=("gloo-interface", "unset-gloo"),
+        ),
+        Signature(
+            needle="onnect to fe80",
+            pattern=r"[Cc]onnect to fe80[0-9a-fA-F:]*%(?P<interface>[\w.-]+)<(?P<port>\d+)> (?:failed|returned)",
+            says="NCCL tried a peer through {interface} by its link-local address, which only that one link can reach",
+            remedies=("keep-off-virtual", "ipv4-only"),
+        ),
+        Signature(
+            needle="onnect to fe80",
+            pattern=r"[Cc]onnect to (?P<peer>fe80[0-9a-fA-F:]*)<\d+> (?:failed|returned)",
+            says="NCCL tried a peer by the link-local address {peer}, which is valid on one link only",
+            remedies=("keep-off-virtual", "ipv4-only"),
+        ),
+        Signature(
+            needle="onnect to 172.17.",
+            pattern=r"[Cc]onnect to (?P<peer>172\.17\.\d+\.\d+)<\d+> (?:failed|returned)",
+            standing="likely",
+            says="NCCL tried a peer at {peer}, an address of Docker's default bridge, which other hosts cannot reach",
+            remedies=("keep-off-virtual", "host-network"),
+        ),
+        Signature(
+            needle="=[172.17.",
+            pattern=r"(?:connect|timed out).{0,200}remote=\[(?:::ffff:)?(?P<peer>172\.17\.\d+\.\d+)\]",
+            standing="likely",
+            says="Gloo tried a peer at {peer}, an address of Docker's default bridge, which other hosts cannot reach",
+            remedies=("gloo-interface", "host-network"),
+        ),
+        Signature(
+            needle="gloo/transport/tcp",
+            pattern=r"(?:connect |remote=)\[(?P<peer>fe80:[0-9a-fA-F:]+)(?:%[\w.-]+)?\]",
+            standing="likely",
+            says="Gloo tried a peer by the link-local address {peer}, which is valid on one link only",
+            remedies=("gloo-interface",),
+        ),
+        Signature(
+            needle="Socket creation failed : Address family not supported",
+            standing="likely",
+            says="NCCL got an address of a family that this host does not speak: it has no IP interface, or only some hosts have IPv6",
+            remedies=("ipv4-only", "name-one-that-exists"),
+        ),
+        # Old NCCL printed no "Bootstrap : Using"; MPI refuses names by itself.
+        Signature(
+            needle="An invalid value was given for btl_tcp_if_",
+            pattern=r"An invalid value was given for btl_tcp_if_(?P<which>include|exclude)",
+            says="Open MPI was told an interface (btl_tcp_if_{which}) that this host does not have",
+            remedies=("mpi-interface",),
+        ),
+    ),
+    in_logs=_in_logs,
+    remedies=(
+        Remedy(
+            id="name-one-that-exists",
+            says=(
+                "Name the interface that carries the route to the other hosts, on every host by its own name; a list is allowed (eno1,eth0), and one "
+                "prefix covers several."
+            ),
+            says_zh="指定通向其他主机的那块网卡；各主机网卡名不同时写成列表（如 eno1,eth0），写前缀可匹配多个。",
+            command="export NCCL_SOCKET_IFNAME=$(ip -o route get PEER_IP | grep -oP 'dev \\K\\S+')",
+            verify="NCCL_DEBUG=INFO torchrun ... 2>&1 | grep -E 'NCCL_SOCKET_IFNAME set by environment|Bootstrap ?: Using'",
+        ),
+        Remedy(
+            id="let-nccl-choose",
+            says="Unset NCCL_SOCKET_IFNAME everywhere, also in /etc/nccl.conf, ~/.nccl.conf and the container image, and let NCCL choose.",
+            says_zh="到处取消 NCCL_SOCKET_IFNAME（包括 /etc/nccl.conf、~/.nccl.conf 和容器镜像），让 NCCL 自己选择。",
+            command="env | grep NCCL_; cat /etc/nccl.conf ~/.nccl.conf; ip -br addr",
+        ),
+        Remedy(
+            id="keep-off-virtual",
+            says="Keep NCCL off interfaces that exist on one host only; names after ^ are prefixes to leave out.",
+            says_zh="让 NCCL 避开只在本机有效的网卡；^ 之后是要排除的前缀。",
+            env={"NCCL_SOCKET_IFNAME": "^lo,docker,veth,virbr,br-,cni,flannel,cali"},
+            verify="NCCL_DEBUG=INFO torchrun ... 2>&1 | grep -E 'NCCL_SOCKET_IFNAME set by environment|Bootstrap ?: Using'",
+        ),
+        Remedy(
+            id="gloo-interface",
+            says=(
+                "Tell Gloo the interface that carries the route to the other hosts (exact names; it knows neither prefixes nor ^), on each host "
+                "its own."
+            ),
+            says_zh="把通向其他主机的网卡名告诉 Gloo（必须是确切名称，不支持前缀和 ^），每台主机写各自的名称。",
+            command="export GLOO_SOCKET_IFNAME=$(ip -o route get PEER_IP | grep -oP 'dev \\K\\S+')",
+            verify="ss -tnp | grep python   # the local addresses must be those of that interface",
+        ),
+        Remedy(
+            id="unset-gloo",
+            says="Or unset GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME: Gloo then takes the address that the host name resolves to.",
+            says_zh="或者取消 GLOO_SOCKET_IFNAME 和 TP_SOCKET_IFNAME：Gloo 会使用主机名解析出的地址。",
+            command="unset GLOO_SOCKET_IFNAME TP_SOCKET_IFNAME; getent hosts $(hostname)",
+        ),
+        Remedy(
+            id="ipv4-only",
+            says="Keep NCCL to IPv4 addresses.",
+            says_zh="让 NCCL 只使用 IPv4 地址。",
+            env={"NCCL_SOCKET_FAMILY": "AF_INET"},
+            verify="NCCL_DEBUG=INFO torchrun ... 2>&1 | grep 'NCCL_SOCKET_FAMILY set by environment'",
+        ),
+        Remedy(
+            id="host-network",
+            says=(
+                "Give containers that train across hosts the host's network: docker run --network=host, hostNetwork: true in Kubernetes, or an "
+                "overlay."
+            ),
+            says_zh="跨主机训练的容器应使用主机网络：docker run --network=host，Kubernetes 中 hostNetwork: true，或使用 overlay 网络。",
+            command="docker run --network=host --ipc=host --gpus all IMAGE torchrun ...",
+        ),
+        Remedy(
+            id="mpi-interface",
+            says="Name the subnet instead of the interface: it is the same on all hosts.",
+            says_zh="写子网而不是网卡名：各主机上都相同。",
+            command="mpirun --mca btl_tcp_if_include 10.0.0.0/16 --mca oob_tcp_if_include 10.0.0.0/16 ...",
+        ),
+    ),
+    leads_to=("network-blocked", "gloo-connect", "rendezvous-misconfig", "rank-exception"),
+    mistaken_for={
+        "version-mismatch": "NCCLs of two releases misread each other's addresses too, but then NCCL_SOCKET_IFNAME names an interface that exists",
+        "network-blocked": "a firewall refuses the right address; here the address itself is one that other hosts cannot have a route to",
+        "dns-resolution": "127.0.1.1 comes from a name in /etc/hosts, which Gloo asks where no interface is named",
+    },
+    sources=(
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-socket-ifname",
+        "https://github.com/NVIDIA/nccl/issues/1837",
+        "https://docs.pytorch.org/docs/stable/distributed.html#choosing-the-network-interface-to-use",
+    ),
+    hits=(
+        "node7:2144:2144 [3] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
+        "[2026-11-03 10:00:01] node7:2144:2144 [3] bootstrap.cc:111 NCCL WARN Bootstrap : no socket interface found",
+        "(RayWorkerWrapper pid=812) node7:812:812 [0] bootstrap.cc:111 (bootstrapNetInit) NCCL WARN Bootstrap: no socket interface found",
+        "[rank3]: ncclSocketInit: connecting to address  with family 40321 is neither AF_INET(2) nor AF_INET6(10)",
+        "node7:2144:2144 [0] transport/net_socket.cc:47 NCCL WARN NET/Socket : no interface found",
+        "node7:2144:2144 [0] bootstrap.cc:93 NCCL WARN NET/Socket : No usable listening interface found",
+        "node7:2144:2144 [0] misc/socket.cc:250 NCCL WARN Net : No interface found in the same subnet as 10.4.0.2<23456>",
+        "RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: eth9",
+        (
+            "[rank1]: RuntimeError: [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:208] false. Unable to find address for: "
+            "enp9s0f1"
+        ),
+        "node7:97:221 [0] include/socket.h:390 NCCL WARN Connect to fe80::58aa:1bff:fe2e:91d4%veth7a1c2d0<41234> failed : Network is unreachable",
+        "node7:97:221 [0] NCCL INFO socketPollConnect: connect to fe80::58aa:1bff:fe2e:91d4<41234> returned No route to host, retrying (3/34)",
+        "node7:97:221 [0] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 172.17.0.1<45763> failed : Connection refused",
+        "timed out connecting: SO_ERROR: Connection refused, remote=[172.17.0.3]:20901",
+        (
+            "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:769] connect "
+            "[fe80::58aa:1bff:fe2e:91d4]:33061: Invalid argument"
+        ),
+        "node7:97:221 [0] include/socket.h:344 NCCL WARN Socket creation failed : Address family not supported by protocol",
+        "An invalid value was given for btl_tcp_if_include.  This value will be ignored.",
+    ),
+    near_misses=(
+        "node7:2144:2144 [3] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",
+        "node7:2144:2144 [3] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0",
+        "node7:2144:2144 [3] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.7<0>",
+        "node7:2144:2201 [3] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 10.0.0.2<45763> failed : No route to host",
+        "RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:171] rp != nullptr. Unable to find address for: node7.lan",
+        "ERROR host.Resolver: Unable to find address for: build-cache.lan",
+    ),
+    explain={
+        "en": (
+            "Before anything is trained, the ranks tell each other at which address they listen. That address comes from a network interface, "
+            "and here the interface is absent, or it is one that leads nowhere (a Docker bridge, a veth, the loopback, a link-local address). "
+            "NCCL is steered by NCCL_SOCKET_IFNAME, Gloo by GLOO_SOCKET_IFNAME, and neither reads the other's. Ask each host for its route to "
+            "a peer (ip route get PEER_IP) and name that interface. Timeouts and connection errors on the other ranks are consequences. NCCL "
+            "over InfiniBand needs a working socket interface too, for the start."
+        ),
+        "zh": (
+            "训练开始之前，各进程要互相告知自己在哪个地址监听。地址来自某块网卡，而这里网卡不存在，或者是一块通不到别处的网卡（Docker 网桥、veth、"
+            "回环、链路本地地址）。NCCL 由 NCCL_SOCKET_IFNAME 控制，Gloo 由 GLOO_SOCKET_IFNAME 控制，两者互不读取。在每台主机上执行 ip route get "
+            "对端地址，看实际走哪块网卡，再指定它。其他进程上的超时和连接错误都是后果。即使数据走 InfiniBand，NCCL 启动时也需要一块可用的以太网卡。"
+        ),
+    },
+)

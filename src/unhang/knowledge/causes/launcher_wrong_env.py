@@ -1,0 +1,210 @@
+"""launcher-wrong-env: the launcher or the Python that answers belongs to another environment."""
+
+from __future__ import annotations
+
+import re
+
+from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.model import Evidence, Finding, Remedy
+
+_LAUNCHERS = r"torchrun|accelerate|deepspeed|llamafactory-cli|swift|xtuner|colossalai|composer|horovodrun|ray|vllm|torchx"
+_PYTHON_AND = rf"(?P<program>{_LAUNCHERS}|python[\d.]*)"
+# What comes with the environment of a training and with no system: its absence says that another environment answers.
+_TRAINING = r"torch|deepspeed|accelerate|lightning|pytorch_lightning|transformers|llamafactory|vllm|megatron|ray"
+
+_MISSING = re.compile(r"No module named '?(?P<module>[\w.]+)")
+_PACKAGES = re.compile(r"^(?P<prefix>/.{1,160}?)/lib(?:64)?/python3(?:\.\d+)?/(?:site|dist)-packages/")
+_SCRIPT = re.compile(rf"^(?P<prefix>/.{{1,160}}?)/bin/(?:{_LAUNCHERS})$")
+_BINARY = re.compile(r"of binary: (?P<binary>/\S+)")
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    """A module is missing, and the frames of the log come from two environments: one started what the other holds."""
+    own = view.hits_of(CAUSE.id)
+    missing = next((t for t in view.tracebacks if _MISSING.search(t.says)), None)
+    found = _MISSING.search(missing.says) if missing is not None else None
+    if missing is None or found is None or any(h.signature.standing == "established" for h in own):
+        return CAUSE.of_hits(own, view)
+    script = next((f for t in view.tracebacks for f in t.frames if (m := _SCRIPT.match(f.file)) and m["prefix"].endswith("/.local")), None)
+    prefixes = sorted({m["prefix"] for f in missing.frames if (m := _PACKAGES.match(f.file))})
+    if script is not None:
+        says = f"{found['module']} is missing because {script.file}, a launcher of the user site, was run instead of the one of the environment"
+    elif len(prefixes) > 1 and any(p.endswith("/.local") for p in prefixes):
+        says = f"{found['module']} is missing, and packages come from two places at once: {' and '.join(prefixes)}"
+    else:
+        return CAUSE.of_hits(own, view)
+    binary = next((m["binary"] for e in view.exits if (m := _BINARY.search(e.at.text))), None)
+    return CAUSE.finding(
+        standing="likely",
+        says=says + (f"; the ranks ran {binary}" if binary else ""),
+        ranks=tuple(sorted({t.rank for t in view.tracebacks if t.rank is not None and t.says == missing.says})),
+        evidence=(Evidence(source=missing.source, line=missing.end, text=missing.says),),
+        remedies=("through-the-interpreter", "no-user-site"),
+    )
+
+
+CAUSE = Cause(
+    id="launcher-wrong-env",
+    role="root",
+    title="The launcher of another environment answers",
+    title_zh="响应的是另一个环境里的启动器",
+    what="torchrun, accelerate, deepspeed or python is found in another environment than the one that holds the training, or not found at all.",
+    why=(
+        "PATH differs: sudo resets it, ssh and pdsh start shells without conda's set-up, ~/.local/bin comes before the environment, or the "
+        "environment is not activated on that host."
+    ),
+    signatures=(
+        Signature(
+            needle="command not found",
+            pattern=rf"(?:^|[\s:'\"])(?<![/\w.-]){_PYTHON_AND}: command not found",
+            says="{program} is not on the PATH of the shell that was to start it",
+            remedies=("through-the-interpreter", "activate-everywhere"),
+        ),
+        Signature(
+            needle=": not found",
+            pattern=rf"sh: (?:line )?(?:\d+: )?{_PYTHON_AND}: not found",
+            says="{program} is not on the PATH of the shell that was to start it",
+            remedies=("through-the-interpreter", "activate-everywhere"),
+        ),
+        # zsh turns it round; other languages have their own words.
+        Signature(
+            needle="command not found: ",
+            pattern=rf"command not found: {_PYTHON_AND}\b",
+            says="{program} is not on the PATH of the shell that was to start it",
+            remedies=("through-the-interpreter", "activate-everywhere"),
+        ),
+        Signature(
+            needle="torchrun",
+            pattern=r"(?<![/\w.-])(?P<program>torchrun)\s?[:：]\s?"
+            r"(?:未找到命令|找不到命令|Kommando nicht gefunden|commande introuvable|orden no encontrada)",
+            says="{program} is not on the PATH of the shell that was to start it",
+            remedies=("through-the-interpreter", "activate-everywhere"),
+        ),
+        Signature(
+            needle="executable file not found in ",
+            pattern=rf"exec: \\?\"{_PYTHON_AND}\\?\": executable file not found in \$PATH",
+            says="{program} is not on the PATH of the container",
+            remedies=("through-the-interpreter", "activate-everywhere"),
+        ),
+        Signature(
+            needle="FileNotFoundError: [Errno 2] No such file or directory: '",
+            pattern=rf"No such file or directory: '{_PYTHON_AND}'",
+            says="{program} is not on the PATH of the program that was to start it",
+            remedies=("through-the-interpreter", "activate-everywhere"),
+        ),
+        # `python -m torch.distributed.run` under an interpreter without torch.
+        Signature(
+            needle=": No module named ",
+            pattern=rf"(?P<python>/(?:usr/(?:local/)?)?bin/python[\d.]*): (?:Error while finding module specification for .{{1,80}})?No module named "
+            rf"'?(?P<module>(?:{_TRAINING})\b[\w.]*)",
+            says="{python} answers, the interpreter of the system, and it has no {module}",
+            remedies=("through-the-interpreter", "activate-everywhere", "keep-path-under-sudo"),
+        ),
+        Signature(
+            needle="No module named ",
+            pattern=rf"^(?:(?!/(?:usr/(?:local/)?)?bin/python).){{0,300}}?No module named '?"
+            rf"(?P<module>(?:{_TRAINING})(?:\.(?:distributed|launcher|commands)[\w.]*)?)(?:'|\)|$)",
+            standing="likely",
+            says="the Python that was started has no {module}: it is not the one of the training's environment",
+            remedies=("through-the-interpreter", "activate-everywhere"),
+        ),
+    ),
+    in_logs=_in_logs,
+    remedies=(
+        Remedy(
+            id="through-the-interpreter",
+            says=(
+                "Start through the interpreter of the environment, by its full path; what it starts runs under the same one: python -m "
+                "torch.distributed.run, python -m accelerate.commands.launch."
+            ),
+            says_zh=(
+                "用环境中解释器的完整路径启动，它启动的进程也会使用同一个解释器：python -m torch.distributed.run、python -m "
+                "accelerate.commands.launch。"
+            ),
+            command="/path/to/env/bin/python -m torch.distributed.run --nproc-per-node gpu train.py",
+            verify=(
+                "/path/to/env/bin/python -m torch.distributed.run --standalone --no-python python -c 'import sys, torch; print(sys.executable, "
+                "torch.__file__)'"
+            ),
+        ),
+        Remedy(
+            id="activate-everywhere",
+            says=(
+                "Activate the environment in the script that every host runs, not in .bashrc, which ssh, pdsh, srun and sh do not read in this case."
+            ),
+            says_zh="在每台主机都会执行的脚本里激活环境，不要依赖 .bashrc：ssh、pdsh、srun 和 sh 在这种情形下不会读取它。",
+            command="srun --label bash -c 'hostname; type -a torchrun python; python -c \"import torch; print(torch.__file__)\"'",
+            verify="ssh HOST 'command -v torchrun; python -c \"import sys; print(sys.executable)\"'",
+        ),
+        Remedy(
+            id="no-user-site",
+            says="Keep the user site out, and remove launchers that were once installed with pip --user.",
+            says_zh="排除用户目录中的包，并删除以前用 pip --user 安装的启动器。",
+            command="type -a torchrun accelerate deepspeed; ls ~/.local/bin",
+            env={"PYTHONNOUSERSITE": "1"},
+            verify="PYTHONNOUSERSITE=1 python -c 'import site; print(site.ENABLE_USER_SITE)'",
+        ),
+        Remedy(
+            id="keep-path-under-sudo",
+            says="Do not start the training with sudo, or hand PATH over: sudo replaces it by its own.",
+            says_zh="不要用 sudo 启动训练，或者显式传递 PATH：sudo 会换成它自己的 PATH。",
+            command='sudo env "PATH=$PATH" torchrun ARGS train.py',
+            verify="sudo env \"PATH=$PATH\" sh -c 'command -v torchrun python'",
+        ),
+    ),
+    leads_to=("rank-exception",),
+    mistaken_for={
+        "env-relocation": "there the right launcher is found and points to an interpreter that is gone",
+        "ssh-launcher": "there the other host is not reached at all; here it is, with another PATH",
+        "filesystem-shared": "an environment that exists on the first host only looks the same from the second",
+        "rank-exception": "a package that is missing in the right environment just has to be installed: compare sys.executable first",
+        "config-error": "a script that is named wrongly is missing, too; here it is the launcher",
+    },
+    sources=(
+        "https://docs.pytorch.org/docs/stable/elastic/run.html",
+        "https://github.com/pytorch/pytorch/issues/92132",
+        "https://docs.python.org/3/library/site.html",
+        "https://www.sudo.ws/docs/man/sudoers.man/",
+    ),
+    hits=(
+        "bash: line 1: torchrun: command not found",
+        "./run.sh: line 14: accelerate: command not found",
+        "node8: bash: deepspeed: command not found",
+        "sudo: torchrun: command not found",
+        "/bin/sh: 1: torchrun: not found",
+        "sh: 1: llamafactory-cli: not found",
+        "zsh: command not found: torchrun",
+        "run.sh: 行 84: torchrun：未找到命令",
+        'Error: failed to start container: exec: "torchrun": executable file not found in $PATH: unknown',
+        "[rank0]: FileNotFoundError: [Errno 2] No such file or directory: 'torchrun'",
+        "/usr/bin/python: No module named torch.distributed",
+        "node8: /usr/bin/python3: No module named deepspeed",
+        "/usr/bin/python3: Error while finding module specification for 'torch.distributed.run' (ModuleNotFoundError: No module named 'torch')",
+        "ModuleNotFoundError: No module named 'torch'",
+        "[rank2]: ModuleNotFoundError: No module named 'accelerate'",
+    ),
+    near_misses=(
+        "ModuleNotFoundError: No module named 'my_project'",
+        "bash: line 3: foo: command not found",
+        "torchrun --nproc-per-node 8 train.py: configuration not found",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/srv/data/train.jsonl'",
+        "sh: 1: /srv/env/bin/torchrun: not found",
+        "ModuleNotFoundError: No module named 'torch_geometric'",
+        "/srv/env/bin/torchrun: /old/env/bin/python: bad interpreter: No such file or directory",
+    ),
+    explain={
+        "en": (
+            "A launcher script begins with the path of the interpreter that it was installed for, and it starts the ranks with that one, "
+            "whatever environment is active. So a torchrun from ~/.local/bin or /usr/bin runs the training under a Python that lacks its "
+            "packages, and a host where nothing was activated has no torchrun at all. sudo, ssh, pdsh and sh do not read the set-up that an "
+            "interactive shell has. To be sure, print sys.executable on every rank. The cure is to start through the environment's own "
+            "interpreter, python -m torch.distributed.run. Installing the missing package into the wrong Python only moves the error."
+        ),
+        "zh": (
+            "启动脚本第一行写着安装时所用解释器的路径，无论当前激活了哪个环境，它都会用那个解释器启动各个进程。因此 ~/.local/bin 或 /usr/bin 里的"
+            " torchrun 会在缺少相关包的 Python 下运行训练；而没有激活环境的主机上则根本没有 torchrun。sudo、ssh、pdsh 和 sh 都不会读取交互式 "
+            "shell 的配置。确认方法：在每个进程上打印 sys.executable。解决办法是用环境自己的解释器启动：python -m torch.distributed.run。把缺少的"
+            "包装进错误的 Python 里，只会换一个报错。"
+        ),
+    },
+)

@@ -1,0 +1,220 @@
+"""library-link: the dynamic linker does not find a library, or finds another one than was meant."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import Cause, Signature
+from unhang.model import Remedy
+
+_LIBRARY = r"(?P<library>[\w.+-]{1,80}\.so[\w.]{0,24})"
+
+CAUSE = Cause(
+    id="library-link",
+    role="root",
+    title="A library is missing or is the wrong one",
+    title_zh="动态库缺失或加载了错误的版本",
+    what=(
+        "A program or a Python module could not be loaded: a shared library is not found, or the one that is found lacks a symbol or a symbol "
+        "version."
+    ),
+    why=(
+        "Two copies of a library are installed (a system NCCL beside torch's, wheels for two CUDA versions), LD_LIBRARY_PATH puts the wrong one "
+        "first, or an extension was built against another torch."
+    ),
+    signatures=(
+        # NCCL's own attempts to load optional plugins fail with the same words at INFO level and harm nobody.
+        Signature(
+            needle=": undefined symbol: ",
+            pattern=r"^(?!.{0,400}NCCL INFO).{0,400}?(?P<library>[\w.+-]{1,100}): undefined symbol: (?P<symbol>nccl\w+)",
+            says="{library} needs {symbol}, which the libnccl that is loaded does not have: an older NCCL is found first",
+            remedies=("one-nccl", "drop-ld-library-path"),
+        ),
+        Signature(
+            needle=": undefined symbol: _",
+            pattern=rf"^(?!.{{0,400}}NCCL INFO).{{0,400}}?{_LIBRARY}: undefined symbol: (?P<symbol>_Z\w*(?:torch|c10|at\d|caffe2)\w*)",
+            says="{library} was built against another torch than the one that is installed ({symbol} is missing)",
+            remedies=("rebuild-the-extension",),
+        ),
+        Signature(
+            needle=": undefined symbol: __nvJitLink",
+            pattern=rf"{_LIBRARY}: undefined symbol: (?P<symbol>__nvJitLink\w+)",
+            says="{library} found a libnvJitLink of another CUDA release",
+            remedies=("drop-ld-library-path", "one-cuda"),
+        ),
+        Signature(
+            needle="undefined symbol: ",
+            pattern=rf"^(?!.{{0,400}}NCCL INFO).{{0,400}}?{_LIBRARY}:? (?:\S{{1,200}}: )?undefined symbol: "
+            r"(?P<symbol>(?!nccl|__nvJitLink|_Z\w*(?:torch|c10|at\d|caffe2))\w+)",
+            says="{library} needs {symbol}, which no loaded library has",
+            remedies=("see-what-is-loaded", "drop-ld-library-path"),
+        ),
+        Signature(
+            needle="with link time reference",
+            pattern=r"symbol (?P<symbol>\w+),? version \S{1,60} not defined in file (?P<library>[\w.+-]{1,80})",
+            says="the {library} that is found is of another release: it lacks {symbol}",
+            remedies=("drop-ld-library-path", "one-cuda"),
+        ),
+        # The driver's own libraries are the container runtime's business.
+        Signature(
+            needle=": cannot open shared object file",
+            pattern=r"(?:Error|error while loading shared libraries|Exception): (?!libcuda\.so|libnvidia-ml|libnccl-(?:net|profiler|tuner|env))"
+            rf"(?:/\S{{0,200}}/)?{_LIBRARY}: cannot open shared object file",
+            says="{library} is not found",
+            remedies=("see-what-is-loaded", "one-cuda"),
+        ),
+        Signature(
+            needle=": cannot open shared object",
+            pattern=r"^(?!.{0,400}(?:NCCL INFO|(?:Error|libraries|Exception): )).{0,400}?"
+            r"(?P<library>libnccl\.so[\w.]{0,16}): cannot open shared object",
+            standing="likely",
+            says="{library} is not found",
+            remedies=("one-nccl", "see-what-is-loaded"),
+        ),
+        Signature(
+            needle="NCCL library",
+            pattern=r"Failed to (?:load|import) NCCL library(?:.{0,60}?(?P<library>libnccl\.so[\w.]{0,16}))?",
+            says="the NCCL library could not be loaded",
+            remedies=("one-nccl", "see-what-is-loaded"),
+        ),
+        Signature(
+            needle="name 'ncclGetVersion' is not defined",
+            says="the NCCL library could not be loaded, so its functions are missing",
+            remedies=("one-nccl", "see-what-is-loaded"),
+        ),
+        Signature(
+            needle="' not found (required by ",
+            pattern=r"version [`'‘](?P<symbol>(?:GLIBC|GLIBCXX|CXXABI|GOMP|OMP|NCCL|OMPI|lib\w+\.so)[\w.]{0,40})' not found \(required by "
+            r"(?:/[^\s)]{0,200}/)?(?P<library>[^\s/)]{1,100})\)",
+            says="{library} needs {symbol}, and the library that is found is older",
+            remedies=("newer-runtime", "drop-ld-library-path"),
+        ),
+        Signature(
+            needle="undefined reference to",
+            pattern=r"undefined reference to [`'](?P<symbol>(?:nccl|cuda|cu[A-Z]|cublas|cudnn|torch|c10)\w*)",
+            says="the linker found headers and library of different releases: {symbol} is missing",
+            remedies=("one-nccl", "see-what-is-loaded"),
+        ),
+    ),
+    remedies=(
+        Remedy(
+            id="one-nccl",
+            says=(
+                "Leave one NCCL: the wheel that torch asks for. Remove the wheels for other CUDA versions and keep system copies off the search path."
+            ),
+            says_zh="只保留一个 NCCL：torch 所要求的那个 wheel。卸载其他 CUDA 版本的 wheel，并让系统里的副本不出现在搜索路径上。",
+            command=(
+                'python -m pip list | grep -i nccl; ldconfig -p | grep libnccl; ldd $(python -c "import importlib.util as u; '
+                "print(u.find_spec('torch').submodule_search_locations[0])\")/lib/libtorch_cuda.so | grep -E 'nccl|not found'"
+            ),
+            verify="python -c 'import torch; print(torch.cuda.nccl.version())'",
+        ),
+        Remedy(
+            id="drop-ld-library-path",
+            says="Start without LD_LIBRARY_PATH and LD_PRELOAD, so that each library finds the ones that it was shipped with.",
+            says_zh="去掉 LD_LIBRARY_PATH 和 LD_PRELOAD 再启动，让每个库使用随它一起发布的依赖。",
+            command="env -u LD_LIBRARY_PATH -u LD_PRELOAD torchrun ARGS train.py",
+            verify="env -u LD_LIBRARY_PATH -u LD_PRELOAD python -c 'import torch; print(torch.__version__)'",
+        ),
+        Remedy(
+            id="one-cuda",
+            says="Reinstall torch with its own CUDA wheels, after removing those of another CUDA version (nvidia-*-cu11 beside nvidia-*-cu12).",
+            says_zh="卸载其他 CUDA 版本的 wheel（例如与 nvidia-*-cu12 并存的 nvidia-*-cu11），再重装 torch 及其自带的 CUDA wheel。",
+            command="python -m pip list | grep -i ^nvidia-; python -m pip check",
+            verify="python -c 'import torch; torch.cuda.init()'",
+        ),
+        Remedy(
+            id="rebuild-the-extension",
+            says="Reinstall the extension for the torch that is installed; a wheel of it has to name the same torch, CUDA and C++ ABI.",
+            says_zh="针对当前安装的 torch 重装该扩展；若使用预编译 wheel，其 torch、CUDA 版本与 C++ ABI 必须一致。",
+            command="python -m pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation EXTENSION",
+            verify="python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.compiled_with_cxx11_abi())'",
+        ),
+        Remedy(
+            id="see-what-is-loaded",
+            says="Let the dynamic linker tell where it looks and what it takes.",
+            says_zh="让动态链接器打印它搜索的路径和最终选择的文件。",
+            command="LD_DEBUG=libs python -c 'import torch' 2>&1 | grep -E 'find library|trying file|calling init' | grep -E 'nccl|cud|LIBRARY'",
+        ),
+        Remedy(
+            id="newer-runtime",
+            says="The binary was built on a newer system: install the newer C++ runtime into the environment, or use a build for this system.",
+            says_zh="该二进制在更新的系统上编译：在环境中安装更新的 C++ 运行时，或改用适合本系统的构建。",
+            command="ldd --version | head -1; strings $(gcc -print-file-name=libstdc++.so.6) | grep -E '^(GLIBCXX|CXXABI)_' | sort -V | tail -2",
+            verify="python -c 'import torch; print(torch.__version__)'",
+        ),
+    ),
+    leads_to=("rank-exception",),
+    mistaken_for={
+        "version-mismatch": "there everything loads, and the parts do not understand each other later",
+        "arch-not-in-build": "there the library is loaded and has no code for the GPU",
+        "container-capability": "a missing libcuda.so.1 or libnvidia-ml.so.1 means that the container has no GPU driver",
+        "env-relocation": "after a move, libraries are missing because their recorded paths point to the old place",
+    },
+    sources=(
+        "https://man7.org/linux/man-pages/man8/ld.so.8.html",
+        "https://github.com/pytorch/pytorch/issues/119932",
+        "https://github.com/pytorch/pytorch/issues/111469",
+        "https://github.com/rapidsai/cugraph/issues/4465",
+    ),
+    hits=(
+        "ImportError: /srv/env/lib/python3.11/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: ncclCommWindowRegister",
+        "[rank0]: ImportError: /opt/conda/lib/python3.10/site-packages/torch/lib/libtorch_cuda.so: undefined symbol: ncclMemFree",
+        "./build/all_reduce_perf: symbol lookup error: /srv/nccl/lib/libnccl-x.so: undefined symbol: ncclCommSplit",
+        (
+            "ImportError: /srv/env/lib/python3.11/site-packages/flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so: undefined symbol: "
+            "_ZN3c105ErrorC2ENS_14SourceLocationESs"
+        ),
+        "ImportError: /usr/lib/python3/dist-packages/torch/lib/libtorch_python.so: undefined symbol: _ZN5torch4cuda4nccl7versionEv",
+        (
+            "ImportError: /srv/env/lib/python3.10/site-packages/torch/lib/../../nvidia/cusparse/lib/libcusparse.so.12: undefined symbol: "
+            "__nvJitLinkAddData_12_1, version libnvJitLink.so.12"
+        ),
+        "OSError: /srv/env/lib/libcudnn_ops.so.9: undefined symbol: _ZTVN5cudnn9engineE",
+        (
+            "ImportError: libcusparse.so.12: symbol __nvJitLinkComplete_12_4, version libnvJitLink.so.12 not defined in file libnvJitLink.so.12 "
+            "with link time reference"
+        ),
+        "(Worker pid=812) ImportError: libnccl.so.2: cannot open shared object file: No such file or directory",
+        "./build/all_reduce_perf: error while loading shared libraries: libcudart.so.12: cannot open shared object file: No such file or directory",
+        "OSError: /opt/tools/libmpi.so.40: cannot open shared object file: No such file or directory",
+        "INFO:tensorflow:Error reported to Coordinator: libnccl.so.2: cannot open shared object file: No such file or directory",
+        "WARNING:root:Debug message: libnccl.so.2: cannot open shared object file: No such file or directory",
+        "all_reduce_perf: symbol lookup error: all_reduce_perf: undefined symbol: ncclCommWindowRegister",
+        (
+            "ERROR 11-03 10:00:01 [pynccl_wrapper.py:290] Failed to load NCCL library from libnccl.so.2. It is expected if you are not running "
+            "on NVIDIA/AMD GPUs."
+        ),
+        "INFO Failed to import NCCL library: Cannot find libnccl.so.2 in the system.",
+        "NameError: name 'ncclGetVersion' is not defined",
+        (
+            "ImportError: /lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by "
+            "/srv/env/lib/python3.11/site-packages/deepspeed/ops/fused_adam.so)"
+        ),
+        "/usr/bin/ld: all_reduce.o: undefined reference to `ncclCommRegister'",
+    ),
+    near_misses=(
+        (
+            "node7:5120:5120 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : libnccl-net.so: cannot open shared object file: No such file or "
+            "directory : when loading libnccl-net.so"
+        ),
+        "node7:5120:5120 [0] NCCL INFO NET/Plugin: dlerror=/opt/x/libnccl-net.so: undefined symbol: ncclDebugLog No plugin found",
+        "node7:5120:5120 [0] NCCL INFO Failed to open libibverbs.so[.1]",
+        "OSError: libcuda.so.1: cannot open shared object file: No such file or directory",
+        "node7:5120:5120 [0] NCCL INFO NET/Plugin: Failed to find ncclNetPlugin_v8 symbol.",
+        "node7:5120:5120 [0] enqueue.cc:58 NCCL WARN Cuda failure 'named symbol not found'",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/srv/data/train.jsonl'",
+    ),
+    explain={
+        "en": (
+            "Before a program runs, the dynamic linker collects its libraries by name and takes the first match on its search path. Here a name "
+            "was not found at all, or the first match is another release and lacks a symbol. The usual reasons are two NCCLs or two sets of CUDA "
+            "wheels in one environment, an LD_LIBRARY_PATH that puts a system copy first, and extensions that were built against another torch. "
+            "ldd and LD_DEBUG=libs show which file is taken. Messages of NCCL at INFO level about libnccl-net.so are harmless: that plugin is "
+            "optional."
+        ),
+        "zh": (
+            "程序运行之前，动态链接器按名字收集所需的库，并采用搜索路径上第一个匹配的文件。这里要么根本找不到某个库，要么第一个匹配的是别的版本，"
+            "缺少所需符号。常见原因：同一环境里装了两个 NCCL 或两套 CUDA wheel；LD_LIBRARY_PATH 让系统副本排在前面；扩展是针对另一个 torch 编译的。"
+            "用 ldd 或 LD_DEBUG=libs 可以看到实际选中的文件。NCCL 在 INFO 级别打印的 libnccl-net.so 找不到并无妨碍：该插件是可选的。"
+        ),
+    },
+)

@@ -1,0 +1,221 @@
+"""nccl-bug: a fault of NCCL itself that is known, and that another release does not have."""
+
+from __future__ import annotations
+
+import re
+
+from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.model import Evidence, Finding, Remedy
+
+_RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_Release = tuple[int, int, int]
+# Releases of each bug: the first that has it, the first that does not.
+_AFFECTED: dict[str, tuple[_Release, _Release]] = {
+    "bootstrap-confusion": ((2, 19, 1), (2, 21, 5)),
+    "shared-memory-of-blackwell": ((2, 25, 1), (2, 26, 2)),
+    "wsl": ((2, 0, 0), (2, 10, 3)),
+    "connect-retry": ((2, 12, 7), (2, 24, 3)),
+}
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    releases = _releases(view)
+    own = CAUSE.of_hits(view.hits_of(CAUSE.id), view)
+    if own is not None:
+        return own
+    return _bootstrap_confusion(view, releases) or _connect_retry(view, releases)
+
+
+def _releases(view: LogView) -> dict[_Release, str]:
+    return {(int(m[1]), int(m[2]), int(m[3])): text for text in view.nccl.versions if (m := _RELEASE.search(text))}
+
+
+def _has(bug: str, releases: dict[_Release, str]) -> str | None:
+    first, mended = _AFFECTED[bug]
+    return next((".".join(map(str, r)) for r in sorted(releases) if first <= r < mended), None)
+
+
+def _bootstrap_confusion(view: LogView, releases: dict[_Release, str]) -> Finding | None:
+    """Two exchanges of one start-up taken for each other: sizes that are NCCL's own (4, 256, 1024), at bootstrap.cc."""
+    release = _has("bootstrap-confusion", releases)
+    lines = [h for c in ("version-mismatch", "collective-mismatch") for h in view.hits_of(c) if "bootstrap.cc" in h.text and "truncated" in h.text]
+    if release is None or len(releases) != 1 or not lines:
+        return None
+    return CAUSE.finding(
+        standing="likely",
+        says=f"NCCL {release} takes one message of its start-up for another, now and then; 2.18 and 2.21 do not",
+        ranks=tuple(sorted({h.rank for h in lines if h.rank is not None})),
+        evidence=tuple(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in lines[:3]),
+        remedies=("upgrade-nccl", "which-nccl"),
+    )
+
+
+def _connect_retry(view: LogView, releases: dict[_Release, str]) -> Finding | None:
+    """NCCL up to 2.23 gives up at the second refusal, which it prints as an aborted connection, instead of trying for 20 s."""
+    release = _has("connect-retry", releases)
+    lines = [h for h in view.hits_of("network-blocked") if "Software caused connection abort" in h.text]
+    if release is None or not lines:
+        return None
+    return CAUSE.finding(
+        standing="possible",
+        says=f"NCCL {release} gives up at the second refused connection instead of trying on, so that a peer that is a little late ends the job",
+        ranks=tuple(sorted({h.rank for h in lines if h.rank is not None})),
+        evidence=tuple(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in lines[:3]),
+        remedies=("upgrade-nccl", "which-nccl"),
+    )
+
+
+CAUSE = Cause(
+    id="nccl-bug",
+    role="root",
+    title="A known bug of NCCL",
+    title_zh="NCCL 自身的已知缺陷",
+    what="The release of NCCL in use has a fault that its maintainers know and that another release does not have.",
+    why="A wheel of torch pins the NCCL it was built with, and new hardware or scale meets its faults first.",
+    signatures=(
+        Signature(
+            needle="exceeds device/fn maxSharedMem",
+            pattern=r"ncclMaxSharedMem (?P<wanted>\d+) exceeds device/fn maxSharedMem (?P<offered>\d+)",
+            says="NCCL asks for {wanted} bytes of shared memory per block and this GPU offers {offered}: mended for such GPUs in 2.26.2",
+            remedies=("upgrade-nccl", "which-nccl"),
+        ),
+        # The RAS thread of 2.24 to 2.29 crashes in the middle of healthy trainings.
+        Signature(
+            needle="rasMsgHandle",
+            pattern=r"\brasMsgHandle\w*",
+            near=r"[Ss]egmentation fault|SIGSEGV|signal 11|backtrace",
+            standing="likely",
+            says="NCCL's own RAS thread crashed; the training has no part in it",
+            remedies=("ras-off", "upgrade-nccl"),
+        ),
+        Signature(
+            needle="rasThreadMain",
+            near=r"[Ss]egmentation fault|SIGSEGV|signal 11|backtrace",
+            standing="likely",
+            says="NCCL's own RAS thread crashed; the training has no part in it",
+            remedies=("ras-off", "upgrade-nccl"),
+        ),
+        # 2.21 to 2.25: a split communicator used by several threads, or while its non-blocking start is not done.
+        Signature(
+            needle="ncclGroupCommJoin",
+            near=r"[Ss]egmentation fault|SIGSEGV|signal 11|backtrace|gdb|core dump",
+            standing="likely",
+            says="NCCL crashed while a split communicator joined a group, as happens with several threads or a non-blocking start",
+            remedies=("upgrade-nccl", "no-split", "which-nccl"),
+        ),
+        Signature(
+            needle="ncclTopoGpuDistance",
+            near=r"[Ss]egmentation fault|SIGSEGV|signal 11|backtrace",
+            standing="possible",
+            says="NCCL crashed while it measured the distance of two GPUs",
+            remedies=("upgrade-nccl", "which-nccl"),
+        ),
+        Signature(
+            needle="invalid next size",
+            pattern=r"free\(\): invalid next size",
+            near=r"NCCL|nccl",
+            standing="possible",
+            says="the heap was overwritten in a process that runs NCCL: 2.18 and 2.19 do so with NVLS and NICs of two ports",
+            remedies=("nvls-off", "upgrade-nccl"),
+        ),
+        # Before 2.10 NCCL insisted on /sys paths that WSL2 does not have.
+        Signature(
+            needle="Could not find real path of /sys/class/pci_bus",
+            pattern=r"NCCL WARN Could not find real path of (?P<path>/sys/class/pci_bus\S+)",
+            standing="likely",
+            says="this NCCL needs {path}, which virtual machines and WSL2 lack; releases from 2.10 on do without",
+            remedies=("upgrade-nccl", "which-nccl"),
+        ),
+    ),
+    in_logs=_in_logs,
+    remedies=(
+        Remedy(
+            id="which-nccl",
+            says="See which NCCL is really loaded: torch's own wheel, the system's, or one from LD_LIBRARY_PATH or LD_PRELOAD.",
+            says_zh="查看实际加载的是哪个 NCCL：torch 自带的、系统的，还是 LD_LIBRARY_PATH 或 LD_PRELOAD 指定的。",
+            command=(
+                "python -c 'import torch; print(torch.cuda.nccl.version())'; grep -h libnccl /proc/$(pgrep -n -f train.py)/maps | awk '{print $6}' "
+                "| uniq"
+            ),
+        ),
+        Remedy(
+            id="upgrade-nccl",
+            says="Install a newer NCCL of the same major release on all hosts; it is binary compatible with the one that torch brings.",
+            says_zh="在所有主机上安装同一大版本中更新的 NCCL；它与 torch 自带的二进制兼容。",
+            command="pip install -U nvidia-nccl-cu12   # cu13 for CUDA 13",
+            verify="NCCL_DEBUG=VERSION python -c 'import torch; print(torch.cuda.nccl.version())'",
+        ),
+        Remedy(
+            id="ras-off",
+            says="Turn the RAS thread off (NCCL 2.24 and later); nothing but its status port is lost.",
+            says_zh="关闭 RAS 线程（NCCL 2.24 及以上）；只会失去状态查询端口。",
+            env={"NCCL_RAS_ENABLE": "0"},
+            verify="NCCL_DEBUG=INFO torchrun ... 2>&1 | grep -E 'NCCL_RAS_ENABLE set by environment|RAS client listening'",
+        ),
+        Remedy(
+            id="nvls-off",
+            says="Until then do without NVLink SHARP.",
+            says_zh="在升级之前先不用 NVLink SHARP。",
+            env={"NCCL_NVLS_ENABLE": "0"},
+            verify="NCCL_DEBUG=INFO torchrun ... 2>&1 | grep 'NCCL_NVLS_ENABLE set by environment'",
+        ),
+        Remedy(
+            id="no-split",
+            says="Leave device_id out of init_process_group: new groups are then made afresh instead of split from the first.",
+            says_zh="init_process_group 不传 device_id：新组会重新创建，而不是从第一个组拆分。",
+        ),
+    ),
+    leads_to=("rank-exception", "network-blocked"),
+    mistaken_for={
+        "version-mismatch": "different releases on two hosts misread each other; a bug shows with one release everywhere",
+        "gpu-newer-than-nccl": "a GPU that the release does not know at all fails with another text",
+        "wsl-limits": "what WSL2 does not offer at all, no release of NCCL mends",
+        "foreign-traffic": "a scanner makes sizes of thousand millions, or a connection that closes without a word",
+        "illegal-memory-access": "most illegal accesses that surface in NCCL were made by other kernels",
+    },
+    sources=(
+        "https://docs.nvidia.com/deeplearning/nccl/release-notes/index.html",
+        "https://github.com/NVIDIA/nccl/issues/1176",
+        "https://github.com/NVIDIA/nccl-tests/issues/287",
+        "https://github.com/NVIDIA/nccl/issues/1996",
+        "https://github.com/NVIDIA/nccl/issues/1515",
+    ),
+    hits=(
+        "node7:2144:2144 [0] NCCL INFO ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 79856",
+        (
+            "[node7:405884] *** Process received signal ***\n[node7:405884] Signal: Segmentation fault (11)\n#3 0x0000000000122927 "
+            "rasMsgHandlePeersUpdate()"
+        ),
+        "Program terminated with signal SIGSEGV, Segmentation fault.\n#5 rasThreadMain (arg=0x0) at ras/ras.cc:611",
+        (
+            "Program terminated with signal SIGSEGV, Segmentation fault.\n#0  0x00007fe6f5292b63 in ncclGroupCommJoin (comm=0x55dadecf4690) at "
+            "include/group.h:113"
+        ),
+        "Signal: Segmentation fault (11)\n#1  ncclTopoGpuDistance (system=0x7f1f, gpu1=0, gpu2=1) at graph/topo.cc:640",
+        "node7:12:40 [0] NCCL INFO NVLS multicast support is available on dev 0\nfree(): invalid next size (fast)",
+        "node7:12:40 [0] graph/xml.cc:469 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:0b/../../0000:0b:00.0",
+    ),
+    near_misses=(
+        "node7:12:40 [0] NCCL INFO RAS client listening socket at ::1<28028>",
+        "free(): invalid next size (fast)",
+        "node7:482:6900 [4] bootstrap.cc:77 NCCL WARN Message truncated : received 256 bytes instead of 4",
+        "node7:12:40 [0] NCCL INFO Could not find real path of /sys/class/net/eth0/device",
+        (
+            "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1269, internal error - please report this issue to the NCCL developers, NCCL "
+            "version 2.18.5"
+        ),
+    ),
+    explain={
+        "en": (
+            "NCCL itself went wrong, in a way that its release notes or its maintainers name, and another release does not do it. 'Please "
+            "report this issue to the NCCL developers' alone is no such sign: NCCL prints it for every failed check, and 2.18 for every "
+            "network error. First make sure which library is loaded, since a wheel, the system and LD_LIBRARY_PATH may each bring one. Then "
+            "install a newer one on all hosts: within NCCL 2 it can be replaced under an existing torch."
+        ),
+        "zh": (
+            "这次出错的是 NCCL 自己，其发布说明或维护者已经指出，换一个版本就没有。单凭“please report this issue to the NCCL developers”不能说"
+            "明问题：任何检查失败 NCCL 都会打印它，2.18 甚至把所有网络错误都这样报。先确认实际加载的是哪个库，因为 wheel、系统和 "
+            "LD_LIBRARY_PATH 可能各带一个。然后在所有主机上安装更新的版本：在 NCCL 2 之内，可以在现有 torch 下直接替换。"
+        ),
+    },
+)

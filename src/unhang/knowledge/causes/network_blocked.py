@@ -1,0 +1,370 @@
+"""network-blocked: a host cannot open a connection to another: firewall, no route, dropped or refused."""
+
+from __future__ import annotations
+
+import re
+
+from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.model import Finding, Remedy
+from unhang.records.logs import Hit
+
+# A rank on the same host is never behind a firewall.
+_SELF = re.compile(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
+_GONE_FIRST = ("host-oom-or-killed", "rank-exception")
+_HARD = "No route to host|Network is unreachable|Connection timed out|Host is down|Destination Host Unreachable"
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    hits = tuple(h for h in view.hits_of(CAUSE.id) if not _SELF.match(h.groups.get("peer", "")))
+    if not hits:
+        return None
+    peer = next((h.groups["peer"] for h in _by_weight(hits) if "peer" in h.groups), None)
+    port = next((h.groups["port"] for h in _by_weight(hits) if "port" in h.groups and h.groups.get("peer") == peer), None)
+    commands = {"try-the-port": f"nc -vz -w 5 {peer} {port or 29500}; ip route get {peer}"} if peer else None
+    tried = sorted({h.groups["peer"] for h in hits if "peer" in h.groups})
+    found = CAUSE.of_hits(_by_weight(hits), view, commands=commands)
+    if found is None or len(tried) < 2:
+        return found
+    return CAUSE.of_hits(
+        _by_weight(hits), view, commands=commands, says=f"{len(tried)} addresses could not be reached ({', '.join(tried[:4])}): {_why(hits)}"
+    )
+
+
+def _by_weight(hits: tuple[Hit, ...]) -> tuple[Hit, ...]:
+    """What names a missing route before what was only refused."""
+    return tuple(sorted(hits, key=lambda h: re.search(_HARD, h.text) is None))
+
+
+def _why(hits: tuple[Hit, ...]) -> str:
+    return next((h.groups["error"] for h in _by_weight(hits) if "error" in h.groups), "no connection")
+
+
+_ERRORS = r"(?:\d+ ?\()?(?P<error>No route to host|Connection timed out|Network is unreachable|Host is down|Software caused connection abort)"
+
+CAUSE = Cause(
+    id="network-blocked",
+    role="root",
+    title="No connection between two hosts",
+    title_zh="两台主机之间无法建立连接",
+    what="One host could not open a TCP connection (or an EFA flow) to another: refused, dropped, or no route.",
+    why=(
+        "A firewall or security group that opens MASTER_PORT only, while NCCL and Gloo use random high ports; hosts in different subnets; "
+        "a container network without a route; a peer that is down."
+    ),
+    signatures=(
+        # NCCL 2.12 to 2.23; until 2.23 a connection that was refused twice is printed as "Software caused connection abort".
+        Signature(
+            needle="socketStartConnect: Connect to ",
+            pattern=r"socketStartConnect: Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.)[^\s<]+)<(?P<port>\d+)> failed : " + _ERRORS,
+            standing="likely",
+            says="NCCL could not connect to {peer} port {port}: {error}",
+        ),
+        Signature(
+            needle="socketPollConnect: Connect to ",
+            pattern=r"socketPollConnect: Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.)[^\s<]+)<(?P<port>\d+)> (?:failed : |returned )" + _ERRORS,
+            standing="likely",
+            says="NCCL could not connect to {peer} port {port}: {error}",
+        ),
+        # 2.24 and later; os/linux.cc prints ncclOsSocketPollConnect from 2.30 on.
+        Signature(
+            needle="exceeded error retry count after",
+            pattern=(
+                r"onnect: connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.)[^\s<]+)<(?P<port>\d+)> returned (?P<error>No route to host|Connection "
+                r"timed out|Network is unreachable|Host is down), exceeded error retry count after (?P<tries>\d+)"
+            ),
+            standing="likely",
+            says="NCCL could not connect to {peer} port {port} in {tries} attempts: {error}",
+        ),
+        Signature(
+            needle="exceeded error retry count after",
+            pattern=(
+                r"onnect: connect(?: to (?P<peer>(?!127\.|::1|fe80|172\.17\.)[^\s<]+)<(?P<port>\d+)>)? returned (?P<error>Connection refused), "
+                r"exceeded error retry count after (?P<tries>\d+)"
+            ),
+            standing="possible",
+            says="a peer refused NCCL's connection {tries} times: a firewall rejects it, its address is wrong, or the process there has ended",
+            remedies=("try-the-port", "open-between-hosts", "look-at-the-peer"),
+        ),
+        Signature(
+            needle="onnect returned No route to host, retrying",
+            pattern=r"connect returned (?P<error>No route to host), retrying \((?P<tries>\d\d)/\d+\)",
+            standing="likely",
+            says="NCCL found no route to a peer in {tries} attempts",
+        ),
+        Signature(
+            needle="Connection timed out, retrying",
+            pattern=r"[Cc](?:all to c)?onnect(?: to (?P<peer>[^\s<]+)<(?P<port>\d+)>)? returned (?P<error>Connection timed out), retrying",
+            standing="likely",
+            says="NCCL's connection to a peer timed out and was tried again: packets to it are dropped",
+        ),
+        # NCCL up to 2.11.
+        Signature(
+            needle="WARN Connect to ",
+            pattern=r"WARN Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.)[^\s<]+)<(?P<port>\d+)> failed : " + _ERRORS,
+            standing="likely",
+            says="NCCL could not connect to {peer} port {port}: {error}",
+        ),
+        Signature(
+            needle="Call to connect failed : ",
+            pattern=r"Call to connect failed : " + _ERRORS,
+            standing="likely",
+            says="NCCL could not connect to a peer: {error}",
+        ),
+        Signature(
+            needle="onnect to ",
+            pattern=(
+                r"NCCL WARN (?:socketStartConnect: |socketPollConnect: |Net : )?Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.)[^\s<]+)<(?P<port>"
+                r"\d+)> (?:failed : |returned 111\()(?P<error>Connection refused)"
+            ),
+            standing="possible",
+            says="{peer} refused NCCL's connection to port {port}: a firewall rejects it, its address is wrong, or the process there has ended",
+            remedies=("try-the-port", "open-between-hosts", "look-at-the-peer"),
+        ),
+        # torch's own sockets. 99 (address), 97 (family) and 101 (no IPv6) also stand in healthy logs.
+        Signature(
+            needle="(errno: 113 - No route to host)",
+            pattern=(
+                r"connect to (?!\[?(?:::ffff:)?(?:255\.|0\.0\.0\.0|192\.168\.0\.1\]))\[?(?:::ffff:)?(?P<peer>[^\]\s]+?)\]?:(?P<port>\d+) \(errno: "
+                r"113 - (?P<error>No route to host)\)"
+            ),
+            standing="likely",
+            says="no route to {peer} port {port}",
+        ),
+        Signature(
+            needle="(errno: 110 - Connection timed out)",
+            pattern=(
+                r"connect to (?!\[?(?:::ffff:)?(?:255\.|0\.0\.0\.0|192\.168\.0\.1\]))\[?(?:::ffff:)?(?P<peer>[^\]\s]+?)\]?:(?P<port>\d+) \(errno: "
+                r"110 - (?P<error>Connection timed out)\)"
+            ),
+            standing="likely",
+            says="the connection to {peer} port {port} timed out: packets to it are dropped, or nothing has that address",
+        ),
+        Signature(
+            needle="(errno: 111 - Connection refused)",
+            pattern=(
+                r"connect to (?!\[?(?:::ffff:)?(?:127\.|localhost))\[?(?:::ffff:)?(?P<peer>[^\]\s]+?)\]?:(?P<port>\d+) "
+                r"\(errno: 111 - (?P<error>Connection refused)\)"
+            ),
+            near=r"any network address of|has timed out after|DistNetworkError|RendezvousConnectionError",
+            standing="possible",
+            says="{peer} refused the connection to port {port}: nothing listens there, or a firewall rejects it",
+            remedies=("try-the-port", "look-at-the-peer", "open-between-hosts"),
+        ),
+        # TCPStore until torch 1.10.
+        Signature(
+            needle="RuntimeError: ",
+            pattern=r"RuntimeError: (?P<error>No route to host|Connection timed out|Network is unreachable)\s*$",
+            standing="likely",
+            says="the store of the job could not be reached: {error}",
+        ),
+        Signature(
+            needle="gloo/transport/tcp",
+            pattern=(
+                r"(?:connect |remote=)\[(?!(?:::ffff:)?(?:127\.|::1\]|fe80|172\.17\.))(?:::ffff:)?(?P<peer>[^\]]+)\]:(?P<port>\d+):? ?.{0,60}?"
+                r"(?P<error>No route to host|Connection timed out|Network is unreachable)"
+            ),
+            standing="likely",
+            says="Gloo could not connect to {peer} port {port}: {error}",
+        ),
+        Signature(
+            needle="SO_ERROR: ",
+            pattern=(
+                r"SO_ERROR: (?P<error>No route to host|Connection timed out|Network is unreachable), remote=\[(?:::ffff:)?(?P<peer>[^\]]+)\]"
+                r":(?P<port>\d+)"
+            ),
+            standing="likely",
+            says="Gloo could not connect to {peer} port {port}: {error}",
+        ),
+        # Amazon EFA: a security group without a rule that names itself, in both directions.
+        Signature(
+            needle="Unresponsive receiver",
+            pattern=r"Unresponsive receiver",
+            standing="likely",
+            says="EFA got no answer from a peer: its security group must allow all traffic to and from itself, or the peer is gone",
+            remedies=("efa-security-group", "look-at-the-peer"),
+        ),
+        Signature(
+            needle="Unable to insert remote address into address vector",
+            pattern=r"Unable to insert remote address into address vector(?: for device (?P<device>\d+))?",
+            standing="likely",
+            says="EFA could not use the address of a peer: the security group lacks a rule that allows all traffic to itself",
+            remedies=("efa-security-group",),
+        ),
+        Signature(
+            needle="NET/OFI Request ",
+            pattern=r"NET/OFI Request \S+ .{0,40}completed with error.{0,400}(?:unreachable|EHOSTUNREACH|No route to host|err: 113|RC: 113)",
+            standing="established",
+            says="EFA dropped the traffic to a peer, which it does where security groups forbid it",
+            remedies=("efa-security-group",),
+        ),
+        Signature(
+            needle="NET/OFI Request ",
+            pattern=r"NET/OFI Request \S+ completed with error\. RC: (?P<code>20|21)\b",
+            standing="possible",
+            says="an EFA request failed with code {code}, most often for a security group that does not allow all traffic to itself",
+            remedies=("efa-security-group",),
+        ),
+        # Open MPI, PRRTE.
+        Signature(
+            needle="unable to complete a TCP connection",
+            pattern=r"[Aa] process or daemon was unable to complete a TCP connection",
+            says="Open MPI's daemons cannot connect to each other",
+            remedies=("try-the-port", "open-between-hosts"),
+        ),
+        Signature(
+            needle="Open MPI failed to TCP connect to a peer MPI process",
+            standing="likely",
+            says="an MPI process could not connect to a peer",
+            remedies=("try-the-port", "open-between-hosts"),
+        ),
+        Signature(
+            needle="btl_tcp_endpoint",
+            pattern=r"connect\(\) to (?P<peer>\S+?):(?P<port>\d+) failed: (?P<error>No route to host|Connection timed out|Network is unreachable)",
+            standing="likely",
+            says="an MPI process could not connect to {peer} port {port}: {error}",
+        ),
+        Signature(
+            needle="Failed to connect to GCS",
+            pattern=r"Failed to connect to GCS(?: at address (?P<peer>[^\s:]+):(?P<port>\d+))?",
+            standing="possible",
+            says="a Ray worker could not reach the head node",
+            remedies=("try-the-port", "open-between-hosts"),
+        ),
+        # The kernel's own word; scans from outside make the same line, so only private peers count.
+        Signature(
+            needle="[UFW BLOCK]",
+            pattern=(
+                r"\[UFW BLOCK\].*?SRC=(?P<peer>10\.\S+|192\.168\.\S+|172\.(?:1[6-9]|2\d|3[01])\.\S+) DST=(?P<host_address>\S+).*?PROTO=TCP"
+                r".*?DPT=(?P<port>\d+)"
+            ),
+            standing="likely",
+            says="this host's firewall (ufw) dropped a connection from {peer} to port {port}",
+            remedies=("open-between-hosts",),
+        ),
+    ),
+    in_logs=_in_logs,
+    remedies=(
+        Remedy(
+            id="try-the-port",
+            says="Try the connection by hand, in both directions: nc -l 12345 on one host, this on the other.",
+            says_zh="手工双向试连：一台主机执行 nc -l 12345，另一台执行下面的命令。",
+            command="nc -vz -w 5 PEER_IP 12345; ip route get PEER_IP",
+        ),
+        Remedy(
+            id="open-between-hosts",
+            says="Open all TCP ports between the hosts of the job: NCCL and Gloo listen on random high ports, MASTER_PORT alone is not enough.",
+            says_zh="放开任务各主机之间的全部 TCP 端口：NCCL 和 Gloo 使用随机高位端口，只开 MASTER_PORT 不够。",
+            command="sudo ufw allow from PEER_SUBNET   # or: sudo firewall-cmd --zone=trusted --add-source=PEER_SUBNET",
+            verify="nc -vz -w 5 PEER_IP 40000 while nc -l 40000 runs there",
+        ),
+        Remedy(
+            id="efa-security-group",
+            says="Add an inbound and an outbound rule to the security group: all traffic, with the group itself as source and as destination.",
+            says_zh="在安全组中各加一条入站和出站规则：所有流量，来源和目的都是该安全组自身（0.0.0.0/0 不算）。",
+            command="aws ec2 authorize-security-group-egress --group-id SG --ip-permissions 'IpProtocol=-1,UserIdGroupPairs=[{GroupId=SG}]'",
+            verify="fi_pingpong -p efa -e rdm PEER_IP",
+        ),
+        Remedy(
+            id="look-at-the-peer",
+            says="See whether the process there had ended before: a refused connection is also what a dead peer looks like. Read its log first.",
+            says_zh="先看对端进程是否早已结束：对端死掉时看到的也是“连接被拒绝”。先读它的日志。",
+        ),
+    ),
+    leads_to=("gloo-connect", "rendezvous-misconfig", "rank-exception"),
+    mistaken_for={
+        "interface-selection": "an address of docker0, lo or fe80 can be reached by no other host: the choice of interface is at fault, no firewall",
+        "rendezvous-misconfig": "refused at MASTER_PORT: nothing listens there yet, or the address is that of another host",
+        "peer-lost": "'connection closed' and 'reset by peer' come from connections that once worked: the peer ended",
+        "ssh-launcher": "port 22 is the launcher's way to the host, not the training's",
+        "gloo-connect": "a refused Gloo connection alone may also be a peer that has just ended",
+    },
+    sources=(
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#networking-issues",
+        "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html",
+        "https://github.com/NVIDIA/nccl/issues/1515",
+    ),
+    hits=(
+        "node7:39964:40075 [0] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 10.0.0.2<45763> failed : Software caused connection abort",
+        "node7:39964:40075 [0] misc/socket.cc:496 NCCL WARN socketStartConnect: Connect to 10.0.0.2<45763> failed : No route to host",
+        (
+            "[rank5]: node5:240:240 [6] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to 10.0.0.4<56849> returned 113(No route to "
+            "host) errno 115(Operation now in progress)"
+        ),
+        (
+            "[2026-11-03 10:00:01] node5:240:240 [6] misc/socket.cc:575 NCCL WARN socketPollConnect: connect to 10.0.0.4<56849> returned "
+            "Connection timed out, exceeded error retry count after 35 attempts"
+        ),
+        (
+            "[2026-11-03 10:00:01] node5:240:240 [6] os/linux.cc:200 (ncclOsSocketPollConnect) NCCL WARN ncclOsSocketPollConnect: connect to "
+            "node4<56849> returned Connection refused, exceeded error retry count after 35 attempts"
+        ),
+        "(worker1, rank=1, pid=184) node2:187:188 [0] NCCL INFO socketPollConnect: connect returned No route to host, retrying (30/34) after sleep",
+        "node7:101:193 [0] NCCL INFO Call to connect returned Connection timed out, retrying",
+        "node7:101:193 [0] include/socket.h:403 NCCL WARN Connect to 10.2.0.4<39211> failed : Connection timed out",
+        "node7:18553:18611 [0] include/socket.h:360 WARN Call to connect failed : Connection timed out",
+        "node7:101:193 [0] misc/socket.cc:480 NCCL WARN socketStartConnect: Connect to 10.2.0.4<39211> failed : Connection refused",
+        "[W socket.cpp:663] [c10d] The client socket has failed to connect to [node4]:29500 (errno: 113 - No route to host).",
+        (
+            "[W1103 10:00:01.123 socket.cpp:764] [c10d] The client socket has failed to connect to [::ffff:10.0.0.4]:39623 (errno: 110 - "
+            "Connection timed out)."
+        ),
+        (
+            "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of (node4, 29500). The client "
+            "socket has failed to connect to 10.0.0.4:29500 (errno: 111 - Connection refused)."
+        ),
+        "RuntimeError: No route to host",
+        (
+            "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:769] connect [10.0.0.4]:21301: "
+            "No route to host"
+        ),
+        "timed out connecting: SO_ERROR: Connection timed out, remote=[::ffff:10.0.0.4]:40105",
+        (
+            "node2:70:99 [2] ofi_process_cq:1058 NCCL WARN NET/OFI Request 0x7f9944701b8 completed with error. RC: 103. Error: Unresponsive "
+            "receiver. This error is typically caused by a peer hardware failure or incorrect inbound/outbound rules in the security group"
+        ),
+        "node2:70:99 [0] nccl_net_ofi_connect:2019 NCCL WARN NET/OFI Unable to insert remote address into address vector for device 1. RC: -61",
+        (
+            "node2:70:99 [0] NCCL WARN NET/OFI Request 0x55aa10 (SEND) completed with error: err: 113, flags: 0, prov_errno: 4113, strerror: host "
+            "unreachable, len: 0"
+        ),
+        (
+            "node2:70:99 [5] ofi_process_cq:1039 NCCL WARN NET/OFI Request 0x7fbb1b8 completed with error. RC: 21. Error: unknown error. "
+            "Completed length: 0"
+        ),
+        "A process or daemon was unable to complete a TCP connection\nto another process:\n  Local host:    node1\n  Remote host:   node2",
+        "WARNING: Open MPI failed to TCP connect to a peer MPI process.  This\nshould not happen.",
+        "[node1][[5120,1],0][btl_tcp_endpoint.c:625:mca_btl_tcp_endpoint_complete_connect] connect() to 10.0.0.2:1024 failed: No route to host (113)",
+        "ConnectionError: Failed to connect to GCS at address 10.0.0.1:6379 within 5 seconds.",
+        (
+            "[88123.4] [UFW BLOCK] IN=eth0 OUT= MAC=52:54:00 SRC=10.0.0.4 DST=10.0.0.1 LEN=60 TOS=0x00 PREC=0x00 TTL=63 ID=1 DF PROTO=TCP SPT=41234 "
+            "DPT=29500 WINDOW=64240 SYN"
+        ),
+    ),
+    near_misses=(
+        "[W socket.cpp:601] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 99 - Cannot assign requested address).",
+        "[W socket.cpp:663] [c10d] The client socket has failed to connect to [node4]:29500 (errno: 111 - Connection refused).",
+        "[W socket.cpp:663] [c10d] The client socket has failed to connect to [node4]:12345 (errno: 101 - Network is unreachable).",
+        (
+            "node7:101:193 [0] NCCL INFO socketPollConnect: connect to 10.0.0.4<56849> returned Connection refused, retrying (2/34) after "
+            "sleep for 200 msec"
+        ),
+        "node7:101:193 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer node1<57557>",
+        "ssh: connect to host node2 port 22: No route to host",
+        "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='example.org', port=443): [Errno 113] No route to host",
+        "node7:101:193 [0] misc/socket.cc:480 NCCL WARN socketStartConnect: Connect to 127.0.0.1<39211> failed : Connection refused",
+    ),
+    explain={
+        "en": (
+            "One host tried to open a connection to another and failed before a single byte was sent. 'No route to host' and timeouts mean a "
+            "firewall, a security group or a missing route; 'Connection refused' also happens where the peer process has already ended, so "
+            "read the peer's log before blaming the network. NCCL and Gloo listen on random high ports on every host: opening MASTER_PORT "
+            "alone is not enough, and ping and ssh prove nothing about those ports. Try one by hand with nc in both directions. EFA needs a "
+            "security group that allows all traffic to itself, inbound and outbound; a rule for 0.0.0.0/0 does not count."
+        ),
+        "zh": (
+            "一台主机试图连接另一台，还没发出任何数据就失败了。“No route to host”和超时说明有防火墙、安全组或缺少路由；“Connection refused”也可能是"
+            "对端进程已经结束，所以先看对端日志，再怀疑网络。NCCL 和 Gloo 在每台主机上监听随机的高位端口：只放开 MASTER_PORT 不够，ping 和 ssh 能通也"
+            "说明不了这些端口能通。用 nc 双向手工试一个端口。EFA 要求安全组对自身放行全部入站和出站流量，写 0.0.0.0/0 不算数。"
+        ),
+    },
+)

@@ -1,0 +1,144 @@
+"""network-mtu: small messages pass, large ones are lost: the path carries smaller packets than the hosts send."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import Cause, Signature
+from unhang.model import Remedy
+
+CAUSE = Cause(
+    id="network-mtu",
+    role="root",
+    title="Packets larger than the path carries (MTU)",
+    title_zh="报文超过路径的 MTU",
+    what=(
+        "Connections open and small messages pass, then everything stalls: large packets are dropped on the way or do not fit the peer's queue pair."
+    ),
+    why=(
+        "Jumbo frames (MTU 9000) on some hosts or switch ports only, an overlay or tunnel (VXLAN, IPsec, WireGuard) whose header was not subtracted, "
+        "or filtered ICMP, so that nobody learns the smaller size."
+    ),
+    signatures=(
+        Signature(
+            needle="essage too long, mtu",
+            pattern=r"local error: [Mm]essage too long,? mtu[=:] ?(?P<mtu>\d+)",
+            says="a packet did not fit the interface, whose MTU is {mtu}",
+        ),
+        Signature(
+            needle="Frag needed and DF set",
+            pattern=r"(?:From (?P<hop>\S+) .*)?Frag needed and DF set \(mtu = (?P<mtu>\d+)\)",
+            says="the path carries packets of {mtu} bytes only and the hosts send larger ones",
+        ),
+        Signature(
+            needle="need to frag",
+            pattern=r"(?P<peer>\S+) unreachable - need to frag \(mtu (?P<mtu>\d+)\)",
+            says="the path to {peer} carries packets of {mtu} bytes only and the host sends larger ones",
+        ),
+        Signature(
+            needle="Message too long",
+            pattern=r"(?:[Ww]rite|[Ss]end\w*|errno 90|Errno 90).{0,80}Message too long",
+            unless=r"tokens?|context length|OSError: \[Errno 36\]|NRPE|syslog",
+            standing="likely",
+            says="a packet was larger than the interface carries (EMSGSIZE)",
+        ),
+        # A receive queue pair with another path MTU than the sender's: NCCL since 2.20 no longer takes the smaller one on the receiving side.
+        Signature(
+            needle="Got completion ",
+            pattern=r"NET/IB ?: ?(?:\S+ )?Got completion (?:from peer (?P<peer>\S+) )?with (?:error|status[ =]|status=IBV_WC_LOC_LEN_ERR\()\s?1\b",
+            standing="possible",
+            says="an InfiniBand receive ended with local length error (1): the two ports may have different MTUs, or the ranks different counts",
+            remedies=("compare-active-mtu", "one-mtu"),
+        ),
+        Signature(
+            needle="IBV_WC_LOC_LEN_ERR",
+            standing="possible",
+            says="an InfiniBand receive ended with local length error: the two ports may have different MTUs, or the ranks different counts",
+            remedies=("compare-active-mtu", "one-mtu"),
+        ),
+        Signature(
+            needle="TU mismatch",
+            pattern=r"(?P<layer>\w+)?[ :]*\bMTU mismatch\b",
+            standing="likely",
+            says="two ends of a link report different MTUs",
+            remedies=("compare-active-mtu", "one-mtu"),
+        ),
+        Signature(
+            needle="ICMP_FRAG_NEEDED",
+            standing="likely",
+            says="a router asked for smaller packets than the hosts send",
+        ),
+    ),
+    remedies=(
+        Remedy(
+            id="find-the-mtu",
+            says="Find the largest packet that passes: 8972 bytes of payload is MTU 9000, 1472 is 1500; go down until it answers.",
+            says_zh="找出能通过的最大报文：净荷 8972 对应 MTU 9000，1472 对应 1500；逐步减小直到有应答。",
+            command="for n in 8972 4172 1472 1422 1372; do ping -M do -c 2 -W 1 -s $n PEER_IP > /dev/null && echo payload $n passes && break; done",
+        ),
+        Remedy(
+            id="one-mtu",
+            says="Give every host and every switch port of the path the same MTU, for an overlay less its header (50 bytes for VXLAN).",
+            says_zh="路径上所有主机和交换机端口使用相同的 MTU；若是 overlay 网络，要减去封装头（VXLAN 为 50 字节）。",
+            command="sudo ip link set dev eth0 mtu 1450",
+            verify="ip -o link show eth0 | grep -o 'mtu [0-9]*'; tracepath -n PEER_IP",
+        ),
+        Remedy(
+            id="compare-active-mtu",
+            says="Compare active_mtu of the InfiniBand or RoCE ports on both hosts.",
+            says_zh="比较两台主机上 InfiniBand 或 RoCE 端口的 active_mtu。",
+            command="ibv_devinfo | grep -E 'hca_id|active_mtu'",
+        ),
+        Remedy(
+            id="probe-for-the-mtu",
+            says="As a stopgap let TCP find the size by itself, where ICMP is filtered.",
+            says_zh="ICMP 被过滤时，可临时让 TCP 自行探测大小。",
+            command="sudo sysctl -w net.ipv4.tcp_mtu_probing=1",
+            verify="sysctl net.ipv4.tcp_mtu_probing",
+        ),
+    ),
+    leads_to=("rank-exception",),
+    mistaken_for={
+        "collective-mismatch": "ranks with different counts end in truncated messages or length errors too; compare the calls before the network",
+        "network-blocked": "there nothing connects at all; here connections open and only large messages stall",
+        "straggler-timeout": "a stall at the first large all-reduce, on all ranks at once, is no slow rank",
+        "ib-transport-retry": "retry exceeded (12) is a link that drops; a local length error (1) is a size that does not fit",
+    },
+    sources=(
+        "https://docs.kernel.org/networking/ip-sysctl.html",
+        "https://github.com/NVIDIA/nccl/issues/1524",
+        "https://github.com/NVIDIA/nccl/pull/2135",
+    ),
+    hits=(
+        "ping: local error: message too long, mtu=1500",
+        "ping: local error: Message too long, mtu: 1450",
+        "From 10.0.0.254 icmp_seq=1 Frag needed and DF set (mtu = 1450)",
+        "10:00:01.123456 IP 10.0.0.254 > 10.0.0.1: ICMP 10.0.0.2 unreachable - need to frag (mtu 1450), length 556",
+        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:544] Write error [10.0.0.2]:51860: Message too long",
+        (
+            "node7:2144:2203 [1] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<42861> with status=1 opcode=129 len=0 "
+            "vendor err 105 (Recv)"
+        ),
+        "node7:2144:2203 [1] transport/net_ib.cc:816 NCCL WARN NET/IB : Got completion with error 1, opcode 129, len 0, vendor err 105",
+        "NET/IB: mlx5_0:1 completion with status=IBV_WC_LOC_LEN_ERR(1) vendor_err=105",
+        "ospfd[812]: eth1 MTU mismatch with neighbour 10.0.0.2",
+        "10:00:02 10.0.0.254 icmp ICMP_FRAG_NEEDED next-hop mtu 1400",
+    ),
+    near_misses=(
+        "node7:2144:2203 [1] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<42861> with status=12 opcode=0 len=0",
+        "node7:2144:2203 [1] transport/net_ib.cc:816 NCCL WARN NET/IB : Got completion with error 11, opcode 0, len 0, vendor err 137",
+        "2: eth0: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 9000 qdisc mq state UP mode DEFAULT group default qlen 1000",
+        "ValueError: Message too long: 9041 tokens exceed the context length of 8192",
+    ),
+    explain={
+        "en": (
+            "The hosts send packets that are larger than some link between them carries, and nobody tells them. Handshakes, ssh and small "
+            "all-reduces fit and work; the first large message stalls until the watchdog ends the job. That is what gives it away: a benchmark "
+            "passes at 8 bytes and hangs at some kilobytes. Ping with -M do and a large payload shows the limit at once. Make the MTU equal "
+            "along the whole path, or smaller by the header of the tunnel."
+        ),
+        "zh": (
+            "主机发出的报文比中间某段链路能承载的大，而没有人告诉它们。握手、ssh 和小的 all-reduce 都能通过，第一个大消息就卡住，直到看门狗结束任务。"
+            "这正是辨认的办法：基准测试在 8 字节时正常，到几 KB 就挂起。用 ping -M do 加大净荷，立刻能看出上限。把整条路径的 MTU 设成一致，有隧道时再"
+            "减去封装头。"
+        ),
+    },
+)

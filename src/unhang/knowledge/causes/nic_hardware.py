@@ -1,0 +1,191 @@
+"""nic-hardware: a network adapter reports a fault of its own."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import Cause, Signature
+from unhang.model import Remedy
+
+_LOOK = ("ask-the-adapter", "take-it-out", "update-firmware")
+
+CAUSE = Cause(
+    id="nic-hardware",
+    role="root",
+    title="A network adapter reports a hardware fault",
+    title_zh="网卡报告硬件故障",
+    what=(
+        "The driver of an InfiniBand, RoCE or Ethernet adapter says that the adapter itself failed or no longer answers. Every connection over it "
+        "breaks at once."
+    ),
+    why="Firmware that hangs, heat, power or PCIe errors, a dying card; sometimes a reset of the adapter under a running job.",
+    signatures=(
+        Signature(
+            needle="local catastrophic error",
+            pattern=r"NET/IB ?: ?(?:(?P<device>[\w.-]+):(?P<port>\d+) )?(?:Got )?async (?:error |fatal )?event ?: local catastrophic error",
+            says="an InfiniBand adapter reported a catastrophic error of its own",
+            remedies=_LOOK,
+        ),
+        Signature(
+            needle="device's health compromised",
+            pattern=r"mlx[45]_core (?P<bus>[0-9A-Fa-f:.]+):? ?(?P<interface>\S{0,20}?):? .{0,80}device's health compromised",
+            says="the adapter {bus} stopped answering: its health counter stands still",
+            remedies=_LOOK,
+        ),
+        Signature(
+            needle="mlx5_core",
+            pattern=(
+                r"mlx5_core (?P<bus>[0-9A-Fa-f:.]+):? .{0,80}(?:Fatal error \d+ detected|handling bad device here|device is in fatal error state|"
+                r"start of firmware assert|assert_exit_ptr|print_health_info)"
+            ),
+            says="the adapter {bus} reported a fatal error of its firmware",
+            remedies=_LOOK,
+        ),
+        Signature(
+            needle="mlx5_core",
+            pattern=(
+                r"mlx5_core (?P<bus>[0-9A-Fa-f:.]+):? .{0,80}(?:TX timeout detected|timeout\. Will cause a leak of a command resource|Command "
+                r"completion arrived "
+                r"after timeout)"
+            ),
+            standing="likely",
+            says="the adapter {bus} does not answer the commands of its driver",
+            remedies=_LOOK,
+        ),
+        Signature(
+            needle="mlx5_core",
+            pattern=(
+                r"mlx5_core (?P<bus>[0-9A-Fa-f:.]+):? .{0,80}(?:High temperature on sensors|temp_warn.{0,40}High temperature|Port module "
+                r"event\[error\]: module \d+, Cable error, (?P<fault>[\w ()-]{3,60}))"
+            ),
+            standing="likely",
+            says="the adapter {bus} reports heat or a faulty cable module",
+            remedies=("cool-or-replace", "ask-the-adapter", "take-it-out"),
+        ),
+        Signature(
+            needle="NETDEV WATCHDOG",
+            pattern=r"NETDEV WATCHDOG:? (?:CPU: \d+: )?(?P<interface>[\w.@-]+) \((?P<driver>\w+)\): transmit queue \d+ timed out",
+            standing="likely",
+            says="the adapter behind {interface} ({driver}) stopped sending: its transmit queue timed out",
+            remedies=_LOOK,
+        ),
+        Signature(
+            needle="bnxt_en ",
+            pattern=(
+                r"bnxt_en (?P<bus>[0-9A-Fa-f:.]+)[^\n]{0,60}(?:Firmware not responding|firmware fatal|FW fatal|Error recovery is not supported|"
+                r"Detected firmware fatal condition)"
+            ),
+            says="the firmware of the adapter {bus} does not respond",
+            remedies=_LOOK,
+        ),
+        Signature(
+            needle="hw csum failure",
+            pattern=r"(?P<interface>[\w.-]+): hw csum failure",
+            standing="likely",
+            says="the adapter behind {interface} computes wrong checksums",
+            remedies=_LOOK,
+        ),
+        Signature(
+            needle="IBV_EVENT_DEVICE_FATAL",
+            says="an adapter reported that it failed (IBV_EVENT_DEVICE_FATAL)",
+            remedies=_LOOK,
+        ),
+        Signature(
+            needle="marking device with fatal error",
+            pattern=r"NET/IB : (?P<device>[\w.-]+):(?P<port>\d+) marking device with fatal error",
+            standing="possible",
+            says="NCCL gave up the adapter {device}, port {port}, after its address had changed",
+            remedies=_LOOK,
+        ),
+        Signature(
+            needle="PCIe Bus Error: severity=Uncorrected",
+            pattern=(
+                r"(?P<driver>mlx[45]_core|bnxt_en|ice|irdma|efa|i40e|be2net) (?P<bus>[0-9A-Fa-f:.]+): .{0,40}PCIe Bus Error: severity=Uncorrected"
+            ),
+            says="the PCIe connection of the adapter {bus} failed ({driver})",
+            remedies=("cool-or-replace", "ask-the-adapter", "take-it-out"),
+        ),
+    ),
+    remedies=(
+        Remedy(
+            id="ask-the-adapter",
+            says="Read what the adapter and its driver say of themselves.",
+            says_zh="查看网卡及其驱动自己的记录。",
+            command=(
+                "dmesg -T | grep -E 'mlx[45]_core|bnxt|efa|AER|NETDEV WATCHDOG'; ibstat; for d in /sys/class/infiniband/*; do echo $d; cat "
+                "$d/fw_ver $d/ports/*/state; done"
+            ),
+        ),
+        Remedy(
+            id="take-it-out",
+            says="Run on without the adapter: name the good ones exactly (comma separated), or drain the host.",
+            says_zh="先不用这块网卡继续运行：精确列出可用的网卡（逗号分隔），或把该主机移出任务。",
+            env={"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1"},
+            verify="NCCL_DEBUG=INFO torchrun --nnodes 2 --nproc-per-node 8 train.py 2>&1 | grep 'NET/IB : Using'",
+        ),
+        Remedy(
+            id="update-firmware",
+            says="Power-cycle the host, then update firmware and driver of the adapter together; replace it where the fault returns.",
+            says_zh="给主机断电重启，再同时升级网卡固件和驱动；故障复现则更换网卡。",
+            command="sudo mlxfwmanager --query; sudo mst start; sudo mlxfwreset -d /dev/mst/mt4129_pciconf0 query",
+        ),
+        Remedy(
+            id="cool-or-replace",
+            says="Check cooling, seat the card and its cable module again, exchange the cable or the transceiver.",
+            says_zh="检查散热，重新插拔网卡和光模块，更换线缆或光模块。",
+            command="sudo mlxlink -d mlx5_0 -m; sudo mget_temp -d /dev/mst/mt4129_pciconf0",
+        ),
+    ),
+    leads_to=("ib-port-down", "ib-transport-retry", "ib-config", "rank-exception", "network-blocked"),
+    mistaken_for={
+        "ib-port-down": "a link that goes down leaves the adapter healthy: only the port reports it",
+        "ib-transport-retry": "retries exceeded without any report of the adapter point to the path between the two hosts",
+    },
+    sources=(
+        "https://docs.nvidia.com/networking/display/mlnxofedv23103220lts/troubleshooting",
+        "https://docs.kernel.org/networking/device_drivers/ethernet/mellanox/mlx5/counters.html",
+        "https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html",
+    ),
+    hits=(
+        "[1,12]<stdout>:node7:815:864 [0] transport/net_ib.cu:80 NCCL WARN NET/IB : Got async event : local catastrophic error",
+        "[2026-11-03 10:00:01] node7:815:864 [0] transport/net_ib.cc:142 NCCL WARN NET/IB : mlx5_3:1 async fatal event: local catastrophic error",
+        "[88123.41] mlx5_core 0000:5e:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count",
+        "[88123.41] mlx5_core 0000:5e:00.0: mlx5_handle_bad_state:140: Fatal error 3 detected",
+        "[88129.41] mlx5_core 0000:5e:00.0: wait_func:1137:(pid 4720): CREATE_QP(0x500) timeout. Will cause a leak of a command resource",
+        "[88123.41] mlx5_core 0000:5e:00.0 ens1f0np0: TX timeout detected",
+        "[88123.41] mlx5_core 0000:5e:00.0: temp_warn:159:(pid 0): High temperature on sensors with bit set 0 1",
+        "[88123.41] mlx5_core 0000:5e:00.0: Port module event[error]: module 0, Cable error, Bus stuck (I2C or data shorted)",
+        "[88123.41] NETDEV WATCHDOG: ens1f0np0 (mlx5_core): transmit queue 12 timed out",
+        "[88123.41] bnxt_en 0000:5e:00.0 eth2: Firmware not responding, status: 0x8",
+        "[88123.41] ens1f0np0: hw csum failure",
+        "ERROR: async event: IBV_EVENT_DEVICE_FATAL on mlx5_3",
+        (
+            "node7:815:864 [0] transport/net_ib/init.cc:188 NCCL WARN NET/IB : mlx5_3:1 marking device with fatal error after GID-change event "
+            "handler failed"
+        ),
+        "[88123.41] mlx5_core 0000:5e:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Receiver ID)",
+    ),
+    near_misses=(
+        "node7:815:864 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error",
+        "[88123.41] mlx5_core 0000:5e:00.0: firmware version: 28.37.1014",
+        "[88123.41] mlx5_core 0000:5e:00.0: Port module event: module 0, Cable plugged",
+        "[88123.41] mlx5_core 0000:5e:00.0 ens1f0np0: Link down",
+        "pcieport 0000:00:03.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)",
+        "[88123.41] mlx5_core 0000:5e:00.0: mlx5_pcie_event:301: Detected insufficient power on the PCIe slot (27W).",
+        "node7:815:864 [0] NCCL INFO NET/IB : mlx5_3:1 Got non-fatal async event: client reregistration(15)",
+        (
+            "node7:815:864 [0] transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer node8<37948> with error 12, opcode 2, len 1, "
+            "vendor err 129"
+        ),
+    ),
+    explain={
+        "en": (
+            "The adapter itself failed or its firmware stopped answering; the driver or the verbs library says so. All connections over it break "
+            "together, so ranks on many hosts print transport errors and timeouts that are consequences. The host that prints this line is the "
+            "one to look at. Run on without the adapter or the host, power-cycle it, bring firmware and driver to matching versions, and replace "
+            "the card where the fault returns."
+        ),
+        "zh": (
+            "网卡自身发生故障，或其固件不再响应，驱动或 verbs 库已经说明。经过它的所有连接会同时中断，所以许多主机上的进程会打印传输错误和超时，那"
+            "些都是后果。要检查的是打印这一行的主机。先不用该网卡或该主机继续运行，断电重启，让固件和驱动版本匹配；故障复现则更换网卡。"
+        ),
+    },
+)

@@ -1,0 +1,312 @@
+"""nvlink-nvswitch-fabric: NVLink, NVSwitch or the services that manage them do not work."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import Cause, Signature
+from unhang.model import Remedy
+
+_MANAGER = ("start-the-manager", "reset-in-order", "match-versions")
+_NVLS = ("without-nvls", "reset-in-order", "start-the-manager")
+
+CAUSE = Cause(
+    id="nvlink-nvswitch-fabric",
+    role="root",
+    title="NVLink, NVSwitch or their manager does not work",
+    title_zh="NVLink、NVSwitch 或其管理服务不正常",
+    what="The GPUs are joined by NVLink or NVSwitch, and the fabric manager, the multicast unit (NVLS), IMEX or a link itself refuses to work.",
+    why=(
+        "nvidia-fabricmanager is not running, was restarted under the GPUs or has another version than the driver; IMEX is missing or its channel "
+        "is not in the container; a link is down."
+    ),
+    signatures=(
+        Signature(
+            needle="system not yet initialized",
+            pattern=r"(?:CUDA|Cuda|cuda|802|cu[A-Z]\w+|cudaErrorSystemNotReady).{0,160}system not yet initialized",
+            says="CUDA is not initialised on this host (error 802): the fabric manager of its NVSwitches is not running",
+            remedies=_MANAGER,
+        ),
+        Signature(
+            needle="CUDA_ERROR_SYSTEM_NOT_READY",
+            pattern=r"CUDA_ERROR_SYSTEM_NOT_READY\b(?!\s*=)",
+            says="CUDA is not initialised on this host (error 802): the fabric manager of its NVSwitches is not running",
+            remedies=_MANAGER,
+        ),
+        Signature(
+            needle="Failed to bind NVLink SHARP (NVLS)",
+            pattern=(
+                r"Multicast memory of size (?P<size_bytes>\d+)(?: at MC group \w+ offset \d+)? ?: CUDA error (?P<code>\d+) '(?P<error>[^'\n]{3,100})'"
+                r"(?!\. Proceeding without NVLS)"
+            ),
+            says="NVLink multicast (NVLS) could not be set up: {error} (CUDA error {code})",
+            remedies=_NVLS,
+        ),
+        Signature(
+            needle="transport/nvls.cc",
+            pattern=(
+                r"transport/nvls\.cc:(?P<line>\d+) (?:\(\w+\) )?NCCL WARN Cuda failure (?:(?P<code>\d+) )?"
+                r"'(?P<error>(?!out of memory|an illegal memory|unspecified launch|uncorrectable|system not)[^'\n]{3,100})'"
+            ),
+            says="NVLink multicast (NVLS) could not be set up: {error}",
+            remedies=_NVLS,
+        ),
+        Signature(
+            needle="cannot be performed in the present state",
+            pattern=r"(?:Cuda failure|CUDA error) 401 'the operation cannot be performed in the present state'",
+            unless=r"transport/nvls\.cc|Failed to bind NVLink SHARP",
+            standing="likely",
+            says="CUDA refused an operation in the present state (401), as it does where NVLink multicast is not ready",
+            remedies=_NVLS,
+        ),
+        Signature(
+            needle="is available but not working on this system",
+            pattern=r"MNNVL \(cliqueSize (?P<gpus>\d+)\) is available but not working on this system\. Check the IMEX channel configuration",
+            says="the NVLink domain spans {gpus} GPUs, but this process has no IMEX channel (/dev/nvidia-caps-imex-channels)",
+            remedies=("give-the-channel", "without-mnnvl", "check-imex"),
+        ),
+        Signature(
+            needle="is available but not working on this system",
+            pattern=r"MNNVL \(cliqueSize (?P<gpus>\d+)\) is available but not working on this system\. Check the IMEX configuration",
+            says="the NVLink domain spans {gpus} GPUs, but IMEX, which exports memory between its hosts, does not work",
+            remedies=("check-imex", "give-the-channel", "without-mnnvl"),
+        ),
+        Signature(
+            needle="MNNVL is not supported on this system",
+            standing="likely",
+            says="NCCL was told to use NVLink across hosts, and this system does not offer it",
+            remedies=("without-mnnvl", "check-imex"),
+        ),
+        Signature(
+            needle="IMEX (NVLink fabric) service is not running",
+            standing="likely",
+            says="NCCL suspects that IMEX, which exports memory between the hosts of an NVLink domain, does not run",
+            remedies=("check-imex", "give-the-channel", "without-mnnvl"),
+        ),
+        Signature(
+            needle="P2P is disabled between NVLINK connected GPUs",
+            pattern=r"between NVLINK connected GPUs (?P<gpu>\d+) and (?P<peer>\d+)",
+            says="GPUs {gpu} and {peer} are joined by NVLink, but the driver allows no P2P between them",
+            remedies=("check-links", "start-the-manager", "reset-in-order"),
+        ),
+        Signature(
+            needle="fabric manager NVIDIA GPU driver interface version",
+            pattern=r"driver interface version (?P<manager>[\d.]+) don'?t match with driver version (?P<driver>[\d.]+)",
+            says="the fabric manager ({manager}) and the driver ({driver}) have different versions, so it does not start",
+            remedies=("match-versions", "start-the-manager"),
+        ),
+        Signature(
+            needle="nvidia-fabricmanager",
+            pattern=(
+                r"nvidia-fabricmanager(?:\.service)?: (?:Failed with result|Main process exited, code=exited, status=[1-9]|Start request repeated "
+                r"too quickly)"
+            ),
+            says="the fabric manager of the NVSwitches does not start",
+            remedies=_MANAGER,
+        ),
+        Signature(
+            needle="nvidia-imex",
+            pattern=(
+                r"nvidia-imex(?:\.service)?: (?:Failed with result|Main process exited, code=exited, status=[1-9]|Start request repeated too "
+                r"quickly)"
+            ),
+            says="IMEX, which exports memory between the hosts of an NVLink domain, does not start",
+            remedies=("check-imex", "without-mnnvl"),
+        ),
+        Signature(
+            needle="as all links are inActive",
+            standing="likely",
+            says="all NVLinks of a GPU are inactive",
+            remedies=("check-links", "start-the-manager", "reset-in-order"),
+        ),
+        Signature(
+            needle="NVLink: inactive link(s) on rank(s)",
+            pattern=r"on rank\(s\) (?P<ranks>[\d, -]+) across",
+            says="NCCL's own diagnosis found inactive NVLinks on the GPUs of ranks {ranks}",
+            remedies=("check-links", "reset-in-order"),
+        ),
+        Signature(
+            needle="NVLink fabric health reports DEGRADED_BANDWIDTH",
+            pattern=r"MNNVL busId (?P<bus>0x[0-9a-f]+) NVLink fabric",
+            standing="possible",
+            says="the NVLink fabric reports reduced bandwidth for GPU {bus}",
+            remedies=("check-links", "start-the-manager"),
+        ),
+        Signature(
+            needle="NVRM: Xid",
+            pattern=r"Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)\): (?P<xid>74|136|14[4-6]|149|150)\b",
+            standing="likely",
+            says="GPU {bus} reported the NVLink error Xid {xid}",
+            remedies=("check-links", "reset-in-order"),
+        ),
+        Signature(
+            needle="caused by previous Xid",
+            pattern=r"Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)\): 45\b.{0,200}caused by previous Xid (?P<xid>74|14[4-6]|149|150)\b",
+            standing="likely",
+            says="work on GPU {bus} was ended because of the NVLink error Xid {xid}",
+            remedies=("check-links", "reset-in-order"),
+        ),
+        Signature(
+            needle="SXid (PCI",
+            pattern=r"nvswitch(?P<switch>\d+): SXid \(PCI:(?P<bus>[0-9A-Fa-f:.]+)\): (?P<sxid>\d+),",
+            standing="likely",
+            says="NVSwitch {switch} reported SXid {sxid}",
+            remedies=("check-links", "reset-in-order"),
+        ),
+        Signature(
+            needle="uncorrectable NVLink error",
+            standing="likely",
+            says="CUDA met an uncorrectable NVLink error",
+            remedies=("check-links", "reset-in-order"),
+        ),
+    ),
+    remedies=(
+        Remedy(
+            id="start-the-manager",
+            says=(
+                "Start the fabric manager and have it started at every boot; with systems that carry it in the driver's NVLink 5 stack, nvlsm as "
+                "well."
+            ),
+            says_zh="启动 fabric manager，并设为开机自启；NVLink 5 的系统还需要 nvlsm。",
+            command="sudo systemctl enable --now nvidia-fabricmanager; systemctl status nvidia-fabricmanager --no-pager",
+            verify="nvidia-smi -q | grep -A3 -i '^ *Fabric'; python -c \"import torch; print(torch.cuda.device_count())\"",
+        ),
+        Remedy(
+            id="reset-in-order",
+            says=(
+                "If the manager was restarted while the GPUs were in use: stop all GPU processes, then manager, GPU reset, manager, in this "
+                "order; or reboot."
+            ),
+            says_zh="如果在 GPU 使用过程中重启过 fabric manager：先停掉所有 GPU 进程，然后依次停止管理服务、重置 GPU、启动管理服务；或直接重启主机。",
+            command="sudo systemctl stop nvidia-fabricmanager && sudo nvidia-smi --gpu-reset && sudo systemctl start nvidia-fabricmanager",
+            verify="nvidia-smi -q | grep -A3 -i '^ *Fabric'",
+        ),
+        Remedy(
+            id="match-versions",
+            says="Install the fabric manager of exactly the driver's version, and hold both packages back from single upgrades.",
+            says_zh="安装与驱动版本完全一致的 fabric manager，并锁定这两个软件包，避免单独升级。",
+            command="cat /proc/driver/nvidia/version; nv-fabricmanager --version",
+        ),
+        Remedy(
+            id="without-nvls",
+            says="Run without NVLink multicast until the host is repaired (NCCL 2.18 and later); all-reduce on NVSwitch gets slower.",
+            says_zh="在主机修好之前关闭 NVLink 多播（NCCL 2.18 及以上）；NVSwitch 上的 all-reduce 会变慢。",
+            env={"NCCL_NVLS_ENABLE": "0"},
+            verify="NCCL_DEBUG=INFO torchrun --standalone --nproc-per-node 8 train.py 2>&1 | grep 'NCCL_NVLS_ENABLE set by environment to'",
+        ),
+        Remedy(
+            id="give-the-channel",
+            says="Give the container the IMEX channel: the ComputeDomain of NVIDIA's DRA driver in Kubernetes, or the device itself with docker.",
+            says_zh="把 IMEX channel 交给容器：Kubernetes 用 NVIDIA DRA 驱动的 ComputeDomain，docker 直接挂载设备。",
+            command="ls -l /dev/nvidia-caps-imex-channels; docker run --device /dev/nvidia-caps-imex-channels/channel0 --gpus all IMAGE",
+        ),
+        Remedy(
+            id="check-imex",
+            says="See whether IMEX runs on every host of the domain with the same list of hosts.",
+            says_zh="检查 NVLink 域内每台主机上的 IMEX 是否都在运行，且主机列表一致。",
+            command="nvidia-imex-ctl -N; systemctl status nvidia-imex --no-pager; cat /etc/nvidia-imex/nodes_config.cfg",
+        ),
+        Remedy(
+            id="without-mnnvl",
+            says="Run without NVLink between hosts (NCCL 2.21 and later); InfiniBand or Ethernet carries that part.",
+            says_zh="不使用跨主机的 NVLink（NCCL 2.21 及以上），改由 InfiniBand 或以太网承担。",
+            env={"NCCL_MNNVL_ENABLE": "0"},
+            verify="NCCL_DEBUG=INFO torchrun --nnodes 2 --nproc-per-node 4 train.py 2>&1 | grep 'NCCL_MNNVL_ENABLE set by environment to'",
+        ),
+        Remedy(
+            id="check-links",
+            says="See which links are down or count errors; drain the host where a link does not come back after a reset.",
+            says_zh="查看哪些链路断开或有错误计数；重置后链路仍不恢复的主机应移出任务。",
+            command="nvidia-smi nvlink --status; nvidia-smi nvlink --errorcounters; nvidia-smi topo -m; dmesg -T | grep -E 'SXid|Xid'",
+        ),
+    ),
+    leads_to=("rank-exception", "p2p-broken", "illegal-memory-access"),
+    mistaken_for={
+        "gpu-hardware": "where the driver logs Xid 74, 144 to 150 or an SXid, a link or a chip at its end is faulty; services are not",
+        "container-capability": "an IMEX channel that is missing only inside the container is a device that was not passed to it",
+        "driver-reboot-needed": "CUDA error 803 (driver and library differ) is another one than 802",
+        "gpu-oom": "the same line of NVLS with 'out of memory' means that the GPU is full",
+    },
+    sources=(
+        "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",
+        "https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/index.html",
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-nvls-enable",
+        "https://github.com/NVIDIA/nccl/issues/976",
+    ),
+    hits=(
+        (
+            "UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+            "NumCudaDevices() that might have already set an error? Error 802: system not yet initialized (Triggered internally at "
+            "../c10/cuda/CUDAFunctions.cpp:109.)"
+        ),
+        "RuntimeError: cuda runtime error (802) : system not yet initialized at /src/aten/src/THC/THCGeneral.cpp:50",
+        "[rank2]: Cuda failure 802 'system not yet initialized'",
+        "node7: Test CUDA failure common.cu:941 'system not yet initialized'",
+        'CUDA error at simpleP2P.cu:66 code=802(cudaErrorSystemNotReady) "cudaGetDeviceCount(&n)": CUDA_ERROR_SYSTEM_NOT_READY',
+        (
+            "[rank0]: Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 401 'the operation cannot be performed in "
+            "the present state'. "
+        ),
+        "node7:4711:4788 [0] transport/nvls.cc:165 NCCL WARN Cuda failure 'invalid argument'",
+        (
+            "[2026-11-03 10:00:01] node7:4711:4788 [1] transport/nvls.cc:254 NCCL WARN Cuda failure 401 'the operation cannot be performed in the "
+            "present state'"
+        ),
+        "[rank1]: Cuda failure 401 'the operation cannot be performed in the present state'",
+        (
+            "[2026-11-03 10:00:01] node7:4711:4788 [0] mnnvl.cc:62 NCCL WARN MNNVL (cliqueSize 8) is available but not working on this system. "
+            "Check the IMEX channel configuration (/dev/nvidia-caps-imex-channels). Set NCCL_MNNVL_ENABLE=0 to ignore this issue."
+        ),
+        (
+            "node7:4711:4788 [0] mnnvl.cc:66 NCCL WARN MNNVL (cliqueSize 32) is available but not working on this system. Check the IMEX "
+            "configuration (nvidia-imex-ctl -N). Set NCCL_MNNVL_ENABLE=0 to ignore this issue."
+        ),
+        "node7:4711:4788 [0] init.cc:1402 NCCL WARN MNNVL is not supported on this system",
+        "HINT: In many cases this error indicates that the IMEX (NVLink fabric) service is not running or is misconfigured on MNNVL systems.",
+        (
+            "node7:4711:4788 [0] graph/paths.cc:307 NCCL WARN P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be the case "
+            "given their connectivity, and is probably due to a hardware issue."
+        ),
+        (
+            "nv-fabricmanager[2210]: fabric manager NVIDIA GPU driver interface version 550.54.15 don't match with driver version 550.90.07. "
+            "Please update with matching NVIDIA driver package."
+        ),
+        "systemd[1]: nvidia-fabricmanager.service: Failed with result 'exit-code'.",
+        "systemd[1]: nvidia-imex.service: Main process exited, code=exited, status=1/FAILURE",
+        "NVML: Unable to retrieve NVLink information as all links are inActive",
+        "NVLink: inactive link(s) on rank(s) 3, 11 across 16 ranks in comm 0x6b1d00ff",
+        "node7:4711:4788 [0] NCCL INFO MNNVL busId 0x1b000 NVLink fabric health reports DEGRADED_BANDWIDTH (healthMask 0x1)",
+        "NVRM: Xid (PCI:0000:d4:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x024501c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
+        "NVRM: Xid (PCI:0000:dc:00): 45, pid=4720, name=python3, Ch 00000001 caused by previous Xid 149",
+        "nvidia-nvswitch1: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+        "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
+    ),
+    near_misses=(
+        "node7:4711:4788 [0] NCCL INFO NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)",
+        "node7:4711:4788 [0] NCCL INFO NVLS multicast support is not available on dev 0 (NVLS_NCHANNELS 0)",
+        (
+            "node7:4711:4788 [0] transport/nvls.cc:288 NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error "
+            "401 'the operation cannot be performed in the present state'. Proceeding without NVLS support."
+        ),
+        "node7:4711:4788 [3] transport/nvls.cc:252 NCCL WARN Cuda failure 2 'out of memory'",
+        "node7:4711:4788 [0] NCCL INFO MNNVL busId 0x1b000 fabric UUID 0.0 cliqueId 0x0 state 3 healthMask 0x0",
+        "node7:4711:4788 [0] NCCL INFO P2P is disabled between connected GPUs 1 and 0. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1.",
+        "systemd[1]: Started nvidia-fabricmanager.service - FabricManager service.",
+        "RuntimeError: The distributed system not yet initialized; call init_process_group first",
+        "RuntimeError: CUDA error: system has unsupported display driver / cuda driver combination",
+        "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+    ),
+    explain={
+        "en": (
+            "GPUs behind NVSwitches need a service, the fabric manager, before CUDA works at all: error 802 means that it does not run. It must "
+            "have exactly the driver's version, and after a restart under running GPUs multicast (NVLS) stays broken until the GPUs are reset. On "
+            "NVLink domains of several hosts, IMEX must run on each of them and its channel must be in the container. NCCL_NVLS_ENABLE=0 or "
+            "NCCL_MNNVL_ENABLE=0 lets the job run slower meanwhile. Where the kernel log shows Xid 74, 144 to 150 or SXids, a link or chip is "
+            "faulty and no service will mend it."
+        ),
+        "zh": (
+            "位于 NVSwitch 之后的 GPU 需要先启动 fabric manager 服务，CUDA 才能工作：错误 802 表示它没有运行。它的版本必须与驱动完全一致；如果在 "
+            "GPU 使用中重启了它，多播（NVLS）会一直不可用，直到重置 GPU。跨主机的 NVLink 域还要求每台主机都运行 IMEX，并把 IMEX channel 交给容器。"
+            "临时可以设置 NCCL_NVLS_ENABLE=0 或 NCCL_MNNVL_ENABLE=0，以较慢的方式运行。如果内核日志里有 Xid 74、144 到 150 或 SXid，说明链路或芯片"
+            "有故障，任何服务都修不好。"
+        ),
+    },
+)

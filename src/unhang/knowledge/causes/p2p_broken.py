@@ -1,0 +1,273 @@
+"""p2p-broken: direct copies between GPUs hang, fail or damage data."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.model import Evidence, Finding, Remedy
+from unhang.records.logs.said import At
+
+# The first collectives of a job: broadcasts of parameters and checks of shapes, before anything of the training itself runs.
+_FIRST_COLLECTIVES = 3
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    return CAUSE.of_hits(view.hits_of(CAUSE.id), view) or _first_collective_hung(view)
+
+
+def _first_collective_hung(view: LogView) -> Finding | None:
+    """Broken P2P prints nothing: all ranks of one host enter the very first collective, over P2P, and none leaves it."""
+    direct = {name: at for name, at in view.nccl.transports.items() if name.startswith("P2P/")}
+    if not direct or any(name.startswith("NET/") for name in view.nccl.transports) or not view.timeouts:
+        return None
+    if any(t.seq is None or t.seq > _FIRST_COLLECTIVES for t in view.timeouts):
+        return None
+    ranks = {t.at.rank for t in view.timeouts if t.at.rank is not None}
+    expected = view.world_size or max((i.nranks for i in view.nccl.inits), default=0)
+    if expected < 2 or ranks != set(range(expected)) or len({(t.seq, t.op) for t in view.timeouts}) > 1:
+        return None
+    first = view.timeouts[0]
+    name, places = next(iter(direct.items()))
+    return CAUSE.finding(
+        standing="possible",
+        says=f"all {expected} ranks entered the first collective ({first.op}) and none left it, and NCCL had connected their GPUs by {name}",
+        ranks=tuple(sorted(ranks)),
+        evidence=(_evidence(first.at), _evidence(places[0])),
+        remedies=("prove-it", "iommu-and-acs", "host-memory"),
+    )
+
+
+def _evidence(at: At) -> Evidence:
+    return Evidence(source=at.source, line=at.line, text=at.text.strip())
+
+
+_ALL = ("host-memory", "prove-it", "iommu-and-acs")
+
+CAUSE = Cause(
+    id="p2p-broken",
+    role="root",
+    title="Direct copies between GPUs do not work",
+    title_zh="GPU 之间的直接拷贝（P2P）不正常",
+    what="NCCL or a framework tried peer-to-peer copies between two GPUs, and CUDA refused them, they never finished, or they carried wrong data.",
+    why=(
+        "PCIe access control (ACS) or an IOMMU in the way, consumer GPUs whose driver offers no P2P, GPUs hidden from each other in containers, "
+        "virtual machines, too many peers."
+    ),
+    signatures=(
+        Signature(
+            needle="support faster communication broadband via P2P or IB",
+            says="accelerate refuses to start: GPUs of this series offer neither P2P nor InfiniBand, and the variables that say so are not set",
+            remedies=("host-memory-and-no-ib", "accelerate-launch"),
+        ),
+        Signature(
+            needle="ailed to open CUDA IPC handle",
+            pattern=r"[Ff]ailed to open CUDA IPC handle(?: ?: (?P<error>\d+ [\w ]{3,80}))?",
+            says="NCCL could not map the memory of a peer GPU (CUDA IPC)",
+            remedies=("see-all-gpus", "host-memory", "iommu-and-acs"),
+        ),
+        Signature(
+            needle="failed to peer with device",
+            pattern=r"failed to peer with device (?P<peer>\d+)(?:\(=[0-9a-f]+\))?: (?P<error>\d+ [\w ]{3,80})",
+            says="NCCL could not enable peer access to GPU {peer}: {error}",
+            remedies=_ALL,
+        ),
+        Signature(
+            needle="peer access is not supported between these two devices",
+            says="CUDA offers no peer access between two of the GPUs that were asked for it",
+            remedies=("see-all-gpus", "host-memory", "prove-it"),
+        ),
+        Signature(
+            needle="peer mapping resources exhausted",
+            says="CUDA cannot map more peers: a GPU reaches at most eight others by P2P over PCIe",
+            remedies=("host-memory", "fewer-peers"),
+        ),
+        Signature(
+            needle="CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+            pattern=r"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED\b(?!\s*=)",
+            says="CUDA offers no peer access between two of the GPUs that were asked for it",
+            remedies=("see-all-gpus", "host-memory", "prove-it"),
+        ),
+        Signature(
+            needle="GPU peer-mapping (BAR1 P2P) resources are exhausted",
+            standing="possible",
+            says="NCCL suspects that the windows for peer mappings (BAR1) of a GPU are full",
+            remedies=("fewer-peers", "host-memory"),
+        ),
+        Signature(
+            needle="transport/p2p.cc",
+            pattern=(
+                r"transport/p2p\.cc:(?P<line>\d+) (?:\(\w+\) )?NCCL WARN Cuda failure (?:(?P<code>\d+) )?"
+                r"'(?P<error>(?!out of memory|an illegal memory|unspecified launch|uncorrectable|system not)[^'\n]{3,100})'"
+            ),
+            standing="likely",
+            says="CUDA refused a step of NCCL's P2P transport: {error}",
+            remedies=("host-memory", "see-all-gpus", "prove-it"),
+        ),
+        Signature(
+            needle="custom_all_reduce.cuh",
+            pattern=r"[Ff]ailed: Cuda error .{0,200}custom_all_reduce\.cuh:\d+ '(?P<error>(?!an illegal|out of memory)[^'\n]{3,100})'",
+            standing="likely",
+            says="vLLM's or SGLang's own all-reduce, which needs P2P, failed: {error}",
+            remedies=("no-custom-all-reduce", "prove-it"),
+        ),
+        Signature(
+            needle="Verification error @ element",
+            standing="likely",
+            says="CUDA's P2P sample read back other data than it had written to the peer GPU",
+            remedies=("iommu-and-acs", "host-memory"),
+        ),
+        Signature(
+            needle="IO_PAGE_FAULT",
+            pattern=r"nvidia (?P<bus>[0-9a-f:.]+): AMD-Vi: Event logged \[IO_PAGE_FAULT",
+            says="the IOMMU rejected a direct access of GPU {bus}",
+            remedies=("iommu-and-acs", "host-memory"),
+        ),
+        Signature(
+            needle="Out of bounds values",
+            pattern=r"# Out of bounds values : (?P<count>[1-9]\d*) FAILED",
+            standing="possible",
+            says="nccl-tests found {count} wrong results: data is damaged on its way between the GPUs",
+            remedies=("prove-it", "iommu-and-acs", "host-memory"),
+        ),
+    ),
+    in_logs=_in_logs,
+    remedies=(
+        Remedy(
+            id="host-memory",
+            says=(
+                "Let NCCL go through host memory instead of P2P; slower, and right on every machine. NCCL_P2P_LEVEL=PIX or NVL keeps P2P for the "
+                "pairs where it works."
+            ),
+            says_zh=(
+                "让 NCCL 改走主机内存而不用 P2P：速度慢一些，但在任何机器上都正确。NCCL_P2P_LEVEL=PIX 或 NVL 可以只对能正常工作的 GPU 对保留 P2P。"
+            ),
+            env={"NCCL_P2P_DISABLE": "1"},
+            verify=(
+                "NCCL_DEBUG=INFO torchrun --standalone --nproc-per-node 2 train.py 2>&1 | grep -E 'NCCL_P2P_DISABLE set by environment to|via SHM'"
+            ),
+        ),
+        Remedy(
+            id="host-memory-and-no-ib",
+            says="Set both variables that accelerate asks for.",
+            says_zh="设置 accelerate 要求的两个环境变量。",
+            env={"NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"},
+            verify="NCCL_DEBUG=INFO torchrun --standalone --nproc-per-node 2 train.py 2>&1 | grep -E 'NCCL_(P2P|IB)_DISABLE set by environment to'",
+        ),
+        Remedy(
+            id="accelerate-launch",
+            says="Or start with accelerate launch, which sets them for these GPUs.",
+            says_zh="或者用 accelerate launch 启动，它会为这类 GPU 自动设置。",
+            command="accelerate launch --multi_gpu train.py",
+        ),
+        Remedy(
+            id="prove-it",
+            says="Prove it outside of the training: CUDA's own P2P test, and the same collective with and without P2P.",
+            says_zh="在训练之外验证：运行 CUDA 自带的 P2P 测试，并分别在开启和关闭 P2P 的情况下跑同一个集合通信。",
+            command=(
+                "nvidia-smi topo -p2p r; p2pBandwidthLatencyTest; all_reduce_perf -b 8 -e 256M -f 2 -g 2; NCCL_P2P_DISABLE=1 all_reduce_perf -b 8 "
+                "-e 256M -f 2 -g 2"
+            ),
+        ),
+        Remedy(
+            id="iommu-and-acs",
+            says=(
+                "Boot with iommu=pt (or intel_iommu=off, amd_iommu=off) and switch PCIe access control (ACS) off in the BIOS or on the bridges; "
+                "bare metal only."
+            ),
+            says_zh="启动参数加 iommu=pt（或 intel_iommu=off、amd_iommu=off），并在 BIOS 或 PCIe 桥上关闭 ACS；仅适用于物理机。",
+            command="cat /proc/cmdline; sudo lspci -vvv | grep -i 'ACSCtl.*SrcValid+'; dmesg | grep -iE 'DMAR|AMD-Vi|iommu' | tail",
+        ),
+        Remedy(
+            id="see-all-gpus",
+            says=(
+                "Let every process of the host see all its GPUs (no CUDA_VISIBLE_DEVICES with one GPU per process, one container for all): NCCL "
+                "can then find out which pairs have P2P."
+            ),
+            says_zh=(
+                "让本机的每个进程都能看到全部 GPU（不要给每个进程只设一个 CUDA_VISIBLE_DEVICES，也不要每个容器一块卡）：这样 NCCL 才能判断哪些 "
+                "GPU 对支持 P2P。"
+            ),
+            command="nvidia-smi topo -m; nvidia-smi topo -p2p r",
+        ),
+        Remedy(
+            id="fewer-peers",
+            says="Look at the windows (BAR1): switch Resizable BAR or Above 4G Decoding on in the BIOS, or run with eight GPUs or fewer.",
+            says_zh="查看 BAR1 窗口：在 BIOS 打开 Resizable BAR 或 Above 4G Decoding，或只使用 8 块及以下 GPU。",
+            command="nvidia-smi -q -d MEMORY | grep -A3 'BAR1'",
+        ),
+        Remedy(
+            id="no-custom-all-reduce",
+            says="Serve without the framework's own all-reduce; NCCL does the work then.",
+            says_zh="关闭框架自带的 all-reduce，改由 NCCL 完成。",
+            command="vllm serve MODEL --tensor-parallel-size 2 --disable-custom-all-reduce",
+        ),
+    ),
+    leads_to=("rank-exception",),
+    mistaken_for={
+        "nvlink-nvswitch-fabric": "GPUs that NVLink connects fail for other reasons: links that are down, or a fabric manager that does not run",
+        "gpu-oom": "a full BAR1 window is reported as out of memory by NCCL while nvidia-smi shows memory free",
+        ("collective-mismatch"): (
+            "a hang in the very first collective with all GPUs at 100% points to the transport, one in the middle of training to the ranks"
+        ),
+        "device-mapping": "ranks that see one GPU each cannot tell which pairs have P2P",
+    },
+    sources=(
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#gpu-to-gpu-communication",
+        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-p2p-disable",
+        "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#peer-to-peer-memory-access",
+        "https://github.com/NVIDIA/nccl/issues/631",
+    ),
+    hits=(
+        (
+            "NotImplementedError: Using RTX 4000 series doesn't support faster communication broadband via P2P or IB. Please set "
+            '`NCCL_P2P_DISABLE="1"` and `NCCL_IB_DISABLE="1" or use `accelerate launch` which will do this automatically.'
+        ),
+        (
+            "(pid=21065) node7:4711:4788 [0] transport/p2p.cc:238 NCCL WARN failed to open CUDA IPC handle : 711 peer access is not supported "
+            "between these two devices"
+        ),
+        (
+            "node7:4711:4788 [1] transport/p2p.cu:163 NCCL WARN failed to peer with device 0(=1b000): 217 peer access is not supported between "
+            "these two devices"
+        ),
+        "RuntimeError: CUDA error: peer access is not supported between these two devices",
+        "RuntimeError: CUDA error: peer mapping resources exhausted",
+        "E CUDA_ERROR_PEER_ACCESS_UNSUPPORTED: peer access is not supported",
+        (
+            "HINT: In many cases this error indicates that the GPU peer-mapping (BAR1 P2P) resources are exhausted, which can happen on nodes "
+            "with more than 8 GPUs."
+        ),
+        "[2026-11-03 10:00:01] node7:4711:4788 [1] transport/p2p.cc:275 NCCL WARN Cuda failure 1 'invalid argument'",
+        "Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:368 'invalid argument'",
+        "Verification error @ element 1: val = nan, ref = 4.000000",
+        "[88123.41] nvidia 0000:41:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0023 address=0xf2000000 flags=0x0030]",
+        "# Out of bounds values : 3904 FAILED",
+    ),
+    near_misses=(
+        "node7:4711:4788 [1] NCCL INFO Could not enable P2P between dev 1(=1b000) and dev 0(=1a000)",
+        "node7:4711:4788 [0] NCCL INFO Channel 00/04 : 0[0] -> 1[1] via P2P/CUMEM",
+        "node7:4711:4788 [0] NCCL INFO P2P is disabled between connected GPUs 1 and 0. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1.",
+        (
+            "WARNING 11-03 10:00:01 custom_all_reduce.py:129] Custom allreduce is disabled because your platform lacks GPU P2P capability or P2P "
+            "test failed."
+        ),
+        "Using RTX 3090 or 4000 series which doesn't support faster communication speedups. Ensuring P2P and IB communications are disabled.",
+        "node7:4711:4788 [3] transport/p2p.cc:252 NCCL WARN Cuda failure 2 'out of memory'",
+        "# Out of bounds values : 0 OK",
+        "node7:4711:4788 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1.",
+        "RuntimeError: CUDA error: peer access is already enabled",
+    ),
+    explain={
+        "en": (
+            "The GPUs of this host cannot copy to each other directly, though something tried. Where CUDA refuses, it says so; where an IOMMU or "
+            "PCIe access control reroutes the copies, nothing is printed: all ranks enter the first collective and none leaves it, with the GPUs "
+            "at 100%, or results are wrong. Consumer cards (RTX 40 and 50) offer no P2P at all with the standard driver. NCCL_P2P_DISABLE=1 "
+            "proves it within a minute and costs some speed. The real repair is in the BIOS and on the kernel's command line, or to let every "
+            "process see all GPUs."
+        ),
+        "zh": (
+            "这台主机上的 GPU 之间无法直接拷贝，但有程序尝试了。CUDA 拒绝时会明说；如果是 IOMMU 或 PCIe ACS 改变了数据路径，则什么都不打印：所有进"
+            "程进入第一个集合通信后都出不来，GPU 利用率 100%，或者结果错误。消费级显卡（RTX 40、50 系列）在标准驱动下完全不支持 P2P。设置 "
+            "NCCL_P2P_DISABLE=1 一分钟内就能验证，代价是速度略降。真正的修复在 BIOS 和内核启动参数里，或者让每个进程都能看到全部 GPU。"
+        ),
+    },
+)

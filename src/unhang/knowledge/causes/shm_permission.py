@@ -1,0 +1,224 @@
+"""shm-permission: shared-memory segments may not be created or opened."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import Cause, Signature
+from unhang.model import Remedy
+
+_DENIED = r"(?P<error>Permission denied|Operation not permitted|Read-only file system|Function not implemented|No such file or directory)"
+_REFUSED = r"(?P<error>Permission denied|Operation not permitted|Read-only file system)"
+
+CAUSE = Cause(
+    id="shm-permission",
+    role="root",
+    title="Shared-memory segments may not be created or opened",
+    title_zh="没有权限创建或打开共享内存段",
+    what="/dev/shm is there with room, or is not there at all, and the process may not make or open files in it.",
+    why="Wrong mode or owner of /dev/shm, a read-only or missing mount in the container, SELinux or AppArmor, or ranks that run as different users.",
+    signatures=(
+        Signature(
+            needle="Call to shm_open failed",
+            pattern=rf"Call to shm_open failed ?: {_REFUSED}",
+            says="NCCL may not make its segment in /dev/shm: {error}",
+        ),
+        Signature(
+            needle="failed to create shared memory file",
+            pattern=rf"failed to create shared memory file (?P<path>/dev/shm/\S{{1,80}}), error:? {_DENIED}",
+            says="NCCL may not make {path}: {error}",
+        ),
+        Signature(
+            needle="shared memory segment",
+            pattern=(
+                rf"Error while (?:creating|attaching to) shared memory segment (?P<path>\S{{1,160}}) \(size (?P<size_bytes>\d+)\), error:?"
+                rf" {_REFUSED}"
+            ),
+            unless=r"Cuda failure",
+            says="NCCL may not use {path} ({size_bytes} bytes): {error}",
+        ),
+        Signature(
+            needle="Call to open failed",
+            pattern=rf"Call to open failed ?: {_REFUSED}",
+            near=r"shared memory segment|/dev/shm/",
+            says="NCCL may not open its peer's segment in /dev/shm: {error}; the ranks may run as different users",
+            remedies=("same-user", "mode-of-shm", "mount-shm"),
+        ),
+        Signature(
+            needle="failed to extend /dev/shm/",
+            pattern=r"failed to extend (?P<path>/dev/shm/\S{1,80}) to \d+ bytes, error:? (?P<error>Operation not supported|Function not implemented)",
+            says="NCCL could not extend {path}: {error}; what is mounted on /dev/shm is no tmpfs",
+            remedies=("mount-shm",),
+        ),
+        Signature(
+            needle="unable to open shared memory object",
+            pattern=rf"unable to open shared memory object <(?P<path>[^>]{{1,120}})> in read-write mode: {_REFUSED}",
+            says="torch may not make the shared tensor {path}: {error}",
+        ),
+        Signature(
+            needle="unable to allocate shared memory(shm) for file",
+            pattern=(
+                r"for file <(?P<path>[^>]{1,120})>: (?P<error>Operation not supported|Permission denied|Function not implemented|Read-only"
+                r" file system)"
+            ),
+            says="torch could not allocate the shared tensor {path}: {error}",
+            remedies=("mount-shm", "mode-of-shm"),
+        ),
+        Signature(
+            needle="Permission denied: '/",
+            pattern=(
+                r"\[Errno (?:1|13|30)\] (?:Permission denied|Operation not permitted|Read-only file system): '(?P<path>/(?:psm_|wnsm_|sem\."
+                r"|dev/shm)[^']{0,160})'"
+            ),
+            says="{path} may not be made or opened: permission denied",
+        ),
+        Signature(
+            needle="PermissionError: [Errno 13] Permission denied",
+            pattern=r"PermissionError: \[Errno 13\] Permission denied(?!: ')",
+            near=r"_multiprocessing\.SemLock|multiprocessing/synchronize\.py|_posixshmem|multiprocessing/shared_memory\.py",
+            says="Python may not make a semaphore or segment in /dev/shm: permission denied",
+        ),
+        # sem_open answers ENOSYS or ENOENT where /dev/shm is not mounted: chroots, some serverless and batch sandboxes.
+        Signature(
+            needle="Function not implemented",
+            pattern=r"OSError: \[Errno 38\] (?P<error>Function not implemented)",
+            near=r"_multiprocessing\.SemLock|multiprocessing/synchronize\.py",
+            says="Python cannot make semaphores here: {error}; /dev/shm is not mounted or not writable",
+            remedies=("mount-shm", "mode-of-shm"),
+        ),
+        Signature(
+            needle="FileNotFoundError: [Errno 2] No such file or directory",
+            pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory(?!: ')",
+            near=r"_multiprocessing\.SemLock",
+            says="Python cannot make semaphores here: /dev/shm is not mounted",
+            remedies=("mount-shm",),
+        ),
+        Signature(
+            needle="This platform lacks a functioning sem_open implementation",
+            standing="likely",
+            says="Python finds no working semaphores: /dev/shm is not mounted or not writable",
+            remedies=("mount-shm", "mode-of-shm"),
+        ),
+    ),
+    remedies=(
+        Remedy(
+            id="mode-of-shm",
+            says="/dev/shm must be writable for everybody, with the sticky bit; set that, inside the container where there is one.",
+            says_zh="/dev/shm 必须对所有用户可写，并带粘滞位；如果在容器里，就在容器里设置。",
+            command="ls -ld /dev/shm; sudo chmod 1777 /dev/shm",
+            verify="touch /dev/shm/probe && rm /dev/shm/probe && echo writable",
+        ),
+        Remedy(
+            id="mount-shm",
+            says="Mount a writable tmpfs on /dev/shm; in a container by its options.",
+            says_zh="在 /dev/shm 上挂载可写的 tmpfs；容器则用相应选项。",
+            command="docker run --shm-size=8g IMAGE   # or on the host: sudo mount -t tmpfs -o rw,nosuid,nodev,mode=1777,size=8g tmpfs /dev/shm",
+            verify="findmnt -T /dev/shm -o TARGET,FSTYPE,OPTIONS",
+        ),
+        Remedy(
+            id="same-user",
+            says="Run all ranks of a host as one user, and remove segments of other users that stand in the way.",
+            says_zh="同一主机上的所有进程用同一个用户运行，并清除其他用户留下的共享内存段。",
+            command="ls -l /dev/shm | head; id -un",
+        ),
+        Remedy(
+            id="label",
+            says="Where the mode is right, look whether SELinux or AppArmor refuses it.",
+            says_zh="如果权限位正确，检查是否被 SELinux 或 AppArmor 拒绝。",
+            command="sudo ausearch -m avc -ts recent | grep shm; sudo dmesg | grep -i 'apparmor.*denied' | tail",
+        ),
+        Remedy(
+            id="without-shm",
+            says="To go on meanwhile, let NCCL do without shared memory; slower where GPUs have no direct path.",
+            says_zh="临时办法：让 NCCL 不使用共享内存；GPU 之间没有直连时会变慢。",
+            env={"NCCL_SHM_DISABLE": "1"},
+            verify=(
+                "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV torchrun --nproc-per-node N train.py 2>&1 | grep 'NCCL_SHM_DISABLE set by environment "
+                "to 1'"
+            ),
+        ),
+    ),
+    leads_to=("rank-exception", "shm-stale-or-missing"),
+    mistaken_for={
+        "shm-exhausted": "'No space left' is a matter of size; permissions give 'Permission denied' whatever the size",
+        "container-capability": "a capability concerns a system call; here it is a file system's mode or mount",
+        "shm-stale-or-missing": "there the segment was made and is gone; here it was never allowed",
+    },
+    sources=(
+        "https://github.com/NVIDIA/nccl/issues/328",
+        "https://github.com/NVIDIA/nccl/blob/master/src/misc/shmutils.cc",
+        "https://man7.org/linux/man-pages/man7/shm_overview.7.html",
+        "https://man7.org/linux/man-pages/man3/sem_open.3.html",
+    ),
+    hits=(
+        (
+            "node7:812:901 [0] include/shm.h:27 NCCL WARN Call to shm_open failed : Permission denied\n"
+            "node7:812:901 [0] NCCL INFO include/shm.h:41 -> 2\n"
+            "node7:812:901 [0] include/shm.h:48 NCCL WARN Error while creating shared memory segment nccl-shm-recv-51d0c2aa7be1903f-0-3-0 (size "
+            "4460544)"
+        ),
+        (
+            "node7:812:901 [0] misc/shmutils.cc:63 NCCL WARN Error: failed to create shared memory file /dev/shm/nccl-XXXXXX, error Permission "
+            "denied (13)"
+        ),
+        (
+            "[2026-11-03 10:00:01] node7:812:901 [0] misc/shmutils.cc:76 NCCL WARN Error: failed to create shared memory file /dev/shm/nccl-XXXXXX, "
+            "error No such file or directory (2)"
+        ),
+        (
+            "[rank0]: Last error:\n"
+            "[rank0]: Error while creating shared memory segment /dev/shm/nccl-XXXXXX (size 9637888), error: Read-only file system (30)"
+        ),
+        (
+            "node7:812:901 [1] misc/shmutils.cc:93 NCCL WARN Call to open failed: Permission denied\n"
+            "\n"
+            "node7:812:901 [1] misc/shmutils.cc:129 NCCL WARN Error while attaching to shared memory segment /dev/shm/nccl-k3Wq8Z (size 4460544), "
+            "error: Permission denied (13)"
+        ),
+        (
+            "node7:812:901 [1] misc/shmutils.cc:88 NCCL WARN Error: failed to extend /dev/shm/nccl-Qr4tZp to 9637892 bytes, error: Operation not "
+            "supported (95)"
+        ),
+        "RuntimeError: unable to open shared memory object </torch_4711_2093847561_118> in read-write mode: Permission denied (13)",
+        "RuntimeError: unable to allocate shared memory(shm) for file </torch_4711_2093847561_118>: Operation not supported (95)",
+        "PermissionError: [Errno 13] Permission denied: '/psm_5a1f20cc'",
+        (
+            '  File "/usr/lib/python3.11/multiprocessing/synchronize.py", line 57, in __init__\n'
+            "    sl = self._semlock = _multiprocessing.SemLock(\n"
+            "PermissionError: [Errno 13] Permission denied"
+        ),
+        (
+            '  File "/usr/lib/python3.8/multiprocessing/synchronize.py", line 57, in __init__\n'
+            "    sl = self._semlock = _multiprocessing.SemLock(\n"
+            "OSError: [Errno 38] Function not implemented"
+        ),
+        (
+            '  File "/usr/lib/python3.11/multiprocessing/synchronize.py", line 57, in __init__\n'
+            "    sl = self._semlock = _multiprocessing.SemLock(\n"
+            "FileNotFoundError: [Errno 2] No such file or directory"
+        ),
+        (
+            "ImportError: This platform lacks a functioning sem_open implementation, therefore, the required synchronization primitives needed will "
+            "not function, see issue 3770."
+        ),
+    ),
+    near_misses=(
+        "PermissionError: [Errno 13] Permission denied: '/srv/checkpoints/step_200'",
+        "node7:812:901 [1] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device",
+        "Permission denied (publickey,password).",
+        "RuntimeError: unable to open shared memory object </torch_4711_2093847561_118> in read-write mode: Too many open files (24)",
+        "node7:812:901 [0] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_open_device failed",
+        "NotImplementedError: Function not implemented for this backend",
+    ),
+    explain={
+        "en": (
+            "NCCL, torch and Python's multiprocessing make files and semaphores in /dev/shm. It has to be a tmpfs that every user may write to "
+            "(mode 1777). Here the system refused: the mode or owner was changed, the container mounts it read-only or not at all, a security "
+            "module forbids it, or two ranks run as different users and one may not open what the other made. Size has nothing to do with it. touch "
+            "a file in /dev/shm as the user of the job, in the same container, and you see at once."
+        ),
+        "zh": (
+            "NCCL、torch 和 Python 的 multiprocessing 都要在 /dev/shm 里创建文件和信号量。它必须是所有用户可写的 tmpfs（权限 1777）。这里被系统拒绝"
+            "了：权限或属主被改过，容器把它挂成只读或根本没挂载，安全模块禁止，或者两个进程属于不同用户、其中一个不能打开另一个创建的文件。这与空间"
+            "大小无关。用任务的用户、在同一个容器里到 /dev/shm 下 touch 一个文件，立刻就能看出来。"
+        ),
+    },
+)

@@ -1,0 +1,324 @@
+"""version-mismatch: parts of one job that have to agree were built for, or are, different versions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.model import Evidence, Finding, Remedy
+from unhang.records.logs.said import At
+
+_RELEASE = re.compile(r"(\d+\.\d+\.\d+)(?:\+cuda(\d+\.\d+))?")
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    """NCCL itself compares versions only late; what each rank prints shows the difference before that."""
+    own = view.hits_of(CAUSE.id)
+    printed = _printed(view.nccl.versions)
+    apart = _apart(printed)
+    named = next((h for h in own if "first_version" in h.groups), None)
+    if named is not None:
+        g = named.groups
+        return CAUSE.of_hits(
+            own,
+            view,
+            says=f"rank {g['first']} runs NCCL {_release(g['first_version'])}, rank {g['second']} runs NCCL {_release(g['second_version'])}",
+            remedies=("same-everywhere", "see-what-is-loaded"),
+        )
+    if apart is None or not _failed(view):
+        return CAUSE.of_hits(own, view)
+    says = f"{apart} run different NCCL releases: {', '.join(f'{v} on {_places(p)}' for v, p in printed.items())}"
+    garbled = any(h.groups.keys() & {"family", "received_bytes"} for h in own)
+    return CAUSE.finding(
+        standing="established" if garbled and apart == "hosts" else "likely" if apart == "hosts" else "possible",
+        says=says,
+        ranks=tuple(sorted({a.rank for places in printed.values() for a in places if a.rank is not None})),
+        hosts=tuple(dict.fromkeys(a.host for places in printed.values() for a in places if a.host is not None)),
+        evidence=(
+            *(Evidence(source=places[0].source, line=places[0].line, text=places[0].text.strip()) for places in printed.values()),
+            *(Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in own[:1]),
+        ),
+        remedies=("same-everywhere", "see-what-is-loaded"),
+    )
+
+
+def _printed(versions: Mapping[str, Iterable[At]]) -> dict[str, list[At]]:
+    """Places by NCCL release, the toolkit that it was built with left aside: builds of one release understand each other."""
+    found: dict[str, list[At]] = {}
+    for text, places in sorted(versions.items()):
+        if release := _RELEASE.search(text):
+            found.setdefault(release[1], []).extend(places)
+    return found
+
+
+def _apart(printed: Mapping[str, list[At]]) -> str | None:
+    """Who disagrees: "hosts", "ranks", or nobody. One process may hold two NCCLs (torch's and a plugin's) and be healthy."""
+    if len(printed) < 2:
+        return None
+    hosts = [{a.host for a in places if a.host} for places in printed.values()]
+    if all(hosts) and not set.intersection(*hosts):
+        return "hosts"
+    ranks = [{a.rank for a in places if a.rank is not None} for places in printed.values()]
+    return "ranks" if all(ranks) and not set.intersection(*ranks) else None
+
+
+def _failed(view: LogView) -> bool:
+    return bool(view.hits or view.tracebacks or view.timeouts or any(not i.completed for i in view.nccl.inits) or any(e.code for e in view.exits))
+
+
+def _places(places: Iterable[At]) -> str:
+    names = list(dict.fromkeys(a.host or (f"rank {a.rank}" if a.rank is not None else a.source) for a in places))
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _release(code: str) -> str:
+    """ "22105" is 2.21.5; up to 2.8 the code was shorter ("2708" is 2.7.8)."""
+    number = int(code)
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}" if number >= 10000 else f"{number // 1000}.{number // 100 % 10}.{number % 100}"
+
+
+CAUSE = Cause(
+    id="version-mismatch",
+    role="root",
+    title="Parts of the job have different versions",
+    title_zh="作业各部分的版本不一致",
+    what=(
+        "Ranks, hosts, or libraries that have to agree are different releases: NCCL, torch, CUDA, Python, Ray, or an extension and the torch it "
+        "was built for."
+    ),
+    why=(
+        "Hosts were installed at different times or start different images; a package was upgraded alone; the CUDA toolkit of the host is "
+        "another one than torch was built with."
+    ),
+    signatures=(
+        Signature(
+            needle="Mismatched NCCL version detected",
+            pattern=r"Mismatched NCCL version detected : rank (?P<first>\d+) version (?P<first_version>\d+) "
+            r"rank (?P<second>\d+) version (?P<second_version>\d+)",
+            says="rank {first} runs NCCL {first_version} and rank {second} runs NCCL {second_version}",
+            remedies=("same-everywhere", "see-what-is-loaded"),
+        ),
+        # The peer's address arrives in the layout of another release or network plugin: the family is then a stray word of it.
+        Signature(
+            needle="ncclSocketInit: connecting to address",
+            pattern=r"connecting to address .{0,80}?with family (?P<family>\d+) is neither AF_INET",
+            standing="likely",
+            says="NCCL got a peer's address that it cannot read (family {family}), as happens between different NCCL releases or network plugins",
+            remedies=("same-everywhere", "see-what-is-loaded"),
+        ),
+        # Bootstrap only; collectives of different sizes speak of "message truncated : receiving".
+        Signature(
+            needle="Message truncated : received",
+            pattern=r"Message truncated : received (?P<received_bytes>\d+) bytes instead of (?P<expected_bytes>\d+)",
+            standing="possible",
+            says="NCCL's bootstrap received {received_bytes} bytes where {expected_bytes} were expected: the ranks do not follow the same steps",
+            remedies=("same-everywhere", "same-settings"),
+        ),
+        Signature(
+            needle="NVSHMEM host library version",
+            pattern=r"NVSHMEM device library version.{0,40}does not match with NVSHMEM host library version",
+            says="the NVSHMEM host library is another release than the device code was built with",
+            remedies=("rebuild-the-extension", "see-what-is-loaded"),
+        ),
+        Signature(
+            needle="were compiled with different CUDA",
+            pattern=r"PyTorch and (?P<package>\w+) were compiled with different CUDA(?: major)? versions?\.?"
+            r"(?: PyTorch has CUDA Version=(?P<torch_cuda>[\d.]+) and \w+ has CUDA Version=(?P<package_cuda>[\d.]+\d))?",
+            says="torch and {package} were built for different CUDA versions",
+            remedies=("matching-packages",),
+        ),
+        Signature(
+            needle="torchvision::nms does not exist",
+            says="torchvision was built for another torch than the one that is installed",
+            remedies=("matching-packages",),
+        ),
+        Signature(
+            needle="cuDNN version incompatibility",
+            pattern=r"compiled {1,2}against (?P<built>\(?\d+[\d, .]*\)?) but found runtime version (?P<found>\(?\d+[\d, .]*\)?)",
+            says="torch was built against cuDNN {built} and loaded {found}",
+            remedies=("drop-foreign-libraries", "matching-packages"),
+        ),
+        Signature(
+            needle="mismatches the version that was used to compile",
+            pattern=r"detected CUDA version \((?P<toolkit>[\d.]+)\) mismatches",
+            says="the CUDA toolkit of this host ({toolkit}) is not the one that torch was built with, so extensions cannot be compiled",
+            remedies=("toolkit-of-torch", "prebuilt-extension"),
+        ),
+        Signature(
+            needle="does not match the version torch was compiled with",
+            pattern=r"Installed CUDA version (?P<toolkit>[\d.]+) does not match the version torch was compiled with (?P<torch_cuda>[\d.]*\d)",
+            says="the CUDA toolkit of this host is {toolkit} and torch was built with {torch_cuda}, so DeepSpeed cannot compile its operators",
+            remedies=("toolkit-of-torch", "prebuilt-extension"),
+        ),
+        Signature(
+            needle="Version mismatch: The cluster was started with",
+            pattern=r"(?:Error|Exception): Version mismatch",
+            says="this node joins a Ray cluster that was started with another Ray or Python",
+            remedies=("same-everywhere",),
+        ),
+        # Where only the patch release of Python differs, newer Rays warn and go on.
+        Signature(
+            needle="Version mismatch: The cluster was started",
+            pattern=r"-- Version mismatch",
+            standing="possible",
+            says="this node joined a Ray cluster that was started with another Ray or Python",
+            remedies=("same-everywhere",),
+        ),
+        Signature(
+            needle="unsupported pickle protocol",
+            pattern=r"unsupported pickle protocol: (?P<protocol>\d+)",
+            standing="possible",
+            says="an object pickled by a newer Python (protocol {protocol}) reached an older one",
+            remedies=("same-everywhere",),
+        ),
+        Signature(
+            needle="not initialized via NCCL_CONFIG_INITIALIZER",
+            standing="possible",
+            says="the caller of NCCL was compiled with headers of another NCCL release than the library that is loaded",
+            remedies=("see-what-is-loaded", "rebuild-the-extension"),
+        ),
+    ),
+    in_logs=_in_logs,
+    remedies=(
+        Remedy(
+            id="same-everywhere",
+            says="Make every host run the same image or environment, then compare what they report line by line.",
+            says_zh="让所有主机使用同一个镜像或环境，然后逐行比较它们报告的版本。",
+            command=(
+                "srun --label python -c 'import sys, torch; print(sys.version.split()[0], torch.__version__, torch.version.cuda, "
+                "torch.cuda.nccl.version())' | sort -k2 | awk '{$1=\"\"; print}' | uniq -c"
+            ),
+            verify="NCCL_DEBUG=VERSION torchrun ARGS train.py 2>&1 | grep 'NCCL version'",
+        ),
+        Remedy(
+            id="see-what-is-loaded",
+            says="See which libnccl each running rank has really mapped; a copy found through LD_LIBRARY_PATH wins over the one in the environment.",
+            says_zh="查看每个运行中的进程实际映射的是哪一个 libnccl；通过 LD_LIBRARY_PATH 找到的副本会抢在环境自带的之前。",
+            command="for p in $(pgrep -f train.py); do echo \"$p $(grep -om1 '/.*libnccl[^ ]*' /proc/$p/maps)\"; done",
+        ),
+        Remedy(
+            id="same-settings",
+            says="Compare the NCCL settings of the ranks: NCCL_PROTO, NCCL_ALGO and their like have to be the same on all of them.",
+            says_zh="比较各进程的 NCCL 设置：NCCL_PROTO、NCCL_ALGO 等变量在所有进程上必须一致。",
+            command="srun --label env | grep NCCL_ | sort -k2",
+            verify="NCCL_DEBUG=INFO torchrun ARGS train.py 2>&1 | grep 'set by environment to'",
+        ),
+        Remedy(
+            id="matching-packages",
+            says="Install torch and the packages that belong to it (torchvision, torchaudio) in one command, for one CUDA version.",
+            says_zh="用一条命令、针对同一个 CUDA 版本安装 torch 及其配套包（torchvision、torchaudio）。",
+            command="python -m pip list | grep -iE '^(torch|nvidia-)'",
+            verify="python -c 'import torch, torchvision; print(torch.__version__, torchvision.__version__)'",
+        ),
+        Remedy(
+            id="drop-foreign-libraries",
+            says="Start without LD_LIBRARY_PATH, so that torch finds the CUDA libraries that it brought along.",
+            says_zh="去掉 LD_LIBRARY_PATH 再启动，让 torch 使用它自带的 CUDA 库。",
+            command="env -u LD_LIBRARY_PATH torchrun ARGS train.py",
+            verify="env -u LD_LIBRARY_PATH python -c 'import torch; print(torch.backends.cudnn.version())'",
+        ),
+        Remedy(
+            id="toolkit-of-torch",
+            says="Point CUDA_HOME at the toolkit of the version that torch was built with.",
+            says_zh="把 CUDA_HOME 指向 torch 编译时所用版本的 CUDA 工具包。",
+            command="export CUDA_HOME=/usr/local/cuda-$(python -c 'import torch; print(torch.version.cuda)')",
+            verify="python -c 'from torch.utils.cpp_extension import CUDA_HOME; print(CUDA_HOME)' && $CUDA_HOME/bin/nvcc --version",
+        ),
+        Remedy(
+            id="prebuilt-extension",
+            says="Or avoid compiling: use an extension that was built for this torch, or torch's own optimizer instead of DeepSpeed's compiled one.",
+            says_zh="或者避免编译：使用针对当前 torch 预编译好的扩展，或用 torch 自带的优化器代替 DeepSpeed 需要编译的优化器。",
+            command="ds_report",
+        ),
+        Remedy(
+            id="rebuild-the-extension",
+            says="Rebuild the extension against the libraries that are installed now, without its cached build.",
+            says_zh="清除缓存，针对现在安装的库重新编译该扩展。",
+            command="python -m pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation EXTENSION",
+        ),
+    ),
+    leads_to=("rank-exception",),
+    mistaken_for={
+        "collective-mismatch": "there all ranks run the same release and issue different calls; compare the printed versions first",
+        "library-link": "there one process loads a library that lacks what another needs; here each part works, and they do not fit each other",
+        "foreign-traffic": "a stranger on the bootstrap port sends garbage once; different releases fail at every start",
+        ("interface-selection"): (
+            "a host without a usable address prints a family as well; there the versions agree and NCCL names no or a wrong interface"
+        ),
+        "launcher-wrong-env": "that is one way to it: another environment answers on one host",
+    },
+    sources=(
+        "https://github.com/NVIDIA/nccl/blob/master/src/init.cc",
+        "https://github.com/NVIDIA/nccl/blob/master/src/misc/socket.cc",
+        "https://github.com/NVIDIA/nccl/issues/1267",
+        "https://docs.pytorch.org/docs/stable/cpp_extension.html",
+    ),
+    hits=(
+        "node7:5120:5333 [0] init.cc:1203 NCCL WARN Mismatched NCCL version detected : rank 8 version 21903 rank 0 version 22105",
+        (
+            "[2026-11-03 10:00:01] node7:5120:5333 [0] init.cc:1203 (initTransportsRank) NCCL WARN Mismatched NCCL version detected : rank 1 "
+            "version 22809 rank 0 version 22707"
+        ),
+        "[rank3]: Mismatched NCCL version detected : rank 3 version 22005 rank 0 version 22304",
+        (
+            "node7:5120:5342 [2] misc/socket.cc:441 NCCL WARN ncclSocketInit: connecting to address  with family 0 is neither AF_INET(2) nor "
+            "AF_INET6(10)"
+        ),
+        (
+            "node8:612:901 [1] misc/socket.cc:717 NCCL WARN ncclSocketInit: connecting to address with family 41120 is neither AF_INET(2) nor "
+            "AF_INET6(10)"
+        ),
+        "1: node7:4011:4820 [4] bootstrap.cc:77 NCCL WARN Message truncated : received 512 bytes instead of 128",
+        "NVSHMEM device library version does not match with NVSHMEM host library version",
+        (
+            "RuntimeError: Detected that PyTorch and torchvision were compiled with different CUDA major versions. PyTorch has CUDA Version=12.8 "
+            "and torchvision has CUDA Version=11.8. Please reinstall the torchvision that matches your PyTorch install."
+        ),
+        "RuntimeError: Detected that PyTorch and TorchAudio were compiled with different CUDA versions.",
+        "RuntimeError: operator torchvision::nms does not exist",
+        (
+            "RuntimeError: cuDNN version incompatibility: PyTorch was compiled  against (9, 1, 0) but found runtime version (8, 9, 7). PyTorch "
+            "already comes bundled with cuDNN."
+        ),
+        "The detected CUDA version (11.5) mismatches the version that was used to compile",
+        (
+            "deepspeed.ops.op_builder.builder.CUDAMismatchException: >- DeepSpeed Op Builder: Installed CUDA version 11.5 does not match the "
+            "version torch was compiled with 12.4, unable to compile cuda/cpp extensions without a matching cuda version."
+        ),
+        (
+            "(raylet, ip=10.9.0.4) RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.40.0\n    Python: 3.11.9\nThis "
+            "process on node 10.9.0.4 was started with:\n    Ray: 2.40.0\n    Python: 3.10.14"
+        ),
+        "2026-11-03 10:00:01,324 WARNING utils.py:1597 -- Version mismatch: The cluster was started with:",
+        "[rank1]: ValueError: unsupported pickle protocol: 5",
+        "node7:5120:5120 [0] init.cc:1720 NCCL WARN ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER",
+    ),
+    near_misses=(
+        "NCCL version 2.21.5+cuda12.4",
+        (
+            "node7:5120:5333 [0] transport/net_socket.cc:424 NCCL WARN NET/Socket : peer 10.9.0.4<41522> message truncated : receiving 2097152 "
+            "bytes instead of 131072"
+        ),
+        "node7:5120:5120 [0] NCCL INFO NET/Plugin: Failed to find ncclNetPlugin_v8 symbol.",
+        "UserWarning: There was a version mismatch between CUDA driver and the toolkit, performance may be reduced",
+        "Failed to initialize NVML: Driver/library version mismatch",
+        "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:93, invalid usage, NCCL version 2.27.7",
+    ),
+    explain={
+        "en": (
+            "A distributed job is one program in many processes, and its parts exchange structures whose layout belongs to one release. Where "
+            "hosts run different NCCL releases, the handshake itself breaks: addresses without a family, messages of the wrong length, or a "
+            "silent hang before the first collective; newer releases name the two ranks. The same holds for torch and the packages built for it, "
+            "for Ray and Python across nodes, and for the CUDA toolkit with which extensions are compiled. To be sure, let every rank print the "
+            "versions of Python, torch, CUDA and NCCL and look for the odd one out. Do not be fooled by `pip list`: what counts is the library "
+            "file that the process has mapped."
+        ),
+        "zh": (
+            "分布式作业是由许多进程组成的同一个程序，各部分互相交换的数据结构只在同一版本内一致。主机之间 NCCL 版本不同时，握手阶段就会出错：收到"
+            "没有地址族的地址、长度不对的消息，或者在第一次集合通信之前无声地挂住；较新的版本会直接指出是哪两个进程。torch 与为它编译的包、各节点"
+            "的 Ray 与 Python、编译扩展所用的 CUDA 工具包，道理相同。确认方法：让每个进程打印 Python、torch、CUDA、NCCL 的版本，找出与众不同的那"
+            "一个。不要只看 `pip list`：真正起作用的是进程映射的那个库文件。"
+        ),
+    },
+)

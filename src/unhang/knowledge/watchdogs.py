@@ -1,0 +1,136 @@
+"""What watchdog lines of several ranks prove together: who gave up waiting, in which collective, and whether it was the same one for all.
+
+Sequence numbers count the collectives of one group on one rank. Ranks that make the same calls have the same collective under the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from unhang.knowledge.cause import LogView
+from unhang.model import Evidence
+from unhang.records.logs.said import At, Timeout
+
+# Calls whose sizes legitimately differ between ranks.
+_UNEVEN = ("GATHER", "SCATTER", "ALLTOALL", "SEND", "RECV", "COALESCED", "ALLTOALL_BASE", "UNKNOWN")
+# Calls that need every rank before any can finish: a rank that has finished one was in it together with all the others.
+_NEEDS_ALL = (
+    "ALLREDUCE",
+    "ALLGATHER",
+    "_ALLGATHER_BASE",
+    "REDUCE_SCATTER",
+    "_REDUCE_SCATTER_BASE",
+    "BARRIER",
+    "ALLREDUCE_COALESCED",
+    "ALLTOALL",
+    "ALLTOALL_BASE",
+)
+# One step ahead may be a matter of when each watchdog looked.
+_AHEAD = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parted:
+    """Ranks of one group had different collectives under one number; `sides` are the ranks of each, the largest first."""
+
+    group: str | None
+    seq: int
+    sides: tuple[tuple[Timeout, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ahead:
+    """`front` gave up at a later number than `back`, although every number between needs both. `steps` lie between."""
+
+    back: Timeout
+    front: Timeout
+    steps: int
+
+
+def ranks_of(timeouts: Iterable[Timeout]) -> tuple[int, ...]:
+    return tuple(sorted({t.at.rank for t in timeouts if t.at.rank is not None}))
+
+
+def first_of_each(view: LogView) -> tuple[Timeout, ...]:
+    """The first collective that each rank gave up in each group, in order of rank. A watchdog prints the same one several times."""
+    found: dict[tuple[int, str | None], Timeout] = {}
+    for t in view.timeouts:
+        if t.at.rank is None or t.seq is None:
+            continue
+        key = (t.at.rank, t.group)
+        if key not in found or (found[key].seq or 0) > t.seq:
+            found[key] = t
+    return tuple(found[k] for k in sorted(found, key=lambda k: (k[0], k[1] or "")))
+
+
+def _by_group(timeouts: Sequence[Timeout]) -> Mapping[str | None, list[Timeout]]:
+    groups: dict[str | None, list[Timeout]] = {}
+    for t in timeouts:
+        groups.setdefault(t.group, []).append(t)
+    return groups
+
+
+def parted(view: LogView) -> Parted | None:
+    """Where two ranks' lines name different collectives under one number of one group."""
+    for group, members in _by_group(first_of_each(view)).items():
+        by_seq: dict[int, list[Timeout]] = {}
+        for t in members:
+            if t.seq is not None:
+                by_seq.setdefault(t.seq, []).append(t)
+        for seq, here in sorted(by_seq.items()):
+            sides: dict[tuple[object, ...], list[Timeout]] = {}
+            for t in here:
+                sides.setdefault(_key(t), []).append(t)
+            if len(sides) > 1:
+                ordered = sorted(sides.values(), key=lambda s: (-len(s), s[0].at.rank or 0))
+                return Parted(group=group, seq=seq, sides=tuple(tuple(s) for s in ordered))
+    return None
+
+
+def _key(t: Timeout) -> tuple[object, ...]:
+    return (t.op,) if t.op.startswith(_UNEVEN) else (t.op, t.numel_in, t.numel_out)
+
+
+def ahead(view: LogView) -> Ahead | None:
+    """A rank that finished collectives which another rank of the group never did: the ranks have matched different calls with each other."""
+    for members in _by_group(first_of_each(view)).values():
+        ordered = sorted((t for t in members if t.seq is not None), key=lambda t: t.seq or 0)
+        if len(ordered) < 2:
+            continue
+        back, front = ordered[0], ordered[-1]
+        steps = (front.seq or 0) - (back.seq or 0)
+        if steps >= _AHEAD and back.op in _NEEDS_ALL:
+            return Ahead(back=back, front=front, steps=steps)
+    return None
+
+
+def behind(view: LogView) -> tuple[tuple[int, int], ...]:
+    """(rank, last number it issued) of ranks that never issued the collective that others gave up, as far as they printed their counters."""
+    found: dict[int, int] = {}
+    failed: dict[str | None, int] = {}
+    for t in view.timeouts:
+        if t.seq is not None:
+            failed[t.group] = min(failed.get(t.group, t.seq), t.seq)
+    for s in view.statuses:
+        if s.at.rank is not None and s.group in failed and 0 <= s.enqueued < failed[s.group]:
+            found[s.at.rank] = s.enqueued
+    return tuple(sorted(found.items()))
+
+
+def silent(view: LogView) -> tuple[int, ...]:
+    """Ranks that are known to exist and printed no timeout, where others did."""
+    waited = set(ranks_of(view.timeouts))
+    known = set(view.printed) | (set(range(view.world_size)) if view.world_size is not None else set())
+    return tuple(sorted(known - waited)) if waited else ()
+
+
+def collective(t: Timeout) -> str:
+    """ "ALLREDUCE #1580 (466119168 elements)"."""
+    seq = "" if t.seq is None else f" #{t.seq}"
+    size = "" if t.numel_in is None else f" ({t.numel_in} elements)"
+    return f"{t.op}{seq}{size}"
+
+
+def evidence_of(places: Iterable[At]) -> tuple[Evidence, ...]:
+    return tuple(Evidence(source=a.source, line=a.line, text=a.text.strip()) for a in places)

@@ -1,0 +1,40 @@
+"""Logs of a failed run: opened, streamed, cleaned of what launchers and terminals put around each line, searched for signatures and tracebacks.
+
+`finding` and `opening` (files, archives, standard input) > `line` (prefixes, rank, host, pid, time) > `signature` > `needles` (the engine) > `search`.
+What a log tells about the job beside its errors stands in `said`, and is read by `watchdog`, `exits`, `nccl`, `work`, `attempts` and `job_size`.
+"""
+
+from unhang.records.logs.line import MAX_LINE_BYTES, Line, clean, decode, last_lines, lines, parse
+from unhang.records.logs.owner import Owner, owner_of
+from unhang.records.logs.search import LogRead, Needles, read, scan
+from unhang.records.logs.signature import NEAR_LINES, Hit, Role, Signature, match
+from unhang.records.logs.stamp import Stamp, resolve
+from unhang.records.logs.tracebacks import Traceback
+from unhang.records.logs.writer import Writer, rank_at, writer_at
+
+__all__ = [
+    "MAX_LINE_BYTES",
+    "NEAR_LINES",
+    "Hit",
+    "Line",
+    "LogRead",
+    "Needles",
+    "Owner",
+    "Role",
+    "Signature",
+    "Stamp",
+    "Traceback",
+    "Writer",
+    "clean",
+    "decode",
+    "last_lines",
+    "lines",
+    "match",
+    "owner_of",
+    "parse",
+    "rank_at",
+    "read",
+    "resolve",
+    "scan",
+    "writer_at",
+]

@@ -1,0 +1,240 @@
+"""What is named on the command line, as sources: files, directories, patterns, "-". Of each file only the first bytes are read here."""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+from unhang.errors import UnhangError
+from unhang.model import NotExamined
+from unhang.records.logs.kinds import NO_LOG_DIRECTORIES, Misses, no_log
+from unhang.records.logs.opening import Limits, Source, is_plain, shown
+from unhang.records.logs.streams import HEAD_BYTES, SpooledBytes, words
+
+STDIN = "stdin"
+# A directory that holds millions of files is not counted to its end.
+_MOST_ENTRIES = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What is to be read, in order, each file once; and what was seen but will not be read."""
+
+    sources: tuple[Source, ...]
+    not_examined: tuple[NotExamined, ...]
+
+
+def find(paths: Sequence[str], *, limits: Limits | None = None, stdin: IO[bytes] | None = None) -> Found:
+    """The sources that `paths` name. Raises UnhangError where one of them is missing, unreadable, or holds nothing to read.
+
+    A file that is named is always taken. In directories and patterns, what is plainly no log is counted under `not_examined` instead.
+    """
+    finder = _Finder(limits or Limits(), stdin)
+    for path in paths:
+        finder.add(path)
+    return Found(sources=tuple(finder.sources), not_examined=tuple(finder.not_examined))
+
+
+class _Finder:
+    def __init__(self, limits: Limits, stdin: IO[bytes] | None) -> None:
+        self.limits = limits
+        self.stdin = stdin
+        self.sources: list[Source] = []
+        self.not_examined: list[NotExamined] = []
+        self.seen: set[tuple[int, int]] = set()
+        self.left_files = limits.files
+        self.left_entries = _MOST_ENTRIES
+
+    def add(self, path: str) -> None:
+        if path == "-":
+            self._stdin()
+            return
+        try:
+            status = os.stat(path)  # noqa: PTH116
+        except (OSError, ValueError) as e:
+            if glob.has_magic(path) and "\0" not in path:
+                self._pattern(path)
+                return
+            raise _missing(path, e) from e
+        if stat.S_ISDIR(status.st_mode):
+            self._directory(path)
+        elif not stat.S_ISREG(status.st_mode):
+            hint = f"unhang why - < {shown(path)}" if stat.S_ISFIFO(status.st_mode) else None
+            raise UnhangError(f"{shown(path)} is {_special(status.st_mode)}, not a file", hint=hint)
+        elif self._new(status):
+            try:
+                self.sources.append(_source(path, path, named=True))
+            except OSError as e:
+                raise UnhangError(f"cannot read {shown(path)}: {words(e)}") from e
+
+    def _stdin(self) -> None:
+        if any(s.spool for s in self.sources):
+            return
+        if self.stdin is None and sys.stdin is None:
+            raise UnhangError("standard input is closed")
+        spool = SpooledBytes(STDIN, (self.stdin or sys.stdin.buffer).read, self.limits.spool_bytes)
+        if spool.stopped:
+            self.not_examined.append(NotExamined(what=STDIN, why=spool.stopped))
+        self.sources.append(Source(name=STDIN, size_bytes=spool.size_bytes, path=None, seekable=False, mtime=None, named=True, spool=spool))
+
+    def _directory(self, path: str) -> None:
+        try:
+            os.scandir(path).close()
+        except OSError as e:
+            raise UnhangError(f"cannot read {shown(path)}: {words(e)}") from e
+        misses = Misses(shown(path))
+        found = self._walk(path, misses)
+        if not found:
+            raise UnhangError(
+                f"there is no log in {shown(path)}",
+                cause=str(misses) or "it is empty",
+                hint="name a run directory (it holds run.json) or a log file",
+            )
+        misses.report(self.not_examined.append)
+
+    def _pattern(self, pattern: str) -> None:
+        misses = Misses(shown(pattern))
+        found = False
+        for path in sorted(islice(glob.iglob(pattern, recursive=True), _MOST_ENTRIES)):  # noqa: PTH207
+            if os.path.isdir(path):  # noqa: PTH112
+                found |= self._walk(path, misses)
+            else:
+                found |= self._take(path, path, misses)
+        if not found:
+            raise _missing(pattern, None, str(misses))
+        misses.report(self.not_examined.append)
+
+    def _walk(self, root: str, misses: Misses) -> bool:
+        """Take what is in a directory, in order of name. Whether there is a log in it, read before or not."""
+        found = False
+        first = len(self.sources)
+        folders, links = [root], list[str]()
+        # What a link leads to is often in the directory too ("latest"): real names come first, and nothing is read twice.
+        while folders or links:
+            folder = folders.pop() if folders else links.pop()
+            try:
+                status = os.stat(folder)  # noqa: PTH116
+                if stat.S_ISDIR(status.st_mode):
+                    if self._new(status):
+                        inner, linked, here = self._entries(folder, root, misses)
+                        folders += reversed(inner)
+                        links = linked[::-1] + links
+                        for path in here:
+                            found |= self._take(path, os.path.relpath(path, root), misses)
+                    else:
+                        found |= folder == root
+                else:
+                    found |= self._take(folder, os.path.relpath(folder, root), misses)
+            except OSError as e:
+                misses.add(shown(folder), f"it cannot be read: {words(e)}")
+        self.sources[first:] = sorted(self.sources[first:], key=lambda s: s.path.parts if s.path else ())
+        return found
+
+    def _entries(self, folder: str, root: str, misses: Misses) -> tuple[list[str], list[str], list[str]]:
+        """The directories, links and files in one directory."""
+        folders, links, files = list[str](), list[str](), list[str]()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                self.left_entries -= 1
+                if self.left_entries < 0:
+                    misses.add(shown(folder), f"more than {_MOST_ENTRIES:,} names were found; the rest was not looked at")
+                    break
+                if entry.is_symlink():
+                    links.append(entry.path)
+                elif not entry.is_dir(follow_symlinks=False):
+                    files.append(entry.path)
+                elif kind := NO_LOG_DIRECTORIES.get(entry.name):
+                    misses.add(shown(entry.path), f"no logs: {kind}")
+                else:
+                    folders.append(entry.path)
+        return sorted(folders), sorted(links), sorted(files)
+
+    def _take(self, path: str, name: str, misses: Misses) -> bool:
+        """Take a file that was not named. Whether it is a log, taken before or not."""
+        try:
+            if what := no_log(name):
+                misses.add(shown(path), f"no log: {what}")
+                return False
+            if self.left_files <= 0:
+                misses.add(shown(path), f"more than {self.limits.files:,} files were found; these were not read")
+                return True
+            status = os.stat(path)  # noqa: PTH116
+            if not stat.S_ISREG(status.st_mode):
+                misses.add(shown(path), f"no log: {_special(status.st_mode)}")
+                return False
+            if not self._new(status):
+                return True
+            source = _source(path, name, named=False)
+        except OSError as e:
+            misses.add(shown(path), f"it cannot be read: {words(e)}")
+            return False
+        if source.kind:
+            misses.add(source.name, f"no log: {source.kind}")
+            return False
+        self.left_files -= 1
+        self.sources.append(source)
+        return True
+
+    def _new(self, status: os.stat_result) -> bool:
+        key = (status.st_dev, status.st_ino)
+        if not status.st_ino:  # a file system without inode numbers
+            return True
+        new = key not in self.seen
+        self.seen.add(key)
+        return new
+
+
+def _source(path: str, name: str, *, named: bool) -> Source:
+    """Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        head = os.read(fd, HEAD_BYTES)
+        status = os.fstat(fd)
+    finally:
+        os.close(fd)
+    plain = is_plain(head)
+    # Files of /proc and of some network file systems are longer than they say.
+    seekable = plain and (status.st_size > 0 or not head)
+    return Source(
+        name=shown(path),
+        size_bytes=status.st_size if seekable else None,
+        path=Path(path),
+        seekable=seekable,
+        mtime=status.st_mtime,
+        kind=no_log(name, head),
+        named=named,
+    )
+
+
+def _special(mode: int) -> str:
+    kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+    return kinds.get(stat.S_IFMT(mode), "a special file")
+
+
+def _missing(path: str, error: OSError | ValueError | None, skipped: str = "") -> UnhangError:
+    if isinstance(error, OSError) and not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return UnhangError(f"cannot read {shown(path)}: {words(error)}")
+    if error is not None and os.path.islink(path):  # noqa: PTH114
+        return UnhangError(f"{shown(path)} is a symbolic link to {shown(os.readlink(path))}, which does not exist")  # noqa: PTH115
+    message = f"there is no {shown(path)}" if error else f"no log matches {shown(path)}"
+    if skipped:
+        return UnhangError(message, cause=skipped)
+    folder, wanted = os.path.split(path.replace("\0", ""))
+    while folder and not os.path.isdir(folder):  # noqa: PTH112
+        folder, wanted = os.path.split(folder)
+    try:
+        with os.scandir(folder or ".") as entries:
+            names = sorted(e.name for e in islice(entries, 10_000))
+    except OSError:
+        names = []
+    near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5) or names[:3]
+    there = ", ".join(shown(os.path.join(folder, n)) for n in near)  # noqa: PTH118
+    return UnhangError(message, cause=f"the nearest names that exist: {there}" if there else f"{shown(folder) or '.'} is empty")

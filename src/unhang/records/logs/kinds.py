@@ -1,0 +1,84 @@
+"""What is plainly no log, by name and first bytes: skipped in directories and archives, and counted, never listed one by one.
+
+NULs and binary junk say nothing: logs hold both. An ending says less than magic bytes, and stands here only where there are none, or where
+the file is readable text all the same: the sources of a program hold the very messages that are searched for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from unhang.model import NotExamined
+
+OWN_RECORD: Final = "a record that unhang wrote"
+# Directories that hold no logs, and very many files.
+NO_LOG_DIRECTORIES = {".git": "history of git", "__pycache__": "Python bytecode", "node_modules": "source code"}
+
+_OWN = re.compile(r"(?:^|/)(?:(?:run|host|incident|verdict)\.json|events\.jsonl|verdict\.md|incidents/\d+/.*)$", re.DOTALL)
+_PACKED = re.compile(r"\.(?:gz|xz|lzma|bz2|zst)$")
+_SHARED_OBJECT = re.compile(r"\.so(?:\.\d+)*$")
+_ENDINGS = {
+    ending: kind
+    for kind, endings in {
+        "a model checkpoint": "pt pth ckpt bin distcp safetensors gguf onnx h5 hdf5 pkl pickle",
+        "a data file": "parquet arrow feather npy npz tfrecord mmap lmdb mdb db sqlite sqlite3",
+        "an image, audio or video file": "png jpg jpeg gif webp svg mp4 mp3 wav flac",
+        "a document": "pdf docx xlsx pptx",
+        "Python bytecode": "pyc pyo",
+        "a software package": "whl egg jar deb rpm",
+        "source code": "py pyi pyx ipynb c cc cpp cu cuh h hpp rs go js ts css",
+    }.items()
+    for ending in endings.split()
+}
+_MAGIC = (
+    (re.compile(rb"\x7fELF|!<arch>\n"), "a program or library"),
+    (re.compile(rb"GGUF[\1-\x0f]\0\0\0|.{5}\0\0\0\{\"|\x80[\2-\5](?:\x8a\x0a|\x95|\}|\]|c[a-z_.]+\n)|\x89HDF\r\n", re.DOTALL), "a model checkpoint"),
+    (re.compile(rb"PAR1\x15|ARROW1\0\0|\x93NUMPY|SQLite format 3\0"), "a data file"),
+    (re.compile(rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a|RIFF.{4}(?:WEBP|WAVE|AVI )", re.DOTALL), "an image, audio or video file"),
+    (re.compile(rb"%PDF-\d"), "a document"),
+    # The first entry of what torch.save and numpy.savez write, and of a wheel or jar.
+    (re.compile(rb"PK\x03\x04.{26}[^/\0]{1,200}/(?:data\.pkl|\.format_version|byteorder|version)", re.DOTALL), "a model checkpoint"),
+    (re.compile(rb"PK\x03\x04.{26}[^/\0]{1,200}\.npy", re.DOTALL), "a data file"),
+    (re.compile(rb"PK\x03\x04.{26}META-INF/", re.DOTALL), "a software package"),
+)
+
+
+def no_log(name: str, head: bytes = b"") -> str | None:
+    """What it plainly is instead of a log: by its name (a path with "/"), and by its first bytes where they are given."""
+    if _OWN.search(name):
+        return OWN_RECORD
+    last = _PACKED.sub("", name.rpartition("/")[2])
+    if "tfevents" in last:
+        return "TensorBoard events"
+    if kind := _ENDINGS.get(last.rpartition(".")[2].lower() if "." in last[1:] else ""):
+        return kind
+    if _SHARED_OBJECT.search(last):
+        return "a program or library"
+    return next((kind for magic, kind in _MAGIC if magic.match(head)), None)
+
+
+class Misses:
+    """What was not examined in one place: one entry for each reason, with a count and an example. Bounded, whatever the place holds."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self._by_why: dict[str, tuple[int, str]] = {}
+
+    def add(self, what: str, why: str) -> None:
+        before, example = self._by_why.get(why, (0, what))
+        if not before or example != what:
+            self._by_why[why] = before + 1, example
+
+    def report(self, missed: Callable[[NotExamined], None]) -> None:
+        for why, (count, example) in self._by_why.items():
+            what = example if count == 1 else f"{count:,} in {self.where}, such as {example}"
+            missed(NotExamined(what=what, why=why))
+        self._by_why.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self._by_why)
+
+    def __str__(self) -> str:
+        return "; ".join(f"{count:,} such as {example}: {why}" for why, (count, example) in self._by_why.items())

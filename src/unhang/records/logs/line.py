@@ -1,0 +1,186 @@
+"""Lines of a log: read in order, cleaned of what launchers and terminals put around each of them.
+
+Progress bars write many states into one line with carriage returns, and errors are printed behind the last of them: each state is a
+line of its own here and carries the number of the line in the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from unhang.errors import RecordError
+from unhang.records.logs.prefix import Said, strip
+from unhang.records.logs.stamp import Stamp
+
+CHUNK_BYTES = 1024 * 1024
+# Longer lines are cut: nothing that says why a training failed is longer.
+MAX_LINE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line without what stands around it, and what that told; None where nothing did.
+
+    `number` counts from 1. `rank` is the writer's own (`[rank1]:`, Open MPI's tag, `[Rank 1]` where the line begins with it). `label` is the number
+    that srun or mpirun gave the task: the rank where they start one task for each rank, the node where they start launchers. `local_rank` counts on
+    the node. `host` is a name or an address, of the machine or the pod, as printed. `level` is TRACE, DEBUG, INFO, WARNING, ERROR or CRITICAL.
+    """
+
+    number: int
+    text: str
+    rank: int | None = None
+    label: int | None = None
+    local_rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    time: Stamp | None = None
+    level: str | None = None
+
+
+# Colours and titles; an ESC that is left over is dropped.
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()*+][0-9A-Za-z]|[@-Z\\-_])?")
+# Colours that lost their ESC on the way or had it written out: copied from a browser, `cat -v`, JSON, rsyslog.
+_BARE_COLOUR = re.compile(r"(?:\^\[|#033|\\(?:x1b|u001b|033|e))?\[\d{1,3}(?:;\d{1,3}){0,8}m(?!\])", re.ASCII | re.IGNORECASE)
+_MAX_BARE_COLOURS_NESTED = 8
+
+
+def parse(raw: bytes | str, *, number: int = 1) -> Line:
+    """A line without its prefixes, however nested, and what they told. Never raises; parsing the text again changes nothing.
+
+    Indentation behind a prefix survives. What belongs to the message (`[E321 ...]`, `host:pid:tid [0] NCCL WARN`, `[Rank 1]`) is read and stays.
+    """
+    text = _plain(decode(raw) if isinstance(raw, bytes) else raw[:MAX_LINE_BYTES])
+    said = Said()
+    text = strip(text, said)
+    return Line(
+        number=number,
+        text=text,
+        rank=said.task if said.rank is None else said.rank,
+        label=said.label,
+        local_rank=said.local_rank,
+        host=said.host,
+        pid=said.pid,
+        time=said.time,
+        level=said.level,
+    )
+
+
+def clean(text: str) -> tuple[str, int | None]:
+    """A line without colours and prefixes, and the rank that a prefix named."""
+    line = parse(text)
+    return line.text, line.rank
+
+
+def decode(raw: bytes) -> str:
+    """UTF-8, or GB18030 where the bytes are that and Chinese; anything else as UTF-8 with replacements. Without NULs, cut at MAX_LINE_BYTES."""
+    raw = raw[:MAX_LINE_BYTES]
+    if b"\0" in raw:
+        raw = raw.replace(b"\0", b"")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        text = raw.decode("utf-8", "replace")
+    broken = text.count("\ufffd")
+    # Characters of three bytes are no accident: this is UTF-8 with damage, or cut inside a character.
+    if sum("\u0800" <= c != "\ufffd" for c in text) >= broken:
+        return text
+    for end in (len(raw), len(raw) - 1):
+        try:
+            chinese = raw[:end].decode("gb18030")
+        except UnicodeDecodeError:
+            continue
+        wide = [c for c in chinese if c > "\x7f"]
+        if wide and 2 * sum("\u4e00" <= c <= "\u9fff" or "\u3000" <= c <= "\u303f" or "\uff00" <= c <= "\uffef" for c in wide) > len(wide):
+            return chinese
+    return text
+
+
+def _plain(text: str) -> str:
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    if "[0m" in text or "[39m" in text:
+        bare = text
+        for _ in range(_MAX_BARE_COLOURS_NESTED):
+            bare, found = _BARE_COLOUR.subn("", bare)
+            if not found:
+                text = bare
+                break
+    return text.rstrip()
+
+
+def lines(path: Path, *, limit_bytes: int | None = None, offset: int = 0, number: int = 1) -> Iterator[Line]:
+    """The cleaned lines of a file, from a place that `offset` and `number` give, up to `limit_bytes`. Raises RecordError."""
+    for count, raw in _raw_lines(path, limit_bytes=limit_bytes, offset=offset, number=number):
+        for part in raw.split(b"\r"):
+            line = parse(part, number=count)
+            if line.text:
+                yield line
+
+
+# How torchrun sums up, whatever the failure was.
+_SAYS_NOTHING = re.compile(
+    r"^\s*(?:[=*-]{4,}|\[\d+\]:|Root Cause \(first observed failure\):|(?:time|host|rank) {2,}: .*|error_file: <N/A>|<NO_OTHER_FAILURES>"
+    r"|traceback : To enable traceback see:.*)\s*$"
+)
+
+
+def last_lines(path: Path, *, limit_bytes: int | None = None, count: int = 3) -> tuple[Line, ...]:
+    """The last lines that say anything. Raises RecordError."""
+    try:
+        size = path.stat().st_size
+    except OSError as e:
+        raise RecordError(f"cannot read {path}: {e.strerror or e}") from e
+    tail = max(0, (size if limit_bytes is None else min(size, limit_bytes)) - MAX_LINE_BYTES)
+    for offset, number, chunk in chunks(path, limit_bytes=limit_bytes):
+        if offset + len(chunk) > tail:
+            cut = chunk.find(b"\n", tail - offset) + 1 if tail > offset else 0
+            found = lines(path, limit_bytes=limit_bytes, offset=offset + cut, number=number + chunk.count(b"\n", 0, cut))
+            return tuple(deque((line for line in found if not _SAYS_NOTHING.match(line.text)), maxlen=count))
+    return ()
+
+
+def chunks(path: Path, *, limit_bytes: int | None) -> Iterator[tuple[int, int, bytes]]:
+    """(offset, line number, bytes), cut at line ends wherever a line is shorter than a chunk."""
+    offset, number, rest = 0, 1, b""
+    remaining = limit_bytes
+    try:
+        with path.open("rb") as f:
+            while remaining is None or remaining > 0:
+                data = f.read(CHUNK_BYTES if remaining is None else min(CHUNK_BYTES, remaining))
+                if not data:
+                    break
+                if remaining is not None:
+                    remaining -= len(data)
+                data = rest + data
+                cut = data.rfind(b"\n") + 1 or (len(data) if len(data) >= CHUNK_BYTES else 0)
+                chunk, rest = data[:cut], data[cut:]
+                if chunk:
+                    yield offset, number, chunk
+                    offset += len(chunk)
+                    number += chunk.count(b"\n")
+            if rest:
+                yield offset, number, rest
+    except OSError as e:
+        raise RecordError(f"cannot read {path}: {e.strerror or e}") from e
+
+
+def _raw_lines(path: Path, *, limit_bytes: int | None, offset: int, number: int) -> Iterator[tuple[int, bytes]]:
+    remaining = None if limit_bytes is None else limit_bytes - offset
+    try:
+        with path.open("rb") as f:
+            f.seek(offset)
+            while remaining is None or remaining > 0:
+                line = f.readline(MAX_LINE_BYTES if remaining is None else min(MAX_LINE_BYTES, remaining))
+                if not line:
+                    return
+                if remaining is not None:
+                    remaining -= len(line)
+                yield number, line.rstrip(b"\n")
+                if line.endswith(b"\n"):
+                    number += 1
+    except OSError as e:
+        raise RecordError(f"cannot read {path}: {e.strerror or e}") from e

@@ -1,0 +1,63 @@
+"""Which literals stand in a block of bytes: a multi-pattern engine made for it, and a slower one with equal answers where it has no wheel.
+
+Compiling 500 literals takes 20 ms, less than finding out whether a stored database still fits: none is stored.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+
+class Engine(Protocol):
+    """Answers which literals stand in data; thread-safe. No literal is empty or holds a NUL."""
+
+    def present(self, data: memoryview) -> list[int]:
+        """Indices of the literals that stand in the data, in rising order."""
+        ...
+
+
+class Finder:
+    """One search for each literal, with bytes.find."""
+
+    def __init__(self, literals: Sequence[bytes]) -> None:
+        self._literals = tuple(literals)
+
+    def present(self, data: memoryview) -> list[int]:
+        copy = bytes(data)
+        return [i for i, literal in enumerate(self._literals) if literal in copy]
+
+
+class Hyperscan:
+    """All literals in one pass, at some GB/s on each core; scanning releases the GIL."""
+
+    def __init__(self, literals: Sequence[bytes]) -> None:
+        import hyperscan
+
+        self._scratch_of = hyperscan.Scratch
+        self._database = hyperscan.Database()
+        # Once for each block is enough, and keeps the number of calls back into Python small.
+        self._database.compile(expressions=list(literals), ids=list(range(len(literals))), flags=hyperscan.HS_FLAG_SINGLEMATCH, literal=True)
+        self._local = threading.local()
+
+    def present(self, data: memoryview) -> list[int]:
+        if not hasattr(self._local, "scratch"):
+            self._local.scratch = self._scratch_of(self._database)
+        found: list[int] = []
+
+        def matched(id: int, start: int, end: int, flags: int, context: Any) -> None:
+            found.append(id)
+
+        # It takes any buffer, which its annotations do not say.
+        buffer: Any = data
+        self._database.scan(buffer, match_event_handler=matched, scratch=self._local.scratch)
+        return sorted(found)
+
+
+def engine(literals: Sequence[bytes]) -> Engine:
+    """The fastest engine that works here."""
+    try:
+        return Hyperscan(literals)
+    except ImportError:
+        return Finder(literals)

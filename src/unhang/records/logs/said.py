@@ -1,0 +1,87 @@
+"""What a log tells about the job beside its errors: watchdog states, NCCL's own words, exit codes, slow work. Plain data; readers fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from unhang.records.logs.signature import Hit
+
+
+@dataclass(frozen=True, kw_only=True)
+class At:
+    """Where a log said something, and of whom."""
+
+    source: str
+    line: int | None
+    text: str
+    rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    at_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeout:
+    """A collective that the watchdog of one rank gave up: `ran_ms` after it began."""
+
+    at: At
+    group: str | None
+    seq: int | None
+    op: str
+    numel_in: int | None
+    numel_out: int | None
+    timeout_ms: int
+    ran_ms: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """The counters that a watchdog prints: numbers of the work that failed, the last enqueued and the last completed, on this rank and in this group."""
+
+    at: At
+    group: str | None
+    failed: int
+    enqueued: int
+    completed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init:
+    """A communicator on one rank. `completed` is False where its "Init START" has no "Init COMPLETE"."""
+
+    at: At
+    comm: str
+    rank: int
+    nranks: int
+    completed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exit:
+    """A process whose end a launcher reported; `code` as in subprocess, negative for a signal."""
+
+    at: At
+    code: int
+    local_rank: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcclSaid:
+    """NCCL's own words.
+
+    `versions`, `transports` ("P2P/CUMEM", "SHM/direct", "NET/IB/0/GDRDMA", "NET/Socket/0"), `interfaces` ("Bootstrap eth0:10.0.0.7<0>") and
+    `settings` ("NAME=value") map each value to the places where it stood; `traces` are return-code lines ("transport/shm.cc:114 -> 2").
+    """
+
+    versions: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
+    inits: tuple[Init, ...] = ()
+    transports: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
+    interfaces: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
+    settings: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
+    traces: tuple[At, ...] = ()
+
+
+def at(hit: Hit) -> At:
+    """Where a hit stands, and of whom it is."""
+    return At(source=hit.source, line=hit.line, text=hit.text, rank=hit.rank, host=hit.host, pid=hit.pid, at_s=hit.at_s)

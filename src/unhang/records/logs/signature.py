@@ -1,0 +1,98 @@
+"""How something looks in a log: a signature, and the hit that says where it was found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
+
+from unhang.model import Standing
+
+# A context signature belongs to no cause: it is read for what it tells about the job (ranks, versions, transports, exit codes).
+Role = Literal["root", "symptom", "context"]
+
+# Lines before and after a hit in which `near` and `unless` are looked for.
+NEAR_LINES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """A literal that must stand in the line, and a pattern with named groups for what it captures ("" for none).
+
+    Write needle and pattern for the line behind its prefixes (rank, time, pod), colours and carriage returns: those are taken off first. The
+    engine looks for needles alone, in files of any size; choose the rarest literal that every wording has. `near` has to be found within
+    NEAR_LINES lines around the hit (its own line counts), `unless` must not be. `standing` is what a hit is worth: "established" only where
+    the line itself names the cause. `says` is a sentence with {groups} of the pattern in it; without one the title of the cause speaks.
+    `remedies` chooses among the remedies of the cause, by id, None all of them. `keep` bounds the hits that are kept of one file.
+    The groups rank, local_rank, host, pid and time, where a pattern has them, tell whom the line is about.
+    """
+
+    needle: str
+    pattern: str = ""
+    near: str = ""
+    unless: str = ""
+    role: Role = "root"
+    standing: Standing = "established"
+    says: str = ""
+    remedies: tuple[str, ...] | None = None
+    keep: int = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    """Where a signature was found.
+
+    `rank`, `host`, `pid` and `at_s` (seconds; comparable on one host) are None where neither the line, nor its neighbours, nor the name of the file
+    tell them. `label` is a launcher's number of the task: the rank, or the node. `attempt` counts from 1. `place` orders hits within a file.
+    """
+
+    signature: Signature
+    source: str
+    line: int | None
+    text: str
+    groups: dict[str, str] = field(default_factory=dict)
+    rank: int | None = None
+    label: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    at_s: float | None = None
+    attempt: int = 1
+    place: int = 0
+
+
+def match(
+    text: str, signatures: Iterable[Signature], *, source: str, line: int | None = None, rank: int | None = None, around: str = ""
+) -> list[Hit]:
+    """Which signatures hit in one piece of text. `around` is its neighbourhood; the text itself always belongs to it."""
+    hits = []
+    for signature in signatures:
+        groups = groups_of(signature, text, around)
+        if groups is not None:
+            hits.append(Hit(signature=signature, source=source, line=line, text=text, groups=groups, rank=rank))
+    return hits
+
+
+def groups_of(signature: Signature, text: str, around: str = "") -> dict[str, str] | None:
+    """What a signature captures in a text; None where it does not hit."""
+    if signature.needle not in text:
+        return None
+    groups: dict[str, str] = {}
+    if signature.pattern:
+        found = compiled(signature.pattern).search(text)
+        if found is None:
+            return None
+        groups = {k: v for k, v in found.groupdict().items() if v is not None}
+    if signature.near or signature.unless:
+        neighbourhood = f"{around}\n{text}" if around else text
+        if signature.near and compiled(signature.near).search(neighbourhood) is None:
+            return None
+        if signature.unless and compiled(signature.unless).search(neighbourhood) is not None:
+            return None
+    return groups
+
+
+@lru_cache(maxsize=4096)
+def compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.MULTILINE)

@@ -1,0 +1,87 @@
+"""What torch's NCCL watchdog prints about a collective that was given up: the collective, and the counters of its process group.
+
+The rank that prints it came. A rank whose counters stand before the failed collective never entered it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from unhang.records.logs.said import At, Status, Timeout, at
+from unhang.records.logs.signature import Hit, Signature
+
+# Every rank of a large job prints one of each.
+_KEEP = 4096
+
+# torch 1.x: `WorkNCCL(OpType=ALLREDUCE, TensorShape=[64], Timeout(ms)=1800000)`; SeqNum since 1.12, NumelIn and NumelOut since 2.1.
+TIMEOUT = Signature(
+    needle="Watchdog caught collective operation timeout",
+    pattern=r"(?:\[Rank (?P<group_rank>\d+)\] )?Watchdog caught collective operation timeout: \w+\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+),"
+    r"(?: TensorShape=\[(?P<shape>[^\]]*)\],)?(?: NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+),)? Timeout\(ms\)=(?P<timeout_ms>\d+)\)"
+    r"(?: ran for (?P<ran_ms>\d+) milliseconds)?",
+    role="context",
+    keep=_KEEP,
+)
+# 2.3 `[PG 1 Rank 1] Timeout at NCCL work: 5, last enqueued NCCL work: 6, ...`; 2.4 `... detected by watchdog at work: 5, ...`; 2.5 names
+# `[PG ID 0 PG GUID 0(default_pg) Rank 0]`; 2.6 `failure detected by watchdog at work sequence id: 5 PG status: last enqueued work: 6, ...`.
+STATUS = Signature(
+    needle="last enqueued ",
+    pattern=r"(?:\[PG (?:ID )?(?P<id>\S+)(?: PG GUID (?P<guid>[^\s\]]+))? Rank (?P<group_rank>\d+)\])?[^\[\]]*?"
+    r"(?:work sequence id|at NCCL work|at work):? (?P<failed>\d+)[^\[\]]{0,60}?last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), "
+    r"last completed (?:NCCL )?work: (?P<completed>-?\d+)",
+    role="context",
+    keep=_KEEP,
+)
+SIGNATURES = (TIMEOUT, STATUS)
+
+
+def timeouts(hits: Iterable[Hit]) -> tuple[Timeout, ...]:
+    """The collectives that were given up. The group is that of the status which the same rank prints for the same number."""
+    found = tuple(hits)
+    groups = {(h.source, _at(h).rank, h.groups["failed"]): _group(h) for h in found if h.signature == STATUS}
+    return tuple(
+        Timeout(
+            at=_at(h),
+            group=groups.get((h.source, _at(h).rank, h.groups.get("seq", ""))),
+            seq=_int(h, "seq"),
+            op=h.groups["op"],
+            numel_in=_int(h, "numel_in"),
+            numel_out=_int(h, "numel_out"),
+            timeout_ms=int(h.groups["timeout_ms"]),
+            ran_ms=_int(h, "ran_ms"),
+        )
+        for h in found
+        if h.signature == TIMEOUT
+    )
+
+
+def statuses(hits: Iterable[Hit]) -> tuple[Status, ...]:
+    """The counters that were printed, one for each line."""
+    return tuple(
+        Status(
+            at=_at(h),
+            group=_group(h),
+            failed=int(h.groups["failed"]),
+            enqueued=int(h.groups["enqueued"]),
+            completed=int(h.groups["completed"]),
+        )
+        for h in hits
+        if h.signature == STATUS
+    )
+
+
+def _at(hit: Hit) -> At:
+    """The `[rank3]:` in front of the line is the global rank; the one inside it is the rank in the group, and the only one up to torch 2.2."""
+    said = at(hit)
+    return said if said.rank is not None or "group_rank" not in hit.groups else replace(said, rank=int(hit.groups["group_rank"]))
+
+
+def _group(hit: Hit) -> str | None:
+    # The GUID is the same on all ranks; the id is each rank's own count of its groups.
+    return hit.groups.get("guid") or hit.groups.get("id")
+
+
+def _int(hit: Hit, name: str) -> int | None:
+    value = hit.groups.get(name)
+    return None if value is None else int(value)

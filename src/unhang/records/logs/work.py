@@ -1,0 +1,35 @@
+"""Slow work outside collectives, as frameworks announce it: what a rank may be doing while the others wait for it."""
+
+from __future__ import annotations
+
+from unhang.records.logs.signature import Signature
+
+
+def _work(needle: str, pattern: str = "", keep: int = 32) -> Signature:
+    return Signature(needle=needle, pattern=pattern, role="context", keep=keep)
+
+
+# `what` names the work in words that a sentence can use.
+SIGNATURES = (
+    # datasets: `Map (num_proc=16):  43%|####3     | 430000/1000000 [10:02<13:11, ...]`
+    _work(
+        "examples/s]",
+        r"(?P<what>(?:Map|Filter|Grouping texts|Running tokenizer|Converting format|Generating \w+ split|Tokeniz|Packing|Saving the dataset)[^:]*)",
+    ),
+    _work("Running tokenizer on ", r"(?P<what>Running tokenizer on [\w ]+)"),
+    _work("okenizing ", r"(?P<what>[Tt]okenizing \w+(?: \w+)?)"),
+    _work("Loading checkpoint shards", r"(?P<what>Loading checkpoint shards)"),
+    _work("aving model checkpoint to ", r"(?P<what>[Ss]aving model checkpoint)"),
+    _work("Saving checkpoint", r"(?P<what>Saving checkpoint)"),
+    _work("aving checkpoint ", r"(?P<what>[Ss]aving checkpoint)"),
+    _work("Running Evaluation", r"(?P<what>Running Evaluation)"),
+    _work("***** Running Prediction", r"(?P<what>Running Prediction)"),
+    _work("Downloading ", r"(?P<what>Downloading (?:data|shards|readme|builder script|model|\S+))"),
+    _work("Fetching ", r"(?P<what>Fetching \d+ files)"),
+    _work("Building extension module", r"(?P<what>Building extension module \w+)"),
+    _work("Loading extension module", r"(?P<what>Loading extension module \w+)"),
+    _work("Preprocessing ", r"(?P<what>Preprocessing \w+)"),
+    _work("Generating train split", r"(?P<what>Generating train split)"),
+    _work("Capturing CUDA graph", r"(?P<what>Capturing CUDA graphs?)"),
+    _work("index map", r"(?P<what>[Bb]uilding (?:the )?(?:shuffle|sample|document|GPT)?[\w ]*index map\w*)"),
+)

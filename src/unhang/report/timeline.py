@@ -1,0 +1,45 @@
+"""What was found in logs, in order: one line for each, with time, rank and place."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from unhang.diagnosis.logs import Judged, Moment
+from unhang.report.language import LABELS, Language
+
+# A job of thousands of ranks says the same thousands of times.
+MAX_LINES = 400
+_STYLES = {"root": "red", "symptom": "yellow", "context": "dim"}
+
+
+def render(judged: Judged, console: Console, *, lang: Language) -> None:
+    """Print the timeline of the attempt that was judged."""
+    console.print(Text(LABELS[lang]["timeline"].format(attempt=judged.attempt, attempts=judged.attempts), style="bold"))
+    for line in _lines(judged, lang):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _lines(judged: Judged, lang: Language) -> Iterator[Text]:
+    moments = judged.timeline
+    # What belongs to no cause gives way first.
+    if len(moments) > MAX_LINES:
+        moments = tuple(m for m in moments if m.cause is not None) or moments
+    for m in moments[:MAX_LINES]:
+        yield _line(m)
+    if len(moments) > MAX_LINES or len(moments) < len(judged.timeline):
+        yield Text(LABELS[lang]["more"].format(n=len(judged.timeline) - min(len(moments), MAX_LINES)), style="dim")
+
+
+def _line(m: Moment) -> Text:
+    time = "" if m.at_s is None else datetime.datetime.fromtimestamp(m.at_s, datetime.timezone.utc).strftime("%m-%d %H:%M:%S.%f")[:-3]
+    who = " ".join(([f"rank {m.rank}"] if m.rank is not None else []) + ([m.host] if m.host else []))
+    line = Text(f"{time:>18}  {who:<12}  ", style="dim")
+    line.append(f"{m.source}{f':{m.line}' if m.line is not None else ''}  ", style="dim")
+    if m.cause is not None:
+        line.append(f"{m.cause}  ", style=_STYLES[m.role])
+    line.append(" ".join(m.text.split())[:300])
+    return line

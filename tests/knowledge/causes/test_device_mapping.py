@@ -1,0 +1,43 @@
+"""device-mapping in plain logs: torch's guess counts only where something hung."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import LogView
+from unhang.knowledge.causes.device_mapping import CAUSE
+from unhang.records.logs import Hit, match
+from unhang.records.logs.said import At, Init, NcclSaid
+
+GUESS = "[PG ID 0 PG GUID 0 Rank 3]  using GPU 0 to perform barrier as devices used by this process are currently unknown. This can potentially hang"
+ORDINAL = "RuntimeError: CUDA error: invalid device ordinal"
+
+
+def hits(*texts: str) -> dict[str, tuple[Hit, ...]]:
+    return {CAUSE.id: tuple(h for n, t in enumerate(texts) for h in match(t, CAUSE.signatures, source="a.log", line=n + 1))}
+
+
+def judge(view: LogView):
+    assert CAUSE.in_logs is not None
+    return CAUSE.in_logs(view)
+
+
+def test_a_guess_in_a_healthy_job_is_nothing():
+    assert hits(GUESS)[CAUSE.id]
+    assert judge(LogView(hits=hits(GUESS))) is None
+
+
+def test_a_guess_before_a_hang_is_possible():
+    hung = Init(at=At(source="a.log", line=2, text="Init START"), comm="0x1", rank=3, nranks=4, completed=False)
+    found = judge(LogView(hits=hits(GUESS), nccl=NcclSaid(inits=(hung,))))
+    assert found.standing == "possible"
+    assert "rank 3 has not said which GPU is its own, and torch guesses 0" in found.says
+
+
+def test_an_ordinal_outweighs_the_guess():
+    found = judge(LogView(hits=hits(GUESS, ORDINAL)))
+    assert found.standing == "established"
+    assert [r.id for r in found.remedies] == ["fewer-ranks", "set-the-device"]
+
+
+def test_nccl_that_cannot_see_the_peer_asks_for_all_gpus():
+    found = judge(LogView(hits=hits("node7:51:60 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'")))
+    assert [r.id for r in found.remedies] == ["see-all-gpus", "set-the-device"]

@@ -1,0 +1,54 @@
+"""filesystem-shared: a whole host that misses a path, while the others find it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from unhang.knowledge.cause import LogView
+from unhang.knowledge.causes.filesystem_shared import CAUSE
+from unhang.model import Finding
+from unhang.records.logs import Hit, Traceback, match
+
+MISSING = "[Errno 2] No such file or directory: '/srv/data/train.bin'"
+
+
+def back(rank: int | None, text: str = MISSING, kind: str = "FileNotFoundError") -> Traceback:
+    return Traceback(source="job.log", line=10 * (rank or 0) + 1, end=10 * (rank or 0) + 4, type=kind, text=text, frames=(), rank=rank)
+
+
+def asked(*tracebacks: Traceback, printed: int = 4, hits: tuple[Hit, ...] = ()) -> Finding | None:
+    assert CAUSE.in_logs is not None
+    return CAUSE.in_logs(LogView(hits={CAUSE.id: hits} if hits else {}, tracebacks=tracebacks, printed=frozenset(range(printed))))
+
+
+def test_the_ranks_of_the_second_host_miss_a_path():
+    finding = asked(back(2), back(3))
+    assert finding is not None
+    assert finding.ranks == (2, 3) and finding.standing == "likely"
+    assert "/srv/data/train.bin" in finding.says and "ranks 0 and 1" in finding.says
+
+
+@pytest.mark.parametrize(
+    "tracebacks",
+    [
+        pytest.param((back(0), back(1), back(2), back(3)), id="all-miss-it"),
+        pytest.param((back(0), back(1)), id="the-first-host-alone-is-a-wrong-path"),
+        pytest.param((back(1),), id="one-rank"),
+        pytest.param((back(1), back(2)), id="no-host-boundary"),
+        pytest.param((back(2), back(3, text="[Errno 2] No such file or directory: '/srv/data/other.bin'")), id="different-paths"),
+        pytest.param((back(2, kind="KeyError"), back(3, kind="KeyError")), id="no-path"),
+        pytest.param((back(2), back(None)), id="a-rank-is-not-known"),
+    ],
+)
+def test_what_is_no_missing_path_of_a_host(tracebacks):
+    assert asked(*tracebacks) is None
+
+
+def test_a_script_that_cannot_be_opened_counts_only_on_another_host():
+    line = "/usr/bin/python3: can't open file '/srv/u/train.py': [Errno 2] No such file or directory"
+    (hit,) = match(line, CAUSE.signatures, source="job.log", line=1)
+    assert asked(hits=(hit,)) is None
+    finding = asked(hits=(replace(hit, host="node8"),))
+    assert finding is not None and finding.hosts == ("node8",) and "/srv/u/train.py" in finding.says

@@ -1,0 +1,60 @@
+"""gpu-hardware: Xids are decoded, the gravest speaks, and the remedy carries the GPU's own address."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.knowledge.cause import LogView
+from unhang.knowledge.causes.gpu_hardware import CAUSE
+from unhang.records.logs import match
+
+
+def found(*lines: str):
+    hits = [h for n, line in enumerate(lines, 1) for h in match(line, CAUSE.signatures, source="dmesg", line=n)]
+    assert CAUSE.in_logs is not None
+    return CAUSE.in_logs(LogView(hits={CAUSE.id: tuple(hits)}))
+
+
+def xid(number: int, bus: str = "0000:1b:00", rest: str = "pid=4711, name=python3") -> str:
+    return f"[88123.41] NVRM: Xid (PCI:{bus}): {number}, {rest}"
+
+
+def test_an_xid_is_said_in_words_and_its_gpu_can_be_reset():
+    finding = found(xid(79))
+    assert finding.standing == "established"
+    assert finding.says == "GPU 0000:1b:00 reported Xid 79: the GPU has fallen off the bus"
+    finding = found(xid(94))
+    assert next(r for r in finding.remedies if r.id == "reset-gpu").command == "sudo nvidia-smi --gpu-reset -i 0000:1b:00.0"
+
+
+def test_the_gravest_speaks_and_the_others_are_named():
+    finding = found(xid(63), xid(74, "0000:3d:00"), xid(48))
+    assert "Xid 48" in finding.says and finding.standing == "established"
+    assert "also Xid 63, Xid 74 on 0000:3d:00" in finding.says
+
+
+@pytest.mark.parametrize(("number", "remedy"), [(79, "power-cycle"), (119, "update-driver"), (48, "check-memory"), (149, "check-nvlink")])
+def test_remedies_follow_the_kind_of_fault(number, remedy):
+    assert remedy in [r.id for r in found(xid(number)).remedies]
+
+
+@pytest.mark.parametrize("number", [13, 31, 43, 45, 154])
+def test_faults_of_the_application_and_consequences_are_not_the_hardware(number):
+    assert found(xid(number)) is None
+
+
+def test_a_cleanup_names_the_xid_that_caused_it():
+    finding = found(xid(45, rest="pid=4711, name=python3, Ch 00000001 caused by previous Xid 145"))
+    assert finding.standing == "likely"
+    assert "Xid 145: an NVLink error (RLW)" in finding.says
+    assert found(xid(45, rest="pid=4711, name=python3, Ch 00000001 caused by previous Xid 31")) is None
+
+
+def test_a_fatal_link_event_is_established_and_another_is_not():
+    assert found(xid(145, rest="RLW_REMAP Fatal XC0 i0 Link 13 (0x0 0x0)")).standing == "established"
+    assert found(xid(145, rest="RLW_REMAP Nonfatal XC1 i0 Link 13 (0x0 0x0)")).standing == "likely"
+
+
+def test_a_plain_message_speaks_where_it_says_more_than_the_xid():
+    finding = found(xid(63), "RuntimeError: CUDA error: uncorrectable ECC error encountered")
+    assert finding.says == "a GPU met an uncorrectable memory (ECC) error"

@@ -1,0 +1,50 @@
+"""Kills in plain logs: who did it speaks before that it happened, and a stranger's death is not ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.knowledge import catalogue
+
+EXIT = "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 4 (pid: 5120) of binary: /usr/bin/python3"
+OOM = "[88123.41] Out of memory: Killed process {pid} ({name}) total-vm:91234567kB, anon-rss:65012345kB"
+
+
+def judge(view):
+    return catalogue.get("host-oom-or-killed").in_logs(view)
+
+
+def test_an_exit_code_alone_names_no_killer(logs):
+    found = judge(logs.view(hits=logs.lines(EXIT), exits=(logs.ended(-9, pid=5120, local_rank=4),)))
+    assert found.standing == "established" and "by whom is not in the log" in found.says and found.remedies[0].id == "find-the-killer"
+
+
+def test_the_kernel_speaks_first(logs):
+    found = judge(logs.view(hits=logs.lines(EXIT + "\n" + OOM.format(pid=5120, name="python3"))))
+    assert "OOM killer ended process 5120 (python3)" in found.says and found.remedies[0].id == "less-memory"
+
+
+def test_a_strangers_death_is_not_ours(logs):
+    hits = logs.lines(OOM.format(pid=77, name="chrome"))
+    assert judge(logs.view(hits=hits)) is None
+    assert judge(logs.view(hits=hits, exits=(logs.ended(-9, rank=2, pid=77),))) is not None
+
+
+def test_exits_are_enough(logs):
+    found = judge(logs.view(exits=(logs.ended(-9, rank=2), logs.ended(-15, rank=0))))
+    assert found.ranks == (2,) and found.says.startswith("rank 2 was killed")
+    assert judge(logs.view(exits=(logs.ended(-15, rank=0), logs.ended(1, rank=1)))) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy", "word"),
+    [
+        ("slurmstepd: error: *** JOB 47 ON node7 CANCELLED AT 2026-11-03T10:00:01 DUE TO TIME LIMIT ***", "more-time", "time limit"),
+        ("slurmstepd: error: *** JOB 47 ON node7 CANCELLED AT 2026-11-03T10:00:01 DUE TO PREEMPTION ***", "requeue", "PREEMPTION"),
+        ("torch.distributed.elastic.multiprocessing.api.SignalException: Process 47 got signal: 1", "detach", "SIGHUP"),
+        ("ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.", "ray-threshold", "Ray"),
+    ],
+)
+def test_each_way_to_be_ended_has_its_own_remedy(logs, text, remedy, word):
+    found = judge(logs.view(hits=logs.lines(text + "\n" + EXIT)))
+    assert found.remedies[0].id == remedy and word in found.says

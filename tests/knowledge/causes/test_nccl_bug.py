@@ -1,0 +1,38 @@
+"""nccl-bug in plain logs: the release decides whether a symptom is a known fault."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.knowledge import catalogue
+from unhang.knowledge.cause import LogView
+from unhang.knowledge.causes.nccl_bug import CAUSE
+from unhang.records.logs import Hit, match
+from unhang.records.logs.said import NcclSaid
+
+TRUNCATED = "node2:4827:6900 [4] bootstrap.cc:77 NCCL WARN Message truncated : received 256 bytes instead of 4"
+ABORTED = "node2:1:1 [0] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 10.0.0.2<45763> failed : Software caused connection abort"
+
+
+def judge(text: str, *releases: str):
+    known = catalogue.signatures()
+    hits: dict[str, tuple[Hit, ...]] = {}
+    for h in match(text, known, source="a.log", line=1):
+        hits[known[h.signature]] = (*hits.get(known[h.signature], ()), h)
+    assert CAUSE.in_logs is not None
+    return CAUSE.in_logs(LogView(hits=hits, nccl=NcclSaid(versions={r: () for r in releases})))
+
+
+@pytest.mark.parametrize(("text", "release", "standing"), [(TRUNCATED, "2.19.3+cuda12.3", "likely"), (ABORTED, "2.18.5", "possible")])
+def test_an_affected_release(text, release, standing):
+    found = judge(text, release)
+    assert found.standing == standing and release.partition("+")[0] in found.says and "upgrade-nccl" in [r.id for r in found.remedies]
+
+
+def test_another_release_is_not_blamed():
+    assert judge(TRUNCATED, "2.18.6") is None and judge(TRUNCATED, "2.21.5") is None and judge(ABORTED, "2.26.2") is None
+    assert judge(TRUNCATED) is None
+
+
+def test_two_releases_are_a_mismatch_and_no_bug():
+    assert judge(TRUNCATED, "2.19.3", "2.20.5") is None

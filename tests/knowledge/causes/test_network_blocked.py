@@ -1,0 +1,38 @@
+"""network-blocked in plain logs: which peer, which port, and what is no network at all."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import LogView
+from unhang.knowledge.causes.network_blocked import CAUSE
+from unhang.records.logs import Hit, match
+
+C10D = "[W socket.cpp:663] [c10d] The client socket has failed to connect to [::ffff:{}]:29500 (errno: 110 - Connection timed out)."
+NCCL = "node5:240:240 [6] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to {}<56849> returned 113(No route to host) errno 115"
+
+
+def judge(*texts: str):
+    found: list[Hit] = [h for n, t in enumerate(texts) for h in match(t, CAUSE.signatures, source="a.log", line=n + 1)]
+    assert CAUSE.in_logs is not None
+    return CAUSE.in_logs(LogView(hits={CAUSE.id: tuple(found)}))
+
+
+def test_the_command_tries_the_port_that_failed():
+    found = judge(NCCL.format("10.0.0.4"))
+    assert "10.0.0.4" in found.says and "56849" in found.says
+    assert any(r.command == "nc -vz -w 5 10.0.0.4 56849; ip route get 10.0.0.4" for r in found.remedies)
+
+
+def test_several_peers_are_counted():
+    assert judge(NCCL.format("10.0.0.4"), NCCL.format("10.0.0.5")).says.startswith("2 addresses could not be reached (10.0.0.4, 10.0.0.5)")
+
+
+def test_a_missing_route_speaks_before_a_refusal():
+    refused = "node5:1:1 [6] misc/socket.cc:480 NCCL WARN socketStartConnect: Connect to 10.0.0.9<39211> failed : Connection refused"
+    found = judge(refused, NCCL.format("10.0.0.4"))
+    assert found.standing == "likely" and "No route to host" in found.says
+
+
+def test_an_address_mapped_into_ipv6_is_told_apart_as_well():
+    assert judge(C10D.format("10.0.0.4")) is not None
+    assert judge(C10D.format("255.255.255.0")) is None
+    assert judge("x pair.cc gloo/transport/tcp/pair.cc:1] connect [::ffff:127.0.0.1]:21301: Connection timed out") is None

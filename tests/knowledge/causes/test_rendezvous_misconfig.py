@@ -1,0 +1,77 @@
+"""rendezvous-misconfig in plain logs: who came, where they met, and what healthy jobs print as well."""
+
+from __future__ import annotations
+
+from unhang.knowledge import catalogue
+from unhang.knowledge.cause import LogView
+from unhang.knowledge.causes.rendezvous_misconfig import CAUSE
+from unhang.records.logs import Hit, match
+
+TIMED_OUT = "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"
+NO_ID = "WARNING:torch.distributed.launcher.api:config has no run_id, generated a random run_id: 1745806504"
+UNREAD = "master_addr is only used for static rdzv_backend and when rdzv_endpoint is not specified."
+CLOSED = "torch.distributed.elastic.rendezvous.api.RendezvousClosedError"
+NO_STORE = "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed."
+NO_ANSWER = "[E socket.cpp:860] [c10d] The client socket has timed out after 60s while trying to connect to (10.0.0.9, 29500)."
+JOINED = "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. {} clients joined."
+NODE = "Multi-node training enabled: num nodes: 2, node rank: {}"
+
+
+def view(*lines: str | tuple[str, str]) -> LogView:
+    known = catalogue.signatures()
+    hits: dict[str, tuple[Hit, ...]] = {}
+    for number, entry in enumerate(lines, 1):
+        source, text = entry if isinstance(entry, tuple) else ("a.log", entry)
+        for h in match(text, known, source=source, line=number):
+            hits[known[h.signature]] = (*hits.get(known[h.signature], ()), h)
+    return LogView(hits=hits)
+
+
+def judge(*lines: str | tuple[str, str]):
+    assert CAUSE.in_logs is not None
+    return CAUSE.in_logs(view(*lines))
+
+
+def test_each_host_made_up_its_own_id():
+    found = judge(NO_ID, TIMED_OUT)
+    assert found.standing == "likely" and "no --rdzv-id" in found.says and found.remedies[0].id == "same-rendezvous-id"
+
+
+def test_an_address_that_nothing_reads():
+    assert "--master-addr was given and is not read" in judge(UNREAD, TIMED_OUT).says
+
+
+def test_what_healthy_jobs_print_is_no_finding():
+    assert judge(NO_ID, UNREAD, NODE.format(0)) is None
+
+
+def test_two_hosts_with_one_number():
+    found = judge(("node1.log", NODE.format(0)), ("node2.log", NODE.format(0)))
+    assert found.standing == "likely" and "two hosts each believe they are node 0 of 2" in found.says
+    assert judge(("node1.log", NODE.format(0)), ("node2.log", NODE.format(1))) is None
+
+
+def test_the_address_that_did_not_answer_is_tried_by_the_command():
+    found = judge(NO_ANSWER, NO_STORE)
+    assert "10.0.0.9 port 29500" in found.says
+    assert any(r.command == "getent ahosts 10.0.0.9; nc -vz -w 5 10.0.0.9 29500" for r in found.remedies)
+
+
+def test_too_few_came_is_possible_only():
+    found = judge(JOINED.format("1/2"))
+    assert found.standing == "possible" and "1 of 2 processes came" in found.says
+
+
+def test_too_many_came():
+    assert "started twice" in judge(JOINED.format("3/2")).says
+
+
+def test_what_explains_it_is_left_to_speak():
+    blocked = "[W socket.cpp:663] [c10d] The client socket has failed to connect to [node4]:29500 (errno: 113 - No route to host)."
+    assert judge(JOINED.format("1/2"), blocked) is None
+
+
+def test_a_closed_rendezvous_is_the_echo_of_a_failed_rank():
+    assert judge(CLOSED).standing == "possible"
+    killed = "[88123.41] Out of memory: Killed process 4720 (python3) total-vm:91234567kB"
+    assert judge(CLOSED, killed) is None

@@ -1,0 +1,73 @@
+"""Exit codes as launchers write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.records.logs import exits, scan
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(text):
+        path = tmp_path / "log"
+        path.write_text(text)
+        return [(e.at.rank, e.local_rank, e.at.pid, e.code) for e in exits.read(scan(path, exits.SIGNATURES))]
+
+    return read
+
+
+BLOCK = """E1103 09:12:44.120000 4711 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 4720) of binary: python
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-03_09:12:44
+  host      : node7
+  rank      : 12 (local_rank: 4)
+  exitcode  : 1 (pid: 4724)
+  error_file: <N/A>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-03_09:12:44
+  host      : node7
+  rank      : 9 (local_rank: 1)
+  exitcode  : -9 (pid: 4720)
+"""
+
+
+def test_torchruns_block_names_the_rank(read):
+    assert sorted(read(BLOCK)) == [(9, 1, 4720, -9), (12, 4, 4724, 1)]
+
+
+@pytest.mark.parametrize(
+    ("line", "ended"),
+    [
+        ("ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 4 (pid: 5120) of binary: /usr/bin/python3", (None, 4, 5120, -9)),
+        ("[2026-11-03 10:00:01,000] [ERROR] [launch.py:341:sigkill_handler] ['python', 't.py'] 5100 exits with return code = -6", None),
+        ("[2026-11-03 10:00:01,000] [INFO] [launch.py:316:sigkill_handler] Killing subprocess 77", None),
+        ("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGSEGV", (1, None, None, -11)),
+        ("torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with exit code 7", (3, None, None, 7)),
+        ("subprocess.CalledProcessError: Command '['python', 't.py']' returned non-zero exit status 137.", (None, None, None, -9)),
+        ("subprocess.CalledProcessError: Command '['python', 't.py']' died with <Signals.SIGABRT: 6>.", (None, None, None, -6)),
+        ("srun: error: node7: task 3: Out Of Memory", (3, None, None, -9)),
+        ("srun: error: node7: task 3: Exited with exit code 143", (3, None, None, -15)),
+        ("mpirun noticed that process rank 3 with PID 88 on node node7 exited on signal 9 (Killed).", (3, None, 88, -9)),
+        ("process 1 terminated with joy", None),
+    ],
+)
+def test_each_launcher(read, line, ended):
+    found = read(line + "\n")
+    if "exits with return code" in line:
+        ended = (None, None, 5100, -6)
+    assert found == ([ended] if ended else [])
+
+
+def test_slurms_lists_of_tasks(read):
+    assert [e[0] for e in read("srun: error: node7: tasks 0-2,5: Exited with exit code 1\n")] == [0, 1, 2, 5]
+
+
+def test_a_torn_list_stays_bounded(read):
+    assert len(read("srun: error: node7: tasks 0-99999999999: Killed\n")) <= 65537

@@ -1,0 +1,24 @@
+"""The size of the job, from what logs say of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.records.logs import job_size, nccl, scan
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("world_size=8\n", 8),
+        ("{'world_size': 16, 'rank': 3}\n", 16),
+        ("Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/4\n", 4),
+        ("torch.distributed.DistStoreError: Timed out after 3 seconds waiting for clients. 1/2 clients joined.\n", 2),
+        ("n:1:2 [0] NCCL INFO comm 0x1 rank 0 nranks 64 cudaDev 0 busId 1 commId 0x2 - Init START\nworld_size=8\n", 64),
+        ("hello world\n", None),
+    ],
+)
+def test_sizes(tmp_path, text, size):
+    path = tmp_path / "log"
+    path.write_text(text)
+    assert job_size.read(scan(path, (*job_size.SIGNATURES, *nccl.SIGNATURES))) == size

@@ -1,0 +1,66 @@
+"""Signatures searched in logs: in bounded memory, with line numbers, ranks and groups."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from unhang.errors import RecordError
+from unhang.records.logs import Signature, match, scan
+from unhang.records.logs import search
+
+# The package has a function of the same name.
+BOOM = Signature(needle="boom", pattern=r"boom (?P<n>\d+)")
+
+
+def write(tmp_path, data):
+    path = tmp_path / "log"
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+def test_hits_carry_line_rank_and_groups(tmp_path):
+    path = write(tmp_path, b"one\r\n[rank2]: boom 7\nboom without a number\n\xff\xfe boom 8\n")
+    hits = scan(path, [BOOM], source="logs/x")
+    assert [(h.line, h.rank, h.groups["n"], h.source) for h in hits] == [(2, 2, "7", "logs/x"), (4, None, "8", "logs/x")]
+
+
+def test_an_error_behind_a_progress_bar_is_found_in_its_line(tmp_path):
+    path = write(tmp_path, "start\n\r 1%|\r50%|#### | boom 1\n")
+    assert [(h.line, h.text.split()[-1]) for h in scan(path, [BOOM])] == [(2, "1")]
+
+
+def test_only_what_belongs_to_the_incident_is_read(tmp_path):
+    path = write(tmp_path, "boom 1\nboom 2\nboom 3\n")
+    assert [h.groups["n"] for h in scan(path, [BOOM], limit_bytes=len("boom 1\nboom 2\n"))] == ["1", "2"]
+
+
+def test_lines_across_blocks_keep_their_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(search, "BLOCK_BYTES", 32)
+    path = write(tmp_path, "".join(f"line {i} {'boom 1' if i % 20 == 0 else ''}\n" for i in range(1, 200)))
+    assert [h.line for h in scan(path, [BOOM])] == [i for i in range(1, 200) if i % 20 == 0]
+
+
+def test_hits_of_one_signature_are_bounded(tmp_path):
+    hits = scan(write(tmp_path, "boom 1\n" * 1000), [BOOM])
+    assert [h.line for h in hits] == [*range(1, 9), *range(993, 1001)]
+
+
+def test_memory_is_bounded_whatever_the_line(tmp_path):
+    path = write(tmp_path, b"x" * 30_000_000 + b"\nboom 1\n" + b"\0" * 5_000_000)
+    tracemalloc.start()
+    try:
+        assert [h.groups["n"] for h in scan(path, [BOOM])] == ["1"]
+        assert tracemalloc.get_traced_memory()[1] < 12_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_match_of_a_text():
+    assert match("all boom 3", [BOOM, Signature(needle="nothing")], source="s")[0].groups == {"n": "3"}
+
+
+def test_a_missing_log(tmp_path):
+    with pytest.raises(RecordError, match="cannot read"):
+        scan(tmp_path / "none", [BOOM])
