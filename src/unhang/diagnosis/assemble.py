@@ -18,6 +18,7 @@ CONTEXT: tuple[Signature, ...] = tuple(
     dict.fromkeys((*watchdog.SIGNATURES, *exits.SIGNATURES, *nccl.SIGNATURES, *work.SIGNATURES, *attempts.SIGNATURES, *job_size.SIGNATURES))
 )
 _WATCHDOG, _EXITS, _NCCL = frozenset(watchdog.SIGNATURES), frozenset(exits.SIGNATURES), frozenset(nccl.SIGNATURES)
+_AGENTS = frozenset((exits.RANK, exits.CODE, exits.FAILED, exits.DEEPSPEED, *attempts.AGENTS))
 _WORK, _STARTS, _SIZES = frozenset(work.SIGNATURES), frozenset(attempts.SIGNATURES), frozenset(job_size.SIGNATURES)
 
 
@@ -45,6 +46,10 @@ def assemble(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> tuple
     total = max(counts.values(), default=1)
     hits = [replace(h, attempt=total - counts[h.source] + h.attempt) for h in hits]
     backs = [replace(t, attempt=total - counts[t.source] + t.attempt) for t in backs]
+    if not any(h.signature in _AGENTS for h in hits):
+        # srun and mpirun number their tasks: ranks, unless each task is a launcher that starts several.
+        hits = [_with_label(h) for h in hits]
+        backs = [_with_label(t) for t in backs]
     ranks = _ranks_of_processes(hits)
     hits = [_with_rank(h, ranks) for h in hits]
     backs = [_with_rank(t, ranks) for t in backs]
@@ -87,6 +92,10 @@ def _ranks_of_processes(hits: Iterable[Hit]) -> dict[tuple[int, str | None, int]
             if found.setdefault(key, h.rank) != h.rank:
                 contested.add(key)
     return {k: v for k, v in found.items() if k not in contested}
+
+
+def _with_label(piece: Piece) -> Piece:
+    return piece if piece.rank is not None or piece.label is None else replace(piece, rank=piece.label)
 
 
 def _with_rank(piece: Piece, ranks: Mapping[tuple[int, str | None, int], int]) -> Piece:

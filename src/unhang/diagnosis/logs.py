@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from unhang.diagnosis import job
 from unhang.diagnosis.absent import Absent, absent
 from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble
+from unhang.diagnosis.init import Unfinished, unfinished
 from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.diagnosis.redact import redact, redact_verdict
-from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRACE, WAITING, only_symptoms
+from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRACE, TRANSPORT, WAITING, only_symptoms
 from unhang.diagnosis.verdict import ask
 from unhang.errors import RecordError, UnhangError
 from unhang.knowledge import catalogue
@@ -52,10 +54,11 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """The verdict, and what it was drawn from, in order."""
+    """The verdict, and what it was drawn from: every line that was found, in order, and what the logs tell of the job."""
 
     verdict: Verdict
     timeline: tuple[Moment, ...]
+    job: tuple[tuple[str, str], ...]
     attempt: int
     attempts: int
 
@@ -80,7 +83,14 @@ def judge_logs(paths: Sequence[str], *, attempt: int | None = None, progress: Ca
     judge = _Judge(reads, not_examined, all_attempts)
     number = attempt or len(all_attempts)
     verdict = judge.verdict(number, alone=attempt is not None)
-    return Judged(verdict=redact_verdict(verdict), timeline=_timeline(all_attempts[number - 1]), attempt=number, attempts=len(all_attempts))
+    chosen = all_attempts[number - 1]
+    return Judged(
+        verdict=redact_verdict(verdict),
+        timeline=_timeline(chosen),
+        job=tuple((what, redact(said)) for what, said in job.told(chosen.view)),
+        attempt=number,
+        attempts=len(all_attempts),
+    )
 
 
 def _read(found: Found, missed: Callable[[NotExamined], None], progress: Callable[[int, int | None], None]) -> list[LogRead]:
@@ -179,6 +189,9 @@ class _Judge:
         gave_up = absent(view)
         if gave_up is not None:
             return self._gave_up(gave_up, symptoms)
+        begun = unfinished(view)
+        if begun is not None:
+            return self._begun(begun)
         if symptoms:
             return only_symptoms(symptoms, remains=WAITING, remedies=(SUPERVISE, NCCL_DEBUG))
         evidence = [Evidence(source=t.source, line=t.end, text=t.says) for t in view.tracebacks]
@@ -206,6 +219,18 @@ class _Judge:
             ranks=gave_up.missing,
             evidence=gave_up.evidence,
             remedies=(TRACE, SUPERVISE),
+        )
+
+    def _begun(self, begun: Unfinished) -> Finding:
+        """NCCL's start is not over: somebody is missing, or cannot be reached."""
+        remains = WAITING if begun.missing else TRANSPORT
+        return Finding(
+            cause="unknown",
+            standing="not-established",
+            says=f"{begun.says} (possible: {', '.join(remains)})",
+            ranks=begun.missing or begun.begun,
+            evidence=begun.evidence,
+            remedies=(NCCL_DEBUG, SUPERVISE),
         )
 
     def _nothing(self) -> None:

@@ -85,6 +85,8 @@ def _rest(verdict: Verdict, lang: Language, width: int, *, whole: bool) -> Itera
         yield _labelled(labels["also"], ", ".join(dict.fromkeys(others)), width)
     if verdict.symptoms:
         yield _labelled(labels["symptoms"], ", ".join(dict.fromkeys(f.cause for f in verdict.symptoms)), width)
+    if finding is not None and (absent := _no_sign(verdict, finding)):
+        yield _labelled(labels["no_sign"], ", ".join(absent), width)
     if verdict.not_examined:
         yield Text(labels["not_examined"], style="bold")
         shown = len(verdict.not_examined) if whole else MAX_NOT_EXAMINED
@@ -95,6 +97,15 @@ def _rest(verdict: Verdict, lang: Language, width: int, *, whole: bool) -> Itera
             yield Text(" " * _INDENT + labels["more"].format(n=rest), style="yellow")
     if finding is not None and finding.cause in catalogue.load():
         yield _labelled(labels["explain"], f"unhang explain {finding.cause}", width)
+
+
+def _no_sign(verdict: Verdict, finding: Finding) -> list[str]:
+    """What this is easily mistaken for, and was looked for and not found."""
+    cause = catalogue.load().get(finding.cause)
+    if cause is None or cause.role != "root":
+        return []
+    seen = {f.cause for f in (*verdict.contributing, *verdict.symptoms)}
+    return [id for id in cause.mistaken_for if id not in seen and (other := catalogue.load().get(id)) is not None and other.role == "root"]
 
 
 def _head(finding: Finding, lang: Language, width: int, *, at_most: int) -> Iterator[Text]:

@@ -17,7 +17,11 @@ _STYLES = {"root": "red", "symptom": "yellow", "context": "dim"}
 
 
 def render(judged: Judged, console: Console, *, lang: Language) -> None:
-    """Print the timeline of the attempt that was judged."""
+    """Print what the logs tell of the job, and the timeline of the attempt that was judged."""
+    if judged.job:
+        console.print(Text(LABELS[lang]["job"], style="bold"))
+        for what, said in judged.job:
+            console.print(Text(f"  {what:<16} {said}"), soft_wrap=True, highlight=False)
     console.print(Text(LABELS[lang]["timeline"].format(attempt=judged.attempt, attempts=judged.attempts), style="bold"))
     for line in _lines(judged, lang):
         console.print(line, soft_wrap=True, highlight=False)

@@ -20,7 +20,19 @@ import pytest
 
 SCRIPTS = Path(__file__).parent / "scripts"
 # What the surrounding shell may hold of a training of its own, and what would change what torch prints.
-_FOREIGN = ("UNHANG_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "GLOO_", "TORCH_", "TORCHELASTIC_", "PYTHONUNBUFFERED", "PYTEST_", "VIRTUAL_ENV")
+_FOREIGN = (
+    "UNHANG_",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "MASTER_",
+    "GLOO_",
+    "TORCH_",
+    "TORCHELASTIC_",
+    "PYTHONUNBUFFERED",
+    "PYTEST_",
+    "VIRTUAL_ENV",
+)
 
 
 @dataclass(frozen=True)
@@ -105,12 +117,14 @@ class Provoke:
         world: int = 2,
         env: Mapping[str, str] | None = None,
         of_rank: Mapping[int, Mapping[str, str]] | None = None,
+        wrap_of: Mapping[int, Sequence[str]] | None = None,
         **more: Any,
     ) -> list[Ran]:
         """A script of this folder on each rank, started by hand: python with RANK and WORLD_SIZE set."""
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world), **(env or {})}
         command = (self.python, SCRIPTS / script, *arguments)
-        return self.together([(command, {**common, "RANK": str(r), **(of_rank or {}).get(r, {})}) for r in range(world)], **more)
+        commands = [((*(wrap_of or {}).get(r, ()), *command), {**common, "RANK": str(r), **(of_rank or {}).get(r, {})}) for r in range(world)]
+        return self.together(commands, **more)
 
     def torchrun(self, script: str, *arguments: str | Path, options: Sequence[str] = ("--nproc-per-node=2",), **more: Any) -> Ran:
         """A script of this folder under torchrun, which is asked for a port of its own."""
@@ -120,7 +134,12 @@ class Provoke:
     def verdict(self, *logs: Path) -> dict[str, Any]:
         """What `unhang why --json` says of them."""
         asked = subprocess.run(
-            [self.python, "-m", "unhang", "why", "--json", *map(str, logs)], capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
+            [self.python, "-m", "unhang", "why", "--json", *map(str, logs)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            stdin=subprocess.DEVNULL,
         )
         assert asked.returncode in (0, 1), asked.stderr
         verdict: dict[str, Any] = json.loads(asked.stdout)
@@ -222,7 +241,12 @@ def hosts(provoke: Provoke) -> Any:
     def run(script: str, *arguments: str, between: str = "", env: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> Ran:
         wrap = ("unshare", "--mount", "--net", "--uts", "--propagation", "private", "bash", str(SCRIPTS / "two_hosts.sh"))
         return provoke(
-            provoke.python, SCRIPTS / script, *arguments, wrap=wrap, env={"BETWEEN": between, "MASTER_PORT": "29500", **(env or {})}, timeout_s=timeout_s
+            provoke.python,
+            SCRIPTS / script,
+            *arguments,
+            wrap=wrap,
+            env={"BETWEEN": between, "MASTER_PORT": "29500", **(env or {})},
+            timeout_s=timeout_s,
         )
 
     return run

@@ -52,7 +52,7 @@ def test_a_cleanup_names_the_xid_that_caused_it():
 
 def test_a_fatal_link_event_is_established_and_another_is_not():
     assert found(xid(145, rest="RLW_REMAP Fatal XC0 i0 Link 13 (0x0 0x0)")).standing == "established"
-    assert found(xid(145, rest="RLW_REMAP Nonfatal XC1 i0 Link 13 (0x0 0x0)")).standing == "likely"
+    assert found(xid(145, rest="RLW_REMAP Nonfatal XC1 i0 Link 13 (0x0 0x0)")).standing == "possible"
 
 
 def test_a_plain_message_speaks_where_it_says_more_than_the_xid():

@@ -20,7 +20,7 @@ def judge(text: str, *releases: str):
     for h in match(text, known, source="a.log", line=1):
         hits[known[h.signature]] = (*hits.get(known[h.signature], ()), h)
     assert CAUSE.in_logs is not None
-    return CAUSE.in_logs(LogView(hits=hits, nccl=NcclSaid(versions={r: () for r in releases})))
+    return CAUSE.in_logs(LogView(hits=hits, nccl=NcclSaid(versions=dict.fromkeys(releases, ()))))
 
 
 @pytest.mark.parametrize(("text", "release", "standing"), [(TRUNCATED, "2.19.3+cuda12.3", "likely"), (ABORTED, "2.18.5", "possible")])

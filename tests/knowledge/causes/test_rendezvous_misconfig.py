@@ -5,7 +5,8 @@ from __future__ import annotations
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.rendezvous_misconfig import CAUSE
-from unhang.records.logs import Hit, match
+from unhang.records.incident import Frame
+from unhang.records.logs import Hit, Traceback, match
 
 TIMED_OUT = "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"
 NO_ID = "WARNING:torch.distributed.launcher.api:config has no run_id, generated a random run_id: 1745806504"
@@ -75,3 +76,16 @@ def test_a_closed_rendezvous_is_the_echo_of_a_failed_rank():
     assert judge(CLOSED).standing == "possible"
     killed = "[88123.41] Out of memory: Killed process 4720 (python3) total-vm:91234567kB"
     assert judge(CLOSED, killed) is None
+
+
+def test_an_agent_that_waited_for_the_others():
+    def back(file: str, name: str) -> LogView:
+        frame = Frame(file=file, line=1, name=name)
+        return LogView(
+            tracebacks=(Traceback(source="a.log", line=1, end=9, type="DistStoreError", text="Socket Timeout", frames=(frame,), rank=None),)
+        )
+
+    assert CAUSE.in_logs is not None
+    found = CAUSE.in_logs(back("/opt/venv/torch/distributed/elastic/agent/server/api.py", "_assign_worker_ranks"))
+    assert found.standing == "likely" and "two have one node rank" in found.says and found.remedies[0].id == "one-number-each"
+    assert CAUSE.in_logs(back("/srv/job/train.py", "synchronize")) is None

@@ -94,6 +94,19 @@ CAUSE = Cause(
             says="the container's seccomp profile ended the process",
             remedies=("newer-runtime",),
         ),
+        Signature(
+            needle="setting membind: Operation not permitted",
+            standing="likely",
+            says="numactl may not bind memory: the container's seccomp profile refuses set_mempolicy without SYS_NICE",
+            remedies=("numa-policy",),
+        ),
+        Signature(
+            needle="set_mempolicy: Operation not permitted",
+            near="numactl|membind|cpunodebind|--interleave|exit(?:ed|s)? (?:code|with|status)|numa_bind",
+            standing="likely",
+            says="a memory policy may not be set: the container's seccomp profile refuses set_mempolicy without SYS_NICE",
+            remedies=("numa-policy",),
+        ),
     ),
     remedies=(
         Remedy(
@@ -102,6 +115,13 @@ CAUSE = Cause(
             says_zh="在容器里允许 ptrace；若进程在同一容器、同一用户下，还要看主机的 kernel.yama.ptrace_scope。",
             command="docker run --cap-add SYS_PTRACE --ipc=host IMAGE   # Kubernetes: securityContext.capabilities.add: [SYS_PTRACE]",
             verify="capsh --print | grep -o cap_sys_ptrace; sysctl kernel.yama.ptrace_scope",
+        ),
+        Remedy(
+            id="numa-policy",
+            says="Give the container SYS_NICE, which lets it set memory policies, or do without numactl --membind.",
+            says_zh="给容器加上 SYS_NICE，使其可以设置内存策略；或者不使用 numactl --membind。",
+            command="docker run --cap-add=SYS_NICE IMAGE",
+            verify="numactl --membind=0 true && echo allowed",
         ),
         Remedy(
             id="no-expandable-segments",
@@ -192,6 +212,8 @@ CAUSE = Cause(
         "libibverbs: failed to open /dev/infiniband/uverbs0: Permission denied",
         "OSError: [Errno 30] Read-only file system: '/opt/app/.cache/huggingface'",
         "[88123.41] audit: python3 (core dumped) due to seccomp",
+        ("set_mempolicy: Operation not permitted\nsetting membind: Operation not permitted"),
+        ("+ numactl --cpunodebind=0 --membind=0 python train.py\nset_mempolicy: Operation not permitted"),
     ),
     # Open MPI and libnuma print these two in every unprivileged container, and go on.
     near_misses=(
@@ -205,6 +227,8 @@ CAUSE = Cause(
         "node7:812:901 [0] NCCL INFO NET/IB : No device found.",
         "node7:812:901 [1] include/alloc.h:228 NCCL WARN Cuda failure 800 'operation not permitted'",
         "OSError: [Errno 30] Read-only file system: '/psm_5a1f20cc'",
+        ("get_mempolicy: Operation not permitted"),
+        ("WARNING numa: set_mempolicy: Operation not permitted, memory is not bound"),
     ),
     explain={
         "en": (

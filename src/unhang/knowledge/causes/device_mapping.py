@@ -130,6 +130,18 @@ CAUSE = Cause(
             says="rank {number} has not said which GPU is its own, and torch guesses {guessed}; a wrong guess hangs the first collective",
             remedies=("set-the-device",),
         ),
+        Signature(
+            needle="No CUDA GPUs are available",
+            pattern="Error: No CUDA GPUs are available",
+            unless=r"too old|Error 80\d|NVML|libcuda\.so|Found no NVIDIA driver|Xid|CUDA-capable device is detected",
+            standing="likely",
+            says="a process sees no GPU at all: CUDA_VISIBLE_DEVICES is empty or names none that exists here, or its container or worker was given none",
+            remedies=(
+                "see-all-gpus",
+                "visible-before-start",
+                "fewer-ranks",
+            ),
+        ),
     ),
     in_logs=_in_logs,
     remedies=(
@@ -243,6 +255,7 @@ CAUSE = Cause(
             "used by this process are currently unknown. This can potentially cause a hang"
         ),
         "[W ProcessGroupNCCL.cpp:1569] Rank 2 using best-guess GPU 2 to perform barrier as devices used by this process are currently unknown.",
+        ("[rank2]: RuntimeError: No CUDA GPUs are available"),
     ),
     near_misses=(
         "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
@@ -251,6 +264,8 @@ CAUSE = Cause(
         "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
         "node7:5120:5120 [1] NCCL INFO comm 0x5581 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 4f000 commId 0x9f - Init START",
         "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+        ("UserWarning: No CUDA GPUs are available, falling back to CPU"),
+        ("The NVIDIA driver on your system is too old (found version 11040)\nRuntimeError: No CUDA GPUs are available"),
     ),
     explain={
         "en": (

@@ -153,6 +153,26 @@ CAUSE = Cause(
             says="a database (SQLite) could not grow: its disk is full",
             remedies=_SPACE,
         ),
+        Signature(
+            needle="failed with Input/output error",
+            pattern=r"write\(\): fd (?P<fd>\d+) failed with Input/output error",
+            standing="likely",
+            says="torch.save got an input/output error from the storage: a full or failing disk, or a quota",
+            remedies=(
+                "what-fills-it",
+                "quota",
+            ),
+        ),
+        Signature(
+            needle="): fd ",
+            pattern=r"write\(\): fd (?P<fd>\d+) failed with (?P<error>No space left on device|Disk quota exceeded)",
+            says="torch.save could not write: {error}",
+            remedies=(
+                "what-fills-it",
+                "keep-fewer",
+                "quota",
+            ),
+        ),
     ),
     remedies=(
         Remedy(
@@ -250,6 +270,8 @@ CAUSE = Cause(
         "Evicted: The node had condition: [DiskPressure].",
         "FileNotFoundError: [Errno 2] No usable temporary directory found in ['/tmp', '/var/tmp', '/usr/tmp', '/srv']",
         "sqlite3.OperationalError: database or disk is full",
+        ("RuntimeError: write(): fd 31 failed with Input/output error"),
+        ("RuntimeError: write(): fd 31 failed with No space left on device"),
     ),
     near_misses=(
         (
@@ -275,6 +297,8 @@ CAUSE = Cause(
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
         'Evicted: Usage of EmptyDir volume "dshm" exceeds the limit "2Gi".',
         "/dev/nvme0n1p1  1.8T  1.7T   60G  97% /srv",
+        ("RuntimeError: write(): fd 31 failed with Broken pipe"),
+        ("RuntimeError: read(): fd 31 failed with Input/output error"),
     ),
     explain={
         "en": (

@@ -121,6 +121,35 @@ CAUSE = Cause(
             says="nvidia_peermem met memory that was freed before its registration ended",
             remedies=("rebuild-the-module", "dmabuf-instead"),
         ),
+        Signature(
+            needle="Couldn't allocate MR",
+            near="GPU buffer|cuMemAlloc|hipMalloc|use_cuda|use_rocm",
+            standing="likely",
+            says="perftest could not register GPU memory with the adapter: the peer memory module is missing, or DMA-BUF does not work",
+            remedies=(
+                "load-the-module",
+                "rebuild-the-module",
+                "dmabuf-instead",
+            ),
+        ),
+        Signature(
+            needle="RegisterRdmaMemoryRegion failed",
+            pattern=r"RegisterRdmaMemoryRegion failed.{0,120}?size: ?(?P<size_bytes>\d+).{0,60}?errno: ?(?P<errno>\d+)",
+            standing="likely",
+            says="the adapter could not register {size_bytes} bytes of memory (errno {errno}), as it does with GPU memory and no peer memory module",
+            remedies=(
+                "load-the-module",
+                "dmabuf-instead",
+            ),
+        ),
+        Signature(
+            needle="Couldn't register GPU MR",
+            says="the adapter could not register GPU memory",
+            remedies=(
+                "load-the-module",
+                "rebuild-the-module",
+            ),
+        ),
     ),
     remedies=(
         Remedy(
@@ -229,6 +258,14 @@ CAUSE = Cause(
         "node7:815:864 [0] register_mr_buffers:502 NCCL WARN NET/OFI Unable to register memory (type = 2) for device 0. RC: -14, Error: Bad address",
         "[node7:4711:0] ib_md.c:379  UCX  ERROR ibv_reg_mr(address=0x7f88c7200000, length=4194304, access=0xf) failed: Bad address",
         "[88123.41] nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing",
+        (
+            "cuMemAlloc() of a 131072 bytes GPU buffer\n"
+            "allocated GPU buffer address at 00007f21b4000000 pointer=0x7f21b4000000\n"
+            "Couldn't allocate MR\n"
+            "failed to create mr"
+        ),
+        ("[application][error] RegisterRdmaMemoryRegion failed! addr:0x7f51c0000000, size:268435456, accessFlag:15, errno:22 (Invalid argument)"),
+        ("ibv_reg_mr(pd 0x1f4b0c0, buf 0x7f1ac0200000, size = 4096, access_flags = 0x00000007)\nCouldn't register GPU MR"),
     ),
     near_misses=(
         "node7:815:864 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",
@@ -245,6 +282,8 @@ CAUSE = Cause(
         "node7:815:864 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA",
         "OSError: [Errno 14] Bad address",
         "node7:815:864 [0] NCCL INFO NCCL_NET_GDR_LEVEL set by environment to LOC",
+        ("Couldn't allocate MR\nfailed to create mr\nulimit -l 64"),
+        ("RDMA: RegisterRdmaMemoryRegion ok, addr:0x7f51c0000000"),
     ),
     explain={
         "en": (

@@ -67,9 +67,9 @@ CAUSE = Cause(
         ),
         Signature(
             needle="Connect timeout [",
-            pattern=r"(?:gloo|pair\.cc).{0,200}Connect timeout \[(?:::ffff:)?(?P<peer>[^\]]+)\]",
+            pattern=r"(?:gloo|pair\.cc).{0,200}Connect timeout \[(?:none\]|(?:::ffff:)?(?P<peer>[^\]]+)\])",
             standing="likely",
-            says="Gloo's connection to {peer} timed out",
+            says="a connection of Gloo to a peer timed out",
         ),
         # Printed once for every rank; the expected number is not reached.
         Signature(

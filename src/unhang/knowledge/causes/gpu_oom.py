@@ -11,6 +11,7 @@ from unhang.model import Finding, Remedy
 from unhang.records.logs import Hit
 from unhang.records.picture import Picture
 
+_PINNING = r"\.pin_memory\(|cudaHostAlloc|cudaMallocHost|cudaHostRegister|CachingHostAllocator"
 _SIZE = r"(\d+(?:\.\d+)?) ?([KMGT]i?B|bytes|B)\b"
 _UNITS = {"b": 1, "bytes": 1, "kb": 2**10, "kib": 2**10, "mb": 2**20, "mib": 2**20, "gb": 2**30, "gib": 2**30, "tb": 2**40, "tib": 2**40}
 # The wording of torch up to 2.0 stands in brackets, of 2.1 and later in sentences (2.1 wrote "capacty").
@@ -168,6 +169,8 @@ CAUSE = Cause(
         Signature(
             needle="error: out of memory",
             pattern=r"(?:CUDA|HIP|Triton|Cuda)(?: driver| runtime)? [Ee]rror: out of memory",
+            # The same error of a call that pins host memory is not about the GPU.
+            unless=_PINNING,
             says="a CUDA call outside of PyTorch's allocator found no memory left on the GPU",
             remedies=_OUTSIDE,
         ),
@@ -228,12 +231,16 @@ CAUSE = Cause(
             says="vLLM has no GPU memory left for its KV cache once the weights are loaded",
             remedies=("serve-more-of-the-gpu", "serve-less"),
         ),
+        # "KV cache" alone stands in every line of statistics that vLLM prints.
         Signature(
-            needle="KV cache",
-            pattern=(
-                r"max(?:imum)? seq(?:uence)? len(?:gth)? \((?P<length>\d+)\).{0,60}"
-                r"(?:larger than the maximum number of tokens that can be stored in KV cache \((?P<tokens>\d+)\)|KV cache is needed, which is larger)"
-            ),
+            needle="tokens that can be stored in KV cache (",
+            pattern=r"max(?:imum)? seq(?:uence)? len(?:gth)? \((?P<length>\d+)\).{0,60}larger than the maximum number of tokens that can be stored",
+            says="the KV cache of one request of {length} tokens does not fit beside the weights",
+            remedies=("shorter-context", "serve-more-of-the-gpu"),
+        ),
+        Signature(
+            needle="KV cache is needed, which is larger",
+            pattern=r"max(?:imum)? seq(?:uence)? len(?:gth)? \((?P<length>\d+)\)",
             says="the KV cache of one request of {length} tokens does not fit beside the weights",
             remedies=("shorter-context", "serve-more-of-the-gpu"),
         ),
@@ -461,6 +468,8 @@ CAUSE = Cause(
             "RuntimeError: [enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
             "68719476736 bytes."
         ),
+        ("    return tensor.pin_memory()\nRuntimeError: CUDA error: out of memory"),
+        ("INFO metrics.py:455] Avg generation throughput: 41.2 tokens/s, GPU KV cache usage: 5.1%"),
     ),
     explain={
         "en": (

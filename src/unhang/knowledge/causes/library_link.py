@@ -93,6 +93,16 @@ CAUSE = Cause(
             says="the linker found headers and library of different releases: {symbol} is missing",
             remedies=("one-nccl", "see-what-is-loaded"),
         ),
+        Signature(
+            needle="third-party dynamic library (",
+            pattern=r"third-party dynamic library \((?P<library>[\w.+-]{1,80})\) that Paddle depends on is not configured correctly",
+            unless=r"libcuda\.so",
+            says="Paddle does not find {library}",
+            remedies=(
+                "see-what-is-loaded",
+                "one-cuda",
+            ),
+        ),
     ),
     remedies=(
         Remedy(
@@ -190,6 +200,10 @@ CAUSE = Cause(
             "/srv/env/lib/python3.11/site-packages/deepspeed/ops/fused_adam.so)"
         ),
         "/usr/bin/ld: all_reduce.o: undefined reference to `ncclCommRegister'",
+        (
+            "RuntimeError: (PreconditionNotMet) The third-party dynamic library (libnccl.so) that Paddle depends on is not configured corr"
+            "ectly. (error code is libnccl.so: cannot open shared object file: No such file or directory)"
+        ),
     ),
     near_misses=(
         (
@@ -202,6 +216,7 @@ CAUSE = Cause(
         "node7:5120:5120 [0] NCCL INFO NET/Plugin: Failed to find ncclNetPlugin_v8 symbol.",
         "node7:5120:5120 [0] enqueue.cc:58 NCCL WARN Cuda failure 'named symbol not found'",
         "FileNotFoundError: [Errno 2] No such file or directory: '/srv/data/train.jsonl'",
+        ("W1103 10:00:01 dynamic_loader.cc:238] third-party dynamic library found in /usr/local/cuda/lib64"),
     ),
     explain={
         "en": (

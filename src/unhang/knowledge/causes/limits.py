@@ -171,6 +171,21 @@ CAUSE = Cause(
             says="asynchronous I/O could not be set up: fs.aio-max-nr is used up",
             remedies=("aio",),
         ),
+        Signature(
+            needle="Cannot allocate memory",
+            pattern=r"(?P<call>ibv_(?:reg_mr|create_qp|create_cq|create_srq)\w*)(?:\([^)\n]{0,200}\))? ?(?:failed|FAILED): Cannot allocate memory",
+            standing="likely",
+            says="{call} could not lock memory: the limit of locked memory (ulimit -l) is too small",
+            remedies=("locked-memory",),
+        ),
+        Signature(
+            needle="error: out of memory",
+            near=r"\.pin_memory\(|cudaHostAlloc|cudaMallocHost|cudaHostRegister|CachingHostAllocator",
+            unless=r"microsoft-standard|\bWSL\d?\b",
+            standing="possible",
+            says="CUDA could not pin host memory: the limit of locked memory, or the memory of the host, is used up",
+            remedies=("locked-memory",),
+        ),
     ),
     remedies=(
         Remedy(
@@ -312,6 +327,9 @@ CAUSE = Cause(
         "[88123.41] cgroup: fork rejected by pids controller in /kubepods/burstable/pod7c1e/4f1c22ab",
         "RuntimeError: unable to mmap 4096 bytes from file </torch_4711_2093847561_31998>: Cannot allocate memory (12)",
         "io_setup failed with error: -11",
+        ("[1730628001.120] [node7:812  :0]          ib_device.c:1201 UCX  ERROR ibv_create_cq(cqe=4096) failed: Cannot allocate memory"),
+        ("ERROR mlx5_1: ibv_create_cq() failed: Cannot allocate memory."),
+        ("    return tensor.pin_memory()\nRuntimeError: CUDA error: out of memory"),
     ),
     near_misses=(
         "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.\n    This will severely limit memory registrations.",
@@ -322,6 +340,9 @@ CAUSE = Cause(
         "open files                          (-n) 1024",
         "RuntimeError: unable to mmap 9999802720 bytes from file </srv/models/pytorch_model-00001.bin>: Cannot allocate memory (12)",
         "node7:812:901 [0] NCCL INFO Call to accept returned Resource temporarily unavailable, retrying",
+        ("node7:812:901 [0] NCCL INFO ibv_create_cq with 256 entries"),
+        ("UCX  ERROR ibv_open_device(mlx5_1) failed: No such device"),
+        ("    x = x.cuda()\nRuntimeError: CUDA error: out of memory"),
     ),
     explain={
         "en": (

@@ -132,7 +132,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="NVRM: Xid",
-            pattern=r"Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)\): (?P<xid>74|136|14[4-6]|149|150)\b",
+            pattern=r"Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)\): (?P<xid>74|13[67]|14[4-6]|149|150)\b",
             standing="likely",
             says="GPU {bus} reported the NVLink error Xid {xid}",
             remedies=("check-links", "reset-in-order"),
@@ -156,6 +156,16 @@ CAUSE = Cause(
             standing="likely",
             says="CUDA met an uncorrectable NVLink error",
             remedies=("check-links", "reset-in-order"),
+        ),
+        Signature(
+            needle="system not yet initialized",
+            pattern=r"(?:[Ee]rror\b.{0,120}|-> ?)\bsystem not yet initialized",
+            standing="likely",
+            says="CUDA is not initialised on this host (error 802): the fabric manager of its NVSwitches is not running",
+            remedies=(
+                "start-the-manager",
+                "match-versions",
+            ),
         ),
     ),
     remedies=(
@@ -218,7 +228,7 @@ CAUSE = Cause(
             command="nvidia-smi nvlink --status; nvidia-smi nvlink --errorcounters; nvidia-smi topo -m; dmesg -T | grep -E 'SXid|Xid'",
         ),
     ),
-    leads_to=("rank-exception", "p2p-broken", "illegal-memory-access"),
+    leads_to=("rank-exception", "p2p-broken", "illegal-memory-access", "device-mapping"),
     mistaken_for={
         "gpu-hardware": "where the driver logs Xid 74, 144 to 150 or an SXid, a link or a chip at its end is faulty; services are not",
         "container-capability": "an IMEX channel that is missing only inside the container is a device that was not passed to it",
@@ -278,6 +288,8 @@ CAUSE = Cause(
         "NVRM: Xid (PCI:0000:dc:00): 45, pid=4720, name=python3, Ch 00000001 caused by previous Xid 149",
         "nvidia-nvswitch1: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
         "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
+        ("  what():  Error (burn.cpp:214): system not yet initialized"),
+        ("-> system not yet initialized"),
     ),
     near_misses=(
         "node7:4711:4788 [0] NCCL INFO NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)",
@@ -293,6 +305,7 @@ CAUSE = Cause(
         "RuntimeError: The distributed system not yet initialized; call init_process_group first",
         "RuntimeError: CUDA error: system has unsupported display driver / cuda driver combination",
         "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        ("INFO the scheduling system not yet initialized, waiting for 3 workers"),
     ),
     explain={
         "en": (

@@ -128,6 +128,27 @@ CAUSE = Cause(
             says="nccl-tests found {count} wrong results: data is damaged on its way between the GPUs",
             remedies=("prove-it", "iommu-and-acs", "host-memory"),
         ),
+        Signature(
+            needle="Can't enable access between nodes",
+            pattern=r"Can't enable access between nodes (?P<gpu>\d+) and (?P<peer>\d+)",
+            says="GPUs {gpu} and {peer} have no peer access, which the engine was built to use",
+            remedies=(
+                "prove-it",
+                "iommu-and-acs",
+                "no-custom-all-reduce",
+            ),
+        ),
+        Signature(
+            needle="cudaIpcOpenMemHandle",
+            pattern=r"cudaIpcOpenMemHandle\b.{0,200}(?:cudaErrorInvalidDevice|cudaErrorPeerAccessUnsupported|cudaErrorMapBufferObjectFailed|invalid device context|mapping of buffer object failed)",
+            standing="likely",
+            says="a process could not map the GPU memory of another one (CUDA IPC): the GPUs or the containers of the two do not allow it",
+            remedies=(
+                "see-all-gpus",
+                "prove-it",
+                "no-custom-all-reduce",
+            ),
+        ),
     ),
     in_logs=_in_logs,
     remedies=(
@@ -241,6 +262,8 @@ CAUSE = Cause(
         "Verification error @ element 1: val = nan, ref = 4.000000",
         "[88123.41] nvidia 0000:41:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0023 address=0xf2000000 flags=0x0030]",
         "# Out of bounds values : 3904 FAILED",
+        ("RuntimeError: Can't enable access between nodes 2 and 3"),
+        ("RuntimeError: cudaIpcOpenMemHandle(&ptr, handle, cudaIpcMemLazyEnablePeerAccess) failed: cudaErrorInvalidDevice"),
     ),
     near_misses=(
         "node7:4711:4788 [1] NCCL INFO Could not enable P2P between dev 1(=1b000) and dev 0(=1a000)",
@@ -255,6 +278,8 @@ CAUSE = Cause(
         "# Out of bounds values : 0 OK",
         "node7:4711:4788 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1.",
         "RuntimeError: CUDA error: peer access is already enabled",
+        ("[TRT-LLM] [I] Enable access between nodes 2 and 3"),
+        ("cudaIpcOpenMemHandle opened 8 handles"),
     ),
     explain={
         "en": (

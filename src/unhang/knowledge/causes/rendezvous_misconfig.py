@@ -47,7 +47,12 @@ def _in_logs(view: LogView) -> Finding | None:
     own = view.hits_of(CAUSE.id)
     if any(h.signature == _NOT_SET for h in own):
         return _of_hits(own)
-    return _numbered_alike(own) or _of_own(_in_force(own, failed=bool(view.hits_of("store-disconnect"))), view) or _nobody_came(view)
+    return (
+        _numbered_alike(own)
+        or _of_own(_in_force(own, failed=bool(view.hits_of("store-disconnect"))), view)
+        or _agents_waited(view)
+        or _nobody_came(view)
+    )
 
 
 def _in_force(hits: Sequence[Hit], *, failed: bool) -> tuple[Hit, ...]:
@@ -89,6 +94,21 @@ def _of_own(hits: Sequence[Hit], view: LogView) -> Finding | None:
             commands={"reach-the-meeting-point": f"getent ahosts {where[0]}; nc -vz -w 5 {where[0]} {where[1]}"},
         )
     return CAUSE.of_hits(kept, view)
+
+
+def _agents_waited(view: LogView) -> Finding | None:
+    """A time-out of the store inside torchrun's agent: it waited for the agents of the other hosts, before any rank was started."""
+    waited = [t for t in view.tracebacks if "imeout" in t.says and any(f.name in _AGENT and "elastic" in f.file for f in t.frames)]
+    if not waited or any(view.hits_of(c) for c in _EXPLAINS):
+        return None
+    return CAUSE.finding(
+        standing="likely",
+        says=(
+            "torchrun's agent waited for those of the other hosts, and they did not come: fewer were started than --nnodes, or two have one node rank"
+        ),
+        evidence=tuple(Evidence(source=t.source, line=t.end, text=t.says) for t in waited[:2]),
+        remedies=("one-number-each", "same-world", "same-meeting-point"),
+    )
 
 
 def _nobody_came(view: LogView) -> Finding | None:
@@ -156,6 +176,9 @@ _EXPLAINS = (
     "peer-lost",
     "collective-timeout",
 )
+
+# Where torchrun's agent exchanges with its like what each host has.
+_AGENT = frozenset({"_share_and_gather", "_assign_worker_ranks", "synchronize", "_rendezvous", "next_rendezvous"})
 
 _NOT_SET = Signature(
     needle="environment variable",

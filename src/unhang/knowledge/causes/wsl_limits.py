@@ -12,6 +12,7 @@ _HERE = r"\bWSL\d?\b|microsoft-standard|/usr/lib/wsl|\b(?:DESKTOP|LAPTOP)-[A-Z0-
 # A machine that runs under WSL2 fails for every other reason too: the platform alone says nothing. These do not work there, or only in part.
 _AFFECTED = ("shm-register-failed", "p2p-broken", "unhandled-generic", "shm-exhausted")
 _PLATFORM = "this runs under WSL2"
+_PINNED = "host memory could not be pinned: WSL2 allows a part of it only"
 
 
 def _in_run(picture: Picture) -> Finding | None:
@@ -23,10 +24,15 @@ def _in_logs(view: LogView) -> Finding | None:
 
 
 def _of_hits(hits: tuple[Hit, ...], *, affected: bool, view: LogView | None = None) -> Finding | None:
-    own = [h for h in hits if h.signature.says != _PLATFORM]
+    own = [h for h in hits if h.signature.says not in (_PLATFORM, _PINNED)]
     if own:
         return CAUSE.of_hits(own, view)
-    if not hits or not affected:
+    pinned = [h for h in hits if h.signature.says == _PINNED]
+    if len(pinned) == len(hits):
+        return None
+    if pinned:
+        return CAUSE.of_hits(pinned, view, standing="likely", remedies=("native-linux",))
+    if not affected:
         return None
     return CAUSE.of_hits(
         hits,
@@ -71,7 +77,12 @@ CAUSE = Cause(
         ),
         Signature(needle="microsoft-standard", standing="possible", says=_PLATFORM, keep=1),
         Signature(needle="as WSL is detected", standing="possible", says=_PLATFORM, keep=1),
-        Signature(needle=" NCCL INFO ", pattern=r"\b(?:DESKTOP|LAPTOP)-[A-Z0-9]{4,}:\d+:\d+ \[", standing="possible", says=_PLATFORM, keep=1),
+        # A name begins a line of NCCL; "LAPTOP-" is too short a literal, and NCCL prints "Bootstrap" once for each process.
+        Signature(needle="DESKTOP-", pattern=r"\bDESKTOP-[A-Z0-9]{4,}:\d+:\d+ \[", standing="possible", says=_PLATFORM, keep=1),
+        Signature(needle=" NCCL INFO Bootstrap", pattern=r"\bLAPTOP-[A-Z0-9]{4,}:\d+:\d+ \[", standing="possible", says=_PLATFORM, keep=1),
+        Signature(
+            needle="error: out of memory", near=r"\bpin_memory\(|cudaHostAlloc|cudaMallocHost|cudaHostRegister", standing="possible", says=_PINNED
+        ),
     ),
     in_run=_in_run,
     in_logs=_in_logs,
@@ -111,7 +122,7 @@ CAUSE = Cause(
             command="uname -r",
         ),
     ),
-    leads_to=("shm-register-failed", "rank-exception", "p2p-broken"),
+    leads_to=("shm-register-failed", "rank-exception", "p2p-broken", "gpu-oom", "limits"),
     mistaken_for={
         "shm-register-failed": "the same line; here the platform is the reason",
         "shm-exhausted": "df -h /dev/shm shows room under WSL2",
@@ -136,6 +147,8 @@ CAUSE = Cause(
         ),
         "Python platform: Linux-5.15.153.1-microsoft-standard-WSL2-x86_64-with-glibc2.35",
         "LAPTOP-7QW3:812:901 [0] NCCL INFO Bootstrap : Using eth0:172.20.4.17<0>",
+        "DESKTOP-9K2LM41:812:901 [1] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct",
+        "    return tensor.pin_memory()\nRuntimeError: CUDA error: out of memory",
     ),
     near_misses=(
         "node7:812:901 [1] misc/shmutils.cc:103 NCCL WARN Cuda failure 'invalid argument'",
@@ -143,6 +156,7 @@ CAUSE = Cause(
         "desktop-install.sh: NCCL INFO is printed when NCCL_DEBUG=INFO",
         "ncclUnhandledCudaError: Call to CUDA function failed.",
         "DESKTOP-9K2LM41 login: ",
+        "    return self.linear(x)\nRuntimeError: CUDA error: out of memory",
     ),
     explain={
         "en": (

@@ -16,18 +16,22 @@ def _start(needle: str, pattern: str = "") -> Signature:
     return Signature(needle=needle, pattern=pattern, role="context", keep=512)
 
 
-SIGNATURES = (
+# Only a launcher that starts several processes itself prints these.
+AGENTS = (
     _start("Setting OMP_NUM_THREADS environment variable for each process"),
     _start("Starting elastic_operator with launch configs"),
     _start("] Restarting worker group"),
     _start("Worker group RUNNING at ", r"restart_count=[1-9]"),
     _start("attempts left; will restart worker group"),
     _start("[INFO] [runner.py:", r"cmd = "),
+    _start("unhang: starting again"),
+    _start("torch.distributed.launch is deprecated"),
+)
+SIGNATURES = (
+    *AGENTS,
     _start("Initializing distributed: GLOBAL_RANK: 0,"),
     _start("Initializing TorchBackend in DeepSpeed with backend"),
     _start("NCCL version ", r"NCCL version \d+\.\d+\.\d+\+cuda"),
-    _start("unhang: starting again"),
-    _start("torch.distributed.launch is deprecated", ""),
     _start("Started a local Ray instance"),
 )
 

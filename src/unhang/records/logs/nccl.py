@@ -24,7 +24,11 @@ def _context(needle: str, pattern: str, keep: int = 256) -> Signature:
 
 
 VERSION = _context("NCCL version ", r"NCCL version (?P<version>\d+\.\d+(?:\.\d+)?)")
-START = _context(" - Init START", r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks (?P<nranks>\d+) .*Init START", keep=4096)
+START = _context(
+    " - Init START",
+    r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks (?P<nranks>\d+) (?:.*commId (?P<comm_id>0x[0-9a-f]+))?.*Init START",
+    keep=4096,
+)
 COMPLETE = _context(
     " - Init COMPLETE",
     r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks (?P<nranks>\d+) (?:.*commId (?P<comm_id>0x[0-9a-f]+))?.*Init COMPLETE",
@@ -62,7 +66,14 @@ def read(hits: Iterable[Hit]) -> NcclSaid:
             # The pointer is only unique within its process.
             key = (h.source, h.host, h.pid, h.groups["comm"], h.groups["rank"])
             done = signature == COMPLETE or (key in inits and inits[key].completed)
-            inits[key] = Init(at=at(h), comm=h.groups["comm"], rank=int(h.groups["rank"]), nranks=int(h.groups["nranks"]), completed=done)
+            inits[key] = Init(
+                at=at(h),
+                comm=h.groups["comm"],
+                comm_id=h.groups.get("comm_id"),
+                rank=int(h.groups["rank"]),
+                nranks=int(h.groups["nranks"]),
+                completed=done,
+            )
     return NcclSaid(
         versions=_frozen(versions),
         inits=tuple(inits.values()),

@@ -37,7 +37,7 @@ class Timeout:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """The counters that a watchdog prints: numbers of the work that failed, the last enqueued and the last completed, on this rank and in this group."""
+    """The counters that a watchdog prints: numbers of the work that failed, the last enqueued, the last completed, on this rank in this group."""
 
     at: At
     group: str | None
@@ -48,10 +48,11 @@ class Status:
 
 @dataclass(frozen=True, kw_only=True)
 class Init:
-    """A communicator on one rank. `completed` is False where its "Init START" has no "Init COMPLETE"."""
+    """A communicator on one rank of it; `comm_id` is the same on all. `completed` is False where its "Init START" has no "Init COMPLETE"."""
 
     at: At
     comm: str
+    comm_id: str | None = None
     rank: int
     nranks: int
     completed: bool

@@ -231,7 +231,7 @@ class _Look:
         self.owner = owner
         self.rank = rank
         self._counted = (block.begin, 0)
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[tuple[int, int], Line] = {}
 
     def done(self) -> _Looked:
         begin, end = self.block.begin, self.block.end
@@ -316,16 +316,16 @@ class _Look:
     def _segment(self, at: int) -> tuple[int, int]:
         """The line around a place; of a progress bar the state behind the last carriage return."""
         low, high = max(0, at - MAX_LINE_BYTES // 2), min(len(self.window), at + MAX_LINE_BYTES // 2)
-        start = max(self.window.rfind(b"\n", low, at), self.window.rfind(b"\r", low, at)) + 1
-        ends = [e for e in (self.window.find(b"\n", at, high), self.window.find(b"\r", at, high)) if e >= 0]
-        return start or low, min(ends, default=high)
+        newline = self.window.rfind(b"\n", low, at)
+        start = max(newline, self.window.rfind(b"\r", max(low, newline), at)) + 1
+        return start or low, self._end(at, high)
 
     def _line(self, start: int, stop: int) -> Line:
-        if start not in self._lines:
+        if (start, stop) not in self._lines:
             if len(self._lines) > 256:
                 self._lines.clear()
-            self._lines[start] = parse(bytes(self.window[start:stop]))
-        return self._lines[start]
+            self._lines[start, stop] = parse(bytes(self.window[start:stop]))
+        return self._lines[start, stop]
 
     def _number(self, at: int) -> int:
         """The number of a line, from 0 in this block; negative in the margin before it. Asked in rising order of place, mostly."""
@@ -338,7 +338,9 @@ class _Look:
         return count
 
     def _around(self, start: int, stop: int) -> str:
-        first, last = start, stop
+        first = self.window.rfind(b"\n", 0, start) + 1
+        last = self.window.find(b"\n", stop)
+        last = len(self.window) if last < 0 else last
         for _ in range(NEAR_LINES):
             first = self.window.rfind(b"\n", max(0, first - MAX_LINE_BYTES), max(0, first - 1)) + 1
             last = self.window.find(b"\n", min(last + 1, len(self.window)))
@@ -349,11 +351,17 @@ class _Look:
     def _bounds(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Segments from one place to another."""
         while first < last:
-            ends = [e for e in (self.window.find(b"\n", first, last), self.window.find(b"\r", first, last)) if e >= 0]
-            stop = min(ends, default=last)
+            stop = self._end(first, last)
             if stop > first:
                 yield first, min(stop, first + MAX_LINE_BYTES)
             first = stop + 1
+
+    def _end(self, at: int, limit: int) -> int:
+        """Where the line, or the state of a line, that stands at a place ends."""
+        newline = self.window.find(b"\n", at, limit)
+        limit = limit if newline < 0 else newline
+        state = self.window.find(b"\r", at, limit)
+        return limit if state < 0 else state
 
     def _tracebacks(self, literal: bytes) -> Iterator[tuple[Traceback, Stamp | None]]:
         end = min(self.block.end + len(literal) - 1, len(self.window))

@@ -35,6 +35,7 @@ class Traceback:
     text: str
     frames: tuple[Frame, ...]
     rank: int | None = None
+    label: int | None = None
     host: str | None = None
     pid: int | None = None
     at_s: float | None = None
@@ -48,22 +49,22 @@ class Traceback:
 
 
 def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: str) -> Traceback | None:
-    """The traceback that begins at `mark`; None where it does not end in an exception line. Other ranks' lines in between are passed over."""
-    told = [line for line in before if line.rank == mark.rank][-BEFORE:]
+    """The traceback that begins at `mark`; None where it does not end in an exception line. Other writers' lines in between are passed over."""
+    told = [line for line in before if _writer(line) == _writer(mark)][-BEFORE:]
     spawned = next((int(found[1]) for line in reversed(told) if (found := _SPAWNED.search(line.text))), None)
     frames: list[Frame] = []
     margin = mark.text.find(MARK)
     for count, line in enumerate(after):
         if count >= MAX_LINES:
             return None
-        if line.rank != mark.rank:
+        if _writer(line) != _writer(mark):
             continue
         text = line.text
         # What a framework puts in front of every line is as wide here as in front of the mark.
         if margin and _FRAME.match(text) is None and (_FRAME.match(text[margin:]) or _EXCEPTION.match(text) is None):
             text = text[margin:] if text[:1].strip() else text
         if found := _FRAME.match(text):
-            frames.append(_frame(found["file"], int(found["line"]), (found["name"] or "<module>").strip()))
+            frames.append(Frame(file=found["file"], line=int(found["line"]), name=(found["name"] or "<module>").strip()))
         elif text[:1].isspace() or not text:
             code = text.strip()
             if frames and not frames[-1].code and set(code) - set("^~"):
@@ -78,6 +79,7 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
                 text=(exception["text"] or "").strip(),
                 frames=tuple(frames),
                 rank=mark.rank if spawned is None else spawned,
+                label=mark.label,
                 host=mark.host,
                 pid=mark.pid,
                 chained=any(words in line.text for line in told for words in _CHAINED),
@@ -91,5 +93,5 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
 _AMID = re.compile(r"\[Previous line repeated \d+ more times?\]|\s*\|")
 
 
-def _frame(file: str, line: int, name: str) -> Frame:
-    return Frame(file=file, line=line, name=name)
+def _writer(line: Line) -> tuple[object, ...]:
+    return (line.rank, line.label, line.host, line.pid)

@@ -12,11 +12,11 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 
 class Images(Dataset):
-    def __init__(self, size_bytes: int, fault: str) -> None:
-        self.size_bytes, self.fault = size_bytes, fault
+    def __init__(self, samples: int, size_bytes: int, fault: str) -> None:
+        self.samples, self.size_bytes, self.fault = samples, size_bytes, fault
 
     def __len__(self) -> int:
-        return 16
+        return self.samples
 
     def __getitem__(self, index: int) -> torch.Tensor:
         if index == 5 and get_worker_info() is not None:
@@ -31,6 +31,7 @@ class Images(Dataset):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--samples", type=int, default=16)
     parser.add_argument("--size-bytes", type=int, default=65536)
     parser.add_argument("--fault", default="")
     parser.add_argument("--timeout-s", type=float, default=0)
@@ -39,7 +40,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     loader = DataLoader(
-        Images(arguments.size_bytes, arguments.fault),
+        Images(arguments.samples, arguments.size_bytes, arguments.fault),
         batch_size=1,
         num_workers=2,
         timeout=arguments.timeout_s,

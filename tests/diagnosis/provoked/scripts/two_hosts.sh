@@ -17,7 +17,9 @@ ip link set eth0 up
 hostname node0
 eval "$BETWEEN"
 export WORLD_SIZE=2 MASTER_ADDR=${MASTER_ADDR:-10.77.0.1}
-RANK=1 ip netns exec node1 unshare --uts sh -c 'hostname node1; exec "$@"' sh "$@" &
+# A folder that node1 does not have.
+hide='[ -z "$ONLY_ON_NODE0" ] || mount -t tmpfs tmpfs "$ONLY_ON_NODE0"'
+RANK=1 ip netns exec node1 unshare --uts --mount sh -c "hostname node1; $hide; "'exec "$@"' sh "$@" &
 other=$!
 code=0
 RANK=0 "$@" || code=$?

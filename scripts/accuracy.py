@@ -1,0 +1,333 @@
+"""Writes docs/accuracy.md: how often `unhang why` names the right cause on our own fixtures. With --check, says whether the page is up to date.
+
+Every line that a cause promises to recognise is put into a log: lines of a healthy training before it, what its victims and the launcher print
+after it (or, one time in four, before it), all in one style of prefix. Near misses are put into healthy logs, without victims. Which log, which
+victims, which prefix is drawn from a hash of the case: the same each time, on each machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import zstandard
+
+from unhang.diagnosis.logs import judge_logs
+from unhang.knowledge import catalogue
+
+ROOT = Path(__file__).resolve().parent.parent
+HEALTHY = ROOT / "tests" / "diagnosis" / "healthy"
+PAGE = ROOT / "docs" / "accuracy.md"
+# What stands in front of a case: trainings of several frameworks, and no more of them than this.
+BEFORE = ("torchrun-2", "torchrun-tee", "agent-info", "two-nodes-c10d", "debug-info", "transformers", "deepspeed", "lightning", "ray-train", "mpirun")
+BEFORE_LINES = 60
+RANK, OTHER, WORLD = 3, 1, 8
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One log to judge. `cause` is None for a healthy one; a near miss is a line that `cause` must not be told from."""
+
+    cause: str | None
+    kind: str
+    text: str
+    about: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What was told of a case: the primary cause (None: nothing), whether it is a root, and the others."""
+
+    primary: str | None
+    root: bool
+    others: tuple[str, ...]
+    symptoms: tuple[str, ...]
+
+
+def drawn(options: Sequence[T], *key: object) -> T:
+    """One of the options, the same one for the same key, in every version of Python."""
+    return options[int(hashlib.sha256(repr(key).encode()).hexdigest(), 16) % len(options)]
+
+
+def healthy_text(name: str) -> str:
+    return zstandard.ZstdDecompressor().decompressobj().decompress((HEALTHY / f"{name}.log.zst").read_bytes()).decode(errors="replace")
+
+
+_FILE = '  File "/srv/job/train.py", line 188, in <module>\n    main()\n  File "/srv/job/train.py", line 141, in main\n    loss = step(batch)\n'
+_VICTIMS = (
+    f"[rank{OTHER}]: Traceback (most recent call last):\n"
+    f'[rank{OTHER}]:   File "/srv/job/train.py", line 141, in main\n'
+    f"[rank{OTHER}]:     loss.backward()\n"
+    f"[rank{OTHER}]: RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.4]:47492. "
+    "This is typically caused by a remote worker crashing. Check the logs of the remote worker before reporting an error.\n",
+    f"[rank{OTHER}]:[E1103 10:42:08.408271257 ProcessGroupNCCL.cpp:607] [Rank {OTHER}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=120, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
+    f"[rank{OTHER}]:[E1103 10:42:08.411271257 ProcessGroupNCCL.cpp:1664] [PG 0 (default_pg) Rank {OTHER}] Exception (either an error or timeout) "
+    f"detected by watchdog at work: 120, last enqueued NCCL work: 122, last completed NCCL work: 119.\n",
+    f"node1:4711:4790 [{OTHER}] misc/socket.cc:46 NCCL WARN socketProgress: Connection closed by remote peer node4<47492>\n"
+    f"[rank{OTHER}]: torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268, remote process "
+    "exited or there was a network error, NCCL version 2.21.5\n",
+    f"[rank{OTHER}]:[W1103 10:32:10.118271257 TCPStore.cpp:125] [c10d] recvValue failed on SocketImpl(fd=64, addr=[node1]:41228, "
+    "remote=[node0]:29500): failed to recv, got 0 bytes\n",
+    "",
+)
+_TEARDOWN = (
+    "W1103 10:42:10.002000 4200 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 4712 closing signal SIGTERM\n"
+    f"E1103 10:42:12.002000 4200 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1) local_rank: {RANK} (pid: 4714) of "
+    "binary: /srv/env/bin/python\n"
+    "Traceback (most recent call last):\n"
+    '  File "/srv/env/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    "============================================================\n"
+    "train.py FAILED\n"
+    "------------------------------------------------------------\n"
+    "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-03_10:42:12\n  host      : node1\n"
+    f"  rank      : {RANK} (local_rank: {RANK})\n  exitcode  : 1 (pid: 4714)\n  error_file: <N/A>\n",
+    f"srun: error: node1: task {RANK}: Exited with exit code 1\n"
+    "slurmstepd: error: *** STEP 4711.0 ON node1 CANCELLED AT 2026-11-03T10:42:12 ***\n"
+    "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n",
+    "",
+)
+# Exceptions of the user's own code, for the cause that has no signature because it is told from tracebacks.
+_EXCEPTIONS = (
+    "KeyError: 'labels'",
+    "ValueError: could not convert string to float: 'n/a'",
+    "AssertionError: batch of 3 samples is not divisible by 8 ranks",
+    "TypeError: unsupported operand type(s) for +: 'int' and 'NoneType'",
+    "IndexError: index 412 is out of bounds for axis 0 with size 400",
+    "AttributeError: 'NoneType' object has no attribute 'shape'",
+    "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
+    "ZeroDivisionError: float division by zero",
+)
+_EXCEPTION = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure): ")
+
+
+def _plain(lines: Sequence[str], rank: int) -> list[str]:
+    return list(lines)
+
+
+def _srun(lines: Sequence[str], rank: int) -> list[str]:
+    return [f"{rank}: {x}" for x in lines]
+
+
+def _kubernetes(lines: Sequence[str], rank: int) -> list[str]:
+    return [f"[pod/train-worker-{rank}/pytorch] {x}" for x in lines]
+
+
+def _tee(lines: Sequence[str], rank: int) -> list[str]:
+    return [f"[default{rank}]:{x}" for x in lines]
+
+
+_STYLES = (_plain, _plain, _srun, _kubernetes, _tee)
+
+
+def failure(cause: str, hit: str, *key: object) -> str:
+    """A log in which `hit` is the root."""
+    if _EXCEPTION.match(hit):
+        hit = "\n".join(f"[rank{RANK}]: {x}" for x in ("Traceback (most recent call last):\n" + _FILE + hit).splitlines())
+    before = healthy_text(drawn(BEFORE, "before", *key)).splitlines()[:BEFORE_LINES]
+    victims = drawn(_VICTIMS, "victims", *key).splitlines()
+    end = drawn(_TEARDOWN, "end", *key).splitlines()
+    style: Callable[[Sequence[str], int], list[str]] = drawn(_STYLES, "style", *key)
+    lines = style(before, 0)
+    parts = [(hit.splitlines(), RANK), (victims, OTHER)]
+    for part, rank in reversed(parts) if drawn(range(4), "order", *key) == 0 else parts:
+        lines += style(part, rank)
+    return "\n".join([*lines, *end]) + "\n"
+
+
+def near_miss(line: str, *key: object) -> str:
+    """A healthy log with a line in its middle that only looks like a failure."""
+    lines = healthy_text(drawn(BEFORE, "before", *key)).splitlines()[:BEFORE_LINES]
+    style: Callable[[Sequence[str], int], list[str]] = drawn(_STYLES, "style", *key)
+    half = len(lines) * 2 // 3
+    return "\n".join([*style(lines[:half], 0), *style(line.splitlines(), 0), *style(lines[half:], 0)]) + "\n"
+
+
+def cases() -> list[Case]:
+    made: list[Case] = []
+    for c in catalogue.load().values():
+        hits = c.hits if c.id != "rank-exception" else _EXCEPTIONS
+        if c.role == "root":
+            made += [Case(cause=c.id, kind="root", text=failure(c.id, hit, c.id, n), about=hit) for n, hit in enumerate(hits)]
+        else:
+            made += [Case(cause=c.id, kind="symptom", text=near_miss(hit, c.id, n), about=hit) for n, hit in enumerate(hits)]
+        made += [Case(cause=c.id, kind="near miss", text=near_miss(line, c.id, "near", n), about=line) for n, line in enumerate(c.near_misses)]
+    for path in sorted(HEALTHY.glob("*.log.zst")):
+        name = path.name.removesuffix(".log.zst")
+        made.append(Case(cause=None, kind="healthy", text=healthy_text(name), about=name))
+    return made
+
+
+def judged(case: Case) -> Told:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "train.log"
+        path.write_text(case.text, "utf-8")
+        verdict = judge_logs([str(path)]).verdict
+    primary = verdict.primary
+    return Told(
+        primary=None if primary is None else primary.cause,
+        root=primary is not None and primary.standing != "not-established",
+        others=tuple(f.cause for f in verdict.contributing),
+        symptoms=tuple(f.cause for f in verdict.symptoms),
+    )
+
+
+def wilson(k: int, n: int) -> tuple[float, float]:
+    """The 95 % interval of Wilson for k of n."""
+    z, p = 1.959964, k / n
+    middle, spread = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return max(0.0, (middle - spread) / (1 + z * z / n)), (middle + spread) / (1 + z * z / n)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One cause: how many logs, in how many it came first, second, or not at all, and what came first then."""
+
+    cause: str
+    n: int
+    right: int
+    second: int
+    instead: tuple[tuple[str, int], ...]
+
+
+def row(cause: str, told: Sequence[Told]) -> Row:
+    wrong = [t for t in told if t.primary != cause]
+    return Row(
+        cause=cause,
+        n=len(told),
+        right=len(told) - len(wrong),
+        second=sum(cause in t.others for t in wrong),
+        instead=tuple(sorted(Counter(t.primary or "nothing" for t in wrong).items(), key=lambda x: (-x[1], x[0]))),
+    )
+
+
+def measured() -> list[tuple[Case, Told]]:
+    """Every case and what was told of it, on all processors."""
+    todo = cases()
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return list(zip(todo, pool.map(judged, todo, chunksize=16), strict=True))
+
+
+def rows(results: Iterable[tuple[Case, Told]]) -> list[Row]:
+    of_cause: dict[str, list[Told]] = {}
+    for case, told in results:
+        if case.kind == "root" and case.cause is not None:
+            of_cause.setdefault(case.cause, []).append(told)
+    return [row(cause, told) for cause, told in sorted(of_cause.items())]
+
+
+def page(results: Sequence[tuple[Case, Told]]) -> str:
+    """docs/accuracy.md."""
+    table = rows(results)
+    n, right, second = sum(r.n for r in table), sum(r.right for r in table), sum(r.second for r in table)
+    symptoms = [(c, t) for c, t in results if c.kind == "symptom"]
+    seen = sum(c.cause in (t.primary, *t.symptoms) and not t.root for c, t in symptoms)
+    rooted = sum(t.root for _, t in symptoms)
+    near = [(c, t) for c, t in results if c.kind == "near miss"]
+    false = [(c, t) for c, t in near if c.cause == t.primary or c.cause in t.others]
+    other = sum(t.root for c, t in near) - sum(c.cause == t.primary and t.root for c, t in near)
+    healthy = [(c, t) for c, t in results if c.kind == "healthy"]
+    alarms = [(c, t) for c, t in healthy if t.primary is not None]
+    low, high = wilson(len(alarms), len(healthy))
+    contents = msgspec.json.decode((HEALTHY / "contents.json").read_bytes(), type=dict[str, dict[str, str]])
+    frameworks = Counter(contents[c.about]["framework"] for c, _ in healthy)
+    unmeasured = sorted(c.id for c in catalogue.load().values() if c.role == "root" and not any(r.cause == c.id for r in table))
+    lines = [
+        "# Accuracy on our own fixtures",
+        "",
+        "Made by `python scripts/accuracy.py` from the catalogue of causes and the stored healthy logs; a test keeps it current.",
+        "",
+        "## What this says, and what it does not",
+        "",
+        "Each cause comes with lines that it promises to recognise. The script puts every one of them into a log as a whole job would have left it: "
+        "lines of a healthy training before it, then what the other ranks and the launcher print when a rank is gone (a lost connection, a watchdog's "
+        "timeout, a store error, torchrun's or Slurm's summary), one time in four before it; bare exceptions get a traceback; the whole in one of "
+        "several styles of prefix. `unhang why` judges that log. It is right if the cause comes first.",
+        "",
+        "So this measures whether a verdict puts the root over its victims, keeps causes apart and stays silent on health. **It is not the accuracy on "
+        "logs of other people:** the lines are ours, written with the signatures that recognise them. A wording that no signature knows is not in here, "
+        "nor is a log that does not hold its cause, and causes are as frequent here as their fixtures, not as in life. Supervised runs "
+        "(`unhang run`), which also have stacks and recorders, are not measured here but in the tests.",
+        "",
+        "## Overall",
+        "",
+        "| what | n | result |",
+        "|---|---:|---:|",
+        f"| failures: the cause comes first | {n} | {right} ({right / n:.1%}) |",
+        f"| failures: it comes second or later | {n} | {second} ({second / n:.1%}) |",
+        f"| failures: it is not told | {n} | {n - right - second} ({(n - right - second) / n:.1%}) |",
+        f"| only a symptom in the log: recognised, and no root made up | {len(symptoms)} | {seen} ({seen / len(symptoms):.1%}) |",
+        f"| only a symptom in the log: a root is told | {len(symptoms)} | {rooted} ({rooted / len(symptoms):.1%}) |",
+        f"| near misses: told as the cause they only resemble | {len(near)} | {len(false)} ({len(false) / len(near):.1%}) |",
+        f"| healthy logs: anything is told | {len(healthy)} | {len(alarms)} ({len(alarms) / len(healthy):.1%}) |",
+        "",
+        f"Near misses are often lines of another cause, which is then told rightly: {other} of {len(near)}.",
+        "",
+        "## Healthy logs",
+        "",
+        f"{len(healthy)} logs of trainings and tools that were really run and ended well ([scripts/healthy_logs.py](../scripts/healthy_logs.py)), with errors "
+        f"that were caught, words such as `timeout` and `out of memory` in configurations, restarts. False positives: {len(alarms)} of {len(healthy)}; "
+        f"95 % interval of Wilson for such logs: {low:.1%} to {high:.1%}. All on CPUs with Gloo: NCCL's own chatter on GPUs is not among them.",
+        "",
+        f"By framework: {', '.join(f'{name} {count}' for name, count in sorted(frameworks.items(), key=lambda x: (-x[1], x[0])))}.",
+        "",
+        *(f"- `{c.about}` ({contents[c.about]['shows']}): told as {t.primary}" for c, t in alarms),
+        *([""] if alarms else []),
+        "## By cause",
+        "",
+        "Wrong are all logs in which another cause came first; in `second` of them the right one is named after it.",
+        "",
+        "| cause | n | right | second | first instead |",
+        "|---|---:|---:|---:|---|",
+        *(
+            f"| [{r.cause}](causes/{r.cause}.md) | {r.n} | {r.right / r.n:.0%} | {r.second} | {', '.join(f'{c} {k}' for c, k in r.instead)} |"
+            for r in table
+        ),
+        "",
+        f"Not measured here, because no line names them: {', '.join(unmeasured) or 'none'}.",
+    ]
+    if false:
+        lines += ["", "## Near misses that were taken for the cause", "", "| cause | n |", "|---|---:|"]
+        lines += [f"| {cause} | {k} |" for cause, k in sorted(Counter(c.cause or "" for c, _ in false).items())]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    results = measured()
+    text = page(results)
+    if "--wrong" in arguments:
+        for case, told in results:
+            if case.kind == "root" and told.primary != case.cause:
+                sys.stdout.write(f"{case.cause} -> {told.primary}, {told.others}: {case.about}\n")
+            if case.kind == "symptom" and (told.root or case.cause not in (told.primary, *told.symptoms)):
+                sys.stdout.write(f"symptom {case.cause} -> {told.primary}, {told.symptoms}: {case.about}\n")
+            if case.kind == "near miss" and case.cause in (told.primary, *told.others):
+                sys.stdout.write(f"near miss {case.cause} -> {told.primary}, {told.others}: {case.about}\n")
+            if case.kind == "healthy" and told.primary is not None:
+                sys.stdout.write(f"healthy {case.about} -> {told.primary}\n")
+        return 0
+    if "--check" in arguments:
+        if PAGE.is_file() and PAGE.read_text("utf-8") == text:
+            return 0
+        sys.stderr.write("docs/accuracy.md is out of date\nTry: python scripts/accuracy.py\n")
+        return 1
+    PAGE.write_text(text, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,42 @@
+"""Communicators that were begun and never completed: which ranks began, and which never did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unhang.knowledge import words
+from unhang.knowledge.cause import LogView
+from unhang.model import Evidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfinished:
+    """One communicator. `begun` are the ranks (of the communicator) that printed "Init START", `missing` those that did not."""
+
+    nranks: int
+    begun: tuple[int, ...]
+    missing: tuple[int, ...]
+    evidence: tuple[Evidence, ...]
+
+    @property
+    def says(self) -> str:
+        began = f"{words.ranks(self.begun)} began a communicator of {self.nranks} and none completed it"
+        if not self.missing:
+            return f"{began}: all of them came, the connection between them did not"
+        return f"{began}; {words.ranks(self.missing)} never began"
+
+
+def unfinished(view: LogView) -> Unfinished | None:
+    """The first communicator that nobody completed; None where every one was completed by somebody, or none was begun."""
+    ids: dict[object, list[tuple[int, int, Evidence, bool]]] = {}
+    for i in view.nccl.inits:
+        evidence = Evidence(source=i.at.source, line=i.at.line, text=i.at.text)
+        ids.setdefault((i.comm_id, i.nranks), []).append((i.rank, i.nranks, evidence, i.completed))
+    for members in ids.values():
+        if any(completed for *_, completed in members):
+            continue
+        begun = tuple(sorted({rank for rank, *_ in members}))
+        nranks = members[0][1]
+        missing = tuple(sorted(set(range(nranks)) - set(begun)))
+        return Unfinished(nranks=nranks, begun=begun, missing=missing, evidence=tuple(e for _, _, e, _ in members[:3]))
+    return None

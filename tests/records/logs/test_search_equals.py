@@ -1,0 +1,132 @@
+"""Whatever is searched, however it is cut, by whichever engine: the same hits, and those that reading every line would give."""
+
+from __future__ import annotations
+
+import io
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from unhang.records.logs import NEAR_LINES, Needles, Signature, parse, read, search
+from unhang.records.logs.needles import Finder, Hyperscan
+from unhang.records.logs.signature import groups_of
+
+PLAIN = Signature(needle="needle", keep=10_000)
+NUMBERED = Signature(needle="needle", pattern=r"needle (?P<n>\d+)", keep=10_000)
+NEAR = Signature(needle="haystack", near=r"needle 7", keep=10_000)
+UNLESS = Signature(needle="haystack", unless=r"needle", keep=10_000)
+FEW = Signature(needle="needle", pattern=r"needle \d", keep=4)
+SIGNATURES = (PLAIN, NUMBERED, NEAR, UNLESS)
+
+PIECES = st.sampled_from(
+    ["needle", "needle 7", "needle 42 ", "haystack", "[rank3]: needle 1", "\x1b[31mneedle 5\x1b[0m", "x", " 50%|##  |", "é", "\udcff", "Traceback"]
+)
+ENDS = st.sampled_from(["\n", "\r\n", "\n\n", "\r"])
+LOGS = st.lists(st.tuples(PIECES, ENDS), max_size=60).map(lambda parts: "".join(a + b for a, b in parts).encode("utf-8", "surrogateescape"))
+
+
+def naive(data: bytes) -> list[tuple[Signature, int, str]]:
+    """Line by line, each state of a line by itself."""
+    states = [(number, state) for number, line in enumerate(data.split(b"\n"), 1) for state in line.split(b"\r")]
+    lines = data.split(b"\n")
+    found = []
+    for number, state in states:
+        text = parse(state).text
+        around = "\n".join(parse(s).text for line in lines[max(0, number - 1 - NEAR_LINES) : number + NEAR_LINES] for s in line.split(b"\r"))
+        found += [(s, number, text) for s in SIGNATURES if groups_of(s, text, around) is not None]
+    return found
+
+
+def seen(found) -> list[tuple[Signature, int, str]]:
+    return [(h.signature, h.line, h.text) for h in found.hits]
+
+
+def key(hit):
+    return (hit[1], SIGNATURES.index(hit[0]), hit[2])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=LOGS, block=st.integers(1, 200))
+def test_blocks_of_any_size_and_both_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, block: int):
+    path = tmp_path / "log"
+    path.write_bytes(data)
+    monkeypatch.setattr(search, "BLOCK_BYTES", block)
+    expected = sorted(naive(data), key=key)
+    for engine in (Hyperscan, Finder):
+        needles = Needles(SIGNATURES, make_engine=engine)
+        whole = read(path, needles)
+        assert sorted(seen(whole), key=key) == expected
+        assert whole.bytes == len(data)
+        with ThreadPoolExecutor(3) as pool:
+            assert seen(read(path, needles, pool=pool)) == seen(whole)
+        assert seen(read(io.BytesIO(data), needles, source="log")) == seen(whole)
+
+
+def test_the_first_and_the_last_are_kept(tmp_path, monkeypatch):
+    path = tmp_path / "log"
+    path.write_text("".join(f"needle {n % 10} of line {n}\n" for n in range(1, 1001)))
+    for block in (100, 1000, 10**6):
+        monkeypatch.setattr(search, "BLOCK_BYTES", block)
+        assert [h.line for h in read(path, Needles([FEW])).hits] == [1, 2, 999, 1000]
+
+
+def test_what_does_not_match_does_not_crowd_out_what_does(tmp_path):
+    """Within the lines that are looked at in one block."""
+    path = tmp_path / "log"
+    path.write_text("needle x\n" * (search.MAX_LOOKS - 1) + "needle 7\n" + "needle x\n" * 50)
+    assert [h.line for h in read(path, Needles([FEW])).hits] == [search.MAX_LOOKS]
+
+
+def test_a_line_without_an_end(tmp_path):
+    path = tmp_path / "log"
+    with path.open("wb") as f:
+        f.truncate(100_000_000)
+        f.seek(50_000_000)
+        f.write(b" needle 7 ")
+        f.seek(0, io.SEEK_END)
+        f.write(b"\nneedle 8\n")
+    hits = read(path, Needles([NUMBERED])).hits
+    assert [(h.line, h.groups["n"]) for h in hits] == [(1, "7"), (2, "8")] and all(len(h.text) < 3 * search.MAX_TEXT for h in hits)
+
+
+def test_ranks_that_printed(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("[rank0]: a\n[rank12]: b\n[rank1023]: c\n[rank]: d\n")
+    assert read(path, Needles([PLAIN])).ranks == {0, 12, 1023}
+    named = tmp_path / "rank5.log"
+    named.write_text("a\n")
+    assert read(named, Needles([PLAIN])).ranks == {5}
+
+
+def test_a_log_that_is_cut_short_while_it_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "log"
+    path.write_text("needle 7\n" * 100)
+    monkeypatch.setattr(search, "BLOCK_BYTES", 64)
+    real = search.os.fstat
+
+    def longer(fd):
+        path.write_text("needle 7\n")
+        return type("Stat", (), {"st_size": 900})
+
+    monkeypatch.setattr(search.os, "fstat", longer)
+    hits = read(path, Needles([NUMBERED])).hits
+    monkeypatch.setattr(search.os, "fstat", real)
+    assert [h.line for h in hits] == [1]
+
+
+def test_times_come_from_the_line_or_from_the_one_before(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("2026-11-03 10:00:01,500 - INFO - start\nneedle 7\n[2026-11-03 10:00:09] needle 8\n")
+    first, second = read(path, Needles([NUMBERED])).hits
+    assert second.at_s - first.at_s == 7.5
+
+
+def test_long_lines_are_shown_around_the_needle(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("a" * 10_000 + " needle 7 " + "b" * 10_000 + "\n")
+    (hit,) = read(path, Needles([NUMBERED])).hits
+    assert re.fullmatch(r"…a+ needle 7 b+…", hit.text) and len(hit.text) < search.MAX_TEXT + 10
