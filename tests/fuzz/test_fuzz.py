@@ -17,7 +17,7 @@ SECONDS = 30
 @pytest.mark.skipif(
     importlib.util.find_spec("atheris") is None, reason="atheris is not installed: it has wheels for Linux x86_64 and Python up to 3.13"
 )
-@pytest.mark.parametrize("fuzzer", ["fuzz_opening.py"])
+@pytest.mark.parametrize("fuzzer", ["fuzz_opening.py", "fuzz_judging.py"])
 def test_nothing_that_is_read_breaks_the_reader(tmp_path, fuzzer):
     command = [sys.executable, str(Path(__file__).with_name(fuzzer)), str(tmp_path), f"-max_total_time={SECONDS}", "-max_len=8192"]
     command += ["-rss_limit_mb=512", "-timeout=10", "-seed=1", f"-artifact_prefix={tmp_path}/found-"]

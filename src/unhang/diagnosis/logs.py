@@ -32,7 +32,7 @@ from unhang.records.logs.opening import walk
 # Files up to this size are read whole by one thread; of larger ones the blocks are shared out.
 SMALL_BYTES = 16 * 1024 * 1024
 # What says that something failed, whoever it was.
-_MARKS = tuple(
+MARKS = tuple(
     Signature(needle=n, role="context")
     for n in ("Segmentation fault", "core dumped", "Fatal Python error", "Bus error", "FATAL ERROR", "CRITICAL:", "Floating point exception")
 )
@@ -80,7 +80,7 @@ def judge_logs(paths: Sequence[str], *, attempt: int | None = None, progress: Ca
     all_attempts = assemble(reads, causes)
     if attempt is not None and not 1 <= attempt <= len(all_attempts):
         raise UnhangError(f"there is no attempt {attempt}: the logs hold {len(all_attempts)}")
-    judge = _Judge(reads, not_examined, all_attempts)
+    judge = Judge(reads, not_examined, all_attempts)
     number = attempt or len(all_attempts)
     verdict = judge.verdict(number, alone=attempt is not None)
     chosen = all_attempts[number - 1]
@@ -94,7 +94,7 @@ def judge_logs(paths: Sequence[str], *, attempt: int | None = None, progress: Ca
 
 
 def _read(found: Found, missed: Callable[[NotExamined], None], progress: Callable[[int, int | None], None]) -> list[LogRead]:
-    needles = Needles((*catalogue.signatures(), *CONTEXT, *_MARKS))
+    needles = Needles((*catalogue.signatures(), *CONTEXT, *MARKS))
     # How much a packed log will be is not known before it is read.
     sizes = [s.size_bytes if s.seekable else None for s in found.sources]
     total = None if None in sizes else sum(n for n in sizes if n is not None)
@@ -135,7 +135,9 @@ def _read(found: Found, missed: Callable[[NotExamined], None], progress: Callabl
     return reads
 
 
-class _Judge:
+class Judge:
+    """Asks the causes about the attempts of one job."""
+
     def __init__(self, reads: Sequence[LogRead], not_examined: Iterable[NotExamined], attempts: Sequence[Attempt]) -> None:
         self.inputs = tuple(Input(source=r.source, kind="log", bytes=r.bytes) for r in reads)
         self.not_examined = list(not_examined)
@@ -195,7 +197,7 @@ class _Judge:
         if symptoms:
             return only_symptoms(symptoms, remains=WAITING, remedies=(SUPERVISE, NCCL_DEBUG))
         evidence = [Evidence(source=t.source, line=t.end, text=t.says) for t in view.tracebacks]
-        evidence += [Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in attempt.hits if h.signature in _MARKS]
+        evidence += [Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in attempt.hits if h.signature in MARKS]
         ended = [e for e in view.exits if e.code not in (0, -15)]
         evidence += [Evidence(source=e.at.source, line=e.at.line, text=e.at.text.strip()) for e in ended]
         if not evidence:

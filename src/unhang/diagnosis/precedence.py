@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import STANDINGS
@@ -47,17 +47,17 @@ class Order:
 
 def by_precedence(roots: Sequence[Finding], order: Order) -> list[Finding]:
     """The roots, the first one the primary: what follows from another root stands behind all that do not."""
-    followers = {id(f) for f in roots if any(_leads(other, f, order) for other in roots if other is not f)}
+    return ranked(roots, not_later=order.not_later, place=order.of)
+
+
+def ranked(roots: Sequence[Finding], *, not_later: Callable[[Finding, Finding], bool], place: Callable[[Finding], float]) -> list[Finding]:
+    """The same for any way to tell when findings happened: `not_later(cause, consequence)`, and the `place` of each in time."""
+    followers = {id(f) for f in roots if any(other is not f and _leads(other, f) and not_later(other, f) for other in roots)}
     if len(followers) == len(roots):
         followers = set()
-    return sorted(roots, key=lambda f: (id(f) in followers, STANDINGS.index(f.standing), order.of(f)))
+    return sorted(roots, key=lambda f: (id(f) in followers, STANDINGS.index(f.standing), place(f)))
 
 
-def _leads(cause: Finding, consequence: Finding, order: Order) -> bool:
+def _leads(cause: Finding, consequence: Finding) -> bool:
     known = catalogue.load().get(cause.cause)
-    return (
-        known is not None
-        and consequence.cause in known.leads_to
-        and cause.standing in ("established", "likely")
-        and order.not_later(cause, consequence)
-    )
+    return known is not None and consequence.cause in known.leads_to and cause.standing in ("established", "likely")

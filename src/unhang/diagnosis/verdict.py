@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from unhang.diagnosis.precedence import SAME_EVENT_S, ranked
 from unhang.diagnosis.redact import redact_verdict
 from unhang.diagnosis.unknown import unknown_in_run
 from unhang.knowledge import catalogue
-from unhang.knowledge.cause import STANDINGS, Cause
+from unhang.knowledge.cause import Cause
 from unhang.model import Finding, NotExamined, Verdict
 from unhang.records.picture import Picture
 
@@ -24,7 +25,8 @@ def of_picture(picture: Picture) -> Verdict:
         found = ask(cause, lambda c: c.in_run(picture) if c.in_run else c.of_hits(picture.hits_of(c.id)), not_examined)
         if found is not None:
             (roots if cause.role == "root" else symptoms).append(found)
-    roots.sort(key=lambda f: (STANDINGS.index(f.standing), _onset(picture, f)))
+    onset = {id(f): _onset(picture, f) for f in roots}
+    roots = ranked(roots, not_later=lambda a, b: onset[id(a)] <= onset[id(b)] + SAME_EVENT_S, place=lambda f: onset[id(f)])
     primary = roots[0] if roots else unknown_in_run(picture, symptoms)
     return redact_verdict(
         Verdict(

@@ -70,6 +70,10 @@ def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool) -> list
     head = list(_head(finding, lang, width, at_most=MAX_LINES if whole else 4))
     remedies = list(_remedies(finding.remedies, lang, width, whole=whole))
     left = 10 * MAX_LINES if whole else MAX_LINES - len(head) - len(remedies) - len(rest)
+    # What is not there gives way to what is.
+    if (no_sign := _no_sign(verdict, finding)) and left > MAX_EVIDENCE + 1:
+        rest.insert(0, _labelled(labels["no_sign"], ", ".join(no_sign), width))
+        left -= 1
     return [*head, *_evidence(finding.evidence, labels["evidence"], width, at_most=left, whole=whole), *remedies, *rest]
 
 
@@ -85,8 +89,6 @@ def _rest(verdict: Verdict, lang: Language, width: int, *, whole: bool) -> Itera
         yield _labelled(labels["also"], ", ".join(dict.fromkeys(others)), width)
     if verdict.symptoms:
         yield _labelled(labels["symptoms"], ", ".join(dict.fromkeys(f.cause for f in verdict.symptoms)), width)
-    if finding is not None and (absent := _no_sign(verdict, finding)):
-        yield _labelled(labels["no_sign"], ", ".join(absent), width)
     if verdict.not_examined:
         yield Text(labels["not_examined"], style="bold")
         shown = len(verdict.not_examined) if whole else MAX_NOT_EXAMINED

@@ -135,7 +135,7 @@ CAUSE = Cause(
             pattern="Error: No CUDA GPUs are available",
             unless=r"too old|Error 80\d|NVML|libcuda\.so|Found no NVIDIA driver|Xid|CUDA-capable device is detected",
             standing="likely",
-            says="a process sees no GPU at all: CUDA_VISIBLE_DEVICES is empty or names none that exists here, or its container or worker was given none",
+            says="a process sees no GPU at all: CUDA_VISIBLE_DEVICES is empty or names none that exists here, or its worker was given none",
             remedies=(
                 "see-all-gpus",
                 "visible-before-start",

@@ -164,7 +164,7 @@ CAUSE = Cause(
             ),
         ),
         Signature(
-            needle="): fd ",
+            needle="write(): fd ",
             pattern=r"write\(\): fd (?P<fd>\d+) failed with (?P<error>No space left on device|Disk quota exceeded)",
             says="torch.save could not write: {error}",
             remedies=(

@@ -272,6 +272,7 @@ CAUSE = Cause(
     ),
     leads_to=("rank-exception", "dataloader-deadlock", "ib-config"),
     mistaken_for={
+        "wsl-limits": "under WSL2 only a part of host memory can be pinned, whatever the limit says",
         "shm-exhausted": "a full /dev/shm says 'No space left' or gives a bus error; open files say 'Too many open files'",
         "host-oom-or-killed": "'Cannot allocate memory' from ibv_reg_mr is the limit of locked memory; free shows plenty",
         "ib-config": "the same ibv_reg_mr line can come from a missing peer-memory module; with GPU memory only, see gdr-peer-memory",

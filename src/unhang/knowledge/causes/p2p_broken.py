@@ -140,7 +140,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="cudaIpcOpenMemHandle",
-            pattern=r"cudaIpcOpenMemHandle\b.{0,200}(?:cudaErrorInvalidDevice|cudaErrorPeerAccessUnsupported|cudaErrorMapBufferObjectFailed|invalid device context|mapping of buffer object failed)",
+            pattern=r"cudaIpcOpenMemHandle\b.{0,200}(?:cudaErrorInvalidDevice|cudaErrorPeerAccessUnsupported|cudaErrorMapBufferObjectFailed|invalid device context)",
             standing="likely",
             says="a process could not map the GPU memory of another one (CUDA IPC): the GPUs or the containers of the two do not allow it",
             remedies=(
