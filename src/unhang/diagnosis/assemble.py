@@ -9,8 +9,7 @@ from typing import TypeVar
 from unhang.diagnosis import clocks
 from unhang.diagnosis.clocks import Shared
 from unhang.knowledge.cause import LogView
-from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, exits, job_size, nccl, watchdog, work
-from unhang.records.picture import by_cause
+from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, exits, job_size, nccl, watchdog, work
 
 Piece = TypeVar("Piece", Hit, Traceback)
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.model import Evidence, Finding, Remedy
-from unhang.records.picture import Picture, RankView
+
+if TYPE_CHECKING:
+    from unhang.records.picture import Picture, RankView
 
 # Every rank came, and the data did not: the fault lies below the code.
 TRANSPORT = ("network-blocked", "network-mtu", "interface-selection", "ib-transport-retry", "p2p-broken", "gpu-hardware", "nccl-bug")

@@ -9,13 +9,16 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.records.logs import Hit, Role, Signature, Traceback
 from unhang.records.logs.said import Exit, NcclSaid, Status, Timeout
-from unhang.records.picture import Picture
 from unhang.records.stacks import place, user_frame
+
+if TYPE_CHECKING:
+    from unhang.records.picture import Picture
 
 __all__ = ["STANDINGS", "Cause", "LogView", "Signature"]
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from unhang.model import Evidence
-from unhang.records.flight import Call
-from unhang.records.incident import Frame
-from unhang.records.logs import Hit
-from unhang.records.picture import Picture, RankView
 from unhang.records.stacks import without_hook
+
+if TYPE_CHECKING:
+    from unhang.records.flight import Call
+    from unhang.records.incident import Frame
+    from unhang.records.logs import Hit
+    from unhang.records.picture import Picture, RankView
 
 # Linux numbers: a verdict may be drawn on another system than the one that the run died on.
 SIGNALS = {

@@ -19,7 +19,7 @@ from unhang.records import kernel, logs, stacks
 from unhang.records.flight import Flight
 from unhang.records.incident import Activity, Ended, Frame, Incident, Raised, RankRecord, Stacks
 from unhang.records.kernel import KernelEvent
-from unhang.records.logs import Hit, Line, Needles, Signature, Traceback
+from unhang.records.logs import Hit, Line, Needles, Signature, Traceback, by_cause
 from unhang.records.match import Front, Wait, front_of, waits_of
 from unhang.records.rundir import RunDir
 
@@ -294,11 +294,3 @@ def _in_order(record: RankRecord) -> bool:
     """Whether a rank ended by itself, through Python: what a signal might have written is not missed."""
     ended = record.ended
     return record.raised is not None or (ended is not None and ended.announced and (ended.exitcode or 0) >= 0)
-
-
-def by_cause(hits: Iterable[Hit], signatures: Mapping[Signature, str]) -> dict[str, tuple[Hit, ...]]:
-    """Hits, keyed by the cause that their signature belongs to."""
-    found: dict[str, list[Hit]] = {}
-    for hit in hits:
-        found.setdefault(signatures[hit.signature], []).append(hit)
-    return {cause: tuple(h) for cause, h in found.items()}

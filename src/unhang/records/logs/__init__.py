@@ -7,7 +7,7 @@
 from unhang.records.logs.line import MAX_LINE_BYTES, Line, clean, decode, last_lines, lines, parse
 from unhang.records.logs.owner import Owner, owner_of
 from unhang.records.logs.search import LogRead, Needles, read, scan
-from unhang.records.logs.signature import NEAR_LINES, Hit, Role, Signature, match
+from unhang.records.logs.signature import NEAR_LINES, Hit, Role, Signature, by_cause, match
 from unhang.records.logs.stamp import Stamp, resolve
 from unhang.records.logs.tracebacks import Traceback
 from unhang.records.logs.writer import Writer, rank_at, writer_at
@@ -25,6 +25,7 @@ __all__ = [
     "Stamp",
     "Traceback",
     "Writer",
+    "by_cause",
     "clean",
     "decode",
     "last_lines",

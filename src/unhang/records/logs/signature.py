@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
@@ -91,6 +91,14 @@ def groups_of(signature: Signature, text: str, around: str = "") -> dict[str, st
         if signature.unless and compiled(signature.unless).search(neighbourhood) is not None:
             return None
     return groups
+
+
+def by_cause(hits: Iterable[Hit], signatures: Mapping[Signature, str]) -> dict[str, tuple[Hit, ...]]:
+    """Hits, keyed by the cause that their signature belongs to."""
+    found: dict[str, list[Hit]] = {}
+    for hit in hits:
+        found.setdefault(signatures[hit.signature], []).append(hit)
+    return {cause: tuple(h) for cause, h in found.items()}
 
 
 @lru_cache(maxsize=4096)
