@@ -35,7 +35,7 @@ INSTALL = (
     f"{TORCH} accelerate==1.15.0 transformers datasets tensorboard hydra-core torchdata webdataset pytest tqdm",
     f"{TORCH} lightning wandb trl peft nbconvert ipykernel",
     f"{TORCH} ray[train]",
-    f"{TORCH} setuptools wheel ninja msgspec psutil py-spy rich typer zstandard ahocorasick_rs",
+    f"{TORCH} setuptools wheel ninja msgspec psutil py-spy rich typer zstandard hyperscan ahocorasick_rs",
     f"--no-build-isolation {TORCH} deepspeed",
 )
 
@@ -112,9 +112,9 @@ RUNS = (
     Run(
         name="debug-detail",
         framework="torch",
-        shows="TORCH_DISTRIBUTED_DEBUG=DETAIL with C++ log and stack traces on",
-        command=_torchrun(2, "ddp.py --unused"),
-        env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_SHOW_CPP_STACKTRACES": "1"},
+        shows="TORCH_DISTRIBUTED_DEBUG=DETAIL with the C++ log",
+        command=_torchrun(2, "parallel.py tensor"),
+        env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_CPP_LOG_LEVEL": "INFO"},
     ),
     Run(
         name="agent-info",
@@ -189,9 +189,9 @@ RUNS = (
     Run(
         name="collectives-cpp",
         framework="torch",
-        shows="the same with the C++ log and DETAIL",
+        shows="the same with the C++ log and INFO",
         command=_torchrun(4, "collectives.py"),
-        env={"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "DETAIL", "GLOO_LOG_LEVEL": "DEBUG"},
+        env={"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "INFO", "GLOO_LOG_LEVEL": "DEBUG"},
     ),
     Run(name="accumulation", framework="torch", shows="gradient accumulation with no_sync", command=_torchrun(2, "ddp.py --accumulate 4")),
     Run(
@@ -286,8 +286,7 @@ RUNS = (
         name="accelerate",
         framework="accelerate",
         shows="two processes; find_executable_batch_size halves the batch twice",
-        command="accelerate launch --cpu --multi_gpu --num_processes 2 --main_process_port 29520 accelerated.py || "
-        "accelerate launch --cpu --num_processes 2 --mixed_precision no --main_process_port 29520 accelerated.py",
+        command="accelerate launch --cpu --num_processes 2 --mixed_precision no --main_process_port 29520 accelerated.py",
     ),
     Run(
         name="accelerate-debug",
@@ -320,7 +319,7 @@ RUNS = (
         name="deepspeed",
         framework="deepspeed",
         shows="ZeRO 2 under DeepSpeed's launcher, on the CPU",
-        command="deepspeed --num_gpus 2 --bind_cores_to_rank ds.py || deepspeed --num_gpus 2 ds.py",
+        command="deepspeed --num_gpus 2 ds.py",
         env={"DS_ACCELERATOR": "cpu"},
     ),
     Run(
@@ -346,7 +345,7 @@ RUNS = (
         framework="openmpi",
         shows="Open MPI starts the ranks and tags their output",
         command="mpirun --oversubscribe -n 2 --tag-output bash -c "
-        "'export RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=29530; python ddp.py'",
+        "'export RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=29530; exec python ddp.py'",
         needs=("mpirun",),
     ),
     Run(
@@ -363,8 +362,11 @@ _CELL = """
 set -e
 hostname node1
 ip link set lo up
-ip addr add 10.0.0.1/32 dev lo
-ip addr add 10.0.0.2/32 dev lo
+ip link add eth0 type veth peer name eth1
+ip addr add 10.0.0.1/24 dev eth0
+ip addr add 10.0.0.2/24 dev eth0
+ip link set eth0 up
+ip link set eth1 up
 top=$(mktemp -d)
 mount -t tmpfs -o size=6g tmpfs $top
 mkdir -p $top/env $top/python $top/src $top/recipes $top/scripts $top/job $top/home

@@ -35,16 +35,16 @@ def assemble(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> tuple
     order = {r.source: n for n, r in enumerate(reads)}
     hits: list[Hit] = []
     backs: list[Traceback] = []
-    counts: dict[str, int] = {}
+    starts: dict[str, tuple[int, ...]] = {}
     for read in reads:
-        starts = _starts(read, causes)
-        counts[read.source] = len(starts) + 1
-        hits += (replace(h, attempt=attempts.attempt_of(h.place, starts)) for h in read.hits)
-        backs += (replace(t, attempt=attempts.attempt_of(t.place, starts)) for t in read.tracebacks)
+        starts[read.source] = _starts(read, causes)
+        hits += read.hits
+        backs += read.tracebacks
     # A log that begins late holds the later attempts: counted from the end, they are the same ones.
-    total = max(counts.values(), default=1)
-    hits = [replace(h, attempt=total - counts[h.source] + h.attempt) for h in hits]
-    backs = [replace(t, attempt=total - counts[t.source] + t.attempt) for t in backs]
+    total = max((len(s) + 1 for s in starts.values()), default=1)
+    if total > 1:
+        hits = [_with_attempt(h, starts[h.source], total) for h in hits]
+        backs = [_with_attempt(t, starts[t.source], total) for t in backs]
     if not any(h.signature in _AGENTS for h in hits):
         # srun and mpirun number their tasks: ranks, unless each task is a launcher that starts several.
         hits = [_with_label(h) for h in hits]
@@ -53,8 +53,11 @@ def assemble(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> tuple
     hits = [_with_rank(h, ranks) for h in hits]
     backs = [_with_rank(t, ranks) for t in backs]
     ahead = clocks.offsets(_shared(hits))
-    hits = _ordered((replace(h, at_s=clocks.corrected(h.at_s, h.host or h.source, ahead)) for h in hits), order)
-    backs = _ordered((replace(t, at_s=clocks.corrected(t.at_s, t.host or t.source, ahead)) for t in backs), order)
+    if ahead:
+        hits = [replace(h, at_s=clocks.corrected(h.at_s, h.host or h.source, ahead)) for h in hits]
+        backs = [replace(t, at_s=clocks.corrected(t.at_s, t.host or t.source, ahead)) for t in backs]
+    hits = _ordered(hits, order)
+    backs = _ordered(backs, order)
     printed = frozenset(n for r in reads for n in r.ranks)
     return tuple(_attempt(n, hits, backs, causes, printed) for n in range(1, total + 1))
 
@@ -91,6 +94,10 @@ def _ranks_of_processes(hits: Iterable[Hit]) -> dict[tuple[int, str | None, int]
             if found.setdefault(key, h.rank) != h.rank:
                 contested.add(key)
     return {k: v for k, v in found.items() if k not in contested}
+
+
+def _with_attempt(piece: Piece, starts: Sequence[int], total: int) -> Piece:
+    return replace(piece, attempt=total - len(starts) - 1 + attempts.attempt_of(piece.place, starts))
 
 
 def _with_label(piece: Piece) -> Piece:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
 from unhang.knowledge import catalogue
@@ -19,11 +20,16 @@ class Order:
 
     def __init__(self, hits: Sequence[Hit], backs: Iterable[Traceback]) -> None:
         self._at: dict[tuple[str, int | None], tuple[int, float | None]] = {}
+        of_source: dict[str, list[tuple[int, int]]] = {}
         for index, hit in enumerate(hits):
             self._at.setdefault((hit.source, hit.line), (index, hit.at_s))
+            of_source.setdefault(hit.source, []).append((hit.place, index))
+        for places in of_source.values():
+            places.sort()
         for back in backs:
-            before = (i for i, h in enumerate(hits) if h.source == back.source and h.place >= back.place)
-            place = (next(before, len(hits)), back.at_s)
+            places = of_source.get(back.source, [])
+            behind = bisect_left(places, (back.place, 0))
+            place = (places[behind][1] if behind < len(places) else len(hits), back.at_s)
             for line in (back.line, back.end):
                 self._at.setdefault((back.source, line), place)
 

@@ -57,10 +57,10 @@ class Cause:
     """One cause. A root can be the primary cause; a symptom says only that somebody else failed or was late.
 
     `in_run` judges an incident of a supervised run, `in_logs` plain logs; where either is None, signatures that hit make the finding.
-    Both return None where this cause is not in evidence. `leads_to` names other roots that follow from this one: where both are in evidence and this
-    one is not the later, they are its consequences. `mistaken_for` tells how to keep other causes apart from this one: id to
-    difference. `hits` are lines that must be recognised, `near_misses` lines that must not; each may hold several lines. `explain` is for people, in "en"
-    and "zh".
+    Both return None where this cause is not in evidence. `leads_to` names other roots that follow from this one: where both are in evidence and
+    this one is not the later, they are its consequences. `mistaken_for` tells how to keep other causes apart from this one: id to difference.
+    `hits` are lines that must be recognised, `near_misses` lines that must not; each may hold several lines. `explain` is for people, in "en" and
+    "zh".
     """
 
     id: str

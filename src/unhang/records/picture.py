@@ -6,7 +6,7 @@ collectives. Nothing here names a cause. Whatever could not be read stands in `n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -27,7 +28,7 @@ _FOREIGN = (
     "WORLD_SIZE",
     "MASTER_",
     "GLOO_",
-    "TORCH_",
+    "TORCH",
     "TORCHELASTIC_",
     "PYTHONUNBUFFERED",
     "PYTEST_",
@@ -186,10 +187,8 @@ def free_port() -> int:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait(timeout=10)
 
 

@@ -83,13 +83,14 @@ def test_a_rank_that_has_no_more_batches(provoke):
 
 
 def test_other_sizes_on_one_rank(provoke):
-    ran = provoke.ranks("train.py", "--fault", "sizes")[0]
-    assert provoke.primary(ran.log)["cause"] == "collective-mismatch"
+    ran = provoke.ranks("evaluate.py", "--fault", "sizes")[0]
+    primary = provoke.primary(ran.log)
+    assert primary["cause"] == "collective-mismatch" and "8 bytes arrived where 4 were expected" in primary["says"]
 
 
 @pytest.mark.parametrize("fault", ["sizes", "operations"])
 def test_torch_compares_the_collectives(provoke, fault):
-    ran = provoke.ranks("train.py", "--fault", fault, "--timeout-s", "10", env=DETAIL)[0]
+    ran = provoke.ranks("evaluate.py", "--fault", fault, "--timeout-s", "10", env=DETAIL)[0]
     primary = provoke.primary(ran.log)
     assert (primary["cause"], primary["standing"]) == ("collective-mismatch", "established")
 
@@ -101,11 +102,25 @@ def test_parameters_without_a_gradient(provoke):
 
 
 def test_a_barrier_under_a_test_of_the_rank(provoke):
-    """With DETAIL torch compares a barrier of rank 0 with everybody's all_reduce."""
-    ran = provoke.ranks("train.py", "--fault", "guarded", "--timeout-s", "5", world=3, env=DETAIL)[0]
+    """Every rank tells by its traceback where it waited: rank 0 in a barrier, the others in an all_reduce of another line."""
+    ran = provoke.ranks("evaluate.py", "--fault", "guarded", "--timeout-s", "3", world=3)[0]
     primary = provoke.primary(ran.log)
-    assert primary["cause"] == "rank0-guarded-collective"
-    assert primary["ranks"] == [0]
+    assert (primary["cause"], primary["ranks"]) == ("rank0-guarded-collective", [0])
+
+
+@pytest.mark.integration
+def test_torch_compares_a_barrier_of_rank_0(provoke):
+    ran = provoke.ranks("evaluate.py", "--fault", "guarded", "--timeout-s", "3", world=3, env=DETAIL)[0]
+    assert provoke.primary(ran.log)["cause"] in ("rank0-guarded-collective", "collective-mismatch")
+
+
+def test_torchs_comparisons_and_ddp(provoke):
+    """torch 2.13 on Gloo: a wrapped group ends DDP's constructor with a segmentation fault."""
+    ran = provoke.torchrun("train.py", env={**DETAIL, "PYTHONFAULTHANDLER": "1"})
+    if ran.exitcode == 0:
+        pytest.skip("this torch has no such bug")
+    assert "exitcode  : -11" in ran.text
+    assert provoke.primary(ran.log)["cause"] == "framework-bug"
 
 
 def test_rank_0_tokenises_past_the_timeout(provoke):
@@ -124,7 +139,7 @@ def test_healthy(provoke, script):
 
 
 def test_healthy_with_torchs_comparisons(provoke):
-    ran = provoke.ranks("train.py", env=DETAIL)[0]
+    ran = provoke.ranks("evaluate.py", env=DETAIL)[0]
     assert ran.exitcode == 0, ran.text
     assert provoke.verdict(ran.log)["primary"] is None
 

@@ -31,7 +31,8 @@ def test_a_worker_that_raises(provoke):
 def test_a_worker_that_is_killed(provoke):
     ran = provoke(provoke.python, provoke.scripts / "load_data.py", "--fault", "killed", "--timeout-s", "20")
     assert ran.exitcode != 0
-    assert provoke.primary(ran.log)["cause"] in ("host-oom-or-killed", "dataloader-deadlock")
+    assert "killed by signal: Killed" in ran.text
+    assert provoke.primary(ran.log)["cause"] == "host-oom-or-killed"
 
 
 @pytest.fixture
@@ -51,12 +52,14 @@ def test_a_checkpoint_larger_than_the_disk(provoke, small_disk):
 
 def test_logs_larger_than_the_disk(provoke, small_disk):
     folder, wrap = small_disk
-    code = f"import sys\nwith open({str(folder / 'train.log')!r}, 'w') as log:\n    for step in range(100000):\n        print('step', step, 'loss 0.1', file=log)\n"
+    log = folder / "train.log"
+    code = f"with open({str(log)!r}, 'w') as log:\n    for step in range(100000):\n        print('step', step, 'loss 0.1', file=log)\n"
     ran = provoke(provoke.python, "-c", code, wrap=wrap)
     primary = provoke.primary(ran.log)
     assert primary["cause"] == "disk-full"
 
 
+@pytest.mark.integration
 def test_a_checkpoint_that_fits(provoke, small_disk):
     folder, wrap = small_disk
     ran = provoke.torchrun("save_checkpoint.py", "--folder", folder, wrap=wrap)

@@ -110,6 +110,7 @@ def test_a_moved_environment(provoke, bare):
     assert primary["cause"] == "env-relocation" and "elsewhere/bin/torchrun" in primary["says"] + primary["evidence"][0]["text"]
 
 
+@pytest.mark.integration
 def test_an_environment_in_its_place(provoke, bare):
     ran = provoke(with_torch(bare), "--nproc-per-node=1", provoke.scripts / "parse_arguments.py")
     assert ran.exitcode == 0, ran.text
@@ -167,6 +168,7 @@ def test_a_group_that_has_no_backend_for_the_cpu(provoke):
     assert "reduce_on.py:" in primary["where"]
 
 
+@pytest.mark.integration
 def test_a_group_with_a_backend_for_the_cpu(provoke):
     ran = provoke.torchrun("reduce_on.py")
     assert ran.exitcode == 0, ran.text
@@ -204,11 +206,12 @@ def test_a_folder_of_the_image_that_is_read_only(provoke, mounts):
     assert primary["cause"] == "container-capability" and str(folder) in primary["says"]
 
 
+@pytest.mark.integration
 def test_a_variable_that_nothing_reads(provoke):
     """The shell shows what was set, and the collective is given up after the timeout of its group all the same."""
     script = provoke.tmp_path / "launch.sh"
     script.write_text(f'set -x\nexport NCCL_TIMEOUT=3600\nexec {provoke.python} -m torch.distributed.run --standalone --nproc-per-node=3 "$@"\n')
-    ran = provoke("bash", script, provoke.scripts / "train.py", "--fault", "guarded", "--timeout-s", "3", env={"OMP_NUM_THREADS": "1"})
+    ran = provoke("bash", script, provoke.scripts / "evaluate.py", "--fault", "guarded", "--timeout-s", "3", env={"OMP_NUM_THREADS": "1"})
     verdict = provoke.verdict(ran.log)
     found = [verdict["primary"], *verdict["contributing"]]
     assert "ineffective-setting" in [f["cause"] for f in found]

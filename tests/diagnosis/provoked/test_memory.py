@@ -18,10 +18,11 @@ def test_workers_need_more_than_dev_shm_holds(provoke, mounts):
     ran = provoke(provoke.python, provoke.scripts / "load_data.py", "--size-bytes", "4194304", wrap=mounts(SMALL_SHM))
     assert ran.exitcode == 1
     primary = provoke.primary(ran.log)
-    assert (primary["cause"], primary["standing"]) == ("shm-exhausted", "established")
+    assert primary["cause"] == "shm-exhausted" and primary["standing"] in ("established", "likely")
     assert "shm" in primary["says"]
 
 
+@pytest.mark.integration
 def test_a_tensor_larger_than_dev_shm(provoke, mounts):
     ran = provoke(provoke.python, provoke.scripts / "pass_tensor.py", "--elements", "1000000", wrap=mounts(SMALL_SHM))
     assert ran.exitcode != 0
@@ -63,6 +64,7 @@ def test_a_rank_that_is_killed_under_torchrun(provoke):
     assert (primary["cause"], primary["ranks"]) == ("host-oom-or-killed", [1])
 
 
+@pytest.mark.integration
 def test_a_rank_that_is_killed_under_mp_spawn(provoke, port):
     ran = provoke(provoke.python, provoke.scripts / "spawn_ranks.py", "--port", str(port), "--fault", "killed")
     assert ran.exitcode == 1

@@ -18,9 +18,8 @@ def test_an_interface_that_is_not_there(provoke):
 
 
 def test_a_master_whose_name_nobody_knows(provoke):
-    ran = provoke.ranks(
-        "connect.py", "--timeout-s", "3", world=1, env={"MASTER_ADDR": "no-such-host.invalid", "WORLD_SIZE": "2"}, of_rank={0: {"RANK": "1"}}
-    )[0]
+    env = {"MASTER_ADDR": "no-such-host.invalid", "WORLD_SIZE": "2", "RANK": "1", "MASTER_PORT": "29500"}
+    ran = provoke(provoke.python, provoke.scripts / "connect.py", "--timeout-s", "2", env=env)
     primary = provoke.primary(ran.log)
     assert primary["cause"] == "dns-resolution" and primary["standing"] in ("established", "likely")
     assert "no-such-host.invalid" in primary["says"]
@@ -41,14 +40,15 @@ def test_hosts_that_reach_each_other(hosts, provoke):
     ids=["dropped", "no-route"],
 )
 def test_hosts_that_cannot_reach_each_other(hosts, provoke, between):
-    ran = hosts("connect.py", "--timeout-s", "5", between=between)
+    ran = hosts("connect.py", "--timeout-s", "3", between=between)
     assert ran.exitcode != 0
     assert provoke.primary(ran.log)["cause"] == "network-blocked"
 
 
+@pytest.mark.integration
 def test_a_firewall_that_refuses_the_master_port(hosts, provoke):
     refuse = "ip rule add iif eth0 ipproto tcp dport 29500 prohibit pref 1; ip rule add lookup local pref 200; ip rule del pref 0"
-    ran = hosts("connect.py", "--timeout-s", "5", between=f"sysctl -qw net.ipv4.ip_forward=1; {refuse}")
+    ran = hosts("connect.py", "--timeout-s", "3", between=f"sysctl -qw net.ipv4.ip_forward=1; {refuse}")
     assert provoke.primary(ran.log)["cause"] == "network-blocked"
 
 
@@ -67,12 +67,12 @@ def test_a_name_that_means_loopback(hosts, provoke):
     assert provoke.primary(ran.log)["cause"] in ("gloo-connect", "dns-resolution", "interface-selection")
 
 
+@pytest.mark.integration
 def test_large_packets_are_lost(hosts, provoke):
-    """A queue that carries no packet of more than 1,000 bytes and tells nobody: small collectives pass, the first large one stands still on both ranks."""
+    """A queue that carries no packet of more than 1,000 bytes and tells nobody: the first large collective stands still on both ranks."""
     queue = "tc qdisc add dev eth0 root tbf rate 1gbit burst 1100 latency 50ms"
-    ran = hosts(
-        "connect.py", "--timeout-s", "4", "--elements", "100000", between=f"{queue}; ip netns exec node1 {queue}", env={"GLOO_SOCKET_IFNAME": "eth0"}
-    )
+    both = f"{queue}; ip netns exec node1 {queue}"
+    ran = hosts("connect.py", "--timeout-s", "3", "--elements", "100000", between=both, env={"GLOO_SOCKET_IFNAME": "eth0"})
     assert ran.exitcode != 0 and "2 ranks, sum 16" in ran.text
     primary = provoke.primary(ran.log)
     # No line names it. It has to be said to be possible, and nobody may be called late: both ranks are in the collective.

@@ -17,7 +17,7 @@ def read(tmp_path):
     return read
 
 
-BLOCK = """E1103 09:12:44.120000 4711 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 4720) of binary: python
+BLOCK = """E1103 09:12:44.1200 4711 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 4720) of binary: x
 ============================================================
 train.py FAILED
 ------------------------------------------------------------
@@ -45,7 +45,10 @@ def test_torchruns_block_names_the_rank(read):
 @pytest.mark.parametrize(
     ("line", "ended"),
     [
-        ("ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 4 (pid: 5120) of binary: /usr/bin/python3", (None, 4, 5120, -9)),
+        (
+            "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 4 (pid: 5120) of binary: /usr/bin/python3",
+            (None, 4, 5120, -9),
+        ),
         ("[2026-11-03 10:00:01,000] [ERROR] [launch.py:341:sigkill_handler] ['python', 't.py'] 5100 exits with return code = -6", None),
         ("[2026-11-03 10:00:01,000] [INFO] [launch.py:316:sigkill_handler] Killing subprocess 77", None),
         ("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGSEGV", (1, None, None, -11)),

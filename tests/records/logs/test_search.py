@@ -7,8 +7,7 @@ import tracemalloc
 import pytest
 
 from unhang.errors import RecordError
-from unhang.records.logs import Signature, match, scan
-from unhang.records.logs import search
+from unhang.records.logs import Signature, match, scan, search
 
 # The package has a function of the same name.
 BOOM = Signature(needle="boom", pattern=r"boom (?P<n>\d+)")

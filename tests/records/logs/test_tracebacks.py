@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from unhang.records.logs import Needles, read
-from unhang.records.logs import search
+from unhang.records.logs import Needles, read, search
 
 # The package has a function of the same name.
 TRACE = (

@@ -155,6 +155,8 @@ def _worth(hits: Sequence[Hit]) -> Standing:
 
 def _in_logs(view: LogView) -> Finding | None:
     hits = view.hits_of(CAUSE.id)
+    if not any("GATHER" in t.op for t in view.timeouts):
+        hits = tuple(h for h in hits if h.signature != _TRACE)
     if checked := [h for h in hits if "other" in h.groups]:
         return _of_check(checked, view)
     if found := parted(view):
@@ -217,6 +219,14 @@ def _of_said(hits: Sequence[Hit], view: LogView) -> Finding | None:
         hits, view, says=f"parameters took no part in the loss of rank {left_out.groups.get('of', '?')}: {left_out.groups['params'].strip()}"
     )
 
+
+_TRACE = Signature(
+    needle="Invalidate trace cache @ step ",
+    pattern=r"Invalidate trace cache @ step (?P<step>\d+): expected module (?P<expected>\d+), but got module (?P<got>\d+)",
+    standing="possible",
+    says="DeepSpeed ZeRO-3 met another order of modules than before: ranks that take different branches fetch different parameters",
+    remedies=("same-branches", "leaf-modules", "check-each-call"),
+)
 
 CAUSE = Cause(
     id="collective-mismatch",
@@ -324,6 +334,15 @@ CAUSE = Cause(
             says="DeepSpeed: rank {rank} fetches other parameters than rank 0 (a branch of the model is taken by some ranks only)",
             remedies=("same-branches", "leaf-modules"),
         ),
+        # fairseq, and scripts after it: what one rank received is not what the others sent.
+        Signature(
+            needle="requires all workers to enter the function together",
+            standing="likely",
+            says="fairseq: ranks came to a gathering of pickled data at different points: one finished its share, or failed, before the others",
+            remedies=("even-inputs", "same-order"),
+        ),
+        # Also printed by models whose branches differ from step to step on all ranks alike: it counts beside a timeout only.
+        _TRACE,
         # Horovod
         Signature(
             needle=", but another rank ",
@@ -497,6 +516,8 @@ CAUSE = Cause(
         "https://github.com/pytorch/pytorch/pull/79901",
     ),
     hits=(
+        "  3%|3         | 270/9847 [06:18<3:39:12,  1.37s/it]Invalidate trace cache @ step 1: expected module 15, but got module 313",
+        "Exception: Unable to unpickle data from other workers. all_gather_list requires all workers to enter the function together, so this",
         (
             "  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 4096 vs "
             "1024. Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?"

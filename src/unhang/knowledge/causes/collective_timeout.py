@@ -50,6 +50,12 @@ CAUSE = Cause(
             role="symptom",
             says="a collective ({op}) was not done within {timeout_ms} ms",
         ),
+        # Wrapped by a terminal or abridged by whoever pasted it.
+        Signature(
+            needle="aught collective operation timeout",
+            pattern=r"aught collective operation timeout:?\s*(?:$|WorkNCCL\((?!.*Timeout\(ms\)=\d))",
+            role="symptom",
+        ),
         Signature(needle="NCCL operation timed out", role="symptom"),
         Signature(needle="timed out in blocking wait", role="symptom"),
         Signature(
@@ -101,6 +107,8 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html",
     ),
     hits=(
+        "[Rank 0] Watchdog caught collective operation timeout:\n  WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1,",
+        "Watchdog caught collective operation timeout: WorkNCCL(... OpType=BROADCAST ...)",
         (
             "[rank1]:[E1103 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: "
             "WorkNCCL(SeqNum=120, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000) ran for 600012 milliseconds before timing "

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import re
+
+from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Finding, Remedy
+from unhang.model import Evidence, Finding, Remedy
+from unhang.records.logs import Traceback
+
+# Where frameworks compare what they were given: functions by their names, and what a dataclass of options does once it is filled.
+_CHECKS = re.compile(
+    r"_*(?:verify|validate|check|parse|sanity_check|post_process)\w*_(?:args|arguments|config|configs|options)|(?:get|create|parse)_\w*(?:train_args|_config)|"
+    r"verify_with_\w+|_prepare_deepspeed|_prepare_fsdp|_do_(?:error|sanity|arg)_check|set_auto_wrap_policy|trainer_config_\w+|_batch_assertion|validate"
+)
+_OPTIONS = re.compile(r"(?:config\w*|arg_utils|arguments|\w*_?args|hparams|dataclasses)\.py$")
+_REFUSALS = ("ValueError", "AssertionError", "NotImplementedError", "ValidationError", "ConfigError", "ArgumentError")
 
 
 def _in_logs(view: LogView) -> Finding | None:
     hits = view.hits_of(CAUSE.id)
+    if not hits:
+        return _of_checks(view)
     batch = next((h for h in hits if "world_size" in h.groups), None)
     if batch is None:
         return CAUSE.of_hits(hits, view)
@@ -17,6 +31,33 @@ def _in_logs(view: LogView) -> Finding | None:
     if world == 1 and train > fits:
         says += "; DeepSpeed sees a single rank: was the script started by its launcher?"
     return CAUSE.of_hits((batch, *(h for h in hits if h is not batch)), view, standing="established", says=says)
+
+
+def _of_checks(view: LogView) -> Finding | None:
+    """An exception out of a function that does nothing but check options: whatever it says, it is about them."""
+    known = {(h.source, h.line) for hits in view.hits.values() for h in hits}
+    refused = [t for t in view.tracebacks if t.frames and (t.source, t.end) not in known and _refuses(t)]
+    if not refused:
+        return None
+    first = refused[0]
+    last = first.frames[-1]
+    numbers = tuple(sorted({t.rank for t in refused if t.rank is not None}))
+    return CAUSE.finding(
+        standing="likely",
+        says=f"{words.ranks(numbers) + ': ' if numbers else ''}{last.name}() refused the options: {first.text[:200] or first.type}",
+        ranks=numbers,
+        evidence=(
+            Evidence(source=first.source, line=first.end, text=first.says),
+            Evidence(source=first.source, line=first.line, text=words.frame(last)),
+        ),
+        remedies=("read-help", "match-versions"),
+    )
+
+
+def _refuses(back: Traceback) -> bool:
+    last = back.frames[-1]
+    checks = _CHECKS.fullmatch(last.name) is not None or (last.name == "__post_init__" and _OPTIONS.search(last.file) is not None)
+    return checks and back.type.rpartition(".")[2].endswith(_REFUSALS)
 
 
 _PROGRAM = r"(?<![\w.+-])(?P<program>[\w.+-]{1,80}(?: [\w.+-]{1,80})?)"
@@ -76,7 +117,8 @@ CAUSE = Cause(
         # Hugging Face: dataclasses as options, accelerate's file.
         Signature(
             needle="are not used by the HfArgumentParser",
-            pattern=r"Some (?:specified arguments|keys) are not used by the HfArgumentParser: (?P<arguments>.{1,200})",
+            # The line of source that raises stands in tracebacks too.
+            pattern=r"Some (?:specified arguments|keys) are not used by the HfArgumentParser: (?P<arguments>(?!\{).{1,200})",
             says="these options are known to no dataclass of the script: {arguments}",
             remedies=("read-help", "match-versions"),
         ),
@@ -202,6 +244,12 @@ CAUSE = Cause(
             remedies=("no-auto-outside-hf",),
         ),
         Signature(
+            needle="train_micro_batch_size_per_gpu",
+            pattern=r"accelerate\.prepare\(\)` requires you to pass at least one .{0,40}dataloader.{0,120}train_micro_batch_size_per_gpu",
+            says="DeepSpeed's batch size is left open ('auto'), and accelerator.prepare() was given no data loader to take it from",
+            remedies=("leave-one-batch-out", "no-auto-outside-hf"),
+        ),
+        Signature(
             needle="Expected a string path to an existing deepspeed config",
             says="DeepSpeed was given neither an existing file nor a dictionary as its configuration",
             remedies=("read-help",),
@@ -299,10 +347,25 @@ CAUSE = Cause(
         Signature(
             needle="divisible by",
             pattern=(
-                r"(?:Error|Exception)\b.{0,60}?(?P<what>(?:[\w ./()=×*-]{0,100})(?:batch|heads?|world[_ ]?size|parallel|ranks|GPUs|devices|stages|"
-                r"experts).{0,100}? (?:must be|is not|should be|needs to be|not)(?: evenly)? divisible by .{1,120})"
+                r"(?:Error|Exception): ?(?:\[[^\]]{0,40}\])? ?(?P<what>(?:[\w ./()=×*-]{0,100})(?:batch|heads?|world[_ ]?size|parallel|ranks|GPUs|"
+                r"devices|stages|experts|layers|[Ff]irst dimension of the tensor)[^{}]{0,100}? (?:must be|is not|should be|needs to be|not)"
+                r"(?: evenly)? divisible by [^{}]{1,120})"
             ),
             says="{what}",
+            remedies=("divide-evenly",),
+        ),
+        # ensure_divisibility() of Megatron and its heirs.
+        Signature(
+            needle=" is not divisible by ",
+            pattern=r"AssertionError: (?P<what>\d+ is not divisible by \d+)\s*$",
+            standing="likely",
+            says="a dimension of the model (vocabulary, heads, hidden size) does not divide by the number of tensor-parallel ranks: {what}",
+            remedies=("divide-evenly",),
+        ),
+        Signature(
+            needle="please ensure that world_size (",
+            pattern=r"world_size \((?P<world_size_asked>\d+)\) is less than (?:than )?(?:or equal to )?max local gpu count \((?P<gpus>\d+)\)",
+            says="{world_size_asked} ranks were asked of a host with {gpus} GPUs, and of one host alone",
             remedies=("divide-evenly",),
         ),
         Signature(
@@ -513,6 +576,14 @@ CAUSE = Cause(
         "https://www.deepspeed.ai/docs/config-json/",
     ),
     hits=(
+        "[rank0]: AssertionError: 50257 is not divisible by 3",
+        "RuntimeError: please ensure that world_size (2) is less than than max local gpu count (1)",
+        "[rank14]: AssertionError: Number of layers should be divisible by the pipeline-model-parallel size",
+        "AssertionError: First dimension of the tensor should be divisible by tensor parallel size",
+        (
+            "ValueError: When using DeepSpeed `accelerate.prepare()` requires you to pass at least one of training or evaluation dataloaders or "
+            "alternatively set an integer value in `train_micro_batch_size_per_gpu` in the deepspeed config file"
+        ),
         "train.py: error: unrecognized arguments: --local-rank=0",
         "DETR training script: error: unrecognized arguments: --local_rank=3",
         "torchrun: error: unrecognized arguments: --nproc",
@@ -586,6 +657,9 @@ CAUSE = Cause(
         'Error from server (BadRequest): strict decoding error: unknown field "spec.template.gpus"',
     ),
     near_misses=(
+        "INFO 50257 is not divisible by 8, the vocabulary is padded to 50304",
+        '    raise RuntimeError(f"world_size ({world_size}) is not divisible by {total_model_size}")',
+        '    raise ValueError(f"Some keys are not used by the HfArgumentParser: {sorted(unused_keys)}")',
         "cmake: error: argument list too long",
         "W1103 10:00:01 train.py: ignoring unrecognized arguments: --foo",
         "subprocess.CalledProcessError: Command '['torchrun', '--nproc', '2']' returned non-zero exit status 2.",

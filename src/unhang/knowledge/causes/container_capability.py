@@ -107,6 +107,16 @@ CAUSE = Cause(
             says="a memory policy may not be set: the container's seccomp profile refuses set_mempolicy without SYS_NICE",
             remedies=("numa-policy",),
         ),
+        Signature(
+            needle="Found no NVIDIA driver on your system",
+            pattern="Error: Found no NVIDIA driver on your system",
+            standing="likely",
+            says="torch finds no NVIDIA driver here: the container was started without GPUs, or this host has none",
+            remedies=(
+                "devices-again",
+                "container-toolkit",
+            ),
+        ),
     ),
     remedies=(
         Remedy(
@@ -214,6 +224,7 @@ CAUSE = Cause(
         "[88123.41] audit: python3 (core dumped) due to seccomp",
         ("set_mempolicy: Operation not permitted\nsetting membind: Operation not permitted"),
         ("+ numactl --cpunodebind=0 --membind=0 python train.py\nset_mempolicy: Operation not permitted"),
+        ("RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and installed a driver"),
     ),
     # Open MPI and libnuma print these two in every unprivileged container, and go on.
     near_misses=(
@@ -229,6 +240,7 @@ CAUSE = Cause(
         "OSError: [Errno 30] Read-only file system: '/psm_5a1f20cc'",
         ("get_mempolicy: Operation not permitted"),
         ("WARNING numa: set_mempolicy: Operation not permitted, memory is not bound"),
+        ("UserWarning: CUDA initialization: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU"),
     ),
     explain={
         "en": (

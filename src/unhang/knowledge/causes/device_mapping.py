@@ -205,7 +205,7 @@ CAUSE = Cause(
             command="nvidia-smi --query-gpu=index,uuid --format=csv",
         ),
     ),
-    leads_to=("duplicate-gpu", "rank-exception"),
+    leads_to=("duplicate-gpu", "p2p-broken", "config-error", "rank-exception"),
     mistaken_for={
         "duplicate-gpu": "there each GPU exists and two ranks took the same one",
         "mig-slices": "a process sees one slice of a partitioned GPU, whatever CUDA_VISIBLE_DEVICES lists",

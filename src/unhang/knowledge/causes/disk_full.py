@@ -53,11 +53,12 @@ CAUSE = Cause(
         Signature(
             needle="No space left on device",
             pattern=(
+                r"^(?!.*NCCL WARN).*?"
                 r"(?P<what>write error|write failed|cannot create|error writing|closing output file|final link failed|failed to write|mkdir"
                 r"|fatal error|"
                 r"Could not write|write\(\)|failed to flush|unable to write|error message = ')[^\n]{0,200}?No space left on device"
             ),
-            unless=rf"{_SHARED_MEMORY}|\[Errno 28\]|NCCL WARN",
+            unless=rf"{_SHARED_MEMORY}|\[Errno 28\]",
             standing="likely",
             says="a program could not write ({what}): no space left on the device",
             remedies=_SPACE,

@@ -70,6 +70,21 @@ CAUSE = Cause(
             says="the name {name} does not resolve on this host",
             remedies=("hosts-file", "name-or-address", "ask-each-host"),
         ),
+        # torch up to 2.0, where the host of the rendezvous or of the store is not known (yet): pods come before their names.
+        Signature(
+            needle="host not found: ",
+            pattern=r"(?:ValueError|RuntimeError|std::\w+): host not found: (?P<error>.{1,80})",
+            says="the host of the rendezvous or of the store does not resolve here: {error}",
+            remedies=("kubernetes-service", "ask-each-host", "name-or-address"),
+        ),
+        # A name that stays a name in this message was not resolved.
+        Signature(
+            needle="The client socket has failed to connect to [",
+            pattern=r"failed to connect to \[(?P<name>[A-Za-z][\w.-]*)\]:(?P<port>\d+) \(errno: 22 - Invalid argument\)",
+            standing="likely",
+            says="the name {name} does not resolve to an address that can be connected to",
+            remedies=("name-or-address", "ask-each-host", "hosts-file"),
+        ),
         _IPV6,
         _REVERSE,
         _LOOPBACK_FALLBACK,
@@ -211,6 +226,8 @@ CAUSE = Cause(
         "https://www.debian.org/doc/manuals/debian-reference/ch05.en.html#_the_hostname_resolution",
     ),
     hits=(
+        "ValueError: host not found: Name or service not known",
+        "[W1103 10:00:01.1 socket.cpp:767] [c10d] The client socket has failed to connect to [job7.internal]:50745 (errno: 22 - Invalid argument).",
         "[W socket.cpp:601] [c10d] The IPv4 network addresses of (node7, 53821) cannot be retrieved (gai error: -2 - Name or service not known).",
         "[E1103 10:00:01.1 socket.cpp:809] [c10d] The IPv4/IPv6 network addresses of (node7, 53821) cannot be retrieved.",
         (
@@ -238,6 +255,8 @@ CAUSE = Cause(
         "wget: unable to resolve host address 'node8'",
     ),
     near_misses=(
+        "[W socket.cpp:767] [c10d] The client socket has failed to connect to [::ffff:10.0.0.4]:50745 (errno: 22 - Invalid argument).",
+        "[W socket.cpp:601] [c10d] The client socket has failed to connect to [node7]:29500 (errno: 97 - Address family not supported by protocol).",
         "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): Failed to resolve 'huggingface.co'",
         "[W socket.cpp:663] [c10d] The client socket has failed to connect to [node7]:29500 (errno: 111 - Connection refused).",
         "[I socket.cpp:600] [c10d] The client socket will attempt to connect to an IPv6 address of (node7, 29500).",

@@ -56,6 +56,15 @@ CAUSE = Cause(
             says="this torch asks for a libuv store by default and was built without one (Windows wheels from 2.4 on)",
             remedies=("no-libuv",),
         ),
+        # torch up to 1.11 on Python 3.10, when torchrun's agents meet.
+        Signature(
+            needle="torch/distributed/elastic/utils/store.py",
+            pattern=r"elastic/utils/store\.py\", line \d+ in get_all",
+            near=r"Fatal Python error: Segmentation fault",
+            standing="likely",
+            says="torchrun's agent crashed in its store, as torch up to 1.11 does on Python 3.10",
+            remedies=("upgrade-torch",),
+        ),
         # torch up to 1.3 put communicator creation and collectives into one NCCL group; NCCL 2.5 and later refuse that.
         Signature(
             needle="NCCL Error 4: invalid argument",
@@ -121,6 +130,10 @@ CAUSE = Cause(
         "https://github.com/pytorch/pytorch/issues/148976",
     ),
     hits=(
+        (
+            "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f4ebf9d3740 (most recent call first):\n"
+            '  File "/srv/env/lib/python3.10/site-packages/torch/distributed/elastic/utils/store.py", line 31 in get_all'
+        ),
         "terminate called without an active exception",
         "RuntimeError: use_libuv was requested but PyTorch was build without libuv support",
         "RuntimeError: use_libuv was requested but PyTorch was built without libuv support, run with USE_LIBUV=0 to disable it.",
@@ -135,6 +148,7 @@ CAUSE = Cause(
         ),
     ),
     near_misses=(
+        '  File "/srv/env/lib/python3.10/site-packages/torch/distributed/elastic/utils/store.py", line 31, in get_all',
         "RuntimeError: NCCL Error 4: invalid argument",
         (
             "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=7, "

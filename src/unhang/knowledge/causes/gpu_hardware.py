@@ -304,6 +304,26 @@ CAUSE = Cause(
                 "update-driver",
             ),
         ),
+        Signature(
+            needle="DCGM_FR_",
+            pattern=r"DCGM_FR_(?P<code>UNCONTAINED_ERROR|VOLATILE_DBE_DETECTED|ROW_REMAP_FAILURE|FAULTY_MEMORY)\b(?!\s*=)",
+            says="DCGM's watch reports a fault of a GPU: {code}",
+            remedies=(
+                "reset-gpu",
+                "check-memory",
+                "take-it-out",
+            ),
+        ),
+        Signature(
+            needle="had an uncontained error",
+            pattern=r"GPU ?(?P<index>\d*) had an uncontained error",
+            says="DCGM's watch reports an uncorrectable memory error that was not contained",
+            remedies=(
+                "reset-gpu",
+                "check-memory",
+                "take-it-out",
+            ),
+        ),
     ),
     in_run=_in_run,
     in_logs=_in_logs,
@@ -457,6 +477,8 @@ CAUSE = Cause(
         "health check: GPU 3: Row remapping failed",
         ("[  812.120441] NVRM: GPU2 _kgspLogRpcTimeout: ******************************** GSP Timeout **********************************"),
         ("[  741.002113] NVRM: GPU2 _kgspIsHeartbeatTimedOut: Heartbeat timed out, currentTimeMs 7400211 heartbeat 7394000 diff 6211 timeout 5200"),
+        ('{"level":"INFO","msg":"health event","checkName":"GpuMemWatch","errorCode":["DCGM_FR_UNCONTAINED_ERROR"],"entityValue":"3"}'),
+        ("GPU 3 had an uncontained error (XID 95) Drain the GPU and reset it or reboot the node."),
     ),
     near_misses=(
         "NVRM: Xid (PCI:0000:1b:00): 31, pid=4720, name=python3, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_1 faulted",
@@ -473,6 +495,8 @@ CAUSE = Cause(
         "Xid 13 detected 1 time on GPU 0000:1b:00 on host node7. Restart the affected application. For guidance, see the NVIDIA Xid documentation",
         "[ 12.01] nvidia-nvswitch0: using MSI",
         ("NVRM: GPU2 _kgspIsHeartbeatTimedOut: heartbeat is current"),
+        ("#define DCGM_FR_UNCONTAINED_ERROR = 94"),
+        ("GPU 3 had no uncontained errors"),
     ),
     explain={
         "en": (

@@ -108,7 +108,7 @@ CAUSE = Cause(
             command="python -c \"import torch; print(*{l.split()[-1] for l in open('/proc/self/maps') if 'nccl' in l}, sep='\\n')\"",
         ),
     ),
-    leads_to=("arch-not-in-build", "rank-exception"),
+    leads_to=("arch-not-in-build", "nccl-bug", "rank-exception"),
     mistaken_for={
         "arch-not-in-build": "there torch or an extension has no code for the GPU; here plain torch computes and only collectives fail",
         "nccl-bug": "a bug of a release that does support this GPU",

@@ -137,7 +137,7 @@ CAUSE = Cause(
         # Slurm 17 to 21 `Detected 1 oom-kill event(s) in StepId=1.0 cgroup`, 22+ `Detected 1 oom_kill event in StepId=1.0`.
         Signature(
             needle="slurmstepd: error: Detected ",
-            pattern=r"Detected (?P<count>\d+) oom[-_]kill event(?:\(s\)|s)? in (?:StepId=|step )(?P<step>[\w.+]+)",
+            pattern=r"Detected (?P<count>\d+) oom[-_]kill event(?:\(s\)|s)? in (?:StepId=|step )(?P<step>[\w+]+(?:\.[\w+]+)?)",
             says="the OOM killer ended {count} process(es) of Slurm step {step}: the memory of the job was used up",
             remedies=_MEMORY,
         ),
@@ -183,6 +183,13 @@ CAUSE = Cause(
             needle="System memory low at node with IP",
             says="Ray's memory monitor killed a worker: the node was low on memory",
             remedies=("ray-threshold", *_MEMORY),
+        ),
+        # Ray on Kubernetes, where the worker left no exit code behind.
+        Signature(
+            needle="may have exceeded K8s pod memory limits",
+            standing="likely",
+            says="a Ray worker disappeared without an exit code, as those do that exceed the memory limit of their pod",
+            remedies=_MEMORY,
         ),
         Signature(
             needle="DefaultCPUAllocator: ",
@@ -290,6 +297,12 @@ CAUSE = Cause(
         Signature(
             needle="code 137",
             pattern=r"(?:exit(?:ed)?|terminated)\b.{0,20}\bcode 137\b",
+            says="a container ended with code 137 (SIGKILL)",
+            remedies=_KILLED,
+        ),
+        Signature(
+            needle="code (137)",
+            pattern=r"(?:exit(?:ed)?|terminated)\b.{0,20}\bcode \(137\)",
             says="a container ended with code 137 (SIGKILL)",
             remedies=_KILLED,
         ),
@@ -445,6 +458,11 @@ CAUSE = Cause(
         "srun: error: node7: task 3: Killed",
         "/var/spool/slurmd/job04711/slurm_script: line 28:  8156 Killed                  python3 train.py --epochs 40",
         "command terminated with exit code 137",
+        "[job7-n0-0] terminated with exit code (137). Reason [Error]. Message:",
+        (
+            "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: Worker exits unexpectedly. "
+            "Worker exits with an exit code None. The worker may have exceeded K8s pod memory limits."
+        ),
         "      Exit Code:    137",
         "[2026-11-03 10:00:01] Exit code: -9",
         "train.service: Main process exited, code=killed, status=9/KILL",

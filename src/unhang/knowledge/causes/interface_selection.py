@@ -94,7 +94,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="No interface found in the same subnet as",
-            pattern=r"No interface found in the same subnet as (?P<peer>\S+)",
+            pattern=r"No interface found in the same subnet as (?:remote address )?(?P<peer>\S+)",
             says="no interface of this host is in the subnet of {peer}, which NCCL_COMM_ID names",
             remedies=("name-one-that-exists", "let-nccl-choose"),
         ),
@@ -117,16 +117,33 @@ CAUSE = Cause(
             says="NCCL tried a peer by the link-local address {peer}, which is valid on one link only",
             remedies=("keep-off-virtual", "ipv4-only"),
         ),
+        # Up to NCCL 2.3; the loopback is taken only where NCCL_SOCKET_IFNAME names it.
+        Signature(
+            needle="NET : Using interface lo:",
+            pattern=r"NET : Using interface (?P<interface>lo):127\.",
+            near=r"Call to connect (?:timeout|failed) : Connection refused|Connection timed out",
+            standing="likely",
+            says="NCCL was told to use the interface {interface} as well, which reaches no other host, and a connection was refused",
+            remedies=("name-one-that-exists", "let-nccl-choose"),
+        ),
+        # Docker hands out the addresses of its default bridge one by one; some clusters use 172.17 themselves.
         Signature(
             needle="onnect to 172.17.",
-            pattern=r"[Cc]onnect to (?P<peer>172\.17\.\d+\.\d+)<\d+> (?:failed|returned)",
+            pattern=r"[Cc]onnect to (?P<peer>172\.17\.0\.\d+)<\d+> (?:failed|returned)",
             standing="likely",
             says="NCCL tried a peer at {peer}, an address of Docker's default bridge, which other hosts cannot reach",
             remedies=("keep-off-virtual", "host-network"),
         ),
         Signature(
+            needle="onnect to 172.17.",
+            pattern=r"[Cc]onnect to (?P<peer>172\.17\.[1-9]\d*\.\d+)<\d+> (?:failed|returned)",
+            standing="possible",
+            says="NCCL did not reach {peer}: it lies in the net of Docker's default bridge, unless the cluster uses that net itself",
+            remedies=("keep-off-virtual", "host-network"),
+        ),
+        Signature(
             needle="=[172.17.",
-            pattern=r"(?:connect|timed out).{0,200}remote=\[(?:::ffff:)?(?P<peer>172\.17\.\d+\.\d+)\]",
+            pattern=r"(?:connect|timed out).{0,200}remote=\[(?:::ffff:)?(?P<peer>172\.17\.0\.\d+)\]",
             standing="likely",
             says="Gloo tried a peer at {peer}, an address of Docker's default bridge, which other hosts cannot reach",
             remedies=("gloo-interface", "host-network"),
@@ -228,6 +245,12 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/distributed.html#choosing-the-network-interface-to-use",
     ),
     hits=(
+        (
+            "node7:12:40 [0] NCCL INFO NET : Using interface lo:127.0.0.1<0>\n"
+            "node7:13:41 [1] include/socket.h:361 NCCL WARN Call to connect timeout : Connection refused"
+        ),
+        "node7:12:40 [0] misc/socket.cc:480 NCCL WARN socketStartConnect: Connect to 172.17.4.13<48023> failed : Software caused connection abort",
+        "node7:12:40 [0] misc/socket.cc:237 NCCL WARN Net : No interface found in the same subnet as remote address 10.0.0.1<1778>",
         "node7:2144:2144 [3] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
         "[2026-11-03 10:00:01] node7:2144:2144 [3] bootstrap.cc:111 NCCL WARN Bootstrap : no socket interface found",
         "(RayWorkerWrapper pid=812) node7:812:812 [0] bootstrap.cc:111 (bootstrapNetInit) NCCL WARN Bootstrap: no socket interface found",
@@ -252,6 +275,7 @@ CAUSE = Cause(
         "An invalid value was given for btl_tcp_if_include.  This value will be ignored.",
     ),
     near_misses=(
+        "node7:12:40 [0] NCCL INFO NET : Using interface lo:127.0.0.1<0>",
         "node7:2144:2144 [3] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",
         "node7:2144:2144 [3] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0",
         "node7:2144:2144 [3] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.7<0>",

@@ -57,6 +57,12 @@ CAUSE = Cause(
         Signature(needle="processes exited with non-zero status, thus causing", role="symptom"),
         Signature(needle="BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES", role="symptom"),
         Signature(needle="Terminating remaining workers after failure of Process", role="symptom"),
+        Signature(
+            needle="is killed by signal: Terminated",
+            pattern=r"DataLoader worker \(pid (?P<worker>\d+)\) is killed by signal: Terminated",
+            role="symptom",
+            says="data loader worker {worker} was asked to end (SIGTERM), as happens when its job is stopped",
+        ),
         # Lightning
         Signature(
             needle="Child process with PID", pattern=r"Child process with PID (?P<pid>\d+) terminated with code (?P<exitcode>-?\d+)", role="symptom"
@@ -87,6 +93,7 @@ CAUSE = Cause(
         "https://docs.ray.io/en/latest/ray-core/fault-tolerance.html",
     ),
     hits=(
+        "RuntimeError: DataLoader worker (pid 991) is killed by signal: Terminated. ",
         "W1103 23:45:43.792000 4711 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 4720 closing signal SIGTERM",
         "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 4797 closing signal SIGINT",
         (

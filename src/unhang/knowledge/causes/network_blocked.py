@@ -10,7 +10,6 @@ from unhang.records.logs import Hit
 
 # A rank on the same host is never behind a firewall.
 _SELF = re.compile(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
-_GONE_FIRST = ("host-oom-or-killed", "rank-exception")
 _HARD = "No route to host|Network is unreachable|Connection timed out|Host is down|Destination Host Unreachable"
 
 
@@ -55,13 +54,13 @@ CAUSE = Cause(
         # NCCL 2.12 to 2.23; until 2.23 a connection that was refused twice is printed as "Software caused connection abort".
         Signature(
             needle="socketStartConnect: Connect to ",
-            pattern=r"socketStartConnect: Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.)[^\s<]+)<(?P<port>\d+)> failed : " + _ERRORS,
+            pattern=r"socketStartConnect: Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>\d+)> failed : " + _ERRORS,
             standing="likely",
             says="NCCL could not connect to {peer} port {port}: {error}",
         ),
         Signature(
             needle="socketPollConnect: Connect to ",
-            pattern=r"socketPollConnect: Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.)[^\s<]+)<(?P<port>\d+)> (?:failed : |returned )" + _ERRORS,
+            pattern=r"socketPollConnect: Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>\d+)> (?:failed :|returned) " + _ERRORS,
             standing="likely",
             says="NCCL could not connect to {peer} port {port}: {error}",
         ),
@@ -69,7 +68,7 @@ CAUSE = Cause(
         Signature(
             needle="exceeded error retry count after",
             pattern=(
-                r"onnect: connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.)[^\s<]+)<(?P<port>\d+)> returned (?P<error>No route to host|Connection "
+                r"onnect: connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>\d+)> returned (?P<error>No route to host|Connection "
                 r"timed out|Network is unreachable|Host is down), exceeded error retry count after (?P<tries>\d+)"
             ),
             standing="likely",
@@ -78,7 +77,7 @@ CAUSE = Cause(
         Signature(
             needle="exceeded error retry count after",
             pattern=(
-                r"onnect: connect(?: to (?P<peer>(?!127\.|::1|fe80|172\.17\.)[^\s<]+)<(?P<port>\d+)>)? returned (?P<error>Connection refused), "
+                r"onnect: connect(?: to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>\d+)>)? returned (?P<error>Connection refused), "
                 r"exceeded error retry count after (?P<tries>\d+)"
             ),
             standing="possible",
@@ -89,7 +88,7 @@ CAUSE = Cause(
             needle="onnect returned No route to host, retrying",
             pattern=r"connect returned (?P<error>No route to host), retrying \((?P<tries>\d\d)/\d+\)",
             standing="likely",
-            says="NCCL found no route to a peer in {tries} attempts",
+            says="NCCL found no route to a peer and tried again ({tries} times and more)",
         ),
         Signature(
             needle="Connection timed out, retrying",
@@ -97,23 +96,30 @@ CAUSE = Cause(
             standing="likely",
             says="NCCL's connection to a peer timed out and was tried again: packets to it are dropped",
         ),
-        # NCCL up to 2.11.
+        # NCCL up to 2.11; "Net : " from 2.7 on.
         Signature(
-            needle="WARN Connect to ",
-            pattern=r"WARN Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.)[^\s<]+)<(?P<port>\d+)> failed : " + _ERRORS,
+            needle="onnect to ",
+            pattern=r"WARN (?:Net : )?Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>\d+)> failed : " + _ERRORS,
             standing="likely",
             says="NCCL could not connect to {peer} port {port}: {error}",
         ),
         Signature(
-            needle="Call to connect failed : ",
-            pattern=r"Call to connect failed : " + _ERRORS,
+            needle="Call to connect ",
+            pattern=r"Call to connect (?:failed|timeout) : " + _ERRORS,
             standing="likely",
             says="NCCL could not connect to a peer: {error}",
         ),
         Signature(
+            needle="Call to connect ",
+            pattern=r"Call to connect (?:failed|timeout) : (?P<error>Connection refused)",
+            standing="possible",
+            says="a peer refused NCCL's connection: a firewall rejects it, its address is wrong, or the process there has ended",
+            remedies=("try-the-port", "open-between-hosts", "look-at-the-peer"),
+        ),
+        Signature(
             needle="onnect to ",
             pattern=(
-                r"NCCL WARN (?:socketStartConnect: |socketPollConnect: |Net : )?Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.)[^\s<]+)<(?P<port>"
+                r"NCCL WARN (?:socketStartConnect: |socketPollConnect: |Net : )?Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>"
                 r"\d+)> (?:failed : |returned 111\()(?P<error>Connection refused)"
             ),
             standing="possible",
@@ -160,7 +166,7 @@ CAUSE = Cause(
         Signature(
             needle="gloo/transport/tcp",
             pattern=(
-                r"(?:connect |remote=)\[(?!(?:::ffff:)?(?:127\.|::1\]|fe80|172\.17\.))(?:::ffff:)?(?P<peer>[^\]]+)\]:(?P<port>\d+):? ?.{0,60}?"
+                r"(?:connect |remote=)\[(?!(?:::ffff:)?(?:127\.|::1\]|fe80|172\.17\.0\.))(?:::ffff:)?(?P<peer>[^\]]+)\]:(?P<port>\d+):? ?.{0,60}?"
                 r"(?P<error>No route to host|Connection timed out|Network is unreachable)"
             ),
             standing="likely",
@@ -284,6 +290,9 @@ CAUSE = Cause(
         "https://github.com/NVIDIA/nccl/issues/1515",
     ),
     hits=(
+        "node7:12:40 [0] include/socket.h:409 NCCL WARN Net : Connect to 10.0.0.4<54263> failed : No route to host",
+        "node7:12:40 [1] include/socket.h:361 NCCL WARN Call to connect timeout : Connection refused",
+        "node7:12:40 [1] include/socket.h:361 NCCL WARN Call to connect timeout : Connection timed out",
         "node7:39964:40075 [0] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 10.0.0.2<45763> failed : Software caused connection abort",
         "node7:39964:40075 [0] misc/socket.cc:496 NCCL WARN socketStartConnect: Connect to 10.0.0.2<45763> failed : No route to host",
         (
@@ -341,6 +350,8 @@ CAUSE = Cause(
         ),
     ),
     near_misses=(
+        "node7:12:40 [0] include/socket.h:361 NCCL WARN Call to connect timeout : Address family not supported by protocol",
+        "node7:12:40 [0] include/socket.h:409 NCCL WARN Net : Connect to 127.0.0.1<54263> failed : No route to host",
         "[W socket.cpp:601] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 99 - Cannot assign requested address).",
         "[W socket.cpp:663] [c10d] The client socket has failed to connect to [node4]:29500 (errno: 111 - Connection refused).",
         "[W socket.cpp:663] [c10d] The client socket has failed to connect to [node4]:12345 (errno: 101 - Network is unreachable).",

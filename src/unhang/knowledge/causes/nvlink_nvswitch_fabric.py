@@ -159,7 +159,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="system not yet initialized",
-            pattern=r"(?:[Ee]rror\b.{0,120}|-> ?)\bsystem not yet initialized",
+            pattern=r"(?:\b[Ee]rror \(|-> ?|returned \d+.{0,20})(?:[^\n()]{0,120}\):? ?)?system not yet initialized$",
             standing="likely",
             says="CUDA is not initialised on this host (error 802): the fabric manager of its NVSwitches is not running",
             remedies=(

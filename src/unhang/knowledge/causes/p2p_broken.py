@@ -8,10 +8,14 @@ from unhang.records.logs.said import At
 
 # The first collectives of a job: broadcasts of parameters and checks of shapes, before anything of the training itself runs.
 _FIRST_COLLECTIVES = 3
+_ADVICE = "from kernel command line which can lead to"
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    return CAUSE.of_hits(view.hits_of(CAUSE.id), view) or _first_collective_hung(view)
+    # RCCL prints its advice on every machine without the option, in healthy jobs too: it counts only where something hung.
+    hung = bool(view.timeouts or view.statuses or view.hits_of("collective-timeout"))
+    hits = [h for h in view.hits_of(CAUSE.id) if hung or _ADVICE not in h.text]
+    return CAUSE.of_hits(hits, view) or _first_collective_hung(view)
 
 
 def _first_collective_hung(view: LogView) -> Finding | None:
@@ -140,13 +144,48 @@ CAUSE = Cause(
         ),
         Signature(
             needle="cudaIpcOpenMemHandle",
-            pattern=r"cudaIpcOpenMemHandle\b.{0,200}(?:cudaErrorInvalidDevice|cudaErrorPeerAccessUnsupported|cudaErrorMapBufferObjectFailed|invalid device context)",
+            pattern=(
+                r"cudaIpcOpenMemHandle\b.{0,200}"
+                r"(?:cudaErrorInvalidDevice|cudaErrorPeerAccessUnsupported|cudaErrorMapBufferObjectFailed|invalid device context)"
+            ),
             standing="likely",
             says="a process could not map the GPU memory of another one (CUDA IPC): the GPUs or the containers of the two do not allow it",
             remedies=(
                 "see-all-gpus",
                 "prove-it",
                 "no-custom-all-reduce",
+            ),
+        ),
+        Signature(
+            needle="AMD-Vi: Event logged [IO_PAGE_FAULT",
+            pattern=r"(?<!\S: )AMD-Vi: Event logged \[IO_PAGE_FAULT device=(?P<bus>[0-9a-f:.]+)",
+            standing="possible",
+            says="the IOMMU rejected a direct access of the device {bus}: P2P between GPUs fails so where that is a GPU",
+            remedies=(
+                "iommu-and-acs",
+                "prove-it",
+                "host-memory",
+            ),
+        ),
+        Signature(
+            needle="DMAR: [DMA ",
+            pattern=r"DMAR: \[DMA (?:Read|Write)[^\]]{0,20}\] Request device \[?(?P<bus>[0-9a-f:.]+)\]?",
+            standing="possible",
+            says="the IOMMU rejected a direct access of the device {bus}: P2P between GPUs fails so where that is a GPU",
+            remedies=(
+                "iommu-and-acs",
+                "prove-it",
+                "host-memory",
+            ),
+        ),
+        Signature(
+            needle="from kernel command line which can lead to",
+            pattern='Missing "iommu=pt" from kernel command line',
+            standing="possible",
+            says="RCCL misses iommu=pt on the kernel's command line, without which P2P between AMD GPUs may hang",
+            remedies=(
+                "iommu-and-acs",
+                "host-memory",
             ),
         ),
     ),
@@ -264,6 +303,15 @@ CAUSE = Cause(
         "# Out of bounds values : 3904 FAILED",
         ("RuntimeError: Can't enable access between nodes 2 and 3"),
         ("RuntimeError: cudaIpcOpenMemHandle(&ptr, handle, cudaIpcMemLazyEnablePeerAccess) failed: cudaErrorInvalidDevice"),
+        ("[ 4711.220101] AMD-Vi: Event logged [IO_PAGE_FAULT device=21:00.0 domain=0x000b address=0x00000000f4000040 flags=0x0020]"),
+        (
+            "[ 4711.220101] DMAR: [DMA Write NO_PASID] Request device [3b:00.0] fault addr 0x387fa0000000 [fault reason 0x05] PTE Write ac"
+            "cess is not set"
+        ),
+        (
+            '[rank0]: node7:812:812 [0] src/init.cc:179 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to system ins'
+            "tablity or hang!"
+        ),
     ),
     near_misses=(
         "node7:4711:4788 [1] NCCL INFO Could not enable P2P between dev 1(=1b000) and dev 0(=1a000)",
@@ -280,6 +328,8 @@ CAUSE = Cause(
         "RuntimeError: CUDA error: peer access is already enabled",
         ("[TRT-LLM] [I] Enable access between nodes 2 and 3"),
         ("cudaIpcOpenMemHandle opened 8 handles"),
+        ("[    1.220101] AMD-Vi: Interrupt remapping enabled"),
+        ("[    1.220101] DMAR: Intel(R) Virtualization Technology for Directed I/O"),
     ),
     explain={
         "en": (

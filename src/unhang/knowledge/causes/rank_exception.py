@@ -27,6 +27,8 @@ _OF_OTHERS = frozenset(
 # Mostly the other end's fault. They speak where nothing else does.
 _WEAK = frozenset(("ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "CancelledError"))
 _SUPERVISOR = re.compile(r"WorkerProc initialization failed|Engine core initialization failed|See (?:the )?(?:stack trace|root cause)")
+# Where Python itself clears up: what goes wrong there is printed and passed over ("Exception ignored in").
+_CLEARING_UP = re.compile(r"multiprocessing/(?:resource_tracker|resource_sharer)\.py$|/weakref\.py$|/atexit\.py$")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -85,7 +87,14 @@ def _of_logs(picture: Picture) -> Finding | None:
 def own_tracebacks(found: Sequence[Traceback], seen: Picture | LogView) -> list[Traceback]:
     """Tracebacks of a process's own failure: none whose last line a signature knows (a symptom, a cause with its own name), none of launchers."""
     known = {(h.source, h.line) for hits in seen.hits.values() for h in hits}
-    return [t for t in found if (t.source, t.end) not in known and _name(t) not in (*_ASKED, *_OF_OTHERS) and not _SUPERVISOR.search(t.text)]
+    return [
+        t
+        for t in found
+        if (t.source, t.end) not in known
+        and _name(t) not in (*_ASKED, *_OF_OTHERS)
+        and not _SUPERVISOR.search(t.text)
+        and not (t.frames and (t.frames[0].name in ("__del__", "_shutdown") or _CLEARING_UP.search(t.frames[0].file)))
+    ]
 
 
 def _name(back: Traceback) -> str:

@@ -98,7 +98,14 @@ def _of_own(hits: Sequence[Hit], view: LogView) -> Finding | None:
 
 def _agents_waited(view: LogView) -> Finding | None:
     """A time-out of the store inside torchrun's agent: it waited for the agents of the other hosts, before any rank was started."""
-    waited = [t for t in view.tracebacks if "imeout" in t.says and any(f.name in _AGENT and "elastic" in f.file for f in t.frames)]
+    waited = [
+        t
+        for t in view.tracebacks
+        if "imeout" in t.says
+        and any(f.name in _AGENT and "elastic" in f.file for f in t.frames)
+        # At the end agents wait for each other as well.
+        and not any(f.name == "_exit_barrier" for f in t.frames)
+    ]
     if not waited or any(view.hits_of(c) for c in _EXPLAINS):
         return None
     return CAUSE.finding(
@@ -258,6 +265,26 @@ CAUSE = Cause(
             standing="likely",
             says="fewer hosts came to torchrun's rendezvous than --nnodes asks for, or they came with another rendezvous id or address",
             remedies=("same-meeting-point", "same-world", "reach-the-meeting-point"),
+        ),
+        # The same for init_method tcp:// or file:// whose address carries no rank.
+        Signature(
+            needle=" rendezvous: ",
+            pattern=r"Error initializing torch\.distributed using (?P<method>\w+):// rendezvous: (?P<what>rank|world size) parameter missing",
+            says="init_process_group was given {method}:// and no {what}: neither the call nor a launcher says who the process is",
+            remedies=("let-a-launcher-start-them", "read-the-environment"),
+        ),
+        Signature(
+            needle="Please launch distributed training with",
+            pattern=r"Error: Please launch distributed training with `?(?P<launcher>[\w-]+)`?",
+            says="several GPUs are visible and the script was started without a launcher: it asks for {launcher} or torchrun",
+            remedies=("let-a-launcher-start-them",),
+        ),
+        # TensorRT-LLM compares the number of MPI processes with the engine's.
+        Signature(
+            needle="Assertion failed: mpiSize == ",
+            pattern=r"Assertion failed: mpiSize == (?P<wanted>tp ?\* ?pp(?: ?\* ?cp)?)",
+            says="TensorRT-LLM runs in another number of MPI processes than the engine was built for ({wanted}): start it by mpirun -n",
+            remedies=("same-world", "let-a-launcher-start-them"),
         ),
         _NO_STORE,
         _CLOSED,
@@ -420,6 +447,9 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization",
     ),
     hits=(
+        "ValueError: Error initializing torch.distributed using tcp:// rendezvous: rank parameter missing",
+        "ValueError: Please launch distributed training with `llamafactory-cli` or `torchrun`.",
+        "RuntimeError: [TensorRT-LLM][ERROR] Assertion failed: mpiSize == tp * pp (/srv/src/tensorrt_llm/runtime/worldConfig.cpp:89)",
         "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set",
         "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
         '  "message": "RendezvousTimeoutError: ",',
@@ -454,6 +484,8 @@ CAUSE = Cause(
         'The application appears to have been direct launched using "srun",\nbut OMPI was not built with SLURM\'s PMI support',
     ),
     near_misses=(
+        '    raise ValueError("Please launch distributed training with `llamafactory-cli` or `torchrun`.")',
+        "INFO Please launch distributed training with torchrun for several GPUs (see the guide)",
         "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cpu//0/0",
         "W1121 01:31:40 set environment variable OMP_NUM_THREADS for each process to be 1 in default",
         "[W socket.cpp:663] [c10d] The client socket has failed to connect to [::ffff:10.0.0.4]:29500 (errno: 110 - Connection timed out).",

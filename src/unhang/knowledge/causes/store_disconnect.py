@@ -50,7 +50,15 @@ CAUSE = Cause(
             pattern=r"(?:DistNetworkError|DistBackendError|RuntimeError|got error): (?:.*got error: )?Socket Timeout",
             role="symptom",
         ),
-        Signature(needle="via c10d key-value store by key", pattern=r"store->get\('(?P<keys>[^']*)'\) got error", role="symptom"),
+        Signature(
+            needle="via c10d key-value store by key",
+            pattern=(
+                r"(?:\[(?P<rank>\d+)\] is setting up NCCL communicator and retr\w+ ncclUniqueId from \[(?P<other>\d+)\] .*)?"
+                r"store->get\('(?P<keys>[^']*)'\) got error"
+            ),
+            role="symptom",
+            says="key {keys}, by which a communicator begins, could not be read from the store: the rank that writes it had not come, or was gone",
+        ),
         Signature(needle='Failed to check the "should dump" flag on TCPStore', role="symptom"),
         Signature(needle="Stop_waiting response is expected", role="symptom"),
         Signature(

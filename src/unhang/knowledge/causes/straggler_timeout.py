@@ -22,6 +22,7 @@ _PROGRESS = re.compile(r"(?P<percent>\d{1,3})%\|")
 _ELAPSED = re.compile(r"\[(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)<")
 # A line that stands this close before the first complaint was the last that its rank said.
 _LAST_LINES = 60
+_LEFT_AT_BARRIER = "but received errors while waiting for send/recv"
 _STORE_WAITS = ("wait timeout after ", "waitForInput: ", "Socket Timeout", "in store based barrier on rank", "via c10d key-value store by key")
 
 
@@ -93,6 +94,8 @@ def _wait(view: LogView) -> _Wait | None:
         )
     hits = [h for h in view.hits_of("store-disconnect") if h.signature.needle in _STORE_WAITS]
     hits += [h for h in view.hits_of("collective-timeout") if h.groups.get("timeout_ms") and "missing" not in h.groups]
+    # Other ranks came to a monitored barrier, and rank 0 had given up on one that did not.
+    hits += [h for h in view.hits_of("peer-lost") if h.signature.needle == _LEFT_AT_BARRIER]
     if not hits:
         return None
     first_hit = hits[0]

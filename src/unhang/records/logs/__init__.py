@@ -1,7 +1,8 @@
 """Logs of a failed run: opened, streamed, cleaned of what launchers and terminals put around each line, searched for signatures and tracebacks.
 
 `finding` and `opening` (files, archives, standard input) > `line` (prefixes, rank, host, pid, time) > `signature` > `needles` (the engine) >
-`search`. What a log tells about the job beside its errors stands in `said`, and is read by `watchdog`, `exits`, `nccl`, `work`, `attempts` and `job_size`.
+`search`. What a log tells about the job beside its errors stands in `said`, and is read by `watchdog`, `exits`, `nccl`, `work`, `attempts` and
+`job_size`.
 """
 
 from unhang.records.logs.line import MAX_LINE_BYTES, Line, clean, decode, last_lines, lines, parse

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 class Engine(Protocol):
     """Answers which literals stand in data; thread-safe. No literal is empty or holds a NUL."""
 
-    def present(self, data: memoryview) -> list[int]:
-        """Indices of the literals that stand in the data, in rising order."""
+    def present(self, data: memoryview) -> dict[int, int]:
+        """The literals that stand in the data, by index, and where each begins for the first time."""
         ...
 
 
@@ -24,9 +24,9 @@ class Finder:
     def __init__(self, literals: Sequence[bytes]) -> None:
         self._literals = tuple(literals)
 
-    def present(self, data: memoryview) -> list[int]:
+    def present(self, data: memoryview) -> dict[int, int]:
         copy = bytes(data)
-        return [i for i, literal in enumerate(self._literals) if literal in copy]
+        return {i: at for i, literal in enumerate(self._literals) if (at := copy.find(literal)) >= 0}
 
 
 class Hyperscan:
@@ -39,20 +39,22 @@ class Hyperscan:
         self._database = hyperscan.Database()
         # Once for each block is enough, and keeps the number of calls back into Python small.
         self._database.compile(expressions=list(literals), ids=list(range(len(literals))), flags=hyperscan.HS_FLAG_SINGLEMATCH, literal=True)
+        self._lengths = [len(literal) for literal in literals]
         self._local = threading.local()
 
-    def present(self, data: memoryview) -> list[int]:
+    def present(self, data: memoryview) -> dict[int, int]:
         if not hasattr(self._local, "scratch"):
             self._local.scratch = self._scratch_of(self._database)
-        found: list[int] = []
+        found: dict[int, int] = {}
 
         def matched(id: int, start: int, end: int, flags: int, context: Any) -> None:
-            found.append(id)
+            # Where a match begins is not told, only where it ends.
+            found[id] = end - self._lengths[id]
 
         # It takes any buffer, which its annotations do not say.
         buffer: Any = data
         self._database.scan(buffer, match_event_handler=matched, scratch=self._local.scratch)
-        return sorted(found)
+        return found
 
 
 def engine(literals: Sequence[bytes]) -> Engine:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from unhang.records.logs.signature import Hit
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class At:
     """Where a log said something, and of whom."""
 

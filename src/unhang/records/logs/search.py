@@ -75,11 +75,11 @@ class Needles:
         self.reach = max(map(len, self.literals))
         self._engine = make_engine((*self.literals, *(b"[rank%d]" % n for n in range(MAX_RANKS))))
 
-    def present(self, data: memoryview) -> tuple[list[int], frozenset[int]]:
-        """Which literals stand in the data, by index, and which ranks' prefixes."""
+    def present(self, data: memoryview) -> tuple[dict[int, int], frozenset[int]]:
+        """Which literals stand in the data, by index, and where first; and which ranks' prefixes."""
         found = self._engine.present(data)
         count = len(self.literals)
-        return [i for i in found if i < count], frozenset(i - count for i in found if i >= count)
+        return {i: at for i, at in found.items() if i < count}, frozenset(i - count for i in found if i >= count)
 
 
 def read(
@@ -238,19 +238,19 @@ class _Look:
         with memoryview(self.window) as whole, whole[begin : min(end + self.needles.reach - 1, len(self.window))] as data:
             present, ranks = self.needles.present(data)
         found = _Looked(bytes=end - begin, newlines=self.window.count(b"\n", begin, end), ranks=ranks)
-        for i in present:
+        for i, first in present.items():
             for signature in self.needles.signatures[i]:
                 if signature == _TRACEBACK:
-                    found.tracebacks += self._tracebacks(self.needles.literals[i])
+                    found.tracebacks += self._tracebacks(self.needles.literals[i], begin + first)
                 else:
-                    found.hits += self._hits(signature, self.needles.literals[i])
+                    found.hits += self._hits(signature, self.needles.literals[i], begin + first)
         found.hits.sort(key=lambda h: h[0].place)
         return found
 
-    def _hits(self, signature: Signature, literal: bytes) -> Iterator[tuple[Hit, Stamp | None]]:
-        """The first and the last hits of one signature: looks at the lines with its literal from the front and from the back."""
+    def _hits(self, signature: Signature, literal: bytes, first: int) -> Iterator[tuple[Hit, Stamp | None]]:
+        """The first and the last hits of one signature: looks at the lines with its literal, from `first` where it stands first, and from the end."""
         end = min(self.block.end + len(literal) - 1, len(self.window))
-        at, left = self.block.begin, (signature.keep + 1) // 2
+        at, left = first, (signature.keep + 1) // 2
         for _ in range(MAX_LOOKS):
             if left == 0:
                 break
@@ -363,10 +363,10 @@ class _Look:
         state = self.window.find(b"\r", at, limit)
         return limit if state < 0 else state
 
-    def _tracebacks(self, literal: bytes) -> Iterator[tuple[Traceback, Stamp | None]]:
+    def _tracebacks(self, literal: bytes, first: int) -> Iterator[tuple[Traceback, Stamp | None]]:
         end = min(self.block.end + len(literal) - 1, len(self.window))
         places: list[int] = []
-        at = self.block.begin
+        at = first
         while (at := self.window.find(literal, at, end)) >= 0:
             places.append(at)
             at += len(literal)
@@ -400,7 +400,7 @@ class _Look:
         for first, last in self._bounds(stop + 1, len(self.window)):
             number += self.window.count(b"\n", counted, first)
             counted = first
-            yield replace(self._line(first, last), number=number)
+            yield parse(bytes(self.window[first:last]), number=number)
 
 
 class _Merged:
@@ -411,24 +411,21 @@ class _Merged:
         self.bytes = 0
         self.lines = 0
         self.ranks = set() if rank is None else {rank}
-        self.first: dict[Signature, list[tuple[Hit, Stamp | None]]] = {}
-        self.last: dict[Signature, deque[tuple[Hit, Stamp | None]]] = {}
-        self.backs: tuple[list[tuple[Traceback, Stamp | None]], deque[tuple[Traceback, Stamp | None]]] = ([], deque(maxlen=_TRACEBACK.keep // 2))
+        # With each, the number of lines before its block.
+        self.first: dict[Signature, list[tuple[Hit, Stamp | None, int]]] = {}
+        self.last: dict[Signature, deque[tuple[Hit, Stamp | None, int]]] = {}
+        self.first_backs: list[tuple[Traceback, Stamp | None, int]] = []
+        self.last_backs: deque[tuple[Traceback, Stamp | None, int]] = deque(maxlen=_TRACEBACK.keep // 2)
 
     def add(self, looked: _Looked) -> None:
-        before = self.lines + 1
         for hit, time in looked.hits:
-            assert hit.line is not None
-            hit = replace(hit, line=hit.line + before)
             first = self.first.setdefault(hit.signature, [])
             if len(first) < (hit.signature.keep + 1) // 2:
-                first.append((hit, time))
+                first.append((hit, time, self.lines))
             elif hit.signature.keep > 1:
-                self.last.setdefault(hit.signature, deque(maxlen=hit.signature.keep // 2)).append((hit, time))
+                self.last.setdefault(hit.signature, deque(maxlen=hit.signature.keep // 2)).append((hit, time, self.lines))
         for back, time in looked.tracebacks:
-            back = replace(back, line=back.line + before, end=back.end + before)
-            firsts, lasts = self.backs
-            (firsts if len(firsts) < _TRACEBACK.keep // 2 else lasts).append((back, time))
+            (self.first_backs if len(self.first_backs) < _TRACEBACK.keep // 2 else self.last_backs).append((back, time, self.lines))
         self.lines += looked.newlines
         self.bytes += looked.bytes
         self.ranks |= looked.ranks
@@ -436,14 +433,16 @@ class _Merged:
     def read(self, latest_s: float | None) -> LogRead:
         hits = [h for kept in (*self.first.values(), *self.last.values()) for h in kept]
         hits.sort(key=lambda h: h[0].place)
-        backs = [b for kept in self.backs for b in kept]
-        times = resolve([time for _, time in (*hits, *backs)], latest_s=latest_s)
+        backs = [*self.first_backs, *self.last_backs]
+        times = resolve([time for _, time, _ in (*hits, *backs)], latest_s=latest_s)
         seconds = [t.seconds if t is not None and t.clock == "wall" and t.has_year else None for t in times]
         return LogRead(
             source=self.source,
             bytes=self.bytes,
-            hits=tuple(replace(h, at_s=s) for (h, _), s in zip(hits, seconds, strict=False)),
-            tracebacks=_last_of_chains([replace(b, at_s=s) for (b, _), s in zip(backs, seconds[len(hits) :], strict=True)]),
+            hits=tuple(replace(h, line=(h.line or 0) + n + 1, at_s=s) for (h, _, n), s in zip(hits, seconds, strict=False)),
+            tracebacks=_last_of_chains(
+                [replace(b, line=b.line + n + 1, end=b.end + n + 1, at_s=s) for (b, _, n), s in zip(backs, seconds[len(hits) :], strict=True)]
+            ),
             ranks=frozenset(self.ranks),
         )
 

@@ -40,7 +40,7 @@ class Signature:
     keep: int = 16
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Hit:
     """Where a signature was found.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from unhang.records.incident import Frame
 from unhang.records.logs.line import Line
@@ -21,7 +22,7 @@ _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error")
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Traceback:
     """A Python traceback as it stands in a log. `line` is where it begins, `end` its exception line; frames innermost last.
 
@@ -52,7 +53,7 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
     """The traceback that begins at `mark`; None where it does not end in an exception line. Other writers' lines in between are passed over."""
     told = [line for line in before if _writer(line) == _writer(mark)][-BEFORE:]
     spawned = next((int(found[1]) for line in reversed(told) if (found := _SPAWNED.search(line.text))), None)
-    frames: list[Frame] = []
+    frames: list[tuple[str, int, str, str]] = []
     margin = mark.text.find(MARK)
     for count, line in enumerate(after):
         if count >= MAX_LINES:
@@ -64,12 +65,11 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
         if margin and _FRAME.match(text) is None and (_FRAME.match(text[margin:]) or _EXCEPTION.match(text) is None):
             text = text[margin:] if text[:1].strip() else text
         if found := _FRAME.match(text):
-            frames.append(Frame(file=found["file"], line=int(found["line"]), name=(found["name"] or "<module>").strip()))
+            frames.append((found["file"], int(found["line"]), (found["name"] or "<module>").strip(), ""))
         elif text[:1].isspace() or not text:
             code = text.strip()
-            if frames and not frames[-1].code and set(code) - set("^~"):
-                last = frames[-1]
-                frames[-1] = Frame(file=last.file, line=last.line, name=last.name, code=code)
+            if frames and not frames[-1][3] and set(code) - set("^~"):
+                frames[-1] = (*frames[-1][:3], code)
         elif frames and (exception := _EXCEPTION.match(text)) is not None:
             return Traceback(
                 source=source,
@@ -77,7 +77,7 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
                 end=line.number,
                 type=exception["type"],
                 text=(exception["text"] or "").strip(),
-                frames=tuple(frames),
+                frames=tuple(_frame(*f) for f in frames),
                 rank=mark.rank if spawned is None else spawned,
                 label=mark.label,
                 host=mark.host,
@@ -95,3 +95,9 @@ _AMID = re.compile(r"\[Previous line repeated \d+ more times?\]|\s*\|")
 
 def _writer(line: Line) -> tuple[object, ...]:
     return (line.rank, line.label, line.host, line.pid)
+
+
+@lru_cache(maxsize=16384)
+def _frame(file: str, line: int, name: str, code: str) -> Frame:
+    """Thousands of ranks raise at the same lines: each frame is kept once."""
+    return Frame(file=file, line=line, name=name, code=code)

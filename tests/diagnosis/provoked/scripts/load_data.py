@@ -23,6 +23,8 @@ class Images(Dataset):
             if self.fault == "stuck":
                 threading.Event().wait(60)
             if self.fault == "killed":
+                # What was delivered before has been taken by then.
+                threading.Event().wait(1)
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.fault == "exception":
                 raise OSError("image file is truncated (12 bytes not processed)")
