@@ -38,10 +38,12 @@ format: setup
 
 docs: setup
 	$(BIN)/python scripts/generate_docs.py
+	$(BIN)/python scripts/accuracy.py
 
 bench: setup
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/scan.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -26,7 +26,8 @@ FAILURE = (
     "[rank3]: Traceback (most recent call last):\n"
     '[rank3]:   File "/srv/job/train.py", line 188, in <module>\n'
     "[rank3]:     loss = step(batch)\n"
-    "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB of which 1.02 GiB is free.\n"
+    "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB of which 1.02 GiB "
+    "is free.\n"
     "[rank0]:[E1103 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=120, "
     "OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
 )
@@ -47,14 +48,17 @@ def lines(seed: int, size: int) -> bytes:
                 f"lr {r.random() / 1e4:.3e} tokens/s {r.random() * 1e5:.1f} mem {r.random() * 79:.2f}GiB sha {r.getrandbits(128):032x}\n"
             )
         elif kind < 0.85:
-            text = f"[rank{rank}]: {{'loss': {r.random():.4f}, 'grad_norm': {r.random():.5f}, 'epoch': {r.random() * 3:.2f}, 'id': '{r.getrandbits(96):x}'}}\n"
+            metrics = f"'loss': {r.random():.4f}, 'grad_norm': {r.random():.5f}, 'epoch': {r.random() * 3:.2f}, 'id': '{r.getrandbits(96):x}'"
+            text = f"[rank{rank}]: {{{metrics}}}\n"
         elif kind < 0.95:
             done = r.randrange(100)
-            text = f"\rEvaluating: {done}%|{'█' * (done // 10)}| {done * 40}/4000 [0{r.randrange(9)}:12<01:0{r.randrange(9)}, {r.random() * 40:.2f}it/s]\n"
+            text = f"\rEvaluating: {done}%|{'█' * (done // 10)}| {done * 40}/4000 [0{r.randrange(9)}:12<01:07, {r.random() * 40:.2f}it/s]\n"
         elif kind < 0.98:
-            text = f"node{rank}:47{r.randrange(100):02d}:48{r.randrange(100):02d} [{rank}] NCCL INFO Channel {r.randrange(24):02d}/24 : {rank}   {rank + 1}\n"
+            writer = f"node{rank}:47{r.randrange(100):02d}:48{r.randrange(100):02d} [{rank}]"
+            text = f"{writer} NCCL INFO Channel {r.randrange(24):02d}/24 : {rank}   {rank + 1}\n"
         else:
-            text = f"/opt/venv/lib/python3.11/site-packages/torch/utils/checkpoint.py:{r.randrange(900)}: UserWarning: use_reentrant is {r.getrandbits(64):x}\n"
+            where = f"/opt/venv/lib/python3.11/site-packages/torch/utils/checkpoint.py:{r.randrange(900)}"
+            text = f"{where}: UserWarning: use_reentrant is {r.getrandbits(64):x}\n"
         parts.append(text)
         length += len(text.encode())
     return "".join(parts).encode()
@@ -110,7 +114,12 @@ def compare(ours: Sequence[str], other: Sequence[str] | None, repeats: int) -> d
         peak = max(peak, memory)
         if other is not None:
             theirs.append(timed(other, (0, 1))[0])
-    result: dict[str, object] = {"s": round(statistics.median(own), 3), "min_s": round(min(own), 3), "max_s": round(max(own), 3), "peak_mb": peak // MB}
+    result: dict[str, object] = {
+        "s": round(statistics.median(own), 3),
+        "min_s": round(min(own), 3),
+        "max_s": round(max(own), 3),
+        "peak_mb": peak // MB,
+    }
     if theirs:
         ratios = [t / o for o, t in zip(own, theirs, strict=True)]
         result["times_faster"] = {"median": round(statistics.median(ratios), 2), "min": round(min(ratios), 2), "max": round(max(ratios), 2)}

@@ -26,7 +26,7 @@ import zstandard
 
 ROOT = Path(__file__).resolve().parent.parent
 STORED = ROOT / "tests" / "diagnosis" / "healthy"
-# The table of contents: name to framework and what the log shows.
+# The table of contents: what each log shows.
 CONTENTS = STORED / "contents.json"
 TORCH = "torch==2.13.0"
 # torch is named each time: nothing may bring another one.
@@ -243,6 +243,22 @@ RUNS = (
     Run(name="tensor-parallel", framework="torch", shows="DTensor, tensor parallel", command=_torchrun(2, "parallel.py tensor")),
     Run(name="pipeline", framework="torch", shows="a pipeline of three stages, 1F1B", command=_torchrun(3, "parallel.py pipeline")),
     Run(name="join", framework="torch", shows="uneven inputs with Join", command=_torchrun(2, "parallel.py join")),
+    Run(name="zero-optimizer", framework="torch", shows="ZeroRedundancyOptimizer", command=_torchrun(2, "parallel.py zero")),
+    Run(name="rpc", framework="torch", shows="RPC, a remote call that fails as expected", command=_torchrun(2, "parallel.py remote")),
+    Run(
+        name="shell-trace",
+        framework="torch",
+        shows="a job script under `set -x`: exports, tools that this machine lacks, then a training",
+        command="set -x; export NCCL_DEBUG=INFO NCCL_TIMEOUT=3600 NCCL_IB_DISABLE=1 NCCL_SOCKET_IFNAME=eth0 CUDA_VISIBLE_DEVICES=; ulimit -n 65536; "
+        "module load cuda/12.8; nvidia-smi; nvcc --version; ibstat; scontrol show hostnames; conda activate train; ls /data/shards; "
+        + _torchrun(2, "ddp.py --steps 10"),
+    ),
+    Run(
+        name="broken-pipe",
+        framework="torch",
+        shows="output into `head`, which closes the pipe early",
+        command="python misc.py not_a_number | head -2; python misc.py not_a_number | tail -2",
+    ),
     Run(
         name="no-launcher",
         framework="torch",
@@ -258,6 +274,8 @@ RUNS = (
             ("not-a-number", "not_a_number", "torch", "a NaN loss that is skipped"),
             ("progress", "progress", "torch", "progress bars with carriage returns"),
             ("child-processes", "child_processes", "torch", "a pool in which one record fails, a helper that is terminated, no nvidia-smi"),
+            ("ignored-exceptions", "ignored", "torch", "exceptions in a thread, a task, __del__ and a callback, which end nothing"),
+            ("leaked-memory", "leaked", "torch", "the resource tracker on shared memory that was left"),
             ("tensorboard", "boards", "tensorboard", "a writer"),
             ("wandb", "wandb_offline", "wandb", "an offline run"),
             ("webdataset", "streams", "webdataset", "a torn shard that is skipped; StatefulDataLoader"),
@@ -347,6 +365,12 @@ RUNS = (
         command="mpirun --oversubscribe -n 2 --tag-output bash -c "
         "'export RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=29530; exec python ddp.py'",
         needs=("mpirun",),
+    ),
+    Run(
+        name="kernel-boot",
+        framework="linux",
+        shows="the kernel's own log of a boot, without what names the machine",
+        command="dmesg | sed '/Freeing unused/q' | grep -vE 'ommand line|Linux version|VSOCK|proxy|DMI|ACPI' | tail -n +10",
     ),
     Run(
         name="unhang-run",
@@ -443,6 +467,19 @@ def run(wanted: Run, env: Path) -> tuple[int | None, bytes]:
         return code, out.read()
 
 
+# Runs made to look like failures: caught errors with their tracebacks, words of failures in configurations, restarts.
+HARD = frozenset(
+    {"accelerate", "broken-pipe", "child-processes", "ignored-exceptions", "nbconvert", "pytest", "ray", "restart-succeeds", "restart-succeeds-info"}
+    | {"rpc", "shell-trace", "webdataset"}
+    | {r.name for r in RUNS if r.name.startswith(("caught-", "loader-", "words-"))}
+)
+
+
+def entry(run: Run) -> dict[str, object]:
+    """What the table of contents says of a run."""
+    return {"framework": run.framework, "shows": run.shows, "hard": run.name in HARD}
+
+
 def _say(text: str) -> None:
     sys.stderr.write(text + "\n")
 
@@ -482,7 +519,7 @@ def main() -> int:
             continue
         path.write_bytes(zstandard.ZstdCompressor(level=19).compress(printed))
         _say(f"{wanted.name}: {len(printed)} bytes, stored in {path.stat().st_size}")
-    contents = {r.name: {"framework": r.framework, "shows": r.shows} for r in RUNS if (STORED / f"{r.name}.log.zst").exists()}
+    contents = {r.name: entry(r) for r in RUNS if (STORED / f"{r.name}.log.zst").exists()}
     CONTENTS.write_text(json.dumps(contents, indent=1) + "\n", "utf-8")
     for orphan in STORED.glob("*.log.zst"):
         if orphan.name.removesuffix(".log.zst") not in contents:

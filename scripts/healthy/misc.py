@@ -131,6 +131,56 @@ def child_processes() -> None:
     steps(2)
 
 
-CHOICES = {f.__name__: f for f in (profiler, data_parallel, signals, not_a_number, progress, boards, wandb_offline, streams, child_processes)}
+def ignored() -> None:
+    """Exceptions that end nothing: in a thread, in a task, in __del__, in a callback; and one at the very end."""
+    import asyncio
+    import gc
+    import threading
+    import weakref
+
+    class Uploader:
+        def __del__(self) -> None:
+            raise AssertionError("can only test a child process")
+
+    def upload() -> None:
+        raise ConnectionError("metrics endpoint answered 503")
+
+    def callback(_: object) -> None:
+        raise RuntimeError("cache entry is gone already")
+
+    async def background() -> None:
+        raise TimeoutError("heartbeat to the dashboard timed out")
+
+    async def main() -> None:
+        task = asyncio.ensure_future(background())
+        await asyncio.sleep(0.01)
+        del task
+        gc.collect()
+
+    steps(2)
+    thread = threading.Thread(target=upload, name="upload")
+    thread.start()
+    thread.join()
+    uploader = Uploader()
+    gone = weakref.ref(uploader, callback)
+    del uploader
+    asyncio.run(main())
+    steps(3)
+    log.info("training finished, %s", gone())
+
+
+def leaked() -> None:
+    """Shared memory that nobody unlinks: the resource tracker says so at the end."""
+    from multiprocessing import shared_memory
+
+    block = shared_memory.SharedMemory(create=True, size=1 << 20)
+    log.info("%d bytes of shared memory at %s", block.size, block.name)
+    steps(2)
+
+
+CHOICES = {
+    f.__name__: f
+    for f in (profiler, data_parallel, signals, not_a_number, progress, boards, wandb_offline, streams, child_processes, ignored, leaked)
+}
 if __name__ == "__main__":
     CHOICES[sys.argv[1]]()

@@ -1,4 +1,4 @@
-"""Other kinds of parallelism on Gloo: tensor parallel with DTensor, a pipeline, uneven inputs with Join, RPC."""
+"""Other kinds of parallelism on Gloo: tensor parallel with DTensor, a pipeline, uneven inputs with Join, a sharded optimizer, RPC."""
 
 # ruff: noqa: T201
 from __future__ import annotations
@@ -55,6 +55,31 @@ def join() -> None:
     print(f"rank {dist.get_rank()} joined: uneven inputs are exhausted", flush=True)
 
 
+def zero() -> None:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = DistributedDataParallel(nn.Linear(64, 64))
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=1e-3)
+    for step in range(4):
+        model(torch.randn(8, 64)).sum().backward()
+        optimizer.step()
+        print(f"rank {dist.get_rank()} step {step}", flush=True)
+    optimizer.consolidate_state_dict()
+
+
+def remote() -> None:
+    from torch.distributed import rpc
+
+    rpc.init_rpc(f"worker{dist.get_rank()}", rank=dist.get_rank(), world_size=dist.get_world_size())
+    if dist.get_rank() == 0:
+        print("sum from the other side:", rpc.rpc_sync("worker1", torch.add, args=(torch.ones(2), 1)).tolist(), flush=True)
+        try:
+            rpc.rpc_sync("worker1", torch.mm, args=(torch.ones(2, 3), torch.ones(2, 3)))
+        except RuntimeError as e:
+            print("as expected, the remote call failed:", str(e)[:400], flush=True)
+    rpc.shutdown()
+
+
 def shared_file() -> None:
     torch.ones(4)
     print(f"rank {dist.get_rank()} met over a file", flush=True)
@@ -65,6 +90,6 @@ if kind == "shared_file":
     dist.init_process_group("gloo", init_method="file:///srv/job/store", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
 else:
     dist.init_process_group("gloo")
-{"tensor": tensor, "pipeline": pipeline, "join": join, "shared_file": shared_file}[kind]()
+{"tensor": tensor, "pipeline": pipeline, "join": join, "zero": zero, "remote": remote, "shared_file": shared_file}[kind]()
 dist.barrier()
 dist.destroy_process_group()

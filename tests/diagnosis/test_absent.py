@@ -22,7 +22,8 @@ def status(rank, *, enqueued, completed, failed=120, group=GROUP):
 
 
 def test_a_rank_that_never_entered_by_its_own_counters():
-    found = absent(LogView(timeouts=(timeout(0), timeout(1)), statuses=(status(0, enqueued=121, completed=119), status(2, enqueued=119, completed=119))))
+    statuses = (status(0, enqueued=121, completed=119), status(2, enqueued=119, completed=119))
+    found = absent(LogView(timeouts=(timeout(0), timeout(1)), statuses=statuses))
     assert (found.waiting, found.behind, found.missing) == ((0, 1), (2,), (2,))
     assert found.says == "ranks 0 and 1 waited 10 min in ALLREDUCE #120; rank 2 never entered it by its own counters"
     assert [e.source for e in found.evidence] == ["rank0.log", "rank1.log", "rank2.log"]
@@ -56,3 +57,9 @@ def test_status_lines_alone():
     assert (found.waiting, found.behind) == ((0,), (3,))
     assert absent(LogView(statuses=(status(0, enqueued=120, completed=119),))) is None
     assert absent(LogView()) is None
+
+
+def test_everybody_came_and_the_data_did_not():
+    found = absent(LogView(timeouts=(timeout(0), timeout(1)), printed=frozenset({0, 1}), world_size=2))
+    assert found.everybody and found.missing == () and "nobody was missing" in found.says
+    assert not absent(LogView(timeouts=(timeout(0), timeout(1)))).everybody

@@ -128,8 +128,8 @@ def test_the_earliest_across_hosts_whose_clocks_differ(tmp_path):
     done = "{host}:4711:4790 [0] NCCL INFO comm 0x55 rank {rank} nranks 2 cudaDev 0 nvmlDev 0 busId 1 commId 0x77 - Init COMPLETE"
     raised = '[{t}] Traceback (most recent call last):\n  File "/srv/{host}.py", line 7, in main\n    x()\nValueError: on {host}\n'
     for host, rank, hour, seconds in (("node7", 0, 10, 30), ("node8", 1, 11, 10)):
-        lines = f"[2026-11-03 {hour}:00:00] " + done.format(host=host, rank=rank) + "\n" + raised.format(t=f"2026-11-03 {hour}:05:{seconds}", host=host)
-        (tmp_path / f"{host}.log").write_text(lines)
+        completed = f"[2026-11-03 {hour}:00:00] {done.format(host=host, rank=rank)}\n"
+        (tmp_path / f"{host}.log").write_text(completed + raised.format(t=f"2026-11-03 {hour}:05:{seconds}", host=host))
     v = judge_logs([str(tmp_path)]).verdict
     assert "on node8" in v.primary.says, v.primary
 
@@ -181,3 +181,9 @@ def test_progress_reaches_the_end(tmp_path):
     told = []
     judge_logs([str(tmp_path)], progress=lambda done, total: told.append((done, total)))
     assert told[-1] == (15000, 15000)
+
+
+def test_torchruns_block_gives_a_killed_process_its_rank(judge):
+    block = "[1]:\n  time      : 2026-11-03_09:12:44\n  host      : node7\n  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 7)\n"
+    v = judge(TEARDOWN.replace("exitcode: 1", "exitcode: -9") + block)
+    assert (v.primary.cause, v.primary.ranks) == ("host-oom-or-killed", (1,))

@@ -30,7 +30,7 @@ def hit(line, *, source="a.log", at_s=None):
 
 
 def first(*findings, hits=()):
-    return [f.cause for f in by_precedence(findings, Order(hits, ()))][0]
+    return next(f.cause for f in by_precedence(findings, Order(hits, ())))
 
 
 def test_the_earlier_one():

@@ -16,7 +16,7 @@ class Absent:
     """One collective that was given up.
 
     `waiting` entered it. `behind` never did, by their own counters; `silent` printed nothing at all; `unheard` printed other things, but nothing
-    about this collective.
+    about this collective. `everybody`: all ranks of the job entered it.
     """
 
     op: str
@@ -27,6 +27,7 @@ class Absent:
     behind: tuple[int, ...]
     silent: tuple[int, ...]
     unheard: tuple[int, ...]
+    everybody: bool
     evidence: tuple[Evidence, ...]
 
     @property
@@ -45,6 +46,8 @@ class Absent:
         ):
             if numbers:
                 return f"{who}; {words.ranks(numbers)} {how.format(words.verb(numbers, 'its', 'their'))}"
+        if self.everybody:
+            return f"{who}, and nobody was missing: the code agrees, the data does not arrive"
         return f"{who}; who was missing is not in the logs"
 
 
@@ -91,6 +94,7 @@ def _made(view: LogView, first: Timeout, waiting: tuple[int, ...], behind: tuple
         behind=behind,
         silent=tuple(sorted(rest - view.printed)),
         unheard=tuple(sorted(rest & view.printed)),
+        everybody=view.world_size is not None and len(waiting) >= view.world_size,
         evidence=evidence,
     )
 

@@ -83,15 +83,20 @@ def _starts(read: LogRead, causes: Mapping[Signature, str]) -> tuple[int, ...]:
     return attempts.starts_of((h for h in read.hits if h.signature in _STARTS), failures)
 
 
-def _ranks_of_processes(hits: Iterable[Hit]) -> dict[tuple[int, str | None, int], int]:
+def _ranks_of_processes(hits: Sequence[Hit]) -> dict[tuple[int, str | None, int], int]:
     """(attempt, host, pid) to rank, as lines that name both tell; a host that no line names stands for itself."""
     found: dict[tuple[int, str | None, int], int] = {}
     contested: set[tuple[int, str | None, int]] = set()
-    for h in hits:
-        if h.rank is None or h.pid is None or h.signature in _STARTS:
+    told = [(h.attempt, h.host, h.pid, h.rank) for h in hits if h.signature not in _STARTS]
+    for attempt in {h.attempt for h in hits}:
+        # torchrun names rank and process in two lines.
+        ended = exits.read(h for h in hits if h.attempt == attempt and h.signature in _EXITS)
+        told += [(attempt, e.at.host, e.at.pid, e.at.rank) for e in ended]
+    for attempt, host, pid, rank in told:
+        if rank is None or pid is None:
             continue
-        for key in ((h.attempt, h.host, h.pid), (h.attempt, None, h.pid)):
-            if found.setdefault(key, h.rank) != h.rank:
+        for key in ((attempt, host, pid), (attempt, None, pid)):
+            if found.setdefault(key, rank) != rank:
                 contested.add(key)
     return {k: v for k, v in found.items() if k not in contested}
 

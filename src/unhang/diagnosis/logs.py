@@ -217,10 +217,10 @@ class Judge:
         return Finding(
             cause="collective-timeout" if first is None else first.cause,
             standing="not-established",
-            says=f"{gave_up.says}; why is not in evidence (possible: {', '.join(WAITING)})",
+            says=f"{gave_up.says}; why is not in evidence (possible: {', '.join(TRANSPORT if gave_up.everybody else WAITING)})",
             ranks=gave_up.missing,
             evidence=gave_up.evidence,
-            remedies=(TRACE, SUPERVISE),
+            remedies=(NCCL_DEBUG if gave_up.everybody else TRACE, SUPERVISE),
         )
 
     def _begun(self, begun: Unfinished) -> Finding:

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 from unhang.knowledge.cause import LogView
 from unhang.model import Evidence
+from unhang.records.incident import Frame
+from unhang.records.logs import Traceback
 from unhang.records.logs.said import At, Timeout
+from unhang.records.stacks import user_frame
 
 # Calls whose sizes legitimately differ between ranks.
 _UNEVEN = ("GATHER", "SCATTER", "ALLTOALL", "SEND", "RECV", "COALESCED", "ALLTOALL_BASE", "UNKNOWN")
@@ -26,6 +29,14 @@ _NEEDS_ALL = (
     "ALLTOALL",
     "ALLTOALL_BASE",
 )
+# The same by torch's names for them.
+_NEEDS_ALL_CALLS = frozenset(
+    (
+        "all_reduce", "all_gather", "all_gather_into_tensor", "_all_gather_base", "all_gather_object", "reduce_scatter", "reduce_scatter_tensor",
+        "_reduce_scatter_base", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier",
+    )
+)  # fmt: skip
+_GAVE_UP = ("collective-timeout", "peer-lost", "store-disconnect")
 # One step ahead may be a matter of when each watchdog looked.
 _AHEAD = 2
 
@@ -46,6 +57,16 @@ class Ahead:
     back: Timeout
     front: Timeout
     steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stood:
+    """Where a rank was when it gave up: in which call of torch.distributed, called from where."""
+
+    rank: int
+    call: str
+    frame: Frame
+    back: Traceback
 
 
 def ranks_of(timeouts: Iterable[Timeout]) -> tuple[int, ...]:
@@ -103,6 +124,18 @@ def ahead(view: LogView) -> Ahead | None:
         if steps >= _AHEAD and back.op in _NEEDS_ALL:
             return Ahead(back=back, front=front, steps=steps)
     return None
+
+
+def stood(view: LogView) -> tuple[Stood, ...]:
+    """Where each rank was that gave up waiting or lost its peers inside a collective that needs all ranks, in order of rank."""
+    ends = {(h.source, h.line) for c in _GAVE_UP for h in view.hits_of(c)}
+    found: dict[int, Stood] = {}
+    for back in view.tracebacks:
+        frame = user_frame(back.frames)
+        call = next((f.name for f in back.frames if f.file.endswith("torch/distributed/distributed_c10d.py") and f.name in _NEEDS_ALL_CALLS), None)
+        if back.rank is not None and (back.source, back.end) in ends and frame is not None and call is not None:
+            found.setdefault(back.rank, Stood(rank=back.rank, call=call, frame=frame, back=back))
+    return tuple(found[r] for r in sorted(found))
 
 
 def behind(view: LogView) -> tuple[tuple[int, int], ...]:

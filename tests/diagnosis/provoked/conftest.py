@@ -6,10 +6,12 @@ import contextlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,6 +59,8 @@ class Provoke:
     def __init__(self, tmp_path: Path) -> None:
         self.tmp_path = tmp_path
         self.mark = f"UNHANG_TEST_MARK={uuid.uuid4().hex}"
+        # Of its own, for torchrun leaves folders there; and short, for sockets lie in it.
+        self.scratch = tempfile.mkdtemp(prefix="unhang-")
         self.logs = 0
 
     def __call__(
@@ -109,7 +113,7 @@ class Provoke:
     def environ(self, env: Mapping[str, str]) -> dict[str, str]:
         key, _, value = self.mark.partition("=")
         own = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
-        return {**own, "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1", "UNHANG_ATTACH": "0", key: value, **env}
+        return {**own, "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1", "UNHANG_ATTACH": "0", "TMPDIR": self.scratch, key: value, **env}
 
     def ranks(
         self,
@@ -204,6 +208,7 @@ def provoke(tmp_path: Path) -> Iterator[Provoke]:
     provoke = Provoke(tmp_path)
     yield provoke
     provoke.end_all()
+    shutil.rmtree(provoke.scratch)
     assert _mounted() == before
 
 

@@ -29,6 +29,7 @@ def test_an_exception_on_one_rank_started_by_hand(provoke):
     assert primary["where"].endswith("in read_batch")
 
 
+@pytest.mark.integration
 def test_an_exception_in_a_log_of_its_own(provoke):
     logs = [r.log for r in provoke.ranks("train.py", "--fault", "exception", separate=True)]
     primary = provoke.primary(logs[0].parent)
@@ -144,6 +145,7 @@ def test_healthy_with_torchs_comparisons(provoke):
     assert provoke.verdict(ran.log)["primary"] is None
 
 
+@pytest.mark.integration
 def test_healthy_under_mp_spawn(provoke, port):
     ran = provoke(provoke.python, provoke.scripts / "spawn_ranks.py", "--port", str(port))
     assert ran.exitcode == 0, ran.text

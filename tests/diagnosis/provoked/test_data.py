@@ -21,6 +21,7 @@ def test_a_worker_that_never_delivers(provoke):
     assert "load_data.py:" in primary["where"] and primary["where"].endswith("in main")
 
 
+@pytest.mark.integration
 def test_a_worker_that_raises(provoke):
     ran = provoke(provoke.python, provoke.scripts / "load_data.py", "--fault", "exception")
     primary = provoke.primary(ran.log)
@@ -197,6 +198,7 @@ def _kernel_log() -> list[str]:
     return subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout.splitlines(keepends=True)
 
 
+@pytest.mark.integration
 def test_healthy_loading(provoke):
     ran = provoke(provoke.python, provoke.scripts / "load_data.py", "--timeout-s", "20")
     assert ran.exitcode == 0, ran.text

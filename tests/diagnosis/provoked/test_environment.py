@@ -93,6 +93,7 @@ def test_a_torchrun_that_is_not_on_the_path(provoke, bare):
     assert primary["cause"] == "launcher-wrong-env" and "torchrun" in primary["says"]
 
 
+@pytest.mark.integration
 def test_a_torchrun_whose_environment_lacks_torch(provoke, bare):
     program = with_torch(bare)
     next(bare.glob("lib/python3*/site-packages/all.pth")).unlink()
@@ -152,11 +153,30 @@ def test_a_key_that_accelerate_does_not_know(provoke):
 
 
 @pytest.mark.integration
-def test_an_exception_under_accelerate(provoke, port):
+def test_accelerate_starts_one_process_for_the_cpu(provoke, port):
+    """Without mpirun `accelerate launch --cpu` sets no RANK, whatever --num_processes says."""
     if importlib.util.find_spec("accelerate") is None:
         pytest.skip("accelerate is not installed")
     launch = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes=2", f"--main_process_port={port}")
-    ran = provoke(provoke.python, *launch, provoke.scripts / "train.py", "--fault", "exception", timeout_s=100)
+    ran = provoke(provoke.python, *launch, provoke.scripts / "train.py", timeout_s=100)
+    primary = provoke.primary(ran.log)
+    assert primary["cause"] == "rendezvous-misconfig" and "RANK" in primary["says"]
+
+
+@pytest.mark.integration
+def test_an_exception_under_accelerate(provoke, port):
+    if importlib.util.find_spec("accelerate") is None:
+        pytest.skip("accelerate is not installed")
+    launch = (
+        "-m",
+        "accelerate.commands.launch",
+        "--multi_gpu",
+        "--num_processes=2",
+        "--num_machines=1",
+        "--mixed_precision=no",
+        "--dynamo_backend=no",
+    )
+    ran = provoke(provoke.python, *launch, f"--main_process_port={port}", provoke.scripts / "train.py", "--fault", "exception", timeout_s=100)
     primary = provoke.primary(ran.log)
     assert (primary["cause"], primary["ranks"]) == ("rank-exception", [1])
 
@@ -191,6 +211,7 @@ def test_too_few_processes(provoke, mounts):
     assert provoke.primary(ran.log)["cause"] == "limits"
 
 
+@pytest.mark.integration
 def test_many_open_files_where_they_are_allowed(provoke):
     ran = provoke(provoke.python, provoke.scripts / "load_data.py", "--samples", "200", "--size-bytes", "100", "--keep")
     assert ran.exitcode == 0, ran.text

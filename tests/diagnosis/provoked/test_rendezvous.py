@@ -53,12 +53,14 @@ def test_ranks_that_disagree_on_the_world_size(provoke):
     assert provoke.primary(ran.log)["cause"] == "rendezvous-misconfig"
 
 
+@pytest.mark.integration
 def test_nobody_said_where_the_master_is(provoke):
     ran = provoke(provoke.python, provoke.scripts / "connect.py", env={"RANK": "0", "WORLD_SIZE": "2"})
     primary = provoke.primary(ran.log)
     assert primary["cause"] == "rendezvous-misconfig" and "MASTER_ADDR" in primary["says"]
 
 
+@pytest.mark.integration
 def test_a_rank_beyond_the_world(provoke):
     ran = provoke.ranks("connect.py", "--timeout-s", "3", of_rank={1: {"RANK": "2"}})[0]
     assert provoke.primary(ran.log)["cause"] == "rendezvous-misconfig"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from unhang.knowledge import catalogue
@@ -84,3 +86,46 @@ def test_zero_parameters_may_be_a_broken_exchange(logs):
     text = "RuntimeError: DDP expects same model across all ranks, but Rank 1 has 338 params, while rank 0 has inconsistent {} params."
     assert judge(logs.view(hits=logs.lines(text.format(0)))).standing == "possible"
     assert judge(logs.view(hits=logs.lines(text.format(336)))).standing == "established"
+
+
+@pytest.mark.parametrize(("op", "found"), [("_ALLGATHER_BASE", True), ("ALLREDUCE", False), (None, False)])
+def test_another_order_of_modules_counts_beside_a_gathering_that_timed_out(logs, op, found):
+    hits = logs.lines("Invalidate trace cache @ step 1: expected module 15, but got module 313")
+    timeouts = (logs.timeout(6, 202558, op),) if op else ()
+    judged = judge(logs.view(hits=hits, timeouts=timeouts))
+    assert (judged.standing if judged else None) == ("possible" if found else None)
+
+
+def gave_up(logs, rank, call, *, line, at):
+    """A traceback that ends in a timeout of Gloo, inside a collective that the user's line `at` called."""
+    text = "[/srv/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 60000ms for recv operation to complete"
+    back = logs.raised("RuntimeError", text, rank=rank, line=line, at=at, names=("main",))
+    inner = replace(back.frames[0], file="/opt/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", name=call)
+    return replace(back, frames=(*back.frames, inner)), logs.lines(f"RuntimeError: {text}", rank=rank, start=back.end)["collective-timeout"]
+
+
+@pytest.mark.parametrize(
+    ("other", "world", "standing"), [("barrier", 2, "likely"), ("barrier", None, "possible"), ("all_reduce", 2, None), ("broadcast", 2, None)]
+)
+def test_ranks_that_gave_up_in_different_calls(logs, other, world, standing):
+    back0, hits0 = gave_up(logs, 0, other, line=10, at=70)
+    back1, hits1 = gave_up(logs, 1, "all_reduce", line=40, at=88)
+    judged = judge(logs.view(tracebacks=(back0, back1), hits={"collective-timeout": (*hits0, *hits1)}, world_size=world))
+    assert (judged.standing if judged else None) == standing
+    if judged is not None:
+        assert "rank 0 in barrier at /srv/job/train.py:70" in judged.says and "rank 1 in all_reduce" in judged.says
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "standing"),
+    [
+        ("HorovodBroadcast_a [missing ranks: 0]", "HorovodAllreduce_b [missing ranks: 1, 2]", "likely"),
+        ("HorovodBroadcast_a [missing ranks: 0]", "HorovodBroadcast_b [missing ranks: 0]", None),
+        ("HorovodBroadcast_a [missing ranks: 0, 1]", "HorovodBroadcast_b [missing ranks: 1]", None),
+    ],
+)
+def test_horovods_report_of_ranks_that_wait_for_each_other(logs, first, second, standing):
+    judged = judge(logs.view(hits=logs.lines(f"{first}\n{second}")))
+    assert (judged.standing if judged else None) == standing
+    if judged is not None:
+        assert judged.ranks == (0, 1, 2) and "rank 0 did not come to HorovodBroadcast_a" in judged.says

@@ -14,9 +14,9 @@ FALLBACK = "Warning: Unable to resolve hostname to a (local) address. Using the 
 IPV4 = IPV6.replace("IPv6", "IPv4")
 
 
-def judge(*texts: str, failed: bool = False):
+def judge(*texts: str, failed: bool = False, by: str = "TimeoutError"):
     found: list[Hit] = [h for n, t in enumerate(texts) for h in match(t, CAUSE.signatures, source="a.log", line=n + 1)]
-    back = (Traceback(source="a.log", line=90, end=99, type="TimeoutError", text="", frames=(), rank=None),) if failed else ()
+    back = (Traceback(source="a.log", line=90, end=99, type=by, text="", frames=(), rank=None),) if failed else ()
     assert found and CAUSE.in_logs is not None
     return CAUSE.in_logs(LogView(hits={CAUSE.id: tuple(found)}, tracebacks=back))
 
@@ -25,6 +25,12 @@ def judge(*texts: str, failed: bool = False):
 def test_a_warning_alone_is_harmless(text):
     assert judge(text) is None
     assert judge(text, failed=True) is not None
+    assert judge(text, failed=True, by="torch.distributed.DistNetworkError") is not None
+
+
+@pytest.mark.parametrize("text", [IPV6, REVERSE, FALLBACK])
+def test_a_rank_that_failed_by_itself_had_met_the_others(text):
+    assert judge(text, failed=True, by="KeyError") is None
 
 
 def test_no_address_at_all_is_established_and_the_name_is_asked_for():

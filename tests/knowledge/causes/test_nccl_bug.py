@@ -36,3 +36,24 @@ def test_another_release_is_not_blamed():
 
 def test_two_releases_are_a_mismatch_and_no_bug():
     assert judge(TRUNCATED, "2.19.3", "2.20.5") is None
+
+
+SHARED = "node2:1:1 [0] NCCL INFO ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 79856"
+PCI = "node2:1:1 [0] graph/xml.cc:469 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:0b/../../0000:0b:00.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "release", "standing"),
+    [
+        (SHARED, "2.25.1+cuda12.8", "established"),
+        (SHARED, None, "possible"),
+        (SHARED, "2.21.5", None),
+        (SHARED, "2.26.2", None),
+        (PCI, "2.8.3", "likely"),
+        (PCI, None, "likely"),
+        (PCI, "2.18.5", None),
+    ],
+)
+def test_the_release_decides_what_the_line_leaves_open(text, release, standing):
+    found = judge(text, *([release] if release else []))
+    assert (found.standing if found else None) == standing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.p2p_broken import CAUSE
 from unhang.records.logs import match
@@ -63,3 +64,14 @@ def test_what_cuda_refuses_speaks_before_a_guess():
     hits = tuple(match(line, CAUSE.signatures, source="job.log", line=3))
     finding = found(replace(HUNG, hits={CAUSE.id: hits}))
     assert finding.standing == "established"
+
+
+def test_the_advice_that_rccl_always_prints_counts_only_where_something_hung():
+    line = 'node7:5:6 [0] init.cc:213 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!'
+    known = catalogue.signatures()
+    hits = tuple(h for h in match(line, known, source="job.log", line=1) if known[h.signature] == CAUSE.id)
+    assert len(hits) == 1
+    assert found(LogView(hits={CAUSE.id: hits})) is None
+    later = replace(HUNG, hits={CAUSE.id: hits}, timeouts=tuple(replace(t, seq=900) for t in HUNG.timeouts))
+    finding = found(later)
+    assert finding.standing == "possible" and "iommu=pt" in finding.says

@@ -69,3 +69,9 @@ def test_a_broken_connection_speaks_only_where_nothing_else_does(logs):
     assert judge(logs.view(tracebacks=(weak,))).standing == "possible"
     found = judge(logs.view(tracebacks=(weak, logs.raised("ValueError", "x", rank=1, line=50))))
     assert (found.standing, found.ranks) == ("established", (1,))
+
+
+@pytest.mark.parametrize("names", [("__del__", "_shutdown_workers"), ("_shutdown", "join")])
+def test_what_goes_wrong_while_python_clears_up_is_no_cause(logs, names):
+    assert judge(logs.view(tracebacks=(logs.raised("AssertionError", "can only join a child process", names=names),))) is None
+    assert judge(logs.view(tracebacks=(logs.raised("AssertionError", "can only join a child process", names=("main", *names)),))) is not None

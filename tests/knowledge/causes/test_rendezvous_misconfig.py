@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.rendezvous_misconfig import CAUSE
@@ -89,3 +91,13 @@ def test_an_agent_that_waited_for_the_others():
     found = CAUSE.in_logs(back("/opt/venv/torch/distributed/elastic/agent/server/api.py", "_assign_worker_ranks"))
     assert found.standing == "likely" and "two have one node rank" in found.says and found.remedies[0].id == "one-number-each"
     assert CAUSE.in_logs(back("/srv/job/train.py", "synchronize")) is None
+
+
+def test_agents_that_wait_at_the_end_were_there():
+    frames = tuple(
+        Frame(file=f"/opt/venv/torch/distributed/elastic/{file}", line=1, name=name)
+        for file, name in (("agent/server/api.py", "_exit_barrier"), ("utils/store.py", "synchronize"))
+    )
+    back = Traceback(source="a.log", line=1, end=9, type="DistStoreError", text="Socket Timeout", frames=frames, rank=None)
+    assert CAUSE.in_logs is not None and CAUSE.in_logs(LogView(tracebacks=(back,))) is None
+    assert CAUSE.in_logs(LogView(tracebacks=(replace(back, frames=frames[1:]),))) is not None

@@ -69,3 +69,11 @@ def test_most_ranks_came_to_the_first_meeting(logs, joined, possible):
     )
     found = judge(logs.view(hits=logs.lines(text)))
     assert (found.standing if found else None) == ("possible" if possible else None)
+
+
+def test_ranks_that_were_left_at_a_monitored_barrier_waited(logs):
+    left = "RuntimeError: Rank 3 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0."
+    work = logs.work(PROGRESS.format(percent=70, elapsed="6:39:53"), line=89)
+    found = judge(logs.view(hits=logs.lines(left, rank=3, start=90), work=(work,)))
+    assert (found.standing, found.ranks) == ("likely", (0,))
+    assert judge(logs.view(hits=logs.lines(left, rank=3, start=90))) is None

@@ -41,3 +41,10 @@ def test_a_line_of_its_own_speaks_for_itself():
 def test_a_host_that_windows_named_is_enough():
     finding = asked("DESKTOP-9K2LM41:812:901 [1] misc/shmutils.cc:103 NCCL WARN Cuda failure 'invalid argument'")
     assert finding is not None and "invalid argument" in finding.says
+
+
+def test_memory_that_could_not_be_pinned_counts_on_the_platform_only():
+    pinned = ("    return data.pin_memory(device)", "RuntimeError: CUDA error: out of memory")
+    finding = asked(PLATFORM, *pinned)
+    assert finding is not None and "pin" in finding.says
+    assert asked(*pinned) is None

@@ -17,7 +17,7 @@ def read(tmp_path):
     return read
 
 
-BLOCK = """E1103 09:12:44.1200 4711 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 4720) of binary: x
+BLOCK = """E1103 09:12:44 4711 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 4720) of binary: x
 ============================================================
 train.py FAILED
 ------------------------------------------------------------

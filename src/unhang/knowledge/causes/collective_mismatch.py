@@ -10,11 +10,12 @@ from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of
 from unhang.knowledge.guards import guard_of_parting
-from unhang.knowledge.watchdogs import Ahead, Parted, ahead, collective, evidence_of, parted, ranks_of
+from unhang.knowledge.watchdogs import Ahead, Parted, Stood, ahead, collective, evidence_of, parted, ranks_of, stood
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.records.logs import Hit
 from unhang.records.match import Parting, Side, other_line
 from unhang.records.picture import Picture
+from unhang.records.stacks import place
 
 # The sequence number is a fingerprint's only part that a stray collective of a side process changes too.
 _SEQUENCE = re.compile(r"SequenceNumber=\d+,?\s*")
@@ -165,7 +166,46 @@ def _in_logs(view: LogView) -> Finding | None:
         return _of_said(established, view)
     if shifted := ahead(view):
         return _of_ahead(shifted)
-    return CAUSE.of_hits(hits, view)
+    return CAUSE.of_hits(hits, view) or _of_stalled(view) or _of_places(view)
+
+
+def _of_stalled(view: LogView) -> Finding | None:
+    """Horovod's own report: each of two ranks is missing where the other waits."""
+    missing: dict[frozenset[int], Hit] = {}
+    for h in view.hits_of("collective-timeout"):
+        if "tensor" in h.groups:
+            told = h.groups.get("missing") or ("" if h.label is None else str(h.label))
+            missing.setdefault(frozenset(int(n) for n in re.findall(r"\d+", told)), h)
+    sides = [(ranks, h) for ranks, h in missing.items() if ranks]
+    pair = next(((a, b) for i, a in enumerate(sides) for b in sides[i + 1 :] if not a[0] & b[0]), None)
+    if pair is None:
+        return None
+    told = "; ".join(f"{words.ranks(sorted(ranks))} did not come to {h.groups['tensor']}" for ranks, h in pair)
+    return CAUSE.finding(
+        standing="likely",
+        says=f"{told}: each waits where the other does not (Horovod's own report)",
+        ranks=tuple(sorted(pair[0][0] | pair[1][0])),
+        evidence=words.hit_evidence([h for _, h in pair]),
+        remedies=("same-order",),
+    )
+
+
+def _of_places(view: LogView) -> Finding | None:
+    """Ranks that gave up in different calls at different lines. With groups beside the first one each may have waited for a third rank."""
+    where = stood(view)
+    sides: dict[tuple[str, str, int], list[Stood]] = {}
+    for s in where:
+        sides.setdefault((s.call, s.frame.file, s.frame.line), []).append(s)
+    if len({s.call for s in where}) < 2 or not any(h.rank is not None for h in view.hits_of("collective-timeout")):
+        return None
+    told = "; ".join(f"{words.ranks([t.rank for t in side])} in {side[0].call} at {place(side[0].frame, '')}" for side in list(sides.values())[:3])
+    return CAUSE.finding(
+        standing="likely" if view.world_size == len(where) else "possible",
+        says=f"ranks gave up in different calls: {told}",
+        ranks=tuple(s.rank for s in where),
+        evidence=tuple(Evidence(source=s[0].back.source, line=s[0].back.end, text=s[0].back.says) for s in list(sides.values())[:3]),
+        remedies=("same-order", "check-each-call"),
+    )
 
 
 def _of_check(hits: Sequence[Hit], view: LogView) -> Finding | None:

@@ -99,6 +99,29 @@ CAUSE = Cause(
         Signature(needle="RPC call to ", pattern=r"RPC call to \w+ timed out", role="symptom"),
         Signature(needle="Watchdog timeout (", pattern=r"Watchdog timeout \((?:self\.)?watchdog", role="symptom"),
         Signature(needle="by subset of ranks and are waiting for remainder of ranks", role="symptom"),
+        # Horovod up to 0.15, up to 0.18 and later; the last names the missing rank as `2: [allreduce.w, allreduce.b ...]`, which reads as a prefix.
+        Signature(
+            needle=" [ready ranks: ",
+            pattern=r"(?P<tensor>[\w./:-]*[Hh]orovod\w*) \[ready ranks: (?P<ready>[\d, ]+)\]",
+            role="symptom",
+            says="Horovod waits in {tensor}; only ranks {ready} came",
+        ),
+        Signature(
+            needle=" [missing ranks: ",
+            pattern=r"(?P<tensor>[\w./:-]+) \[missing ranks: ?(?P<missing>[\d, ]+)\]",
+            role="symptom",
+            says="Horovod waits in {tensor} for rank(s) {missing}",
+        ),
+        *(
+            Signature(
+                needle=f"[{op}.",
+                pattern=rf"(?:^|> ?|(?P<missing>\d+): )\[(?P<tensor>{op}\.[^\],]{{1,200}})[^\]]*\]",
+                near=r"Missing ranks:",
+                role="symptom",
+                says="Horovod waits in {tensor} for ranks that did not come",
+            )
+            for op in ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
+        ),
     ),
     in_logs=_in_logs,
     mistaken_for={"straggler-timeout": "who was slow is told by the stacks of the other ranks, not by the one that printed this"},
@@ -107,6 +130,10 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html",
     ),
     hits=(
+        "HorovodBroadcast_logits_conv2d_weights_0 [ready ranks: 5, 6, 3, 1, 4, 0]",
+        "[1,0]<stderr>:[2026-11-03 10:00:01.858119: W horovod/common/operations.cc:588] HorovodBroadcast_dense_kernel_0 [missing ranks: 1]",
+        "[1,0]<stderr>:Missing ranks:\n[1,0]<stderr>:0: [broadcast.bool.sz]\n[1,0]<stderr>:1: [allreduce.w, allreduce.b ...]",
+        "Missing ranks:\n2: [allgather.x]\n3: [alltoall.y]\n4: [reducescatter.z]",
         "[Rank 0] Watchdog caught collective operation timeout:\n  WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1,",
         "Watchdog caught collective operation timeout: WorkNCCL(... OpType=BROADCAST ...)",
         (

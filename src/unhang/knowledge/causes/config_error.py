@@ -12,7 +12,7 @@ from unhang.records.logs import Traceback
 # Where frameworks compare what they were given: functions by their names, and what a dataclass of options does once it is filled.
 _CHECKS = re.compile(
     r"_*(?:verify|validate|check|parse|sanity_check|post_process)\w*_(?:args|arguments|config|configs|options)|(?:get|create|parse)_\w*(?:train_args|_config)|"
-    r"verify_with_\w+|_prepare_deepspeed|_prepare_fsdp|_do_(?:error|sanity|arg)_check|set_auto_wrap_policy|trainer_config_\w+|_batch_assertion|validate"
+    r"verify_with_\w+|_prepare_deepspeed|_prepare_fsdp|_do_(?:error|sanity|arg)_check|set_auto_wrap_policy|trainer_config_\w+|_batch_assertion"
 )
 _OPTIONS = re.compile(r"(?:config\w*|arg_utils|arguments|\w*_?args|hparams|dataclasses)\.py$")
 _REFUSALS = ("ValueError", "AssertionError", "NotImplementedError", "ValidationError", "ConfigError", "ArgumentError")

@@ -35,7 +35,7 @@ CAUSE = Cause(
         # NCCL opening a peer's memory: the peer's GPU is hidden from this process.
         Signature(
             needle="'invalid device ordinal'",
-            pattern=r"NCCL WARN Cuda failure (?:\d+ )?'invalid device ordinal'",
+            pattern=r"NCCL WARN (?:Cuda|HIP) failure (?:\d+ )?'invalid device ordinal'",
             unless=_MIG,
             standing="likely",
             says="NCCL addresses the GPU of another rank and this process cannot see it: each worker was shown its own GPU only",
@@ -205,7 +205,7 @@ CAUSE = Cause(
             command="nvidia-smi --query-gpu=index,uuid --format=csv",
         ),
     ),
-    leads_to=("duplicate-gpu", "p2p-broken", "config-error", "rank-exception"),
+    leads_to=("duplicate-gpu", "rank-exception"),
     mistaken_for={
         "duplicate-gpu": "there each GPU exists and two ranks took the same one",
         "mig-slices": "a process sees one slice of a partitioned GPU, whatever CUDA_VISIBLE_DEVICES lists",

@@ -250,7 +250,10 @@ CAUSE = Cause(
             'safetensors_rust.SafetensorError: Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "No space left on '
             'device" })'
         ),
-        "tar: model.bin: Wrote only 4096 of 10240 bytes; write error: No space left on device",
+        (
+            "tar: model.bin: Wrote only 4096 of 10240 bytes; write error: No space left on device\n"
+            "node7:812:901 [1] misc/socket.cc:46 NCCL WARN socketProgress: Connection closed by remote peer node8<47492>"
+        ),
         "/usr/bin/ld: final link failed: No space left on device",
         "OSError: [Errno 122] Disk quota exceeded: '/home/u/.cache/huggingface/hub'",
         "cp: failed to extend '/home/u/x': Disk quota exceeded",

@@ -5,18 +5,32 @@ from __future__ import annotations
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Finding, Remedy
 
-# Lines that also stand in runs that work: they count only where something failed.
-_FAILED = ("store-disconnect", "gloo-connect", "network-blocked", "launcher-teardown", "collective-timeout")
+# Lines that also stand in runs that work: they count only where ranks did not meet.
+_NEVER_MET = ("gloo-connect", "network-blocked")
+# Of the store and the rendezvous what says that nobody answered; that a store is gone says only that its rank has ended.
+_NO_ANSWER = (
+    "client socket has timed out after", "clients joined", "in store based barrier on rank", "wait timeout after ", "waitForInput: ",
+    "Socket Timeout", "connect() timed out", "RendezvousConnectionError", "RendezvousTimeoutError",
+)  # fmt: skip
+_UNMET_ERRORS = ("DistNetworkError", "DistStoreError", "RendezvousConnectionError", "RendezvousTimeoutError", "TimeoutError")
 
 
 def _in_logs(view: LogView) -> Finding | None:
     hits = view.hits_of(CAUSE.id)
-    failed = bool(view.tracebacks or view.timeouts or view.exits or any(view.hits_of(c) for c in _FAILED))
-    if not failed:
+    if not _unmet(view):
         hits = tuple(h for h in hits if h.signature not in _HARMLESS_ALONE)
     name = next((h.groups["name"] for h in hits if h.signature.standing == "established" and "name" in h.groups), None)
     name = name or next((h.groups["name"] for h in hits if "name" in h.groups), None)
     return CAUSE.of_hits(hits, view, commands={"ask-each-host": f"getent ahosts {name} || echo {name} does not resolve here"} if name else None)
+
+
+def _unmet(view: LogView) -> bool:
+    told = (*view.hits_of("store-disconnect"), *view.hits_of("rendezvous-misconfig"))
+    return (
+        any(view.hits_of(c) for c in _NEVER_MET)
+        or any(h.signature.needle in _NO_ANSWER for h in told)
+        or any(t.type.rpartition(".")[2] in _UNMET_ERRORS for t in view.tracebacks)
+    )
 
 
 _IPV6 = Signature(

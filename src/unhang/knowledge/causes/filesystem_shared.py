@@ -244,6 +244,23 @@ CAUSE = Cause(
             says="{path} does not exist on this node",
             remedies=_NOT_HERE,
         ),
+        # Without a path it is most often a terminal that went away under print().
+        Signature(
+            needle="[Errno 5] Input/output error: '",
+            pattern=r"\[Errno 5\] Input/output error: b?'(?P<path>/[^']{1,400})'",
+            unless=r"/dev/(?!shm/)",
+            standing="likely",
+            says="the file system under {path} returned an I/O error: a network mount that lost its server, or a failing disk",
+            remedies=_MOUNT,
+        ),
+        Signature(
+            needle="[Errno 5] Input/output error",
+            pattern=r"\[Errno 5\] Input/output error(?!:)",
+            near=r"filesystem_async|torch/serialization\.py|dist_checkpointing|save_checkpoint|h5py|safetensors|np(?:yio)?\.(?:load|save)",
+            standing="possible",
+            says="a file system returned an I/O error while a checkpoint or data were written or read: a network mount, or a failing disk",
+            remedies=_MOUNT,
+        ),
     ),
     in_logs=_in_logs,
     remedies=(
@@ -367,6 +384,8 @@ CAUSE = Cause(
             "Use `repo_type` argument if needed."
         ),
         "OSError: /srv/models/llama-7b is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",
+        ("OSError: [Errno 5] Input/output error: '/srv/shared/frames/train/clip_0042'"),
+        ("ERROR:megatron.core.dist_checkpointing.strategies.filesystem_async:Local process 3 encountered an error: [Errno 5] Input/output error"),
     ),
     near_misses=(
         "FileNotFoundError: [Errno 2] No such file or directory: '/srv/data/train.jsonl'",
@@ -377,6 +396,8 @@ CAUSE = Cause(
         "slurmstepd: error: *** STEP 71.0 ON node7 CANCELLED AT 2026-11-03T10:00:01 ***",
         "node7:812:901 [0] misc/shmutils.cc:93 NCCL WARN Call to open failed: No such file or directory",
         "OSError: gpt-5b is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",
+        ("OSError: [Errno 5] Input/output error"),
+        ("OSError: [Errno 5] Input/output error: '/dev/pts/3'"),
     ),
     explain={
         "en": (

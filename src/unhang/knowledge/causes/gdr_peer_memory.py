@@ -100,7 +100,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="NET/OFI Unable to register memory",
-            pattern=r"NET/OFI Unable to register memory \(type = (?P<type>\d+)\)[^\n]{0,40}RC: -?(?P<code>\d+)",
+            pattern=r"NET/OFI Unable to register memory \(type = (?!1\))(?P<type>\d+)\)[^\n]{0,40}RC: -?(?P<code>\d+)",
             says="libfabric could not register memory of type {type} with the adapter (error {code})",
             remedies=("load-the-module", "dmabuf-instead", "locked-memory"),
         ),
@@ -284,6 +284,10 @@ CAUSE = Cause(
         "node7:815:864 [0] NCCL INFO NCCL_NET_GDR_LEVEL set by environment to LOC",
         ("Couldn't allocate MR\nfailed to create mr\nulimit -l 64"),
         ("RDMA: RegisterRdmaMemoryRegion ok, addr:0x7f51c0000000"),
+        (
+            "node7:93:151 [0] register_mr_buffers:545 NCCL WARN NET/OFI Unable to register memory (type = 1) for device 0. RC: -12, Error:"
+            " Cannot allocate memory"
+        ),
     ),
     explain={
         "en": (

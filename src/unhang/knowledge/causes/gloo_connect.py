@@ -39,17 +39,17 @@ CAUSE = Cause(
     ),
     signatures=(
         Signature(
-            needle="connectFullMesh failed with",
+            needle="connectFullMesh failed",
             pattern=(
-                r"connectFullMesh failed with .*?(?:connect |remote=)\[(?:::ffff:)?(?P<peer>[^\]]+)\]:(?P<port>\d+)"
+                r"connectFullMesh failed .*?(?:connect |remote=)\[(?:::ffff:)?(?P<peer>[^\]]+)\]:(?P<port>\d+)"
                 r"(?::? ?(?P<error>Connection refused|Connection timed out|No route to host|Network is unreachable|Invalid argument))?"
             ),
             standing="likely",
             says="Gloo could not connect to {peer} port {port}, so the group was not made",
         ),
         Signature(
-            needle="connectFullMesh failed with",
-            pattern=r"connectFullMesh failed with (?!.*(?:connect |remote=)\[).{0,300}",
+            needle="connectFullMesh failed",
+            pattern=r"connectFullMesh failed (?!.*(?:connect |remote=)\[).{0,300}",
             standing="likely",
             says="Gloo could not connect all ranks with each other, and names no address",
         ),
@@ -134,6 +134,7 @@ CAUSE = Cause(
         "https://github.com/pytorch/gloo/pull/413",
     ),
     hits=(
+        "RuntimeError: Gloo connectFullMesh failed ...",
         (
             "[rank1]: RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:769] connect "
             "[10.0.0.4]:21301: Connection refused"

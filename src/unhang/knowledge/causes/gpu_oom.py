@@ -181,7 +181,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="'out of memory'",
-            pattern=r"(?:Cuda failure|CUDA failure \S{1,80}|Test CUDA failure \S{1,80}) (?:\d+ )?'out of memory'",
+            pattern=r"(?:(?:Cuda|HIP) failure|CUDA failure \S{1,80}|Test CUDA failure \S{1,80}) (?:\d+ )?'out of memory'",
             says="NCCL found no GPU memory left for its buffers",
             remedies=_OUTSIDE,
         ),
@@ -450,6 +450,7 @@ CAUSE = Cause(
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
         "RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
         "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        ("node7:4711:4788 [3] /src/rccl/build/hipify/src/include/alloc.h:262 NCCL WARN HIP failure 'out of memory'"),
     ),
     near_misses=(
         "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.",

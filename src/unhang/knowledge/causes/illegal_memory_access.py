@@ -126,6 +126,23 @@ CAUSE = Cause(
             says="a cuBLAS kernel failed, mostly because an earlier kernel had faulted",
             remedies=_FIND,
         ),
+        # Some kernels name the process on a line of its own.
+        Signature(
+            needle="page fault (src_id:",
+            pattern=(
+                r"amdgpu (?P<bus>[0-9a-f:.]+): (?:amdgpu: )?\[gfxhub\d*\] (?:no-retry |retry )?page fault \([^)\n]{0,120}"
+                r"for process (?P<process>[\w.-]{1,32}) pid [1-9]"
+            ),
+            standing="likely",
+            says="the driver logged a page fault of the process {process} on GPU {bus}",
+        ),
+        Signature(
+            needle="page fault (src_id:",
+            pattern=r"amdgpu (?P<bus>[0-9a-f:.]+): (?:amdgpu: )?\[gfxhub\d*\] (?:no-retry |retry )?page fault \([^)\n]{0,80}pasid:[1-9]\d*\)",
+            near=r"amdgpu:\s+(?:for p|P)rocess (?:py|pt_|ray|vllm|sglang|torchrun)\S{0,40} pid [1-9]",
+            standing="likely",
+            says="the driver logged a page fault of a process on GPU {bus}",
+        ),
     ),
     remedies=(
         Remedy(
@@ -236,6 +253,14 @@ CAUSE = Cause(
             "TPC 2, SM 0): Out Of Range Address"
         ),
         "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(handle, opa, opb, m, n, k)`",
+        (
+            "[88211.120441] amdgpu 0000:0c:00.0: amdgpu: [gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:8 pasid:32772, for process p"
+            "ython3 pid 5120 thread python3 pid 5120)"
+        ),
+        (
+            "[88211.120441] amdgpu 0000:0c:00.0: amdgpu: [gfxhub] no-retry page fault (src_id:0 ring:24 vmid:3 pasid:32769)\n"
+            "[88211.120449] amdgpu 0000:0c:00.0: amdgpu:  for process pt_main_thread pid 5120 thread pt_main_thread pid 5120)"
+        ),
     ),
     near_misses=(
         "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
@@ -248,6 +273,8 @@ CAUSE = Cause(
         "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
         "CUDA_ERROR_ILLEGAL_ADDRESS = 700,",
         "RuntimeError: CUDA error: out of memory",
+        ("[88211.120441] amdgpu 0000:0c:00.0: amdgpu: [gfxhub] page fault (src_id:0 ring:153 vmid:0 pasid:0, for process  pid 0 thread  pid 0)"),
+        ("[88211.120441] amdgpu 0000:0c:00.0: amdgpu: [mmhub] page fault (src_id:0 ring:56 vmid:6 pasid:32784)"),
     ),
     explain={
         "en": (

@@ -186,6 +186,14 @@ CAUSE = Cause(
             says="CUDA could not pin host memory: the limit of locked memory, or the memory of the host, is used up",
             remedies=("locked-memory",),
         ),
+        # Type 1 is memory of the host; libfabric's other types are memory of an accelerator.
+        Signature(
+            needle="NET/OFI Unable to register memory",
+            pattern=r"NET/OFI Unable to register memory \(type = 1\)[^\n]{0,40}RC: -?12\b",
+            standing="likely",
+            says="libfabric could not register host memory: the limit of locked memory (ulimit -l) is too small, or memory is used up",
+            remedies=_MEMLOCK,
+        ),
     ),
     remedies=(
         Remedy(
@@ -331,6 +339,10 @@ CAUSE = Cause(
         ("[1730628001.120] [node7:812  :0]          ib_device.c:1201 UCX  ERROR ibv_create_cq(cqe=4096) failed: Cannot allocate memory"),
         ("ERROR mlx5_1: ibv_create_cq() failed: Cannot allocate memory."),
         ("    return tensor.pin_memory()\nRuntimeError: CUDA error: out of memory"),
+        (
+            "node7:93:151 [0] register_mr_buffers:545 NCCL WARN NET/OFI Unable to register memory (type = 1) for device 0. RC: -12, Error:"
+            " Cannot allocate memory"
+        ),
     ),
     near_misses=(
         "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.\n    This will severely limit memory registrations.",
@@ -344,6 +356,10 @@ CAUSE = Cause(
         ("node7:812:901 [0] NCCL INFO ibv_create_cq with 256 entries"),
         ("UCX  ERROR ibv_open_device(mlx5_1) failed: No such device"),
         ("    x = x.cuda()\nRuntimeError: CUDA error: out of memory"),
+        (
+            "node7:93:151 [0] register_mr_buffers:545 NCCL WARN NET/OFI Unable to register memory (type = 2) for device 0. RC: -12, Error:"
+            " Cannot allocate memory"
+        ),
     ),
     explain={
         "en": (

@@ -12,18 +12,20 @@ _Release = tuple[int, int, int]
 # Releases of each bug: the first that has it, the first that does not.
 _AFFECTED: dict[str, tuple[_Release, _Release]] = {
     "bootstrap-confusion": ((2, 19, 1), (2, 21, 5)),
-    "shared-memory-of-blackwell": ((2, 25, 1), (2, 26, 2)),
-    "wsl": ((2, 0, 0), (2, 10, 3)),
+    "shared-memory": ((2, 25, 1), (2, 26, 2)),
+    "pci-paths": ((2, 0, 0), (2, 10, 3)),
     "connect-retry": ((2, 12, 7), (2, 24, 3)),
 }
 
 
 def _in_logs(view: LogView) -> Finding | None:
     releases = _releases(view)
-    own = CAUSE.of_hits(view.hits_of(CAUSE.id), view)
-    if own is not None:
-        return own
-    return _bootstrap_confusion(view, releases) or _connect_retry(view, releases)
+    # What only certain releases do is no bug of another one.
+    hits = tuple(h for h in view.hits_of(CAUSE.id) if (bug := _BUGS.get(h.signature)) is None or not releases or _has(bug, releases))
+    by_release = [h for h in hits if h.signature == _SHARED_MEMORY and _has(_BUGS[h.signature], releases)]
+    if by_release:
+        return CAUSE.of_hits(by_release, view, standing="established")
+    return CAUSE.of_hits(hits, view) or _bootstrap_confusion(view, releases) or _connect_retry(view, releases)
 
 
 def _releases(view: LogView) -> dict[_Release, str]:
@@ -65,6 +67,24 @@ def _connect_retry(view: LogView, releases: dict[_Release, str]) -> Finding | No
     )
 
 
+# The line itself says no more than that this NCCL and this GPU do not fit: which of the two is at fault, the release tells.
+_SHARED_MEMORY = Signature(
+    needle="exceeds device/fn maxSharedMem",
+    pattern=r"ncclMaxSharedMem (?P<wanted>\d+) exceeds device/fn maxSharedMem (?P<offered>\d+)",
+    standing="possible",
+    says="NCCL asks for {wanted} bytes of shared memory per block and this GPU offers {offered}: 2.25.1 to 2.26.1 do so, mended in 2.26.2",
+    remedies=("upgrade-nccl", "which-nccl"),
+)
+# Before 2.10 NCCL insisted on /sys paths that WSL2 does not have.
+_PCI_PATHS = Signature(
+    needle="Could not find real path of /sys/class/pci_bus",
+    pattern=r"NCCL WARN Could not find real path of (?P<path>/sys/class/pci_bus\S+)",
+    standing="likely",
+    says="this NCCL needs {path}, which virtual machines and WSL2 lack; releases from 2.10 on do without",
+    remedies=("upgrade-nccl", "which-nccl"),
+)
+_BUGS = {_SHARED_MEMORY: "shared-memory", _PCI_PATHS: "pci-paths"}
+
 CAUSE = Cause(
     id="nccl-bug",
     role="root",
@@ -73,12 +93,7 @@ CAUSE = Cause(
     what="The release of NCCL in use has a fault that its maintainers know and that another release does not have.",
     why="A wheel of torch pins the NCCL it was built with, and new hardware or scale meets its faults first.",
     signatures=(
-        Signature(
-            needle="exceeds device/fn maxSharedMem",
-            pattern=r"ncclMaxSharedMem (?P<wanted>\d+) exceeds device/fn maxSharedMem (?P<offered>\d+)",
-            says="NCCL asks for {wanted} bytes of shared memory per block and this GPU offers {offered}: mended for such GPUs in 2.26.2",
-            remedies=("upgrade-nccl", "which-nccl"),
-        ),
+        _SHARED_MEMORY,
         # The RAS thread of 2.24 to 2.29 crashes in the middle of healthy trainings.
         Signature(
             needle="rasMsgHandle",
@@ -118,14 +133,7 @@ CAUSE = Cause(
             says="the heap was overwritten in a process that runs NCCL: 2.18 and 2.19 do so with NVLS and NICs of two ports",
             remedies=("nvls-off", "upgrade-nccl"),
         ),
-        # Before 2.10 NCCL insisted on /sys paths that WSL2 does not have.
-        Signature(
-            needle="Could not find real path of /sys/class/pci_bus",
-            pattern=r"NCCL WARN Could not find real path of (?P<path>/sys/class/pci_bus\S+)",
-            standing="likely",
-            says="this NCCL needs {path}, which virtual machines and WSL2 lack; releases from 2.10 on do without",
-            remedies=("upgrade-nccl", "which-nccl"),
-        ),
+        _PCI_PATHS,
     ),
     in_logs=_in_logs,
     remedies=(

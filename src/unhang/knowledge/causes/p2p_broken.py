@@ -99,7 +99,7 @@ CAUSE = Cause(
         Signature(
             needle="transport/p2p.cc",
             pattern=(
-                r"transport/p2p\.cc:(?P<line>\d+) (?:\(\w+\) )?NCCL WARN Cuda failure (?:(?P<code>\d+) )?"
+                r"transport/p2p\.cc:(?P<line>\d+) (?:\(\w+\) )?NCCL WARN (?:Cuda|HIP) failure (?:(?P<code>\d+) )?"
                 r"'(?P<error>(?!out of memory|an illegal memory|unspecified launch|uncorrectable|system not)[^'\n]{3,100})'"
             ),
             standing="likely",
@@ -187,6 +187,14 @@ CAUSE = Cause(
                 "iommu-and-acs",
                 "host-memory",
             ),
+        ),
+        # RCCL's own words: the export of a buffer to the other processes, which P2P between them needs.
+        Signature(
+            needle="hipIpcGetMemHandle failed",
+            pattern=r"transport/p2p\.cc:\d+ (?:\(\w+\) )?NCCL WARN hipIpcGetMemHandle failed ?: (?P<error>[\w ]{3,80})",
+            standing="likely",
+            says="the driver refused to share a buffer of one GPU with the other processes (HIP IPC): {error}",
+            remedies=_ALL,
         ),
     ),
     in_logs=_in_logs,
@@ -312,6 +320,11 @@ CAUSE = Cause(
             '[rank0]: node7:812:812 [0] src/init.cc:179 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to system ins'
             "tablity or hang!"
         ),
+        (
+            "[2026-11-03 10:00:01] node7:512:603 [2] /src/rccl/build/hipify/src/transport/p2p.cc:256 NCCL WARN hipIpcGetMemHandle failed :"
+            " invalid argument"
+        ),
+        ("node7:512:603 [2] /src/rccl/build/hipify/src/transport/p2p.cc:361 NCCL WARN HIP failure 'invalid argument'"),
     ),
     near_misses=(
         "node7:4711:4788 [1] NCCL INFO Could not enable P2P between dev 1(=1b000) and dev 0(=1a000)",
@@ -330,6 +343,7 @@ CAUSE = Cause(
         ("cudaIpcOpenMemHandle opened 8 handles"),
         ("[    1.220101] AMD-Vi: Interrupt remapping enabled"),
         ("[    1.220101] DMAR: Intel(R) Virtualization Technology for Directed I/O"),
+        ("node7:512:603 [2] /src/rccl/build/hipify/src/transport/p2p.cc:361 NCCL WARN HIP failure 'out of memory'"),
     ),
     explain={
         "en": (
