@@ -41,3 +41,5 @@ def test_a_log_that_ends_there(tmp_path):
     assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("unknown", "not-established", (1,)) and "rank 1 never began" in v.primary.says
     path.write_text("".join(line.format(r=r) for r in (0, 2)) + line.format(r=0).replace("START", "COMPLETE"))
     assert judge_logs([str(path)]).verdict.primary is None
+    path.write_text("".join(line.format(r=r) for r in (0, 2)) + "step\n" * 1000)
+    assert judge_logs([str(path)]).verdict.primary is None

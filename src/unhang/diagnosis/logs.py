@@ -31,6 +31,9 @@ from unhang.records.logs.opening import walk
 
 # Files up to this size are read whole by one thread; of larger ones the blocks are shared out.
 SMALL_BYTES = 16 * 1024 * 1024
+_NAMED = ("established", "likely")
+# A hang prints nothing after its last words, but other ranks and launchers do.
+LAST_LINES = 200
 # What says that something failed, whoever it was.
 MARKS = tuple(
     Signature(needle=n, role="context")
@@ -139,16 +142,17 @@ class Judge:
     """Asks the causes about the attempts of one job."""
 
     def __init__(self, reads: Sequence[LogRead], not_examined: Iterable[NotExamined], attempts: Sequence[Attempt]) -> None:
+        self.lines = {r.source: r.lines for r in reads}
         self.inputs = tuple(Input(source=r.source, kind="log", bytes=r.bytes) for r in reads)
         self.not_examined = list(not_examined)
         self.attempts = attempts
 
     def verdict(self, number: int, *, alone: bool) -> Verdict:
-        """On one attempt. Where the last one holds only consequences, an earlier one that names a cause speaks for it, unless asked for `alone`."""
+        """On one attempt. Where the last one names no cause, an earlier one that does speaks for it, unless asked for `alone`."""
         roots, symptoms = self._findings(self.attempts[number - 1])
-        if not roots and symptoms and not alone:
+        if (roots or symptoms) and not any(f.standing in _NAMED for f in roots[:1]) and not alone:
             for earlier in range(number - 1, 0, -1):
-                if (before := self._findings(self.attempts[earlier - 1])[0]) and before[0].standing in ("established", "likely"):
+                if (before := self._findings(self.attempts[earlier - 1])[0]) and before[0].standing in _NAMED:
                     roots = [replace(f, says=f"{f.says} (in attempt {earlier} of {number})") for f in before]
                     break
         failed = self._failed_before(number) if not roots and not symptoms and not alone else None
@@ -192,7 +196,7 @@ class Judge:
         if gave_up is not None:
             return self._gave_up(gave_up, symptoms)
         begun = unfinished(view)
-        if begun is not None:
+        if begun is not None and all(self._at_the_end(e) for e in begun.evidence):
             return self._begun(begun)
         if symptoms:
             return only_symptoms(symptoms, remains=WAITING, remedies=(SUPERVISE, NCCL_DEBUG))
@@ -222,6 +226,10 @@ class Judge:
             evidence=gave_up.evidence,
             remedies=(NCCL_DEBUG if gave_up.everybody else TRACE, SUPERVISE),
         )
+
+    def _at_the_end(self, evidence: Evidence) -> bool:
+        """Whether nothing much was printed after a line: NCCL's INFO may be cut off, but a training that went on prints steps."""
+        return self.lines.get(evidence.source, 0) - (evidence.line or 0) <= LAST_LINES
 
     def _begun(self, begun: Unfinished) -> Finding:
         """NCCL's start is not over: somebody is missing, or cannot be reached."""

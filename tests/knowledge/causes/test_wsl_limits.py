@@ -16,7 +16,7 @@ def asked(*lines: str) -> Finding | None:
     hits: dict[str, list[Hit]] = {}
     known = catalogue.signatures()
     for n, line in enumerate(lines, 1):
-        for hit in match(line, known, source="job.log", line=n):
+        for hit in match(line, known, source="job.log", line=n, around="\n".join(lines)):
             hits.setdefault(known[hit.signature], []).append(hit)
     assert CAUSE.in_logs is not None
     return CAUSE.in_logs(LogView(hits={k: tuple(v) for k, v in hits.items()}))

@@ -58,6 +58,7 @@ class LogRead:
 
     source: str
     bytes: int
+    lines: int = 0
     hits: tuple[Hit, ...] = ()
     tracebacks: tuple[Traceback, ...] = ()
     ranks: frozenset[int] = frozenset()
@@ -439,6 +440,7 @@ class _Merged:
         return LogRead(
             source=self.source,
             bytes=self.bytes,
+            lines=self.lines,
             hits=tuple(replace(h, line=(h.line or 0) + n + 1, at_s=s) for (h, _, n), s in zip(hits, seconds, strict=False)),
             tracebacks=_last_of_chains(
                 [replace(b, line=b.line + n + 1, end=b.end + n + 1, at_s=s) for (b, _, n), s in zip(backs, seconds[len(hits) :], strict=True)]
