@@ -39,6 +39,7 @@ _NEEDS_ALL_CALLS = frozenset(
 _GAVE_UP = ("collective-timeout", "peer-lost", "store-disconnect")
 # One step ahead may be a matter of when each watchdog looked.
 _AHEAD = 2
+_FAR = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +122,9 @@ def ahead(view: LogView) -> Ahead | None:
             continue
         back, front = ordered[0], ordered[-1]
         steps = (front.seq or 0) - (back.seq or 0)
-        if steps >= _AHEAD and back.op in _NEEDS_ALL:
+        # Without a name, the numbers may be those of two groups.
+        far = steps > _FAR and back.group is None
+        if steps >= _AHEAD and not far and back.op in _NEEDS_ALL:
             return Ahead(back=back, front=front, steps=steps)
     return None
 

@@ -33,8 +33,15 @@ def test_two_sizes_of_two_ranks_name_both(logs):
 
 
 def test_without_a_group_the_numbers_may_be_of_two_groups(logs):
-    found = judge(logs.view(timeouts=(logs.timeout(0, 5, group=None), logs.timeout(1, 5, "BROADCAST", group=None))))
-    assert found.standing == "likely"
+    for number, standing in ((4178, "likely"), (5, "possible")):
+        found = judge(logs.view(timeouts=(logs.timeout(0, number, group=None), logs.timeout(1, number, "BROADCAST", group=None))))
+        assert found.standing == standing
+
+
+@pytest.mark.parametrize(("group", "steps", "standing"), [(None, 4, "possible"), (None, 100_000, None), ("1", 100_000, "likely")])
+def test_a_rank_that_is_ahead_without_a_group(logs, group, steps, standing):
+    found = judge(logs.view(timeouts=(logs.timeout(0, 12, group=group), logs.timeout(1, 12 + steps, group=group))))
+    assert (found.standing if found else None) == standing
 
 
 @pytest.mark.parametrize("groups", [("3", "4"), ("1", None)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.dns_resolution import CAUSE
 from unhang.records.logs import Hit, Traceback, match
@@ -37,3 +38,20 @@ def test_no_address_at_all_is_established_and_the_name_is_asked_for():
     found = judge(IPV6, IPV4)
     assert found.standing == "established" and "node7" in found.says
     assert any(r.command and "getent ahosts node7" in r.command for r in found.remedies)
+
+
+def test_a_warning_counts_where_that_name_was_not_reached():
+    known = catalogue.signatures()
+
+    def standing(name: str) -> str:
+        line = f"[E socket.cpp:860] [c10d] The client socket has timed out after 60s while trying to connect to ({name}, 29500)."
+        hits: dict[str, tuple[Hit, ...]] = {}
+        for n, text in enumerate((IPV6, line)):
+            for h in match(text, known, source="a.log", line=n + 1):
+                hits[known[h.signature]] = (*hits.get(known[h.signature], ()), h)
+        assert CAUSE.in_logs is not None
+        found = CAUSE.in_logs(LogView(hits=hits))
+        assert found is not None
+        return found.standing
+
+    assert standing("node7") == "likely" and standing("10.0.0.9") == "possible"

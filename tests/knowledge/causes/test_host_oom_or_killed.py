@@ -48,3 +48,11 @@ def test_exits_are_enough(logs):
 def test_each_way_to_be_ended_has_its_own_remedy(logs, text, remedy, word):
     found = judge(logs.view(hits=logs.lines(text + "\n" + EXIT)))
     assert found.remedies[0].id == remedy and word in found.says
+
+
+def test_what_the_launcher_killed_itself_is_no_cause(logs):
+    forced = "api.py:862] Unable to shutdown process 5120 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL"
+    view = logs.view(hits=logs.lines(f"{forced}\n{EXIT}"), exits=(logs.ended(-9, pid=5120, local_rank=4),))
+    assert catalogue.get("host-oom-or-killed").in_logs(view) is None
+    other = logs.view(hits=logs.lines(forced), exits=(logs.ended(-9, pid=77),))
+    assert catalogue.get("host-oom-or-killed").in_logs(other) is not None

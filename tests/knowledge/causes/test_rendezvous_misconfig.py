@@ -41,7 +41,7 @@ def test_each_host_made_up_its_own_id():
 
 
 def test_an_address_that_nothing_reads():
-    assert "--master-addr was given and is not read" in judge(UNREAD, TIMED_OUT).says
+    assert "--master-addr was given and is not read" in judge(UNREAD, NO_ANSWER).says
 
 
 def test_what_healthy_jobs_print_is_no_finding():
@@ -101,3 +101,11 @@ def test_agents_that_wait_at_the_end_were_there():
     back = Traceback(source="a.log", line=1, end=9, type="DistStoreError", text="Socket Timeout", frames=frames, rank=None)
     assert CAUSE.in_logs is not None and CAUSE.in_logs(LogView(tracebacks=(back,))) is None
     assert CAUSE.in_logs(LogView(tracebacks=(replace(back, frames=frames[1:]),))) is not None
+
+
+def test_a_store_that_is_gone_says_nothing_of_the_address():
+    gone = (
+        "[W1103 01:31:40.1 TCPStore.cpp:138] [c10d] recvValue failed on SocketImpl(fd=4): Failed to recv, got 0 bytes. Connection was likely closed."
+    )
+    assert judge(UNREAD, gone) is None
+    assert judge(UNREAD, NO_ANSWER).standing == "possible"

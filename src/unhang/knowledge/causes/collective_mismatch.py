@@ -17,6 +17,8 @@ from unhang.records.match import Parting, Side, other_line
 from unhang.records.picture import Picture
 from unhang.records.stacks import place
 
+# Every group begins at 1: two groups meet in small numbers by chance.
+_SELDOM_MET = 100
 # The sequence number is a fingerprint's only part that a stray collective of a side process changes too.
 _SEQUENCE = re.compile(r"SequenceNumber=\d+,?\s*")
 
@@ -226,7 +228,7 @@ def _of_parted(found: Parted) -> Finding:
     who = "" if len(sides[0]) > len(sides[1]) else "; which side was meant cannot be told from this"
     same_op = len({s[0].op for s in sides}) == 1
     return CAUSE.finding(
-        standing="established" if found.group is not None else "likely",
+        standing="established" if found.group is not None else "likely" if found.seq >= _SELDOM_MET else "possible",
         says=f"ranks were in different collectives at number {found.seq}{in_group}: {told}{who}",
         ranks=odd,
         evidence=evidence_of(s[0].at for s in sides[:3]),
@@ -237,7 +239,7 @@ def _of_parted(found: Parted) -> Finding:
 def _of_ahead(found: Ahead) -> Finding:
     numbers = ranks_of((found.back, found.front))
     return CAUSE.finding(
-        standing="likely",
+        standing="likely" if found.back.group is not None else "possible",
         says=(
             f"{words.ranks(ranks_of((found.front,)))} had finished {found.steps} more collectives than {words.ranks(ranks_of((found.back,)))} "
             f"when both gave "

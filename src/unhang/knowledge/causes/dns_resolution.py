@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Finding, Remedy
+from unhang.records.logs import Hit
 
 # Lines that also stand in runs that work: they count only where ranks did not meet.
 _NEVER_MET = ("gloo-connect", "network-blocked")
@@ -21,7 +22,17 @@ def _in_logs(view: LogView) -> Finding | None:
         hits = tuple(h for h in hits if h.signature not in _HARMLESS_ALONE)
     name = next((h.groups["name"] for h in hits if h.signature.standing == "established" and "name" in h.groups), None)
     name = name or next((h.groups["name"] for h in hits if "name" in h.groups), None)
-    return CAUSE.of_hits(hits, view, commands={"ask-each-host": f"getent ahosts {name} || echo {name} does not resolve here"} if name else None)
+    commands = {"ask-each-host": f"getent ahosts {name} || echo {name} does not resolve here"} if name else None
+    # Hosts without IPv6 addresses print this in every run: it tells something only of a name that was not reached.
+    if hits and all(h.signature in _HARMLESS_ALONE for h in hits) and not any(_not_reached(h, view) for h in hits):
+        return CAUSE.of_hits(hits, view, standing="possible", commands=commands)
+    return CAUSE.of_hits(hits, view, commands=commands)
+
+
+def _not_reached(hit: Hit, view: LogView) -> bool:
+    name = hit.groups.get("name")
+    said = (h.text for c in ("store-disconnect", "network-blocked") for h in view.hits_of(c))
+    return name is not None and any(f"({name}," in text or f"[{name}]" in text for text in said)
 
 
 def _unmet(view: LogView) -> bool:

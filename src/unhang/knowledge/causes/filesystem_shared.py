@@ -89,10 +89,11 @@ CAUSE = Cause(
         Signature(
             needle="Transport endpoint is not connected",
             pattern=(
-                r"(?:\[Errno 107\]|os error 107|cannot (?:access|open|stat)|fuse|mount).{0,200}Transport endpoint is not connected|Transport"
-                r" endpoint is not connected \(os error 107\)"
+                r"^(?!.*(?:socket|NCCL WARN|gloo)).*?(?:(?:\[Errno 107\]|os error 107|cannot (?:access|open|stat)|fuse|mount).{0,200}"
+                r"Transport endpoint is not connected|Transport endpoint is not connected \(os error 107\))"
             ),
-            unless=r"socket|recv|send\(|NCCL WARN|gloo",
+            # What a traceback shows of a socket; a log of a training has the bare word everywhere.
+            unless=r"socket\.py|\bsock(?:et)?\.\w+\(|\.recv\(|\.send\(|\.shutdown\(",
             standing="likely",
             says="a mount is gone: its FUSE process ended",
             remedies=_MOUNT,
@@ -350,7 +351,7 @@ CAUSE = Cause(
         "OSError: [Errno 116] Stale file handle",
         "ls: cannot access '/srv/shared': Stale NFS file handle",
         "OSError: [Errno 107] Transport endpoint is not connected: '/srv/bucket/checkpoints'",
-        "ls: cannot access '/srv/bucket': Transport endpoint is not connected",
+        "distributed_backend=gloo\nls: cannot access '/srv/bucket': Transport endpoint is not connected",
         "OSError: [Errno 108] Cannot send after transport endpoint shutdown",
         (
             "[88123.41] LustreError: 167-0: scratch-MDT0000-mdc-ffff8f: This client was evicted by scratch-MDT0000; in progress operations using "
@@ -393,6 +394,7 @@ CAUSE = Cause(
         "FileNotFoundError: [Errno 2] No such file or directory: '/psm_5a1f20cc'",
         "libibverbs: Warning: couldn't open config directory '/etc/libibverbs.d': No such file or directory",
         "OSError: [Errno 107] Transport endpoint is not connected (socket 14 in recv)",
+        "    self.sock.shutdown(socket.SHUT_RDWR)\nOSError: [Errno 107] Transport endpoint is not connected",
         "slurmstepd: error: *** STEP 71.0 ON node7 CANCELLED AT 2026-11-03T10:00:01 ***",
         "node7:812:901 [0] misc/shmutils.cc:93 NCCL WARN Call to open failed: No such file or directory",
         "OSError: gpt-5b is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",

@@ -52,7 +52,10 @@ def _in_run(picture: Picture) -> Finding | None:
 def _in_logs(view: LogView) -> Finding | None:
     """Lines that say who did it speak before those that say only that it was SIGKILL; a launcher's exit code alone is enough for the latter."""
     hits = tuple(h for h in view.hits_of(CAUSE.id) if _is_ours(h, view))
-    killed = tuple(e for e in view.exits if e.code == _SIGKILL)
+    # A launcher kills what does not leave after its SIGTERM.
+    forced = {h.groups["pid"] for h in view.hits_of("launcher-teardown") if "forcefully exiting" in h.text and "pid" in h.groups}
+    hits = tuple(h for h in hits if h.signature.remedies != _KILLED or h.groups.get("pid") not in forced)
+    killed = tuple(e for e in view.exits if e.code == _SIGKILL and str(e.at.pid) not in forced)
     numbers = tuple(sorted({e.at.rank for e in killed if e.at.rank is not None}))
     told = [h for h in hits if h.signature.remedies != _KILLED]
     if told:

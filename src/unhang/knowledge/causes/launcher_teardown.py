@@ -23,7 +23,11 @@ CAUSE = Cause(
         Signature(needle="Root Cause (first observed failure)", role="symptom"),
         Signature(needle="SignalException: Process", pattern=r"Process (?P<pid>\d+) got signal: (?P<signal>\d+)", role="symptom"),
         Signature(needle=" death signal, shutting down workers", pattern=r"Received (?:Signals\.)?(?P<signal>\w+) death signal", role="symptom"),
-        Signature(needle="forcefully exiting via Signals.SIGKILL", role="symptom"),
+        Signature(
+            needle="forcefully exiting via Signals.SIGKILL",
+            pattern=r"(?:Unable to shutdown process (?P<pid>\d+) )?via .{0,40}forcefully exiting",
+            role="symptom",
+        ),
         Signature(needle="multiprocessing.spawn.Process", pattern=r"spawn\.Process(?:Raised|Exited)Exception", role="symptom"),
         # DeepSpeed, and torch.distributed.launch up to 1.9.
         Signature(needle="Killing subprocess ", pattern=r"Killing subprocess (?P<pid>\d+)", role="symptom"),

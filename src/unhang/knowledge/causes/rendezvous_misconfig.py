@@ -49,7 +49,7 @@ def _in_logs(view: LogView) -> Finding | None:
         return _of_hits(own)
     return (
         _numbered_alike(own)
-        or _of_own(_in_force(own, failed=bool(view.hits_of("store-disconnect"))), view)
+        or _of_own(_in_force(own, failed=any(h.signature.needle in _NO_ANSWER for h in view.hits_of("store-disconnect"))), view)
         or _agents_waited(view)
         or _nobody_came(view)
     )
@@ -167,6 +167,8 @@ def _count(n: int) -> str:
     return {2: "two", 3: "three", 4: "four"}.get(n, str(n))
 
 
+# What the store prints where nobody answered; that it is gone says only that its rank has ended.
+_NO_ANSWER = ("client socket has timed out after", "clients joined", "in store based barrier on rank", "wait timeout after ", "Socket Timeout")
 # Where one of these is in evidence, that nobody came is its consequence.
 _EXPLAINS = (
     "network-blocked",
@@ -222,8 +224,8 @@ _NO_ID = Signature(
 )
 _ADDRESS_UNREAD = Signature(
     needle="master_addr is only used for static rdzv_backend",
-    standing="likely",
-    says="--master-addr was given and is not read with --rdzv-backend c10d: without --rdzv-endpoint every host waits at its own localhost",
+    standing="possible",
+    says="--master-addr was given and is not read with --rdzv-backend c10d; if --rdzv-endpoint is missing, every host waits at its own localhost",
     remedies=("same-meeting-point",),
 )
 _NODE = Signature(

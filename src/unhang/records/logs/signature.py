@@ -45,7 +45,7 @@ class Hit:
     """Where a signature was found.
 
     `rank`, `host`, `pid` and `at_s` (seconds; comparable on one host) are None where neither the line, nor its neighbours, nor the name of the file
-    tell them. `label` is a launcher's number of the task: the rank, or the node. `attempt` counts from 1. `place` orders hits within a file.
+    tell them. `label` is a launcher's number of the task: the rank, or the node. `utc_offset_s` is the zone of the time, None where none was printed. `attempt` counts from 1. `place` orders hits within a file.
     """
 
     signature: Signature
@@ -55,9 +55,11 @@ class Hit:
     groups: dict[str, str] = field(default_factory=dict)
     rank: int | None = None
     label: int | None = None
+    local_rank: int | None = None
     host: str | None = None
     pid: int | None = None
     at_s: float | None = None
+    utc_offset_s: int | None = None
     attempt: int = 1
     place: int = 0
 

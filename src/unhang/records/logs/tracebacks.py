@@ -37,9 +37,11 @@ class Traceback:
     frames: tuple[Frame, ...]
     rank: int | None = None
     label: int | None = None
+    local_rank: int | None = None
     host: str | None = None
     pid: int | None = None
     at_s: float | None = None
+    utc_offset_s: int | None = None
     attempt: int = 1
     place: int = 0
     chained: bool = False
@@ -80,6 +82,7 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
                 frames=tuple(_frame(*f) for f in frames),
                 rank=mark.rank if spawned is None else spawned,
                 label=mark.label,
+                local_rank=mark.local_rank,
                 host=mark.host,
                 pid=mark.pid,
                 chained=any(words in line.text for line in told for words in _CHAINED),
