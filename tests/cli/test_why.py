@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import msgspec
+import psutil
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from unhang.cli import why
 from unhang.errors import UnhangError
+from unhang.knowledge import catalogue
 from unhang.model import Verdict
 from unhang.records.incident import Activity, Counters, Incident, RankRecord
 from unhang.records.rundir import RunDir
@@ -131,6 +135,35 @@ def test_records_are_no_logs(app, tmp_path, name):
         ran = run(app, tmp_path, "--json")
         assert (ran.exit_code, json.loads(ran.stdout)["primary"]) == (0, None)
     assert "a record that unhang wrote" in str(run(app, tmp_path / name).exception)
+
+
+def test_another_programs_run_json_hides_no_logs(app, tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "run.json").write_text('{"name": "my run"}')
+    (tmp_path / "train.log").write_text("OSError: [Errno 98] Address already in use\n")
+    ran = run(app, tmp_path, "--json")
+    assert (ran.exit_code, json.loads(ran.stdout)["primary"]["cause"]) == (1, "port-in-use")
+
+
+def test_an_interrupt_ends_it(tmp_path):
+    """Whatever is still to be read: thousands of lines, all of which have to be looked at."""
+    lines = "\n".join(line for c in catalogue.load().values() for line in c.hits)
+    for n in range(40):
+        (tmp_path / f"rank{n}.log").write_text(lines * 4)
+    process = subprocess.Popen([sys.executable, "-m", "unhang", "why", str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        waiting = psutil.Process(process.pid)
+        deadline = time.monotonic() + 20
+        # Its threads are there once it reads.
+        while waiting.num_threads() < 2 and time.monotonic() < deadline:
+            process.poll()
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130, process.stderr.read()
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
 
 
 def test_the_same_verdict_without_torch_and_elsewhere(rundir, tmp_path):

@@ -14,7 +14,7 @@ import atheris
 with atheris.instrument_imports(include=["unhang.records.logs", "unhang.diagnosis"]):
     from unhang.diagnosis.assemble import CONTEXT, assemble
     from unhang.diagnosis.logs import MARKS, Judge
-    from unhang.records.logs import Needles, read, search
+    from unhang.records.logs import Needles, blocks, looking, read
 
 from rich.console import Console
 
@@ -22,7 +22,7 @@ from unhang.knowledge import catalogue
 from unhang.report import markdown, terminal
 
 NEEDLES = Needles((*catalogue.signatures(), *CONTEXT, *MARKS))
-search.BLOCK_BYTES = 512
+blocks.BLOCK_BYTES = 512
 
 
 def one(data: bytes) -> None:
@@ -32,7 +32,7 @@ def one(data: bytes) -> None:
         verdict = Judge(reads, [], attempts).verdict(attempt.number, alone=True)
         assert not [n for n in verdict.not_examined if "check is broken" in n.why], verdict.not_examined
         for h in attempt.hits:
-            assert len(h.text) <= search.MAX_TEXT + 2 and h.line is not None and h.line >= 1
+            assert len(h.text) <= looking.MAX_TEXT + 2 and h.line is not None and h.line >= 1
         terminal.render(verdict, Console(file=io.StringIO(), width=80), lang="en")
         markdown.render(verdict)
 

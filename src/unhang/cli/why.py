@@ -78,7 +78,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
     from unhang.errors import UnhangError
     from unhang.records.rundir import RunDir
 
-    rundirs = [p for p in paths if (Path(p) / "run.json").is_file()]
+    rundirs = [p for p in paths if RunDir.is_one(Path(p))]
     if rundirs and len(paths) > 1:
         raise UnhangError(f"{rundirs[0]} is a run directory: give it alone", hint=f"unhang why {rundirs[0]}")
     runs = [] if rundirs or len(paths) != 1 or not Path(paths[0]).is_dir() else runs_in(Path(paths[0]))

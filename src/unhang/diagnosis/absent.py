@@ -83,7 +83,9 @@ def _of_statuses(view: LogView) -> Absent | None:
 def _made(view: LogView, first: Timeout, waiting: tuple[int, ...], behind: tuple[int, ...], evidence: tuple[Evidence, ...]) -> Absent:
     rest: set[int] = set()
     # Members of other groups than the default one are not in any log.
-    if view.world_size is not None and (first.group is None or first.group.startswith("0")):
+    default = first.group is not None and first.group.startswith("0")
+    # Up to torch 2.2 no group is named: one that half of the job waits in is taken for the default one.
+    if view.world_size is not None and (default or (first.group is None and 2 * len(waiting) >= view.world_size)):
         rest = set(range(view.world_size)) - set(waiting) - set(behind)
     return Absent(
         op=first.op,

@@ -6,31 +6,26 @@ from it. There are no stacks here, and whatever was not looked at is said under 
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from unhang.diagnosis import job
 from unhang.diagnosis.absent import Absent, absent
 from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble
 from unhang.diagnosis.init import Unfinished, unfinished
 from unhang.diagnosis.precedence import Order, by_precedence
+from unhang.diagnosis.reading import read_all
 from unhang.diagnosis.redact import redact, redact_verdict
 from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRACE, TRANSPORT, WAITING, only_symptoms
 from unhang.diagnosis.verdict import ask
-from unhang.errors import RecordError, UnhangError
+from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Input, NotExamined, Verdict
-from unhang.records import logs
 from unhang.records.logs import LogRead, Needles, Role, Signature
-from unhang.records.logs.finding import Found, find
+from unhang.records.logs.finding import find
 from unhang.records.logs.kinds import OWN_RECORD
-from unhang.records.logs.opening import walk
 
-# Files up to this size are read whole by one thread; of larger ones the blocks are shared out.
-SMALL_BYTES = 16 * 1024 * 1024
 _NAMED = ("established", "likely")
 # A hang prints nothing after its last words, but other ranks and launchers do.
 LAST_LINES = 200
@@ -57,13 +52,18 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """The verdict, and what it was drawn from: every line that was found, in order, and what the logs tell of the job."""
+    """The verdict, what the logs tell of the job, and the attempt that was judged with every line that was found."""
 
     verdict: Verdict
-    timeline: tuple[Moment, ...]
+    chosen: Attempt
     job: tuple[tuple[str, str], ...]
     attempt: int
     attempts: int
+
+    @cached_property
+    def timeline(self) -> tuple[Moment, ...]:
+        """Every line that was found, in order."""
+        return _timeline(self.chosen)
 
 
 def judge_logs(paths: Sequence[str], *, attempt: int | None = None, progress: Callable[[int, int | None], None] = lambda done, total: None) -> Judged:
@@ -76,7 +76,7 @@ def judge_logs(paths: Sequence[str], *, attempt: int | None = None, progress: Ca
         if source.kind == OWN_RECORD and source.path is not None:
             raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {source.path.parent}")
     not_examined = list(found.not_examined)
-    reads = _read(found, not_examined.append, progress)
+    reads = read_all(found.sources, Needles((*catalogue.signatures(), *CONTEXT, *MARKS)), not_examined.append, progress)
     if not reads:
         raise UnhangError("none of the logs could be read", cause="; ".join(f"{n.what}: {n.why}" for n in not_examined[:3]))
     causes = catalogue.signatures()
@@ -89,53 +89,11 @@ def judge_logs(paths: Sequence[str], *, attempt: int | None = None, progress: Ca
     chosen = all_attempts[number - 1]
     return Judged(
         verdict=redact_verdict(verdict),
-        timeline=_timeline(chosen),
+        chosen=chosen,
         job=tuple((what, redact(said)) for what, said in job.told(chosen.view)),
         attempt=number,
         attempts=len(all_attempts),
     )
-
-
-def _read(found: Found, missed: Callable[[NotExamined], None], progress: Callable[[int, int | None], None]) -> list[LogRead]:
-    needles = Needles((*catalogue.signatures(), *CONTEXT, *MARKS))
-    # How much a packed log will be is not known before it is read.
-    sizes = [s.size_bytes if s.seekable else None for s in found.sources]
-    total = None if None in sizes else sum(n for n in sizes if n is not None)
-    done = 0
-
-    def tell(n: int) -> None:
-        nonlocal done
-        done += n
-        progress(done, total)
-
-    reads: list[LogRead] = []
-    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0)), thread_name_prefix="scan") as pool:
-        under_way: deque[tuple[str, Future[LogRead]]] = deque()
-
-        def take(limit: int) -> None:
-            while len(under_way) > limit:
-                name, future = under_way.popleft()
-                try:
-                    reads.append(future.result())
-                    tell(reads[-1].bytes)
-                except RecordError as e:
-                    missed(NotExamined(what=name, why=str(e)))
-
-        for opened in walk(found.sources, missed):
-            name, path, latest_s = opened.source.name, opened.path, opened.source.mtime
-            if path is not None and (opened.source.size_bytes or 0) <= SMALL_BYTES:
-                under_way.append((name, pool.submit(logs.read, path, needles, source=name, latest_s=latest_s)))
-                take(64)
-                continue
-            take(0)
-            try:
-                log = path if path is not None else opened.stream
-                assert log is not None
-                reads.append(logs.read(log, needles, source=name, latest_s=latest_s, pool=pool, progress=tell))
-            except RecordError as e:
-                missed(NotExamined(what=name, why=str(e)))
-        take(0)
-    return reads
 
 
 class Judge:
@@ -149,19 +107,22 @@ class Judge:
 
     def verdict(self, number: int, *, alone: bool) -> Verdict:
         """On one attempt. Where the last one names no cause, an earlier one that does speaks for it, unless asked for `alone`."""
-        roots, symptoms = self._findings(self.attempts[number - 1])
-        if (roots or symptoms) and not any(f.standing in _NAMED for f in roots[:1]) and not alone:
-            for earlier in range(number - 1, 0, -1):
-                if (before := self._findings(self.attempts[earlier - 1])[0]) and before[0].standing in _NAMED:
-                    roots = [replace(f, says=f"{f.says} (in attempt {earlier} of {number})") for f in before]
-                    break
-        failed = self._failed_before(number) if not roots and not symptoms and not alone else None
-        if failed is not None:
-            self.not_examined.append(
-                NotExamined(what=f"attempt {failed} of {number}", why=f"it failed, the last one did not: unhang why --attempt {failed}")
-            )
-        primary = roots[0] if roots else self._unknown(self.attempts[number - 1], symptoms)
-        if primary is None and failed is None:
+        attempt = self.attempts[number - 1]
+        roots, symptoms = self._findings(attempt)
+        primary = roots[0] if roots else self._unknown(attempt, symptoms)
+        failed = None if alone else self._failed_before(number)
+        if primary is not None and primary.standing not in _NAMED and failed is not None:
+            earlier, before = failed
+            roots = [replace(f, says=f"{f.says} (in attempt {earlier} of {number})") for f in before]
+            primary = roots[0]
+        elif primary is None and failed is not None:
+            why = f"it failed, the last one did not: unhang why --attempt {failed[0]}"
+            self.not_examined.append(NotExamined(what=f"attempt {failed[0]} of {number}", why=why))
+        if len(self.attempts) > 1 and not (primary is None and failed is not None):
+            others = ", ".join(str(a.number) for a in self.attempts if a.number != number)
+            why = f"the verdict is on attempt {number} of {len(self.attempts)}: unhang why --attempt N"
+            self.not_examined.append(NotExamined(what=f"attempt {others}", why=why))
+        elif primary is None:
             self._nothing()
         self.not_examined.append(
             NotExamined(what="stacks, flight recorder, process states", why="only logs were given; unhang run takes these before anything is ended")
@@ -170,7 +131,8 @@ class Judge:
             primary=primary,
             contributing=tuple(roots[1:]),
             symptoms=tuple(symptoms),
-            not_examined=tuple(self.not_examined),
+            # A check that is broken is so on every attempt.
+            not_examined=tuple(dict.fromkeys(self.not_examined)),
             inputs=self.inputs,
         )
 
@@ -187,8 +149,13 @@ class Judge:
         symptoms.sort(key=order.of)
         return by_precedence(roots, order), symptoms
 
-    def _failed_before(self, number: int) -> int | None:
-        return next((n for n in range(number - 1, 0, -1) if self._findings(self.attempts[n - 1])[0]), None)
+    def _failed_before(self, number: int) -> tuple[int, list[Finding]] | None:
+        """The last attempt before this one whose cause is named."""
+        for earlier in range(number - 1, 0, -1):
+            roots, _ = self._findings(self.attempts[earlier - 1])
+            if roots and roots[0].standing in _NAMED:
+                return earlier, roots
+        return None
 
     def _unknown(self, attempt: Attempt, symptoms: Sequence[Finding]) -> Finding | None:
         view = attempt.view
@@ -211,7 +178,7 @@ class Judge:
             standing="not-established",
             says="something failed, and no signature known here names the cause",
             ranks=tuple(sorted({e.at.rank for e in ended if e.at.rank is not None})),
-            evidence=tuple(evidence[:5]),
+            evidence=tuple({(e.source, e.line): e for e in evidence}.values())[:5],
             remedies=(SUPERVISE,),
         )
 
@@ -257,7 +224,7 @@ def _timeline(attempt: Attempt) -> tuple[Moment, ...]:
             at_s=h.at_s,
             rank=h.rank,
             host=h.host,
-            source=h.source,
+            source=redact(h.source),
             line=h.line,
             text=redact(h.text.strip()),
             cause=causes.get(h.signature),
@@ -268,7 +235,7 @@ def _timeline(attempt: Attempt) -> tuple[Moment, ...]:
         if known is None or (known.cause is None and moment.cause is not None):
             moments[h.source, h.line] = moment
     for t in attempt.view.tracebacks:
-        moment = Moment(at_s=t.at_s, rank=t.rank, host=t.host, source=t.source, line=t.end, text=redact(t.says), cause=None, role="context")
+        moment = Moment(at_s=t.at_s, rank=t.rank, host=t.host, source=redact(t.source), line=t.end, text=redact(t.says), cause=None, role="context")
         moments.setdefault((t.source, t.end), moment)
     order = {h.source: n for n, h in reversed(list(enumerate(attempt.hits)))}
     timed = all(m.at_s is not None for m in moments.values())

@@ -32,7 +32,7 @@ def judge(rundir: RunDir, *, number: int | None = None) -> Verdict:
 
 def runs_in(folder: Path) -> list[Path]:
     """The run directories below a folder (`runs`, or the project that holds it), the oldest first."""
-    found = [p.parent for pattern in ("*/run.json", "*/*/run.json") for p in folder.glob(pattern) if p.is_file()]
+    found = [p.parent for pattern in ("*/run.json", "*/*/run.json") for p in folder.glob(pattern) if RunDir.is_one(p.parent)]
     return sorted(found, key=lambda p: (_started(p / "run.json"), p.name))
 
 

@@ -31,8 +31,8 @@ class LogView:
 
     `hits` are keyed by cause id, in time where the lines carry one and in the order of the files otherwise. `timeouts` and `statuses` are the
     watchdogs' own words, `exits` the launchers', `nccl` NCCL's. `work` are lines that tell of slow work outside collectives (tokenising,
-    saving, downloading). `printed` are the ranks that wrote anything, `world_size` is None where nothing tells it. `lines` is the number of lines of each
-    source: what stands long before the end of its log ended nothing by itself.
+    saving, downloading). `printed` are the ranks that wrote anything, `world_size` is None where nothing tells it. `lines` is the number of lines
+    of each source: what stands long before the end of its log ended nothing by itself.
     """
 
     hits: Mapping[str, tuple[Hit, ...]] = field(default_factory=dict)

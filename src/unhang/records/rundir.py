@@ -50,6 +50,15 @@ class RunDir:
             ) from e
         return cls(path)
 
+    @staticmethod
+    def is_one(path: Path) -> bool:
+        """Whether `path` is a run directory: other programs write a run.json as well."""
+        run = path / "run.json"
+        try:
+            return run.is_file() and ((path / "events.jsonl").is_file() or b"unhang/run/" in run.read_bytes()[:65_536])
+        except OSError:
+            return False
+
     @classmethod
     def open(cls, path: Path) -> RunDir:
         """Open one that exists. Raises RunDirError where `path` is no run directory."""

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from unhang.errors import RecordError
-from unhang.records.logs import Signature, match, scan, search
+from unhang.records.logs import Signature, blocks, match, scan
 
 # The package has a function of the same name.
 BOOM = Signature(needle="boom", pattern=r"boom (?P<n>\d+)")
@@ -36,7 +36,7 @@ def test_only_what_belongs_to_the_incident_is_read(tmp_path):
 
 
 def test_lines_across_blocks_keep_their_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr(search, "BLOCK_BYTES", 32)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 32)
     path = write(tmp_path, "".join(f"line {i} {'boom 1' if i % 20 == 0 else ''}\n" for i in range(1, 200)))
     assert [h.line for h in scan(path, [BOOM])] == [i for i in range(1, 200) if i % 20 == 0]
 

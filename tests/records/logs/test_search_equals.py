@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from unhang.records.logs import NEAR_LINES, Needles, Signature, parse, read, search
+from unhang.records.logs import NEAR_LINES, Needles, Signature, Stopped, blocks, looking, parse, read
 from unhang.records.logs.needles import Finder, Hyperscan
 from unhang.records.logs.signature import groups_of
 
@@ -23,21 +24,20 @@ FEW = Signature(needle="needle", pattern=r"needle \d", keep=4)
 SIGNATURES = (PLAIN, NUMBERED, NEAR, UNLESS)
 
 PIECES = st.sampled_from(
-    ["needle", "needle 7", "needle 42 ", "haystack", "[rank3]: needle 1", "\x1b[31mneedle 5\x1b[0m", "x", " 50%|##  |", "é", "\udcff", "Traceback"]
+    ["needle", "needle 7", "needle 1 needle 2", "needle 42 ", "haystack", "[rank3]: needle 1", "\x1b[31mneedle 5\x1b[0m", "x", " 5%|# |", "é", "\udcff"]
 )
 ENDS = st.sampled_from(["\n", "\r\n", "\n\n", "\r"])
 LOGS = st.lists(st.tuples(PIECES, ENDS), max_size=60).map(lambda parts: "".join(a + b for a, b in parts).encode("utf-8", "surrogateescape"))
 
 
 def naive(data: bytes) -> list[tuple[Signature, int, str]]:
-    """Line by line, each state of a line by itself."""
-    states = [(number, state) for number, line in enumerate(data.split(b"\n"), 1) for state in line.split(b"\r")]
-    lines = data.split(b"\n")
+    """Every state of every line, one by one; the neighbourhood counts those that are not empty."""
+    states = [(number, state) for number, line in enumerate(data.split(b"\n"), 1) for state in line.split(b"\r") if state]
+    texts = [parse(state).text for _, state in states]
     found = []
-    for number, state in states:
-        text = parse(state).text
-        around = "\n".join(parse(s).text for line in lines[max(0, number - 1 - NEAR_LINES) : number + NEAR_LINES] for s in line.split(b"\r"))
-        found += [(s, number, text) for s in SIGNATURES if groups_of(s, text, around) is not None]
+    for i, (number, _) in enumerate(states):
+        around = "\n".join(texts[max(0, i - NEAR_LINES) : i + NEAR_LINES + 1])
+        found += [(s, number, texts[i]) for s in SIGNATURES if groups_of(s, texts[i], around) is not None]
     return found
 
 
@@ -54,7 +54,7 @@ def key(hit):
 def test_blocks_of_any_size_and_both_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, block: int):
     path = tmp_path / "log"
     path.write_bytes(data)
-    monkeypatch.setattr(search, "BLOCK_BYTES", block)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", block)
     expected = sorted(naive(data), key=key)
     for engine in (Hyperscan, Finder):
         needles = Needles(SIGNATURES, make_engine=engine)
@@ -70,15 +70,46 @@ def test_the_first_and_the_last_are_kept(tmp_path, monkeypatch):
     path = tmp_path / "log"
     path.write_text("".join(f"needle {n % 10} of line {n}\n" for n in range(1, 1001)))
     for block in (100, 1000, 10**6):
-        monkeypatch.setattr(search, "BLOCK_BYTES", block)
+        monkeypatch.setattr(blocks, "BLOCK_BYTES", block)
         assert [h.line for h in read(path, Needles([FEW])).hits] == [1, 2, 999, 1000]
 
 
 def test_what_does_not_match_does_not_crowd_out_what_does(tmp_path):
-    """Within the lines that are looked at in one block."""
+    """One line of a kind among thousands that share its needle: a flood in a kernel log."""
     path = tmp_path / "log"
-    path.write_text("needle x\n" * (search.MAX_LOOKS - 1) + "needle 7\n" + "needle x\n" * 50)
-    assert [h.line for h in read(path, Needles([FEW])).hits] == [search.MAX_LOOKS]
+    path.write_text("needle x\n" * 10_000 + "needle 7\n" + "needle x\n" * 10_000)
+    assert [h.line for h in read(path, Needles([FEW])).hits] == [10_001]
+
+
+def test_a_progress_bar_is_no_neighbourhood(tmp_path):
+    """Its states are lines: what stood far before is not near."""
+    path = tmp_path / "log"
+    path.write_text("needle 7\r" + "50%\r" * 50_000 + "haystack\r" + "60%\r" * 1000)
+    assert not read(path, Needles([NEAR])).hits
+    path.write_text("needle 7\r" + "50%\r" * 5 + "haystack\r")
+    assert len(read(path, Needles([NEAR])).hits) == 1
+
+
+def test_a_log_of_carriage_returns_takes_no_time(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("haystack\r" * 100_000 + "Traceback (most recent call last):\r" * 20_000)
+    assert len(read(path, Needles([NEAR, UNLESS])).hits) <= UNLESS.keep
+
+
+def test_hits_are_bounded_in_all(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("needle 7 haystack\n" * 1000)
+    found = read(path, Needles(SIGNATURES), at_most=20)
+    assert len(found.hits) <= 20 and {found.hits[0].line, found.hits[-1].line} == {1, 1000}
+
+
+def test_it_stops_when_told(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("needle 7\n")
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Stopped):
+        read(path, Needles([PLAIN]), stop=stop)
 
 
 def test_a_line_without_an_end(tmp_path):
@@ -90,7 +121,7 @@ def test_a_line_without_an_end(tmp_path):
         f.seek(0, io.SEEK_END)
         f.write(b"\nneedle 8\n")
     hits = read(path, Needles([NUMBERED])).hits
-    assert [(h.line, h.groups["n"]) for h in hits] == [(1, "7"), (2, "8")] and all(len(h.text) < 3 * search.MAX_TEXT for h in hits)
+    assert [(h.line, h.groups["n"]) for h in hits] == [(1, "7"), (2, "8")] and all(len(h.text) < 3 * looking.MAX_TEXT for h in hits)
 
 
 def test_ranks_that_printed(tmp_path):
@@ -105,16 +136,16 @@ def test_ranks_that_printed(tmp_path):
 def test_a_log_that_is_cut_short_while_it_is_read(tmp_path, monkeypatch):
     path = tmp_path / "log"
     path.write_text("needle 7\n" * 100)
-    monkeypatch.setattr(search, "BLOCK_BYTES", 64)
-    real = search.os.fstat
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
+    real = blocks.os.fstat
 
     def longer(fd):
         path.write_text("needle 7\n")
         return type("Stat", (), {"st_size": 900})
 
-    monkeypatch.setattr(search.os, "fstat", longer)
+    monkeypatch.setattr(blocks.os, "fstat", longer)
     hits = read(path, Needles([NUMBERED])).hits
-    monkeypatch.setattr(search.os, "fstat", real)
+    monkeypatch.setattr(blocks.os, "fstat", real)
     assert [h.line for h in hits] == [1]
 
 
@@ -129,4 +160,4 @@ def test_long_lines_are_shown_around_the_needle(tmp_path):
     path = tmp_path / "log"
     path.write_text("a" * 10_000 + " needle 7 " + "b" * 10_000 + "\n")
     (hit,) = read(path, Needles([NUMBERED])).hits
-    assert re.fullmatch(r"…a+ needle 7 b+…", hit.text) and len(hit.text) < search.MAX_TEXT + 10
+    assert re.fullmatch(r"…(?:a+ )?needle 7 b+…", hit.text) and len(hit.text) < looking.MAX_TEXT + 10

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unhang.records.logs import Needles, read, search
+from unhang.records.logs import Needles, blocks, read
 
 # The package has a function of the same name.
 TRACE = (
@@ -56,6 +56,6 @@ def test_a_cut_traceback_is_none(tmp_path):
 
 
 def test_line_numbers_of_late_tracebacks(tmp_path, monkeypatch):
-    monkeypatch.setattr(search, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 64)
     (t,) = tracebacks(tmp_path, "filler filler filler\n" * 50 + TRACE)
     assert t.line == 51

@@ -54,20 +54,13 @@ _IPV6 = Signature(
     says="the name {name} does not resolve on this host: {error}",
     remedies=("hosts-file", "name-or-address", "ask-each-host"),
 )
-_REVERSE = Signature(
-    needle="The hostname of the client socket cannot be retrieved",
-    pattern=r"The hostname of the client socket cannot be retrieved\. err=(?P<code>-?\d+)",
-    standing="possible",
-    says="addresses do not resolve back to names here (error {code}); each such look-up may take seconds",
-    remedies=("hosts-file", "ask-each-host"),
-)
 _LOOPBACK_FALLBACK = Signature(
     needle="Unable to resolve hostname to a (local) address",
     standing="possible",
     says="Gloo could not resolve this host's own name and listens on the loopback, where no other host can reach it",
     remedies=("own-name", "gloo-interface"),
 )
-_HARMLESS_ALONE = (_IPV6, _REVERSE, _LOOPBACK_FALLBACK)
+_HARMLESS_ALONE = (_IPV6, _LOOPBACK_FALLBACK)
 
 CAUSE = Cause(
     id="dns-resolution",
@@ -111,13 +104,12 @@ CAUSE = Cause(
             remedies=("name-or-address", "ask-each-host", "hosts-file"),
         ),
         _IPV6,
-        _REVERSE,
         _LOOPBACK_FALLBACK,
         # The hub being out of reach is no matter between the hosts; its client prints the host in its own way.
         Signature(
             needle="socket.gaierror: [Errno",
             pattern=r"socket\.gaierror: \[Errno (?P<code>-\d+)\] (?P<error>.+)",
-            unless=r"HTTPS?ConnectionPool|urllib|huggingface|hf-mirror|modelscope|aiohttp|httpx|wandb|HTTPS?Connection|api\.",
+            unless=r"HTTPS?ConnectionPool|urllib|huggingface|hf-mirror|modelscope|aiohttp|httpx|wandb|HTTPS?Connection|\bapi\.(?!py\b)",
             says="a host name does not resolve: {error}",
             remedies=("ask-each-host", "hosts-file", "name-or-address"),
         ),
@@ -144,8 +136,8 @@ CAUSE = Cause(
         ),
         Signature(
             needle="Could not resolve hostname",
-            pattern=r"ssh: Could not resolve hostname (?P<name>[^\s:]+): (?P<error>.+)",
-            unless=r"github\.com|gitlab\.com|git clone|Could not read from remote repository",
+            pattern=r"ssh: Could not resolve hostname (?!\S*(?:github|gitlab|bitbucket|gitee))(?P<name>[^\s:]+): (?P<error>.+)",
+            unless=r"git clone|Could not read from remote repository",
             says="the launcher's ssh does not know the host {name}: {error}",
             remedies=("hosts-file", "ask-each-host"),
         ),
@@ -178,8 +170,11 @@ CAUSE = Cause(
         ),
         Signature(
             needle="no such host",
-            pattern=r"lookup (?P<name>[\w.-]+)(?: on (?P<server>[\d.:]+))?: no such host",
-            unless=r"registry|docker\.io|quay\.io|ghcr\.io|pulling image|ImagePull",
+            pattern=(
+                r"lookup (?!\S*(?:registry|docker\.|quay\.io|ghcr\.io|gcr\.io|\bcr\.|github|wandb|huggingface))(?P<name>[\w.-]+)"
+                r"(?: on (?P<server>[\d.:]+))?: no such host"
+            ),
+            unless=r"pulling image|ImagePull|Failed to pull",
             standing="likely",
             says="the cluster's DNS does not know {name}",
             remedies=("kubernetes-service", "ask-each-host"),
@@ -251,6 +246,19 @@ CAUSE = Cause(
         "https://www.debian.org/doc/manuals/debian-reference/ch05.en.html#_the_hostname_resolution",
     ),
     hits=(
+        # Beside what Ray, Lightning and torchrun print.
+        (
+            '  File "/srv/env/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/api.py", line 861, in start\n'
+            "socket.gaierror: [Errno -3] Temporary failure in name resolution"
+        ),
+        (
+            "See https://github.com/ray-project/ray/issues for the state of this\n"
+            "ssh: Could not resolve hostname node8.cluster: Temporary failure in name resolution"
+        ),
+        (
+            "The `LightningModule` registry was not changed\n"
+            'Post "https://trainer-master-0:443/run": dial tcp: lookup trainer-master-0 on 10.96.0.10:53: no such host'
+        ),
         "ValueError: host not found: Name or service not known",
         "[W1103 10:00:01.1 socket.cpp:767] [c10d] The client socket has failed to connect to [job7.internal]:50745 (errno: 22 - Invalid argument).",
         "[W socket.cpp:601] [c10d] The IPv4 network addresses of (node7, 53821) cannot be retrieved (gai error: -2 - Name or service not known).",
@@ -259,7 +267,6 @@ CAUSE = Cause(
             "[rank1]:[W1103 10:00:01.1 socket.cpp:764] [c10d] The IPv6 network addresses of (trainer-0, 29400) cannot be retrieved (gai error: -3 - "
             "Temporary failure in name resolution)."
         ),
-        "[W1103 18:22:28.4 socket.cpp:200] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
         (
             "[rank0]:[W1103 15:40:16.2 ProcessGroupGloo.cpp:715] Warning: Unable to resolve hostname to a (local) address. Using the loopback "
             "address as fallback. Manually set the network interface to bind to with GLOO_SOCKET_IFNAME. (function operator())"
@@ -280,6 +287,10 @@ CAUSE = Cause(
         "wget: unable to resolve host address 'node8'",
     ),
     near_misses=(
+        # In nearly every log of torch 2.
+        "[W1103 18:22:28.4 socket.cpp:200] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
+        "ssh: Could not resolve hostname github.com: Temporary failure in name resolution",
+        "dial tcp: lookup registry-1.docker.io on 10.96.0.10:53: no such host",
         "[W socket.cpp:767] [c10d] The client socket has failed to connect to [::ffff:10.0.0.4]:50745 (errno: 22 - Invalid argument).",
         "[W socket.cpp:601] [c10d] The client socket has failed to connect to [node7]:29500 (errno: 97 - Address family not supported by protocol).",
         "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): Failed to resolve 'huggingface.co'",

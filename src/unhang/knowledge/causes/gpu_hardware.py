@@ -11,7 +11,8 @@ from unhang.records.logs import Hit
 from unhang.records.picture import Picture
 
 # What an Xid means and which remedies fit, after NVIDIA's Xid catalogue. Absent on purpose: 13 and 31 are faults of the application, 43 and 45
-# only clean up after another error, 154 repeats the recovery action of another Xid.
+# only clean up after another error, 154 repeats the recovery action of another Xid; 74, 136, 137, 144 to 150 and 155 tell of NVLink, whose fault may
+# sit at either end of a link, and belong to nvlink-nvswitch-fabric.
 _MEMORY = ("reset-gpu", "check-memory", "take-it-out")
 _BUS = ("power-cycle", "check-the-bus", "take-it-out")
 _FIRMWARE = ("reset-gpu", "update-driver", "take-it-out")
@@ -25,7 +26,6 @@ _XIDS: Mapping[int, tuple[str, Standing, tuple[str, ...]]] = MappingProxyType(
         62: ("its internal micro-controller halted", "established", _FIRMWARE),
         63: ("a faulty memory row or page was recorded for replacement; it takes effect at the next reset", "likely", _MEMORY),
         64: ("a faulty memory row or page could not be replaced", "established", _MEMORY),
-        74: ("an NVLink error; the fault may sit at either end of the link", "likely", _LINK),
         79: ("the GPU has fallen off the bus", "established", _BUS),
         92: ("a high rate of single-bit ECC errors", "possible", _MEMORY),
         94: ("an uncorrectable memory error, contained to this application", "established", _MEMORY),
@@ -35,17 +35,8 @@ _XIDS: Mapping[int, tuple[str, Standing, tuple[str, ...]]] = MappingProxyType(
         119: ("its system processor (GSP) did not answer the driver", "established", _FIRMWARE),
         120: ("its system processor (GSP) failed", "established", _FIRMWARE),
         121: ("a corrected error of the link to the CPU (C2C)", "possible", _LINK),
-        136: ("an NVLink could not be trained", "established", _LINK),
         140: ("an unrecovered ECC error", "established", _MEMORY),
         143: ("the GPU could not be initialised", "established", _FIRMWARE),
-        144: ("an NVLink error (SAW)", "possible", _LINK),
-        145: ("an NVLink error (RLW)", "possible", _LINK),
-        146: ("an NVLink error (TLW)", "possible", _LINK),
-        147: ("an NVLink error (TREX)", "possible", _LINK),
-        148: ("an NVLink error (NVLPW_CTRL)", "possible", _LINK),
-        149: ("an NVLink went down (NETIR)", "possible", _LINK),
-        150: ("an NVLink management error (MSE)", "possible", _LINK),
-        155: ("an NVLink went down by software", "possible", _LINK),
         156: ("a faulty part of the GPU was retired", "likely", _MEMORY),
         157: ("a faulty part of the GPU could not be retired", "established", _MEMORY),
         158: ("a fatal timeout inside the GPU", "established", _FIRMWARE),
@@ -56,11 +47,10 @@ _XIDS: Mapping[int, tuple[str, Standing, tuple[str, ...]]] = MappingProxyType(
         172: ("an uncorrectable SRAM error", "established", _MEMORY),
     }
 )
-_NVLINK5 = range(144, 151)
 
 
-def _codes(standing: Standing, *, but: Sequence[int] = ()) -> str:
-    return "|".join(str(n) for n, (_, s, _) in _XIDS.items() if s == standing and n not in but)
+def _codes(standing: Standing) -> str:
+    return "|".join(str(n) for n, (_, s, _) in _XIDS.items() if s == standing)
 
 
 _XID = r"Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)\): "
@@ -112,9 +102,9 @@ CAUSE = Cause(
     role="root",
     title="A GPU reports a hardware fault",
     title_zh="GPU 报告硬件故障",
-    what="The driver, CUDA or NVML says that a GPU itself failed: memory errors, no answer on the PCIe bus, a halted controller, a broken NVLink.",
+    what="The driver, CUDA or NVML says that a GPU itself failed: memory errors, no answer on the PCIe bus, a halted controller.",
     why=(
-        "Faulty or ageing memory, a bad PCIe or NVLink connection, power, heat, or firmware; some of it is cured by a reset, some only by another "
+        "Faulty or ageing memory, a bad PCIe connection, power, heat, or firmware; some of it is cured by a reset, some only by another "
         "card."
     ),
     signatures=(
@@ -125,19 +115,13 @@ CAUSE = Cause(
         ),
         Signature(
             needle="NVRM: Xid",
-            pattern=rf"{_XID}(?P<xid>14[4-9]|150), \S{{1,40}} Fatal",
-            says="GPU {bus} reported the fatal NVLink error Xid {xid}",
-            remedies=_LINK,
-        ),
-        Signature(
-            needle="NVRM: Xid",
-            pattern=rf"{_XID}(?P<xid>{_codes('likely')}){_PID}(?!.{{0,60}} Fatal )",
+            pattern=rf"{_XID}(?P<xid>{_codes('likely')}){_PID}",
             standing="likely",
             says="GPU {bus} reported Xid {xid}",
         ),
         Signature(
             needle="NVRM: Xid",
-            pattern=rf"{_XID}(?P<xid>{_codes('possible')}){_PID}(?!.{{0,60}} Fatal )",
+            pattern=rf"{_XID}(?P<xid>{_codes('possible')}){_PID}",
             standing="possible",
             says="GPU {bus} reported Xid {xid}",
         ),
@@ -230,11 +214,6 @@ CAUSE = Cause(
             remedies=_ECC,
         ),
         Signature(
-            needle="uncorrectable NVLink error",
-            says="CUDA met an uncorrectable NVLink error",
-            remedies=_LINK,
-        ),
-        Signature(
             needle="Invalid access of peer GPU memory over nvlink",
             standing="likely",
             says=(
@@ -264,19 +243,6 @@ CAUSE = Cause(
             pattern=r"Timeout after \d+s of waiting for RPC response from GPU(?P<index>\d+) GSP",
             says="the system processor (GSP) of GPU {index} did not answer the driver",
             remedies=_FIRMWARE,
-        ),
-        Signature(
-            needle="SXid (PCI",
-            pattern=r"nvswitch(?P<switch>\d+): SXid \(PCI:(?P<bus>[0-9A-Fa-f:.]+)\): (?P<sxid>\d+), Fatal\b(?:, Link (?P<link>\d+))?",
-            says="NVSwitch {switch} reported the fatal error SXid {sxid}: the switch, or a GPU at its link",
-            remedies=("check-nvlink", "power-cycle", "take-it-out"),
-        ),
-        Signature(
-            needle="SXid (PCI",
-            pattern=r"nvswitch(?P<switch>\d+): SXid \(PCI:(?P<bus>[0-9A-Fa-f:.]+)\): (?P<sxid>\d+), (?!Fatal)(?:Non-fatal|Severity|\w)",
-            standing="likely",
-            says="NVSwitch {switch} reported SXid {sxid}: an error of the switch, or of a GPU at its link",
-            remedies=("check-nvlink", "take-it-out"),
         ),
         Signature(
             needle="Row remapping failed",
@@ -411,7 +377,7 @@ CAUSE = Cause(
     mistaken_for={
         "illegal-memory-access": "Xid 13 and 31 are faults of a kernel of the application, 43 and 45 only clean up after another error",
         ("nvlink-nvswitch-fabric"): (
-            "a fabric manager that does not run gives CUDA error 802 and no Xid; an NVLink fault gives Xid 74 or 144 to 150, or an SXid"
+            "Xid 74, 136, 144 to 150 and SXids tell of NVLink or NVSwitch; with Xid 79 or 48 on the same GPU they follow from that fault"
         ),
         "driver-reboot-needed": "a driver whose library was upgraded under it says so (driver/library version mismatch), for all GPUs at once",
     },
@@ -422,6 +388,8 @@ CAUSE = Cause(
         "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",
     ),
     hits=(
+        "NVRM: Xid (PCI:0000:dc:00): 45, pid=4720, name=python3, Ch 00000001 caused by previous Xid 79",
+        "NVRM: Xid (PCI:0000:3d:00): 121, pid='<unknown>', name=<unknown>, C2C Link Corrected",
         "[884123.41] NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
         "Nov  3 10:00:01 node7 kernel: NVRM: Xid (PCI:0000:3d:00): 94, pid=4720, name=python3, Ch 00000008",
         (
@@ -432,15 +400,8 @@ CAUSE = Cause(
             "NVRM: Xid (PCI:0000:3d:00): 119, pid=4720, name=python3, Timeout after 6s of waiting for RPC response from GPU3 GSP! Expected "
             "function 76 (GSP_RM_CONTROL)."
         ),
-        "NVRM: Xid (PCI:0000:d4:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x024501c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
-        "NVRM: Xid (PCI:0000:66:00): 145, RLW_REMAP Nonfatal XC1 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001 0x00000000 0x00100000 0x00000004)",
-        (
-            "NVRM: Xid (PCI:0000:1b:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 6(0x10000, 0x0, 0x0, 0x0, 0x0, "
-            "0x0, 0x0)"
-        ),
         "NVRM: Xid (PCI:0000:1b:00): 63, pid='<unknown>', name=<unknown>, Row Remapper: New row marked for remapping, reset gpu to activate.",
         "NVRM: Xid (PCI:0000:1b:00): 92, pid='<unknown>', name=<unknown>, High single-bit ECC error rate",
-        "NVRM: Xid (PCI:0000:dc:00): 45, pid=4720, name=python3, Ch 00000001 caused by previous Xid 149",
         (
             "Xid 95 detected 3 times on GPU 0000:1b:00 on host node7. The NVIDIA Xid catalog recommends resetting the affected GPU. Follow the "
             "documented GPU-reset capabilities"
@@ -467,13 +428,10 @@ CAUSE = Cause(
         "RuntimeError: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable memory error",
         "ECC: uncorrected volatile errors on rank(s) 3, 11 (worst=2) across 16 ranks in comm 0x6b1d00ff",
         "DCGM: Detected 1 volatile double-bit ECC error(s) in GPU 3",
-        "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
         "torch.AcceleratorError: CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error",
         "RuntimeError: CUDA error: hardware stack error",
         "NVRM: _kgspRpcRecvPoll: GSP RM heartbeat timed out for GPU 3",
         "NVRM: Timeout waiting for RPC from GSP! Expected function 76 (GSP_RM_CONTROL) (0x20801702 0x4).",
-        "nvidia-nvswitch1: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
-        "nvidia-nvswitch1: SXid (PCI:0000:c1:00.0): 24007, Severity 1 Engine instance 12 Sub-engine instance 00",
         "health check: GPU 3: Row remapping failed",
         ("[  812.120441] NVRM: GPU2 _kgspLogRpcTimeout: ******************************** GSP Timeout **********************************"),
         ("[  741.002113] NVRM: GPU2 _kgspIsHeartbeatTimedOut: Heartbeat timed out, currentTimeMs 7400211 heartbeat 7394000 diff 6211 timeout 5200"),
@@ -481,6 +439,16 @@ CAUSE = Cause(
         ("GPU 3 had an uncontained error (XID 95) Drain the GPU and reset it or reboot the node."),
     ),
     near_misses=(
+        "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
+        "nvidia-nvswitch1: SXid (PCI:0000:c1:00.0): 24007, Severity 1 Engine instance 12 Sub-engine instance 00",
+        "nvidia-nvswitch1: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
+        "NVRM: Xid (PCI:0000:dc:00): 45, pid=4720, name=python3, Ch 00000001 caused by previous Xid 149",
+        (
+            "NVRM: Xid (PCI:0000:1b:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 6(0x10000, 0x0, 0x0, 0x0, 0x0, "
+            "0x0, 0x0)"
+        ),
+        "NVRM: Xid (PCI:0000:66:00): 145, RLW_REMAP Nonfatal XC1 i0 Link 13 (0x0409a0c2 0x00000008 0x00000001 0x00000000 0x00100000 0x00000004)",
+        "NVRM: Xid (PCI:0000:d4:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x024501c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
         "NVRM: Xid (PCI:0000:1b:00): 31, pid=4720, name=python3, Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_1 faulted",
         "NVRM: Xid (PCI:0000:1b:00): 13, pid='<unknown>', name=<unknown>, Graphics SM Warp Exception on (GPC 1, TPC 2, SM 0): Out Of Range Address",
         "NVRM: Xid (PCI:0000:1b:00): 43, pid=4720, name=python3, Ch 00000008",

@@ -67,30 +67,15 @@ CAUSE = Cause(
             remedies=("gid-index", "compare-ports", "ping-over-rdma"),
         ),
         Signature(
-            needle="Cannot allocate memory",
-            pattern=(
-                r"(?P<call>ibv_(?:reg_mr(?:_iova2)?|create_qp|create_cq|alloc_pd|create_srq|open_device)\w*)(?:\([^)\n]{0,200}\))?"
-                r"(?: (?:failed|FAILED))?(?: with (?:error )?(?:\d+ )?|: )Cannot allocate memory"
-            ),
-            standing="likely",
-            says="{call} found no memory that it may lock: mostly a low locked-memory limit, sometimes the limits of the adapter",
-            remedies=("locked-memory", "adapter-limits"),
-        ),
-        Signature(
-            needle="Please set max locked memory",
-            pattern=r"Please set max locked memory \(ulimit -l\) to 'unlimited' \(current: (?P<current>[\w ]{1,30})\)",
-            says="the limit of locked memory is {current}; RDMA needs it unlimited",
-            remedies=("locked-memory",),
-        ),
-        Signature(
             needle="Call to ibv_create_",
-            pattern=r"Call to (?P<call>ibv_create_(?:qp|cq)) failed(?: with error (?P<error>(?!Cannot allocate)[A-Z][\w ]{3,60}))?\s*$",
+            pattern=r"Call to (?P<call>ibv_create_(?:qp|cq)) failed(?: with error (?P<error>(?!Cannot allocate|Operation not perm|Permission)[A-Z][\w ]{3,60}))?\s*$",
+            unless=r"RLIMIT_MEMLOCK is \d|max locked memory",
             says="{call} failed: the limits of locked memory or of the adapter",
             remedies=("locked-memory", "adapter-limits"),
         ),
         Signature(
             needle="Call to ibv_reg_mr",
-            pattern=r"Call to (?P<call>ibv_reg_mr(?:_iova2)?) failed with error (?P<error>(?!Bad address|Cannot allocate)[A-Z][\w ]{3,60})",
+            pattern=r"Call to (?P<call>ibv_reg_mr(?:_iova2)?) failed with error (?P<error>(?!Bad address|Cannot allocate|Operation not perm|Permission)[A-Z][\w ]{3,60})",
             standing="likely",
             says="{call} could not register memory with the adapter: {error}",
             remedies=("locked-memory", "compare-ports"),
@@ -158,18 +143,6 @@ CAUSE = Cause(
             standing="likely",
             says="NCCL suspects that the adapters of one host cannot reach each other",
             remedies=("same-rail", "ping-over-rdma"),
-        ),
-        Signature(
-            needle="BTL failed to initialize while trying to allocate some locked memory",
-            says="Open MPI could not lock memory for InfiniBand: the limit is too low",
-            remedies=("locked-memory",),
-        ),
-        Signature(
-            needle="RLIMIT_MEMLOCK is ",
-            pattern=r"libibverbs: Warning: RLIMIT_MEMLOCK is (?P<current>\d+) bytes",
-            standing="likely",
-            says="the limit of locked memory is {current} bytes; RDMA needs it unlimited",
-            remedies=("locked-memory",),
         ),
         Signature(
             needle="NET/OFI Couldn't ",

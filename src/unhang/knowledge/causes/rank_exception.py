@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView
+from unhang.knowledge.caught import went_on
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.records.logs import Traceback
 from unhang.records.picture import Picture, RankView
@@ -29,6 +31,8 @@ _WEAK = frozenset(("ConnectionResetError", "ConnectionAbortedError", "Connection
 _SUPERVISOR = re.compile(r"WorkerProc initialization failed|Engine core initialization failed|See (?:the )?(?:stack trace|root cause)")
 # Where Python itself clears up: what goes wrong there is printed and passed over ("Exception ignored in").
 _CLEARING_UP = re.compile(r"multiprocessing/(?:resource_tracker|resource_sharer)\.py$|/weakref\.py$|/atexit\.py$")
+# What carries an exception from a worker or a replica to the one that uses it; the worker's own traceback stands behind it.
+_CARRIED = re.compile(r"^Caught \w+ in (?P<where>.{1,80}?)\.?$")
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -89,12 +93,40 @@ def own_tracebacks(found: Sequence[Traceback], seen: Picture | LogView) -> list[
     known = {(h.source, h.line) for hits in seen.hits.values() for h in hits}
     return [
         t
-        for t in found
+        for t in _unwrapped(found, known)
         if (t.source, t.end) not in known
+        and not t.ignored
         and _name(t) not in (*_ASKED, *_OF_OTHERS)
         and not _SUPERVISOR.search(t.text)
         and not (t.frames and (t.frames[0].name in ("__del__", "_shutdown") or _CLEARING_UP.search(t.frames[0].file)))
+        and not _into_a_closed_pipe(t)
     ]
+
+
+def _unwrapped(found: Sequence[Traceback], known: set[tuple[str, int | None]]) -> list[Traceback]:
+    """What a DataLoader worker or a replica raised, once, with its own message and place."""
+    originals = {(t.source, t.line): t for t in found}
+    kept: list[Traceback] = []
+    carried: set[int] = set()
+    for t in found:
+        where = _CARRIED.match(t.text)
+        original = next((o for n in (1, 2) if (o := originals.get((t.source, t.end + n))) is not None), None) if where is not None else None
+        if where is None or original is None:
+            kept.append(t)
+            continue
+        carried.add(id(original))
+        if (original.source, original.end) not in known:
+            text = f"{original.text} (in {where['where']})" if original.text else f"(in {where['where']})"
+            kept.append(replace(t, type=original.type, text=text, frames=original.frames))
+    return [t for t in kept if id(t) not in carried]
+
+
+def _into_a_closed_pipe(back: Traceback) -> bool:
+    """Output into a pipe whose reader has left (`| head`): raised where something is printed, logged or flushed."""
+    if _name(back) != "BrokenPipeError" or not back.frames:
+        return False
+    frame = back.frames[-1]
+    return "logging/" in frame.file or frame.name in ("emit", "flush") or any(w in frame.code for w in ("print(", "stdout", "stderr", ".write("))
 
 
 def _name(back: Traceback) -> str:
@@ -102,7 +134,15 @@ def _name(back: Traceback) -> str:
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    return _of_tracebacks(own_tracebacks(view.tracebacks, view), cwd="", world_size=view.world_size)
+    return _of_tracebacks(_that_ended_something(own_tracebacks(view.tracebacks, view), view), cwd="", world_size=view.world_size)
+
+
+def _that_ended_something(own: Sequence[Traceback], view: LogView) -> list[Traceback]:
+    """Without what was caught and logged: after the last of a log's tracebacks the log goes on as if nothing had been."""
+    last: dict[str, int] = {}
+    for t in view.tracebacks:
+        last[t.source] = max(last.get(t.source, 0), t.end)
+    return [t for t in own if not went_on(view, t.source, last[t.source])]
 
 
 def _alike(back: Traceback) -> tuple[object, ...]:

@@ -1,13 +1,14 @@
 """Logs of a failed run: opened, streamed, cleaned of what launchers and terminals put around each line, searched for signatures and tracebacks.
 
 `finding` and `opening` (files, archives, standard input) > `line` (prefixes, rank, host, pid, time) > `signature` > `needles` (the engine) >
-`search`. What a log tells about the job beside its errors stands in `said`, and is read by `watchdog`, `exits`, `nccl`, `work`, `attempts` and
-`job_size`.
+`blocks` > `looking` > `search`. What a log tells about the job beside its errors stands in `said`, and is read by `watchdog`, `exits`, `nccl`,
+`work`, `attempts` and `job_size`.
 """
 
 from unhang.records.logs.line import MAX_LINE_BYTES, Line, clean, decode, last_lines, lines, parse
+from unhang.records.logs.needles import Needles
 from unhang.records.logs.owner import Owner, owner_of
-from unhang.records.logs.search import LogRead, Needles, read, scan
+from unhang.records.logs.search import LogRead, Stopped, read, scan
 from unhang.records.logs.signature import NEAR_LINES, Hit, Role, Signature, by_cause, match
 from unhang.records.logs.stamp import Stamp, resolve
 from unhang.records.logs.tracebacks import Traceback
@@ -24,6 +25,7 @@ __all__ = [
     "Role",
     "Signature",
     "Stamp",
+    "Stopped",
     "Traceback",
     "Writer",
     "by_cause",

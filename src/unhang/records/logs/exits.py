@@ -11,6 +11,8 @@ from unhang.records.logs.said import At, Exit, at
 from unhang.records.logs.signature import Hit, Signature
 
 _KEEP = 2048
+# Tasks that one line may tell of: a torn line may hold any number.
+MAX_TASKS = 65_536
 
 
 def _context(needle: str, pattern: str) -> Signature:
@@ -18,23 +20,25 @@ def _context(needle: str, pattern: str) -> Signature:
 
 
 # The block that torchrun ends with names the rank in the line before the exit code.
-RANK = _context("(local_rank: ", r"rank +: (?P<rank>\d+) \(local_rank: (?P<local_rank>\d+)\)")
-CODE = _context("exitcode  : ", r"exitcode +: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
-FAILED = _context("failed (exitcode: ", r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\)")
-DEEPSPEED = _context("exits with return code = ", r"(?P<pid>\d+) exits with return code = (?P<code>-?\d+)")
+RANK = _context("(local_rank: ", r"rank {1,20}: (?P<rank>\d{1,9}) \(local_rank: (?P<local_rank>\d{1,9})\)")
+CODE = _context("exitcode  : ", r"exitcode {1,20}: (?P<code>-?\d{1,10}) \(pid: (?P<pid>\d{1,9})\)")
+FAILED = _context("failed (exitcode: ", r"failed \(exitcode: (?P<code>-?\d{1,10})\) local_rank: (?P<local_rank>\d{1,9}) \(pid: (?P<pid>\d{1,9})\)")
+DEEPSPEED = _context("exits with return code = ", r"(?<!\d)(?P<pid>\d{1,9}) exits with return code = (?P<code>-?\d{1,10})(?!\d)")
 SPAWN = _context(
     " terminated with ",
-    r"process (?P<rank>\d+) terminated with (?:exit code (?P<code>\d+)|signal (?P<signal>SIG\w+))",
+    r"process (?P<rank>\d{1,9}) terminated with (?:exit code (?P<code>\d{1,10})(?!\d)|signal (?P<signal>SIG\w{1,20}))",
 )
-CALLED = _context("died with <Signals.", r"died with <Signals\.(?P<signal>SIG\w+):")
-STATUS = _context("returned non-zero exit status ", r"returned non-zero exit status (?P<code>\d+)")
+CALLED = _context("died with <Signals.", r"died with <Signals\.(?P<signal>SIG\w{1,20}):")
+STATUS = _context("returned non-zero exit status ", r"returned non-zero exit status (?P<code>\d{1,10})(?!\d)")
 # srun: error: node7: task 3: Exited with exit code 1 / tasks 0-2,5: Killed / task 1: Out Of Memory
 SRUN = _context(
     "srun: error: ",
-    r"srun: error: (?P<host>[\w.-]+): tasks? (?P<ranks>[\d,-]+): "
-    r"(?:Exited with exit code (?P<code>\d+)|(?P<how>Killed|Terminated|Aborted|Segmentation fault|Bus error|Out Of Memory))",
+    r"srun: error: (?P<host>[\w.-]{1,253}): tasks? (?P<ranks>[\d,-]{1,2000}): "
+    r"(?:Exited with exit code (?P<code>\d{1,10})(?!\d)|(?P<how>Killed|Terminated|Aborted|Segmentation fault|Bus error|Out Of Memory))",
 )
-MPI = _context("exited on signal ", r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal (?P<number>\d+)")
+MPI = _context("exited on signal ", r"process rank (?P<rank>\d{1,9}) with PID (?P<pid>\d{1,9}) on node (?P<host>\S{1,253}) exited on signal (?P<number>\d{1,3})(?!\d)")
+# The end of a process that somebody ran: a compiler, git, a training. The others are told by launchers, of ranks.
+SUBPROCESS = (CALLED, STATUS)
 SIGNATURES = (RANK, CODE, FAILED, DEEPSPEED, SPAWN, CALLED, STATUS, SRUN, MPI)
 
 _HOW = {"Killed": -9, "Out Of Memory": -9, "Terminated": -15, "Aborted": -6, "Segmentation fault": -11, "Bus error": -7}
@@ -86,11 +90,10 @@ def _code(hit: Hit) -> int | None:
 
 
 def _tasks(hit: Hit) -> tuple[int, ...]:
-    """Slurm's task ids ("0-2,5"), which are ranks where one task is one rank."""
+    """Slurm's task ids ("0-2,5"), which are ranks where one task is one rank; MAX_TASKS of them at most."""
     found: list[int] = []
     for part in hit.groups.get("ranks", "").split(","):
-        if bounds := re.fullmatch(r"(\d+)(?:-(\d+))?", part):
+        if bounds := re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part):
             first = int(bounds[1])
-            # A torn line may hold any number.
-            found += range(first, min(int(bounds[2] or first), first + 65536) + 1)
+            found += range(first, min(int(bounds[2] or first), first + MAX_TASKS - len(found) - 1) + 1)
     return tuple(found)

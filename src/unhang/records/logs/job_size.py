@@ -7,31 +7,37 @@ from collections.abc import Iterable
 from unhang.records.logs.signature import Hit, Signature
 
 
+# No job is larger: such a number stands in a torn line, or is no size. Ranks are counted up to the size by those who read it.
+MAX_WORLD_SIZE = 2**20
+
+
 def _size(needle: str, pattern: str) -> Signature:
     return Signature(needle=needle, pattern=pattern, role="context", keep=8)
 
 
 SIGNATURES = (
-    _size("world_size", r"world_size['\"]?\s*[:=]\s*(?P<world_size>\d+)"),
-    _size("World size", r"World size\s*[:=]\s*(?P<world_size>\d+)"),
-    _size("world size", r"world size\s*[:=]\s*(?P<world_size>\d+)"),
-    _size("WORLD_SIZE", r"WORLD_SIZE['\"]?\s*[:=]\s*['\"]?(?P<world_size>\d+)"),
+    _size("world_size", r"world_size['\"]?\s{0,8}[:=]\s{0,8}(?P<world_size>\d{1,9})(?!\d)"),
+    _size("World size", r"World size\s{0,8}[:=]\s{0,8}(?P<world_size>\d{1,9})(?!\d)"),
+    _size("world size", r"world size\s{0,8}[:=]\s{0,8}(?P<world_size>\d{1,9})(?!\d)"),
+    _size("WORLD_SIZE", r"WORLD_SIZE['\"]?\s{0,8}[:=]\s{0,8}['\"]?(?P<world_size>\d{1,9})(?!\d)"),
     # Lightning: Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/8
-    _size("Initializing distributed: GLOBAL_RANK", r"MEMBER: \d+/(?P<world_size>\d+)"),
-    _size("clients joined", r"\d+/(?P<world_size>\d+) clients joined"),
-    _size("distributed_type=", r"num_processes=(?P<world_size>\d+)"),
+    _size("Initializing distributed: GLOBAL_RANK", r"MEMBER: \d{1,9}/(?P<world_size>\d{1,9})(?!\d)"),
+    _size("clients joined", r"\d{1,9}/(?P<world_size>\d{1,9})(?!\d) clients joined"),
+    _size("distributed_type=", r"num_processes=(?P<world_size>\d{1,9})(?!\d)"),
 )
 
 
 def read(hits: Iterable[Hit]) -> int | None:
-    """The world size: what the logs say most often of it, but never less than the largest communicator."""
+    """The world size: what the logs say most often of it, but never less than the largest communicator. None where nothing tells it, 1 to MAX_WORLD_SIZE otherwise."""
     told: dict[int, int] = {}
     largest = 0
     for h in hits:
+        size = int(h.groups.get("world_size") or h.groups.get("nranks") or 0)
+        if size > MAX_WORLD_SIZE:
+            continue
         if "world_size" in h.groups:
-            size = int(h.groups["world_size"])
             told[size] = told.get(size, 0) + 1
-        elif "nranks" in h.groups:
-            largest = max(largest, int(h.groups["nranks"]))
+        else:
+            largest = max(largest, size)
     said = max(told, key=lambda n: (told[n], n), default=0)
     return max(said, largest) or None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from unhang.records.logs.job_size import MAX_WORLD_SIZE
 from unhang.records.logs.said import At, Init, NcclSaid, at
 from unhang.records.logs.signature import Hit, Signature
 
@@ -23,22 +24,27 @@ def _context(needle: str, pattern: str, keep: int = 256) -> Signature:
     return Signature(needle=needle, pattern=pattern, role="context", keep=keep)
 
 
-VERSION = _context("NCCL version ", r"NCCL version (?P<version>\d+\.\d+(?:\.\d+)?)")
+# Its rank is the one within the communicator, and so no group `rank`: that would say whose line it is.
+_COMM = (
+    r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<comm_rank>\d{1,9}) nranks (?P<nranks>\d{1,9}) "
+    r"(?:.{0,300}?commId (?P<comm_id>0x[0-9a-f]{1,16}))?.{0,300}?"
+)
+VERSION = _context("NCCL version ", r"NCCL version (?P<version>\d{1,4}\.\d{1,4}(?:\.\d{1,4})?)")
 START = _context(
     " - Init START",
-    r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks (?P<nranks>\d+) (?:.*commId (?P<comm_id>0x[0-9a-f]+))?.*Init START",
+    rf"{_COMM}Init START",
     keep=4096,
 )
 COMPLETE = _context(
     " - Init COMPLETE",
-    r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) nranks (?P<nranks>\d+) (?:.*commId (?P<comm_id>0x[0-9a-f]+))?.*Init COMPLETE",
+    rf"{_COMM}Init COMPLETE",
     keep=4096,
 )
-TRANSPORT = _context("] via ", r"\d+\[[0-9a-f]+\] -> \d+\[[0-9a-f]+\] (?:\[\w+\] )?via (?P<via>[A-Z][\w/.:-]*)", keep=64)
+TRANSPORT = _context("] via ", r"\d{1,9}\[[0-9a-f]{1,16}\] -> \d{1,9}\[[0-9a-f]{1,16}\] (?:\[\w{1,20}\] )?via (?P<via>[A-Z][\w/.:-]{0,100})", keep=64)
 # NET/Socket : Using [0]eth0:10.0.0.7<0>; NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.7<0>; Bootstrap : Using eth0:10.0.0.7<0>
-INTERFACE = _context(" : Using ", r"(?P<kind>Bootstrap|NET/\w+) : Using (?P<interface>[^;\n]+(?:; OOB \S+)?)", keep=64)
-SETTING = _context("set by environment to ", r"(?P<name>NCCL_\w+) set by environment to (?P<value>\S+?)\.?(?:\s|$)")
-TRACE = _context(".cc:", r"(?P<place>[\w/]+\.(?:cc|cu|h):\d+) -> (?P<code>[1-7])(?: \[Async thread\])?\s*$", keep=64)
+INTERFACE = _context(" : Using ", r"(?P<kind>Bootstrap|NET/\w{1,30}) : Using (?P<interface>[^;\n]{1,500}(?:; OOB \S{1,200})?)", keep=64)
+SETTING = _context("set by environment to ", r"(?P<name>NCCL_\w{1,100}) set by environment to (?P<value>\S{1,1000}?)\.?(?:\s|$)")
+TRACE = _context(".cc:", r"(?P<place>[\w/]{1,200}\.(?:cc|cu|h):\d{1,9}) -> (?P<code>[1-7])(?: \[Async thread\])?\s*$", keep=64)
 SIGNATURES = (VERSION, START, COMPLETE, TRANSPORT, INTERFACE, SETTING, TRACE)
 
 
@@ -63,14 +69,16 @@ def read(hits: Iterable[Hit]) -> NcclSaid:
         elif signature == TRACE:
             traces.append(at(h))
         elif signature in (START, COMPLETE):
+            if int(h.groups["nranks"]) > MAX_WORLD_SIZE:
+                continue
             # The pointer is only unique within its process.
-            key = (h.source, h.host, h.pid, h.groups["comm"], h.groups["rank"])
+            key = (h.source, h.host, h.pid, h.groups["comm"], h.groups["comm_rank"])
             done = signature == COMPLETE or (key in inits and inits[key].completed)
             inits[key] = Init(
                 at=at(h),
                 comm=h.groups["comm"],
                 comm_id=h.groups.get("comm_id"),
-                rank=int(h.groups["rank"]),
+                rank=int(h.groups["comm_rank"]),
                 nranks=int(h.groups["nranks"]),
                 completed=done,
             )

@@ -6,8 +6,15 @@ Compiling 500 literals takes 20 ms, less than finding out whether a stored datab
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
+
+from unhang.records.logs import tracebacks
+from unhang.records.logs.signature import Signature
+
+# Whose lines begin with `[rank17]` is told by the engine in passing.
+MAX_RANKS = 1024
+TRACEBACK = Signature(needle=tracebacks.MARK, role="context", keep=100)
 
 
 class Engine(Protocol):
@@ -63,3 +70,22 @@ def engine(literals: Sequence[bytes]) -> Engine:
         return Hyperscan(literals)
     except ImportError:
         return Finder(literals)
+
+
+class Needles:
+    """Signatures made ready for the search; made once, used for many logs and by many threads."""
+
+    def __init__(self, signatures: Iterable[Signature], *, make_engine: Callable[[Sequence[bytes]], Engine] = engine) -> None:
+        by_literal: dict[bytes, list[Signature]] = {}
+        for s in (*signatures, TRACEBACK):
+            by_literal.setdefault(s.needle.encode(), []).append(s)
+        self.literals = tuple(by_literal)
+        self.signatures = tuple(tuple(v) for v in by_literal.values())
+        self.reach = max(map(len, self.literals))
+        self._engine = make_engine((*self.literals, *(b"[rank%d]" % n for n in range(MAX_RANKS))))
+
+    def present(self, data: memoryview) -> tuple[dict[int, int], frozenset[int]]:
+        """Which literals stand in the data, by index, and where first; and which ranks' prefixes."""
+        found = self._engine.present(data)
+        count = len(self.literals)
+        return {i: at for i, at in found.items() if i < count}, frozenset(i - count for i in found if i >= count)

@@ -45,7 +45,8 @@ class Hit:
     """Where a signature was found.
 
     `rank`, `host`, `pid` and `at_s` (seconds; comparable on one host) are None where neither the line, nor its neighbours, nor the name of the file
-    tell them. `label` is a launcher's number of the task: the rank, or the node. `utc_offset_s` is the zone of the time, None where none was printed. `attempt` counts from 1. `place` orders hits within a file.
+    tell them. `label` is a launcher's number of the task: the rank, or the node. `utc_offset_s` is the zone of the time, None where none was printed.
+    `attempt` counts from 1. `place` orders hits within a file.
     """
 
     signature: Signature

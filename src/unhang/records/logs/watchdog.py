@@ -11,15 +11,16 @@ from dataclasses import replace
 from unhang.records.logs.said import At, Status, Timeout, at
 from unhang.records.logs.signature import Hit, Signature
 
+# Numbers of ranks have up to 9 digits here, counters, elements and milliseconds up to 18: what is longer stands in a torn line.
 # Every rank of a large job prints one of each.
 _KEEP = 4096
 
 # torch 1.x: `WorkNCCL(OpType=ALLREDUCE, TensorShape=[64], Timeout(ms)=1800000)`; SeqNum since 1.12, NumelIn and NumelOut since 2.1.
 TIMEOUT = Signature(
     needle="Watchdog caught collective operation timeout",
-    pattern=r"(?:\[Rank (?P<group_rank>\d+)\] )?Watchdog caught collective operation timeout: \w+\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+),"
-    r"(?: TensorShape=\[(?P<shape>[^\]]*)\],)?(?: NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+),)? Timeout\(ms\)=(?P<timeout_ms>\d+)\)"
-    r"(?: ran for (?P<ran_ms>\d+) milliseconds)?",
+    pattern=r"(?:\[Rank (?P<group_rank>\d{1,9})\] )?Watchdog caught collective operation timeout: \w{1,60}\((?:SeqNum=(?P<seq>\d{1,18}), )?OpType=(?P<op>\w{1,60}),"
+    r"(?: TensorShape=\[(?P<shape>[^\]]{0,2000})\],)?(?: NumelIn=(?P<numel_in>\d{1,18}), NumelOut=(?P<numel_out>\d{1,18}),)? Timeout\(ms\)=(?P<timeout_ms>\d{1,18})\)"
+    r"(?: ran for (?P<ran_ms>\d{1,18}) milliseconds)?",
     role="context",
     keep=_KEEP,
 )
@@ -27,9 +28,9 @@ TIMEOUT = Signature(
 # `[PG ID 0 PG GUID 0(default_pg) Rank 0]`; 2.6 `failure detected by watchdog at work sequence id: 5 PG status: last enqueued work: 6, ...`.
 STATUS = Signature(
     needle="last enqueued ",
-    pattern=r"(?:\[PG (?:ID )?(?P<id>\S+)(?: PG GUID (?P<guid>[^\s\]]+))? Rank (?P<group_rank>\d+)\])?[^\[\]]*?"
-    r"(?:work sequence id|at NCCL work|at work):? (?P<failed>\d+)[^\[\]]{0,60}?last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), "
-    r"last completed (?:NCCL )?work: (?P<completed>-?\d+)",
+    pattern=r"(?:\[PG (?:ID )?(?P<id>\S{1,200})(?: PG GUID (?P<guid>[^\s\]]{1,200}))? Rank (?P<group_rank>\d{1,9})\])?[^\[\]]{0,300}?"
+    r"(?:work sequence id|at NCCL work|at work):? (?P<failed>\d{1,18})[^\[\]]{0,60}?last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), "
+    r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,18})(?!\d)",
     role="context",
     keep=_KEEP,
 )

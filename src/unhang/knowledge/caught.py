@@ -1,0 +1,20 @@
+"""Errors that were printed and ended nothing: the program caught them and went on."""
+
+from __future__ import annotations
+
+from unhang.knowledge.cause import LogView
+
+# More than teardown, launchers and other ranks print behind a failure that ended a process.
+_LONG = 30
+
+
+def went_on(view: LogView, source: str, line: int | None) -> bool:
+    """Whether the log goes on long behind this line, and nobody reports an end, a wait or a lost peer. Where nothing is known, it did not."""
+    last = view.lines.get(source)
+    if last is None or line is None or last - line <= _LONG:
+        return False
+    return not any(e.code != 0 for e in view.exits) and not view.timeouts and not _symptoms(view)
+
+
+def _symptoms(view: LogView) -> bool:
+    return any(h.signature.role == "symptom" for hits in view.hits.values() for h in hits)
