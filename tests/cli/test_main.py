@@ -44,6 +44,24 @@ def test_json_for_a_reader_that_has_gone(tmp_path, argv):
     assert not any(word in done.stderr for word in ("Traceback", "BrokenPipe", "ignored"))
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp1252:strict"])
+@pytest.mark.parametrize("how", [(), ("--json",), ("--markdown",), ("--all", "--lang", "zh")])
+def test_streams_that_cannot_hold_every_character(tmp_path, monkeypatch, encoding, how):
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    (tmp_path / "a.log").write_text("[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB 显存不足\n")
+    done = unhang("why", "a.log", *how, cwd=tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr or "Error" in done.stderr) == (1, False), done.stderr
+    assert "gpu-oom" in done.stdout
+    if how == ("--json",):
+        assert json.loads(done.stdout)["schema"] == "unhang/verdict/1"
+
+
+def test_a_complaint_with_characters_that_no_stream_holds(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = unhang("why", "\u65e0\x1b[31m\u202e.log", cwd=tmp_path)
+    assert (done.returncode, "\x1b" in done.stderr) == (2, False)
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams(tmp_path, closed):
     done = unhang("run", "--run-dir", "here", "sh", "-c", "echo out; echo err >&2", cwd=tmp_path, shell=f'"$@" {closed}')

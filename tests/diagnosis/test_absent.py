@@ -35,12 +35,14 @@ def test_a_rank_that_waits_in_something_older_is_not_behind():
     assert found.behind == () and found.says.endswith("who was missing is not in the logs")
 
 
-def test_silence_is_named_only_where_the_size_of_the_job_is_known():
+def test_silence_is_named_as_far_as_the_size_of_the_job_is_known():
     view = LogView(timeouts=(timeout(0), timeout(1)), printed=frozenset({0, 1, 3}), world_size=4)
     found = absent(view)
     assert (found.silent, found.unheard, found.missing) == ((2,), (3,), (2,))
     assert "rank 2 printed nothing at all" in found.says
     assert absent(LogView(timeouts=(timeout(0),), printed=frozenset({0}))).missing == ()
+    # Rank 3 is there: so is rank 1, or was.
+    assert absent(LogView(timeouts=(timeout(0), timeout(2), timeout(3)), printed=frozenset({0, 2, 3}))).silent == (1,)
 
 
 def test_members_of_other_groups_are_not_guessed():

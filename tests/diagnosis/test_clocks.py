@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unhang.diagnosis.clocks import Shared, corrected, offsets
+from unhang.diagnosis.clocks import Scale, Shared, corrected, offsets, scale_of
 
 
 def event(key, clock, at_s):
@@ -31,3 +32,26 @@ def test_events_that_scatter_give_no_offset():
 def test_any_constant_offset_is_found(ahead, times):
     events = [event(i, clock, t + shift) for i, t in enumerate(times) for clock, shift in (("a", 0.0), ("b", ahead))]
     assert abs(offsets(events)["b"] - ahead) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("zones", "expected"),
+    [
+        ([], Scale()),
+        ([("a", None), ("b", None)], Scale()),
+        ([("a", 0), ("b", 0), ("b", 0)], Scale()),
+        ([("a", 0), ("b", 28800)], Scale(utc=True)),
+        # A zone that only some lines of a log have says nothing of the others.
+        ([("a", 0), ("b", 28800), ("b", None)], Scale(apart=frozenset({"b"}))),
+        ([("a", 0), ("a", None)], Scale()),
+        ([("a", 0), ("b", 3600), ("c", None)], Scale(utc=True, apart=frozenset({"c"}))),
+    ],
+)
+def test_zones(zones, expected):
+    assert scale_of(zones) == expected
+
+
+def test_times_on_a_scale():
+    scale = Scale(utc=True, apart=frozenset({"c"}))
+    assert [scale.seconds(*t) for t in (("a", 9000.0, 3600), ("a", None, 0), ("c", 9000.0, None))] == [5400.0, None, None]
+    assert Scale().seconds("a", 9000.0, 3600) == 9000.0

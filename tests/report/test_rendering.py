@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -107,7 +109,79 @@ def test_markdown_holds_everything():
 def test_markdown_takes_nothing_for_markup():
     finding = Finding(cause="unknown", standing="possible", says="<b>*x*</b>", evidence=(Evidence(source="s", text="a `b` ``c``\nd"),))
     text = markdown.render(Verdict(primary=finding))
-    assert "\\<b>\\*x\\*" in text and "``` a `b` ``c`` d ```" in text
+    assert "\\<b\\>\\*x\\*\\</b\\>" in text and "``` a `b` ``c`` d ```" in text
+
+
+LIVE = "![x](http://evil.example/p.png) `code` | @team #1 <i> [a](b) &amp; $x$ ~~y~~ www.evil.example \\"
+
+
+def without_code(text):
+    """Markdown without its code spans, as CommonMark finds them: up to the next run of just as many backticks."""
+    return re.sub(r"(?<![\\`])(`+)(?!`)(.+?)(?<!`)\1(?!`)", "", text)
+
+
+@pytest.mark.parametrize("field", ["says", "where", "hosts", "source", "text", "input", "what", "why", "remedy", "verify"])
+def test_what_a_log_says_is_nowhere_live(field):
+    def at(name):
+        return LIVE if field == name else "plain"
+
+    finding = Finding(
+        cause="unknown",
+        standing="possible",
+        says=at("says"),
+        ranks=(0,),
+        hosts=(at("hosts"),),
+        where=at("where"),
+        evidence=(Evidence(source=at("source"), text=at("text"), line=3),),
+        remedies=(Remedy(id="a", says=at("remedy"), command="true", verify=at("verify")),),
+    )
+    verdict = Verdict(
+        primary=finding, not_examined=(NotExamined(what=at("what"), why=at("why")),), inputs=(Input(source=at("input"), kind="log", bytes=1),)
+    )
+    text = markdown.render(verdict)
+    (line,) = [line for line in text.splitlines() if "evil" in line]
+    outside = without_code(line)
+    # Hosts of issues link these whatever stands before them.
+    assert not re.search(r"@team|#1|://|www\.", outside)
+    assert not re.search(r"(?<!\\)[`|<\[\]!&$~]", outside)
+
+
+@pytest.mark.parametrize("what", ["# heading", "- item", "+ item", "12. item", "3) item", "---", "> quote", "    indented", "=== x"])
+def test_nothing_that_was_not_examined_begins_a_block(what):
+    line = next(x for x in markdown.render(Verdict(primary=None, not_examined=(NotExamined(what=what, why="w"),))).splitlines() if x.startswith("- "))
+    assert not re.match(r"- (?:#|[-+=>]|\d+[.)]|\s)", line) and line.endswith(": w")
+
+
+def test_nothing_acts_on_the_terminal():
+    hostile = "\x1b]0;t\x07\x1b[31m\x9b31m\x9d0;t\x9c\u202e\x7f\x08\x00"
+    finding = Finding(
+        cause="unknown",
+        standing="possible",
+        says=hostile,
+        ranks=(0,),
+        hosts=(hostile,),
+        where=hostile,
+        evidence=(Evidence(source=hostile, text=hostile),),
+        remedies=(Remedy(id="a", says=hostile, command=hostile, verify=hostile),),
+    )
+    verdict = Verdict(primary=finding, contributing=(finding,), not_examined=(NotExamined(what=hostile, why=hostile),))
+    out = io.StringIO()
+    terminal.render(verdict, Console(file=out, width=80, color_system=None, force_terminal=True), lang="en", whole=True)
+    for text in (out.getvalue(), markdown.render(verdict)):
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
+
+
+def test_no_secret_is_shown():
+    told = "HF_TOKEN=" + "hf_" + "abcdefghijklmnopqrstuv"
+    finding = Finding(cause="unknown", standing="possible", says=told, evidence=(Evidence(source=told, text=told),))
+    text = shown(Verdict(primary=finding, not_examined=(NotExamined(what=told, why=told),)))
+    assert "abcdef" not in text and "[redacted]" in text
+
+
+def test_how_a_cause_is_verified_may_hold_backticks():
+    (cause,) = [c for c in catalogue.load().values() if c.id == "process-stuck"]
+    page = cause_page.page(replace(cause, remedies=(Remedy(id="a", says="x", verify="echo `id`"),)))
+    assert "`` echo `id` ``" in page
 
 
 def test_language_comes_from_the_locale():

@@ -15,12 +15,10 @@ AT_LEAST = 0.9
 # Causes that one line of theirs cannot show: it counts only beside something else (two hosts, a failure of its own kind), which no fixture holds.
 BELOW = {
     "dns-resolution": "addresses without names, and the loopback as a fallback, are no cause of a failure that has another one",
-    "gpu-newer-than-nccl": "a new GPU beside an old NCCL counts with NCCL's error for missing kernels",
     "ineffective-setting": "a setting without effect is no cause of a failure that has another one",
     "premature-exit": "a rank that ends in order counts with a peer that lost it",
     "process-stuck": "a watchdog that got stuck counts without a collective that timed out",
     "rendezvous-misconfig": "warnings of the launcher count with a rendezvous that failed",
-    "wsl-limits": "names of WSL count with a failure of memory, shared memory or the network",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -44,6 +45,7 @@ for verb in (run, why, explain, demo):
 def entry() -> None:
     """The console script. Every way out has its exit code (see unhang.errors)."""
     _open_closed_streams()
+    _replace_what_cannot_be_printed()
     signal.signal(signal.SIGINT, _interrupted)
     try:
         app()
@@ -68,6 +70,13 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(fd, "w" if fd else "r", closefd=False))  # noqa: SIM115
 
 
+def _replace_what_cannot_be_printed() -> None:
+    """Streams that are no UTF-8 (LC_ALL, PYTHONIOENCODING) get question marks for what they cannot hold: a verdict is worth more than its marks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def _flush() -> None:
     """Flush stdout while its errors can still be caught; a write to a reader that has gone, for example `| head`, click has answered already."""
     try:
@@ -81,18 +90,26 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
 
 
 def _complain(error: UnhangError) -> None:
-    typer.secho(f"unhang: {error}", err=True, fg=typer.colors.RED)
+    typer.secho(f"unhang: {_shown(error)}", err=True, fg=typer.colors.RED)
     if error.cause:
-        typer.echo(f"Usual cause: {error.cause}", err=True)
+        typer.echo(f"Usual cause: {_shown(error.cause)}", err=True)
     if error.hint:
-        typer.echo(f"Try: {error.hint}", err=True)
+        typer.echo(f"Try: {_shown(error.hint)}", err=True)
 
 
 def _report(error: Exception) -> None:
     from unhang.cli import bug_report
 
-    typer.secho(f"unhang: this is our own failure: {type(error).__name__}: {error}", err=True, fg=typer.colors.RED)
+    typer.secho(f"unhang: this is our own failure: {type(error).__name__}: {_shown(error)}", err=True, fg=typer.colors.RED)
     path = bug_report.write(error)
     if path is None:
         raise error
     typer.echo(f"A report ready to paste is in {path}", err=True)
+
+
+def _shown(said: object) -> str:
+    """Errors quote names of files and lines of logs."""
+    from unhang.diagnosis.redact import redact
+    from unhang.records.logs.line import CONTROLS
+
+    return redact(CONTROLS.sub("", str(said)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,16 +39,16 @@ def why(
 
     Needs no GPU, no torch and no network; a run directory and logs can be judged on another machine.
 
-    Exit code: 0 if nothing was found, 1 if something was found, 2 for bad input.
+    Exit code: 0 if nothing was found, 1 if something was found, 2 for bad input, 3 for our own failure, 130 if interrupted.
     """
-    from unhang.errors import EXIT_FOUND, EXIT_OK
+    from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
     from unhang.report import language
 
+    if as_json and markdown:
+        raise UnhangError("--json and --markdown: choose one")
     chosen = language.chosen(lang)
     verdict, judged = _judge(paths, incident, attempt, quiet=as_json)
     if as_json:
-        import sys
-
         import msgspec
 
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(verdict), indent=2).decode() + "\n")
@@ -98,6 +99,8 @@ def _judge_logs(paths: list[str], attempt: int | None, *, quiet: bool) -> Judged
     from unhang.diagnosis.logs import judge_logs
     from unhang.report.progress import reading
 
+    if "-" in paths and sys.stdin.isatty():
+        typer.echo("unhang: reading standard input; end it with Ctrl-D", err=True)
     with reading(quiet=quiet) as progress:
         judged = judge_logs(paths, attempt=attempt, progress=progress)
     if judged.attempts > 1 and not quiet:

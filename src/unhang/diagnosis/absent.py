@@ -85,8 +85,10 @@ def _made(view: LogView, first: Timeout, waiting: tuple[int, ...], behind: tuple
     # Members of other groups than the default one are not in any log.
     default = first.group is not None and first.group.startswith("0")
     # Up to torch 2.2 no group is named: one that half of the job waits in is taken for the default one.
-    if view.world_size is not None and (default or (first.group is None and 2 * len(waiting) >= view.world_size)):
-        rest = set(range(view.world_size)) - set(waiting) - set(behind)
+    # Where nothing tells the size of the job, it has at least the ranks below the highest that printed.
+    size = view.world_size or max(view.printed | set(waiting), default=-1) + 1
+    if default or (first.group is None and 2 * len(waiting) >= size):
+        rest = set(range(size)) - set(waiting) - set(behind)
     return Absent(
         op=first.op,
         seq=first.seq,

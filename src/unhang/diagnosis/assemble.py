@@ -1,15 +1,21 @@
-"""From single logs to one view of the job: whose line is it, which attempt, and in what order across hosts."""
+"""From single logs to one view of the job: whose line is it, which attempt, and in what order across hosts.
+
+What the logs do not tell is not guessed: a number that may be a node's, a rank within a part of the job, or the pid of a process on another host
+names no rank, and times that cannot be compared order nothing.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from unhang.diagnosis import clocks
-from unhang.diagnosis.clocks import Shared
+from unhang.diagnosis.clocks import Scale, Shared
 from unhang.knowledge.cause import LogView
-from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, exits, job_size, nccl, watchdog, work
+from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, exits, job_size, nccl, owner_of, watchdog, work
+from unhang.records.logs.attempts import Failure
 
 Piece = TypeVar("Piece", Hit, Traceback)
 
@@ -18,7 +24,24 @@ CONTEXT: tuple[Signature, ...] = tuple(
 )
 _WATCHDOG, _EXITS, _NCCL = frozenset(watchdog.SIGNATURES), frozenset(exits.SIGNATURES), frozenset(nccl.SIGNATURES)
 _AGENTS = frozenset((exits.RANK, exits.CODE, exits.FAILED, exits.DEEPSPEED, *attempts.AGENTS))
+_ENDED = _EXITS - frozenset(exits.SUBPROCESS)
+_TEARDOWN = "launcher-teardown"
+# Of what a teardown may look like, this also happens in runs that go on: some tool failed, a data loader was closed.
+_NO_END = ("subprocess.CalledProcessError: Command", "is killed by signal: Terminated")
 _WORK, _STARTS, _SIZES = frozenset(work.SIGNATURES), frozenset(attempts.SIGNATURES), frozenset(job_size.SIGNATURES)
+
+
+# A name of a directory may hold any number.
+MAX_ATTEMPTS = 1000
+
+
+class Process(NamedTuple):
+    """A process of one attempt. Pids are unique on a host, or, where lines name none, as far as we know within one log."""
+
+    attempt: int
+    host: str | None
+    source: str | None
+    pid: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,37 +55,39 @@ class Attempt:
 
 def assemble(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> tuple[Attempt, ...]:
     """The attempts of the job, oldest first; at least one. `causes` maps each signature of a cause to its id."""
+    hits = [h for read in reads for h in read.hits]
+    backs = [t for read in reads for t in read.tracebacks]
+    pieces: list[Hit | Traceback] = [*hits, *backs]
+    scale = clocks.scale_of((p.source, p.utc_offset_s) for p in pieces if p.at_s is not None)
+    hosts = _only_hosts(pieces)
+    hits = [_on_scale(h, scale) for h in hits]
+    backs = [_on_scale(t, scale) for t in backs]
+    if ahead := clocks.offsets(_shared(hits, hosts)):
+        hits = [replace(h, at_s=clocks.corrected(h.at_s, _clock(h, hosts), ahead)) for h in hits]
+        backs = [replace(t, at_s=clocks.corrected(t.at_s, _clock(t, hosts), ahead)) for t in backs]
     order = {r.source: n for n, r in enumerate(reads)}
-    hits: list[Hit] = []
-    backs: list[Traceback] = []
-    starts: dict[str, tuple[int, ...]] = {}
-    for read in reads:
-        starts[read.source] = _starts(read, causes)
-        hits += read.hits
-        backs += read.tracebacks
-    # A log that begins late holds the later attempts: counted from the end, they are the same ones.
-    total = max((len(s) + 1 for s in starts.values()), default=1)
-    if total > 1:
-        hits = [_with_attempt(h, starts[h.source], total) for h in hits]
-        backs = [_with_attempt(t, starts[t.source], total) for t in backs]
-    if not any(h.signature in _AGENTS for h in hits):
-        # srun and mpirun number their tasks: ranks, unless each task is a launcher that starts several.
+    course = _course(list(order), hits, backs, causes)
+    hits = course.placed(hits)
+    backs = course.placed(backs)
+    if not _labels_are_nodes(hits, backs):
         hits = [_with_label(h) for h in hits]
         backs = [_with_label(t) for t in backs]
     ranks = _ranks_of_processes(hits)
-    hits = [_with_rank(h, ranks) for h in hits]
-    backs = [_with_rank(t, ranks) for t in backs]
-    ahead = clocks.offsets(_shared(hits))
-    if ahead:
-        hits = [replace(h, at_s=clocks.corrected(h.at_s, h.host or h.source, ahead)) for h in hits]
-        backs = [replace(t, at_s=clocks.corrected(t.at_s, t.host or t.source, ahead)) for t in backs]
-    hits = _ordered(hits, order)
-    backs = _ordered(backs, order)
+    hits = _ordered([_with_rank(h, ranks) for h in hits], order)
+    backs = _ordered([_with_rank(t, ranks) for t in backs], order)
     printed = frozenset(n for r in reads for n in r.ranks)
-    return tuple(_attempt(n, hits, backs, causes, printed) for n in range(1, total + 1))
+    lines = {r.source: r.lines for r in reads}
+    return tuple(_attempt(n, hits, backs, causes, printed, lines) for n in range(1, course.total + 1))
 
 
-def _attempt(number: int, hits: Iterable[Hit], backs: Iterable[Traceback], causes: Mapping[Signature, str], printed: frozenset[int]) -> Attempt:
+def _attempt(
+    number: int,
+    hits: Iterable[Hit],
+    backs: Iterable[Traceback],
+    causes: Mapping[Signature, str],
+    printed: frozenset[int],
+    lines: Mapping[str, int],
+) -> Attempt:
     own = tuple(h for h in hits if h.attempt == number)
     view = LogView(
         hits=by_cause((h for h in own if h.signature in causes), causes),
@@ -74,58 +99,171 @@ def _attempt(number: int, hits: Iterable[Hit], backs: Iterable[Traceback], cause
         work=tuple(h for h in own if h.signature in _WORK),
         printed=printed | {h.rank for h in own if h.rank is not None},
         world_size=job_size.read(h for h in own if h.signature in _SIZES or h.signature in _NCCL),
+        lines=lines,
     )
     return Attempt(number=number, view=view, hits=own)
 
 
-def _starts(read: LogRead, causes: Mapping[Signature, str]) -> tuple[int, ...]:
-    failures = [(h.place, h.at_s) for h in read.hits if h.signature in causes] + [(t.place, t.at_s) for t in read.tracebacks]
-    return attempts.starts_of((h for h in read.hits if h.signature in _STARTS), failures)
+@dataclass(frozen=True, kw_only=True)
+class _Course:
+    """How the attempts of a job are told apart.
+
+    `named` are the attempts that names of directories tell. `starts` are the places of the other logs at which their later attempts begin. `restarts`
+    are the times of attempts 2, 3, ..., () where some are not known; `times` are those of each log, with their places.
+    """
+
+    total: int
+    named: Mapping[str, int]
+    starts: Mapping[str, tuple[int, ...]]
+    restarts: tuple[float, ...]
+    times: Mapping[str, Sequence[tuple[int, float]]]
+
+    def placed(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """Each piece with its attempt, in the order given."""
+        return [replace(p, attempt=self._attempt(p)) for p in pieces] if self.total > 1 else list(pieces)
+
+    def _attempt(self, piece: Hit | Traceback) -> int:
+        """What the name tells; else the starts in the log; else the time; else the last, for a log that begins late holds the later attempts."""
+        if piece.source in self.named:
+            return self.named[piece.source]
+        starts = self.starts[piece.source]
+        if not starts and self.restarts and (times := self.times.get(piece.source)):
+            # A line without a time was printed behind the one before it that has one.
+            before = bisect_right(times, piece.place, key=lambda t: t[0]) - 1
+            return attempts.attempt_of(times[max(before, 0)][1], self.restarts)
+        return self.total - len(starts) - 1 + attempts.attempt_of(piece.place, starts)
 
 
-def _ranks_of_processes(hits: Sequence[Hit]) -> dict[tuple[int, str | None, int], int]:
-    """(attempt, host, pid) to rank, as lines that name both tell; a host that no line names stands for itself."""
-    found: dict[tuple[int, str | None, int], int] = {}
-    contested: set[tuple[int, str | None, int]] = set()
-    told = [(h.attempt, h.host, h.pid, h.rank) for h in hits if h.signature not in _STARTS]
+def _course(sources: Sequence[str], hits: Sequence[Hit], backs: Sequence[Traceback], causes: Mapping[Signature, str]) -> _Course:
+    of_source: dict[str, list[Hit]] = {s: [] for s in sources}
+    for h in hits:
+        of_source[h.source].append(h)
+    times: dict[str, list[tuple[int, float]]] = {}
+    for p in (*((h.source, h.place, h.at_s) for h in hits), *((t.source, t.place, t.at_s) for t in backs)):
+        if p[2] is not None:
+            times.setdefault(p[0], []).append((p[1], p[2]))
+    told = {s: owner_of(s).attempt for s in of_source}
+    named = {s: n for s, n in told.items() if n is not None and n <= MAX_ATTEMPTS}
+    begun = {s: _starts(found, causes) for s, found in of_source.items() if s not in named}
+    total = max((*named.values(), *(len(b) + 1 for b in begun.values())), default=1)
+    restarts = next((b for b in begun.values() if len(b) == total - 1 and all(h.at_s is not None for h in b)), ())
+    return _Course(
+        total=total,
+        named=named,
+        starts={s: tuple(h.place for h in b) for s, b in begun.items()},
+        restarts=tuple(h.at_s for h in restarts if h.at_s is not None),
+        times={s: sorted(found) for s, found in times.items()},
+    )
+
+
+def _starts(hits: Sequence[Hit], causes: Mapping[Signature, str]) -> tuple[Hit, ...]:
+    failures = (Failure(place=h.place, at_s=h.at_s, ended=_has_ended(h, causes)) for h in hits if _has_failed(h, causes))
+    return attempts.starts_of((h for h in hits if h.signature in _STARTS), failures)
+
+
+def _has_failed(hit: Hit, causes: Mapping[Signature, str]) -> bool:
+    """Whether a run may have failed by what this line says: exceptions may be caught, and a possible root may be none."""
+    cause = causes.get(hit.signature)
+    return (
+        hit.signature in _EXITS
+        or cause == _TEARDOWN
+        or (cause is not None and hit.signature.role == "root" and hit.signature.standing == "established")
+    )
+
+
+def _has_ended(hit: Hit, causes: Mapping[Signature, str]) -> bool:
+    return hit.signature in _ENDED or (causes.get(hit.signature) == _TEARDOWN and hit.signature.needle not in _NO_END)
+
+
+def _labels_are_nodes(hits: Sequence[Hit], backs: Sequence[Traceback]) -> bool:
+    """srun and mpirun number their tasks: ranks, unless each task is a launcher that starts several.
+
+    That is proven by words of such a launcher, and by a line that has another number beside the task's: a local rank, or a rank of its own.
+    """
+    if any(h.signature in _AGENTS for h in hits):
+        return True
+    pieces: list[Hit | Traceback] = [*hits, *backs]
+    return any(p.local_rank is not None or p.rank not in (None, p.label) for p in pieces if p.label is not None and not _is_about_others(p))
+
+
+def _is_about_others(piece: Hit | Traceback) -> bool:
+    return isinstance(piece, Hit) and "rank" in piece.groups
+
+
+def _ranks_of_processes(hits: Sequence[Hit]) -> dict[Process, int]:
+    """Process to rank, as lines that name both tell: by host, and by log for lines that name no host."""
+    told = [(h.attempt, h.host, h.source, h.pid, h.rank) for h in hits if h.signature not in _STARTS]
     for attempt in {h.attempt for h in hits}:
+        own = [h for h in hits if h.attempt == attempt]
         # torchrun names rank and process in two lines.
-        ended = exits.read(h for h in hits if h.attempt == attempt and h.signature in _EXITS)
-        told += [(attempt, e.at.host, e.at.pid, e.at.rank) for e in ended]
-    for attempt, host, pid, rank in told:
+        ended = exits.read(h for h in own if h.signature in _EXITS)
+        told += [(attempt, e.at.host, e.at.source, e.at.pid, e.at.rank) for e in ended]
+        told += [(attempt, h.host, h.source, h.pid, rank) for h, rank in _ranks_of_communicators(own)]
+    found: dict[Process, int] = {}
+    contested: set[Process] = set()
+    for attempt, host, source, pid, rank in told:
         if rank is None or pid is None:
             continue
-        for key in ((attempt, host, pid), (attempt, None, pid)):
+        keys = [Process(attempt, None, source, pid)]
+        if host is not None:
+            keys.append(Process(attempt, host, None, pid))
+        for key in keys:
             if found.setdefault(key, rank) != rank:
                 contested.add(key)
     return {k: v for k, v in found.items() if k not in contested}
 
 
-def _with_attempt(piece: Piece, starts: Sequence[int], total: int) -> Piece:
-    return replace(piece, attempt=total - len(starts) - 1 + attempts.attempt_of(piece.place, starts))
+def _ranks_of_communicators(hits: Sequence[Hit]) -> list[tuple[Hit, int]]:
+    """Ranks in communicators of the whole job: those of its size, or the largest where that is not told. Each rank then is one process.
+
+    Where two processes have one rank, the communicators were parts of a larger job.
+    """
+    size = job_size.read(h for h in hits if h.signature in _SIZES or h.signature in _NCCL)
+    found = [(h, int(h.groups["comm_rank"])) for h in hits if h.signature in (nccl.START, nccl.COMPLETE) and int(h.groups["nranks"]) == size]
+    holders: dict[int, set[tuple[str | None, int | None]]] = {}
+    for h, rank in found:
+        holders.setdefault(rank, set()).add((h.host, h.pid))
+    return [] if any(len(who) > 1 for who in holders.values()) else found
+
+
+def _on_scale(piece: Piece, scale: Scale) -> Piece:
+    at_s = scale.seconds(piece.source, piece.at_s, piece.utc_offset_s)
+    if at_s == piece.at_s:
+        return piece
+    return replace(piece, at_s=at_s, utc_offset_s=0 if at_s is not None else piece.utc_offset_s)
+
+
+def _only_hosts(pieces: Iterable[Hit | Traceback]) -> dict[str, str]:
+    """The host of each log whose lines name one and no other: its other lines are of that host as well."""
+    found: dict[str, set[str]] = {}
+    for p in pieces:
+        if p.host is not None:
+            found.setdefault(p.source, set()).add(p.host)
+    return {s: next(iter(h)) for s, h in found.items() if len(h) == 1}
+
+
+def _clock(piece: Hit | Traceback, hosts: Mapping[str, str]) -> str:
+    return piece.host or hosts.get(piece.source, piece.source)
 
 
 def _with_label(piece: Piece) -> Piece:
     return piece if piece.rank is not None or piece.label is None else replace(piece, rank=piece.label)
 
 
-def _with_rank(piece: Piece, ranks: Mapping[tuple[int, str | None, int], int]) -> Piece:
+def _with_rank(piece: Piece, ranks: Mapping[Process, int]) -> Piece:
     if piece.rank is not None or piece.pid is None:
         return piece
-    rank = ranks.get((piece.attempt, piece.host, piece.pid))
-    if rank is None and piece.host is None:
-        rank = ranks.get((piece.attempt, None, piece.pid))
+    # Pids are the same in all pods: without a host one speaks for its own log only.
+    source = piece.source if piece.host is None else None
+    rank = ranks.get(Process(piece.attempt, piece.host, source, piece.pid))
     return piece if rank is None else replace(piece, rank=rank)
 
 
-def _shared(hits: Iterable[Hit]) -> Iterable[Shared]:
+def _shared(hits: Iterable[Hit], hosts: Mapping[str, str]) -> Iterable[Shared]:
     """Events that every host sees at one moment: a communicator is complete on all of its ranks at once."""
     for h in hits:
-        if h.at_s is None:
-            continue
-        clock = h.host or h.source
-        if h.signature == nccl.COMPLETE and "comm_id" in h.groups:
-            yield Shared(key=("init", h.attempt, h.groups["comm_id"]), clock=clock, at_s=h.at_s)
+        if h.at_s is not None and h.signature == nccl.COMPLETE and "comm_id" in h.groups:
+            yield Shared(key=("init", h.groups["comm_id"]), clock=_clock(h, hosts), at_s=h.at_s)
 
 
 def _ordered(pieces: Iterable[Piece], order: Mapping[str, int]) -> list[Piece]:

@@ -1,4 +1,7 @@
-"""How far the clocks of hosts differ, from events that all of them saw at one moment; so that lines of different hosts can be put in order."""
+"""Which times of different logs can be compared: zones where they are printed, and how far the clocks of hosts differ, from events all of them saw.
+
+Assumed: hosts whose logs print no zone are set to the same one, unless shared events show otherwise.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,38 @@ from statistics import median
 
 # A host whose shared events scatter more than this has no offset that means anything.
 MAX_SCATTER_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How times of several logs become comparable.
+
+    `utc`: their zones differ, and are taken off. `apart` are logs that cannot be placed among the others.
+    """
+
+    utc: bool = False
+    apart: frozenset[str] = frozenset()
+
+    def seconds(self, source: str, at_s: float | None, utc_offset_s: int | None) -> float | None:
+        """A printed time on this scale; None where it cannot be compared with those of the other logs."""
+        if at_s is None or source in self.apart:
+            return None
+        return at_s - utc_offset_s if self.utc and utc_offset_s is not None else at_s
+
+
+def scale_of(zones: Iterable[tuple[str, int | None]]) -> Scale:
+    """The scale of times, each told by its log and its zone.
+
+    A zone counts where every time of its log has one. What a log without zones says stands in an unknown relation to one with them.
+    """
+    of_source: dict[str, set[int | None]] = {}
+    for source, zone in zones:
+        of_source.setdefault(source, set()).add(zone)
+    zoned = {s for s, found in of_source.items() if None not in found}
+    if not zoned:
+        return Scale()
+    different = len(set[int | None]().union(*(of_source[s] for s in zoned))) > 1
+    return Scale(utc=different, apart=frozenset(of_source.keys() - zoned))
 
 
 @dataclass(frozen=True, kw_only=True)

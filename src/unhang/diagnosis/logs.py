@@ -207,13 +207,15 @@ class Judge:
             says=f"{begun.says} (possible: {', '.join(remains)})",
             ranks=begun.missing or begun.begun,
             evidence=begun.evidence,
-            remedies=(NCCL_DEBUG, SUPERVISE),
+            # NCCL's own messages are on: that is how this is known.
+            remedies=(SUPERVISE,),
         )
 
     def _nothing(self) -> None:
         if self.inputs:
             read = self.inputs[0].source if len(self.inputs) == 1 else f"{len(self.inputs)} files"
-            self.not_examined.append(NotExamined(what=read, why="nothing in it was recognised: it may be a healthy log, or none of a training"))
+            why = "nothing in it was recognised: it may be a healthy log, or none of a training"
+            self.not_examined.append(NotExamined(what=read, why=why if any(i.bytes for i in self.inputs) else "it is empty"))
 
 
 def _timeline(attempt: Attempt) -> tuple[Moment, ...]:

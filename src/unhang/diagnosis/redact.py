@@ -1,70 +1,224 @@
 """Credentials, taken out of everything that a verdict shows.
 
 Launch scripts carry tokens in command lines and environments, tracebacks and logs repeat them, and verdicts are pasted into bug reports.
+Logs are written by anybody: every pattern here takes time that grows with the length of the text and no faster. Repetitions are bounded, or what
+they run over is consumed.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
-from unhang.model import Evidence, Finding, NotExamined, Remedy, Verdict
+from unhang.model import Verdict
+from unhang.records.logs.line import CONTROLS
 
 HIDDEN = "[redacted]"
 
-_NAME = r"(?:[A-Z0-9_]*_)?(?:API_?KEY|ACCESS_?KEY(?:_ID)?|SECRET(?:_ACCESS)?(?:_KEY)?|TOKEN|PASSWORD|PASSWD|PRIVATE_KEY|CREDENTIALS?)"
-_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"(?P<keep>\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s@/]+(?=@)", re.IGNORECASE), r"\g<keep>" + HIDDEN),
-    (re.compile(r"(?P<keep>\bauthorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic|token)?\s*)[\w.~+/=-]{8,}", re.IGNORECASE), r"\g<keep>" + HIDDEN),
+_PASSWORD = r"pass(?:word|wd|phrase)|(?<=[_;])pwd"
+_KEY = (
+    r"(?:api|access|account|private|signing|encryption|subscription)[-_ ]?key(?:[-_]?id)?|shared[-_]?access[-_]?(?:key|signature)"
+    r"|secret(?:[-_]?access)?(?:[-_]?key)?"
+    # Prose has a colon behind credentials, and files of them have a path.
+    r"|credentials?(?=['\"\\=]|[ \t]=)(?!=['\"]?[/~.])"
+)
+# Tokens are also what a language model reads.
+_TOKEN = r"(?<![A-Za-z0-9])token|(?<=auth)token|(?<=access)token|(?<=refresh)token|(?<=session)token|(?-i:(?<=[a-z])Token)"
+_QUOTE = r"\\{0,4}['\"]"
+# What stands in front of these words is not matched: it stays in any case.
+_NAMED = re.compile(
+    rf"(?:(?P<password>{_PASSWORD})|(?P<key>{_KEY})|(?P<token>{_TOKEN})|(?P<auth>authorization))"
+    rf"(?:_?\d{{1,2}})?(?P<closed>{_QUOTE})?\]?[ \t]{{0,8}}(?:={{1,3}}>?|:=|:(?!:)|%3D)[ \t]{{0,8}}",
+    re.IGNORECASE,
+)
+# A command line, as one text or as a list of words.
+_FLAG = re.compile(
+    rf"(?<![\w-])--?[\w.-]{{0,40}}?(?:(?P<password>{_PASSWORD})|(?P<key>{_KEY})|(?P<token>{_TOKEN})|(?P<auth>authorization))"
+    rf"(?:(?P<closed>{_QUOTE}),[ \t]{{0,8}}(?=[bu]?['\"\\])|[ \t]{{1,8}}(?!-))",
+    re.IGNORECASE,
+)
+# A pod's environment, or a list of pairs.
+_PAIR = re.compile(
+    r"(?<![A-Z0-9])(?:(?P<password>PASSWORD|PASSWD|PASSPHRASE)|(?P<key>(?:API|ACCESS|PRIVATE)_?KEY(?:_ID)?|SECRET(?:_ACCESS)?(?:_KEY)?)|(?P<token>TOKEN)"
+    rf"|(?P<auth>AUTHORIZATION))(?P<closed>{_QUOTE})?(?:,?\s{{0,8}}(?:{_QUOTE})?value(?:{_QUOTE})?\s{{0,4}}[:=][ \t]{{0,8}}"
+    r"|(?<=['\"]),[ \t]{0,8}(?=['\"\\]))"
+)
+_ORDINARY_TOKEN = re.compile(
+    r"(?:\b|_|-)(?:eos|bos|pad|unk|sep|cls|mask|image|video|audio|vision|speech|special|start|begin|end|stop|next|new|first|last|previous|per|num|max|min"
+    r"|total|think|thinking|unexpected|unknown|invalid|unrecognized|illegal|bad|missing|boi|eoi|eot|eom|eod|eop|fim|prefix|suffix|middle)[-_ ]?$",
+    re.IGNORECASE,
+)
+_END = r"(?=[\s,;&)\]}'\"\\]|$)"
+# Code in a traceback, settings that are off, variables that a shell would have filled in.
+_NO_SECRET = re.compile(
+    rf"{re.escape(HIDDEN)}|(?:None|True|False|null|str|bytes|required|optional|missing){_END}|\*{{3,64}}{_END}|Optional\[|(?:self|args|cfg|config|opts?|torch)\."
+    rf"|os\.(?:environ|getenv)|\$\{{\w{{1,64}}\}}{_END}|(?-i:\$[A-Z_][A-Z0-9_]{{1,64}}){_END}",
+    re.IGNORECASE,
+)
+_COUNT = re.compile(rf"[-+]?\d{{1,9}}(?:\.\d{{0,9}})?(?:e[-+]?\d{{1,3}})?(?:ns|us|ms|s|k|m|b|kb|mb|gb|%)?{_END}", re.IGNORECASE)
+_BEGINS_CODE = re.compile(r"[\[{(<]")
+# `SecretStr('`, `b"`.
+_OPENING = re.compile(r"(?:[A-Za-z_][\w.]{0,40}\()?[bBuUrRfF]{0,2}(?P<escape>\\{0,4})(?P<quote>['\"])")
+_TO_QUOTE = {q: re.compile(rf"[^\\\n{q}]*(?:\\.[^\\\n{q}]*)*") for q in "'\""}
+_TO_ESCAPED_QUOTE = re.compile(r"[^\\\n]*(?:\\(?!\\{0,3}['\"])[^\\\n]*)*")
+# Behind a comma or an ampersand the next setting may begin; else it belongs to the value.
+_BARE = re.compile(r"(?:[^\s'\",;&)\]}\\]|\\(?!['\"])|[,;&)\]}](?=[A-Za-z0-9])(?!\w{1,40}[ \t]?[=:]))+")
+_SCHEME = re.compile(r"(?:bearer|basic|token|negotiate|api-?key)[ \t]{1,8}", re.IGNORECASE)
+_LONG_SCHEME = re.compile(r"(?:aws4-\S{1,30}|digest|oauth|signature)[ \t][^'\n]*", re.IGNORECASE)
+_MIN_TOKEN_CHARS = 6
+_MIN_AUTHORIZATION_CHARS = 8
+_MAX_NAME_CHARS = 64
+_MAX_QUOTED_CHARS = 400
+
+_URL = re.compile(r"://(?P<user>[^\s:/@'\"<>]{0,256})(?P<colon>:?)(?P<password>(?<=:)[^\s/'\"<>]{1,512})?@")
+_TOKEN_AS_USER = re.compile(r"(?=[^\d]{0,256}\d).{12,}|.{20,}")
+_BARE_CREDENTIALS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"(?P<keep>\bbearer[ \t]{1,8})[\w.~+/=-]{16,}", re.IGNORECASE), r"\g<keep>" + HIDDEN),
+    (re.compile(r"(?P<keep>\bpass(?:word|phrase)[ \t]{1,4}(?:is|was)[ \t]{1,4})(?=\S{0,64}\d)[^\s,;]+", re.IGNORECASE), r"\g<keep>" + HIDDEN),
+    (re.compile(r"(?P<keep>\blogin[ \t]{1,4}\S{1,64}[ \t]{1,4}password[ \t]{1,4})\S+", re.IGNORECASE), r"\g<keep>" + HIDDEN),
     (
-        re.compile(rf"(?P<keep>\b{_NAME}['\"]?\s*[=:]\s*)(?P<quote>['\"]?)(?!{re.escape(HIDDEN)})[^\s'\",;&)]+", re.IGNORECASE),
-        r"\g<keep>\g<quote>" + HIDDEN,
+        re.compile(r"(?P<keep>(?<![A-Za-z0-9])sig(?:nature)?(?:=|%3D))(?=[A-Za-z_%+/-]{0,64}\d)[A-Za-z0-9_%+/=-]{12,}", re.IGNORECASE),
+        r"\g<keep>" + HIDDEN,
     ),
+    (re.compile(r"(?P<keep>\b(?:set-)?cookie['\"]?:[ \t]{0,8}['\"]?)(?=\w{1,64}=)[^'\"\n]+", re.IGNORECASE), r"\g<keep>" + HIDDEN),
+    # Whoever has the address of a chat's webhook can write into the chat.
     (
         re.compile(
-            r"(?P<keep>--?(?:[a-z]+[-_])*(?:token|password|passwd|secret|api[-_]?key)[= ])(?P<quote>['\"]?)(?!\[redacted)[^\s'\"]+", re.IGNORECASE
+            r"(?P<keep>hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/|/open-apis/bot/v2/hook/|/cgi-bin/webhook/send\?key=)"
+            r"[\w/-]{8,}"
         ),
-        r"\g<keep>\g<quote>" + HIDDEN,
+        r"\g<keep>" + HIDDEN,
     ),
-    (re.compile(r"\bhf_[A-Za-z0-9]{16,}\b"), HIDDEN),
-    (re.compile(r"\bsk-[A-Za-z0-9_-]{16,}"), HIDDEN),
-    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),
-    (re.compile(r"\bgh[pousr]_[A-Za-z0-9]{20,}\b|\bgithub_pat_[A-Za-z0-9_]{20,}\b"), HIDDEN),
-    (re.compile(r"\bglpat-[A-Za-z0-9_-]{16,}"), HIDDEN),
-    (re.compile(r"\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"), HIDDEN),
+    (re.compile(r"\b(?:hf_|api_org_|gsk_|r8_|npm_)[A-Za-z0-9]{16,}"), HIDDEN),
+    (re.compile(r"\bsk-(?!learn)[A-Za-z0-9_-]{16,}"), HIDDEN),
+    (re.compile(r"\b(?:[srp]k_(?:live|test)_|whsec_)[A-Za-z0-9]{10,}"), HIDDEN),
+    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\b(?:LTAI|AKID)[A-Za-z0-9]{12,40}\b"), HIDDEN),
+    (re.compile(r"\bAIza[A-Za-z0-9_-]{30,}|\bya29\.[\w-]{20,}|\bGOCSPX-[\w-]{20,}"), HIDDEN),
+    (re.compile(r"\bxox[a-z]-[A-Za-z0-9-]{10,}|\bxapp-[A-Za-z0-9-]{10,}"), HIDDEN),
+    (re.compile(r"\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}"), HIDDEN),
+    (re.compile(r"\b(?:glpat|nvapi|dckr_pat|pypi|hvs|dop_v1)[-_.][A-Za-z0-9_-]{16,}"), HIDDEN),
+    # Begun only where such a word begins, else every `-eyJ` in a long one would be tried to its end.
+    (re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)?"), HIDDEN),
     # Weights & Biases keys are bare: 40 hexadecimal digits behind a word that names them. Git commits look alike and stay.
-    (re.compile(r"(?P<keep>\bwandb\b[^\n]{0,40}?[\s=:'\"])[0-9a-f]{40}\b", re.IGNORECASE), r"\g<keep>" + HIDDEN),
-    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
+    (re.compile(r"(?P<keep>\bwandb\b(?:(?!commit|sha|rev)[^\n]){0,40}?[\s=:'\"])[0-9a-f]{40}\b", re.IGNORECASE), r"\g<keep>" + HIDDEN),
+    (re.compile(r"\bwandb_v1_\w{20,}"), HIDDEN),
+    (re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
 )
+# What is glued to a credential may show as one only when that is gone.
+_MAX_PASSES = 5
+# What is left of a word that was cut may be the rest of anything.
+_CUT_WORD = re.compile(r"…[A-Za-z0-9_+/=.%~:@-]{20,}\S*")
 
 
 def redact(text: str) -> str:
-    """The text without credentials; everything around them stays, so that a line can still be found in its log."""
-    for pattern, replacement in _PATTERNS:
-        text = pattern.sub(replacement, text)
+    """The text without credentials; everything around them stays, so that a line can still be found in its log.
+
+    A text that begins with `…` directly before a long word was cut inside that word, which is hidden. Redacting again changes nothing.
+    """
+    if found := _CUT_WORD.match(text):
+        text = f"…{HIDDEN}{text[found.end() :]}"
+    for _ in range(_MAX_PASSES):
+        before, text = text, _pass(text)
+        if text == before:
+            break
     return text
 
 
 def redact_verdict(verdict: Verdict) -> Verdict:
-    """The verdict with every free text redacted."""
-    return replace(
-        verdict,
-        primary=None if verdict.primary is None else _finding(verdict.primary),
-        contributing=tuple(_finding(f) for f in verdict.contributing),
-        symptoms=tuple(_finding(f) for f in verdict.symptoms),
-        not_examined=tuple(NotExamined(what=redact(n.what), why=redact(n.why)) for n in verdict.not_examined),
-    )
+    """The verdict with every text in it redacted, and without characters that act on a terminal."""
+    clean: Verdict = _redacted(verdict)
+    return clean
 
 
-def _finding(finding: Finding) -> Finding:
-    return replace(
-        finding,
-        says=redact(finding.says),
-        where=None if finding.where is None else redact(finding.where),
-        evidence=tuple(Evidence(source=e.source, text=redact(e.text), line=e.line) for e in finding.evidence),
-        remedies=tuple(_remedy(r) for r in finding.remedies),
-    )
+def _pass(text: str) -> str:
+    if "://" in text:
+        text = _URL.sub(_url, text)
+    for names in (_FLAG, _PAIR, _NAMED):
+        text = _named(text, names)
+    for pattern, replacement in _BARE_CREDENTIALS:
+        text = pattern.sub(replacement, text)
+    return text
 
 
-def _remedy(remedy: Remedy) -> Remedy:
-    return replace(remedy, says=redact(remedy.says), command=None if remedy.command is None else redact(remedy.command))
+def _redacted(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact(CONTROLS.sub("", value))
+    if isinstance(value, tuple):
+        return tuple(map(_redacted, value))
+    if isinstance(value, dict):
+        return {_redacted(k): HIDDEN if v and _is_secret(k) else _redacted(v) for k, v in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _redacted(getattr(value, f.name)) for f in fields(value)})
+    return value
+
+
+def _is_secret(name: str) -> bool:
+    """Whether a setting of this name holds a credential."""
+    found = _NAMED.search(f"{name}=")
+    return found is not None and not _is_ordinary(f"{name}=", found)
+
+
+def _url(found: re.Match[str]) -> str:
+    user, password = found["user"], found["password"]
+    if _TOKEN_AS_USER.fullmatch(user):
+        user = HIDDEN
+    return f"://{user}{found['colon']}{HIDDEN if password else ''}@"
+
+
+def _named(text: str, names: re.Pattern[str]) -> str:
+    """Hide what stands behind names. What was hidden is not read again, and whatever is read and stays is short."""
+    kept, done, at = [], 0, 0
+    while found := names.search(text, at):
+        at = found.end()
+        start, end = _value(text, found)
+        if start < end:
+            kept += [text[done:start], HIDDEN]
+            done = at = end
+    return "".join([*kept, text[done:]])
+
+
+def _value(text: str, name: re.Match[str]) -> tuple[int, int]:
+    """Where the credential behind a name stands; nothing where there is none."""
+    at = name.end()
+    opening = _OPENING.match(text, at)
+    first = at if opening is None else opening.end()
+    if _is_ordinary(text, name) or _NO_SECRET.match(text, first) or _NO_SECRET.match(text, at):
+        return at, at
+    if name["token"] and (_COUNT.match(text, first) or _BEGINS_CODE.match(text, first)):
+        return at, at
+    if opening is not None:
+        end = (_TO_ESCAPED_QUOTE if opening["escape"] else _TO_QUOTE[opening["quote"]]).match(text, first)
+    else:
+        if "==" in name[0] or (not name["password"] and _BEGINS_CODE.match(text, at)):
+            return at, at
+        if name["auth"]:
+            if whole := _LONG_SCHEME.match(text, at):
+                return whole.span()
+            if scheme := _SCHEME.match(text, at):
+                first = scheme.end()
+                if text.startswith(HIDDEN, first):
+                    return at, at
+        if (last := _end_of_quoted_setting(text, name)) is not None:
+            return first, last
+        end = _BARE.match(text, first)
+    if end is None:
+        return at, at
+    least = _MIN_TOKEN_CHARS if name["token"] else _MIN_AUTHORIZATION_CHARS if name["auth"] else 1
+    return (end.start(), end.end()) if end.end() - end.start() >= least else (at, at)
+
+
+def _is_ordinary(text: str, name: re.Match[str]) -> bool:
+    return bool(name["token"]) and _ORDINARY_TOKEN.search(text[max(0, name.start("token") - _MAX_NAME_CHARS) : name.start("token")]) is not None
+
+
+def _end_of_quoted_setting(text: str, name: re.Match[str]) -> int | None:
+    """Where `'NAME=some words'` ends, quoted as a whole."""
+    if name["closed"]:
+        return None
+    before = text[max(0, name.start() - _MAX_NAME_CHARS) : name.start()]
+    quote = before.rstrip("-_.ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")[-1:]
+    if quote not in ("'", '"'):
+        return None
+    end = text.find(quote, name.end(), name.end() + _MAX_QUOTED_CHARS)
+    return end if end > name.end() and "\n" not in text[name.end() : end] else None

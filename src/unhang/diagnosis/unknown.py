@@ -28,29 +28,38 @@ _SIGNALS_TELL = {
 NCCL_DEBUG = Remedy(
     id="say-more",
     says="Run again with NCCL's own messages on, and keep the whole log.",
+    says_zh="打开 NCCL 自己的日志再运行一次，并保留完整日志。",
     env={"NCCL_DEBUG": "INFO", "TORCH_DISTRIBUTED_DEBUG": "INFO"},
 )
 TORCH_DEBUG = Remedy(
     id="say-more",
     says="Run again with torch's own messages on, and keep the whole log.",
+    says_zh="打开 torch 自己的日志再运行一次，并保留完整日志。",
     env={"TORCH_CPP_LOG_LEVEL": "INFO", "TORCH_DISTRIBUTED_DEBUG": "INFO"},
 )
 SUPERVISE = Remedy(
     id="supervise",
     says="Run it under unhang: stacks and flight-recorder dumps of all ranks are taken before anything is ended.",
+    says_zh="用 unhang 来运行：在结束任何进程之前，先采集所有 rank 的调用栈和 flight recorder 转储。",
     command="unhang run -- COMMAND",
 )
 TRACE = Remedy(
     id="flight-recorder",
     says="Run again with the flight recorder on: at the next timeout every rank writes down which collectives it issued, and from which line.",
+    says_zh="打开 flight recorder 再运行一次：下次超时时，每个 rank 都会写下自己发起了哪些集合通信、来自哪一行代码。",
     env={"TORCH_FR_BUFFER_SIZE": "20000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "20000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"},
 )
 NATIVE_STACK = Remedy(
     id="native-stack",
     says="Get the native stack of the crash: let it write a core file and open it.",
+    says_zh="获取崩溃时的本地调用栈：让它写出 core 文件再打开查看。",
     command="ulimit -c unlimited; gdb --batch -ex 'thread apply all bt' python CORE",
 )
-READ_LOG = Remedy(id="read-log", says="Read the end of the log: whatever ended the process may have said why.")
+READ_LOG = Remedy(
+    id="read-log",
+    says="Read the end of the log: whatever ended the process may have said why.",
+    says_zh="看日志的末尾：结束进程的原因可能就写在那里。",
+)
 
 
 def unknown_in_run(picture: Picture, symptoms: Sequence[Finding]) -> Finding | None:
@@ -121,7 +130,15 @@ def _left(picture: Picture, rank: RankView) -> Finding:
             *words.stack_evidence(picture, rank, innermost=False),
             *_last_words(picture, rank.number),
         ),
-        remedies=(READ_LOG if log is None else replace(READ_LOG, says=f"Read the end of {log}: what ended the process may have said why."),),
+        remedies=(
+            READ_LOG
+            if log is None
+            else replace(
+                READ_LOG,
+                says=f"Read the end of {log}: what ended the process may have said why.",
+                says_zh=f"看 {log} 的末尾：结束进程的原因可能就写在那里。",
+            ),
+        ),
     )
 
 

@@ -132,7 +132,8 @@ class Cause:
         back = view.traceback_of(best) if view is not None else None
         frame = user_frame(back.frames) if back is not None else None
         sentence = says if says is not None else _filled(best) or self.title
-        who = f"{words.ranks(numbers)}: " if numbers else ""
+        local = {h.local_rank for h in alike if h.local_rank is not None}
+        who = f"{words.ranks(numbers)}: " if numbers else f"local {words.ranks(local)}: " if local else ""
         return self.finding(
             standing=standing or best.signature.standing,
             says=f"{who}{sentence}",

@@ -5,6 +5,7 @@ Sequence numbers count the collectives of one group on one rank. Ranks that make
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,9 @@ _NEEDS_ALL_CALLS = frozenset(
         "_reduce_scatter_base", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier",
     )
 )  # fmt: skip
+_GUARD = re.compile(
+    r"\bif\b.*(?:\brank\b\W{0,3}\s*==\s*0|\bget_rank\(\)\s*==\s*0|is_main_process|is_global_zero|is_world_process_zero|not\s+(?:\w+\.)*rank\b)"
+)
 _GAVE_UP = ("collective-timeout", "peer-lost", "store-disconnect")
 # One step ahead may be a matter of when each watchdog looked.
 _AHEAD = 2
@@ -139,6 +143,28 @@ def stood(view: LogView) -> tuple[Stood, ...]:
         if back.rank is not None and (back.source, back.end) in ends and frame is not None and call is not None:
             found.setdefault(back.rank, Stood(rank=back.rank, call=call, frame=frame, back=back))
     return tuple(found[r] for r in sorted(found))
+
+
+def rank_0_apart(view: LogView) -> tuple[Stood, tuple[Stood, ...]] | None:
+    """Where rank 0 gave up alone in one call and all others together in another: what a test of the rank around the first looks like."""
+    where = stood(view)
+    own = next((s for s in where if s.rank == 0), None)
+    others = tuple(s for s in where if s.rank != 0)
+    if (
+        own is None
+        or not others
+        or {(s.call, s.frame.file, s.frame.line) for s in others} != {(others[0].call, others[0].frame.file, others[0].frame.line)}
+    ):
+        return None
+    apart = own.call != others[0].call and (own.frame.file, own.frame.line) != (others[0].frame.file, others[0].frame.line)
+    whole = view.world_size is None or view.world_size == len(where)
+    # Of two ranks either may be the one that went astray, unless the test stands in the line.
+    return (own, others) if apart and ((len(others) > 1 and whole) or guard_in(own) is not None) else None
+
+
+def guard_in(stood: Stood) -> str | None:
+    """The line of a rank's traceback that tests the rank, where it does so in the line that calls."""
+    return next((f.code for f in reversed(stood.back.frames) if _GUARD.search(f.code)), None)
 
 
 def behind(view: LogView) -> tuple[tuple[int, int], ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from unhang.knowledge.cause import Cause
 from unhang.model import Remedy
 from unhang.report.language import LABELS, Language
+from unhang.report.markdown import code
 from unhang.report.terminal import says
 
 
@@ -93,4 +94,4 @@ def _remedy(remedy: Remedy, lang: Language) -> Iterator[str]:
         yield "  ```"
     if remedy.verify:
         yield ""
-        yield f"  {LABELS[lang]['verify']}: `{remedy.verify}`"
+        yield f"  {LABELS[lang]['verify']}: {code(remedy.verify)}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from unhang.diagnosis.redact import redact_verdict
 from unhang.knowledge import catalogue
 from unhang.model import Finding, Remedy, Verdict
 from unhang.report.language import LABELS, STANDINGS, Language
@@ -12,7 +14,7 @@ from unhang.report.terminal import ran, says, title, went_well
 
 def render(verdict: Verdict, *, lang: Language = "en") -> str:
     """The whole verdict."""
-    return "\n".join(_lines(verdict, lang)) + "\n"
+    return "\n".join(_lines(redact_verdict(verdict), lang)) + "\n"
 
 
 def _lines(verdict: Verdict, lang: Language) -> Iterator[str]:
@@ -43,7 +45,7 @@ def _lines(verdict: Verdict, lang: Language) -> Iterator[str]:
     if verdict.inputs:
         yield f"## {labels['inputs']}"
         yield ""
-        yield from (f"- `{i.source}` ({i.kind}, {i.bytes} bytes)" for i in verdict.inputs)
+        yield from (f"- {code(i.source)} ({i.kind}, {i.bytes} bytes)" for i in verdict.inputs)
 
 
 def _finding(finding: Finding, lang: Language) -> Iterator[str]:
@@ -51,14 +53,15 @@ def _finding(finding: Finding, lang: Language) -> Iterator[str]:
     yield f"**{finding.cause}** ({STANDINGS[lang][finding.standing]}): {_plain(finding.says)}"
     yield ""
     if finding.ranks:
-        on = f" ({', '.join(finding.hosts)})" if finding.hosts else ""
+        on = f" ({', '.join(map(code, finding.hosts))})" if finding.hosts else ""
         yield f"- {labels['who']}: {labels['rank' if len(finding.ranks) == 1 else 'ranks']} {', '.join(map(str, finding.ranks))}{on}"
     if finding.where is not None:
-        yield f"- {labels['where']}: `{finding.where}`"
+        yield f"- {labels['where']}: {code(finding.where)}"
     if finding.evidence:
         yield f"- {labels['evidence']}:"
         for e in finding.evidence:
-            yield f"    - `{e.source}{f':{e.line}' if e.line is not None else ''}`: {_code(e.text)}"
+            place = f"{e.source}{f':{e.line}' if e.line is not None else ''}"
+            yield f"    - {code(place)}: {code(e.text)}"
     if finding.remedies:
         yield f"- {labels['remedy']}:"
         for r in finding.remedies:
@@ -69,18 +72,28 @@ def _finding(finding: Finding, lang: Language) -> Iterator[str]:
 def _remedy(remedy: Remedy, lang: Language) -> str:
     line = ran(remedy, lang)
     tried = f" ({LABELS[lang]['trial']}: {remedy.trial})" if remedy.trial != "untried" else ""
-    verified = f" ({LABELS[lang]['verify']}: {_code(remedy.verify)})" if remedy.verify else ""
-    return _plain(says(remedy, lang)) + (f" {_code(line)}" if line else "") + verified + tried
+    verified = f" ({LABELS[lang]['verify']}: {code(remedy.verify)})" if remedy.verify else ""
+    return _plain(says(remedy, lang)) + (f" {code(line)}" if line else "") + verified + tried
+
+
+# Hosts of issues link these after the markup was read, so that no backslash keeps them from it: people, issues and addresses. Code is left alone.
+_LINKED = re.compile(r"@|#\d|://|www\.", re.IGNORECASE)
+_MARKUP = re.compile(r"[\\`*_\[\]<>!|~&#$]")
+# What makes a list or a rule of the line that it begins.
+_BEGINNING = re.compile(r"^(\d{0,9})([-+=.)])")
 
 
 def _plain(text: str) -> str:
-    """Text in which nothing is taken for markup."""
-    return text.replace("\\", "\\\\").replace("<", "\\<").replace("*", "\\*").replace("_", "\\_").replace("\n", " ")
+    """Text in which nothing is taken for markup; words that would become links stand as code."""
+    words = (code(w) if _LINKED.search(w) else _MARKUP.sub(r"\\\g<0>", w) for w in text.split())
+    return _BEGINNING.sub(r"\1\\\2", " ".join(words))
 
 
-def _code(text: str) -> str:
+def code(text: str) -> str:
     """Verbatim, however many backticks it holds itself."""
-    text = text.replace("\n", " ")
+    text = " ".join(text.split("\n"))
+    if not text:
+        return ""
     fence = "`"
     while fence in text:
         fence += "`"

@@ -12,6 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from unhang.diagnosis.redact import redact_verdict
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Remedy, Verdict
 from unhang.report.language import LABELS, STANDINGS, Language, chosen
@@ -31,7 +32,7 @@ def render(verdict: Verdict, console: Console, *, lang: Language | None = None, 
     """Print the first screen of a verdict; `whole` of it, however long."""
     language = lang or chosen(None)
     width = min(max(console.width, 40), WIDTH_ELSEWHERE) if console.is_terminal else WIDTH_ELSEWHERE
-    for line in _lines(verdict, language, width, whole=whole):
+    for line in _lines(redact_verdict(verdict), language, width, whole=whole):
         console.print(line, soft_wrap=True, highlight=False)
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from unhang.diagnosis.logs import Judged, Moment
+from unhang.records.logs.line import CONTROLS
 from unhang.report.language import LABELS, Language
 
 # A job of thousands of ranks says the same thousands of times.
@@ -21,7 +22,7 @@ def render(judged: Judged, console: Console, *, lang: Language) -> None:
     if judged.job:
         console.print(Text(LABELS[lang]["job"], style="bold"))
         for what, said in judged.job:
-            console.print(Text(f"  {what:<16} {said}"), soft_wrap=True, highlight=False)
+            console.print(Text(f"  {what:<16} {_plain(said)}"), soft_wrap=True, highlight=False)
     console.print(Text(LABELS[lang]["timeline"].format(attempt=judged.attempt, attempts=judged.attempts), style="bold"))
     for line in _lines(judged, lang):
         console.print(line, soft_wrap=True, highlight=False)
@@ -39,11 +40,24 @@ def _lines(judged: Judged, lang: Language) -> Iterator[Text]:
 
 
 def _line(m: Moment) -> Text:
-    time = "" if m.at_s is None else datetime.datetime.fromtimestamp(m.at_s, datetime.timezone.utc).strftime("%m-%d %H:%M:%S.%f")[:-3]
-    who = " ".join(([f"rank {m.rank}"] if m.rank is not None else []) + ([m.host] if m.host else []))
+    time = "" if m.at_s is None else _time(m.at_s)
+    who = " ".join(([f"rank {m.rank}"] if m.rank is not None else []) + ([_plain(m.host)] if m.host else []))
     line = Text(f"{time:>18}  {who:<12}  ", style="dim")
-    line.append(f"{m.source}{f':{m.line}' if m.line is not None else ''}  ", style="dim")
+    line.append(f"{_plain(m.source)}{f':{m.line}' if m.line is not None else ''}  ", style="dim")
     if m.cause is not None:
         line.append(f"{m.cause}  ", style=_STYLES[m.role])
-    line.append(" ".join(m.text.split())[:300])
+    line.append(_plain(m.text)[:300])
     return line
+
+
+def _time(at_s: float) -> str:
+    try:
+        return datetime.datetime.fromtimestamp(at_s, datetime.timezone.utc).strftime("%m-%d %H:%M:%S.%f")[:-3]
+    except (ValueError, OverflowError, OSError):
+        # No calendar has it.
+        return f"{at_s:.6g} s"
+
+
+def _plain(text: str) -> str:
+    """On one line, without what acts on a terminal."""
+    return " ".join(CONTROLS.sub("", text).split())

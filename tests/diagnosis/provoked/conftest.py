@@ -200,6 +200,13 @@ def _mounted() -> list[str]:
     return Path("/proc/self/mounts").read_text().splitlines()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each of them starts a training: together they take minutes."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.integration)
+
+
 @pytest.fixture
 def provoke(tmp_path: Path) -> Iterator[Provoke]:
     if importlib.util.find_spec("torch") is None:

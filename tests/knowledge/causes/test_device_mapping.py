@@ -25,11 +25,23 @@ def test_a_guess_in_a_healthy_job_is_nothing():
     assert judge(LogView(hits=hits(GUESS))) is None
 
 
-def test_a_guess_before_a_hang_is_possible():
-    hung = Init(at=At(source="a.log", line=2, text="Init START"), comm="0x1", rank=3, nranks=4, completed=False)
-    found = judge(LogView(hits=hits(GUESS), nccl=NcclSaid(inits=(hung,))))
+def test_a_guess_counts_where_several_ranks_hang_in_that_barrier(logs):
+    hung = tuple(Init(at=At(source="a.log", line=2, text="Init START"), comm="0x1", rank=r, nranks=4, completed=False) for r in (2, 3))
+    found = judge(LogView(hits=hits(GUESS), nccl=NcclSaid(inits=hung)))
     assert found.standing == "possible"
     assert "rank 3 has not said which GPU is its own, and torch guesses 0" in found.says
+    assert judge(LogView(hits=hits(GUESS), timeouts=(logs.timeout(2, 1, numel=1), logs.timeout(3, 1, numel=1)))).standing == "possible"
+
+
+def test_a_guess_beside_another_hang_is_nothing(logs):
+    barrier = (logs.timeout(2, 1, numel=1), logs.timeout(3, 1, numel=1))
+    assert judge(LogView(hits=hits(GUESS), timeouts=barrier[:1])) is None
+    assert judge(LogView(hits=hits(GUESS), timeouts=(logs.timeout(2, 90), logs.timeout(3, 90)))) is None
+    assert judge(LogView(hits=hits(GUESS), timeouts=(barrier[0], logs.timeout(3, 1, "BROADCAST", 1)))) is None
+    assert judge(LogView(hits=hits(GUESS), timeouts=(barrier[0], logs.timeout(3, 2, numel=1)))) is None
+    assert judge(LogView(hits=hits(GUESS), timeouts=barrier, tracebacks=(logs.raised("KeyError", "'x'"),))) is None
+    other = logs.lines("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+    assert judge(LogView(hits={**hits(GUESS), **other}, timeouts=barrier)) is None
 
 
 def test_an_ordinal_outweighs_the_guess():

@@ -9,6 +9,7 @@ import pytest
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.filesystem_shared import CAUSE
 from unhang.model import Finding
+from unhang.records.incident import Frame
 from unhang.records.logs import Hit, Traceback, match
 
 MISSING = "[Errno 2] No such file or directory: '/srv/data/train.bin'"
@@ -35,7 +36,10 @@ def test_the_ranks_of_the_second_host_miss_a_path():
     [
         pytest.param((back(0), back(1), back(2), back(3)), id="all-miss-it"),
         pytest.param((back(0), back(1)), id="the-first-host-alone-is-a-wrong-path"),
-        pytest.param((back(1),), id="one-rank"),
+        pytest.param((back(0),), id="rank-0-reads-for-all"),
+        pytest.param((back(1, text="[Errno 2] No such file or directory: '/srv/data/part-1.bin'"),), id="a-name-with-the-rank-in-it"),
+        pytest.param((back(3, text="[Errno 2] No such file or directory: '/srv/data/part-003.bin'"),), id="a-padded-name"),
+        pytest.param((replace(back(1), frames=(Frame(file="/srv/job/data.py", line=7, name="__getitem__"),)),), id="a-sample"),
         pytest.param((back(1), back(2)), id="no-host-boundary"),
         pytest.param((back(2), back(3, text="[Errno 2] No such file or directory: '/srv/data/other.bin'")), id="different-paths"),
         pytest.param((back(2, kind="KeyError"), back(3, kind="KeyError")), id="no-path"),
@@ -52,3 +56,12 @@ def test_a_script_that_cannot_be_opened_counts_only_on_another_host():
     assert asked(hits=(hit,)) is None
     finding = asked(hits=(replace(hit, host="node8"),))
     assert finding is not None and finding.hosts == ("node8",) and "/srv/u/train.py" in finding.says
+
+
+def test_one_rank_that_misses_what_the_others_passed(logs):
+    alone = {"tracebacks": (back(1),), "printed": frozenset(range(4)), "world_size": 4}
+    finding = CAUSE.in_logs(LogView(**alone))
+    assert finding is not None and (finding.standing, finding.ranks) == ("possible", (1,))
+    assert "rank 1 alone did not find /srv/data/train.bin, which ranks 0, 2 and 3 passed" in finding.says
+    assert CAUSE.in_logs(LogView(**alone, timeouts=(logs.timeout(2, 5),))).standing == "likely"
+    assert CAUSE.in_logs(LogView(**{**alone, "printed": frozenset((1,))})) is None

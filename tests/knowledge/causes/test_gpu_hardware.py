@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.gpu_hardware import CAUSE
-from unhang.records.logs import match
+from unhang.records.logs import Hit, match
 
 
 def found(*lines: str):
@@ -28,31 +29,45 @@ def test_an_xid_is_said_in_words_and_its_gpu_can_be_reset():
 
 
 def test_the_gravest_speaks_and_the_others_are_named():
-    finding = found(xid(63), xid(74, "0000:3d:00"), xid(48))
+    finding = found(xid(63), xid(92, "0000:3d:00"), xid(48))
     assert "Xid 48" in finding.says and finding.standing == "established"
-    assert "also Xid 63, Xid 74 on 0000:3d:00" in finding.says
+    assert "also Xid 63, Xid 92 on 0000:3d:00" in finding.says
 
 
-@pytest.mark.parametrize(("number", "remedy"), [(79, "power-cycle"), (119, "update-driver"), (48, "check-memory"), (149, "check-nvlink")])
+@pytest.mark.parametrize(("number", "remedy"), [(79, "power-cycle"), (119, "update-driver"), (48, "check-memory"), (121, "check-nvlink")])
 def test_remedies_follow_the_kind_of_fault(number, remedy):
     assert remedy in [r.id for r in found(xid(number)).remedies]
 
 
-@pytest.mark.parametrize("number", [13, 31, 43, 45, 154])
-def test_faults_of_the_application_and_consequences_are_not_the_hardware(number):
+@pytest.mark.parametrize("number", [13, 31, 43, 45, 74, 136, 145, 149, 154])
+def test_faults_of_the_application_of_links_and_consequences_are_not_the_hardware(number):
     assert found(xid(number)) is None
 
 
 def test_a_cleanup_names_the_xid_that_caused_it():
-    finding = found(xid(45, rest="pid=4711, name=python3, Ch 00000001 caused by previous Xid 145"))
+    finding = found(xid(45, rest="pid=4711, name=python3, Ch 00000001 caused by previous Xid 94"))
     assert finding.standing == "likely"
-    assert "Xid 145: an NVLink error (RLW)" in finding.says
+    assert "Xid 94: an uncorrectable memory error" in finding.says
     assert found(xid(45, rest="pid=4711, name=python3, Ch 00000001 caused by previous Xid 31")) is None
 
 
-def test_a_fatal_link_event_is_established_and_another_is_not():
-    assert found(xid(145, rest="RLW_REMAP Fatal XC0 i0 Link 13 (0x0 0x0)")).standing == "established"
-    assert found(xid(145, rest="RLW_REMAP Nonfatal XC1 i0 Link 13 (0x0 0x0)")).standing == "possible"
+def test_a_fatal_link_event_is_the_fabrics_and_established():
+    for rest, standing in (("RLW_REMAP Fatal XC0 i0 Link 13 (0x0 0x0)", "established"), ("RLW_REMAP Nonfatal XC1 i0 Link 13 (0x0 0x0)", "likely")):
+        hits = match(xid(145, rest=rest), catalogue.signatures(), source="dmesg", line=1)
+        assert {(catalogue.signatures()[h.signature], h.signature.standing) for h in hits} == {("nvlink-nvswitch-fabric", standing)}
+
+
+@pytest.mark.parametrize(("number", "standing"), [(79, "likely"), (63, "possible")])
+def test_faults_of_kernels_stand_behind_the_gpus_own(number, standing):
+    lines = [*(xid(13) for _ in range(3)), *("" for _ in range(400)), xid(number)]
+    hits: dict[str, list[Hit]] = {}
+    for n, line in enumerate(lines, 1):
+        for h in match(line, catalogue.signatures(), source="dmesg", line=n):
+            hits.setdefault(catalogue.signatures()[h.signature], []).append(h)
+    view = LogView(hits={c: tuple(h) for c, h in hits.items()})
+    kernels = catalogue.get("illegal-memory-access").in_logs
+    assert kernels(view).standing == standing
+    assert kernels(LogView(hits={"illegal-memory-access": view.hits_of("illegal-memory-access")})).standing == "likely"
 
 
 def test_a_plain_message_speaks_where_it_says_more_than_the_xid():

@@ -114,3 +114,12 @@ def test_nccl_alone_asks_for_room():
 
 def test_nothing_is_found_without_hits():
     assert found("all is well") is None
+
+
+def test_one_that_was_caught_is_possible_at_most(logs):
+    hits = {CAUSE.id: tuple(match(FULL, CAUSE.signatures, source="job.log", line=10))}
+    assert CAUSE.in_logs(LogView(hits=hits, lines={"job.log": 400})).standing == "possible"
+    assert CAUSE.in_logs(LogView(hits=hits, lines={"job.log": 30})).standing == "established"
+    assert CAUSE.in_logs(LogView(hits=hits)).standing == "established"
+    assert CAUSE.in_logs(LogView(hits=hits, lines={"job.log": 400}, exits=(logs.ended(1),))).standing == "established"
+    assert CAUSE.in_logs(LogView(hits=hits, lines={"job.log": 400}, timeouts=(logs.timeout(1, 5),))).standing == "established"

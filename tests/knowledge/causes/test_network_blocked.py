@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.network_blocked import CAUSE
 from unhang.records.logs import Hit, match
@@ -36,3 +37,20 @@ def test_an_address_mapped_into_ipv6_is_told_apart_as_well():
     assert judge(C10D.format("10.0.0.4")) is not None
     assert judge(C10D.format("255.255.255.0")) is None
     assert judge("x pair.cc gloo/transport/tcp/pair.cc:1] connect [::ffff:127.0.0.1]:21301: Connection timed out") is None
+
+
+def test_a_store_that_waits_and_is_not_reached(logs):
+    tried = "[E1121 10:48:37.05 socket.cpp:1028] [c10d] The client socket has timed out after 5000ms while trying to connect to (10.77.0.1, 29500)."
+    waited = "torch.distributed.DistStoreError: Timed out after 6 seconds waiting for clients. 1/2 clients joined."
+    found = catalogue.get("network-blocked").in_logs(logs.view(hits=logs.lines(f"{tried}\n{waited}")))
+    assert found.standing == "likely" and "1 of 2 processes" in found.says and "10.77.0.1 port 29500" in found.says
+    for text in (tried, waited, f"{tried.replace('10.77.0.1', 'localhost')}\n{waited}", f"{tried}\n{waited.replace('1/2', '2/2')}"):
+        assert catalogue.get("network-blocked").in_logs(logs.view(hits=logs.lines(text))) is None
+
+
+def test_an_address_that_torch_had_freed_is_not_said(logs):
+    failed = "[c10d] The client socket has failed to connect to 18.86.0.0:35771 (errno: 113 - No route to host)."
+    assert "18.86" not in catalogue.get("network-blocked").in_logs(logs.view(hits=logs.lines(failed))).says
+    named = "[c10d] The client socket has failed to connect to any network address of (10.77.0.1, 29500)."
+    found = catalogue.get("network-blocked").in_logs(logs.view(hits=logs.lines(f"{failed}\n{named}")))
+    assert found.standing == "likely" and "10.77.0.1 port 29500" in found.says and "18.86" not in found.says

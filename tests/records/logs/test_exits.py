@@ -49,7 +49,9 @@ def test_torchruns_block_names_the_rank(read):
             "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 4 (pid: 5120) of binary: /usr/bin/python3",
             (None, 4, 5120, -9),
         ),
-        ("[2026-11-03 10:00:01,000] [ERROR] [launch.py:341:sigkill_handler] ['python', 't.py'] 5100 exits with return code = -6", None),
+        ("[2026-11-03 10:00:01,000] [INFO] [launch.py:347:main] Process 5100 exits with return code = -6", (None, None, 5100, -6)),
+        # The handler prints the command that was started last, whoever died.
+        ("[ERROR] [launch.py:325:sigkill_handler] ['python', 't.py', '--local_rank=3'] exits with return code = -6", (None, None, None, -6)),
         ("[2026-11-03 10:00:01,000] [INFO] [launch.py:316:sigkill_handler] Killing subprocess 77", None),
         ("torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGSEGV", (1, None, None, -11)),
         ("torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with exit code 7", (3, None, None, 7)),
@@ -63,8 +65,6 @@ def test_torchruns_block_names_the_rank(read):
 )
 def test_each_launcher(read, line, ended):
     found = read(line + "\n")
-    if "exits with return code" in line:
-        ended = (None, None, 5100, -6)
     assert found == ([ended] if ended else [])
 
 
@@ -73,4 +73,35 @@ def test_slurms_lists_of_tasks(read):
 
 
 def test_a_torn_list_stays_bounded(read):
-    assert len(read("srun: error: node7: tasks 0-99999999999: Killed\n")) <= 65537
+    assert len(read("srun: error: node7: tasks 0-999999999: Killed\n")) == exits.MAX_TASKS
+    assert read("srun: error: node7: tasks 0-99999999999: Killed\n") == [(None, None, None, -9)]
+
+
+def test_a_line_of_many_ranges_stays_bounded(read):
+    line = "srun: error: node7: tasks " + ",".join(["0-70000"] * 100) + ": Killed\n"
+    assert len(read(line)) == exits.MAX_TASKS
+    assert [e[0] for e in read("srun: error: node7: tasks 3,0-70000: Killed\n")][:3] == [3, 0, 1]
+    # A list that is longer is no list.
+    assert read(f"srun: error: node7: tasks {'1,' * 2000}2: Killed\n") == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "failed (exitcode: {n}) local_rank: 4 (pid: 5120) of binary: python",
+        "failed (exitcode: 1) local_rank: {n} (pid: 5120) of binary: python",
+        "failed (exitcode: 1) local_rank: 4 (pid: {n}) of binary: python",
+        "  exitcode  : {n} (pid: 4724)",
+        "{n} exits with return code = 1",
+        "5100 exits with return code = {n}",
+        "process {n} terminated with exit code 1",
+        "process 1 terminated with exit code {n}",
+        "returned non-zero exit status {n}.",
+        "srun: error: node7: task {n}: Killed",
+        "srun: error: node7: task 1: Exited with exit code {n}",
+        "mpirun noticed that process rank {n} with PID 88 on node node7 exited on signal 9 (Killed).",
+        "mpirun noticed that process rank 1 with PID 88 on node node7 exited on signal {n} (Killed).",
+    ],
+)
+def test_endless_numbers_are_none(read, line):
+    assert all(len(str(value)) < 12 for e in read(line.format(n="6" * 5000) + "\n") for value in e)

@@ -34,6 +34,16 @@ def write(tmp_path, data):
         ("[36m(Worker pid=7)[0m [rank2]: a", "a", 2),
         (r"\u001b[36m(Worker pid=7)\u001b[0m [rank2]: a", "a", 2),
         ("#033[36m[rank2]: a#033[0m", "a", 2),
+        # Of eight bits, and what shows a text in another order; a tab stays.
+        ("\x9b1;31mred\x9b0m end", "red end", None),
+        ("\x9d0;title\x9cred\x9d0;title\x07 end", "red end", None),
+        ("\x9d0;never closed", "0;never closed", None),
+        ("a\x07b\x7fc\x08d\x85e\u202ef\u2066g\u200fh", "abcdefgh", None),
+        ("a\tb", "a\tb", None),
+        ("\u202e[rank1]: boom", "boom", 1),
+        ("[rank\x001]: boom", "boom", 1),
+        ("\x01[31mred\x01[0m", "red", None),
+        ("显存不足\u3000é \U0001f600", "显存不足\u3000é \U0001f600", None),
         ("rate(x[5m]) by [1m]", "rate(x[5m]) by [1m]", None),
         ("stderr: [rank0]: a", "a", 0),
         ("\ufeff[rank0]: a", "a", 0),
@@ -99,6 +109,12 @@ PIECES = st.sampled_from(
 )
 
 
+@given(st.text(st.characters(categories=["Cc", "Cf", "Nd"]) | st.sampled_from("[]m;ra nk:")))
+def test_nothing_of_a_line_acts_on_a_terminal(text):
+    assert not {*parse(text).text} & {*map(chr, (*range(9), *range(11, 32), *range(0x7F, 0xA0), 0x202E, 0x2066))}
+    assert parse(parse(text).text).text == parse(text).text
+
+
 @given(st.one_of(st.text(), st.lists(PIECES).map("".join)))
 @example("[rank1]:\t")
 @example("[rank1]: 0: ")
@@ -119,7 +135,29 @@ def test_bytes_never_raise(raw):
 
 
 @pytest.mark.parametrize(
-    "unit", ["[rank", "node", "a-", "1:", "[", "(a", "\x1b[", "\x1b]", "[0", " ", "[PG ", "9", "a.", "[1,", "\ufeff", "worker-1", "Jan 1 "]
+    "unit",
+    [
+        "[rank",
+        "node",
+        "a-",
+        "1:",
+        "[",
+        "(a",
+        "\x1b[",
+        "\x1b]",
+        "\x9b",
+        "\x9d",
+        "\u202e",
+        "[0",
+        " ",
+        "[PG ",
+        "9",
+        "a.",
+        "[1,",
+        "\ufeff",
+        "worker-1",
+        "Jan 1 ",
+    ],
 )
 def test_long_repetitions_take_no_time(unit):
     # A pattern that backtracks over a line of this length would run into the time limit of the test.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from unhang.records.logs import nccl, scan
 
 LOG = """node7:4711:4711 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.7<0>
@@ -40,3 +42,30 @@ def test_the_rank_whose_start_was_never_completed(tmp_path):
     inits = {i.rank: i.completed for i in read(tmp_path).inits}
     assert inits == {0: False, 1: True}
     assert {i.at.host for i in read(tmp_path).inits} == {"node7", "node8"}
+
+
+def test_the_rank_in_a_communicator_is_not_the_writers(tmp_path):
+    path = tmp_path / "log"
+    path.write_text("node7:4711:4790 [5] NCCL INFO ncclCommSplit comm 0x55 rank 3 nranks 4 cudaDev 5 busId 1 commId 0x7 - Init START\n")
+    (hit,) = scan(path, nccl.SIGNATURES)
+    assert hit.rank is None and [i.rank for i in nccl.read([hit]).inits] == [3]
+
+
+@pytest.mark.parametrize(("nranks", "read_as"), [("1048576", [1048576]), ("1048577", []), ("9" * 5000, [])])
+def test_sizes_that_no_job_has_are_passed_over(tmp_path, nranks, read_as):
+    said = read(tmp_path, f"n7:1:2 [0] NCCL INFO comm 0x5 rank 0 nranks {nranks} cudaDev 0 busId 1 commId 0x7 - Init START\n")
+    assert [i.nranks for i in said.inits] == read_as
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "comm 0x5 rank {n} nranks 2 cudaDev 0 - Init COMPLETE",
+        "NCCL version {n}.1",
+        "Channel 00/0 : {n}[0] -> 1[0] via P2P",
+        "graph/x.cc:{n} -> 2",
+    ],
+)
+def test_endless_numbers_are_none(tmp_path, line):
+    said = read(tmp_path, "n7:1:2 [0] NCCL INFO " + line.format(n="7" * 5000) + "\n")
+    assert not (said.inits or said.versions or said.traces) and set(said.transports) <= {"P2P"}

@@ -36,6 +36,9 @@ def full(text):
         ("[1700000000.25] x", Stamp(seconds=1_700_000_000.25, offset_s=0, resolution_s=0.01)),
         ("[88123.41] x", Stamp(seconds=88_123.41, has_year=False, resolution_s=0.01, clock="boot")),
         ("[2026-02-30 10:00:01] x", None),
+        ("[4294967295.50] x", Stamp(seconds=4_294_967_295.5, offset_s=0, resolution_s=0.01)),
+        ("[999999999.50] x", Stamp(seconds=999_999_999.5, has_year=False, resolution_s=0.01, clock="boot")),
+        ("[999999999999.00] x", None),
         ("[2028-02-29 23:59:60] x", Stamp(seconds=seconds(2028, 3, 1))),
     ],
 )

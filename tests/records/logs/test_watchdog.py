@@ -87,3 +87,17 @@ def test_the_group_of_a_timeout_is_that_of_the_status_beside_it(hits):
 
 def test_torn_lines_say_nothing(hits):
     assert not hits("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12", "last enqueued NCCL work: ", "last enqueued messages: 5")
+
+
+@pytest.mark.parametrize("name", ["SeqNum=120", "NumelIn=1024", "NumelOut=2048", "Timeout(ms)=600000", "ran for 600012"])
+def test_endless_numbers_of_a_timeout_are_none(hits, name):
+    line = f"[rank0]:[E x.cpp:6] [Rank 0] Watchdog caught collective operation timeout: {GAVE_UP}".replace(name, name + "0" * 5000)
+    assert name + "0" in line and [t.ran_ms for t in watchdog.timeouts(hits(line))] in ([], [None])
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_endless_counters_of_a_status_are_none(hits, place):
+    numbers = ["8", "9", "7"]
+    numbers[place] = "5" * 5000
+    line = "[PG 1 Rank 1] Timeout at NCCL work: {}, last enqueued NCCL work: {}, last completed NCCL work: {}.".format(*numbers)
+    assert not watchdog.statuses(hits(line))

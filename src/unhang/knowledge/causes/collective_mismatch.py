@@ -10,7 +10,7 @@ from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of
 from unhang.knowledge.guards import guard_of_parting
-from unhang.knowledge.watchdogs import Ahead, Parted, Stood, ahead, collective, evidence_of, parted, ranks_of, stood
+from unhang.knowledge.watchdogs import Ahead, Parted, Stood, ahead, collective, evidence_of, parted, rank_0_apart, ranks_of, stood
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.records.logs import Hit
 from unhang.records.match import Parting, Side, other_line
@@ -179,9 +179,10 @@ def _of_stalled(view: LogView) -> Finding | None:
             told = h.groups.get("missing") or ("" if h.label is None else str(h.label))
             missing.setdefault(frozenset(int(n) for n in re.findall(r"\d+", told)), h)
     sides = [(ranks, h) for ranks, h in missing.items() if ranks]
-    pair = next(((a, b) for i, a in enumerate(sides) for b in sides[i + 1 :] if not a[0] & b[0]), None)
-    if pair is None:
+    # Several ranks that are each missing somewhere are late: only of two it is plain that each waits for the other.
+    if len(sides) != 2 or sides[0][0] & sides[1][0] or sides[0][1].groups["tensor"] == sides[1][1].groups["tensor"]:
         return None
+    pair = (sides[0], sides[1])
     told = "; ".join(f"{words.ranks(sorted(ranks))} did not come to {h.groups['tensor']}" for ranks, h in pair)
     return CAUSE.finding(
         standing="likely",
@@ -195,6 +196,8 @@ def _of_stalled(view: LogView) -> Finding | None:
 def _of_places(view: LogView) -> Finding | None:
     """Ranks that gave up in different calls at different lines. With groups beside the first one each may have waited for a third rank."""
     where = stood(view)
+    if rank_0_apart(view) is not None:
+        return None
     sides: dict[tuple[str, str, int], list[Stood]] = {}
     for s in where:
         sides.setdefault((s.call, s.frame.file, s.frame.line), []).append(s)
@@ -457,8 +460,11 @@ CAUSE = Cause(
         ),
         Remedy(
             id="check-each-call",
-            says="Let torch compare operation and shape of every call before it is made (slow; for finding the place only).",
-            says_zh="让 torch 在每次调用前比较操作和形状（很慢，只用于定位）。",
+            says=(
+                "Let torch compare operation and shape of every call before it is made (slow; for finding the place only; not for DDP on Gloo, "
+                "which torch 2.13 then ends with a segmentation fault)."
+            ),
+            says_zh="让 torch 在每次调用前比较操作和形状（很慢，只用于定位；Gloo 上的 DDP 不要用，torch 2.13 会因此段错误）。",
             env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
             verify="python -c 'import torch.distributed as d; print(d.get_debug_level())'",
         ),
@@ -477,11 +483,11 @@ CAUSE = Cause(
             id="find-unused",
             says=(
                 "If branches must differ, DistributedDataParallel(..., find_unused_parameters=True) (ddp_find_unused_parameters in "
-                "transformers); DETAIL names the parameters."
+                "transformers); DETAIL names the parameters (not on Gloo, where torch 2.13 ends DDP with a segmentation fault)."
             ),
             says_zh=(
                 "如果分支必须不同，使用 DistributedDataParallel(..., find_unused_parameters=True)（transformers 中为 ddp_find_unused_parameters）；"
-                "设为 DETAIL 会打印参数名。"
+                "设为 DETAIL 会打印参数名（Gloo 上不要用：torch 2.13 的 DDP 会因此段错误）。"
             ),
             env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
             verify="python -c 'import torch.distributed as d; print(d.get_debug_level())'",

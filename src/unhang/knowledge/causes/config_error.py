@@ -383,7 +383,7 @@ CAUSE = Cause(
         # Frameworks that say so themselves.
         Signature(
             needle="MisconfigurationException: ",
-            pattern=r"MisconfigurationException: (?P<reason>(?!.*requested gpu)(?!No supported gpu).{1,200})",
+            pattern=r"MisconfigurationException: (?P<reason>(?!.*(?i:requested gpu))(?!No supported gpu).{1,200})",
             says="Lightning refused the combination of its options: {reason}",
             remedies=("read-help",),
         ),
@@ -665,6 +665,7 @@ CAUSE = Cause(
         "subprocess.CalledProcessError: Command '['torchrun', '--nproc', '2']' returned non-zero exit status 2.",
         "TypeError: forward() got an unexpected keyword argument 'labels'",
         "MisconfigurationException: You requested gpu: [0, 1]\n But your machine only has: [0]",
+        "lightning_lite.utilities.exceptions.MisconfigurationException: You requested GPUs: [0]\n But your machine only has: []",
         "The following values were not passed to `accelerate launch` and had defaults used instead:",
         "INFO the vocabulary is not divisible by 64, padding it to 32064",
         "ValueError: could not convert string to float: 'nan%'",

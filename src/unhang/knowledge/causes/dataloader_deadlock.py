@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unhang.knowledge import words
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.stuck import held_back, line_in_data_set
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records.picture import Picture
@@ -39,6 +39,32 @@ def _in_run(picture: Picture) -> Finding | None:
             *words.absence_evidence(picture, first),
         ),
         remedies=("bound-the-read",) if inner else ("loader-timeout", "start-method", "threads-in-workers"),
+    )
+
+
+# What a rank raises that asks a worker for a tensor in shared memory, and finds nobody.
+_GONE = frozenset(("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError"))
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    return CAUSE.of_hits(view.hits_of(CAUSE.id), view) or _worker_gone(view)
+
+
+def _worker_gone(view: LogView) -> Finding | None:
+    """A worker that was killed leaves no word, and its tensors are asked for in vain. Workers of a rank that is ended go the same way."""
+    gone = [t for t in view.tracebacks if t.type.rpartition(".")[2] in _GONE and any(f.name == "rebuild_storage_fd" for f in t.frames)]
+    if not gone:
+        return None
+    others = any(t not in gone for t in view.tracebacks) or view.timeouts or any(e.code in (-9, -15, 137, 143) for e in view.exits)
+    first, numbers = gone[0], tuple(sorted({t.rank for t in gone if t.rank is not None}))
+    who = f"{words.ranks(numbers)}: " if numbers else ""
+    return CAUSE.finding(
+        standing="possible" if others or first.ignored else "likely",
+        says=f"{who}a worker of a data loader was gone when its batch was asked for ({first.says}): look whether it was killed, and for its memory",
+        ranks=numbers,
+        hosts=tuple(dict.fromkeys(t.host for t in gone if t.host is not None)),
+        evidence=(Evidence(source=first.source, line=first.end, text=first.says),),
+        remedies=("no-workers", "watch-shm", "start-method"),
     )
 
 
@@ -84,6 +110,7 @@ CAUSE = Cause(
         ),
     ),
     in_run=_in_run,
+    in_logs=_in_logs,
     remedies=(
         Remedy(
             id="bound-the-read",

@@ -5,7 +5,16 @@ from __future__ import annotations
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Finding, Remedy
 
+# A rank above 0 on local device 0, with rank 0 on the same host: its process sees one GPU, so NCCL cannot know that the pair has no peer access.
+PEERS_HIDDEN = r"\[0\] NCCL INFO Channel \d+(?:/\d+)? : [1-9]\d*\[[0-9a-f]+\] -> 0\[[0-9a-f]+\] via P2P"
+
 _MIG = r"\bMIG-[0-9A-Za-z]|MIG \d+g\.\d+gb|MIG-\d+g\.\d+gb|\bMIG (?:M\.|device)"
+
+
+# A barrier over NCCL is an all-reduce of one element, and here one of the first collectives.
+_FIRST_COLLECTIVES = 3
+# What the others raise when a collective does not end.
+_CONSEQUENCES = frozenset(("DistBackendError", "DistNetworkError", "DistStoreError", "ChildFailedError", "SignalException"))
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -13,9 +22,26 @@ def _in_logs(view: LogView) -> Finding | None:
     real = [h for h in hits if "guessed" not in h.groups]
     if real:
         return CAUSE.of_hits(real, view)
-    # torch warns so in healthy jobs, too: it counts only where a collective then hung.
-    hung = view.timeouts or view.statuses or any(not i.completed for i in view.nccl.inits)
-    return CAUSE.of_hits(hits, view) if hung else None
+    return CAUSE.of_hits(hits, view) if hits and _hung_at_a_barrier(view) else None
+
+
+def _hung_at_a_barrier(view: LogView) -> bool:
+    """Several ranks hang in one and the same early barrier, or in the start of its communicator, and nothing else is in evidence.
+
+    Healthy jobs print torch's guess too, and a lone watchdog tells that somebody else is missing.
+    """
+    if any(h.signature.role == "root" for cause, hits in view.hits.items() if cause != CAUSE.id for h in hits):
+        return False
+    if any(t.type.rpartition(".")[2] not in _CONSEQUENCES for t in view.tracebacks):
+        return False
+    if view.timeouts:
+        calls = {(t.group, t.seq, t.op, t.numel_in) for t in view.timeouts}
+        barriers = all(
+            t.seq is not None and t.seq <= _FIRST_COLLECTIVES and (t.op == "BARRIER" or (t.op == "ALLREDUCE" and t.numel_in == 1))
+            for t in view.timeouts
+        )
+        return barriers and len(calls) == 1 and len({t.at.rank for t in view.timeouts}) > 1
+    return len({i.rank for i in view.nccl.inits if not i.completed}) > 1
 
 
 CAUSE = Cause(
@@ -114,12 +140,11 @@ CAUSE = Cause(
             says="torch counted the visible GPUs differently before and after CUDA started: CUDA_VISIBLE_DEVICES was changed inside the process",
             remedies=("visible-before-start",),
         ),
-        # A rank above 0 on local device 0: its process sees one GPU, so NCCL cannot find out that the pair has no peer access.
         Signature(
             needle="failed to open CUDA IPC handle",
             pattern=r"\[0\] .{0,60}NCCL WARN failed to open CUDA IPC handle : (?P<errno>\d+)",
-            near=r"\[0\] NCCL INFO Channel \d+(?:/\d+)? : [1-9]\d*\[[0-9a-f]+\] -> \d+\[[0-9a-f]+\] via P2P",
-            standing="possible",
+            near=PEERS_HIDDEN,
+            standing="likely",
             says="every worker sees its own GPU only, so NCCL chose peer-to-peer for a pair of GPUs that cannot do it",
             remedies=("see-all-gpus",),
         ),

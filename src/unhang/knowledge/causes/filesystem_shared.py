@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from unhang.knowledge import words
@@ -9,17 +10,20 @@ from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records.logs import Traceback
 
+_QUOTED = re.compile(r"No such file or directory: b?'(?P<path>[^']{1,200})'")
 _MISSING_TYPES = ("FileNotFoundError", "NotADirectoryError", "HFValidationError")
 _NOT_HERE = ("compare-nodes", "same-path-everywhere")
 _RACE = ("one-writer", "node-local-cache")
 _MOUNT = ("look-at-mount",)
 # pdsh and ssh put the host in front of what a node printed. Without one it is the user's own shell, and a mistyped path.
 _SCRIPT = "can't open file '/"
+# Programs of a Python environment are env-relocation's.
+_PROGRAMS = r"torchrun|accelerate|deepspeed|llamafactory-cli|uv|ray|vllm|pip|conda|python[\d.]*"
 
 
 def _in_logs(view: LogView) -> Finding | None:
     hits = [h for h in view.hits_of(CAUSE.id) if h.signature.needle != _SCRIPT or h.host is not None]
-    return CAUSE.of_hits(hits, view) or _of_one_host(view)
+    return CAUSE.of_hits(hits, view) or _of_one_host(view) or _of_one_rank(view)
 
 
 def _of_one_host(view: LogView) -> Finding | None:
@@ -38,6 +42,35 @@ def _of_one_host(view: LogView) -> Finding | None:
         hosts=tuple(dict.fromkeys(t.host for t in missing if t.host is not None)),
         evidence=(Evidence(source=first.source, line=first.end, text=first.says), *_frame(first)),
         remedies=_NOT_HERE,
+    )
+
+
+def _of_one_rank(view: LogView) -> Finding | None:
+    """One rank misses a path, and the others passed the same line: likely where they then waited in a collective.
+
+    Rank 0 alone reads and writes much; samples differ by rank; a name with the rank's number in it is the script's own.
+    """
+    known = {(h.source, h.line) for hits in view.hits.values() for h in hits}
+    missing = [t for t in view.tracebacks if t.type.rpartition(".")[2] == "FileNotFoundError" and not t.ignored and not t.chained]
+    if len(missing) != 1 or (missing[0].source, missing[0].end) in known or not (rank := missing[0].rank):
+        return None
+    first, others = missing[0], view.printed - {rank}
+    path = _QUOTED.search(first.text)
+    if not others or (view.world_size or 2) < 2 or path is None or re.search(rf"(?<!\d)0*{rank}(?!\d)", path["path"]):
+        return None
+    if any("torch/utils/data/" in f.file or f.name in ("__getitem__", "__iter__", "__next__") for f in first.frames):
+        return None
+    waiting = {t.at.rank for t in view.timeouts} | {h.rank for hits in view.hits.values() for h in hits if h.signature.role == "symptom"}
+    return CAUSE.finding(
+        standing="likely" if waiting & others else "possible",
+        says=(
+            f"rank {rank} alone did not find {path['path']}, which {words.ranks(sorted(others))} passed: it is missing on its host, or was removed "
+            "under it"
+        ),
+        ranks=(rank,),
+        hosts=(first.host,) if first.host is not None else (),
+        evidence=(Evidence(source=first.source, line=first.end, text=first.says), *_frame(first)),
+        remedies=(*_NOT_HERE, "one-writer"),
     )
 
 
@@ -131,7 +164,8 @@ CAUSE = Cause(
         ),
         Signature(
             needle="execve():",
-            pattern=r"slurmstepd: error: (?:\[\S+\] )?execve\(\): (?P<path>\S{1,300}): No such file or directory",
+            pattern=rf"slurmstepd: error: (?:\[\S+\] )?execve\(\): "
+            rf"(?!(?:\S{{1,300}}/)?(?:{_PROGRAMS}):|/\S{{1,300}}/bin/)(?P<path>\S{{1,300}}): No such file or directory",
             standing="likely",
             says="Slurm could not start {path} on a node: it is not there, or not on the PATH of that node",
             remedies=(*_NOT_HERE, "environment-on-each-node"),
@@ -363,7 +397,7 @@ CAUSE = Cause(
             "BlockingIOError: [Errno 11] Unable to synchronously open file (unable to lock file, errno = 11, error message = 'Resource temporarily "
             "unavailable')"
         ),
-        "slurmstepd: error: execve(): accelerate: No such file or directory",
+        "slurmstepd: error: execve(): /srv/u/run7/start.sh: No such file or directory",
         "slurmstepd: error: couldn't chdir to `/srv/u/run7': No such file or directory: going to /tmp instead",
         "slurmstepd: error: Could not open stdout file /srv/u/logs/out-71.txt: No such file or directory",
         "node8: bash: line 1: cd: /srv/u/train: No such file or directory",
@@ -389,6 +423,8 @@ CAUSE = Cause(
         ("ERROR:megatron.core.dist_checkpointing.strategies.filesystem_async:Local process 3 encountered an error: [Errno 5] Input/output error"),
     ),
     near_misses=(
+        "slurmstepd: error: execve(): accelerate: No such file or directory",
+        "slurmstepd: error: execve(): /scratch/51/env/bin/python3.11: No such file or directory",
         "FileNotFoundError: [Errno 2] No such file or directory: '/srv/data/train.jsonl'",
         "Warning: The cache directory for DeepSpeed Triton autotune, /home/u/.triton/autotune, appears to be on an NFS system.",
         "FileNotFoundError: [Errno 2] No such file or directory: '/psm_5a1f20cc'",

@@ -77,7 +77,7 @@ CAUSE = Cause(
         Signature(
             needle="nvalid HTTP request received",
             pattern=r"[Ii]nvalid HTTP request received",
-            near=r"c10d|TCPStore|rendezvous|NCCL|Gloo",
+            near=r"(?:c10d|TCPStore|rendezvous|NCCL|Gloo).{0,200}(?:timed out|failed|magic|reset by|refused|closed by)",
             standing="possible",
             says="a web server of the job got bytes that are no HTTP: a rank, or a scanner, came to the wrong port",
             remedies=("spare-the-ports",),
@@ -130,9 +130,10 @@ CAUSE = Cause(
             "node7:11:11 [0] NCCL INFO misc/socket.cc:628 -> 6\nnode7:11:11 [0] NCCL INFO bootstrap.cc:701 -> 6"
         ),
         "node7:11:19 [0] ras/ras.cc:370 NCCL WARN RAS received a connection with invalid magic from 10.9.0.5<41234>, ignoring it",
-        "[c10d] TCPStore started\nWARNING:  Invalid HTTP request received.",
+        "[c10d] TCPStore: the client socket has timed out\nWARNING:  Invalid HTTP request received.",
     ),
     near_misses=(
+        "[rank0]: c10d barrier passed, NCCL 2.27.3\nWARNING:  Invalid HTTP request received.\nTCPStore listens on port 29500",
         "node7:482:6900 [4] bootstrap.cc:77 NCCL WARN Message truncated : received 256 bytes instead of 4",
         "node7:482:6900 [0] NCCL WARN NET/Socket : peer 10.0.0.2<59210> message truncated : receiving 1048576 bytes instead of 65536",
         "node7:482:6900 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer node1<57557>",

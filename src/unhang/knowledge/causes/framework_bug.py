@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unhang.knowledge import words
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records.picture import Picture
 
@@ -32,6 +32,24 @@ def _in_run(picture: Picture) -> Finding | None:
     )
 
 
+def _in_logs(view: LogView) -> Finding | None:
+    """That a process was aborted without an exception says nothing where something was raised, or a peer was lost: Gloo's threads die of that too."""
+    hits = view.hits_of(CAUSE.id)
+    raised = any(not t.ignored and t.type.rpartition(".")[2] != "ChildFailedError" for t in view.tracebacks)
+    spawned = any("spawn.Process" in h.text for h in view.hits_of("launcher-teardown"))
+    if raised or spawned or view.hits_of("peer-lost"):
+        hits = tuple(h for h in hits if h.signature != _ABORTED)
+    return CAUSE.of_hits(hits, view)
+
+
+_ABORTED = Signature(
+    needle="terminate called without an active exception",
+    pattern=r"^terminate called without an active exception",
+    standing="possible",
+    says="a process was aborted by its own C++ runtime without an exception, as happens when a Gloo thread outlives Python",
+    remedies=("let-go-first", "skip-the-teardown"),
+)
+
 CAUSE = Cause(
     id="framework-bug",
     role="root",
@@ -43,12 +61,15 @@ CAUSE = Cause(
         "release calls NCCL in a way that newer NCCL refuses."
     ),
     signatures=(
+        _ABORTED,
+        # torch 2.13: DETAIL wraps the group, and DDP's constructor casts the wrapper to what it is not.
         Signature(
-            needle="terminate called without an active exception",
-            pattern=r"^terminate called without an active exception",
-            standing="possible",
-            says="a process was aborted by its own C++ runtime without an exception, as happens when a Gloo thread outlives Python",
-            remedies=("let-go-first", "skip-the-teardown"),
+            needle=" in _ddp_init_helper",
+            pattern=r"torch/nn/parallel/distributed\.py\", line \d+ in _ddp_init_helper",
+            near=r"Fatal Python error: Segmentation fault",
+            standing="likely",
+            says="torch crashed while DDP was built, as torch 2.13 does on Gloo with TORCH_DISTRIBUTED_DEBUG=DETAIL",
+            remedies=("detail-off", "upgrade-torch"),
         ),
         # torch 2.4 and later on Windows; "build" up to 2.6, "built" later.
         Signature(
@@ -85,7 +106,15 @@ CAUSE = Cause(
         ),
     ),
     in_run=_in_run,
+    in_logs=_in_logs,
     remedies=(
+        Remedy(
+            id="detail-off",
+            says="Take TORCH_DISTRIBUTED_DEBUG down to INFO (or unset it) where DDP runs on Gloo.",
+            says_zh="在 Gloo 上使用 DDP 时，把 TORCH_DISTRIBUTED_DEBUG 降为 INFO，或直接取消该变量。",
+            env={"TORCH_DISTRIBUTED_DEBUG": "INFO"},
+            verify="python -c 'import torch.distributed as d; print(d.get_debug_level())'",
+        ),
         Remedy(
             id="let-go-first",
             says="Before destroy_process_group(), drop what holds the group (del model, del optimizer) and collect: import gc; gc.collect().",
@@ -134,6 +163,11 @@ CAUSE = Cause(
             "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f4ebf9d3740 (most recent call first):\n"
             '  File "/srv/env/lib/python3.10/site-packages/torch/distributed/elastic/utils/store.py", line 31 in get_all'
         ),
+        (
+            "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007fc6aa1f1b80 (most recent call first):\n"
+            '  File "/srv/env/lib/python3.11/site-packages/torch/nn/parallel/distributed.py", line 1473 in _ddp_init_helper\n'
+            '  File "/srv/env/lib/python3.11/site-packages/torch/nn/parallel/distributed.py", line 1079 in __init__'
+        ),
         "terminate called without an active exception",
         "RuntimeError: use_libuv was requested but PyTorch was build without libuv support",
         "RuntimeError: use_libuv was requested but PyTorch was built without libuv support, run with USE_LIBUV=0 to disable it.",
@@ -150,6 +184,7 @@ CAUSE = Cause(
     near_misses=(
         '  File "/srv/env/lib/python3.10/site-packages/torch/distributed/elastic/utils/store.py", line 31, in get_all',
         "RuntimeError: NCCL Error 4: invalid argument",
+        '  File "/srv/env/lib/python3.11/site-packages/torch/nn/parallel/distributed.py", line 1473, in _ddp_init_helper',
         (
             "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=7, "
             "OpType=BARRIER), but Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=7, OpType=ALLREDUCE)."

@@ -103,10 +103,7 @@ CAUSE = Cause(
     title="A GPU reports a hardware fault",
     title_zh="GPU 报告硬件故障",
     what="The driver, CUDA or NVML says that a GPU itself failed: memory errors, no answer on the PCIe bus, a halted controller.",
-    why=(
-        "Faulty or ageing memory, a bad PCIe connection, power, heat, or firmware; some of it is cured by a reset, some only by another "
-        "card."
-    ),
+    why=("Faulty or ageing memory, a bad PCIe connection, power, heat, or firmware; some of it is cured by a reset, some only by another card."),
     signatures=(
         Signature(
             needle="NVRM: Xid",

@@ -126,7 +126,10 @@ CAUSE = Cause(
             "NCCL version 2.14.3\nncclInternalError: Internal check failed.\nLast error:\nFailed to find reverse path from remNode 0/4f000 "
             "nlinks 4 to node 0/cb000"
         ),
-        "NCCL version 2.4.8+cuda10.2\nnode7:5120:5120 [3] NCCL INFO Using 256 threads, Min Comp Cap 8, Trees disabled",
+        (
+            "NCCL version 2.4.8+cuda10.2\nnode7:5120:5120 [3] NCCL INFO Using 256 threads, Min Comp Cap 8, Trees disabled\n"
+            "node7:5120:5120 [3] enqueue.cc:197 NCCL WARN Cuda failure 'invalid device function'"
+        ),
         (
             "GPU 0: NVIDIA GeForce RTX 5090\n[rank1]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3396, unhandled "
             "cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.25.1"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from unhang.knowledge.caught import went_on
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.model import Finding, Remedy
 from unhang.records.logs import Hit
@@ -144,7 +145,11 @@ def _in_run(picture: Picture) -> Finding | None:
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    return _of_hits(view.hits_of(CAUSE.id), view)
+    hits = view.hits_of(CAUSE.id)
+    found = _of_hits(hits, view)
+    if found is None or not all(went_on(view, h.source, h.line) for h in hits):
+        return found
+    return replace(found, standing="possible", says=f"{found.says}; the log goes on, so it may have been caught")
 
 
 _OUTSIDE = ("free-the-gpu", "room-for-nccl", "smaller-step")
@@ -181,7 +186,11 @@ CAUSE = Cause(
         ),
         Signature(
             needle="'out of memory'",
-            pattern=r"(?:(?:Cuda|HIP) failure|CUDA failure \S{1,80}|Test CUDA failure \S{1,80}) (?:\d+ )?'out of memory'",
+            # cudaHostRegister is what fails in the files of shared memory.
+            pattern=(
+                r"^(?!.{0,400}(?:include/shm\.h|misc/shmutils\.cc):\d).{0,800}?"
+                r"(?:(?:Cuda|HIP) failure|CUDA failure \S{1,80}|Test CUDA failure \S{1,80}) (?:\d+ )?'out of memory'"
+            ),
             says="NCCL found no GPU memory left for its buffers",
             remedies=_OUTSIDE,
         ),
@@ -453,6 +462,7 @@ CAUSE = Cause(
         ("node7:4711:4788 [3] /src/rccl/build/hipify/src/include/alloc.h:262 NCCL WARN HIP failure 'out of memory'"),
     ),
     near_misses=(
+        "node7:812:901 [1] misc/shmutils.cc:118 (ncclShmOpen) NCCL WARN Cuda failure 2 'out of memory'",
         "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.",
         "[88123.41] Memory cgroup out of memory: Killed process 4720 (python3) total-vm:91234567kB, anon-rss:65012345kB",
         (

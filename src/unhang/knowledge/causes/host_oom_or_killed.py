@@ -6,6 +6,7 @@ import re
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.caught import passed_over
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records.logs import Hit
 from unhang.records.picture import Picture, RankView
@@ -51,7 +52,7 @@ def _in_run(picture: Picture) -> Finding | None:
 
 def _in_logs(view: LogView) -> Finding | None:
     """Lines that say who did it speak before those that say only that it was SIGKILL; a launcher's exit code alone is enough for the latter."""
-    hits = tuple(h for h in view.hits_of(CAUSE.id) if _is_ours(h, view))
+    hits = tuple(h for h in view.hits_of(CAUSE.id) if _is_ours(h, view) and not ("llocator" in h.signature.needle and passed_over(view, h)))
     # A launcher kills what does not leave after its SIGTERM.
     forced = {h.groups["pid"] for h in view.hits_of("launcher-teardown") if "forcefully exiting" in h.text and "pid" in h.groups}
     hits = tuple(h for h in hits if h.signature.remedies != _KILLED or h.groups.get("pid") not in forced)
@@ -118,6 +119,14 @@ CAUSE = Cause(
         "terminal that was closed, or a person."
     ),
     signatures=(
+        # Python cannot fork: overcommit is off, or the limit of the container leaves no room for the copy of a large process.
+        Signature(
+            needle="OSError: [Errno 12] Cannot allocate memory",
+            near=r"os\.fork\(\)|_posixsubprocess|_fork_exec|popen_fork",
+            standing="likely",
+            says="a process could not be forked: the host, or its container, has no memory left for it",
+            remedies=_MEMORY,
+        ),
         # Who did it is in these.
         Signature(
             needle="ut of memory: Kill",
@@ -254,7 +263,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="exits with return code = -9",
-            pattern=r"(?P<pid>\d+) exits with return code = -9",
+            pattern=r"(?:Process (?P<pid>\d{1,9}) )?exits with return code = -9\b",
             says="process {pid} was killed (SIGKILL); by whom is not in the log",
             remedies=_KILLED,
         ),
@@ -406,6 +415,7 @@ CAUSE = Cause(
         "https://slurm.schedmd.com/sbatch.html",
     ),
     hits=(
+        "    self.pid = os.fork()\n               ^^^^^^^^^\nOSError: [Errno 12] Cannot allocate memory",
         "[88123.41] Memory cgroup out of memory: Killed process 4720 (python3) total-vm:91234567kB, anon-rss:65012345kB, file-rss:1024kB",
         "kernel: Out of memory: Kill process 4720 (python) score 901 or sacrifice child",
         (
@@ -451,7 +461,7 @@ CAUSE = Cause(
         "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 4 (pid: 5120) of binary: /usr/bin/python3",
         "  exitcode  : -9 (pid: 4720)  (SIGKILL)",
         "  traceback : Signal 9 (SIGKILL) received by PID 4720",
-        "[2026-11-03 10:00:01,000] [ERROR] [launch.py:341:sigkill_handler] ['python', 'train.py'] 5100 exits with return code = -9",
+        "[2026-11-03 10:00:01,000] [ERROR] [launch.py:341:sigkill_handler] ['python', 'train.py', '--local_rank=3'] exits with return code = -9",
         "subprocess.CalledProcessError: Command '['/opt/venv/bin/python', 'train.py']' died with <Signals.SIGKILL: 9>.",
         "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
         "[rank: 1] Child process with PID 4720 terminated with code -9. Forcefully terminating all other processes to avoid zombies",
@@ -471,6 +481,7 @@ CAUSE = Cause(
         "train.service: Main process exited, code=killed, status=9/KILL",
     ),
     near_misses=(
+        "    buffer = mmap.mmap(-1, size)\nOSError: [Errno 12] Cannot allocate memory",
         (
             "E1103 09:12:44.120000 4711 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -15) local_rank: 1 (pid: 4720) "
             "of binary: python3"

@@ -9,6 +9,8 @@ from unhang.model import Remedy
 # before 2.6 only "failed".
 _MODIFY = r"ibv_modify_qp failed with (?:error )?(?:(?P<code>\d+) )?"
 _WHERE = r"(?:, on dev (?P<device>[\w.-]+):(?P<port>-?\d+), .{0,80}?local GID index (?P<gid_index>-?\d+))?(?!.{0,400}retrying \d)"
+# What is refused for want of locked memory or of rights is told by limits and container-capability.
+_ERROR = r"(?!Cannot allocate|Operation not perm|Permission)[A-Z][\w ]{3,60}"
 
 CAUSE = Cause(
     id="ib-config",
@@ -68,14 +70,14 @@ CAUSE = Cause(
         ),
         Signature(
             needle="Call to ibv_create_",
-            pattern=r"Call to (?P<call>ibv_create_(?:qp|cq)) failed(?: with error (?P<error>(?!Cannot allocate|Operation not perm|Permission)[A-Z][\w ]{3,60}))?\s*$",
+            pattern=rf"Call to (?P<call>ibv_create_(?:qp|cq)) failed(?: with error (?P<error>{_ERROR}))?\s*$",
             unless=r"RLIMIT_MEMLOCK is \d|max locked memory",
             says="{call} failed: the limits of locked memory or of the adapter",
             remedies=("locked-memory", "adapter-limits"),
         ),
         Signature(
             needle="Call to ibv_reg_mr",
-            pattern=r"Call to (?P<call>ibv_reg_mr(?:_iova2)?) failed with error (?P<error>(?!Bad address|Cannot allocate|Operation not perm|Permission)[A-Z][\w ]{3,60})",
+            pattern=rf"Call to (?P<call>ibv_reg_mr(?:_iova2)?) failed with error (?P<error>(?!Bad address){_ERROR})",
             standing="likely",
             says="{call} could not register memory with the adapter: {error}",
             remedies=("locked-memory", "compare-ports"),
@@ -83,8 +85,8 @@ CAUSE = Cause(
         Signature(
             needle="Call to ibv_",
             pattern=(
-                r"Call to (?P<call>ibv_(?:open_device|query_device|query_port|query_gid|query_pkey|alloc_pd)) failed(?! with error Cannot "
-                r"allocate)"
+                r"Call to (?P<call>ibv_(?:open_device|query_device|query_port|query_gid|query_pkey|alloc_pd)) failed"
+                r"(?! with error (?:Cannot allocate|Operation not perm|Permission))"
             ),
             standing="likely",
             says="{call} failed: the device cannot be opened or asked from here",
@@ -297,7 +299,7 @@ CAUSE = Cause(
     ),
     leads_to=("rank-exception", "ib-transport-retry"),
     mistaken_for={
-        "limits": "a low locked-memory limit shows itself as 'Cannot allocate memory' of a verbs call",
+        "limits": "'Cannot allocate memory' of a verbs call is the limit of locked memory, as is any failure beside a warning about RLIMIT_MEMLOCK",
         "gdr-peer-memory": "'Bad address' of ibv_reg_mr, or any error of ibv_reg_dmabuf_mr, is about GPU memory",
         "ib-port-down": "a port that is not Active is skipped by NCCL and never gets as far as a queue pair",
         "ib-transport-retry": "connections that were set up and failed under load end with completion error 12",
@@ -327,13 +329,8 @@ CAUSE = Cause(
         "node7:815:864 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Remote I/O error",
         "node7:815:864 [0] misc/ibvwrap.cu:269 WARN Call to ibv_modify_qp failed",
         "E1103 rdma_endpoint.cpp:441] [Handshake] Failed to modify QP to RTR, check mtu, gid, peer lid, peer qp num: Invalid argument [22]",
-        "node7:815:864 [0] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
-        (
-            "ib_log.c:246  UCX  ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory. Please set max locked memory (ulimit -l) to "
-            "'unlimited' (current: 64 kbytes)"
-        ),
         "machine7 [0] misc/ibvwrap.cu:269 WARN Call to ibv_create_qp failed",
-        "node7:815:864 [0] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr failed with error Operation not permitted",
+        "node7:815:864 [0] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr failed with error Invalid argument",
         "node7:815:864 [0] misc/ibvwrap.cc:112 NCCL WARN Call to ibv_query_gid failed with error Invalid argument errno 22",
         "node7:815:864 [0] transport/net_ib.cc:188 NCCL WARN NET/IB : Unable to open device mlx5_3",
         (
@@ -359,11 +356,6 @@ CAUSE = Cause(
         "HINT: In many cases this error indicates that an incorrect GID index is forced by NCCL_IB_GID_INDEX, or that a NIC's GID changed mid-run.",
         "HINT: In many cases this error indicates that the NICs are not cross-rail connected.",
         "HINT: In many cases this error indicates that NICs on the same node cannot talk to each other.",
-        (
-            "The OpenFabrics (openib) BTL failed to initialize while trying to allocate some locked memory.  This typically can indicate that the "
-            "memlock limits are set too low."
-        ),
-        "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.",
         "[1,23]<stdout>:node7:815:864 [7] create_nccl_ofi_component:459 NCCL WARN NET/OFI Couldn't open AV. RC: -22, ERROR: Invalid argument",
         "node7:815:864 [0] nccl_net_ofi_domain_get_ep:969 NCCL WARN NET/OFI Creating new endpoint for domain 0x7f9b failed: Invalid argument",
         "node7:815:864 [0] ofi_init:1136 NCCL WARN NET/OFI Only EFA provider is supported",
@@ -371,6 +363,17 @@ CAUSE = Cause(
         "/src/modules/transport/ibgda/ibgda.cpp:2234: NULL value Unable to create ah.",
     ),
     near_misses=(
+        "node7:815:864 [0] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr failed with error Operation not permitted",
+        "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.",
+        (
+            "The OpenFabrics (openib) BTL failed to initialize while trying to allocate some locked memory.  This typically can indicate that the "
+            "memlock limits are set too low."
+        ),
+        (
+            "ib_log.c:246  UCX  ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory. Please set max locked memory (ulimit -l) to "
+            "'unlimited' (current: 64 kbytes)"
+        ),
+        "node7:815:864 [0] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory",
         "node7:815:864 [0] NCCL INFO Failed to open libibverbs.so[.1]",
         (
             "node7:815:864 [0] NCCL INFO Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_3:1, curr state INIT, next state "

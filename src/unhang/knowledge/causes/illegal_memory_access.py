@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from dataclasses import replace
+
+from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
+from unhang.model import Finding, Remedy, Standing
+
+# A GPU that fails floods the kernel log with faults of its applications, before and after its own Xid: neither lines nor times tell the first.
+_BEHIND: dict[Standing, Standing] = {"established": "likely", "likely": "possible"}
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    found = CAUSE.of_hits(view.hits_of(CAUSE.id), view)
+    hardware = min((h.signature.standing for h in view.hits_of("gpu-hardware")), key=STANDINGS.index, default=None)
+    if found is None or hardware not in _BEHIND:
+        return found
+    return replace(found, standing=max(found.standing, _BEHIND[hardware], key=STANDINGS.index))
+
 
 _FIND = ("name-the-kernel", "sanitize", "upgrade-the-kernel")
 
@@ -144,6 +158,7 @@ CAUSE = Cause(
             says="the driver logged a page fault of a process on GPU {bus}",
         ),
     ),
+    in_logs=_in_logs,
     remedies=(
         Remedy(
             id="name-the-kernel",

@@ -12,7 +12,13 @@ CAUSE = Cause(
     what="torchrun, accelerate, DeepSpeed, Slurm, MPI, Ray or torch.multiprocessing reports that a child failed, and ends the others.",
     why="Some rank failed first; the launcher only says so.",
     signatures=(
-        Signature(needle=" closing signal SIG", pattern=r"Sending process (?P<pid>\d+) closing signal SIG(?:TERM|INT|KILL)", role="symptom"),
+        # New nodes that come, or some that leave in order, restart the workers of an elastic job: nobody failed.
+        Signature(
+            needle=" closing signal SIG",
+            pattern=r"Sending process (?P<pid>\d+) closing signal SIG(?:TERM|INT|KILL)",
+            unless=r"Detected \d+ new nodes",
+            role="symptom",
+        ),
         Signature(
             needle="failed (exitcode:",
             pattern=r"failed \(exitcode: (?P<exitcode>-?\d+)\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\)",
@@ -33,7 +39,7 @@ CAUSE = Cause(
         Signature(needle="Killing subprocess ", pattern=r"Killing subprocess (?P<pid>\d+)", role="symptom"),
         Signature(
             needle="exits with return code =",
-            pattern=r"(?P<pid>\d+) exits with return code = (?P<exitcode>-?\d+)",
+            pattern=r"(?:Process (?P<pid>\d{1,9}) )?exits with return code = (?P<exitcode>-?\d+)",
             role="symptom",
             says="process {pid} ended with exit code {exitcode}, and DeepSpeed stopped the others",
         ),
@@ -116,7 +122,7 @@ CAUSE = Cause(
         "torch.multiprocessing.spawn.ProcessRaisedException: ",
         "[2026-11-03 10:00:01,000] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 5101",
         "Killing subprocess 5102",
-        "[2026-11-03 10:00:01,000] [ERROR] [launch.py:325:sigkill_handler] ['python', 'train.py'] 5100 exits with return code = 1",
+        "[2026-11-03 10:00:01,000] [ERROR] [launch.py:325:sigkill_handler] ['python', 'train.py', '--local_rank=3'] exits with return code = 1",
         "pdsh@node0: node7: ssh exited with exit code 1",
         "subprocess.CalledProcessError: Command '['torchrun', 'train.py']' returned non-zero exit status 1.",
         "srun: error: node7: tasks 0-2,5: Exited with exit code 1",
@@ -151,6 +157,10 @@ CAUSE = Cause(
         "[2026-11-03 10:00:01] Rank 0 scheduler is dead. Please check if there are relevant logs.",
     ),
     near_misses=(
+        (
+            "[default] Detected 1 new nodes from group_rank=0; will restart worker group\n[default] Stopping worker group\n"
+            "Sending process 336 closing signal SIGTERM"
+        ),
         "Received SIGTERM, saving a checkpoint",
         "raise ChildProcessError(10, 'No child processes')",
         "slurmstepd: error: *** JOB 4711 ON node7 CANCELLED AT 2026-11-03T10:00:01 DUE TO TIME LIMIT ***",

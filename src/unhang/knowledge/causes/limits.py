@@ -7,7 +7,7 @@ from unhang.model import Remedy
 
 _FILES = ("open-files", "file-system-sharing", "fewer-sockets")
 _LOADER_FILES = ("open-files", "file-system-sharing")
-_MEMLOCK = ("locked-memory",)
+_MEMLOCK = ("locked-memory", "adapter-limits")
 _PROCESSES = ("processes", "fewer-threads")
 _NO_MEMORY = r"(?:Cannot allocate memory|ENOMEM)"
 
@@ -86,7 +86,10 @@ CAUSE = Cause(
         ),
         Signature(
             needle="Call to ibv_",
-            pattern=rf"Call to (?P<call>ibv_(?:reg_mr\w*|create_cq|create_qp|alloc_pd)) failed(?: with error)?:? {_NO_MEMORY}(?: errno \d+)?",
+            pattern=(
+                r"Call to (?P<call>ibv_(?:reg_mr\w*|create_cq|create_qp|create_srq|alloc_pd|open_device)) failed(?: with error)?:? "
+                rf"{_NO_MEMORY}(?: errno \d+)?"
+            ),
             says="{call} could not lock memory: the limit of locked memory (ulimit -l) is too small",
             standing="likely",
             remedies=_MEMLOCK,
@@ -176,7 +179,7 @@ CAUSE = Cause(
             pattern=r"(?P<call>ibv_(?:reg_mr|create_qp|create_cq|create_srq)\w*)(?:\([^)\n]{0,200}\))? ?(?:failed|FAILED): Cannot allocate memory",
             standing="likely",
             says="{call} could not lock memory: the limit of locked memory (ulimit -l) is too small",
-            remedies=("locked-memory",),
+            remedies=_MEMLOCK,
         ),
         Signature(
             needle="error: out of memory",
@@ -236,6 +239,18 @@ CAUSE = Cause(
             verify="mpirun -np 1 --host HOST bash -c 'ulimit -l'   # under Slurm: srun bash -c 'ulimit -l'; must say unlimited",
         ),
         Remedy(
+            id="adapter-limits",
+            says=(
+                "Where the limit is already unlimited, the adapter has no queues or registrations left: use fewer connections "
+                "(NCCL_IB_QPS_PER_CONNECTION, fewer channels), or raise the limits of its driver; the kernel log names them."
+            ),
+            says_zh=(
+                "如果上限已经是 unlimited，说明网卡的队列或注册资源耗尽：减少连接数（NCCL_IB_QPS_PER_CONNECTION、减少 channel），或调大驱动限制；内"
+                "核日志会写明。"
+            ),
+            command="dmesg -T | grep -E 'mlx5_cmd|limits exceeded|syndrome'; ibv_devinfo -v | grep -E 'max_(qp|cq|mr)'",
+        ),
+        Remedy(
             id="processes",
             says="Raise the limit of processes and threads where the job starts, and the container's pids limit.",
             says_zh="在任务启动处提高进程/线程数上限，并提高容器的 pids 限制。",
@@ -283,7 +298,7 @@ CAUSE = Cause(
         "wsl-limits": "under WSL2 only a part of host memory can be pinned, whatever the limit says",
         "shm-exhausted": "a full /dev/shm says 'No space left' or gives a bus error; open files say 'Too many open files'",
         "host-oom-or-killed": "'Cannot allocate memory' from ibv_reg_mr is the limit of locked memory; free shows plenty",
-        "ib-config": "the same ibv_reg_mr line can come from a missing peer-memory module; with GPU memory only, see gdr-peer-memory",
+        "ib-config": "verbs calls that fail with another error than 'Cannot allocate memory' are about the ports and their settings",
         "gdr-peer-memory": "registering GPU memory fails with 'Bad address' or 'Invalid argument', locking host memory with 'Cannot allocate memory'",
         "container-capability": "'Operation not permitted' from pthread_create is a seccomp profile, not a count",
     },

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import re
 
+from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Finding, Remedy
 from unhang.records.logs import Hit
 
 # A rank on the same host is never behind a firewall.
 _SELF = re.compile(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
+# torch 2.13 prints an address that it has already freed in "The client socket has failed to connect to".
+_GARBAGE = re.compile(r"^\d+\.\d+\.0\.0$|^\[?[0-9a-f]+:0:[0-9a-f]+:0:")
 _HARD = "No route to host|Network is unreachable|Connection timed out|Host is down|Destination Host Unreachable"
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    hits = tuple(h for h in view.hits_of(CAUSE.id) if not _SELF.match(h.groups.get("peer", "")))
+    reached_for = tuple(h for h in view.hits_of(CAUSE.id) if not _SELF.match(h.groups.get("peer", "")))
+    hits = tuple(h for h in reached_for if not _GARBAGE.match(h.groups.get("peer", "")))
     if not hits:
-        return None
+        return _of_garbage(reached_for, view) or _store_unreached(view)
     peer = next((h.groups["peer"] for h in _by_weight(hits) if "peer" in h.groups), None)
     port = next((h.groups["port"] for h in _by_weight(hits) if "port" in h.groups and h.groups.get("peer") == peer), None)
     commands = {"try-the-port": f"nc -vz -w 5 {peer} {port or 29500}; ip route get {peer}"} if peer else None
@@ -26,6 +30,31 @@ def _in_logs(view: LogView) -> Finding | None:
         return found
     return CAUSE.of_hits(
         _by_weight(hits), view, commands=commands, says=f"{len(tried)} addresses could not be reached ({', '.join(tried[:4])}): {_why(hits)}"
+    )
+
+
+def _of_garbage(hits: tuple[Hit, ...], view: LogView) -> Finding | None:
+    return CAUSE.of_hits(_by_weight(hits), view, says=f"the host of the store could not be reached: {_why(hits)}") if hits else None
+
+
+def _store_unreached(view: LogView) -> Finding | None:
+    """One rank's attempts to reach the store timed out, and the store itself tells that it waited: it runs, and the way to it is closed."""
+    said = view.hits_of("store-disconnect")
+    tried = next((h for h in said if "client socket has timed out" in h.text and "host" in h.groups and not _SELF.match(h.groups["host"])), None)
+    waited = next((h for h in said if "expected" in h.groups and 0 < int(h.groups.get("joined", "0")) < int(h.groups["expected"])), None)
+    if tried is None or waited is None:
+        return None
+    host, port = tried.groups["host"], tried.groups["port"]
+    return CAUSE.finding(
+        standing="likely",
+        says=(
+            f"the store waited ({waited.groups['joined']} of {waited.groups['expected']} processes came), and connections to {host} port {port} "
+            "timed out: packets are dropped on the way"
+        ),
+        ranks=(tried.rank,) if tried.rank is not None else (),
+        hosts=(tried.host,) if tried.host is not None else (),
+        evidence=words.hit_evidence((tried, waited)),
+        commands={"try-the-port": f"nc -vz -w 5 {host} {port}; ip route get {host}"},
     )
 
 
@@ -127,6 +156,13 @@ CAUSE = Cause(
             remedies=("try-the-port", "open-between-hosts", "look-at-the-peer"),
         ),
         # torch's own sockets. 99 (address), 97 (family) and 101 (no IPv6) also stand in healthy logs.
+        Signature(
+            needle="failed to connect to any network address of",
+            pattern=r"failed to connect to any network address of \((?P<peer>[^,\s]+), (?P<port>\d+)\)",
+            near=r"errno: (?:101 - Network is unreachable|113 - No route to host)",
+            standing="likely",
+            says="no way leads to {peer} port {port}: the network is unreachable from this host",
+        ),
         Signature(
             needle="(errno: 113 - No route to host)",
             pattern=(
@@ -290,6 +326,11 @@ CAUSE = Cause(
         "https://github.com/NVIDIA/nccl/issues/1515",
     ),
     hits=(
+        (
+            "[W1121 10:48:41.472 socket.cpp:764] [c10d] The client socket has failed to connect to 140.85.0.0:30098 (errno: 101 - Network is "
+            "unreachable).\n[E1121 10:48:41.472 socket.cpp:818] [c10d] The client socket has failed to connect to any network address of "
+            "(10.0.0.1, 29500)."
+        ),
         "node7:12:40 [0] include/socket.h:409 NCCL WARN Net : Connect to 10.0.0.4<54263> failed : No route to host",
         "node7:12:40 [1] include/socket.h:361 NCCL WARN Call to connect timeout : Connection refused",
         "node7:12:40 [1] include/socket.h:361 NCCL WARN Call to connect timeout : Connection timed out",
@@ -350,6 +391,8 @@ CAUSE = Cause(
         ),
     ),
     near_misses=(
+        "[E1121 10:48:41.472 socket.cpp:818] [c10d] The client socket has failed to connect to any network address of (10.0.0.1, 29500).",
+        "[W1121 10:48:41.472 socket.cpp:764] [c10d] The client socket has failed to connect to [fd00::7]:29500 (errno: 101 - Network is unreachable).",
         "node7:12:40 [0] include/socket.h:361 NCCL WARN Call to connect timeout : Address family not supported by protocol",
         "node7:12:40 [0] include/socket.h:409 NCCL WARN Net : Connect to 127.0.0.1<54263> failed : No route to host",
         "[W socket.cpp:601] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 99 - Cannot assign requested address).",

@@ -241,7 +241,7 @@ CAUSE = Cause(
         ),
         Remedy(
             id="take-it-out",
-            says="Take the host out of the job and run on; where the error comes back after a reset, the card, the switch or the board has to be replaced.",
+            says="Take the host out of the job and run on; where the error is back after a reset, the card, switch or board has to be replaced.",
             says_zh="把这台主机移出任务后继续运行；如果重置后错误再次出现，需要更换 GPU 卡、交换芯片或主板。",
             command='scontrol update nodename="$(hostname -s)" state=drain reason="NVLink fault" || kubectl cordon "$(hostname)"',
         ),

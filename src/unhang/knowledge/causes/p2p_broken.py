@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.causes.device_mapping import PEERS_HIDDEN
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records.logs.said import At
 
@@ -65,6 +66,7 @@ CAUSE = Cause(
         Signature(
             needle="ailed to open CUDA IPC handle",
             pattern=r"[Ff]ailed to open CUDA IPC handle(?: ?: (?P<error>\d+ [\w ]{3,80}))?",
+            unless=PEERS_HIDDEN,
             says="NCCL could not map the memory of a peer GPU (CUDA IPC)",
             remedies=("see-all-gpus", "host-memory", "iommu-and-acs"),
         ),
@@ -76,6 +78,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="peer access is not supported between these two devices",
+            unless=PEERS_HIDDEN,
             says="CUDA offers no peer access between two of the GPUs that were asked for it",
             remedies=("see-all-gpus", "host-memory", "prove-it"),
         ),
@@ -318,7 +321,9 @@ CAUSE = Cause(
         ),
         (
             '[rank0]: node7:812:812 [0] src/init.cc:179 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to system ins'
-            "tablity or hang!"
+            "tablity or hang!\n"
+            "[rank3]:[E1103 10:42:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=120, "
+            "OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000) ran for 600012 milliseconds before timing out."
         ),
         (
             "[2026-11-03 10:00:01] node7:512:603 [2] /src/rccl/build/hipify/src/transport/p2p.cc:256 NCCL WARN hipIpcGetMemHandle failed :"

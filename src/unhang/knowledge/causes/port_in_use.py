@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.caught import passed_over
 from unhang.model import Finding, Remedy
 from unhang.records.logs import Hit
 from unhang.records.picture import Picture
@@ -16,7 +17,7 @@ def _in_run(picture: Picture) -> Finding | None:
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    return _of_hits(view.hits.get(CAUSE.id, ()))
+    return _of_hits([h for h in view.hits_of(CAUSE.id) if not passed_over(view, h)])
 
 
 def _of_hits(hits: Sequence[Hit]) -> Finding | None:

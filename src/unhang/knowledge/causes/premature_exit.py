@@ -130,7 +130,7 @@ CAUSE = Cause(
     ),
     hits=("[2026-11-03 10:00:01,529] [INFO] [launch.py:347:main] Process 4720 exits successfully.",),
     near_misses=(
-        "[2026-11-03 10:00:01,000] [ERROR] [launch.py:325:sigkill_handler] ['python', 'train.py'] 5100 exits with return code = 1",
+        "[2026-11-03 10:00:01,000] [ERROR] [launch.py:325:sigkill_handler] ['python', 'train.py', '--local_rank=3'] exits with return code = 1",
         "training finished successfully, exiting",
         (
             "[rank0]:[W1103 10:00:01 ProcessGroupNCCL.cpp:1250] Warning: WARNING: process group has NOT been destroyed before we destruct "

@@ -5,10 +5,11 @@ from __future__ import annotations
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.guards import Guarded, guard_of_parting, guard_of_wait
-from unhang.knowledge.watchdogs import collective, evidence_of, first_of_each, parted, ranks_of, silent
+from unhang.knowledge.watchdogs import Stood, collective, evidence_of, first_of_each, guard_in, parted, rank_0_apart, ranks_of, silent
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records.logs.said import At
 from unhang.records.picture import Picture
+from unhang.records.stacks import place
 
 
 def _in_run(picture: Picture) -> Finding | None:
@@ -27,7 +28,9 @@ def _in_run(picture: Picture) -> Finding | None:
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    """A test of the rank is in no log. Rank 0 alone in a collective, or in another one than all others, looks like one: possible, and no more."""
+    """A test of the rank is in no log. Rank 0 alone in a collective, or in another one than all others, looks like one: likely where lines tell."""
+    if (apart := rank_0_apart(view)) is not None:
+        return _of_places(*apart)
     if (found := parted(view)) is not None and len(found.sides) == 2:
         alone = next((s for s in found.sides if ranks_of(s) == (0,)), None)
         others = next((s for s in found.sides if 0 not in ranks_of(s)), None)
@@ -48,6 +51,22 @@ def _in_logs(view: LogView) -> Finding | None:
         says=f"{told}, as happens when a collective stands under `if rank == 0`",
         ranks=(0,),
         evidence=evidence_of(places),
+    )
+
+
+def _of_places(own: Stood, others: tuple[Stood, ...]) -> Finding:
+    numbers = [s.rank for s in others]
+    guard = guard_in(own)
+    test = f"`{guard}`" if guard is not None else "`if rank == 0`"
+    return CAUSE.finding(
+        standing="likely",
+        says=(
+            f"rank 0 alone gave up in {own.call} at {place(own.frame, '')}, and {words.ranks(numbers)} in {others[0].call} at "
+            f"{place(others[0].frame, '')}, as happens when a collective stands under {test}"
+        ),
+        ranks=(0,),
+        where=place(own.frame, ""),
+        evidence=tuple(Evidence(source=s.back.source, line=s.back.end, text=s.back.says) for s in (own, others[0])),
     )
 
 

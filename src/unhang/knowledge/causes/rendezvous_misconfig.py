@@ -190,7 +190,7 @@ _EXPLAINS = (
 _AGENT = frozenset({"_share_and_gather", "_assign_worker_ranks", "synchronize", "_rendezvous", "next_rendezvous"})
 
 _NOT_SET = Signature(
-    needle="environment variable",
+    needle="using env:// rendezvous: environment variable",
     pattern=r"Error initializing torch\.distributed using env:// rendezvous: environment variable (?P<name>\w+) expected",
 )
 _CLOSED = Signature(
@@ -260,6 +260,12 @@ CAUSE = Cause(
         "left in the environment, code that sets them itself."
     ),
     signatures=(
+        Signature(
+            needle="gloo/context.cc",
+            pattern=r"gloo/context\.cc:\d+\] rank < size\. (?P<number>\d+) vs (?P<size>\d+)",
+            says="a process says that it is rank {number} of {size}: ranks count from 0 to one less than their number",
+            remedies=("read-the-environment", "same-world"),
+        ),
         _NOT_SET,
         Signature(
             needle="RendezvousTimeoutError",
@@ -449,6 +455,7 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization",
     ),
     hits=(
+        "RuntimeError: [enforce fail at /pytorch/third_party/gloo/gloo/context.cc:23] rank < size. 2 vs 2",
         "ValueError: Error initializing torch.distributed using tcp:// rendezvous: rank parameter missing",
         "ValueError: Please launch distributed training with `llamafactory-cli` or `torchrun`.",
         "RuntimeError: [TensorRT-LLM][ERROR] Assertion failed: mpiSize == tp * pp (/srv/src/tensorrt_llm/runtime/worldConfig.cpp:89)",

@@ -85,6 +85,13 @@ CAUSE = Cause(
             remedies=("mount-shm", "mode-of-shm"),
         ),
         Signature(
+            needle="[Errno 30] Read-only file system",
+            pattern=r"OSError: \[Errno 30\] (?P<error>Read-only file system)(?!: ')",
+            near=r"_multiprocessing\.SemLock|multiprocessing/(?:synchronize|context|shared_memory)\.py|_posixshmem",
+            says="Python may not make a semaphore or segment: /dev/shm is mounted read-only",
+            remedies=("mount-shm",),
+        ),
+        Signature(
             needle="FileNotFoundError: [Errno 2] No such file or directory",
             pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory(?!: ')",
             near=r"_multiprocessing\.SemLock",
@@ -196,6 +203,18 @@ CAUSE = Cause(
             "FileNotFoundError: [Errno 2] No such file or directory"
         ),
         (
+            '[rank0]:   File "/usr/lib/python3.11/multiprocessing/context.py", line 93, in Event\n'
+            "[rank0]:     return Event(ctx=self.get_context())\n"
+            '[rank0]:   File "/usr/lib/python3.11/multiprocessing/synchronize.py", line 57, in __init__\n'
+            "[rank0]:     sl = self._semlock = _multiprocessing.SemLock(\n"
+            "[rank0]: OSError: [Errno 30] Read-only file system"
+        ),
+        (
+            '  File "/srv/env/lib/python3.12/multiprocessing/context.py", line 103, in Queue\n'
+            "    return Queue(maxsize, ctx=self.get_context())\n"
+            "OSError: [Errno 30] Read-only file system"
+        ),
+        (
             "ImportError: This platform lacks a functioning sem_open implementation, therefore, the required synchronization primitives needed will "
             "not function, see issue 3770."
         ),
@@ -207,6 +226,11 @@ CAUSE = Cause(
         "RuntimeError: unable to open shared memory object </torch_4711_2093847561_118> in read-write mode: Too many open files (24)",
         "node7:812:901 [0] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_open_device failed",
         "NotImplementedError: Function not implemented for this backend",
+        '  File "/srv/job/train.py", line 40, in save\n    os.mkdir(out)\nOSError: [Errno 30] Read-only file system',
+        (
+            '  File "/usr/lib/python3.11/multiprocessing/context.py", line 93, in Event\n'
+            "OSError: [Errno 30] Read-only file system: '/srv/data/run.lock'"
+        ),
     ),
     explain={
         "en": (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Finding, Remedy
 
@@ -9,10 +11,20 @@ _GIT = r"git@|Could not read from remote repository|git clone|Cloning into"
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    hits = view.hits_of(CAUSE.id)
+    hits = tuple(h for h in view.hits_of(CAUSE.id) if h.signature != _NOT_FOUND_THERE or h.host is not None or _BY_SSH.search(h.text))
     host = next((h.groups["peer"] for h in hits if "peer" in h.groups), None)
     return CAUSE.of_hits(hits, view, commands={"passwordless": f"ssh-copy-id {host} && ssh -o BatchMode=yes {host} hostname"} if host else None)
 
+
+# What a shell prints that finds no program. Here it counts where pdsh's prefix names another host, or what ssh starts is itself part of a launcher.
+_NOT_FOUND_THERE = Signature(
+    needle="bash: line ",
+    pattern=r"bash: line \d+: (?P<program>\S+): (?P<error>(?:[Cc]ommand not found|No such file or directory|cannot execute.{0,60}))",
+    standing="likely",
+    says="the shell that was opened on another host cannot run {program}: {error}",
+    remedies=("same-path",),
+)
+_BY_SSH = re.compile(r"\b(?:ssh|pdsh|srun|mpirun)\b|^(?:\[[\w,<>]+\]:)?[\w.-]+: bash: line ")
 
 CAUSE = Cause(
     id="ssh-launcher",
@@ -127,21 +139,12 @@ CAUSE = Cause(
         ),
         Signature(
             needle="ommand not found",
-            pattern=(
-                r"(?:ba|z|da)?sh: (?:line \d+: )?(?P<program>\S*(?:orted|prted|hydra_pmi_proxy|pdsh|ssh|deepspeed|torchrun))\b: [Cc]ommand not "
-                r"found"
-            ),
+            pattern=r"(?:ba|z|da)?sh: (?:line \d+: )?(?P<program>\S*(?:orted|prted|hydra_pmi_proxy|pdsh|ssh))\b: [Cc]ommand not found",
             standing="likely",
             says="{program} was not found in the shell that ssh opened: the environment did not travel",
             remedies=("same-path", "install-ssh"),
         ),
-        Signature(
-            needle="bash: line ",
-            pattern=(r"bash: line \d+: (?P<program>\S+): (?P<error>(?:[Cc]ommand not found|No such file or directory|cannot execute.{0,60}))"),
-            standing="likely",
-            says="the shell that was opened on another host cannot run {program}: {error}",
-            remedies=("same-path",),
-        ),
+        _NOT_FOUND_THERE,
         Signature(
             needle="authenticity of host ",
             pattern=r"The authenticity of host '(?P<peer>[^'\s(]+)",

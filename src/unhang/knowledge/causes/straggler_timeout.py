@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView
+from unhang.knowledge.causes.rank_exception import own_tracebacks
 from unhang.knowledge.stuck import held_back, in_loader
 from unhang.knowledge.watchdogs import ranks_of
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.records.logs import Hit, Traceback
 from unhang.records.picture import Picture
 from unhang.records.stacks import place, user_frame
@@ -17,12 +18,14 @@ from unhang.records.stacks import place, user_frame
 # Functions in which all ranks but one wait for the work of that one: transformers, accelerate, fastai, YOLO, and scripts after them.
 _WAITING_ROOMS = ("main_process_first", "local_main_process_first", "_goes_first", "torch_distributed_zero_first", "zero_first", "rank_zero_first")
 # Every rank does these at the start, and they are over quickly.
-_SHARED = re.compile(r"Loading (?:extension module|checkpoint shards)")
+_SHARED = re.compile(r"Loading (?:extension module|(?:safetensors )?checkpoint shards)|Load weight begin")
 _PROGRESS = re.compile(r"(?P<percent>\d{1,3})%\|")
 _ELAPSED = re.compile(r"\[(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)<")
 # A line that stands this close before the first complaint was the last that its rank said.
 _LAST_LINES = 60
 _LEFT_AT_BARRIER = "but received errors while waiting for send/recv"
+# Their lines stand in healthy logs, too.
+_HARMLESS_TOO = ("dns-resolution", "ineffective-setting", "interface-selection")
 _STORE_WAITS = ("wait timeout after ", "waitForInput: ", "Socket Timeout", "in store based barrier on rank", "via c10d key-value store by key")
 
 
@@ -70,7 +73,7 @@ def _in_logs(view: LogView) -> Finding | None:
     if wait is None:
         return _of_comers(view)
     if (found := _at_work(view, wait)) is not None:
-        return _of_work(found, wait)
+        return _of_work(found, wait, standing="possible" if _another_root(view, found) else "likely")
     room = next(((t, n) for t in view.tracebacks for n in (_room(t),) if n is not None and _gave_up(view, t)), None)
     if room is not None:
         return _of_room(room[0], room[1], wait)
@@ -116,6 +119,18 @@ def _at_work(view: LogView, wait: _Wait) -> Hit | None:
     return max(found, key=lambda h: (h.at_s or 0.0, h.place, h.line or 0), default=None)
 
 
+def _another_root(view: LogView, work: Hit) -> bool:
+    """Whether something that names a cause was printed too: a rank that works is an ordinary thing."""
+    named = any(
+        h.signature.role == "root" and h.signature.standing in ("established", "likely")
+        for cause, hits in view.hits.items()
+        if cause not in _HARMLESS_TOO
+        for h in hits
+    )
+    # Against an exception speaks only that the work itself tells how long it took.
+    return named or (_elapsed_s(work) is None and bool(own_tracebacks(view.tracebacks, view)))
+
+
 def _then(hit: Hit, wait: _Wait) -> bool:
     progress = _PROGRESS.search(hit.text)
     if progress is not None and int(progress["percent"]) >= 100:
@@ -135,14 +150,14 @@ def _elapsed_s(hit: Hit) -> int | None:
     return None if found is None else int(found["h"] or 0) * 3600 + int(found["m"]) * 60 + int(found["s"])
 
 
-def _of_work(hit: Hit, wait: _Wait) -> Finding:
+def _of_work(hit: Hit, wait: _Wait, *, standing: Standing) -> Finding:
     who = words.ranks((hit.rank,)) if hit.rank is not None else "another rank"
     what = hit.groups.get("what", "").strip() or hit.text.strip()[:60]
     elapsed = _elapsed_s(hit)
     since = f", {words.seconds(elapsed)} so far" if elapsed is not None else ""
     waiting = words.ranks(wait.ranks) if wait.ranks else "the others"
     return CAUSE.finding(
-        standing="likely",
+        standing=standing,
         says=f"{who} was still at work ({what}{since}) when {waiting} gave up waiting{_after(wait)}",
         ranks=(hit.rank,) if hit.rank is not None else (),
         hosts=(hit.host,) if hit.host is not None else (),

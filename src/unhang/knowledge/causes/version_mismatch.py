@@ -27,7 +27,8 @@ def _in_logs(view: LogView) -> Finding | None:
             remedies=("same-everywhere", "see-what-is-loaded"),
         )
     if apart is None or not _failed(view):
-        return CAUSE.of_hits(own, view)
+        # An address that cannot be read is interface-selection's, unless releases differ.
+        return CAUSE.of_hits([h for h in own if "family" not in h.groups], view)
     says = f"{apart} run different NCCL releases: {', '.join(f'{v} on {_places(p)}' for v, p in printed.items())}"
     garbled = any(h.groups.keys() & {"family", "received_bytes"} for h in own)
     return CAUSE.finding(
@@ -244,7 +245,7 @@ CAUSE = Cause(
         "library-link": "there one process loads a library that lacks what another needs; here each part works, and they do not fit each other",
         "foreign-traffic": "a stranger on the bootstrap port sends garbage once; different releases fail at every start",
         ("interface-selection"): (
-            "a host without a usable address prints a family as well; there the versions agree and NCCL names no or a wrong interface"
+            "an address without a family comes from a host without a usable one; it counts here only where the log shows different releases as well"
         ),
         "launcher-wrong-env": "that is one way to it: another environment answers on one host",
     },
@@ -262,10 +263,14 @@ CAUSE = Cause(
         ),
         "[rank3]: Mismatched NCCL version detected : rank 3 version 22005 rank 0 version 22304",
         (
-            "node7:5120:5342 [2] misc/socket.cc:441 NCCL WARN ncclSocketInit: connecting to address  with family 0 is neither AF_INET(2) nor "
+            "node7:5120:5120 [0] NCCL INFO NCCL version 2.19.3+cuda12.3\n"
+            "node8:612:612 [1] NCCL INFO NCCL version 2.21.5+cuda12.4\n"
+            "node8:612:901 [1] misc/socket.cc:441 NCCL WARN ncclSocketInit: connecting to address  with family 0 is neither AF_INET(2) nor "
             "AF_INET6(10)"
         ),
         (
+            "node7:5120:5120 [0] NCCL INFO NCCL version 2.18.1+cuda12.1\n"
+            "node8:612:612 [1] NCCL INFO NCCL version 2.27.7+cuda12.9\n"
             "node8:612:901 [1] misc/socket.cc:717 NCCL WARN ncclSocketInit: connecting to address with family 41120 is neither AF_INET(2) nor "
             "AF_INET6(10)"
         ),

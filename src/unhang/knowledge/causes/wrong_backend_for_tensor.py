@@ -40,7 +40,7 @@ CAUSE = Cause(
             remedies=("make-contiguous",),
         ),
         Signature(
-            needle="ProcessGroup",
+            needle=" does not support ",
             pattern=rf"ProcessGroup(?P<backend>NCCL|Gloo|MPI|UCC|XCCL|HCCL) does not support (?P<op>{_OPS})",
             says="{backend} does not implement {op}",
             remedies=("another-operation", "another-backend"),
@@ -65,6 +65,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="Invalid scalar type",
+            pattern=r"Invalid scalar type\s*(?:$|Exception raised)",
             near=r"distributed|gloo|Gloo|all_reduce|all_gather|broadcast|ProcessGroup",
             standing="likely",
             says="gloo does not reduce tensors of this type (16-bit integers and 8-bit floats among them)",
@@ -206,6 +207,7 @@ CAUSE = Cause(
         "RuntimeError: Expected all tensors to have the same sparse layout",
     ),
     near_misses=(
+        "torch.distributed: all_reduce of the metrics\nRuntimeError: Invalid scalar type for the lookup table\nProcessGroupGloo",
         "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
         "RuntimeError: Invalid scalar type for the lookup table",
         "RuntimeError: Distributed package doesn't have NCCL built in",

@@ -145,10 +145,22 @@ CAUSE = Cause(
             "(RayWorkerWrapper pid=813) Last error:\n"
             "(RayWorkerWrapper pid=813) Error while creating shared memory segment /dev/shm/nccl-Qr4tZp (size 9637888)"
         ),
-        "Python platform: Linux-5.15.153.1-microsoft-standard-WSL2-x86_64-with-glibc2.35",
-        "LAPTOP-7QW3:812:901 [0] NCCL INFO Bootstrap : Using eth0:172.20.4.17<0>",
-        "DESKTOP-9K2LM41:812:901 [1] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct",
-        "    return tensor.pin_memory()\nRuntimeError: CUDA error: out of memory",
+        (
+            "Python platform: Linux-5.15.153.1-microsoft-standard-WSL2-x86_64-with-glibc2.35\n"
+            "ncclUnhandledCudaError: unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.20.5"
+        ),
+        (
+            "LAPTOP-7QW3:812:901 [0] NCCL INFO Bootstrap : Using eth0:172.20.4.17<0>\n"
+            "ncclUnhandledCudaError: unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.20.5"
+        ),
+        (
+            "DESKTOP-9K2LM41:812:901 [1] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct\n"
+            "ncclUnhandledCudaError: unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.20.5"
+        ),
+        (
+            "Python platform: Linux-5.15.153.1-microsoft-standard-WSL2-x86_64-with-glibc2.35\n"
+            "    return tensor.pin_memory()\nRuntimeError: CUDA error: out of memory"
+        ),
     ),
     near_misses=(
         "node7:812:901 [1] misc/shmutils.cc:103 NCCL WARN Cuda failure 'invalid argument'",

@@ -23,7 +23,8 @@ def _context(needle: str, pattern: str) -> Signature:
 RANK = _context("(local_rank: ", r"rank {1,20}: (?P<rank>\d{1,9}) \(local_rank: (?P<local_rank>\d{1,9})\)")
 CODE = _context("exitcode  : ", r"exitcode {1,20}: (?P<code>-?\d{1,10}) \(pid: (?P<pid>\d{1,9})\)")
 FAILED = _context("failed (exitcode: ", r"failed \(exitcode: (?P<code>-?\d{1,10})\) local_rank: (?P<local_rank>\d{1,9}) \(pid: (?P<pid>\d{1,9})\)")
-DEEPSPEED = _context("exits with return code = ", r"(?<!\d)(?P<pid>\d{1,9}) exits with return code = (?P<code>-?\d{1,10})(?!\d)")
+# DeepSpeed's main prints the process, its handler the command that was started last.
+DEEPSPEED = _context("exits with return code = ", r"(?:(?<!\d)(?P<pid>\d{1,9}) )?exits with return code = (?P<code>-?\d{1,10})(?!\d)")
 SPAWN = _context(
     " terminated with ",
     r"process (?P<rank>\d{1,9}) terminated with (?:exit code (?P<code>\d{1,10})(?!\d)|signal (?P<signal>SIG\w{1,20}))",
@@ -36,7 +37,10 @@ SRUN = _context(
     r"srun: error: (?P<host>[\w.-]{1,253}): tasks? (?P<ranks>[\d,-]{1,2000}): "
     r"(?:Exited with exit code (?P<code>\d{1,10})(?!\d)|(?P<how>Killed|Terminated|Aborted|Segmentation fault|Bus error|Out Of Memory))",
 )
-MPI = _context("exited on signal ", r"process rank (?P<rank>\d{1,9}) with PID (?P<pid>\d{1,9}) on node (?P<host>\S{1,253}) exited on signal (?P<number>\d{1,3})(?!\d)")
+MPI = _context(
+    "exited on signal ",
+    r"process rank (?P<rank>\d{1,9}) with PID (?P<pid>\d{1,9}) on node (?P<host>\S{1,253}) exited on signal (?P<number>\d{1,3})(?!\d)",
+)
 # The end of a process that somebody ran: a compiler, git, a training. The others are told by launchers, of ranks.
 SUBPROCESS = (CALLED, STATUS)
 SIGNATURES = (RANK, CODE, FAILED, DEEPSPEED, SPAWN, CALLED, STATUS, SRUN, MPI)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from unhang.records.logs.signature import Hit, Signature
 
-
 # No job is larger: such a number stands in a torn line, or is no size. Ranks are counted up to the size by those who read it.
 MAX_WORLD_SIZE = 2**20
 
@@ -28,7 +27,10 @@ SIGNATURES = (
 
 
 def read(hits: Iterable[Hit]) -> int | None:
-    """The world size: what the logs say most often of it, but never less than the largest communicator. None where nothing tells it, 1 to MAX_WORLD_SIZE otherwise."""
+    """The world size: what the logs say most often of it, but never less than the largest communicator.
+
+    From 1 to MAX_WORLD_SIZE; None where nothing tells it.
+    """
     told: dict[int, int] = {}
     largest = 0
     for h in hits:

@@ -41,8 +41,10 @@ class Line:
     level: str | None = None
 
 
-# Colours and titles; an ESC that is left over is dropped.
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()*+][0-9A-Za-z]|[@-Z\\-_])?")
+# Colours and titles, of seven bits and of eight; an ESC that is left over is dropped.
+_ANSI = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c\x9d]*(?:\x07|\x1b\\|\x9c)|\x1b(?:[()*+][0-9A-Za-z]|[@-Z\\-_])?")
+# What acts on a terminal, or shows a text in another order than it has: control characters but tab and line feed, and bidirectional controls.
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 # Colours that lost their ESC on the way or had it written out: copied from a browser, `cat -v`, JSON, rsyslog.
 _BARE_COLOUR = re.compile(r"(?:\^\[|#033|\\(?:x1b|u001b|033|e))?\[\d{1,3}(?:;\d{1,3}){0,8}m(?!\])", re.ASCII | re.IGNORECASE)
 _MAX_BARE_COLOURS_NESTED = 8
@@ -100,8 +102,8 @@ def decode(raw: bytes) -> str:
 
 
 def _plain(text: str) -> str:
-    if "\x1b" in text:
-        text = _ANSI.sub("", text)
+    if not text.isprintable():
+        text = CONTROLS.sub("", _ANSI.sub("", text))
     if "[0m" in text or "[39m" in text:
         bare = text
         for _ in range(_MAX_BARE_COLOURS_NESTED):

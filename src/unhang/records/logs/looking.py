@@ -16,7 +16,7 @@ from unhang.records.logs.tracebacks import Traceback
 from unhang.records.logs.writer import writer_at
 
 # Lines with the needle of a signature that are taken apart in one block, from each end; and those that are only held against the pattern.
-MAX_LOOKS = 256
+MAX_LOOKS = 64
 MAX_GLANCES = 16_384
 # Evidence is read by people; context only by us.
 MAX_TEXT = 2000

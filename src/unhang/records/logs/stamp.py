@@ -22,6 +22,8 @@ _YEARS = (1971, 9998)
 _HALF_YEAR_S = 183 * _DAY_S
 # A file's time is UTC, its stamps are local: up to 14 hours ahead of it.
 _AHEAD_S = 14 * 3_600
+# The year 2106, the last of 32 bits: what is larger counts milliseconds, or something else.
+_LATEST_UNIX_S = 2**32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +68,11 @@ def glog(digits: str, clock: str, fraction: str | None) -> Stamp | None:
     return wall(year, digits[-4:-2], digits[-2:], clock, fraction)
 
 
-def counted(seconds: str) -> Stamp:
-    """`88123.41` since the machine started; from 10^9 on it is Unix time, as UCX prints it."""
+def counted(seconds: str) -> Stamp | None:
+    """`88123.41` since the machine started; from 10^9 on it is Unix time, as UCX prints it. None where it is too much for either."""
     value = float(seconds)
+    if value > _LATEST_UNIX_S:
+        return None
     resolution_s = 10.0 ** -len(seconds.partition(".")[2])
     if value >= 1e9:
         return Stamp(seconds=value, resolution_s=resolution_s, offset_s=0)

@@ -18,8 +18,10 @@ _KEEP = 4096
 # torch 1.x: `WorkNCCL(OpType=ALLREDUCE, TensorShape=[64], Timeout(ms)=1800000)`; SeqNum since 1.12, NumelIn and NumelOut since 2.1.
 TIMEOUT = Signature(
     needle="Watchdog caught collective operation timeout",
-    pattern=r"(?:\[Rank (?P<group_rank>\d{1,9})\] )?Watchdog caught collective operation timeout: \w{1,60}\((?:SeqNum=(?P<seq>\d{1,18}), )?OpType=(?P<op>\w{1,60}),"
-    r"(?: TensorShape=\[(?P<shape>[^\]]{0,2000})\],)?(?: NumelIn=(?P<numel_in>\d{1,18}), NumelOut=(?P<numel_out>\d{1,18}),)? Timeout\(ms\)=(?P<timeout_ms>\d{1,18})\)"
+    pattern=r"(?:\[Rank (?P<group_rank>\d{1,9})\] )?Watchdog caught collective operation timeout: "
+    r"\w{1,60}\((?:SeqNum=(?P<seq>\d{1,18}), )?OpType=(?P<op>\w{1,60}),"
+    r"(?: TensorShape=\[(?P<shape>[^\]]{0,2000})\],)?(?: NumelIn=(?P<numel_in>\d{1,18}), NumelOut=(?P<numel_out>\d{1,18}),)?"
+    r" Timeout\(ms\)=(?P<timeout_ms>\d{1,18})\)"
     r"(?: ran for (?P<ran_ms>\d{1,18}) milliseconds)?",
     role="context",
     keep=_KEEP,

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 from unhang.records.logs.signature import Signature
+
+# What a training prints of its steps.
+_STEP = r"(?:\b[Ss]teps?\b|\b[Ii]ter(?:ation)?s?\b|\bloss\b|it/s\]|s/it\]|it/s,|s/it,)"
 
 
 def _work(needle: str, pattern: str = "", keep: int = 32) -> Signature:
     return Signature(needle=needle, pattern=pattern, role="context", keep=keep)
+
+
+def _announced(needle: str, pattern: str) -> Signature:
+    """Work of which nothing but its beginning is printed: it was over where steps follow. The line itself stands at the end of what is looked at."""
+    own = re.escape(needle)
+    followed = rf"{own}([^\n]{{0,400}})\n(?:[^\n]*\n){{0,7}}?[^\n]{{0,400}}?{_STEP}[^\n]*\n(?:[^\n]*\n)*?[^\n]{{0,400}}?{own}\1\Z"
+    return Signature(needle=needle, pattern=pattern, unless=followed, role="context", keep=32)
 
 
 # `what` names the work in words that a sentence can use.
@@ -19,11 +31,15 @@ SIGNATURES = (
     _work("Running tokenizer on ", r"(?P<what>Running tokenizer on [\w ]+)"),
     _work("okenizing ", r"(?P<what>[Tt]okenizing \w+(?: \w+)?)"),
     _work("Loading checkpoint shards", r"(?P<what>Loading checkpoint shards)"),
-    _work("aving model checkpoint to ", r"(?P<what>[Ss]aving model checkpoint)"),
-    _work("Saving checkpoint", r"(?P<what>Saving checkpoint)"),
-    _work("aving checkpoint ", r"(?P<what>[Ss]aving checkpoint)"),
-    _work("Running Evaluation", r"(?P<what>Running Evaluation)"),
-    _work("***** Running Prediction", r"(?P<what>Running Prediction)"),
+    _work("Loading safetensors checkpoint shards", r"(?P<what>Loading safetensors checkpoint shards)"),
+    _work("Load weight begin", r"(?P<what>Load weight begin)"),
+    _announced("aving model checkpoint to ", r"(?P<what>[Ss]aving model checkpoint)"),
+    _announced("Saving checkpoint", r"(?P<what>Saving checkpoint)"),
+    _announced("aving checkpoint ", r"(?P<what>[Ss]aving checkpoint)"),
+    _announced("Running Evaluation", r"(?P<what>Running Evaluation)"),
+    _announced("***** Running Prediction", r"(?P<what>Running Prediction)"),
+    _work("Evaluating", r"\b(?P<what>Evaluating)\b"),
+    _work("Validating", r"\b(?P<what>Validating)\b"),
     _work("Downloading ", r"(?P<what>Downloading (?:data|shards|readme|builder script|model|\S+))"),
     _work("Fetching ", r"(?P<what>Fetching \d+ files)"),
     _work("Building extension module", r"(?P<what>Building extension module \w+)"),
