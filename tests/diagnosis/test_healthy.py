@@ -22,11 +22,8 @@ CONTENTS = json.loads((STORED / "contents.json").read_text("utf-8"))
 # False positives that are known: what a healthy log is told to have. Errors that were caught print what errors print that were not; that the
 # training went on behind them is not weighed yet. None of these may get a companion, and one that is cured has to go.
 TOLD_ANYWAY = {
-    "broken-pipe": ("unknown",),
     "caught-download": ("rank-exception",),
-    "caught-shapes": ("rank-exception",),
     "child-processes": ("rank-exception",),
-    "ignored-exceptions": ("unknown",),
     "loader-fork": ("rank-exception",),
     "loader-many": ("rank-exception",),
     "loader-persistent": ("rank-exception",),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from unhang.knowledge import catalogue
-from unhang.knowledge.cause import LogView
 from unhang.knowledge.caught import went_on
+from unhang.knowledge.cause import LogView
 from unhang.records.incident import Frame
 from unhang.records.logs import Traceback, match
 from unhang.records.logs.said import At, Exit

@@ -51,7 +51,9 @@ def why(
     if as_json:
         import msgspec
 
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(verdict), indent=2).decode() + "\n")
+        from unhang.diagnosis.redact import redact_verdict
+
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(redact_verdict(verdict)), indent=2).decode() + "\n")
     elif markdown:
         from unhang.report.markdown import render as render_markdown
 

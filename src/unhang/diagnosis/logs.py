@@ -21,6 +21,7 @@ from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRACE, TRANSPORT, WA
 from unhang.diagnosis.verdict import ask
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
+from unhang.knowledge.caught import that_ended_something
 from unhang.model import Evidence, Finding, Input, NotExamined, Verdict
 from unhang.records.logs import LogRead, Needles, Role, Signature
 from unhang.records.logs.finding import find
@@ -90,7 +91,7 @@ def judge_logs(paths: Sequence[str], *, attempt: int | None = None, progress: Ca
     return Judged(
         verdict=redact_verdict(verdict),
         chosen=chosen,
-        job=tuple((what, redact(said)) for what, said in job.told(chosen.view)),
+        job=tuple((redact(what), redact(said)) for what, said in job.told(chosen.view)),
         attempt=number,
         attempts=len(all_attempts),
     )
@@ -167,7 +168,7 @@ class Judge:
             return self._begun(begun)
         if symptoms:
             return only_symptoms(symptoms, remains=WAITING, remedies=(SUPERVISE, NCCL_DEBUG))
-        evidence = [Evidence(source=t.source, line=t.end, text=t.says) for t in view.tracebacks]
+        evidence = [Evidence(source=t.source, line=t.end, text=t.says) for t in that_ended_something(view.tracebacks, view)]
         evidence += [Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in attempt.hits if h.signature in MARKS]
         ended = [e for e in view.exits if e.code not in (0, -15)]
         evidence += [Evidence(source=e.at.source, line=e.at.line, text=e.at.text.strip()) for e in ended]
@@ -225,7 +226,7 @@ def _timeline(attempt: Attempt) -> tuple[Moment, ...]:
         moment = Moment(
             at_s=h.at_s,
             rank=h.rank,
-            host=h.host,
+            host=None if h.host is None else redact(h.host),
             source=redact(h.source),
             line=h.line,
             text=redact(h.text.strip()),

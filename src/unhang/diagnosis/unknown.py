@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 # Every rank came, and the data did not: the fault lies below the code.
 TRANSPORT = ("network-blocked", "network-mtu", "interface-selection", "ib-transport-retry", "p2p-broken", "gpu-hardware", "nccl-bug")
 # Nobody knows who was missing.
-WAITING = ("straggler-timeout", "process-stuck", "collective-mismatch", "rank0-guarded-collective", "premature-exit", "network-blocked")
+WAITING = (
+    "straggler-timeout",
+    "process-stuck",
+    "collective-mismatch",
+    "rank0-guarded-collective",
+    "premature-exit",
+    "network-blocked",
+    "network-mtu",
+)
 CRASH = ("illegal-memory-access", "library-link", "version-mismatch", "gpu-hardware", "framework-bug")
 
 _SIGNALS_TELL = {

@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from unhang.knowledge.cause import LogView
-from unhang.records.logs import Hit
+from unhang.records.logs import Hit, Traceback
 
 # A warning that tells what the program does instead.
 _INSTEAD = re.compile(r"\b(?:INFO|WARN(?:ING)?)\b.{0,200}?\b(?:re)?(?:trying|falling back|skipping)\b", re.IGNORECASE)
 
 # More than teardown, launchers and other ranks print behind a failure that ended a process.
-_LONG = 30
+LONG = 30
+# Behind an error that a logger printed: who logs and ends prints hardly anything more.
+FEW = 3
 
 
-def went_on(view: LogView, source: str, line: int | None) -> bool:
-    """Whether the log goes on long behind this line, and nobody reports an end, a wait or a lost peer. Where nothing is known, it did not."""
+def went_on(view: LogView, source: str, line: int | None, *, behind: int = LONG) -> bool:
+    """Whether more than `behind` lines follow this one, and nobody reports an end, a wait or a lost peer. Where nothing is known, it did not."""
     last = view.lines.get(source)
-    if last is None or line is None or last - line <= _LONG:
+    if last is None or line is None or last - line <= behind:
         return False
     return not any(e.code != 0 for e in view.exits) and not view.timeouts and not _symptoms(view)
+
+
+def closed_pipe(back: Traceback) -> bool:
+    """Output into a pipe whose reader has left (`| head`): raised where something is printed, logged or flushed."""
+    if back.type.rpartition(".")[2] != "BrokenPipeError" or not back.frames:
+        return False
+    frame = back.frames[-1]
+    return "logging/" in frame.file or frame.name in ("emit", "flush") or any(w in frame.code for w in ("print(", "stdout", "stderr", ".write("))
+
+
+def ended_nothing(back: Traceback) -> bool:
+    """Whether a traceback by itself tells that no process ended with it."""
+    return back.ignored or closed_pipe(back)
+
+
+def that_ended_something(own: Sequence[Traceback], view: LogView) -> list[Traceback]:
+    """Without what was caught and logged: after the last of a log's tracebacks the log goes on as if nothing had been."""
+    last: dict[str, int] = {}
+    for t in view.tracebacks:
+        last[t.source] = max(last.get(t.source, 0), t.end)
+    # Who logs and ends prints little after it.
+    return [t for t in own if not ended_nothing(t) and not went_on(view, t.source, last[t.source], behind=FEW if t.logged else LONG)]
 
 
 def passed_over(view: LogView, hit: Hit) -> bool:

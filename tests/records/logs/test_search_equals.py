@@ -24,7 +24,19 @@ FEW = Signature(needle="needle", pattern=r"needle \d", keep=4)
 SIGNATURES = (PLAIN, NUMBERED, NEAR, UNLESS)
 
 PIECES = st.sampled_from(
-    ["needle", "needle 7", "needle 1 needle 2", "needle 42 ", "haystack", "[rank3]: needle 1", "\x1b[31mneedle 5\x1b[0m", "x", " 5%|# |", "é", "\udcff"]
+    [
+        "needle",
+        "needle 7",
+        "needle 1 needle 2",
+        "needle 42 ",
+        "haystack",
+        "[rank3]: needle 1",
+        "\x1b[31mneedle 5\x1b[0m",
+        "x",
+        " 5%|# |",
+        "é",
+        "\udcff",
+    ]
 )
 ENDS = st.sampled_from(["\n", "\r\n", "\n\n", "\r"])
 LOGS = st.lists(st.tuples(PIECES, ENDS), max_size=60).map(lambda parts: "".join(a + b for a, b in parts).encode("utf-8", "surrogateescape"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from unhang.knowledge import words
-from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.caught import passed_over
+from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records.logs import Hit
 from unhang.records.picture import Picture, RankView

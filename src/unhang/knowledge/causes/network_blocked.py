@@ -392,7 +392,7 @@ CAUSE = Cause(
     ),
     near_misses=(
         "[E1121 10:48:41.472 socket.cpp:818] [c10d] The client socket has failed to connect to any network address of (10.0.0.1, 29500).",
-        "[W1121 10:48:41.472 socket.cpp:764] [c10d] The client socket has failed to connect to [fd00::7]:29500 (errno: 101 - Network is unreachable).",
+        "[W1121 10:48:41 socket.cpp:764] [c10d] The client socket has failed to connect to [fd00::7]:29500 (errno: 101 - Network is unreachable).",
         "node7:12:40 [0] include/socket.h:361 NCCL WARN Call to connect timeout : Address family not supported by protocol",
         "node7:12:40 [0] include/socket.h:409 NCCL WARN Net : Connect to 127.0.0.1<54263> failed : No route to host",
         "[W socket.cpp:601] [c10d] The client socket has failed to connect to [localhost]:29500 (errno: 99 - Cannot assign requested address).",

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from unhang.knowledge import words
+from unhang.knowledge.caught import closed_pipe, that_ended_something
 from unhang.knowledge.cause import Cause, LogView
-from unhang.knowledge.caught import went_on
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.records.logs import Traceback
 from unhang.records.picture import Picture, RankView
@@ -99,7 +99,7 @@ def own_tracebacks(found: Sequence[Traceback], seen: Picture | LogView) -> list[
         and _name(t) not in (*_ASKED, *_OF_OTHERS)
         and not _SUPERVISOR.search(t.text)
         and not (t.frames and (t.frames[0].name in ("__del__", "_shutdown") or _CLEARING_UP.search(t.frames[0].file)))
-        and not _into_a_closed_pipe(t)
+        and not closed_pipe(t)
     ]
 
 
@@ -121,28 +121,12 @@ def _unwrapped(found: Sequence[Traceback], known: set[tuple[str, int | None]]) -
     return [t for t in kept if id(t) not in carried]
 
 
-def _into_a_closed_pipe(back: Traceback) -> bool:
-    """Output into a pipe whose reader has left (`| head`): raised where something is printed, logged or flushed."""
-    if _name(back) != "BrokenPipeError" or not back.frames:
-        return False
-    frame = back.frames[-1]
-    return "logging/" in frame.file or frame.name in ("emit", "flush") or any(w in frame.code for w in ("print(", "stdout", "stderr", ".write("))
-
-
 def _name(back: Traceback) -> str:
     return back.type.rpartition(".")[2]
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    return _of_tracebacks(_that_ended_something(own_tracebacks(view.tracebacks, view), view), cwd="", world_size=view.world_size)
-
-
-def _that_ended_something(own: Sequence[Traceback], view: LogView) -> list[Traceback]:
-    """Without what was caught and logged: after the last of a log's tracebacks the log goes on as if nothing had been."""
-    last: dict[str, int] = {}
-    for t in view.tracebacks:
-        last[t.source] = max(last.get(t.source, 0), t.end)
-    return [t for t in own if not went_on(view, t.source, last[t.source])]
+    return _of_tracebacks(that_ended_something(own_tracebacks(view.tracebacks, view), view), cwd="", world_size=view.world_size)
 
 
 def _alike(back: Traceback) -> tuple[object, ...]:

@@ -365,7 +365,7 @@ CAUSE = Cause(
         ),
         "  exitcode  : -7 (pid: 4720)  (SIGBUS)",
         "  traceback : Signal 7 (SIGBUS) received by PID 4720",
-        "[2026-11-03 10:00:01,000] [ERROR] [launch.py:321:sigkill_handler] ['/opt/venv/bin/python', 'train.py', '--local_rank=3'] exits with return code = -7",
+        "[2026-11-03 10:00:01,000] [ERROR] [launch.py:321:sigkill_handler] ['python', 'train.py', '--local_rank=3'] exits with return code = -7",
         "[2026-11-03 10:00:01,000] [INFO] [launch.py:347:main] Process 5100 exits with return code = -7",
         "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGBUS",
         "[4f1c22ab90de:812  :0:901] Caught signal 7 (Bus error: nonexistent physical address)",

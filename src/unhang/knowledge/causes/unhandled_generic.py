@@ -8,7 +8,7 @@ from unhang.knowledge.cause import Cause, Signature
 def _said(words: str) -> str:
     """The words as NCCL, torch and what else calls NCCL print them, and not as prose about them has them."""
     return (
-        rf"(?:NCCL error in: |NCCL Error \d+|NCCL failure|NCCL WARN |NCCL_ERROR|NCCL(?:Backend)?Exception|[Nn][Cc][Cc][Ll]\w* failed|Error: ).{{0,300}}?{words}"
+        rf"(?:NCCL error in: |NCCL Error \d+|NCCL failure|NCCL WARN |NCCL_ERROR|(?:nccl|NCCL)\w* failed|Error: ).{{0,300}}?{words}"
         rf"|'{words}'|{words} ?(?:\(run with NCCL_DEBUG|, ?NCCL version)"
     )
 

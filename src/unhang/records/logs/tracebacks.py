@@ -31,7 +31,8 @@ _CHAINED = ("The above exception was the direct cause", "During handling of the 
 class Traceback:
     """A Python traceback as it stands in a log. `line` is where it begins, `end` its exception line; frames innermost last.
 
-    Of chained exceptions each is one; `chained` says that an earlier one led to this one. `ignored` ones end no process.
+    Of chained exceptions each is one; `chained` says that an earlier one led to this one. `ignored` ones end no process;
+    `logged` ones stand behind a record of a logger, which has caught them.
     """
 
     source: str
@@ -51,6 +52,7 @@ class Traceback:
     place: int = 0
     chained: bool = False
     ignored: bool = False
+    logged: bool = False
 
     @property
     def says(self) -> str:
@@ -96,6 +98,7 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
                 pid=mark.pid,
                 chained=any(words in line.text for line in told for words in _CHAINED),
                 ignored=any(words in line.text for line in told for words in _IGNORED),
+                logged=bool(told) and told[-1].level is not None,
             )
         elif not _AMID.match(text):
             # Somebody who has no prefix writes into the same file.
