@@ -22,7 +22,7 @@ def went_on(view: LogView, source: str, line: int | None, *, behind: int = LONG)
     last = view.lines.get(source)
     if last is None or line is None or last - line <= behind:
         return False
-    return not any(e.code != 0 for e in view.exits) and not view.timeouts and not _symptoms(view)
+    return not any(e.code != 0 for e in view.exits) and not view.timeouts and not _of_symptoms(view)
 
 
 def closed_pipe(back: Traceback) -> bool:
@@ -51,9 +51,12 @@ def passed_over(view: LogView, hit: Hit) -> bool:
     """Whether the line of a hit ended nothing: its log goes on long behind it, or it says what was done instead, and no end is reported."""
     if went_on(view, hit.source, hit.line):
         return True
-    quiet = not view.exits and not view.timeouts and not view.tracebacks and not _symptoms(view)
-    return quiet and _INSTEAD.search(hit.text) is not None
+    if _INSTEAD.search(hit.text) is None:
+        return False
+    # What the program did instead is told by its own log; other logs of the job may tell of other things.
+    told = (*(e.at.source for e in view.exits), *(t.at.source for t in view.timeouts), *(t.source for t in view.tracebacks), *_of_symptoms(view))
+    return hit.source not in told
 
 
-def _symptoms(view: LogView) -> bool:
-    return any(h.signature.role == "symptom" for hits in view.hits.values() for h in hits)
+def _of_symptoms(view: LogView) -> list[str]:
+    return [h.source for hits in view.hits.values() for h in hits if h.signature.role == "symptom"]
