@@ -1,4 +1,7 @@
-"""collective-mismatch: ranks issue different collectives, sizes, dtypes or orders."""
+"""collective-mismatch: ranks issue different collectives, sizes, dtypes or orders.
+
+Long because it is proven in three ways (by a program's words, by several ranks' lines, by recorders), each with its own sentence.
+"""
 
 from __future__ import annotations
 

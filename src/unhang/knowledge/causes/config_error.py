@@ -1,4 +1,7 @@
-"""config-error: an option of a launcher, a framework or the scheduler is unknown, malformed, or contradicts another."""
+"""config-error: an option of a launcher, a framework or the scheduler is unknown, malformed, or contradicts another.
+
+Long because every program refuses its options in words of its own; most of it is signatures and their lines.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""filesystem-shared: a path is missing or differs on a node, or a shared file system lost it."""
+"""filesystem-shared: a path is missing or differs on a node, or a shared file system lost it.
+
+Long because each file system and loader tells it in words of its own; most of it is signatures and their lines.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""gpu-hardware: a GPU reports a fault of its own."""
+"""gpu-hardware: a GPU reports a fault of its own.
+
+Long because it holds the table of Xids, and the lines that each of the tools around them prints.
+"""
 
 from __future__ import annotations
 

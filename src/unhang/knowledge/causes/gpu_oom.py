@@ -1,4 +1,7 @@
-"""gpu-oom: a GPU had no memory left for what was asked of it."""
+"""gpu-oom: a GPU had no memory left for what was asked of it.
+
+Long because each framework counts its memory in words of its own; most of it is signatures and their lines.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""host-oom-or-killed: a rank was ended by SIGKILL, host memory ran out, or the job was ended by its scheduler or its terminal."""
+"""host-oom-or-killed: a rank was ended by SIGKILL, host memory ran out, or the job was ended by its scheduler or its terminal.
+
+Long because kernel, cgroup, Slurm, Kubernetes, Ray and launchers each tell it in words of their own; most of it is signatures and their lines.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""rendezvous-misconfig: the processes disagree on how many they are, who they are, or where they meet."""
+"""rendezvous-misconfig: the processes disagree on how many they are, who they are, or where they meet.
+
+Long because each launcher and store tells it in words of its own; most of it is signatures and their lines.
+"""
 
 from __future__ import annotations
 
