@@ -26,7 +26,7 @@ test: setup
 	$(PYTEST) -m "not integration"
 
 test-integration: setup
-	$(BIN)/python -m pip install --quiet "accelerate==1.15.0" "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet "accelerate==1.15.0" "asyncssh>=2.18,<3" "torch==2.13.0"
 	$(PYTEST) -m integration
 
 check: setup

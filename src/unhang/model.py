@@ -56,10 +56,14 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class NotExamined:
-    """Something that could not be looked at, and why. Never to be read as healthy."""
+    """Something that could not be looked at, and why. Never to be read as healthy.
+
+    `unread`: it was given to be read, and that could not be done, or not to its end (damage, no permission). What was left out on purpose is not.
+    """
 
     what: str
     why: str
+    unread: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

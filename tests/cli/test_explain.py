@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -25,6 +29,21 @@ def test_every_cause(run, cause):
     english, chinese = run(cause, "--lang", "en"), run(cause, "--lang", "zh")
     assert english.exit_code == chinese.exit_code == 0
     assert catalogue.get(cause).title in english.stdout and catalogue.get(cause).title_zh in chinese.stdout
+
+
+def test_the_shell_completes_names():
+    def complete(begun):
+        asked = {"_UNHANG_COMPLETE": "complete_bash", "COMP_WORDS": f"unhang explain {begun}", "COMP_CWORD": "2"}
+        code = "import sys; from unhang.cli.main import entry; sys.argv[0] = 'unhang'; entry()"
+        return subprocess.run([sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, timeout=60).stdout.split()
+
+    assert complete("gpu-") == [id for id in catalogue.load() if id.startswith("gpu-")]
+    assert complete("port") == ["port-in-use"] and complete("zzz") == []
+
+
+def test_help_needs_no_catalogue():
+    done = subprocess.run([sys.executable, "-X", "importtime", "-m", "unhang", "explain", "--help"], capture_output=True, text=True, timeout=60)
+    assert "CAUSE" in done.stdout and "unhang.knowledge" not in done.stderr
 
 
 def test_the_list(run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -32,6 +33,27 @@ def test_a_reader_that_has_gone(tmp_path, argv):
     os.close(write)
     assert done.stderr == ""
     assert done.returncode in (0, 1)
+
+
+@pytest.mark.parametrize("argv", [("why", "a.log"), ("why", "--json", "a.log"), ("why", "--markdown", "a.log"), ("explain", "--list"), ("--help",)])
+def test_a_disk_that_is_full_is_the_users(tmp_path, argv):
+    (tmp_path / "a.log").write_text("Segmentation fault\n")
+    with open("/dev/full", "w") as full:
+        done = unhang(*argv, cwd=tmp_path, stdout=full)
+    assert (done.returncode, done.stderr) == (2, "unhang: cannot write the report: No space left on device\n")
+
+
+@pytest.mark.parametrize("argv", [("why", "none.log"), ("why", "--none")])
+def test_errors_that_nobody_can_be_told_keep_their_exit_code(tmp_path, argv):
+    with open("/dev/full", "w") as full:
+        assert unhang(*argv, cwd=tmp_path, stderr=full).returncode == 2
+        assert unhang(*argv, cwd=tmp_path, stdout=full, stderr=full).returncode == 2
+
+
+def test_a_reader_that_has_seen_enough(tmp_path):
+    (tmp_path / "a.log").write_text("OSError: [Errno 98] Address already in use\n")
+    done = unhang("why", "a.log", cwd=tmp_path, shell='{ "$@"; echo $? > code; } | head -n 1')
+    assert (done.stdout[:1], done.stderr, (tmp_path / "code").read_text()) == ("✗", "", "1\n")
 
 
 @pytest.mark.parametrize("argv", [("why", "--json", "a.log"), ("run", "--json", "true")])
@@ -82,9 +104,51 @@ def test_help_shows_the_prefix(tmp_path):
     assert "Put [rank N] before" in unhang("run", "--help", cwd=tmp_path).stdout
 
 
-@pytest.mark.parametrize("verb", [("run", "--no-color", "true"), ("demo", "--no-color", "--help")])
-def test_no_color(tmp_path, verb):
-    assert unhang(*verb, cwd=tmp_path).returncode == 0
+def on_a_terminal(*argv: str, cwd: Path, **environ: str) -> bytes:
+    master, terminal = os.openpty()
+    cleared = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+    process = subprocess.Popen(
+        [*UNHANG, *argv], cwd=cwd, env=cleared | {"TERM": "xterm-256color"} | environ, stdin=terminal, stdout=terminal, stderr=terminal
+    )
+    os.close(terminal)
+    seen = b""
+    try:
+        # The other end is gone once nobody has it: EIO.
+        with contextlib.suppress(OSError):
+            while data := os.read(master, 65536):
+                seen += data
+        process.wait(60)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("why", "a.log"),
+        ("why", "--all", "a.log"),
+        ("why", "none.log"),
+        ("explain", "gpu-oom"),
+        ("run", "--run-dir", "here", "true"),
+        ("why", "--help"),
+        ("why", "--none"),
+        ("demo", "--only", "none"),
+    ],
+)
+def test_no_color_is_no_escape_at_all(tmp_path, argv):
+    (tmp_path / "a.log").write_text("OSError: [Errno 98] Address already in use\n")
+    assert b"\x1b" in on_a_terminal(*argv, cwd=tmp_path)
+    for number, (wanted, environ) in enumerate((((argv[0], "--no-color", *argv[1:]), {}), (("--no-color", *argv), {}), (argv, {"NO_COLOR": "1"}))):
+        seen = on_a_terminal(*(f"here{number}" if word == "here" else word for word in wanted), cwd=tmp_path, **environ)
+        assert seen and b"\x1b" not in seen
+
+
+def test_no_color_is_not_for_the_training(tmp_path):
+    done = unhang("--no-color", "run", "--run-dir", "here", "sh", "-c", "echo ${NO_COLOR-unset}", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "unset\n")
 
 
 def test_a_run_directory_that_cannot_be_made(tmp_path):

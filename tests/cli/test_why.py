@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 
 import msgspec
@@ -17,7 +20,7 @@ from typer.testing import CliRunner
 from unhang.cli import why
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
-from unhang.model import Verdict
+from unhang.model import Finding, NotExamined, Verdict
 from unhang.records.incident import Activity, Counters, Incident, RankRecord
 from unhang.records.rundir import RunDir
 
@@ -86,6 +89,45 @@ def test_nothing_wrong_is_0(app, tmp_path):
     log.write_text("step 1\n")
     ran = run(app, log, "--lang", "en")
     assert ran.exit_code == 0 and "✓" not in ran.stdout and "nothing recognised" in ran.stdout
+
+
+@pytest.mark.parametrize(("unread", "found", "code"), [(False, False, 0), (True, False, 2), (True, True, 1)])
+def test_what_could_not_be_read_is_not_called_healthy(app, tmp_path, monkeypatch, unread, found, code):
+    left = (NotExamined(what="model.pt", why="no log"), NotExamined(what="rank1.log.gz", why="it is cut off", unread=unread))
+    verdict = Verdict(primary=Finding(cause="unknown", standing="possible", says="x") if found else None, not_examined=left)
+    monkeypatch.setattr(why, "_judge", lambda *_, **__: (verdict, None))
+    for options in ((), ("--json",), ("--markdown",)):
+        assert run(app, tmp_path, *options).exit_code == code
+
+
+def damaged(folder, how):
+    data = gzip.compress(b"".join(b"step %d\n" % n for n in range(100_000)))
+    (folder / "good.log").write_text("step 1\n")
+    if how == "cut off in its first block":
+        (folder / "rank1.log.gz").write_bytes(data[:30])
+    elif how == "cut off later":
+        (folder / "rank1.log.gz").write_bytes(data[: len(data) // 2])
+    elif how == "damaged in an archive":
+        with tarfile.open(folder / "job.tar", "w") as tar:
+            member = tarfile.TarInfo("rank1.log.gz")
+            member.size = 30
+            tar.addfile(member, io.BytesIO(data[:30]))
+    elif how == "unreadable":
+        (folder / "rank1.log").symlink_to("rank1.log")
+    else:
+        (folder / "model.pt").write_bytes(b"x")
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [("cut off in its first block", 2), ("cut off later", 2), ("damaged in an archive", 2), ("unreadable", 2), ("left out on purpose", 0)],
+)
+def test_damage_is_not_called_healthy(app, tmp_path, how, code):
+    damaged(tmp_path, how)
+    ran = run(app, tmp_path, "--lang", "en")
+    assert ran.exit_code == code and ("what the rest holds is not known" in ran.stdout) is (code == 2)
+    (tmp_path / "bad.log").write_text("OSError: [Errno 98] Address already in use\n")
+    assert run(app, tmp_path).exit_code == 1
 
 
 def test_a_log_file(app, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import unhang
-from unhang.records import stacks
+from unhang.records import frames
 from unhang.runtime.attach import user_files
 
 HERE = str(Path(unhang.__file__).parent)
@@ -42,5 +42,5 @@ NOT_USER = [
 
 @pytest.mark.parametrize(("path", "expected"), [*((p, True) for p in USER), *((p, False) for p in NOT_USER)])
 def test_both_rules_agree(path, expected):
-    assert stacks.is_user_file(path) is expected
+    assert frames.is_user_file(path) is expected
     assert user_files.is_user_file(path) is expected

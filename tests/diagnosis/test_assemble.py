@@ -117,6 +117,19 @@ def test_a_log_without_starts_is_placed_by_time(assembled):
     assert told(assembled(a__log=APPENDED, launcher__log=LAUNCHER)) == [["first"], ["second"]]
 
 
+def test_an_agent_that_starts_again_without_a_word(assembled):
+    """Steps of a rank, in a log of its own, tell that it did."""
+    agent = OMP.format(t="02:00:00") + EXIT.format(t="02:20:00")
+    stepped = "2026-11-03 02:00:01,000 step 1 loss 2.9\n" + APPENDED + "2026-11-03 02:45:00,000 step 7 loss 1.9\n"
+    gave_up = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    attempts = assembled(agent__log=agent, rank1__log=stepped)
+    assert told(attempts) == [["first"], ["second"]]
+    # They tell nothing else: the order of lines is not theirs to change.
+    assert not any("loss" in h.text for a in attempts for h in a.hits)
+    assert told(assembled(agent__log=agent, rank1__log=APPENDED)) == [["first", "second"]]
+    assert told(assembled(agent__log=agent + gave_up, rank1__log=stepped)) == [["first", "second"]]
+
+
 def test_without_a_time_it_holds_the_last_attempt(assembled):
     assert told(assembled(launcher__log=LAUNCHER, rank1__log=trace("when"))) == [[], ["when"]]
 

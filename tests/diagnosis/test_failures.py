@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.records.incident import Frame
+from unhang.records.frames import Frame
 
 
 def survivor(b, lab, number=0, **more):

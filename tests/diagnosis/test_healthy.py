@@ -19,18 +19,15 @@ ROOT = Path(__file__).resolve().parents[2]
 STORED = Path(__file__).parent / "healthy"
 NAMES = sorted(p.name.removesuffix(".log.zst") for p in STORED.glob("*.log.zst"))
 CONTENTS = json.loads((STORED / "contents.json").read_text("utf-8"))
-# False positives that are known: what a healthy log is told to have. Errors that were caught print what errors print that were not; that the
-# training went on behind them is not weighed yet. None of these may get a companion, and one that is cured has to go.
+# False positives that are known: what a healthy log is told to have. None of these may get a companion, and one that is cured has to go.
 TOLD_ANYWAY = {
+    # Only where its lines are dealt out to tasks, so that no logger's record stands over a traceback.
     "caught-download": ("rank-exception",),
-    "child-processes": ("rank-exception",),
-    "loader-fork": ("rank-exception",),
-    "loader-many": ("rank-exception",),
-    "loader-persistent": ("rank-exception",),
-    "loader-pinned": ("rank-exception",),
-    "loader-spawn": ("rank-exception",),
-    "restart-succeeds": ("rank-exception", "peer-lost"),
+    # Logged as INFO: a line of that level also stands over a crash that nobody caught.
+    "caught-shapes": ("rank-exception",),
 }
+# What they caught names no writer: beside the logs of several ranks nothing tells whose steps stand behind it.
+OF_NOBODY = ("child-processes", "loader-fork", "loader-many", "loader-persistent", "loader-pinned", "loader-spawn")
 
 
 def text_of(name: str) -> str:
@@ -63,7 +60,10 @@ def verdict_on(text: str, folder: Path) -> Verdict:
     return judge_logs([str(path)]).verdict
 
 
-@pytest.mark.parametrize("worn", [as_it_is, under_srun, under_kubernetes])
+WORN = (as_it_is, under_srun, under_kubernetes)
+
+
+@pytest.mark.parametrize("worn", WORN)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_healthy_log_has_no_cause(name: str, worn: Callable[[str], str], tmp_path: Path):
     verdict = verdict_on(worn(text_of(name)), tmp_path)
@@ -73,12 +73,12 @@ def test_a_healthy_log_has_no_cause(name: str, worn: Callable[[str], str], tmp_p
 
 @pytest.mark.parametrize("name", sorted(TOLD_ANYWAY))
 def test_what_is_told_anyway_still_is(name: str, tmp_path: Path):
-    primary = verdict_on(text_of(name), tmp_path).primary
-    assert primary is not None, "cured: take it out of TOLD_ANYWAY and make docs/accuracy.md again"
+    told_of = [worn for worn in WORN if verdict_on(worn(text_of(name)), tmp_path).primary is not None]
+    assert told_of, "cured: take it out of TOLD_ANYWAY and make docs/accuracy.md again"
 
 
 def test_all_of_them_together_have_no_cause(tmp_path: Path):
-    healthy = [n for n in NAMES if n not in TOLD_ANYWAY]
+    healthy = [n for n in NAMES if n not in TOLD_ANYWAY and n not in OF_NOBODY]
     for name in healthy:
         (tmp_path / f"{name}.log.zst").write_bytes((STORED / f"{name}.log.zst").read_bytes())
     verdict = judge_logs([str(tmp_path)]).verdict
@@ -93,8 +93,9 @@ def test_a_failure_behind_a_healthy_log_is_found(tmp_path: Path):
     assert primary is not None and primary.cause == "gpu-oom"
 
 
-def test_a_start_that_failed_once_is_said():
-    verdict = judge_logs([str(STORED / "restart-succeeds-info.log.zst")]).verdict
+@pytest.mark.parametrize("name", ["restart-succeeds-info", "restart-succeeds"])
+def test_a_start_that_failed_once_is_said(name: str):
+    verdict = judge_logs([str(STORED / f"{name}.log.zst")]).verdict
     assert any(n.what == "attempt 1 of 2" and "it failed, the last one did not" in n.why for n in verdict.not_examined)
 
 

@@ -161,7 +161,7 @@ def test_who_never_came(judge):
 def test_a_file_that_cannot_be_read_is_never_healthy(tmp_path, monkeypatch):
     path = tmp_path / "log"
     path.write_text(TRACE)
-    monkeypatch.setattr("os.preadv", broken)
+    monkeypatch.setattr("os.pread", broken)
     with pytest.raises(UnhangError, match="none of the logs could be read"):
         judge_logs([str(path)])
 

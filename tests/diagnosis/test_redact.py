@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unhang.diagnosis.redact import HIDDEN, redact, redact_verdict
+from unhang.diagnosis.redact import HIDDEN, redact, redact_command, redact_verdict
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.report import markdown
@@ -62,6 +62,9 @@ SECRETS = [
     ("Authorization: AWS4-HMAC-SHA256 Credential=x/y, SignedHeaders=a, Signature=abcdef", "abcdef"),
     ("got Bearer abcdefghijklmnop back", "abcdef"),
     ('curl -H "x-api-key: abcdef0123456789abcdef"', "abcdef"),
+    ("curl -u me:abc,def https://h/x", "abc"),
+    ("curl --proxy-user=me:abcdef", "abcdef"),
+    ("['curl', '-u', 'me:abcdef']", "abcdef"),
     ("Cookie: session=abc; b=def", "def"),
     # What is quoted goes up to the quote that closes it, or to the end where it was cut off.
     ('env={"HF_TOKEN":"my pass phrase, with; spaces"}', "spaces"),
@@ -155,6 +158,7 @@ def test_what_stands_around_them_stays(text, shown):
         "Authorization: denied",
         "sig=SIGTERM signature=ncclAllReduce",
         "PWD=/home/u OLDPWD=/data",
+        "docker run --user 1000:1000 -u 0:0 image; curl -u me:$PASS; python -u /job/train.py:3; date -u +%H:%M",
         "hf_transfer hf_hub_download sk-learn-intelex-extension",
         "wait timeout after 2000ms, keys: /default_pg/0//cpu//0/0",
         "…/train.py:88 in step",
@@ -219,12 +223,41 @@ LENGTH = 200_000
             "sig=1",
         ),
         *("eyJ-", "eyJaaaaaaaaaa.", "eyJaaaaaaaaaa.aaaaaaaaaa.", "-----BEGIN ", "wandb ", "sk-", "login a password ", "password is a"),
+        *("-u ", "-u a:", "-u 1:1"),
     ],
 )
 def test_hostile_repetitions_take_no_time(unit):
     # What is quadratic takes minutes for these.
     redact(unit * (LENGTH // len(unit)))
     redact("password" + unit * (LENGTH // len(unit)) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "hidden"),
+    [
+        (["t.py", "--token", "abc123", "--lr", "1"], {2}),
+        (["t.py", "--password", "two words", "abc"], {2}),
+        (["wandb", "login", HEX40], {2}),
+        (["curl", "-H", "Authorization:", "Bearer", "abcdefgh", "x"], {4}),
+        (["t.py", "--max-tokens", "4096", "--eos-token", "</s>", "--tokenizer", "gpt2", "--api-key", "--verbose"], set()),
+        (["t.py", "--password", "[redacted]", "x"], set()),
+    ],
+)
+def test_a_command_line_is_read_as_a_whole(words, hidden):
+    assert redact_command(words) == tuple(HIDDEN if i in hidden else word for i, word in enumerate(words))
+    assert redact_command(redact_command(words)) == redact_command(words)
+
+
+@pytest.mark.parametrize("flag", ["-u", "--user", "-U", "--proxy-user"])
+def test_of_a_user_with_a_password_the_user_stays(flag):
+    assert redact_command(["curl", "-s", flag, "me:secret:pass", "https://h/x"]) == ("curl", "-s", flag, f"me:{HIDDEN}", "https://h/x")
+    assert redact_command(["curl", flag, "me:two words", "x"]) == ("curl", flag, HIDDEN, "x")
+    assert redact_command(["curl", f"{flag}=me:abc"]) == ("curl", f"{flag}=me:{HIDDEN}")
+    assert redact_command(["bash", "-c", f"curl {flag} 'me:abc' x"]) == ("bash", "-c", f"curl {flag} 'me:{HIDDEN}' x")
+
+
+def test_what_is_around_a_secret_in_a_word_stays():
+    assert redact_command(["-e", "HF_TOKEN=abc123456", "http://u:p@h/x"]) == ("-e", f"HF_TOKEN={HIDDEN}", f"http://u:{HIDDEN}@h/x")
 
 
 SECRET = "hf_" + "plantedplantedplanted"
@@ -276,7 +309,8 @@ def test_no_text_of_a_verdict_is_left_out():
 
 
 def test_no_output_has_a_secret():
-    for text in (msgspec.json.encode(redact_verdict(VERDICT)).decode(), markdown.render(VERDICT), markdown.render(VERDICT, lang="zh")):
+    clean = redact_verdict(VERDICT)
+    for text in (msgspec.json.encode(clean).decode(), markdown.render(clean), markdown.render(clean, lang="zh")):
         assert SECRET not in text and "planted" not in text and "two words" not in text and HIDDEN in text.replace("\\", "")
 
 

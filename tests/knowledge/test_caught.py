@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from unhang.diagnosis.logs import judge_logs
 from unhang.knowledge import catalogue
 from unhang.knowledge.caught import went_on
 from unhang.knowledge.cause import LogView
-from unhang.records.incident import Frame
+from unhang.records.frames import Frame
 from unhang.records.logs import Traceback, match
 from unhang.records.logs.said import At, Exit
 
@@ -37,9 +40,9 @@ def test_a_warning_that_says_what_is_done_instead(cause, text):
     assert judge(cause, f"ERROR train: giving up: {text}") is not None
 
 
-def raised(type: str, text: str, *, line: int = 1, end: int = 10, code: str = "", file: str = "/srv/job/train.py", ignored: bool = False):
+def raised(type: str, text: str, *, line: int = 1, end: int = 10, code: str = "", file: str = "/srv/job/train.py", **marks: object):
     frame = Frame(file=file, line=33, name="main", code=code)
-    return Traceback(source="train.log", line=line, end=end, type=type, text=text, frames=(frame,), ignored=ignored)
+    return Traceback(source="train.log", line=line, end=end, type=type, text=text, frames=(frame,), **marks)
 
 
 def exception(*backs: Traceback, **parts: object):
@@ -55,6 +58,77 @@ def test_an_exception_that_was_logged_is_none():
     # What followed was another traceback, close to the end.
     last = raised("KeyError", "'label'", line=80, end=95)
     assert "ValueError" in exception(raised("ValueError", "bad sample 17"), last, lines={"train.log": 100}).says
+
+
+GOES_ON = {"logged": True, "steps": ("step 3", "step 4")}
+
+
+def test_what_was_logged_before_further_steps_is_none():
+    caught = raised("ValueError", "bad sample 17", **GOES_ON)
+    assert exception(caught, lines={"train.log": 12}) is None
+    assert exception(caught, lines={"train.log": 12}, exits=(ENDED,)) is not None
+    # Nobody caught it; what follows is the step that the other ranks are in; another one came later.
+    assert exception(replace(caught, logged=False), lines={"train.log": 12}) is not None
+    assert exception(replace(caught, steps=("step 3",)), lines={"train.log": 20}) is not None
+    found = exception(caught, raised("KeyError", "'label'", line=30, end=40), lines={"train.log": 42})
+    assert found is not None and "KeyError" in found.says
+
+
+def test_the_steps_behind_the_last_are_behind_all_and_one_is_enough_for_what_was_survived_before():
+    first = raised("OSError", "cannot read 13", logged=True, steps=("epoch 0",))
+    again = raised("OSError", "cannot read 21", logged=True, steps=("epoch 1",), line=20, end=30)
+    assert exception(first, again) is None
+    assert exception(raised("KeyError", "'label'", logged=True), replace(first, line=20, end=30), replace(again, line=40, end=50)) is None
+    for other in (replace(again, steps=()), replace(again, steps=("epoch 0",)), replace(again, type="KeyError"), replace(again, rank=1)):
+        assert exception(first, other) is not None
+
+
+@pytest.mark.parametrize(
+    ("marks", "parts", "found"),
+    [
+        ({}, {}, False),
+        ({}, {"world_size": 1, "printed": frozenset({0})}, False),
+        ({}, {"world_size": 8}, True),
+        ({}, {"printed": frozenset({0})}, True),
+        ({"label": 0}, {"world_size": 8}, True),
+        ({"rank": 3}, {"world_size": 8, "printed": frozenset({0, 3})}, False),
+        ({"pid": 812}, {"world_size": 8}, False),
+    ],
+)
+def test_steps_of_nobody_in_particular_may_be_another_ranks(marks, parts, found):
+    assert (exception(raised("ValueError", "bad sample 17", **GOES_ON, **marks), **parts) is not None) == found
+
+
+def test_what_begins_where_the_process_does_was_caught_by_nobody():
+    back = raised("ValueError", "bad sample 17", **GOES_ON)
+    whole = (replace(back.frames[0], name="<module>"), *back.frames)
+    assert exception(replace(back, frames=whole)) is not None
+    # Unless its own steps follow.
+    assert exception(replace(back, frames=whole, rank=3)) is None
+
+
+STEPS = "2026-11-21 09:14:0{n},000 INFO fit: step {n} loss 0.{n}\n"
+CRASH = 'Traceback (most recent call last):\n  File "/srv/job/fit.py", line 40, in {name}\n    feed(batch)\nValueError: label 11 is out of range\n'
+FAILED = "2026-11-21 09:14:02,500 ERROR fit: giving up\n"
+SUMMARY = "wandb: Run history:\nwandb: epoch ▁▅█\nwandb:\nwandb: Run summary:\nwandb: epoch 3\nwandb:     step 40\nwandb:     train/loss 0.8\n"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        STEPS.format(n=2) + CRASH.format(name="<module>") + STEPS.format(n=3),
+        STEPS.format(n=2) + CRASH.format(name="<module>") + STEPS.format(n=3) + STEPS.format(n=4),
+        FAILED + CRASH.format(name="main") + STEPS.format(n=3),
+        FAILED.replace("ERROR", "WARNING") + CRASH.format(name="<module>") + STEPS.format(n=3) + STEPS.format(n=4),
+        STEPS.format(n=2) + CRASH.format(name="<module>") + SUMMARY,
+        FAILED + CRASH.format(name="main") + SUMMARY,
+    ],
+)
+def test_a_crash_is_told_whatever_others_print_behind_it(tmp_path, log):
+    path = tmp_path / "train.log"
+    path.write_text(STEPS.format(n=1) + log, "utf-8")
+    primary = judge_logs([str(path)]).verdict.primary
+    assert primary is not None and primary.cause == "rank-exception"
 
 
 def test_what_python_passes_over_is_none():

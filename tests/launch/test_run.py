@@ -196,10 +196,10 @@ def test_output_passes_unchanged(launcher):
 
 def test_credentials_of_the_command_line_are_not_written_down(launcher):
     secret = "hf_" + "abcdefghijklmnopqrstuvwxyz012345"
-    run = launcher.run("--on-failure", "abort", sys.executable, "-c", "raise SystemExit(3)", f"--token={secret}")
+    run = launcher.run("--on-failure", "abort", sys.executable, "-c", "raise SystemExit(3)", f"--token={secret}", "--password", "planted words")
     assert run.exitcode == 3
     for file in (p for p in run.path.rglob("*") if p.is_file()):
-        assert secret.encode() not in file.read_bytes(), file
+        assert secret.encode() not in file.read_bytes() and b"planted" not in file.read_bytes(), file
 
 
 def test_dry_run_starts_nothing(launcher):

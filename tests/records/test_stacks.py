@@ -11,8 +11,8 @@ import textwrap
 import pytest
 
 from unhang.errors import RecordError
-from unhang.records.incident import Frame
-from unhang.records.stacks import from_faulthandler, from_pyspy, guards_of, main_thread, place, user_frame, without_hook
+from unhang.records.frames import Frame, place, user_frame, without_hook
+from unhang.records.stacks import from_faulthandler, from_pyspy, guards_of, main_thread
 
 SITE = "/opt/venv/lib/python3.11/site-packages"
 

@@ -121,7 +121,16 @@ def test_the_live_line_ends_with_the_run(monkeypatch):
     live.tell(events.Note(text="late"))
     live.output(0, "out", b"last words\n")
     live.close()
-    assert drawn[1:] == [b"\r\x1b[2K"]
+    assert drawn[1:] == [b"\r" + b" " * 28 + b"\r"]
+
+
+def test_the_live_line_without_colours(monkeypatch):
+    drawn = []
+    live = Live(console=Console(file=Screen(), force_terminal=True, color_system=None, width=80))
+    monkeypatch.setattr(live, "_raw", drawn.append)
+    live.tell(events.Pace(step=1, steps_per_s=None, ranks=1, elapsed_s=61.0))
+    live.close()
+    assert drawn == [b"unhang: step 1  1 rank  1:01", b"\r" + b" " * 28 + b"\r"]
 
 
 def test_streams_that_were_closed_at_the_start(monkeypatch):

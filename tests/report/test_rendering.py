@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from unhang.diagnosis.redact import redact_verdict
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
-from unhang.report import cause_page, language, markdown, terminal
+from unhang.report import cause_page, language, markdown, screen, terminal
 
 STUCK = Finding(
     cause="process-stuck",
@@ -84,6 +85,15 @@ def test_nothing_wrong():
     for verdict in (Verdict(primary=None), of_log, interrupted):
         text = shown(verdict) + markdown.render(verdict)
         assert "✓" not in text and "nothing is wrong" not in text and "nothing recognised" in text
+
+
+def test_what_could_not_be_read_comes_first():
+    left = (*(NotExamined(what=f"model{i}.pt", why="no log") for i in range(3)), NotExamined(what="a.gz", why="it is cut off", unread=True))
+    verdict = Verdict(primary=None, not_examined=left, inputs=(Input(source="events.jsonl", kind="run", bytes=3),))
+    text = shown(verdict)
+    assert "? nothing recognised in the part that could be read" in text and text.index("a.gz: it is cut off") < text.index("model0.pt")
+    assert "# nothing recognised in the part that could be read" in markdown.render(verdict)
+    assert "情况不明" in shown(verdict, lang="zh")
 
 
 def test_a_setting_is_no_command():
@@ -166,16 +176,9 @@ def test_nothing_acts_on_the_terminal():
     )
     verdict = Verdict(primary=finding, contributing=(finding,), not_examined=(NotExamined(what=hostile, why=hostile),))
     out = io.StringIO()
-    terminal.render(verdict, Console(file=out, width=80, color_system=None, force_terminal=True), lang="en", whole=True)
-    for text in (out.getvalue(), markdown.render(verdict)):
+    terminal.render(redact_verdict(verdict), Console(file=out, width=80, color_system=None, force_terminal=True), lang="en", whole=True)
+    for text in (out.getvalue(), markdown.render(redact_verdict(verdict))):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
-
-
-def test_no_secret_is_shown():
-    told = "HF_TOKEN=" + "hf_" + "abcdefghijklmnopqrstuv"
-    finding = Finding(cause="unknown", standing="possible", says=told, evidence=(Evidence(source=told, text=told),))
-    text = shown(Verdict(primary=finding, not_examined=(NotExamined(what=told, why=told),)))
-    assert "abcdef" not in text and "[redacted]" in text
 
 
 def test_how_a_cause_is_verified_may_hold_backticks():
@@ -200,7 +203,25 @@ def test_pages_have_both_languages():
     assert cause_page.index(catalogue.load().values()).count("\n| [") == len(catalogue.load())
 
 
-def test_what_goes_into_a_file_is_not_cut_to_a_terminal():
-    out = io.StringIO()
-    terminal.render(FULL, Console(file=out, width=40, color_system=None), lang="en")
-    assert max(len(line) for line in out.getvalue().splitlines()) > 60
+@pytest.mark.parametrize(
+    ("columns", "longest"),
+    [(None, 140), ("60", 60), ("200", 200), ("20", 40), *((none, 140) for none in ("wide", "0", "000", "²", "٦٠", "-80", "9" * 5000))],
+)
+def test_how_wide_it_is_where_there_is_no_terminal(monkeypatch, capsys, columns, longest):
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
+    terminal.render(FULL, screen.console(), lang="en")
+    assert longest - 10 <= max(len(line) for line in capsys.readouterr().out.splitlines()) <= longest
+
+
+@pytest.mark.parametrize("value", ["1", ""])
+def test_without_colours_there_is_no_escape_at_all(monkeypatch, capsys, value):
+    monkeypatch.setenv("NO_COLOR", value)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    console = screen.console()
+    terminal.render(FULL, console, lang="en")
+    console.rule("x", style="dim underline")
+    assert ("\x1b" in capsys.readouterr().out) == (value == "")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from unhang.cli.options import NoColor
+
 
 def register(app: typer.Typer) -> None:
     app.command("demo")(demo)
@@ -19,7 +21,7 @@ def demo(
         Path | None, typer.Option("--dir", metavar="DIR", help="Where the runs go; must not exist.", show_default="runs/demo-TIME")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The closing table as JSON on stdout.")] = False,
-    no_color: Annotated[bool, typer.Option("--no-color", help="No colours (NO_COLOR does the same).")] = False,
+    no_color: NoColor = False,
 ) -> None:
     """Train a small T5 with 2 ranks on this machine, break it in seven ways, and see each one found, named and repaired.
 
@@ -27,4 +29,4 @@ def demo(
     """
     from unhang.cli import demonstration
 
-    demonstration.run(quick=quick, only=tuple(only or ()), directory=directory, as_json=as_json, no_color=no_color)
+    demonstration.run(quick=quick, only=tuple(only or ()), directory=directory, as_json=as_json)

@@ -23,6 +23,7 @@ from rich.table import Table
 from unhang.errors import EXIT_FOUND, EXIT_INTERRUPTED, MissingExtra, RunDirError, UnhangError
 from unhang.launch.ending import die_with_parent
 from unhang.launch.supervise import run_path
+from unhang.report import screen
 from unhang.testing.scenarios import QUICK, SCENARIOS, Scenario, places
 
 RANKS = 2
@@ -48,7 +49,7 @@ class Row:
     run_dir: str
 
 
-def run(*, quick: bool, only: tuple[str, ...], directory: Path | None, as_json: bool, no_color: bool = False) -> None:
+def run(*, quick: bool, only: tuple[str, ...], directory: Path | None, as_json: bool) -> None:
     """Run the demo and leave with 0, or with 1 if anything was not as it should be. Raises UnhangError."""
     chosen = _choose(quick, only)
     _need_packages()
@@ -58,7 +59,7 @@ def run(*, quick: bool, only: tuple[str, ...], directory: Path | None, as_json: 
         base.mkdir(parents=True, exist_ok=False)
     except OSError as e:
         raise RunDirError(f"cannot create {base}: {e.strerror}", hint="name another place with --dir DIR") from e
-    console = Console(stderr=True, highlight=False, no_color=no_color or None)
+    console = screen.console(stderr=True)
     data = base / "data"
     console.print(f"unhang demo: {recipe.name} with {RANKS} ranks; everything is kept in {base}", markup=False, soft_wrap=True)
     _call([sys.executable, str(recipe / "train.py"), "prepare", "--rows", str(ROWS), "--out", str(data)])
@@ -66,7 +67,7 @@ def run(*, quick: bool, only: tuple[str, ...], directory: Path | None, as_json: 
     rows = [_one(console, recipe, base, data, None, None)]
     for scenario in chosen:
         rows.append(_one(console, recipe, base, data, scenario, rows[0]))
-    _show(Console(stderr=as_json, highlight=False, no_color=no_color or None), rows, time.monotonic() - started)
+    _show(screen.console(stderr=as_json), rows, time.monotonic() - started)
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in rows]))
     raise typer.Exit(0 if all(row.ok for row in rows) else EXIT_FOUND)
@@ -80,7 +81,7 @@ def _one(console: Console, recipe: Path, base: Path, data: Path, scenario: Scena
     if scenario is not None:
         environ |= {"UNHANG_FAULT": scenario.fault, "UNHANG_FAULT_RECORD": str(record)}
     argv = [sys.executable, "-m", "unhang", "run", "--json", "--quiet", "-n", str(RANKS), "--python", sys.executable, "--run-dir", str(run_dir)]
-    argv += ["--no-color"] if console.no_color else []
+    argv += ["--no-color"] if screen.is_plain() else []
     argv += [str(recipe / "train.py"), "train", "--preset", "demo", "--is_finetune", "--data", str(data), "--output", str(output)]
     started = time.monotonic()
     outcome = json.loads(_call(argv, environ, any_exit=True) or b"{}")

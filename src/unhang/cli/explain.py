@@ -6,29 +6,38 @@ from typing import Annotated
 
 import typer
 
+from unhang.cli.options import NoColor
+
 
 def register(app: typer.Typer) -> None:
     app.command("explain")(explain)
 
 
+def _complete(begun: str) -> list[str]:
+    from unhang.knowledge import catalogue
+
+    return [id for id in catalogue.load() if id.startswith(begun)]
+
+
 def explain(
-    cause: Annotated[str | None, typer.Argument(metavar="CAUSE", help="The id that a verdict names, for example process-stuck.")] = None,
+    cause: Annotated[
+        str | None, typer.Argument(metavar="CAUSE", autocompletion=_complete, help="The id that a verdict names, for example process-stuck.")
+    ] = None,
     show_list: Annotated[bool, typer.Option("--list", "-l", help="List all causes.")] = False,
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
-    no_color: Annotated[bool, typer.Option("--no-color", help="No colours (NO_COLOR does the same).")] = False,
+    no_color: NoColor = False,
 ) -> None:
     """Print what is known of a cause: what it is, why it happens, how it looks, what to do, what it is mistaken for."""
-    from rich.console import Console
     from rich.markdown import Markdown
     from rich.table import Table
 
     from unhang.errors import UnhangError
     from unhang.knowledge import catalogue
-    from unhang.report import language
+    from unhang.report import language, screen
     from unhang.report.cause_page import for_terminal
 
     chosen = language.chosen(lang)
-    console = Console(no_color=no_color or None, highlight=False)
+    console = screen.console()
     if show_list:
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         for known in catalogue.load().values():

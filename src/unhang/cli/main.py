@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -12,7 +13,9 @@ import typer
 
 from unhang import __version__
 from unhang.cli import demo, explain, run, why
+from unhang.cli.options import NoColor
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, UnhangError
+from unhang.report import screen
 
 app = typer.Typer(
     name="unhang",
@@ -32,10 +35,9 @@ def _version(value: bool) -> None:
 @app.callback()
 def _options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and exit."),
-    no_color: bool = typer.Option(False, "--no-color", help="No colours (NO_COLOR does the same)."),
+    no_color: NoColor = False,
 ) -> None:
-    if no_color:
-        os.environ["NO_COLOR"] = "1"
+    pass
 
 
 for verb in (run, why, explain, demo):
@@ -46,17 +48,25 @@ def entry() -> None:
     """The console script. Every way out has its exit code (see unhang.errors)."""
     _open_closed_streams()
     _replace_what_cannot_be_printed()
+    # Wherever it stands: usage errors come before any option is known.
+    if screen.is_plain() or "--no-color" in sys.argv:
+        _keep_help_plain()
     signal.signal(signal.SIGINT, _interrupted)
     try:
-        app()
+        try:
+            app()
+        finally:
+            _flush()
     except UnhangError as e:
         _complain(e)
         sys.exit(EXIT_USER)
     except Exception as e:
+        if isinstance(e, OSError) and _is_of_output(e):
+            _give_up(1)
+            _say(f"unhang: cannot write the report: {e.strerror}", red=True)
+            sys.exit(EXIT_USER)
         _report(e)
         sys.exit(EXIT_OURS)
-    finally:
-        _flush()
 
 
 def _open_closed_streams() -> None:
@@ -77,12 +87,30 @@ def _replace_what_cannot_be_printed() -> None:
             stream.reconfigure(errors="replace")
 
 
+def _keep_help_plain() -> None:
+    """Help and usage errors are typer's own, and know only of colours that are off, not of bold and dim."""
+    if sys.stdout.isatty() or sys.stderr.isatty():
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None
+
+
 def _flush() -> None:
     """Flush stdout while its errors can still be caught; a write to a reader that has gone, for example `| head`, click has answered already."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _give_up(1)
+
+
+def _give_up(fd: int) -> None:
+    """Let what is still buffered for a stream go nowhere, lest it fails once more at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether it comes from writing to a stream: a full disk behind it, or a terminal that has gone. Verbs answer for their own files."""
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
@@ -90,21 +118,29 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
 
 
 def _complain(error: UnhangError) -> None:
-    typer.secho(f"unhang: {_shown(error)}", err=True, fg=typer.colors.RED)
+    _say(f"unhang: {_shown(error)}", red=True)
     if error.cause:
-        typer.echo(f"Usual cause: {_shown(error.cause)}", err=True)
+        _say(f"Usual cause: {_shown(error.cause)}")
     if error.hint:
-        typer.echo(f"Try: {_shown(error.hint)}", err=True)
+        _say(f"Try: {_shown(error.hint)}")
 
 
 def _report(error: Exception) -> None:
     from unhang.cli import bug_report
 
-    typer.secho(f"unhang: this is our own failure: {type(error).__name__}: {_shown(error)}", err=True, fg=typer.colors.RED)
+    _say(f"unhang: this is our own failure: {type(error).__name__}: {_shown(error)}", red=True)
     path = bug_report.write(error)
     if path is None:
         raise error
-    typer.echo(f"A report ready to paste is in {path}", err=True)
+    _say(f"A report ready to paste is in {path}")
+
+
+def _say(text: str, *, red: bool = False) -> None:
+    try:
+        typer.secho(text, err=True, fg=typer.colors.RED if red else None, color=False if screen.is_plain() else None)
+    except OSError:
+        # Nobody can be told; the exit code still says it.
+        _give_up(2)
 
 
 def _shown(said: object) -> str:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from unhang.cli.options import NoColor
+
 
 def register(app: typer.Typer) -> None:
     app.command("run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(run)
@@ -37,7 +39,7 @@ def run(
     world_check: Annotated[bool, typer.Option("--world-check/--no-world-check", help="Fail unless the processes form the world asked for.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the exact environment and command; start nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The outcome as JSON on stdout; the training's output goes to stderr.")] = False,
-    no_color: Annotated[bool, typer.Option("--no-color", help="No colours in what unhang says (NO_COLOR does the same).")] = False,
+    no_color: NoColor = False,
 ) -> None:
     """Run a training: watch it, say why it failed, start it again.
 
@@ -67,6 +69,5 @@ def run(
             check_world=world_check,
             dry_run=dry_run,
             as_json=as_json,
-            no_color=no_color,
         )
     )

@@ -12,7 +12,6 @@ from typing import get_args
 
 import msgspec
 import typer
-from rich.console import Console
 
 from unhang.errors import RunDirError, UnhangError
 from unhang.launch import command as commands
@@ -45,7 +44,6 @@ class Request:
     check_world: bool
     dry_run: bool
     as_json: bool
-    no_color: bool = False
 
 
 def run(request: Request) -> None:
@@ -65,8 +63,7 @@ def run(request: Request) -> None:
         _dry_run(command, path, as_json=request.as_json)
         return
     rundir = RunDir.create(path.absolute())
-    console = Console(stderr=True, highlight=False, no_color=request.no_color or None)
-    live = Live(prefix=request.prefix, quiet=request.quiet, output_to_stderr=request.as_json, console=console)
+    live = Live(prefix=request.prefix, quiet=request.quiet, output_to_stderr=request.as_json)
 
     def tell(event: events.Event) -> None:
         live.tell(event)

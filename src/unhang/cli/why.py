@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unhang.cli.options import NoColor
+
 if TYPE_CHECKING:
     from unhang.diagnosis.logs import Judged
     from unhang.model import Verdict
@@ -33,15 +35,16 @@ def why(
     incident: Annotated[int | None, typer.Option(metavar="N", min=1, help="Judge this incident of the run.", show_default="the last one")] = None,
     attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Judge this attempt in the logs.", show_default="the last one")] = None,
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
-    no_color: Annotated[bool, typer.Option("--no-color", help="No colours (NO_COLOR does the same).")] = False,
+    no_color: NoColor = False,
 ) -> None:
     """Say why a run failed: cause, rank, line of code, evidence, and what to do.
 
     Needs no GPU, no torch and no network; a run directory and logs can be judged on another machine.
 
-    Exit code: 0 if nothing was found, 1 if something was found, 2 for bad input, 3 for our own failure, 130 if interrupted.
+    Exit code: 0 if nothing was found, 1 if something was found, 2 for bad input (also where nothing was found and a part of it could not be read),
+    3 for our own failure, 130 if interrupted.
     """
-    from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
+    from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
     from unhang.report import language
 
     if as_json and markdown:
@@ -51,24 +54,22 @@ def why(
     if as_json:
         import msgspec
 
-        from unhang.diagnosis.redact import redact_verdict
-
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(redact_verdict(verdict)), indent=2).decode() + "\n")
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(verdict), indent=2).decode() + "\n")
     elif markdown:
         from unhang.report.markdown import render as render_markdown
 
         typer.echo(render_markdown(verdict, lang=chosen), nl=False)
     else:
-        _show(verdict, judged if everything else None, chosen, everything=everything, no_color=no_color)
-    raise typer.Exit(EXIT_OK if verdict.primary is None else EXIT_FOUND)
+        _show(verdict, judged if everything else None, chosen, everything=everything)
+    # What could not be read is not called healthy.
+    unread = any(n.unread for n in verdict.not_examined)
+    raise typer.Exit(EXIT_FOUND if verdict.primary is not None else EXIT_USER if unread else EXIT_OK)
 
 
-def _show(verdict: Verdict, judged: Judged | None, lang: Language, *, everything: bool, no_color: bool) -> None:
-    from rich.console import Console
+def _show(verdict: Verdict, judged: Judged | None, lang: Language, *, everything: bool) -> None:
+    from unhang.report import screen, terminal
 
-    from unhang.report import terminal
-
-    console = Console(no_color=no_color or None, highlight=False)
+    console = screen.console()
     terminal.render(verdict, console, lang=lang, whole=everything)
     if judged is not None:
         from unhang.report.timeline import render
@@ -77,9 +78,8 @@ def _show(verdict: Verdict, judged: Judged | None, lang: Language, *, everything
 
 
 def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool) -> tuple[Verdict, Judged | None]:
-    from unhang.diagnosis.why import judge, runs_in
     from unhang.errors import UnhangError
-    from unhang.records.rundir import RunDir
+    from unhang.records.rundir import RunDir, runs_in
 
     rundirs = [p for p in paths if RunDir.is_one(Path(p))]
     if rundirs and len(paths) > 1:
@@ -88,6 +88,8 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
     if (rundirs or runs) and attempt is not None:
         raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {paths[0]}")
     if rundirs:
+        from unhang.diagnosis.why import judge
+
         return judge(RunDir.open(Path(rundirs[0])), number=incident), None
     if runs:
         return _newest(runs, paths[0], incident), None
@@ -111,16 +113,9 @@ def _judge_logs(paths: list[str], attempt: int | None, *, quiet: bool) -> Judged
 
 
 def _newest(runs: list[Path], folder: str, incident: int | None) -> Verdict:
-    from dataclasses import replace
+    from unhang.diagnosis.why import judge_newest
+    from unhang.records.logs.opening import shown
 
-    from unhang.diagnosis.why import judge
-    from unhang.model import NotExamined
-    from unhang.records.rundir import RunDir
-
-    newest, others = runs[-1], len(runs) - 1
-    typer.echo(f"unhang: judging {newest}" + (f", the newest of {len(runs)} runs in {folder}" if others else ""), err=True)
-    verdict = judge(RunDir.open(newest), number=incident)
-    if not others:
-        return verdict
-    left = NotExamined(what=f"{others} other run{'s' if others > 1 else ''} in {folder}", why=f"only the newest was judged: {newest}")
-    return replace(verdict, not_examined=(*verdict.not_examined, left))
+    others = f", the newest of {len(runs)} runs in {shown(folder)}" if len(runs) > 1 else ""
+    typer.echo(f"unhang: judging {shown(str(runs[-1]))}{others}", err=True)
+    return judge_newest(runs, Path(folder), number=incident)

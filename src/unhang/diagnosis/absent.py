@@ -8,15 +8,16 @@ from dataclasses import dataclass, replace
 from unhang.knowledge import words
 from unhang.knowledge.cause import LogView
 from unhang.model import Evidence
-from unhang.records.logs.said import At, Status, Timeout
+from unhang.records.logs.said import At, Call, Status, Timeout
 
 
 @dataclass(frozen=True, kw_only=True)
 class Absent:
     """One collective that was given up.
 
-    `waiting` entered it. `behind` never did, by their own counters; `silent` printed nothing at all; `unheard` printed other things, but nothing
-    about this collective. `everybody`: all ranks of the job entered it.
+    `waiting` entered it. `behind` never did, by their own counters; `lagging` issued fewer collectives than those who waited, by NCCL's log of all
+    calls; `silent` printed nothing at all; `unheard` printed other things, but nothing about this collective. `everybody`: all ranks of the job
+    entered it.
     """
 
     op: str
@@ -25,6 +26,7 @@ class Absent:
     timeout_ms: int
     waiting: tuple[int, ...]
     behind: tuple[int, ...]
+    lagging: tuple[int, ...]
     silent: tuple[int, ...]
     unheard: tuple[int, ...]
     everybody: bool
@@ -32,8 +34,8 @@ class Absent:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """The ranks to look at: those that are proven to be behind, else those that said nothing."""
-        return self.behind or self.silent or self.unheard
+        """The ranks to look at: those that are proven to be behind, else those that seem to be, else those that said nothing."""
+        return self.behind or self.lagging or self.silent or self.unheard
 
     @property
     def says(self) -> str:
@@ -41,6 +43,7 @@ class Absent:
         who = f"{words.ranks(self.waiting)} waited {words.seconds(self.timeout_ms / 1000)} in {what}"
         for numbers, how in (
             (self.behind, "never entered it by {} own counters"),
+            (self.lagging, "had issued fewer collectives by {} own log of NCCL's calls"),
             (self.silent, "printed nothing at all"),
             (self.unheard, "did not report it"),
         ):
@@ -62,7 +65,13 @@ def absent(view: LogView) -> Absent | None:
     first = replace(first, group=group)
     waiting = tuple(sorted({t.at.rank for t in same if t.at.rank is not None}))
     behind = () if first.seq is None else _behind(view, group, first.seq, waiting)
-    return _made(view, first, waiting, behind, tuple(_evidence(same[:2], view, behind)))
+    # A rank says it more than once: its watchdog, the thread that waits, the exception that ends it.
+    each: dict[int | None, Timeout] = {}
+    for t in same:
+        each.setdefault(t.at.rank, t)
+    lagging = () if behind else _lagging(view, waiting)
+    evidence = (*_evidence([*each.values()][:2], view, behind), *(_quoted(c.at) for c in lagging[:1]))
+    return _made(view, first, waiting, behind, evidence, tuple(c.at.rank for c in lagging if c.at.rank is not None))
 
 
 def _of_statuses(view: LogView) -> Absent | None:
@@ -80,7 +89,9 @@ def _of_statuses(view: LogView) -> Absent | None:
     return _made(view, given_up, waiting, behind, tuple(_evidence([given_up], view, behind)))
 
 
-def _made(view: LogView, first: Timeout, waiting: tuple[int, ...], behind: tuple[int, ...], evidence: tuple[Evidence, ...]) -> Absent:
+def _made(
+    view: LogView, first: Timeout, waiting: tuple[int, ...], behind: tuple[int, ...], evidence: tuple[Evidence, ...], lagging: tuple[int, ...] = ()
+) -> Absent:
     rest: set[int] = set()
     # Members of other groups than the default one are not in any log.
     default = first.group is not None and first.group.startswith("0")
@@ -88,7 +99,7 @@ def _made(view: LogView, first: Timeout, waiting: tuple[int, ...], behind: tuple
     # Where nothing tells the size of the job, it has at least the ranks below the highest that printed.
     size = view.world_size or max(view.printed | set(waiting), default=-1) + 1
     if default or (first.group is None and 2 * len(waiting) >= size):
-        rest = set(range(size)) - set(waiting) - set(behind)
+        rest = set(range(size)) - set(waiting) - set(behind) - set(lagging)
     return Absent(
         op=first.op,
         seq=first.seq,
@@ -96,6 +107,7 @@ def _made(view: LogView, first: Timeout, waiting: tuple[int, ...], behind: tuple
         timeout_ms=first.timeout_ms,
         waiting=waiting,
         behind=behind,
+        lagging=lagging,
         silent=tuple(sorted(rest - view.printed)),
         unheard=tuple(sorted(rest & view.printed)),
         everybody=view.world_size is not None and len(waiting) >= view.world_size,
@@ -110,6 +122,33 @@ def _behind(view: LogView, group: str | None, seq: int, waiting: tuple[int, ...]
 
 def _stopped_before(view: LogView, group: str | None, seq: int) -> Iterator[Status]:
     return (s for s in view.statuses if (group is None or s.group == group) and s.enqueued < seq and s.enqueued == s.completed)
+
+
+def _lagging(view: LogView, waiting: tuple[int, ...]) -> tuple[Call, ...]:
+    """The last calls of ranks that gave up nothing, and are behind all who waited on a communicator that these have; () where two differ in that.
+
+    A rank without a call may be further behind than all: its log may be missing, or hold so many lines of others that its last one was not kept.
+    """
+    communicators: dict[object, dict[int, Call]] = {}
+    twice: set[object] = set()
+    for call in view.nccl.calls:
+        # Of communicators whose beginning is not in the logs, those of the whole job are one where each rank has one.
+        key = call.comm_id or (call.nranks if call.nranks == view.world_size else None)
+        if key is None or call.at.rank is None:
+            continue
+        if call.at.rank in communicators.setdefault(key, {}):
+            twice.add(key)
+        communicators[key][call.at.rank] = call
+    gave_up = {t.at.rank for t in view.timeouts}
+    found: dict[tuple[int, ...], tuple[Call, ...]] = {}
+    for communicator, calls in communicators.items():
+        whole = {c.nranks for c in calls.values()} == {len(calls)}
+        if whole and communicator not in twice and calls.keys() >= set(waiting):
+            front = min(calls[r].count for r in waiting)
+            late = [r for r in sorted(calls) if r not in gave_up and calls[r].count < front]
+            if late:
+                found[tuple(late)] = tuple(calls[r] for r in late)
+    return next(iter(found.values())) if len(found) == 1 else ()
 
 
 def _evidence(timeouts: list[Timeout], view: LogView, behind: tuple[int, ...]) -> Iterator[Evidence]:

@@ -15,7 +15,7 @@ from unhang.diagnosis import clocks
 from unhang.diagnosis.clocks import Scale, Shared
 from unhang.knowledge.cause import LogView
 from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, exits, job_size, nccl, owner_of, watchdog, work
-from unhang.records.logs.attempts import Failure
+from unhang.records.logs.attempts import Failure, Marks
 
 Piece = TypeVar("Piece", Hit, Traceback)
 
@@ -28,7 +28,9 @@ _ENDED = _EXITS - frozenset(exits.SUBPROCESS)
 _TEARDOWN = "launcher-teardown"
 # Of what a teardown may look like, this also happens in runs that go on: some tool failed, a data loader was closed.
 _NO_END = ("subprocess.CalledProcessError: Command", "is killed by signal: Terminated")
-_WORK, _STARTS, _SIZES = frozenset(work.SIGNATURES), frozenset(attempts.SIGNATURES), frozenset(job_size.SIGNATURES)
+_WORK, _STARTS, _SIZES = frozenset(work.SIGNATURES), frozenset(attempts.STARTS), frozenset(job_size.SIGNATURES)
+# These tell attempts apart, and nothing else.
+_COURSE = frozenset((attempts.GAVE_UP, *attempts.STEPS))
 
 
 # A name of a directory may hold any number.
@@ -55,18 +57,21 @@ class Attempt:
 
 def assemble(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> tuple[Attempt, ...]:
     """The attempts of the job, oldest first; at least one. `causes` maps each signature of a cause to its id."""
-    hits = [h for read in reads for h in read.hits]
+    hits = [h for read in reads for h in read.hits if h.signature not in _COURSE]
+    marks = [h for read in reads for h in read.hits if h.signature in _COURSE]
     backs = [t for read in reads for t in read.tracebacks]
     pieces: list[Hit | Traceback] = [*hits, *backs]
     scale = clocks.scale_of((p.source, p.utc_offset_s) for p in pieces if p.at_s is not None)
     hosts = _only_hosts(pieces)
     hits = [_on_scale(h, scale) for h in hits]
+    marks = [_on_scale(h, scale) for h in marks]
     backs = [_on_scale(t, scale) for t in backs]
     if ahead := clocks.offsets(_shared(hits, hosts)):
         hits = [replace(h, at_s=clocks.corrected(h.at_s, _clock(h, hosts), ahead)) for h in hits]
+        marks = [replace(h, at_s=clocks.corrected(h.at_s, _clock(h, hosts), ahead)) for h in marks]
         backs = [replace(t, at_s=clocks.corrected(t.at_s, _clock(t, hosts), ahead)) for t in backs]
     order = {r.source: n for n, r in enumerate(reads)}
-    course = _course(list(order), hits, backs, causes)
+    course = _course(list(order), hits, marks, backs, causes)
     hits = course.placed(hits)
     backs = course.placed(backs)
     if not _labels_are_nodes(hits, backs):
@@ -134,7 +139,9 @@ class _Course:
         return self.total - len(starts) - 1 + attempts.attempt_of(piece.place, starts)
 
 
-def _course(sources: Sequence[str], hits: Sequence[Hit], backs: Sequence[Traceback], causes: Mapping[Signature, str]) -> _Course:
+def _course(
+    sources: Sequence[str], hits: Sequence[Hit], marks: Sequence[Hit], backs: Sequence[Traceback], causes: Mapping[Signature, str]
+) -> _Course:
     of_source: dict[str, list[Hit]] = {s: [] for s in sources}
     for h in hits:
         of_source[h.source].append(h)
@@ -144,7 +151,8 @@ def _course(sources: Sequence[str], hits: Sequence[Hit], backs: Sequence[Traceba
             times.setdefault(p[0], []).append((p[1], p[2]))
     told = {s: owner_of(s).attempt for s in of_source}
     named = {s: n for s, n in told.items() if n is not None and n <= MAX_ATTEMPTS}
-    begun = {s: _starts(found, causes) for s, found in of_source.items() if s not in named}
+    by_mark = Marks(marks)
+    begun = {s: _starts(found, by_mark, causes) for s, found in of_source.items() if s not in named}
     total = max((*named.values(), *(len(b) + 1 for b in begun.values())), default=1)
     restarts = next((b for b in begun.values() if len(b) == total - 1 and all(h.at_s is not None for h in b)), ())
     return _Course(
@@ -156,9 +164,11 @@ def _course(sources: Sequence[str], hits: Sequence[Hit], backs: Sequence[Traceba
     )
 
 
-def _starts(hits: Sequence[Hit], causes: Mapping[Signature, str]) -> tuple[Hit, ...]:
+def _starts(hits: Sequence[Hit], marks: Marks, causes: Mapping[Signature, str]) -> tuple[Hit, ...]:
     failures = (Failure(place=h.place, at_s=h.at_s, ended=_has_ended(h, causes)) for h in hits if _has_failed(h, causes))
-    return attempts.starts_of((h for h in hits if h.signature in _STARTS), failures)
+    found = attempts.starts_of((h for h in hits if h.signature in _STARTS), failures)
+    unsaid = attempts.unsaid_start(hits, found, marks)
+    return found if unsaid is None else (*found, unsaid)
 
 
 def _has_failed(hit: Hit, causes: Mapping[Signature, str]) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from statistics import median
 
 # A host whose shared events scatter more than this has no offset that means anything.
 MAX_SCATTER_S = 5.0
@@ -68,6 +67,9 @@ def offsets(events: Iterable[Shared]) -> dict[str, float]:
             counts[clock] = counts.get(clock, 0) + 1
     if not counts:
         return {}
+    # Imported here: most logs share no event, and it takes longer to import than a small log to read.
+    from statistics import median
+
     reference = min(counts, key=lambda c: (-counts[c], c))
     found = {reference: 0.0}
     for clock in counts:

@@ -18,6 +18,7 @@ from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.diagnosis.reading import read_all
 from unhang.diagnosis.redact import redact, redact_verdict
 from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRACE, TRANSPORT, WAITING, only_symptoms
+from unhang.diagnosis.unrelated import newest_job
 from unhang.diagnosis.verdict import ask
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
@@ -70,7 +71,8 @@ class Judged:
 def judge_logs(paths: Sequence[str], *, attempt: int | None = None, progress: Callable[[int, int | None], None] = lambda done, total: None) -> Judged:
     """The verdict on files, directories, globs, archives and standard input ("-"), on the last attempt or on the one asked for.
 
-    `progress` is told the bytes done and, where it is known, how many there are. Raises UnhangError for what cannot be found or read.
+    Logs of several jobs that were given together are told apart, and the newest job is judged. `progress` is told the bytes done and, where it is
+    known, how many there are. Raises UnhangError for what cannot be found or read.
     """
     found = find(paths)
     for source in found.sources:
@@ -81,6 +83,8 @@ def judge_logs(paths: Sequence[str], *, attempt: int | None = None, progress: Ca
     if not reads:
         raise UnhangError("none of the logs could be read", cause="; ".join(f"{n.what}: {n.why}" for n in not_examined[:3]))
     causes = catalogue.signatures()
+    reads, other_jobs = newest_job(reads, causes)
+    not_examined += other_jobs
     all_attempts = assemble(reads, causes)
     if attempt is not None and not 1 <= attempt <= len(all_attempts):
         raise UnhangError(f"there is no attempt {attempt}: the logs hold {len(all_attempts)}")

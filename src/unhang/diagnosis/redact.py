@@ -8,6 +8,7 @@ they run over is consumed.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -70,6 +71,8 @@ _MIN_TOKEN_CHARS = 6
 _MIN_AUTHORIZATION_CHARS = 8
 _MAX_NAME_CHARS = 64
 _MAX_QUOTED_CHARS = 400
+# `--header Authorization: Bearer abc`, `login NAME password abc`.
+_NAMING_WORDS = 3
 
 _URL = re.compile(r"://(?P<user>[^\s:/@'\"<>]{0,256})(?P<colon>:?)(?P<password>(?<=:)[^\s/'\"<>]{1,512})?@")
 _TOKEN_AS_USER = re.compile(r"(?=[^\d]{0,256}\d).{12,}|.{20,}")
@@ -77,6 +80,14 @@ _BARE_CREDENTIALS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?P<keep>\bbearer[ \t]{1,8})[\w.~+/=-]{16,}", re.IGNORECASE), r"\g<keep>" + HIDDEN),
     (re.compile(r"(?P<keep>\bpass(?:word|phrase)[ \t]{1,4}(?:is|was)[ \t]{1,4})(?=\S{0,64}\d)[^\s,;]+", re.IGNORECASE), r"\g<keep>" + HIDDEN),
     (re.compile(r"(?P<keep>\blogin[ \t]{1,4}\S{1,64}[ \t]{1,4}password[ \t]{1,4})\S+", re.IGNORECASE), r"\g<keep>" + HIDDEN),
+    # As curl takes them. Containers take numbers of users and groups in the same way.
+    (
+        re.compile(
+            r"(?P<keep>(?<![\w-])(?:-[uU]|--(?:proxy-)?user)(?:['\"],)?[ \t=]{1,4}['\"]?"
+            r"(?!\d{1,9}:\d{1,9}(?:\s|['\"]|$))[\w.@\\-]{1,64}:)(?!\$)[^\s'\"]+"
+        ),
+        r"\g<keep>" + HIDDEN,
+    ),
     (
         re.compile(r"(?P<keep>(?<![A-Za-z0-9])sig(?:nature)?(?:=|%3D))(?=[A-Za-z_%+/-]{0,64}\d)[A-Za-z0-9_%+/=-]{12,}", re.IGNORECASE),
         r"\g<keep>" + HIDDEN,
@@ -123,6 +134,20 @@ def redact(text: str) -> str:
         if text == before:
             break
     return text
+
+
+def redact_command(words: Sequence[str]) -> tuple[str, ...]:
+    """A command line without credentials, word for word; a word is read behind those before it, which may name it (`--token`, `wandb login`)."""
+    shown = []
+    for i, word in enumerate(words):
+        clean = redact(word)
+        named = redact(" ".join([*words[max(0, i - _NAMING_WORDS) : i], word]))
+        if not named.endswith(clean):
+            # Of `me:secret` only what is behind the colon goes; of several words all.
+            end = named.rpartition(" ")[2]
+            clean = end if " " not in word and end.endswith(HIDDEN) else HIDDEN
+        shown.append(clean)
+    return tuple(shown)
 
 
 def redact_verdict(verdict: Verdict) -> Verdict:

@@ -6,18 +6,20 @@ A cause whose check breaks is named under `not_examined`; the others still speak
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from unhang.diagnosis.precedence import SAME_EVENT_S, ranked
-from unhang.diagnosis.redact import redact_verdict
 from unhang.diagnosis.unknown import unknown_in_run
 from unhang.knowledge import catalogue
-from unhang.knowledge.cause import Cause
 from unhang.model import Finding, NotExamined, Verdict
-from unhang.records.picture import Picture
+
+if TYPE_CHECKING:
+    from unhang.knowledge.cause import Cause
+    from unhang.records.picture import Picture
 
 
 def of_picture(picture: Picture) -> Verdict:
-    """The verdict on one incident."""
+    """The verdict on one incident, as the evidence has it: credentials are still in it."""
     not_examined = list(picture.not_examined)
     roots: list[Finding] = []
     symptoms: list[Finding] = []
@@ -28,14 +30,12 @@ def of_picture(picture: Picture) -> Verdict:
     onset = {id(f): _onset(picture, f) for f in roots}
     roots = ranked(roots, not_later=lambda a, b: onset[id(a)] <= onset[id(b)] + SAME_EVENT_S, place=lambda f: onset[id(f)])
     primary = roots[0] if roots else unknown_in_run(picture, symptoms)
-    return redact_verdict(
-        Verdict(
-            primary=primary,
-            contributing=tuple(roots[1:]),
-            symptoms=tuple(symptoms),
-            not_examined=tuple(not_examined),
-            inputs=picture.inputs,
-        )
+    return Verdict(
+        primary=primary,
+        contributing=tuple(roots[1:]),
+        symptoms=tuple(symptoms),
+        not_examined=tuple(not_examined),
+        inputs=picture.inputs,
     )
 
 

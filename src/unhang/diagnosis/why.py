@@ -1,20 +1,20 @@
 """Why did it fail? A pure function of a run directory.
 
-The live supervisor and `unhang why`, on any machine and at any time, reach the same verdict.
+The live supervisor and `unhang why`, on any machine and at any time, reach the same verdict. Credentials are taken out here: whoever shows or
+writes a verdict has nothing to remember.
 """
 
 from __future__ import annotations
 
-import datetime
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
-
 from unhang.diagnosis import course, verdict
+from unhang.diagnosis.redact import redact_verdict
 from unhang.errors import RunDirError
 from unhang.knowledge import catalogue
-from unhang.model import Input, Verdict
+from unhang.model import Input, NotExamined, Verdict
 from unhang.records import picture
 from unhang.records.rundir import RunDir
 
@@ -22,32 +22,19 @@ from unhang.records.rundir import RunDir
 def judge(rundir: RunDir, *, number: int | None = None) -> Verdict:
     """The verdict on incident `number`, by default on the last that can be read, else on how the run ended. Raises RunDirError."""
     numbers = rundir.incident_numbers()
-    if number is None:
-        return _whole(rundir, numbers)
-    if number not in numbers:
+    if number is not None and number not in numbers:
         known = ", ".join(map(str, numbers)) or "none"
         raise RunDirError(f"{rundir.path} has no incident {number}; it has: {known}")
-    return _incident(rundir, number)
+    return redact_verdict(_whole(rundir, numbers) if number is None else _incident(rundir, number))
 
 
-def runs_in(folder: Path) -> list[Path]:
-    """The run directories below a folder (`runs`, or the project that holds it), the oldest first."""
-    found = [p.parent for pattern in ("*/run.json", "*/*/run.json") for p in folder.glob(pattern) if RunDir.is_one(p.parent)]
-    return sorted(found, key=lambda p: (_started(p / "run.json"), p.name))
-
-
-def _started(path: Path) -> float:
-    try:
-        told = msgspec.json.decode(path.read_bytes(), type=_Run).started
-        if told:
-            return datetime.datetime.fromisoformat(told).timestamp()
-    except (OSError, ValueError, msgspec.MsgspecError):
-        pass
-    return path.stat().st_mtime
-
-
-class _Run(msgspec.Struct):
-    started: str = ""
+def judge_newest(runs: Sequence[Path], folder: Path, *, number: int | None = None) -> Verdict:
+    """The verdict on the last of `runs_in(folder)`; that the others were not judged is said."""
+    found, others = judge(RunDir.open(runs[-1]), number=number), len(runs) - 1
+    if not others:
+        return found
+    left = NotExamined(what=f"{others} other run{'s' if others > 1 else ''} in {folder}", why=f"only the newest was judged: {runs[-1]}")
+    return redact_verdict(replace(found, not_examined=(*found.not_examined, left)))
 
 
 def _incident(rundir: RunDir, number: int) -> Verdict:

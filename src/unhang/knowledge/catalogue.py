@@ -8,10 +8,13 @@ import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
 from unhang.knowledge import causes
-from unhang.knowledge.cause import Cause, Signature
+
+if TYPE_CHECKING:
+    from unhang.knowledge.cause import Cause, Signature
 
 
 @cache

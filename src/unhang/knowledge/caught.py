@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView
-from unhang.records.logs import Hit, Traceback
+if TYPE_CHECKING:
+    from unhang.knowledge.cause import LogView
+    from unhang.records.logs import Hit, Traceback
 
 # A warning that tells what the program does instead.
 _INSTEAD = re.compile(r"\b(?:INFO|WARN(?:ING)?)\b.{0,200}?\b(?:re)?(?:trying|falling back|skipping)\b", re.IGNORECASE)
 
 # More than teardown, launchers and other ranks print behind a failure that ended a process.
 LONG = 30
-# Behind an error that a logger printed: who logs and ends prints hardly anything more.
-FEW = 3
+# Ranks that lost one finish the step that they are in.
+STEPS = 2
+_BASES = ("<module>", "_run_module_as_main")
 
 
-def went_on(view: LogView, source: str, line: int | None, *, behind: int = LONG) -> bool:
-    """Whether more than `behind` lines follow this one, and nobody reports an end, a wait or a lost peer. Where nothing is known, it did not."""
+def went_on(view: LogView, source: str, line: int | None) -> bool:
+    """Whether more than LONG lines follow this one, and nobody reports an end, a wait or a lost peer. Where nothing is known, it did not."""
     last = view.lines.get(source)
-    if last is None or line is None or last - line <= behind:
-        return False
-    return not any(e.code != 0 for e in view.exits) and not view.timeouts and not _of_symptoms(view)
+    return last is not None and line is not None and last - line > LONG and not _ended(view)
+
+
+def _ended(view: LogView) -> bool:
+    """Whether anybody reports an end, a wait or a lost peer."""
+    return any(e.code != 0 for e in view.exits) or bool(view.timeouts) or bool(_of_symptoms(view))
 
 
 def closed_pipe(back: Traceback) -> bool:
@@ -39,12 +45,48 @@ def ended_nothing(back: Traceback) -> bool:
 
 
 def that_ended_something(own: Sequence[Traceback], view: LogView) -> list[Traceback]:
-    """Without what was caught and logged: after the last of a log's tracebacks the log goes on as if nothing had been."""
+    """Without what was caught and logged: its process goes on with its steps, or the log does long behind the last of its tracebacks."""
     last: dict[str, int] = {}
     for t in view.tracebacks:
         last[t.source] = max(last.get(t.source, 0), t.end)
-    # Who logs and ends prints little after it.
-    return [t for t in own if not ended_nothing(t) and not went_on(view, t.source, last[t.source], behind=FEW if t.logged else LONG)]
+    survived = _survived(view)
+    return [t for t in own if not ended_nothing(t) and (t.source, t.end) not in survived and not went_on(view, t.source, last[t.source])]
+
+
+def _survived(view: LogView) -> set[tuple[str, int]]:
+    """Where tracebacks end that were logged and ended nothing: steps enough behind them, or one where the same was survived before."""
+    found: set[tuple[str, int]] = set()
+    if _ended(view):
+        return found
+    by_writer: dict[tuple[str, int | None], list[Traceback]] = {}
+    for t in view.tracebacks:
+        by_writer.setdefault((t.source, t.rank), []).append(t)
+    for told in by_writer.values():
+        steps: set[str] = set()
+        logged = [t for t in told if t.logged and _steps_are_its_own(t, view)]
+        enough = 0
+        for t in sorted(told, key=lambda t: t.end, reverse=True):
+            steps.update(t.steps)
+            if len(steps) >= STEPS:
+                enough = t.end
+                break
+        kinds = {_kind(t) for t in logged if t.end <= enough}
+        found.update((t.source, t.end) for t in logged if t.end <= enough or (t.steps and _kind(t) in kinds))
+    return found
+
+
+def _kind(back: Traceback) -> tuple[object, ...]:
+    """What was raised, and who caught it."""
+    return (back.type, back.frames[:1])
+
+
+def _steps_are_its_own(back: Traceback, view: LogView) -> bool:
+    """Whether the steps behind a traceback are of the process that printed it: it is named, or there is only one, as far as anything tells."""
+    if back.rank is not None or back.pid is not None:
+        return True
+    one = view.world_size == 1 or (view.world_size is None and not view.printed)
+    # What begins where the process does was caught by nobody in between.
+    return one and not (back.frames and back.frames[0].name in _BASES)
 
 
 def passed_over(view: LogView, hit: Hit) -> bool:

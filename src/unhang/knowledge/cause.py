@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.model import Evidence, Finding, Remedy, Standing
+from unhang.records.frames import place, user_frame
 from unhang.records.logs import Hit, Role, Signature, Traceback
 from unhang.records.logs.said import Exit, NcclSaid, Status, Timeout
-from unhang.records.stacks import place, user_frame
 
 if TYPE_CHECKING:
     from unhang.records.picture import Picture

@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.model import Evidence
-from unhang.records.flight import Call
-from unhang.records.incident import Frame
+from unhang.records.frames import Frame, user_frame
 from unhang.records.logs import Hit, Signature
 from unhang.records.match import key_of, other_line
-from unhang.records.picture import Picture, RankView
-from unhang.records.stacks import user_frame
+
+if TYPE_CHECKING:
+    from unhang.records.flight import Call
+    from unhang.records.picture import Picture, RankView
 
 SIZE_MISMATCH = Signature(
     needle="op.preamble.length <= op.nbytes",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from unhang.records.incident import Frame
-from unhang.records.match import Side
-from unhang.records.picture import Picture
-from unhang.records.stacks import is_user_file, user_frame
+from unhang.records.frames import Frame, is_user_file, user_frame
+
+if TYPE_CHECKING:
+    from unhang.records.match import Side
+    from unhang.records.picture import Picture
 
 _NAMES = re.compile(
     r"\b(?:\w*_)?(?:rank|rank_?id|rank_?0|rank_zero\w*)\b"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from unhang.records.incident import Frame
-from unhang.records.picture import Picture, RankView
-from unhang.records.stacks import inside, user_frame
+from unhang.records.frames import Frame, inside, user_frame
+
+if TYPE_CHECKING:
+    from unhang.records.picture import Picture, RankView
 
 State = Literal["stopped", "uninterruptible", "gil", "loader", "busy", "idle", "unknown"]
 

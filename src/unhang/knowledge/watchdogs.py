@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import LogView
 from unhang.model import Evidence
-from unhang.records.incident import Frame
-from unhang.records.logs import Traceback
-from unhang.records.logs.said import At, Timeout
-from unhang.records.stacks import user_frame
+from unhang.records.frames import Frame, user_frame
+
+if TYPE_CHECKING:
+    from unhang.knowledge.cause import LogView
+    from unhang.records.logs import Traceback
+    from unhang.records.logs.said import At, Timeout
 
 # Calls whose sizes legitimately differ between ranks.
 _UNEVEN = ("GATHER", "SCATTER", "ALLTOALL", "SEND", "RECV", "COALESCED", "ALLTOALL_BASE", "UNKNOWN")

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.model import Evidence
-from unhang.records.stacks import without_hook
+from unhang.records.frames import without_hook
 
 if TYPE_CHECKING:
     from unhang.records.flight import Call
-    from unhang.records.incident import Frame
+    from unhang.records.frames import Frame
     from unhang.records.logs import Hit
     from unhang.records.picture import Picture, RankView
 

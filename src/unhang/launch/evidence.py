@@ -22,7 +22,8 @@ from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState
 from unhang.records import flight as flights
 from unhang.records import stacks as stacks_of
-from unhang.records.incident import Activity, Counters, Frame, GuardedLine, Missed, Stacks, ThreadStack
+from unhang.records.frames import Frame, is_user_file
+from unhang.records.incident import Activity, Counters, GuardedLine, Missed, Stacks, ThreadStack
 from unhang.records.rundir import RunDir
 
 ANSWER_TIMEOUT_S = 3.0
@@ -177,7 +178,7 @@ def guarded_lines(dumps: Iterable[Path]) -> tuple[GuardedLine, ...]:
         except RecordError:
             continue
         for calls in flight.calls.values():
-            for frame in (f for call in calls[-GUARDED_CALLS:] for f in call.frames if stacks_of.is_user_file(f.file)):
+            for frame in (f for call in calls[-GUARDED_CALLS:] for f in call.frames if is_user_file(f.file)):
                 if (frame.file, frame.line) not in found:
                     found[frame.file, frame.line] = stacks_of.guards_of(frame.file, frame.line)
     return tuple(GuardedLine(file=file, line=line, tests=tests) for (file, line), tests in sorted(found.items()) if tests)
@@ -185,7 +186,7 @@ def guarded_lines(dumps: Iterable[Path]) -> tuple[GuardedLine, ...]:
 
 def guarded(frame: Frame) -> Frame:
     """One frame with the `if` tests around its line, if it is the user's."""
-    if not stacks_of.is_user_file(frame.file):
+    if not is_user_file(frame.file):
         return frame
     return dataclasses.replace(frame, guards=stacks_of.guards_of(frame.file, frame.line))
 

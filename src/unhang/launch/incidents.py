@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from unhang.diagnosis import why
-from unhang.diagnosis.redact import redact
+from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
 from unhang.facts import memory
 from unhang.facts.host import Host
@@ -24,7 +24,8 @@ from unhang.launch.watch import RankState, Stall
 from unhang.model import Verdict
 from unhang.records import flight as flights
 from unhang.records import match, stacks
-from unhang.records.incident import Activity, Ended, Frame, Incident, IncidentKind, LogRef, Missed, RankRecord
+from unhang.records.frames import Frame
+from unhang.records.incident import Activity, Ended, Incident, IncidentKind, LogRef, Missed, RankRecord
 from unhang.records.rundir import RunDir
 
 KERNEL_LINES = 400
@@ -174,7 +175,7 @@ class Incidents:
             at_s=round(opened.at_s, 3),
             at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds"),
             cwd=str(Path.cwd()),
-            command=tuple(redact(word) for word in situation.command),
+            command=redact_command(situation.command),
             expected_world=situation.promised,
             stalled_for_s=round(opened.at_s - stall.since_s, 3) if stall else None,
             threshold_s=round(stall.threshold_s, 3) if stall else None,

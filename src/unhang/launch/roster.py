@@ -13,7 +13,8 @@ from unhang.launch import events
 from unhang.launch.evidence import guarded
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState, Watch
-from unhang.records.incident import Counters, Ended, Frame, Raised
+from unhang.records.frames import Frame
+from unhang.records.incident import Counters, Ended, Raised
 
 
 class Reactions(Protocol):

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from unhang.diagnosis.redact import redact
+from unhang.diagnosis.redact import redact_command
 from unhang.errors import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK, RunDirError
 from unhang.facts import snapshot
 from unhang.facts.host import Host
@@ -233,7 +233,7 @@ class Supervisor:
             self._rundir.run,
             {
                 "schema": RUN_SCHEMA,
-                "command": [redact(word) for word in self._command.argv],
+                "command": redact_command(self._command.argv),
                 "cwd": str(Path.cwd()),
                 "python": self._command.python,
                 "torch": None if version is None else f"{version[0]}.{version[1]}",
@@ -256,7 +256,7 @@ class Supervisor:
         line: dict[str, Any] = {"s": round(time.monotonic() - self._started, 3), "event": type(event).__name__}
         line |= msgspec.to_builtins(event)
         if isinstance(event, events.Started):
-            line["command"] = [redact(word) for word in event.command]
+            line["command"] = redact_command(event.command)
         if isinstance(event, events.Drawn):
             primary = event.verdict.primary
             line["verdict"] = {"cause": primary.cause, "says": primary.says} if primary else None

@@ -11,7 +11,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from unhang.launch.rhythm import FAREWELL_S, Rhythm
-from unhang.records.incident import Counters, Ended, Frame, Raised
+from unhang.records.frames import Frame
+from unhang.records.incident import Counters, Ended, Raised
 
 PLACES = 240
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from unhang.errors import RecordError
-from unhang.records.incident import Counters, Frame
+from unhang.records.frames import Frame
+from unhang.records.incident import Counters
 
 Sizes = tuple[tuple[int, ...], ...]
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from unhang.records.frames import Frame
+
 INCIDENT_SCHEMA = "unhang/incident/1"
 
 IncidentKind = Literal["hang", "straggler", "failure", "world-size"]
@@ -26,17 +28,6 @@ BUSY_IO_BYTES_PER_S = 64 * 1024.0
 BUSY_SWITCHES_PER_S = 2.0
 # Share of heartbeats at which the main thread stood at another instruction than at the one before.
 BUSY_MOVED_SHARE = 0.2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Frame:
-    """One Python frame. `code` is the source line where it could be read; `guards` are the `if` tests around it."""
-
-    file: str
-    line: int
-    name: str
-    code: str = ""
-    guards: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from unhang.records.flight import Call, Flight
-from unhang.records.incident import Frame, RankRecord
-from unhang.records.stacks import inside, user_frame
+from unhang.records.frames import Frame, inside, user_frame
+
+if TYPE_CHECKING:
+    from unhang.records.flight import Call, Flight
+    from unhang.records.incident import RankRecord
 
 # Calls whose sizes legitimately differ between ranks.
 _UNEVEN = ("gather", "scatter", "all_to_all", "alltoall", "send", "recv", "coalesced")

@@ -15,9 +15,10 @@ from typing import TypeVar
 from unhang.errors import UnhangError
 from unhang.model import Input, InputKind, NotExamined
 from unhang.records import flight as flights
-from unhang.records import kernel, logs, stacks
+from unhang.records import frames, kernel, logs, stacks
 from unhang.records.flight import Flight
-from unhang.records.incident import Activity, Ended, Frame, Incident, Raised, RankRecord, Stacks
+from unhang.records.frames import Frame
+from unhang.records.incident import Activity, Ended, Incident, Raised, RankRecord, Stacks
 from unhang.records.kernel import KernelEvent
 from unhang.records.logs import Hit, Line, Needles, Signature, Traceback, by_cause
 from unhang.records.match import Front, Wait, front_of, waits_of
@@ -79,7 +80,7 @@ class RankView:
     def captured(self) -> tuple[Frame, ...]:
         """The main thread as it was captured; () where it stood in unhang's own hook, which holds a rank that has raised."""
         found = stacks.main_thread(self.stacks) if self.stacks is not None else ()
-        held = self.raised is not None and bool(self.raised.frames) and stacks.without_hook(found) != found
+        held = self.raised is not None and bool(self.raised.frames) and frames.without_hook(found) != found
         return () if held else found
 
     @cached_property
@@ -93,12 +94,12 @@ class RankView:
 
     @cached_property
     def place(self) -> Frame | None:
-        return stacks.user_frame(self.frames) or self.record.last_place
+        return frames.user_frame(self.frames) or self.record.last_place
 
     @property
     def only_last_seen(self) -> bool:
         """Its place is that of a heartbeat: it may have gone on since."""
-        return self.place is not None and stacks.user_frame(self.frames) is None
+        return self.place is not None and frames.user_frame(self.frames) is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +121,7 @@ class Picture:
         return next(r for r in self.ranks if r.number == number)
 
     def place(self, frame: Frame) -> str:
-        return stacks.place(frame, self.incident.cwd)
+        return frames.place(frame, self.incident.cwd)
 
     def where(self, rank: RankView) -> str | None:
         return self.place(rank.place) if rank.place is not None else None

@@ -17,15 +17,18 @@ Every file is written whole (a temporary file, then a rename) or only ever appen
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from unhang.errors import RunDirError
 from unhang.model import Verdict
-from unhang.records.incident import Incident, Stacks
+
+if TYPE_CHECKING:
+    from unhang.records.incident import Incident, Stacks
 
 RUN_SCHEMA = "unhang/run/1"
 
@@ -134,9 +137,13 @@ class RunDir:
         return path.relative_to(self.path).as_posix()
 
     def read_incident(self, number: int) -> Incident:
+        from unhang.records.incident import Incident
+
         return self.read(self.incident(number), Incident)
 
     def read_stacks(self, relative: str) -> Stacks:
+        from unhang.records.incident import Stacks
+
         return self.read(self.path / relative, Stacks)
 
     def read_verdict(self) -> Verdict:
@@ -165,3 +172,23 @@ class RunDir:
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink()
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The run directories below a folder (`runs`, or the project that holds it), the oldest first."""
+    found = [p.parent for pattern in ("*/run.json", "*/*/run.json") for p in folder.glob(pattern) if RunDir.is_one(p.parent)]
+    return sorted(found, key=lambda p: (_started(p / "run.json"), p.name))
+
+
+def _started(path: Path) -> float:
+    try:
+        told = msgspec.json.decode(path.read_bytes(), type=_Run).started
+        if told:
+            return datetime.datetime.fromisoformat(told).timestamp()
+    except (OSError, ValueError, msgspec.MsgspecError):
+        pass
+    return path.stat().st_mtime
+
+
+class _Run(msgspec.Struct):
+    started: str = ""

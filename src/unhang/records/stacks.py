@@ -1,8 +1,4 @@
-"""Python stacks: read from py-spy and from faulthandler, and found their way about in.
-
-`is_user_file` is the one rule for "the user's own code". The hook that runs inside the training keeps a copy of it, because it must
-work where unhang is not installed; a conformance test holds the two equal.
-"""
+"""Python stacks: read from py-spy and from faulthandler; and the tests in the source that led to a line."""
 
 from __future__ import annotations
 
@@ -15,48 +11,10 @@ from pathlib import Path
 import msgspec
 
 from unhang.errors import RecordError
-from unhang.records.incident import Frame, Stacks, ThreadStack
+from unhang.records.frames import Frame
+from unhang.records.incident import Stacks, ThreadStack
 
-_STDLIB = re.compile(r"/lib(?:64)?/python3\.?\d+t?(?:\.zip)?/")
-_INSTALLED = re.compile(r"/(?:site|dist)-packages/")
-_UNHANG = re.compile(
-    r"/unhang/(?:__init__|__main__|model|errors|facts|records|knowledge|diagnosis|probes|remedies|runtime|launch|bench|plan|pack|report|cli|testing)(?:/|\.py)"
-)
-_TORCH = re.compile(r"(?:^|/)torch/")
 _EXIT = (ast.Return, ast.Raise, ast.Continue, ast.Break)
-
-
-def is_user_file(path: str) -> bool:
-    """Whether a file is the user's own code: not interactive, not the standard library, not installed, not unhang (its recipes are)."""
-    if not path or path.startswith("<"):
-        return False
-    if "/unhang/recipes/" in path:
-        return True
-    return not (_INSTALLED.search(path) or _STDLIB.search(path) or _UNHANG.search(path))
-
-
-def without_hook(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """The frames above which unhang's own hook (or a fault of unhang.testing) stands and waits, with whatever of the standard library it called."""
-    end = len(frames)
-    for i in range(len(frames) - 1, -1, -1):
-        file = frames[i].file
-        if "/unhang/recipes/" not in file and _UNHANG.search(file):
-            end = i
-        elif not (_STDLIB.search(file) and not _INSTALLED.search(file)):
-            break
-    return tuple(frames[:end]) or tuple(frames)
-
-
-def user_frame(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost frame of the user's code; failing that, the innermost one of a library that is neither Python, torch nor unhang."""
-    for frame in reversed(frames):
-        if is_user_file(frame.file):
-            return frame
-    for frame in reversed(frames):
-        library = _INSTALLED.search(frame.file)
-        if library and not _TORCH.match(frame.file[library.end() :]) and not _UNHANG.search(frame.file):
-            return frame
-    return None
 
 
 def main_thread(stacks: Stacks) -> tuple[Frame, ...]:
@@ -65,22 +23,6 @@ def main_thread(stacks: Stacks) -> tuple[Frame, ...]:
         if thread.main:
             return thread.frames
     return stacks.threads[0].frames if stacks.threads else ()
-
-
-def inside(frame: Frame, package: str) -> bool:
-    """Whether the frame's file lies in a package, given as a path: `torch/utils/data`."""
-    return f"/{package}/" in frame.file or f"/{package}.py" in frame.file
-
-
-def shown_path(file: str, cwd: str) -> str:
-    """The path relative to the working directory of the training when it lies inside, else as it is."""
-    root = cwd.rstrip("/") + "/"
-    return file[len(root) :] if len(root) > 1 and file.startswith(root) else file
-
-
-def place(frame: Frame, cwd: str) -> str:
-    """ "train.py:88 in evaluate"."""
-    return f"{shown_path(frame.file, cwd)}:{frame.line} in {frame.name}"
 
 
 def from_pyspy(data: bytes) -> Stacks:

@@ -19,6 +19,7 @@ LABELS: Mapping[Language, Mapping[str, str]] = {
     "en": {
         "nothing": "nothing is wrong: the run ended with exit code 0",
         "unrecognised": "nothing recognised in what was read",
+        "unread": "nothing recognised in the part that could be read; what the rest holds is not known",
         "set": "set {env}",
         "unknown": "Nothing recognised names the cause",
         "who": "who",
@@ -51,6 +52,7 @@ LABELS: Mapping[Language, Mapping[str, str]] = {
     "zh": {
         "nothing": "没有问题：运行以退出码 0 结束",
         "unrecognised": "读到的内容里没有认出任何问题",
+        "unread": "能读到的部分里没有认出任何问题；其余部分情况不明",
         "set": "设置 {env}",
         "unknown": "没有能说明原因的线索",
         "who": "进程",

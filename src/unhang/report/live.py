@@ -19,9 +19,8 @@ from typing import IO, Any, Literal
 from rich.console import Console
 
 from unhang.launch import events
-from unhang.report import terminal
+from unhang.report import screen, terminal
 
-_CLEAR = b"\r\x1b[2K"
 _BUFFER_BYTES = 1 << 16
 # For a reader that is slow, on a non-blocking stream. What does not go out within it is dropped here; the logs have it.
 PATIENCE_S = 5.0
@@ -37,10 +36,10 @@ class Live:
         self._targets: dict[str, IO[bytes] | None] = {"out": err if output_to_stderr else out, "err": err}
         if quiet:
             self._targets = {"out": None, "err": None}
-        self._console = console or Console(stderr=True, highlight=False)
+        self._console = console or screen.console(stderr=True)
         self._live = self._console.is_terminal and not self._console.is_dumb_terminal
         self._line = b""
-        self._shown = False
+        self._shown = 0
         self._at_start = True
         self._patience: dict[int, float] = {}
         self._partial: dict[tuple[int | None, str], bytes] = {}
@@ -116,14 +115,14 @@ class Live:
 
     def _show(self) -> None:
         if self._live and self._line and self._at_start:
-            width = max(self._console.width - 1, 10)
-            self._raw(b"\x1b[2m" + self._line[:width] + b"\x1b[0m")
-            self._shown = True
+            line = self._line[: max(self._console.width - 1, 10)]
+            self._raw(line if self._console.color_system is None else b"\x1b[2m" + line + b"\x1b[0m")
+            self._shown = len(line)
 
     def _hide(self) -> None:
         if self._shown:
-            self._raw(_CLEAR)
-            self._shown = False
+            self._raw(b"\r" + b" " * self._shown + b"\r")
+            self._shown = 0
 
     def _raw(self, data: bytes) -> None:
         with contextlib.suppress(OSError):

@@ -5,22 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from unhang.diagnosis.redact import redact_verdict
 from unhang.knowledge import catalogue
 from unhang.model import Finding, Remedy, Verdict
 from unhang.report.language import LABELS, STANDINGS, Language
-from unhang.report.terminal import ran, says, title, went_well
+from unhang.report.terminal import nothing, ran, says, title
 
 
 def render(verdict: Verdict, *, lang: Language = "en") -> str:
     """The whole verdict."""
-    return "\n".join(_lines(redact_verdict(verdict), lang)) + "\n"
+    return "\n".join(_lines(verdict, lang)) + "\n"
 
 
 def _lines(verdict: Verdict, lang: Language) -> Iterator[str]:
     labels = LABELS[lang]
     if verdict.primary is None:
-        yield f"# {labels['nothing' if went_well(verdict) else 'unrecognised']}"
+        yield f"# {nothing(verdict, lang)}"
     else:
         yield f"# {title(verdict.primary, lang)}"
         yield ""

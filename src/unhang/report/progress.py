@@ -1,4 +1,4 @@
-"""A progress bar for the reading of logs: on a terminal only, and only where it takes longer than a second."""
+"""A progress bar for the reading of logs: on a terminal that may be given escape sequences, and only where it takes longer than a second."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from unhang.report import screen
+
 # Shown only after this long: most logs are read before anybody could see it.
 PATIENCE_S = 1.0
 
@@ -14,15 +16,13 @@ PATIENCE_S = 1.0
 @contextmanager
 def reading(*, quiet: bool = False) -> Iterator[Callable[[int, int | None], None]]:
     """Gives a function that is told the bytes done, and how many there are where that is known."""
-    if quiet or not sys.stderr.isatty():
+    if quiet or not sys.stderr.isatty() or screen.is_plain():
         yield lambda done, total: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    bar = Progress(
-        TextColumn("reading"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), console=Console(stderr=True), transient=True
-    )
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
+    bar = Progress(*columns, console=screen.console(stderr=True), transient=True)
     task = bar.add_task("reading", total=None)
     began, started = time.monotonic(), False
 

@@ -12,16 +12,14 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from unhang.diagnosis.redact import redact_verdict
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Remedy, Verdict
+from unhang.report import screen
 from unhang.report.language import LABELS, STANDINGS, Language, chosen
 
 MAX_LINES = 25
 MAX_EVIDENCE = 3
 MAX_EVIDENCE_LINES = 3
-# What is piped into a file or a pager is not cut to the width of a terminal that is not there.
-WIDTH_ELSEWHERE = 140
 MAX_REMEDIES = 2
 MAX_NOT_EXAMINED = 2
 _INDENT = 2
@@ -31,8 +29,7 @@ _COLOURS = {"established": "bold red", "likely": "bold yellow", "possible": "yel
 def render(verdict: Verdict, console: Console, *, lang: Language | None = None, whole: bool = False) -> None:
     """Print the first screen of a verdict; `whole` of it, however long."""
     language = lang or chosen(None)
-    width = min(max(console.width, 40), WIDTH_ELSEWHERE) if console.is_terminal else WIDTH_ELSEWHERE
-    for line in _lines(redact_verdict(verdict), language, width, whole=whole):
+    for line in _lines(verdict, language, screen.width(console), whole=whole):
         console.print(line, soft_wrap=True, highlight=False)
 
 
@@ -47,6 +44,13 @@ def title(finding: Finding, lang: Language) -> str:
 def went_well(verdict: Verdict) -> bool:
     """Nothing was found, and all of a run was looked at. Of logs alone that can never be said."""
     return verdict.primary is None and not verdict.not_examined and any(i.kind == "run" for i in verdict.inputs)
+
+
+def nothing(verdict: Verdict, lang: Language) -> str:
+    """What is said where nothing was found."""
+    if went_well(verdict):
+        return LABELS[lang]["nothing"]
+    return LABELS[lang]["unread" if any(n.unread for n in verdict.not_examined) else "unrecognised"]
 
 
 def says(remedy: Remedy, lang: Language) -> str:
@@ -67,7 +71,8 @@ def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool) -> list
     finding = verdict.primary
     rest = list(_rest(verdict, lang, width, whole=whole))
     if finding is None:
-        return [Text(f"✓ {labels['nothing']}", style="green") if went_well(verdict) else Text(f"? {labels['unrecognised']}", style="yellow"), *rest]
+        mark, style = ("✓", "green") if went_well(verdict) else ("?", "yellow")
+        return [Text(f"{mark} {nothing(verdict, lang)}", style=style), *rest]
     head = list(_head(finding, lang, width, at_most=MAX_LINES if whole else 4))
     remedies = list(_remedies(finding.remedies, lang, width, whole=whole))
     left = 10 * MAX_LINES if whole else MAX_LINES - len(head) - len(remedies) - len(rest)
@@ -93,7 +98,7 @@ def _rest(verdict: Verdict, lang: Language, width: int, *, whole: bool) -> Itera
     if verdict.not_examined:
         yield Text(labels["not_examined"], style="bold")
         shown = len(verdict.not_examined) if whole else MAX_NOT_EXAMINED
-        for n in verdict.not_examined[:shown]:
+        for n in sorted(verdict.not_examined, key=lambda n: not n.unread)[:shown]:
             yield Text(_cut(f"{' ' * _INDENT}{n.what}: {n.why}", width), style="yellow")
         rest = len(verdict.not_examined) - shown
         if rest > 0:

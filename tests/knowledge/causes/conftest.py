@@ -10,7 +10,7 @@ import pytest
 
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
-from unhang.records.incident import Frame
+from unhang.records.frames import Frame
 from unhang.records.logs import Hit, Signature, Traceback, match
 from unhang.records.logs.said import At, Exit, Status, Timeout
 

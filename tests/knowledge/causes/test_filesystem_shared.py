@@ -9,7 +9,7 @@ import pytest
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.filesystem_shared import CAUSE
 from unhang.model import Finding
-from unhang.records.incident import Frame
+from unhang.records.frames import Frame
 from unhang.records.logs import Hit, Traceback, match
 
 MISSING = "[Errno 2] No such file or directory: '/srv/data/train.bin'"

@@ -6,7 +6,8 @@ import pytest
 
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.gpu_oom import CAUSE
-from unhang.records.logs import match
+from unhang.records.frames import Frame
+from unhang.records.logs import Traceback, match
 
 
 def found(*lines: str):
@@ -123,3 +124,74 @@ def test_one_that_was_caught_is_possible_at_most(logs):
     assert CAUSE.in_logs(LogView(hits=hits)).standing == "established"
     assert CAUSE.in_logs(LogView(hits=hits, lines={"job.log": 400}, exits=(logs.ended(1),))).standing == "established"
     assert CAUSE.in_logs(LogView(hits=hits, lines={"job.log": 400}, timeouts=(logs.timeout(1, 5),))).standing == "established"
+
+
+VLLM = "/opt/venv/lib/python3.12/site-packages/vllm/v1/worker/gpu_model_runner.py"
+LOAD = "Failed to load model - not enough GPU memory. Try lowering --gpu-memory-utilization to free memory for weights. (original error: "
+
+
+def raised_in(text: str, *names: str, file: str = VLLM):
+    hits = tuple(match(text, CAUSE.signatures, source="job.log", line=9))
+    back = Traceback(source="job.log", line=2, end=9, type="x", text=text, frames=tuple(Frame(file=file, line=7, name=n) for n in names))
+    return CAUSE.in_logs(LogView(hits={CAUSE.id: hits}, tracebacks=(back,)))
+
+
+@pytest.mark.parametrize(
+    ("finding", "first"),
+    [
+        (raised_in(FULL, "init_device", "load_model", "make_layers"), "split-the-model"),
+        (raised_in(FULL, "determine_available_memory", "profile_run", "forward"), "fewer-requests"),
+        (raised_in(FULL, "execute_model", "forward"), "smaller-share"),
+        (raised_in(SHARED, "execute_model", "forward"), "free-the-gpu"),
+        (raised_in(FULL, "generate", file="/opt/venv/lib/python3.12/site-packages/sglang/srt/managers/scheduler.py"), "smaller-share"),
+        (found(LOAD + FULL + ")"), "split-the-model"),
+        # Names alone are no engine, nor is a directory that is called so.
+        (raised_in(FULL, "load_model", file="/srv/vllm/train.py"), "smaller-step"),
+    ],
+)
+def test_what_an_engine_is_told_depends_on_where_it_ran_out(finding, first):
+    assert remedies(finding)[0] == first
+    assert ("smaller-step" in remedies(finding)) == (first == "smaller-step")
+
+
+NEEDED = "To serve at least one request with the model's max seq len (65536), {} GiB KV cache is needed, which is larger than the available KV cache "
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # What vLLM estimates is better than a proportion.
+        (
+            NEEDED.format(8.5) + "memory (5.2 GiB). Based on the available memory, the estimated maximum model length is 40080.",
+            [("shorter-context", "--max-model-len 40080"), ("split-the-model", "--tensor-parallel-size 2")],
+        ),
+        (
+            NEEDED.format(32.0) + "memory (8.0 GiB).",
+            [("shorter-context", "--max-model-len 16384"), ("split-the-model", "--tensor-parallel-size 4")],
+        ),
+        (NEEDED.format(8.5) + "memory (8.1 GiB).", [("larger-share", "0.95"), ("shorter-context", "--max-model-len 62451")]),
+        (NEEDED.format(8.5) + "memory (0.0 GiB).", [("shorter-context", ""), ("split-the-model", "")]),
+        (
+            "The model's max seq len (131072) is larger than the maximum number of tokens that can be stored in KV cache (4096).",
+            [("shorter-context", "--max-model-len 4096")],
+        ),
+        (
+            "Free memory on device cuda:0 (21.4/23.5 GiB) on startup is less than desired GPU memory utilization (0.92, 21.62 GiB).",
+            [("smaller-share", "--gpu-memory-utilization 0.89"), ("free-the-gpu", "nvidia-smi")],
+        ),
+        (
+            "Free memory on device (5.1/79.15 GiB) on startup is less than desired GPU memory utilization (0.9, 71.24 GiB).",
+            [("free-the-gpu", "nvidia-smi")],
+        ),
+        (
+            "Free memory on device (40.1/79.15 GiB) on startup is less than desired GPU memory utilization (0.9, 71.24 GiB).",
+            [("free-the-gpu", "nvidia-smi"), ("smaller-share", "--gpu-memory-utilization 0.48")],
+        ),
+    ],
+)
+def test_the_numbers_of_an_engine_choose_the_setting(text, expected):
+    finding = found("ValueError: " + text)
+    assert finding.standing == "established"
+    assert remedies(finding)[:2] == [id for id, _ in expected]
+    for remedy, (_, command) in zip(finding.remedies, expected, strict=False):
+        assert command in (remedy.command or "")

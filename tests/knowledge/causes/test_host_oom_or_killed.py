@@ -19,6 +19,17 @@ def test_an_exit_code_alone_names_no_killer(logs):
     assert found.standing == "established" and "by whom is not in the log" in found.says and found.remedies[0].id == "find-the-killer"
 
 
+@pytest.mark.parametrize(("how", "word"), [("Killed", "was killed (SIGKILL)"), ("Out Of Memory", "used up the memory")])
+def test_many_hosts_in_one_line(logs, how, word):
+    found = judge(logs.view(hits=logs.lines(f"srun: error: node[1-64],gpu1: tasks 0-511: {how}")))
+    assert f"task 0-511 on node[1-64],gpu1 {word}" in found.says
+    hosts = ",".join(f"node{i}" for i in range(1, 65))
+    tasks = ",".join(map(str, range(0, 512, 8)))
+    found = judge(logs.view(hits=logs.lines(f"srun: error: {hosts}: tasks {tasks}: {how}")))
+    assert f"task 0, 8 and 62 more on node1, node2 and 62 more {word}" in found.says
+    assert hosts in found.evidence[0].text
+
+
 def test_the_kernel_speaks_first(logs):
     found = judge(logs.view(hits=logs.lines(EXIT + "\n" + OOM.format(pid=5120, name="python3"))))
     assert "OOM killer ended process 5120 (python3)" in found.says and found.remedies[0].id == "less-memory"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.launcher_wrong_env import CAUSE
-from unhang.records.incident import Frame
+from unhang.records.frames import Frame
 from unhang.records.logs import Traceback, match
 from unhang.records.logs.said import At, Exit
 

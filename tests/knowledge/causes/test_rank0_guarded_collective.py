@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unhang.knowledge import catalogue
-from unhang.records.incident import Frame
+from unhang.records.frames import Frame
 from unhang.records.logs import Traceback
 
 

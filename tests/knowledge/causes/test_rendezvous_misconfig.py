@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.rendezvous_misconfig import CAUSE
-from unhang.records.incident import Frame
+from unhang.records.frames import Frame
 from unhang.records.logs import Hit, Traceback, match
 
 TIMED_OUT = "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"
@@ -54,8 +56,9 @@ def test_two_hosts_with_one_number():
     assert judge(("node1.log", NODE.format(0)), ("node2.log", NODE.format(1))) is None
 
 
-def test_the_address_that_did_not_answer_is_tried_by_the_command():
-    found = judge(NO_ANSWER, NO_STORE)
+@pytest.mark.parametrize("address", ["(10.0.0.9, 29500)", "10.0.0.9:29500"])
+def test_the_address_that_did_not_answer_is_tried_by_the_command(address):
+    found = judge(NO_ANSWER.replace("(10.0.0.9, 29500)", address), NO_STORE)
     assert "10.0.0.9 port 29500" in found.says
     assert any(r.command == "getent ahosts 10.0.0.9; nc -vz -w 5 10.0.0.9 29500" for r in found.remedies)
 

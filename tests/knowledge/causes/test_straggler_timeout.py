@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from unhang.knowledge import catalogue
-from unhang.records.logs import match
-from unhang.records.logs.work import SIGNATURES
 
 PROGRESS = "Running tokenizer on dataset:  {percent}%|####  | 712000/3983746 [{elapsed}<1:46:43, 510.90 examples/s]"
 STORE = "[rank1]:[W1103 14:34:56 socket.cpp:489] [c10d] waitForInput: socket SocketImpl(fd=79) timed out after 1800000ms"
@@ -79,23 +77,6 @@ def test_ranks_that_were_left_at_a_monitored_barrier_waited(logs):
     found = judge(logs.view(hits=logs.lines(left, rank=3, start=90), work=(work,)))
     assert (found.standing, found.ranks) == ("likely", (0,))
     assert judge(logs.view(hits=logs.lines(left, rank=3, start=90))) is None
-
-
-SAVING = "[INFO|trainer.py:3405] >> Saving model checkpoint to out/checkpoint-{}"
-
-
-def works(*printed: str, line: str) -> bool:
-    return bool(match(line, SIGNATURES, source="train.log", line=1, around="\n".join(printed)))
-
-
-def test_work_behind_which_steps_follow_was_over():
-    ten, twenty = SAVING.format(10), SAVING.format(20)
-    assert works(ten, line=ten) and works(ten, "Configuration saved in out/checkpoint-10/config.json", line=ten)
-    assert not works(ten, "Configuration saved in out/config.json", "{'loss': 1.9, 'epoch': 0.2}", line=ten)
-    assert not works(ten, " 11%|#1   | 11/100 [00:12<01:40,  1.10s/it]", line=ten)
-    # An earlier one says nothing of the last.
-    assert works(ten, "step 11 loss 1.9", twenty, line=twenty)
-    assert works("step 10 loss 2.0", ten, line=ten)
 
 
 def test_another_root_outranks_work(logs):

@@ -20,6 +20,13 @@ def test_the_rank_that_never_issued_it_is_named(logs):
     assert "rank 1 never issued it (last: #21936)" in found.says and found.ranks == (0, 2, 3)
 
 
+def test_srun_names_many_hosts_in_one_line(logs):
+    hosts = ",".join(f"node{i}" for i in range(1, 65))
+    found = judge("launcher-teardown", logs.view(hits=logs.lines(f"srun: error: {hosts}: tasks 0-511: Exited with exit code 1")))
+    assert found.says == "Slurm task 0-511 on node1, node2 and 62 more ended with exit code 1"
+    assert judge("launcher-teardown", logs.view()) is None
+
+
 def test_a_silent_rank_is_named(logs):
     found = judge("collective-timeout", logs.view(timeouts=(logs.timeout(0, 4), logs.timeout(1, 4)), world_size=3))
     assert found.says.endswith("rank 2 printed no timeout")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.records.logs import Hit
-from unhang.records.logs.attempts import AGENTS, LIBRARIES, Failure, attempt_of, starts_of
+from unhang.records.logs import Hit, exits, match
+from unhang.records.logs.attempts import AGENTS, GAVE_UP, LIBRARIES, STEPS, Failure, Marks, attempt_of, starts_of, unsaid_start
 
 LIGHTNING, _, NCCL_VERSION, _ = LIBRARIES
 
@@ -63,6 +63,70 @@ def test_or_where_a_process_would_have_printed_it_twice():
         again = start(100, signature=NCCL_VERSION, host=host, pid=pid)
         assert places([first, again], failed(50)) == expected
         assert places([first, again]) == ()
+
+
+def hit(signature, place, at_s=None, source="agent"):
+    return Hit(signature=signature, source=source, line=1, text="", place=place, at_s=at_s)
+
+
+def failure(place, at_s=None):
+    return hit(exits.FAILED, place, at_s)
+
+
+def step(place, at_s=None, source="agent"):
+    return hit(STEPS[0], place, at_s, source)
+
+
+def gave_up(place, at_s=None, source="agent"):
+    return hit(GAVE_UP, place, at_s, source)
+
+
+@pytest.mark.parametrize(
+    ("own", "marks", "expected"),
+    [
+        ([failure(50)], [step(10), step(90)], 51),
+        ([failure(50)], [step(10)], None),
+        ([failure(50)], [step(90)], None),
+        ([failure(50)], [step(10), step(90), gave_up(95)], None),
+        # The agent gave up; a node's agent may do so in a log of its own.
+        ([failure(50)], [step(10), step(90), gave_up(1, source="other")], None),
+        ([failure(50, 100.0)], [step(10), step(90, 120.0), gave_up(1, 20.0, source="other")], 51),
+        # Each failure of the same attempt, and the last one that was survived.
+        ([failure(50), failure(60), failure(99)], [step(10), step(90)], 61),
+        # Something says so already.
+        ([failure(50), start(70)], [step(10), step(90)], None),
+        # Steps of another log that was appended, and of ranks with logs of their own.
+        ([failure(50, 100.0)], [step(10), step(90, 40.0)], None),
+        ([failure(50, 100.0)], [step(1, 80.0, "rank0"), step(5, 120.0, "rank0")], 51),
+        ([failure(50, 100.0)], [step(1, 80.0, "rank0"), step(5, 100.5, "rank0")], None),
+        ([failure(50)], [step(5, 120.0, "rank0")], None),
+        ([failure(50)], [step(90, source="rank0")], None),
+        ([], [step(10), step(90)], None),
+    ],
+)
+def test_an_agent_that_says_nothing_when_it_starts_again(own, marks, expected):
+    found = unsaid_start(own, [h for h in own if h.signature in AGENTS], Marks(marks))
+    assert (found and found.place) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "steps"),
+    [
+        ("rank 0 - step 5/20 loss 1.9846 grad_norm 1.042", True),
+        ("{'loss': 1.98, 'grad_norm': 0.4, 'epoch': 0.01}", True),
+        (" iteration       10/     100 | lm loss: 1.03E+01 | loss scale: 1.0 |", True),
+        ("Train Epoch: 1 Loss: 0.31", True),
+        ("epoch 3: loss is tensor(0.31, device='cuda:0')", True),
+        ("step 7 loss: nan", True),
+        ("loss function: cross entropy", False),
+        ("    loss = loss_of(model(x), y)", False),
+        ("    loss.backward()", False),
+        ("    return loss / 2", False),
+        ("the loss of a peer", False),
+    ],
+)
+def test_steps(line, steps):
+    assert bool(match(line, STEPS, source="x")) == steps
 
 
 def test_places():

@@ -72,6 +72,17 @@ def test_slurms_lists_of_tasks(read):
     assert [e[0] for e in read("srun: error: node7: tasks 0-2,5: Exited with exit code 1\n")] == [0, 1, 2, 5]
 
 
+@pytest.mark.parametrize(
+    ("hosts", "host"),
+    [("node7", "node7"), ("node[1-64],gpu1", None), ("node[1-3,7]-ib,login", None), ("node[1-2000+", None)],
+)
+def test_one_host_of_many_is_nobodys(tmp_path, hosts, host):
+    path = tmp_path / "node5.log"
+    path.write_text(f"srun: error: {hosts}: tasks 0-511: Killed\n")
+    found = exits.read(scan(path, exits.SIGNATURES))
+    assert (len(found), {e.code for e in found}, {e.at.host for e in found}) == (512, {-9}, {host})
+
+
 def test_a_torn_list_stays_bounded(read):
     assert len(read("srun: error: node7: tasks 0-999999999: Killed\n")) == exits.MAX_TASKS
     assert read("srun: error: node7: tasks 0-99999999999: Killed\n") == [(None, None, None, -9)]

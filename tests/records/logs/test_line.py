@@ -45,6 +45,15 @@ def write(tmp_path, data):
         ("\x01[31mred\x01[0m", "red", None),
         ("显存不足\u3000é \U0001f600", "显存不足\u3000é \U0001f600", None),
         ("rate(x[5m]) by [1m]", "rate(x[5m]) by [1m]", None),
+        # What is left of colours at the end: patterns end in `$`.
+        ("Killed\x1b[0m", "Killed", None),
+        ("Killed\x1b[1;3", "Killed", None),
+        ("Killed\x1b[", "Killed", None),
+        ("Killed[m[K", "Killed", None),
+        ("Killed ^[[m", "Killed", None),
+        (r"Killed\033[K", "Killed", None),
+        ("Killed(B[m", "Killed", None),
+        ("[1;31mKilled[0;39m [31m", "[1;31mKilled", None),
         ("stderr: [rank0]: a", "a", 0),
         ("\ufeff[rank0]: a", "a", 0),
         ("[ranking]: a", "[ranking]: a", None),
@@ -102,6 +111,8 @@ PIECES = st.sampled_from(
         "node7:1:2 [0] NCCL",
         "\x1b[",
         "[0m",
+        "[m",
+        "[K",
         "m",
         "-",
         "a",
@@ -161,7 +172,7 @@ def test_bytes_never_raise(raw):
 )
 def test_long_repetitions_take_no_time(unit):
     # A pattern that backtracks over a line of this length would run into the time limit of the test.
-    for end in ("", "m", "]", ":", " |", "[0m"):
+    for end in ("", "m", "]", ":", " |", "[0m", "[m"):
         parse(unit * (MAX_LINE_BYTES // len(unit)) + end)
         parse(unit * 20_000 + end * 20_000)
 

@@ -69,3 +69,49 @@ def test_sizes_that_no_job_has_are_passed_over(tmp_path, nranks, read_as):
 def test_endless_numbers_are_none(tmp_path, line):
     said = read(tmp_path, "n7:1:2 [0] NCCL INFO " + line.format(n="7" * 5000) + "\n")
     assert not (said.inits or said.versions or said.traces) and set(said.transports) <= {"P2P"}
+
+
+def call(op, count, *, comm="0x55aa", pid=4711, nranks=2, more=""):
+    return (
+        f"node{pid // 100 - 40}:{pid}:{pid} [0] NCCL INFO {op}: opCount {count:x} sendbuff 0x7f00 recvbuff 0x7f00 count 64 datatype 7 op 0 root 0 "
+        f"comm {comm} [nranks={nranks}] stream 0x5e{more}\n"
+    )
+
+
+def calls(tmp_path, *lines):
+    return sorted((c.at.pid, c.op, c.count, c.comm_id, c.nranks) for c in read(tmp_path, "".join(lines)).calls)
+
+
+def test_the_last_call_on_each_communicator(tmp_path):
+    steps = [call("AllReduce", n) + call("AllGather", n // 2, comm="0x66bb", nranks=4) for n in range(29)]
+    other = [call("AllReduce", n, pid=4811) for n in range(20, 31)]
+    assert calls(tmp_path, LOG, *steps, *other) == [
+        (4711, "AllGather", 14, None, 4),
+        (4711, "AllReduce", 28, "0x77aa", 2),
+        (4811, "AllReduce", 30, "0x77aa", 2),
+    ]
+
+
+def test_what_is_only_called_long_before_the_end_is_not_the_last(tmp_path):
+    """Between the first and the last hits that are kept there may be others."""
+    found = calls(tmp_path, *(call("AllGather", n, comm="0x66bb") for n in range(100)), *(call("AllReduce", n) for n in range(1000)))
+    assert found == [(4711, "AllReduce", 999, None, 2)]
+
+
+def test_point_to_point_is_not_counted_alike(tmp_path):
+    assert calls(tmp_path, call("AllReduce", 1), call("AllReduce", 2), call("Send", 3), call("AllReduce", 4)) == []
+
+
+def test_rccl_tells_whose_call_it_is(tmp_path):
+    (found,) = read(tmp_path, call("AllReduce", 3, more=" task 0 globalrank 5")).calls
+    assert found.at.rank == 5
+
+
+def test_the_last_call_of_each_rank_in_one_log_of_all(tmp_path):
+    """Also of one that stopped early; of one that stopped long ago nothing is known."""
+    line = "node7:47{r}:47{r} [0] NCCL INFO AllReduce: opCount {n:x} sendbuff 0x7f recvbuff 0x7f comm 0x5{r} [nranks=4]\n"
+    path = tmp_path / "job.log"
+    for steps, seen in ((20, [19, 19, 5, 19]), (200, [199, 199, None, 199])):
+        path.write_text("".join(line.format(r=r, n=n) for n in range(steps) for r in range(4) if r != 2 or n <= 5))
+        calls = {c.at.pid: c.count for c in nccl.read(scan(path, nccl.SIGNATURES)).calls}
+        assert [calls.get(470 + r) for r in range(4)] == seen

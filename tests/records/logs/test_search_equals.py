@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+import pickle
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from unhang.records.logs import NEAR_LINES, Needles, Signature, Stopped, blocks, looking, parse, read
+from unhang.records.logs import NEAR_LINES, Needles, Signature, Stopped, blocks, looking, parse, read, search
 from unhang.records.logs.needles import Finder, Hyperscan
+from unhang.records.logs.search import Part, read_part
 from unhang.records.logs.signature import groups_of
 
 PLAIN = Signature(needle="needle", keep=10_000)
@@ -21,7 +24,8 @@ NUMBERED = Signature(needle="needle", pattern=r"needle (?P<n>\d+)", keep=10_000)
 NEAR = Signature(needle="haystack", near=r"needle 7", keep=10_000)
 UNLESS = Signature(needle="haystack", unless=r"needle", keep=10_000)
 FEW = Signature(needle="needle", pattern=r"needle \d", keep=4)
-SIGNATURES = (PLAIN, NUMBERED, NEAR, UNLESS)
+OVER = Signature(needle="haystack", over=r"needle 7", keep=10_000)
+SIGNATURES = (PLAIN, NUMBERED, NEAR, UNLESS, OVER)
 
 PIECES = st.sampled_from(
     [
@@ -49,7 +53,8 @@ def naive(data: bytes) -> list[tuple[Signature, int, str]]:
     found = []
     for i, (number, _) in enumerate(states):
         around = "\n".join(texts[max(0, i - NEAR_LINES) : i + NEAR_LINES + 1])
-        found += [(s, number, texts[i]) for s in SIGNATURES if groups_of(s, texts[i], around) is not None]
+        behind = "\n".join(texts[i + 1 : i + NEAR_LINES + 1])
+        found += [(s, number, texts[i]) for s in SIGNATURES if groups_of(s, texts[i], around, behind) is not None]
     return found
 
 
@@ -62,11 +67,13 @@ def key(hit):
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=LOGS, block=st.integers(1, 200))
-def test_blocks_of_any_size_and_both_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, block: int):
+@given(data=LOGS, block=st.integers(1, 200), waiting=st.integers(1, 4))
+def test_blocks_of_any_size_and_both_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, block: int, waiting: int):
     path = tmp_path / "log"
     path.write_bytes(data)
     monkeypatch.setattr(blocks, "BLOCK_BYTES", block)
+    monkeypatch.setattr(search, "_WAITING", waiting)
+    monkeypatch.setattr(search, "_HELD", waiting)
     expected = sorted(naive(data), key=key)
     for engine in (Hyperscan, Finder):
         needles = Needles(SIGNATURES, make_engine=engine)
@@ -76,6 +83,27 @@ def test_blocks_of_any_size_and_both_engines(tmp_path: Path, monkeypatch: pytest
         with ThreadPoolExecutor(3) as pool:
             assert seen(read(path, needles, pool=pool)) == seen(whole)
         assert seen(read(io.BytesIO(data), needles, source="log")) == seen(whole)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=LOGS, block=st.integers(1, 200), span=st.integers(1, 6), keep=st.integers(1, 6), newest=st.booleans())
+def test_parts_that_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, block: int, span: int, keep: int, newest: bool):
+    """Read in parts side by side: what reading it whole gives, of signatures that are kept in part as well."""
+    path = tmp_path / "log"
+    path.write_bytes(data)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", block)
+    monkeypatch.setattr(search, "_WAITING", 2)
+    few = (replace(PLAIN, keep=keep, newest=newest), replace(NUMBERED, keep=keep), NEAR)
+    needles, size = Needles(few), span * block
+    joined = Part(source=str(path))
+    for part in (read_part(path, needles, span=range(at, at + size)) for at in range(0, len(data), size)):
+        joined.append(pickle.loads(pickle.dumps(part)))
+    whole = read(path, needles)
+    assert joined.as_log() == whole
+    all_hits = seen(read(path, Needles([PLAIN])))
+    kept = [h[1:] for h in seen(whole) if h[0] == few[0]]
+    first = 0 if newest else (keep + 1) // 2
+    assert kept == [h[1:] for i, h in enumerate(all_hits) if i < first or i >= max(first, len(all_hits) - (keep - first))]
 
 
 def test_the_first_and_the_last_are_kept(tmp_path, monkeypatch):
@@ -121,7 +149,7 @@ def test_it_stops_when_told(tmp_path):
     stop = threading.Event()
     stop.set()
     with pytest.raises(Stopped):
-        read(path, Needles([PLAIN]), stop=stop)
+        read(path, Needles([PLAIN]), stop=stop.is_set)
 
 
 def test_a_line_without_an_end(tmp_path):

@@ -18,6 +18,7 @@ def hits(tmp_path):
 
 
 GAVE_UP = "WorkNCCL(SeqNum=120, OpType=ALLREDUCE, NumelIn=1024, NumelOut=2048, Timeout(ms)=600000) ran for 600012 milliseconds before timing out."
+BLOCKED = "WorkNCCL(SeqNum=120, OpType=ALLREDUCE, NumelIn=1024, NumelOut=2048, Timeout(ms)=600000) timed out in blocking wait"
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,10 @@ GAVE_UP = "WorkNCCL(SeqNum=120, OpType=ALLREDUCE, NumelIn=1024, NumelOut=2048, T
         # A group of some ranks: the prefix is the global rank, the number inside the one in the group.
         (f"[rank6]:[E321 02:07:08 x.cpp:607] [Rank 1] Watchdog caught collective operation timeout: {GAVE_UP}", 6, 120, 1024, 600012),
         (f"[rank2]:[E1103 02:07:08.40 x.cpp:6] [PG 3 Rank 0] Watchdog caught collective operation timeout: {GAVE_UP}", 2, 120, 1024, 600012),
+        # TORCH_NCCL_BLOCKING_WAIT=1, by version.
+        (f"[E ProcessGroupNCCL.cpp:566] [Rank 3] Work {BLOCKED} (NCCL_BLOCKING_WAIT=1).", 3, 120, 1024, None),
+        (f"[rank5]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:607] [Rank 1] Work {BLOCKED} (TORCH_NCCL_BLOCKING_WAIT=1).", 5, 120, 1024, None),
+        (f"[rank5]:[E1103 02:07:08.4 ProcessGroupNCCL.cpp:756] [Rank 1] Work {BLOCKED}.", 5, 120, 1024, None),
     ],
 )  # fmt: skip
 def test_timeouts(hits, line, rank, seq, numel_in, ran_ms):
@@ -87,6 +92,7 @@ def test_the_group_of_a_timeout_is_that_of_the_status_beside_it(hits):
 
 def test_torn_lines_say_nothing(hits):
     assert not hits("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12", "last enqueued NCCL work: ", "last enqueued messages: 5")
+    assert not hits("NumelOut=64, Timeout(ms)=600000) timed out in blocking wait.")
 
 
 @pytest.mark.parametrize("name", ["SeqNum=120", "NumelIn=1024", "NumelOut=2048", "Timeout(ms)=600000", "ran for 600012"])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.watchdogs import behind, collective, evidence_of, first_of_each, ranks_of, silent
-from unhang.model import Finding
-from unhang.records.logs.said import Timeout
+
+if TYPE_CHECKING:
+    from unhang.model import Finding
+    from unhang.records.logs.said import Timeout
 
 
 def _in_logs(view: LogView) -> Finding | None:

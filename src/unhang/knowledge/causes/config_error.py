@@ -6,11 +6,14 @@ Long because every program refuses its options in words of its own; most of it i
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, Remedy
-from unhang.records.logs import Traceback
+
+if TYPE_CHECKING:
+    from unhang.records.logs import Traceback
 
 # Where frameworks compare what they were given: functions by their names, and what a dataclass of options does once it is filled.
 _CHECKS = re.compile(
@@ -116,6 +119,19 @@ CAUSE = Cause(
             pattern=r"No such option: (?P<option>\S+)",
             says="the command does not know the option {option}",
             remedies=("read-help",),
+        ),
+        # Open MPI breaks the line behind the number.
+        Signature(
+            needle="There are not enough slots available in the system to satisfy the",
+            pattern=r"to satisfy the (?P<slots>\d+)",
+            says="mpirun was to start {slots} processes, more than its hosts have slots for",
+            remedies=("slots",),
+        ),
+        Signature(
+            needle="Cannot re-initialize CUDA in forked subprocess",
+            pattern=r"Error: Cannot re-initialize CUDA in forked subprocess",
+            says="a worker that was started by fork used a GPU, and its parent had used one before: CUDA does not survive a fork",
+            remedies=("spawn",),
         ),
         # Hugging Face: dataclasses as options, accelerate's file.
         Signature(
@@ -561,6 +577,24 @@ CAUSE = Cause(
             command='python -c "import sys, yaml; yaml.safe_load(open(sys.argv[1]))" FILE',
         ),
         Remedy(
+            id="slots",
+            says="Name the slots of each host (-H node1:8,node2:8, or slots=8 in the host file), or start fewer processes.",
+            says_zh="写明每台主机的 slots（-H node1:8,node2:8，或在 hostfile 中写 slots=8），或者启动更少的进程。",
+            command="mpirun -np 16 -H node1:8,node2:8 --display-map hostname",
+        ),
+        Remedy(
+            id="spawn",
+            says=(
+                "Start workers by spawn (DataLoader(multiprocessing_context='spawn'), torch.multiprocessing.set_start_method('spawn'), "
+                "VLLM_WORKER_MULTIPROCESSING_METHOD=spawn), or keep CUDA out of the parent and of the data set."
+            ),
+            says_zh=(
+                "用 spawn 启动工作进程（DataLoader(multiprocessing_context='spawn')、torch.multiprocessing.set_start_method('spawn')、"
+                "VLLM_WORKER_MULTIPROCESSING_METHOD=spawn），或者不要在父进程和数据集里使用 CUDA。"
+            ),
+            command="grep -rnE \"cuda|set_start_method|multiprocessing_context\" --include='*.py' .",
+        ),
+        Remedy(
             id="ask-the-scheduler",
             says="Compare the request with what the partition or the cluster has.",
             says_zh="把请求与分区或集群实际拥有的资源对照。",
@@ -657,6 +691,8 @@ CAUSE = Cause(
         "yaml.constructor.ConstructorError: could not determine a constructor for the tag '!env'",
         "sbatch: error: Batch job submission failed: Requested node configuration is not available",
         "srun: error: Unable to create step for job 8123: More processors requested than permitted",
+        "There are not enough slots available in the system to satisfy the 16\nslots that were requested by the application:\n\n  python",
+        ("RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method"),
         'Error from server (BadRequest): strict decoding error: unknown field "spec.template.gpus"',
     ),
     near_misses=(
@@ -664,6 +700,8 @@ CAUSE = Cause(
         '    raise RuntimeError(f"world_size ({world_size}) is not divisible by {total_model_size}")',
         '    raise ValueError(f"Some keys are not used by the HfArgumentParser: {sorted(unused_keys)}")',
         "cmake: error: argument list too long",
+        "        raise RuntimeError('Cannot re-initialize CUDA in forked subprocess. ' + msg)",
+        "The scheduler has not enough slots available for 16 more requests",
         "W1103 10:00:01 train.py: ignoring unrecognized arguments: --foo",
         "subprocess.CalledProcessError: Command '['torchrun', '--nproc', '2']' returned non-zero exit status 2.",
         "TypeError: forward() got an unexpected keyword argument 'labels'",

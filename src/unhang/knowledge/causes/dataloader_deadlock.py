@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.stuck import held_back, line_in_data_set
 from unhang.model import Evidence, Finding, Remedy
-from unhang.records.picture import Picture
+
+if TYPE_CHECKING:
+    from unhang.records.picture import Picture
 
 
 def _in_run(picture: Picture) -> Finding | None:

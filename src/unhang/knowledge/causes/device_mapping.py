@@ -92,6 +92,44 @@ CAUSE = Cause(
             says="{wanted} ranks were asked for and {count} GPUs are visible",
             remedies=("fewer-ranks",),
         ),
+        # Ray deals the GPUs out (verl, vLLM). That one node has fewer than the engine wants is usual, and no error.
+        Signature(
+            needle="is less than total desired GPUs",
+            pattern=r"Total available GPUs (?P<count>[\d.]+) is less than total desired GPUs (?P<wanted>[\d.]+)",
+            says="{wanted} GPUs were asked for and Ray has {count}",
+            remedies=("gpus-of-ray", "fewer-ranks"),
+        ),
+        Signature(
+            needle="required GPUs exceeds the total number of available GPUs in the placement group",
+            pattern=r"Error: .{0,40}required GPUs exceeds the total number of available GPUs in the placement group",
+            says="the engine wants more GPUs than Ray has for it",
+            remedies=("gpus-of-ray", "fewer-ranks"),
+        ),
+        Signature(
+            needle="Cannot provide a placement group ",
+            pattern=r"Cannot provide a placement group (?:of|requiring) .{0,4000}? within (?P<seconds>\d+) seconds",
+            says="Ray had not the GPUs that the engine asked for within {seconds} s: too few are there, or others hold them",
+            remedies=("gpus-of-ray", "fewer-ranks"),
+        ),
+        # Said after 10, 30, 70, 150 ... seconds: a busy cluster may still find them.
+        Signature(
+            needle="Waiting for creating a placement group of specs for ",
+            pattern=r"placement group of specs for (?P<seconds>\d{3,}) seconds",
+            standing="possible",
+            says="the engine has waited {seconds} s for GPUs of Ray: too few are there, others hold them, or a node is known by another address",
+            remedies=("gpus-of-ray", "fewer-ranks"),
+        ),
+        Signature(
+            needle="does not allocate any GPUs on the driver node",
+            says="Ray gave the engine no GPU of the host on which it was started",
+            remedies=("gpus-of-ray",),
+        ),
+        Signature(
+            needle="Current node has no GPU available",
+            pattern=r"Error: Current node has no GPU available",
+            says="Ray knows of no GPU on the host on which the engine was started",
+            remedies=("gpus-of-ray",),
+        ),
         Signature(
             needle="device_ids and output_device arguments only work",
             pattern=r"got device_ids \[(?P<device>\d+)\]",
@@ -154,6 +192,14 @@ CAUSE = Cause(
             standing="possible",
             says="rank {number} has not said which GPU is its own, and torch guesses {guessed}; a wrong guess hangs the first collective",
             remedies=("set-the-device",),
+        ),
+        Signature(
+            needle="is only supported with GPUs, no GPUs found",
+            pattern=r"ProcessGroup(?P<backend>\w+) is only supported with GPUs, no GPUs found",
+            unless=r"too old|Error 80\d|NVML|libcuda\.so|Found no NVIDIA driver|Xid|CUDA-capable device is detected",
+            standing="likely",
+            says="a process that communicates over {backend} sees no GPU: its host or container has none, or CUDA_VISIBLE_DEVICES hides them",
+            remedies=("visible-before-start", "see-all-gpus", "fewer-ranks"),
         ),
         Signature(
             needle="No CUDA GPUs are available",
@@ -224,6 +270,15 @@ CAUSE = Cause(
             verify="python -c 'import os, torch; print(os.environ.get(\"CUDA_VISIBLE_DEVICES\"), torch.cuda.device_count())'",
         ),
         Remedy(
+            id="gpus-of-ray",
+            says=(
+                "See what Ray has to give: every host has joined, each with its GPUs, no earlier job holds them, and the address of a host is the "
+                "one that VLLM_HOST_IP names there."
+            ),
+            says_zh=("查看 Ray 手中的资源：每台主机都已加入并带有 GPU，没有之前的作业占着它们，并且主机的地址与该主机上 VLLM_HOST_IP 的值一致。"),
+            command="ray status; ray list nodes; ray list placement-groups --filter state=CREATED",
+        ),
+        Remedy(
             id="numbers-not-uuids",
             says="Use GPU numbers instead of UUIDs in CUDA_VISIBLE_DEVICES.",
             says_zh="CUDA_VISIBLE_DEVICES 中使用 GPU 编号而不是 UUID。",
@@ -247,6 +302,20 @@ CAUSE = Cause(
     ),
     hits=(
         "node7:5120:5341 [1] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'",
+        "(TaskRunner pid=4711) ValueError: Total available GPUs 6.0 is less than total desired GPUs 8",
+        "(EngineCore_DP0 pid=812) ValueError: The number of required GPUs exceeds the total number of available GPUs in the placement group.",
+        (
+            "ValueError: Cannot provide a placement group of placement_group_specs=[{'node:10.0.0.7': 0.001, 'GPU': 1.0}, {'GPU': 1.0}] within 1800 "
+            "seconds. See `ray status` to make sure the cluster has enough resources."
+        ),
+        "ValueError: Cannot provide a placement group requiring 4.0 GPUs (placement_group_specs=[{'GPU': 4.0}]) within 1800 seconds.",
+        (
+            "(EngineCore_DP0 pid=812) INFO 11-03 10:05:10 [ray_utils.py:231] Waiting for creating a placement group of specs for 310 seconds. "
+            "specs=[{'node:10.0.0.7': 0.001, 'GPU': 1.0}, {'GPU': 1.0}]. Check `ray status` and `ray list nodes` to see if you have enough resources"
+        ),
+        "ValueError: Ray does not allocate any GPUs on the driver node. Consider adjusting the Ray placement group or its bundles.",
+        "ValueError: Current node has no GPU available. current_node_resource={'CPU': 32.0, 'node:10.0.0.7': 1.0}.",
+        "[rank0]: ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
         "node7:5120:5341 [1] transport/p2p.cc:136 NCCL WARN Cuda failure 'invalid device ordinal'",
         "[rank6]: RuntimeError: CUDA error: invalid device ordinal",
         "torch.AcceleratorError: CUDA error: invalid device ordinal",
@@ -283,6 +352,9 @@ CAUSE = Cause(
         ("[rank2]: RuntimeError: No CUDA GPUs are available"),
     ),
     near_misses=(
+        "(EngineCore_DP0 pid=812) WARNING 11-03 10:00:01 [ray_utils.py:352] Tensor parallel size (16) exceeds available GPUs (8).",
+        "INFO 11-03 10:00:11 [ray_utils.py:231] Waiting for creating a placement group of specs for 10 seconds. specs=[{'GPU': 1.0}]",
+        "WARNING 11-03 10:00:01 ray_utils.py:320] The number of required GPUs exceeds the total number of available GPUs in the placement group.",
         "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
         "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cpu and cuda:0!",
         "CUDA_VISIBLE_DEVICES=MIG-3f2a9c10-55ff-5c1d-9d1e-0a1b2c3d4e5f\nRuntimeError: CUDA error: invalid device ordinal",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Finding, Remedy
-from unhang.records.logs import Hit
+
+if TYPE_CHECKING:
+    from unhang.records.logs import Hit
 
 # Lines that also stand in runs that work: they count only where ranks did not meet.
 _NEVER_MET = ("gloo-connect", "network-blocked")

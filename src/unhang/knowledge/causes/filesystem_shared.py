@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, Remedy
-from unhang.records.logs import Traceback
+
+if TYPE_CHECKING:
+    from unhang.records.logs import Traceback
 
 _QUOTED = re.compile(r"No such file or directory: b?'(?P<path>[^']{1,200})'")
 _MISSING_TYPES = ("FileNotFoundError", "NotADirectoryError", "HFValidationError")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Finding, Remedy
-from unhang.records.logs import Hit
+
+if TYPE_CHECKING:
+    from unhang.records.logs import Hit
 
 # What the first four bytes of other protocols give, where they are read as a length: "GET ", "POST", "HEAD", "HTTP", "OPTI", "SSH-", TLS hello.
 _PROTOCOLS = {b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"HTTP": "HTTP", b"OPTI": "HTTP", b"PUT ": "HTTP", b"SSH-": "SSH", b"RTSP": "RTSP"}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, Remedy
-from unhang.records.picture import Picture
+
+if TYPE_CHECKING:
+    from unhang.records.picture import Picture
 
 _SIGABRT = -6
 
@@ -77,6 +81,13 @@ CAUSE = Cause(
             says="this torch asks for a libuv store by default and was built without one (Windows wheels from 2.4 on)",
             remedies=("no-libuv",),
         ),
+        Signature(
+            needle="unsupported gloo device",
+            pattern=r"makeDeviceFor(?:Hostname|Interface)\(\): unsupported gloo device",
+            standing="likely",
+            says="this torch was built without a transport for Gloo (Windows wheels from 2.7 on that lack libuv)",
+            remedies=("other-wheel",),
+        ),
         # torch up to 1.11 on Python 3.10, when torchrun's agents meet.
         Signature(
             needle="torch/distributed/elastic/utils/store.py",
@@ -139,6 +150,12 @@ CAUSE = Cause(
             command="python -c 'import torch; print(torch.__version__, torch.cuda.nccl.version())'",
         ),
         Remedy(
+            id="other-wheel",
+            says="Take a torch whose Gloo works on Windows (another release, or one built with libuv), or run the job on Linux or in WSL2.",
+            says_zh="换用 Gloo 能在 Windows 上工作的 torch（其他版本，或带 libuv 编译的版本），或者在 Linux、WSL2 里运行。",
+            command='python -c "import torch, torch.distributed as d; print(torch.__version__, d.is_gloo_available())"',
+        ),
+        Remedy(
             id="no-detail",
             says="Look for the mismatch without this check first: unset TORCH_DISTRIBUTED_DEBUG, and take flight-recorder dumps instead.",
             says_zh="先不用这项检查来找不一致之处：取消 TORCH_DISTRIBUTED_DEBUG，改用 flight recorder 转储。",
@@ -170,6 +187,7 @@ CAUSE = Cause(
         ),
         "terminate called without an active exception",
         "RuntimeError: use_libuv was requested but PyTorch was build without libuv support",
+        "RuntimeError: makeDeviceForHostname(): unsupported gloo device",
         "RuntimeError: use_libuv was requested but PyTorch was built without libuv support, run with USE_LIBUV=0 to disable it.",
         (
             '  File "/srv/env/lib/python3.7/site-packages/torch/nn/parallel/replicate.py", line 71, in _broadcast_coalesced_reshape\n'

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.model import Finding, Remedy, Standing
-from unhang.records.logs import Hit
-from unhang.records.picture import Picture
+
+if TYPE_CHECKING:
+    from unhang.records.logs import Hit
+    from unhang.records.picture import Picture
 
 # What an Xid means and which remedies fit, after NVIDIA's Xid catalogue. Absent on purpose: 13 and 31 are faults of the application, 43 and 45
 # only clean up after another error, 154 repeats the recovery action of another Xid; 74, 136, 137, 144 to 150 and 155 tell of NVLink, whose fault may

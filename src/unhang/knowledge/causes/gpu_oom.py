@@ -8,12 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from unhang.knowledge import serving
 from unhang.knowledge.caught import went_on
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.model import Finding, Remedy
-from unhang.records.logs import Hit
-from unhang.records.picture import Picture
+
+if TYPE_CHECKING:
+    from unhang.records.frames import Frame
+    from unhang.records.logs import Hit, Traceback
+    from unhang.records.picture import Picture
 
 _PINNING = r"\.pin_memory\(|cudaHostAlloc|cudaMallocHost|cudaHostRegister|CachingHostAllocator"
 _SIZE = r"(\d+(?:\.\d+)?) ?([KMGT]i?B|bytes|B)\b"
@@ -120,36 +125,45 @@ def _crowded(m: _Memory) -> bool:
     return m.total_bytes is not None and m.others_bytes >= max(4 * 2**30, 0.15 * m.total_bytes)
 
 
-def _remedies(m: _Memory) -> tuple[str, ...]:
+def _remedies(m: _Memory, text: str, frames: Sequence[Frame]) -> tuple[str, ...]:
     chosen = []
     if _crowded(m):
         chosen.append("free-the-gpu")
     # Enough lies there unused, only not in one piece.
     if m.unallocated_bytes is not None and m.unallocated_bytes >= max(m.wanted_bytes, 2**28):
         chosen.append("expandable-segments")
+    if serving.is_engine(text, frames):
+        return (*chosen, *serving.where_it_ran_out(text, frames).remedies)
     return (*chosen, "smaller-step", "shard")
 
 
-def _of_hits(hits: Sequence[Hit], view: LogView | None) -> Finding | None:
+def _of_hits(hits: Sequence[Hit], view: LogView | None, backs: Sequence[Traceback]) -> Finding | None:
     ordered = sorted(hits, key=lambda h: STANDINGS.index(h.signature.standing))
     if not ordered:
         return None
     # The line with the numbers says most, whoever printed first: NCCL and cuBLAS fail where torch has filled the GPU.
     told = [(h, m) for h in ordered if (m := _memory(h.text)) is not None]
     if not told:
-        return CAUSE.of_hits(hits, view)
+        asked = serving.by_the_numbers(ordered[0])
+        return CAUSE.of_hits(hits, view) if asked is None else CAUSE.of_hits(hits, view, remedies=asked.remedies, commands=asked.commands)
     first, memory = told[0]
     same = [first, *(h for h, _ in told[1:] if h.signature == first.signature), *(h for h in ordered if h.signature != first.signature)]
-    return CAUSE.of_hits(same, view, standing="established", says=_says(memory), remedies=_remedies(memory))
+    chosen = _remedies(memory, first.text, _frames(first, backs))
+    return CAUSE.of_hits(same, view, standing="established", says=_says(memory), remedies=chosen)
+
+
+def _frames(hit: Hit, backs: Sequence[Traceback]) -> tuple[Frame, ...]:
+    """Where it was raised."""
+    return next((t.frames for t in backs if t.source == hit.source and hit.line is not None and t.line <= hit.line <= t.end), ())
 
 
 def _in_run(picture: Picture) -> Finding | None:
-    return _of_hits(picture.hits_of(CAUSE.id), None)
+    return _of_hits(picture.hits_of(CAUSE.id), None, picture.tracebacks)
 
 
 def _in_logs(view: LogView) -> Finding | None:
     hits = view.hits_of(CAUSE.id)
-    found = _of_hits(hits, view)
+    found = _of_hits(hits, view, view.tracebacks)
     if found is None or not all(went_on(view, h.source, h.line) for h in hits):
         return found
     return replace(found, standing="possible", says=f"{found.says}; the log goes on, so it may have been caught")
@@ -175,8 +189,8 @@ CAUSE = Cause(
             remedies=("smaller-step", "shard", "expandable-segments", "free-the-gpu"),
         ),
         Signature(
-            needle="error: out of memory",
-            pattern=r"(?:CUDA|HIP|Triton|Cuda)(?: driver| runtime)? [Ee]rror: out of memory",
+            needle="rror: out of memory",
+            pattern=r"(?:CUDA|HIP|Triton|Cuda)(?: driver| runtime)? [Ee]rror: out of memory(?! at \S{1,200}cumem_allocator)",
             # The same error of a call that pins host memory is not about the GPU.
             unless=_PINNING,
             says="a CUDA call outside of PyTorch's allocator found no memory left on the GPU",
@@ -225,12 +239,12 @@ CAUSE = Cause(
             needle="CUDA runtime error",
             pattern=r"CUDA runtime error(?: in [^\n]{1,200}?)?: (?:[^:\n]{1,120}: )?out of memory",
             says="the GPU had no memory left for the inference engine",
-            remedies=("serve-less", "free-the-gpu"),
+            remedies=("fewer-requests", "split-the-model", "free-the-gpu"),
         ),
         Signature(
             needle="Cuda Runtime (out of memory)",
             says="TensorRT found no memory left on the GPU",
-            remedies=("serve-less", "free-the-gpu"),
+            remedies=("fewer-requests", "free-the-gpu"),
         ),
         Signature(
             needle="cuMemCreate",
@@ -238,37 +252,60 @@ CAUSE = Cause(
             says="cuMemCreate found no memory left on the GPU",
             remedies=_OUTSIDE,
         ),
+        # What vLLM logs around the allocator's message, which has the numbers.
+        Signature(
+            needle="Failed to load model - not enough GPU memory",
+            says="the weights of the model do not fit on the GPU",
+            remedies=("split-the-model", "smaller-weights"),
+        ),
+        Signature(
+            needle=" out of memory occurred when warming up ",
+            pattern=r"occurred when warming up (?P<part>\w+).{0,40}? with (?P<requests>\d+) dummy requests",
+            says="beside its KV cache vLLM has no GPU memory left for the {part} of {requests} requests",
+            remedies=("fewer-requests", "smaller-share"),
+        ),
+        # Engines that sleep while a training uses the GPU (verl, TRL, OpenRLHF) take their memory back when they are woken.
+        Signature(
+            needle="cumem_allocator.cpp",
+            pattern=r"(?:CUDA|HIP) Error: out of memory at \S{1,200}cumem_allocator\.cpp",
+            says="vLLM could not take its GPU memory back when it was woken: the training, or somebody else, still holds it",
+            remedies=("smaller-share", "free-the-gpu"),
+        ),
         Signature(
             needle="No available memory for the cache blocks",
             says="vLLM has no GPU memory left for its KV cache once the weights are loaded",
-            remedies=("serve-more-of-the-gpu", "serve-less"),
+            remedies=("larger-share", "split-the-model", "smaller-weights"),
         ),
         # "KV cache" alone stands in every line of statistics that vLLM prints.
         Signature(
             needle="tokens that can be stored in KV cache (",
-            pattern=r"max(?:imum)? seq(?:uence)? len(?:gth)? \((?P<length>\d+)\).{0,60}larger than the maximum number of tokens that can be stored",
-            says="the KV cache of one request of {length} tokens does not fit beside the weights",
-            remedies=("shorter-context", "serve-more-of-the-gpu"),
+            pattern=(
+                r"max(?:imum)? seq(?:uence)? len(?:gth)? \((?P<length>\d+)\).{0,60}larger than the maximum number of tokens that can be stored in KV "
+                r"cache \((?P<fits>\d+)\)"
+            ),
+            says="the KV cache of one request of {length} tokens does not fit beside the weights: there is room for {fits}",
         ),
         Signature(
             needle="KV cache is needed, which is larger",
-            pattern=r"max(?:imum)? seq(?:uence)? len(?:gth)? \((?P<length>\d+)\)",
-            says="the KV cache of one request of {length} tokens does not fit beside the weights",
-            remedies=("shorter-context", "serve-more-of-the-gpu"),
+            pattern=(
+                r"max(?:imum)? seq(?:uence)? len(?:gth)? \((?P<length>\d+)\),? \(?(?P<needed>[\d.]+) GiB KV cache is needed, which is larger than "
+                r"the available KV cache memory \((?P<available>[\d.]+) GiB\)(?:.{0,80}estimated maximum model length is (?P<fits>\d+))?"
+            ),
+            says="the KV cache of one request of {length} tokens needs {needed} GiB, and {available} GiB are left beside the weights",
         ),
         Signature(
             needle="less than desired GPU memory utilization",
             pattern=(
-                r"Free memory on device(?: \S+)? \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired GPU memory utilization"
+                r"Free memory on device(?: \S+)? \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired GPU memory utilization "
+                r"\((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)"
             ),
-            says="only {free} of {total} GiB were free when vLLM started: something else holds the GPU",
-            remedies=("free-the-gpu", "serve-more-of-the-gpu"),
+            says="vLLM was to take {wanted} GiB of the GPU ({share} of it), and only {free} of {total} GiB were free when it started",
         ),
         Signature(
             needle="--mem-fraction-static",
             pattern=r"Not enough memory.{0,40}--mem-fraction-static",
             says="SGLang has no GPU memory left for its KV cache once the weights are loaded",
-            remedies=("serve-more-of-the-gpu", "serve-less"),
+            remedies=("larger-share", "split-the-model", "smaller-weights"),
         ),
         Signature(
             needle="OOM when allocating tensor",
@@ -363,24 +400,56 @@ CAUSE = Cause(
             verify="NCCL_DEBUG=INFO torchrun --standalone --nproc-per-node 2 train.py 2>&1 | grep 'NCCL_BUFFSIZE set by environment to'",
         ),
         Remedy(
-            id="serve-more-of-the-gpu",
+            id="larger-share",
             says=(
-                "Give the KV cache more of the GPU: --gpu-memory-utilization 0.95 (vLLM), --mem-fraction-static 0.9 (SGLang); only where nothing "
-                "else runs there."
+                "Give the KV cache more of the GPU: --gpu-memory-utilization (vLLM), --mem-fraction-static (SGLang); only where nothing else runs "
+                "there."
             ),
-            says_zh=(
-                "让 KV cache 使用更多显存：vLLM 用 --gpu-memory-utilization 0.95，SGLang 用 --mem-fraction-static 0.9；前提是该 GPU 上没有其他程序。"
-            ),
+            says_zh="让 KV cache 使用更多显存：vLLM 用 --gpu-memory-utilization，SGLang 用 --mem-fraction-static；前提是该 GPU 上没有其他程序。",
+            command="vllm serve MODEL --gpu-memory-utilization 0.95",
         ),
         Remedy(
-            id="serve-less",
-            says="More GPUs for one model (--tensor-parallel-size), fewer concurrent sequences (--max-num-seqs), or a quantised model.",
-            says_zh="用更多 GPU 承载一个模型（--tensor-parallel-size），减少并发序列数（--max-num-seqs），或使用量化模型。",
+            id="smaller-share",
+            says=(
+                "Let the engine take less of the GPU: --gpu-memory-utilization (vLLM), --mem-fraction-static (SGLang), "
+                "rollout.gpu_memory_utilization (verl), vllm_gpu_memory_utilization (TRL)."
+            ),
+            says_zh=(
+                "让推理引擎少占一些显存：vLLM 用 --gpu-memory-utilization，SGLang 用 --mem-fraction-static，verl 用 "
+                "rollout.gpu_memory_utilization，TRL 用 vllm_gpu_memory_utilization。"
+            ),
+            command="vllm serve MODEL --gpu-memory-utilization 0.80",
+        ),
+        Remedy(
+            id="split-the-model",
+            says=(
+                "Spread the model over more GPUs: --tensor-parallel-size (vLLM), --tp-size (SGLang). It has to divide the number of attention heads."
+            ),
+            says_zh="把模型分到更多 GPU 上：vLLM 用 --tensor-parallel-size，SGLang 用 --tp-size；它必须能整除注意力头数。",
+            command="vllm serve MODEL --tensor-parallel-size 2",
+        ),
+        Remedy(
+            id="smaller-weights",
+            says="Take a quantised model (--quantization, or one that was stored so).",
+            says_zh="使用量化模型（--quantization，或直接使用量化后的权重）。",
+        ),
+        Remedy(
+            id="fewer-requests",
+            says=(
+                "Fewer requests at once: --max-num-seqs and --max-num-batched-tokens (vLLM), --max-running-requests (SGLang), --max_batch_size "
+                "(TensorRT-LLM)."
+            ),
+            says_zh=(
+                "减少同时处理的请求：vLLM 用 --max-num-seqs 和 --max-num-batched-tokens，SGLang 用 --max-running-requests，TensorRT-LLM 用 "
+                "--max_batch_size。"
+            ),
+            command="vllm serve MODEL --max-num-seqs 64 --max-num-batched-tokens 4096",
         ),
         Remedy(
             id="shorter-context",
             says="Allow shorter requests: --max-model-len (vLLM), --context-length (SGLang).",
             says_zh="限制单个请求的最大长度：vLLM 用 --max-model-len，SGLang 用 --context-length。",
+            command="vllm serve MODEL --max-model-len 8192",
         ),
     ),
     leads_to=("rank-exception", "premature-exit", "straggler-timeout", "process-stuck", "illegal-memory-access"),
@@ -447,7 +516,23 @@ CAUSE = Cause(
             "ValueError: To serve at least one request with the models's max seq len (262144), (24.00 GiB KV cache is needed, which is larger "
             "than the available KV cache memory (9.31 GiB)."
         ),
+        (
+            "(EngineCore_DP0 pid=812) ERROR 11-03 10:00:01 [core.py:718] ValueError: To serve at least one request with the model's max seq len "
+            "(65536), 8.5 GiB KV cache is needed, which is larger than the available KV cache memory (5.2 GiB). Based on the available memory, the "
+            "estimated maximum model length is 40080. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the "
+            "engine."
+        ),
+        (
+            "ERROR 11-03 10:00:01 [gpu_model_runner.py:4300] Failed to load model - not enough GPU memory. Try lowering --gpu-memory-utilization to "
+            "free memory for weights, increasing --tensor-parallel-size, or using --quantization."
+        ),
+        (
+            "(Worker_TP1 pid=991) ERROR 11-03 10:00:01 [multiproc_executor.py:590] RuntimeError: CUDA out of memory occurred when warming up sampler "
+            "with 512 dummy requests. Please try lowering `max_num_seqs` or `gpu_memory_utilization` when initializing the engine."
+        ),
+        "(WorkerDict pid=4711) RuntimeError: CUDA Error: out of memory at /src/vllm/csrc/cumem_allocator.cpp:71",
         "ValueError: Free memory on device (5.1/79.15 GiB) on startup is less than desired GPU memory utilization (0.9, 71.24 GiB).",
+        "ValueError: Free memory on device cuda:1 (21.4/23.5 GiB) on startup is less than desired GPU memory utilization (0.92, 21.62 GiB).",
         "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
         (
             "tensorflow.python.framework.errors_impl.ResourceExhaustedError: OOM when allocating tensor with shape[64,1024,1024] and type float on "
@@ -483,6 +568,10 @@ CAUSE = Cause(
             "68719476736 bytes."
         ),
         ("    return tensor.pin_memory()\nRuntimeError: CUDA error: out of memory"),
+        "(EngineCore_DP0 pid=812) INFO 11-03 10:00:01 [kv_cache_utils.py:864] GPU KV cache size: 40,944 tokens",
+        "(EngineCore_DP0 pid=812) INFO 11-03 10:00:01 [kv_cache_utils.py:868] Maximum concurrency for 8,192 tokens per request: 4.99x",
+        "非默认参数：{'gpu_memory_utilization': 0.85, 'max_model_len': 8192}；显存不足时先减小 max_num_seqs。",
+        "RuntimeError: CUDA Error: invalid argument at /src/vllm/csrc/cumem_allocator.cpp:75",
         ("INFO metrics.py:455] Avg generation throughput: 41.2 tokens/s, GPU KV cache usage: 5.1%"),
     ),
     explain={
@@ -490,14 +579,16 @@ CAUSE = Cause(
             "The GPU named here had no memory left for one more allocation. The numbers say what kind it is: much reserved but unused is "
             "fragmentation (expandable_segments), another process or a large part outside of PyTorch means that the GPU is shared, and otherwise "
             "the step is simply too big. NCCL takes its buffers outside of PyTorch's allocator at the first use of each communicator: where its "
-            "line is the one that says out of memory, leave it one to three GiB. The other ranks only wait for the rank that raised; their "
-            "timeouts are consequences. The host's memory is another matter: it ends in SIGKILL."
+            "line is the one that says out of memory, leave it one to three GiB. A serving engine (vLLM, SGLang) takes a fixed share of the GPU: "
+            "what helps depends on whether it ran out while loading the weights, while sizing the KV cache, or behind that. The other ranks only "
+            "wait for the rank that raised; their timeouts are consequences. The host's memory is another matter: it ends in SIGKILL."
         ),
         "zh": (
             "这里点名的 GPU 已经没有显存再分配。看数字判断类型：“已保留但未使用”很多，是碎片问题（用 expandable_segments）；有其他进程，或 "
             "PyTorch 之外占用很多，说明这块 GPU 被共享；否则就是单步所需的显存确实太大。NCCL 在每个通信组第一次使用时，在 PyTorch 分配器之外申请缓"
-            "冲区：如果是 NCCL 的那一行报 out of memory，请给它留出 1 到 3 GiB。其他进程只是在等抛出异常的那个进程，它们的超时只是后果。主机内存不"
-            "足是另一回事，表现为 SIGKILL。"
+            "冲区：如果是 NCCL 的那一行报 out of memory，请给它留出 1 到 3 GiB。推理引擎（vLLM、SGLang）按固定比例占用显存：该怎么做，取决于它是"
+            "在加载权重时、计算 KV cache 大小时，还是在那之后不够用。其他进程只是在等抛出异常的那个进程，它们的超时只是后果。主机内存不足是另一回"
+            "事，表现为 SIGKILL。"
         ),
     },
 )

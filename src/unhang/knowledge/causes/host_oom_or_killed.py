@@ -6,13 +6,16 @@ Long because kernel, cgroup, Slurm, Kubernetes, Ray and launchers each tell it i
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
+from unhang.knowledge import srun, words
 from unhang.knowledge.caught import passed_over
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, Remedy
-from unhang.records.logs import Hit
-from unhang.records.picture import Picture, RankView
+
+if TYPE_CHECKING:
+    from unhang.records.logs import Hit
+    from unhang.records.picture import Picture, RankView
 
 _SIGKILL = -9
 _MEMORY = ("less-memory", "more-memory", "watch-memory")
@@ -61,11 +64,9 @@ def _in_logs(view: LogView) -> Finding | None:
     hits = tuple(h for h in hits if h.signature.remedies != _KILLED or h.groups.get("pid") not in forced)
     killed = tuple(e for e in view.exits if e.code == _SIGKILL and str(e.at.pid) not in forced)
     numbers = tuple(sorted({e.at.rank for e in killed if e.at.rank is not None}))
-    told = [h for h in hits if h.signature.remedies != _KILLED]
-    if told:
-        return CAUSE.of_hits(told, view)
     if hits:
-        return CAUSE.of_hits(hits, view)
+        told = [h for h in hits if h.signature.remedies != _KILLED]
+        return CAUSE.of_hits(srun.shortened(told or hits), view)
     if not killed:
         return None
     first = killed[0]
@@ -158,7 +159,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle=": Out Of Memory",
-            pattern=r"srun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): Out Of Memory",
+            pattern=rf"srun: error: {srun.HOSTS}: tasks? {srun.TASKS}: Out Of Memory",
             says="Slurm: task {tasks} on {host} used up the memory of the job",
             remedies=_MEMORY,
         ),
@@ -298,7 +299,7 @@ CAUSE = Cause(
         Signature(needle="KILLED BY SIGNAL: 9", says="MPI: a process was killed (SIGKILL); by whom is not in the log", remedies=_KILLED),
         Signature(
             needle=": Killed",
-            pattern=r"srun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): Killed$",
+            pattern=rf"srun: error: {srun.HOSTS}: tasks? {srun.TASKS}: Killed$",
             unless=r"CANCELLED AT|Job step aborted",
             says="Slurm: task {tasks} on {host} was killed (SIGKILL); by whom is not in the log",
             remedies=_KILLED,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Finding, Remedy
-from unhang.records.picture import Picture
+
+if TYPE_CHECKING:
+    from unhang.records.picture import Picture
 
 # A setting that nothing reads is harmless until what it was to prevent happens.
 _PREVENTED = {"timeout": ("collective-timeout", "store-disconnect"), "backend": ("collective-timeout", "unhandled-generic", "peer-lost")}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, Remedy
-from unhang.records.logs.said import At
+
+if TYPE_CHECKING:
+    from unhang.records.logs.said import At
 
 # Interfaces that no other host can reach, however healthy they look on their own.
 _LOCAL_ONLY = re.compile(
@@ -97,6 +100,18 @@ CAUSE = Cause(
             pattern=r"No interface found in the same subnet as (?:remote address )?(?P<peer>\S+)",
             says="no interface of this host is in the subnet of {peer}, which NCCL_COMM_ID names",
             remedies=("name-one-that-exists", "let-nccl-choose"),
+        ),
+        # Without GLOO_SOCKET_IFNAME Gloo takes the address of the host's own name, and that need not be one of this host.
+        Signature(
+            needle="Unable to find interface for: ",
+            pattern=r"ifa != nullptr\.? {0,2}Unable to find interface for: \[(?P<address>[^\]]+)\]",
+            says="Gloo took the address {address}, to which the name of this host resolves, and no interface of it has that one",
+            remedies=("gloo-interface", "name-resolves-here"),
+        ),
+        Signature(
+            needle="interface or hostname can't be empty",
+            says="Gloo was given neither an interface nor the name of this host, which is empty",
+            remedies=("gloo-interface", "name-resolves-here"),
         ),
         # Gloo: GLOO_SOCKET_IFNAME names an interface that is absent or has no address. Where a host name is meant, the check is `rp`.
         Signature(
@@ -205,6 +220,15 @@ CAUSE = Cause(
             verify="ss -tnp | grep python   # the local addresses must be those of that interface",
         ),
         Remedy(
+            id="name-resolves-here",
+            says=(
+                "Give the host a name with a letter in it, and let that name resolve to an address of the host (a line in /etc/hosts): a name of "
+                "digits alone is read as an address."
+            ),
+            says_zh="给主机起一个含字母的名字，并让它解析到本机的地址（在 /etc/hosts 中加一行）：纯数字的名字会被当作地址。",
+            command="hostname; getent ahosts $(hostname); ip -brief address",
+        ),
+        Remedy(
             id="unset-gloo",
             says="Or unset GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME: Gloo then takes the address that the host name resolves to.",
             says_zh="或者取消 GLOO_SOCKET_IFNAME 和 TP_SOCKET_IFNAME：Gloo 会使用主机名解析出的地址。",
@@ -259,6 +283,8 @@ CAUSE = Cause(
         "node7:2144:2144 [0] bootstrap.cc:93 NCCL WARN NET/Socket : No usable listening interface found",
         "node7:2144:2144 [0] misc/socket.cc:250 NCCL WARN Net : No interface found in the same subnet as 10.4.0.2<23456>",
         "RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: eth9",
+        "RuntimeError: [enforce fail at /src/gloo/gloo/transport/tcp/device.cc:212] ifa != nullptr. Unable to find interface for: [0.0.0.7]",
+        "RuntimeError: GlooDeviceFactory::makeUVDevice(): interface or hostname can't be empty",
         (
             "[rank1]: RuntimeError: [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/device.cc:208] false. Unable to find address for: "
             "enp9s0f1"
@@ -282,6 +308,7 @@ CAUSE = Cause(
         "node7:2144:2201 [3] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 10.0.0.2<45763> failed : No route to host",
         "RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:171] rp != nullptr. Unable to find address for: node7.lan",
         "ERROR host.Resolver: Unable to find address for: build-cache.lan",
+        "ERROR vpn.Client: Unable to find interface for: [tun0]",
     ),
     explain={
         "en": (

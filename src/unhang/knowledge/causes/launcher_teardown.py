@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from unhang.knowledge.cause import Cause, Signature
+from typing import TYPE_CHECKING
+
+from unhang.knowledge import srun
+from unhang.knowledge.cause import Cause, LogView, Signature
+
+if TYPE_CHECKING:
+    from unhang.model import Finding
+    from unhang.records.picture import Picture
+
+
+def _in_run(picture: Picture) -> Finding | None:
+    return CAUSE.of_hits(srun.shortened(picture.hits_of(CAUSE.id)))
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    return CAUSE.of_hits(srun.shortened(view.hits_of(CAUSE.id)), view)
+
 
 CAUSE = Cause(
     id="launcher-teardown",
@@ -48,7 +64,7 @@ CAUSE = Cause(
         # Slurm
         Signature(
             needle="Exited with exit code",
-            pattern=r"srun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): Exited with exit code (?P<exitcode>\d+)",
+            pattern=rf"srun: error: {srun.HOSTS}: tasks? {srun.TASKS}: Exited with exit code (?P<exitcode>\d+)",
             role="symptom",
             says="Slurm task {tasks} on {host} ended with exit code {exitcode}",
         ),
@@ -94,6 +110,8 @@ CAUSE = Cause(
         Signature(needle="Received sigquit from a child process", role="symptom"),
         Signature(needle="scheduler is dead. Please check if there are relevant logs", role="symptom"),
     ),
+    in_run=_in_run,
+    in_logs=_in_logs,
     mistaken_for={
         "rank-exception": "the launcher's own traceback (ChildFailedError, CalledProcessError) names no cause; that of the rank does",
         "host-oom-or-killed": "exit code -9 is SIGKILL, which a launcher also sends to ranks that do not leave after SIGTERM",

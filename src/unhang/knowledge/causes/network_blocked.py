@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Finding, Remedy
-from unhang.records.logs import Hit
+
+if TYPE_CHECKING:
+    from unhang.records.logs import Hit
 
 # A rank on the same host is never behind a firewall.
 _SELF = re.compile(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")

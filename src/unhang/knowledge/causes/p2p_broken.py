@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.causes.device_mapping import PEERS_HIDDEN
 from unhang.model import Evidence, Finding, Remedy
-from unhang.records.logs.said import At
+
+if TYPE_CHECKING:
+    from unhang.records.logs.said import At
 
 # The first collectives of a job: broadcasts of parameters and checks of shapes, before anything of the training itself runs.
 _FIRST_COLLECTIVES = 3

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.caught import passed_over
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Finding, Remedy
-from unhang.records.logs import Hit
-from unhang.records.picture import Picture
+
+if TYPE_CHECKING:
+    from unhang.records.logs import Hit
+    from unhang.records.picture import Picture
 
 
 def _in_run(picture: Picture) -> Finding | None:

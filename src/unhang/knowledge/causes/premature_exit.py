@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.guards import guard_of_wait
 from unhang.model import Evidence, Finding, Remedy
-from unhang.records.picture import Picture, RankView
+
+if TYPE_CHECKING:
+    from unhang.records.picture import Picture, RankView
 
 
 def _in_run(picture: Picture) -> Finding | None:

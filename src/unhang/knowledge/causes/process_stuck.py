@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.stuck import held_back
 from unhang.model import Finding, Remedy, Standing
-from unhang.records.picture import Picture, RankView
+
+if TYPE_CHECKING:
+    from unhang.records.picture import Picture, RankView
 
 _SLEEP = re.compile(r"(?<![\w.])(?:time\.)?sleep\(")
 _NANOSLEEP = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.guards import Guarded, guard_of_parting, guard_of_wait
 from unhang.knowledge.watchdogs import Stood, collective, evidence_of, first_of_each, guard_in, parted, rank_0_apart, ranks_of, silent
 from unhang.model import Evidence, Finding, Remedy
-from unhang.records.logs.said import At
-from unhang.records.picture import Picture
-from unhang.records.stacks import place
+from unhang.records.frames import place
+
+if TYPE_CHECKING:
+    from unhang.records.logs.said import At
+    from unhang.records.picture import Picture
 
 
 def _in_run(picture: Picture) -> Finding | None:

@@ -6,14 +6,17 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.caught import closed_pipe, that_ended_something
 from unhang.knowledge.cause import Cause, LogView
 from unhang.model import Evidence, Finding, Remedy, Standing
-from unhang.records.logs import Traceback
-from unhang.records.picture import Picture, RankView
-from unhang.records.stacks import place, user_frame
+from unhang.records.frames import place, user_frame
+
+if TYPE_CHECKING:
+    from unhang.records.logs import Traceback
+    from unhang.records.picture import Picture, RankView
 
 # What a process raises because somebody asked it to end.
 _ASKED = ("KeyboardInterrupt", "SystemExit")

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.model import Evidence, Finding, Remedy
-from unhang.records.logs import Hit
-from unhang.records.picture import Picture
+
+if TYPE_CHECKING:
+    from unhang.records.logs import Hit
+    from unhang.records.picture import Picture
 
 
 def _in_run(picture: Picture) -> Finding | None:

@@ -21,7 +21,8 @@ CAUSE = Cause(
         ),
         Signature(
             needle="client socket has timed out after",
-            pattern=r"timed out after (?P<timeout>\d+m?s) while trying to connect to \((?P<host>[^,]+), (?P<port>\d+)\)",
+            # `(host, port)` or `host:port`.
+            pattern=r"timed out after (?P<timeout>\d+m?s) while trying to connect to (?P<open>\()?(?P<host>[^\s,]+)(?(open), |:)(?P<port>\d+)",
             role="symptom",
             says="no connection to {host}:{port} within {timeout}",
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView
@@ -11,9 +12,11 @@ from unhang.knowledge.causes.rank_exception import own_tracebacks
 from unhang.knowledge.stuck import held_back, in_loader
 from unhang.knowledge.watchdogs import ranks_of
 from unhang.model import Evidence, Finding, Remedy, Standing
-from unhang.records.logs import Hit, Traceback
-from unhang.records.picture import Picture
-from unhang.records.stacks import place, user_frame
+from unhang.records.frames import place, user_frame
+
+if TYPE_CHECKING:
+    from unhang.records.logs import Hit, Traceback
+    from unhang.records.picture import Picture
 
 # Functions in which all ranks but one wait for the work of that one: transformers, accelerate, fastai, YOLO, and scripts after them.
 _WAITING_ROOMS = ("main_process_first", "local_main_process_first", "_goes_first", "torch_distributed_zero_first", "zero_first", "rank_zero_first")

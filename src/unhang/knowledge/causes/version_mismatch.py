@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, Remedy
-from unhang.records.logs.said import At
+
+if TYPE_CHECKING:
+    from unhang.records.logs.said import At
 
 _RELEASE = re.compile(r"(\d+\.\d+\.\d+)(?:\+cuda(\d+\.\d+))?")
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Finding, Remedy
-from unhang.records.logs import Hit
-from unhang.records.picture import Picture
+
+if TYPE_CHECKING:
+    from unhang.records.logs import Hit
+    from unhang.records.picture import Picture
 
 # Windows names its hosts DESKTOP-XXXXXXX and LAPTOP-XXXXXXX; NCCL itself never runs on Windows, so such a host in its lines is WSL2.
 _HERE = r"\bWSL\d?\b|microsoft-standard|/usr/lib/wsl|\b(?:DESKTOP|LAPTOP)-[A-Z0-9]{4,}:\d+:\d+ \["

@@ -3,15 +3,21 @@
 A start is what launchers and libraries print at the beginning, and a job prints many: it begins a new attempt only behind a failure. Many things fail
 without ending a run (an exception that is caught, a warning), and libraries print their banners whenever they are first used: so a library's counts
 only where processes have ended, or where one process would have printed twice what each prints once.
+
+At its default level of logging torchrun says nothing when it starts again: steps on both sides of a failure tell it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from unhang.records.logs import exits
 from unhang.records.logs.signature import Hit, Signature
+
+# From the end of a process to the first step of the one that takes its place.
+_RESTART_S = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +50,16 @@ LIBRARIES = (
     _start("NCCL version ", r"NCCL version \d{1,4}\.\d{1,4}\.\d{1,4}\+cuda"),
     _start("Started a local Ray instance"),
 )
-SIGNATURES = (*AGENTS, *LIBRARIES)
+STARTS = (*AGENTS, *LIBRARIES)
+# The agent's last words, behind its last attempt.
+GAVE_UP = _start("multiprocessing.errors.ChildFailedError")
+# What trainings print of their steps: the first and the last one of a log. A needle as frequent as this has to match nearly always to cost nothing,
+# and a second one in the same lines (it/s) would make the search slower by a half.
+STEPS = tuple(
+    Signature(needle=f"{first}oss", pattern=rf"{first}oss\b(?:[^.(/*+]{{1,12}}\d|.{{1,4}}(?:nan|inf|tensor\())", role="context", keep=2)
+    for first in "lL"
+)
+SIGNATURES = (*STARTS, GAVE_UP, *STEPS)
 
 
 def starts_of(hits: Iterable[Hit], failures: Iterable[Failure]) -> tuple[Hit, ...]:
@@ -69,6 +84,47 @@ def starts_of(hits: Iterable[Hit], failures: Iterable[Failure]) -> tuple[Hit, ..
         if start.pid is not None:
             said.add(_banner(start))
     return tuple(found)
+
+
+class Marks:
+    """The steps and the ends of agents in all logs of a job."""
+
+    def __init__(self, hits: Iterable[Hit]) -> None:
+        self.steps: dict[str, list[Hit]] = {}
+        self.ends: list[Hit] = []
+        for h in hits:
+            if h.signature == GAVE_UP:
+                self.ends.append(h)
+            else:
+                self.steps.setdefault(h.source, []).append(h)
+        times = [h.at_s for steps in self.steps.values() for h in steps if h.at_s is not None]
+        self.times = (min(times), max(times)) if times else None
+
+    def went_on(self, failed: Hit) -> bool:
+        """Whether steps stand in front of a failure and behind it: in its log by place, in others by time."""
+        own = self.steps.get(failed.source, ())
+        if any(s.place < failed.place for s in own) and any(s.place > failed.place and not _is_before(s, failed) for s in own):
+            return True
+        return failed.at_s is not None and self.times is not None and self.times[0] < failed.at_s < self.times[1] - _RESTART_S
+
+    def gave_up(self, failed: Hit) -> bool:
+        """Whether an agent may have ended behind a failure."""
+        return any(e.place > failed.place if e.source == failed.source else not _is_before(e, failed) for e in self.ends)
+
+
+def unsaid_start(own: Iterable[Hit], starts: Iterable[Hit], marks: Marks) -> Hit | None:
+    """Where the last attempt of a log begins, if nothing says so: behind an agent's failure, the last one between steps, without an end of the agent.
+
+    `own` are the log's hits, `starts` those of them that begin attempts.
+    """
+    last = max((h for h in own if h.signature == exits.FAILED and marks.went_on(h)), key=lambda h: h.place, default=None)
+    if last is None or marks.gave_up(last) or any(s.place > last.place for s in starts):
+        return None
+    return replace(last, place=last.place + 1)
+
+
+def _is_before(hit: Hit, failed: Hit) -> bool:
+    return hit.at_s is not None and failed.at_s is not None and hit.at_s < failed.at_s - 1
 
 
 def _banner(start: Hit) -> tuple[Signature, str | None, int | None]:

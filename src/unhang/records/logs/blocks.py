@@ -30,15 +30,18 @@ class Readable(Protocol):
 class Block:
     """The block is window[begin:end] and begins at `offset` of the log; what stands around it belongs to its neighbours."""
 
-    window: bytearray
+    window: bytes
     begin: int
     end: int
     offset: int
 
 
 @contextmanager
-def blocks(log: Path | Readable, limit_bytes: int | None) -> Iterator[Iterator[Callable[[], Block]]]:
-    """The blocks of a log, each to be read by whoever searches it; a file stays open until all of them are done. Raises OSError."""
+def blocks(log: Path | Readable, limit_bytes: int | None = None, span: range | None = None) -> Iterator[Iterator[Callable[[], Block]]]:
+    """The blocks of a log, each to be read by whoever searches it; a file stays open until all of them are done. Raises OSError.
+
+    `limit_bytes` cuts a file off; of the rest only the blocks that begin in `span` are given.
+    """
     if not isinstance(log, Path):
         yield _of_stream(log)
         return
@@ -46,21 +49,20 @@ def blocks(log: Path | Readable, limit_bytes: int | None) -> Iterator[Iterator[C
     try:
         size = os.fstat(fd).st_size
         size = size if limit_bytes is None else min(size, limit_bytes)
-        yield (partial(_pread, fd, offset, size) for offset in range(0, size, BLOCK_BYTES))
+        first, end = (0, size) if span is None else (span.start, min(size, span.stop))
+        yield (partial(_pread, fd, offset, size) for offset in range(first, end, BLOCK_BYTES))
     finally:
         os.close(fd)
 
 
 def _pread(fd: int, offset: int, size: int) -> Block:
     start = max(0, offset - MARGIN_BYTES)
-    window = bytearray(min(size, offset + BLOCK_BYTES + MARGIN_BYTES) - start)
-    got = 0
-    with memoryview(window) as view:
-        while got < len(window) and (n := os.preadv(fd, [view[got:]], start + got)):
-            got += n
-    # Fewer than promised: it was cut short in the meantime.
-    del window[got:]
-    return Block(window, min(offset - start, got), min(offset + BLOCK_BYTES - start, got), offset)
+    stop = min(size, offset + BLOCK_BYTES + MARGIN_BYTES)
+    window = os.pread(fd, stop - start, start)
+    # Fewer than asked for: a file system that gives less at once, or the file was cut short in the meantime.
+    while len(window) < stop - start and (more := os.pread(fd, stop - start - len(window), start + len(window))):
+        window += more
+    return Block(window, min(offset - start, len(window)), min(offset + BLOCK_BYTES - start, len(window)), offset)
 
 
 def _of_stream(stream: Readable) -> Iterator[Callable[[], Block]]:
@@ -68,7 +70,7 @@ def _of_stream(stream: Readable) -> Iterator[Callable[[], Block]]:
     current = _fill(stream, b"", BLOCK_BYTES + MARGIN_BYTES)
     while current:
         rest = current[BLOCK_BYTES:]
-        block = Block(bytearray(before + current), len(before), len(before) + min(len(current), BLOCK_BYTES), offset)
+        block = Block(before + current, len(before), len(before) + min(len(current), BLOCK_BYTES), offset)
         yield partial(_itself, block)
         if len(current) <= BLOCK_BYTES:
             return

@@ -32,9 +32,10 @@ SPAWN = _context(
 CALLED = _context("died with <Signals.", r"died with <Signals\.(?P<signal>SIG\w{1,20}):")
 STATUS = _context("returned non-zero exit status ", r"returned non-zero exit status (?P<code>\d{1,10})(?!\d)")
 # srun: error: node7: task 3: Exited with exit code 1 / tasks 0-2,5: Killed / task 1: Out Of Memory
+# Hosts that failed alike stand in one line: node[1-64,70],login: tasks 0,8,16-511: Killed
 SRUN = _context(
     "srun: error: ",
-    r"srun: error: (?P<host>[\w.-]{1,253}): tasks? (?P<ranks>[\d,-]{1,2000}): "
+    r"srun: error: (?:(?P<host>[\w.-]{1,253})|[\w.,\[\]+-]{1,2000}): tasks? (?P<ranks>[\d,-]{1,2000}): "
     r"(?:Exited with exit code (?P<code>\d{1,10})(?!\d)|(?P<how>Killed|Terminated|Aborted|Segmentation fault|Bus error|Out Of Memory))",
 )
 MPI = _context(
@@ -68,6 +69,9 @@ def _all(hits: tuple[Hit, ...]) -> Iterator[Exit]:
         if h.signature == RANK or (code := _code(h)) is None:
             continue
         where = at(h)
+        if h.signature == SRUN:
+            # Neither the log's own host, nor one of many.
+            where = replace(where, host=h.groups.get("host"))
         local = h.groups.get("local_rank")
         if h.signature == CODE and h.line is not None and (named := ranks.get((h.source, h.line - 1))) is not None:
             where = replace(where, rank=int(named.groups["rank"]))

@@ -82,7 +82,7 @@ class _Finder:
             raise UnhangError("standard input is closed")
         spool = SpooledBytes(STDIN, (self.stdin or sys.stdin.buffer).read, self.limits.spool_bytes)
         if spool.stopped:
-            self.not_examined.append(NotExamined(what=STDIN, why=spool.stopped))
+            self.not_examined.append(NotExamined(what=STDIN, why=spool.stopped, unread=True))
         self.sources.append(Source(name=STDIN, size_bytes=spool.size_bytes, path=None, seekable=False, mtime=None, named=True, spool=spool))
 
     def _directory(self, path: str) -> None:
@@ -134,7 +134,7 @@ class _Finder:
                 else:
                     found |= self._take(folder, os.path.relpath(folder, root), misses)
             except OSError as e:
-                misses.add(shown(folder), f"it cannot be read: {words(e)}")
+                misses.add(shown(folder), f"it cannot be read: {words(e)}", unread=True)
         self.sources[first:] = sorted(self.sources[first:], key=lambda s: s.path.parts if s.path else ())
         return found
 
@@ -145,7 +145,7 @@ class _Finder:
             for entry in entries:
                 self.left_entries -= 1
                 if self.left_entries < 0:
-                    misses.add(shown(folder), f"more than {_MOST_ENTRIES:,} names were found; the rest was not looked at")
+                    misses.add(shown(folder), f"more than {_MOST_ENTRIES:,} names were found; the rest was not looked at", unread=True)
                     break
                 if entry.is_symlink():
                     links.append(entry.path)
@@ -164,7 +164,7 @@ class _Finder:
                 misses.add(shown(path), f"no log: {what}")
                 return False
             if self.left_files <= 0:
-                misses.add(shown(path), f"more than {self.limits.files:,} files were found; these were not read")
+                misses.add(shown(path), f"more than {self.limits.files:,} files were found; these were not read", unread=True)
                 return True
             status = os.stat(path)  # noqa: PTH116
             if not stat.S_ISREG(status.st_mode):
@@ -174,7 +174,7 @@ class _Finder:
                 return True
             source = _source(path, name, named=False)
         except OSError as e:
-            misses.add(shown(path), f"it cannot be read: {words(e)}")
+            misses.add(shown(path), f"it cannot be read: {words(e)}", unread=True)
             return False
         if source.kind:
             misses.add(source.name, f"no log: {source.kind}")

@@ -65,16 +65,19 @@ class Misses:
     def __init__(self, where: str) -> None:
         self.where = where
         self._by_why: dict[str, tuple[int, str]] = {}
+        self._unread: set[str] = set()
 
-    def add(self, what: str, why: str) -> None:
+    def add(self, what: str, why: str, *, unread: bool = False) -> None:
         before, example = self._by_why.get(why, (0, what))
         if not before or example != what:
             self._by_why[why] = before + 1, example
+        if unread:
+            self._unread.add(why)
 
     def report(self, missed: Callable[[NotExamined], None]) -> None:
         for why, (count, example) in self._by_why.items():
             what = example if count == 1 else f"{count:,} in {self.where}, such as {example}"
-            missed(NotExamined(what=what, why=why))
+            missed(NotExamined(what=what, why=why, unread=why in self._unread))
         self._by_why.clear()
 
     def __bool__(self) -> bool:

@@ -11,10 +11,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unhang.errors import RecordError
 from unhang.records.logs.prefix import Said, strip
-from unhang.records.logs.stamp import Stamp
+
+if TYPE_CHECKING:
+    from unhang.records.logs.stamp import Stamp
 
 CHUNK_BYTES = 1024 * 1024
 # Longer lines are cut: nothing that says why a training failed is longer.
@@ -41,13 +44,18 @@ class Line:
     level: str | None = None
 
 
-# Colours and titles, of seven bits and of eight; an ESC that is left over is dropped.
-_ANSI = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c\x9d]*(?:\x07|\x1b\\|\x9c)|\x1b(?:[()*+][0-9A-Za-z]|[@-Z\\-_])?")
+# Colours and titles, of seven bits and of eight, also cut off where the line is; an ESC that is left over is dropped.
+_ANSI = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*(?:[@-~]|\Z)|(?:\x1b\]|\x9d)[^\x07\x1b\x9c\x9d]*(?:\x07|\x1b\\|\x9c)|\x1b(?:[()*+][0-9A-Za-z]|[@-Z\\-_])?"
+)
 # What acts on a terminal, or shows a text in another order than it has: control characters but tab and line feed, and bidirectional controls.
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 # Colours that lost their ESC on the way or had it written out: copied from a browser, `cat -v`, JSON, rsyslog.
 _BARE_COLOUR = re.compile(r"(?:\^\[|#033|\\(?:x1b|u001b|033|e))?\[\d{1,3}(?:;\d{1,3}){0,8}m(?!\])", re.ASCII | re.IGNORECASE)
 _MAX_BARE_COLOURS_NESTED = 8
+# At the end of a line nothing else looks like this: `[m` and `[K` of grep and gcc, `(B[m` of tput, a colour that goes on in the next line.
+_BARE_AT_END = re.compile(r"(?:\^\[|#033|\\(?:x1b|u001b|033|e)|\(B)?\[(?:\d{0,3}(?:;\d{1,3}){0,8}m|[0-2]?K)\Z", re.ASCII | re.IGNORECASE)
+_MAX_BARE_CHARS = 64
 
 
 def parse(raw: bytes | str, *, number: int = 1) -> Line:
@@ -111,7 +119,18 @@ def _plain(text: str) -> str:
             if not found:
                 text = bare
                 break
-    return text.rstrip()
+    text = text.rstrip()
+    return text if text[-1:] not in ("m", "K") else text[: _end(text)]
+
+
+def _end(text: str) -> int:
+    """Where a text ends without the colours behind it."""
+    end = len(text)
+    while found := _BARE_AT_END.search(text, max(0, end - _MAX_BARE_CHARS), end):
+        end = found.start()
+        while end and text[end - 1].isspace():
+            end -= 1
+    return end
 
 
 def lines(path: Path, *, limit_bytes: int | None = None, offset: int = 0, number: int = 1) -> Iterator[Line]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from unhang.records.logs import tracebacks
-from unhang.records.logs.blocks import Block
 from unhang.records.logs.line import MAX_LINE_BYTES, Line, decode, parse
-from unhang.records.logs.needles import TRACEBACK, Needles
-from unhang.records.logs.owner import Owner
+from unhang.records.logs.needles import TRACEBACK
 from unhang.records.logs.signature import NEAR_LINES, Hit, Signature, compiled, groups_of
 from unhang.records.logs.stamp import Stamp
 from unhang.records.logs.tracebacks import Traceback
 from unhang.records.logs.writer import writer_at
+
+if TYPE_CHECKING:
+    from unhang.records.logs.blocks import Block
+    from unhang.records.logs.owner import Owner
 
 # Lines with the needle of a signature that are taken apart in one block, from each end; and those that are only held against the pattern.
 MAX_LOOKS = 64
@@ -21,80 +25,71 @@ MAX_GLANCES = 16_384
 # Evidence is read by people; context only by us.
 MAX_TEXT = 2000
 MAX_CONTEXT_TEXT = 400
+# Where a traceback that lost its head shows its first frame at the latest.
+_MAX_HEAD_BYTES = 8 * 1024
 # The neighbourhood of a line, on each side.
 MAX_NEAR_BYTES = 16 * 1024
 
 
-@dataclass
-class Looked:
-    """What one block held. Line numbers count from 0 within the block."""
-
-    bytes: int
-    newlines: int
-    hits: list[tuple[Hit, Stamp | None]] = field(default_factory=list)
-    tracebacks: list[tuple[Traceback, Stamp | None]] = field(default_factory=list)
-    ranks: frozenset[int] = frozenset()
+Found = tuple[Hit | Traceback, Stamp | None]
 
 
 class Look:
-    """One block. `rank` is the log's owner where that is known; `full` tells of which signatures the first hits of the log are all found already."""
+    """One block, that holds so many `newlines` and stands behind others. `rank` is the log's owner where that is known."""
 
-    def __init__(self, block: Block, needles: Needles, source: str, owner: Owner, rank: int | None, full: Callable[[Signature], bool]) -> None:
+    def __init__(self, block: Block, source: str, owner: Owner, rank: int | None, *, lines_before: int, newlines: int) -> None:
         self.block = block
         self.window = block.window
-        self.needles = needles
         self.source = source
         self.owner = owner
         self.rank = rank
-        self.full = full
-        self._counted = (block.begin, 0)
+        # The numbers of the lines at some places, counting from 1; the last one is where it was asked last.
+        self._numbered = [(block.begin, lines_before + 1), (block.end, lines_before + 1 + newlines), (block.begin, lines_before + 1)]
         self._lines: dict[tuple[int, int], Line] = {}
 
-    def done(self) -> Looked:
-        begin, end = self.block.begin, self.block.end
-        with memoryview(self.window) as whole, whole[begin : min(end + self.needles.reach - 1, len(self.window))] as data:
-            present, ranks = self.needles.present(data)
-        found = Looked(bytes=end - begin, newlines=self.window.count(b"\n", begin, end), ranks=ranks)
-        for i, first in present.items():
-            for signature in self.needles.signatures[i]:
-                if signature == TRACEBACK:
-                    found.tracebacks += self._tracebacks(self.needles.literals[i], begin + first)
-                else:
-                    found.hits += self._hits(signature, self.needles.literals[i], begin + first)
-        found.hits.sort(key=lambda h: h[0].place)
-        return found
-
-    def _hits(self, signature: Signature, literal: bytes, first: int) -> Iterator[tuple[Hit, Stamp | None]]:
-        """The first and the last hits of one signature: looks at the lines with its literal, from `first` where it stands first, and from the end."""
-        end = min(self.block.end + len(literal) - 1, len(self.window))
-        at, left, looks = first, (signature.keep + 1) // 2, MAX_LOOKS
-        if self.full(signature):
-            left = 0
+    def first(self, signature: Signature, at: int, count: int) -> tuple[list[Found], int | None]:
+        """The first hits of a signature from a place in the window on, up to `count`; and where the search stopped, None where it came to the end."""
+        found: list[Found] = []
+        literal, looks = signature.needle.encode(), MAX_LOOKS
+        end = self._reach(literal)
         for _ in range(MAX_GLANCES):
-            if left == 0 or looks == 0:
+            if len(found) == count or looks == 0:
                 break
             at = self.window.find(literal, at, end)
             if at < 0:
-                return
+                return found, None
             start, stop = self._segment(at)
             if self._may_match(signature, literal, at, start, stop):
                 looks -= 1
-                if (hit := self._hit(signature, at, start, stop)) is not None:
-                    yield hit
-                    left -= 1
+                if (hit := self._found(signature, at, start, stop)) is not None:
+                    found.append(hit)
             at = max(stop, at + len(literal))
-        left, looks = signature.keep // 2, MAX_LOOKS
+        return found, at
+
+    def last(self, signature: Signature, from_: int, count: int) -> list[Found]:
+        """The last hits of a signature, up to `count`, the very last first; none that begins before a place in the window."""
+        found: list[Found] = []
+        literal, looks = signature.needle.encode(), MAX_LOOKS
+        end = self._reach(literal)
         for _ in range(MAX_GLANCES):
-            behind = self.window.rfind(literal, at, end)
-            if left == 0 or looks == 0 or behind < 0:
-                return
-            start, stop = self._segment(behind)
-            if self._may_match(signature, literal, behind, start, stop):
+            if len(found) == count or looks == 0:
+                break
+            at = self.window.rfind(literal, from_, end)
+            if at < 0:
+                break
+            start, stop = self._segment(at)
+            # Of a line with several of them the first one, as from the front.
+            at = self.window.find(literal, max(start, from_), end)
+            if self._may_match(signature, literal, at, start, stop):
                 looks -= 1
-                if (hit := self._hit(signature, behind, start, stop)) is not None:
-                    yield hit
-                    left -= 1
-            end = max(start, at)
+                if (hit := self._found(signature, at, start, stop)) is not None:
+                    found.append(hit)
+            end = max(start, from_)
+        return found
+
+    def _reach(self, literal: bytes) -> int:
+        """Where a literal that begins in the block ends at the latest."""
+        return min(self.block.end + len(literal) - 1, len(self.window))
 
     def _may_match(self, signature: Signature, literal: bytes, at: int, start: int, stop: int) -> bool:
         """Most lines with a common needle do not match: that is told before a line is taken apart, unless an anchor or a colour could deceive."""
@@ -104,12 +99,15 @@ class Look:
         if not signature.pattern or "^" in signature.pattern:
             return True
         raw = self.window[start:stop]
-        return b"\x1b" in raw or b"[0m" in raw or compiled(signature.pattern).search(decode(bytes(raw))) is not None
+        return b"\x1b" in raw or b"[0m" in raw or compiled(signature.pattern).search(decode(raw)) is not None
+
+    def _found(self, signature: Signature, at: int, start: int, stop: int) -> Found | None:
+        return self._traceback(at, start, stop) if signature == TRACEBACK else self._hit(signature, at, start, stop)
 
     def _hit(self, signature: Signature, at: int, start: int, stop: int) -> tuple[Hit, Stamp | None] | None:
         line = self._line(start, stop)
         around = self._around(start, stop) if signature.near or signature.unless else ""
-        groups = groups_of(signature, line.text, around)
+        groups = groups_of(signature, line.text, around, self._behind(stop) if signature.over else "")
         if groups is None:
             return None
         position = line.text.find(signature.needle)
@@ -156,24 +154,26 @@ class Look:
         if (start, stop) not in self._lines:
             if len(self._lines) > 256:
                 self._lines.clear()
-            self._lines[start, stop] = parse(bytes(self.window[start:stop]))
+            self._lines[start, stop] = parse(self.window[start:stop])
         return self._lines[start, stop]
 
     def _number(self, at: int) -> int:
-        """The number of a line, from 0 in this block; negative in the margin before it. Asked in rising order of place, mostly."""
-        place, count = self._counted
+        place, number = min(self._numbered, key=lambda known: abs(known[0] - at))
         if at >= place:
-            count += self.window.count(b"\n", place, at)
+            number += self.window.count(b"\n", place, at)
         else:
-            count -= self.window.count(b"\n", at, place)
-        self._counted = (at, count)
-        return count
+            number -= self.window.count(b"\n", at, place)
+        self._numbered[2] = (at, number)
+        return number
 
     def _around(self, start: int, stop: int) -> str:
         """The lines around one, and itself: NEAR_LINES on each side that are not empty, and no more than MAX_NEAR_BYTES."""
-        above = [*self._above(start, NEAR_LINES)][::-1]
-        below = [b for b, _ in zip(self._bounds(stop + 1, min(len(self.window), stop + 1 + MAX_NEAR_BYTES)), range(NEAR_LINES), strict=False)]
-        return "\n".join(self._line(*bounds).text for bounds in (*above, (start, stop), *below))
+        above = [self._line(*bounds).text for bounds in self._above(start, NEAR_LINES)]
+        return "\n".join((*above[::-1], self._line(start, stop).text, self._behind(stop)))
+
+    def _behind(self, stop: int) -> str:
+        bounds = islice(self._bounds(stop + 1, min(len(self.window), stop + 1 + MAX_NEAR_BYTES)), NEAR_LINES)
+        return "\n".join(self._line(*b).text for b in bounds)
 
     def _above(self, start: int, count: int) -> Iterator[tuple[int, int]]:
         """The lines above one that are not empty, from the nearest up."""
@@ -194,30 +194,21 @@ class Look:
                 yield first, min(stop, first + MAX_LINE_BYTES)
             first = stop + 1
 
-    def _tracebacks(self, literal: bytes, first: int) -> Iterator[tuple[Traceback, Stamp | None]]:
-        end = min(self.block.end + len(literal) - 1, len(self.window))
-        half = TRACEBACK.keep // 2
-        places: list[int] = []
-        at = first
-        while len(places) < half and (at := self.window.find(literal, at, end)) >= 0:
-            places.append(at)
-            at += len(literal)
-        last: list[int] = []
-        while at >= 0 and len(last) < half and (behind := self.window.rfind(literal, at, end)) >= 0:
-            last.append(behind)
-            end = behind
-        for at in (*(() if self.full(TRACEBACK) and last else places), *last[::-1]):
-            if (found := self._traceback(at)) is not None:
-                yield found
-
-    def _traceback(self, at: int) -> tuple[Traceback, Stamp | None] | None:
-        start, stop = self._segment(at)
+    def _traceback(self, at: int, start: int, stop: int) -> tuple[Traceback, Stamp | None] | None:
         before = [self._line(*bounds) for bounds in self._above(start, tracebacks.BEFORE)][::-1]
         mark = replace(self._line(start, stop), number=self._number(at))
         back = tracebacks.read(before, mark, self._after(stop, mark.number), source=self.source)
-        if back is None:
+        return None if back is None else (self._owned(back, at), mark.time or self._time_before(start))
+
+    def beheaded(self) -> tuple[Traceback, Stamp | None] | None:
+        """The traceback whose head is cut off where the log begins."""
+        if self.block.offset or self.window.find(b'File "', 0, _MAX_HEAD_BYTES) < 0:
             return None
-        back = replace(
+        back = tracebacks.beheaded(self._after(-1, 1), source=self.source)
+        return None if back is None else (self._owned(back, 0), None)
+
+    def _owned(self, back: Traceback, at: int) -> Traceback:
+        return replace(
             back,
             text=_shown(back.text, 0, MAX_TEXT),
             rank=_first(self.rank, back.rank, self.owner.rank),
@@ -226,15 +217,14 @@ class Look:
             pid=_first(back.pid, self.owner.pid),
             place=self._place(at),
         )
-        return back, mark.time or self._time_before(start)
 
     def _after(self, stop: int, number: int) -> Iterator[Line]:
         """The lines behind one that ends at `stop`."""
-        counted = stop
+        counted = max(stop, 0)
         for first, last in self._bounds(stop + 1, len(self.window)):
             number += self.window.count(b"\n", counted, first)
             counted = first
-            yield parse(bytes(self.window[first:last]), number=number)
+            yield parse(self.window[first:last], number=number)
 
 
 # Kept in front of a needle, so that the name stands before a value when secrets are looked for.

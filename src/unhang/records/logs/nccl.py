@@ -1,11 +1,11 @@
-"""NCCL's own words, printed with NCCL_DEBUG=INFO: versions, communicators, transports, interfaces, settings, return-code traces."""
+"""NCCL's own words, printed with NCCL_DEBUG=INFO: versions, communicators, transports, interfaces, settings, return-code traces, collectives."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from unhang.records.logs.job_size import MAX_WORLD_SIZE
-from unhang.records.logs.said import At, Init, NcclSaid, at
+from unhang.records.logs.said import At, Call, Init, NcclSaid, at
 from unhang.records.logs.signature import Hit, Signature
 
 # What a trace's numbers mean (ncclResult_t, nccl.h).
@@ -45,7 +45,20 @@ TRANSPORT = _context("] via ", r"\d{1,9}\[[0-9a-f]{1,16}\] -> \d{1,9}\[[0-9a-f]{
 INTERFACE = _context(" : Using ", r"(?P<kind>Bootstrap|NET/\w{1,30}) : Using (?P<interface>[^;\n]{1,500}(?:; OOB \S{1,200})?)", keep=64)
 SETTING = _context("set by environment to ", r"(?P<name>NCCL_\w{1,100}) set by environment to (?P<value>\S{1,1000}?)\.?(?:\s|$)")
 TRACE = _context(".cc:", r"(?P<place>[\w/]{1,200}\.(?:cc|cu|h):\d{1,9}) -> (?P<code>[1-7])(?: \[Async thread\])?\s*$", keep=64)
-SIGNATURES = (VERSION, START, COMPLETE, TRANSPORT, INTERFACE, SETTING, TRACE)
+# NCCL_DEBUG_SUBSYS=COLL: every call, so that only the last of each log count. RCCL adds whose it is.
+CALL = Signature(
+    needle=": opCount ",
+    pattern=r"(?P<op>[A-Z]\w{1,40}): opCount (?P<count>[0-9a-f]{1,16}) sendbuff .{0,300}? comm (?P<comm>0x[0-9a-f]{1,16}) "
+    r"\[nranks=(?P<nranks>\d{1,9})\](?:.{0,100}? globalrank (?P<rank>\d{1,9}))?",
+    role="context",
+    keep=128,
+    newest=True,
+)
+SIGNATURES = (VERSION, START, COMPLETE, TRANSPORT, INTERFACE, SETTING, TRACE, CALL)
+# Each rank sends and receives as often as it has to: their communicators are not counted alike.
+_POINT_TO_POINT = ("Send", "Recv")
+# Source, host, pid and pointer, which is only unique within its process.
+_Communicator = tuple[str, str | None, int | None, str]
 
 
 def read(hits: Iterable[Hit]) -> NcclSaid:
@@ -54,8 +67,9 @@ def read(hits: Iterable[Hit]) -> NcclSaid:
     transports: dict[str, list[At]] = {}
     interfaces: dict[str, list[At]] = {}
     settings: dict[str, list[At]] = {}
-    inits: dict[object, Init] = {}
+    inits: dict[tuple[_Communicator, str], Init] = {}
     traces: list[At] = []
+    calls: dict[str, list[Hit]] = {}
     for h in hits:
         signature = h.signature
         if signature == VERSION:
@@ -68,11 +82,12 @@ def read(hits: Iterable[Hit]) -> NcclSaid:
             settings.setdefault(f"{h.groups['name']}={h.groups['value']}", []).append(at(h))
         elif signature == TRACE:
             traces.append(at(h))
+        elif signature == CALL:
+            calls.setdefault(h.source, []).append(h)
         elif signature in (START, COMPLETE):
             if int(h.groups["nranks"]) > MAX_WORLD_SIZE:
                 continue
-            # The pointer is only unique within its process.
-            key = (h.source, h.host, h.pid, h.groups["comm"], h.groups["comm_rank"])
+            key = (_communicator(h), h.groups["comm_rank"])
             done = signature == COMPLETE or (key in inits and inits[key].completed)
             inits[key] = Init(
                 at=at(h),
@@ -89,7 +104,26 @@ def read(hits: Iterable[Hit]) -> NcclSaid:
         interfaces=_frozen(interfaces),
         settings=_frozen(settings),
         traces=tuple(traces),
+        calls=tuple(_last_calls(calls.values(), {c: i.comm_id for (c, _), i in inits.items()})),
     )
+
+
+def _last_calls(logs: Iterable[list[Hit]], ids: Mapping[_Communicator, str | None]) -> Iterator[Call]:
+    """The last call of each process on each communicator."""
+    for hits in logs:
+        hits.sort(key=lambda h: h.place)
+        last: dict[_Communicator, Hit] = {}
+        for h in hits:
+            key = _communicator(h)
+            if key not in last or last[key].groups["op"] not in _POINT_TO_POINT:
+                last[key] = h
+        for key, h in last.items():
+            if h.groups["op"] not in _POINT_TO_POINT:
+                yield Call(at=at(h), op=h.groups["op"], count=int(h.groups["count"], 16), comm_id=ids.get(key), nranks=int(h.groups["nranks"]))
+
+
+def _communicator(hit: Hit) -> _Communicator:
+    return (hit.source, hit.host, hit.pid, hit.groups["comm"])
 
 
 def _frozen(found: Mapping[str, list[At]]) -> dict[str, tuple[At, ...]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 from unhang.records.logs import tracebacks
@@ -14,6 +15,10 @@ from unhang.records.logs.signature import Signature
 
 # Whose lines begin with `[rank17]` is told by the engine in passing.
 MAX_RANKS = 1024
+# A thousand more literals would slow the search for all others by a fifth: ranks of one digit are looked for always, the others where some rank of
+# two digits is.
+_ONE_DIGIT = tuple(b"[rank%d]" % n for n in range(10))
+_TWO_DIGITS = tuple(b"[rank%d" % n for n in range(10, 100))
 TRACEBACK = Signature(needle=tracebacks.MARK, role="context", keep=100)
 
 
@@ -81,11 +86,20 @@ class Needles:
             by_literal.setdefault(s.needle.encode(), []).append(s)
         self.literals = tuple(by_literal)
         self.signatures = tuple(tuple(v) for v in by_literal.values())
-        self.reach = max(map(len, self.literals))
-        self._engine = make_engine((*self.literals, *(b"[rank%d]" % n for n in range(MAX_RANKS))))
+        self.reach = max(map(len, (*self.literals, b"[rank%d]" % (MAX_RANKS - 1))))
+        self._make_engine = make_engine
+        self._engine = make_engine((*self.literals, *_ONE_DIGIT, *_TWO_DIGITS))
 
     def present(self, data: memoryview) -> tuple[dict[int, int], frozenset[int]]:
         """Which literals stand in the data, by index, and where first; and which ranks' prefixes."""
         found = self._engine.present(data)
         count = len(self.literals)
-        return {i: at for i, at in found.items() if i < count}, frozenset(i - count for i in found if i >= count)
+        ranks = [i - count for i in found if i >= count]
+        if any(n >= len(_ONE_DIGIT) for n in ranks):
+            ranks = [n for n in ranks if n < len(_ONE_DIGIT)]
+            ranks += [len(_ONE_DIGIT) + n for n in self._more_ranks.present(data)]
+        return {i: at for i, at in found.items() if i < count}, frozenset(ranks)
+
+    @cached_property
+    def _more_ranks(self) -> Engine:
+        return self._make_engine([b"[rank%d]" % n for n in range(len(_ONE_DIGIT), MAX_RANKS)])

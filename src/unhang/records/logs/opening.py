@@ -148,7 +148,7 @@ class _Walk:
                 self.budget = Budget(self.source.name, archive.size_bytes, self.limits)
                 yield from self._expand(Stream(chunks(archive), self.source.name), self.source, whole=archive, depth=0, packed=0)
         except OSError as e:
-            self.misses.add(self.source.name, f"it cannot be read: {words(e)}")
+            self.misses.add(self.source.name, f"it cannot be read: {words(e)}", unread=True)
         except Damaged as e:
             self._damaged(e, self.source.name)
         finally:
@@ -161,7 +161,7 @@ class _Walk:
         name, layers = source.name, 0
         while kind := unpacking.packing(data.peek(HEAD_BYTES)):
             if layers == _LAYERS:
-                self.misses.add(name, f"it is packed more than {_LAYERS} times over; it was not read")
+                self.misses.add(name, f"it is packed more than {_LAYERS} times over; it was not read", unread=True)
                 return
             # gzip and bzip2 have small windows: they do not count.
             data = Stream(unpacking.unpacked(kind, data, self.budget, inner=packed > 0), name)
@@ -173,7 +173,7 @@ class _Walk:
         if not source.named and (kind_of := no_log(re.split(r"[/!]", name)[-1], head)):
             self.misses.add(name, f"no log: {kind_of}")
         elif (is_tar or is_zip) and depth == self.limits.depth:
-            self.misses.add(name, f"an archive inside {depth} others; it was not opened")
+            self.misses.add(name, f"an archive inside {depth} others; it was not opened", unread=True)
         elif is_tar:
             yield from self._tar(data, source, depth=depth + 1, packed=packed)
         elif is_zip:
@@ -217,7 +217,7 @@ class _Walk:
         if whole is None:
             whole = spooled = SpooledBytes(source.name, data.read, self.limits.spool_bytes)
             if spooled.stopped:
-                self.misses.add(source.name, spooled.stopped)
+                self.misses.add(source.name, spooled.stopped, unread=True)
         try:
             for entry in zips.entries(whole, limit=self.limits.members):
 
@@ -270,6 +270,6 @@ class _Walk:
     def _damaged(self, e: Damaged, name: str) -> None:
         if not e.reported:
             e.reported = True
-            self.misses.add(e.what, e.why)
+            self.misses.add(e.what, e.why, unread=True)
         if name != e.what:
-            self.misses.add(name, f"only a part of it was read: see {e.what}")
+            self.misses.add(name, f"only a part of it was read: see {e.what}", unread=True)

@@ -11,6 +11,7 @@ import re
 import string
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from unhang.records.logs.owner import IP_ADDRESS, NODE_NAME
 from unhang.records.logs.stamp import Stamp, counted, glog, wall
@@ -45,8 +46,8 @@ def _worth(time: Stamp) -> int:
 def strip(text: str, said: Said) -> str:
     """`text` without its prefixes; `said` takes what they tell."""
     start = 0
-    while forms := _BY_FIRST.get(text[start : start + 1]):
-        for form in forms:
+    while first := text[start : start + 1]:
+        for form in _forms(first):
             if found := form.match(text, start):
                 form.tell(said, found)
                 if form.stays:
@@ -327,13 +328,7 @@ _FORMS: tuple[tuple[str, str, Tell, bool], ...] = (
 )
 
 
-def _by_first() -> dict[str, tuple[_Form, ...]]:
-    table: dict[str, list[_Form]] = {}
-    for first, pattern, tell, stays in _FORMS:
-        form = _Form(re.compile(pattern, re.ASCII).match, tell, stays)
-        for character in first:
-            table.setdefault(character, []).append(form)
-    return {character: tuple(forms) for character, forms in table.items()}
-
-
-_BY_FIRST = _by_first()
+@lru_cache(maxsize=512)
+def _forms(first: str) -> tuple[_Form, ...]:
+    """The forms that begin with a character. Compiled when they are met: a log has few of them."""
+    return tuple(_Form(re.compile(pattern, re.ASCII).match, tell, stays) for chars, pattern, tell, stays in _FORMS if first in chars)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from unhang.records.logs.signature import Hit
+if TYPE_CHECKING:
+    from unhang.records.logs.signature import Hit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +61,20 @@ class Init:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Call:
+    """The last collective of one process on a communicator that its log shows; `count` is its number there, counted alike by all ranks.
+
+    `comm_id` is the same on all of them, None where the communicator's beginning is not in the log.
+    """
+
+    at: At
+    op: str
+    count: int
+    comm_id: str | None
+    nranks: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Exit:
     """A process whose end a launcher reported; `code` as in subprocess, negative for a signal."""
 
@@ -72,7 +88,8 @@ class NcclSaid:
     """NCCL's own words.
 
     `versions`, `transports` ("P2P/CUMEM", "SHM/direct", "NET/IB/0/GDRDMA", "NET/Socket/0"), `interfaces` ("Bootstrap eth0:10.0.0.7<0>") and
-    `settings` ("NAME=value") map each value to the places where it stood; `traces` are return-code lines ("transport/shm.cc:114 -> 2").
+    `settings` ("NAME=value") map each value to the places where it stood; `traces` are return-code lines ("transport/shm.cc:114 -> 2"). `calls`
+    are there with NCCL_DEBUG_SUBSYS=COLL.
     """
 
     versions: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
@@ -81,6 +98,7 @@ class NcclSaid:
     interfaces: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
     settings: Mapping[str, tuple[At, ...]] = field(default_factory=dict)
     traces: tuple[At, ...] = ()
+    calls: tuple[Call, ...] = ()
 
 
 def at(hit: Hit) -> At:

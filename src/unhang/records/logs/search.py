@@ -1,35 +1,39 @@
 """Signatures searched in a log of any size: needle first, regex second.
 
-A log is cut into blocks. In each block the engine tells which needles stand in it at all; only around those, lines are cut out, cleaned and matched
-(`looking`). Of each signature the first and the last hits of a log are kept, and only so many lines are looked at in each block, so that memory and
-time stay bounded whatever a log says a million times.
+A log is cut into blocks. In each block the engine tells which needles stand in it at all. Of each signature the first and the last hits of a log are
+kept: the first ones are looked for as the blocks come; for the last ones the blocks that have its needle wait, until enough of them do, and are
+then looked at from the newest back. Only around needles lines are cut out, cleaned and matched (`looking`), and only so many in each block: memory
+and time stay bounded whatever a log says a million times.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from unhang.errors import RecordError
 from unhang.records.logs.blocks import Block, Readable, blocks
-from unhang.records.logs.looking import Look, Looked
+from unhang.records.logs.looking import Found, Look
 from unhang.records.logs.needles import TRACEBACK, Needles
-from unhang.records.logs.owner import owner_of
+from unhang.records.logs.owner import Owner, owner_of
 from unhang.records.logs.signature import Hit, Signature
 from unhang.records.logs.stamp import Stamp, resolve
 from unhang.records.logs.tracebacks import Traceback, writer
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
 Piece = TypeVar("Piece", Hit, Traceback)
-Kept = TypeVar("Kept")
 
 # Blocks of one log that are under way at once.
 _AHEAD = 8
+# Blocks that wait to be looked at from behind; those of a stream, which cannot be read again, are held.
+_WAITING = 64
+_HELD = 8
 # An exception that led to another one stands this close before it.
 CHAIN_LINES = 40
 
@@ -66,33 +70,16 @@ def read(
     at_most: int | None = None,
     pool: ThreadPoolExecutor | None = None,
     progress: Callable[[int], None] = lambda n: None,
-    stop: threading.Event | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> LogRead:
     """Search one log: a plain file (its first `limit_bytes`), or a stream from where it stands to its end.
 
     `rank` is the log's owner where that is known, `latest_s` the time (since the epoch) that no line is later than. `at_most` bounds the hits that
-    are kept. `pool` searches the blocks of a large log in parallel; `progress` is told the bytes of each; `stop` ends the search with Stopped.
+    are kept. `pool` searches blocks in parallel; `progress` is told the bytes of each; `stop` ends the search with Stopped.
     Raises RecordError where a file cannot be read, and whatever the stream raises.
     """
-    name = source or str(log)
-    owner = owner_of(name)
-    merged = _Merged(name, rank if rank is not None else owner.rank)
-
-    def look(block: Callable[[], Block]) -> Looked:
-        if stop is not None and stop.is_set():
-            raise Stopped
-        return Look(block(), needles, name, owner, rank, merged.full).done()
-
-    try:
-        with blocks(log, limit_bytes) as parts, closing(_in_order(parts, look, pool)) as looked_at:
-            for looked in looked_at:
-                merged.add(looked)
-                progress(looked.bytes)
-    except OSError as e:
-        if not isinstance(log, Path):
-            raise
-        raise RecordError(f"cannot read {name}: {e.strerror or e}") from e
-    return merged.read(latest_s, at_most, owner.attempt)
+    part = read_part(log, needles, source=source, limit_bytes=limit_bytes, rank=rank, pool=pool, progress=progress, stop=stop)
+    return part.as_log(latest_s=latest_s, at_most=at_most)
 
 
 def scan(
@@ -102,17 +89,126 @@ def scan(
     return list(read(path, Needles(signatures), source=source, limit_bytes=limit_bytes, rank=rank).hits)
 
 
+@dataclass(kw_only=True)
+class Part:
+    """What was found in a part of a log, to be joined with those before and behind it. Lines are counted from the beginning of the part."""
+
+    source: str
+    bytes: int = 0
+    lines: int = 0
+    ranks: set[int] = field(default_factory=set)
+    first: dict[Signature, list[Found]] = field(default_factory=dict)
+    last: dict[Signature, list[Found]] = field(default_factory=dict)
+
+    def missing(self, signature: Signature) -> int:
+        """How many of the first hits of a signature are still to be found: of what follows them only the last ones count."""
+        return signature.firsts - len(self.first.get(signature, ()))
+
+    def add_first(self, signature: Signature, found: Iterable[Found]) -> None:
+        self.first.setdefault(signature, []).extend(found)
+
+    def add_last(self, signature: Signature, found: Sequence[Found]) -> None:
+        """Hits behind all those that are there, in order."""
+        if signature.lasts and found:
+            self.last[signature] = [*self.last.get(signature, ()), *found][-signature.lasts :]
+
+    def append(self, behind: Part) -> None:
+        """Join the part that follows."""
+        for signature in dict.fromkeys((*behind.first, *behind.last)):
+            moved = [_moved(f, self.lines) for f in (*behind.first.get(signature, ()), *behind.last.get(signature, ()))]
+            missing = max(0, self.missing(signature))
+            self.add_first(signature, moved[:missing])
+            self.add_last(signature, moved[missing:])
+        self.lines += behind.lines
+        self.bytes += behind.bytes
+        self.ranks |= behind.ranks
+
+    def as_log(self, *, latest_s: float | None = None, at_most: int | None = None) -> LogRead:
+        """What was found, if this is all of the log. `at_most` bounds the hits that are kept, `latest_s` is a time that no line is later than."""
+        signatures = dict.fromkeys((*self.first, *self.last))
+        each = None if at_most is None else max(2, at_most // max(1, len(signatures)))
+        kept = [f for s in signatures for f in _fewer([*self.first.get(s, ()), *self.last.get(s, ())], each, s)]
+        # However it was cut, and whoever was first: one order.
+        hits = sorted(((h, t) for h, t in kept if isinstance(h, Hit)), key=lambda f: (f[0].place, f[0].signature.needle, f[0].signature.pattern))
+        backs = sorted(((b, t) for b, t in kept if isinstance(b, Traceback)), key=lambda f: f[0].place)
+        times = resolve([time for _, time in (*hits, *backs)], latest_s=latest_s)
+        return LogRead(
+            source=self.source,
+            bytes=self.bytes,
+            lines=self.lines,
+            hits=tuple(_timed(h, t) for (h, _), t in zip(hits, times, strict=False)),
+            tracebacks=_last_of_chains([_timed(b, t) for (b, _), t in zip(backs, times[len(hits) :], strict=True)]),
+            ranks=frozenset(self.ranks),
+            attempt=owner_of(self.source).attempt,
+        )
+
+
+def read_part(
+    log: Path | Readable,
+    needles: Needles,
+    *,
+    source: str | None = None,
+    limit_bytes: int | None = None,
+    span: range | None = None,
+    rank: int | None = None,
+    pool: ThreadPoolExecutor | None = None,
+    progress: Callable[[int], None] = lambda n: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Part:
+    """Search the blocks that begin in `span`, a range of bytes of a file; all of them without it. As for the rest see `read`."""
+    name = source or str(log)
+
+    def survey(load: Callable[[], Block]) -> _Survey:
+        return _survey(load, needles)
+
+    try:
+        with blocks(log, limit_bytes, span) as all_blocks, closing(_in_order(all_blocks, survey, pool)) as surveys:
+            owner = owner_of(name)
+            collector = _Collector(
+                needles, Part(source=name), owner, rank if rank is not None else owner.rank, _WAITING if isinstance(log, Path) else _HELD
+            )
+            for surveyed in surveys:
+                if stop():
+                    raise Stopped
+                collector.add(surveyed)
+                progress(surveyed.block.end - surveyed.block.begin)
+            collector.settle()
+    except OSError as e:
+        if not isinstance(log, Path):
+            raise
+        raise RecordError(f"cannot read {name}: {e.strerror or e}") from e
+    return collector.part
+
+
+class _Survey(NamedTuple):
+    """A block, and how to get it once more: which literals stand in it, by index, and where the first of each; whose prefixes."""
+
+    block: Block
+    load: Callable[[], Block]
+    present: dict[int, int]
+    ranks: frozenset[int]
+    newlines: int
+
+
+def _survey(load: Callable[[], Block], needles: Needles) -> _Survey:
+    block = load()
+    begin, end = block.begin, block.end
+    with memoryview(block.window) as whole, whole[begin : min(end + needles.reach - 1, len(block.window))] as data:
+        present, ranks = needles.present(data)
+    return _Survey(block, load, {i: begin + at for i, at in present.items()}, ranks, block.window.count(b"\n", begin, end))
+
+
 def _in_order(
-    parts: Iterator[Callable[[], Block]], look: Callable[[Callable[[], Block]], Looked], pool: ThreadPoolExecutor | None
-) -> Generator[Looked, None, None]:
+    parts: Iterator[Callable[[], Block]], survey: Callable[[Callable[[], Block]], _Survey], pool: ThreadPoolExecutor | None
+) -> Generator[_Survey, None, None]:
     if pool is None:
         for block in parts:
-            yield look(block)
+            yield survey(block)
         return
-    under_way: deque[Future[Looked]] = deque()
+    under_way: deque[Future[_Survey]] = deque()
     try:
         for block in parts:
-            under_way.append(pool.submit(look, block))
+            under_way.append(pool.submit(survey, block))
             if len(under_way) >= _AHEAD:
                 yield under_way.popleft().result()
         while under_way:
@@ -124,62 +220,87 @@ def _in_order(
                 future.exception()
 
 
-class _Merged:
-    """The blocks of one log, put together in their order."""
-
-    def __init__(self, source: str, rank: int | None) -> None:
-        self.source = source
-        self.bytes = 0
-        self.lines = 0
-        self.ranks = set() if rank is None else {rank}
-        # With each, the number of lines before its block.
-        self.first: dict[Signature, list[tuple[Hit, Stamp | None, int]]] = {}
-        self.last: dict[Signature, deque[tuple[Hit, Stamp | None, int]]] = {}
-        self.first_backs: list[tuple[Traceback, Stamp | None, int]] = []
-        self.last_backs: deque[tuple[Traceback, Stamp | None, int]] = deque(maxlen=TRACEBACK.keep // 2)
-
-    def full(self, signature: Signature) -> bool:
-        """Whether the first hits of a signature are all found: of the blocks that follow only the last ones count."""
-        if signature == TRACEBACK:
-            return len(self.first_backs) >= TRACEBACK.keep // 2
-        return len(self.first.get(signature, ())) >= (signature.keep + 1) // 2
-
-    def add(self, looked: Looked) -> None:
-        for hit, time in looked.hits:
-            if not self.full(hit.signature):
-                self.first.setdefault(hit.signature, []).append((hit, time, self.lines))
-            elif hit.signature.keep > 1:
-                self.last.setdefault(hit.signature, deque(maxlen=hit.signature.keep // 2)).append((hit, time, self.lines))
-        for back, time in looked.tracebacks:
-            (self.last_backs if self.full(TRACEBACK) else self.first_backs).append((back, time, self.lines))
-        self.lines += looked.newlines
-        self.bytes += looked.bytes
-        self.ranks |= looked.ranks
-
-    def read(self, latest_s: float | None, at_most: int | None, attempt: int | None) -> LogRead:
-        each = None if at_most is None else max(2, at_most // max(1, len(self.first)))
-        hits = [h for s, kept in self.first.items() for h in _fewer([*kept, *self.last.get(s, ())], each)]
-        hits.sort(key=lambda h: h[0].place)
-        backs = _fewer([*self.first_backs, *self.last_backs], each)
-        times = resolve([*(time for _, time, _ in hits), *(time for _, time, _ in backs)], latest_s=latest_s)
-        return LogRead(
-            source=self.source,
-            bytes=self.bytes,
-            lines=self.lines,
-            hits=tuple(_timed(replace(h, line=(h.line or 0) + n + 1), t) for (h, _, n), t in zip(hits, times, strict=False)),
-            tracebacks=_last_of_chains(
-                [_timed(replace(b, line=b.line + n + 1, end=b.end + n + 1), t) for (b, _, n), t in zip(backs, times[len(hits) :], strict=True)]
-            ),
-            ranks=frozenset(self.ranks),
-            attempt=attempt,
-        )
+class _Waiting(NamedTuple):
+    load: Callable[[], Block]
+    lines_before: int
+    newlines: int
 
 
-def _fewer(kept: list[Kept], at_most: int | None) -> list[Kept]:
-    """The first and the last ones."""
+class _Collector:
+    """Takes the blocks of a part in their order."""
+
+    def __init__(self, needles: Needles, part: Part, owner: Owner, rank: int | None, most_waiting: int) -> None:
+        self.needles = needles
+        self.part = part
+        self.owner = owner
+        self.rank = rank
+        if rank is not None:
+            part.ranks.add(rank)
+        # For each signature the blocks in which its last hits may stand, and from where in each. They are read again: held, they would cost
+        # fresh memory for every block.
+        self.waiting: dict[Signature, list[tuple[_Waiting, int]]] = {}
+        self.blocks_waiting = 0
+        self.most_waiting = most_waiting
+
+    def add(self, surveyed: _Survey) -> None:
+        part, block = self.part, surveyed.block
+        waiting = _Waiting(surveyed.load, part.lines, surveyed.newlines)
+        look = self._look_at(block, waiting)
+        if (cut := look.beheaded()) is not None:
+            part.add_first(TRACEBACK, [cut])
+        if surveyed.present:
+            waits = [self._look(look, waiting, s, at) for i, at in surveyed.present.items() for s in self.needles.signatures[i]]
+            self.blocks_waiting += any(waits)
+        part.lines += surveyed.newlines
+        part.bytes += block.end - block.begin
+        part.ranks |= surveyed.ranks
+        if self.blocks_waiting >= self.most_waiting:
+            self.settle()
+
+    def _look(self, look: Look, waiting: _Waiting, signature: Signature, at: int) -> bool:
+        """Take what belongs to the first hits; whether the block may hold some of the last ones."""
+        rest: int | None = at
+        if (missing := self.part.missing(signature)) > 0:
+            found, rest = look.first(signature, at, missing)
+            if found:
+                self.part.add_first(signature, found)
+        if rest is None or not signature.lasts:
+            return False
+        self.waiting.setdefault(signature, []).append((waiting, rest))
+        return True
+
+    def _look_at(self, block: Block, waiting: _Waiting) -> Look:
+        return Look(block, self.part.source, self.owner, self.rank, lines_before=waiting.lines_before, newlines=waiting.newlines)
+
+    def settle(self) -> None:
+        """Look at the blocks that wait, for each signature from the newest back until the last hits are found: what is older does not count."""
+        looks: dict[_Waiting, Look] = {}
+        for signature, blocks_of_it in self.waiting.items():
+            found: list[Found] = []
+            for waiting, begin in reversed(blocks_of_it):
+                if waiting not in looks:
+                    looks[waiting] = self._look_at(waiting.load(), waiting)
+                found += looks[waiting].last(signature, begin, signature.lasts - len(found))
+                if len(found) == signature.lasts:
+                    break
+            self.part.add_last(signature, found[::-1])
+        self.waiting.clear()
+        self.blocks_waiting = 0
+
+
+def _moved(found: Found, lines: int) -> Found:
+    piece, time = found
+    if isinstance(piece, Hit):
+        return replace(piece, line=(piece.line or 0) + lines), time
+    return replace(piece, line=piece.line + lines, end=piece.end + lines), time
+
+
+def _fewer(kept: list[Found], at_most: int | None, signature: Signature) -> list[Found]:
+    """The first and the last ones, or of a signature that keeps the newest only those."""
     if at_most is None or len(kept) <= at_most:
         return kept
-    return [*kept[: (at_most + 1) // 2], *kept[len(kept) - at_most // 2 :]]
+    firsts = 0 if signature.newest else (at_most + 1) // 2
+    return [*kept[:firsts], *kept[len(kept) - at_most + firsts :]]
 
 
 def _timed(piece: Piece, time: Stamp | None) -> Piece:
@@ -195,6 +316,7 @@ def _last_of_chains(found: Sequence[Traceback]) -> tuple[Traceback, ...]:
         if back.chained:
             near = (i for i in range(len(kept) - 1, -1, -1) if writer(kept[i]) == writer(back) and back.line - kept[i].end < CHAIN_LINES)
             if (led := next(near, None)) is not None:
-                del kept[led]
+                # Of a chain only the first one stands behind the logger's record.
+                back = replace(back, logged=kept.pop(led).logged or back.logged)
         kept.append(back)
     return tuple(kept)

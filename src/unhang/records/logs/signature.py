@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from unhang.model import Standing
+if TYPE_CHECKING:
+    from unhang.model import Standing
 
 # A context signature belongs to no cause: it is read for what it tells about the job (ranks, versions, transports, exit codes).
 Role = Literal["root", "symptom", "context"]
@@ -23,9 +24,10 @@ class Signature:
 
     Write needle and pattern for the line behind its prefixes (rank, time, pod), colours and carriage returns: those are taken off first. The
     engine looks for needles alone, in files of any size; choose the rarest literal that every wording has. `near` has to be found within
-    NEAR_LINES lines around the hit (its own line counts), `unless` must not be. `standing` is what a hit is worth: "established" only where
-    the line itself names the cause. `says` is a sentence with {groups} of the pattern in it; without one the title of the cause speaks.
-    `remedies` chooses among the remedies of the cause, by id, None all of them. `keep` bounds the hits that are kept of one file.
+    NEAR_LINES lines around the hit (its own line counts), `unless` must not be, and `over` must not be in so many lines behind it. `standing` is
+    what a hit is worth: "established" only where the line itself names the cause. `says` is a sentence with {groups} of the pattern in it; without
+    one the title of the cause speaks. `remedies` chooses among the remedies of the cause, by id, None all of them. `keep` bounds the hits that are
+    kept of one file: the first ones and the last ones, or with `newest` the last ones only.
     The groups rank, local_rank, host, pid and time, where a pattern has them, tell whom the line is about.
     """
 
@@ -33,11 +35,21 @@ class Signature:
     pattern: str = ""
     near: str = ""
     unless: str = ""
+    over: str = ""
     role: Role = "root"
     standing: Standing = "established"
     says: str = ""
     remedies: tuple[str, ...] | None = None
     keep: int = 16
+    newest: bool = False
+
+    @property
+    def firsts(self) -> int:
+        return 0 if self.newest else (self.keep + 1) // 2
+
+    @property
+    def lasts(self) -> int:
+        return self.keep - self.firsts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +89,8 @@ def match(
     return hits
 
 
-def groups_of(signature: Signature, text: str, around: str = "") -> dict[str, str] | None:
-    """What a signature captures in a text; None where it does not hit."""
+def groups_of(signature: Signature, text: str, around: str = "", behind: str = "") -> dict[str, str] | None:
+    """What a signature captures in a text; None where it does not hit. `around` are the lines on both sides, `behind` those that follow."""
     if signature.needle not in text:
         return None
     groups: dict[str, str] = {}
@@ -93,6 +105,8 @@ def groups_of(signature: Signature, text: str, around: str = "") -> dict[str, st
             return None
         if signature.unless and compiled(signature.unless).search(neighbourhood) is not None:
             return None
+    if signature.over and compiled(signature.over).search(behind) is not None:
+        return None
     return groups
 
 

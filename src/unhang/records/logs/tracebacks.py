@@ -1,30 +1,63 @@
-"""Python tracebacks in a log, wherever and however they stand: behind prefixes, interleaved by rank, chained, from spawned processes."""
+"""Python tracebacks in a log, wherever and however they stand: behind prefixes, interleaved by rank, chained, from spawned processes.
+
+Python's own form, the box that rich draws (for typer, Lightning, accelerate), and one that lost its head where a log was cut.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, islice
+from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.records.incident import Frame
-from unhang.records.logs.line import Line
+from unhang.records.frames import Frame
 
-MARK = "Traceback (most recent call last):"
+if TYPE_CHECKING:
+    from unhang.records.logs.line import Line
+
+# Colours stand between the word before it and this.
+MARK = "(most recent call last)"
 # A traceback is longer than this only in endless recursion, which Python abridges.
 MAX_LINES = 1000
 # Lines of others that stand between those of a traceback.
 MAX_STRANGERS = 8
 # Lines before the mark in which the words stand that make it part of a chain or of a spawned process.
 BEFORE = 4
+# Lines behind a traceback in which steps are looked for.
+BEHIND = 30
+# Lines of a log in which a traceback without its head shows its first frame: what was cut through, the code of that, another rank's.
+CUT = 8
 
-_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
+_PLAIN = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>.+))?$')
 _EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
+# Names that nothing but exceptions has.
+_ERROR = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|SystemExit)")
 _SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error")
 _LEVELS = frozenset(("DEBUG", "INFO", "NOTE", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL", "TRACE", "Warning", "Error", "Info"))
 # What Python and asyncio print of exceptions that end nobody but a thread, a task or an object.
 _IGNORED = ("Exception ignored in", "Exception in thread", "Task exception was never retrieved", "--- Logging error ---")
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
+# What a pool puts around the traceback of its worker.
+_REMOTE = re.compile(r'(?:\w+\.)*_?RemoteTraceback:|"""')
+# A level that whoever prints an exception that he has caught gives it. What was told before a crash is mostly INFO.
+_OF_ERRORS = frozenset(("WARNING", "ERROR", "CRITICAL"))
+# What trainings count, and a progress bar. A loss counts nothing: two ranks have two of them in one step.
+_STEP = re.compile(r"\b(?:step|iter|iteration|epoch)s?\b[\"']?[\s:=#\[(]{0,3}\d[\d.]*|\b\d+(?:/\d+|it) \[(?=\d)", re.IGNORECASE)
+_MAX_STEP_CHARS = 500
+# Trackers sum up at the end of a process, also of one that crashed.
+_SUMMARY = re.compile(r"\s*\[?(?:wandb|swanlab|trackio|mlflow|neptune|clearml|comet(?:_ml)?)\b", re.IGNORECASE)
+# rich's box, and what it is drawn with where the encoding has no lines: `╭── Traceback (most recent call last) ──╮`, `+-- ... --+`.
+_TOP = re.compile(r"[╭+][─-]+ Traceback \(most recent call last\) [─-]")
+_EDGES = ("╭", "╰", "+")
+_SIDES = ("│", "|")
+# `/job/train.py:12 in main`, wrapped anywhere; of code that is in no file only `in main:12`, which names no place.
+_PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d{1,9}) ?in ?(?P<name>\S.*)$")
+_MAX_PLACE = 4096
+# `❱ 12 │   work()`, the arrow where the frame stands.
+_CODE = re.compile(r"(?P<here>[❱>?]?) *(?P<line>\d{1,9})(?: (?P<code>.*))?$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +65,8 @@ class Traceback:
     """A Python traceback as it stands in a log. `line` is where it begins, `end` its exception line; frames innermost last.
 
     Of chained exceptions each is one; `chained` says that an earlier one led to this one. `ignored` ones end no process;
-    `logged` ones stand behind a record of a logger, which has caught them.
+    `logged` ones stand behind a logger's record of an error. `steps` are those that its writer, or another one that nothing tells apart, counts
+    soon behind it: each once.
     """
 
     source: str
@@ -53,6 +87,7 @@ class Traceback:
     chained: bool = False
     ignored: bool = False
     logged: bool = False
+    steps: tuple[str, ...] = ()
 
     @property
     def says(self) -> str:
@@ -63,46 +98,151 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
     """The traceback that begins at `mark`; None where it does not end in an exception line. Other writers' lines in between are passed over."""
     told = [line for line in before if writer(line) == writer(mark)]
     spawned = next((int(found[1]) for line in reversed(told) if (found := _SPAWNED.search(line.text))), None)
+    own = _written(mark, after)
+    top = _TOP.search(mark.text)
+    if top is not None:
+        body = _boxed(own, mark.text[: top.start()])
+    elif _PLAIN in mark.text:
+        body = _plain(own, mark.text.find(_PLAIN), MAX_STRANGERS)
+    else:
+        return None
+    if body is None:
+        return None
+    # Indented is the box in rich's table of log records.
+    headed = [line for line in told if not _REMOTE.fullmatch(line.text)]
+    record = (bool(headed) and headed[-1].level in _OF_ERRORS) or (top is not None and mark.text[:1].isspace())
+    return _made(
+        body,
+        mark,
+        source,
+        rank=mark.rank if spawned is None else spawned,
+        chained=any(words in line.text for line in told for words in _CHAINED),
+        ignored=any(words in line.text for line in told for words in _IGNORED),
+        logged=record,
+        steps=_steps(islice(own, BEHIND)),
+    )
+
+
+def beheaded(lines: Iterable[Line], *, source: str) -> Traceback | None:
+    """The traceback whose head is not in the log any more: `lines` are the first ones of a log that was cut, or begins at its last so many lines.
+
+    Nothing but it may stand there, down to a line that says it is an exception: a stack that a program prints has the same frames.
+    """
+    following = iter(lines)
+    cut: list[Line] = []
+    for first in islice(following, CUT):
+        if _FRAME.match(first.text):
+            break
+        cut.append(first)
+    else:
+        return None
+    whole = [line for line in cut[1:] if writer(line) == writer(first)]
+    if any(MARK in line.text for line in cut) or any(line.text[:1].strip() for line in whole):
+        return None
+    body = _plain(chain([first], _written(first, following)), 0, 0)
+    return None if body is None or _ERROR.fullmatch(body.exception["type"]) is None else _made(body, first, source, rank=first.rank)
+
+
+class _Body(NamedTuple):
+    frames: list[tuple[str, int, str, str]]
+    exception: re.Match[str]
+    end: int
+
+
+def _made(
+    body: _Body,
+    first: Line,
+    source: str,
+    *,
+    rank: int | None,
+    chained: bool = False,
+    ignored: bool = False,
+    logged: bool = False,
+    steps: tuple[str, ...] = (),
+) -> Traceback:
+    return Traceback(
+        source=source,
+        line=first.number,
+        end=body.end,
+        type=body.exception["type"],
+        text=(body.exception["text"] or "").strip(),
+        frames=tuple(_frame(*f) for f in body.frames),
+        rank=rank,
+        label=first.label,
+        local_rank=first.local_rank,
+        host=first.host,
+        pid=first.pid,
+        chained=chained,
+        ignored=ignored,
+        logged=logged,
+        steps=steps,
+    )
+
+
+def _written(mark: Line, after: Iterable[Line]) -> Iterator[Line]:
+    """The lines behind one that are of the same writer."""
+    return (line for line in islice(after, MAX_LINES) if writer(line) == writer(mark))
+
+
+def _steps(lines: Iterable[Line]) -> tuple[str, ...]:
+    told = (" ".join(_STEP.findall(line.text[:_MAX_STEP_CHARS])) for line in lines if not _SUMMARY.match(line.text))
+    return tuple(dict.fromkeys(filter(None, told)))
+
+
+def _plain(lines: Iterable[Line], margin: int, strangers: int) -> _Body | None:
+    """Python's own form. `margin` is what stands in front of its first line, `strangers` the lines of others that are passed over."""
     frames: list[tuple[str, int, str, str]] = []
-    margin = mark.text.find(MARK)
-    strangers = 0
-    for count, line in enumerate(after):
-        if count >= MAX_LINES or strangers > MAX_STRANGERS:
-            return None
-        if writer(line) != writer(mark):
-            continue
+    for line in lines:
         text = line.text
         # What a framework puts in front of every line is as wide here as in front of the mark.
         if margin and text[:1].strip() and _FRAME.match(text) is None and (_FRAME.match(text[margin:]) or _exception(text) is None):
             text = text[margin:]
         if found := _FRAME.match(text):
             frames.append((found["file"], int(found["line"]), (found["name"] or "<module>").strip(), ""))
-        elif MARK in text:
+        elif _PLAIN in text:
             return None
         elif text[:1].isspace() or not text:
             code = text.strip()
             if frames and not frames[-1][3] and set(code) - set("^~"):
                 frames[-1] = (*frames[-1][:3], code)
         elif frames and (exception := _exception(text)) is not None:
-            return Traceback(
-                source=source,
-                line=mark.number,
-                end=line.number,
-                type=exception["type"],
-                text=(exception["text"] or "").strip(),
-                frames=tuple(_frame(*f) for f in frames),
-                rank=mark.rank if spawned is None else spawned,
-                label=mark.label,
-                local_rank=mark.local_rank,
-                host=mark.host,
-                pid=mark.pid,
-                chained=any(words in line.text for line in told for words in _CHAINED),
-                ignored=any(words in line.text for line in told for words in _IGNORED),
-                logged=bool(told) and told[-1].level is not None,
-            )
+            return _Body(frames, exception, line.number)
         elif not _AMID.match(text):
             # Somebody who has no prefix writes into the same file.
+            strangers -= 1
+            if strangers < 0:
+                return None
+    return None
+
+
+def _boxed(lines: Iterable[Line], margin: str) -> _Body | None:
+    """rich's box: the places and their lines of code in it, the exception behind its end."""
+    frames: list[tuple[str, int, str, str]] = []
+    inside, place, strangers = True, "", 0
+    for line in lines:
+        text = line.text.removeprefix(margin)
+        if inside and text.startswith(_SIDES):
+            said = text[1:].removesuffix(text[0]).rstrip().removeprefix(" ")
+            if not said or said.startswith((*_EDGES, *_SIDES)):
+                # Between two frames, or their local variables.
+                place = ""
+            elif not place and (code := _CODE.match(said)):
+                if code["here"] and frames and int(code["line"]) == frames[-1][1]:
+                    frames[-1] = (*frames[-1][:3], (code["code"] or "").lstrip("│ "))
+            else:
+                place = (place + said)[:_MAX_PLACE]
+                if found := _PLACE.match(place):
+                    frames.append((found["file"], int(found["line"]), found["name"], ""))
+                    place = ""
+        elif text.startswith(_EDGES) and not _TOP.match(text):
+            # A syntax error has a second box.
+            inside = not inside
+        elif not inside and frames and (exception := _exception(text)) is not None:
+            return _Body(frames, exception, line.number)
+        elif text:
             strangers += 1
+            if strangers > MAX_STRANGERS or _TOP.match(text):
+                return None
     return None
 
 

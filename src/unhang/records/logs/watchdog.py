@@ -1,4 +1,4 @@
-"""What torch's NCCL watchdog prints about a collective that was given up: the collective, and the counters of its process group.
+"""What torch's NCCL watchdog, or a thread that waits, prints about a collective that was given up: the collective, and its group's counters.
 
 The rank that prints it came. A rank whose counters stand before the failed collective never entered it.
 """
@@ -16,16 +16,26 @@ from unhang.records.logs.signature import Hit, Signature
 _KEEP = 4096
 
 # torch 1.x: `WorkNCCL(OpType=ALLREDUCE, TensorShape=[64], Timeout(ms)=1800000)`; SeqNum since 1.12, NumelIn and NumelOut since 2.1.
-TIMEOUT = Signature(
-    needle="Watchdog caught collective operation timeout",
-    pattern=r"(?:\[Rank (?P<group_rank>\d{1,9})\] )?Watchdog caught collective operation timeout: "
+_WORK = (
     r"\w{1,60}\((?:SeqNum=(?P<seq>\d{1,18}), )?OpType=(?P<op>\w{1,60}),"
     r"(?: TensorShape=\[(?P<shape>[^\]]{0,2000})\],)?(?: NumelIn=(?P<numel_in>\d{1,18}), NumelOut=(?P<numel_out>\d{1,18}),)?"
     r" Timeout\(ms\)=(?P<timeout_ms>\d{1,18})\)"
-    r"(?: ran for (?P<ran_ms>\d{1,18}) milliseconds)?",
+)
+_RANK = r"(?:\[Rank (?P<group_rank>\d{1,9})\] )?"
+TIMEOUT = Signature(
+    needle="Watchdog caught collective operation timeout",
+    pattern=rf"{_RANK}Watchdog caught collective operation timeout: {_WORK}(?: ran for (?P<ran_ms>\d{{1,18}}) milliseconds)?",
     role="context",
     keep=_KEEP,
 )
+# Printed by the thread that waits, with TORCH_NCCL_BLOCKING_WAIT=1 (older versions name the variable behind it), later by `work.wait(timeout)` too.
+BLOCKING = Signature(
+    needle="timed out in blocking wait",
+    pattern=rf"{_RANK}Work {_WORK} timed out in blocking wait",
+    role="context",
+    keep=_KEEP,
+)
+_GIVEN_UP = (TIMEOUT, BLOCKING)
 # 2.3 `[PG 1 Rank 1] Timeout at NCCL work: 5, last enqueued NCCL work: 6, ...`; 2.4 `... detected by watchdog at work: 5, ...`; 2.5 names
 # `[PG ID 0 PG GUID 0(default_pg) Rank 0]`; 2.6 `failure detected by watchdog at work sequence id: 5 PG status: last enqueued work: 6, ...`.
 STATUS = Signature(
@@ -36,7 +46,7 @@ STATUS = Signature(
     role="context",
     keep=_KEEP,
 )
-SIGNATURES = (TIMEOUT, STATUS)
+SIGNATURES = (*_GIVEN_UP, STATUS)
 
 
 def timeouts(hits: Iterable[Hit]) -> tuple[Timeout, ...]:
@@ -55,7 +65,7 @@ def timeouts(hits: Iterable[Hit]) -> tuple[Timeout, ...]:
             ran_ms=_int(h, "ran_ms"),
         )
         for h in found
-        if h.signature == TIMEOUT
+        if h.signature in _GIVEN_UP
     )
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
-
 from unhang.records.logs.signature import Signature
 
 # What a training prints of its steps.
 _STEP = r"(?:\b[Ss]teps?\b|\b[Ii]ter(?:ation)?s?\b|\bloss\b|it/s\]|s/it\]|it/s,|s/it,)"
+# What a rank did before is over: the last lines of a log count, of so many ranks.
+_KEEP = 16
 
 
-def _work(needle: str, pattern: str = "", keep: int = 32) -> Signature:
-    return Signature(needle=needle, pattern=pattern, role="context", keep=keep)
+def _work(needle: str, pattern: str) -> Signature:
+    return Signature(needle=needle, pattern=pattern, role="context", keep=_KEEP, newest=True)
 
 
 def _announced(needle: str, pattern: str) -> Signature:
-    """Work of which nothing but its beginning is printed: it was over where steps follow. The line itself stands at the end of what is looked at."""
-    own = re.escape(needle)
-    followed = rf"{own}([^\n]{{0,400}})\n(?:[^\n]*\n){{0,7}}?[^\n]{{0,400}}?{_STEP}[^\n]*\n(?:[^\n]*\n)*?[^\n]{{0,400}}?{own}\1\Z"
-    return Signature(needle=needle, pattern=pattern, unless=followed, role="context", keep=32)
+    """Work of which nothing but its beginning is printed: it was over where steps follow soon."""
+    return Signature(needle=needle, pattern=pattern, over=_STEP, role="context", keep=_KEEP, newest=True)
 
 
 # `what` names the work in words that a sentence can use.

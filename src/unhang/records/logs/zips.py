@@ -12,9 +12,12 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from unhang.records.logs.streams import Bytes, Damaged, Stream, chunks
-from unhang.records.logs.unpacking import Packing
+
+if TYPE_CHECKING:
+    from unhang.records.logs.unpacking import Packing
 
 # PKZIP APPNOTE 6.3.10: 4.3.7, 4.3.12, 4.3.14 to 4.3.16.
 _LOCAL = struct.Struct("<4s5H3I2H")

@@ -1,0 +1,74 @@
+"""Hosts and tasks as srun lists them (`node[1-64,70],login: tasks 0,8,16-511`), no longer than a sentence can hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unhang.records.logs import Hit
+
+# srun writes hosts that failed alike into one line; it ends a list that is too long even for it with a plus.
+HOSTS = r"(?P<host>[\w.,\[\]+-]+)"
+TASKS = r"(?P<tasks>[\d,-]+)"
+_MAX_CHARS = 40
+_SHOWN = 2
+# Cray's names have several brackets: `x1000c[0-7]s[0-3]b0n[0-1]`.
+_NAME = re.compile(r"((?:[^,\[\]]|\[[^\[\]]*\])*)(?:,|\Z)")
+_GROUP = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
+
+
+def shortened(hits: Iterable[Hit]) -> tuple[Hit, ...]:
+    """The hits, with long lists of hosts and tasks in their groups cut: "node1, node2 and 62 more"."""
+    return tuple(
+        replace(h, groups={**h.groups, "host": _short(h.groups["host"]), "tasks": _short(h.groups["tasks"])}) if "tasks" in h.groups else h
+        for h in hits
+    )
+
+
+def _short(listed: str) -> str:
+    if len(listed) <= _MAX_CHARS:
+        return listed
+    names = _names(listed)
+    if names is None:
+        return _cut(listed)
+    units = [unit for name in names for unit in _units(name)]
+    shown = ", ".join(_cut(name) for name, _ in units[:_SHOWN])
+    rest = sum(count for _, count in units[_SHOWN:])
+    return f"{shown} and {rest} more" if rest else shown
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _MAX_CHARS else f"{name[:_MAX_CHARS]}…"
+
+
+def _names(listed: str) -> list[str] | None:
+    """The list at its commas outside brackets; None for what is no list."""
+    names, at = [], 0
+    while at < len(listed):
+        found = _NAME.match(listed, at)
+        if found is None:
+            return None
+        names += [found[1]] if found[1] else []
+        at = found.end()
+    return names
+
+
+def _units(name: str) -> Iterator[tuple[str, int]]:
+    """A name, or what its one bracket lists, each with how many it stands for."""
+    groups = _GROUP.findall(name)
+    if len(groups) == 1:
+        before, _, after = name.partition(f"[{groups[0]}]")
+        for part in groups[0].split(","):
+            yield f"{before}{f'[{part}]' if _RANGE.fullmatch(part) else part}{after}", _count(part)
+    else:
+        yield name, prod(sum(map(_count, g.split(","))) for g in groups) if groups else _count(name)
+
+
+def _count(part: str) -> int:
+    found = _RANGE.fullmatch(part)
+    return 1 if found is None else max(1, int(found[2]) - int(found[1]) + 1)

@@ -1,0 +1,50 @@
+"""Where things are shown: how wide it is, and whether escape sequences may be used."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MIN_WIDTH = 40
+# Longer lines are hard to read; a file or a pager behind a pipe has no width of its own.
+MAX_WIDTH = 140
+# What rich fails at, or shows nothing with, is no width: `COLUMNS=0`, `COLUMNS=²`.
+_SIZE = re.compile(r"0*[1-9][0-9]{0,4}")
+_without_colours = False
+
+
+def without_colours() -> None:
+    """What --no-color asks for; the environment of trainings is theirs and stays as it is."""
+    global _without_colours
+    _without_colours = True
+
+
+def is_plain() -> bool:
+    """Whether no escape sequences are wanted at all: bold and dim are no colours, and just as unwelcome in a file."""
+    return _without_colours or bool(os.environ.get("NO_COLOR"))
+
+
+def console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    made = Console(stderr=stderr, highlight=False, color_system=None if is_plain() else "auto", _environ=_environ())
+    if not made.is_terminal and not _asked():
+        made.width = MAX_WIDTH
+    return made
+
+
+def width(console: Console) -> int:
+    """How long lines may be: as COLUMNS says, or as is good to read."""
+    return max(console.width if _asked() else min(console.width, MAX_WIDTH), MIN_WIDTH)
+
+
+def _asked() -> bool:
+    return "COLUMNS" in _environ()
+
+
+def _environ() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES") or _SIZE.fullmatch(v)}
