@@ -242,3 +242,40 @@ def test_lines_that_name_no_host_are_on_their_logs_clock(assembled):
 def test_the_length_of_each_log_is_told(assembled):
     (attempt,) = assembled(a="step 1\nstep 2\n", b="")
     assert attempt.view.lines == {"a": 2, "b": 0}
+
+
+# Whose an error is that nobody put a name to
+
+BLOCK = (
+    "Root Cause (first observed failure):\n[0]:\n  host      : node7\n  rank      : {rank} (local_rank: 1)\n  exitcode  : {code} (pid: 47{rank})\n"
+)
+CHILD = trace("x").replace("KeyError: 'x'", "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ")
+
+
+def owners(attempts):
+    return [(t.text.strip("'"), t.rank, t.host) for t in attempts[-1].view.tracebacks if t.type == "KeyError"]
+
+
+def test_the_only_error_is_that_of_the_only_rank_that_ended_by_itself(assembled):
+    log = trace("a") + CHILD + BLOCK.format(rank=3, code=1) + BLOCK.format(rank=5, code=-15)
+    assert owners(assembled(job__log=log)) == [("a", 3, "node7")]
+    assert judge_logs(["job.log"]).verdict.primary.ranks == (3,)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        trace("a") + trace("b") + BLOCK.format(rank=3, code=1),
+        trace("a") + BLOCK.format(rank=3, code=1) + BLOCK.format(rank=5, code=1),
+        # A signal comes from somebody else: it raised nothing.
+        trace("a") + BLOCK.format(rank=3, code=-9),
+        "2026-11-03 10:00:00,000 ERROR train: sample 7 is skipped\n" + trace("a") + BLOCK.format(rank=3, code=1),
+    ],
+)
+def test_otherwise_it_stays_nobodys(assembled, log):
+    assert {rank for _, rank, _ in owners(assembled(job__log=log))} == {None}
+
+
+def test_hosts_of_ranks_are_told_by_launchers(assembled):
+    log = trace("a", "1: ") + "0: step 1\nsrun: error: node9: task 1: Exited with exit code 1\n"
+    assert owners(assembled(job__log=log)) == [("a", 1, "node9")]

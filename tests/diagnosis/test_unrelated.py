@@ -22,6 +22,7 @@ NCCL = "2026-11-03 {t},000 {who} [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [
 COMM = "2026-11-03 {t},000 {who} [0] NCCL INFO comm 0x55 rank 0 nranks 8 cudaDev 0 nvmlDev 0 busId 1 commId 0xabc - Init COMPLETE\n"
 XID = "2026-11-03T{t}.000000+00:00 node9 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
 LOSS = "2026-11-03 {t},000 step 7 loss 1.9\n"
+ENDED = "  host      : {host}\n  rank      : 3 (local_rank: 3)\n  exitcode  : 1 (pid: {pid})\n"
 LATER = OOM.format(t="02:04:00", r=0)
 
 
@@ -67,6 +68,11 @@ A, B = "node1:52:90", "node7:61:99"
         (job(*EARLY, who=A), job(*LATE, who=B)),
         (job(*EARLY, size=8, who=A), job(*LATE, size=16, who=B)),
         (job(*EARLY, size=8, who=A), job(*EARLY, size=16, who=B)),
+        # No start, but steps from the first line on; the host stands in what torchrun ends with.
+        (
+            job(*EARLY) + ENDED.format(host="node1", pid=90),
+            LOSS.format(t="09:00:00") + OOM.format(t="09:30:00", r=0) + ENDED.format(host="node7", pid=99),
+        ),
         # A rank that is heard from two jobs of different sizes, or from two hosts.
         (job(*EARLY, size=8) + PORT.format(t="02:03:00"), job("02:01:30", "02:02:00", size=16) + LATER),
         (job(*EARLY, who=A) + PORT.format(t="02:03:00"), job("02:01:30", "02:02:00", who=B) + LATER),

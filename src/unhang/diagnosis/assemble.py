@@ -33,6 +33,16 @@ _WORK, _STARTS, _SIZES = frozenset(work.SIGNATURES), frozenset(attempts.STARTS),
 _COURSE = frozenset((attempts.GAVE_UP, *attempts.STEPS))
 
 
+# What launchers raise when a process of theirs has ended.
+_OF_LAUNCHERS = (
+    "ChildFailedError",
+    "CalledProcessError",
+    "ProcessRaisedException",
+    "ProcessExitedException",
+    "SignalException",
+    "RendezvousClosedError",
+)
+
 # A name of a directory may hold any number.
 MAX_ATTEMPTS = 1000
 
@@ -80,6 +90,8 @@ def assemble(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> tuple
     ranks = _ranks_of_processes(hits)
     hits = _ordered([_with_rank(h, ranks) for h in hits], order)
     backs = _ordered([_with_rank(t, ranks) for t in backs], order)
+    for number in range(1, course.total + 1):
+        hits, backs = _as_launchers_say(number, hits, backs)
     printed = frozenset(n for r in reads for n in r.ranks)
     lines = {r.source: r.lines for r in reads}
     return tuple(_attempt(n, hits, backs, causes, printed, lines) for n in range(1, course.total + 1))
@@ -267,6 +279,44 @@ def _with_rank(piece: Piece, ranks: Mapping[Process, int]) -> Piece:
     source = piece.source if piece.host is None else None
     rank = ranks.get(Process(piece.attempt, piece.host, source, piece.pid))
     return piece if rank is None else replace(piece, rank=rank)
+
+
+def _as_launchers_say(attempt: int, hits: list[Hit], backs: list[Traceback]) -> tuple[list[Hit], list[Traceback]]:
+    """What launchers say of the processes that ended: the hosts of ranks; and whose an error is that nobody put a name to.
+
+    It is that of the only rank that ended by itself, if the log holds one such error and the end of one such rank.
+    """
+    ended = [e for e in exits.read(h for h in hits if h.attempt == attempt and h.signature in _EXITS) if e.at.rank is not None]
+    hosts: dict[int | None, set[str]] = {}
+    for e in ended:
+        if e.at.host is not None:
+            hosts.setdefault(e.at.rank, set()).add(e.at.host)
+    of_rank = {rank: next(iter(names)) for rank, names in hosts.items() if len(names) == 1}
+    owners: dict[str, tuple[Traceback, int]] = {}
+    for source in {e.at.source for e in ended}:
+        # Signals come from others, mostly.
+        ranks = {e.at.rank for e in ended if e.at.source == source and e.code > 0}
+        nameless = [t for t in backs if t.source == source and t.attempt == attempt and _is_nobodys(t)]
+        if len(nameless) == 1 and len(ranks) == 1 and (rank := next(iter(ranks))) is not None:
+            owners[source] = (nameless[0], rank)
+
+    def named(piece: Piece, line: int | None) -> Piece:
+        if piece.attempt != attempt:
+            return piece
+        if piece.rank is None and piece.source in owners and line is not None:
+            back, rank = owners[piece.source]
+            if back.line <= line <= back.end:
+                piece = replace(piece, rank=rank)
+        if piece.host is None and piece.rank in of_rank:
+            piece = replace(piece, host=of_rank[piece.rank])
+        return piece
+
+    return [named(h, h.line) for h in hits], [named(t, t.end) for t in backs]
+
+
+def _is_nobodys(back: Traceback) -> bool:
+    """Whether no line tells who printed a traceback, and it is none of a launcher's own."""
+    return back.rank is None and back.pid is None and not back.ignored and not back.logged and back.type.rpartition(".")[2] not in _OF_LAUNCHERS
 
 
 def _shared(hits: Iterable[Hit], hosts: Mapping[str, str]) -> Iterable[Shared]:

@@ -51,6 +51,7 @@ class _Told:
     first_s: float | None = None
     last_s: float | None = None
     begun_s: float | None = None
+    is_job: bool = False
     failed: bool = False
 
     def add(self, other: _Told) -> None:
@@ -60,6 +61,7 @@ class _Told:
         self.hosts |= other.hosts
         self.words |= other.words
         self.failed |= other.failed
+        self.is_job |= other.is_job
         for rank, (first, last) in other.ranks.items():
             self.heard(rank, first)
             self.heard(rank, last)
@@ -114,6 +116,10 @@ def _pieces(read: LogRead) -> Iterator[Hit | Traceback]:
 
 def _told(number: int, read: LogRead, scale: Scale, causes: Mapping[Signature, str]) -> _Told:
     told = _Told(reads=[number], bytes=read.bytes, failed=bool(read.tracebacks))
+    told.at(begins_s := scale.seconds(read.source, read.begins_at_s, read.begins_utc_offset_s))
+    # A log that was quiet until its job had failed elsewhere begins late as well, but tells of no steps.
+    if any(h.signature in attempts.STEPS for h in read.hits):
+        told.begun_s = begins_s
     for p in _pieces(read):
         at_s = scale.seconds(p.source, p.at_s, p.utc_offset_s)
         told.at(at_s)
@@ -129,6 +135,7 @@ def _told(number: int, read: LogRead, scale: Scale, causes: Mapping[Signature, s
             if p.signature in _SIZES and 0 < (size := int(p.groups["world_size"])) <= job_size.MAX_WORLD_SIZE:
                 told.sizes.add(size)
             if p.signature in _BEGINS and at_s is not None:
+                told.is_job = True
                 told.begun_s = at_s if told.begun_s is None else min(told.begun_s, at_s)
     return told
 
@@ -220,7 +227,7 @@ def _was_over(a: _Told, b: _Told) -> bool:
     """Whether `a`, a job, had failed long before `b` began: lines that are recognised may be far from the ends of a log."""
     if a.last_s is None or b.first_s is None or b.begun_s is None:
         return False
-    is_job = a.begun_s is not None or bool(a.sizes) or bool(a.ranks)
+    is_job = a.is_job or bool(a.sizes) or bool(a.ranks)
     return is_job and a.failed and b.begun_s - b.first_s <= _BEGIN_S and a.last_s + RESTART_S < b.first_s
 
 

@@ -42,6 +42,12 @@ def test_torchruns_block_names_the_rank(read):
     assert sorted(read(BLOCK)) == [(9, 1, 4720, -9), (12, 4, 4724, 1)]
 
 
+def test_torchruns_block_names_the_host(tmp_path):
+    path = tmp_path / "log"
+    path.write_text(BLOCK)
+    assert {(e.at.rank, e.at.host) for e in exits.read(scan(path, exits.SIGNATURES))} == {(9, "node7"), (12, "node7")}
+
+
 @pytest.mark.parametrize(
     ("line", "ended"),
     [

@@ -100,7 +100,7 @@ def no_semaphores(monkeypatch):
     def none(*_):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(multiprocessing.synchronize, "SemLock", none)
+    monkeypatch.setattr(multiprocessing.synchronize._multiprocessing, "SemLock", none)
 
 
 def no_thread_for_the_queue(monkeypatch):

@@ -167,6 +167,7 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
         standing=standing,
         says=f"{who} raised{same} {_short(first.type, first.text)}" + (f" at {at}" if at else "") + _of_the_others(others),
         ranks=tuple(numbers),
+        hosts=tuple(dict.fromkeys(t.host for t in chosen if t.host is not None)),
         where=at,
         evidence=(
             Evidence(source=first.source, line=first.end, text=first.says),

@@ -19,7 +19,8 @@ def _context(needle: str, pattern: str) -> Signature:
     return Signature(needle=needle, pattern=pattern, role="context", keep=_KEEP)
 
 
-# The block that torchrun ends with names the rank in the line before the exit code.
+# The block that torchrun ends with names the rank in the line before the exit code, and the host before that.
+HOST = _context("host      : ", r"^ {0,8}host {1,20}: (?P<host>[\w.:-]{1,253})$")
 RANK = _context("(local_rank: ", r"rank {1,20}: (?P<rank>\d{1,9}) \(local_rank: (?P<local_rank>\d{1,9})\)")
 CODE = _context("exitcode  : ", r"exitcode {1,20}: (?P<code>-?\d{1,10}) \(pid: (?P<pid>\d{1,9})\)")
 FAILED = _context("failed (exitcode: ", r"failed \(exitcode: (?P<code>-?\d{1,10})\) local_rank: (?P<local_rank>\d{1,9}) \(pid: (?P<pid>\d{1,9})\)")
@@ -44,7 +45,7 @@ MPI = _context(
 )
 # The end of a process that somebody ran: a compiler, git, a training. The others are told by launchers, of ranks.
 SUBPROCESS = (CALLED, STATUS)
-SIGNATURES = (RANK, CODE, FAILED, DEEPSPEED, SPAWN, CALLED, STATUS, SRUN, MPI)
+SIGNATURES = (HOST, RANK, CODE, FAILED, DEEPSPEED, SPAWN, CALLED, STATUS, SRUN, MPI)
 
 _HOW = {"Killed": -9, "Out Of Memory": -9, "Terminated": -15, "Aborted": -6, "Segmentation fault": -11, "Bus error": -7}
 # A shell, and so srun and accelerate's subprocess, tells a signal as 128 plus its number.
@@ -65,8 +66,9 @@ def read(hits: Iterable[Hit]) -> tuple[Exit, ...]:
 
 def _all(hits: tuple[Hit, ...]) -> Iterator[Exit]:
     ranks = {(h.source, h.line): h for h in hits if h.signature == RANK}
+    hosts = {(h.source, h.line): h.groups["host"] for h in hits if h.signature == HOST}
     for h in hits:
-        if h.signature == RANK or (code := _code(h)) is None:
+        if h.signature in (HOST, RANK) or (code := _code(h)) is None:
             continue
         where = at(h)
         if h.signature == SRUN:
@@ -74,7 +76,7 @@ def _all(hits: tuple[Hit, ...]) -> Iterator[Exit]:
             where = replace(where, host=h.groups.get("host"))
         local = h.groups.get("local_rank")
         if h.signature == CODE and h.line is not None and (named := ranks.get((h.source, h.line - 1))) is not None:
-            where = replace(where, rank=int(named.groups["rank"]))
+            where = replace(where, rank=int(named.groups["rank"]), host=hosts.get((h.source, h.line - 2), where.host))
             local = named.groups["local_rank"]
         for rank in _tasks(h) or (where.rank,):
             yield Exit(at=_of(where, rank), code=code, local_rank=None if local is None else int(local))

@@ -200,9 +200,14 @@ class Look:
         back = tracebacks.read(before, mark, self._after(stop, mark.number), source=self.source)
         return None if back is None else (self._owned(back, at), mark.time or self._time_before(start))
 
+    def begins(self) -> Stamp | None:
+        """The time of the first lines of the log, in its first block."""
+        first = islice(self._bounds(0, min(len(self.window), MAX_NEAR_BYTES)), NEAR_LINES)
+        return next((time for bounds in first if (time := self._line(*bounds).time) is not None), None)
+
     def beheaded(self) -> tuple[Traceback, Stamp | None] | None:
-        """The traceback whose head is cut off where the log begins."""
-        if self.block.offset or self.window.find(b'File "', 0, _MAX_HEAD_BYTES) < 0:
+        """The traceback whose head is cut off where the log begins, in its first block."""
+        if self.window.find(b'File "', 0, _MAX_HEAD_BYTES) < 0:
             return None
         back = tracebacks.beheaded(self._after(-1, 1), source=self.source)
         return None if back is None else (self._owned(back, 0), None)

@@ -47,7 +47,7 @@ class LogRead:
     """What one log holds.
 
     `ranks` are those that the beginning of some line names, and the log's owner; `attempt` is the
-    one that its path names.
+    one that its path names. `begins_at_s` is the time of its first lines, where they have one.
     """
 
     source: str
@@ -57,6 +57,8 @@ class LogRead:
     tracebacks: tuple[Traceback, ...] = ()
     ranks: frozenset[int] = frozenset()
     attempt: int | None = None
+    begins_at_s: float | None = None
+    begins_utc_offset_s: int | None = None
 
 
 def read(
@@ -97,6 +99,7 @@ class Part:
     bytes: int = 0
     lines: int = 0
     ranks: set[int] = field(default_factory=set)
+    begins: Stamp | None = None
     first: dict[Signature, list[Found]] = field(default_factory=dict)
     last: dict[Signature, list[Found]] = field(default_factory=dict)
 
@@ -114,6 +117,8 @@ class Part:
 
     def append(self, behind: Part) -> None:
         """Join the part that follows."""
+        if not self.bytes:
+            self.begins = behind.begins
         for signature in dict.fromkeys((*behind.first, *behind.last)):
             moved = [_moved(f, self.lines) for f in (*behind.first.get(signature, ()), *behind.last.get(signature, ()))]
             missing = max(0, self.missing(signature))
@@ -131,7 +136,8 @@ class Part:
         # However it was cut, and whoever was first: one order.
         hits = sorted(((h, t) for h, t in kept if isinstance(h, Hit)), key=lambda f: (f[0].place, f[0].signature.needle, f[0].signature.pattern))
         backs = sorted(((b, t) for b, t in kept if isinstance(b, Traceback)), key=lambda f: f[0].place)
-        times = resolve([time for _, time in (*hits, *backs)], latest_s=latest_s)
+        begins, *times = resolve([self.begins, *(time for _, time in (*hits, *backs))], latest_s=latest_s)
+        begins = begins if begins is not None and begins.clock == "wall" and begins.has_year else None
         return LogRead(
             source=self.source,
             bytes=self.bytes,
@@ -140,6 +146,8 @@ class Part:
             tracebacks=_last_of_chains([_timed(b, t) for (b, _), t in zip(backs, times[len(hits) :], strict=True)]),
             ranks=frozenset(self.ranks),
             attempt=owner_of(self.source).attempt,
+            begins_at_s=None if begins is None else begins.seconds,
+            begins_utc_offset_s=None if begins is None else begins.offset_s,
         )
 
 
@@ -246,8 +254,10 @@ class _Collector:
         part, block = self.part, surveyed.block
         waiting = _Waiting(surveyed.load, part.lines, surveyed.newlines)
         look = self._look_at(block, waiting)
-        if (cut := look.beheaded()) is not None:
-            part.add_first(TRACEBACK, [cut])
+        if not block.offset:
+            part.begins = look.begins()
+            if (cut := look.beheaded()) is not None:
+                part.add_first(TRACEBACK, [cut])
         if surveyed.present:
             waits = [self._look(look, waiting, s, at) for i, at in surveyed.present.items() for s in self.needles.signatures[i]]
             self.blocks_waiting += any(waits)
