@@ -8,12 +8,14 @@ import sys
 
 import pytest
 import typer
+from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from unhang.cli import explain
 from unhang.diagnosis import unknown
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
+from unhang.report.language import LABELS
 
 
 @pytest.fixture
@@ -49,6 +51,27 @@ def test_help_needs_no_catalogue():
 def test_the_list(run):
     ran = run("--list", "--lang", "en")
     assert ran.exit_code == 0 and all(cause in ran.stdout for cause in catalogue.load())
+
+
+@pytest.mark.parametrize("columns", ["40", "60", "200"])
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_list_cuts_nothing(monkeypatch, capsys, columns, lang):
+    monkeypatch.setenv("COLUMNS", columns)
+    explain.explain(show_list=True, lang=lang)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line == line.rstrip() and cell_len(line) <= int(columns) for line in lines)
+    words = [line.split()[0] for line in lines if line[0] != " "]
+    assert words == list(catalogue.load())
+    text = "".join("".join(lines).split())
+    assert all("".join((c.title if lang == "en" else c.title_zh).split()) in text for c in catalogue.load().values())
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_what_to_do_stands_before_the_samples(run, lang):
+    shown = run("gpu-oom", "--lang", lang).stdout
+    labels = LABELS[lang]
+    places = [shown.index(labels[part]) for part in ("what", "why", "remedies", "looks")]
+    assert places == sorted(places)
 
 
 def test_the_verdict_that_names_nothing(run):

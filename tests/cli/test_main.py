@@ -104,6 +104,14 @@ def test_help_shows_the_prefix(tmp_path):
     assert "Put [rank N] before" in unhang("run", "--help", cwd=tmp_path).stdout
 
 
+@pytest.mark.parametrize("columns", ["²", "0", "wide"])
+def test_what_is_no_width_fails_nowhere(tmp_path, columns):
+    environ = {**os.environ, "COLUMNS": columns, "LINES": columns}
+    for argv, code in ((("--help",), 0), (("why", "--none"), 2), (("explain", "--list"), 0)):
+        done = subprocess.run([*UNHANG, *argv], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60)
+        assert done.returncode == code and "our own failure" not in done.stderr
+
+
 def on_a_terminal(*argv: str, cwd: Path, **environ: str) -> bytes:
     master, terminal = os.openpty()
     cleared = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}

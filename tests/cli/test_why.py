@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
 from unhang.model import Finding, NotExamined, Verdict
 from unhang.records.incident import Activity, Counters, Incident, RankRecord
+from unhang.records.logs.readers import cores
 from unhang.records.rundir import RunDir
 
 
@@ -98,6 +100,31 @@ def test_what_could_not_be_read_is_not_called_healthy(app, tmp_path, monkeypatch
     monkeypatch.setattr(why, "_judge", lambda *_, **__: (verdict, None))
     for options in ((), ("--json",), ("--markdown",)):
         assert run(app, tmp_path, *options).exit_code == code
+
+
+@pytest.mark.parametrize("how", ["empty.log", "empty.log.gz", "config.json", "junk", "-"])
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_where_no_log_was_read_it_is_not_called_healthy(app, tmp_path, how, options):
+    (tmp_path / "empty.log").write_text("")
+    (tmp_path / "empty.log.gz").write_bytes(gzip.compress(b""))
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}\n')
+    (tmp_path / "junk").write_bytes(bytes(range(256)) * 800)
+    ran = run(app, how if how == "-" else tmp_path / how, *options, input="")
+    assert isinstance(ran.exception, UnhangError) and "nothing was read" in str(ran.exception) and not ran.stdout
+    (tmp_path / "good.log").write_text("step 1\n")
+    assert run(app, tmp_path / "empty.log", tmp_path / "good.log", *options).exit_code == 0
+
+
+@pytest.mark.parametrize("at", [12, 5000])
+def test_what_is_damaged_reads_like_what_is_cut_off(app, tmp_path, at):
+    data = gzip.compress(b"".join(b"step %d of %d\n" % (n, n * 7919 % 1009) for n in range(3000)))
+    (tmp_path / "cut.gz").write_bytes(data[:at])
+    (tmp_path / "hit.gz").write_bytes(data[:at] + b"\xff" * 8 + data[at + 8 :])
+    cut, hit = (run(app, tmp_path / name, "--lang", "en") for name in ("cut.gz", "hit.gz"))
+    assert type(cut.exception) is type(hit.exception) and cut.exit_code == hit.exit_code
+    if at == 5000:
+        assert hit.exit_code == 2 and "hit.gz: its gzip data is damaged; only what stands before the damage" in hit.stdout
+        assert all(("what the rest holds is not known" in ran.stdout) for ran in (cut, hit))
 
 
 def damaged(folder, how):
@@ -206,6 +233,40 @@ def test_an_interrupt_ends_it(tmp_path):
         process.kill()
         process.wait()
         process.stderr.close()
+
+
+def interrupted(*argv, times=1, when=None):
+    """The exit code and what was said, after that many interrupts, the first once `when` is true of the process."""
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 20
+        while not when(psutil.Process(process.pid)) and time.monotonic() < deadline:
+            time.sleep(0.002)
+        for _ in range(times):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+        said = process.communicate(timeout=20)[1]
+        assert not [p for p in psutil.process_iter(["status"]) if os.getpgid(p.pid) == process.pid and p.info["status"] != "zombie"]
+        return process.returncode, said
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_an_interrupt_while_it_is_still_imported(tmp_path):
+    """The first import behind the handler never ends."""
+    (tmp_path / "typer.py").write_text("import pathlib, time\npathlib.Path(__file__).with_name('here').touch()\nwhile True: time.sleep(1)\n")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from unhang.cli.main import entry; entry()"
+    assert interrupted(sys.executable, "-c", code, when=lambda _: (tmp_path / "here").exists()) == (130, b"")
+
+
+def test_interrupts_that_come_one_after_the_other(tmp_path):
+    """A log that is large enough for processes of ours."""
+    for n in range(3):
+        (tmp_path / f"rank{n}.log").write_text("NCCL WARN Call to connect failed\n" * 600_000)
+    code = interrupted(sys.executable, "-m", "unhang", "why", str(tmp_path), times=3, when=lambda p: len(p.children()) >= min(2, cores()))
+    assert code == (130, b"")
 
 
 def test_the_same_verdict_without_torch_and_elsewhere(rundir, tmp_path):

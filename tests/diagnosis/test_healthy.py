@@ -99,6 +99,14 @@ def test_a_start_that_failed_once_is_said(name: str):
     assert any(n.what == "attempt 1 of 2" and "it failed, the last one did not" in n.why for n in verdict.not_examined)
 
 
+@pytest.mark.parametrize(
+    ("name", "raised"), [("child-processes", "ValueError"), ("loader-fork", "OSError"), ("caught-download", "urllib.error.URLError")]
+)
+def test_what_was_caught_and_passed_over_is_said(name: str, raised: str):
+    verdict = judge_logs([str(STORED / f"{name}.log.zst")]).verdict
+    assert any(f" {raised}: " in n.what and n.why.startswith("passed over") and not n.unread for n in verdict.not_examined)
+
+
 def test_there_are_many_and_they_are_small():
     assert len(NAMES) >= 50 and set(CONTENTS) == set(NAMES)
     assert len({c["framework"] for c in CONTENTS.values()}) >= 8

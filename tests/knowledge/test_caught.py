@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from unhang.diagnosis.logs import judge_logs
 from unhang.knowledge import catalogue
 from unhang.knowledge.caught import went_on
 from unhang.knowledge.cause import LogView
+from unhang.model import Verdict
 from unhang.records.frames import Frame
 from unhang.records.logs import Traceback, match
 from unhang.records.logs.said import At, Exit
@@ -156,4 +158,108 @@ def test_of_a_data_loader_worker_the_original_is_told():
 
 
 def test_where_nothing_is_known_nothing_went_on():
-    assert not went_on(LogView(), "train.log", 3) and not went_on(LogView(lines={"train.log": 99}), "train.log", None)
+    (hit,) = match(TAKEN, catalogue.get("port-in-use").signatures, source="train.log", line=3)
+    assert went_on(LogView(lines={"train.log": 99}), hit)
+    assert not went_on(LogView(), hit) and not went_on(LogView(lines={"train.log": 99}), replace(hit, line=None))
+
+
+MISSING = 'Traceback (most recent call last):\n  File "/srv/job/fit.py", line 40, in <module>\n    feed(batch["labels"])\nKeyError: \'labels\''
+NO_ROOM = MISSING.replace("KeyError: 'labels'", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.").replace("<module>", "feed")
+
+
+def each(before: str, text: str) -> str:
+    return "".join(f"{before}{line}\n" for line in text.splitlines())
+
+
+def counted(before: str, *numbers: int) -> str:
+    return "".join(f"{before}step {n} loss 0.{n:03d}\n" for n in numbers)
+
+
+def verdict_on(folder: Path, log: str, name: str = "train.log") -> Verdict:
+    path = folder / name
+    path.write_text(log, "utf-8")
+    return judge_logs([str(path)]).verdict
+
+
+def passed_over(verdict: Verdict) -> list[str]:
+    return [n.what.rpartition("/")[2] for n in verdict.not_examined if n.why.startswith("passed over")]
+
+
+@pytest.mark.parametrize("others", ["[rank0]: ", "", "(Worker pid=801) "])
+@pytest.mark.parametrize("who", ["[rank2]: ", "(Worker pid=812) "])
+def test_other_ranks_do_not_tell_that_one_went_on(tmp_path, who, others):
+    log = counted(others, *range(100)) + each(who, MISSING) + counted(others, *range(100, 150))
+    primary = verdict_on(tmp_path, log).primary
+    assert primary is not None and primary.cause == "rank-exception" and primary.says.endswith("KeyError: 'labels' at /srv/job/fit.py:40 in <module>")
+    # One more step is not enough: the lines of two writers may cross.
+    assert verdict_on(tmp_path, log + counted(who, 100)).primary is not None
+
+
+@pytest.mark.parametrize("who", ["[rank2]: ", "(Worker pid=812) "])
+def test_its_own_steps_do(tmp_path, who):
+    log = counted("[rank0]: ", *range(100)) + each(who, MISSING)
+    verdict = verdict_on(tmp_path, log + "".join(counted(w, n) for n in range(100, 150) for w in ("[rank0]: ", who)))
+    assert verdict.primary is None and passed_over(verdict) == ["train.log:104 KeyError: 'labels'"]
+
+
+def test_the_lines_of_its_own_log_do(tmp_path):
+    log = each("", MISSING) + "".join(f"reading shard {n}\n" for n in range(50))
+    assert verdict_on(tmp_path, log, "rank2.log").primary is None
+    assert verdict_on(tmp_path, each("[rank2]: ", MISSING) + "".join(f"reading shard {n}\n" for n in range(50))).primary is not None
+
+
+def test_what_was_passed_over_is_said(tmp_path):
+    texts = ("KeyError: 'labels'", "ValueError: bad", "KeyError: 'labels'", "OSError: lost", "app.errors.ClientError: " + 90 * "x", "TypeError: none")
+    log = "".join(each("", MISSING.replace("KeyError: 'labels'", text)) + counted("", n) for n, text in enumerate(texts))
+    verdict = verdict_on(tmp_path, log + counted("", *range(100, 150)))
+    assert verdict.primary is None and not any(n.unread for n in verdict.not_examined)
+    told = ["train.log:4 KeyError: 'labels'", "train.log:9 ValueError: bad", "train.log:19 OSError: lost"]
+    assert passed_over(verdict) == [*told, "2 more of the kind"]
+    found = verdict_on(tmp_path, log)
+    assert found.primary is not None and not passed_over(found)
+
+
+def test_of_a_long_one_the_beginning_is_said(tmp_path):
+    verdict = verdict_on(tmp_path, each("", MISSING.replace("'labels'", 90 * "x")) + counted("", *range(50)))
+    assert passed_over(verdict) == [f"train.log:4 KeyError: {50 * 'x'}…"]
+
+
+RETRYING = "WARNING fit: OOM at batch size 64, retrying with 32\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "behind"),
+    [
+        (RETRYING + each("", NO_ROOM), counted("", *range(100, 300)) + "Training finished.\n"),
+        (RETRYING + each("", NO_ROOM.replace("in feed", "in <module>")), counted("", *range(100, 300))),
+        ("WARNING fit: retrying: CUDA out of memory. Tried to allocate 2.00 GiB.\n" + each("", NO_ROOM), counted("", *range(100, 300))),
+        (each("", NO_ROOM), counted("", *range(100, 300))),
+        (RETRYING + each("", NO_ROOM), counted("", 100, 101)),
+        (each("[rank2]: ", NO_ROOM), "".join(counted(f"[rank{r}]: ", n) for n in range(100, 150) for r in (0, 2))),
+    ],
+)
+def test_an_oom_that_was_survived_is_none(tmp_path, told, behind):
+    verdict = verdict_on(tmp_path, counted("", *range(100)) + told + behind)
+    assert verdict.primary is None
+    assert [p for p in passed_over(verdict) if "torch.OutOfMemoryError" in p] == passed_over(verdict) != []
+
+
+@pytest.mark.parametrize(
+    ("told", "behind", "standing"),
+    [
+        # It begins where the process does, and nobody logged it.
+        (each("", NO_ROOM.replace("in feed", "in <module>")), counted("", *range(100, 300)), "possible"),
+        # Whose steps these are nothing tells.
+        (counted("[rank0]: ", 99) + RETRYING + each("", NO_ROOM), counted("", *range(100, 300)), "possible"),
+        (RETRYING + each("", NO_ROOM), "".join(f"reading shard {n}\n" for n in range(50)), "possible"),
+        # Those of others.
+        (each("[rank2]: ", NO_ROOM), counted("[rank0]: ", *range(100, 300)), "established"),
+        # Right above one that was survived.
+        (each("[rank1]: ", NO_ROOM) + each("[rank2]: ", NO_ROOM), counted("[rank2]: ", *range(100, 150)), "established"),
+        # It came again, and nothing more.
+        (RETRYING + each("", NO_ROOM) + counted("", 100) + RETRYING + each("", NO_ROOM), "", "established"),
+    ],
+)
+def test_an_oom_that_may_not_have_been_survived_is_told(tmp_path, told, behind, standing):
+    primary = verdict_on(tmp_path, counted("", *range(99)) + told + behind).primary
+    assert primary is not None and (primary.cause, primary.standing) == ("gpu-oom", standing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -52,7 +53,41 @@ def test_the_first_screen_is_one_screen(width, lang):
 
     for verdict in (FULL, long):
         rows = shown(verdict, width=width, lang=lang).splitlines()
-        assert len(rows) <= 25 and all(cell_len(row) <= width for row in rows)
+        assert len(rows) <= (25 if width >= 80 else 50) and all(cell_len(row) <= width for row in rows)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("width", [40, 47, 60, 80])
+def test_no_sentence_is_cut(width, lang):
+    for cause in catalogue.load().values():
+        finding = Finding(cause=cause.id, standing="likely", says="rank 1 waited " * 6 + "end.", remedies=cause.remedies)
+        rows = shown(Verdict(primary=finding), width=width, lang=lang).splitlines()
+        assert "…" not in "".join(rows), cause.id
+        text = "".join("".join(rows).split())
+        assert all("".join(part.split()) in text for part in (terminal.title(finding, lang), finding.says))
+        hidden = sum("".join(terminal.says(r, lang).split()) not in text for r in cause.remedies)
+        more = "".join(language.LABELS[lang]["more"].format(n=hidden).split()) + ":unhangwhy--all"
+        assert (more in text) is (hidden > 0) and len(rows) <= (25 if width == 80 else 50)
+
+
+def test_what_is_left_out_is_counted_only_where_that_saves_a_line():
+    for count in (1, 2, 3):
+        verdict = Verdict(primary=None, not_examined=tuple(NotExamined(what=f"thing {i}", why="w") for i in range(count)))
+        text = shown(verdict)
+        assert text.count(" thing ") == count and "more" not in text
+    assert "and 2 more" in shown(Verdict(primary=None, not_examined=tuple(NotExamined(what=f"thing {i}", why="w") for i in range(4))))
+
+
+def test_reasons_that_never_change_are_translated():
+    """Each is written so in the code that gives it, or the translation is never seen."""
+    code = "".join(p.read_text() for p in Path(language.__file__).parents[1].rglob("*.py") if p.name != "language.py")
+    for said, chinese in language.REASONS.items():
+        kind = re.match(r"no log: (.*)|its gzip (data is damaged.*)", said)
+        assert (kind[1] or kind[2] if kind else said) in code, said
+        verdict = Verdict(primary=None, not_examined=(NotExamined(what="x", why=said),))
+        for text in (shown(verdict, lang="zh", width=200), markdown.render(verdict, lang="zh")):
+            assert chinese in text.replace("\\", "") and said not in text
+        assert said in shown(verdict, width=200)
 
 
 def test_it_holds_what_matters():
@@ -64,7 +99,7 @@ def test_it_holds_what_matters():
         "train.py:61 in load",
         "$ kill -CONT 1",
         "thing 0",
-        "and 7 more",
+        "and 8 more",
         "straggler-timeout",
         "unhang explain",
     ):

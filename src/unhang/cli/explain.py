@@ -29,20 +29,17 @@ def explain(
 ) -> None:
     """Print what is known of a cause: what it is, why it happens, how it looks, what to do, what it is mistaken for."""
     from rich.markdown import Markdown
-    from rich.table import Table
 
     from unhang.errors import UnhangError
     from unhang.knowledge import catalogue
     from unhang.report import language, screen
-    from unhang.report.cause_page import for_terminal
+    from unhang.report.cause_page import for_terminal, list_for_terminal
 
     chosen = language.chosen(lang)
     console = screen.console()
     if show_list:
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-        for known in catalogue.load().values():
-            table.add_row(known.id, language.LABELS[chosen][known.role], known.title_zh if chosen == "zh" else known.title)
-        console.print(table)
+        for line in list_for_terminal(catalogue.load().values(), chosen, screen.width(console)):
+            console.print(line, soft_wrap=True, markup=False)
         return
     if cause is None:
         raise UnhangError("name a cause", hint="unhang explain --list")

@@ -41,8 +41,8 @@ def why(
 
     Needs no GPU, no torch and no network; a run directory and logs can be judged on another machine.
 
-    Exit code: 0 if nothing was found, 1 if something was found, 2 for bad input (also where nothing was found and a part of it could not be read),
-    3 for our own failure, 130 if interrupted.
+    Exit code: 0 if nothing was found, 1 if something was found, 2 for bad input (also where nothing was found and a part of it could not be read, or
+    no log was in it), 3 for our own failure, 130 if interrupted.
     """
     from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
     from unhang.report import language
@@ -51,6 +51,8 @@ def why(
         raise UnhangError("--json and --markdown: choose one")
     chosen = language.chosen(lang)
     verdict, judged = _judge(paths, incident, attempt, quiet=as_json)
+    if verdict.primary is None and judged is not None:
+        _refuse_no_logs(verdict)
     if as_json:
         import msgspec
 
@@ -64,6 +66,17 @@ def why(
     # What could not be read is not called healthy.
     unread = any(n.unread for n in verdict.not_examined)
     raise typer.Exit(EXIT_FOUND if verdict.primary is not None else EXIT_USER if unread else EXIT_OK)
+
+
+def _refuse_no_logs(verdict: Verdict) -> None:
+    """Where not one line of a log was read, nothing can be said: a script must not take that for healthy."""
+    from unhang.errors import UnhangError
+    from unhang.records.logs.kinds import no_log
+
+    why = {i.source: "it is empty" if not i.bytes else f"no log: {kind}" if (kind := no_log(i.source)) else "" for i in verdict.inputs}
+    if why and all(why.values()) and not any(n.unread for n in verdict.not_examined):
+        said = "; ".join(f"{source}: {reason}" for source, reason in list(why.items())[:3])
+        raise UnhangError("nothing was read: no log was given", cause=said)
 
 
 def _show(verdict: Verdict, judged: Judged | None, lang: Language, *, everything: bool) -> None:

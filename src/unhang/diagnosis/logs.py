@@ -22,13 +22,16 @@ from unhang.diagnosis.unrelated import newest_job
 from unhang.diagnosis.verdict import ask
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
-from unhang.knowledge.caught import that_ended_something
+from unhang.knowledge.caught import caught, that_ended_something
 from unhang.model import Evidence, Finding, Input, NotExamined, Verdict
 from unhang.records.logs import LogRead, Needles, Role, Signature
 from unhang.records.logs.finding import find
 from unhang.records.logs.kinds import OWN_RECORD
 
 _NAMED = ("established", "likely")
+# Of exceptions that were passed over, so many are told, and so much of each: why it was has to fit into the same line.
+PASSED_OVER = 3
+PASSED_OVER_CHARS = 60
 # A hang prints nothing after its last words, but other ranks and launchers do.
 LAST_LINES = 200
 # What says that something failed, whoever it was.
@@ -123,6 +126,8 @@ class Judge:
         elif primary is None and failed is not None:
             why = f"it failed, the last one did not: unhang why --attempt {failed[0]}"
             self.not_examined.append(NotExamined(what=f"attempt {failed[0]} of {number}", why=why))
+        if primary is None:
+            self._passed_over(attempt)
         if len(self.attempts) > 1 and not (primary is None and failed is not None):
             others = ", ".join(str(a.number) for a in self.attempts if a.number != number)
             why = f"the verdict is on attempt {number} of {len(self.attempts)}: unhang why --attempt N"
@@ -215,6 +220,16 @@ class Judge:
             # NCCL's own messages are on: that is how this is known.
             remedies=(SUPERVISE,),
         )
+
+    def _passed_over(self, attempt: Attempt) -> None:
+        """Whether an exception was caught is concluded, and nobody wrote it: so it is said."""
+        why = "passed over: the log goes on behind it, as if it was caught; unhang why --all shows it"
+        found = caught(attempt.view)
+        for t in found[:PASSED_OVER]:
+            says = t.says if len(t.says) <= PASSED_OVER_CHARS else f"{t.says[:PASSED_OVER_CHARS]}…"
+            self.not_examined.append(NotExamined(what=f"{t.source}:{t.end} {says}", why=why))
+        if len(found) > PASSED_OVER:
+            self.not_examined.append(NotExamined(what=f"{len(found) - PASSED_OVER} more of the kind", why=why))
 
     def _nothing(self) -> None:
         if self.inputs:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from unhang.records.logs import owner_of
+
 if TYPE_CHECKING:
     from unhang.knowledge.cause import LogView
     from unhang.records.logs import Hit, Traceback
@@ -20,10 +22,17 @@ STEPS = 2
 _BASES = ("<module>", "_run_module_as_main")
 
 
-def went_on(view: LogView, source: str, line: int | None) -> bool:
-    """Whether more than LONG lines follow this one, and nobody reports an end, a wait or a lost peer. Where nothing is known, it did not."""
+def went_on(view: LogView, hit: Hit) -> bool:
+    """Whether its log goes on long behind a hit, with its own writer's steps where he is known; nobody reports an end, a wait or a lost peer."""
+    back = view.traceback_of(hit)
+    heard = back is None or not _among_others(back) or _key(back) in _stepped(view)
+    return heard and _is_long(view, hit.source, hit.line) and not _ended(view)
+
+
+def _is_long(view: LogView, source: str, line: int | None) -> bool:
+    """Whether more than LONG lines follow this one. Where nothing is known, they do not."""
     last = view.lines.get(source)
-    return last is not None and line is not None and last - line > LONG and not _ended(view)
+    return last is not None and line is not None and last - line > LONG
 
 
 def _ended(view: LogView) -> bool:
@@ -46,32 +55,71 @@ def ended_nothing(back: Traceback) -> bool:
 
 def that_ended_something(own: Sequence[Traceback], view: LogView) -> list[Traceback]:
     """Without what was caught and logged: its process goes on with its steps, or the log does long behind the last of its tracebacks."""
-    last: dict[str, int] = {}
-    for t in view.tracebacks:
-        last[t.source] = max(last.get(t.source, 0), t.end)
     survived = _survived(view)
-    return [t for t in own if not ended_nothing(t) and (t.source, t.end) not in survived and not went_on(view, t.source, last[t.source])]
+    return [t for t in own if not ended_nothing(t) and _key(t) not in survived]
 
 
-def _survived(view: LogView) -> set[tuple[str, int]]:
-    """Where tracebacks end that were logged and ended nothing: steps enough behind them, or one where the same was survived before."""
-    found: set[tuple[str, int]] = set()
-    if _ended(view):
-        return found
-    by_writer: dict[tuple[str, int | None], list[Traceback]] = {}
+def caught(view: LogView) -> list[Traceback]:
+    """The exceptions that are passed over because the log goes on as if they were caught: the first of each kind."""
+    survived = _survived(view)
+    kinds: dict[tuple[object, ...], Traceback] = {}
     for t in view.tracebacks:
-        by_writer.setdefault((t.source, t.rank), []).append(t)
-    for told in by_writer.values():
+        if _key(t) in survived and not ended_nothing(t):
+            kinds.setdefault(_kind(t), t)
+    return list(kinds.values())
+
+
+def surely_caught(view: LogView, hit: Hit) -> bool:
+    """Whether the exception that a hit tells of, in a traceback or in the record right above it, was survived: steps of its own process follow."""
+    below = (t for t in view.tracebacks if (t.source, t.line - 1, t.rank) == (hit.source, hit.line, hit.rank))
+    back = view.traceback_of(hit) or next(below, None)
+    if back is None or _key(back) not in _survived(view) & _stepped(view):
+        return False
+    return _steps_are_its_own(back, view) or (back.logged and _is_alone(view))
+
+
+def _key(back: Traceback) -> tuple[str, int]:
+    return (back.source, back.end)
+
+
+def _by_writer(view: LogView) -> list[list[Traceback]]:
+    """The tracebacks of each writer, as far as anything tells."""
+    found: dict[tuple[object, ...], list[Traceback]] = {}
+    for t in view.tracebacks:
+        found.setdefault((t.source, t.rank, (t.host, t.pid) if t.rank is None else None), []).append(t)
+    return list(found.values())
+
+
+def _stepped(view: LogView) -> set[tuple[str, int]]:
+    """The tracebacks behind which their writer counts STEPS steps or more."""
+    found: set[tuple[str, int]] = set()
+    for told in _by_writer(view):
         steps: set[str] = set()
-        logged = [t for t in told if t.logged and _steps_are_its_own(t, view)]
-        enough = 0
         for t in sorted(told, key=lambda t: t.end, reverse=True):
             steps.update(t.steps)
             if len(steps) >= STEPS:
-                enough = t.end
-                break
-        kinds = {_kind(t) for t in logged if t.end <= enough}
-        found.update((t.source, t.end) for t in logged if t.end <= enough or (t.steps and _kind(t) in kinds))
+                found.add(_key(t))
+    return found
+
+
+def _survived(view: LogView) -> set[tuple[str, int]]:
+    """The tracebacks that ended nothing.
+
+    Those that were logged: steps enough behind them, or one where the same was survived before. Others: their log goes on long behind the last
+    of its tracebacks, and where it is the log of several and they name their writer, he is heard again.
+    """
+    found: set[tuple[str, int]] = set()
+    if _ended(view):
+        return found
+    stepped = _stepped(view)
+    last: dict[str, int] = {}
+    for t in view.tracebacks:
+        last[t.source] = max(last.get(t.source, 0), t.end)
+    for told in _by_writer(view):
+        logged = [t for t in told if t.logged and _steps_are_its_own(t, view)]
+        kinds = {_kind(t) for t in logged if _key(t) in stepped}
+        found.update(_key(t) for t in logged if _key(t) in stepped or (t.steps and _kind(t) in kinds))
+        found.update(_key(t) for t in told if _is_long(view, t.source, last[t.source]) and (_key(t) in stepped or not _among_others(t)))
     return found
 
 
@@ -80,18 +128,30 @@ def _kind(back: Traceback) -> tuple[object, ...]:
     return (back.type, back.frames[:1])
 
 
+def _is_named(back: Traceback) -> bool:
+    return back.rank is not None or back.pid is not None
+
+
+def _among_others(back: Traceback) -> bool:
+    """Whether a traceback names its writer in a log that is not his own: what others print there tells nothing of him."""
+    owner = owner_of(back.source)
+    return _is_named(back) and owner.rank is None and owner.local_rank is None and owner.pid is None
+
+
+def _is_alone(view: LogView) -> bool:
+    """Whether there is only one process, as far as anything tells."""
+    return view.world_size == 1 or (view.world_size is None and not view.printed)
+
+
 def _steps_are_its_own(back: Traceback, view: LogView) -> bool:
-    """Whether the steps behind a traceback are of the process that printed it: it is named, or there is only one, as far as anything tells."""
-    if back.rank is not None or back.pid is not None:
-        return True
-    one = view.world_size == 1 or (view.world_size is None and not view.printed)
+    """Whether the steps behind a traceback are of the process that printed it: it is named, or alone."""
     # What begins where the process does was caught by nobody in between.
-    return one and not (back.frames and back.frames[0].name in _BASES)
+    return _is_named(back) or (_is_alone(view) and not (back.frames and back.frames[0].name in _BASES))
 
 
 def passed_over(view: LogView, hit: Hit) -> bool:
     """Whether the line of a hit ended nothing: its log goes on long behind it, or it says what was done instead, and no end is reported."""
-    if went_on(view, hit.source, hit.line):
+    if went_on(view, hit):
         return True
     if _INSTEAD.search(hit.text) is None:
         return False

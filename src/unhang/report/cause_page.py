@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from rich.cells import cell_len
+
 from unhang.knowledge.cause import Cause
 from unhang.model import Remedy
+from unhang.report.folding import fold
 from unhang.report.language import LABELS, Language
 from unhang.report.markdown import code
 from unhang.report.terminal import says
@@ -46,25 +49,37 @@ def for_terminal(cause: Cause, lang: Language) -> str:
     return "\n".join([f"# {cause.id}", "", *_part(cause, lang)])
 
 
+def list_for_terminal(causes: Iterable[Cause], lang: Language, width: int) -> Iterator[str]:
+    """Names are never cut; titles are wrapped, below the name where there is no room beside it."""
+    causes = list(causes)
+    labels = LABELS[lang]
+    names = max(len(c.id) for c in causes) + 2
+    roles = max(cell_len(labels[c.role]) for c in causes) + 2
+    beside = names + roles <= width // 2
+    for c in causes:
+        role = labels[c.role]
+        head = f"{c.id:{names}}{role}{' ' * (roles - cell_len(role))}"
+        if not beside:
+            yield c.id
+            head = f"  {role}  "
+        yield from fold(c.title if lang == "en" else c.title_zh, width, first=head, deeper=" " * cell_len(head))
+
+
 def _part(cause: Cause, lang: Language) -> Iterator[str]:
     labels = LABELS[lang]
     yield f"## {cause.title if lang == 'en' else cause.title_zh}"
     yield ""
     yield f"*{labels[cause.role]}*"
     yield ""
-    yield cause.explain[lang]
-    yield ""
-    # Details are kept in English only: they quote programs.
     if lang == "en":
+        yield cause.explain[lang]
+        yield ""
         for label, text in ((labels["what"], cause.what), (labels["why"], cause.why)):
             yield f"**{label}.** {text}"
             yield ""
-    if cause.hits:
-        yield f"### {labels['looks']}"
-        yield ""
-        yield "```text"
-        yield from (line.strip() for line in cause.hits)
-        yield "```"
+    else:
+        # Details are kept in English only: they quote programs. The explanation says both.
+        yield f"**{labels['what']}，{labels['why']}。** {cause.explain[lang]}"
         yield ""
     if cause.remedies:
         yield f"### {labels['remedies']}"
@@ -76,6 +91,13 @@ def _part(cause: Cause, lang: Language) -> Iterator[str]:
         yield f"### {labels['mistaken_for']}"
         yield ""
         yield from (f"- **{other}**: {how}" for other, how in cause.mistaken_for.items())
+        yield ""
+    if cause.hits:
+        yield f"### {labels['looks']}"
+        yield ""
+        yield "```text"
+        yield from (line.strip() for line in cause.hits)
+        yield "```"
         yield ""
     if lang == "en":
         yield f"### {labels['sources']}"

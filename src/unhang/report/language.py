@@ -84,6 +84,34 @@ LABELS: Mapping[Language, Mapping[str, str]] = {
     },
 }
 
+# What is said of things that were not examined and never changes; the rest names what stood in a file.
+REASONS: Mapping[str, str] = {
+    "stacks, flight recorder, process states": "调用栈、flight recorder、进程状态",
+    "only logs were given; unhang run takes these before anything is ended": "只给了日志；用 unhang run 运行时，会在结束任何进程之前取得这些信息",
+    "nothing in it was recognised: it may be a healthy log, or none of a training": "没有认出任何内容：可能是正常的日志，也可能不是训练日志",
+    "it is empty": "文件是空的",
+    "another job; give it alone": "属于另一个任务；请单独给出",
+    "it is cut off; only what stands before the cut can be read": "文件被截断；只能读到截断之前的内容",
+    "its gzip data is damaged; only what stands before the damage can be read": "gzip 数据已损坏；只能读到损坏之前的内容",
+    "its name leads out of the archive; it was not opened": "名称指向归档之外；没有打开",
+    "it is missing: how the run ended is not known": "文件不存在：不知道运行是怎样结束的",
+    "the end of the run": "运行的结尾",
+    "it is not recorded: unhang itself was killed, or the run still goes on": "没有记录：unhang 本身被杀死，或者运行还在继续",
+    "the rest of the training": "训练的其余部分",
+    "damaged": "已损坏",
+    "no log: a model checkpoint": "不是日志：模型检查点",
+    "no log: settings of a model": "不是日志：模型的设置",
+    "no log: a data file": "不是日志：数据文件",
+    "no log: binary data": "不是日志：二进制数据",
+    "no log: source code": "不是日志：源代码",
+    "no log: a record that unhang wrote": "不是日志：unhang 写的记录",
+}
+
+
+def reason(said: str, lang: Language) -> str:
+    """What was not examined, or why, in a language; as it is where that is of one run only."""
+    return REASONS.get(said, said) if lang == "zh" else said
+
 
 def chosen(lang: str | None) -> Language:
     """The language that was asked for, else the locale's. Raises UnhangError for one that does not exist."""

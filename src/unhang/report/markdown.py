@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from unhang.knowledge import catalogue
 from unhang.model import Finding, Remedy, Verdict
-from unhang.report.language import LABELS, STANDINGS, Language
+from unhang.report.language import LABELS, STANDINGS, Language, reason
 from unhang.report.terminal import nothing, ran, says, title
 
 
@@ -39,7 +39,7 @@ def _lines(verdict: Verdict, lang: Language) -> Iterator[str]:
     if verdict.not_examined:
         yield f"## {labels['not_examined']}"
         yield ""
-        yield from (f"- {_plain(n.what)}: {_plain(n.why)}" for n in verdict.not_examined)
+        yield from (f"- {_plain(reason(n.what, lang))}: {_plain(reason(n.why, lang))}" for n in verdict.not_examined)
         yield ""
     if verdict.inputs:
         yield f"## {labels['inputs']}"

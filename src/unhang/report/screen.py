@@ -46,5 +46,13 @@ def _asked() -> bool:
     return "COLUMNS" in _environ()
 
 
+def without_false_sizes() -> None:
+    """Consoles that others make, typer's for help, fail at what is no width as well. The environment itself is left to the trainings."""
+    if len(environ := _environ()) < len(os.environ):
+        from rich.console import Console
+
+        Console._environ = environ
+
+
 def _environ() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES") or _SIZE.fullmatch(v)}

@@ -1,12 +1,12 @@
 """A verdict on a terminal: one screen that says what, who, where, why we think so, and what to do.
 
-Never more than 25 lines at 80 columns: long sentences are cut, what is left out is counted, and the evidence gets the lines that the rest leaves.
+Never more than 25 lines at 80 columns: what is left out is counted, and the evidence gets the lines that the rest leaves. In narrower terminals
+sentences take more lines, and lose nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from textwrap import wrap
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -15,7 +15,8 @@ from rich.text import Text
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Remedy, Verdict
 from unhang.report import screen
-from unhang.report.language import LABELS, STANDINGS, Language, chosen
+from unhang.report.folding import fold
+from unhang.report.language import LABELS, STANDINGS, Language, chosen, reason
 
 MAX_LINES = 25
 MAX_EVIDENCE = 3
@@ -23,6 +24,9 @@ MAX_EVIDENCE_LINES = 3
 MAX_REMEDIES = 2
 MAX_NOT_EXAMINED = 2
 _INDENT = 2
+_USUAL = 80
+# What the ends of narrow lines leave empty: half a long word, and the indent.
+_WASTED = 16
 _COLOURS = {"established": "bold red", "likely": "bold yellow", "possible": "yellow", "not-established": "magenta"}
 
 
@@ -69,21 +73,30 @@ def ran(remedy: Remedy, lang: Language) -> str:
 def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool) -> list[Text]:
     labels = LABELS[lang]
     finding = verdict.primary
-    rest = list(_rest(verdict, lang, width, whole=whole))
     if finding is None:
         mark, style = ("✓", "green") if went_well(verdict) else ("?", "yellow")
-        return [Text(f"{mark} {nothing(verdict, lang)}", style=style), *rest]
+        said = [Text(line, style=style) for line in fold(nothing(verdict, lang), width, first=f"{mark} ", deeper=" " * _INDENT)]
+        return [*said, *_rest(verdict, lang, width, whole=whole, unexamined=MAX_NOT_EXAMINED + 1)]
     head = list(_head(finding, lang, width, at_most=MAX_LINES if whole else 4))
-    remedies = list(_remedies(finding.remedies, lang, width, whole=whole))
-    left = 10 * MAX_LINES if whole else MAX_LINES - len(head) - len(remedies) - len(rest)
+    evidence = (0 if not finding.evidence else 1) + min(len(finding.evidence), MAX_EVIDENCE)
+    # What has to be left out is: first what was not examined, then remedies.
+    for shown, unexamined in ((MAX_REMEDIES + 1, 3), (MAX_REMEDIES + 1, 2), (MAX_REMEDIES, 3), (MAX_REMEDIES, 2), (MAX_REMEDIES, 1), (1, 2), (1, 1)):
+        remedies = list(_remedies(finding.remedies, lang, width, whole=whole, at_most=shown))
+        rest = list(_rest(verdict, lang, width, whole=whole, unexamined=unexamined))
+        left = 10 * MAX_LINES if whole else MAX_LINES - len(head) - len(remedies) - len(rest)
+        if left >= evidence:
+            break
     # What is not there gives way to what is.
-    if (no_sign := _no_sign(verdict, finding)) and left > MAX_EVIDENCE + 1:
-        rest.insert(0, _labelled(labels["no_sign"], ", ".join(no_sign), width))
-        left -= 1
+    if no_sign := _no_sign(verdict, finding):
+        absent = _labelled(labels["no_sign"], ", ".join(no_sign), width)
+        if left - len(absent) > MAX_EVIDENCE:
+            rest[:0] = absent
+            left -= len(absent)
     return [*head, *_evidence(finding.evidence, labels["evidence"], width, at_most=left, whole=whole), *remedies, *rest]
 
 
-def _rest(verdict: Verdict, lang: Language, width: int, *, whole: bool) -> Iterator[Text]:
+def _rest(verdict: Verdict, lang: Language, width: int, *, whole: bool, unexamined: int) -> Iterator[Text]:
+    """At most `unexamined` things that were not; of more one fewer, for the line that counts them."""
     labels = LABELS[lang]
     finding = verdict.primary
     others = [f.cause for f in verdict.contributing]
@@ -92,19 +105,19 @@ def _rest(verdict: Verdict, lang: Language, width: int, *, whole: bool) -> Itera
         for f in verdict.contributing:
             yield from _wrapped(f"{f.cause} ({STANDINGS[lang][f.standing]}): {f.says}", width, at_most=4)
     elif others:
-        yield _labelled(labels["also"], ", ".join(dict.fromkeys(others)), width)
+        yield from _labelled(labels["also"], ", ".join(dict.fromkeys(others)), width)
     if verdict.symptoms:
-        yield _labelled(labels["symptoms"], ", ".join(dict.fromkeys(f.cause for f in verdict.symptoms)), width)
+        yield from _labelled(labels["symptoms"], ", ".join(dict.fromkeys(f.cause for f in verdict.symptoms)), width)
     if verdict.not_examined:
         yield Text(labels["not_examined"], style="bold")
-        shown = len(verdict.not_examined) if whole else MAX_NOT_EXAMINED
+        count = len(verdict.not_examined)
+        shown = count if whole or count <= unexamined else max(1, unexamined - 1)
         for n in sorted(verdict.not_examined, key=lambda n: not n.unread)[:shown]:
-            yield Text(_cut(f"{' ' * _INDENT}{n.what}: {n.why}", width), style="yellow")
-        rest = len(verdict.not_examined) - shown
-        if rest > 0:
-            yield Text(" " * _INDENT + labels["more"].format(n=rest), style="yellow")
+            yield from _wrapped(f"{reason(n.what, lang)}: {reason(n.why, lang)}", width, at_most=MAX_LINES if whole else 2, style="yellow")
+        if count > shown:
+            yield Text(" " * _INDENT + labels["more"].format(n=count - shown), style="yellow")
     if finding is not None and finding.cause in catalogue.load():
-        yield _labelled(labels["explain"], f"unhang explain {finding.cause}", width)
+        yield from _labelled(labels["explain"], f"unhang explain {finding.cause}", width)
 
 
 def _no_sign(verdict: Verdict, finding: Finding) -> list[str]:
@@ -122,19 +135,19 @@ def _head(finding: Finding, lang: Language, width: int, *, at_most: int) -> Iter
     head.append(finding.cause, style="bold")
     head.append(f"  {STANDINGS[lang][finding.standing]}", style=_COLOURS[finding.standing])
     yield head
-    yield Text(_cut(f"{' ' * _INDENT}{title(finding, lang)}", width), style="bold")
+    yield from _wrapped(title(finding, lang), width, at_most=2, style="bold")
     yield from _wrapped(finding.says, width, at_most=at_most)
     if finding.ranks:
         word = labels["rank"] if len(finding.ranks) == 1 else labels["ranks"]
         on = f" {labels['on']} {', '.join(finding.hosts)}" if finding.hosts else ""
-        yield _labelled(labels["who"], f"{word} {', '.join(map(str, finding.ranks))}{on}", width)
+        yield from _labelled(labels["who"], f"{word} {', '.join(map(str, finding.ranks))}{on}", width)
     if finding.where is not None:
-        yield _labelled(labels["where"], finding.where, width, style="bold cyan")
+        yield from _labelled(labels["where"], finding.where, width, style="bold cyan")
 
 
 def _evidence(evidence: tuple[Evidence, ...], label: str, width: int, *, at_most: int, whole: bool) -> Iterator[Text]:
-    """At most `at_most` lines: each piece at first gets one, then more in turn while there are any left."""
-    shown = evidence if whole else evidence[:MAX_EVIDENCE]
+    """At most `at_most` lines: each piece at first gets one, then more in turn while there are any left; one piece in any case."""
+    shown = evidence if whole else evidence[: min(MAX_EVIDENCE, max(1, at_most - 1))]
     if not shown:
         return
     pieces = [(source, _evidence_lines(source, e.text, width)) for e in shown for source in [_source(e)]]
@@ -164,36 +177,43 @@ def _source(evidence: Evidence) -> str:
 def _evidence_lines(source: str, text: str, width: int) -> list[str]:
     first, deeper = " " * _INDENT, " " * (2 * _INDENT)
     flat = " ".join(text.split())
-    lines = wrap(f"{source}  {flat}", width=width, initial_indent=first, subsequent_indent=deeper, break_on_hyphens=False)
-    return [_cut(line, width) for line in lines]
+    if cell_len(source) > width // 2:
+        return fold(f"{source} {flat}", width, first=first, deeper=deeper)
+    return fold(flat, width, first=f"{first}{source}  ", deeper=deeper)
 
 
-def _remedies(remedies: tuple[Remedy, ...], lang: Language, width: int, *, whole: bool) -> Iterator[Text]:
+def _remedies(remedies: tuple[Remedy, ...], lang: Language, width: int, *, whole: bool, at_most: int) -> Iterator[Text]:
+    """At most `at_most`, and how many there are besides."""
     if not remedies:
         return
     yield Text(LABELS[lang]["remedy"], style="bold")
-    for r in remedies if whole else remedies[:MAX_REMEDIES]:
-        yield from _wrapped(says(r, lang), width, at_most=2)
+    for r in remedies if whole else remedies[:at_most]:
+        yield from _wrapped(says(r, lang), width, at_most=MAX_LINES if whole else 5)
         if line := ran(r, lang):
-            yield Text(_cut(f"{' ' * _INDENT}{'$ ' if r.command else ''}{line}", width), style="green")
+            yield from _wrapped(f"{'$ ' if r.command else ''}{line}", width, at_most=MAX_LINES if whole else 6, style="green")
         if whole and r.verify:
             yield Text(f"{' ' * _INDENT}{LABELS[lang]['verify']}: {r.verify}", style="dim")
+    if not whole and len(remedies) > at_most:
+        yield Text(f"{' ' * _INDENT}{LABELS[lang]['more'].format(n=len(remedies) - at_most)}: unhang why --all")
 
 
-def _wrapped(text: str, width: int, *, at_most: int) -> Iterator[Text]:
-    lines = wrap(text, width=width - _INDENT, break_long_words=True, break_on_hyphens=False) or [""]
-    if len(lines) > at_most:
-        lines = [*lines[: at_most - 1], lines[at_most - 1] + " …"]
-    for line in lines:
-        yield Text(_cut(" " * _INDENT + line, width))
+def _wrapped(text: str, width: int, *, at_most: int, style: str = "") -> Iterator[Text]:
+    """At most so many lines at 80 columns; in narrower ones as many more as the same words take."""
+    yield from (Text(line, style=style) for line in _bounded(fold(text, width, first=" " * _INDENT), width, at_most))
 
 
-def _labelled(label: str, text: str, width: int, *, style: str = "") -> Text:
-    line = Text(label, style="bold")
-    line.append(" " * max(1, 14 - cell_len(label)))
-    line.append(text, style=style)
-    line.truncate(width, overflow="ellipsis")
-    return line
+def _labelled(label: str, text: str, width: int, *, style: str = "") -> list[Text]:
+    indent = " " * max(14, cell_len(label) + 1)
+    lines = []
+    for i, line in enumerate(_bounded(fold(text, width, first=indent), width, 2)):
+        lines.append(Text.assemble((label if i == 0 else "", "bold"), line[cell_len(label) if i == 0 else 0 :]))
+        lines[-1].stylize(style, len(lines[-1]) - len(line.lstrip()))
+    return lines
+
+
+def _bounded(lines: list[str], width: int, at_most: int) -> list[str]:
+    at_most = at_most if width >= _USUAL else -(-at_most * _USUAL // (width - _WASTED))
+    return lines if len(lines) <= at_most else [*lines[: at_most - 1], _cut(lines[at_most - 1] + " …", width)]
 
 
 def _cut(text: str, width: int) -> str:

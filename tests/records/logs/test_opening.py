@@ -152,6 +152,53 @@ def test_what_is_no_log_is_counted_in_a_directory_and_read_if_named(tmp_path):
     assert find([str(tmp_path / "run.json")]).sources[0].kind == "a record that unhang wrote"
 
 
+JUNK = bytes(range(256)) * 4
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"a.log": b""}, "a.log is empty"),
+        ({"a.log": JUNK}, "a.log is no log: binary data"),
+        ({"m.pt": pickle.dumps({"a": 1}, protocol=4)}, "m.pt is no log: a model checkpoint"),
+        ({"a.log": b"", "b": JUNK}, "none of the 2 files holds a log"),
+    ],
+)
+def test_where_not_one_line_is_there_it_is_said(tmp_path, files, words):
+    write(tmp_path, files)
+    with pytest.raises(UnhangError, match="nothing was read") as e:
+        find([str(tmp_path / name) for name in files])
+    assert str(e.value).endswith(words)
+    write(tmp_path, {"good.log": b"step 1\n"})
+    assert len(find([str(tmp_path / name) for name in (*files, "good.log")]).sources) == len(files) + 1
+
+
+def test_nothing_came_through_the_pipe():
+    with pytest.raises(UnhangError, match="stdin is empty") as e:
+        find(["-"], stdin=io.BytesIO())
+    assert "pipe" in e.value.cause
+
+
+def test_what_lies_beside_a_model_is_no_log(tmp_path):
+    write(tmp_path, {"m/model.safetensors": b"x", "m/config.json": b"{}", "m/model.safetensors.index.json": b"{}", "junk": JUNK})
+    with pytest.raises(UnhangError, match="there is no log in"):
+        find([str(tmp_path)])
+
+
+@pytest.mark.parametrize("text", ["步骤 1 损失 2.0\n" * 40, "\x1b[31mred\x1b[0m\r\a\b\t\n" * 40, "\0" * 400 + "torn \x01\x02\x03 page\n" * 9])
+@pytest.mark.parametrize("encoding", ["utf-8", "gb18030", "utf-16"])
+def test_text_is_never_taken_for_binary_data(tmp_path, text, encoding):
+    write(tmp_path, {"a": text.encode(encoding)})
+    assert names(find([str(tmp_path)]), tmp_path) == ["a"]
+
+
+def test_binary_data_in_a_packed_file_and_in_a_pipe(tmp_path):
+    write(tmp_path, {"a.gz": gzip.compress(JUNK)})
+    for found in (find([str(tmp_path / "a.gz")]), find(["-"], stdin=io.BytesIO(JUNK))):
+        got, missed = everything(found)
+        assert got == [] and missed[0].why == "no log: binary data"
+
+
 def test_own_records_are_skipped_below_the_directory_that_was_named(tmp_path):
     write(tmp_path, {"incidents/1/kernel.txt": b"k"})
     assert names(find([str(tmp_path / "incidents" / "1")]), tmp_path) == ["incidents/1/kernel.txt"]
@@ -172,7 +219,7 @@ def test_a_missing_path_names_what_is_near(tmp_path):
     for path, near in (("logs/rank0.eer", "logs/rank0.err"), ("lgs/rank0.err", "logs"), ("logs/zzzzzz", "logs/rank0.err"), ("other/x", "other")):
         with pytest.raises(UnhangError, match="there is no ") as e:
             find([str(tmp_path / path)])
-        assert str(tmp_path / near) in e.value.cause, path
+        assert str(tmp_path / near) in e.value.hint and e.value.cause is None, path
     (tmp_path / "dangling").symlink_to("nowhere")
     with pytest.raises(UnhangError, match="a symbolic link to nowhere"):
         find([str(tmp_path / "dangling")])
@@ -185,7 +232,7 @@ def test_near_names_in_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnhangError) as e:
         find(["trian.log"])
-    assert e.value.cause == "the nearest names that exist: train.log"
+    assert e.value.hint == "the nearest names that exist: train.log"
 
 
 def test_a_pattern_is_expanded_unless_a_file_has_that_name(tmp_path):
@@ -197,7 +244,7 @@ def test_a_pattern_is_expanded_unless_a_file_has_that_name(tmp_path):
     assert list(why(found).values()) == ["no log: a model checkpoint"]
     with pytest.raises(UnhangError, match="no log matches") as e:
         find([str(tmp_path / "*.err")])
-    assert "r0.log" in e.value.cause
+    assert "r0.log" in e.value.hint
     with pytest.raises(UnhangError, match="no log matches") as e:
         find([str(tmp_path / "sub" / "*.pt")])
     assert "a model checkpoint" in e.value.cause

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import serving
-from unhang.knowledge.caught import went_on
+from unhang.knowledge.caught import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.model import Finding, Remedy
 
@@ -162,9 +162,9 @@ def _in_run(picture: Picture) -> Finding | None:
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    hits = view.hits_of(CAUSE.id)
+    hits = [h for h in view.hits_of(CAUSE.id) if not surely_caught(view, h)]
     found = _of_hits(hits, view, view.tracebacks)
-    if found is None or not all(went_on(view, h.source, h.line) for h in hits):
+    if found is None or not all(went_on(view, h) for h in hits):
         return found
     return replace(found, standing="possible", says=f"{found.says}; the log goes on, so it may have been caught")
 

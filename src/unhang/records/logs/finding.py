@@ -16,7 +16,7 @@ from typing import IO
 from unhang.errors import UnhangError
 from unhang.model import NotExamined
 from unhang.records.logs.kinds import NO_LOG_DIRECTORIES, Misses, no_log
-from unhang.records.logs.opening import Limits, Source, is_plain, shown
+from unhang.records.logs.opening import Limits, Source, is_plain, kind_of, shown
 from unhang.records.logs.streams import HEAD_BYTES, SpooledBytes, words
 
 STDIN = "stdin"
@@ -35,11 +35,13 @@ class Found:
 def find(paths: Sequence[str], *, limits: Limits | None = None, stdin: IO[bytes] | None = None) -> Found:
     """The sources that `paths` name. Raises UnhangError where one of them is missing, unreadable, or holds nothing to read.
 
-    A file that is named is always taken. In directories and patterns, what is plainly no log is counted under `not_examined` instead.
+    A file that is named is always taken, unless all that there is is empty or binary. In directories and patterns, what is plainly no log is counted
+    under `not_examined` instead.
     """
     finder = _Finder(limits or Limits(), stdin)
     for path in paths:
         finder.add(path)
+    _refuse_nothing(finder.sources)
     return Found(sources=tuple(finder.sources), not_examined=tuple(finder.not_examined))
 
 
@@ -209,9 +211,41 @@ def _source(path: str, name: str, *, named: bool) -> Source:
         path=Path(path),
         seekable=seekable,
         mtime=status.st_mtime,
-        kind=no_log(name, head),
+        kind=kind_of(name, head),
         named=named,
     )
+
+
+def _refuse_nothing(sources: Sequence[Source]) -> None:
+    """What holds not one line must not pass for a healthy log."""
+    misses = Misses("")
+    why = ""
+    for source in sources:
+        if not (why := _no_line(source) or ""):
+            return
+        misses.add(source.name, why)
+    piped = any(s.spool for s in sources)
+    cause = "the command in front of the pipe printed nothing, or only errors, which do not pass through it" if piped else None
+    if len(sources) == 1:
+        raise UnhangError(f"nothing was read: {sources[0].name} {why.removeprefix('it ')}", cause=cause)
+    if sources:
+        raise UnhangError(f"nothing was read: none of the {len(sources)} files holds a log", cause=str(misses))
+
+
+def _no_line(source: Source) -> str | None:
+    if (source.spool.size_bytes if source.spool else source.size_bytes) == 0:
+        return "it is empty"
+    if source.seekable and source.kind and source.path and (kind := kind_of("", _head(source.path))):
+        return f"it is no log: {kind}"
+    return None
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as f:
+            return f.read(HEAD_BYTES)
+    except OSError:
+        return b""
 
 
 def _special(mode: int) -> str:
@@ -237,4 +271,6 @@ def _missing(path: str, error: OSError | ValueError | None, skipped: str = "") -
         names = []
     near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5) or names[:3]
     there = ", ".join(shown(os.path.join(folder, n)) for n in near)  # noqa: PTH118
-    return UnhangError(message, cause=f"the nearest names that exist: {there}" if there else f"{shown(folder) or '.'} is empty")
+    if there:
+        return UnhangError(message, hint=f"the nearest names that exist: {there}")
+    return UnhangError(message, cause=f"{shown(folder) or '.'} is empty")

@@ -1,6 +1,6 @@
 """What is plainly no log, by name and first bytes: skipped in directories and archives, and counted, never listed one by one.
 
-NULs and binary junk say nothing: logs hold both. An ending says less than magic bytes, and stands here only where there are none, or where
+NULs and a little binary junk say nothing: logs hold both. An ending says less than magic bytes, and stands here only where there are none, or where
 the file is readable text all the same: the sources of a program hold the very messages that are searched for.
 """
 
@@ -18,6 +18,7 @@ NO_LOG_DIRECTORIES = {".git": "history of git", "__pycache__": "Python bytecode"
 
 _OWN = re.compile(r"(?:^|/)(?:(?:run|host|incident|verdict)\.json|events\.jsonl|verdict\.md|incidents/\d+/.*)$", re.DOTALL)
 _PACKED = re.compile(r"\.(?:gz|xz|lzma|bz2|zst)$")
+_MODEL_SETTINGS = re.compile(r"(?:(?:\w+_)?config|tokenizer|special_tokens_map|added_tokens|vocab|.+\.(?:safetensors|bin)\.index)\.json")
 _SHARED_OBJECT = re.compile(r"\.so(?:\.\d+)*$")
 _ENDINGS = {
     ending: kind
@@ -43,6 +44,14 @@ _MAGIC = (
     (re.compile(rb"PK\x03\x04.{26}[^/\0]{1,200}\.npy", re.DOTALL), "a data file"),
     (re.compile(rb"PK\x03\x04.{26}META-INF/", re.DOTALL), "a software package"),
 )
+# No text has these, in any encoding but UTF-16; of packed or random bytes they are a tenth.
+_NO_TEXT = bytes(set(range(32)) - set(b"\0\a\b\t\n\v\f\r\x1b"))
+_ENOUGH_BYTES = 64
+
+
+def is_binary(head: bytes) -> bool:
+    """Whether what begins so, and is neither packed nor UTF-16, can be no text."""
+    return len(head) >= _ENOUGH_BYTES and 20 * (len(head) - len(head.translate(None, _NO_TEXT))) > len(head)
 
 
 def no_log(name: str, head: bytes = b"") -> str | None:
@@ -52,6 +61,8 @@ def no_log(name: str, head: bytes = b"") -> str | None:
     last = _PACKED.sub("", name.rpartition("/")[2])
     if "tfevents" in last:
         return "TensorBoard events"
+    if _MODEL_SETTINGS.fullmatch(last):
+        return "settings of a model"
     if kind := _ENDINGS.get(last.rpartition(".")[2].lower() if "." in last[1:] else ""):
         return kind
     if _SHARED_OBJECT.search(last):
@@ -84,4 +95,4 @@ class Misses:
         return bool(self._by_why)
 
     def __str__(self) -> str:
-        return "; ".join(f"{count:,} such as {example}: {why}" for why, (count, example) in self._by_why.items())
+        return "; ".join(f"{f'{count:,} such as ' if count > 1 else ''}{example}: {why}" for why, (count, example) in self._by_why.items())

@@ -16,10 +16,10 @@ from typing import IO
 from unhang.errors import RecordError
 from unhang.model import NotExamined
 from unhang.records.logs import tars, unpacking, zips
-from unhang.records.logs.kinds import Misses, no_log
+from unhang.records.logs.kinds import Misses, is_binary, no_log
 from unhang.records.logs.streams import HEAD_BYTES, Budget, Bytes, Damaged, FileBytes, Limits, SpooledBytes, Stream, chunks, words
 
-__all__ = ["Limits", "LogStream", "Opened", "Source", "is_plain", "shown", "walk"]
+__all__ = ["Limits", "LogStream", "Opened", "Source", "is_plain", "kind_of", "shown", "walk"]
 
 Missed = Callable[[NotExamined], None]
 _LAYERS = 2
@@ -112,6 +112,11 @@ def is_plain(head: bytes) -> bool:
     return not (unpacking.packing(head) or unpacking.encoding(head) or _is_zip(head) or tars.is_header(head))
 
 
+def kind_of(name: str, head: bytes) -> str | None:
+    """What a file is, by its name and first bytes, if it is plainly no log and nothing that holds one."""
+    return no_log(name, head) or ("binary data" if is_plain(head) and is_binary(head) else None)
+
+
 def shown(name: str) -> str:
     """A name that can be printed: names of files and members may hold control sequences, and bytes that are no text."""
     return name if name.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
@@ -170,8 +175,9 @@ class _Walk:
             whole = None
         head = data.peek(HEAD_BYTES)
         is_tar, is_zip = tars.is_header(head), _is_zip(head)
-        if not source.named and (kind_of := no_log(re.split(r"[/!]", name)[-1], head)):
-            self.misses.add(name, f"no log: {kind_of}")
+        # An archive that was named is opened, whatever it looks like.
+        if not (source.named and (is_tar or is_zip)) and (what := kind_of("" if source.named else re.split(r"[/!]", name)[-1], head)):
+            self.misses.add(name, f"no log: {what}")
         elif (is_tar or is_zip) and depth == self.limits.depth:
             self.misses.add(name, f"an archive inside {depth} others; it was not opened", unread=True)
         elif is_tar:

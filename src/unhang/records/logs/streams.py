@@ -125,7 +125,7 @@ class Stream:
 
 
 def cut_off(what: str) -> Damaged:
-    return Damaged(what, "it is cut off; what stands before the cut was read")
+    return Damaged(what, "it is cut off; only what stands before the cut can be read")
 
 
 class Bytes(Protocol):

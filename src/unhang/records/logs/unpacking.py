@@ -6,6 +6,7 @@ Nothing here needs more than a few hundred KiB and the window that the packed da
 from __future__ import annotations
 
 import codecs
+import contextlib
 import zlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -86,6 +87,7 @@ class _Zlib:
 
     def __init__(self, wbits: int) -> None:
         self._inflate = zlib.decompressobj(wbits)
+        self._broken: zlib.error | None = None
         self.needs_input = True
 
     @property
@@ -97,10 +99,27 @@ class _Zlib:
         return self._inflate.unused_data
 
     def decompress(self, data: bytes, max_length: int = 0, /) -> bytes:
-        out = self._inflate.decompress(self._inflate.unconsumed_tail + data, max_length)
+        if self._broken:
+            raise self._broken
+        data = self._inflate.unconsumed_tail + data
+        before = self._inflate.copy()
+        try:
+            out = self._inflate.decompress(data, max_length)
+        except zlib.error as e:
+            self._broken, self.needs_input = e, False
+            return _up_to_damage(before, data)
         # A full answer may leave more in the window of zlib although all input is consumed.
         self.needs_input = not self._inflate.unconsumed_tail and len(out) < max_length
         return out
+
+
+def _up_to_damage(inflate: zlib._Decompress, data: bytes) -> bytes:
+    """What a call that failed would have given before it did: zlib keeps nothing of it."""
+    out = bytearray()
+    with contextlib.suppress(zlib.error):
+        for byte in data:
+            out += inflate.decompress(bytes((byte,)))
+    return bytes(out)
 
 
 def _codec(kind: Packing, what: str, window: int) -> tuple[Callable[[], _Decoder], type[Exception]]:
@@ -201,7 +220,7 @@ def _broken(what: str, kind: Packing, error: Exception | None) -> Damaged:
     said = str(error).lower()
     if "too much memory" in said or "memory usage limit" in said:
         return Damaged(what, f"its {kind} data asks for more memory to be unpacked than is allowed")
-    return Damaged(what, f"its {kind} data is damaged; what stands before the damage was read")
+    return Damaged(what, f"its {kind} data is damaged; only what stands before the damage can be read")
 
 
 def _tail(what: str, kind: Packing) -> Damaged:

@@ -1,0 +1,155 @@
+"""All verbs together, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import signal
+import sys
+from types import FrameType
+
+import typer
+
+from unhang import __version__
+from unhang.cli import demo, explain, why
+from unhang.cli import run as run_verb
+from unhang.cli.options import NoColor
+from unhang.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, UnhangError
+from unhang.report import screen
+
+app = typer.Typer(
+    name="unhang",
+    help="Distributed PyTorch training that starts, stays up, and explains itself.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"unhang {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version and exit."),
+    no_color: NoColor = False,
+) -> None:
+    pass
+
+
+for verb in (run_verb, why, explain, demo):
+    verb.register(app)
+
+
+def run() -> None:
+    """Every way out has its exit code (see unhang.errors)."""
+    _open_closed_streams()
+    _replace_what_cannot_be_printed()
+    screen.without_false_sizes()
+    # Wherever it stands: usage errors come before any option is known.
+    if screen.is_plain() or "--no-color" in sys.argv:
+        _keep_help_plain()
+    signal.signal(signal.SIGINT, _interrupted)
+    try:
+        try:
+            app()
+        finally:
+            _flush()
+    except UnhangError as e:
+        _complain(e)
+        sys.exit(EXIT_USER)
+    except Exception as e:
+        if isinstance(e, OSError) and _is_of_output(e):
+            _give_up(1)
+            _say(f"unhang: cannot write the report: {e.strerror}", red=True)
+            sys.exit(EXIT_USER)
+        _report(e)
+        sys.exit(EXIT_OURS)
+
+
+def _open_closed_streams() -> None:
+    """Open what the caller has closed (`>&-`) on nothing, lest the next file that we open becomes our standard output."""
+    for fd, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            # The lowest number that is free.
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(fd, "w" if fd else "r", closefd=False))  # noqa: SIM115
+
+
+def _replace_what_cannot_be_printed() -> None:
+    """Streams that are no UTF-8 (LC_ALL, PYTHONIOENCODING) get question marks for what they cannot hold: a verdict is worth more than its marks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _keep_help_plain() -> None:
+    """Help and usage errors are typer's own, and know only of colours that are off, not of bold and dim."""
+    if sys.stdout.isatty() or sys.stderr.isatty():
+        from typer import rich_utils
+
+        rich_utils.COLOR_SYSTEM = None
+
+
+def _flush() -> None:
+    """Flush stdout while its errors can still be caught; a write to a reader that has gone, for example `| head`, click has answered already."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _give_up(1)
+
+
+def _give_up(fd: int) -> None:
+    """Let what is still buffered for a stream go nowhere, lest it fails once more at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether it comes from writing to a stream: a full disk behind it, or a terminal that has gone. Verbs answer for their own files."""
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    # Once is enough: another one would end what is on its way out already, in the middle of that.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(EXIT_INTERRUPTED)
+
+
+def _complain(error: UnhangError) -> None:
+    _say(f"unhang: {_shown(error)}", red=True)
+    if error.cause:
+        _say(f"Usual cause: {_shown(error.cause)}")
+    if error.hint:
+        _say(f"Try: {_shown(error.hint)}")
+
+
+def _report(error: Exception) -> None:
+    from unhang.cli import bug_report
+
+    _say(f"unhang: this is our own failure: {type(error).__name__}: {_shown(error)}", red=True)
+    path = bug_report.write(error)
+    if path is None:
+        raise error
+    _say(f"A report ready to paste is in {path}")
+
+
+def _say(text: str, *, red: bool = False) -> None:
+    try:
+        typer.secho(text, err=True, fg=typer.colors.RED if red else None, color=False if screen.is_plain() else None)
+    except OSError:
+        # Nobody can be told; the exit code still says it.
+        _give_up(2)
+
+
+def _shown(said: object) -> str:
+    """Errors quote names of files and lines of logs."""
+    from unhang.diagnosis.redact import redact
+    from unhang.records.logs.line import CONTROLS
+
+    return redact(CONTROLS.sub("", str(said)))
