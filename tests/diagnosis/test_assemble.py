@@ -279,3 +279,7 @@ def test_otherwise_it_stays_nobodys(assembled, log):
 def test_hosts_of_ranks_are_told_by_launchers(assembled):
     log = trace("a", "1: ") + "0: step 1\nsrun: error: node9: task 1: Exited with exit code 1\n"
     assert owners(assembled(job__log=log)) == [("a", 1, "node9")]
+
+
+def test_a_host_in_a_table_of_settings_ends_nothing(assembled):
+    assert len(assembled(job__log=VERSION + "  host      : 0.0.0.0\n" + VERSION + trace("a"))) == 1

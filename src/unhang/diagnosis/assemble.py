@@ -24,7 +24,9 @@ CONTEXT: tuple[Signature, ...] = tuple(
 )
 _WATCHDOG, _EXITS, _NCCL = frozenset(watchdog.SIGNATURES), frozenset(exits.SIGNATURES), frozenset(nccl.SIGNATURES)
 _AGENTS = frozenset((exits.RANK, exits.CODE, exits.FAILED, exits.DEEPSPEED, *attempts.AGENTS))
-_ENDED = _EXITS - frozenset(exits.SUBPROCESS)
+# A host alone stands in tables of settings as well.
+_FAILED = _EXITS - {exits.HOST}
+_ENDED = _FAILED - frozenset(exits.SUBPROCESS)
 _TEARDOWN = "launcher-teardown"
 # Of what a teardown may look like, this also happens in runs that go on: some tool failed, a data loader was closed.
 _NO_END = ("subprocess.CalledProcessError: Command", "is killed by signal: Terminated")
@@ -187,7 +189,7 @@ def _has_failed(hit: Hit, causes: Mapping[Signature, str]) -> bool:
     """Whether a run may have failed by what this line says: exceptions may be caught, and a possible root may be none."""
     cause = causes.get(hit.signature)
     return (
-        hit.signature in _EXITS
+        hit.signature in _FAILED
         or cause == _TEARDOWN
         or (cause is not None and hit.signature.role == "root" and hit.signature.standing == "established")
     )
@@ -259,7 +261,7 @@ def _only_hosts(pieces: Iterable[Hit | Traceback]) -> dict[str, str]:
     """The host of each log whose lines name one and no other: its other lines are of that host as well."""
     found: dict[str, set[str]] = {}
     for p in pieces:
-        if p.host is not None:
+        if p.host is not None and not (isinstance(p, Hit) and p.signature == exits.HOST):
             found.setdefault(p.source, set()).add(p.host)
     return {s: next(iter(h)) for s, h in found.items() if len(h) == 1}
 
