@@ -11,13 +11,16 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from unhang.diagnosis.assemble import CONTEXT
 from unhang.diagnosis.why import judge
+from unhang.knowledge import catalogue
 from unhang.model import Verdict
+from unhang.records import logs
+from unhang.records.frames import Frame
 from unhang.records.incident import (
     Activity,
     Counters,
     Ended,
-    Frame,
     Incident,
     IncidentKind,
     LogRef,
@@ -27,6 +30,7 @@ from unhang.records.incident import (
     Stacks,
     ThreadStack,
 )
+from unhang.records.logs import Needles
 from unhang.records.rundir import RunDir
 
 CWD = "/home/user/project"
@@ -248,3 +252,25 @@ GLOO_SIZE = (
 def lost(text: str = PEER_RESET, *, at_s: float = 30.5, line: int = 20) -> Raised:
     """What a healthy rank raises when its peer is gone."""
     return Raised(type="RuntimeError", text=text, frames=in_collective("all_reduce", user(40, "main"), user(line, "step")), at_s=at_s)
+
+
+@pytest.fixture(scope="session")
+def needles():
+    return Needles((*catalogue.signatures(), *CONTEXT))
+
+
+@pytest.fixture
+def reads(tmp_path, needles, monkeypatch):
+    """Logs given by name, read with relative names: the directory of a test is nobody's."""
+    monkeypatch.chdir(tmp_path)
+
+    def reads(files):
+        found = []
+        for name, text in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            found.append(logs.read(path, needles, source=name, latest_s=1_794_000_000.0))
+        return found
+
+    return reads

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.diagnosis.assemble import CONTEXT, MAX_ATTEMPTS, assemble
+from unhang.diagnosis.assemble import MAX_ATTEMPTS, assemble
 from unhang.diagnosis.logs import judge_logs
 from unhang.knowledge import catalogue
-from unhang.records import logs
-from unhang.records.logs import Needles, nccl
+from unhang.records.logs import nccl
 
 OMP = "W1103 {t} 4700 torch/distributed/run.py:793] Setting OMP_NUM_THREADS environment variable for each process to be 1\n"
 EXIT = "E1103 {t} 4700 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 1 (pid: 4711) of binary: python\n"
@@ -26,27 +25,15 @@ def trace(says, prefix=""):
     return "".join(f"{prefix}{line}\n" for line in lines)
 
 
-@pytest.fixture(scope="module")
-def needles():
-    return Needles((*catalogue.signatures(), *CONTEXT))
-
-
 @pytest.fixture
-def assembled(tmp_path, needles, monkeypatch):
-    """Attempts of files, given by name; read with relative names, for the directory of a test is nobody's."""
-    monkeypatch.chdir(tmp_path)
+def assembled(reads):
+    """Attempts of files, given by name."""
 
     def assembled(**files):
         return of({name.replace("__", "."): text for name, text in files.items()})
 
     def of(files):
-        reads = []
-        for name, text in files.items():
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            reads.append(logs.read(path, needles, source=name, latest_s=1_794_000_000.0))
-        return assemble(reads, catalogue.signatures())
+        return assemble(reads(files), catalogue.signatures())
 
     assembled.of = of
     return assembled

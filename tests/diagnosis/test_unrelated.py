@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.diagnosis.assemble import CONTEXT
 from unhang.diagnosis.logs import judge_logs
 from unhang.diagnosis.unrelated import MAX_JOBS, newest_job
 from unhang.knowledge import catalogue
-from unhang.records import logs
-from unhang.records.logs import Needles
 
 OMP = "W1103 {t} 4700 torch/distributed/run.py:793] Setting OMP_NUM_THREADS environment variable for each process to be 1\n"
 PORT = (
@@ -26,24 +23,12 @@ ENDED = "  host      : {host}\n  rank      : 3 (local_rank: 3)\n  exitcode  : 1 
 LATER = OOM.format(t="02:04:00", r=0)
 
 
-@pytest.fixture(scope="module")
-def needles():
-    return Needles((*catalogue.signatures(), *CONTEXT))
-
-
 @pytest.fixture
-def newest(tmp_path, needles, monkeypatch):
-    """The logs of the newest job, and what was said of the others; read with relative names, for the directory of a test is nobody's."""
-    monkeypatch.chdir(tmp_path)
+def newest(reads):
+    """The logs of the newest job, and what was said of the others."""
 
     def newest(files):
-        reads = []
-        for name, text in files.items():
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            reads.append(logs.read(path, needles, source=name, latest_s=1_794_000_000.0))
-        of_job, others = newest_job(reads, catalogue.signatures())
+        of_job, others = newest_job(reads(files), catalogue.signatures())
         return [r.source for r in of_job], [n.what for n in others]
 
     return newest
