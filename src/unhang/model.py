@@ -10,6 +10,7 @@ from typing import Literal
 
 Standing = Literal["established", "likely", "possible", "not-established"]
 TrialState = Literal["passed", "failed", "untried"]
+Severity = Literal["error", "warning", "note"]
 InputKind = Literal["log", "flight", "stacks", "kernel", "snapshot", "ras", "run"]
 
 VERDICT_SCHEMA = "unhang/verdict/1"
@@ -85,3 +86,48 @@ class Verdict:
     symptoms: tuple[Finding, ...] = ()
     not_examined: tuple[NotExamined, ...] = ()
     inputs: tuple[Input, ...] = ()
+
+
+DOCTOR_SCHEMA = "unhang/doctor/1"
+AreaState = Literal["ok", "found", "absent", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostFinding:
+    """Something that is so on a machine: it stops a training ("error"), may stop or slow one ("warning"), or is worth knowing ("note").
+
+    `area` is the subject where it was seen. `says` is one sentence with the numbers in it, `leads_to` what it will cause.
+    """
+
+    cause: str
+    area: str
+    severity: Severity
+    says: str
+    leads_to: str
+    evidence: tuple[Evidence, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Area:
+    """One subject of a machine. "found": errors or warnings stand against it. "unknown": it, or a part of it, could not be looked at.
+
+    `summary` is one line with what was seen, `unread` what could not be.
+    """
+
+    id: str
+    state: AreaState
+    summary: str = ""
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """The answer to "is this machine fit to train?". `taken` is when it was looked at (ISO 8601, UTC)."""
+
+    schema: str = DOCTOR_SCHEMA
+    host: str
+    taken: str
+    areas: tuple[Area, ...]
+    findings: tuple[HostFinding, ...] = ()
+    not_examined: tuple[NotExamined, ...] = ()

@@ -1,6 +1,5 @@
 import pytest
 
-from unhang.facts import snapshot
 from unhang.facts.host import Host
 
 
@@ -19,11 +18,3 @@ def test_missing_command_and_slow_command():
 def test_a_machine_that_is_a_directory_runs_nothing(tmp_path):
     with pytest.raises(FileNotFoundError):
         Host(tmp_path).run(["true"], timeout_s=1)
-
-
-def test_snapshot_says_what_it_could_not_read(tmp_path):
-    found = snapshot.take(Host(tmp_path), places=("/dev/shm",))
-    assert found.memory is None
-    assert found.filesystems == ()
-    assert len(found.unread) == 2
-    assert snapshot.take(Host()).unread == ()

@@ -12,7 +12,7 @@ from types import FrameType
 import typer
 
 from unhang import __version__
-from unhang.cli import demo, explain, why
+from unhang.cli import demo, doctor, explain, why
 from unhang.cli import run as run_verb
 from unhang.cli.options import NoColor
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, UnhangError
@@ -41,7 +41,7 @@ def _options(
     pass
 
 
-for verb in (run_verb, why, explain, demo):
+for verb in (run_verb, why, doctor, explain, demo):
     verb.register(app)
 
 

@@ -1,12 +1,16 @@
-"""The one door to a machine: a root directory to read from and a way to run commands.
+"""The one door to a machine: a root directory to read from, a way to run commands, and what only the kernel answers.
 
-Tests and replayed snapshots give another root; then no command of this machine is run.
+Tests give another root, and recorded answers; then nothing of this machine is asked.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import socket
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +24,27 @@ class Ran:
     err: str
 
 
-class Host:
-    """A machine, seen through its file system and its commands."""
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """What a file system holds: bytes and inodes. `inodes` is 0 where it does not count them (btrfs, some network file systems)."""
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    total_bytes: int
+    free_bytes: int
+    inodes: int
+    free_inodes: int
+
+
+class Host:
+    """A machine, seen through its file system and its commands. Whatever cannot be had raises OSError (TimeoutError is one)."""
+
+    def __init__(self, root: Path = Path("/"), *, environ: Mapping[str, str] | None = None) -> None:
         self.root = root
+        self.environ: Mapping[str, str] = environ if environ is not None else os.environ if self.is_live else {}
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it is the machine that we run on; otherwise it is only a directory."""
+        return self.root == Path("/")
 
     def path(self, path: str) -> Path:
         return self.root / path.lstrip("/")
@@ -33,12 +53,67 @@ class Host:
         """The text of one file, for example "/proc/meminfo". Raises OSError."""
         return self.path(path).read_text(errors="replace")
 
+    def names(self, path: str) -> tuple[str, ...]:
+        """What stands in a directory, sorted. Raises OSError."""
+        return tuple(sorted(entry.name for entry in self.path(path).iterdir()))
+
+    def link(self, path: str) -> str:
+        """Where a symbolic link points to, as it is written. Raises OSError."""
+        return str(self.path(path).readlink())
+
+    def which(self, command: str) -> str | None:
+        """Where the PATH of this environment finds a command, as seen on the machine."""
+        found = shutil.which(command, path=os.pathsep.join(str(self.path(p)) for p in self.environ.get("PATH", "").split(os.pathsep) if p))
+        return None if found is None else "/" + os.path.relpath(found, self.root) if not self.is_live else found
+
     def run(self, argv: Sequence[str], *, timeout_s: float) -> Ran:
         """Run a command of this machine. Raises FileNotFoundError where it is missing, TimeoutError where it takes too long."""
-        if self.root != Path("/"):
-            raise FileNotFoundError(f"{argv[0]} cannot be run on a machine that is only a directory")
+        self._only_live(argv[0])
         try:
             done = subprocess.run(list(argv), capture_output=True, timeout=timeout_s, stdin=subprocess.DEVNULL, check=False)
         except subprocess.TimeoutExpired as e:
             raise TimeoutError(f"{argv[0]} did not end within {timeout_s:g} s") from e
         return Ran(exitcode=done.returncode, out=done.stdout.decode(errors="replace"), err=done.stderr.decode(errors="replace"))
+
+    def space(self, path: str) -> Space:
+        """The space of the file system that a path lies on. Raises OSError."""
+        self._only_live(f"the space of {path}")
+        s = os.statvfs(path)
+        # f_bavail: what is reserved for root is no room for a training.
+        return Space(total_bytes=s.f_blocks * s.f_frsize, free_bytes=s.f_bavail * s.f_frsize, inodes=s.f_files, free_inodes=s.f_favail)
+
+    def hostname(self) -> str:
+        """The name that the machine has for itself. Raises OSError."""
+        return socket.gethostname() if self.is_live else self.read("/etc/hostname").strip()
+
+    def resolve(self, name: str) -> tuple[str, ...]:
+        """The addresses of a name, in the resolver's order, each once. Raises OSError (socket.gaierror is one)."""
+        self._only_live(f"the address of {name}")
+        return tuple(dict.fromkeys(str(answer[4][0]) for answer in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)))
+
+    def addresses(self) -> Mapping[str, tuple[str, ...]]:
+        """The addresses of each interface with their prefix length, for example {"eth0": ("10.0.0.5/24", "fe80::1/64")}. Raises OSError."""
+        self._only_live("the addresses of interfaces")
+        import ipaddress
+
+        import psutil
+
+        found: dict[str, tuple[str, ...]] = {}
+        for name, addresses in psutil.net_if_addrs().items():
+            kept = []
+            for a in addresses:
+                if a.family in (socket.AF_INET, socket.AF_INET6):
+                    bare = a.address.partition("%")[0]
+                    mask = (a.netmask or "").partition("%")[0]
+                    bits = bin(int(ipaddress.ip_address(mask))).count("1") if mask else ipaddress.ip_address(bare).max_prefixlen
+                    kept.append(f"{bare}/{bits}")
+            found[name] = tuple(kept)
+        return found
+
+    def now_s(self) -> float:
+        """Its clock: seconds since 1970."""
+        return time.time()
+
+    def _only_live(self, what: str) -> None:
+        if not self.is_live:
+            raise FileNotFoundError(f"{what} cannot be had from a machine that is only a directory")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from unhang.facts.host import Host
+from unhang.facts.subject import Subject
+from unhang.facts.units import size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,3 +94,13 @@ def _number(host: Host, path: str) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdigit() else None
+
+
+def _summary(memory: Memory) -> str:
+    said = f"{size(memory.available_bytes)} of {size(memory.total_bytes)} available"
+    if memory.cgroup_limit_bytes is not None and memory.cgroup_used_bytes is not None:
+        said += f"; the control group may use {size(memory.cgroup_limit_bytes)} and uses {size(memory.cgroup_used_bytes)}"
+    return said
+
+
+SUBJECT = Subject(id="memory", title="memory", title_zh="内存", facts=Memory, collect=collect, summary=_summary)

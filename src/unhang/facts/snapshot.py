@@ -1,63 +1,159 @@
-"""The machine as one JSON document: what a verdict may need to know of it later, elsewhere."""
+"""The machine as one JSON document: all subjects, each with what was seen, or why nothing was.
+
+A snapshot can be judged elsewhere and later; it is what `unhang doctor` judges on the spot, too.
+"""
 
 from __future__ import annotations
 
-import os
-import platform
-import shutil
-import socket
-from dataclasses import dataclass
+import datetime
+import importlib
+import pkgutil
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, TypeVar
 
-from unhang.facts import memory
+import msgspec
+
+from unhang import facts
+from unhang.errors import UnhangError
 from unhang.facts.host import Host
+from unhang.facts.subject import NotHere, Subject
 
-SNAPSHOT_SCHEMA = "unhang/host/1"
+T = TypeVar("T")
+State = Literal["read", "absent", "unknown"]
+
+SNAPSHOT_SCHEMA = "unhang/host/2"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Filesystem:
-    """Space of one place that a training needs, in bytes."""
+class Part:
+    """One subject: "read" with its facts, "absent" where the machine has nothing of the kind, "unknown" where it could not be looked at."""
 
-    path: str
-    total_bytes: int
-    free_bytes: int
+    state: State
+    why: str = ""
+    facts: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """One machine at one moment. A part that could not be read is None and named in `unread`."""
+    """One machine at one moment (`taken`: ISO 8601, UTC)."""
 
     schema: str = SNAPSHOT_SCHEMA
     host: str
-    kernel: str
-    machine: str
-    cpus: int
-    memory: memory.Memory | None
-    filesystems: tuple[Filesystem, ...]
-    unread: tuple[str, ...]
+    taken: str
+    parts: Mapping[str, Part] = field(default_factory=dict)
+
+    def get(self, subject: Subject[T]) -> T | None:
+        """What was seen of a subject; None where nothing was."""
+        part = self.parts.get(subject.id)
+        return None if part is None else part.facts
 
 
-def take(host: Host, *, places: tuple[str, ...] = ("/dev/shm", "/tmp")) -> Snapshot:
-    """Look at the machine; never raises."""
-    unread: list[str] = []
-    mem: memory.Memory | None = None
-    try:
-        mem = memory.collect(host)
-    except (OSError, ValueError) as e:
-        unread.append(f"memory: {e}")
-    filesystems = []
-    for place in places:
-        try:
-            usage = shutil.disk_usage(host.path(place))
-            filesystems.append(Filesystem(path=place, total_bytes=usage.total, free_bytes=usage.free))
-        except OSError as e:
-            unread.append(f"{place}: {e.strerror or e}")
+@cache
+def subjects() -> Mapping[str, Subject[Any]]:
+    """All subjects by id, found by looking into the folder."""
+    found: dict[str, Subject[Any]] = {}
+    for module in sorted(m.name for m in pkgutil.iter_modules(facts.__path__)):
+        subject = getattr(importlib.import_module(f"{facts.__name__}.{module}"), "SUBJECT", None)
+        if isinstance(subject, Subject):
+            found[subject.id] = subject
+    return found
+
+
+def chosen(ids: Collection[str]) -> tuple[Subject[Any], ...]:
+    """Subjects by id; all where none is named. Raises UnhangError that lists the right ones."""
+    known = subjects()
+    for id in ids:
+        if id not in known:
+            raise UnhangError(f"there is no area named {id!r}", cause=f"areas are {', '.join(known)}", hint="unhang doctor --list")
+    return tuple(s for s in known.values() if not ids or s.id in ids)
+
+
+def take(host: Host, *, only: Collection[str] = ()) -> Snapshot:
+    """Look at the machine, all subjects at once, each within its own time; never raises for what it finds there."""
     return Snapshot(
-        host=socket.gethostname(),
-        kernel=platform.release(),
-        machine=platform.machine(),
-        cpus=len(os.sched_getaffinity(0)),
-        memory=mem,
-        filesystems=tuple(filesystems),
-        unread=tuple(unread),
+        host=_name(host),
+        taken=datetime.datetime.fromtimestamp(host.now_s(), datetime.timezone.utc).isoformat(timespec="seconds"),
+        parts=_collect(host, chosen(only)),
     )
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(snapshot), indent=1)
+
+
+def decode(text: bytes, *, name: str) -> Snapshot:
+    """Raises UnhangError where that is no snapshot. A part of another version's shape becomes "unknown"; subjects that we do not have are dropped."""
+    try:
+        whole = msgspec.json.decode(text, type=_Whole)
+    except msgspec.DecodeError as e:
+        raise UnhangError(f"{name} is no snapshot of a host: {e}", hint="unhang doctor --save host.json") from e
+    if whole.schema.rpartition("/")[0] != SNAPSHOT_SCHEMA.rpartition("/")[0]:
+        raise UnhangError(f"{name} is no snapshot of a host: its schema is {whole.schema!r}", hint="unhang doctor --save host.json")
+    parts = {}
+    for id, subject in subjects().items():
+        kept = whole.parts.get(id)
+        if kept is None:
+            continue
+        try:
+            facts = msgspec.json.decode(kept.facts, type=subject.facts) if kept.state == "read" else None
+            parts[id] = Part(state=kept.state, why=kept.why, facts=facts)
+        except msgspec.DecodeError as e:
+            parts[id] = Part(state="unknown", why=f"written by another version of unhang: {e}")
+    return Snapshot(schema=whole.schema, host=whole.host, taken=whole.taken, parts=parts)
+
+
+class _Kept(msgspec.Struct, kw_only=True):
+    state: State
+    why: str = ""
+    facts: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Whole(msgspec.Struct, kw_only=True):
+    schema: str
+    host: str
+    taken: str
+    parts: dict[str, _Kept]
+
+
+def _name(host: Host) -> str:
+    try:
+        return host.hostname()
+    except OSError:
+        return "unknown"
+
+
+def _collect(host: Host, chosen: Iterable[Subject[Any]]) -> dict[str, Part]:
+    """In threads that nobody has to wait for: a dead NFS server or a driver that hangs holds up its own subject only."""
+    waiting = [(subject, _Looking(subject, host)) for subject in chosen]
+    for _, looking in waiting:
+        looking.start()
+    return {subject.id: looking.answer() for subject, looking in waiting}
+
+
+class _Looking(threading.Thread):
+    def __init__(self, subject: Subject[Any], host: Host) -> None:
+        super().__init__(name=f"facts-{subject.id}", daemon=True)
+        self._subject = subject
+        self._host = host
+        self._part: Part | None = None
+
+    def run(self) -> None:
+        try:
+            self._part = Part(state="read", facts=self._subject.collect(self._host))
+        except NotHere as e:
+            self._part = Part(state="absent", why=str(e))
+        except Exception as e:  # recorded as not looked at: one collector's fault must not hide what the others see
+            said = str(e) if isinstance(e, OSError) else f"{type(e).__name__}: {e}"
+            self._part = Part(state="unknown", why=said)
+
+    def start(self) -> None:
+        self._until = time.monotonic() + self._subject.timeout_s
+        super().start()
+
+    def answer(self) -> Part:
+        self.join(max(0.0, self._until - time.monotonic()))
+        return self._part or Part(state="unknown", why=f"it did not answer within {self._subject.timeout_s:g} s")

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
-from unhang.model import Evidence, Finding, Remedy, Standing
+from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
 from unhang.records.frames import place, user_frame
 from unhang.records.logs import Hit, Role, Signature, Traceback
 from unhang.records.logs.said import Exit, NcclSaid, Status, Timeout
 
 if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.picture import Picture
 
 __all__ = ["STANDINGS", "Cause", "LogView", "Signature"]
@@ -59,10 +60,11 @@ class Cause:
     """One cause. A root can be the primary cause; a symptom says only that somebody else failed or was late.
 
     `in_run` judges an incident of a supervised run, `in_logs` plain logs; where either is None, signatures that hit make the finding.
-    Both return None where this cause is not in evidence. `leads_to` names other roots that follow from this one: where both are in evidence and
-    this one is not the later, they are its consequences. `mistaken_for` tells how to keep other causes apart from this one: id to difference.
-    `hits` are lines that must be recognised, `near_misses` lines that must not; each may hold several lines. `explain` is for people, in "en" and
-    "zh".
+    Both return None where this cause is not in evidence. `on_host` judges what is so on a machine (it imports the subjects that it looks at: who
+    reads logs does not need them); what a snapshot does not hold is no reason to find anything.
+    `leads_to` names other roots that follow from this one: where both are in evidence and this one is not the later, they are its consequences.
+    `mistaken_for` tells how to keep other causes apart from this one: id to difference. `hits` are lines that must be recognised, `near_misses` lines
+    that must not; each may hold several lines. `explain` is for people, in "en" and "zh".
     """
 
     id: str
@@ -74,6 +76,7 @@ class Cause:
     signatures: tuple[Signature, ...] = ()
     in_run: Callable[[Picture], Finding | None] | None = None
     in_logs: Callable[[LogView], Finding | None] | None = None
+    on_host: Callable[[Snapshot], Iterable[HostFinding]] | None = None
     remedies: tuple[Remedy, ...] = ()
     leads_to: tuple[str, ...] = ()
     mistaken_for: Mapping[str, str] = field(default_factory=dict)
@@ -95,9 +98,6 @@ class Cause:
         commands: Mapping[str, str] | None = None,
     ) -> Finding:
         """A finding of this cause. `remedies` chooses by id (None: all); `commands` puts a command with this run's own values into a remedy."""
-        chosen = self.remedies if remedies is None else tuple(self.remedy(r) for r in remedies)
-        if commands:
-            chosen = tuple(replace(r, command=commands.get(r.id, r.command)) for r in chosen)
         return Finding(
             cause=self.id,
             standing=standing,
@@ -106,8 +106,34 @@ class Cause:
             hosts=hosts,
             where=where,
             evidence=evidence,
-            remedies=chosen,
+            remedies=self._chosen(remedies, commands),
         )
+
+    def host_finding(
+        self,
+        *,
+        area: str,
+        severity: Severity,
+        says: str,
+        leads_to: str,
+        remedies: tuple[str, ...] | None = None,
+        evidence: tuple[Evidence, ...] = (),
+        commands: Mapping[str, str] | None = None,
+    ) -> HostFinding:
+        """What `on_host` found in an area (the id of a subject); `remedies` and `commands` as in `finding`, for this very host."""
+        return HostFinding(
+            cause=self.id,
+            area=area,
+            severity=severity,
+            says=says,
+            leads_to=leads_to,
+            evidence=evidence,
+            remedies=self._chosen(remedies, commands),
+        )
+
+    def _chosen(self, remedies: tuple[str, ...] | None, commands: Mapping[str, str] | None) -> tuple[Remedy, ...]:
+        chosen = self.remedies if remedies is None else tuple(self.remedy(r) for r in remedies)
+        return tuple(replace(r, command=commands.get(r.id, r.command)) for r in chosen) if commands else chosen
 
     def of_hits(
         self,

@@ -243,7 +243,7 @@ class Supervisor:
                 "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             },
         )
-        self._rundir.write(self._rundir.host, snapshot.take(self._host, places=("/dev/shm", "/tmp", str(Path.cwd()))))
+        self._rundir.write(self._rundir.host, snapshot.take(self._host, only=("container", "memory", "shm")))
 
     def _tell(self, event: events.Event) -> None:
         if isinstance(event, events.Opened):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import wait
 from pathlib import Path
 

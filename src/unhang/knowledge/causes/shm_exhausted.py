@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
-from unhang.model import Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
 
 _MIB = 1024 * 1024
+_DOCKERS = 64 * _MIB
 # What a remedy is worth depends on who asked for the memory: NCCL can do without it, data loader workers can be fewer.
 _NCCL = ("docker-shm-size", "ipc-host", "kubernetes-memory-volume", "clear-leftovers", "without-shm")
 _LOADER = ("docker-shm-size", "ipc-host", "kubernetes-memory-volume", "fewer-workers", "clear-leftovers")
 _ANY = ("docker-shm-size", "ipc-host", "kubernetes-memory-volume", "clear-leftovers")
 # NCCL before 2.21 prints no errno. What stands near tells a full /dev/shm from CUDA, permissions and limits.
+# NCCL for 8 GPUs with a handful of loader workers needs more than this.
+_SMALL = 1024 * _MIB
+_FOR = {
+    "docker": ("docker-shm-size", "ipc-host"),
+    "podman": ("docker-shm-size", "ipc-host"),
+    "container": ("docker-shm-size", "ipc-host"),
+    "kubernetes": ("kubernetes-memory-volume",),
+}
+
 _OTHER_REASONS = (
     r"Cuda failure|unhandled cuda error|ncclUnhandledCudaError|Permission denied|Operation not permitted|Read-only file system|Too many open files"
     r"|Operation not supported|failed to create shared memory file|\bWSL|microsoft-standard"
@@ -29,6 +45,48 @@ def _in_logs(view: LogView) -> Finding | None:
     many = f"; {len(segments)} segments failed so" if len(segments) > 1 else ""
     says = best.signature.says.format_map({**best.groups, "size_bytes": f"{size / _MIB:.1f} MiB ({size}"}).replace(" bytes", " bytes)", 1)
     return CAUSE.of_hits(hits, view, says=f"{says}{many}")
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import container, shm
+    from unhang.facts.units import size
+
+    seen = host.get(shm.SUBJECT)
+    if seen is None or seen.space is None:
+        return
+    total, free = seen.space.total_bytes, seen.space.free_bytes
+    here = _FOR.get(container.kind(host), ("enlarge",))
+    evidence = (Evidence(source="/dev/shm", text=f"{size(total)} in all, {size(free)} free"),)
+    if total <= _SMALL:
+        default = ", what a container gets unless somebody asks for more" if total == _DOCKERS else ""
+        yield CAUSE.host_finding(
+            area="shm",
+            severity="error" if total <= _DOCKERS else "warning",
+            says=f"/dev/shm holds {size(total)} in all{default}",
+            leads_to="NCCL takes several MiB for each pair of GPUs and loader workers put whole batches there: a failed start, or a bus error later",
+            evidence=evidence,
+            remedies=(*here, "fewer-workers"),
+        )
+    elif free < total // 10 or free < _DOCKERS:
+        left = sum(s.size_bytes for s in seen.segments if s.mapped_by == ())
+        dead = f"; {size(left)} of it belongs to no live process" if left else ""
+        yield CAUSE.host_finding(
+            area="shm",
+            severity="error" if free < _DOCKERS else "warning",
+            says=f"/dev/shm is full: {size(free)} of {size(total)} free{dead}",
+            leads_to="the next segment that NCCL or a loader worker asks for is refused, or writing to it ends the process with a bus error",
+            evidence=evidence,
+            remedies=("clear-leftovers", *here),
+        )
+    if seen.space.inodes and seen.space.free_inodes < 1000:
+        yield CAUSE.host_finding(
+            area="shm",
+            severity="error",
+            says=f"/dev/shm has {seen.space.free_inodes} of {seen.space.inodes} inodes free: room, but not for one more file",
+            leads_to="new segments are refused with 'No space left on device' although df shows room",
+            evidence=evidence,
+            remedies=("clear-leftovers",),
+        )
 
 
 CAUSE = Cause(
@@ -238,6 +296,7 @@ CAUSE = Cause(
         ),
     ),
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="docker-shm-size",
@@ -268,6 +327,13 @@ CAUSE = Cause(
                 "ev/shm\"}}]'"
             ),
             verify="kubectl exec POD -- df -h /dev/shm",
+        ),
+        Remedy(
+            id="enlarge",
+            says="Give it more room: by default it is half of the memory, and a mount option can say otherwise.",
+            says_zh="扩大它：默认大小是内存的一半，挂载选项可以改变。",
+            command="mount -o remount,size=50% /dev/shm",
+            verify="df -h /dev/shm",
         ),
         Remedy(
             id="clear-leftovers",

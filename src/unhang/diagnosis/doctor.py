@@ -1,0 +1,41 @@
+"""Is this machine fit to train? Every cause looks at the snapshot; what could not be looked at is never called healthy."""
+
+from __future__ import annotations
+
+from unhang.diagnosis.redact import redact
+from unhang.facts import snapshot as snapshots
+from unhang.facts.snapshot import Part, Snapshot
+from unhang.facts.subject import Subject
+from unhang.knowledge import catalogue
+from unhang.model import Area, AreaState, Examination, HostFinding, NotExamined, Severity
+
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+
+
+def examine(snapshot: Snapshot) -> Examination:
+    """Areas in the order of the snapshot; findings by severity, then by area."""
+    known = snapshots.subjects()
+    findings: list[HostFinding] = []
+    broken: list[NotExamined] = []
+    for cause in catalogue.load().values():
+        try:
+            findings += cause.on_host(snapshot) if cause.on_host is not None else ()
+        except Exception as e:  # told as not looked at: what the other causes find must not be lost
+            broken.append(NotExamined(what=cause.id, why=f"our own failure: {type(e).__name__}: {e}"))
+    order = list(snapshot.parts)
+    findings.sort(key=lambda f: (SEVERITIES.index(f.severity), order.index(f.area)))
+    return Examination(
+        host=snapshot.host,
+        taken=snapshot.taken,
+        areas=tuple(_area(known[id], part, findings) for id, part in snapshot.parts.items()),
+        findings=tuple(findings),
+        not_examined=tuple(broken),
+    )
+
+
+def _area(subject: Subject[object], part: Part, findings: list[HostFinding]) -> Area:
+    if part.state != "read":
+        return Area(id=subject.id, state="absent" if part.state == "absent" else "unknown", summary=redact(part.why))
+    unread = tuple(redact(what) for what in getattr(part.facts, "unread", ()))
+    state: AreaState = "found" if any(f.area == subject.id and f.severity != "note" for f in findings) else "unknown" if unread else "ok"
+    return Area(id=subject.id, state=state, summary=redact(subject.summary(part.facts)), unread=unread)

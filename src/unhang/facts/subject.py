@@ -1,0 +1,33 @@
+"""What a collector is: one subject of a machine, looked at through `Host`, with what is told of it in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from unhang.facts.host import Host
+
+T = TypeVar("T")
+
+
+class NotHere(Exception):
+    """This machine has nothing of the kind (no GPU, no InfiniBand); the text says how that was seen. What could not be looked at is an OSError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject(Generic[T]):
+    """One subject. Each module of `facts/` that ends in `SUBJECT = Subject(...)` is found there (`snapshot.subjects`).
+
+    `collect` returns frozen data (`facts` is its type), raises NotHere, or OSError and ValueError where it cannot look; nothing else. What it could
+    not see of its subject stands in the data as None, and is named in a field `unread: tuple[str, ...]` where it has one.
+    `summary` is one line with the numbers that a reader would ask for.
+    """
+
+    id: str
+    title: str
+    title_zh: str
+    facts: type[T]
+    collect: Callable[[Host], T]
+    summary: Callable[[T], str]
+    timeout_s: float = 5.0

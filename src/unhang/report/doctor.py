@@ -1,0 +1,87 @@
+"""An examination on a terminal: one line for each area, details only where something is wrong, and totals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from unhang.diagnosis.doctor import SEVERITIES
+from unhang.facts import snapshot
+from unhang.model import Area, Examination, HostFinding, Severity
+from unhang.report import screen
+from unhang.report.folding import fold
+from unhang.report.language import Language
+from unhang.report.terminal import ran, says
+
+_MARKS: Mapping[str, tuple[str, str]] = {
+    "ok": ("✓", "green"),
+    "absent": ("-", "dim"),
+    "unknown": ("?", "yellow"),
+    "error": ("✗", "bold red"),
+    "warning": ("!", "bold yellow"),
+    "note": ("i", "cyan"),
+}
+_WORDS: Mapping[Language, Mapping[str, str]] = {
+    "en": {
+        "leads_to": "leads to",
+        "unread": "not looked at",
+        "totals": "errors {error}, warnings {warning}, notes {note}; areas without fault {ok}, not wholly looked at {unknown}, not here {absent}",
+    },
+    "zh": {
+        "leads_to": "后果",
+        "unread": "未能查看",
+        "totals": "错误 {error}，警告 {warning}，说明 {note}；无异常的方面 {ok}，未能完全查看 {unknown}，此机器没有 {absent}",
+    },
+}
+
+
+def render(examination: Examination, console: Console, *, lang: Language) -> None:
+    """Print all areas, each with what stands against it."""
+    for line in _lines(examination, screen.width(console), lang):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _lines(examination: Examination, width: int, lang: Language) -> Iterator[Text]:
+    titles = {s.id: s.title_zh if lang == "zh" else s.title for s in snapshot.subjects().values()}
+    column = max((cell_len(titles[a.id]) for a in examination.areas), default=0)
+    for area in examination.areas:
+        against = [f for f in examination.findings if f.area == area.id]
+        yield from _area(area, titles[area.id], column, against, width, lang)
+        for finding in against:
+            yield from _finding(finding, width, lang)
+    for missed in examination.not_examined:
+        yield from (Text(t, style="yellow") for t in fold(f"{_WORDS[lang]['unread']}: {missed.what}: {missed.why}", width))
+    states = [a.state for a in examination.areas]
+    counts = {s: sum(f.severity == s for f in examination.findings) for s in SEVERITIES}
+    yield Text(_WORDS[lang]["totals"].format(**counts, **{s: states.count(s) for s in ("ok", "unknown", "absent")}), style="bold")
+
+
+def _area(area: Area, title: str, column: int, against: list[HostFinding], width: int, lang: Language) -> Iterator[Text]:
+    mark, style = _MARKS[_worst(against) if area.state == "found" else area.state]
+    said = area.summary + (f"; {_WORDS[lang]['unread']}: {', '.join(area.unread)}" if area.unread else "")
+    indent = " " * (column + 4)
+    for i, line in enumerate(fold(said, width, first=indent)):
+        head = f"{mark} {title}{' ' * (column - cell_len(title) + 2)}" if i == 0 else indent
+        text = Text(head + line[len(indent) :])
+        if i == 0:
+            text.stylize(style, 0, 1)
+            text.stylize("bold", 2, 2 + len(title))
+        yield text
+
+
+def _worst(findings: list[HostFinding]) -> Severity:
+    return min((f.severity for f in findings), key=SEVERITIES.index)
+
+
+def _finding(finding: HostFinding, width: int, lang: Language) -> Iterator[Text]:
+    mark, style = _MARKS[finding.severity]
+    yield Text.assemble("    ", (mark, style), " ", (finding.cause, "bold"))
+    yield from (Text(line) for line in fold(finding.says, width, first=" " * 6))
+    yield from (Text(line, style="dim") for line in fold(f"{_WORDS[lang]['leads_to']}: {finding.leads_to}", width, first=" " * 6, deeper=" " * 8))
+    for remedy in finding.remedies:
+        yield from (Text(line) for line in fold(f"→ {says(remedy, lang)}", width, first=" " * 6, deeper=" " * 8))
+        if line := ran(remedy, lang):
+            yield from (Text(t, style="green") for t in fold(f"{'$ ' if remedy.command else ''}{line}", width, first=" " * 8))

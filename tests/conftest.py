@@ -1,0 +1,62 @@
+"""Machines that are only a directory: files as the kernel documents them, and the answers that only a live kernel would give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from unhang.facts.host import Host, Ran, Space
+
+
+class Machine(Host):
+    """Laid out by a test. A text that begins with "-> " is a symbolic link; a None is a directory; what nothing was laid out for raises OSError."""
+
+    def __init__(self, root: Path, files: Mapping[str, str | None], *, environ: Mapping[str, str] | None = None, now_s: float = 1_800_000_000.0):
+        super().__init__(root, environ=environ or {})
+        self.spaces: dict[str, Space] = {}
+        self.commands: dict[tuple[str, ...], Ran] = {}
+        self.names_known: dict[str, tuple[str, ...]] = {}
+        self.interfaces: dict[str, tuple[str, ...]] | None = None
+        self._now_s = now_s
+        for name, text in files.items():
+            self.lay(name, text)
+
+    def lay(self, name: str, text: str | None) -> None:
+        path = self.path(name)
+        if text is None:
+            path.mkdir(parents=True, exist_ok=True)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if text.startswith("-> "):
+            path.symlink_to(text[3:])
+        else:
+            path.write_text(text)
+
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> Ran:
+        return self.commands[tuple(argv)] if tuple(argv) in self.commands else super().run(argv, timeout_s=timeout_s)
+
+    def space(self, path: str) -> Space:
+        return self.spaces[path] if path in self.spaces else super().space(path)
+
+    def resolve(self, name: str) -> tuple[str, ...]:
+        return self.names_known[name] if name in self.names_known else super().resolve(name)
+
+    def addresses(self) -> Mapping[str, tuple[str, ...]]:
+        return self.interfaces if self.interfaces is not None else super().addresses()
+
+    def now_s(self) -> float:
+        return self._now_s
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Lays out a machine: `machine({"/proc/meminfo": "..."}, environ={...})`. Its `spaces`, `commands`, `names_known` and `interfaces` can be set."""
+    made = []
+
+    def lay_out(files: Mapping[str, str | None] | None = None, **more) -> Machine:
+        made.append(tmp_path / f"machine{len(made)}")
+        return Machine(made[-1], {"/etc/hostname": "node7\n"} | dict(files or {}), **more)
+
+    return lay_out

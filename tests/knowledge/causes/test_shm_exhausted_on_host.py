@@ -1,0 +1,43 @@
+import pytest
+
+from unhang.facts import snapshot
+from unhang.facts.host import Space
+from unhang.knowledge.causes.shm_exhausted import CAUSE
+
+MIB = 1024 * 1024
+
+
+def found(machine, total, free, *, files=None, inodes=0, free_inodes=0):
+    host = machine({"/proc/mounts": "tmpfs /dev/shm tmpfs rw 0 0\n", "/dev/shm": None, "/proc/meminfo": "MemTotal: 1 kB\n"} | (files or {}))
+    host.spaces["/dev/shm"] = Space(total_bytes=total, free_bytes=free, inodes=inodes, free_inodes=free_inodes)
+    return list(CAUSE.on_host(snapshot.take(host, only=["shm", "container"])))
+
+
+@pytest.mark.parametrize(
+    ("files", "remedies"),
+    [
+        ({"/.dockerenv": ""}, ("docker-shm-size", "ipc-host", "fewer-workers")),
+        ({"/var/run/secrets/kubernetes.io": None}, ("kubernetes-memory-volume", "fewer-workers")),
+        ({}, ("enlarge", "fewer-workers")),
+    ],
+)
+def test_a_containers_default(machine, files, remedies):
+    (one,) = found(machine, 64 * MIB, 64 * MIB, files=files)
+    assert (one.severity, one.area) == ("error", "shm")
+    assert one.says == "/dev/shm holds 64 MiB in all, what a container gets unless somebody asks for more"
+    assert tuple(r.id for r in one.remedies) == remedies
+
+
+def test_full_although_large(machine):
+    (one,) = found(machine, 4096 * MIB, 10 * MIB, files={"/dev/shm/nccl-dead": "x" * 2048, "/proc/1/maps": "", "/proc/1/fd": None})
+    assert (one.severity, one.says) == ("error", "/dev/shm is full: 10 MiB of 4 GiB free; 2 KiB of it belongs to no live process")
+
+
+def test_no_inodes(machine):
+    (one,) = found(machine, 4096 * MIB, 4000 * MIB, inodes=4000, free_inodes=3)
+    assert "3 of 4000 inodes" in one.says
+
+
+@pytest.mark.parametrize("free", [4096, 500])
+def test_with_room_nothing_is_said(machine, free):
+    assert found(machine, 4096 * MIB, free * MIB) == []
