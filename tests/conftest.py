@@ -13,12 +13,22 @@ from unhang.facts.host import Host, Ran, Space
 class Machine(Host):
     """Laid out by a test. A text that begins with "-> " is a symbolic link; a None is a directory; what nothing was laid out for raises OSError."""
 
-    def __init__(self, root: Path, files: Mapping[str, str | None], *, environ: Mapping[str, str] | None = None, now_s: float = 1_800_000_000.0):
-        super().__init__(root, environ=environ or {})
+    def __init__(
+        self,
+        root: Path,
+        files: Mapping[str, str | None],
+        *,
+        environ: Mapping[str, str] | None = None,
+        places: Sequence[str] = (),
+        now_s: float = 1_800_000_000.0,
+    ):
+        super().__init__(root, environ=environ or {}, places=places)
         self.spaces: dict[str, Space] = {}
         self.commands: dict[tuple[str, ...], Ran] = {}
         self.names_known: dict[str, tuple[str, ...]] = {}
         self.interfaces: dict[str, tuple[str, ...]] | None = None
+        self.nvml_answers: object | None = None
+        self.clock: tuple[int, float] | None = None
         self._now_s = now_s
         for name, text in files.items():
             self.lay(name, text)
@@ -46,13 +56,22 @@ class Machine(Host):
     def addresses(self) -> Mapping[str, tuple[str, ...]]:
         return self.interfaces if self.interfaces is not None else super().addresses()
 
+    def nvml(self) -> object:
+        return self.nvml_answers if self.nvml_answers is not None else super().nvml()
+
+    def kernel_clock(self) -> tuple[int, float]:
+        return self.clock if self.clock is not None else super().kernel_clock()
+
     def now_s(self) -> float:
         return self._now_s
 
 
 @pytest.fixture
 def machine(tmp_path):
-    """Lays out a machine: `machine({"/proc/meminfo": "..."}, environ={...})`. Its `spaces`, `commands`, `names_known` and `interfaces` can be set."""
+    """Lays out a machine: `machine({"/proc/meminfo": "..."}, environ={...})`.
+
+    Its `spaces`, `commands`, `names_known`, `interfaces`, `clock` and `nvml_answers` (in place of the module pynvml) can be set.
+    """
     made = []
 
     def lay_out(files: Mapping[str, str | None] | None = None, **more) -> Machine:

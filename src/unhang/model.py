@@ -122,6 +122,46 @@ class Area:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One fact that differs between two snapshots. `path` leads to it within its area, `a` and `b` are its values in words."""
+
+    area: str
+    path: str
+    a: str
+    b: str
+
+
+StageState = Literal["passed", "failed", "lacking", "not-tested"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageResult:
+    """One stage of a live examination with `world_size` ranks. "lacking": this torch or backend has not got it; "not-tested" after a failure.
+
+    `says` is what was seen, or why it failed; `verdict` what the ranks' own output says of that; `logs` where that output is.
+    """
+
+    stage: str
+    world_size: int
+    state: StageState
+    seconds: float = 0.0
+    says: str = ""
+    verdict: Verdict | None = None
+    logs: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """What was really run: with which Python, over which backend, and what follows."""
+
+    python: str
+    backend: str
+    stages: tuple[StageResult, ...]
+    conclusion: str
+    conclusion_zh: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Examination:
     """The answer to "is this machine fit to train?". `taken` is when it was looked at (ISO 8601, UTC)."""
 
@@ -131,3 +171,4 @@ class Examination:
     areas: tuple[Area, ...]
     findings: tuple[HostFinding, ...] = ()
     not_examined: tuple[NotExamined, ...] = ()
+    live: Live | None = None

@@ -111,8 +111,27 @@ def test_where_no_log_was_read_it_is_not_called_healthy(app, tmp_path, how, opti
     (tmp_path / "junk").write_bytes(bytes(range(256)) * 800)
     ran = run(app, how if how == "-" else tmp_path / how, *options, input="")
     assert isinstance(ran.exception, UnhangError) and "nothing was read" in str(ran.exception) and not ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("how", "why"), [("empty.log", "it is empty"), ("empty.gz", "it is empty"), ("junk", "binary data"), ("junk.gz", "binary data")]
+)
+def test_a_named_log_without_a_line_beside_another_one(app, tmp_path, how, why):
     (tmp_path / "good.log").write_text("step 1\n")
-    assert run(app, tmp_path / "empty.log", tmp_path / "good.log", *options).exit_code == 0
+    content = bytes(range(256)) * 800 if how.startswith("junk") else b""
+    (tmp_path / how).write_bytes(gzip.compress(content) if how.endswith(".gz") else content)
+    ran = run(app, tmp_path / how, tmp_path / "good.log", "--json")
+    told = {n["what"]: n for n in json.loads(ran.stdout)["not_examined"]}
+    mute = told[str(tmp_path / how)]
+    # The shell gives the empty logs of ranks by name, too: nothing is lost by those.
+    assert (ran.exit_code, mute["unread"]) == ((0, False) if how.startswith("empty") else (2, True))
+    assert why in mute["why"]
+    # What is said of the other one is said of it alone.
+    assert "may be a healthy log" in told[str(tmp_path / "good.log")]["why"]
+    # What was found and not named is left out on purpose; ranks often have an empty log.
+    assert run(app, tmp_path, "--json").exit_code == 0
+    (tmp_path / "bad.log").write_text("OSError: [Errno 98] Address already in use\n")
+    assert run(app, tmp_path / how, tmp_path / "bad.log").exit_code == 1
 
 
 @pytest.mark.parametrize("at", [12, 5000])
@@ -206,6 +225,54 @@ def test_records_are_no_logs(app, tmp_path, name):
     assert "a record that unhang wrote" in str(run(app, tmp_path / name).exception)
 
 
+@pytest.mark.parametrize("inner", ["incidents", "incidents/1", "incidents/1/incident.json", "run.json", "fatal", "logs"])
+def test_a_part_of_a_run_directory_stands_for_it(app, rundir, inner):
+    rundir.fatal(0).mkdir(parents=True)
+    rundir.logs(0).mkdir(parents=True)
+    ran = run(app, rundir.path / inner, "--json")
+    verdict = msgspec.json.decode(ran.stdout, type=Verdict)
+    assert (ran.exit_code, verdict.primary.cause) == (1, "process-stuck") and "is part of the run directory" in ran.stderr
+    assert ("5.0 s" in ran.stdout) is inner.startswith("incidents/1")
+
+
+@pytest.mark.parametrize("inner", ["logs/attempt-0", "logs/attempt-0/rank0.err", "output/train.log"])
+def test_logs_in_a_run_directory_are_read_as_logs(app, rundir, inner):
+    path = rundir.path / inner
+    for log in (rundir.log(0, rank=0, stream="err"), rundir.path / "output" / "train.log"):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("OSError: [Errno 98] Address already in use\n")
+    ran = run(app, path, "--json")
+    assert json.loads(ran.stdout)["primary"]["cause"] == "port-in-use"
+    assert "which knows more: unhang why" in ran.stderr and str(rundir.path.name) in ran.stderr
+
+
+@pytest.mark.parametrize("how", ["w:gz", "w"])
+def test_a_packed_run_directory(app, rundir, tmp_path, how):
+    path = tmp_path / "packed"
+    with tarfile.open(path, how) as archive:
+        archive.add(rundir.path, "runs/mine")
+    ran = run(app, path, "--json")
+    verdict = msgspec.json.decode(ran.stdout, type=Verdict)
+    assert (ran.exit_code, verdict.primary.cause) == (1, "process-stuck") and "packed!runs/mine" in ran.stderr
+    assert "5.0 s" in run(app, path, "--json", "--incident", 1).stdout
+    with pytest.raises(UnhangError, match=r"packed!runs/mine has no incident 9; it has: 1, 2"):
+        raise run(app, path, "--incident", 9).exception
+    assert "is for logs" in str(run(app, path, "--attempt", 1).exception)
+
+
+def test_a_packed_run_directory_that_is_cut_off(app, rundir, tmp_path):
+    rundir.events.write_text('{"s":9.0,"event":"Finished","exitcode":0}\n')
+    path = tmp_path / "packed"
+    with tarfile.open(path, "w") as archive:
+        archive.add(rundir.run, "mine/run.json")
+        archive.add(rundir.events, "mine/events.jsonl")
+    assert run(app, path).exit_code == 0
+    data = path.read_bytes().rstrip(b"\0")
+    path.write_bytes(data + bytes(-len(data) % 512))
+    ran = run(app, path, "--json")
+    assert ran.exit_code == 2 and any(n["unread"] for n in json.loads(ran.stdout)["not_examined"])
+
+
 def test_another_programs_run_json_hides_no_logs(app, tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "run.json").write_text('{"name": "my run"}')
@@ -235,15 +302,18 @@ def test_an_interrupt_ends_it(tmp_path):
         process.stderr.close()
 
 
-def interrupted(*argv, times=1, when=None):
-    """The exit code and what was said, after that many interrupts, the first once `when` is true of the process."""
+EACH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+
+
+def interrupted(*argv, number=signal.SIGINT, times=1, when=None):
+    """The exit code and what was said, after that many signals, the first once `when` is true of the process."""
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     try:
         deadline = time.monotonic() + 20
         while not when(psutil.Process(process.pid)) and time.monotonic() < deadline:
             time.sleep(0.002)
         for _ in range(times):
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             time.sleep(0.05)
         said = process.communicate(timeout=20)[1]
         assert not [p for p in psutil.process_iter(["status"]) if os.getpgid(p.pid) == process.pid and p.info["status"] != "zombie"]
@@ -254,18 +324,33 @@ def interrupted(*argv, times=1, when=None):
         process.stderr.close()
 
 
-def test_an_interrupt_while_it_is_still_imported(tmp_path):
+@EACH
+def test_an_interrupt_while_it_is_still_imported(tmp_path, number):
     """The first import behind the handler never ends."""
     (tmp_path / "typer.py").write_text("import pathlib, time\npathlib.Path(__file__).with_name('here').touch()\nwhile True: time.sleep(1)\n")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from unhang.cli.main import entry; entry()"
-    assert interrupted(sys.executable, "-c", code, when=lambda _: (tmp_path / "here").exists()) == (130, b"")
+    assert interrupted(sys.executable, "-c", code, number=number, when=lambda _: (tmp_path / "here").exists()) == (130, b"")
 
 
-def test_interrupts_that_come_one_after_the_other(tmp_path):
+def test_a_hangup_that_is_ignored_stays_ignored(tmp_path):
+    """nohup unhang why ..."""
+    (tmp_path / "ok.log").write_text("step 1\n")
+    code = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); import sys; sys.argv[1:] = ['why', 'ok.log']\n"
+        "from unhang.cli import why; before = why._judge\n"
+        "why._judge = lambda *a, **k: (signal.raise_signal(signal.SIGHUP), before(*a, **k))[1]\n"
+        "from unhang.cli.main import entry; entry()"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, timeout=60).returncode == 0
+
+
+@EACH
+def test_interrupts_that_come_one_after_the_other(tmp_path, number):
     """A log that is large enough for processes of ours."""
     for n in range(3):
         (tmp_path / f"rank{n}.log").write_text("NCCL WARN Call to connect failed\n" * 600_000)
-    code = interrupted(sys.executable, "-m", "unhang", "why", str(tmp_path), times=3, when=lambda p: len(p.children()) >= min(2, cores()))
+    command = (sys.executable, "-m", "unhang", "why", str(tmp_path))
+    code = interrupted(*command, number=number, times=3, when=lambda p: len(p.children()) >= min(2, cores()))
     assert code == (130, b"")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import signal
 import string
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from unhang.diagnosis.assemble import CONTEXT
 from unhang.knowledge import catalogue
 from unhang.knowledge import causes as room
 from unhang.records.logs import clean, match
+from unhang.records.logs.signature import compiled
 
 ROOT = Path(__file__).resolve().parents[2]
 CAUSES = catalogue.load()
@@ -106,7 +109,8 @@ def test_every_signature_has_a_line_and_its_own_role(cause):
         assert signature.role == cause.role
         assert any(cause.id in recognised(hit) and hits_with(signature, hit) for hit in cause.hits), signature
         assert SIGNATURES[signature] == cause.id, "another cause has the same signature"
-        assert len(signature.needle) >= 8
+        # A short one is a whole line.
+        assert len(signature.needle) >= 8 or signature.pattern == f"^{signature.needle}$"
 
 
 # What every log is full of, as the search meets it.
@@ -166,6 +170,7 @@ def test_the_file_reads_in_order():
         "signatures",
         "in_run",
         "in_logs",
+        "on_host",
         "remedies",
         "leads_to",
         "mistaken_for",
@@ -198,3 +203,44 @@ def test_the_documentation_notices_a_change(tmp_path, monkeypatch):
     orphan.write_text("x")
     assert module.main(["--check"]) == 1
     assert module.main([]) == 0 and not orphan.exists()
+
+
+LINE_BYTES = 32 * 1024
+# Runs of what patterns repeat: words, numbers, paths, addresses, lists.
+RUNS = ("a", "1", " ", "/", "_", "a.", "1.", "a:", "a ", ",a", "=a", "(", "[", "'", "-")
+GENEROUS_S = 5.0
+
+
+class TooMuch(Exception):
+    pass
+
+
+@pytest.fixture
+def bounded():
+    """Ends a search that would go on for minutes: one that takes time as the square of the line does."""
+
+    def ended(signal_number, frame):
+        raise TooMuch
+
+    before = signal.signal(signal.SIGALRM, ended)
+    yield lambda: signal.setitimer(signal.ITIMER_REAL, GENEROUS_S)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("group", [*CAUSES, "context"])
+def test_no_pattern_takes_more_time_than_a_long_line_is_worth(group, bounded):
+    signatures = CONTEXT if group == "context" else CAUSES[group].signatures
+    for signature in signatures:
+        patterns = [p for p in (signature.pattern, signature.near, signature.unless, signature.over) if p]
+        for run in RUNS:
+            needle, times = signature.needle, LINE_BYTES // len(run)
+            lines = (needle + run * times, run * times + needle, (needle + run) * (LINE_BYTES // len(needle + run)))
+            # All lines of a run together: one of them would take as long as a thousand others.
+            bounded()
+            try:
+                for pattern in patterns:
+                    for line in lines:
+                        compiled(pattern).search(line)
+            except TooMuch:
+                pytest.fail(f"{signature.needle!r} beside a run of {run!r}: {patterns}")

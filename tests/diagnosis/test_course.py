@@ -64,6 +64,25 @@ def test_a_damaged_incident_is_said_and_the_one_before_is_judged(build, lab):
     assert "incidents 1, 2, 3" in v.primary.says and "damaged" in {n.what: n.why for n in v.not_examined}["incident 1"]
 
 
+def test_what_turned_out_to_be_none_is_no_incident(went):
+    abandoned = OPENED.replace("Opened", "Abandoned")
+    v = went(STARTED + OPENED + abandoned + finished(0))
+    assert v.primary is None and not v.not_examined
+    # Its number is given again.
+    assert "the records of incident 1 are missing" in went(STARTED + OPENED + abandoned + OPENED + finished(0)).primary.says
+
+
+@pytest.mark.parametrize("number", [1, None])
+def test_a_damaged_run_json_is_said(build, lab, number):
+    rundir = build().rank(0, enqueued=13, completed=12).rank(1, enqueued=12, activity=lab.STOPPED, answered=False).write()
+    rundir.events.write_text(OPENED + finished(1))
+    assert not any(n.what == "run.json" for n in lab.judge(rundir, number=number).not_examined)
+    rundir.run.write_text('{"schema": "unhang/run/1", "comm')
+    v = lab.judge(rundir, number=number)
+    said = {n.what: n.why for n in v.not_examined}
+    assert v.primary.cause == "process-stuck" and said["run.json"].startswith("run.json is damaged")
+
+
 def test_a_live_verdict_asks_for_no_end(build, lab):
     rundir = build().rank(0, enqueued=13, completed=12).rank(1, enqueued=12, activity=lab.STOPPED, answered=False).write()
     rundir.events.write_text(STARTED + OPENED)

@@ -121,6 +121,14 @@ def test_a_rank_that_left_in_order(build, lab):
     assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("premature-exit", "established", (1,))
 
 
+def test_os_exit_announces_nothing(build, lab):
+    v = survivor(build().rank(1, ended=lab.Ended(at_s=28.0, exitcode=0)), lab).judge("failure")
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("premature-exit", "established", (1,))
+    assert "ended with exit code 0" in v.primary.says and "in order" not in v.primary.says
+    unknown = survivor(build().rank(1, ended=lab.Ended(at_s=28.0)), lab).judge("failure")
+    assert unknown.primary.cause != "premature-exit"
+
+
 def test_a_rank_that_left_while_the_other_waits(build, lab):
     frames = lab.in_collective("all_reduce", lab.user(20, "step"))
     b = build().rank(0, frames=frames, entries=[*lab.steps(12), lab.Entry(seq=13, done=False, frames=frames)])
@@ -281,6 +289,20 @@ def test_a_rank_that_the_launcher_ended_did_not_leave(build, lab):
 def test_a_held_rank_stands_where_it_raised(build, lab):
     v = left_early(build(), lab).judge("failure")
     assert any(e.source == "incidents/1/flight/rank_0" and "waits in all_reduce" in e.text for e in v.primary.evidence)
+
+
+IMPORTED = (
+    "/opt/env/lib/python3.11/site-packages/torch/_subclasses/functional_tensor.py:368: UserWarning: Failed to initialize NumPy\n"
+    '  cpu = _conversion_method_template(device=torch.device("cpu"))\n'
+)
+
+
+def test_a_warning_is_nobodys_last_word(build, lab):
+    p = survivor(killed(build(), lab, code=7), lab).log(1, IMPORTED).judge("failure").primary
+    assert "rank 1 ended itself with exit code 7" in p.says and p.says.endswith("; its log ends without a word about it")
+    assert not any("Warning" in e.text or "_conversion" in e.text for e in p.evidence)
+    p = survivor(killed(build(), lab, code=7), lab).log(1, IMPORTED + "no more samples\n").judge("failure").primary
+    assert "without a word" not in p.says and [e.text for e in p.evidence if e.source.endswith("rank1.err")] == ["no more samples"]
 
 
 def test_an_exit_code_names_the_log_and_skips_what_torchrun_always_says(build, lab):

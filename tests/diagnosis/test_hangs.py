@@ -126,6 +126,13 @@ def test_everybody_joined_and_nothing_arrives(build, lab):
     assert "nobody is missing" in v.primary.says and "network-blocked" in v.primary.says
 
 
+def test_nobody_is_missing_is_said_only_of_a_group_that_is_all_here(build, lab):
+    b = waiter(waiter(build(), lab, 0, world=3), lab, 1, world=3)
+    p = b.judge().primary
+    assert (p.cause, p.standing) == ("unknown", "not-established")
+    assert "nobody is missing" not in p.says and "whether anybody is missing is not in evidence (possible: straggler-timeout" in p.says
+
+
 def test_a_timeout_of_a_waiting_rank_is_a_symptom_of_the_stuck_one(build, lab):
     b = build()
     b.rank(0, entries=lab.steps(13), raised=lab.lost(lab.GLOO_TIMEOUT))

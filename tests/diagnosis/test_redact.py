@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unhang.diagnosis.redact import HIDDEN, redact, redact_command, redact_verdict
+from unhang.diagnosis.redact import HIDDEN, redact, redact_command, redact_data
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.report import markdown
@@ -87,6 +87,10 @@ SECRETS = [
     (f"key {SLACK}", SLACK),
     (f"key {STRIPE}", STRIPE),
     ("password is hunter2", "hunter2"),
+    ("DB_PASS=hunter2", "hunter2"),
+    ("MYSQL_PASS: 'two words'", "words"),
+    ("user=a;pass=hunter2", "hunter2"),
+    ("pw: hunter2", "hunter2"),
     ("machine api.wandb.ai login user password zzzz", "zzzz"),
     ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", "MIIE"),
     # Cut inside a word, of which the name is gone.
@@ -149,6 +153,7 @@ def test_what_stands_around_them_stays(text, shown):
         "node7:1:2 [0] NCCL INFO ncclCommInitRank comm 0x55d0c0ffee rank 1 nranks 8 cudaDev 1 busId 1a000 commId 0x3fa9bb4c0c1d2e3f - Init COMPLETE",
         "tensor iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk",
         "tcp://10.0.0.1:29500",
+        "forward_pass: 12 ms, num_pass=3, FORWARD_PASS=1, the npw: 4",
         "tcp://[::1]:29500",
         "git+ssh://git@git.example.org/org/repo.git https://user@host.example/x",
         'MountVolume.SetUp failed for volume "x" : secret "nccl-conf" not found',
@@ -303,24 +308,24 @@ FIXED = ("standing", "trial", "kind")
 
 def test_no_text_of_a_verdict_is_left_out():
     assert all(SECRET in text or path.endswith((*FIXED, "PASSWORD]", "key")) for path, text in texts(VERDICT))
-    clean = redact_verdict(VERDICT)
+    clean = redact_data(VERDICT)
     assert [path for path, text in texts(clean) if SECRET in text or "two words" in text] == []
-    assert redact_verdict(clean) == clean
+    assert redact_data(clean) == clean
 
 
 def test_no_output_has_a_secret():
-    clean = redact_verdict(VERDICT)
+    clean = redact_data(VERDICT)
     for text in (msgspec.json.encode(clean).decode(), markdown.render(clean), markdown.render(clean, lang="zh")):
         assert SECRET not in text and "planted" not in text and "two words" not in text and HIDDEN in text.replace("\\", "")
 
 
 def test_what_acts_on_a_terminal_goes():
     hostile = "\x1b]0;t\x07a\x9b31mb\u202ec\x7f\td\ne"
-    clean = redact_verdict(Verdict(primary=Finding(cause="unknown", standing="possible", says=hostile, hosts=(hostile,))))
+    clean = redact_data(Verdict(primary=Finding(cause="unknown", standing="possible", says=hostile, hosts=(hostile,))))
     assert clean.primary is not None
     assert clean.primary.says == clean.primary.hosts[0] == "]0;ta31mbc\td\ne"
     # Nor does it keep a secret from being seen.
-    hidden = redact_verdict(Verdict(primary=None, inputs=(Input(source="hf_ab\x00cdefghijklmnop\u202eqrstuv", kind="log", bytes=1),)))
+    hidden = redact_data(Verdict(primary=None, inputs=(Input(source="hf_ab\x00cdefghijklmnop\u202eqrstuv", kind="log", bytes=1),)))
     assert hidden.inputs[0].source == HIDDEN
 
 

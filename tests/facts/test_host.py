@@ -1,3 +1,6 @@
+import ctypes
+
+import pynvml
 import pytest
 
 from unhang.facts.host import Host
@@ -18,3 +21,21 @@ def test_missing_command_and_slow_command():
 def test_a_machine_that_is_a_directory_runs_nothing(tmp_path):
     with pytest.raises(FileNotFoundError):
         Host(tmp_path).run(["true"], timeout_s=1)
+
+
+def test_nvml_says_why_it_is_not_there(monkeypatch, tmp_path):
+    def missing(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    def refuses():
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+
+    with pytest.raises(FileNotFoundError, match="only a directory"):
+        Host(tmp_path).nvml()
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    with pytest.raises(FileNotFoundError, match=r"libnvidia-ml\.so\.1: cannot open"):
+        Host().nvml()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
+    monkeypatch.setattr(pynvml, "nvmlInit", refuses)
+    with pytest.raises(OSError, match="version mismatch"):
+        Host().nvml()

@@ -76,3 +76,60 @@ def test_nothing_counts(tmp_path):
 def test_without_meminfo(tmp_path):
     with pytest.raises(OSError):
         memory.collect(Host(tmp_path))
+
+
+FULL = (
+    "MemTotal: 1000 kB\nMemAvailable: 400 kB\nSwapTotal: 64 kB\nSwapFree: 32 kB\nCommitLimit: 500 kB\nCommitted_AS: 480 kB\n"
+    "HugePages_Total:     8\nHugePages_Free:      3\nHugepagesize:       2048 kB\n"
+)
+
+
+def test_swap_huge_pages_and_what_is_promised(tmp_path):
+    files = {
+        "proc/meminfo": FULL,
+        "proc/sys/vm/overcommit_memory": "2\n",
+        "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+        "proc/vmstat": "oom_kill 9\n",
+    }
+    found = memory.collect(machine(tmp_path, files))
+    assert (found.swap_total_bytes, found.swap_free_bytes) == (65536, 32768)
+    assert (found.huge_pages, found.free_huge_pages, found.huge_page_bytes) == (8, 3, 2 << 20)
+    assert (found.overcommit, found.commit_limit_bytes, found.committed_bytes) == (2, 512000, 491520)
+    assert (found.transparent_huge_pages, found.host_oom_kills) == ("madvise", 9)
+
+
+@pytest.mark.parametrize(
+    ("stat", "left"),
+    [
+        ("anon 100\nfile 900\ninactive_file 500\nactive_file 200\nshmem 200\n", 1700),
+        # v1: the names without total_ are those of the group without the ones below it.
+        ("inactive_file 1\nactive_file 2\ntotal_inactive_file 300\ntotal_active_file 100\n", 1400),
+        ("", 1000),
+    ],
+)
+def test_cache_is_taken_back_before_anybody_is_killed(tmp_path, stat, left):
+    group = "sys/fs/cgroup/job"
+    files = {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/job\n", f"{group}/memory.events": "oom_kill 0\n", f"{group}/memory.stat": stat}
+    found = memory.collect(machine(tmp_path, files | {f"{group}/memory.max": "4096\n", f"{group}/memory.current": "3096\n"}))
+    assert found.left_bytes == left
+
+
+def test_the_group_with_the_least_room_counts(tmp_path):
+    files = {"proc/meminfo": MEMINFO, "proc/self/cgroup": "0::/pod/job\n"}
+    for group, limit, used in (("pod", 9000, 8500), ("pod/job", 5000, 100)):
+        directory = f"sys/fs/cgroup/{group}"
+        files |= {f"{directory}/memory.events": "oom_kill 0\n", f"{directory}/memory.max": f"{limit}\n", f"{directory}/memory.current": f"{used}\n"}
+    found = memory.collect(machine(tmp_path, files))
+    assert (found.cgroup, found.left_bytes) == ("/sys/fs/cgroup/pod", 500)
+
+
+@pytest.mark.parametrize("text", ["", ":::\n", "MemTotal:\n", "MemTotal: many kB\n", "MemTotal: ² kB\nMemFree: 1", "\xff\x00\n" * 50])
+def test_damaged(tmp_path, text):
+    files = ("proc/meminfo", "proc/self/cgroup", "proc/vmstat", "proc/sys/vm/overcommit_memory", "sys/kernel/mm/transparent_hugepage/enabled")
+    found = memory.collect(machine(tmp_path, dict.fromkeys(files, text)))
+    memory.SUBJECT.summary(found)
+
+
+def test_of_this_machine():
+    found = memory.collect(Host())
+    assert 0 < found.left_bytes <= found.available_bytes <= found.total_bytes

@@ -9,7 +9,7 @@ import pytest
 from unhang.facts import processes
 from unhang.facts.host import Host
 
-STAT = "{pid} (pt main) thread) {state} {ppid} 1 1 0 -1 4194304 9 0 0 0 {utime} {stime} 0 0 20 0 3 0 100 1000 25 0 0\n"
+STAT = "{pid} (pt main) thread) {state} {ppid} 1 1 0 -1 4194304 9 0 0 0 {utime} {stime} {cutime} {cstime} 20 0 3 0 100 1000 25 0 0\n"
 STATUS = "Name:\tx\nvoluntary_ctxt_switches:\t42\nnonvoluntary_ctxt_switches:\t7\n"
 
 
@@ -20,7 +20,7 @@ def host(tmp_path):
         task = tmp_path / "proc" / str(pid) / "task" / str(pid)
         task.mkdir(parents=True)
         for directory in (tmp_path / "proc" / str(pid), task):
-            (directory / "stat").write_text(STAT.format(pid=pid, state=state, ppid=ppid, utime=ticks, stime=ticks))
+            (directory / "stat").write_text(STAT.format(pid=pid, state=state, ppid=ppid, utime=ticks, stime=ticks, cutime=0, cstime=0))
         (task / "status").write_text(STATUS)
     (tmp_path / "proc" / "50" / "io").write_text("rchar: 100\nwchar: 20\nsyscr: 9\nread_bytes: 4096\n")
     (tmp_path / "proc" / "51" / "io").write_text("rchar: 3\nwchar: 0\n")
@@ -37,6 +37,15 @@ def test_sample(host):
     assert found.tree_cpu_s == pytest.approx((200 + 600 + 100) / processes.TICKS_PER_S)
     assert found.io_bytes == 123
     assert found.rss_bytes == 25 * processes.PAGE_BYTES
+
+
+def test_children_that_have_ended_count(host):
+    for pid, ended in ((50, 1000), (51, 7)):
+        (host.path(f"/proc/{pid}/stat")).write_text(STAT.format(pid=pid, state="S", ppid=1, utime=1, stime=2, cutime=ended, cstime=2 * ended))
+    found = processes.sample(host, 50, t=1.0, children=(51,))
+    assert found is not None
+    assert found.cpu_s == pytest.approx(200 / processes.TICKS_PER_S)
+    assert found.tree_cpu_s == pytest.approx((3 + 3000 + 3 + 21) / processes.TICKS_PER_S)
 
 
 def test_a_process_that_is_no_more(host):

@@ -47,7 +47,8 @@ def test_the_python_beside_us_where_it_has_torch(path, monkeypatch):
 def test_module(path):
     command = resolve(["pkg.train", "x"], module=True, nproc_per_node=2, python=sys.executable, environ=environ(path))
     assert command.argv[-3:] == ("-m", "pkg.train", "x")
-    assert command.name == "train"
+    assert (command.name, command.module) == ("train", "pkg.train")
+    assert resolve(["train.py"], environ=environ(path)).module is None
 
 
 @pytest.mark.parametrize(
@@ -103,11 +104,22 @@ def test_the_interpreter_behind_a_shell(path, line, python):
     [
         ([], {}, UnhangError, "no command"),
         (["missing.py"], {}, CommandNotFound, "missing.py: no such file"),
-        (["nosuchlauncher"], {}, CommandNotFound, "nosuchlauncher"),
+        (["nosuchlauncher"], {}, CommandNotFound, "nosuchlauncher: no such command"),
+        ([""], {}, CommandNotFound, "the command is empty"),
+        (["here.sh"], {}, CommandNotFound, "./here.sh is not executable"),
+        (["./here.sh"], {}, CommandNotFound, "./here.sh is not executable"),
+        (["ready.sh"], {}, CommandNotFound, "ready.sh is not on the PATH, and a file of that name is here"),
+        (["./bin"], {}, CommandNotFound, "./bin is a directory"),
+        (["folder.py"], {}, CommandNotFound, "folder.py is a directory"),
+        (["./none/x"], {}, CommandNotFound, "./none/x: no such file"),
         (["torchrun", "train.py"], {"nproc_per_node": 2}, UnhangError, "--nproc-per-node"),
         (["train.py"], {"python": "/no/python"}, CommandNotFound, "/no/python"),
     ],
 )
 def test_bad_input(path, words, options, error, text):
+    (path / "here.sh").write_text("")
+    (path / "ready.sh").write_text("")
+    (path / "ready.sh").chmod(0o755)
+    (path / "folder.py").mkdir()
     with pytest.raises(error, match=text):
         resolve(words, environ=environ(path), **options)

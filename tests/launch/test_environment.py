@@ -53,3 +53,39 @@ def test_torch_version():
     import torch
 
     assert environment.torch_version(sys.executable) == tuple(int(x) for x in torch.__version__.split(".")[:2])
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks"),
+    [
+        ("nosuchmodule", True),
+        ("nosuch.module", True),
+        ("pkg.train", False),
+        ("pkg.trian", True),
+        ("pkg", True),
+        ("runs", False),
+        ("alone", False),
+        ("alone.py", True),
+        ("json.tool", False),
+        # Only its own __init__ knows where its modules are.
+        ("spread.elsewhere", False),
+        # It breaks when it is imported: that is for the training to say.
+        ("broken.module", False),
+    ],
+)
+def test_a_module_that_is_not_there(tmp_path, monkeypatch, name, lacks):
+    for file, text in {
+        "pkg/__init__.py": "print('imported')",
+        "pkg/train.py": "",
+        "runs/__main__.py": "",
+        "alone.py": "open('ran', 'w')",
+        "spread/__init__.py": "__path__.append('other')",
+        "other/elsewhere.py": "",
+        "broken/__init__.py": "1 / 0",
+    }.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert environment.lacks_module(sys.executable, name) is lacks
+    assert not (tmp_path / "ran").exists()
+    assert not environment.lacks_module(str(tmp_path / "python"), name)

@@ -17,6 +17,9 @@ STACKS = {
 }
 
 
+STATE = RankState(rank=1, pid=1, host="h", local_rank=1, since_s=0.0)
+
+
 class Asked:
     """A process; `say` gives its answers to the number of the request."""
 
@@ -31,8 +34,8 @@ class Asked:
 
 
 @pytest.fixture
-def take(tmp_path, monkeypatch):
-    """Ask one process: what was taken, and what was missed."""
+def taker(tmp_path, monkeypatch):
+    """Makes one that is soon out of patience."""
     monkeypatch.setattr(evidence, "_py_spy", lambda: None)
     monkeypatch.setattr(evidence, "ANSWER_TIMEOUT_S", 0.2)
     monkeypatch.setattr(evidence, "DUMP_TIMEOUT_S", 0.2)
@@ -42,14 +45,42 @@ def take(tmp_path, monkeypatch):
         rundir.write(path, value)
         return True
 
+    return lambda: Taker(rundir, write)
+
+
+def missed_by(taker):
+    return [f"{m.what}: {m.why}" for m in taker.missed]
+
+
+@pytest.fixture
+def take(taker):
+    """Ask one process: what was taken, and what was missed."""
+
     def ask(say):
-        taker = Taker(rundir, write)
-        peer = Asked(lambda peer, number: say(taker, peer, number))
-        state = RankState(rank=1, pid=1, host="h", local_rank=1, since_s=0.0)
-        taken = asyncio.run(taker.take(1, state, peer, None))
-        return taken, [f"{m.what}: {m.why}" for m in taker.missed], peer
+        t = taker()
+        peer = Asked(lambda peer, number: say(t, peer, number))
+        taken = asyncio.run(t.take(1, STATE, peer, None))
+        return taken, missed_by(t), peer
 
     return ask
+
+
+@pytest.fixture
+def take_twice(taker):
+    """Ask one process and wait for it once more, in which it does something `later`; and whether answers were late each time."""
+
+    async def ask(t, peer, later):
+        taken = await t.take(1, STATE, peer, None)
+        late = [t.late]
+        asyncio.get_running_loop().call_soon(later, t, peer)
+        await t.wait_on({1: taken})
+        return taken, missed_by(t), [*late, t.late]
+
+    def run(say, later):
+        t = taker()
+        return asyncio.run(ask(t, Asked(lambda peer, number: say(t, peer, number)), later))
+
+    return run
 
 
 def test_both_answers(take):
@@ -85,3 +116,31 @@ def test_another_process_does_not_answer_for_the_asked_one(take):
 def test_numbers_are_never_used_twice(take):
     numbers = [number for _ in range(3) for number in take(lambda *_: None)[2].numbers]
     assert len(set(numbers)) == 3
+
+
+def test_a_dump_that_comes_late_is_waited_for_again(take_twice):
+    """Without asking again: the process would only begin a second dump."""
+
+    def say(taker, peer, number):
+        taker.answer(peer, {**STACKS, "id": number})
+
+    def later(taker, peer):
+        (number,) = peer.numbers
+        taker.answer(peer, {"m": "dumped", "id": number, "flight": True, "error": None})
+
+    taken, missed, late = take_twice(say, later)
+    assert (taken.flight, missed, late) == ("incidents/1/flight/rank_1", [], [True, False])
+    taken, missed, late = take_twice(say, lambda taker, peer: None)
+    assert (taken.stacks, taken.flight, late) == ("incidents/1/stacks/rank1.json", None, [True, True])
+    assert len(missed) == 1 and "no dump within" in missed[0]
+
+
+def test_a_process_that_says_nothing_at_first(take_twice):
+    def later(taker, peer):
+        (number,) = peer.numbers
+        taker.answer(peer, {**STACKS, "id": number})
+        taker.answer(peer, {"m": "dumped", "id": number, "flight": True, "error": None})
+
+    taken, _, late = take_twice(lambda *_: None, later)
+    assert (taken.answered, taken.stacks, taken.flight) == (True, "incidents/1/stacks/rank1.json", "incidents/1/flight/rank_1")
+    assert late == [True, False]

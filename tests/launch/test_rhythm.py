@@ -1,11 +1,11 @@
 import pytest
 
-from unhang.launch.rhythm import Rhythm
+from unhang.launch.rhythm import FLOOR_S, STARTUP_S, Rhythm
 
 
 def walk(rhythm: Rhythm, *, gap_s: float, moves: int, steps: bool, moves_per_step: int = 4) -> None:
     for i in range(moves):
-        rhythm.progress(0, t=i * gap_s, stepped=steps and i % moves_per_step == moves_per_step - 1)
+        rhythm.progress(0, t=i * gap_s, steps=int(steps and i % moves_per_step == moves_per_step - 1))
 
 
 def test_startup_allowance_until_the_rhythm_is_known():
@@ -43,7 +43,7 @@ def test_slow_steps_get_a_threshold_of_their_own():
 def test_one_long_step_does_not_change_what_is_usual():
     rhythm = Rhythm()
     walk(rhythm, gap_s=0.2, moves=80, steps=True)
-    rhythm.progress(0, t=100.0, stepped=True)
+    rhythm.progress(0, t=100.0, steps=1)
     assert rhythm.usual_gap_s == pytest.approx(0.2)
 
 
@@ -51,9 +51,9 @@ def test_the_longest_gap_within_a_step_counts():
     rhythm = Rhythm()
     t = 0.0
     for _ in range(10):
-        for gap, stepped in ((0.1, False), (2.0, False), (0.1, True)):
+        for gap, steps in ((0.1, 0), (2.0, 0), (0.1, 1)):
             t += gap
-            rhythm.progress(0, t=t, stepped=stepped)
+            rhythm.progress(0, t=t, steps=steps)
     assert rhythm.usual_gap_s == pytest.approx(2.0)
 
 
@@ -69,3 +69,37 @@ def test_a_fixed_threshold_wins():
     walk(rhythm, gap_s=3.0, moves=40, steps=True)
     assert rhythm.threshold_s == 5
     assert rhythm.silence_s == 5
+
+
+def test_steps_are_counted_not_heartbeats():
+    """Fifty steps in a second come with four heartbeats."""
+    rhythm = Rhythm()
+    rhythm.begin(0, t=0.0)
+    rhythm.progress(0, t=0.25, steps=12)
+    assert rhythm.usual_gap_s < 0.25
+    assert rhythm.threshold_s == FLOOR_S
+
+
+def test_what_is_forgotten_is_learned_anew():
+    rhythm = Rhythm()
+    rhythm.begin(0, t=0.0)
+    rhythm.progress(0, t=0.25, steps=12)
+    rhythm.forget()
+    assert (rhythm.usual_gap_s, rhythm.threshold_s) == (None, STARTUP_S)
+
+
+def test_a_slower_phase_is_learned_from_its_first_steps():
+    rhythm = Rhythm()
+    rhythm.begin(0, t=0.0)
+    walk(rhythm, gap_s=0.05, moves=60, steps=True, moves_per_step=1)
+    for i in range(5):
+        rhythm.progress(0, t=10.0 + 4 * i, steps=1)
+    assert rhythm.usual_gap_s == pytest.approx(4.0)
+
+
+def test_one_long_step_among_short_ones_changes_nothing():
+    rhythm = Rhythm()
+    rhythm.begin(0, t=0.0)
+    walk(rhythm, gap_s=0.05, moves=60, steps=True, moves_per_step=1)
+    rhythm.progress(0, t=10.0, steps=1)
+    assert rhythm.usual_gap_s == pytest.approx(0.05)

@@ -96,6 +96,30 @@ def test_a_stopped_rank_is_read_from_outside(launcher):
     assert run.primary["where"].startswith("train.py:")
 
 
+@pytest.mark.integration
+def test_a_rank_that_never_used_the_group_in_which_it_is_waited_for(launcher):
+    """Gloo's dumps do not tell who belongs to a group: rank 2 does not, and is not to blame for computing meanwhile."""
+    body = """
+dist.init_process_group("gloo")
+side = dist.new_group([0, 1])
+train(20)
+if rank == 0:
+    dist.all_reduce(torch.zeros(4), group=side)
+threading.Event().wait()
+"""
+    run = launcher.train(body, "--hang-after", "4", "--on-failure", "abort", ranks=3)
+    assert (run.primary["cause"], run.primary["ranks"]) == ("process-stuck", [1])
+
+
+@pytest.mark.integration
+def test_programs_that_compute_one_after_another_are_work(launcher):
+    burn = "import time\nend = time.monotonic() + 2\nwhile time.monotonic() < end: pass"
+    what = f"import subprocess\n        for _ in range(7): subprocess.run([sys.executable, '-c', {burn!r}], check=True)"
+    run = launcher.train(broken(what), "--hang-after", "4")
+    assert (run.exitcode, run.outcome["attempts"]) == (0, 1)
+    assert {e["kind"] for e in run.happened("Opened")} <= {"straggler"}
+
+
 def test_slow_is_not_stuck(launcher):
     busy = "end = time.monotonic() + 8\n        while time.monotonic() < end: sum(range(10000))"
     run = launcher.train(broken(busy), "--hang-after", "4")

@@ -178,3 +178,26 @@ def test_inside_a_call_that_the_recorder_does_not_know():
     stall = training.watch.look(14.0)
     assert stall is not None
     assert stall.waiting == (0,)
+
+
+@pytest.mark.parametrize(
+    ("told", "local", "joined", "complete"),
+    [
+        # One host, where a rank has never come: nobody else is to be waited for.
+        (4, 4, None, True),
+        # Others are on other hosts, before and after they have met.
+        (4, 2, None, False),
+        (4, 2, 4, False),
+        (2, 2, 2, True),
+        # A plain start: only the number of all is told.
+        (4, None, None, False),
+        (None, None, None, True),
+        # Platforms that put the number of hosts into WORLD_SIZE.
+        (1, None, 8, False),
+    ],
+)
+def test_whether_all_ranks_are_here(told, local, joined, complete):
+    training = Training(ranks=2)
+    for state in training.watch.ranks.values():
+        state.told_world, state.told_local_world, state.world_size = told, local, joined
+    assert training.watch.complete() is complete

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from pathlib import Path
 
 import pytest
 
 from unhang.errors import RecordError
+from unhang.records import flight as flights
 from unhang.records.flight import load, parse
 
 
@@ -132,4 +134,40 @@ def test_foreign_files_are_clear_errors(data):
 
 def test_a_missing_file(tmp_path):
     with pytest.raises(RecordError, match="No such file"):
+        load(tmp_path / "rank_0")
+
+
+def test_members_stand_behind_the_pickle():
+    """Gloo's own configuration names no members; what it does name is believed."""
+    behind = json.dumps({"members": {"0": [0, 1, 2], "1": [0, 2], "2": [5]}}).encode()
+    config = {"": {"name": "", "desc": "", "ranks": "[]"}, "2": {"name": "2", "desc": "dp", "ranks": "[1, 2]"}}
+    data = pickle.dumps(raw(entry(), pg_config=config))
+    groups = parse(data + behind).groups
+    assert {name: g.members for name, g in groups.items()} == {"0": (0, 1, 2), "1": (0, 2), "2": (1, 2)}
+    assert groups["0"].desc == "default_pg"
+    with pytest.raises(RecordError, match="damaged"):
+        parse(data + behind[:-1])
+
+
+@pytest.mark.parametrize("op", [b"r\xff\xff\xff\x0f", b"r\x00\x10\x00\x00", b"p268435455\n"])
+def test_a_pickle_that_asks_for_more_memory_than_it_has_bytes(op):
+    with pytest.raises(RecordError, match="more than its size can hold"):
+        parse(b"\x80\x04N" + op + b".")
+
+
+def test_a_pickle_that_never_ends(monkeypatch):
+    monkeypatch.setattr(flights, "MAX_OPCODES", 1000)
+    with pytest.raises(RecordError, match="more than its size can hold"):
+        parse(b"N0" * 2000 + b"N.")
+
+
+def test_only_files_are_read_and_no_more_of_them_than_a_dump_has(tmp_path, monkeypatch):
+    with pytest.raises(RecordError, match="is no file"):
+        load(Path("/dev/zero"))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RecordError, match="is no file"):
+        load(tmp_path / "pipe")
+    monkeypatch.setattr(flights, "MAX_BYTES", 10)
+    (tmp_path / "rank_0").write_bytes(b"x" * 11)
+    with pytest.raises(RecordError, match="larger than any"):
         load(tmp_path / "rank_0")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from unhang.diagnosis.redact import redact_verdict
+from unhang.diagnosis.redact import redact_data
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
@@ -211,8 +211,8 @@ def test_nothing_acts_on_the_terminal():
     )
     verdict = Verdict(primary=finding, contributing=(finding,), not_examined=(NotExamined(what=hostile, why=hostile),))
     out = io.StringIO()
-    terminal.render(redact_verdict(verdict), Console(file=out, width=80, color_system=None, force_terminal=True), lang="en", whole=True)
-    for text in (out.getvalue(), markdown.render(redact_verdict(verdict))):
+    terminal.render(redact_data(verdict), Console(file=out, width=80, color_system=None, force_terminal=True), lang="en", whole=True)
+    for text in (out.getvalue(), markdown.render(redact_data(verdict))):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
 
 

@@ -8,12 +8,14 @@ import os
 import signal
 import sys
 from types import FrameType
+from typing import Any
 
 import typer
 
 from unhang import __version__
-from unhang.cli import demo, doctor, explain, why
+from unhang.cli import demo, doctor, explain, vars, why
 from unhang.cli import run as run_verb
+from unhang.cli.main import answer_interrupts
 from unhang.cli.options import NoColor
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, UnhangError
 from unhang.report import screen
@@ -41,24 +43,26 @@ def _options(
     pass
 
 
-for verb in (run_verb, why, doctor, explain, demo):
+for verb in (run_verb, why, doctor, vars, explain, demo):
     verb.register(app)
 
 
 def run() -> None:
     """Every way out has its exit code (see unhang.errors)."""
     _open_closed_streams()
+    _outlive_readers()
     _replace_what_cannot_be_printed()
     screen.without_false_sizes()
     # Wherever it stands: usage errors come before any option is known.
     if screen.is_plain() or "--no-color" in sys.argv:
         _keep_help_plain()
-    signal.signal(signal.SIGINT, _interrupted)
+    answer_interrupts(_interrupted)
     try:
         try:
             app()
         finally:
-            _flush()
+            # While its errors can still be caught.
+            sys.stdout.flush()
     except UnhangError as e:
         _complain(e)
         sys.exit(EXIT_USER)
@@ -82,6 +86,26 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(fd, "w" if fd else "r", closefd=False))  # noqa: SIM115
 
 
+class _Outliving(io.FileIO):
+    """A stream whose reader may go (`| head`): what comes behind that goes nowhere, and the exit code stays the verb's own. Click would make it 1."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            _give_up(self.fileno())
+            return len(data)
+
+
+def _outlive_readers() -> None:
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        before = getattr(sys, name)
+        if isinstance(before, io.TextIOWrapper) and not before.closed and before.fileno() == fd:
+            raw = io.BufferedWriter(_Outliving(fd, "w", closefd=False))
+            stream = io.TextIOWrapper(raw, before.encoding, before.errors, line_buffering=before.line_buffering, write_through=before.write_through)
+            setattr(sys, name, stream)
+
+
 def _replace_what_cannot_be_printed() -> None:
     """Streams that are no UTF-8 (LC_ALL, PYTHONIOENCODING) get question marks for what they cannot hold: a verdict is worth more than its marks."""
     for stream in (sys.stdout, sys.stderr):
@@ -97,14 +121,6 @@ def _keep_help_plain() -> None:
         rich_utils.COLOR_SYSTEM = None
 
 
-def _flush() -> None:
-    """Flush stdout while its errors can still be caught; a write to a reader that has gone, for example `| head`, click has answered already."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _give_up(1)
-
-
 def _give_up(fd: int) -> None:
     """Let what is still buffered for a stream go nowhere, lest it fails once more at the exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
@@ -117,7 +133,7 @@ def _is_of_output(error: OSError) -> bool:
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
     # Once is enough: another one would end what is on its way out already, in the middle of that.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answer_interrupts(signal.SIG_IGN)
     sys.exit(EXIT_INTERRUPTED)
 
 

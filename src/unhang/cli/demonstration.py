@@ -23,6 +23,7 @@ from rich.table import Table
 from unhang.errors import EXIT_FOUND, EXIT_INTERRUPTED, MissingExtra, RunDirError, UnhangError
 from unhang.launch.ending import die_with_parent
 from unhang.launch.supervise import run_path
+from unhang.records.rundir import new_directory
 from unhang.report import screen
 from unhang.testing.scenarios import QUICK, SCENARIOS, Scenario, places
 
@@ -54,11 +55,10 @@ def run(*, quick: bool, only: tuple[str, ...], directory: Path | None, as_json: 
     chosen = _choose(quick, only)
     _need_packages()
     recipe = _recipe()
-    base = (directory or run_path(Path("runs"), "demo")).absolute()
     try:
-        base.mkdir(parents=True, exist_ok=False)
+        base = new_directory(lambda: (directory or run_path(Path("runs"), "demo")).absolute())
     except OSError as e:
-        raise RunDirError(f"cannot create {base}: {e.strerror}", hint="name another place with --dir DIR") from e
+        raise RunDirError(f"cannot create {e.filename}: {e.strerror}", hint="name another place with --dir DIR") from e
     console = screen.console(stderr=True)
     data = base / "data"
     console.print(f"unhang demo: {recipe.name} with {RANKS} ranks; everything is kept in {base}", markup=False, soft_wrap=True)
@@ -165,6 +165,9 @@ def _show(console: Console, rows: list[Row], elapsed_s: float) -> None:
         table = _table(rows, wide=False)
     console.print("\nWhat was injected, and what became of it", style="italic")
     console.print(table)
+    console.print(
+        "found: from the fault to the first verdict; lost: training steps done again; loss: at the end, that of the undisturbed run", style="dim"
+    )
     for row in rows:
         if not row.ok:
             console.print(f"{row.name}: {'; '.join(row.problems)}", style="red", markup=False)

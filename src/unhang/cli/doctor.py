@@ -12,7 +12,8 @@ from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
-    from unhang.model import Examination
+    from unhang.model import Examination, Live
+    from unhang.report.language import Language
 
 Level = Literal["error", "warning", "note", "never"]
 
@@ -35,6 +36,16 @@ def doctor(
     show_list: Annotated[bool, typer.Option("--list", "-l", help="List the areas.")] = False,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what was seen to a file, without credentials.")] = None,
     snapshot: Annotated[Path | None, typer.Option(metavar="FILE", help="Judge what another machine saved.")] = None,
+    diff: Annotated[
+        tuple[str, str] | None, typer.Option(metavar="A B", help="What differs between two saved snapshots; the word now is this machine.")
+    ] = None,
+    live: Annotated[bool, typer.Option("--live", help="Then run small trainings with 1, 2, 4 ... ranks, stage by stage.")] = False,
+    python: Annotated[str | None, typer.Option(metavar="PATH", help="With --live: the training's Python.", show_default="the first on PATH")] = None,
+    ranks: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="With --live: at most so many ranks.", show_default="all GPUs; cores without one, 2 to 4")
+    ] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Show what can be repaired without a guess, ask, do it, and look again.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do it without asking.")] = False,
     fail_on: Annotated[Level, typer.Option(help="From which severity on the exit code is 1.")] = "warning",
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
     no_color: NoColor = False,
@@ -43,10 +54,13 @@ def doctor(
 
     Needs no torch, no GPU and no root; what it could not look at it says, and never calls healthy.
 
-    Exit code: 0 if nothing of that severity was found, 1 if something was, 2 for bad input, 3 for our own failure, 130 if interrupted.
+    Exit code: 0 if nothing of that severity was found (with --diff: nothing differs), 1 if something was, 2 for bad input, 3 for our own failure,
+    130 if interrupted.
     """
-    from unhang.diagnosis.doctor import examine
-    from unhang.report import language, screen
+    from dataclasses import replace
+
+    from unhang.errors import UnhangError
+    from unhang.report import language
 
     chosen = language.chosen(lang)
     if show_list:
@@ -55,19 +69,48 @@ def doctor(
         for s in subjects().values():
             typer.echo(f"{s.id:14} {s.title_zh if chosen == 'zh' else s.title}")
         return
+    if diff is not None:
+        raise typer.Exit(_compare(*diff, only or [], as_json=as_json, lang=chosen))
+    if (python is not None or ranks is not None) and not live:
+        raise UnhangError("--python and --ranks are for --live")
+    if live and snapshot is not None:
+        raise UnhangError("--live runs on this machine: it does not go with --snapshot")
+    if fix and snapshot is not None:
+        raise UnhangError("--fix repairs this machine: it does not go with --snapshot")
+    if yes and not fix:
+        raise UnhangError("--yes is for --fix")
     seen = _seen(snapshot, only or [])
+    examination = _examined(seen, quiet=as_json, lang=chosen)
+    repair = None
+    if fix:
+        from unhang.cli import repairing
+
+        repair = repairing.repair(seen, examination, yes=yes, quiet=as_json, lang=chosen)
+        if repair.changed:
+            seen = _seen(None, only or [])
+            examination = _examined(seen, quiet=as_json, lang=chosen)
     if save is not None:
         _save(seen, save)
-    examination = examine(seen)
+    if live:
+        examination = replace(examination, live=_run(python, ranks, quiet=as_json, lang=chosen))
     if as_json:
         import msgspec
 
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(examination), indent=2).decode() + "\n")
-    else:
+        found = msgspec.to_builtins(examination) | ({} if repair is None else {"repair": msgspec.to_builtins(repair)})
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+    raise typer.Exit(_exit_code(examination, fail_on))
+
+
+def _examined(seen: Snapshot, *, quiet: bool, lang: Language) -> Examination:
+    from unhang.diagnosis.doctor import examine
+
+    examination = examine(seen)
+    if not quiet:
+        from unhang.report import screen
         from unhang.report.doctor import render
 
-        render(examination, screen.console(), lang=chosen)
-    raise typer.Exit(_exit_code(examination, fail_on))
+        render(examination, screen.console(), lang=lang)
+    return examination
 
 
 def _seen(path: Path | None, only: list[str]) -> Snapshot:
@@ -87,6 +130,39 @@ def _seen(path: Path | None, only: list[str]) -> Snapshot:
     return replace(seen, parts={id: part for id, part in seen.parts.items() if id in kept})
 
 
+def _run(python: str | None, ranks: int | None, *, quiet: bool, lang: Language) -> Live:
+    from unhang.probes.live import examine
+    from unhang.report import screen
+    from unhang.report.probing import Progress, render_end
+
+    if quiet:
+        return examine(python=python, ranks=ranks)
+    console = screen.console()
+    with Progress(console, lang=lang) as progress:
+        found = examine(python=python, ranks=ranks, begun=progress.begun, ended=progress.ended)
+    render_end(found, console, lang=lang)
+    return found
+
+
+def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) -> int:
+    """Raises UnhangError. As diff does: 0 where nothing differs, 1 where something does."""
+    from unhang.diagnosis.differences import between
+    from unhang.errors import EXIT_FOUND, EXIT_OK
+
+    differences = between(*(_seen(None if which == "now" else Path(which), only) for which in (a, b)))
+    if as_json:
+        import msgspec
+
+        found = {"schema": "unhang/diff/1", "a": a, "b": b, "differences": differences}
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+    else:
+        from unhang.report import screen
+        from unhang.report.doctor import render_differences
+
+        render_differences(differences, a, b, screen.console(), lang=lang)
+    return EXIT_FOUND if differences else EXIT_OK
+
+
 def _save(seen: Snapshot, path: Path) -> None:
     from unhang.diagnosis.redact import redact
     from unhang.errors import UnhangError
@@ -104,5 +180,7 @@ def _exit_code(examination: Examination, fail_on: Level) -> int:
 
     if fail_on == "never":
         return EXIT_OK
+    if examination.live is not None and any(r.state == "failed" for r in examination.live.stages):
+        return EXIT_FOUND
     counted = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
     return EXIT_FOUND if any(f.severity in counted for f in examination.findings) else EXIT_OK

@@ -48,7 +48,9 @@ def run(
         unhang run -n 8 train.py --lr 1e-4
         unhang run accelerate launch --num_processes 8 train.py
 
-    Exit code: the training's own; 1 if it hung and had to be ended; 2 for bad input; 130 if interrupted.
+    Exit code: the training's own (128 + N if signal N ended it); 1 if it hung, or was not the training asked for, and had to be ended; 2 for bad
+    input; 3 for a failure of unhang's own; 130 if interrupted by Ctrl-C, SIGTERM or SIGHUP. The first of these is passed on to the command, a second
+    one ends everything at once.
     """
     from unhang.cli import running
 

@@ -13,7 +13,7 @@ from typing import get_args
 import msgspec
 import typer
 
-from unhang.errors import RunDirError, UnhangError
+from unhang.errors import CommandNotFound, RunDirError, UnhangError
 from unhang.launch import command as commands
 from unhang.launch import environment, events, supervise
 from unhang.launch.attempt import Options
@@ -58,11 +58,20 @@ def run(request: Request) -> None:
             cause="the environment of the training is not activated",
             hint="activate it, or name its Python with --python PATH",
         )
-    path = request.run_dir or supervise.run_path(Path("runs"), request.name or command.name)
+    if command.module is not None and environment.lacks_module(command.python, command.module):
+        raise CommandNotFound(
+            f"{command.python} finds no module {command.module} to run",
+            cause=f"the name is misspelt, or the module is neither installed nor in {Path.cwd()}",
+            hint="start it where it can be imported; a script goes without -m",
+        )
+
+    def path() -> Path:
+        return (request.run_dir or supervise.run_path(Path("runs"), request.name or command.name)).absolute()
+
     if request.dry_run:
-        _dry_run(command, path, as_json=request.as_json)
+        _dry_run(command, path(), as_json=request.as_json)
         return
-    rundir = RunDir.create(path.absolute())
+    rundir = RunDir.create(path)
     live = Live(prefix=request.prefix, quiet=request.quiet, output_to_stderr=request.as_json)
 
     def tell(event: events.Event) -> None:
@@ -93,7 +102,7 @@ def run(request: Request) -> None:
     except OSError as e:
         if not _is_about(e, rundir.path):
             raise
-        raise RunDirError(f"cannot write to {path}: {e.strerror}", hint="name another place with --run-dir DIR") from e
+        raise RunDirError(f"cannot write to {rundir.path}: {e.strerror}", hint="name another place with --run-dir DIR") from e
     finally:
         live.close()
     if request.as_json:

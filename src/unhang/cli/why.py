@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,8 +27,8 @@ def why(
         list[str],
         typer.Argument(
             metavar="PATH...",
-            help="A run directory (of several in one place the newest); or logs: files, directories, globs, - for standard input. Packed ones "
-            "(.gz .xz .zst .bz2 .tar.* .zip) are read as they are.",
+            help="A run directory, packed or not (of several in one place the newest); or logs: files, directories, globs, - for standard input. "
+            "Packed ones (.gz .xz .zst .bz2 .tar.* .zip) are read as they are.",
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="The verdict as JSON.")] = False,
@@ -42,7 +44,7 @@ def why(
     Needs no GPU, no torch and no network; a run directory and logs can be judged on another machine.
 
     Exit code: 0 if nothing was found, 1 if something was found, 2 for bad input (also where nothing was found and a part of it could not be read, or
-    no log was in it), 3 for our own failure, 130 if interrupted.
+    no log was in it), 3 for our own failure, 130 if interrupted. A reader that goes early (| head) changes none of them.
     """
     from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
     from unhang.report import language
@@ -71,9 +73,10 @@ def why(
 def _refuse_no_logs(verdict: Verdict) -> None:
     """Where not one line of a log was read, nothing can be said: a script must not take that for healthy."""
     from unhang.errors import UnhangError
+    from unhang.records.logs.finding import EMPTY
     from unhang.records.logs.kinds import no_log
 
-    why = {i.source: "it is empty" if not i.bytes else f"no log: {kind}" if (kind := no_log(i.source)) else "" for i in verdict.inputs}
+    why = {i.source: EMPTY if not i.bytes else f"no log: {kind}" if (kind := no_log(i.source)) else "" for i in verdict.inputs}
     if why and all(why.values()) and not any(n.unread for n in verdict.not_examined):
         said = "; ".join(f"{source}: {reason}" for source, reason in list(why.items())[:3])
         raise UnhangError("nothing was read: no log was given", cause=said)
@@ -92,24 +95,71 @@ def _show(verdict: Verdict, judged: Judged | None, lang: Language, *, everything
 
 def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool) -> tuple[Verdict, Judged | None]:
     from unhang.errors import UnhangError
+    from unhang.records.logs.opening import shown
     from unhang.records.rundir import RunDir, runs_in
 
+    alone = Path(paths[0]) if len(paths) == 1 else None
+    holding = RunDir.holding(alone) if alone is not None and alone.exists() and not RunDir.is_one(alone) else None
+    if holding is not None and alone is not None and not holding.is_log(alone):
+        _say(f"{shown(str(alone))} is part of the run directory {_shortest(holding.path)}: judging that")
+        incident = incident or holding.incident_of(alone)
+        paths, alone = [str(holding.path)], holding.path
     rundirs = [p for p in paths if RunDir.is_one(Path(p))]
     if rundirs and len(paths) > 1:
         raise UnhangError(f"{rundirs[0]} is a run directory: give it alone", hint=f"unhang why {rundirs[0]}")
-    runs = [] if rundirs or len(paths) != 1 or not Path(paths[0]).is_dir() else runs_in(Path(paths[0]))
-    if (rundirs or runs) and attempt is not None:
-        raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {paths[0]}")
+    runs = [] if rundirs or alone is None or not alone.is_dir() else runs_in(alone)
+    if rundirs or runs:
+        _refuse_attempt(attempt, paths[0])
     if rundirs:
         from unhang.diagnosis.why import judge
 
         return judge(RunDir.open(Path(rundirs[0])), number=incident), None
     if runs:
         return _newest(runs, paths[0], incident), None
+    if alone is not None and alone.is_file() and (found := _packed(alone, incident, attempt)) is not None:
+        return found, None
     if incident is not None:
         raise UnhangError(f"--incident {incident}: only a run directory has incidents, and {paths[0]} is none")
+    if holding is not None:
+        run = _shortest(holding.path)
+        _say(f"{shown(paths[0])} is part of the run directory {run}, which knows more: unhang why {shlex.quote(run)}")
     judged = _judge_logs(paths, attempt, quiet=quiet)
     return judged.verdict, judged
+
+
+def _refuse_attempt(attempt: int | None, path: str) -> None:
+    from unhang.errors import UnhangError
+
+    if attempt is not None:
+        raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {path}")
+
+
+def _packed(path: Path, incident: int | None, attempt: int | None) -> Verdict | None:
+    """The verdict on the newest run directory in an archive; None where it holds none."""
+    from unhang.diagnosis.why import judge_packed
+    from unhang.records.logs.opening import shown
+    from unhang.records.packed import holds_run, unpacked
+
+    if not holds_run(path):
+        return None
+    with unpacked(path) as found:
+        if not found.runs:
+            return None
+        _refuse_attempt(attempt, str(path))
+        others = f", the newest of {len(found.runs)} runs in {shown(str(path))}" if len(found.runs) > 1 else ""
+        _say(f"judging the run directory {found.runs[-1].name}{others}")
+        return judge_packed(found, path, number=incident)
+
+
+def _say(text: str) -> None:
+    typer.echo(f"unhang: {text}", err=True)
+
+
+def _shortest(path: Path) -> str:
+    """A path as somebody would type it here."""
+    from unhang.records.logs.opening import shown
+
+    return shown(min(str(path), os.path.relpath(path), key=len))
 
 
 def _judge_logs(paths: list[str], attempt: int | None, *, quiet: bool) -> Judged:
@@ -130,5 +180,5 @@ def _newest(runs: list[Path], folder: str, incident: int | None) -> Verdict:
     from unhang.records.logs.opening import shown
 
     others = f", the newest of {len(runs)} runs in {shown(folder)}" if len(runs) > 1 else ""
-    typer.echo(f"unhang: judging {shown(str(runs[-1]))}{others}", err=True)
+    _say(f"judging {shown(str(runs[-1]))}{others}")
     return judge_newest(runs, Path(folder), number=incident)

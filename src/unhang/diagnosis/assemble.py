@@ -16,11 +16,22 @@ from unhang.diagnosis.clocks import Scale, Shared
 from unhang.knowledge.cause import LogView
 from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, exits, job_size, nccl, owner_of, watchdog, work
 from unhang.records.logs.attempts import Failure, Marks
+from unhang.records.logs.tracebacks import BEHIND
 
 Piece = TypeVar("Piece", Hit, Traceback)
 
 CONTEXT: tuple[Signature, ...] = tuple(
-    dict.fromkeys((*watchdog.SIGNATURES, *exits.SIGNATURES, *nccl.SIGNATURES, *work.SIGNATURES, *attempts.SIGNATURES, *job_size.SIGNATURES))
+    dict.fromkeys(
+        (
+            *watchdog.SIGNATURES,
+            *exits.SIGNATURES,
+            *nccl.SIGNATURES,
+            *work.SIGNATURES,
+            *work.FINISHED,
+            *attempts.SIGNATURES,
+            *job_size.SIGNATURES,
+        )
+    )
 )
 _WATCHDOG, _EXITS, _NCCL = frozenset(watchdog.SIGNATURES), frozenset(exits.SIGNATURES), frozenset(nccl.SIGNATURES)
 _AGENTS = frozenset((exits.RANK, exits.CODE, exits.FAILED, exits.DEEPSPEED, *attempts.AGENTS))
@@ -84,7 +95,7 @@ def assemble(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> tuple
         backs = [replace(t, at_s=clocks.corrected(t.at_s, _clock(t, hosts), ahead)) for t in backs]
     order = {r.source: n for n, r in enumerate(reads)}
     course = _course(list(order), hits, marks, backs, causes)
-    hits = course.placed(hits)
+    hits = _with_later_steps(course.placed(hits), Marks(course.placed(marks)), course.total)
     backs = course.placed(backs)
     if not _labels_are_nodes(hits, backs):
         hits = [_with_label(h) for h in hits]
@@ -119,6 +130,7 @@ def _attempt(
         printed=printed | {h.rank for h in own if h.rank is not None},
         world_size=job_size.read(h for h in own if h.signature in _SIZES or h.signature in _NCCL),
         lines=lines,
+        finished=any(h.signature in work.FINISHED for h in own),
     )
     return Attempt(number=number, view=view, hits=own)
 
@@ -176,6 +188,20 @@ def _course(
         restarts=tuple(h.at_s for h in restarts if h.at_s is not None),
         times={s: sorted(found) for s, found in times.items()},
     )
+
+
+def _with_later_steps(hits: Sequence[Hit], marks: Marks, total: int) -> list[Hit]:
+    """The roots with the steps of their own attempt that follow them."""
+    ends: dict[tuple[str, int], int] = {}
+    for h in hits:
+        ends[h.source, h.attempt] = max(ends.get((h.source, h.attempt), 0), h.line or 0)
+
+    def told(h: Hit) -> tuple[str, ...]:
+        # Those near the end of an attempt may be of the next one.
+        near = h.attempt == total or ends[h.source, h.attempt] - (h.line or 0) > BEHIND
+        return tuple(dict.fromkeys((*(h.steps if near else ()), *marks.behind(h))))
+
+    return [replace(h, steps=told(h)) if h.signature.role == "root" else h for h in hits]
 
 
 def _starts(hits: Sequence[Hit], marks: Marks, causes: Mapping[Signature, str]) -> tuple[Hit, ...]:

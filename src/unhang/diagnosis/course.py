@@ -16,12 +16,20 @@ from unhang.model import Evidence, Finding, NotExamined, Remedy
 
 MAX_LINE_BYTES = 1024 * 1024
 
-_LAUNCHER_LOG = Remedy(id="read-log", says="Read the logs of the run: logs/attempt-*/ in the run directory.")
+_LAUNCHER_LOG = Remedy(
+    id="read-log",
+    says="Have the logs of the run read: logs/attempt-N in the run directory, N being the last.",
+    says_zh="让 unhang 读取这次运行的日志：运行目录中的 logs/attempt-N，N 取最后一个。",
+    command="unhang why RUN_DIR/logs/attempt-N",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """`exitcode`, `elapsed_s`, `line` belong to the last end that is recorded; None where there is none. `damaged` counts lines."""
+    """`exitcode`, `elapsed_s`, `line` belong to the last end that is recorded; None where there is none. `damaged` counts lines.
+
+    `opened`: the incidents that were opened, without those that turned out to be none.
+    """
 
     source: str
     exists: bool = True
@@ -67,6 +75,8 @@ def read(path: Path, *, source: str) -> Course:
                     finished = (number, event)
                 elif event.event == "Opened" and event.incident is not None:
                     opened.append(event.incident)
+                elif event.event == "Abandoned" and event.incident in opened:
+                    opened.remove(event.incident)
     except FileNotFoundError:
         return Course(source=source, exists=False)
     if finished is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unhang.diagnosis.redact import redact
+from unhang.diagnosis.redact import redact_data
 from unhang.facts import snapshot as snapshots
 from unhang.facts.snapshot import Part, Snapshot
 from unhang.facts.subject import Subject
@@ -24,18 +24,20 @@ def examine(snapshot: Snapshot) -> Examination:
             broken.append(NotExamined(what=cause.id, why=f"our own failure: {type(e).__name__}: {e}"))
     order = list(snapshot.parts)
     findings.sort(key=lambda f: (SEVERITIES.index(f.severity), order.index(f.area)))
-    return Examination(
-        host=snapshot.host,
-        taken=snapshot.taken,
-        areas=tuple(_area(known[id], part, findings) for id, part in snapshot.parts.items()),
-        findings=tuple(findings),
-        not_examined=tuple(broken),
+    return redact_data(
+        Examination(
+            host=snapshot.host,
+            taken=snapshot.taken,
+            areas=tuple(_area(known[id], part, findings) for id, part in snapshot.parts.items()),
+            findings=tuple(findings),
+            not_examined=tuple(broken),
+        )
     )
 
 
 def _area(subject: Subject[object], part: Part, findings: list[HostFinding]) -> Area:
     if part.state != "read":
-        return Area(id=subject.id, state="absent" if part.state == "absent" else "unknown", summary=redact(part.why))
-    unread = tuple(redact(what) for what in getattr(part.facts, "unread", ()))
+        return Area(id=subject.id, state="absent" if part.state == "absent" else "unknown", summary=part.why)
+    unread = tuple(getattr(part.facts, "unread", ()))
     state: AreaState = "found" if any(f.area == subject.id and f.severity != "note" for f in findings) else "unknown" if unread else "ok"
-    return Area(id=subject.id, state=state, summary=redact(subject.summary(part.facts)), unread=unread)
+    return Area(id=subject.id, state=state, summary=subject.summary(part.facts), unread=unread)

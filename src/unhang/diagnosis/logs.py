@@ -16,16 +16,17 @@ from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble
 from unhang.diagnosis.init import Unfinished, unfinished
 from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.diagnosis.reading import read_all
-from unhang.diagnosis.redact import redact, redact_verdict
-from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRACE, TRANSPORT, WAITING, only_symptoms
+from unhang.diagnosis.redact import redact, redact_data
+from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TRACE, TRANSPORT, WAITING, only_symptoms_in_logs
 from unhang.diagnosis.unrelated import newest_job
 from unhang.diagnosis.verdict import ask
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
-from unhang.knowledge.caught import caught, that_ended_something
+from unhang.knowledge.caught import caught, failed, logged_over, stepped_over, that_ended_something
+from unhang.knowledge.cause import STANDINGS, Cause, LogView
 from unhang.model import Evidence, Finding, Input, NotExamined, Verdict
 from unhang.records.logs import LogRead, Needles, Role, Signature
-from unhang.records.logs.finding import find
+from unhang.records.logs.finding import EMPTY, find
 from unhang.records.logs.kinds import OWN_RECORD
 
 _NAMED = ("established", "likely")
@@ -82,9 +83,13 @@ def judge_logs(paths: Sequence[str], *, attempt: int | None = None, progress: Ca
         if source.kind == OWN_RECORD and source.path is not None:
             raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {source.path.parent}")
     not_examined = list(found.not_examined)
-    reads = read_all(found.sources, Needles((*catalogue.signatures(), *CONTEXT, *MARKS)), not_examined.append, progress)
+    reads = read_all(found.sources, Needles((*catalogue.signatures(), *CONTEXT, *MARKS, FATAL)), not_examined.append, progress)
     if not reads:
         raise UnhangError("none of the logs could be read", cause="; ".join(f"{n.what}: {n.why}" for n in not_examined[:3]))
+    if any(r.bytes for r in reads):
+        # Of what is packed, only its end tells.
+        packed = {s.name for s in found.sources if s.named and not s.seekable and s.spool is None}
+        not_examined += [NotExamined(what=r.source, why=EMPTY) for r in reads if not r.bytes and r.source in packed]
     causes = catalogue.signatures()
     reads, other_jobs = newest_job(reads, causes)
     not_examined += other_jobs
@@ -96,7 +101,7 @@ def judge_logs(paths: Sequence[str], *, attempt: int | None = None, progress: Ca
     verdict = judge.verdict(number, alone=attempt is not None)
     chosen = all_attempts[number - 1]
     return Judged(
-        verdict=redact_verdict(verdict),
+        verdict=redact_data(verdict),
         chosen=chosen,
         job=tuple((redact(what), redact(said)) for what, said in job.told(chosen.view)),
         attempt=number,
@@ -116,7 +121,10 @@ class Judge:
     def verdict(self, number: int, *, alone: bool) -> Verdict:
         """On one attempt. Where the last one names no cause, an earlier one that does speaks for it, unless asked for `alone`."""
         attempt = self.attempts[number - 1]
-        roots, symptoms = self._findings(attempt)
+        roots, passed, symptoms = self._findings(attempt)
+        # Whom to look at says more than a guess.
+        if not (roots or (passed and absent(attempt.view) is not None)):
+            roots, passed = passed, []
         primary = roots[0] if roots else self._unknown(attempt, symptoms)
         failed = None if alone else self._failed_before(number)
         if primary is not None and primary.standing not in _NAMED and failed is not None:
@@ -139,30 +147,44 @@ class Judge:
         )
         return Verdict(
             primary=primary,
-            contributing=tuple(roots[1:]),
+            contributing=(*roots[1:], *passed),
             symptoms=tuple(symptoms),
             # A check that is broken is so on every attempt.
             not_examined=tuple(dict.fromkeys(self.not_examined)),
             inputs=self.inputs,
         )
 
-    def _findings(self, attempt: Attempt) -> tuple[list[Finding], list[Finding]]:
+    def _findings(self, attempt: Attempt) -> tuple[list[Finding], list[Finding], list[Finding]]:
+        """Roots; those that the training went on behind, possible at most, and none where the job did not fail; symptoms."""
         view = attempt.view
         order = Order(attempt.hits, view.tracebacks)
         roots: list[Finding] = []
         symptoms: list[Finding] = []
+        over = {id(h) for hits in view.hits.values() for h in hits if stepped_over(view, h)}
+        logged = logged_over(view)
+        last = view
+        if over or logged:
+            hits = {c: tuple(h for h in hits if id(h) not in over) for c, hits in view.hits.items()}
+            last = replace(view, hits=hits, tracebacks=tuple(t for t in view.tracebacks if t not in logged))
+        passed: list[Finding] = []
         for cause in catalogue.load().values():
-            hits = view.hits_of(cause.id)
-            found = ask(cause, lambda c, hits=hits: c.in_logs(view) if c.in_logs else c.of_hits(hits, view), self.not_examined)  # type: ignore[misc]
-            if found is not None:
+            if (found := self._asked(cause, last)) is not None:
                 (roots if cause.role == "root" else symptoms).append(found)
+            elif (logged or any(id(h) in over for h in view.hits_of(cause.id))) and (found := self._asked(cause, view)) is not None:
+                standing = max(found.standing, "possible", key=STANDINGS.index)
+                passed.append(replace(found, standing=standing, says=f"{found.says}; training steps follow it"))
+        if not (roots or symptoms or failed(view)):
+            passed.clear()
         symptoms.sort(key=order.of)
-        return by_precedence(roots, order), symptoms
+        return by_precedence(roots, order), by_precedence(passed, order), symptoms
+
+    def _asked(self, cause: Cause, view: LogView) -> Finding | None:
+        return ask(cause, lambda c: c.in_logs(view) if c.in_logs else c.of_hits(view.hits_of(c.id), view), self.not_examined)
 
     def _failed_before(self, number: int) -> tuple[int, list[Finding]] | None:
         """The last attempt before this one whose cause is named."""
         for earlier in range(number - 1, 0, -1):
-            roots, _ = self._findings(self.attempts[earlier - 1])
+            roots, _, _ = self._findings(self.attempts[earlier - 1])
             if roots and roots[0].standing in _NAMED:
                 return earlier, roots
         return None
@@ -176,8 +198,9 @@ class Judge:
         if begun is not None and all(self._at_the_end(e) for e in begun.evidence):
             return self._begun(begun)
         if symptoms:
-            return only_symptoms(symptoms, remains=WAITING, remedies=(SUPERVISE, NCCL_DEBUG))
-        evidence = [Evidence(source=t.source, line=t.end, text=t.says) for t in that_ended_something(view.tracebacks, view)]
+            return only_symptoms_in_logs(view, symptoms, [h for h in attempt.hits if h.signature == FATAL])
+        raised = that_ended_something(view.tracebacks, view)
+        evidence = [Evidence(source=t.source, line=t.end, text=t.says) for t in raised]
         evidence += [Evidence(source=h.source, line=h.line, text=h.text.strip()) for h in attempt.hits if h.signature in MARKS]
         ended = [e for e in view.exits if e.code not in (0, -15)]
         evidence += [Evidence(source=e.at.source, line=e.at.line, text=e.at.text.strip()) for e in ended]
@@ -186,7 +209,9 @@ class Judge:
         return Finding(
             cause="unknown",
             standing="not-established",
-            says="something failed, and no signature known here names the cause",
+            says="it was ended by the user: Ctrl-C (SIGINT)"
+            if len(evidence) == len(raised) and {t.type for t in raised} == {"KeyboardInterrupt"}
+            else "something failed, and no signature known here names the cause",
             ranks=tuple(sorted({e.at.rank for e in ended if e.at.rank is not None})),
             evidence=tuple({(e.source, e.line): e for e in evidence}.values())[:5],
             remedies=(SUPERVISE,),
@@ -232,10 +257,11 @@ class Judge:
             self.not_examined.append(NotExamined(what=f"{len(found) - PASSED_OVER} more of the kind", why=why))
 
     def _nothing(self) -> None:
-        if self.inputs:
-            read = self.inputs[0].source if len(self.inputs) == 1 else f"{len(self.inputs)} files"
+        told = {n.what for n in self.not_examined}
+        if inputs := [i for i in self.inputs if i.source not in told]:
+            read = inputs[0].source if len(inputs) == 1 else f"{len(inputs)} files"
             why = "nothing in it was recognised: it may be a healthy log, or none of a training"
-            self.not_examined.append(NotExamined(what=read, why=why if any(i.bytes for i in self.inputs) else "it is empty"))
+            self.not_examined.append(NotExamined(what=read, why=why if any(i.bytes for i in inputs) else EMPTY))
 
 
 def _timeline(attempt: Attempt) -> tuple[Moment, ...]:

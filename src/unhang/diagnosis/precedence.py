@@ -19,11 +19,17 @@ class Order:
     """Where findings stand in the course of the job, by the earliest line of their evidence."""
 
     def __init__(self, hits: Sequence[Hit], backs: Iterable[Traceback]) -> None:
+        causes = catalogue.signatures()
+        # By which local ranks each cause was printed; None among them where a line names none.
+        self._printed_by: dict[str, set[int | None]] = {}
+        self._raised_by: dict[tuple[str, int | None], int | None] = {}
         self._at: dict[tuple[str, int | None], tuple[int, float | None]] = {}
         of_source: dict[str, list[tuple[int, int]]] = {}
         for index, hit in enumerate(hits):
             self._at.setdefault((hit.source, hit.line), (index, hit.at_s))
             of_source.setdefault(hit.source, []).append((hit.place, index))
+            if (cause := causes.get(hit.signature)) is not None:
+                self._printed_by.setdefault(cause, set()).add(hit.local_rank)
         for places in of_source.values():
             places.sort()
         for back in backs:
@@ -32,11 +38,18 @@ class Order:
             place = (places[behind][1] if behind < len(places) else len(hits), back.at_s)
             for line in (back.line, back.end):
                 self._at.setdefault((back.source, line), place)
+            self._raised_by[back.source, back.end] = back.local_rank
 
     def of(self, finding: Finding) -> int:
         """The place of the earliest line; behind everything where none is known."""
         places = [self._at[key][0] for e in finding.evidence if (key := (e.source, e.line)) in self._at]
         return min(places, default=len(self._at))
+
+    def of_others(self, cause: Finding, consequence: Finding) -> bool:
+        """Whether local ranks raised an exception that printed nothing of the cause."""
+        told = self._printed_by.get(cause.cause, {None})
+        raised = {self._raised_by[key] for e in consequence.evidence if (key := (e.source, e.line)) in self._raised_by}
+        return None not in told and bool(raised) and None not in raised and told.isdisjoint(raised)
 
     def not_later(self, cause: Finding, consequence: Finding) -> bool:
         """Whether the one may have led to the other: not where lines or times show that it came after."""
@@ -53,7 +66,7 @@ class Order:
 
 def by_precedence(roots: Sequence[Finding], order: Order) -> list[Finding]:
     """The roots, the first one the primary: what follows from another root stands behind all that do not."""
-    return ranked(roots, not_later=order.not_later, place=order.of)
+    return ranked(roots, not_later=lambda a, b: order.not_later(a, b) and not order.of_others(a, b), place=order.of)
 
 
 def ranked(roots: Sequence[Finding], *, not_later: Callable[[Finding, Finding], bool], place: Callable[[Finding], float]) -> list[Finding]:
@@ -66,4 +79,7 @@ def ranked(roots: Sequence[Finding], *, not_later: Callable[[Finding, Finding], 
 
 def _leads(cause: Finding, consequence: Finding) -> bool:
     known = catalogue.load().get(cause.cause)
-    return known is not None and consequence.cause in known.leads_to and cause.standing in ("established", "likely")
+    if known is None or consequence.cause not in known.leads_to or cause.standing not in ("established", "likely"):
+        return False
+    # What one rank met raises nothing on others but what they lost.
+    return not (cause.ranks and consequence.ranks) or not set(cause.ranks).isdisjoint(consequence.ranks)

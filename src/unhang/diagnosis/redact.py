@@ -10,14 +10,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from unhang.model import Verdict
 from unhang.records.logs.line import CONTROLS
+
+T = TypeVar("T")
 
 HIDDEN = "[redacted]"
 
-_PASSWORD = r"pass(?:word|wd|phrase)|(?<=[_;])pwd"
+# `DB_PASS=` and `pw:`; a training has forward passes.
+_PASSWORD = (
+    r"pass(?:word|wd|phrase)|(?<=[_;])pwd|(?<=;)pass(?==)|(?-i:(?<=[A-Z]_)(?<!FORWARD_)(?<!BACKWARD_)PASS)(?=['\"]?\s?[=:])"
+    r"|(?<![A-Za-z0-9_.-])pw(?=['\"]?\s?[=:])"
+)
 _KEY = (
     r"(?:api|access|account|private|signing|encryption|subscription)[-_ ]?key(?:[-_]?id)?|shared[-_]?access[-_]?(?:key|signature)"
     r"|secret(?:[-_]?access)?(?:[-_]?key)?"
@@ -150,9 +155,9 @@ def redact_command(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(shown)
 
 
-def redact_verdict(verdict: Verdict) -> Verdict:
-    """The verdict with every text in it redacted, and without characters that act on a terminal."""
-    clean: Verdict = _redacted(verdict)
+def redact_data(data: T) -> T:
+    """Frozen data (a verdict, an examination) with every text in it redacted, and without characters that act on a terminal."""
+    clean: T = _redacted(data)
     return clean
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.model import Evidence, Finding, Remedy
+from unhang.records.frames import Frame, place, user_frame
+from unhang.records.logs import Signature
 
 if TYPE_CHECKING:
+    from unhang.knowledge.cause import LogView
+    from unhang.records.logs import Hit, Line
     from unhang.records.picture import Picture, RankView
 
 # Every rank came, and the data did not: the fault lies below the code.
@@ -24,7 +29,24 @@ WAITING = (
     "network-blocked",
     "network-mtu",
 )
+# Somebody is gone, and his own words are not in the log.
+LOST = ("host-oom-or-killed", "rank-exception", "premature-exit", "gpu-hardware", "network-blocked")
 CRASH = ("illegal-memory-access", "library-link", "version-mismatch", "gpu-hardware", "framework-bug")
+
+_SIGINT, _SIGTERM = 2, 15
+# Nobody sends these to a training, and no launcher, but itself.
+_CRASHES = (-4, -7, -8, -11)
+# How launchers tell that they were told to end.
+_ASKED = re.compile(r"death signal, shutting down|got signal: (?:1|2|15)\b|CANCELLED AT|Received SIGTERM")
+_TYPED = re.compile(r"SIGINT|got signal: 2\b")
+_FAULT_FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}) in (.+)$', re.MULTILINE)
+# What Python's fault handler prints of the thread that crashed, innermost first.
+FATAL = Signature(
+    needle="Current thread 0x",
+    near=r'^Current thread 0x.*\n(?P<stack>(?: *File "[^"\n]+", line \d{1,9} in .+\n?)+)',
+    role="context",
+)
+_WARNING = re.compile(r"\S.{0,300}:\d+: \w*Warning: ")
 
 _SIGNALS_TELL = {
     4: "an instruction that this CPU does not have: a library built for another one",
@@ -73,12 +95,12 @@ READ_LOG = Remedy(
 def unknown_in_run(picture: Picture, symptoms: Sequence[Finding]) -> Finding | None:
     """The primary finding of an incident in which no root cause is in evidence."""
     kind = picture.incident.kind
-    own = [r for r in picture.gone if not (r.ended and r.ended.announced and r.ended.exitcode == 0)]
+    own = [r for r in picture.gone if r.ended and r.ended.exitcode != 0]
     for rank in own:
         if rank.ended and rank.ended.exitcode is not None and rank.ended.exitcode < 0:
             return _signalled(picture, rank)
     for rank in own:
-        if rank.raised is None and rank.ended and rank.ended.exitcode != 0:
+        if rank.raised is None:
             return _left(picture, rank)
     if kind in ("hang", "straggler") and picture.front is not None and not picture.front.absent:
         return _all_joined(picture)
@@ -101,6 +123,70 @@ def only_symptoms(symptoms: Sequence[Finding], *, remains: Sequence[str], remedi
         standing="not-established",
         says=f"{first.says}; this is a consequence, and its cause is not in evidence (possible: {', '.join(remains)})",
         remedies=remedies,
+    )
+
+
+def only_symptoms_in_logs(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -> Finding:
+    """The same for logs: a process that crashed or left by itself, a job that was ended from outside, or nothing but consequences."""
+    if (found := _crashed(view, symptoms, fatal) or _from_outside(view, symptoms)) is not None:
+        return found
+    told = {s.cause for s in symptoms}
+    if "collective-timeout" in told or view.timeouts:
+        return only_symptoms(symptoms, remains=WAITING, remedies=(SUPERVISE, NCCL_DEBUG))
+    return only_symptoms(symptoms, remains=TRANSPORT if symptoms[0].cause == "unhandled-generic" else LOST, remedies=(SUPERVISE, NCCL_DEBUG))
+
+
+def _crashed(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -> Finding | None:
+    """A process that ended with a code that nobody sent it. `fatal` are the stacks that Python's fault handler printed."""
+    ended = [e for e in view.exits if e.code not in (0, -_SIGINT, -_SIGTERM)]
+    crashed = [e for e in ended if e.code in _CRASHES]
+    # torch's watchdog aborts, and victims of others leave with any code.
+    alone = all(s.cause == "launcher-teardown" for s in symptoms)
+    first = next(iter(crashed), next(iter(ended), None) if alone else None)
+    if first is None:
+        return None
+    ranks = tuple(sorted({e.at.rank for e in ended if e.code == first.code and e.at.rank is not None}))
+    who = words.ranks(ranks) if ranks else "a process" if first.local_rank is None else f"local rank {first.local_rank}"
+    stacks = [h for h in fatal if h.rank is None or h.rank in ranks]
+    frames = [Frame(file=m[1], line=int(m[2]), name=m[3]) for h in stacks[:1] for m in _FAULT_FRAME.finditer(h.groups["stack"])][::-1]
+    frame = user_frame(frames)
+    where = "" if frame is None else place(frame, "")
+    at = f" at {where}" if where else ""
+    if first.code < 0:
+        number = -first.code
+        tells = f": {_SIGNALS_TELL[number]}" if number in _SIGNALS_TELL else ""
+        says = f"{who} {words.verb(ranks, 'was', 'were')} ended by {words.signal_name(number)}{at}{tells}; why is not in evidence"
+        says += f" (possible: {', '.join(CRASH)})"
+    else:
+        says = f"{who} ended by {words.verb(ranks, 'itself', 'themselves')} with exit code {first.code}, and no exception is in the logs"
+    shown = [Evidence(source=h.source, line=h.line, text=f"{h.text.strip()} {place(frame, '')}") for h in stacks[:1] if frame is not None]
+    return Finding(
+        cause="unknown",
+        standing="not-established",
+        says=says,
+        ranks=ranks,
+        hosts=tuple(dict.fromkeys(e.at.host for e in ended if e.code == first.code and e.at.host is not None)),
+        where=where or None,
+        evidence=(Evidence(source=first.at.source, line=first.at.line, text=first.at.text.strip()), *shown),
+        remedies=(NATIVE_STACK, SUPERVISE) if first.code < 0 else (READ_LOG, SUPERVISE),
+    )
+
+
+def _from_outside(view: LogView, symptoms: Sequence[Finding]) -> Finding | None:
+    """A job in which nobody had failed when it was told to end."""
+    if symptoms[0].cause != "launcher-teardown" or view.timeouts or any(e.code not in (0, -_SIGINT, -_SIGTERM) for e in view.exits):
+        return None
+    asked = [h for h in view.hits_of("launcher-teardown") if _ASKED.search(h.text)]
+    typed = any(_TYPED.search(h.text) for h in asked) or any(t.type == "KeyboardInterrupt" for t in view.tracebacks)
+    if not asked:
+        return None
+    how = "by the user: Ctrl-C (SIGINT)" if typed else "from outside: by scancel, a scheduler, or whoever sent SIGTERM"
+    return Finding(
+        cause=symptoms[0].cause,
+        standing="not-established",
+        says=f"the job was ended {how}; nobody had failed before, as far as the logs tell",
+        evidence=words.hit_evidence(asked, at_most=3),
+        remedies=(SUPERVISE,),
     )
 
 
@@ -129,14 +215,17 @@ def _left(picture: Picture, rank: RankView) -> Finding:
     code = rank.ended.exitcode
     how = f"ended itself with exit code {code}" if code is not None else "ended (its exit code is not known)"
     log = next((r.path for r in picture.incident.logs if r.rank == rank.number and r.path.endswith(".err")), None)
+    last = _last_words(picture, rank.number)
+    wordless = log is not None and not any(e.source == log for e in last)
     return _finding(
         picture,
         rank,
-        says=f"rank {rank.number} {how} without an exception that anything saw{words.at(picture, rank)}",
+        says=f"rank {rank.number} {how} without an exception that anything saw{words.at(picture, rank)}"
+        + ("; its log ends without a word about it" if wordless else ""),
         evidence=(
             Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {rank.record.pid}) {how} at {words.seconds(rank.ended.at_s)}"),
             *words.stack_evidence(picture, rank, innermost=False),
-            *_last_words(picture, rank.number),
+            *last,
         ),
         remedies=(
             READ_LOG
@@ -154,11 +243,13 @@ def _all_joined(picture: Picture) -> Finding:
     assert picture.front is not None
     waiting = picture.front.waiting
     first = picture.waits[waiting[0]]
+    says, remains = "; whether anybody is missing is not in evidence", WAITING
+    if picture.front.complete:
+        says, remains = " and nobody is missing: the code agrees, the data does not arrive", TRANSPORT
     return Finding(
         cause="unknown",
         standing="not-established",
-        says=f"{words.waiting(picture)}{words.stall(picture)} and nobody is missing: the code agrees, the data does not arrive"
-        f" (possible: {', '.join(TRANSPORT)})",
+        says=f"{words.waiting(picture)}{words.stall(picture)}{says} (possible: {', '.join(remains)})",
         ranks=waiting,
         hosts=words.hosts(picture, waiting),
         where=picture.place(first.place) if first.place is not None else None,
@@ -199,12 +290,21 @@ def _command_failed(picture: Picture) -> Finding:
 
 
 def _last_words(picture: Picture, rank: int | None) -> tuple[Evidence, ...]:
-    """The end of a rank's error log; of the launcher's where the rank is None or said nothing."""
+    """The end of a rank's error log; of the launcher's where the rank is None or said nothing. A warning ends no process."""
     for owner in dict.fromkeys((rank, None)):
         for log in picture.incident.logs:
-            if log.rank == owner and log.path.endswith(".err") and (lines := picture.last_lines.get(log.path)):
+            if log.rank == owner and log.path.endswith(".err") and (lines := _without_warnings(picture.last_lines.get(log.path, ()))):
                 return tuple(Evidence(source=log.path, line=line.number, text=line.text.strip()) for line in lines[-2:])
     return ()
+
+
+def _without_warnings(lines: Sequence[Line]) -> list[Line]:
+    """What stands behind the last of Python's warnings: two lines each, the second one the source, indented."""
+    kept = list(lines)
+    for n, line in enumerate(lines, 1):
+        if _WARNING.match(line.text):
+            kept = [later for later in lines[n:] if later.number > line.number + 1 or not later.text.startswith(" ")]
+    return kept
 
 
 def _finding(picture: Picture, rank: RankView, *, says: str, evidence: tuple[Evidence, ...], remedies: tuple[Remedy, ...]) -> Finding:

@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from unhang.diagnosis import course, verdict
-from unhang.diagnosis.redact import redact_verdict
+from unhang.diagnosis.redact import redact_data
 from unhang.errors import RunDirError
 from unhang.knowledge import catalogue
 from unhang.model import Input, NotExamined, Verdict
 from unhang.records import picture
+from unhang.records.packed import Unpacked
 from unhang.records.rundir import RunDir
 
 
@@ -25,20 +26,45 @@ def judge(rundir: RunDir, *, number: int | None = None) -> Verdict:
     if number is not None and number not in numbers:
         known = ", ".join(map(str, numbers)) or "none"
         raise RunDirError(f"{rundir.path} has no incident {number}; it has: {known}")
-    return redact_verdict(_whole(rundir, numbers) if number is None else _incident(rundir, number))
+    found = _whole(rundir, numbers) if number is None else _incident(rundir, number)
+    return redact_data(replace(found, not_examined=(*found.not_examined, *_run(rundir))))
 
 
 def judge_newest(runs: Sequence[Path], folder: Path, *, number: int | None = None) -> Verdict:
     """The verdict on the last of `runs_in(folder)`; that the others were not judged is said."""
-    found, others = judge(RunDir.open(runs[-1]), number=number), len(runs) - 1
-    if not others:
-        return found
-    left = NotExamined(what=f"{others} other run{'s' if others > 1 else ''} in {folder}", why=f"only the newest was judged: {runs[-1]}")
-    return redact_verdict(replace(found, not_examined=(*found.not_examined, left)))
+    return _but_for(judge(RunDir.open(runs[-1]), number=number), _others(len(runs) - 1, folder, str(runs[-1])))
+
+
+def judge_packed(unpacked: Unpacked, archive: Path, *, number: int | None = None) -> Verdict:
+    """The verdict on the newest run directory of an archive, in which there is one. Raises RunDirError."""
+    newest = unpacked.runs[-1]
+    try:
+        found = judge(RunDir.open(newest.path), number=number)
+    except RunDirError as e:
+        raise RunDirError(str(e).replace(str(newest.path), newest.name), cause=e.cause, hint=e.hint) from e
+    return _but_for(found, (*unpacked.not_examined, *_others(len(unpacked.runs) - 1, archive, newest.name)))
+
+
+def _others(count: int, folder: Path, newest: str) -> tuple[NotExamined, ...]:
+    left = NotExamined(what=f"{count} other run{'s' if count > 1 else ''} in {folder}", why=f"only the newest was judged: {newest}")
+    return (left,) if count else ()
+
+
+def _but_for(found: Verdict, left: tuple[NotExamined, ...]) -> Verdict:
+    return redact_data(replace(found, not_examined=(*found.not_examined, *left))) if left else found
 
 
 def _incident(rundir: RunDir, number: int) -> Verdict:
     return verdict.of_picture(picture.load(rundir, number, signatures=catalogue.signatures()))
+
+
+def _run(rundir: RunDir) -> tuple[NotExamined, ...]:
+    """No verdict rests on run.json; whoever reads it later has to know."""
+    try:
+        rundir.read(rundir.run, dict)
+    except RunDirError as e:
+        return (NotExamined(what=rundir.relative(rundir.run), why=str(e).replace(f"{rundir.path}/", "")),)
+    return ()
 
 
 def _whole(rundir: RunDir, numbers: list[int]) -> Verdict:

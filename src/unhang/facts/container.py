@@ -1,7 +1,9 @@
-"""What stands between us and the machine: container runtime, batch system, service manager, WSL; capabilities, namespaces, devices."""
+"""What stands between us and the machine: container runtime, batch system, service manager, WSL; capabilities, namespaces, device files."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -11,26 +13,78 @@ from unhang.facts.subject import Subject
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
 
-Kind = Literal["docker", "podman", "kubernetes", "apptainer", "lxc", "container", "slurm", "systemd", "wsl", "bare"]
+Kind = Literal["kubernetes", "docker", "podman", "apptainer", "lxc", "container", "wsl", "slurm", "systemd", "bare"]
+
+# Bits of include/uapi/linux/capability.h; those that trainings and we have a use for.
+_CAPABILITIES = {
+    1: "DAC_OVERRIDE",
+    12: "NET_ADMIN",
+    13: "NET_RAW",
+    14: "IPC_LOCK",
+    19: "SYS_PTRACE",
+    21: "SYS_ADMIN",
+    23: "SYS_NICE",
+    24: "SYS_RESOURCE",
+}
+# The first namespaces of a kernel have fixed inode numbers (include/linux/proc_ns.h).
+_FIRST = {"pid": 0xEFFFFFFC, "ipc": 0xEFFFFFFF, "user": 0xEFFFFFFD, "uts": 0xEFFFFFFE}
+_DEVICES = ("/dev/nvidia", "/dev/infiniband/", "/dev/dri/", "/dev/kfd", "/dev/dxg", "/dev/gdrdrv", "/dev/fuse")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A device file; `usable` whether we may read and write it."""
+
+    path: str
+    usable: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """`kind` is what has to be told to change a limit or a mount here: the innermost that sets them; `signs` are what tells so."""
+    """`kind` is what has to be told to change a limit or a mount here: the innermost that sets them; `signs` are all that were seen.
+
+    `capabilities` are those in force among the ones that matter here; None where the kernel did not say. `own_namespaces` are the kinds that differ
+    from the machine's first ones. `nvidia_gpus_on_bus` and `infiniband_on_bus` count what the kernel knows, whether or not we may use it.
+    """
 
     kind: Kind
     signs: tuple[str, ...]
+    capabilities: tuple[str, ...] | None
+    no_new_privileges: bool | None
+    seccomp: bool | None
+    own_namespaces: tuple[str, ...] | None
+    devices: tuple[Device, ...]
+    nvidia_gpus_on_bus: int
+    infiniband_on_bus: int
+    nvidia_driver_capabilities: str | None
+    kernel: str | None
     unread: tuple[str, ...] = ()
 
 
 def collect(host: Host) -> Container:
     """Never raises: a machine without any sign is bare."""
-    found: list[tuple[Kind, str]] = []
-    if "KUBERNETES_SERVICE_HOST" in host.environ or host.path("/var/run/secrets/kubernetes.io").exists():
-        found.append(("kubernetes", "KUBERNETES_SERVICE_HOST"))
-    if host.path("/.dockerenv").exists():
-        found.append(("docker", "/.dockerenv"))
-    return Container(kind=found[0][0] if found else "bare", signs=tuple(sign for _, sign in found))
+    signs = list(_signs(host))
+    status = _status(host)
+    unread = []
+    if not status:
+        unread.append("capabilities")
+    namespaces = _own_namespaces(host)
+    if namespaces is None:
+        unread.append("namespaces")
+    return Container(
+        kind=signs[0][0] if signs else "bare",
+        signs=tuple(dict.fromkeys(sign for _, sign in signs)),
+        capabilities=_capabilities(status.get("CapEff")),
+        no_new_privileges=status["NoNewPrivs"] == "1" if "NoNewPrivs" in status else None,
+        seccomp=status["Seccomp"] != "0" if "Seccomp" in status else None,
+        own_namespaces=namespaces,
+        devices=tuple(_devices(host)),
+        nvidia_gpus_on_bus=_gpus_on_bus(host),
+        infiniband_on_bus=len(_names(host, "/sys/class/infiniband")),
+        nvidia_driver_capabilities=host.environ.get("NVIDIA_DRIVER_CAPABILITIES"),
+        kernel=_line(host, "/proc/sys/kernel/osrelease"),
+        unread=tuple(unread),
+    )
 
 
 def kind(snapshot: Snapshot) -> Kind:
@@ -39,6 +93,97 @@ def kind(snapshot: Snapshot) -> Kind:
     return "bare" if found is None else found.kind
 
 
-SUBJECT = Subject(
-    id="container", title="container and batch system", title_zh="容器与作业系统", facts=Container, collect=collect, summary=lambda c: c.kind
-)
+def _signs(host: Host) -> Iterator[tuple[Kind, str]]:
+    """In the order in which they count: what is further in first."""
+    groups = _line(host, "/proc/self/cgroup", whole=True) or ""
+    if "KUBERNETES_SERVICE_HOST" in host.environ:
+        yield "kubernetes", "KUBERNETES_SERVICE_HOST"
+    if host.path("/var/run/secrets/kubernetes.io").exists():
+        yield "kubernetes", "/var/run/secrets/kubernetes.io"
+    if "kubepods" in groups:
+        yield "kubernetes", "/proc/self/cgroup: kubepods"
+    if host.path("/.singularity.d").exists() or "APPTAINER_CONTAINER" in host.environ or "SINGULARITY_CONTAINER" in host.environ:
+        yield "apptainer", "/.singularity.d"
+    if host.path("/run/.containerenv").exists():
+        yield "podman", "/run/.containerenv"
+    if host.path("/.dockerenv").exists():
+        yield "docker", "/.dockerenv"
+    if "/docker/" in groups or "/docker-" in groups:
+        yield "docker", "/proc/self/cgroup: docker"
+    # PID 1's environment is root's to read; systemd leaves what it says there for all.
+    said = _line(host, "/run/systemd/container") or host.environ.get("container")
+    if said in ("lxc", "lxc-libvirt"):
+        yield "lxc", f"container={said}"
+    elif said:
+        yield "container", f"container={said}"
+    if "microsoft" in (_line(host, "/proc/sys/kernel/osrelease") or "").lower():
+        yield "wsl", "/proc/sys/kernel/osrelease: microsoft"
+    if "SLURM_JOB_ID" in host.environ:
+        yield "slurm", "SLURM_JOB_ID"
+    if "INVOCATION_ID" in host.environ and any(line.endswith(".service") for line in groups.splitlines()):
+        yield "systemd", "INVOCATION_ID"
+
+
+def _line(host: Host, path: str, *, whole: bool = False) -> str | None:
+    try:
+        text = host.read(path)
+    except OSError:
+        return None
+    return text if whole else text.strip()
+
+
+def _names(host: Host, path: str) -> tuple[str, ...]:
+    try:
+        return host.names(path)
+    except OSError:
+        return ()
+
+
+def _status(host: Host) -> dict[str, str]:
+    text = _line(host, "/proc/self/status", whole=True) or ""
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def _capabilities(text: str | None) -> tuple[str, ...] | None:
+    try:
+        mask = int(text or "", 16)
+    except ValueError:
+        return None
+    return tuple(name for bit, name in _CAPABILITIES.items() if mask >> bit & 1)
+
+
+def _own_namespaces(host: Host) -> tuple[str, ...] | None:
+    own = []
+    for name, first in _FIRST.items():
+        try:
+            if host.link(f"/proc/self/ns/{name}") != f"{name}:[{first}]":
+                own.append(name)
+        except OSError:
+            return None
+    return tuple(own)
+
+
+def _devices(host: Host) -> Iterator[Device]:
+    names = [f"/dev/{name}" for name in _names(host, "/dev")]
+    names += [f"/dev/{folder}/{name}" for folder in ("infiniband", "dri", "nvidia-caps") for name in _names(host, f"/dev/{folder}")]
+    for path in names:
+        if path.startswith(_DEVICES) and not host.path(path).is_dir():
+            yield Device(path=path, usable=os.access(host.path(path), os.R_OK | os.W_OK))
+
+
+def _gpus_on_bus(host: Host) -> int:
+    def said(device: str, name: str) -> str:
+        return _line(host, f"/sys/bus/pci/devices/{device}/{name}") or ""
+
+    # Classes 0x0300 (VGA) and 0x0302 (3D controller); NVIDIA's NVSwitches and audio are others.
+    return sum(said(d, "vendor") == "0x10de" and said(d, "class").startswith(("0x0300", "0x0302")) for d in _names(host, "/sys/bus/pci/devices"))
+
+
+def _summary(container: Container) -> str:
+    said = {"bare": "none", "wsl": "WSL"}.get(container.kind, container.kind)
+    if container.capabilities is not None and "SYS_ADMIN" in container.capabilities and container.kind not in ("bare", "slurm", "systemd", "wsl"):
+        said += ", privileged"
+    return said
+
+
+SUBJECT = Subject(id="container", title="container and batch system", title_zh="容器与作业系统", facts=Container, collect=collect, summary=_summary)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +38,10 @@ class Space:
 class Host:
     """A machine, seen through its file system and its commands. Whatever cannot be had raises OSError (TimeoutError is one)."""
 
-    def __init__(self, root: Path = Path("/"), *, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, root: Path = Path("/"), *, environ: Mapping[str, str] | None = None, places: Sequence[str] = ()) -> None:
         self.root = root
+        # Where checkpoints go, for example: paths that nothing on the machine names.
+        self.places = tuple(places)
         self.environ: Mapping[str, str] = environ if environ is not None else os.environ if self.is_live else {}
 
     @property
@@ -109,6 +112,46 @@ class Host:
                     kept.append(f"{bare}/{bits}")
             found[name] = tuple(kept)
         return found
+
+    def nvml(self) -> Any:
+        """NVIDIA's management library, initialised: the module of nvidia-ml-py. Whoever asked calls its nvmlShutdown.
+
+        Raises FileNotFoundError where the library is not there, OSError with its own words where it refuses.
+        """
+        self._only_live("NVML")
+        import ctypes
+
+        try:
+            # Asked first: nvidia-ml-py takes 0.2 s to import.
+            ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError as e:
+            raise FileNotFoundError(str(e)) from e
+        import pynvml
+
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as e:
+            raise OSError(str(e)) from e
+        return pynvml
+
+    def kernel_clock(self) -> tuple[int, float]:
+        """What adjtimex says: its status bits (STA_...), and by how many seconds the clock may be wrong. Raises OSError."""
+        self._only_live("the kernel's clock")
+        import ctypes
+
+        class Timex(ctypes.Structure):
+            _fields_ = (
+                ("modes", ctypes.c_uint),
+                *((name, ctypes.c_long) for name in ("offset", "freq", "maxerror", "esterror")),
+                ("status", ctypes.c_int),
+                ("rest", ctypes.c_long * 40),
+            )
+
+        asked = Timex()
+        libc = ctypes.CDLL(None, use_errno=True)
+        if not hasattr(libc, "adjtimex") or libc.adjtimex(ctypes.byref(asked)) < 0:
+            raise OSError(ctypes.get_errno(), "adjtimex was refused")
+        return asked.status, asked.maxerror / 1e6
 
     def now_s(self) -> float:
         """Its clock: seconds since 1970."""

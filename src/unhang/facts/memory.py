@@ -1,9 +1,11 @@
-"""Memory: what is free, what the control group allows, and how often the OOM killer struck in it."""
+"""Memory: what is free, what the control group allows, what the kernel promises, and how often the OOM killer struck."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
+from unhang.facts import cgroups
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
@@ -11,13 +13,38 @@ from unhang.facts.units import size
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Sizes in bytes. The `cgroup_` values are None where no control group limits or counts."""
+    """Sizes in bytes; None where the kernel does not tell. The `cgroup_` values are None where no control group limits or counts.
+
+    `cgroup_used_bytes` counts the cache of files too; `cgroup_reclaimable_bytes` is the part that the kernel takes back before it kills anyone.
+    `overcommit` is vm.overcommit_memory: with 2 nothing is promised beyond `commit_limit_bytes`, of which `committed_bytes` are taken.
+    `oom_kills` are those in the control group, where it counts; `host_oom_kills` those of the whole machine since it started.
+    """
 
     total_bytes: int
-    available_bytes: int
+    available_bytes: int | None
+    swap_total_bytes: int
+    swap_free_bytes: int
+    huge_pages: int
+    free_huge_pages: int
+    huge_page_bytes: int | None
+    transparent_huge_pages: str | None
+    overcommit: int | None
+    commit_limit_bytes: int | None
+    committed_bytes: int | None
+    cgroup: str | None
     cgroup_limit_bytes: int | None
     cgroup_used_bytes: int | None
+    cgroup_reclaimable_bytes: int | None
     oom_kills: int | None
+    host_oom_kills: int | None
+
+    @property
+    def left_bytes(self) -> int | None:
+        """What a training may take before something is refused or killed."""
+        if self.cgroup_limit_bytes is None or self.cgroup_used_bytes is None:
+            return self.available_bytes
+        left = max(0, self.cgroup_limit_bytes - self.cgroup_used_bytes + (self.cgroup_reclaimable_bytes or 0))
+        return left if self.available_bytes is None else min(self.available_bytes, left)
 
 
 def collect(host: Host) -> Memory:
@@ -25,82 +52,105 @@ def collect(host: Host) -> Memory:
     info: dict[str, int] = {}
     for line in host.read("/proc/meminfo").splitlines():
         name, _, value = line.partition(":")
-        if value.strip():
-            info[name] = int(value.split()[0]) * 1024
-    limit, used = _limit(host)
+        words = value.split()
+        if words and words[0].isdecimal():
+            # Counts of huge pages are the only values without a unit.
+            info[name] = int(words[0]) * (1024 if words[1:] else 1)
+    group = _tightest(host)
     return Memory(
         total_bytes=info.get("MemTotal", 0),
-        available_bytes=info.get("MemAvailable", info.get("MemFree", 0)),
-        cgroup_limit_bytes=limit,
-        cgroup_used_bytes=used,
+        available_bytes=info.get("MemAvailable", info.get("MemFree")),
+        swap_total_bytes=info.get("SwapTotal", 0),
+        swap_free_bytes=info.get("SwapFree", 0),
+        huge_pages=info.get("HugePages_Total", 0),
+        free_huge_pages=info.get("HugePages_Free", 0),
+        huge_page_bytes=info.get("Hugepagesize"),
+        transparent_huge_pages=_chosen(host, "/sys/kernel/mm/transparent_hugepage/enabled"),
+        overcommit=cgroups.number(host, "/proc/sys/vm/overcommit_memory"),
+        commit_limit_bytes=info.get("CommitLimit"),
+        committed_bytes=info.get("Committed_AS"),
+        cgroup=group.directory if group else None,
+        cgroup_limit_bytes=group.limit if group else None,
+        cgroup_used_bytes=group.used if group else None,
+        cgroup_reclaimable_bytes=group.reclaimable if group else None,
         oom_kills=oom_kills(host),
+        host_oom_kills=cgroups.counted(host, "/proc/vmstat", ("oom_kill",)),
     )
 
 
 def oom_kills(host: Host) -> int | None:
     """How many processes the OOM killer has ended in this control group, or on this host where no group counts; None where nothing counts."""
-    texts = [f"{directory}/{name}" for directory in _cgroups(host)[:1] for name in ("memory.events", "memory.oom_control")]
-    for path in [*texts, "/proc/vmstat"]:
-        try:
-            text = host.read(path)
-        except OSError:
-            continue
-        for line in text.splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return None
+    texts = [f"{directory}/{name}" for directory in _groups(host)[:1] for name in ("memory.events", "memory.oom_control")]
+    counts = (cgroups.counted(host, path, ("oom_kill",)) for path in [*texts, "/proc/vmstat"])
+    return next((count for count in counts if count is not None), None)
 
 
-def _limit(host: Host) -> tuple[int | None, int | None]:
-    """The smallest limit over this control group and all groups around it, and what is used of that group; without a limit, what this one uses."""
+def _groups(host: Host) -> tuple[str, ...]:
+    return cgroups.directories(host, "memory", holding=("memory.events", "memory.oom_control"))
+
+
+@dataclass(frozen=True)
+class _Group:
+    directory: str
+    limit: int | None
+    used: int | None
+    reclaimable: int | None
+
+    @property
+    def left(self) -> int:
+        return (self.limit or 0) - (self.used or 0) + (self.reclaimable or 0)
+
+
+def _tightest(host: Host) -> _Group | None:
+    """The group with the least room of this one and all around it; without a limit, this one."""
     groups = []
-    for directory in _cgroups(host):
-        limit = _number(host, f"{directory}/memory.max") or _number(host, f"{directory}/memory.limit_in_bytes")
-        used = _number(host, f"{directory}/memory.current") or _number(host, f"{directory}/memory.usage_in_bytes")
+    for directory in _groups(host):
+        limit = cgroups.number(host, f"{directory}/memory.max", f"{directory}/memory.limit_in_bytes")
+        used = cgroups.number(host, f"{directory}/memory.current", f"{directory}/memory.usage_in_bytes")
         # cgroup v1 writes "no limit" as a number near 2^63.
-        groups.append((None if limit is None or limit >= 1 << 60 else limit, used))
-    limited = [(limit, used) for limit, used in groups if limit is not None]
-    if limited:
-        return min(limited, key=lambda group: group[0])
-    return groups[0] if groups else (None, None)
+        groups.append(_Group(directory, None if limit is None or limit >= 1 << 60 else limit, used, _reclaimable(host, directory)))
+    limited = [group for group in groups if group.limit is not None]
+    return min(limited, key=lambda group: group.left) if limited else next(iter(groups), None)
 
 
-def _cgroups(host: Host) -> list[str]:
-    """The directories of this process's memory control group and of the groups around it, innermost first."""
+def _reclaimable(host: Host, directory: str) -> int | None:
+    # v1 counts the groups below only in its total_ names, v2 always. "file" and "cache" would count tmpfs as well, which nothing takes back.
+    totals = cgroups.counted(host, f"{directory}/memory.stat", ("total_active_file", "total_inactive_file"))
+    return totals if totals is not None else cgroups.counted(host, f"{directory}/memory.stat", ("active_file", "inactive_file"))
+
+
+def _chosen(host: Host, path: str) -> str | None:
+    """The word in brackets of a setting like "always [madvise] never"."""
     try:
-        lines = host.read("/proc/self/cgroup").splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        number, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            base, mark = "/sys/fs/cgroup/memory", "memory.oom_control"
-        elif number == "0" and not controllers:
-            base, mark = "/sys/fs/cgroup", "memory.events"
-        else:
-            continue
-        parts = [part for part in path.split("/") if part]
-        upwards = ["/".join([base, *parts[:depth]]) for depth in range(len(parts), -1, -1)]
-        # Inside a container the path may be the host's, of which only the upper end is mounted here.
-        found = [directory for directory in upwards if host.path(f"{directory}/{mark}").exists()]
-        if found:
-            return found
-    return []
-
-
-def _number(host: Host, path: str) -> int | None:
-    try:
-        text = host.read(path).strip()
+        found = re.search(r"\[(\w+)\]", host.read(path))
     except OSError:
         return None
-    return int(text) if text.isdigit() else None
+    return found[1] if found else None
 
 
 def _summary(memory: Memory) -> str:
-    said = f"{size(memory.available_bytes)} of {size(memory.total_bytes)} available"
+    said = f"{'?' if memory.available_bytes is None else size(memory.available_bytes)} of {size(memory.total_bytes)} available"
     if memory.cgroup_limit_bytes is not None and memory.cgroup_used_bytes is not None:
         said += f"; the control group may use {size(memory.cgroup_limit_bytes)} and uses {size(memory.cgroup_used_bytes)}"
     return said
 
 
-SUBJECT = Subject(id="memory", title="memory", title_zh="内存", facts=Memory, collect=collect, summary=_summary)
+SUBJECT = Subject(
+    id="memory",
+    title="memory",
+    title_zh="内存",
+    facts=Memory,
+    collect=collect,
+    summary=_summary,
+    volatile=(
+        "available_bytes",
+        "swap_free_bytes",
+        "free_huge_pages",
+        "committed_bytes",
+        "cgroup",
+        "cgroup_used_bytes",
+        "cgroup_reclaimable_bytes",
+        "oom_kills",
+        "host_oom_kills",
+    ),
+)

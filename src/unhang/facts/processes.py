@@ -19,8 +19,9 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class Sample:
     """One look at a process at `t` (the caller's clock, seconds).
 
-    `cpu_s` is the main thread's CPU time; `tree_cpu_s` that of all threads and of the children. `io_bytes` is what the process and its children
-    have read and written through the file system calls (what goes through send and recv is not counted there); 0 where the kernel does not say.
+    `cpu_s` is the main thread's CPU time; `tree_cpu_s` that of all threads and of the children, those that have ended too. `io_bytes` is what the
+    process and its children have read and written through the file system calls (what goes through send and recv is not counted there); 0 where the
+    kernel does not say.
     """
 
     t: float
@@ -41,10 +42,10 @@ def sample(host: Host, pid: int, *, t: float, children: tuple[int, ...] = ()) ->
         status = host.read(f"/proc/{pid}/task/{pid}/status")
     except OSError:
         return None
-    tree, transferred = whole.cpu_s, _io_bytes(host, pid)
+    tree, transferred = whole.tree_cpu_s, _io_bytes(host, pid)
     for child in children:
         try:
-            tree += _stat(host.read(f"/proc/{child}/stat")).cpu_s
+            tree += _stat(host.read(f"/proc/{child}/stat")).tree_cpu_s
             transferred += _io_bytes(host, child)
         except OSError:
             continue
@@ -94,13 +95,15 @@ class _Stat:
     state: str
     ppid: int
     cpu_s: float
+    tree_cpu_s: float
     rss_bytes: int
 
 
 def _stat(text: str) -> _Stat:
     # The command name, in parentheses, may itself hold spaces and parentheses.
     fields = text[text.rindex(")") + 2 :].split()
-    return _Stat(fields[0], int(fields[1]), (int(fields[11]) + int(fields[12])) / TICKS_PER_S, int(fields[21]) * PAGE_BYTES)
+    own, waited_for = (int(fields[i]) + int(fields[i + 1]) for i in (11, 13))
+    return _Stat(fields[0], int(fields[1]), own / TICKS_PER_S, (own + waited_for) / TICKS_PER_S, int(fields[21]) * PAGE_BYTES)
 
 
 def _switches(status: str) -> int:

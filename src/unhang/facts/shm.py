@@ -1,4 +1,4 @@
-"""Shared memory: the room in /dev/shm, the segments that stand in it and whose they are, and System V's limits and segments.
+"""Shared memory: the room in /dev/shm and who limits it, the segments that stand in it and whose they are, and System V's limits and segments.
 
 NCCL, torch's loaders and Gloo use files in /dev/shm. System V segments concern other programs.
 """
@@ -11,36 +11,55 @@ import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from unhang.facts.host import Host, Space
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
 
-_OURS = re.compile(r"(?:nccl-|torch_|sem\.|psm|wnsm_|vader_segment|ucx_shm)")
+_OURS = re.compile(r"(?:nccl-|torch_|sem\.|psm|wnsm_|pym-|vader_segment|sm_segment|ucx_shm)")
+# Of other semaphores nobody knows: one that is kept while no process has it open is what some programs mean to do.
+_TRAININGS = re.compile(r"(?:nccl-|torch_|sem\.(?:mp|loky)-|psm[_2]|wnsm_|pym-|vader_segment|sm_segment|ucx_shm)")
 _MAX_SEGMENTS = 10_000
+# The first namespace of a kernel has a fixed number (PROC_PID_INIT_INO): from there all processes of the machine are seen.
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+
+# "runtime-default": 64 MiB, Docker's, Podman's and containerd's; "runtime-option": --shm-size; "empty-dir": a volume of a pod; "mount-option": size=;
+# "half-of-memory": the kernel's default.
+LimitFrom = Literal["runtime-default", "runtime-option", "empty-dir", "mount-option", "half-of-memory"]
+RUNTIME_DEFAULT_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
     """A file in /dev/shm of a kind that trainings make.
 
-    `mapped_by` are live processes that have it mapped or open; None where none was seen and not all could be looked at.
+    `mapped_by` are live processes that have it mapped or open; None where none was seen and not all could be looked at: those of other users, and
+    those outside of our PID namespace, which may share this /dev/shm. `owner` is None where /etc/passwd does not name the user.
     """
 
     name: str
     size_bytes: int
     uid: int
+    owner: str | None
     mode: int
     age_s: float
     mapped_by: tuple[int, ...] | None
 
+    @property
+    def of_trainings(self) -> bool:
+        """Whether only trainings make such files, and none outlives its makers on purpose."""
+        return _TRAININGS.match(self.name) is not None
+
 
 @dataclass(frozen=True, kw_only=True)
 class SystemV:
-    """Segments and limits of System V shared memory (shmmax in bytes, shmall in pages)."""
+    """Segments and limits of System V shared memory (shmmax in bytes, shmall in pages). `unattached` are those that no process has attached."""
 
     segments: int
     size_bytes: int
+    unattached: int
+    unattached_bytes: int
     shmmni: int
     shmmax: int
     shmall: int
@@ -48,12 +67,20 @@ class SystemV:
 
 @dataclass(frozen=True, kw_only=True)
 class Shm:
-    """`space` of /dev/shm, None where it is not there or cannot be asked; `options` as mounted, None where nothing is mounted on it."""
+    """`space` of /dev/shm, None where it is not there or cannot be asked. `present` is None where that cannot be told.
 
+    `kind` and `options` are those of the file system that it lies on; it is `mounted` where that one stands at /dev/shm itself. `limit_from` says
+    who set its size, None where that cannot be told. `mode` and `owner_uid` are those of the directory, `uid` is who looked.
+    """
+
+    present: bool | None
     space: Space | None
+    mounted: bool
     kind: str | None
     options: tuple[str, ...] | None
+    limit_from: LimitFrom | None
     mode: int | None
+    owner_uid: int | None
     segments: tuple[Segment, ...]
     other_files: int
     other_bytes: int
@@ -67,38 +94,80 @@ def collect(host: Host) -> Shm:
     unread: list[str] = []
     mount = _mount(host)
     space: Space | None = None
-    mode: int | None = None
+    status: os.stat_result | None = None
+    present: bool | None = True
     try:
-        mode = stat.S_IMODE(host.path("/dev/shm").stat().st_mode)
+        status = host.path("/dev/shm").stat()
         space = host.space("/dev/shm")
     except FileNotFoundError:
-        if host.path("/dev/shm").exists():
+        if status is None:
+            present = False
+        else:
             unread.append("the space of /dev/shm")
     except OSError as e:
+        present = None if status is None else True
         unread.append(f"/dev/shm: {e.strerror or e}")
-    segments, files, size = _segments(host, unread) if mode is not None else ((), 0, 0)
+    segments, files, size = _segments(host, unread) if status is not None else ((), 0, 0)
     return Shm(
+        present=present,
         space=space,
-        kind=mount[0] if mount else None,
-        options=mount[1] if mount else None,
-        mode=mode,
+        mounted=mount is not None and mount.point == "/dev/shm",
+        kind=mount.kind if mount else None,
+        options=mount.options if mount else None,
+        limit_from=_limit_from(host, mount, space) if status is not None else None,
+        mode=stat.S_IMODE(status.st_mode) if status is not None else None,
+        owner_uid=status.st_uid if status is not None else None,
         segments=segments,
         other_files=files,
         other_bytes=size,
         system_v=_system_v(host, unread),
-        uid=os.geteuid() if host.is_live else 0,
+        uid=_uid(host),
         unread=tuple(unread),
     )
 
 
-def _mount(host: Host) -> tuple[str, tuple[str, ...]] | None:
-    found = None
+def _uid(host: Host) -> int:
+    return os.geteuid() if host.is_live else 0
+
+
+@dataclass(frozen=True)
+class _Mount:
+    point: str
+    source: str
+    kind: str
+    options: tuple[str, ...]
+
+
+def _mount(host: Host) -> _Mount | None:
+    """What /dev/shm lies on: the innermost mount around it, and of several at one place the last."""
+    found: _Mount | None = None
     for line in host.read("/proc/mounts").splitlines():
         fields = line.split()
-        # The last one covers those before.
-        if len(fields) >= 4 and fields[1] == "/dev/shm":
-            found = fields[2], tuple(fields[3].split(","))
+        if len(fields) >= 4 and fields[1] in ("/", "/dev", "/dev/shm") and (found is None or len(fields[1]) >= len(found.point)):
+            found = _Mount(fields[1], fields[0], fields[2], tuple(fields[3].split(",")))
     return found
+
+
+def _limit_from(host: Host, mount: _Mount | None, space: Space | None) -> LimitFrom | None:
+    if mount is None or mount.point != "/dev/shm":
+        return None
+    if mount.kind != "tmpfs":
+        return "empty-dir" if "kubernetes.io~empty-dir" in _root_of_mount(host) else None
+    if not any(option.startswith("size=") for option in mount.options):
+        return "half-of-memory"
+    # Container runtimes name the source of the mount so; a volume of a pod and an administrator's mount have another.
+    if mount.source == "shm":
+        return "runtime-default" if space is not None and space.total_bytes == RUNTIME_DEFAULT_BYTES else "runtime-option"
+    return "empty-dir" if "KUBERNETES_SERVICE_HOST" in host.environ else "mount-option"
+
+
+def _root_of_mount(host: Host) -> str:
+    """Which directory of its file system stands at /dev/shm: of a volume on disk that tells whose it is."""
+    try:
+        rows = [line.split() for line in host.read("/proc/self/mountinfo").splitlines()]
+    except OSError:
+        return ""
+    return next((row[3] for row in reversed(rows) if len(row) > 4 and row[4] == "/dev/shm"), "")
 
 
 def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, int]:
@@ -122,20 +191,39 @@ def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, 
             size += status.st_size
     users, blind = _users(host) if kept else ({}, False)
     if blind:
-        unread.append("which processes of other users have segments mapped (that needs root)")
+        unread.append(f"whether processes that may not be looked into have segments mapped{'' if _uid(host) == 0 else ' (that needs root)'}")
+    if outside := any(name not in users for name, _ in kept) and not _sees_all(host):
+        unread.append("whether processes outside of this container have segments mapped")
+    names_of = _owners(host) if kept else {}
     now = host.now_s()
     segments = (
         Segment(
             name=name,
             size_bytes=s.st_size,
             uid=s.st_uid,
+            owner=names_of.get(s.st_uid),
             mode=stat.S_IMODE(s.st_mode),
             age_s=round(max(0.0, now - s.st_mtime), 1),
-            mapped_by=users.get(name) or (None if blind else ()),
+            mapped_by=users.get(name) or (None if blind or outside else ()),
         )
         for name, s in kept
     )
     return tuple(segments), files, size
+
+
+def _sees_all(host: Host) -> bool:
+    try:
+        return host.link("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+def _owners(host: Host) -> dict[int, str]:
+    try:
+        rows = [line.split(":") for line in host.read("/etc/passwd").splitlines()]
+    except OSError:
+        return {}
+    return {int(row[2]): row[0] for row in reversed(rows) if len(row) > 2 and row[2].isdecimal()}
 
 
 def _users(host: Host) -> tuple[dict[str, tuple[int, ...]], bool]:
@@ -171,20 +259,48 @@ def _system_v(host: Host, unread: list[str]) -> SystemV | None:
     try:
         limits = [int(host.read(f"/proc/sys/kernel/{name}")) for name in ("shmmni", "shmmax", "shmall")]
         rows = [line.split() for line in host.read("/proc/sysvipc/shm").splitlines()[1:]]
+        sizes = [(int(row[3]), int(row[6])) for row in rows if len(row) > 6]
     except (OSError, ValueError):
         unread.append("System V shared memory")
         return None
-    return SystemV(segments=len(rows), size_bytes=sum(int(r[3]) for r in rows if len(r) > 3), shmmni=limits[0], shmmax=limits[1], shmall=limits[2])
+    unattached = [bytes for bytes, attached in sizes if attached == 0]
+    return SystemV(
+        segments=len(sizes),
+        size_bytes=sum(bytes for bytes, _ in sizes),
+        unattached=len(unattached),
+        unattached_bytes=sum(unattached),
+        shmmni=limits[0],
+        shmmax=limits[1],
+        shmall=limits[2],
+    )
+
+
+_FROM = {
+    "runtime-default": " (what a container gets by default)",
+    "runtime-option": " (set for this container)",
+    "empty-dir": " (an emptyDir volume of the pod)",
+    "mount-option": " (set when it was mounted)",
+    "half-of-memory": " (half of the memory, the kernel's default)",
+}
 
 
 def _summary(shm: Shm) -> str:
-    if shm.mode is None:
+    if shm.present is False:
         return "there is no /dev/shm"
-    count = f"{len(shm.segments)} segments of trainings" if shm.segments else "no segments of trainings"
+    segments = sum(s.of_trainings for s in shm.segments)
+    count = "1 segment of trainings" if segments == 1 else f"{segments or 'no'} segments of trainings"
     if shm.space is None:
         return count
     used = shm.space.total_bytes - shm.space.free_bytes
-    return f"{size(shm.space.total_bytes)}, {100 * used / max(1, shm.space.total_bytes):.0f} % used; {count}"
+    return f"{size(shm.space.total_bytes)}{_FROM.get(shm.limit_from or '', '')}, {100 * used / max(1, shm.space.total_bytes):.0f} % used; {count}"
 
 
-SUBJECT = Subject(id="shm", title="shared memory", title_zh="共享内存", facts=Shm, collect=collect, summary=_summary)
+SUBJECT = Subject(
+    id="shm",
+    title="shared memory",
+    title_zh="共享内存",
+    facts=Shm,
+    collect=collect,
+    summary=_summary,
+    volatile=("free_bytes", "free_inodes", "age_s", "mapped_by", "other_files", "other_bytes", "unattached", "unattached_bytes"),
+)

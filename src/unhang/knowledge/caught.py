@@ -29,6 +29,28 @@ def went_on(view: LogView, hit: Hit) -> bool:
     return heard and _is_long(view, hit.source, hit.line) and not _ended(view)
 
 
+def stepped_over(view: LogView, hit: Hit) -> bool:
+    """Whether the training went on behind a root's line: STEPS steps follow. A process that ended, ended."""
+    if (back := view.traceback_of(hit)) is not None:
+        return back in logged_over(view)
+    if hit.signature.role != "root" or len(hit.steps) < STEPS:
+        return False
+    return not any((e.at.source, e.at.line) == (hit.source, hit.line) for e in view.exits if e.code != 0)
+
+
+def logged_over(view: LogView) -> list[Traceback]:
+    """Of a job that ended badly: the exceptions that were logged, with steps behind them, of whomever, or where the same was survived before."""
+    if not _ended(view):
+        return []
+    kinds = {_kind(t) for t in view.tracebacks if t.logged and len(t.steps) >= STEPS}
+    return [t for t in view.tracebacks if t.logged and t.steps and _kind(t) in kinds]
+
+
+def failed(view: LogView) -> bool:
+    """Whether anything but a root's own line says that the job failed."""
+    return _ended(view) or bool(that_ended_something(view.tracebacks, view))
+
+
 def _is_long(view: LogView, source: str, line: int | None) -> bool:
     """Whether more than LONG lines follow this one. Where nothing is known, they do not."""
     last = view.lines.get(source)

@@ -33,7 +33,7 @@ class LogView:
     `hits` are keyed by cause id, in time where the lines carry one and in the order of the files otherwise. `timeouts` and `statuses` are the
     watchdogs' own words, `exits` the launchers', `nccl` NCCL's. `work` are lines that tell of slow work outside collectives (tokenising,
     saving, downloading). `printed` are the ranks that wrote anything, `world_size` is None where nothing tells it. `lines` is the number of lines
-    of each source: what stands long before the end of its log ended nothing by itself.
+    of each source: what stands long before the end of its log ended nothing by itself. `finished`: that the training says it is through.
     """
 
     hits: Mapping[str, tuple[Hit, ...]] = field(default_factory=dict)
@@ -46,6 +46,7 @@ class LogView:
     printed: frozenset[int] = frozenset()
     world_size: int | None = None
     lines: Mapping[str, int] = field(default_factory=dict)
+    finished: bool = False
 
     def hits_of(self, cause: str) -> tuple[Hit, ...]:
         return self.hits.get(cause, ())

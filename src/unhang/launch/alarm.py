@@ -20,6 +20,8 @@ from unhang.records.incident import Activity
 IO_GRACE_S = 120.0
 # All ranks are inside one and the same collective, and data moves (or GPUs spin): that may be a very large one.
 JOINED_GRACE_S = 120.0
+# How often the dumps are waited for where all ranks wait.
+COMPARISONS = 3
 
 
 class Ground(Protocol):
@@ -96,9 +98,14 @@ class Alarm:
         self._compared = stall.since_s
         opened = self._incidents.open("hang", stall, told=False)
         await self._incidents.gather(opened, self._ground.everybody(stall))
-        if await self._incidents.parted(opened, self._ground.situation(opened)):
-            await self._conclude(opened, announce=True)
-            return True
+        for again in range(COMPARISONS):
+            if again:
+                await opened.taker.wait_on(opened.taken)
+            if await self._incidents.parted(opened, self._ground.situation(opened)):
+                await self._conclude(opened, announce=True)
+                return True
+            if not opened.taker.late or self.failed_meanwhile or self._watch.look(self._clock()) is None:
+                break
         self._abandon()
         return False
 

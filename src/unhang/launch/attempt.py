@@ -12,10 +12,14 @@ import os
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
+
+from unhang.diagnosis.redact import redact_command
 from unhang.errors import CommandNotFound
 from unhang.facts import processes
 from unhang.facts.host import Host
@@ -36,10 +40,20 @@ from unhang.records.rundir import RunDir
 from unhang.runtime.attach import protocol
 
 TICK_S = 0.1
-# After a rank has failed its launcher should end the others; where it does not, we do.
-FAILED_GRACE_S = 30.0
-# Processes that outlive the command (loggers that upload a last file) may take this long.
+# After a rank has failed its launcher should end the others; where it does not, we do. torchrun itself takes 30 s for ranks that ignore SIGTERM.
+FAILED_GRACE_S = 40.0
+# Processes that outlive the command (loggers that upload a last file) may take this long; after a success longer, and as long as they work.
 LINGER_S = 5.0
+LINGER_WELL_S = 30.0
+LINGER_WORKING_S = 600.0
+# Over so long our processes' work is measured; below this share of a CPU they only wait.
+WORK_WINDOW_S = 10.0
+WORK_SHARE = 0.1
+WORK_BYTES = 100_000
+# A process that has closed its connection has ended, or replaced its program, within this.
+EXIT_S = 5.0
+# It takes to write an incident down.
+WORLD_S = 20.0
 # How long an interrupted training may take to save itself. Schedulers kill after 30 s or so on their own.
 INTERRUPT_GRACE_S = {signal.SIGINT: 30.0}
 OTHER_GRACE_S = 60.0
@@ -115,6 +129,7 @@ class Attempt:
         self._channels: list[Channel] = []
         self._holding: list[Peer] = []
         self._counted_s = 0.0
+        self._work: deque[tuple[float, float, int]] = deque(maxlen=int(WORK_WINDOW_S / CENSUS_INTERVAL_S) + 1)
         self._unattached_told = False
         self._interrupts = 0
         self._ended_by_us = False
@@ -186,20 +201,42 @@ class Attempt:
         if now - self._counted_s < CENSUS_INTERVAL_S:
             return
         self._counted_s = now
-        self._family.members()
+        self._work.append((now, *self._family.work()))
         self._family.reap()
+        if not self._roster.closing:
+            self._roster.look(now, lambda pid: processes.exists(self._host, pid))
         if not self._roster.ever and not self._unattached_told and now - self._began_s > self._options.startup_s:
             self._unattached_told = True
             self._tell(events.Note(text="no process of the training reports to us; it is watched from its output and exit code only"))
 
     async def _after_grace(self, failed: Open, failed_s: float) -> None:
-        """A rank has failed and the command still runs: trainings that can lose a rank go on, the others are ended."""
-        if any(s.last_progress_s > failed_s + FAILED_GRACE_S / 2 for s in self._watch.alive()):
+        """A rank has failed and the command still runs: trainings that can lose a rank go on, and so do ranks that work; the others are ended."""
+        alive = self._watch.alive()
+        if any(s.last_progress_s > failed_s + FAILED_GRACE_S / 2 for s in alive):
             await self.draw(failed)
             self._tell(events.Note(text="the other ranks go on without it"))
             return
+        if not any(s.wait(self._now()) for s in alive):
+            if not self._anybody_failed():
+                # It ended without a word, its launcher minds as little as the others: it had done its work.
+                self._incidents.abandon()
+                return
+            if self._is_working():
+                return
+        if self._options.leave_hung:
+            await self.draw(failed)
+            self._tell(events.Note(text="the launcher has not ended the other ranks; they are left alone (--on-failure report)"))
+            return
         self._tell(events.Note(text=f"the launcher has not ended the other ranks within {FAILED_GRACE_S:g} s; ending them"))
         await self.end()
+
+    def _is_working(self) -> bool:
+        """Whether our processes have used the CPU lately, or moved data; what is not known yet counts as work."""
+        first, last = self._work[0], self._work[-1]
+        window = last[0] - first[0]
+        if window < WORK_WINDOW_S - 2 * CENSUS_INTERVAL_S:
+            return True
+        return last[1] - first[1] > WORK_SHARE * window or last[2] - first[2] > WORK_BYTES * window
 
     async def _close(self) -> Result:
         """After the command has ended: collect what is left and close an open incident."""
@@ -211,6 +248,10 @@ class Attempt:
                 current = self._incidents.open("failure")
             if current is not None and current.kind == "failure" and (exitcode != 0 or self._anybody_failed()):
                 await self.draw(current, exitcode=exitcode)
+        if self._wrong_world and self._tasks:
+            # The ranks that trained alone may have ended before they were told of.
+            await asyncio.wait(self._tasks, timeout=WORLD_S)
+        self._incidents.abandon()
         self._incidents.tell_troubles()
         incident, verdict = self._incidents.last or (None, None)
         return Result(
@@ -233,12 +274,32 @@ class Attempt:
         while time.monotonic() < deadline and (self._family.members() or self._roster.peers):
             await asyncio.sleep(TICK_S)
             self._family.reap()
-        if self._family.members():
+        if self._child.returncode == 0 and not (self._ended_by_us or self._interrupts):
+            await self._linger()
+        if left := self._family.members():
+            if not self._ended_by_us:
+                self._tell(events.Note(text=f"ending what the training has left: {_named(left)}"))
             self._family.ask(signal.SIGTERM)
             await self._until_gone(TERM_GRACE_S)
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline and not all(c.closed.is_set() for c in self._channels):
             await asyncio.sleep(TICK_S / 5)
+
+    async def _linger(self) -> None:
+        """After a success: what still runs may be an upload."""
+        began = time.monotonic()
+        if left := self._family.members():
+            self._tell(events.Note(text=f"waiting for what the training has left running: {_named(left)} (Ctrl-C ends it)"))
+        self._work.clear()
+        while self._family.members() and not self._interrupts:
+            await asyncio.sleep(CENSUS_INTERVAL_S / 4)
+            self._family.reap()
+            now = self._now()
+            if not self._work or now - self._work[-1][0] >= CENSUS_INTERVAL_S:
+                self._work.append((now, *self._family.work()))
+            waited = time.monotonic() - began
+            if waited > LINGER_WORKING_S or (waited > LINGER_WELL_S and not self._is_working()):
+                return
 
     async def _clean_up(self) -> None:
         self._roster.closing = True
@@ -278,6 +339,10 @@ class Attempt:
         self._tell(events.Note(text="interrupted; the training is asked to end (again to force)"))
         self._spawn(self._enforce(INTERRUPT_GRACE_S.get(signal.Signals(number), OTHER_GRACE_S)))
 
+    def pass_on(self, number: int) -> None:
+        """A signal that is none of ours: the training's processes that handle it get it."""
+        self._family.pass_on(number)
+
     def resize(self) -> None:
         """Our terminal has another size now."""
         for channel in self._channels:
@@ -303,19 +368,23 @@ class Attempt:
             self._spawn(self._take_late(current, waiting))
 
     def vanished(self, state: RankState) -> None:
-        """A rank has closed its connection without a word."""
+        """A rank has closed its connection."""
         self._spawn(self._confirm_end(state))
 
     async def _confirm_end(self, state: RankState) -> None:
-        """A process closes its files before it is seen to be dead; one that still lives after a while only no longer reports."""
-        deadline = time.monotonic() + 1.0
+        """A process closes its files before it is seen to be dead; one that still lives after a while hangs in its end, or no longer reports."""
+        deadline = time.monotonic() + EXIT_S
         while processes.exists(self._host, state.pid) and time.monotonic() < deadline:
+            if any(s.pid == state.pid for s in self._roster.peers.values()):
+                # It has replaced itself by another program.
+                return
             await asyncio.sleep(TICK_S / 5)
-        if not processes.exists(self._host, state.pid):
+        if processes.exists(self._host, state.pid):
+            self._roster.still_there(state)
+            if not state.announced:
+                self._tell(events.Note(text=f"rank {state.rank} (pid {state.pid}) no longer reports; it is not watched any more"))
+        elif not state.announced:
             self.failed(None)
-            return
-        self._roster.still_there(state)
-        self._tell(events.Note(text=f"rank {state.rank} (pid {state.pid}) no longer reports; it is not watched any more"))
 
     def restarted(self) -> None:
         """The launcher starts its ranks again by itself: what went wrong before is an incident of its own."""
@@ -373,7 +442,8 @@ class Attempt:
         opened = self._incidents.open("world-size")
         await self._incidents.gather(opened, self.everybody())
         await self.draw(opened)
-        await self.end()
+        if not self._options.leave_hung:
+            await self.end()
 
     def release_all(self) -> None:
         holding, self._holding = self._holding, []
@@ -391,8 +461,11 @@ class Attempt:
         return self._child.poll() is None
 
     def everybody(self, stall: Stall | None = None) -> list[Asked]:
+        """All that live: also those that no longer report, which are read from outside."""
         window = _window(stall)
-        return [Asked(state=s, peer=p, activity=self._sampler.activity(s, window_s=window)) for p, s in self._roster.peers.items()]
+        peers: dict[int, Peer | None] = {s.pid: p for p, s in self._roster.peers.items()}
+        living = {s.pid: s for s in (*self._roster.peers.values(), *self.states())}
+        return [Asked(state=s, peer=peers.get(pid), activity=self._sampler.activity(s, window_s=window)) for pid, s in living.items()]
 
     async def draw(self, opened: Open, *, exitcode: int | None = None) -> None:
         await self._incidents.draw(opened, self.situation(opened, exitcode=exitcode))
@@ -442,6 +515,14 @@ class Attempt:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.release_all()
             self._incidents.trouble(f"part of watching the training failed: {type(error).__name__}: {error}")
+
+
+def _named(members: list[psutil.Process]) -> str:
+    named = []
+    for process in members[:3]:
+        with contextlib.suppress(psutil.Error):
+            named.append(f"{' '.join(redact_command(process.cmdline()))[:60] or process.name()} (pid {process.pid})")
+    return ", ".join(named) + (f" and {len(members) - 3} more" if len(members) > 3 else "")
 
 
 def _window(stall: Stall | None) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -37,7 +38,8 @@ _FLAGS = {
 class Command:
     """A command that can be started. `world_size` is what the command line promises, None where it promises nothing.
 
-    `python` is the interpreter of the training as far as that is known; `needs_torch`: without torch in it the command cannot start.
+    `python` is the interpreter of the training as far as that is known; `needs_torch`: without torch in it the command cannot start, nor without
+    `module`.
     """
 
     argv: tuple[str, ...]
@@ -46,6 +48,7 @@ class Command:
     world_size: int | None
     port: int | None
     needs_torch: bool = False
+    module: str | None = None
 
 
 def resolve(
@@ -69,11 +72,7 @@ def resolve(
         )
     found = shutil.which(first, path=environ.get("PATH"))
     if found is None:
-        raise CommandNotFound(
-            f"{first}: no such command",
-            cause="the environment that holds it is not activated, or the name is misspelt",
-            hint=f"which {first}",
-        )
+        raise _not_found(first)
     argv = (found, *words[1:])
     kind, options = _launcher(words)
     return Command(
@@ -85,9 +84,32 @@ def resolve(
     )
 
 
+def _not_found(word: str) -> CommandNotFound:
+    if not word:
+        return CommandNotFound("the command is empty", cause="a variable of the shell that is not set, in quotes")
+    path = Path(word)
+    if path.is_dir():
+        return CommandNotFound(f"{word} is a directory", cause="the script in it was left out, or its options come before the command's name")
+    if path.is_file():
+        named = word if "/" in word else f"./{word}"
+        quoted = shlex.quote(named)
+        if os.access(path, os.X_OK):
+            return CommandNotFound(f"{word} is not on the PATH, and a file of that name is here", hint=f"unhang run {quoted}")
+        return CommandNotFound(f"{named} is not executable", hint=f"chmod +x {quoted}, or name its interpreter: unhang run bash {quoted}")
+    if "/" in word:
+        return CommandNotFound(f"{word}: no such file", cause=f"the current directory is {Path.cwd()}")
+    return CommandNotFound(
+        f"{word}: no such command",
+        cause="the environment that holds it is not activated, or the name is misspelt",
+        hint=f"which {shlex.quote(word)}",
+    )
+
+
 def _is_script(word: str) -> bool:
     if not word.endswith(".py"):
         return False
+    if Path(word).is_dir():
+        raise _not_found(word)
     if not Path(word).is_file():
         raise CommandNotFound(f"{word}: no such file", cause=f"the current directory is {Path.cwd()}")
     return True
@@ -107,6 +129,7 @@ def _under_torchrun(words: Sequence[str], *, module: bool, nproc_per_node: int, 
         world_size=nproc_per_node,
         port=None,
         needs_torch=True,
+        module=words[0] if module else None,
     )
 
 

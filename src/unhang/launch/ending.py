@@ -62,6 +62,24 @@ class Family:
                 continue
         return found
 
+    def work(self) -> tuple[float, int]:
+        """What all have done so far: CPU time in seconds (that of their ended children too), and bytes read and written."""
+        cpu_s, io_bytes = 0.0, 0
+        for process in self.members():
+            with contextlib.suppress(psutil.Error, OSError):
+                cpu_s += sum(process.cpu_times()[:4])
+                if hasattr(process, "io_counters"):
+                    counted = process.io_counters()
+                    io_bytes += counted.read_chars + counted.write_chars
+        return cpu_s, io_bytes
+
+    def pass_on(self, number: int) -> None:
+        """Send a signal to those that have a handler for it; others would die of it."""
+        for process in self.members():
+            with contextlib.suppress(psutil.Error, OSError):
+                if _handles(process.pid, number):
+                    process.send_signal(number)
+
     def ask(self, number: int) -> None:
         """Send a signal to each; stopped ones are set going so that they can obey."""
         for process in self.members():
@@ -99,3 +117,9 @@ class Family:
             return True
         with open(f"/proc/{pid}/environ", "rb") as f:  # noqa: PTH123
             return self._marker in f.read().split(b"\0")
+
+
+def _handles(pid: int, number: int) -> bool:
+    with open(f"/proc/{pid}/status", "rb") as f:  # noqa: PTH123
+        mask = next((line.split()[1] for line in f if line.startswith(b"SigCgt:")), b"0")
+    return bool(int(mask, 16) >> (number - 1) & 1)

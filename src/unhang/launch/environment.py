@@ -24,14 +24,48 @@ Version = tuple[int, int]
 
 def torch_version(python: str, *, timeout_s: float = 20.0) -> Version | None:
     """The torch that `python` would import, without importing it; None where there is none or nobody can tell."""
-    code = "import importlib.metadata as m; print(m.version('torch'))"
+    said = _asked(python, "import importlib.metadata as m; print(m.version('torch'))", timeout_s=timeout_s)
+    found = re.match(rb"(\d+)\.(\d+)", said)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def lacks_module(python: str, name: str, *, timeout_s: float = 20.0) -> bool:
+    """Whether `python -m name`, started here, would certainly find no such module to run."""
+    return _asked(python, _FIND, name, timeout_s=timeout_s).split()[-1:] == [b"missing"]
+
+
+# A package is imported only where its module is not in its directory: it may have changed __path__, and importing may take long.
+_FIND = """
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+
+def find(name):
+    package = name.rpartition(".")[0]
+    if not package:
+        return find_spec(name)
+    above = find(package)
+    if above is None or above.submodule_search_locations is None:
+        return None
+    try:
+        return PathFinder.find_spec(name, above.submodule_search_locations) or find_spec(name)
+    except ModuleNotFoundError:
+        return None
+
+found = find(sys.argv[1])
+if found is None or (found.submodule_search_locations is not None and find(sys.argv[1] + ".__main__") is None):
+    print("missing")
+"""
+
+
+def _asked(python: str, code: str, *argv: str, timeout_s: float) -> bytes:
+    """What Python says to that; nothing where it cannot be asked."""
     environ = {**os.environ, protocol.ENV_SWITCH: "0"}
     try:
-        done = subprocess.run([python, "-c", code], capture_output=True, timeout=timeout_s, stdin=subprocess.DEVNULL, env=environ, check=False)
+        done = subprocess.run([python, "-c", code, *argv], capture_output=True, timeout=timeout_s, stdin=subprocess.DEVNULL, env=environ, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.match(rb"(\d+)\.(\d+)", done.stdout)
-    return (int(found[1]), int(found[2])) if found else None
+        return b""
+    return done.stdout
 
 
 def evidence(version: Version | None, environ: Mapping[str, str], *, dumps: Path) -> dict[str, str]:

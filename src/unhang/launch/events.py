@@ -82,6 +82,13 @@ class Opened:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Abandoned:
+    """What was opened as an incident has turned out to be none."""
+
+    incident: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Drawn:
     """A verdict was drawn; `took_s` from the first sign to the verdict."""
 
@@ -123,4 +130,4 @@ class Finished:
     run_dir: str = ""
 
 
-Event = Union[Started, Attached, Joined, FirstStep, Pace, Straggling, CaughtUp, Opened, Drawn, Restarting, GaveUp, Note, Finished]  # noqa: UP007
+Event = Union[Started, Attached, Joined, FirstStep, Pace, Straggling, CaughtUp, Opened, Abandoned, Drawn, Restarting, GaveUp, Note, Finished]  # noqa: UP007

@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,8 @@ from unhang.records.incident import Activity, Counters, GuardedLine, Missed, Sta
 from unhang.records.rundir import RunDir
 
 ANSWER_TIMEOUT_S = 3.0
-# A dump comes after the stacks: thousands of calls with their frames, onto a disk that may be slow.
+# A dump comes after the stacks: thousands of calls with their frames, onto a disk that may be slow. A process's first one looks up all symbols,
+# which takes seconds on a host whose cores are taken.
 DUMP_TIMEOUT_S = 5.0
 PY_SPY_TIMEOUT_S = 8.0
 # Ranks part at one of the newest calls of a group.
@@ -48,6 +49,9 @@ class Taken:
 class _Request:
     """What was asked of one process, and its two answers."""
 
+    number: int
+    incident: int
+    state: RankState
     peer: Peer
     evidence: asyncio.Future[dict[str, Any]]
     dumped: asyncio.Future[dict[str, Any]]
@@ -65,6 +69,11 @@ class Taker:
         self._write = write
         self._asked: dict[int, _Request] = {}
         self.missed: list[Missed] = []
+
+    @property
+    def late(self) -> bool:
+        """Whether answers may still come."""
+        return bool(self._asked)
 
     def answer(self, peer: Peer, message: dict[str, Any]) -> None:
         """Take in an `evidence` or a `dumped` message of the process that was asked. Raises KeyError, TypeError or ValueError for a malformed one."""
@@ -85,30 +94,44 @@ class Taker:
             self._keep(incident, state, found, taken)
         return taken
 
+    async def wait_on(self, taken: Mapping[int, Taken]) -> None:
+        """Wait once more, as long, for the answers that have not come: asking again would only make a slow rank begin a second dump."""
+        await asyncio.gather(*(self._hear(r, taken[r.state.rank]) for r in tuple(self._asked.values()) if r.state.rank in taken))
+
     async def _ask(self, incident: int, state: RankState, peer: Peer, taken: Taken) -> bool:
         """Ask for stacks and a dump; False where not even the stacks come."""
         number = next(_numbers)
         loop = asyncio.get_running_loop()
-        request = self._asked[number] = _Request(peer=peer, evidence=loop.create_future(), dumped=loop.create_future())
+        request = _Request(number=number, incident=incident, state=state, peer=peer, evidence=loop.create_future(), dumped=loop.create_future())
+        self._asked[number] = request
         path = self._rundir.flight(incident, state.rank)
-        what = f"flight recorder of rank {state.rank}"
         # Where it cannot be made, the rank says so: its dump fails.
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            await peer.send("evidence", id=number, flight=str(path))
-            self._absorb(incident, state, await asyncio.wait_for(request.evidence, ANSWER_TIMEOUT_S), taken)
-            dumped = await asyncio.wait_for(request.dumped, DUMP_TIMEOUT_S)
-            if dumped.get("flight"):
-                taken.flight = self._rundir.relative(path)
-            elif dumped.get("error"):
-                self.missed.append(Missed(what=what, why=str(dumped["error"])))
-        except asyncio.TimeoutError:
-            if taken.answered:
-                self.missed.append(Missed(what=what, why=f"the rank gave its stacks but no dump within {DUMP_TIMEOUT_S:g} s"))
-        finally:
-            del self._asked[number]
+        await peer.send("evidence", id=number, flight=str(path))
+        await self._hear(request, taken)
         return taken.answered
+
+    async def _hear(self, request: _Request, taken: Taken) -> None:
+        """Wait for what has not come yet of the two answers."""
+        rank = request.state.rank
+        what = f"flight recorder of rank {rank}"
+        late = Missed(what=what, why=f"the rank gave its stacks but no dump within {DUMP_TIMEOUT_S:g} s")
+        try:
+            if not taken.answered:
+                self._absorb(request.incident, request.state, await asyncio.wait_for(asyncio.shield(request.evidence), ANSWER_TIMEOUT_S), taken)
+            dumped = await asyncio.wait_for(asyncio.shield(request.dumped), DUMP_TIMEOUT_S)
+        except asyncio.TimeoutError:
+            if taken.answered and late not in self.missed:
+                self.missed.append(late)
+            return
+        del self._asked[request.number]
+        if late in self.missed:
+            self.missed.remove(late)
+        if dumped.get("flight"):
+            taken.flight = self._rundir.relative(self._rundir.flight(request.incident, rank))
+        elif dumped.get("error"):
+            self.missed.append(Missed(what=what, why=str(dumped["error"])))
 
     def _absorb(self, incident: int, state: RankState, reply: dict[str, Any], taken: Taken) -> None:
         taken.answered = True

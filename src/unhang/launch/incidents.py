@@ -42,13 +42,14 @@ class Asked:
 
 @dataclass(kw_only=True)
 class Open:
-    """An incident that is not written down yet. `gathered` is set once the evidence of the living is in."""
+    """An incident that is not written down yet. `gathered` is set once the evidence of the living is in; `told` once the user knows of it."""
 
     number: int
     kind: IncidentKind
     at_s: float
     stall: Stall | None
     taker: Taker
+    told: bool = False
     taken: dict[int, Taken] = field(default_factory=dict)
     gathered: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -92,11 +93,14 @@ class Incidents:
         return self.current
 
     def announce(self, opened: Open) -> None:
+        opened.told = True
         self._tell(events.Opened(incident=opened.number, kind=opened.kind))
 
     def abandon(self) -> None:
         """What looked like an incident is none."""
         if self.current is not None:
+            if self.current.told:
+                self._tell(events.Abandoned(incident=self.current.number))
             self.current = None
             self._next -= 1
 

@@ -14,7 +14,7 @@ GATHERING_S = 10.0
 
 
 class Pace:
-    """Call `look` again and again. Times are seconds since the start of the run."""
+    """Call `look` again and again, from the start of the attempt on. Times are seconds since the start of the run."""
 
     def __init__(self, watch: Watch, *, promised: int | None, tell: Callable[[events.Event], None]) -> None:
         self._watch = watch
@@ -22,6 +22,7 @@ class Pace:
         self._tell = tell
         self._recent: deque[tuple[float, int]] = deque(maxlen=SPAN)
         self._looked_s = 0.0
+        self._since_s: float | None = None
         self._begun = False
 
     @property
@@ -34,6 +35,7 @@ class Pace:
 
     def look(self, now: float) -> None:
         """Tell what is new, at most every INTERVAL_S."""
+        self._since_s = now if self._since_s is None else self._since_s
         alive = self._watch.alive()
         if not alive or now - self._looked_s < INTERVAL_S:
             return
@@ -46,7 +48,7 @@ class Pace:
             self._begun = True
             self._recent.clear()
             devices = tuple(sorted({s.device or "unknown device" for s in alive}))
-            self._tell(events.FirstStep(ranks=len(alive), devices=devices, backend=alive[0].backend, after_s=round(now, 1)))
+            self._tell(events.FirstStep(ranks=len(alive), devices=devices, backend=alive[0].backend, after_s=round(now - self._since_s, 1)))
         self._recent.append((now, step))
         if self._begun:
             self._tell(events.Pace(step=step, steps_per_s=self.steps_per_s, ranks=len(alive), elapsed_s=now))

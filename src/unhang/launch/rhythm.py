@@ -22,6 +22,7 @@ SILENCE_FLOOR_S = 120.0
 FAREWELL_S = 600.0
 MIN_GAPS = 3
 WINDOW = 64
+RECENT = 8
 
 
 class Rhythm:
@@ -41,14 +42,23 @@ class Rhythm:
         self._last[rank] = t
         self._longest.pop(rank, None)
 
-    def progress(self, rank: int, *, t: float, stepped: bool) -> None:
-        """A rank has moved on at `t`; `stepped` where that ended an optimizer step."""
+    def forget(self) -> None:
+        """The ranks begin anew: what was learned of the ones before holds no longer."""
+        for learned in (self._last, self._longest, self._steps, self._moves):
+            learned.clear()
+        self._usual = None
+
+    def progress(self, rank: int, *, t: float, steps: int = 0) -> None:
+        """A rank has moved on at `t`, which ended so many optimizer steps."""
         gap = t - self._last.get(rank, t)
         self._last[rank] = t
         self._moves.append(gap)
         self._longest[rank] = max(gap, self._longest.get(rank, 0.0))
-        if stepped:
-            self._steps.setdefault(rank, deque(maxlen=WINDOW)).append(self._longest.pop(rank))
+        if steps:
+            longest = self._steps.setdefault(rank, deque(maxlen=WINDOW))
+            longest.append(self._longest.pop(rank))
+            # Of several steps between two heartbeats only their number is known.
+            longest.extend([gap / steps] * min(steps - 1, WINDOW - 1))
         self._usual = self._learn()
 
     @property
@@ -82,7 +92,10 @@ class Rhythm:
         if self._steps:
             if max(len(steps) for steps in self._steps.values()) < MIN_GAPS:
                 return None
-            return median(gap for steps in self._steps.values() for gap in steps)
+            whole = median(gap for steps in self._steps.values() for gap in steps)
+            # Where a slower phase has begun, its first steps tell more than all those before.
+            lately = median(gap for steps in self._steps.values() for gap in list(steps)[-RECENT:])
+            return max(whole, lately)
         if len(self._moves) < 4 * MIN_GAPS * max(len(self._last), 1):
             return None
         ordered = sorted(self._moves)

@@ -16,6 +16,9 @@ from unhang.launch.watch import RankState, Watch
 from unhang.records.frames import Frame
 from unhang.records.incident import Counters, Ended, Raised
 
+# A rank may train for itself before it joins the others; longer than this nobody does.
+ALONE_S = 60.0
+
 
 class Reactions(Protocol):
     """What the roster sets off. A `waiting` process holds still until it is sent "go"."""
@@ -42,6 +45,9 @@ class Roster:
         self.ever = False
         self._launcher_stops = False
         self._former: list[RankState] = []
+        self._lingering: list[RankState] = []
+        self._job: str | None = None
+        self._others: set[Peer] = set()
         self._promised = promised
         self._clock = clock
         self._tell = tell
@@ -58,6 +64,11 @@ class Roster:
         rank = peer.hello.get("rank")
         if rank is None:
             return
+        if self._is_of_another_training(peer):
+            if not self._others:
+                self._tell(events.Note(text="another training runs under the same command; it is not watched"))
+            self._others.add(peer)
+            return
         state = self._enter(peer, int(rank))
         self._tell(events.Attached(rank=state.rank, pid=peer.pid, host=state.host))
         if peer.hello.get("wants_stdio"):
@@ -66,6 +77,10 @@ class Roster:
     def message(self, peer: Peer, message: dict[str, Any]) -> None:
         """A process has said something. Raises KeyError, TypeError or ValueError for a malformed message."""
         kind = message["m"]
+        if peer in self._others:
+            if kind in ("raised", "stopping"):
+                self._react.release(peer)
+            return
         state = self.peers.get(peer)
         if kind == "joined":
             self._joined(peer, message)
@@ -91,25 +106,55 @@ class Roster:
 
     def gone(self, peer: Peer) -> None:
         """A process has closed its connection: it has ended, or replaced itself by another program."""
+        self._others.discard(peer)
         state = self.peers.pop(peer, None)
         if state is None:
             return
         ended_by_others = self.closing or self._launcher_stops
         state.ended = Ended(at_s=self._clock(), announced=state.announced, by_launcher=ended_by_others and state.raised is None)
-        if not (state.announced or state.left or ended_by_others) and state.raised is None:
+        if ended_by_others or state.raised is not None:
+            return
+        if state.announced and state.alone_s is not None:
+            self._alone([state])
+        if state.announced or not state.left:
             self._react.vanished(state)
 
     def still_there(self, state: RankState) -> None:
-        """A process that has closed its connection lives on: it is no longer watched, and that is no failure."""
+        """A process that has closed its connection lives on: it belongs to the training no longer, and that is no failure."""
         state.ended = None
         state.left = True
+        self._lingering.append(state)
+
+    def look(self, now: float, exists: Callable[[int], bool]) -> None:
+        """Now and then: who trains alone for too long, and who of those that no longer report has ended."""
+        for state in [s for s in self._lingering if not exists(s.pid)]:
+            self._lingering.remove(state)
+            state.ended = Ended(at_s=now, announced=True, by_launcher=False)
+        if alone := [s for s in self.states() if s.alone_s is not None and s.ended is None and now - s.alone_s > ALONE_S]:
+            self._alone(alone)
+
+    def _alone(self, states: list[RankState]) -> None:
+        for state in states:
+            state.world_size = 1
+        self._react.wrong_world()
+
+    def _is_of_another_training(self, peer: Peer) -> bool:
+        """One training after the other is watched; of two at once the one that came first."""
+        job = peer.hello.get("job")
+        if all(s.ended is not None for s in self.watch.ranks.values()):
+            self._job = job
+        return job is not None and self._job is not None and job != self._job
 
     def _enter(self, peer: Peer, rank: int) -> RankState:
         before = self.watch.ranks.get(rank)
-        if before is not None:
+        if before is not None and before.pid == peer.pid:
+            # It has replaced itself by another program.
+            before.ended = before.ended or Ended(at_s=self._clock(), announced=True, by_launcher=False)
+        elif before is not None:
             # The launcher restarted this rank by itself, or two living processes claim the same rank.
             if before.ended is not None:
                 self._launcher_stops = False
+                self.watch.rhythm.forget()
                 self._react.restarted()
             self._former.append(before)
         local = peer.hello.get("local_rank")
@@ -118,6 +163,8 @@ class Roster:
             pid=peer.pid,
             host=str(peer.hello.get("host") or socket.gethostname()),
             local_rank=None if local is None else int(local),
+            told_world=peer.hello.get("world_size"),
+            told_local_world=peer.hello.get("local_world_size"),
             since_s=self._clock(),
         )
         self.watch.ranks[rank] = state
@@ -132,8 +179,8 @@ class Roster:
             if state is not None and self.watch.ranks.get(state.rank) is state:
                 del self.watch.ranks[state.rank]
             state = self._enter(peer, rank)
-        state.joined, state.left = True, False
-        state.world_size, state.backend, state.device = world, message.get("backend"), message.get("device")
+        state.joined, state.left, state.alone_s = True, False, None
+        state.world_size, state.backend, state.device = world, message.get("backend"), message.get("device") or state.device
         state.timeout_s, state.torch = message.get("timeout_s"), message.get("torch")
         self.watch.begin(state, t=self._clock())
         self._tell(events.Joined(rank=rank, world_size=world, backend=str(state.backend), device=state.device))
@@ -153,9 +200,10 @@ class Roster:
             state.last_step_s = self._clock()
             self.watch.begin(state, t=state.last_step_s)
         if not message.get("initialized"):
-            state.world_size = 1
-            if int(self._promised or peer.hello.get("world_size") or 1) > 1:
-                self._react.wrong_world()
+            if int(self._promised or state.told_world or 1) > 1:
+                state.alone_s = self._clock()
+            else:
+                state.world_size = 1
 
     def _stopping(self, peer: Peer, message: dict[str, Any]) -> None:
         for worker in message["workers"]:

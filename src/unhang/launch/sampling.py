@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from unhang.facts import processes
 from unhang.facts.host import Host
@@ -47,16 +48,22 @@ class Sampler:
         if not samples:
             return None
         last = samples[-1]
-        first = next(s for s in samples if last.t - s.t <= window_s)
+        seen = [s for s in samples if last.t - s.t <= window_s]
+        first = seen[0]
         window = max(last.t - first.t, 1e-3)
         return Activity(
             window_s=round(window, 3),
             state=last.state,
-            cpu_share=round(max(last.cpu_s - first.cpu_s, 0.0) / window, 4),
-            tree_cpu_share=round(max(last.tree_cpu_s - first.tree_cpu_s, 0.0) / window, 4),
-            io_bytes_per_s=round(max(last.io_bytes - first.io_bytes, 0) / window, 1),
+            cpu_share=round((last.cpu_s - first.cpu_s) / window, 4),
+            tree_cpu_share=round(_gained(s.tree_cpu_s for s in seen) / window, 4),
+            io_bytes_per_s=round(_gained(s.io_bytes for s in seen) / window, 1),
             switches_per_s=round((last.switches - first.switches) / window, 2),
             moved_share=state.moved_share(first.t),
             rss_bytes=last.rss_bytes,
             wchan=last.wchan,
         )
+
+
+def _gained(values: Iterable[float]) -> float:
+    """How much a sum over processes has grown: one that nobody waited for takes what it had used out of the sum."""
+    return sum(max(after - before, 0.0) for before, after in pairwise(values))

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import msgspec
 
 from unhang.diagnosis.redact import redact_command
-from unhang.errors import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK, RunDirError
+from unhang.errors import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK
 from unhang.facts import snapshot
 from unhang.facts.host import Host
 from unhang.launch import ending, environment, events
@@ -101,6 +101,7 @@ class Supervisor:
         self._interrupts = 0
         self._incidents = 0
         self._log_broken = False
+        self._verdict: Verdict | None = None
 
     def run(self) -> Outcome:
         """Run the command to its end, however many attempts that takes. Raises CommandNotFound, RunDirError."""
@@ -117,6 +118,9 @@ class Supervisor:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._interrupt, number)
         loop.add_signal_handler(signal.SIGWINCH, self._resize)
+        # Batch systems announce the end of the time so; handlers that save a checkpoint are the training's.
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            loop.add_signal_handler(number, self._pass_on, number)
         failures: list[Result] = []
         while True:
             result = await self._one(len(failures), version)
@@ -193,6 +197,10 @@ class Supervisor:
         if self._attempt is not None:
             self._attempt.interrupt(number)
 
+    def _pass_on(self, number: int) -> None:
+        if self._attempt is not None:
+            self._attempt.pass_on(number)
+
     def _resize(self) -> None:
         if self._attempt is not None:
             self._attempt.resize()
@@ -214,9 +222,6 @@ class Supervisor:
                 exitcode=exitcode, attempts=attempts, incidents=self._incidents, elapsed_s=round(elapsed, 3), run_dir=str(self._rundir.path)
             )
         )
-        verdict = None
-        with contextlib.suppress(RunDirError):
-            verdict = self._rundir.read_verdict() if self._incidents else None
         return Outcome(
             exitcode=exitcode,
             attempts=attempts,
@@ -224,7 +229,7 @@ class Supervisor:
             elapsed_s=round(elapsed, 3),
             interrupted=interrupted,
             run_dir=str(self._rundir.path),
-            verdict=verdict,
+            verdict=self._verdict,
         )
 
     def _describe(self, version: environment.Version | None) -> None:
@@ -248,6 +253,10 @@ class Supervisor:
     def _tell(self, event: events.Event) -> None:
         if isinstance(event, events.Opened):
             self._incidents += 1
+        elif isinstance(event, events.Abandoned):
+            self._incidents -= 1
+        elif isinstance(event, events.Drawn):
+            self._verdict = event.verdict
         if not isinstance(event, events.Pace):
             self._log(event)
         self._told(event)

@@ -28,14 +28,21 @@ class Wait:
 
 @dataclass
 class RankState:
-    """One rank as its messages describe it. Times are seconds since the start of the run."""
+    """One rank as its messages describe it. Times are seconds since the start of the run.
+
+    `told_world` and `told_local_world` are what its launcher told it, `world_size` what it has joined. `alone_s` is when it began to step without
+    having joined a group, though its launcher promised others.
+    """
 
     rank: int
     pid: int
     host: str
     local_rank: int | None
     since_s: float
+    told_world: int | None = None
+    told_local_world: int | None = None
     world_size: int | None = None
+    alone_s: float | None = None
     backend: str | None = None
     device: str | None = None
     timeout_s: float | None = None
@@ -104,8 +111,8 @@ class Watch:
         self, state: RankState, *, t: float, step: int, groups: dict[str, Counters], place: Frame | None, sig: int, inside: str | None = None
     ) -> None:
         """Take in one heartbeat, sent at `t`."""
-        stepped = step > state.step
-        moved = stepped
+        steps = max(0, step - state.step)
+        moved = steps > 0
         for name, counters in groups.items():
             if state.groups.get(name) != counters:
                 moved = True
@@ -117,11 +124,11 @@ class Watch:
             moved = True
         state.step, state.groups, state.place, state.last_beat_s, state.inside = step, groups, place, t, inside
         state.places.append((t, sig))
-        if stepped:
+        if steps:
             state.last_step_s = t
         if moved:
             state.last_progress_s = t
-            self.rhythm.progress(state.rank, t=t, stepped=stepped)
+            self.rhythm.progress(state.rank, t=t, steps=steps)
 
     def begin(self, state: RankState, *, t: float) -> None:
         """A first sign of life, or a group joined."""
@@ -162,8 +169,11 @@ class Watch:
         return None
 
     def complete(self) -> bool:
-        """Whether all ranks of the training are known here; those of other hosts are not."""
-        return len(self.ranks) >= max((r.world_size or 1 for r in self.ranks.values()), default=1)
+        """Whether all ranks of the training are known here, or would be if they had come; those of other hosts are not."""
+        worlds = [r.world_size or r.told_world or 1 for r in self.ranks.values()]
+        return len(self.ranks) >= max(worlds, default=1) or all(
+            r.told_world is not None and r.told_world == r.told_local_world == w for r, w in zip(self.ranks.values(), worlds, strict=True)
+        )
 
     def _living(self) -> list[RankState]:
         return [r for r in self.ranks.values() if r.ended is None]

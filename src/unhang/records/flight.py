@@ -2,7 +2,8 @@
 
 A dump is a pickle of plain builtins, or JSON. The unpickler refuses every class, so that a dump from anywhere can be read. What may
 surprise: Gloo never moves an entry's `state` from "scheduled", only `retired` marks its end, and its `pg_config` is keyed ''; NCCL's
-`retired` without "completed" is a timeout; JSON writes the numbers of `pg_status` as strings and has no frames.
+`retired` without "completed" is a timeout; JSON writes the numbers of `pg_status` as strings and has no frames. Dumps that unhang took carry
+the members of the groups behind the pickle.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import pickletools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ Sizes = tuple[tuple[int, ...], ...]
 
 # A dump of 2,000 entries with stacks is about 5 MB.
 MAX_BYTES = 512 * 1024 * 1024
+# A call of 20 frames takes some 100 opcodes, and a second goes by over two million of them.
+MAX_OPCODES = 20_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +73,15 @@ class Flight:
 def load(path: Path) -> Flight:
     """Read a dump, pickle or JSON. Raises RecordError where it is missing, cut off, foreign or refused."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise RecordError(f"{path} is larger than any flight-recorder dump ({path.stat().st_size} bytes)")
-        data = path.read_bytes()
+        # Devices and pipes have no end, whatever their size says.
+        if path.exists() and not path.is_file():
+            raise RecordError(f"{path} is no file")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
     except OSError as e:
         raise RecordError(f"cannot read {path}: {e.strerror or e}") from e
+    if len(data) > MAX_BYTES:
+        raise RecordError(f"{path} is larger than any flight-recorder dump (more than {MAX_BYTES} bytes)")
     return parse(data, source=str(path))
 
 
@@ -99,11 +107,22 @@ def _decode(data: bytes, source: str) -> object:
     try:
         if data.lstrip()[:1] in (b"{", b"["):
             return json.loads(data)
-        return _Refusing(io.BytesIO(data)).load()
+        return _unpickled(data)
     except RecordError as e:
         raise RecordError(f"{source} is refused: {e}", cause=e.cause) from None
     except Exception as e:  # damaged pickles raise nearly anything
         raise RecordError(f"{source} is damaged: {type(e).__name__}: {e}", cause="it was cut off, or it is no flight-recorder dump") from e
+
+
+def _unpickled(data: bytes) -> object:
+    stream = io.BytesIO(data)
+    # The unpickler makes room for what an opcode claims before it has seen it: 9 bytes may ask for 4 GB.
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(stream)):
+        if number > MAX_OPCODES or (opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and (argument or 0) > len(data)):
+            raise RecordError("it asks for more than its size can hold", cause="it is no flight-recorder dump")
+    behind = data[stream.tell() :]
+    raw = _Refusing(io.BytesIO(data)).load()
+    return raw | {"members": json.loads(behind)["members"]} if isinstance(raw, dict) and behind.startswith(b"{") else raw
 
 
 def _normalise(raw: Mapping[str, Any]) -> Flight:
@@ -123,6 +142,9 @@ def _normalise(raw: Mapping[str, Any]) -> Flight:
         members = _members(config.get("ranks"))
         known = groups.get(key, Group(name=key, desc=str(config.get("desc") or "")))
         groups[key] = Group(name=key, desc=known.desc or str(config.get("desc") or ""), members=members)
+    for name, ranks in (raw.get("members") or {}).items():
+        known = groups.get(name, Group(name=name))
+        groups[name] = known if known.members else replace(known, members=_members(ranks))
     counters = {
         name_of_id.get(str(pg), str(pg)): Counters(
             enqueued=int(status.get("last_enqueued_collective", -1)),

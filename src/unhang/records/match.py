@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from unhang.records.flight import Call, Flight
     from unhang.records.incident import RankRecord
 
+# Two ranks that talk to each other make different calls, and which ones depends on their place in a pipeline. Prefixes, for send_object_list.
+_P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 # Calls whose sizes legitimately differ between ranks.
 _UNEVEN = ("gather", "scatter", "all_to_all", "alltoall", "send", "recv", "coalesced")
 _EVEN = ("all_gather", "allgather", "_allgather_base", "reduce_scatter", "_reduce_scatter_base")
@@ -85,12 +87,17 @@ class Parting:
 
 @dataclass(frozen=True, kw_only=True)
 class Front:
-    """Where the job stands still."""
+    """Where the job stands still.
+
+    `complete`: all who belong to it are known and here. Where it is not, somebody may be missing though nobody is `absent`; of a group whose members
+    are not known, the living ranks that wait in nothing are.
+    """
 
     group: str | None
     seq: int | None
     waiting: tuple[int, ...]
     absent: tuple[int, ...]
+    complete: bool
     parting: Parting | None
 
 
@@ -131,7 +138,7 @@ def front_of(records: Mapping[int, RankRecord], dumps: Mapping[int, Flight], wai
     # Missing here and waiting there: follow it to the group at the end of the chain.
     ends = [f for f in fronts if any(r not in waits for r in f.absent)]
     parted = [f for f in fronts if f.parting is not None]
-    return (ends or parted or fronts)[0]
+    return min(ends or parted or fronts, key=lambda f: not f.complete)
 
 
 def _front(group: str, records: Mapping[int, RankRecord], dumps: Mapping[int, Flight], waits: Mapping[int, Wait]) -> Front | None:
@@ -139,16 +146,26 @@ def _front(group: str, records: Mapping[int, RankRecord], dumps: Mapping[int, Fl
     if not here:
         return None
     seq = min(w.seq for w in here.values() if w.seq is not None)
-    members = _members(group, records, dumps)
-    absent = tuple(r for r in members if _reached(group, records[r], dumps.get(r)) < seq)
-    waiting = tuple(sorted(r for r, w in here.items() if w.seq == seq))
-    return Front(group=group, seq=seq, waiting=waiting, absent=absent, parting=_parting(group, seq, dumps, here))
+    parting = _parting(group, seq, dumps, here, whole=_whole_world(records))
+    known = _members(group, records, dumps)
+    members = set(known or (r for r in records if _reached(group, records[r], dumps.get(r)) >= 0))
+    if known is None and parting is None:
+        members |= {r for r, record in records.items() if record.ended is None and r not in waits}
+    return Front(
+        group=group,
+        seq=seq,
+        waiting=tuple(sorted(r for r, w in here.items() if w.seq == seq)),
+        absent=tuple(r for r in sorted(members & records.keys()) if _reached(group, records[r], dumps.get(r)) < seq),
+        complete=known is not None and members <= records.keys(),
+        parting=parting,
+    )
 
 
 def _front_of_stacks(records: Mapping[int, RankRecord], waits: Mapping[int, Wait]) -> Front:
     parting = None
     ops = {w.op for w in waits.values()}
-    if len(ops) > 1 and len(waits) == sum(r.ended is None for r in records.values()):
+    comparable = _whole_world(records) and not any(op.startswith(_P2P) for op in ops)
+    if comparable and len(ops) > 1 and len(waits) == sum(r.ended is None for r in records.values()):
         sides = tuple(Side(rank=r, op=w.op, call=None, frames=w.frames, waiting=True) for r, w in sorted(waits.items()))
         parting = _judged(None, None, sides, {})
     return Front(
@@ -156,20 +173,30 @@ def _front_of_stacks(records: Mapping[int, RankRecord], waits: Mapping[int, Wait
         seq=None,
         waiting=tuple(sorted(waits)),
         absent=tuple(r for r in sorted(records) if r not in waits),
+        complete=comparable,
         parting=parting,
     )
 
 
-def _members(group: str, records: Mapping[int, RankRecord], dumps: Mapping[int, Flight]) -> tuple[int, ...]:
-    for flight in dumps.values():
-        known = flight.groups.get(group)
-        if known is not None and known.members:
-            return tuple(sorted(r for r in known.members if r in records))
-        if known is not None and known.desc == "default_pg":
-            return tuple(sorted(records))
-    seen = {r for r, f in dumps.items() if group in f.calls} | {r for r, record in records.items() if group in record.groups}
+def _members(group: str, records: Mapping[int, RankRecord], dumps: Mapping[int, Flight]) -> tuple[int, ...] | None:
+    """All ranks of a group, those of other hosts too; None where nothing tells."""
+    # Counters of a build with two recorders; in the dump of either, the group has its own name.
+    name = group.removeprefix("cpu:")
+    told = [known for flight in dumps.values() if (known := flight.groups.get(name)) is not None]
+    members = next((g.members for g in told if g.members), None)
     # The default group is the one that torch numbers 0.
-    return tuple(sorted(records if group in ("0", "", "default_pg") else seen))
+    if members is None and (name in ("0", "", "default_pg") or any(g.desc == "default_pg" for g in told)):
+        return tuple(range(max(_world_size(records), max(records) + 1)))
+    return members
+
+
+def _world_size(records: Mapping[int, RankRecord]) -> int:
+    return max((r.world_size or 1 for r in records.values()), default=1)
+
+
+def _whole_world(records: Mapping[int, RankRecord]) -> bool:
+    """Whether the ranks of all hosts are here."""
+    return len(records) >= _world_size(records)
 
 
 def _reached(group: str, record: RankRecord, flight: Flight | None) -> int:
@@ -184,7 +211,7 @@ def _reached(group: str, record: RankRecord, flight: Flight | None) -> int:
     return reached
 
 
-def _parting(group: str, seq: int, dumps: Mapping[int, Flight], here: Mapping[int, Wait]) -> Parting | None:
+def _parting(group: str, seq: int, dumps: Mapping[int, Flight], here: Mapping[int, Wait], *, whole: bool) -> Parting | None:
     """The first sequence number, up to the front, at which ranks issued calls that do not fit each other."""
     history = {r: {c.seq: c for c in f.calls.get(group, ()) if not c.is_p2p} for r, f in dumps.items()}
     history = {r: calls for r, calls in history.items() if calls}
@@ -197,11 +224,11 @@ def _parting(group: str, seq: int, dumps: Mapping[int, Flight], here: Mapping[in
             sides = tuple(Side(rank=r, op=c.op, call=c, frames=c.frames, waiting=not c.done) for r, c in sorted(calls.items()))
             return _judged(group, s, sides, history)
     unseen = [w for w in here.values() if w.call is None]
-    if unseen and len(here) > 1:
+    if unseen and whole and len(here) > 1:
         # Some rank has no dump: compare what the stacks say, on all of them alike.
         stacks = {r: _op_of_stack(w.frames) for r, w in here.items()}
-        if all(stacks.values()) and len(set(stacks.values())) > 1:
-            sides = tuple(Side(rank=r, op=stacks[r] or "", call=None, frames=here[r].frames, waiting=True) for r in sorted(here))
+        if len(set(stacks.values())) > 1 and all(op and not op.startswith(_P2P) for op in stacks.values()):
+            sides = tuple(Side(rank=r, op=stacks[r], call=None, frames=here[r].frames, waiting=True) for r in sorted(here))
             return _judged(group, seq, sides, {})
     return None
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from unhang.errors import UnhangError
+from unhang.errors import RecordError, UnhangError
 from unhang.model import Input, InputKind, NotExamined
 from unhang.records import flight as flights
 from unhang.records import frames, kernel, logs, stacks
@@ -280,12 +280,23 @@ class _Loader:
     def _read(self, source: str, kind: InputKind, what: str, reader: Callable[[Path], T], *, size: int | None = None) -> T | None:
         path = self.rundir.path / source
         try:
+            if path.exists():
+                self._check(path)
             value = reader(path)
             self.inputs.append(Input(source=source, kind=kind, bytes=path.stat().st_size if size is None else size))
         except (UnhangError, OSError) as e:
             self._miss(what, str(e).replace(str(self.rundir.path) + "/", ""))
             return None
         return value
+
+    def _check(self, path: Path) -> None:
+        """A run directory may come from anybody: what its records name must be a file of its own. Raises RecordError."""
+        homes = [self.rundir.path.resolve()]
+        if self.rundir.run.is_file():
+            # The one that was made elsewhere because a disk was full has its run.json, and all that was written before, by links.
+            homes.append(self.rundir.run.resolve().parent)
+        if not path.is_file() or not any(path.resolve().is_relative_to(home) for home in homes):
+            raise RecordError(f"{path} is no file of this run directory")
 
     def _miss(self, what: str, why: str) -> None:
         self.not_examined.append(NotExamined(what=what, why=why))

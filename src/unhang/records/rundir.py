@@ -19,6 +19,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,6 +34,17 @@ if TYPE_CHECKING:
 
 RUN_SCHEMA = "unhang/run/1"
 
+_NAME = r"\w[\w.-]{0,120}"
+# A file of a run directory, by its path in an archive: `run` leads to the run directory, `file` is its name in it.
+MEMBER = re.compile(
+    r"(?P<run>(?:.*?/)??)(?P<file>(?:run|host|verdict)\.json|verdict\.md|events\.jsonl"
+    rf"|(?:logs|fatal|flight)/attempt-\d{{1,6}}/{_NAME}"
+    rf"|incidents/\d{{1,6}}/(?:(?:incident|verdict)\.json|kernel\.txt|(?:stacks|flight)/{_NAME}))",
+    re.ASCII | re.DOTALL,
+)
+
+_OWN = ("run.json", "host.json", "events.jsonl", "verdict.json", "verdict.md", "fatal", "flight", "incidents")
+
 T = TypeVar("T")
 
 
@@ -42,16 +55,15 @@ class RunDir:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path) -> RunDir:
-        """Make a new, empty run directory. Raises RunDirError where it exists or cannot be made."""
+    def create(cls, path: Path | Callable[[], Path]) -> RunDir:
+        """Make a new, empty run directory (see `new_directory`). Raises RunDirError where it exists or cannot be made."""
         try:
-            path.mkdir(parents=True, exist_ok=False)
+            return cls(new_directory(path))
         except OSError as e:
             raise RunDirError(
-                f"cannot create the run directory {path}: {e.strerror or e}",
+                f"cannot create the run directory {e.filename}: {e.strerror or e}",
                 hint="name another place with --run-dir DIR",
             ) from e
-        return cls(path)
 
     @staticmethod
     def is_one(path: Path) -> bool:
@@ -61,6 +73,11 @@ class RunDir:
             return run.is_file() and ((path / "events.jsonl").is_file() or b"unhang/run/" in run.read_bytes()[:65_536])
         except OSError:
             return False
+
+    @classmethod
+    def holding(cls, path: Path) -> RunDir | None:
+        """The run directory that something is a part of; None for one itself."""
+        return next((cls(p) for p in Path(os.path.abspath(path)).parents if cls.is_one(p)), None)  # noqa: PTH100
 
     @classmethod
     def open(cls, path: Path) -> RunDir:
@@ -126,6 +143,16 @@ class RunDir:
     def incident_verdict(self, number: int) -> Path:
         return self.incident_dir(number) / "verdict.json"
 
+    def incident_of(self, path: Path) -> int | None:
+        """The number of the incident that something is a part of."""
+        folder, number, *_ = *Path(self.relative(Path(os.path.abspath(path)))).parts, "", ""  # noqa: PTH100
+        return int(number) if folder == "incidents" and number.isdecimal() else None
+
+    def is_log(self, path: Path) -> bool:
+        """Whether something in the run directory is to be read as logs: one attempt's, or what is none of ours; no record of ours, nor all logs."""
+        folder, *rest = Path(self.relative(Path(os.path.abspath(path)))).parts  # noqa: PTH100
+        return bool(rest) if folder == "logs" else folder not in _OWN
+
     def incident_numbers(self) -> list[int]:
         """The numbers of all incidents that were written down completely, oldest first."""
         parent = self.path / "incidents"
@@ -174,13 +201,29 @@ class RunDir:
                 temporary.unlink()
 
 
+def new_directory(path: Path | Callable[[], Path]) -> Path:
+    """Make a directory that is not there yet. A function is asked again where somebody else was quicker. Raises OSError."""
+    ask = path if callable(path) else lambda: path
+    chosen = ask()
+    while True:
+        try:
+            chosen.mkdir(parents=True)
+            return chosen
+        except FileExistsError:
+            before, chosen = chosen, ask()
+            if chosen == before:
+                raise
+
+
 def runs_in(folder: Path) -> list[Path]:
     """The run directories below a folder (`runs`, or the project that holds it), the oldest first."""
     found = [p.parent for pattern in ("*/run.json", "*/*/run.json") for p in folder.glob(pattern) if RunDir.is_one(p.parent)]
-    return sorted(found, key=lambda p: (_started(p / "run.json"), p.name))
+    return sorted(found, key=lambda p: (started(p), p.name))
 
 
-def _started(path: Path) -> float:
+def started(run: Path) -> float:
+    """When a run was started, in seconds since 1970."""
+    path = run / "run.json"
     try:
         told = msgspec.json.decode(path.read_bytes(), type=_Run).started
         if told:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from unhang.diagnosis.doctor import SEVERITIES
 from unhang.facts import snapshot
-from unhang.model import Area, Examination, HostFinding, Severity
+from unhang.model import Area, Difference, Examination, HostFinding, Severity
 from unhang.report import screen
 from unhang.report.folding import fold
 from unhang.report.language import Language
@@ -26,11 +26,13 @@ _MARKS: Mapping[str, tuple[str, str]] = {
 }
 _WORDS: Mapping[Language, Mapping[str, str]] = {
     "en": {
+        "same": "{a} and {b} do not differ in what was looked at",
         "leads_to": "leads to",
         "unread": "not looked at",
         "totals": "errors {error}, warnings {warning}, notes {note}; areas without fault {ok}, not wholly looked at {unknown}, not here {absent}",
     },
     "zh": {
+        "same": "{a} 与 {b} 在查看过的方面没有差别",
         "leads_to": "后果",
         "unread": "未能查看",
         "totals": "错误 {error}，警告 {warning}，说明 {note}；无异常的方面 {ok}，未能完全查看 {unknown}，此机器没有 {absent}",
@@ -42,6 +44,22 @@ def render(examination: Examination, console: Console, *, lang: Language) -> Non
     """Print all areas, each with what stands against it."""
     for line in _lines(examination, screen.width(console), lang):
         console.print(line, soft_wrap=True, highlight=False)
+
+
+def render_differences(differences: Sequence[Difference], a: str, b: str, console: Console, *, lang: Language) -> None:
+    """Print what differs, area by area."""
+    width = screen.width(console)
+    if not differences:
+        console.print(_WORDS[lang]["same"].format(a=a, b=b), soft_wrap=True, markup=False)
+    titles = {s.id: s.title_zh if lang == "zh" else s.title for s in snapshot.subjects().values()}
+    for area in dict.fromkeys(d.area for d in differences):
+        console.print(Text(titles[area], style="bold"), soft_wrap=True)
+        for d in (d for d in differences if d.area == area):
+            if d.path:
+                console.print(Text(f"  {d.path}", style="cyan"), soft_wrap=True)
+            for name, value in ((a, d.a), (b, d.b)):
+                for line in fold(f"{name}: {value}", width, first="    ", deeper="      "):
+                    console.print(Text(line), soft_wrap=True)
 
 
 def _lines(examination: Examination, width: int, lang: Language) -> Iterator[Text]:
@@ -81,7 +99,8 @@ def _finding(finding: HostFinding, width: int, lang: Language) -> Iterator[Text]
     yield Text.assemble("    ", (mark, style), " ", (finding.cause, "bold"))
     yield from (Text(line) for line in fold(finding.says, width, first=" " * 6))
     yield from (Text(line, style="dim") for line in fold(f"{_WORDS[lang]['leads_to']}: {finding.leads_to}", width, first=" " * 6, deeper=" " * 8))
-    for remedy in finding.remedies:
+    # A note asks for nothing.
+    for remedy in finding.remedies if finding.severity != "note" else ():
         yield from (Text(line) for line in fold(f"→ {says(remedy, lang)}", width, first=" " * 6, deeper=" " * 8))
         if line := ran(remedy, lang):
             yield from (Text(t, style="green") for t in fold(f"{'$ ' if remedy.command else ''}{line}", width, first=" " * 8))

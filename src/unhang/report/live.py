@@ -186,6 +186,8 @@ def _say(event: events.Event) -> tuple[str, str]:
             "world-size": "this is not the training that was asked for",
         }
         return f"{said[event.kind]}; taking evidence", "yellow"
+    if isinstance(event, events.Abandoned):
+        return "that was none; the training goes on", "green"
     if isinstance(event, events.Restarting):
         return f"starting again (restart {event.attempt} of {event.of})", "cyan"
     if isinstance(event, events.GaveUp):

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from unhang.errors import RecordError
-from unhang.records.logs import Signature, blocks, match, scan
+from unhang.records.logs import Needles, Signature, blocks, match, read, scan
 
 # The package has a function of the same name.
 BOOM = Signature(needle="boom", pattern=r"boom (?P<n>\d+)")
@@ -63,3 +63,39 @@ def test_match_of_a_text():
 def test_a_missing_log(tmp_path):
     with pytest.raises(RecordError, match="cannot read"):
         scan(tmp_path / "none", [BOOM])
+
+
+def ranks_of(tmp_path, name, text, **options):
+    path = tmp_path / name
+    path.write_text(text)
+    log = read(path, Needles([BOOM]), **options)
+    return [h.rank for h in log.hits], set(log.ranks)
+
+
+def test_a_files_name_tells_the_rank_where_its_lines_do_not_say_otherwise(tmp_path):
+    assert ranks_of(tmp_path, "rank_3.log", "boom 1\n[rank3]: boom 2\n") == ([3, 3], {3})
+    # Up to torch 2.2 the number in brackets counts within a group.
+    assert ranks_of(tmp_path, "rank_3.log", "[Rank 1] boom 1\n") == ([3], {3})
+
+
+@pytest.mark.parametrize("other", ["[rank1]: boom 2\n", "[rank1]: nothing\n[rank0]: nothing\n"])
+def test_a_rank_in_the_name_of_a_merged_log_is_a_nodes(tmp_path, other):
+    ranks, written = ranks_of(tmp_path, "node_rank0_rank0.log", f"boom 1\n{other}")
+    assert ranks[0] is None and ranks[1:] in ([], [1]) and 1 in written
+    assert ranks_of(tmp_path, "rank_0.log", "[Rank 0] boom 1\n[Rank 1] boom 2\n")[0] == [0, 1]
+
+
+def test_what_is_known_of_a_log_stands_over_its_lines(tmp_path):
+    assert ranks_of(tmp_path, "any.log", "[rank1]: boom 1\nboom 2\n", rank=5)[0] == [5, 5]
+
+
+def test_roots_tell_the_first_steps_behind_them(tmp_path):
+    context = Signature(needle="boom", role="context")
+    path = write(tmp_path, "step 1\nboom 1\nstep 2\nother\nstep 2\nwandb: step 9\nstep 3\nstep 4\n")
+    assert [h.steps for h in scan(path, [BOOM])] == [("step 2", "step 3")]
+    assert [h.steps for h in scan(path, [context])] == [()]
+
+
+def test_what_stands_beside_is_captured_as_well():
+    beside = Signature(needle="boom", near=r"of (?P<who>\w+)")
+    assert match("boom", [beside], source="s", around="of node7")[0].groups == {"who": "node7"}

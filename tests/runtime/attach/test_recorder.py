@@ -91,6 +91,17 @@ def test_the_recorder_that_was_used_is_dumped(tmp_path, used, files):
     assert found == files
 
 
+@pytest.mark.parametrize(
+    "world", [{}, {"pg_names": {"a": "0", "b": "1"}, "pg_group_ranks": {"a": {0: 0, 1: 1, 2: 2}, "b": {2: 0, 1: 1}, "gone": {0: 0}}}]
+)
+def test_the_members_of_the_groups_follow_the_dump(tmp_path, world):
+    c10d = C10d(fr={"pg_status": status(_0=(1, 1))})
+    Recorders(SimpleNamespace(_world=SimpleNamespace(**world)), c10d).dump(str(tmp_path / "rank_0"))
+    with (tmp_path / "rank_0").open("rb") as file:
+        assert pickle.load(file)["kind"] == "fr"
+        assert json.load(file) == {"members": {"0": [0, 1, 2], "1": [1, 2]} if world else {}}
+
+
 def test_the_timeout_of_the_accelerator_counts():
     def backend(device):
         return SimpleNamespace(options=SimpleNamespace(_timeout=timedelta(seconds={"cpu": 1800, "cuda": 600}[device.type])))

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from unhang.records import flight as flights
+
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
@@ -93,6 +95,10 @@ def test_evidence_of_a_blocked_rank(stuck):
         assert (dumped["id"], dumped["flight"], dumped["error"]) == (number, True, None)
         entries = pickle.loads((flight / f"rank_{number}").read_bytes())["entries"]
         assert len(entries) == 7 - number
+        # Its groups go by the names that stand in the entries.
+        read = flights.load(flight / f"rank_{number}")
+        assert {name: group.members for name, group in read.groups.items()} == {"0": (0, 1), "1": (0, 1)}
+        assert set(read.calls) == {"0", "1"}
     last = pickle.loads((flight / "rank_0").read_bytes())["entries"][-1]
     assert last["profiling_name"] == "gloo:barrier" and not last["retired"]
     assert any(frame["filename"] == stuck.script and frame["line"] == 7 for frame in last["frames"])

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -21,6 +28,54 @@ def _in_logs(view: LogView) -> Finding | None:
         says=f"no kernel was built for {gpu}" + (f" ({arch})" if arch else "") + ": this torch holds no code for it",
         remedies=("torch-for-this-gpu",),
     )
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import libraries
+
+    seen, gpus = host.get(libraries.SUBJECT), libraries.usable_gpus(host)
+    if seen is None or not gpus:
+        return
+    torch = seen.torch
+    version = Evidence(source=f"{torch.path}/version.py", text=f"{torch.version}, cuda = {torch.cuda}")
+    if torch.cuda is None:
+        kind = f"was built for ROCm {torch.hip}" if torch.hip else "is a build without CUDA"
+        yield CAUSE.host_finding(
+            area="libraries",
+            severity="warning",
+            says=f"torch {torch.version} {kind}, and this machine has {len(gpus)} {gpus[0].name or 'NVIDIA GPU'}",
+            leads_to="torch.cuda.is_available() is False: the training goes over CPUs, or NCCL is not there",
+            evidence=(version,),
+            remedies=("torch-for-this-gpu",),
+        )
+    lacking = {
+        g.compute_capability: g for g in gpus if g.compute_capability and torch.architectures and not _runs(g.compute_capability, torch.architectures)
+    }
+    for capability, card in lacking.items():
+        yield CAUSE.host_finding(
+            area="libraries",
+            severity="error",
+            says=f"torch {torch.version} holds no code for {card.name or 'this GPU'} (compute capability {capability})",
+            leads_to="the first operation on the GPU fails: no kernel image is available for execution on the device",
+            evidence=(version, Evidence(source=f"{torch.path}/lib/libtorch_python.so", text=" ".join(torch.architectures or ()))),
+            remedies=("torch-for-this-gpu",),
+        )
+
+
+def _runs(capability: str, architectures: Iterable[str]) -> bool:
+    """Machine code runs on its own major version from its minor one on, PTX on all that is newer; "a" and "f" variants on their own kind only."""
+    major, minor = (int(n) for n in capability.split("."))
+    for kind, digits, variant in (m.groups() for a in architectures if (m := re.fullmatch(r"(sm|compute)_(\d+)([af]?)", a))):
+        built = (int(digits[:-1] or 0), int(digits[-1]))
+        if variant == "a":
+            runs = built == (major, minor)
+        elif kind == "compute" and not variant:
+            runs = built <= (major, minor)
+        else:
+            runs = built[0] == major and built[1] <= minor
+        if runs:
+            return True
+    return False
 
 
 # The first word of the line may be a time or a path; the marketing name is what stands in front of "with CUDA capability".
@@ -132,6 +187,7 @@ CAUSE = Cause(
         ),
     ),
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="torch-for-this-gpu",

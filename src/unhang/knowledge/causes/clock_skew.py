@@ -2,8 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
+
+# Slurm's credentials live for minutes, Kerberos tickets bear five, S3 fifteen; leases of a rendezvous are counted in seconds.
+_OFF_S = 1.0
+# No training is older than its framework.
+_NEVER_BEFORE_S = 1_704_067_200.0
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    import datetime
+
+    from unhang.facts import clock
+
+    seen = host.get(clock.SUBJECT)
+    if seen is None:
+        return
+    if seen.now_s < _NEVER_BEFORE_S:
+        year = datetime.datetime.fromtimestamp(seen.now_s, datetime.timezone.utc).date().isoformat()
+        yield CAUSE.host_finding(
+            area="clock",
+            severity="error",
+            says=f"this machine believes that it is {year}",
+            leads_to="certificates and tickets are not valid yet: downloads, Kerberos and object storage refuse",
+            evidence=(Evidence(source="clock", text=year),),
+            remedies=("set-the-clock",),
+        )
+    elif seen.offset_s is not None and abs(seen.offset_s) >= _OFF_S:
+        yield CAUSE.host_finding(
+            area="clock",
+            severity="warning",
+            says=f"the clock is {abs(seen.offset_s):.1f} s {'ahead' if seen.offset_s > 0 else 'behind'}, as chrony measures",
+            leads_to="with other hosts leases, tickets and credentials expire too early, and logs cannot be put in order",
+            evidence=(Evidence(source="chronyc tracking", text=f"{seen.offset_s:+.3f} s"),),
+            remedies=("set-the-clock", "compare-clocks"),
+        )
+    elif seen.synchronised is False:
+        yield CAUSE.host_finding(
+            area="clock",
+            severity="note",
+            says="nothing keeps this machine's clock synchronised" + (f", although {', '.join(seen.keepers)} runs" if seen.keepers else ""),
+            leads_to="one host alone does not mind; between several, clocks drift apart until credentials and leases break",
+            evidence=(Evidence(source="adjtimex", text="STA_UNSYNC"),),
+            remedies=("set-the-clock", "compare-clocks"),
+        )
+
 
 CAUSE = Cause(
     id="clock-skew",
@@ -103,6 +153,7 @@ CAUSE = Cause(
             remedies=("compare-clocks", "longer-keep-alive", "set-the-clock"),
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="compare-clocks",

@@ -106,20 +106,20 @@ CAUSE = Cause(
         # Horovod up to 0.15, up to 0.18 and later; the last names the missing rank as `2: [allreduce.w, allreduce.b ...]`, which reads as a prefix.
         Signature(
             needle=" [ready ranks: ",
-            pattern=r"(?P<tensor>[\w./:-]*[Hh]orovod\w*) \[ready ranks: (?P<ready>[\d, ]+)\]",
+            pattern=r"(?P<tensor>(?<![\w./:-])[\w./:-]{0,300}[Hh]orovod\w{0,100}) \[ready ranks: (?P<ready>[\d, ]+)\]",
             role="symptom",
             says="Horovod waits in {tensor}; only ranks {ready} came",
         ),
         Signature(
             needle=" [missing ranks: ",
-            pattern=r"(?P<tensor>[\w./:-]+) \[missing ranks: ?(?P<missing>[\d, ]+)\]",
+            pattern=r"(?P<tensor>(?<![\w./:-])[\w./:-]{1,300}) \[missing ranks: ?(?P<missing>[\d, ]+)\]",
             role="symptom",
             says="Horovod waits in {tensor} for rank(s) {missing}",
         ),
         *(
             Signature(
                 needle=f"[{op}.",
-                pattern=rf"(?:^|> ?|(?P<missing>\d+): )\[(?P<tensor>{op}\.[^\],]{{1,200}})[^\]]*\]",
+                pattern=rf"(?:^|> ?|(?P<missing>(?<!\d)\d{1,9}): )\[(?P<tensor>{op}\.[^\],]{{1,200}})[^\]]*\]",
                 near=r"Missing ranks:",
                 role="symptom",
                 says="Horovod waits in {tensor} for ranks that did not come",

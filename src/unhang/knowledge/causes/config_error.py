@@ -6,13 +6,15 @@ Long because every program refuses its options in words of its own; most of it i
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.logs import Traceback
 
 # Where frameworks compare what they were given: functions by their names, and what a dataclass of options does once it is filled.
@@ -64,6 +66,32 @@ def _refuses(back: Traceback) -> bool:
     last = back.frames[-1]
     checks = _CHECKS.fullmatch(last.name) is not None or (last.name == "__post_init__" and _OPTIONS.search(last.file) is not None)
     return checks and back.type.rpartition(".")[2].endswith(_REFUSALS)
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    """Variables whose values no program takes, or that contradict one another."""
+    from unhang.facts import variables
+    from unhang.knowledge.variables.examining import nothing_to_scan, of_environment
+
+    seen = host.get(variables.SUBJECT)
+    if seen is None:
+        return
+    for one in of_environment(seen, nothing_to_scan):
+        value = "" if one.value is None else f"={one.value}"
+        for said in one.remarks:
+            contradicts = said.kind == "contradiction" and not one.name.endswith("NCCL_ASYNC_ERROR_HANDLING")
+            if not (contradicts or said.kind == "value" or (said.kind == "effect" and said.severity == "error")) or said.severity == "note":
+                continue
+            yield CAUSE.host_finding(
+                area="variables",
+                # Platforms that count hosts there are healthy otherwise.
+                severity="note" if one.name == "WORLD_SIZE" else said.severity,
+                says=f"{one.name}{value}: {said.says.en}",
+                leads_to="programs that start from here fail, wait for one another, or go on with another setting than was meant",
+                evidence=(Evidence(source=one.source, line=one.line, text=f"{one.name}{value}"),),
+                remedies=("correct-variable",),
+                commands={"correct-variable": f"unset {one.name}"},
+            )
 
 
 _PROGRAM = r"(?<![\w.+-])(?P<program>[\w.+-]{1,80}(?: [\w.+-]{1,80})?)"
@@ -120,6 +148,15 @@ CAUSE = Cause(
             says="the command does not know the option {option}",
             remedies=("read-help",),
         ),
+        # runpy, with the interpreter's own path in front. What comes with every environment of a training is launcher-wrong-env's.
+        Signature(
+            needle=": No module named ",
+            pattern=r"(?:^|[\s:])(?P<python>(?:/[^\s:]{1,200}/)?python[\d.]*): (?:Error while finding module specification for .{1,80})?"
+            r"No module named '?(?!(?:torch|deepspeed|accelerate|lightning|pytorch_lightning|transformers|llamafactory|vllm|megatron|ray)\b)"
+            r"(?P<module>[\w.]+)",
+            says="{python} was to run a module (-m) and finds no {module}",
+            remedies=("name-the-module",),
+        ),
         # Open MPI breaks the line behind the number.
         Signature(
             needle="There are not enough slots available in the system to satisfy the",
@@ -149,7 +186,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="had unknown keys (",
-            pattern=r"(?:The config file at (?P<file>\S+) )?had unknown keys \((?P<keys>\[[^\]]*\])\)",
+            pattern=r"(?:The config file at (?P<file>\S{1,300}) )?had unknown keys \((?P<keys>\[[^\]]{0,500}\])\)",
             says="accelerate's configuration file has keys that this release does not know: {keys}",
             remedies=("match-versions", "new-accelerate-config"),
         ),
@@ -249,11 +286,13 @@ CAUSE = Cause(
         ),
         Signature(
             needle="float: 'auto'",
+            near=r"(?i)deepspeed",
             says="DeepSpeed met the value 'auto', which only the Hugging Face integration fills in",
             remedies=("no-auto-outside-hf",),
         ),
         Signature(
             needle="base 10: 'auto'",
+            near=r"(?i)deepspeed",
             says="DeepSpeed met the value 'auto', which only the Hugging Face integration fills in",
             remedies=("no-auto-outside-hf",),
         ),
@@ -463,12 +502,28 @@ CAUSE = Cause(
         ),
     ),
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
+        Remedy(
+            id="correct-variable",
+            says="Correct the variable, or take it out; what it takes and what its default is, unhang vars NAME tells.",
+            says_zh="改正这个变量，或把它去掉；可取的值和默认值见 unhang vars 变量名。",
+            command="unhang vars",
+        ),
         Remedy(
             id="read-help",
             says="Compare the option with what the installed release knows.",
             says_zh="对照已安装版本实际支持的选项。",
             command="torchrun --help; accelerate launch --help; deepspeed --help; python train.py --help",
+        ),
+        Remedy(
+            id="name-the-module",
+            says=(
+                "Correct the name behind -m, and start where it can be imported: in the project's directory, or with the project installed "
+                "(pip install -e .)."
+            ),
+            says_zh="改正 -m 后面的模块名，并在能导入它的地方启动：在项目目录中，或先安装该项目（pip install -e .）。",
+            command="python -c 'import importlib.util; print(importlib.util.find_spec(\"MODULE\"))'",
         ),
         Remedy(
             id="use-torchrun",
@@ -630,6 +685,10 @@ CAUSE = Cause(
         "torchrun: error: the following arguments are required: training_script, training_script_args",
         "accelerate <command> [<args>] launch: error: ambiguous option: --mix could match --mixed_precision, --mixture",
         "Error: No such option: --nproc",
+        "/opt/env/bin/python3.12: No module named trian",
+        "node3: /usr/bin/python3: No module named trainer.sft_",
+        "/opt/env/bin/python: No module named trainer.__main__; 'trainer' is a package and cannot be directly executed",
+        "/opt/env/bin/python: Error while finding module specification for 'trainr.sft' (ModuleNotFoundError: No module named 'trainr')",
         "ValueError: Some specified arguments are not used by the HfArgumentParser: ['--lora_rnk', '8']",
         "ValueError: Some keys are not used by the HfArgumentParser: ['preprocessing_num_works']",
         "[WARNING|parser.py:120] Got unknown args, potentially deprecated arguments: ['--lora_rnk']",
@@ -656,8 +715,14 @@ CAUSE = Cause(
         ),
         "AssertionError: Check batch related parameters. train_batch_size is not",
         "ValueError: Please correct the following DeepSpeed config values that mismatch TrainingArguments values:",
-        "ValueError: could not convert string to float: 'auto'",
-        "ValueError: invalid literal for int() with base 10: 'auto'",
+        (
+            '  File "/srv/env/lib/python3.11/site-packages/deepspeed/runtime/config.py", line 901, in _set_batch_related_parameters\n'
+            "ValueError: could not convert string to float: 'auto'"
+        ),
+        (
+            '  File "/srv/env/lib/python3.11/site-packages/deepspeed/runtime/zero/stage3.py", line 322, in __init__\n'
+            "ValueError: invalid literal for int() with base 10: 'auto'"
+        ),
         "  Input should be a valid integer, unable to parse string as an integer [type=int_parsing, input_value='auto', input_type=str]",
         "ValueError: Expected a string path to an existing deepspeed config, or a dictionary or a base64 encoded string. Received: ds.jsn",
         "deepspeed.runtime.config.DeepSpeedConfigError: zero_optimization stage 4 is not known",
@@ -700,6 +765,10 @@ CAUSE = Cause(
         '    raise RuntimeError(f"world_size ({world_size}) is not divisible by {total_model_size}")',
         '    raise ValueError(f"Some keys are not used by the HfArgumentParser: {sorted(unused_keys)}")',
         "cmake: error: argument list too long",
+        "ValueError: could not convert string to float: 'auto'",
+        "ModuleNotFoundError: No module named trian",
+        "/usr/bin/python3: No module named torch.distributed",
+        "WARNING: optional plugin skipped: No module named flash_attn",
         "        raise RuntimeError('Cannot re-initialize CUDA in forked subprocess. ' + msg)",
         "The scheduler has not enough slots available for 16 more requests",
         "W1103 10:00:01 train.py: ignoring unrecognized arguments: --foo",

@@ -2,8 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import container
+
+    seen = host.get(container.SUBJECT)
+    if seen is None or seen.kind in ("bare", "slurm", "systemd", "wsl"):
+        return
+    here = {d.path: d.usable for d in seen.devices}
+    if seen.nvidia_gpus_on_bus and "/dev/nvidiactl" not in here:
+        yield CAUSE.host_finding(
+            area="container",
+            severity="warning",
+            says=f"this container has no /dev/nvidiactl, and the machine has {_count(seen.nvidia_gpus_on_bus, 'NVIDIA GPU')}",
+            leads_to="torch finds no GPU: it was started without any, or lost them",
+            evidence=(Evidence(source="/sys/bus/pci/devices", text=f"{_count(seen.nvidia_gpus_on_bus, 'device')} of vendor 0x10de"),),
+            remedies=("gpus-given", "container-toolkit", "devices-again"),
+            commands={"gpus-given": _GIVEN[seen.kind]} if seen.kind in _GIVEN else None,
+        )
+    elif "/dev/nvidiactl" in here and "/dev/nvidia-uvm" not in here:
+        yield CAUSE.host_finding(
+            area="container",
+            severity="error",
+            says="/dev/nvidiactl is here and /dev/nvidia-uvm is not",
+            leads_to="CUDA cannot start, although nvidia-smi works: it needs /dev/nvidia-uvm",
+            evidence=(Evidence(source="/dev", text=", ".join(p for p in here if p.startswith("/dev/nvidia"))),),
+            remedies=("uvm", "devices-again"),
+        )
+    refused = [path for path, usable in here.items() if path.startswith("/dev/nvidia") and not path.startswith("/dev/nvidia-caps/") and not usable]
+    if refused:
+        yield CAUSE.host_finding(
+            area="container",
+            severity="error",
+            says=f"{', '.join(refused)} may not be opened by this user",
+            leads_to="CUDA finds no device, or fails to initialise",
+            evidence=(Evidence(source=refused[0], text="no right to read and write"),),
+            remedies=("devices-again",),
+        )
+    given = seen.nvidia_driver_capabilities
+    if given and given != "all" and "/dev/nvidiactl" in here and "compute" not in given.split(","):
+        yield CAUSE.host_finding(
+            area="container",
+            severity="error",
+            says=f"NVIDIA_DRIVER_CAPABILITIES={given} leaves out compute",
+            leads_to="libcuda.so is not put into the container, and torch finds no driver",
+            evidence=(Evidence(source="the environment", text=f"NVIDIA_DRIVER_CAPABILITIES={given}"),),
+            remedies=("driver-capabilities",),
+        )
+    if seen.infiniband_on_bus and not any(p.startswith("/dev/infiniband/uverbs") and usable for p, usable in here.items()):
+        yield CAUSE.host_finding(
+            area="container",
+            severity="warning",
+            says=f"no usable /dev/infiniband/uverbs* is in this container, and the machine has {_count(seen.infiniband_on_bus, 'RDMA adapter')}",
+            leads_to="NCCL goes over TCP sockets, many times slower, and says so only at NCCL_DEBUG=INFO",
+            evidence=(Evidence(source="/sys/class/infiniband", text=_count(seen.infiniband_on_bus, "adapter")),),
+            remedies=("infiniband",),
+        )
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+_GIVEN = {
+    "podman": "podman run --device nvidia.com/gpu=all IMAGE",
+    "kubernetes": "kubectl set resources deployment NAME --limits=nvidia.com/gpu=8",
+    "apptainer": "apptainer exec --nv IMAGE python train.py",
+}
+
 
 CAUSE = Cause(
     id="container-capability",
@@ -118,7 +193,29 @@ CAUSE = Cause(
             ),
         ),
     ),
+    on_host=_on_host,
     remedies=(
+        Remedy(
+            id="gpus-given",
+            says="Start the container with the GPUs.",
+            says_zh="启动容器时把 GPU 交给它。",
+            command="docker run --gpus all IMAGE",
+            verify="nvidia-smi -L",
+        ),
+        Remedy(
+            id="uvm",
+            says="Load the module on the machine and make its device file, then start the container again.",
+            says_zh="在主机上加载该模块并创建设备文件，然后重新启动容器。",
+            command="sudo nvidia-modprobe -u -c=0",
+            verify="ls -l /dev/nvidia-uvm",
+        ),
+        Remedy(
+            id="driver-capabilities",
+            says="Let the container toolkit put in what CUDA and NVML need.",
+            says_zh="让容器工具包装入 CUDA 和 NVML 需要的库。",
+            command="docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility IMAGE",
+            verify="ldconfig -p | grep -E 'libcuda.so.1|libnvidia-ml.so.1'",
+        ),
         Remedy(
             id="sys-ptrace",
             says="Allow ptrace in the container; where ranks are in one container and one user, kernel.yama.ptrace_scope of the host counts too.",

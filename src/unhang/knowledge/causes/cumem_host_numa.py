@@ -2,13 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.numa import Device, Node
+    from unhang.facts.snapshot import Snapshot
 
 # NCCL 2.24+ shares host memory by cuMem handles where CUDA allows it, and each rank asks on its own (a probe since 2.26.3): a rank whose NUMA node
 # CUDA refuses falls back to /dev/shm and takes the 64 bytes of its peer's handle for a path and a size (src/transport/shm.cc).
 # A true name is six letters and digits, or nccl-shm-recv-... of old.
 _TRUE_NAME = r"(?:[A-Za-z0-9]{6}|shm-[\w-]{4,80})(?=[ ,.:]|$)"
+
+_IN_CONTAINERS = ("docker", "podman", "kubernetes", "container", "apptainer", "lxc")
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import container, numa
+
+    seen = host.get(numa.SUBJECT)
+    # On Grace, nodes of a GPU's own memory have no CPUs, and those kept for MIG have nothing at all: what matters is at which node a GPU stands.
+    if seen is None or len(seen.nodes) < 2 or len(seen.gpus) < 2 or seen.cumem_host_enable == "0":
+        return
+    nodes = {node.id: node for node in seen.nodes}
+    empty = {g.address: g for g in seen.gpus if g.node in nodes and _lacks(nodes[g.node])}
+    forbidden = [g for g in seen.gpus if g.address not in empty and g.node in nodes and g.node not in (seen.memory_allowed or nodes)]
+    fine = len(seen.gpus) - len(empty) - len(forbidden)
+    in_container = container.kind(host) in _IN_CONTAINERS
+    if empty:
+        lacking = sorted({g.node for g in empty.values() if g.node is not None})
+        yield CAUSE.host_finding(
+            area="numa",
+            # Where all ranks are refused alike, they agree.
+            severity="error" if fine else "note",
+            says=f"{_gpus(len(empty))} of {len(seen.gpus)} at NUMA {_nodes(lacking)}, which {_what(nodes[n] for n in lacking)}",
+            leads_to=_LEADS_TO,
+            evidence=(
+                *(Evidence(source=f"/sys/devices/system/node/node{n}", text=_told(nodes[n])) for n in lacking[:2]),
+                *(_at(gpu) for gpu in list(empty.values())[:2]),
+            ),
+            remedies=("cumem-host-off", "repair-numa", "see-numa"),
+        )
+    if forbidden and fine:
+        allowed = numa.listed(seen.memory_allowed or ())
+        yield CAUSE.host_finding(
+            area="numa",
+            severity="warning",
+            says=f"{_gpus(len(forbidden))} of {len(seen.gpus)} at NUMA nodes whose memory this process may not use (it may use node {allowed})",
+            leads_to=f"where a training uses those GPUs together with others: {_LEADS_TO}",
+            evidence=(Evidence(source="/proc/self/status", text=f"Mems_allowed_list: {allowed}"), *(_at(gpu) for gpu in forbidden[:2])),
+            remedies=("cumem-host-off", *(("cap-sys-nice",) if in_container else ()), "see-numa"),
+        )
+
+
+_LEADS_TO = (
+    "NCCL from 2.24 on with driver 12.6 or newer: CUDA refuses host memory there, ranks at other nodes get it, and one reads the other's handle as a "
+    "file name ('attaching to shared memory segment ... (size 0)')"
+)
+
+
+def _lacks(node: Node) -> bool:
+    return node.memory_bytes == 0 or node.cpu_count == 0
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def _nodes(numbers: list[int]) -> str:
+    return f"node {numbers[0]}" if len(numbers) == 1 else f"nodes {', '.join(map(str, numbers))}"
+
+
+def _what(nodes: Iterable[Node]) -> str:
+    lacking = list(nodes)
+    what = [word for word, lack in (("memory", [n.memory_bytes == 0 for n in lacking]), ("CPUs", [n.cpu_count == 0 for n in lacking])) if any(lack)]
+    return f"{'has' if len(lacking) == 1 else 'have'} no {' and no '.join(what)}"
+
+
+def _told(node: Node) -> str:
+    from unhang.facts.units import size
+
+    return f"cpulist: {node.cpus or '(empty)'}; MemTotal: {size(node.memory_bytes)}"
+
+
+def _at(gpu: Device) -> Evidence:
+    return Evidence(source=f"/sys/bus/pci/devices/{gpu.address}/numa_node", text=str(gpu.node))
+
 
 CAUSE = Cause(
     id="cumem-host-numa",
@@ -50,6 +132,7 @@ CAUSE = Cause(
             remedies=("cumem-host-off", "repair-numa", "newer-driver"),
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="cumem-host-off",

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity
+
+if TYPE_CHECKING:
+    from unhang.facts.gpu import Gpus
+    from unhang.facts.snapshot import Snapshot
+
+_AGAIN: Mapping[str, str] = MappingProxyType(
+    {
+        "podman": "podman restart CONTAINER",
+        "kubernetes": "kubectl delete pod POD",
+        "apptainer": "apptainer exec --nv IMAGE nvidia-smi -L",
+    }
+)
 
 # A rank above 0 on local device 0, with rank 0 on the same host: its process sees one GPU, so NCCL cannot know that the pair has no peer access.
 PEERS_HIDDEN = r"\[0\] NCCL INFO Channel \d+(?:/\d+)? : [1-9]\d*\[[0-9a-f]+\] -> 0\[[0-9a-f]+\] via P2P"
@@ -42,6 +59,77 @@ def _hung_at_a_barrier(view: LogView) -> bool:
         )
         return barriers and len(calls) == 1 and len({t.at.rank for t in view.timeouts}) > 1
     return len({i.rank for i in view.nccl.inits if not i.completed}) > 1
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import container, gpu
+
+    seen = host.get(gpu.SUBJECT)
+    if seen is None:
+        return
+    yield from _visible(seen)
+    kind = container.kind(host)
+    confined = kind not in ("bare", "slurm", "systemd", "wsl")
+    around = host.get(container.SUBJECT)
+    closed = [d.path for d in around.devices if d.path.startswith("/dev/nvidia") and not d.usable] if around is not None else []
+    # In a container those are the container's own affair (container-capability).
+    closed = [path for path in closed if not confined and re.fullmatch(r"/dev/nvidia(?:ctl|-uvm|\d+)", path)]
+    if closed:
+        yield CAUSE.host_finding(
+            area="gpu",
+            severity="error",
+            says=f"{', '.join(closed[:4])} may not be opened by this user",
+            leads_to="CUDA finds no GPU, or does not start",
+            evidence=(Evidence(source="/dev", text=f"no right to read and write {', '.join(closed[:4])}"),),
+            remedies=("device-files",),
+        )
+    # The device control group refuses what the file's own rights allow.
+    if confined and seen.driver and seen.nvml_error in ("Unknown Error", "Insufficient Permissions"):
+        yield CAUSE.host_finding(
+            area="gpu",
+            severity="error",
+            says=f"the container has lost its GPUs: NVML says {seen.nvml_error}",
+            leads_to="CUDA does not start in new processes; those that run go on",
+            evidence=(Evidence(source="NVML", text=seen.nvml_error),),
+            remedies=("start-the-container-again",),
+            commands={"start-the-container-again": _AGAIN[kind]} if kind in _AGAIN else None,
+        )
+
+
+def _visible(seen: Gpus) -> Iterable[HostFinding]:
+    """CUDA takes the GPUs of CUDA_VISIBLE_DEVICES up to the first that does not exist."""
+    if seen.visible is None or seen.nvml_error is not None or not seen.gpus:
+        return
+    number = len(seen.gpus)
+
+    def found(says: str, leads_to: str, severity: Severity) -> HostFinding:
+        return CAUSE.host_finding(
+            area="gpu",
+            severity=severity,
+            says=f"CUDA_VISIBLE_DEVICES={seen.visible}: {says}",
+            leads_to=leads_to,
+            evidence=(Evidence(source="environment", text=f"CUDA_VISIBLE_DEVICES={seen.visible}"),),
+            remedies=("visible-before-start",) if severity != "note" else ("numbers-not-uuids",),
+            commands={"visible-before-start": "unset CUDA_VISIBLE_DEVICES"},
+        )
+
+    named = [n.strip() for n in seen.visible.split(",") if n.strip()]
+    if not named or named[0] in ("-1", "NoDevFiles"):
+        yield found(f"it hides all {number} GPUs", "a training started from here sees no GPU", "warning")
+        return
+    if any(n.startswith("MIG-") for n in named) or any(g.mig for g in seen.gpus):
+        return
+    uuids = [g.uuid for g in seen.gpus]
+    for place, name in enumerate(named):
+        by_uuid = name.startswith("GPU-")
+        if by_uuid and None in uuids:
+            return
+        if (by_uuid and not any((u or "").startswith(name) for u in uuids)) or (name.isdecimal() and int(name) >= number) or name.startswith("-"):
+            says = f"there is no GPU {name} among the {number} here; CUDA shows the {place} before it"
+            yield found(says, "ranks that take a later one fail with 'invalid device ordinal'", "error")
+            return
+    if named[0].startswith("GPU-"):
+        yield found("GPUs are named by UUID", "frameworks that expect numbers there stop with a ValueError", "note")
 
 
 CAUSE = Cause(
@@ -215,6 +303,7 @@ CAUSE = Cause(
         ),
     ),
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="fewer-ranks",
@@ -283,6 +372,20 @@ CAUSE = Cause(
             says="Use GPU numbers instead of UUIDs in CUDA_VISIBLE_DEVICES.",
             says_zh="CUDA_VISIBLE_DEVICES 中使用 GPU 编号而不是 UUID。",
             command="nvidia-smi --query-gpu=index,uuid --format=csv",
+        ),
+        Remedy(
+            id="device-files",
+            says="See who may open the device files, and join that group or let the driver make them for all (NVreg_DeviceFileMode=0666).",
+            says_zh="查看设备文件的访问权限，加入相应的用户组，或让驱动为所有用户创建设备文件（NVreg_DeviceFileMode=0666）。",
+            command="ls -l /dev/nvidia*; id; grep -rn NVreg_DeviceFile /etc/modprobe.d",
+            verify="nvidia-smi -L",
+        ),
+        Remedy(
+            id="start-the-container-again",
+            says="Start the container again: a reload of systemd on the host takes the GPUs from containers that run.",
+            says_zh="重新启动容器：宿主机上 systemd 重新加载时，会使正在运行的容器失去 GPU。",
+            command="docker restart CONTAINER; docker exec CONTAINER nvidia-smi -L",
+            verify="nvidia-smi -L",
         ),
     ),
     leads_to=("duplicate-gpu", "rank-exception"),

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
 
 # 'No space left' in these places is shared memory, a limit of inotify, or an errno that was left over from either.
 _SHARED_MEMORY = (
@@ -11,6 +17,44 @@ _SHARED_MEMORY = (
     r"|posix_fallocate|inotify|joblib will operate in serial mode"
 )
 _SPACE = ("what-fills-it", "keep-fewer", "move-caches")
+
+_MIB = 1024 * 1024
+# Below the first nothing of a training fits; below the second a checkpoint may not.
+_NO_ROOM = 256 * _MIB
+_LITTLE = 2048 * _MIB
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import storage
+    from unhang.facts.units import size
+
+    seen = host.get(storage.SUBJECT)
+    said: set[str | None] = set()
+    for place in seen.places if seen is not None else ():
+        if place.space is None or place.mount in said:
+            continue
+        on = f"{place.path} ({place.purpose}, on {place.mount})"
+        free, total = place.space.free_bytes, place.space.total_bytes
+        text = f"{size(free)} of {size(total)} free, {place.space.free_inodes} of {place.space.inodes} inodes"
+        inodes = place.space.inodes and place.space.free_inodes < 1000
+        if not inodes and free >= _LITTLE:
+            continue
+        said.add(place.mount)
+        yield CAUSE.host_finding(
+            area="storage",
+            severity="error" if inodes or free < _NO_ROOM else "warning",
+            says=f"{on} has {place.space.free_inodes} of {place.space.inodes} inodes free"
+            if inodes
+            else f"{on} has {size(free)} of {size(total)} free",
+            leads_to="new files are refused with 'No space left on device'"
+            + (" although df shows room" if inodes else ", in the middle of a checkpoint"),
+            evidence=(Evidence(source=place.mount or place.path, text=text),),
+            remedies=("what-fills-it", *(("move-caches",) if "cache" in place.purpose or "temporary" in place.purpose else ("keep-fewer",))),
+            commands={
+                "what-fills-it": f"df -h {place.path}; df -i {place.path}; du -xh --max-depth=2 {place.mount} 2>/dev/null | sort -h | tail -20"
+            },
+        )
+
 
 CAUSE = Cause(
     id="disk-full",
@@ -175,6 +219,7 @@ CAUSE = Cause(
             ),
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="what-fills-it",

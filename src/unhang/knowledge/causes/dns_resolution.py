@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
+    from unhang.facts.names import Names
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.logs import Hit
 
 # Lines that also stand in runs that work: they count only where ranks did not meet.
@@ -65,6 +68,119 @@ _LOOPBACK_FALLBACK = Signature(
     remedies=("own-name", "gloo-interface"),
 )
 _HARMLESS_ALONE = (_IPV6, _LOOPBACK_FALLBACK)
+
+_CONTAINERS = ("docker", "podman", "kubernetes", "container")
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import container, names, network
+
+    seen = host.get(names.SUBJECT)
+    if seen is None:
+        return
+    several, kind = network.several_hosts(host), container.kind(host)
+    net = host.get(network.SUBJECT)
+    way = network.uplink(net) if net is not None else None
+    real = next((a.partition("/")[0] for a in way.addresses), "ADDRESS") if way is not None else "ADDRESS"
+    commands = {
+        "own-name": f"sudo sed -i '/^127\\.0\\.1\\.1/d' /etc/hosts; echo '{real} {seen.host_name}' | sudo tee -a /etc/hosts",
+        "hosts-file": f"docker run --add-host {seen.host_name}:{real} ...",
+        "gloo-interface": f"export GLOO_SOCKET_IFNAME={way.name if way is not None else 'NAME'}",
+        "name-or-address": f"torchrun --local-addr {real} ...",
+    }
+    repair = ("hosts-file" if kind in _CONTAINERS else "own-name", "gloo-interface", "name-or-address")
+    own, told = seen.own.addresses, _own_trouble(seen)
+    if told:
+        lines = [h for h in seen.hosts_lines if seen.host_name in h.names]
+        evidence = tuple(Evidence(source="/etc/hosts", line=h.line, text=f"{h.address} {' '.join(h.names)}") for h in lines[:2])
+        yield CAUSE.host_finding(
+            area="names",
+            severity="warning" if several else "note",
+            says=f"this host's own name {seen.host_name} {told}",
+            leads_to="with several hosts Gloo listens where none of them reaches it, and torchrun announces that name to them; one host alone works",
+            evidence=evidence or (Evidence(source=f"getent ahosts {seen.host_name}", text=", ".join(own) if own else seen.own.error),),
+            remedies=repair,
+            commands=commands,
+        )
+    yield from _master(seen, several, kind)
+    slow = max((a for a in (seen.own, seen.master) if a is not None and a.took_s is not None), key=lambda a: a.took_s or 0, default=None)
+    if slow is not None and slow.addresses is not None and (slow.took_s or 0) >= 1:
+        yield CAUSE.host_finding(
+            area="names",
+            severity="warning",
+            says=f"looking up {slow.name} took {slow.took_s:g} s",
+            leads_to="each rank looks names up several times while it starts: the rendezvous times out on large jobs",
+            evidence=(Evidence(source="/etc/resolv.conf", text=", ".join(seen.dns_servers) or "no nameserver"),),
+            remedies=("ask-each-host", "name-or-address"),
+            commands={"ask-each-host": f"time getent ahosts {slow.name}; cat /etc/resolv.conf /etc/nsswitch.conf"},
+        )
+
+
+def _own_trouble(seen: Names) -> str:
+    """What is wrong with this host's own name; Gloo takes the first address that is one of this host."""
+    from unhang.facts import job
+
+    own, here = seen.own.addresses, seen.own_addresses
+    if own is None:
+        return f"does not resolve ({seen.own.error})" if seen.own.error else ""
+    usable = [a for a in own if here is None or a in here or job.is_loopback(a)]
+    if not usable:
+        return f"resolves to {', '.join(own[:3])}, no address of this host"
+    return f"resolves to {usable[0]}, the loopback" if job.is_loopback(usable[0]) else ""
+
+
+def _master(seen: Names, several: bool, kind: str) -> Iterable[HostFinding]:
+    from unhang.facts import job
+
+    master, here = seen.master, seen.own_addresses
+    if master is None:
+        return
+    evidence = (Evidence(source="the environment", text=f"MASTER_ADDR={master.name}"),)
+    late = master.error.startswith("no answer")
+    if master.addresses is None:
+        if master.error:
+            yield CAUSE.host_finding(
+                area="names",
+                severity="error",
+                says=f"MASTER_ADDR={master.name} does not resolve: {master.error}",
+                leads_to="no rank of this host reaches the store"
+                if not late
+                else "the rendezvous waits for the name server, longer than its own timeout",
+                evidence=evidence,
+                remedies=(*(("kubernetes-service",) if kind == "kubernetes" else ()), "ask-each-host", "name-or-address"),
+                commands={"ask-each-host": f"getent ahosts {master.name}; cat /etc/resolv.conf", "name-or-address": "export MASTER_ADDR=ADDRESS"},
+            )
+        return
+    loopback = all(job.is_loopback(a) for a in master.addresses)
+    said = ", ".join(master.addresses[:3])
+    # Kubernetes operators give the first pod MASTER_ADDR=localhost, and the others its name.
+    if loopback and (seen.job.hosts or 1) > 1 and not seen.job.first:
+        yield CAUSE.host_finding(
+            area="names",
+            severity="error",
+            says=f"MASTER_ADDR={master.name} is this very host ({said}), and the job has {seen.job.hosts} hosts",
+            leads_to="every host waits for the others at its own loopback until the rendezvous times out",
+            evidence=evidence,
+            remedies=("name-or-address",),
+            commands={"name-or-address": "export MASTER_ADDR=ADDRESS_OF_THE_FIRST_HOST"},
+        )
+    elif not loopback and seen.job.first and here and not any(a in here for a in master.addresses):
+        yield CAUSE.host_finding(
+            area="names",
+            severity="warning",
+            says=f"rank 0 runs here, and MASTER_ADDR={master.name} ({said}) is no address of this host",
+            leads_to="the store listens here while everybody asks for it there (right only where that address is forwarded to this host)",
+            evidence=evidence,
+            remedies=("name-or-address",),
+            commands={"name-or-address": f"export MASTER_ADDR={_best(here)}"},
+        )
+
+
+def _best(addresses: Sequence[str]) -> str:
+    from unhang.facts import job
+
+    return next((a for a in addresses if ":" not in a and not job.is_loopback(a)), addresses[0])
+
 
 CAUSE = Cause(
     id="dns-resolution",
@@ -192,6 +308,7 @@ CAUSE = Cause(
         ),
     ),
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="ask-each-host",

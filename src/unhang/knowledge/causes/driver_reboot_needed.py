@@ -2,8 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import gpu, kernel_log
+
+    seen = host.get(gpu.SUBJECT)
+    if seen is None:
+        return
+    versions = {name: sorted({lib.version for lib in seen.libraries if lib.name == name}) for name in ("libnvidia-ml", "libcuda")}
+    files = tuple(Evidence(source=lib.path, text=lib.version) for lib in seen.libraries[:4])
+    module = Evidence(source="/proc/driver/nvidia/version", text=seen.driver or "")
+    error = seen.nvml_error or ""
+    differ = seen.driver is not None and bool(versions["libnvidia-ml"]) and seen.driver not in versions["libnvidia-ml"]
+    if "version mismatch" in error.lower() or (seen.nvml_error is not None and differ):
+        disk = f", its libraries are {' and '.join(versions['libnvidia-ml'])}" if versions["libnvidia-ml"] else ""
+        yield CAUSE.host_finding(
+            area="gpu",
+            severity="error",
+            says=f"the kernel runs the NVIDIA module {seen.driver or 'of another version'}{disk}",
+            leads_to="nothing new can open a GPU; what runs already goes on",
+            evidence=(module, *files, *((Evidence(source="NVML", text=error),) if error else ())),
+            remedies=("reboot", "hold-the-driver"),
+        )
+    elif seen.driver is not None and versions["libcuda"] and seen.driver not in versions["libcuda"]:
+        yield CAUSE.host_finding(
+            area="gpu",
+            severity="warning",
+            says=f"libcuda is {' and '.join(versions['libcuda'])}, the driver {seen.driver}",
+            leads_to="CUDA does not start: error 803, unsupported display driver / cuda driver combination",
+            evidence=(module, *files),
+            remedies=("which-libcuda", "reboot"),
+        )
+    elif seen.driver is None and seen.libraries and seen.kernel_drivers and not any(seen.kernel_drivers.values()):
+        yield CAUSE.host_finding(
+            area="gpu",
+            severity="warning",
+            says=f"the driver's libraries ({seen.libraries[0].version}) are installed, and its kernel module is not loaded",
+            leads_to="CUDA finds no GPU",
+            evidence=files,
+            remedies=("rebuild-the-module", "reboot"),
+        )
+    log = host.get(kernel_log.SUBJECT)
+    for e in log.events if log is not None and seen.nvml_error is None else ():
+        if e.kind == "driver-mismatch" and e.last_age_s is not None and e.last_age_s < 86400:
+            yield CAUSE.host_finding(
+                area="kernel",
+                severity="warning",
+                says=f"a program came with another version of the driver's libraries ({kernel_log.ago(e.last_age_s)}, {e.count} times)",
+                leads_to="that program finds no GPU; a container or environment brings libraries of its own",
+                evidence=(Evidence(source="kernel log", text=e.text),),
+                remedies=("which-libcuda",),
+            )
+
 
 CAUSE = Cause(
     id="driver-reboot-needed",
@@ -62,6 +121,7 @@ CAUSE = Cause(
             remedies=("reboot", "rebuild-the-module"),
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="reboot",

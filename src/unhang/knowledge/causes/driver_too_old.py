@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
+
+# The oldest drivers for any minor release of a CUDA major version, from the release notes of the toolkit.
+_MINIMUM = {10: "440.33", 11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
+# Forward compatibility is refused on these.
+_CONSUMER = re.compile(r"GeForce|TITAN", re.IGNORECASE)
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -24,6 +36,50 @@ def _cuda(code: str) -> str:
     """ "11040" is CUDA 11.4."""
     number = int(code)
     return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import gpu, libraries
+
+    seen, gpus, usable = host.get(libraries.SUBJECT), host.get(gpu.SUBJECT), libraries.usable_gpus(host)
+    if seen is None or gpus is None or not usable or seen.torch.cuda is None:
+        return
+    driver = gpus.driver or gpus.nvml_driver
+    wants = libraries.number(seen.torch.cuda)
+    minimum = _MINIMUM.get(wants[0] if wants else 0)
+    # Jetson's drivers (35, 540 on Tegra) are counted otherwise.
+    if driver is None or minimum is None or libraries.number(driver)[:1] < (100,):
+        return
+    library = seen.copy("cuda")
+    forward = library is not None and "/compat" in library.path and libraries.number(library.version or "") > libraries.number(driver)
+    compat = library if forward else None
+    if compat is not None and (card := next((g.name for g in usable if g.name and _CONSUMER.search(g.name)), None)):
+        yield CAUSE.host_finding(
+            area="libraries",
+            severity="error",
+            says=f"the driver is {driver}, and libcuda {compat.version} of a compat package ({compat.path}) comes before its own, on a {card}",
+            leads_to="CUDA does not start: error 804, forward compatibility was attempted on non supported HW",
+            evidence=(Evidence(source=compat.path, text=compat.version or ""), Evidence(source="/proc/driver/nvidia/version", text=driver)),
+            remedies=("without-compat", "upgrade-the-driver"),
+        )
+    serves = libraries.number(gpus.cuda) if gpus.cuda else ()
+    old = serves[0] < wants[0] if serves else libraries.number(driver) < libraries.number(minimum)
+    if old and compat is None:
+        upto = f", which serves CUDA up to {gpus.cuda}" if gpus.cuda else ""
+        yield CAUSE.host_finding(
+            area="libraries",
+            severity="error",
+            says=(
+                f"the NVIDIA driver is {driver}{upto}; torch {seen.torch.version} was built for CUDA {seen.torch.cuda}, which needs {minimum} or "
+                "newer"
+            ),
+            leads_to="torch finds no usable GPU: The NVIDIA driver on your system is too old",
+            evidence=(
+                Evidence(source="/proc/driver/nvidia/version", text=driver),
+                Evidence(source=f"{seen.torch.path}/version.py", text=f"cuda = {seen.torch.cuda}"),
+            ),
+            remedies=("upgrade-the-driver", "older-cuda-build"),
+        )
 
 
 CAUSE = Cause(
@@ -111,6 +167,7 @@ CAUSE = Cause(
         ),
     ),
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="upgrade-the-driver",

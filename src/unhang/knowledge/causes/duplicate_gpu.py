@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
 
 # How slices of a partitioned GPU show in logs; there the same refusal means something else.
 _MIG = r"\bMIG-[0-9A-Za-z]|MIG \d+g\.\d+gb|MIG-\d+g\.\d+gb"
@@ -40,6 +46,26 @@ def _bus_id(device: str) -> str:
     return (f"{domain:04x}:" if domain else "") + f"{bus:02x}:{slot:02x}.{function:x}"
 
 
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import gpu
+
+    seen = host.get(gpu.SUBJECT)
+    if seen is None or seen.visible is None:
+        return
+    named = [n.strip() for n in seen.visible.split(",") if n.strip()]
+    twice = sorted({n for n in named if named.count(n) > 1})
+    if twice:
+        yield CAUSE.host_finding(
+            area="gpu",
+            severity="error",
+            says=f"CUDA_VISIBLE_DEVICES={seen.visible} names {', '.join(twice)} more than once",
+            leads_to="CUDA then shows no GPU at all",
+            evidence=(Evidence(source="environment", text=f"CUDA_VISIBLE_DEVICES={seen.visible}"),),
+            remedies=("one-rank-per-gpu",),
+            commands={"one-rank-per-gpu": f"export CUDA_VISIBLE_DEVICES={','.join(dict.fromkeys(named))}"},
+        )
+
+
 CAUSE = Cause(
     id="duplicate-gpu",
     role="root",
@@ -67,6 +93,7 @@ CAUSE = Cause(
         ),
     ),
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="set-the-device",

@@ -2,11 +2,187 @@
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.python_env import Environment, PythonEnv, Script
+    from unhang.facts.snapshot import Snapshot
 
 _PROGRAMS = r"torchrun|accelerate|deepspeed|llamafactory-cli|uv|ray|vllm|pip|conda|python[\d.]*"
-_PATH = r"/[^\s:'\"]{1,200}"
+_PATH = r"(?<![\w./+-])/[^\s:'\"]{1,200}"
+_FAULTS = {
+    "gone": "an interpreter that is not there",
+    "too-long": "a path that is longer than this kernel takes",
+    "carriage-return": "an interpreter whose name ends in a carriage return",
+}
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import python_env
+
+    seen = host.get(python_env.SUBJECT)
+    if seen is None:
+        return
+    for env in seen.environments:
+        yield from _interpreter(env)
+        yield from _scripts(env)
+        yield from _leads(env)
+    yield from _programs(seen)
+    if seen.python_home_wrong:
+        yield CAUSE.host_finding(
+            area="python_env",
+            severity="error",
+            says=f"PYTHONHOME is {seen.python_home}, which holds no standard library of Python {seen.training.version}",
+            leads_to="Python does not start: No module named 'encodings'",
+            evidence=(Evidence(source="the environment", text=f"PYTHONHOME={seen.python_home}"),),
+            remedies=("no-pythonhome",),
+            commands={"no-pythonhome": f"env -u PYTHONHOME {shlex.quote(seen.training.python)} -c 'import sys; print(sys.prefix)'"},
+        )
+
+
+def _interpreter(env: Environment) -> Iterable[HostFinding]:
+    if env.python_gone:
+        says = f"{env.python} leads to {env.python_target}, which is not there" if env.python_target else f"there is no {env.python}"
+        leads_to = "nothing in this environment starts; a shell goes on to the next python on the PATH, which lacks its packages"
+    elif env.left_behind:
+        says = f"{env.prefix} holds packages for Python {', '.join(env.left_behind)}, and its python is {env.version} now"
+        leads_to = "Python starts and finds none of them: No module named 'torch'"
+    else:
+        return
+    yield CAUSE.host_finding(
+        area="python_env",
+        severity="error",
+        says=says,
+        leads_to=leads_to,
+        evidence=(Evidence(source=env.python, text=f"-> {env.python_target}" if env.python_target else ""),),
+        remedies=("rebuild-here", "on-every-node"),
+        commands={"rebuild-here": _rebuild(env)},
+    )
+
+
+def _rebuild(env: Environment) -> str:
+    """Without its own interpreter: what is installed is told by the names of the records."""
+    prefix = shlex.quote(env.prefix)
+    listed = f"ls {prefix}/lib/python3*/site-packages | sed -nE 's/^(.+)-([^-]+)\\.dist-info$/\\1==\\2/p' > requirements.lock"
+    made = f"conda create -y -p {prefix}.new python={env.version or 3}" if env.kind == "conda" else f"python3 -m venv --clear {prefix}"
+    return f"{listed}; {made} && {prefix}{'.new' if env.kind == 'conda' else ''}/bin/python -m pip install -r requirements.lock"
+
+
+def _scripts(env: Environment) -> Iterable[HostFinding]:
+    moved = f"; its activate script names {env.recorded}" if env.recorded is not None else ""
+    for fault, what in _FAULTS.items():
+        broken = [s for s in env.broken_scripts if s.fault == fault]
+        if broken:
+            yield _of_scripts(
+                env, broken, f"{len(broken)} of {env.scripts} scripts in {env.prefix}/bin begin with {what}{moved if fault == 'gone' else ''}"
+            )
+    if env.foreign_scripts:
+        others = " and ".join(sorted({s.prefix for s in env.foreign_scripts if s.prefix}))
+        count = len(env.foreign_scripts)
+        yield _of_scripts(
+            env, env.foreign_scripts, f"{_names(env.foreign_scripts)} in {env.prefix}/bin run{'s' * (count == 1)} the Python of {others}{moved}"
+        )
+    elif env.recorded is not None and not env.broken_scripts:
+        yield CAUSE.host_finding(
+            area="python_env",
+            severity="warning",
+            says=f"{env.prefix}/bin/activate leads to {env.recorded}: the environment was moved or copied",
+            leads_to="activating it puts the other place on the PATH, so that another Python starts, or none",
+            evidence=(Evidence(source=f"{env.prefix}/bin/activate", text=f"VIRTUAL_ENV={env.recorded}"),),
+            remedies=("rebuild-here", "rewrite-the-paths"),
+            commands={"rebuild-here": _rebuild(env), "rewrite-the-paths": _rewrite(env.recorded, env.prefix)},
+        )
+
+
+def _of_scripts(env: Environment, scripts: Iterable[Script], says: str) -> HostFinding:
+    from unhang.facts.python_env import LAUNCHERS
+
+    scripts = tuple(scripts)
+    old = env.recorded or Counter(s.interpreter.rpartition("/bin/")[0] for s in scripts).most_common(1)[0][0]
+    python = shlex.quote(env.python)
+    # The first line of a script has no way to hold a space.
+    rewritable = old and " " not in env.prefix
+    commands = {"rebuild-here": _rebuild(env), "through-the-interpreter": f"{python} -m torch.distributed.run ARGS train.py"}
+    return CAUSE.host_finding(
+        area="python_env",
+        severity="error" if any(s.path.rpartition("/")[2] in LAUNCHERS for s in scripts) else "warning",
+        says=says,
+        leads_to="what is started by these names fails as 'bad interpreter' or 'not found', or runs elsewhere; python -m does not go through them",
+        evidence=tuple(Evidence(source=s.path, text=f"#!{s.interpreter}") for s in _launchers_first(scripts)[:3]),
+        remedies=("rebuild-here", *(("rewrite-the-paths",) if rewritable else ()), "through-the-interpreter"),
+        commands=commands | ({"rewrite-the-paths": _rewrite(old, env.prefix)} if rewritable else {}),
+    )
+
+
+def _rewrite(old: str, new: str) -> str:
+    return f"grep -rIlZ {shlex.quote(old)} {shlex.quote(new)}/bin {shlex.quote(new)}/pyvenv.cfg | xargs -0 sed -i {shlex.quote(f's|{old}|{new}|g')}"
+
+
+def _launchers_first(scripts: Iterable[Script]) -> list[Script]:
+    from unhang.facts.python_env import LAUNCHERS
+
+    return sorted(scripts, key=lambda s: s.path.rpartition("/")[2] not in LAUNCHERS)
+
+
+def _names(scripts: Iterable[Script]) -> str:
+    return ", ".join(s.path.rpartition("/")[2] for s in scripts)
+
+
+def _leads(env: Environment) -> Iterable[HostFinding]:
+    from unhang.facts.python_env import TRAINING
+
+    python = shlex.quote(env.python)
+    if env.editables_gone:
+        named = ", ".join(f"{e.name or e.file.rpartition('/')[2]} ({e.target})" for e in env.editables_gone[:4])
+        yield CAUSE.host_finding(
+            area="python_env",
+            severity="error" if any(e.name in TRAINING for e in env.editables_gone) else "warning",
+            says=f"{_count(env.editables_gone, 'editable install leads', 'editable installs lead')} to sources that are gone: {named}",
+            leads_to="the package is listed by pip, and importing it fails with No module named ...",
+            evidence=tuple(Evidence(source=e.file, text=e.target) for e in env.editables_gone[:3]),
+            remedies=("install-again",),
+            commands={"install-again": f"{python} -m pip install --no-deps --force-reinstall -e PATH_TO_SOURCES"},
+        )
+    if env.lines_gone:
+        yield CAUSE.host_finding(
+            area="python_env",
+            severity="note",
+            says=f"{_count(env.lines_gone, 'line of a .pth file leads', 'lines of .pth files lead')} nowhere: {env.lines_gone[0].target}",
+            leads_to="modules that used to be found there are missing; Python says nothing about it",
+            evidence=tuple(Evidence(source=e.file, text=e.target) for e in env.lines_gone[:3]),
+            remedies=("install-again",),
+        )
+
+
+def _count(things: tuple[object, ...], one: str, many: str) -> str:
+    return f"{len(things)} {one if len(things) == 1 else many}"
+
+
+def _programs(seen: PythonEnv) -> Iterable[HostFinding]:
+    """Launchers on the PATH that cannot start and are not of the environment that was looked at."""
+    from unhang.facts.python_env import LAUNCHERS
+
+    inside = {(s.path.rpartition("/")[2], s.interpreter) for env in seen.environments for s in env.broken_scripts}
+    for p in seen.programs:
+        if p.name not in LAUNCHERS or p.fault is None or (p.name, p.interpreter) in inside or p.dead_links:
+            continue
+        python = shlex.quote(seen.training.python)
+        yield CAUSE.host_finding(
+            area="python_env",
+            severity="error",
+            says=f"{p.name} on the PATH is {p.path}, which begins with {_FAULTS[p.fault]}: {p.interpreter}",
+            leads_to=f"{p.name} does not start",
+            evidence=(Evidence(source=p.path, text=f"#!{p.interpreter}"),),
+            remedies=("through-the-interpreter",),
+            commands={"through-the-interpreter": f"{python} -m torch.distributed.run ARGS train.py"} if p.name == "torchrun" else None,
+        )
+
 
 CAUSE = Cause(
     id="env-relocation",
@@ -42,7 +218,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="/bin/python",
-            pattern=r"(?P<interpreter>/[^\s:'\"]{1,200}/bin/python[\d.]*)['\"]?: (?:No such file or directory|没有那个文件或目录)",
+            pattern=r"(?P<interpreter>(?<![\w./+-])/[^\s:'\"]{1,200}/bin/python[\d.]*)['\"]?: (?:No such file or directory|没有那个文件或目录)",
             says="the interpreter {interpreter} is not there",
             remedies=("rebuild-here", "on-every-node"),
         ),
@@ -75,7 +251,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="broken symbolic link to ",
-            pattern=r"(?P<link>\S{0,200}/(?:bin|site-packages|lib)/\S{1,100}): broken symbolic link to [`'‘]?(?P<target>[^\s'`’]{1,200})",
+            pattern=r"(?P<link>(?<!\S)\S{0,200}/(?:bin|site-packages|lib)/\S{1,100}): broken symbolic link to [`'‘]?(?P<target>[^\s'`’]{1,200})",
             says="the link {link} leads to {target}, which is not there",
             remedies=("rebuild-here",),
         ),
@@ -132,11 +308,12 @@ CAUSE = Cause(
         ),
         Signature(
             needle="/bin/activate: No such file",
-            pattern=r"(?P<path>\S{1,200}/bin/activate): No such file or directory",
+            pattern=r"(?P<path>(?<!\S)\S{1,200}/bin/activate): No such file or directory",
             says="the environment is not there on this host: {path}",
             remedies=("on-every-node", "rebuild-here"),
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="rebuild-here",

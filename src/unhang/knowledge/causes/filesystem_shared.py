@@ -6,14 +6,15 @@ Long because each file system and loader tells it in words of its own; most of i
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.logs import Traceback
 
 _QUOTED = re.compile(r"No such file or directory: b?'(?P<path>[^']{1,200})'")
@@ -90,6 +91,46 @@ def _a_whole_host(ranks: Sequence[int], others: Sequence[int]) -> bool:
         return False
     whole = list(ranks) == list(range(ranks[0], ranks[0] + len(ranks)))
     return whole and ranks[0] > 0 and ranks[0] % len(ranks) == 0
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import storage
+
+    seen = host.get(storage.SUBJECT)
+    for place in seen.places if seen is not None else ():
+        on = f"{place.path} ({place.purpose}"
+        on += f", {place.kind} {place.device})" if place.kind in storage.NETWORK else ")"
+        evidence = (Evidence(source=place.mount or place.path, text=f"{place.device} {place.kind} {','.join(place.options)}"),)
+        if place.problem is not None:
+            yield CAUSE.host_finding(
+                area="storage",
+                severity="error" if place.purpose != "Triton cache" else "warning",
+                says=f"{on}: {'a stale file handle' if place.problem == 'stale' else place.problem}",
+                leads_to="whoever touches it hangs in the kernel or fails with OSError, on this host only",
+                evidence=evidence,
+                remedies=("look-at-mount", "compare-nodes"),
+                commands={"look-at-mount": f"timeout 10 stat -f {place.path} || echo dead; findmnt -T {place.path}"},
+            )
+        elif place.writable is False:
+            working = any(p in place.purpose for p in ("working", "checkpoints", "temporary"))
+            yield CAUSE.host_finding(
+                area="storage",
+                severity="warning" if working else "note",
+                says=f"{on} cannot be written" + (": mounted read-only" if "ro" in place.options else ""),
+                leads_to="checkpoints, caches or temporary files that go there fail with 'Permission denied' or 'Read-only file system'",
+                evidence=evidence,
+                remedies=("node-local-cache",) if not working else ("look-at-mount",),
+                commands={"look-at-mount": f"ls -ld {place.path}; findmnt -T {place.path} -o SOURCE,FSTYPE,OPTIONS"},
+            )
+        elif place.kind in storage.NETWORK and ("Triton" in place.purpose or "Inductor" in place.purpose):
+            yield CAUSE.host_finding(
+                area="storage",
+                severity="note",
+                says=f"{on} is on a network file system",
+                leads_to="ranks of several hosts compile into one cache at once, and now and then read each other's half-written or vanished files",
+                evidence=evidence,
+                remedies=("node-local-cache",),
+            )
 
 
 CAUSE = Cause(
@@ -280,7 +321,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="is not a local folder and is not a valid model identifier",
-            pattern=r"(?P<path>/[^\s']{1,400})'? is not a local folder and is not a valid model identifier",
+            pattern=r"(?P<path>(?<![\w./+-])/[^\s']{1,400})'? is not a local folder and is not a valid model identifier",
             standing="possible",
             says="{path} does not exist on this node",
             remedies=_NOT_HERE,
@@ -304,6 +345,7 @@ CAUSE = Cause(
         ),
     ),
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="compare-nodes",

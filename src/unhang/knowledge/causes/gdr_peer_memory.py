@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
 
 _STATUS = r"(?:error |status=)(?:\w+\()?(?P<status>{})\b"
 _MODULE = ("load-the-module", "no-dmabuf", "no-gpudirect")
 _ACCESS = ("no-gpudirect", "acs-off", "load-the-module")
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import infiniband, network
+
+    seen = host.get(infiniband.SUBJECT)
+    if seen is None or not seen.gpus or seen.peer_memory is not None or seen.dmabuf is not False or not infiniband.active(seen):
+        return
+    # GPUDirect RDMA is for data centre and professional GPUs.
+    if all("GeForce" in model for model in seen.gpus):
+        return
+    closed = "Open Kernel Module" not in (seen.gpu_driver or "")
+    why = "the GPU driver is the closed one" if closed else f"kernel {seen.kernel} is older than 5.12"
+    yield CAUSE.host_finding(
+        area="infiniband",
+        severity="warning" if network.several_hosts(host) else "note",
+        says=f"adapters cannot reach GPU memory: nvidia_peermem is not loaded, and there is no DMA-BUF ({why})",
+        leads_to="traffic between hosts takes the detour through host memory: it works, at a half or a third of the speed",
+        evidence=(Evidence(source="/sys/module", text="nvidia_peermem and nv_peer_mem are not there"),),
+        remedies=("load-the-module", "dmabuf-instead"),
+    )
+
 
 CAUSE = Cause(
     id="gdr-peer-memory",
@@ -151,6 +179,7 @@ CAUSE = Cause(
             ),
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="load-the-module",

@@ -41,7 +41,7 @@ CAUSE = Cause(
         Signature(
             needle="connectFullMesh failed",
             pattern=(
-                r"connectFullMesh failed .*?(?:connect |remote=)\[(?:::ffff:)?(?P<peer>[^\]]+)\]:(?P<port>\d+)"
+                r"connectFullMesh failed .{0,600}?(?:connect |remote=)\[(?:::ffff:)?(?P<peer>[^\]]{1,100})\]:(?P<port>\d{1,5})"
                 r"(?::? ?(?P<error>Connection refused|Connection timed out|No route to host|Network is unreachable|Invalid argument))?"
             ),
             standing="likely",
@@ -49,7 +49,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="connectFullMesh failed",
-            pattern=r"connectFullMesh failed (?!.*(?:connect |remote=)\[).{0,300}",
+            pattern=r"connectFullMesh failed (?!.{0,600}(?:connect |remote=)\[).{0,300}",
             standing="likely",
             says="Gloo could not connect all ranks with each other, and names no address",
         ),

@@ -2,8 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import gpu
+
+    seen = host.get(gpu.SUBJECT)
+    for mode in ("prohibited", "exclusive-process", "exclusive-thread"):
+        found = [g for g in seen.gpus if g.compute_mode == mode] if seen is not None else []
+        # The server of MPS is the one process that may compute there, for all its clients.
+        taken = {g.index: [p for p in g.processes or () if p.kind == "compute" and "nvidia-cuda-mps-server" not in (p.name or "")] for g in found}
+        busy = [g for g in found if taken[g.index]]
+        for g in busy if mode != "prohibited" else ():
+            pids = " ".join(str(p.pid) for p in taken[g.index])
+            yield CAUSE.host_finding(
+                area="gpu",
+                severity="error",
+                says=f"{gpu.label(g)} serves one process only ({mode}), and process {pids} has it",
+                leads_to="CUDA refuses every other process: all CUDA-capable devices are busy or unavailable",
+                evidence=tuple(Evidence(source="NVML", text=f"compute process {p.pid} {p.name or ''}".strip()) for p in taken[g.index]),
+                remedies=("who-holds-it", "compute-mode"),
+                commands={
+                    "who-holds-it": f"ps -o pid,user,etime,args -p {pids.replace(' ', ',')}",
+                    "compute-mode": f"sudo nvidia-smi -i {g.index} -c DEFAULT",
+                },
+            )
+        rest = [g for g in found if g not in busy or mode == "prohibited"]
+        if rest:
+            which = ",".join(str(g.index) for g in rest)
+            closed = mode == "prohibited"
+            yield CAUSE.host_finding(
+                area="gpu",
+                severity="error" if closed else "note",
+                says=f"{gpu.labels(g.index for g in rest)}: " + ("closed to computing (prohibited)" if closed else f"one process each ({mode})"),
+                leads_to="CUDA refuses every process"
+                if closed
+                else "a second process of a rank that touches CUDA, such as a loader worker, is refused",
+                evidence=(Evidence(source="NVML", text=f"compute mode {mode}"),),
+                remedies=("compute-mode",),
+                commands={"compute-mode": f"sudo nvidia-smi -i {which} -c DEFAULT"},
+            )
+
 
 CAUSE = Cause(
     id="gpu-busy-exclusive",
@@ -56,6 +103,7 @@ CAUSE = Cause(
             remedies=("who-holds-it", "restart-mps"),
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="who-holds-it",

@@ -5,14 +5,18 @@ Long because it holds the table of Xids, and the lines that each of the tools ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
-from unhang.model import Finding, Remedy, Standing
+from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
 
 if TYPE_CHECKING:
+    from unhang.facts.kernel_log import Event
+    from unhang.facts.nvml import Gpu
+    from unhang.facts.pcie import Pcie
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.logs import Hit
     from unhang.records.picture import Picture
 
@@ -62,6 +66,17 @@ def _codes(standing: Standing) -> str:
 _XID = r"Xid \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)\): "
 _PID = r"\b(?:, pid='?(?P<process>\d+))?"
 
+_WORN_OUT = ("take-it-out", "check-memory")
+_DAY_S = 86400
+# What holds clocks down and should not; the power cap is everyday life.
+_SLOWDOWNS: Mapping[str, str] = MappingProxyType(
+    {
+        "heat": "the hardware sees it too hot",
+        "heat-software": "the driver sees it too hot",
+        "power-brake": "the power supply brakes",
+        "hardware": "a hardware protection",
+    }
+)
 _ECC = ("check-memory", "reset-gpu", "take-it-out")
 
 
@@ -101,6 +116,170 @@ def _in_run(picture: Picture) -> Finding | None:
 
 def _in_logs(view: LogView) -> Finding | None:
     return _of_hits(view.hits_of(CAUSE.id), view)
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import container, gpu, kernel_log, pcie
+
+    seen, bus, log = host.get(gpu.SUBJECT), host.get(pcie.SUBJECT), host.get(kernel_log.SUBJECT)
+    gpus = seen.gpus if seen is not None else ()
+    said = [e for e in (log.events if log is not None else ()) if _fault(e) is not None]
+    lost = {g.address for g in gpus if g.error}
+    # A GPU that sleeps, or belongs to another driver, has reasons of its own to be silent.
+    gone = {d.address for d in (bus.devices if bus is not None else ()) if d.kind == "gpu" and d.driver == "nvidia" and d.answers is False}
+    for g in gpus:
+        yield from _lost(g, said) if g.error else _condition(g)
+    for address in sorted(gone - lost):
+        yield CAUSE.host_finding(
+            area="pcie",
+            severity="error",
+            says=f"the GPU at {address} no longer answers on the PCIe bus",
+            leads_to="CUDA does not start on it, and often on no GPU of this host",
+            evidence=(Evidence(source=f"/sys/bus/pci/devices/{address}/config", text="all ones"), *_lines(said, address)),
+            remedies=_BUS,
+        )
+    if seen is not None and seen.nvml_error is not None and seen.nvml_error.startswith("no answer"):
+        yield CAUSE.host_finding(
+            area="gpu",
+            severity="error",
+            says=f"the driver does not answer: NVML gives {seen.nvml_error}",
+            leads_to="nvidia-smi and the start of CUDA hang in the same place",
+            evidence=(Evidence(source="NVML", text=seen.nvml_error),),
+            remedies=("ask-the-kernel-log", "power-cycle"),
+        )
+    on_bus = {d.address for d in (bus.devices if bus is not None else ()) if d.answers}
+    confined = container.kind(host) not in ("bare", "systemd")
+    for device in dict.fromkeys(e.device for e in said):
+        if device is None or device not in lost | gone:
+            asked = seen is not None and seen.nvml_error is None and device is not None
+            works = asked and device in {g.address for g in gpus}
+            others = asked and not works and confined and device in on_bus
+            yield _told([e for e in said if e.device == device], works=works, others=others, silent=asked and not works and not others)
+    yield from _bus_errors(bus)
+
+
+def _fault(event: Event) -> tuple[str, Standing, tuple[str, ...]] | None:
+    if event.kind == "xid":
+        return _XIDS.get(event.code or 0)
+    return {"gpu-lost": _XIDS[79], "gpu-start-failed": _XIDS[143]}.get(event.kind)
+
+
+def _lines(events: Iterable[Event], address: str | None) -> tuple[Evidence, ...]:
+    return tuple(Evidence(source="kernel log", text=e.text) for e in events if e.device == address)[-2:]
+
+
+def _lost(g: Gpu, said: Sequence[Event]) -> Iterable[HostFinding]:
+    from unhang.facts import gpu
+
+    reset = "reset" in (g.error or "") or "restart" in (g.error or "")
+    yield CAUSE.host_finding(
+        area="gpu",
+        severity="error",
+        says=f"{gpu.label(g)} cannot be reached: {g.error}",
+        leads_to="CUDA does not start on it, and often on no GPU of this host",
+        evidence=(Evidence(source="NVML", text=f"{gpu.label(g)}: {g.error}"), *_lines(said, g.address)),
+        remedies=("reset-gpu", *_BUS) if reset else _BUS,
+        commands=_reset(g),
+    )
+
+
+def _condition(g: Gpu) -> Iterable[HostFinding]:
+    from unhang.facts import gpu
+
+    def found(severity: Severity, says: str, leads_to: str, remedies: tuple[str, ...], text: str) -> HostFinding:
+        return CAUSE.host_finding(
+            area="gpu",
+            severity=severity,
+            says=f"{gpu.label(g)} {says}",
+            leads_to=leads_to,
+            evidence=(Evidence(source="NVML", text=text),),
+            remedies=remedies,
+            commands=_reset(g),
+        )
+
+    if g.recovery is not None and g.recovery != "none":
+        severe = "peer-to-peer" not in g.recovery
+        leads = "work on it fails until that is done"
+        yield found("error" if severe else "warning", f"needs recovery: {g.recovery}", leads, _FIRMWARE, f"recovery action: {g.recovery}")
+    if g.remap_failed:
+        text = f"row remapping failure; remapped rows: {g.remapped_rows_uncorrected} uncorrectable, {g.remapped_rows_corrected} correctable"
+        yield found("error", "could not replace a faulty row of its memory", "memory errors end the job again and again", _WORN_OUT, text)
+    elif g.remap_pending or g.retirement_pending:
+        what = "row" if g.remap_pending else "page"
+        yield found(
+            "warning", f"has a faulty {what} of memory whose replacement waits for a reset", "another memory error ends the job", _MEMORY, "pending"
+        )
+    elif g.ecc_volatile_uncorrected:
+        text = f"uncorrected volatile ECC errors: {g.ecc_volatile_uncorrected}; aggregate: {g.ecc_aggregate_uncorrected}"
+        says = f"met {g.ecc_volatile_uncorrected} uncorrected memory errors since its driver was loaded"
+        yield found("warning", says, "another one ends the job", _MEMORY, text)
+    held = [_SLOWDOWNS[s] for s in g.slowdowns or () if s in _SLOWDOWNS]
+    if held:
+        at = f" at {g.temperature_c} °C" if g.temperature_c is not None else ""
+        says = f"is slowed down{at}: {', '.join(held)}"
+        yield found(
+            "warning",
+            says,
+            "every rank waits for the slowest GPU in each step",
+            ("check-the-bus",),
+            f"slowdown reasons: {', '.join(g.slowdowns or ())}",
+        )
+    # The speed falls while a GPU idles; the width does not.
+    if g.pcie_width and g.pcie_width_max and g.pcie_width < g.pcie_width_max:
+        says = f"runs on {g.pcie_width} of {g.pcie_width_max} PCIe lanes"
+        leads = "copies to and from it take that much longer; a card that is not seated well may be lost next"
+        yield found("warning", says, leads, ("check-the-bus", "power-cycle"), f"link width x{g.pcie_width}, x{g.pcie_width_max} possible")
+
+
+def _told(events: Sequence[Event], *, works: bool, others: bool, silent: bool) -> HostFinding:
+    """What the kernel log tells of a GPU: of one that works since, that is somebody else's, or that NVML should list and does not."""
+    from unhang.facts import kernel_log
+
+    ordered = sorted(events, key=lambda e: (STANDINGS.index(_of(e)[1]), e.last_age_s or 0.0))
+    worst = ordered[0]
+    meaning, standing, remedies = _of(worst)
+    recent = worst.last_age_s is None or worst.last_age_s < _DAY_S
+    severity: Severity = "note" if others or not recent or standing == "possible" else "warning"
+    if silent and standing == "established":
+        severity = "error"
+    what = f"Xid {worst.code}: {meaning}" if worst.kind == "xid" else meaning
+    again = f", {worst.count} times" if worst.count > 1 else ""
+    also = sorted({f"Xid {e.code}" for e in ordered[1:] if e.code is not None and e.code != worst.code})
+    return CAUSE.host_finding(
+        area="kernel",
+        severity=severity,
+        says=f"GPU {worst.device or 'unknown'}: {what} ({kernel_log.ago(worst.last_age_s)}{again})" + (f"; also {', '.join(also)}" if also else ""),
+        leads_to="it is over where the GPU works since; where it comes back, the card ends jobs again" if works else "work on this GPU fails",
+        evidence=tuple(Evidence(source="kernel log", text=e.text) for e in ordered[:3]),
+        remedies=remedies,
+        commands={"reset-gpu": f"sudo nvidia-smi --gpu-reset -i {worst.device}"} if worst.device else None,
+    )
+
+
+def _of(event: Event) -> tuple[str, Standing, tuple[str, ...]]:
+    found = _fault(event)
+    assert found is not None
+    return found
+
+
+def _bus_errors(bus: Pcie | None) -> Iterable[HostFinding]:
+    if bus is None:
+        return
+    ways = {a for d in bus.devices if d.kind == "gpu" for a in (d.address, *d.path)}
+    for d in bus.devices:
+        if d.address in ways and d.aer_fatal:
+            yield CAUSE.host_finding(
+                area="pcie",
+                severity="warning",
+                says=f"{d.address}, on the way to a GPU, counts {d.aer_fatal} fatal PCIe errors since boot",
+                leads_to="the GPU may fall off the bus",
+                evidence=(Evidence(source=f"/sys/bus/pci/devices/{d.address}/aer_dev_fatal", text=f"{d.aer_fatal} errors"),),
+                remedies=("check-the-bus", "power-cycle"),
+            )
+
+
+def _reset(g: Gpu) -> Mapping[str, str] | None:
+    return {"reset-gpu": f"sudo nvidia-smi --gpu-reset -i {g.address}"} if g.address else None
 
 
 CAUSE = Cause(
@@ -296,6 +475,7 @@ CAUSE = Cause(
     ),
     in_run=_in_run,
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="take-it-out",

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
 
 _KERNELS = re.compile(r"NCCL WARN Cuda failure (?:\d+ )?'(?:named symbol not found|invalid device function|no kernel image)")
+# The first release for GPUs of a compute capability, from NVIDIA's release notes; the largest that a GPU reaches counts.
+_FIRST = {(8, 0): (2, 8), (9, 0): (2, 15), (10, 0): (2, 25, 1), (12, 0): (2, 26, 2)}
 _BLACKWELL = r"RTX 50[5-9]0|RTX PRO [2-6]\d00 Blackwell|\bG?B[123]00\b|\bGB10\b|\bsm_1[0-2]\d\b"
 
 
@@ -31,6 +38,32 @@ def _in_logs(view: LogView) -> Finding | None:
         )
     broken = view.tracebacks or view.timeouts or any(e.code for e in view.exits) or any(c != CAUSE.id and hits for c, hits in view.hits.items())
     return CAUSE.of_hits([h for h in own if "capability" not in h.groups and (broken or "old" not in h.groups)], view)
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import libraries
+
+    seen = host.get(libraries.SUBJECT)
+    nccl = seen.copy("nccl") if seen is not None else None
+    release = (nccl.version if nccl is not None else None) or (seen.torch.nccl_inside if seen is not None else None)
+    if seen is None or release is None:
+        return
+    gpus = libraries.usable_gpus(host)
+    told: set[str] = set()
+    for card in gpus:
+        capability = card.compute_capability
+        first = max((f for c, f in _FIRST.items() if capability and c <= libraries.number(capability)), default=())
+        if capability is None or capability in told or libraries.number(release) >= first:
+            continue
+        told.add(capability)
+        yield CAUSE.host_finding(
+            area="libraries",
+            severity="error" if len(gpus) > 1 else "warning",
+            says=f"NCCL {release} is older than {card.name or 'this GPU'}: {'.'.join(map(str, first))} is the first release for it",
+            leads_to="torch computes on one GPU, and the first collective over several fails or hangs",
+            evidence=(Evidence(source=nccl.path if nccl is not None else seen.torch.path, text=f"NCCL version {release}"),),
+            remedies=("newer-nccl", "which-nccl"),
+        )
 
 
 CAUSE = Cause(
@@ -87,6 +120,7 @@ CAUSE = Cause(
         ),
     ),
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="newer-nccl",

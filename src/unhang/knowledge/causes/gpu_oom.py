@@ -6,16 +6,17 @@ Long because each framework counts its memory in words of its own; most of it is
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import serving
 from unhang.knowledge.caught import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
-from unhang.model import Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.frames import Frame
     from unhang.records.logs import Hit, Traceback
     from unhang.records.picture import Picture
@@ -171,6 +172,40 @@ def _in_logs(view: LogView) -> Finding | None:
 
 _OUTSIDE = ("free-the-gpu", "room-for-nccl", "smaller-step")
 
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import gpu
+    from unhang.facts.units import size
+
+    seen = host.get(gpu.SUBJECT)
+    for g in seen.gpus if seen is not None else ():
+        used, total = g.memory_used_bytes, g.memory_total_bytes
+        if used is None or not total:
+            continue
+        much = used > total // 10 and used > 1 << 30
+        computing = [p for p in g.processes or () if p.kind == "compute"]
+        if not much and not computing:
+            # A desktop, or what the driver keeps for itself.
+            continue
+        who = ", ".join(f"{p.pid} ({p.name.rpartition('/')[2]})" if p.name else str(p.pid) for p in (g.processes or ())[:4])
+        hidden = "; which processes have it cannot be seen from here" if not g.processes else f" by {who}"
+        at = f", at {g.utilization_percent} %" if g.utilization_percent else ""
+        pids = ",".join(str(p.pid) for p in g.processes or ())
+        yield CAUSE.host_finding(
+            area="gpu",
+            severity="warning" if much else "note",
+            says=f"{gpu.label(g)} is in use: {size(used)} of {size(total)} taken{hidden}{at}",
+            leads_to="a training that needs the whole GPU runs out of memory, and shares its time" if much else "the GPU is shared",
+            evidence=tuple(
+                Evidence(source="NVML", text=f"process {p.pid} {p.name or ''}".strip() + (f": {size(p.used_bytes)}" if p.used_bytes else ""))
+                for p in (g.processes or ())[:4]
+            )
+            or (Evidence(source="NVML", text=f"{size(used)} of {size(total)} used, no process listed"),),
+            remedies=("free-the-gpu",),
+            commands={"free-the-gpu": f"ps -o pid,user,etime,args -p {pids}"} if pids else None,
+        )
+
+
 CAUSE = Cause(
     id="gpu-oom",
     role="root",
@@ -248,7 +283,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="cuMemCreate",
-            pattern=r"cuMemCreate\w*\W.{0,120}(?:out of memory|OUT_OF_MEMORY)",
+            pattern=r"cuMemCreate\w{0,40}\W.{0,120}(?:out of memory|OUT_OF_MEMORY)",
             says="cuMemCreate found no memory left on the GPU",
             remedies=_OUTSIDE,
         ),
@@ -349,6 +384,7 @@ CAUSE = Cause(
     ),
     in_run=_in_run,
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="free-the-gpu",

@@ -6,14 +6,17 @@ Long because kernel, cgroup, Slurm, Kubernetes, Ray and launchers each tell it i
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import srun, words
 from unhang.knowledge.caught import passed_over
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
+    from unhang.facts.memory import Memory
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.logs import Hit
     from unhang.records.picture import Picture, RankView
 
@@ -25,6 +28,81 @@ _PREEMPTED = ("requeue", "save-on-signal")
 _HANGUP = ("detach",)
 # What a rank of a training is called in a kernel log: 15 characters of the command or of the thread.
 _OURS = re.compile(r"py|torch|pt_|ray|vllm|sglang|deepspeed|accelerate|train|trtllm|nccl|mpi", re.IGNORECASE)
+
+
+# What a rank takes of the host before it has loaded anything: torch alone some 300 MiB, with CUDA's context and NCCL 2 to 4 GiB.
+_TINY_BYTES = 512 * 1024 * 1024
+_WITH_CUDA_BYTES = 4 * 1024**3
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import container, memory, numa
+    from unhang.facts.units import size
+
+    seen = host.get(memory.SUBJECT)
+    if seen is None:
+        return
+    nodes = host.get(numa.SUBJECT)
+    gpus = len(nodes.gpus) if nodes is not None else 0
+    more = {
+        "docker": "docker update --memory=64g --memory-swap=64g CONTAINER",
+        "podman": "podman update --memory=64g CONTAINER",
+        "slurm": "sbatch --mem=0 JOB",
+        "kubernetes": "kubectl set resources deployment NAME --limits=memory=64Gi",
+        "systemd": "sudo systemctl set-property UNIT MemoryMax=infinity",
+    }.get(container.kind(host))
+    left = seen.left_bytes
+    if left is not None and left < (_WITH_CUDA_BYTES if gpus else 2 * _TINY_BYTES):
+        limited = seen.available_bytes is None or left < seen.available_bytes
+        yield CAUSE.host_finding(
+            area="memory",
+            severity="error" if left < _TINY_BYTES else "warning",
+            says=f"{size(left)} of host memory are left{_limited(seen) if limited else f' of {size(seen.total_bytes)}'}",
+            leads_to=f"{'one rank on a GPU takes 2 to 4 GiB' if gpus else 'torch alone takes 300 MiB'} before anything is loaded; then it is killed",
+            evidence=_evidence(seen) if limited else (Evidence(source="/proc/meminfo", text=f"MemAvailable: {size(left)}"),),
+            remedies=("more-memory", "less-memory") if limited else ("less-memory", "who-takes-it"),
+            commands={"more-memory": more} if more is not None else None,
+        )
+    in_group = seen.oom_kills if seen.cgroup is not None else None
+    if in_group or seen.host_oom_kills:
+        count = in_group or seen.host_oom_kills or 0
+        yield CAUSE.host_finding(
+            area="memory",
+            severity="warning" if in_group else "note",
+            says=(
+                f"the OOM killer has ended {count} process{'' if count == 1 else 'es'} "
+                f"{'of this control group' if in_group else 'on this machine since it started'}"
+            ),
+            leads_to="a rank or loader worker that it ends is gone without a word; the same load will meet it again",
+            evidence=(Evidence(source="memory control group" if in_group else "/proc/vmstat", text=f"oom_kill {count}"),),
+            remedies=("find-the-killer", "watch-memory"),
+        )
+    available, limit, committed = seen.available_bytes, seen.commit_limit_bytes, seen.committed_bytes
+    if seen.overcommit == 2 and available is not None and limit is not None and committed is not None:
+        promised = max(0, limit - committed)
+        if promised < available // 2:
+            yield CAUSE.host_finding(
+                area="memory",
+                severity="warning",
+                says=f"the kernel promises {size(promised)} more although {size(available)} are available (vm.overcommit_memory is 2)",
+                leads_to="fork and large reservations, CUDA's among them, fail with 'Cannot allocate memory' while memory is free",
+                evidence=(Evidence(source="/proc/meminfo", text=f"CommitLimit: {size(limit)}, Committed_AS: {size(committed)}"),),
+                remedies=("overcommit",),
+            )
+
+
+def _limited(seen: Memory) -> str:
+    from unhang.facts.units import size
+
+    return f": the control group may use {size(seen.cgroup_limit_bytes or 0)}, /dev/shm included"
+
+
+def _evidence(seen: Memory) -> tuple[Evidence, ...]:
+    from unhang.facts.units import size
+
+    used, back = size(seen.cgroup_used_bytes or 0), size(seen.cgroup_reclaimable_bytes or 0)
+    text = f"limit {size(seen.cgroup_limit_bytes or 0)}, used {used}, of which {back} are cache that can be taken back"
+    return (Evidence(source=seen.cgroup or "cgroup", text=text),)
 
 
 def _in_run(picture: Picture) -> Finding | None:
@@ -178,7 +256,8 @@ CAUSE = Cause(
         ),
         Signature(
             needle="OOMKilled",
-            pattern=r"OOMKilled(?!\"?\s*[:=]\s*false)",
+            # A reason, a state that is true, or a line of `kubectl get pods`.
+            pattern=r"(?i:reason)\W{1,16}OOMKilled|^\s{0,64}OOMKilled\b|\bOOMKilled\"?\s{0,4}[:=]\s{0,4}true|\d/\d{1,3}\s{1,16}OOMKilled",
             says="Kubernetes or Docker: the container reached its memory limit",
             remedies=_MEMORY,
         ),
@@ -191,7 +270,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="killed due to memory pressure (OOM)",
-            pattern=r"(?P<count>[1-9]\d*) Workers \(tasks / actors\) killed due to memory pressure",
+            pattern=r"(?P<count>(?<!\d)[1-9]\d{0,8}) Workers \(tasks / actors\) killed due to memory pressure",
             says="Ray's memory monitor killed {count} worker(s): the memory of the node was nearly used up",
             remedies=("ray-threshold", *_MEMORY),
         ),
@@ -267,8 +346,14 @@ CAUSE = Cause(
         ),
         Signature(
             needle="exits with return code = -9",
-            pattern=r"(?:Process (?P<pid>\d{1,9}) )?exits with return code = -9\b",
+            pattern=r"Process (?P<pid>\d{1,9}) exits with return code = -9\b",
             says="process {pid} was killed (SIGKILL); by whom is not in the log",
+            remedies=_KILLED,
+        ),
+        # Its handler prints the command that was started last, whoever was killed.
+        Signature(
+            needle="] exits with return code = -9",
+            says="DeepSpeed's launcher: a rank of this host was killed (SIGKILL); by whom is not in the log",
             remedies=_KILLED,
         ),
         Signature(needle="died with <Signals.SIGKILL", says="a process was killed (SIGKILL); by whom is not in the log", remedies=_KILLED),
@@ -304,6 +389,13 @@ CAUSE = Cause(
             says="Slurm: task {tasks} on {host} was killed (SIGKILL); by whom is not in the log",
             remedies=_KILLED,
         ),
+        # The shell's word on what it was itself waiting for.
+        Signature(
+            needle="Killed",
+            pattern=r"^Killed$",
+            says="the shell: the command was killed (SIGKILL); by whom is not in the log",
+            remedies=_KILLED,
+        ),
         Signature(
             needle=" Killed     ",
             pattern=r"line \d+: +(?P<pid>\d+) Killed +\S",
@@ -330,6 +422,7 @@ CAUSE = Cause(
     ),
     in_run=_in_run,
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="less-memory",
@@ -347,6 +440,19 @@ CAUSE = Cause(
             says="Raise the limit: docker run --memory, resources.limits.memory in Kubernetes, --mem in Slurm (--mem=0 takes all of the node).",
             says_zh="提高限制：docker run --memory，Kubernetes 的 resources.limits.memory，Slurm 的 --mem（--mem=0 表示使用整个节点的内存）。",
             command="cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory.peak",
+        ),
+        Remedy(
+            id="who-takes-it",
+            says="See which processes hold it, and whether old ones of an ended training are among them.",
+            says_zh="查看哪些进程占用了内存，其中是否有已结束训练留下的旧进程。",
+            command="ps -eo rss,pid,user,etime,args --sort=-rss | head -15",
+        ),
+        Remedy(
+            id="overcommit",
+            says="Let the kernel promise more than it has, as it does by default: trainings reserve far more than they touch.",
+            says_zh="让内核按默认方式超额承诺内存：训练保留的地址远多于真正使用的。",
+            command="sudo sysctl -w vm.overcommit_memory=0",
+            verify="sysctl vm.overcommit_memory; grep -i commit /proc/meminfo",
         ),
         Remedy(
             id="find-the-killer",
@@ -437,6 +543,8 @@ CAUSE = Cause(
         "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.",
         "=>> PBS: job killed: mem 137438953472b exceeded limit 68719476736b",
         "      Reason:       OOMKilled",
+        "trainer-3   0/1     OOMKilled   2 (40s ago)   11m",
+        "Killed",
         '"lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}',
         "Message: The node was low on resource: memory. Container trainer was using 61234Mi",
         "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
@@ -466,6 +574,7 @@ CAUSE = Cause(
         "  exitcode  : -9 (pid: 4720)  (SIGKILL)",
         "  traceback : Signal 9 (SIGKILL) received by PID 4720",
         "[2026-11-03 10:00:01,000] [ERROR] [launch.py:341:sigkill_handler] ['python', 'train.py', '--local_rank=3'] exits with return code = -9",
+        "[2026-11-03 10:00:01,000] [INFO] [launch.py:347:main] Process 5100 exits with return code = -9",
         "subprocess.CalledProcessError: Command '['/opt/venv/bin/python', 'train.py']' died with <Signals.SIGKILL: 9>.",
         "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
         "[rank: 1] Child process with PID 4720 terminated with code -9. Forcefully terminating all other processes to avoid zombies",
@@ -504,6 +613,8 @@ CAUSE = Cause(
         "W1103 09:10:41 4711 api.py:862] Unable to shutdown process 4720 via Signals.SIGTERM, forcefully exiting via Signals.SIGKILL",
         "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4711 got signal: 15",
         '"State": {"Status": "exited", "OOMKilled": false, "ExitCode": 1}',
+        "[sample] answer: in Kubernetes such a container is marked OOMKilled and started again",
+        "Killed the old process group",
         "slurmstepd: error: *** STEP 4711.0 ON node7 CANCELLED AT 2026-11-03T10:00:01 ***",
         "[2026-11-03 10:00:01] HTTP status code 1370 from the metrics server",
     ),

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.infiniband import Device, Gid, Infiniband, Port
+    from unhang.facts.snapshot import Snapshot
 
 # NCCL up to 2.22 writes "failed with error TEXT", from 2.23 "failed with NUMBER TEXT, on dev ..." for ibv_modify_qp and "TEXT errno N" for others;
 # before 2.6 only "failed".
@@ -11,6 +19,114 @@ _MODIFY = r"ibv_modify_qp failed with (?:error )?(?:(?P<code>\d+) )?"
 _WHERE = r"(?:, on dev (?P<device>[\w.-]+):(?P<port>-?\d+), .{0,80}?local GID index (?P<gid_index>-?\d+))?(?!.{0,400}retrying \d)"
 # What is refused for want of locked memory or of rights is told by limits and container-capability.
 _ERROR = r"(?!Cannot allocate|Operation not perm|Permission)[A-Z][\w ]{3,60}"
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import container, infiniband, network
+
+    seen = host.get(infiniband.SUBJECT)
+    if seen is None or infiniband.disabled(seen):
+        return
+    several, up = network.several_hosts(host), infiniband.active(seen)
+    wanted = seen.settings.get("NCCL_IB_HCA")
+    if wanted is not None and wanted.value.strip("^=") and not infiniband.candidates(seen):
+        yield CAUSE.host_finding(
+            area="infiniband",
+            severity="error" if several else "warning",
+            says=f"NCCL_IB_HCA={wanted.value} leaves none of the adapters: {', '.join(d.name for d in seen.devices)}",
+            leads_to="NCCL finds no adapter and falls back to TCP sockets, while hosts whose adapters match do not: they fail to connect",
+            evidence=(Evidence(source=wanted.place, text=f"NCCL_IB_HCA={wanted.value}"),),
+            remedies=("name-adapters-that-exist",),
+            commands={"name-adapters-that-exist": "ls /sys/class/infiniband; unset NCCL_IB_HCA"},
+        )
+    if up and (not seen.verbs_devices or seen.verbs_usable is False):
+        what = "there is no /dev/infiniband/uverbs* here" if not seen.verbs_devices else "this user may not open all of /dev/infiniband/uverbs*"
+        inside = container.kind(host) in ("docker", "podman", "kubernetes", "container", "lxc", "apptainer")
+        yield CAUSE.host_finding(
+            area="infiniband",
+            severity="warning" if several else "note",
+            says=f"{len(up)} ports are active, but {what}",
+            leads_to="NCCL finds no adapter and falls back to TCP sockets, many times slower",
+            evidence=(Evidence(source="/dev/infiniband", text=", ".join(seen.verbs_devices) or "no uverbs device"),),
+            remedies=("give-the-device",) if inside else ("load-verbs",),
+        )
+    roce = [(d, p) for d, p in up if p.link_layer == "Ethernet" and p.gids is not None]
+    # All of them: what a container hides has no type.
+    if all(g.type is not None for _, p in roce for g in p.gids or ()):
+        for device, port in roce:
+            yield from _gids(seen, device, port, several)
+    yield from _pkeys(seen, up)
+    mtus = {n: seen.net_mtu_bytes[n] for d, _ in roce for n in d.net_devices if n in seen.net_mtu_bytes}
+    cards = {d.board_id for d, _ in roce}
+    if len(set(mtus.values())) > 1 and len(cards) == 1:
+        yield CAUSE.host_finding(
+            area="infiniband",
+            severity="note",
+            says=f"the RoCE ports of equal adapters have different MTUs: {', '.join(f'{n} {mtu}' for n, mtu in sorted(mtus.items()))}",
+            leads_to="queue pairs between rails of different MTU move smaller packets, or fail where one side insists",
+            evidence=(Evidence(source="/sys/class/net/*/mtu", text=", ".join(f"{n} {mtu}" for n, mtu in sorted(mtus.items()))),),
+            remedies=("same-mtu",),
+            commands={
+                "same-mtu": "; ".join(f"sudo ip link set dev {n} mtu {max(mtus.values())}" for n, m in sorted(mtus.items()) if m < max(mtus.values()))
+            },
+        )
+
+
+def _gids(seen: Infiniband, device: Device, port: Port, several: bool) -> Iterable[HostFinding]:
+    """The GID that NCCL would use on a RoCE port: that of NCCL_IB_GID_INDEX, else (2.21 and later) one of RoCE v2 with an IPv4 address."""
+    gids = port.gids or ()
+    good = [g for g in gids if g.type == "RoCE v2" and g.ipv4 is not None]
+    setting = seen.settings.get("NCCL_IB_GID_INDEX")
+    # NCCL reads numbers up to the first character that is none.
+    index = int(found[0]) if setting is not None and (found := re.match(r"\d+", setting.value.strip())) else None
+    where = f"/sys/class/infiniband/{device.name}/ports/{port.number}/gids"
+    right = str(good[0].index) if good else "3"
+    if index is not None and setting is not None and gids:
+        chosen = next((g for g in gids if g.index == index), None)
+        if chosen is not None and chosen.type == "RoCE v2":
+            return
+        what = "is empty" if chosen is None else f"is of type {chosen.type}, which no router forwards"
+        yield CAUSE.host_finding(
+            area="infiniband",
+            severity="error" if chosen is None else "warning",
+            says=f"NCCL_IB_GID_INDEX={index}, and entry {index} of {device.name} port {port.number} {what}",
+            leads_to="ibv_modify_qp fails, or nothing arrives and transfers are given up after their retries",
+            evidence=(Evidence(source=setting.place, text=f"NCCL_IB_GID_INDEX={setting.value}"), Evidence(source=where, text=_table(gids))),
+            remedies=("forced-index",),
+            commands={"forced-index": f"unset NCCL_IB_GID_INDEX   # NCCL 2.21 and later; else: export NCCL_IB_GID_INDEX={right}"},
+        )
+    elif index is None and not good and gids:
+        yield CAUSE.host_finding(
+            area="infiniband",
+            severity="warning" if several else "note",
+            says=f"{device.name} port {port.number} (RoCE) is active without a GID of type RoCE v2 with an IPv4 address",
+            leads_to="NCCL uses the port with its link-local address: no router forwards that, and ibv_modify_qp fails or retries are exceeded",
+            evidence=(Evidence(source=where, text=_table(gids)),),
+            remedies=("address-or-leave-out",),
+            commands={"address-or-leave-out": f"ip -br addr show {(device.net_devices or ('ETH',))[0]}; export NCCL_IB_HCA=^={device.name}"},
+        )
+
+
+def _table(gids: Iterable[Gid]) -> str:
+    return "; ".join(f"{g.index} {g.ipv4 or g.address} {g.type}" for g in list(gids)[:6]) or "no entries"
+
+
+def _pkeys(seen: Infiniband, up: Iterable[tuple[Device, Port]]) -> Iterable[HostFinding]:
+    setting = seen.settings.get("NCCL_IB_PKEY")
+    index = setting.value.strip() if setting is not None and setting.value.strip().isdigit() else "0"
+    for device, port in up:
+        if port.link_layer == "InfiniBand" and port.pkeys and index not in port.pkeys:
+            keys = ", ".join(f"{key} at {i}" for i, key in port.pkeys.items())
+            yield CAUSE.host_finding(
+                area="infiniband",
+                severity="error",
+                says=f"{device.name} port {port.number} has no partition key at index {index}; it has {keys}",
+                leads_to="ibv_modify_qp fails for every queue pair",
+                evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/pkeys/{index}", text="0x0000"),),
+                remedies=("partition-key",),
+                commands={"partition-key": f"export NCCL_IB_PKEY={next(iter(port.pkeys))}"},
+            )
+
 
 CAUSE = Cause(
     id="ib-config",
@@ -181,6 +297,7 @@ CAUSE = Cause(
             remedies=("gid-index", "give-the-device", "compare-ports"),
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="gid-index",
@@ -295,6 +412,36 @@ CAUSE = Cause(
                 "NCCL_DEBUG=INFO torchrun --nnodes 2 --nproc-per-node 8 train.py 2>&1 | grep -E 'NCCL_IB_DISABLE set by environment to|Using "
                 "network Socket'"
             ),
+        ),
+        Remedy(
+            id="name-adapters-that-exist",
+            says="Name adapters that this host has, or unset NCCL_IB_HCA and let NCCL take all that are active.",
+            says_zh="填写本机确实存在的网卡，或取消 NCCL_IB_HCA，让 NCCL 使用所有可用网卡。",
+            command="ls /sys/class/infiniband; unset NCCL_IB_HCA",
+        ),
+        Remedy(
+            id="load-verbs",
+            says="Load the module that makes the devices, and let the user open them (they are for everybody as a rule).",
+            says_zh="加载创建这些设备的内核模块，并允许该用户打开它们（通常对所有用户开放）。",
+            command="sudo modprobe ib_uverbs; ls -l /dev/infiniband; sudo chmod 666 /dev/infiniband/uverbs*",
+        ),
+        Remedy(
+            id="forced-index",
+            says="Do not force the index with NCCL 2.21 and later; earlier ones need that of the RoCE v2 entry with the IPv4 address.",
+            says_zh="NCCL 2.21 及以后不要强制指定索引；更早的版本需要填写带 IPv4 地址的 RoCE v2 条目的索引。",
+            command="unset NCCL_IB_GID_INDEX",
+        ),
+        Remedy(
+            id="address-or-leave-out",
+            says="Give the port's network interface an IPv4 address, or leave the adapter out.",
+            says_zh="给该端口对应的网卡配置 IPv4 地址，或不使用这块网卡。",
+            command="ip -br addr; export NCCL_IB_HCA=^=mlx5_9",
+        ),
+        Remedy(
+            id="same-mtu",
+            says="Give all network interfaces of the rails the same MTU, as the switches carry it.",
+            says_zh="让各 rail 的网卡使用相同的 MTU，并与交换机一致。",
+            command="sudo ip link set dev eth0 mtu 9000",
         ),
     ),
     leads_to=("rank-exception", "ib-transport-retry"),

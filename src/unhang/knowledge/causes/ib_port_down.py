@@ -2,11 +2,131 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.infiniband import Device, Infiniband, Port
+    from unhang.facts.snapshot import Snapshot
+    from unhang.model import Severity
 
 _EVENT = r"NET/IB ?: ?(?:(?P<device>[\w.-]+):(?P<port>\d+) )?(?:Got )?"
 _LOOK = ("see-the-ports", "cable-and-switch", "other-ports")
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import infiniband, network
+
+    seen = host.get(infiniband.SUBJECT)
+    if seen is None or infiniband.disabled(seen):
+        return
+    several, up = network.several_hosts(host), infiniband.active(seen)
+    for device, port in infiniband.candidates(seen):
+        if port.state is None or port.state == "ACTIVE":
+            continue
+        severity = _severity(seen, device, port, several)
+        if severity is not None:
+            yield _down(device, port, severity, up)
+    yield from _slow(up)
+    yield from _flapping(up)
+
+
+def _severity(seen: Infiniband, device: Device, port: Port, several: bool) -> Severity | None:
+    """Of a port that is not active. Many are so on purpose: the second port of a card, an Ethernet port without a cable."""
+    from unhang.facts import infiniband
+
+    if infiniband.asked_for(seen, device, port):
+        return "error"
+    up = infiniband.active(seen)
+    alike = [d for d, p in up if d.board_id == device.board_id and p.link_layer == port.link_layer]
+    # Where the same cards all have one port in use, the others are spare.
+    spare = any(d.slot is not None and d.slot == device.slot and (d, p) != (device, port) for d, p in up)
+    if port.link_layer == "InfiniBand" and port.state in ("INIT", "ARMED"):
+        return "error" if several and not any(p.link_layer == "InfiniBand" for _, p in up) else "warning"
+    if port.physical_state == "Disabled" or spare:
+        return "note" if port.link_layer == "InfiniBand" else None
+    if len(alike) >= 3:
+        return "warning"
+    if port.link_layer != "InfiniBand":
+        return None
+    return "note" if up else "warning"
+
+
+def _down(device: Device, port: Port, severity: Severity, up: Sequence[tuple[Device, Port]]) -> HostFinding:
+    waits = port.link_layer == "InfiniBand" and port.state in ("INIT", "ARMED")
+    what = "no subnet manager has set it up" if waits else f"physical state {port.physical_state}"
+    good = ",".join(f"{d.name}:{p.number}" for d, p in up)
+    beside = f"; {len(up)} other ports are active" if up else "; no port is active"
+    return CAUSE.host_finding(
+        area="infiniband",
+        severity=severity,
+        says=f"{device.name} port {port.number} ({port.link_layer}) is {port.state}: {what}{beside}",
+        leads_to=(
+            "NCCL leaves the port out without a word: slower, and a host whose set of ports differs from the others' may fail to connect"
+            if up
+            else "NCCL finds no adapter and falls back to TCP sockets, many times slower"
+        ),
+        evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/state", text=f"{port.state}, {port.physical_state}"),),
+        remedies=(
+            "subnet-manager" if waits else "cable-and-switch",
+            "see-the-ports",
+            *(("name-good-ports",) if good and severity != "note" else ()),
+        ),
+        commands={
+            "cable-and-switch": f"sudo mlxlink -d {device.name} -c",
+            "name-good-ports": f"export NCCL_IB_HCA=={good}",
+        },
+    )
+
+
+def _slow(up: Sequence[tuple[Device, Port]]) -> Iterable[HostFinding]:
+    """A link that came up with fewer lanes or at a lower speed than its likes."""
+    for device, port in up:
+        rates = [p.rate_gbps for d, p in up if (d.board_id, p.link_layer) == (device.board_id, port.link_layer) and p.rate_gbps is not None]
+        usual = max(set(rates), key=lambda r: (rates.count(r), r), default=None)
+        narrow = port.link_layer == "InfiniBand" and port.lanes == 1
+        if port.rate_gbps is None or usual is None or (port.rate_gbps >= usual and not narrow):
+            continue
+        others = (
+            f"; {rates.count(usual)} others like it run at {usual:g}" if port.rate_gbps < usual else "; links of InfiniBand have four lanes as a rule"
+        )
+        yield CAUSE.host_finding(
+            area="infiniband",
+            severity="warning",
+            says=f"{device.name} port {port.number} runs at {port.rate}{others}",
+            leads_to="every ring that passes through it runs at its speed",
+            evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/rate", text=port.rate or ""),),
+            remedies=("cable-and-switch", "see-the-ports"),
+            commands={"cable-and-switch": f"sudo mlxlink -d {device.name} -c"},
+        )
+
+
+def _flapping(up: Sequence[tuple[Device, Port]]) -> Iterable[HostFinding]:
+    """Counters run since the driver was loaded: a cable that was pulled once is no fault, one port that counts far more than the others is."""
+    for counter, many in (("link_downed", 10), ("link_error_recovery", 10), ("symbol_error", 1000), ("port_rcv_errors", 1000)):
+        counts = sorted(p.counters.get(counter, 0) for _, p in up)
+        for device, port in up:
+            count = port.counters.get(counter, 0)
+            usual = counts[len(counts) // 2] if len(counts) > 2 else 0
+            if count < many or count < 10 * usual:
+                continue
+            beside = f", the others {usual}" if len(counts) > 2 else ""
+            yield CAUSE.host_finding(
+                area="infiniband",
+                severity="note",
+                says=f"{device.name} port {port.number} counted {count} {counter} since its driver was loaded{beside}",
+                leads_to="where the count still grows, the link breaks under load and transfers end with 'transport retry counter exceeded'",
+                evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/counters/{counter}", text=str(count)),),
+                remedies=("see-the-ports", "cable-and-switch"),
+                commands={
+                    "see-the-ports": f"watch -d -n 5 cat /sys/class/infiniband/{device.name}/ports/{port.number}/counters/{counter}",
+                    "cable-and-switch": f"sudo mlxlink -d {device.name} -c",
+                },
+            )
+
 
 CAUSE = Cause(
     id="ib-port-down",
@@ -87,6 +207,7 @@ CAUSE = Cause(
             remedies=("see-the-ports", "subnet-manager", "without-ib"),
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="see-the-ports",
@@ -129,6 +250,12 @@ CAUSE = Cause(
                 "NCCL_DEBUG=INFO torchrun --nnodes 2 --nproc-per-node 8 train.py 2>&1 | grep -E 'NCCL_IB_DISABLE set by environment to|Using "
                 "network Socket'"
             ),
+        ),
+        Remedy(
+            id="name-good-ports",
+            says="Until it is mended, name the active ports exactly, on every host alike.",
+            says_zh="修复之前，在所有主机上一致地精确列出可用端口。",
+            command="export NCCL_IB_HCA==mlx5_0:1,mlx5_1:1",
         ),
     ),
     leads_to=("ib-transport-retry", "ib-config", "rank-exception"),

@@ -2,13 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
 
 # NCCL writes the status as "error 12" (to 2.20), "status=12" (2.21) and "status=IBV_WC_RETRY_EXC_ERR(12)" (2.28).
 _GAVE_UP = r"(?:error |status=)(?:\w+\()?(?P<status>{})\b"
 _HCA = r"(?:(?=.{0,400}? hca (?P<device>[\w.-]+)))?"
 _LOOK = ("who-died-first", "test-the-path", "gid-index", "wait-longer")
+
+# What adapters count when transfers are lost or late on the way: each of these cost a retry.
+_LOST = ("local_ack_timeout_err", "packet_seq_err", "out_of_sequence", "rnr_nak_retry_err", "roce_slow_restart")
+# One packet in ten thousand: RDMA starts over from the lost packet.
+_MANY = 1e-4
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import infiniband
+
+    seen = host.get(infiniband.SUBJECT)
+    if seen is None:
+        return
+    up = infiniband.active(seen)
+    for device, port in up:
+        packets = port.counters.get("port_rcv_packets", 0) + port.counters.get("port_xmit_packets", 0)
+        for counter in _LOST:
+            count = port.counters.get(counter, 0)
+            others = sorted(p.counters.get(counter, 0) for d, p in up if (d, p) != (device, port))
+            usual = others[len(others) // 2] if others else 0
+            if count < 1000 or count < 10 * usual or (count < _MANY * packets if packets else not others):
+                continue
+            share = f", {1000 * count / packets:.2g} for each thousand packets" if packets else ""
+            yield CAUSE.host_finding(
+                area="infiniband",
+                severity="note",
+                says=f"{device.name} port {port.number} counted {count} {counter} since its driver was loaded{share}",
+                leads_to="a path that loses packets is slow under load, and in the end gives up: transport retry counter exceeded",
+                evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/hw_counters/{counter}", text=str(count)),),
+                remedies=("test-the-path",),
+                commands={
+                    "test-the-path": (
+                        f"ib_write_bw -d {device.name} -D 60 -F; grep . /sys/class/infiniband/{device.name}/ports/{port.number}/hw_counters/{counter}"
+                    )
+                },
+            )
+
 
 CAUSE = Cause(
     id="ib-transport-retry",
@@ -96,6 +139,7 @@ CAUSE = Cause(
             remedies=("who-died-first", "wait-longer", "test-the-path"),
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="who-died-first",

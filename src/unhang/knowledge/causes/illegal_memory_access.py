@@ -38,7 +38,7 @@ CAUSE = Cause(
         Signature(
             needle="Assertion `",
             pattern=(
-                r"(?P<file>[\w./+-]{1,200}\.(?:cuh?|hip|h|cpp|py)):(?P<line>\d+)(?::[^\n]{0,600}?)?:? block: \[\d+,\s*\d+,\s*\d+\], "
+                r"(?P<file>(?<![\w./+-])[\w./+-]{1,200}\.(?:cuh?|hip|h|cpp|py)):(?P<line>\d{1,9})(?::[^\n]{0,600}?)?:? block: \[\d+,\s*\d+,\s*\d+\], "
                 r"thread: \[\d+,\s*\d+,\s*\d+\]:? Assertion `(?P<condition>[^`\n]{1,200}?)[`'] failed"
             ),
             says="a device-side assertion failed: {condition} ({file}:{line})",

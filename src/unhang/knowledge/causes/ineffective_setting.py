@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.picture import Picture
 
 # A setting that nothing reads is harmless until what it was to prevent happens.
@@ -41,6 +43,34 @@ def _in_run(picture: Picture) -> Finding | None:
     return CAUSE.of_hits(hits) if any(picture.hits_of(c) for c in _PREVENTED["backend"]) else None
 
 
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import variables
+    from unhang.knowledge.variables.examining import nothing_to_scan, of_environment
+    from unhang.knowledge.variables.known import entries
+
+    seen = host.get(variables.SUBJECT)
+    if seen is None:
+        return
+    for one in of_environment(seen, nothing_to_scan):
+        said = next((r for r in one.remarks if r.kind in ("not-read", "typo") or (r.kind == "contradiction" and one.name in _HANDLING)), None)
+        if said is None:
+            continue
+        known = one.name in entries() or said.kind == "typo"
+        value = "" if one.value is None else f"={one.value}"
+        remedy = _FOR_WHAT.get(entries()[one.name].what.en) if one.name in entries() else None
+        yield CAUSE.host_finding(
+            area="variables",
+            severity="warning" if known else "note",
+            says=f"{one.name}{value} has no effect: {said.says.en}",
+            leads_to="what it was meant to prevent happens as if it were not set",
+            evidence=(Evidence(source=one.source, line=one.line, text=f"{one.name}{value}"),),
+            remedies=(remedy, "see-who-reads") if remedy else ("unset-blocking-wait",) if said.kind == "contradiction" else ("see-who-reads",),
+            commands={"see-who-reads": f"unhang vars {one.name}"},
+        )
+
+
+_HANDLING = ("NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
+_FOR_WHAT = {"meant as the timeout of collectives": "timeout-as-argument", "meant to choose the backend": "gloo-as-argument"}
 # Names that no release of NCCL, torch or a framework reads, however often they are recommended.
 _TIMEOUTS = (
     Signature(
@@ -103,6 +133,7 @@ CAUSE = Cause(
     ),
     in_run=_in_run,
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="timeout-as-argument",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
+    from unhang.facts.network import Interface
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.logs.said import At
 
 # Interfaces that no other host can reach, however healthy they look on their own.
@@ -75,6 +78,114 @@ _BAD_FAMILY = Signature(
     says="NCCL was given an address without a family ({family}), as happens where NCCL_SOCKET_IFNAME matches no interface of a host",
     remedies=("name-one-that-exists", "let-nccl-choose"),
 )
+
+# Bridges and the ends of containers, which end on this host. A bridge that carries the default route is something else.
+_BRIDGES = re.compile(r"(?:docker|virbr|veth|cni|flannel|cali|lxc|podman)|br-[0-9a-f]{12}$")
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import infiniband, network
+
+    seen = host.get(network.SUBJECT)
+    if seen is None or seen.nccl.interfaces is None:
+        return
+    several, way = network.several_hosts(host), network.uplink(seen)
+    to_others = way.name if way is not None else "NAME"
+    with_address = ", ".join(i.name for i in seen.interfaces if network.usable(i)) or "none"
+    commands = {
+        "name-one-that-exists": f"export NCCL_SOCKET_IFNAME={to_others}",
+        "gloo-interface": f"export GLOO_SOCKET_IFNAME={to_others}",
+    }
+    nccl = seen.nccl.asked if seen.nccl.asked is not None and seen.nccl.asked.name == "NCCL_SOCKET_IFNAME" else None
+    if nccl is not None:
+        in_file = f"sudo sed -i '/^NCCL_SOCKET_IFNAME/d' {nccl.place}"
+        commands["let-nccl-choose"] = "unset NCCL_SOCKET_IFNAME" if nccl.place == "the environment" else in_file
+    if nccl is not None and not seen.nccl.interfaces:
+        yield CAUSE.host_finding(
+            area="network",
+            severity="error",
+            says=f"NCCL_SOCKET_IFNAME={nccl.value} matches no interface that is running with an address; this host has {with_address}",
+            leads_to="NCCL ends at its start: no socket interface found",
+            evidence=(Evidence(source=nccl.place, text=f"NCCL_SOCKET_IFNAME={nccl.value}"),),
+            remedies=("name-one-that-exists", "let-nccl-choose"),
+            commands=commands,
+        )
+    if seen.gloo.asked is not None:
+        absent = [n for n in seen.gloo.asked.value.split(",") if n not in (seen.gloo.interfaces or ())]
+        if absent and seen.gloo.interfaces is not None:
+            yield CAUSE.host_finding(
+                area="network",
+                severity="error",
+                says=f"GLOO_SOCKET_IFNAME names {', '.join(map(repr, absent))}: none has that name and an address; this host has {with_address}",
+                leads_to="every Gloo group ends at its start: unable to find address",
+                evidence=(Evidence(source=seen.gloo.asked.place, text=f"GLOO_SOCKET_IFNAME={seen.gloo.asked.value}"),),
+                remedies=("gloo-interface", "unset-gloo"),
+                commands=commands,
+            )
+    chosen = [i for name in seen.nccl.interfaces if (i := seen.interface(name)) is not None]
+    if not chosen:
+        return
+    first, local = chosen[0], [i for i in chosen if _ends_here(i, way)]
+    over_rdma = (rdma := host.get(infiniband.SUBJECT)) is not None and bool(infiniband.active(rdma))
+    leave_out = ("name-one-that-exists",) if nccl is not None else ("keep-off-virtual", "name-one-that-exists")
+    evidence = (Evidence(source="/sys/class/net", text=f"NCCL takes {', '.join(i.name for i in chosen)}: {seen.nccl.why}"),)
+    if first in local and (several or (nccl is None and first.kind != "tunnel" and len(local) < len(chosen))):
+        yield CAUSE.host_finding(
+            area="network",
+            severity="error" if several else "warning",
+            says=f"NCCL meets the other ranks over {first.name} ({first.addresses[0]}), which no other host can reach",
+            leads_to="ranks of several hosts never find each other: connection refused, or timed out",
+            evidence=evidence,
+            remedies=leave_out,
+            commands=commands,
+        )
+    elif first.kind == "tunnel" and (several or (way is not None and way.name != first.name)):
+        yield CAUSE.host_finding(
+            area="network",
+            severity="warning",
+            says=f"NCCL meets the other ranks over {first.name} ({first.addresses[0]}), a tunnel or VPN",
+            leads_to="hosts outside of it cannot be reached, and what passes is slow and in small packets",
+            evidence=evidence,
+            remedies=("name-one-that-exists",),
+            commands=commands,
+        )
+    elif several and local and not over_rdma:
+        yield CAUSE.host_finding(
+            area="network",
+            severity="warning",
+            says=f"NCCL spreads its connections over {', '.join(i.name for i in chosen)}, of which {', '.join(i.name for i in local)} ends here",
+            leads_to="the connections over it time out while the others work",
+            evidence=evidence,
+            remedies=leave_out,
+            commands=commands,
+        )
+    elif (
+        several and not over_rdma and seen.peer is not None and seen.peer.route is not None and seen.peer.route.interface not in seen.nccl.interfaces
+    ):
+        yield CAUSE.host_finding(
+            area="network",
+            severity="note",
+            says=f"the way to MASTER_ADDR ({seen.peer.address}) leads over {seen.peer.route.interface}, while NCCL takes {first.name}",
+            leads_to="where the other hosts are not in the net of that interface too, the ranks never find each other",
+            evidence=evidence,
+            remedies=("name-one-that-exists",),
+            commands=commands,
+        )
+    if not first.virtual and ((first.speed_mbps is not None and first.speed_mbps <= 100) or first.duplex == "half"):
+        yield CAUSE.host_finding(
+            area="network",
+            severity="warning" if several else "note",
+            says=f"{first.name} runs at {first.speed_mbps or 'an unknown number of'} Mb/s, {first.duplex or 'unknown'} duplex",
+            leads_to="gradients take minutes where they should take seconds; collectives of several hosts run into their timeout",
+            evidence=(Evidence(source=f"/sys/class/net/{first.name}/speed", text=f"{first.speed_mbps} Mb/s, {first.duplex} duplex"),),
+            remedies=("see-the-link",),
+            commands={"see-the-link": f"sudo ethtool {first.name}"},
+        )
+
+
+def _ends_here(interface: Interface, way: Interface | None) -> bool:
+    return interface.kind == "loopback" or (_BRIDGES.match(interface.name) is not None and (way is None or way.name != interface.name))
+
 
 CAUSE = Cause(
     id="interface-selection",
@@ -185,6 +296,7 @@ CAUSE = Cause(
         ),
     ),
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="name-one-that-exists",
@@ -255,6 +367,12 @@ CAUSE = Cause(
             says="Name the subnet instead of the interface: it is the same on all hosts.",
             says_zh="写子网而不是网卡名：各主机上都相同。",
             command="mpirun --mca btl_tcp_if_include 10.0.0.0/16 --mca oob_tcp_if_include 10.0.0.0/16 ...",
+        ),
+        Remedy(
+            id="see-the-link",
+            says="Look at what the adapter and the switch agreed on: cable, port and autonegotiation; both ends must be set alike.",
+            says_zh="查看网卡与交换机协商的结果：检查线缆、端口和自动协商，两端设置必须一致。",
+            command="sudo ethtool eth0",
         ),
     ),
     leads_to=("network-blocked", "gloo-connect", "rendezvous-misconfig", "rank-exception"),

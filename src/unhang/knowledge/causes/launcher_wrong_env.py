@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.python_env import Program, PythonEnv, Shadow
+    from unhang.facts.snapshot import Snapshot
 
 _LAUNCHERS = r"torchrun|accelerate|deepspeed|llamafactory-cli|swift|xtuner|colossalai|composer|horovodrun|ray|vllm|torchx"
 _PYTHON_AND = rf"(?P<program>{_LAUNCHERS}|python[\d.]*)"
@@ -16,6 +23,14 @@ _MISSING = re.compile(r"No module named '?(?P<module>[\w.]+)")
 _PACKAGES = re.compile(r"^(?P<prefix>/.{1,160}?)/lib(?:64)?/python3(?:\.\d+)?/(?:site|dist)-packages/")
 _SCRIPT = re.compile(rf"^(?P<prefix>/.{{1,160}}?)/bin/(?:{_LAUNCHERS})$")
 _BINARY = re.compile(r"of binary: (?P<binary>/\S+)")
+_MODULES = {
+    "torchrun": ("torch", "torch.distributed.run"),
+    "accelerate": ("accelerate", "accelerate.commands.launch"),
+    "deepspeed": ("deepspeed", "deepspeed.launcher.runner"),
+    "llamafactory-cli": ("llamafactory", "llamafactory.cli"),
+}
+# Made to stand apart: what they hold is meant to be used from beside any environment.
+_ISOLATED = re.compile(r"/(?:pipx/venvs|uv/tools)/")
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -41,6 +56,103 @@ def _in_logs(view: LogView) -> Finding | None:
         evidence=(Evidence(source=missing.source, line=missing.end, text=missing.says),),
         remedies=("through-the-interpreter", "no-user-site"),
     )
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import python_env
+
+    seen = host.get(python_env.SUBJECT)
+    if seen is None:
+        return
+    python = next((p for p in seen.programs if p.name in ("python", "python3") and p.prefix is not None), None)
+    if python is not None:
+        yield from _not_activated(seen, python)
+        for program in seen.programs:
+            yield from _elsewhere(seen, python, program)
+    yield from _shadows(seen)
+    torch = seen.training.packages.get("torch")
+    if torch and seen.own is not None and "torch" in seen.own.packages:
+        yield CAUSE.host_finding(
+            area="python_env",
+            severity="note",
+            says=(
+                f"unhang lives in {seen.own.prefix} with torch {seen.own.packages['torch']}, and the training's Python is {seen.training.python} "
+                f"with torch {torch}"
+            ),
+            leads_to="unhang run train.py trains with the torch beside unhang",
+            remedies=("through-the-interpreter",),
+            commands={"through-the-interpreter": f"unhang run --python {shlex.quote(seen.training.python)} train.py"},
+        )
+
+
+def _not_activated(seen: PythonEnv, python: Program) -> Iterable[HostFinding]:
+    name, prefix = ("VIRTUAL_ENV", seen.virtual_env) if seen.virtual_env else ("CONDA_PREFIX", seen.conda_prefix)
+    if prefix is not None and prefix != python.prefix and not seen.training.python_gone:
+        yield CAUSE.host_finding(
+            area="python_env",
+            severity="warning",
+            says=f"{name} is {prefix}, and {python.name} on the PATH is {python.path}",
+            leads_to="the training starts under a Python that lacks the packages of the environment that seems to be active",
+            evidence=(Evidence(source="the environment", text=f"{name}={prefix}"), Evidence(source="PATH", text=python.path)),
+            remedies=("through-the-interpreter", "activate-everywhere"),
+            commands=_through(f"{prefix}/bin/python"),
+        )
+
+
+def _through(python: str) -> dict[str, str]:
+    return {"through-the-interpreter": f"{shlex.quote(python)} -m torch.distributed.run --nproc-per-node gpu train.py"}
+
+
+def _elsewhere(seen: PythonEnv, python: Program, program: Program) -> Iterable[HostFinding]:
+    """A launcher that another environment answers for, although python's has it too or is the one that holds torch."""
+    env = seen.training
+    if program.prefix is None or program.prefix == python.prefix or env.python_gone:
+        return
+    # A launcher of the environment itself that runs elsewhere: a copied environment, env-relocation's.
+    if any(s.path.rpartition("/")[2] == program.name and s.prefix == program.prefix for s in env.foreign_scripts):
+        return
+    if program.name in _MODULES:
+        package, module = _MODULES[program.name]
+        if package not in env.packages and ("torch" not in env.packages or _ISOLATED.search(program.prefix)):
+            return
+        yield CAUSE.host_finding(
+            area="python_env",
+            severity="warning",
+            says=f"{program.name} on the PATH is {program.path} and runs {program.interpreter}; {python.name} is {python.path}",
+            leads_to=f"what {program.name} starts runs with the packages of {program.prefix}, not with those of {env.prefix}",
+            evidence=(Evidence(source=program.path, text=f"#!{program.interpreter}"), Evidence(source="PATH", text=python.path)),
+            remedies=("through-the-interpreter", "activate-everywhere", "no-user-site"),
+            commands={"through-the-interpreter": f"{shlex.quote(env.python)} -m {module} ARGS train.py"},
+        )
+    elif "pip" in env.packages if program.name == "pip" else "torch" in env.packages:
+        yield CAUSE.host_finding(
+            area="python_env",
+            severity="note",
+            says=f"{program.name} on the PATH is {program.path}, of another environment than {python.name}, {python.path}",
+            leads_to=f"pip installs into {program.prefix}"
+            if program.name == "pip"
+            else f"scripts that ask for {program.name} find no torch, or another one",
+            evidence=(Evidence(source="PATH", text=program.path),),
+            remedies=("activate-everywhere",),
+        )
+
+
+def _shadows(seen: PythonEnv) -> Iterable[HostFinding]:
+    for env in seen.environments:
+        places: dict[str, list[Shadow]] = {}
+        for shadow in env.shadows:
+            places.setdefault(shadow.place, []).append(shadow)
+        for place, shadows in places.items():
+            told = ", ".join(f"{s.name} {s.version} before {s.hidden}" for s in sorted(shadows, key=lambda s: s.name != "torch")[:4])
+            by_path = place in seen.python_path
+            yield CAUSE.host_finding(
+                area="python_env",
+                severity="warning",
+                says=f"{'PYTHONPATH' if by_path else 'the user site'} {place} comes before the packages of {env.prefix}: {told}",
+                leads_to="a mixture of two sets of packages: missing modules, undefined symbols, or another release than the other hosts run",
+                evidence=(Evidence(source=place, text=", ".join(f"{s.name}-{s.version}" for s in shadows[:8])),),
+                remedies=("no-python-path",) if by_path else ("no-user-site",),
+            )
 
 
 CAUSE = Cause(
@@ -110,6 +222,7 @@ CAUSE = Cause(
         ),
     ),
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="through-the-interpreter",
@@ -143,6 +256,13 @@ CAUSE = Cause(
             command="type -a torchrun accelerate deepspeed; ls ~/.local/bin",
             env={"PYTHONNOUSERSITE": "1"},
             verify="PYTHONNOUSERSITE=1 python -c 'import site; print(site.ENABLE_USER_SITE)'",
+        ),
+        Remedy(
+            id="no-python-path",
+            says="Start without PYTHONPATH, or take directories of installed packages out of it: it comes before everything that is installed.",
+            says_zh="不带 PYTHONPATH 启动，或从中去掉存放已安装软件包的目录：它排在所有已安装的包之前。",
+            command="env -u PYTHONPATH torchrun ARGS train.py",
+            verify="env -u PYTHONPATH python -c 'import torch; print(torch.__file__)'",
         ),
         Remedy(
             id="keep-path-under-sudo",

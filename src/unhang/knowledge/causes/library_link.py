@@ -2,10 +2,120 @@
 
 from __future__ import annotations
 
-from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-_LIBRARY = r"(?P<library>[\w.+-]{1,80}\.so[\w.]{0,24})"
+from unhang.knowledge.caught import stepped_over, that_ended_something
+from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.model import Evidence, Finding, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.libraries import Copy, Libraries
+    from unhang.facts.snapshot import Snapshot
+    from unhang.records.logs import Hit
+
+_LIBRARY = r"(?P<library>(?<![\w.+-])[\w.+-]{1,80}\.so[\w.]{0,24})"
+
+# What loaders and linkers end with, and an exception whose traceback is not in the log.
+_FATAL = re.compile(
+    r"symbol lookup error|error while loading shared libraries|undefined reference to|^(?:\([^()]{1,60}\) )?[\w.]{0,60}(?:Error|Exception): "
+)
+# Lines that the text of an exception may have.
+_TEXT_LINES = 8
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    """Packages try to import what they can do without, and print it: that ends nothing."""
+    hits = [h for h in view.hits_of(CAUSE.id) if (back := view.traceback_of(h)) is None or that_ended_something([back], view)]
+    fatal = [h for h in hits if _is_fatal(h, view)]
+    return CAUSE.of_hits(fatal, view) or CAUSE.of_hits([h for h in hits if not stepped_over(view, h)], view, standing="possible")
+
+
+def _is_fatal(hit: Hit, view: LogView) -> bool:
+    if _FATAL.search(hit.text):
+        return True
+    own = [t for t in view.tracebacks if t.source == hit.source and t.line <= (hit.line or 0) <= t.end + _TEXT_LINES]
+    return bool(that_ended_something(own, view))
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import gpu, libraries
+
+    seen = host.get(libraries.SUBJECT)
+    if seen is None:
+        return
+    torch = seen.torch
+    if torch.lacking:
+        yield CAUSE.host_finding(
+            area="libraries",
+            severity="error",
+            says=f"torch {torch.version} needs {_some(torch.lacking)}, found neither beside it nor on the search path",
+            leads_to="importing torch fails: cannot open shared object file",
+            evidence=(Evidence(source=f"{torch.path}/lib/libtorch_cuda.so", text=", ".join(torch.lacking)),),
+            remedies=("one-cuda", "see-what-is-loaded"),
+        )
+    nccl = seen.copy("nccl")
+    if nccl is not None and nccl.through in ("LD_PRELOAD", "LD_LIBRARY_PATH"):
+        yield from _nccl(seen, nccl)
+    gpus = host.get(gpu.SUBJECT)
+    if gpus is not None and libraries.usable_gpus(host):
+        yield from _driver_library(seen.copy("cuda"), gpus.driver)
+    if seen.net_plugin_lacking:
+        yield CAUSE.host_finding(
+            area="libraries",
+            severity="warning",
+            says=f"NCCL_NET_PLUGIN asks for {seen.net_plugin}, and no such library is found",
+            leads_to="NCCL goes on with its own transports and says so only at NCCL_DEBUG=INFO: on clusters that need the plugin, many times slower",
+            evidence=(Evidence(source="the environment", text=f"NCCL_NET_PLUGIN={seen.net_plugin}"),),
+            remedies=("net-plugin",),
+        )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _nccl(seen: Libraries, nccl: Copy) -> Iterable[HostFinding]:
+    """NCCL only adds functions: a newer one in front is somebody's wish, an older one may lack what torch calls."""
+    from unhang.facts.libraries import number
+
+    own = next((c for c in seen.others if c.name == "nccl" and c.through in ("RPATH", "RUNPATH", "package")), None)
+    if nccl.version is None or own is None or own.version is None or number(nccl.version) >= number(own.version):
+        return
+    yield CAUSE.host_finding(
+        area="libraries",
+        severity="warning",
+        says=f"{nccl.through} puts NCCL {nccl.version} ({nccl.path}) before the NCCL {own.version} that torch {seen.torch.version} brought along",
+        leads_to="torch calls functions that the older NCCL lacks (undefined symbol), or hosts run different releases",
+        evidence=(Evidence(source=nccl.path, text=f"NCCL version {nccl.version}"), Evidence(source=own.path, text=f"NCCL version {own.version}")),
+        remedies=("drop-ld-library-path", "one-nccl"),
+    )
+
+
+def _driver_library(cuda: Copy | None, driver: str | None) -> Iterable[HostFinding]:
+    """Copies of libcuda that LD_LIBRARY_PATH puts before the driver's own: the toolkit's stub, or a compat package that is older."""
+    from unhang.facts.libraries import number
+
+    if cuda is None or cuda.through not in ("LD_LIBRARY_PATH", "LD_PRELOAD"):
+        return
+    if "/stubs/" in cuda.path:
+        says = f"{cuda.through} leads to the toolkit's stub of the driver, {cuda.path}"
+        leads_to = "CUDA does not start: the stub is for linking only (error 34)"
+    elif "/compat" in cuda.path and cuda.version is not None and driver is not None and number(cuda.version) < number(driver):
+        says = f"{cuda.through} puts libcuda {cuda.version} ({cuda.path}) before the one of the driver, {driver}"
+        leads_to = "CUDA does not start: error 803, forward compatibility works only with a driver that is older than the package"
+    else:
+        return
+    yield CAUSE.host_finding(
+        area="libraries",
+        severity="error",
+        says=says,
+        leads_to=leads_to,
+        evidence=(Evidence(source=cuda.path, text=cuda.version or "libcuda.so.1"),),
+        remedies=("drop-ld-library-path",),
+    )
+
 
 CAUSE = Cause(
     id="library-link",
@@ -104,6 +214,8 @@ CAUSE = Cause(
             ),
         ),
     ),
+    in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="one-nccl",
@@ -143,6 +255,13 @@ CAUSE = Cause(
             says="Let the dynamic linker tell where it looks and what it takes.",
             says_zh="让动态链接器打印它搜索的路径和最终选择的文件。",
             command="LD_DEBUG=libs python -c 'import torch' 2>&1 | grep -E 'find library|trying file|calling init' | grep -E 'nccl|cud|LIBRARY'",
+        ),
+        Remedy(
+            id="net-plugin",
+            says="Put the directory of the plugin on LD_LIBRARY_PATH of every rank, or unset NCCL_NET_PLUGIN.",
+            says_zh="把插件所在目录加入每个进程的 LD_LIBRARY_PATH，或取消设置 NCCL_NET_PLUGIN。",
+            command="find / -xdev -name 'libnccl-net*.so*' 2>/dev/null",
+            verify="NCCL_DEBUG=INFO torchrun ARGS train.py 2>&1 | grep -i 'NET/Plugin'",
         ),
         Remedy(
             id="newer-runtime",

@@ -2,14 +2,206 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.container import Kind
+    from unhang.facts.limits import Limits
+    from unhang.facts.snapshot import Snapshot
 
 _FILES = ("open-files", "file-system-sharing", "fewer-sockets")
 _LOADER_FILES = ("open-files", "file-system-sharing")
 _MEMLOCK = ("locked-memory", "adapter-limits")
 _PROCESSES = ("processes", "fewer-threads")
 _NO_MEMORY = r"(?:Cannot allocate memory|ENOMEM)"
+
+_MIB = 1024 * 1024
+# Measured with torch 2.13: one rank with Gloo and a data loader of four workers has 46 files open, one that has imported torch 10 to 20. CUDA keeps
+# some 30 for each GPU that it sees, NCCL several for each peer.
+_FILES_OF_A_RANK, _FILES_TO_SPARE = 64, 256
+_FILES_WITH_GPUS, _FILES_TO_SPARE_WITH_GPUS = 256, 512
+_USUAL_FILES = 1024
+_MANY_CPUS = 32
+# Main thread, autograd, Gloo or NCCL, watchdog, heartbeat, CUDA: without the threads that compute.
+_THREADS_OF_A_RANK = 64
+# One buffer of NCCL is 4 MiB, and each connection of each channel registers some.
+_LOCKED_BYTES = 64 * _MIB
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import container, limits, numa
+
+    seen = host.get(limits.SUBJECT)
+    if seen is None:
+        return
+    nodes = host.get(numa.SUBJECT)
+    gpus = len(nodes.gpus) if nodes is not None else 0
+    kind = container.kind(host)
+    yield from _open_files(seen, gpus, kind)
+    yield from _locked_memory(seen, gpus, kind)
+    yield from _processes(seen, gpus, kind)
+    yield from _cpus(seen, gpus)
+    yield from _others(seen, gpus)
+
+
+def _open_files(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]:
+    limit = seen.open_files
+    if limit is None or limit.soft is None:
+        return
+    needs, spare = (_FILES_WITH_GPUS, _FILES_TO_SPARE_WITH_GPUS) if gpus else (_FILES_OF_A_RANK, _FILES_TO_SPARE)
+    many = gpus and (seen.cpus_allowed or 0) >= _MANY_CPUS
+    if limit.soft > (_USUAL_FILES if many else spare):
+        return
+    raised = 65536 if limit.hard is None else min(65536, limit.hard)
+    commands = {
+        "docker": "docker run --ulimit nofile=65536:65536 IMAGE",
+        "podman": "podman run --ulimit nofile=65536:65536 IMAGE",
+        "systemd": "sudo systemctl edit UNIT   # [Service] LimitNOFILE=65536",
+    }
+    own = "echo '* - nofile 65536' | sudo tee /etc/security/limits.d/90-nofile.conf   # then log in again"
+    yield CAUSE.host_finding(
+        area="limits",
+        severity="error" if limit.soft < needs else "warning" if limit.soft <= spare else "note",
+        says=(
+            f"{limit.soft} open files for each process (ulimit -n); a rank {'on a GPU ' if gpus else ''}needs about {needs}, and one more for each "
+            "tensor that a loader worker has sent and for each socket"
+        ),
+        leads_to="'Too many open files', from the start or as soon as enough workers and peers are there",
+        evidence=(_of_process("Max open files", limit.soft, limit.hard),),
+        remedies=("open-files", "file-system-sharing"),
+        commands={"open-files": f"ulimit -n {raised}" if raised > limit.soft else commands.get(kind, own)},
+    )
+
+
+def _locked_memory(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]:
+    from unhang.facts.units import size
+
+    limit = seen.memlock_bytes
+    if limit is None or limit.soft is None or seen.lifts_memlock is not False or not seen.infiniband:
+        return
+    small = limit.soft < _LOCKED_BYTES
+    commands = {
+        "docker": "docker run --ulimit memlock=-1:-1 IMAGE",
+        "podman": "podman run --ulimit memlock=-1:-1 IMAGE",
+        "slurm": "sudo systemctl edit slurmd   # [Service] LimitMEMLOCK=infinity",
+        "systemd": "sudo systemctl edit UNIT   # [Service] LimitMEMLOCK=infinity",
+    }
+    own = "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/90-rdma.conf   # then log in again"
+    yield CAUSE.host_finding(
+        area="limits",
+        severity="note" if not gpus else "error" if small else "warning",
+        says=f"a process may lock {size(limit.soft)} of memory (ulimit -l), and there are RDMA adapters ({', '.join(seen.infiniband[:4])})",
+        leads_to="NCCL over InfiniBand or RoCE fails at ibv_reg_mr or ibv_create_cq with 'Cannot allocate memory'",
+        evidence=(_of_process("Max locked memory", limit.soft, limit.hard), Evidence(source="/proc/self/status", text="CapEff lacks CAP_IPC_LOCK")),
+        remedies=("locked-memory",),
+        commands={"locked-memory": "ulimit -l unlimited" if limit.hard is None else commands.get(kind, own)},
+    )
+
+
+def _processes(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]:
+    needs = max(1, gpus) * _THREADS_OF_A_RANK + (seen.cpus_allowed or 0)
+    leads_to = (
+        f"{'the ranks of all GPUs start' if gpus > 1 else 'a rank starts'} about {needs} threads, data loader workers not counted: \"can't start new "
+        "thread\" or 'Resource temporarily unavailable'"
+    )
+    group = seen.pids
+    if group is not None and group.current is not None and group.limit - group.current < needs:
+        left = max(0, group.limit - group.current)
+        commands = {
+            "docker": "docker update --pids-limit=-1 CONTAINER",
+            "podman": "podman update --pids-limit=-1 CONTAINER",
+            "kubernetes": "kubectl proxy & curl -s localhost:8001/api/v1/nodes/NODE/proxy/configz | grep -o 'podPidsLimit[^,]*'",
+            "systemd": "sudo systemctl set-property UNIT TasksMax=infinity",
+        }
+        yield CAUSE.host_finding(
+            area="limits",
+            severity="error" if left < _THREADS_OF_A_RANK else "warning",
+            says=f"the control group has {group.current} of {group.limit} processes and threads: {left} are left",
+            leads_to=leads_to,
+            evidence=(Evidence(source=f"{group.directory}/pids.max", text=f"{group.limit}; pids.current {group.current}"),),
+            remedies=("pids-limit", "fewer-threads"),
+            commands={"pids-limit": commands.get(kind, f"echo max | sudo tee {group.directory}/pids.max")},
+        )
+    limit = seen.processes
+    if limit is None or limit.soft is None or seen.user_threads is None or seen.lifts_processes is not False:
+        return
+    left = max(0, limit.soft - seen.user_threads)
+    if left < needs:
+        can = limit.hard is None or limit.hard > limit.soft
+        yield CAUSE.host_finding(
+            area="limits",
+            severity="error" if left < _THREADS_OF_A_RANK else "warning",
+            says=f"this user has {seen.user_threads} of {limit.soft} processes and threads (ulimit -u): {left} are left",
+            leads_to=leads_to,
+            evidence=(_of_process("Max processes", limit.soft, limit.hard),),
+            remedies=("processes", "fewer-threads"),
+            commands={"processes": f"ulimit -u {limit.hard or 'unlimited'}"} if can else None,
+        )
+
+
+def _cpus(seen: Limits, gpus: int) -> Iterable[HostFinding]:
+    if gpus and seen.cpus is not None and seen.cpus < 2:
+        by = "by the quota of the control group" if seen.cpu_quota is not None and seen.cpu_quota < (seen.cpus_allowed or 2) else "by its affinity"
+        yield CAUSE.host_finding(
+            area="limits",
+            severity="warning",
+            says=f"what is started here has {seen.cpus:g} of {seen.cpus_online} CPUs, {by}",
+            leads_to="ranks, NCCL's helper threads and data loader workers wait for each other: GPUs idle, and late ranks look like hanging ones",
+            evidence=(Evidence(source="/proc/self/status", text=f"Cpus_allowed_list has {seen.cpus_allowed}; quota {seen.cpu_quota or 'none'}"),),
+            remedies=("more-cpus",),
+        )
+
+
+def _others(seen: Limits, gpus: int) -> Iterable[HostFinding]:
+    from unhang.facts.units import size
+
+    most = min((n for n in (seen.pid_max, seen.threads_max) if n is not None), default=None)
+    if most is not None and seen.threads is not None and most - seen.threads < most // 10:
+        yield CAUSE.host_finding(
+            area="limits",
+            severity="error" if most - seen.threads < _THREADS_OF_A_RANK else "warning",
+            says=f"the machine has {seen.threads} of at most {most} processes and threads",
+            leads_to="no user can start another process: 'fork: Resource temporarily unavailable'",
+            evidence=(Evidence(source="/proc/sys/kernel/pid_max", text=f"{seen.pid_max}; threads-max {seen.threads_max}"),),
+            remedies=("kernel-processes",),
+        )
+    if seen.file_max and seen.open_files_of_all is not None and seen.file_max - seen.open_files_of_all < seen.file_max // 20:
+        yield CAUSE.host_finding(
+            area="limits",
+            severity="error",
+            says=f"the machine has {seen.open_files_of_all} of at most {seen.file_max} files open",
+            leads_to="'Too many open files in system', in any process",
+            evidence=(Evidence(source="/proc/sys/fs/file-nr", text=f"{seen.open_files_of_all} 0 {seen.file_max}"),),
+            remedies=("kernel-files",),
+        )
+    space = seen.address_space_bytes
+    if gpus and space is not None and space.soft is not None:
+        yield CAUSE.host_finding(
+            area="limits",
+            severity="warning",
+            says=f"a process may have {size(space.soft)} of addresses (ulimit -v)",
+            leads_to="CUDA reserves addresses for the memory of the host and of all GPUs at once: its start fails with 'out of memory'",
+            evidence=(_of_process("Max address space", space.soft, space.hard),),
+            remedies=("address-space",),
+        )
+    if (seen.ptrace_scope or 0) >= 2 and seen.lifts_ptrace is False:
+        yield CAUSE.host_finding(
+            area="limits",
+            severity="note",
+            says=f"no process may be read from outside (kernel.yama.ptrace_scope is {seen.ptrace_scope})",
+            leads_to="the stacks of a rank that is stopped or holds the GIL cannot be taken: a hang is told with less evidence",
+            evidence=(Evidence(source="/proc/sys/kernel/yama/ptrace_scope", text=str(seen.ptrace_scope)),),
+            remedies=("ptrace-scope",),
+        )
+
+
+def _of_process(name: str, soft: int, hard: int | None) -> Evidence:
+    return Evidence(source="/proc/self/limits", text=f"{name}: soft {soft}, hard {'unlimited' if hard is None else hard}")
+
 
 CAUSE = Cause(
     id="limits",
@@ -198,6 +390,7 @@ CAUSE = Cause(
             remedies=_MEMLOCK,
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="open-files",
@@ -291,6 +484,46 @@ CAUSE = Cause(
             says_zh="提高主机上异步 I/O 请求的上限。",
             command="sudo sysctl -w fs.aio-max-nr=1048576",
             verify="cat /proc/sys/fs/aio-nr /proc/sys/fs/aio-max-nr",
+        ),
+        Remedy(
+            id="more-cpus",
+            says=(
+                "Give the job more CPUs: --cpus-per-task in Slurm, --cpus or --cpuset-cpus of a container, resources.limits.cpu of a pod, taskset. "
+                "Two for each rank and one for each loader worker is a beginning."
+            ),
+            says_zh=(
+                "给任务更多 CPU：Slurm 的 --cpus-per-task，容器的 --cpus 或 --cpuset-cpus，Pod 的 resources.limits.cpu，taskset。起步时每个 rank "
+                "两个，每个 DataLoader worker 一个。"
+            ),
+            command="taskset -cp $$; nproc; cat /sys/fs/cgroup/cpu.max",
+        ),
+        Remedy(
+            id="kernel-processes",
+            says="Find who has started so many threads; allow the machine more of them where that is meant.",
+            says_zh="查出是谁启动了这么多线程；如果确属需要，再提高整机的上限。",
+            command="ps -eLo user= | sort | uniq -c | sort -rn | head -5; sudo sysctl -w kernel.pid_max=4194304 kernel.threads-max=2000000",
+            verify="sysctl kernel.pid_max kernel.threads-max",
+        ),
+        Remedy(
+            id="kernel-files",
+            says="Allow the machine more open files.",
+            says_zh="提高整机打开文件数上限。",
+            command="sudo sysctl -w fs.file-max=9223372036854775807",
+            verify="cat /proc/sys/fs/file-nr",
+        ),
+        Remedy(
+            id="address-space",
+            says="Lift the limit of addresses where the job is started; batch systems set it for a requested amount of virtual memory.",
+            says_zh="在启动任务处取消地址空间上限；批处理系统会按申请的虚拟内存设置它。",
+            command="ulimit -v unlimited",
+            verify="grep 'address space' /proc/PID/limits",
+        ),
+        Remedy(
+            id="ptrace-scope",
+            says="Let processes of one user be read from outside: 1 is enough, the ranks of `unhang run` permit it to their supervisor.",
+            says_zh="允许从外部读取同一用户的进程：设为 1 即可，`unhang run` 的各 rank 会授权给其监督进程。",
+            command="sudo sysctl -w kernel.yama.ptrace_scope=1   # container: docker run --cap-add SYS_PTRACE IMAGE",
+            verify="sysctl kernel.yama.ptrace_scope",
         ),
     ),
     leads_to=("rank-exception", "dataloader-deadlock", "ib-config"),

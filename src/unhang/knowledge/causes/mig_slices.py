@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
 
 # A UUID of a slice, or a profile such as 3g.40gb; nvidia-smi's column header "MIG M." stands in every table and says nothing.
 _MIG = r"\bMIG-[0-9A-Za-z]|MIG \d+g\.\d+gb|MIG-\d+g\.\d+gb|\bMIG (?:device|instance|slice|partition)s?\b"
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import gpu
+
+    seen = host.get(gpu.SUBJECT)
+    sliced = [g for g in seen.gpus if g.mig] if seen is not None else []
+    if seen is not None and sliced:
+        which = ",".join(str(g.index) for g in sliced)
+        yield CAUSE.host_finding(
+            area="gpu",
+            severity="warning" if len(seen.gpus) > 1 else "note",
+            says=f"{gpu.labels(g.index for g in sliced)} of {len(seen.gpus)}: in MIG mode",
+            leads_to="a process sees one slice only, and NCCL before 2.32 takes two slices of one GPU for the same GPU",
+            evidence=tuple(Evidence(source="NVML", text=f"{gpu.label(g)}: MIG enabled") for g in sliced[:3]),
+            remedies=("whole-gpus", "one-slice-per-process", "newer-nccl"),
+            commands={"whole-gpus": f"sudo nvidia-smi -i {which} -mig 0"},
+        )
+
 
 CAUSE = Cause(
     id="mig-slices",
@@ -67,6 +92,7 @@ CAUSE = Cause(
             remedies=("one-slice-per-process", "whole-gpus"),
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="whole-gpus",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
+    from unhang.facts.firewall import Packet
+    from unhang.facts.network import Network
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.logs import Hit
 
 # A rank on the same host is never behind a firewall.
@@ -70,7 +74,87 @@ def _why(hits: tuple[Hit, ...]) -> str:
     return next((h.groups["error"] for h in _by_weight(hits) if "error" in h.groups), "no connection")
 
 
-_ERRORS = r"(?:\d+ ?\()?(?P<error>No route to host|Connection timed out|Network is unreachable|Host is down|Software caused connection abort)"
+_ERRORS = r"(?:\d+ ?\()?(?P<error>No route to host|Connection timed out|Network is unreachable|Host is down)"
+# NCCL up to 2.22 prints a connection that was refused twice as an abort.
+_REFUSED = r"(?:\d+ ?\()?(?P<error>Connection refused|Software caused connection abort)"
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import firewall, network
+
+    seen, rules = host.get(network.SUBJECT), host.get(firewall.SUBJECT)
+    if seen is None:
+        return
+    if seen.peer is not None and not seen.peer.here and seen.peer.route is None:
+        yield CAUSE.host_finding(
+            area="network",
+            severity="error",
+            says=f"there is no route to MASTER_ADDR ({seen.peer.address})",
+            leads_to="the rendezvous ends with 'Network is unreachable' or 'No route to host'",
+            evidence=(Evidence(source="/proc/net/route", text=f"nothing matches {seen.peer.address}"),),
+            remedies=("try-the-port",),
+            commands={"try-the-port": f"ip route get {seen.peer.address}; ip route"},
+        )
+    if rules is None:
+        return
+    alone = firewall.Packet(hook="input", interface="lo", peer="127.0.0.1", own="127.0.0.1", port=_port(host))
+    if (by := firewall.dropped(rules, alone)) is not None:
+        yield CAUSE.host_finding(
+            area="firewall",
+            severity="error",
+            says=f"the firewall drops connections of this host to itself over the loopback ({by.chain.tool} {by.chain.name}: {by.rule})",
+            leads_to="ranks of this very host cannot connect to their store or to each other",
+            evidence=(Evidence(source=f"{by.chain.tool} {by.chain.table} {by.chain.name}", text=by.rule),),
+            remedies=("accept-loopback",),
+        )
+        return
+    if seen.job.hosts == 1:
+        return
+    for packet, net in _from_peers(host, seen):
+        if (by := firewall.dropped(rules, packet)) is not None:
+            way = f"from {packet.peer} over {packet.interface} to" if packet.hook == "input" else f"to {packet.peer} over {packet.interface},"
+            yield CAUSE.host_finding(
+                area="firewall",
+                severity="error" if network.several_hosts(host) else "warning",
+                says=f"the firewall drops new connections {way} port {packet.port} ({by.chain.tool} {by.chain.name}: {by.rule})",
+                leads_to="NCCL and Gloo use ports that the system chooses: the rendezvous may pass, and ranks of several hosts still never connect",
+                evidence=(Evidence(source=f"{by.chain.tool} {by.chain.table} {by.chain.name}", text=by.rule),),
+                remedies=("open-between-hosts",),
+                commands={"open-between-hosts": f"sudo ufw allow from {net}   # or: sudo firewall-cmd --zone=trusted --add-source={net}"},
+            )
+            return
+
+
+def _from_peers(host: Snapshot, seen: Network) -> Iterable[tuple[Packet, str]]:
+    """A new connection in each direction, with another host of the net in which NCCL meets the other ranks."""
+    import ipaddress
+
+    from unhang.facts import network
+    from unhang.facts.firewall import Hook, Packet
+
+    interface = seen.interface((seen.nccl.interfaces or ("",))[0]) or network.uplink(seen)
+    if interface is None or interface.kind == "loopback" or not interface.addresses:
+        return
+    own = ipaddress.ip_interface(interface.addresses[0])
+    if own.is_link_local or own.network.num_addresses < 4:
+        return
+    known = seen.peer is not None and seen.peer.route is not None and seen.peer.route.interface == interface.name
+    other = own.network.network_address + 1
+    peer = seen.peer.address if known and seen.peer is not None else str(other if other != own.ip else other + 1)
+    if (":" in peer) != (own.version == 6):
+        return
+    hooks: tuple[Hook, ...] = ("input", "output")
+    for hook in hooks:
+        yield Packet(hook=hook, interface=interface.name, peer=peer, own=str(own.ip), port=_port(host)), str(own.network)
+
+
+def _port(host: Snapshot) -> int:
+    """One of those that the system hands out."""
+    from unhang.facts import ports
+
+    seen = host.get(ports.SUBJECT)
+    return 45678 if seen is None or seen.range_first is None or seen.range_last is None else (seen.range_first + seen.range_last) // 2
+
 
 CAUSE = Cause(
     id="network-blocked",
@@ -83,7 +167,7 @@ CAUSE = Cause(
         "a container network without a route; a peer that is down."
     ),
     signatures=(
-        # NCCL 2.12 to 2.23; until 2.23 a connection that was refused twice is printed as "Software caused connection abort".
+        # NCCL 2.12 to 2.23.
         Signature(
             needle="socketStartConnect: Connect to ",
             pattern=r"socketStartConnect: Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>\d+)> failed : " + _ERRORS,
@@ -143,7 +227,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="Call to connect ",
-            pattern=r"Call to connect (?:failed|timeout) : (?P<error>Connection refused)",
+            pattern=r"Call to connect (?:failed|timeout) : " + _REFUSED,
             standing="possible",
             says="a peer refused NCCL's connection: a firewall rejects it, its address is wrong, or the process there has ended",
             remedies=("try-the-port", "open-between-hosts", "look-at-the-peer"),
@@ -151,8 +235,8 @@ CAUSE = Cause(
         Signature(
             needle="onnect to ",
             pattern=(
-                r"NCCL WARN (?:socketStartConnect: |socketPollConnect: |Net : )?Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>"
-                r"\d+)> (?:failed : |returned 111\()(?P<error>Connection refused)"
+                r"(?:NCCL WARN |socketStartConnect: |socketPollConnect: |Net : )Connect to (?P<peer>(?!127\.|::1|fe80|172\.17\.0\.)[^\s<]+)<(?P<port>"
+                r"\d+)> (?:failed : |returned )" + _REFUSED
             ),
             standing="possible",
             says="{peer} refused NCCL's connection to port {port}: a firewall rejects it, its address is wrong, or the process there has ended",
@@ -279,8 +363,8 @@ CAUSE = Cause(
         Signature(
             needle="[UFW BLOCK]",
             pattern=(
-                r"\[UFW BLOCK\].*?SRC=(?P<peer>10\.\S+|192\.168\.\S+|172\.(?:1[6-9]|2\d|3[01])\.\S+) DST=(?P<host_address>\S+).*?PROTO=TCP"
-                r".*?DPT=(?P<port>\d+)"
+                r"\[UFW BLOCK\].{0,200}?SRC=(?P<peer>10\.\S{1,40}|192\.168\.\S{1,40}|172\.(?:1[6-9]|2\d|3[01])\.\S{1,40}) "
+                r"DST=(?P<host_address>\S{1,64}).{0,200}?PROTO=TCP.{0,100}?DPT=(?P<port>\d{1,5})"
             ),
             standing="likely",
             says="this host's firewall (ufw) dropped a connection from {peer} to port {port}",
@@ -288,6 +372,7 @@ CAUSE = Cause(
         ),
     ),
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="try-the-port",
@@ -313,6 +398,12 @@ CAUSE = Cause(
             id="look-at-the-peer",
             says="See whether the process there had ended before: a refused connection is also what a dead peer looks like. Read its log first.",
             says_zh="先看对端进程是否早已结束：对端死掉时看到的也是“连接被拒绝”。先读它的日志。",
+        ),
+        Remedy(
+            id="accept-loopback",
+            says="Accept everything on the loopback, before any rule that drops.",
+            says_zh="在任何丢弃规则之前放行回环网卡的所有流量。",
+            command="sudo iptables -I INPUT 1 -i lo -j ACCEPT   # with nft: sudo nft insert rule inet filter input iifname lo accept",
         ),
     ),
     leads_to=("gloo-connect", "rendezvous-misconfig", "rank-exception"),

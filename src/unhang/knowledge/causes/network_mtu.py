@@ -2,8 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.network import Interface
+    from unhang.facts.snapshot import Snapshot
+    from unhang.model import Severity
+
+# What VXLAN adds to each packet, over IPv4.
+_VXLAN_BYTES = 50
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import network
+
+    seen = host.get(network.SUBJECT)
+    if seen is None:
+        return
+    way = network.uplink(seen)
+    for i in seen.interfaces:
+        over = seen.interface(i.member_of)
+        if over is not None and over.kind == "bond" and i.mtu_bytes and over.mtu_bytes and i.mtu_bytes < over.mtu_bytes:
+            yield _finding(
+                i,
+                f"{over.name} sends packets of {over.mtu_bytes} bytes, its member {i.name} carries {i.mtu_bytes}",
+                "warning",
+                over.mtu_bytes,
+                "one-mtu",
+            )
+        if way is None or i.mtu_bytes is None or way.mtu_bytes is None or not i.running or i.name == way.name:
+            continue
+        if i.kind == "vxlan" and i.mtu_bytes > way.mtu_bytes - _VXLAN_BYTES:
+            yield _finding(
+                i,
+                f"the overlay {i.name} sends packets of {i.mtu_bytes} bytes, {way.name} carries {way.mtu_bytes} with {_VXLAN_BYTES} of header",
+                "warning",
+                way.mtu_bytes - _VXLAN_BYTES,
+                "one-mtu",
+            )
+        if i.kind == "bridge" and i.name.startswith(("docker", "br-")) and i.mtu_bytes > way.mtu_bytes:
+            yield _finding(
+                i,
+                f"containers on {i.name} send packets of {i.mtu_bytes} bytes, {way.name} carries {way.mtu_bytes}",
+                "note",
+                way.mtu_bytes,
+                "docker-mtu",
+            )
+
+
+def _finding(interface: Interface, says: str, severity: Severity, mtu_bytes: int, remedy: str) -> HostFinding:
+    return CAUSE.host_finding(
+        area="network",
+        severity=severity,
+        says=says,
+        leads_to="connections open and small messages pass, then transfers stall where ICMP is filtered",
+        evidence=(Evidence(source=f"/sys/class/net/{interface.name}/mtu", text=str(interface.mtu_bytes)),),
+        remedies=(remedy, "find-the-mtu"),
+        commands={
+            "one-mtu": f"sudo ip link set dev {interface.name} mtu {mtu_bytes}",
+            "docker-mtu": f"echo '{{\"mtu\": {mtu_bytes}}}' | sudo tee /etc/docker/daemon.json && sudo systemctl restart docker",
+        },
+    )
+
 
 CAUSE = Cause(
     id="network-mtu",
@@ -30,7 +94,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="need to frag",
-            pattern=r"(?P<peer>\S+) unreachable - need to frag \(mtu (?P<mtu>\d+)\)",
+            pattern=r"(?P<peer>(?<!\S)\S{1,100}) unreachable - need to frag \(mtu (?P<mtu>\d+)\)",
             says="the path to {peer} carries packets of {mtu} bytes only and the host sends larger ones",
         ),
         Signature(
@@ -56,7 +120,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="TU mismatch",
-            pattern=r"(?P<layer>\w+)?[ :]*\bMTU mismatch\b",
+            pattern=r"\bMTU mismatch\b",
             standing="likely",
             says="two ends of a link report different MTUs",
             remedies=("compare-active-mtu", "one-mtu"),
@@ -67,6 +131,7 @@ CAUSE = Cause(
             says="a router asked for smaller packets than the hosts send",
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="find-the-mtu",
@@ -93,6 +158,12 @@ CAUSE = Cause(
             says_zh="ICMP 被过滤时，可临时让 TCP 自行探测大小。",
             command="sudo sysctl -w net.ipv4.tcp_mtu_probing=1",
             verify="sysctl net.ipv4.tcp_mtu_probing",
+        ),
+        Remedy(
+            id="docker-mtu",
+            says="Give Docker's networks the MTU of the host's interface (a line in /etc/docker/daemon.json), or run with --network=host.",
+            says_zh="让 Docker 网络使用主机网卡的 MTU（/etc/docker/daemon.json 中的 mtu），或用 --network=host 运行容器。",
+            command="echo '{\"mtu\": 1450}' | sudo tee /etc/docker/daemon.json && sudo systemctl restart docker",
         ),
     ),
     leads_to=("rank-exception",),

@@ -2,10 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
 
 _LOOK = ("ask-the-adapter", "take-it-out", "update-firmware")
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import infiniband
+
+    seen = host.get(infiniband.SUBJECT)
+    if seen is None:
+        return
+    boards = dict.fromkeys(d.board_id for d in seen.devices if d.board_id and d.firmware)
+    for board in boards:
+        versions: dict[str, list[str]] = {}
+        for device in seen.devices:
+            if device.board_id == board and device.firmware:
+                versions.setdefault(device.firmware, []).append(device.name)
+        if len(versions) > 1:
+            said = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(versions.items()))
+            yield CAUSE.host_finding(
+                area="infiniband",
+                severity="note",
+                says=f"adapters of the same board ({board}) run different firmware: {said}",
+                leads_to="faults that only some adapters show; the older firmware is the first suspect when one of them fails",
+                evidence=(Evidence(source="/sys/class/infiniband/*/fw_ver", text=said),),
+                remedies=("update-firmware",),
+            )
+
 
 CAUSE = Cause(
     id="nic-hardware",
@@ -70,7 +101,7 @@ CAUSE = Cause(
         Signature(
             needle="bnxt_en ",
             pattern=(
-                r"bnxt_en (?P<bus>[0-9A-Fa-f:.]+)[^\n]{0,60}(?:Firmware not responding|firmware fatal|FW fatal|Error recovery is not supported|"
+                r"bnxt_en (?P<bus>[0-9A-Fa-f:.]{1,40})[^\n]{0,60}(?:Firmware not responding|firmware fatal|FW fatal|Error recovery is not supported|"
                 r"Detected firmware fatal condition)"
             ),
             says="the firmware of the adapter {bus} does not respond",
@@ -78,7 +109,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="hw csum failure",
-            pattern=r"(?P<interface>[\w.-]+): hw csum failure",
+            pattern=r"(?P<interface>(?<![\w.-])[\w.-]{1,40}): hw csum failure",
             standing="likely",
             says="the adapter behind {interface} computes wrong checksums",
             remedies=_LOOK,
@@ -104,6 +135,7 @@ CAUSE = Cause(
             remedies=("cool-or-replace", "ask-the-adapter", "take-it-out"),
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="ask-the-adapter",

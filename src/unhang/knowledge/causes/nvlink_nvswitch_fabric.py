@@ -2,11 +2,117 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.gpu import Gpus
+    from unhang.facts.snapshot import Snapshot
+
+_XIDS = frozenset({74, 136, 137, *range(144, 151), 155})
 
 _MANAGER = ("start-the-manager", "reset-in-order", "match-versions")
 _NVLS = ("without-nvls", "reset-in-order", "start-the-manager")
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import gpu, kernel_log
+
+    seen = host.get(gpu.SUBJECT)
+    if seen is not None:
+        yield from _manager(seen)
+        yield from _links(seen)
+    log = host.get(kernel_log.SUBJECT)
+    told = [e for e in (log.events if log else ()) if (e.kind == "xid" and e.code in _XIDS) or (e.kind == "sxid" and e.severity == "Fatal")]
+    for device in dict.fromkeys(e.device for e in told):
+        events = sorted((e for e in told if e.device == device), key=lambda e: e.last_age_s or 0.0)
+        newest = events[0]
+        what = f"NVSwitch {device}: fatal SXid" if newest.kind == "sxid" else f"GPU {device}: the NVLink error Xid"
+        again = f", {newest.count} times" if newest.count > 1 else ""
+        yield CAUSE.host_finding(
+            area="kernel",
+            severity="warning" if newest.last_age_s is None or newest.last_age_s < 86400 else "note",
+            says=f"{what} {newest.code} ({kernel_log.ago(newest.last_age_s)}{again})",
+            leads_to="traffic over NVLink ends with an error, or hangs; the fault may sit at either end of the link",
+            evidence=tuple(Evidence(source="kernel log", text=e.text) for e in events[:3]),
+            remedies=("check-links", "reset-in-order", "take-it-out"),
+        )
+
+
+def _manager(seen: Gpus) -> Iterable[HostFinding]:
+    from unhang.facts import gpu
+
+    # Slices of a GPU need no NVLink.
+    whole = [g for g in seen.gpus if not g.mig]
+    unready = [g for g in whole if g.fabric in ("not-started", "in-progress") or g.fabric_error]
+    manager = seen.fabric_manager
+    if unready:
+        states = sorted({g.fabric_error or g.fabric or "" for g in unready})
+        stopped = "; the fabric manager does not run" if manager is not None and manager.running is False else ""
+        yield CAUSE.host_finding(
+            area="gpu",
+            severity="error",
+            says=f"{gpu.labels(g.index for g in unready)}: not registered with the NVLink fabric ({', '.join(states)}){stopped}",
+            leads_to="CUDA does not start: error 802, system not yet initialized",
+            evidence=tuple(Evidence(source="NVML", text=f"{gpu.label(g)}: fabric state {g.fabric_error or g.fabric}") for g in unready[:3]),
+            remedies=("start-the-manager", "reset-in-order", "match-versions"),
+        )
+    elif seen.nvswitches and manager is not None and manager.running is False and all(g.fabric is None for g in seen.gpus):
+        # GPUs before Hopper do not tell of their registration.
+        yield CAUSE.host_finding(
+            area="gpu",
+            severity="error",
+            says=f"there are {len(seen.nvswitches)} NVSwitches, and no fabric manager runs",
+            leads_to="CUDA does not start: error 802, system not yet initialized",
+            evidence=(Evidence(source="/proc", text="no process nv-fabricmanager"),),
+            remedies=("start-the-manager", "match-versions"),
+        )
+    driver = seen.driver or seen.nvml_driver
+    if manager is not None and manager.version and driver and manager.version != driver:
+        ready = any(g.fabric == "completed" for g in seen.gpus)
+        yield CAUSE.host_finding(
+            area="gpu",
+            severity="warning" if ready else "error",
+            says=f"the fabric manager is version {manager.version}, the driver {driver}",
+            leads_to="it refuses to start with any other driver than its own" + (", so the next boot leaves CUDA without NVLink" if ready else ""),
+            evidence=(Evidence(source="nv-fabricmanager --version", text=manager.version),),
+            remedies=("match-versions", "start-the-manager"),
+        )
+
+
+def _links(seen: Gpus) -> Iterable[HostFinding]:
+    from unhang.facts import gpu
+
+    degraded = [g for g in seen.gpus if g.fabric_degraded]
+    switched = [g for g in seen.gpus if any(link.remote_kind == "switch" for link in g.nvlinks)]
+    for model in dict.fromkeys(g.name for g in switched):
+        alike = [g for g in seen.gpus if g.name == model and g.error is None and not g.mig and g.nvlinks]
+        up = {g.index: sum(link.active for link in g.nvlinks) for g in alike}
+        fewer = [g for g in alike if up[g.index] < max(up.values())]
+        degraded = [g for g in degraded if g not in fewer]
+        for g in fewer:
+            down = ", ".join(str(link.link) for link in g.nvlinks if not link.active)
+            yield CAUSE.host_finding(
+                area="gpu",
+                severity="warning",
+                says=f"{gpu.label(g)}: {up[g.index]} NVLinks are up, {max(up.values())} on its neighbours",
+                leads_to="collectives run at the pace of this GPU, or NCCL finds no NVLink path for it",
+                evidence=(Evidence(source="NVML", text=f"{gpu.label(g)}: links {down or 'none'} inactive"),),
+                remedies=("check-links", "reset-in-order", "take-it-out"),
+            )
+    if degraded:
+        yield CAUSE.host_finding(
+            area="gpu",
+            severity="warning",
+            says=f"{gpu.labels(g.index for g in degraded)}: the NVLink fabric runs at a reduced bandwidth",
+            leads_to="collectives run at the pace of the slowest link",
+            evidence=(Evidence(source="NVML", text="fabric health: degraded bandwidth"),),
+            remedies=("check-links", "take-it-out"),
+        )
+
 
 CAUSE = Cause(
     id="nvlink-nvswitch-fabric",
@@ -180,6 +286,7 @@ CAUSE = Cause(
             ),
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="start-the-manager",

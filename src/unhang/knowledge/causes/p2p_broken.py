@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.causes.device_mapping import PEERS_HIDDEN
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
+    from unhang.facts.gpu import Gpus
+    from unhang.facts.pcie import Pcie
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.logs.said import At
 
 # The first collectives of a job: broadcasts of parameters and checks of shapes, before anything of the training itself runs.
@@ -50,6 +54,117 @@ def _evidence(at: At) -> Evidence:
 
 
 _ALL = ("host-memory", "prove-it", "iommu-and-acs")
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import gpu, kernel_log, pcie
+
+    seen, bus, log = host.get(gpu.SUBJECT), host.get(pcie.SUBJECT), host.get(kernel_log.SUBJECT)
+    if seen is not None:
+        yield from _refused(seen)
+    if seen is not None and bus is not None and seen.nvml_error is None and bus.virtual == "":
+        # In a virtual machine the hypervisor needs access control and the IOMMU.
+        yield from _redirected(seen, bus)
+        yield from _translated(seen, bus)
+    gpus = {g.address for g in seen.gpus} if seen is not None else set()
+    for e in log.events if log is not None else ():
+        if e.kind == "iommu-fault" and e.device in gpus and (e.last_age_s is None or e.last_age_s < 86400):
+            yield CAUSE.host_finding(
+                area="kernel",
+                severity="warning",
+                says=f"the IOMMU refused accesses of GPU {e.device} ({kernel_log.ago(e.last_age_s)}, {e.count} times)",
+                leads_to="copies between GPUs hang or bring wrong data",
+                evidence=(Evidence(source="kernel log", text=e.text),),
+                remedies=("iommu-and-acs", "host-memory", "prove-it"),
+            )
+
+
+def _refused(seen: Gpus) -> Iterable[HostFinding]:
+    from unhang.facts import gpu
+
+    refused = [p for p in seen.pairs if p.p2p not in (None, "ok", "unknown")]
+    for reason in dict.fromkeys(p.p2p for p in refused):
+        alike = [p for p in refused if p.p2p == reason]
+        joined = any((p.link or "").startswith("NV") for p in alike)
+        yield CAUSE.host_finding(
+            area="gpu",
+            severity="warning" if joined else "note",
+            says=f"{gpu.labels(i for p in alike for i in (p.first, p.second))} cannot read each other's memory: {reason}",
+            leads_to=(
+                "NVLink between them is not used" if joined else "NCCL copies through host memory, which works; what insists on peer-to-peer fails"
+            ),
+            evidence=tuple(Evidence(source="NVML", text=f"P2P read, GPU {p.first} and GPU {p.second}: {p.p2p}") for p in alike[:3]),
+            remedies=("prove-it", "host-memory") if joined else ("host-memory",),
+        )
+
+
+def _redirected(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:
+    from unhang.facts import pcie
+
+    devices = {d.address: d for d in bus.devices}
+    joined = _joined(seen)
+    between_gpus: dict[str, tuple[str, ...]] = {}
+    to_nics: dict[str, tuple[str, ...]] = {}
+    for b in bus.between:
+        first, second = devices[b.first], devices[b.second]
+        if second.kind == "gpu" and {b.first, b.second} in joined:
+            continue
+        # Only Mellanox's are sure to read GPU memory themselves.
+        if second.kind == "nic" and second.vendor != "0x15b3":
+            continue
+        found = between_gpus if second.kind == "gpu" else to_nics
+        found.update(
+            {p: devices[p].acs or () for p in pcie.ports_between(first, second) if p in devices and "request-redirect" in (devices[p].acs or ())}
+        )
+    found = between_gpus | to_nics
+    if found:
+        who = "GPUs" if between_gpus else "GPUs and NICs"
+        ports = sorted(found)
+        shown = f"{', '.join(ports[:4])}{' and more' if len(ports) > 4 else ''}"
+        yield CAUSE.host_finding(
+            area="pcie",
+            severity="warning",
+            says=f"{len(ports)} PCIe bridges between {who} send their traffic around through the processor (ACS request redirect): {shown}",
+            leads_to=(
+                "copies between GPUs are slow, hang or bring wrong data"
+                if between_gpus
+                else "NICs reach GPU memory (GPUDirect RDMA) slowly or not at all"
+            ),
+            evidence=tuple(Evidence(source=f"/sys/bus/pci/devices/{p}/config", text=f"ACS: {', '.join(found[p])}") for p in ports[:3]),
+            remedies=("iommu-and-acs", "prove-it", "host-memory") if between_gpus else ("iommu-and-acs", "prove-it"),
+            commands={"iommu-and-acs": f"for bridge in {' '.join(ports)}; do sudo setpci -s $bridge ECAP_ACS+0x6.w=0000; done"},
+        )
+
+
+def _translated(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:
+    from unhang.facts import gpu
+
+    kinds = {d.address: d.iommu_type for d in bus.devices if d.kind == "gpu"}
+    address = {g.index: g.address for g in seen.gpus}
+    pairs = [
+        p
+        for p in seen.pairs
+        if p.p2p == "ok"
+        and not (p.link or "").startswith("NV")
+        and any((kinds.get(address[i] or "") or "").startswith("DMA") for i in (p.first, p.second))
+    ]
+    if pairs:
+        one = address[pairs[0].first] or ""
+        yield CAUSE.host_finding(
+            area="pcie",
+            severity="warning",
+            says=f"{gpu.labels(i for p in pairs for i in (p.first, p.second))} copy to each other over PCIe, and the IOMMU translates addresses",
+            leads_to="CUDA does not support that on bare metal: the first collective may hang, or data arrives wrong",
+            evidence=(Evidence(source="/sys/kernel/iommu_groups", text=f"{one}: type {kinds.get(one)}"),),
+            remedies=("iommu-and-acs", "prove-it", "host-memory"),
+        )
+
+
+def _joined(seen: Gpus) -> list[set[str | None]]:
+    """Pairs of GPUs that have NVLink."""
+    address = {g.index: g.address for g in seen.gpus}
+    return [{address[p.first], address[p.second]} for p in seen.pairs if (p.link or "").startswith("NV")]
+
 
 CAUSE = Cause(
     id="p2p-broken",
@@ -205,6 +320,7 @@ CAUSE = Cause(
         ),
     ),
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="host-memory",

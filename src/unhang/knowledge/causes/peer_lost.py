@@ -14,7 +14,7 @@ CAUSE = Cause(
     signatures=(
         Signature(
             needle="Connection closed by peer [",
-            pattern=r"Connection closed by peer \[(?P<address>[^\]]+)\]",
+            pattern=r"Connection closed by peer \[(?P<address>[^\]]{1,100})\]",
             role="symptom",
             says="the peer at {address} closed its connection",
         ),

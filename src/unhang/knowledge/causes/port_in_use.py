@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.caught import passed_over
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.logs import Hit
     from unhang.records.picture import Picture
 
@@ -40,6 +41,72 @@ def _of_hits(hits: Sequence[Hit]) -> Finding | None:
     )
 
 
+# A large job takes thousands: each pair of ranks has several connections.
+_FEW_PORTS = 4096
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import container, ports
+
+    seen = host.get(ports.SUBJECT)
+    if seen is None:
+        return
+    # In a worker of torchrun the store that stands there is the job's own; hosts that are not the first start none.
+    starts = not seen.job.torchrun_worker and seen.job.first is not False
+    holder = next((h for h in (*seen.listeners, *seen.connections) if starts and h.port == seen.store_port), None)
+    if holder is not None:
+        asked = seen.job.master_port is not None
+        who = (
+            f"pid {holder.pid} ({holder.command or 'unknown'})"
+            if holder.pid is not None
+            else f"a process of user {holder.uid} that is not visible here"
+        )
+        what = f"MASTER_PORT={seen.store_port}" if asked else f"port {seen.store_port}, which launchers take unless told another,"
+        by_slurm = ("once-per-host",) if container.kind(host) == "slurm" else ()
+        yield CAUSE.host_finding(
+            area="ports",
+            severity="error" if asked and seen.job.first else "warning",
+            says=f"{what} is taken by {who}, {holder.state} on {holder.address}",
+            leads_to="the store of a job that starts here cannot listen: Address already in use",
+            evidence=(Evidence(source="/proc/net/tcp", text=f"{holder.address}:{holder.port} {holder.state}"),),
+            remedies=("who-has-it", "another-port", *by_slurm),
+            commands={"who-has-it": f"ps -fp {holder.pid}" if holder.pid is not None else f"sudo ss -ltnp 'sport = :{seen.store_port}'"},
+        )
+    if seen.range_first is None or seen.range_last is None:
+        return
+    size = max(0, seen.range_last - seen.range_first + 1)
+    source = "/proc/sys/net/ipv4/ip_local_port_range"
+    evidence = (Evidence(source=source, text=f"{seen.range_first} {seen.range_last}"),)
+    if seen.range_first <= seen.store_port <= seen.range_last and not ports.is_reserved(seen, seen.store_port):
+        yield CAUSE.host_finding(
+            area="ports",
+            severity="note",
+            says=f"port {seen.store_port} of the store lies in the range that the system hands out ({seen.range_first} to {seen.range_last})",
+            leads_to="now and then an outgoing connection holds the port when the store wants to listen: Address already in use",
+            evidence=evidence,
+            remedies=("reserve-port", "another-port"),
+            commands={"reserve-port": f"sudo sysctl -w net.ipv4.ip_local_reserved_ports={','.join((*seen.reserved, str(seen.store_port)))}"},
+        )
+    if seen.in_range is not None and size and seen.in_range > 0.8 * size:
+        yield CAUSE.host_finding(
+            area="ports",
+            severity="warning",
+            says=f"{seen.in_range} of the {size} ports that the system hands out are in use",
+            leads_to="new connections fail: Cannot assign requested address",
+            evidence=evidence,
+            remedies=("widen-range",),
+        )
+    elif size < _FEW_PORTS:
+        yield CAUSE.host_finding(
+            area="ports",
+            severity="note",
+            says=f"the system hands out {size} ports only ({seen.range_first} to {seen.range_last})",
+            leads_to="many ranks, loader workers and stores together can use them up: Cannot assign requested address",
+            evidence=evidence,
+            remedies=("widen-range",),
+        )
+
+
 CAUSE = Cause(
     id="port-in-use",
     role="root",
@@ -50,7 +117,7 @@ CAUSE = Cause(
     signatures=(
         Signature(needle="EADDRINUSE", pattern=r"port: (?P<port>\d+), useIpv6: \w+, code: -98, name: EADDRINUSE"),
         Signature(needle="The server socket has failed to bind to", pattern=r"failed to bind to \[?[^\]\s]*\]?:(?P<port>\d+) \(errno: 98"),
-        Signature(needle="[Errno 98]", pattern=r"\[Errno 98\](?! .*bind on address).*[Aa]ddress already in use"),
+        Signature(needle="[Errno 98]", pattern=r"\[Errno 98\](?! .{0,200}bind on address).{0,300}?[Aa]ddress already in use"),
         Signature(
             needle="error while attempting to bind on address",
             pattern=r"bind on address \('[^']*', (?P<port>\d+)\S*\): (?:\[errno 98\] )?address already in use",
@@ -67,6 +134,7 @@ CAUSE = Cause(
     ),
     in_run=_in_run,
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="another-port",
@@ -85,6 +153,18 @@ CAUSE = Cause(
             says="Under srun start the launcher once for each host (--ntasks-per-node=1): several would all want the same port.",
             says_zh="在 srun 下每台主机只启动一次启动器（--ntasks-per-node=1）：启动多个会争用同一端口。",
             command="srun --ntasks-per-node=1 torchrun --nproc-per-node 8 ...",
+        ),
+        Remedy(
+            id="reserve-port",
+            says="Keep the system from handing the port out.",
+            says_zh="把该端口加入保留列表，系统就不会把它分配给别的连接。",
+            command="sudo sysctl -w net.ipv4.ip_local_reserved_ports=29500",
+        ),
+        Remedy(
+            id="widen-range",
+            says="Give back the system's usual range of ports, or a wider one.",
+            says_zh="恢复系统默认的端口范围，或设得更宽。",
+            command="sudo sysctl -w net.ipv4.ip_local_port_range='32768 60999'",
         ),
     ),
     leads_to=("rendezvous-misconfig", "rank-exception"),

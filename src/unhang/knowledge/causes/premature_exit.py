@@ -24,19 +24,20 @@ def _in_run(picture: Picture) -> Finding | None:
     if not harmed:
         return None
     numbers, others = [r.number for r in left], [r.number for r in harmed]
+    how = "ended in order" if first.ended.announced else "ended with exit code 0"
     waiting = words.waiting(picture)
     lost = waiting if any(r.number in picture.waits for r in harmed) else f"{words.ranks(others)} lost {words.verb(others, 'its', 'their')} peer"
     return CAUSE.finding(
         standing="established",
-        says=f"{words.ranks(numbers)} ended in order {words.seconds(when)} into the run{words.at(picture, first)}, while {lost}",
+        says=f"{words.ranks(numbers)} {how} {words.seconds(when)} into the run{words.at(picture, first)}, while {lost}",
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
         where=picture.where(first),
         evidence=(
             Evidence(
                 source=picture.incident_source,
-                text=f"rank {first.number} (pid {first.record.pid}) ended in order at {words.seconds(when)}"
-                + (f", exit code {first.ended.exitcode}" if first.ended.exitcode is not None else "")
+                text=f"rank {first.number} (pid {first.record.pid}) {how} at {words.seconds(when)}"
+                + (f", exit code {first.ended.exitcode}" if first.ended.exitcode is not None and first.ended.announced else "")
                 + (f", step {first.record.step}" if first.record.step is not None else ""),
             ),
             *words.stack_evidence(picture, first, innermost=False),
@@ -68,7 +69,8 @@ def _in_logs(view: LogView) -> Finding | None:
 
 def _left_in_order(picture: Picture, rank: RankView) -> bool:
     """Whether a rank ended by itself with exit code 0. What a launcher is blamed for happens only after another process has ended."""
-    if rank.ended is None or not rank.ended.announced or rank.ended.exitcode not in (0, None) or rank.raised is not None:
+    # os._exit(0) announces nothing: there the exit code itself has to be known.
+    if rank.ended is None or rank.raised is not None or not (rank.ended.exitcode == 0 or (rank.ended.announced and rank.ended.exitcode is None)):
         return False
     if not rank.ended.by_launcher:
         return True
@@ -100,8 +102,8 @@ CAUSE = Cause(
     title="A rank left while others still needed it",
     title_zh="某个进程提前正常退出，而其他进程还需要它",
     what=(
-        "One rank reached the end of its script (or sys.exit(0)) while other ranks were still in a collective, or still used the store that it "
-        "hosted."
+        "One rank reached the end of its script (or sys.exit(0), os._exit(0)) while other ranks were still in a collective, or still used the "
+        "store that it hosted."
     ),
     why="Fewer batches on this rank, an early return on some ranks, nothing that makes rank 0 wait before it takes the store down.",
     signatures=(

@@ -85,9 +85,11 @@ def _numbered_alike(hits: Sequence[Hit]) -> Finding | None:
 
 
 def _of_own(hits: Sequence[Hit], view: LogView) -> Finding | None:
-    """A closed rendezvous is what agents print that lost their peer: it counts only where nothing else is known."""
-    others = any(view.hits_of(c) for c in ("rank-exception", "host-oom-or-killed", "gpu-oom")) or any(e.code != 0 for e in view.exits)
-    kept = tuple(h for h in hits if not (others and h.signature == _CLOSED))
+    """A rendezvous that is closed or gone is what agents print that lost their peer: it counts only where nothing else is known."""
+    lost = ("rank-exception", "host-oom-or-killed", "gpu-oom", "peer-lost", "collective-timeout")
+    others = any(view.hits_of(c) for c in lost) or view.timeouts or any(e.code != 0 for e in view.exits)
+    beaten = any("keep-alive" in h.text for h in view.hits_of("store-disconnect"))
+    kept = tuple(h for h in hits if not ((others and h.signature == _CLOSED) or ((others or beaten) and h.signature == _NO_STORE)))
     if not kept:
         return None
     where = next(((h.groups["host"], h.groups["port"]) for h in view.hits_of("store-disconnect") if {"host", "port"} <= set(h.groups)), None)
@@ -275,7 +277,7 @@ CAUSE = Cause(
         _NOT_SET,
         Signature(
             needle="RendezvousTimeoutError",
-            pattern=r"RendezvousTimeoutError(?!\w)",
+            pattern=r"(?<!['\w])RendezvousTimeoutError(?=:|\"|\s*$)",
             standing="likely",
             says="fewer hosts came to torchrun's rendezvous than --nnodes asks for, or they came with another rendezvous id or address",
             remedies=("same-meeting-point", "same-world", "reach-the-meeting-point"),
@@ -367,6 +369,8 @@ CAUSE = Cause(
         Signature(
             needle="KeyError: '",
             pattern=r"KeyError: '(?P<name>LOCAL_RANK|RANK|WORLD_SIZE|MASTER_PORT|LOCAL_WORLD_SIZE)'",
+            # Tables have columns of these names.
+            near=r"\bos\.py\b|<frozen os>|os\.environ",
             says="{name} is not set: no launcher started this process",
             remedies=("let-a-launcher-start-them", "read-the-environment"),
         ),
@@ -494,7 +498,7 @@ CAUSE = Cause(
         ),
         "torch.distributed.elastic.rendezvous.api.RendezvousStateError: The state of the rendezvous is corrupt.",
         "KeyError: 'MASTER_ADDR'",
-        "[rank0]: KeyError: 'LOCAL_RANK'",
+        "    rank = int(os.environ['LOCAL_RANK'])\n[rank0]: KeyError: 'LOCAL_RANK'",
         "ValueError: Default process group has not been initialized, please make sure to call init_process_group.",
         'The application appears to have been direct launched using "srun",\nbut OMPI was not built with SLURM\'s PMI support',
     ),
@@ -507,6 +511,8 @@ CAUSE = Cause(
         "node7:12:40 [0] NCCL INFO Bootstrap Root : rank 3 of 8 ranks checked in",
         "ValueError: rank must be less than the matrix dimension",
         "KeyError: 'rank'",
+        '  File "/srv/env/lib/python3.11/site-packages/pandas/core/indexes/base.py", line 3812, in get_loc\nKeyError: \'RANK\'',
+        "settings: Namespace(retry_on=['RendezvousTimeoutError', 'OSError'], tries=3)",
         "INFO dynamic_rendezvous: The node 'node1_8_0' attempts to join the next round of the rendezvous 'job7'.",
     ),
     explain={

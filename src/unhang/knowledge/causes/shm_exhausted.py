@@ -27,6 +27,13 @@ _FOR = {
     "kubernetes": ("kubernetes-memory-volume",),
 }
 
+_SET_BY = {
+    "runtime-default": ", what a container gets unless somebody asks for more",
+    "runtime-option": ", as this container was told",
+    "empty-dir": ", the size of the pod's emptyDir volume",
+    "mount-option": ", the size that it was mounted with",
+    "half-of-memory": ", half of the memory",
+}
 _OTHER_REASONS = (
     r"Cuda failure|unhandled cuda error|ncclUnhandledCudaError|Permission denied|Operation not permitted|Read-only file system|Too many open files"
     r"|Operation not supported|failed to create shared memory file|\bWSL|microsoft-standard"
@@ -56,9 +63,11 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         return
     total, free = seen.space.total_bytes, seen.space.free_bytes
     here = _FOR.get(container.kind(host), ("enlarge",))
-    evidence = (Evidence(source="/dev/shm", text=f"{size(total)} in all, {size(free)} free"),)
+    options = f"; mounted {','.join(seen.options)}" if seen.options is not None and seen.mounted else ""
+    evidence = (Evidence(source="/dev/shm", text=f"{size(total)} in all, {size(free)} free{options}"),)
+    commands = {"clear-leftovers": "unhang doctor --fix --only shm"} if any(s.of_trainings and not s.mapped_by for s in seen.segments) else None
     if total <= _SMALL:
-        default = ", what a container gets unless somebody asks for more" if total == _DOCKERS else ""
+        default = _SET_BY.get(seen.limit_from or ("runtime-default" if total == _DOCKERS else ""), "")
         yield CAUSE.host_finding(
             area="shm",
             severity="error" if total <= _DOCKERS else "warning",
@@ -69,7 +78,8 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         )
     elif free < total // 10 or free < _DOCKERS:
         left = sum(s.size_bytes for s in seen.segments if s.mapped_by == ())
-        dead = f"; {size(left)} of it belongs to no live process" if left else ""
+        unseen = sum(s.size_bytes for s in seen.segments if s.mapped_by is None)
+        dead = f"; {size(left)} of it belongs to no live process" if left else f"; {size(unseen)} of it to no process seen here" if unseen else ""
         yield CAUSE.host_finding(
             area="shm",
             severity="error" if free < _DOCKERS else "warning",
@@ -77,6 +87,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             leads_to="the next segment that NCCL or a loader worker asks for is refused, or writing to it ends the process with a bus error",
             evidence=evidence,
             remedies=("clear-leftovers", *here),
+            commands=commands,
         )
     if seen.space.inodes and seen.space.free_inodes < 1000:
         yield CAUSE.host_finding(
@@ -86,6 +97,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             leads_to="new segments are refused with 'No space left on device' although df shows room",
             evidence=evidence,
             remedies=("clear-leftovers",),
+            commands=commands,
         )
 
 

@@ -2,11 +2,93 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.shm import Shm
+    from unhang.facts.snapshot import Snapshot
 
 _DENIED = r"(?P<error>Permission denied|Operation not permitted|Read-only file system|Function not implemented|No such file or directory)"
 _REFUSED = r"(?P<error>Permission denied|Operation not permitted|Read-only file system)"
+
+_MAKES = "NCCL, torch's data loaders and Python's semaphores make files there"
+_MEMORY = ("tmpfs", "devtmpfs", "ramfs")
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import shm
+
+    seen = host.get(shm.SUBJECT)
+    if seen is None:
+        return
+    if seen.present is False:
+        yield CAUSE.host_finding(
+            area="shm",
+            severity="error",
+            says="there is no /dev/shm",
+            leads_to=f"{_MAKES}: each of them fails with 'No such file or directory' or 'Function not implemented'",
+            remedies=("mount-shm",),
+        )
+        return
+    evidence = _evidence(seen)
+    if seen.options is not None and "ro" in seen.options:
+        yield CAUSE.host_finding(
+            area="shm",
+            severity="error",
+            says="/dev/shm is mounted read-only",
+            leads_to=f"{_MAKES}: each of them fails with 'Read-only file system'",
+            evidence=evidence,
+            remedies=("mount-shm",),
+            commands={"mount-shm": "sudo mount -o remount,rw /dev/shm"} if seen.mounted else None,
+        )
+    elif seen.mode is not None and not _may_write(seen):
+        yield CAUSE.host_finding(
+            area="shm",
+            severity="error",
+            says=f"/dev/shm has mode {seen.mode:04o} and belongs to user {seen.owner_uid}: this user ({seen.uid}) may not make files there",
+            leads_to=f"{_MAKES}: each of them fails with 'Permission denied'",
+            evidence=evidence,
+            remedies=("mode-of-shm",),
+            commands={"mode-of-shm": "sudo chmod 1777 /dev/shm"},
+        )
+    elif seen.mode is not None and seen.uid == 0 and not seen.mode & 0o002:
+        yield CAUSE.host_finding(
+            area="shm",
+            severity="note",
+            says=f"/dev/shm has mode {seen.mode:04o}: root may make files there, other users may not",
+            leads_to="trainings of other users fail with 'Permission denied'",
+            evidence=evidence,
+            remedies=("mode-of-shm",),
+            commands={"mode-of-shm": "chmod 1777 /dev/shm"},
+        )
+    if seen.kind is not None and seen.kind not in _MEMORY:
+        volume = "; it is an emptyDir volume of the pod without `medium: Memory`" if seen.limit_from == "empty-dir" else ""
+        yield CAUSE.host_finding(
+            area="shm",
+            severity="warning",
+            says=f"/dev/shm is no tmpfs: it lies on {seen.kind}{volume}",
+            leads_to="each batch of a data loader and each segment of NCCL goes to a disk, or is refused with 'Operation not supported'",
+            evidence=evidence,
+            remedies=("mount-shm",),
+        )
+
+
+def _may_write(seen: Shm) -> bool:
+    """Whether the mode allows it; what a group may do is taken for allowed, since we do not know our groups."""
+    assert seen.mode is not None
+    return seen.uid == 0 or bool(seen.mode & 0o022) or (seen.uid == seen.owner_uid and bool(seen.mode & 0o200))
+
+
+def _evidence(seen: Shm) -> tuple[Evidence, ...]:
+    mode = () if seen.mode is None else (Evidence(source="/dev/shm", text=f"mode {seen.mode:04o}, owner {seen.owner_uid}"),)
+    if seen.kind is None or seen.options is None:
+        return mode
+    return (*mode, Evidence(source="/proc/mounts", text=f"{seen.kind} {','.join(seen.options)}"))
+
 
 CAUSE = Cause(
     id="shm-permission",
@@ -105,6 +187,7 @@ CAUSE = Cause(
             remedies=("mount-shm", "mode-of-shm"),
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="mode-of-shm",

@@ -2,13 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, Signature
-from unhang.model import Remedy
+from unhang.model import Evidence, HostFinding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.facts.shm import Segment
+    from unhang.facts.snapshot import Snapshot
 
 # The other side failed to make the segment, or never made one: those are causes of their own.
 _NEVER_MADE = r"No space left on device|failed to extend|fallocate failed|Cuda failure|Too many open files|Permission denied"
 # mkstemp gives six letters and digits; NCCL before 2.14 used nccl-shm-recv-HASH-N-N-N. Anything else is a misread descriptor: cumem-host-numa.
 _NAME = r"(?:/dev/shm/)?nccl-(?:[A-Za-z0-9]{6}|shm-[\w-]{4,80})"
+
+# A job that is starting makes its segments before anybody attaches.
+_YOUNG_S = 60.0
+_MUCH_BYTES = 1 << 30
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import shm
+
+    seen = host.get(shm.SUBJECT)
+    if seen is None:
+        return
+    old = [s for s in seen.segments if s.of_trainings and s.age_s >= _YOUNG_S]
+    dead = [s for s in old if s.mapped_by == ()]
+    # Where not all processes are seen, those of this user still are: what none of them has mapped is worth asking the kernel about.
+    unseen = [s for s in old if s.mapped_by is None and s.uid == seen.uid]
+    total = seen.space.total_bytes if seen.space is not None else 0
+    for segments, which in ((dead, "that no live process has mapped"), (unseen, "that no process seen here has mapped")):
+        if not segments:
+            continue
+        held = sum(s.size_bytes for s in segments)
+        ours = [s for s in segments if s.uid == seen.uid]
+        yield CAUSE.host_finding(
+            area="shm",
+            severity="warning" if held > (min(_MUCH_BYTES, total // 10) if total else _MUCH_BYTES) else "note",
+            says=_says(segments, ours, held, which),
+            leads_to="they take room from the next job, and a program that gives its segments fixed names finds them taken",
+            evidence=tuple(_evidence(s) for s in sorted(segments, key=lambda s: -s.size_bytes)[:3]),
+            remedies=("remove-dead",) if ours else ("of-others",),
+            commands={"of-others": f"ls -l {' '.join(f'/dev/shm/{s.name}' for s in segments[:3])}"},
+        )
+
+
+def _says(segments: list[Segment], ours: list[Segment], held: int, which: str) -> str:
+    from unhang.facts.units import size
+
+    count = "1 segment" if len(segments) == 1 else f"{len(segments)} segments"
+    others = len(segments) - len(ours)
+    return f"{count} of trainings in /dev/shm, {size(held)} in all, {which}{f'; {others} of them of other users' if others else ''}"
+
+
+def _evidence(segment: Segment) -> Evidence:
+    from unhang.facts.units import size
+
+    who = segment.owner or f"user {segment.uid}"
+    return Evidence(source=f"/dev/shm/{segment.name}", text=f"{size(segment.size_bytes)}, of {who}, {segment.age_s / 3600:.1f} h old")
+
 
 CAUSE = Cause(
     id="shm-stale-or-missing",
@@ -68,6 +122,7 @@ CAUSE = Cause(
             remedies=("streaming-clean", "clear-leftovers"),
         ),
     ),
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="same-shm",
@@ -99,6 +154,19 @@ CAUSE = Cause(
             says="Remove the leftovers, but only those that no live process has open: removing them while a job starts causes this very error.",
             says_zh="删除残留文件，但只删没有任何存活进程打开的：在任务启动时删除，恰恰会造成这个错误。",
             command=('for f in /dev/shm/nccl-* /dev/shm/torch_* /dev/shm/psm_* /dev/shm/0*; do [ -e "$f" ] && ! fuser -s "$f" && rm -v "$f"; done'),
+        ),
+        Remedy(
+            id="remove-dead",
+            says="Remove what is left of your own dead processes; the kernel is asked for each file whether a process anywhere still has it.",
+            says_zh="删除自己已死进程留下的共享内存段；对每个文件都会先向内核确认没有任何进程还在使用。",
+            command="unhang doctor --fix --only shm",
+            verify="unhang doctor --only shm",
+        ),
+        Remedy(
+            id="of-others",
+            says="They belong to other users: let their owners run `unhang doctor --fix --only shm`.",
+            says_zh="它们属于其他用户：请其所有者运行 `unhang doctor --fix --only shm`。",
+            command="ls -l /dev/shm",
         ),
         Remedy(
             id="streaming-clean",

@@ -46,7 +46,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="Permission denied (",
-            pattern=r"(?:(?P<peer>[\w.@-]+): )?Permission denied \((?:publickey|password|gssapi|keyboard|hostbased)[^)]*\)",
+            pattern=r"(?:(?P<peer>(?<![\w.@-])[\w.@-]{1,253}): )?Permission denied \((?:publickey|password|gssapi|keyboard|hostbased)[^)]*\)",
             unless=_GIT,
             says="ssh was refused: this user has no key on the other host",
             remedies=("passwordless",),
@@ -77,7 +77,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="ssh exited with exit code 255",
-            pattern=r"(?:pdsh@\S+: )?(?P<peer>\S+): ssh exited with exit code 255",
+            pattern=r"(?:pdsh@\S{1,253}: )?(?P<peer>(?<!\S)\S{1,253}): ssh exited with exit code 255",
             says="pdsh's ssh to {peer} failed",
             remedies=("passwordless", "reach-sshd"),
         ),

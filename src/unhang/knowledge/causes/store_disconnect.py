@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
-from unhang.knowledge.cause import Cause, Signature
+import re
+from typing import TYPE_CHECKING
+
+from unhang.knowledge.caught import that_ended_something
+from unhang.knowledge.cause import Cause, LogView, Signature
+
+if TYPE_CHECKING:
+    from unhang.model import Finding
+
+# Threads print it whose process leaves in order, but after the one with the store.
+_AT_THE_END = re.compile(r"(?:recvValue\w*|sendBytes) failed|\"should dump\" flag")
+
+
+def _in_logs(view: LogView) -> Finding | None:
+    hits = view.hits_of(CAUSE.id)
+    if view.finished and all(_AT_THE_END.search(h.text) for h in hits):
+        failed = view.timeouts or any(e.code != 0 for e in view.exits) or that_ended_something(view.tracebacks, view)
+        if not failed and view.hits.keys() <= {CAUSE.id}:
+            return None
+    return CAUSE.of_hits(hits, view)
+
 
 CAUSE = Cause(
     id="store-disconnect",
@@ -42,7 +62,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="waitForInput: ",
-            pattern=r"waitForInput: .*(?:timed out after (?P<timeout_ms>\d+)ms|returned 0, likely a timeout)",
+            pattern=r"waitForInput: .{0,300}?(?:timed out after (?P<timeout_ms>\d+)ms|returned 0, likely a timeout)",
             role="symptom",
         ),
         Signature(needle="sendBytes failed on SocketImpl", role="symptom"),
@@ -63,12 +83,18 @@ CAUSE = Cause(
         Signature(needle='Failed to check the "should dump" flag on TCPStore', role="symptom"),
         Signature(needle="Stop_waiting response is expected", role="symptom"),
         Signature(
+            needle="has failed to send a keep-alive heartbeat to the rendezvous",
+            role="symptom",
+            says="torchrun's agent lost the rendezvous: the host that holds it is gone, or its agent has ended",
+        ),
+        Signature(
             needle="Error: Connection reset by peer",
             pattern=r"(?:RuntimeError|DistNetworkError|DistStoreError): Connection reset by peer$",
             role="symptom",
         ),
         Signature(needle="Error: Broken pipe", pattern=r"(?:RuntimeError|DistNetworkError|DistStoreError): Broken pipe$", role="symptom"),
     ),
+    in_logs=_in_logs,
     mistaken_for={"rendezvous-misconfig": "a store that never answered, from the start, may be the wrong address or port"},
     sources=("https://docs.pytorch.org/docs/stable/distributed.html#distributed-key-value-store",),
     hits=(
@@ -100,6 +126,10 @@ CAUSE = Cause(
             "(maybe TCPStore server has shut down too early), with error: Broken pipe"
         ),
         "RuntimeError: Stop_waiting response is expected",
+        (
+            "W1103 10:00:01 4711 dynamic_rendezvous.py:1341] The node 'node2_4711_0' has failed to send a keep-alive heartbeat to the rendezvous "
+            "'job7' due to an error."
+        ),
         "[rank4]: torch.distributed.DistNetworkError: Connection reset by peer",
         "RuntimeError: Broken pipe",
     ),

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
+    from unhang.facts.libraries import Libraries
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.logs.said import At
 
 _RELEASE = re.compile(r"(\d+\.\d+\.\d+)(?:\+cuda(\d+\.\d+))?")
@@ -82,6 +84,69 @@ def _release(code: str) -> str:
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}" if number >= 10000 else f"{number // 1000}.{number // 100 % 10}.{number % 100}"
 
 
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import libraries, python_env
+
+    seen = host.get(libraries.SUBJECT)
+    if seen is not None:
+        yield from _pins(seen)
+        yield from _replaced(seen)
+    envs = host.get(python_env.SUBJECT)
+    for env in envs.environments if envs is not None else ():
+        doubled = {n: v for n, v in env.duplicates.items() if n in python_env.TRAINING or n.startswith("nvidia-")}
+        if doubled:
+            told = "; ".join(f"{n} {' and '.join(v)}" for n, v in list(doubled.items())[:4])
+            yield CAUSE.host_finding(
+                area="python_env",
+                severity="warning",
+                says=f"{env.prefix} has records of two releases of one package: {told}",
+                leads_to="the files are a mixture of both, and what pip and packages believe to be installed is not what is imported",
+                evidence=tuple(Evidence(source=env.prefix, text=f"{n}-{one}.dist-info") for n, v in list(doubled.items())[:2] for one in v),
+                remedies=("install-anew",),
+                commands={"install-anew": f"{env.python} -m pip install --force-reinstall --no-deps {' '.join(doubled)}"},
+            )
+
+
+def _pins(seen: Libraries) -> Iterable[HostFinding]:
+    # What is not there at all is library-link's, where torch really lacks it.
+    apart = [p for p in seen.broken_pins if p.installed is not None]
+    for package in dict.fromkeys(p.package for p in apart):
+        own = [p for p in apart if p.package == package]
+        about_torch = own[0].name == "torch"
+        yield CAUSE.host_finding(
+            area="libraries",
+            severity="warning",
+            says=(
+                f"{package} {seen.packages.get(package, seen.torch.version)} was built for other releases than the installed ones: "
+                + ", ".join(f"{p.name} {p.wanted}, not {p.installed}" for p in own[:4])
+            ),
+            leads_to=(
+                f"importing {package} fails with undefined symbols or missing operators"
+                if about_torch
+                else "libraries that torch was not tested with; where only some hosts have them, ranks do not understand each other"
+            ),
+            evidence=tuple(Evidence(source=f"Requires-Dist of {p.package}", text=f"{p.name}=={p.wanted}") for p in own[:4]),
+            remedies=("matching-packages",),
+            commands={"matching-packages": f"python -m pip install {' '.join(f'{p.name}=={p.wanted}' for p in own)}"} if not about_torch else None,
+        )
+
+
+def _replaced(seen: Libraries) -> Iterable[HostFinding]:
+    """The file of a wheel, and what the wheel's record says that it is."""
+    wheel = next(((n, v) for n, v in seen.packages.items() if n.startswith("nvidia-nccl-cu")), None)
+    file = next((c for c in (*seen.loaded, *seen.others) if c.name == "nccl" and "/nvidia/nccl/lib/" in c.path and c.version is not None), None)
+    if wheel is not None and file is not None and ".".join(wheel[1].split(".")[:3]) != file.version:
+        yield CAUSE.host_finding(
+            area="libraries",
+            severity="warning",
+            says=f"{wheel[0]} {wheel[1]} is recorded, and its library is NCCL {file.version}",
+            leads_to="this host runs another NCCL than pip lists, and than hosts that were installed in the same way",
+            evidence=(Evidence(source=file.path, text=f"NCCL version {file.version}"),),
+            remedies=("install-anew",),
+            commands={"install-anew": f"python -m pip install --force-reinstall --no-deps {wheel[0]}=={wheel[1]}"},
+        )
+
+
 CAUSE = Cause(
     id="version-mismatch",
     role="root",
@@ -151,7 +216,9 @@ CAUSE = Cause(
         ),
         Signature(
             needle="does not match the version torch was compiled with",
-            pattern=r"Installed CUDA version (?P<toolkit>[\d.]+) does not match the version torch was compiled with (?P<torch_cuda>[\d.]*\d)",
+            pattern=r"Installed CUDA version (?P<toolkit>[\d.]+) does not match the version torch was compiled with (?P<torch_cuda>[\d.]*\d)"
+            # It goes on where the major version is the same, or where it was told not to mind.
+            r"(?!.{0,200}(?:accepting|[Aa]llowing) this combination)",
             says="the CUDA toolkit of this host is {toolkit} and torch was built with {torch_cuda}, so DeepSpeed cannot compile its operators",
             remedies=("toolkit-of-torch", "prebuilt-extension"),
         ),
@@ -184,6 +251,7 @@ CAUSE = Cause(
         ),
     ),
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="same-everywhere",
@@ -214,6 +282,13 @@ CAUSE = Cause(
             says_zh="用一条命令、针对同一个 CUDA 版本安装 torch 及其配套包（torchvision、torchaudio）。",
             command="python -m pip list | grep -iE '^(torch|nvidia-)'",
             verify="python -c 'import torch, torchvision; print(torch.__version__, torchvision.__version__)'",
+        ),
+        Remedy(
+            id="install-anew",
+            says="Uninstall the package until pip finds no more of it, then install the release that is meant.",
+            says_zh="反复卸载该软件包，直到 pip 再也找不到它，然后安装所需的版本。",
+            command="python -m pip install --force-reinstall --no-deps PACKAGE",
+            verify="python -m pip check",
         ),
         Remedy(
             id="drop-foreign-libraries",
@@ -304,6 +379,14 @@ CAUSE = Cause(
     ),
     near_misses=(
         "NCCL version 2.21.5+cuda12.4",
+        (
+            "Installed CUDA version 12.2 does not match the version torch was compiled with 12.6 but since the APIs are compatible, accepting this "
+            "combination"
+        ),
+        (
+            "[WARNING] DeepSpeed Op Builder: Installed CUDA version 11.8 does not match the version torch was compiled with 12.1.Detected "
+            "`DS_SKIP_CUDA_CHECK=1`: Allowing this combination of CUDA, but it may result in unexpected behavior."
+        ),
         (
             "node7:5120:5333 [0] transport/net_socket.cc:424 NCCL WARN NET/Socket : peer 10.9.0.4<41522> message truncated : receiving 2097152 "
             "bytes instead of 131072"

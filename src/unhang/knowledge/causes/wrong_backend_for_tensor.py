@@ -53,7 +53,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle=" is not supported with ",
-            pattern=r"(?P<op>\w+) is not supported with (?P<backend>gloo|nccl|mpi) backend",
+            pattern=r"(?P<op>(?<!\w)\w{1,80}) is not supported with (?P<backend>gloo|nccl|mpi) backend",
             says="{backend} does not implement {op}",
             remedies=("another-operation", "another-backend"),
         ),

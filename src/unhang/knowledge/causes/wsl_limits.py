@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.logs import Hit
     from unhang.records.picture import Picture
 
@@ -43,6 +45,23 @@ def _of_hits(hits: tuple[Hit, ...], *, affected: bool, view: LogView | None = No
         view,
         standing="likely",
         says="a CUDA or system call failed inside NCCL under WSL2, which supports pinned memory and peer access only in part",
+    )
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import container
+
+    seen = host.get(container.SUBJECT)
+    if seen is None or "microsoft" not in (seen.kernel or "").lower():
+        return
+    several = sum(d.path.startswith("/dev/dxg") for d in seen.devices)
+    yield CAUSE.host_finding(
+        area="container",
+        severity="warning" if several else "note",
+        says=f"this is WSL (kernel {seen.kernel})" + ("" if several else "; there is no /dev/dxg, so no GPU reaches it"),
+        leads_to="between several GPUs peer access and registered shared memory do not work, and little host memory can be pinned; one GPU is fine",
+        evidence=(Evidence(source="/proc/sys/kernel/osrelease", text=seen.kernel or ""),),
+        remedies=("no-p2p-no-shm", "newer-nccl", "native-linux"),
     )
 
 
@@ -90,6 +109,7 @@ CAUSE = Cause(
     ),
     in_run=_in_run,
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="no-p2p-no-shm",

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from unhang.records.logs import exits
+from unhang.records.logs import exits, tracebacks
 from unhang.records.logs.signature import Hit, Signature
 
 # From the end of a process to the first step of the one that takes its place.
@@ -53,10 +53,10 @@ LIBRARIES = (
 STARTS = (*AGENTS, *LIBRARIES)
 # The agent's last words, behind its last attempt.
 GAVE_UP = _start("multiprocessing.errors.ChildFailedError")
-# What trainings print of their steps: the first and the last one of a log. A needle as frequent as this has to match nearly always to cost nothing,
+# What trainings print of their steps: the first and the last ones of a log. A needle as frequent as this has to match nearly always to cost nothing,
 # and a second one in the same lines (it/s) would make the search slower by a half.
 STEPS = tuple(
-    Signature(needle=f"{first}oss", pattern=rf"{first}oss\b(?:[^.(/*+]{{1,12}}\d|.{{1,4}}(?:nan|inf|tensor\())", role="context", keep=2)
+    Signature(needle=f"{first}oss", pattern=rf"{first}oss\b(?:[^.(/*+]{{1,12}}\d|.{{1,4}}(?:nan|inf|tensor\())", role="context", keep=8)
     for first in "lL"
 )
 SIGNATURES = (*STARTS, GAVE_UP, *STEPS)
@@ -97,8 +97,8 @@ class Marks:
                 self.ends.append(h)
             else:
                 self.steps.setdefault(h.source, []).append(h)
-        times = [h.at_s for steps in self.steps.values() for h in steps if h.at_s is not None]
-        self.times = (min(times), max(times)) if times else None
+        self.timed = sorted((h for steps in self.steps.values() for h in steps if h.at_s is not None), key=lambda h: h.at_s or 0)
+        self.times = (self.timed[0].at_s or 0, self.timed[-1].at_s or 0) if self.timed else None
 
     def went_on(self, failed: Hit) -> bool:
         """Whether steps stand in front of a failure and behind it: in its log by place, in others by time."""
@@ -106,6 +106,16 @@ class Marks:
         if any(s.place < failed.place for s in own) and any(s.place > failed.place and not _is_before(s, failed) for s in own):
             return True
         return failed.at_s is not None and self.times is not None and self.times[0] < failed.at_s < self.times[1] - _RESTART_S
+
+    def behind(self, hit: Hit) -> tuple[str, ...]:
+        """The steps of the same attempt behind a hit, each once: in its log by place; where no steps stand in that, in others by time."""
+        own = self.steps.get(hit.source)
+        if own is not None:
+            later = [s for s in own if s.place > hit.place]
+        else:
+            later = [s for s in self.timed if hit.at_s is not None and (s.at_s or 0) > hit.at_s + _RESTART_S]
+        told = (s.text for s in later if s.attempt == hit.attempt and not tracebacks.sums_up(s.text))
+        return tuple(dict.fromkeys(tracebacks.step_of(t) or t for t in told))
 
     def gave_up(self, failed: Hit) -> bool:
         """Whether an agent may have ended behind a failure."""

@@ -61,6 +61,8 @@ def read(hits: Iterable[Hit]) -> tuple[Exit, ...]:
         # The block names the rank, the line before it only the local one.
         if known is None or (known.at.rank is None and ended.at.rank is not None):
             found[key] = ended
+        elif known.at.host is None and ended.at.host is not None:
+            found[key] = replace(known, at=replace(known.at, host=ended.at.host))
     return tuple(found.values())
 
 

@@ -24,6 +24,10 @@ STDIN = "stdin"
 _MOST_ENTRIES = 1_000_000
 
 
+# Nothing is lost by it: ranks often have an empty log.
+EMPTY = "it is empty"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """What is to be read, in order, each file once; and what was seen but will not be read."""
@@ -35,14 +39,15 @@ class Found:
 def find(paths: Sequence[str], *, limits: Limits | None = None, stdin: IO[bytes] | None = None) -> Found:
     """The sources that `paths` name. Raises UnhangError where one of them is missing, unreadable, or holds nothing to read.
 
-    A file that is named is always taken, unless all that there is is empty or binary. In directories and patterns, what is plainly no log is counted
-    under `not_examined` instead.
+    A file that is named is always taken, unless all that there is is empty or binary; one that is stands under `not_examined` as well. In directories
+    and patterns, what is plainly no log is counted there instead.
     """
     finder = _Finder(limits or Limits(), stdin)
     for path in paths:
         finder.add(path)
     _refuse_nothing(finder.sources)
-    return Found(sources=tuple(finder.sources), not_examined=tuple(finder.not_examined))
+    without = (NotExamined(what=s.name, why=why, unread=why != EMPTY) for s in finder.sources if s.named and (why := _no_line(s)))
+    return Found(sources=tuple(finder.sources), not_examined=(*finder.not_examined, *without))
 
 
 class _Finder:
@@ -97,7 +102,7 @@ class _Finder:
         if not found:
             raise UnhangError(
                 f"there is no log in {shown(path)}",
-                cause=str(misses) or "it is empty",
+                cause=str(misses) or EMPTY,
                 hint="name a run directory (it holds run.json) or a log file",
             )
         misses.report(self.not_examined.append)
@@ -234,7 +239,7 @@ def _refuse_nothing(sources: Sequence[Source]) -> None:
 
 def _no_line(source: Source) -> str | None:
     if (source.spool.size_bytes if source.spool else source.size_bytes) == 0:
-        return "it is empty"
+        return EMPTY
     if source.seekable and source.kind and source.path and (kind := kind_of("", _head(source.path))):
         return f"it is no log: {kind}"
     return None

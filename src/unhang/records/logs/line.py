@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unhang.errors import RecordError
+from unhang.records.logs.json_lines import JSON_BEGINS, unwrapped
 from unhang.records.logs.prefix import Said, strip
 
 if TYPE_CHECKING:
@@ -63,9 +64,12 @@ def parse(raw: bytes | str, *, number: int = 1) -> Line:
 
     Indentation behind a prefix survives. What belongs to the message (`[E321 ...]`, `host:pid:tid [0] NCCL WARN`, `[Rank 1]`) is read and stays.
     """
-    text = _plain(decode(raw) if isinstance(raw, bytes) else raw[:MAX_LINE_BYTES])
+    text = decode(raw) if isinstance(raw, bytes) else raw[:MAX_LINE_BYTES]
     said = Said()
-    text = strip(text, said)
+    wrapped = unwrapped(text) if text.startswith(JSON_BEGINS) else None
+    text = strip(_plain(text if wrapped is None else wrapped.text), said)
+    if wrapped is not None and said.host is None:
+        said.host = wrapped.host
     return Line(
         number=number,
         text=text,

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from unhang.records.logs import tracebacks
+from unhang.records.logs.json_lines import JSON_BEGINS
 from unhang.records.logs.line import MAX_LINE_BYTES, Line, decode, parse
 from unhang.records.logs.needles import TRACEBACK
 from unhang.records.logs.signature import NEAR_LINES, Hit, Signature, compiled, groups_of
@@ -29,13 +30,15 @@ MAX_CONTEXT_TEXT = 400
 _MAX_HEAD_BYTES = 8 * 1024
 # The neighbourhood of a line, on each side.
 MAX_NEAR_BYTES = 16 * 1024
-
+_JSON = JSON_BEGINS.encode()
+# Steps behind a hit that are told.
+STEPS = 2
 
 Found = tuple[Hit | Traceback, Stamp | None]
 
 
 class Look:
-    """One block, that holds so many `newlines` and stands behind others. `rank` is the log's owner where that is known."""
+    """One block, that holds so many `newlines` and stands behind others. `rank` is the log's owner where that is certain, whatever its lines say."""
 
     def __init__(self, block: Block, source: str, owner: Owner, rank: int | None, *, lines_before: int, newlines: int) -> None:
         self.block = block
@@ -99,7 +102,7 @@ class Look:
         if not signature.pattern or "^" in signature.pattern:
             return True
         raw = self.window[start:stop]
-        return b"\x1b" in raw or b"[0m" in raw or compiled(signature.pattern).search(decode(raw)) is not None
+        return b"\x1b" in raw or b"[0m" in raw or raw.startswith(_JSON) or compiled(signature.pattern).search(decode(raw)) is not None
 
     def _found(self, signature: Signature, at: int, start: int, stop: int) -> Found | None:
         return self._traceback(at, start, stop) if signature == TRACEBACK else self._hit(signature, at, start, stop)
@@ -112,18 +115,22 @@ class Look:
             return None
         position = line.text.find(signature.needle)
         writer = writer_at(line.text, position)
+        # The number inside `[Rank 1]` may be one within a group.
+        told = _first(_int(groups.get("rank")), self.rank, writer.rank, line.rank if line.rank != writer.group_rank else None)
         hit = Hit(
             signature=signature,
             source=self.source,
             line=self._number(at),
             text=_shown(line.text, position, MAX_CONTEXT_TEXT if signature.role == "context" else MAX_TEXT),
             groups=groups,
-            rank=_first(_int(groups.get("rank")), self.rank, writer.rank, line.rank, writer.group_rank, self.owner.rank),
+            rank=_first(told, self.owner.rank, writer.group_rank),
             label=line.label,
             local_rank=_first(line.local_rank, self.owner.local_rank),
             host=groups.get("host") or writer.host or line.host or self.owner.host,
             pid=_first(_int(groups.get("pid")), writer.pid, line.pid, self.owner.pid),
             place=self._place(at),
+            by_name=told is None and self.owner.rank is not None,
+            steps=tracebacks.steps(self._after(stop, 0), at_most=STEPS) if signature.role == "root" else (),
         )
         return hit, line.time or self._time_before(start)
 
@@ -213,10 +220,12 @@ class Look:
         return None if back is None else (self._owned(back, 0), None)
 
     def _owned(self, back: Traceback, at: int) -> Traceback:
+        told = _first(self.rank, back.rank)
         return replace(
             back,
             text=_shown(back.text, 0, MAX_TEXT),
-            rank=_first(self.rank, back.rank, self.owner.rank),
+            rank=_first(told, self.owner.rank),
+            by_name=told is None and self.owner.rank is not None,
             local_rank=_first(back.local_rank, self.owner.local_rank),
             host=back.host or self.owner.host,
             pid=_first(back.pid, self.owner.pid),

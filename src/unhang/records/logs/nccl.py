@@ -44,7 +44,7 @@ TRANSPORT = _context("] via ", r"\d{1,9}\[[0-9a-f]{1,16}\] -> \d{1,9}\[[0-9a-f]{
 # NET/Socket : Using [0]eth0:10.0.0.7<0>; NET/IB : Using [0]mlx5_0:1/RoCE [RO]; OOB eth0:10.0.0.7<0>; Bootstrap : Using eth0:10.0.0.7<0>
 INTERFACE = _context(" : Using ", r"(?P<kind>Bootstrap|NET/\w{1,30}) : Using (?P<interface>[^;\n]{1,500}(?:; OOB \S{1,200})?)", keep=64)
 SETTING = _context("set by environment to ", r"(?P<name>NCCL_\w{1,100}) set by environment to (?P<value>\S{1,1000}?)\.?(?:\s|$)")
-TRACE = _context(".cc:", r"(?P<place>[\w/]{1,200}\.(?:cc|cu|h):\d{1,9}) -> (?P<code>[1-7])(?: \[Async thread\])?\s*$", keep=64)
+TRACE = _context(".cc:", r"(?P<place>(?<![\w/])[\w/]{1,200}\.(?:cc|cu|h):\d{1,9}) -> (?P<code>[1-7])(?: \[Async thread\])?\s*$", keep=64)
 # NCCL_DEBUG_SUBSYS=COLL: every call, so that only the last of each log count. RCCL adds whose it is.
 CALL = Signature(
     needle=": opCount ",

@@ -109,7 +109,7 @@ def walk(sources: Iterable[Source], missed: Missed, *, limits: Limits | None = N
 
 def is_plain(head: bytes) -> bool:
     """Whether a file that begins so is a log as it stands: not packed, no archive, no UTF-16."""
-    return not (unpacking.packing(head) or unpacking.encoding(head) or _is_zip(head) or tars.is_header(head))
+    return not (unpacking.packing(head) or unpacking.encoding(head) or is_zip(head) or tars.is_header(head))
 
 
 def kind_of(name: str, head: bytes) -> str | None:
@@ -122,11 +122,13 @@ def shown(name: str) -> str:
     return name if name.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
-def _is_zip(head: bytes) -> bool:
+def is_zip(head: bytes) -> bool:
+    """Whether a zip archive may begin so."""
     return head.startswith((b"PK\3\4", b"PK\5\6"))
 
 
-def _refused(name: str) -> bool:
+def leads_out(name: str) -> bool:
+    """Whether the name of a member leads out of its archive."""
     return name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or re.match(r"[A-Za-z]:[/\\]", name) is not None
 
 
@@ -174,15 +176,15 @@ class _Walk:
             layers += 1
             whole = None
         head = data.peek(HEAD_BYTES)
-        is_tar, is_zip = tars.is_header(head), _is_zip(head)
+        tarred, zipped = tars.is_header(head), is_zip(head)
         # An archive that was named is opened, whatever it looks like.
-        if not (source.named and (is_tar or is_zip)) and (what := kind_of("" if source.named else re.split(r"[/!]", name)[-1], head)):
-            self.misses.add(name, f"no log: {what}")
-        elif (is_tar or is_zip) and depth == self.limits.depth:
+        if not (source.named and (tarred or zipped)) and (what := kind_of("" if source.named else re.split(r"[/!]", name)[-1], head)):
+            self.misses.add(name, f"no log: {what}", unread=source.named)
+        elif (tarred or zipped) and depth == self.limits.depth:
             self.misses.add(name, f"an archive inside {depth} others; it was not opened", unread=True)
-        elif is_tar:
+        elif tarred:
             yield from self._tar(data, source, depth=depth + 1, packed=packed)
-        elif is_zip:
+        elif zipped:
             yield from self._zip(data, whole, source, depth=depth + 1, packed=packed)
         else:
             yield from self._log(data, head, source, unknown_size=bool(layers))
@@ -256,7 +258,7 @@ class _Walk:
         if kind == "a directory":
             return
         full = shown(f"{archive.name}!{name.removeprefix('./')}")
-        if _refused(name):
+        if leads_out(name):
             self.misses.add(full, "its name leads out of the archive; it was not opened")
         elif kind is not None:
             self.misses.add(full, f"a member of an archive that is not read: {kind}")

@@ -301,6 +301,8 @@ _FORMS: tuple[tuple[str, str, Tell, bool], ...] = (
     ("(", rf"\(raylet, ip=([\w.:-]+)\) (?={_SURE})", _host, _PREFIX),
     # The kernel's own stream marks the level.
     ("<", r"<\d{1,3}>(?=\[ *\d+\.\d|[A-Z][a-z]{2} [ \d]\d )", _nothing, _PREFIX),
+    # `cat -n`, `nl`.
+    (_DIGITS + " ", r" {0,6}\d{1,8}\t", _nothing, _PREFIX),
     # srun --label, padded to the width of the highest; deeper spaces are indentation.
     (_DIGITS + " ", rf"(?=.{{1,5}}:) {{0,3}}(\d{{1,5}}):{_END}", _label, _PREFIX),
     (_DIGITS, rf"{_DATE} std(?:out|err) [FP]{_END}()()", _date_bare, _PREFIX),

@@ -27,6 +27,7 @@ T = TypeVar("T")
 # More do not read faster from one disk.
 _MAX_READERS = 8
 _PR_SET_PDEATHSIG = 1
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Far more than it takes to start them, on the slowest machine.
 _START_S = 20.0
 
@@ -135,11 +136,11 @@ def _threads() -> Executor | None:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits. In other threads than the main one it never comes."""
+    """Ctrl-C and its like wait. In other threads than the main one it never comes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
     try:
         yield
     finally:
@@ -170,7 +171,10 @@ def _set_up(readers: Readers, parent: int) -> None:
     global _own
     _own = readers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
+    # By SIGTERM the pool ends its processes once one of them is gone.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTS)
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -23,6 +23,7 @@ from unhang.records.logs.owner import Owner, owner_of
 from unhang.records.logs.signature import Hit, Signature
 from unhang.records.logs.stamp import Stamp, resolve
 from unhang.records.logs.tracebacks import Traceback, writer
+from unhang.records.logs.writer import rank_at
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -46,8 +47,8 @@ class Stopped(Exception):
 class LogRead:
     """What one log holds.
 
-    `ranks` are those that the beginning of some line names, and the log's owner; `attempt` is the
-    one that its path names. `begins_at_s` is the time of its first lines, where they have one.
+    `ranks` are those that the beginning of some line names, and the log's owner: that of its name, which may be a node's where lines name others.
+    `attempt` is the one that its path names. `begins_at_s` is the time of its first lines, where they have one.
     """
 
     source: str
@@ -136,19 +137,30 @@ class Part:
         # However it was cut, and whoever was first: one order.
         hits = sorted(((h, t) for h, t in kept if isinstance(h, Hit)), key=lambda f: (f[0].place, f[0].signature.needle, f[0].signature.pattern))
         backs = sorted(((b, t) for b, t in kept if isinstance(b, Traceback)), key=lambda f: f[0].place)
+        owned, ranks = self._owned(hits, backs)
         begins, *times = resolve([self.begins, *(time for _, time in (*hits, *backs))], latest_s=latest_s)
         begins = begins if begins is not None and begins.clock == "wall" and begins.has_year else None
         return LogRead(
             source=self.source,
             bytes=self.bytes,
             lines=self.lines,
-            hits=tuple(_timed(h, t) for (h, _), t in zip(hits, times, strict=False)),
-            tracebacks=_last_of_chains([_timed(b, t) for (b, _), t in zip(backs, times[len(hits) :], strict=True)]),
-            ranks=frozenset(self.ranks),
+            hits=tuple(_timed(h if owned else _disowned(h), t) for (h, _), t in zip(hits, times, strict=False)),
+            tracebacks=_last_of_chains([_timed(b if owned else _nobodys(b), t) for (b, _), t in zip(backs, times[len(hits) :], strict=True)]),
+            ranks=frozenset(ranks),
             attempt=owner_of(self.source).attempt,
             begins_at_s=None if begins is None else begins.seconds,
             begins_utc_offset_s=None if begins is None else begins.offset_s,
         )
+
+    def _owned(self, hits: Iterable[tuple[Hit, Stamp | None]], backs: Iterable[tuple[Traceback, Stamp | None]]) -> tuple[bool, set[int]]:
+        """Whether all is of the rank that the name tells; and the ranks that wrote here."""
+        rank = owner_of(self.source).rank
+        named = {h.rank for h, _ in hits if not h.by_name and "rank" not in h.groups} | {b.rank for b, _ in backs if not b.by_name}
+        named |= self.ranks
+        in_groups = {rank_at(h.text, h.text.find(h.signature.needle)) for h, _ in hits if h.by_name}
+        if rank is None or named - {rank, None} or len(in_groups - {None}) > 1:
+            return False, self.ranks
+        return True, {*self.ranks, rank}
 
 
 def read_part(
@@ -172,9 +184,7 @@ def read_part(
     try:
         with blocks(log, limit_bytes, span) as all_blocks, closing(_in_order(all_blocks, survey, pool)) as surveys:
             owner = owner_of(name)
-            collector = _Collector(
-                needles, Part(source=name), owner, rank if rank is not None else owner.rank, _WAITING if isinstance(log, Path) else _HELD
-            )
+            collector = _Collector(needles, Part(source=name), owner, rank, _WAITING if isinstance(log, Path) else _HELD)
             for surveyed in surveys:
                 if stop():
                     raise Stopped
@@ -311,6 +321,14 @@ def _fewer(kept: list[Found], at_most: int | None, signature: Signature) -> list
         return kept
     firsts = 0 if signature.newest else (at_most + 1) // 2
     return [*kept[:firsts], *kept[len(kept) - at_most + firsts :]]
+
+
+def _disowned(hit: Hit) -> Hit:
+    return replace(hit, rank=rank_at(hit.text, hit.text.find(hit.signature.needle)), by_name=False) if hit.by_name else hit
+
+
+def _nobodys(back: Traceback) -> Traceback:
+    return replace(back, rank=None, by_name=False) if back.by_name else back
 
 
 def _timed(piece: Piece, time: Stamp | None) -> Piece:

@@ -58,7 +58,8 @@ class Hit:
 
     `rank`, `host`, `pid` and `at_s` (seconds; comparable on one host) are None where neither the line, nor its neighbours, nor the name of the file
     tell them. `label` is a launcher's number of the task: the rank, or the node. `utc_offset_s` is the zone of the time, None where none was printed.
-    `attempt` counts from 1. `place` orders hits within a file.
+    `attempt` counts from 1. `place` orders hits within a file. `by_name`: that the rank is what the file's name says. `steps` are the first ones
+    that anybody counts soon behind a root, each once.
     """
 
     signature: Signature
@@ -75,6 +76,8 @@ class Hit:
     utc_offset_s: int | None = None
     attempt: int = 1
     place: int = 0
+    by_name: bool = False
+    steps: tuple[str, ...] = ()
 
 
 def match(
@@ -90,7 +93,7 @@ def match(
 
 
 def groups_of(signature: Signature, text: str, around: str = "", behind: str = "") -> dict[str, str] | None:
-    """What a signature captures in a text; None where it does not hit. `around` are the lines on both sides, `behind` those that follow."""
+    """What a signature captures in a text, and by `near` around it; None where it does not hit. `behind` are the lines that follow."""
     if signature.needle not in text:
         return None
     groups: dict[str, str] = {}
@@ -101,8 +104,10 @@ def groups_of(signature: Signature, text: str, around: str = "", behind: str = "
         groups = {k: v for k, v in found.groupdict().items() if v is not None}
     if signature.near or signature.unless:
         neighbourhood = f"{around}\n{text}" if around else text
-        if signature.near and compiled(signature.near).search(neighbourhood) is None:
-            return None
+        if signature.near:
+            if (beside := compiled(signature.near).search(neighbourhood)) is None:
+                return None
+            groups |= {k: v for k, v in beside.groupdict().items() if v is not None}
         if signature.unless and compiled(signature.unless).search(neighbourhood) is not None:
             return None
     if signature.over and compiled(signature.over).search(behind) is not None:

@@ -165,9 +165,7 @@ class SpooledBytes:
         self.what = what
         self.size_bytes = 0
         self.stopped: str | None = None
-        # /tmp is memory on many machines; /var/tmp is not.
-        folder = "/var/tmp" if "TMPDIR" not in os.environ and os.access("/var/tmp", os.W_OK) else None
-        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=self.IN_MEMORY_BYTES, dir=folder)  # noqa: SIM115
+        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=self.IN_MEMORY_BYTES, dir=spool_folder())  # noqa: SIM115
         try:
             while data := read(CHUNK_BYTES):
                 if self.size_bytes + len(data) > limit_bytes:
@@ -190,6 +188,11 @@ class SpooledBytes:
     def __del__(self) -> None:
         if hasattr(self, "_file"):
             self._file.close()
+
+
+def spool_folder() -> str | None:
+    """Where large temporary files go; None for Python's own choice. /tmp is memory on many machines; /var/tmp is not."""
+    return "/var/tmp" if "TMPDIR" not in os.environ and os.access("/var/tmp", os.W_OK) else None
 
 
 def words(error: OSError) -> str:

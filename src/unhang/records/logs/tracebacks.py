@@ -47,6 +47,7 @@ _OF_ERRORS = frozenset(("WARNING", "ERROR", "CRITICAL"))
 # What trainings count, and a progress bar. A loss counts nothing: two ranks have two of them in one step.
 _STEP = re.compile(r"\b(?:step|iter|iteration|epoch)s?\b[\"']?[\s:=#\[(]{0,3}\d[\d.]*|\b\d+(?:/\d+|it) \[(?=\d)", re.IGNORECASE)
 _MAX_STEP_CHARS = 500
+_LOGGED_STEP = "{'loss': "
 # Trackers sum up at the end of a process, also of one that crashed.
 _SUMMARY = re.compile(r"\s*\[?(?:wandb|swanlab|trackio|mlflow|neptune|clearml|comet(?:_ml)?)\b", re.IGNORECASE)
 # rich's box, and what it is drawn with where the encoding has no lines: `╭── Traceback (most recent call last) ──╮`, `+-- ... --+`.
@@ -66,7 +67,7 @@ class Traceback:
 
     Of chained exceptions each is one; `chained` says that an earlier one led to this one. `ignored` ones end no process;
     `logged` ones stand behind a logger's record of an error. `steps` are those that its writer, or another one that nothing tells apart, counts
-    soon behind it: each once.
+    soon behind it: each once. `by_name`: that the rank is what the file's name says.
     """
 
     source: str
@@ -88,6 +89,7 @@ class Traceback:
     ignored: bool = False
     logged: bool = False
     steps: tuple[str, ...] = ()
+    by_name: bool = False
 
     @property
     def says(self) -> str:
@@ -119,7 +121,7 @@ def read(before: Sequence[Line], mark: Line, after: Iterable[Line], *, source: s
         chained=any(words in line.text for line in told for words in _CHAINED),
         ignored=any(words in line.text for line in told for words in _IGNORED),
         logged=record,
-        steps=_steps(islice(own, BEHIND)),
+        steps=steps(own),
     )
 
 
@@ -184,9 +186,26 @@ def _written(mark: Line, after: Iterable[Line]) -> Iterator[Line]:
     return (line for line in islice(after, MAX_LINES) if writer(line) == writer(mark))
 
 
-def _steps(lines: Iterable[Line]) -> tuple[str, ...]:
-    told = (" ".join(_STEP.findall(line.text[:_MAX_STEP_CHARS])) for line in lines if not _SUMMARY.match(line.text))
-    return tuple(dict.fromkeys(filter(None, told)))
+def step_of(text: str) -> str:
+    """What a line counts; "" where it counts nothing."""
+    # transformers logs so, of its main process only, and its epochs are too coarse to tell steps apart.
+    return text if text.startswith(_LOGGED_STEP) else " ".join(_STEP.findall(text[:_MAX_STEP_CHARS]))
+
+
+def sums_up(text: str) -> bool:
+    """Whether a line is of a tracker's summary, which is printed at the end."""
+    return _SUMMARY.match(text) is not None
+
+
+def steps(lines: Iterable[Line], *, at_most: int = BEHIND) -> tuple[str, ...]:
+    """The first steps that the next lines count, each once."""
+    found: dict[str, None] = {}
+    for line in islice(lines, BEHIND):
+        if (told := step_of(line.text)) and not sums_up(line.text):
+            found[told] = None
+            if len(found) == at_most:
+                break
+    return tuple(found)
 
 
 def _plain(lines: Iterable[Line], margin: int, strangers: int) -> _Body | None:

@@ -40,7 +40,7 @@ _GIVEN_UP = (TIMEOUT, BLOCKING)
 # `[PG ID 0 PG GUID 0(default_pg) Rank 0]`; 2.6 `failure detected by watchdog at work sequence id: 5 PG status: last enqueued work: 6, ...`.
 STATUS = Signature(
     needle="last enqueued ",
-    pattern=r"(?:\[PG (?:ID )?(?P<id>\S{1,200})(?: PG GUID (?P<guid>[^\s\]]{1,200}))? Rank (?P<group_rank>\d{1,9})\])?[^\[\]]{0,300}?"
+    pattern=r"(?:\[PG (?:ID )?(?P<id>\S{1,200})(?: PG GUID (?P<guid>[^\s\]]{1,200}))? Rank (?P<group_rank>\d{1,9})\][^\[\]]{0,300}?)?"
     r"(?:work sequence id|at NCCL work|at work):? (?P<failed>\d{1,18})[^\[\]]{0,60}?last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}), "
     r"last completed (?:NCCL )?work: (?P<completed>-?\d{1,18})(?!\d)",
     role="context",

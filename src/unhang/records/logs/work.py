@@ -19,6 +19,14 @@ def _announced(needle: str, pattern: str) -> Signature:
     return Signature(needle=needle, pattern=pattern, over=_STEP, role="context", keep=_KEEP, newest=True)
 
 
+# What trainings print when they are through.
+FINISHED = (
+    Signature(needle="'train_runtime': ", role="context", keep=2),
+    Signature(needle="raining complete", role="context", keep=2),
+    Signature(needle="raining finished", role="context", keep=2),
+    Signature(needle="`Trainer.fit` stopped: ", role="context", keep=2),
+)
+
 # `what` names the work in words that a sentence can use.
 SIGNATURES = (
     # datasets: `Map (num_proc=16):  43%|####3     | 430000/1000000 [10:02<13:11, ...]`

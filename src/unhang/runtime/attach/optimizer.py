@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from types import ModuleType
 from typing import Any
 
@@ -11,17 +12,17 @@ from . import session
 
 def patch(module: ModuleType) -> None:
     """Register a hook that all optimizers of torch.optim call after each step."""
-    counts: dict[int, int] = {}
+    counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def count_step(optimizer: Any, args: Any, kwargs: Any) -> None:
         try:
-            # Two optimizers that take turns (a GAN) make one step of the training, not two.
-            count = counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
             attached = session.current()
             if attached is None:
                 attached = session.attach()
             if attached is None:
                 return
+            # Two optimizers that take turns (a GAN) make one step of the training, not two; that of a later phase goes on where the first has ended.
+            count = counts[optimizer] = counts.get(optimizer, attached.step if attached.step > 1 else 0) + 1
             attached.step = max(attached.step, count)
             if not attached.stepping:
                 attached.stepping = True

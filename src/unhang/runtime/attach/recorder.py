@@ -52,15 +52,26 @@ class Recorders:
     def dump(self, path: str) -> None:
         """Write the recorder that was used to `path`, as torch itself does. Raises OSError, RuntimeError.
 
-        Where an accelerator's and the generic one were both used, the generic one goes to `cpu/` beside it.
+        Where an accelerator's and the generic one were both used, the generic one goes to `cpu/` beside it. Behind torch's pickle, where its readers
+        do not look, stands a JSON object with the members of the groups: Gloo's dumps do not tell them.
         """
+        members = json.dumps({"members": self._members()}, separators=(",", ":")).encode()
         used = [kind for kind in self._kinds if hasattr(self._c10d, f"_dump_{kind}_trace") and self._status(kind)] or [_GENERIC]
         for kind, where in zip(used, (path, os.path.join(os.path.dirname(path), "cpu", os.path.basename(path))), strict=False):
             dump: Any = getattr(self._c10d, f"_dump_{kind}_trace", None)
             if dump is None:
                 raise RuntimeError("this torch has no flight recorder for the backend in use")
             # includeCollectives, includeStackTraces, onlyActive
-            _write(where, dump(True, True, False))
+            _write(where, dump(True, True, False) + members)
+
+    def _members(self) -> dict[str, list[int]]:
+        """The ranks of every group that this one belongs to, whether it was used or not."""
+        try:
+            world: Any = self._distributed._world
+            names = dict(world.pg_names)
+            return {str(names[pg]): sorted(ranks) for pg, ranks in dict(world.pg_group_ranks).items() if pg in names}
+        except Exception:  # a torch that keeps its groups otherwise: the dump is worth more than they are
+            return {}
 
     def _status(self, kind: str) -> dict[str, Any]:
         return dict(self._read(kind, collectives=False).get("pg_status") or {})

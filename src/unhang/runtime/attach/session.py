@@ -141,6 +141,8 @@ def say_hello(link: Link, *, wants_stdio: bool, is_rank: bool = True) -> bool:
         rank=_number("RANK") if is_rank else None,
         local_rank=_number("LOCAL_RANK") if is_rank else None,
         world_size=_number("WORLD_SIZE"),
+        local_world_size=_number("LOCAL_WORLD_SIZE"),
+        job=_job(),
         host=os.uname().nodename,
         python=sys.version.split()[0],
         argv=list(sys.orig_argv),
@@ -179,6 +181,15 @@ def _streams_of_supervisor() -> dict[int, int]:
             # Where both are one pipe, each keeps its own name.
             streams[fd] = fd - 1 if pipes[fd - 1 : fd] == [name] else pipes.index(name)
     return streams
+
+
+def _job() -> str | None:
+    """What tells the trainings of one command apart: torchrun's id (a static rendezvous has none), else where the ranks are to meet."""
+    run_id = os.environ.get("TORCHELASTIC_RUN_ID")
+    if run_id and run_id != "none":
+        return run_id
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    return f"{address}:{port}" if address and port else None
 
 
 def _number(name: str) -> int | None:

@@ -1,0 +1,74 @@
+"""unhang doctor --fix: what would be done, the question, and what was done."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from unhang.facts import shm
+from unhang.facts.snapshot import Snapshot
+from unhang.model import Examination
+from unhang.remedies import cleaning, settings
+from unhang.report import repairs, screen
+from unhang.report.language import Language
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repair:
+    """`segments` in /dev/shm, each with what became of it. `settings` were `written` to that file; "" where they were not, and `why`."""
+
+    segments: tuple[cleaning.Step, ...]
+    settings: tuple[settings.Setting, ...]
+    written: str = ""
+    why: str = ""
+
+    @property
+    def changed(self) -> bool:
+        return any(s.outcome == "removed" for s in self.segments)
+
+
+def repair(seen: Snapshot, examination: Examination, *, yes: bool, quiet: bool, lang: Language) -> Repair:
+    """Ask before each thing is done, unless `yes`. Without a terminal, or where only JSON is to be printed, nobody is asked and nothing is done."""
+    shared = seen.get(shm.SUBJECT)
+    steps = cleaning.propose(shared) if shared is not None else ()
+    wanted = settings.proposed(examination.findings)
+    asks = _Asks(yes=yes, can=not quiet and sys.stdin.isatty(), lang=lang)
+    console = None if quiet else screen.console()
+    if console is not None:
+        repairs.render_preview(steps, wanted, console, lang=lang)
+    if any(s.outcome == "proposed" for s in steps) and asks("remove"):
+        steps = cleaning.apply(steps)
+        if console is not None:
+            repairs.render_outcome(steps, console, lang=lang)
+    written, why = _write(Path(settings.FILE), wanted, asks) if wanted else ("", "")
+    if console is not None and (written or why):
+        repairs.render_written(written, why, console, lang=lang)
+    return Repair(segments=steps, settings=wanted, written=written, why=why)
+
+
+class _Asks:
+    def __init__(self, *, yes: bool, can: bool, lang: Language) -> None:
+        self._yes, self._can, self._lang = yes, can, lang
+
+    def __call__(self, question: str, *, even_with_yes: bool = False) -> bool:
+        if self._yes and not even_with_yes:
+            return True
+        return self._can and typer.confirm(repairs.question(question, self._lang), default=False)
+
+
+def _write(path: Path, wanted: tuple[settings.Setting, ...], asks: _Asks) -> tuple[str, str]:
+    """The file that was written, or why none was."""
+    if not asks("write"):
+        return "", ""
+    try:
+        if path.exists() and path.read_text(errors="replace") == settings.text(wanted):
+            return str(path), ""
+        settings.write(path, wanted, overwrite=path.exists() and asks("overwrite", even_with_yes=True))
+    except FileExistsError:
+        return "", f"{path} is there already, and is left as it is"
+    except OSError as e:
+        return "", f"cannot write {path}: {e.strerror}"
+    return str(path), ""

@@ -1,0 +1,162 @@
+"""unhang vars: which variables does anything installed here read, and what do they bring about."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unhang.cli.options import NoColor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unhang.facts.variables import Variables
+    from unhang.knowledge.variables.examining import Examined
+    from unhang.knowledge.variables.files.found import Parsed
+    from unhang.knowledge.variables.judge import Judged
+    from unhang.knowledge.variables.readers import Scan
+    from unhang.report.language import Language
+
+_NAME = re.compile(r"[A-Z][A-Z0-9_]+")
+_MAX_BYTES = 16 * 1024 * 1024
+
+
+def register(app: typer.Typer) -> None:
+    app.command("vars")(vars)
+
+
+def vars(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE|NAME]...", help="Scripts, Dockerfiles, YAML, Python; or names of variables. The environment where nothing is given."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="All variables that are known, set or not.")] = False,
+    libs: Annotated[Path | None, typer.Option(metavar="PATH", help="Judge for this site-packages, for example another machine's.")] = None,
+    correct: Annotated[
+        bool, typer.Option("--rewrite", help="Print the file corrected: what does nothing commented out, old names replaced.")
+    ] = False,
+    lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
+    no_color: NoColor = False,
+) -> None:
+    """Say of each variable that touches communication who reads it here, what it does, and what is wrong with it.
+
+    A checked table decides for the releases that it holds; for others the installed files are searched. Nothing is imported.
+
+    Exit code: 0 if nothing is wrong, 1 if something is, 2 for bad input, 3 for our own failure, 130 if interrupted.
+    """
+    from dataclasses import replace
+
+    from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
+    from unhang.facts import variable_readers, variables
+    from unhang.facts.host import Host
+    from unhang.facts.names_in_files import Reader
+    from unhang.knowledge.variables import examining
+    from unhang.report import language, screen
+
+    chosen = language.chosen(lang)
+    if libs is not None and not libs.is_dir():
+        raise UnhangError(f"there is no directory {libs}", hint="unhang vars --libs /path/to/lib/python3.11/site-packages")
+    host = Host()
+    found = variable_readers.installed(host, str(libs.resolve()) if libs is not None else None)
+    if libs is not None and not found:
+        raise UnhangError(f"none of the libraries that read variables is installed in {libs}", cause="that is no site-packages directory")
+    seen = variables.collect(host, {library.id: library.version for library in found})
+    if libs is not None:
+        # What this host has says nothing about the one that those libraries are for.
+        seen = replace(seen, interfaces=None, adapters=None, gpus=None)
+    reader = Reader(_cache())
+    scan = examining.scanner(found, reader)
+    if correct:
+        changed = _rewrite(what or [], seen, scan, chosen)
+        reader.save()
+        raise typer.Exit(EXIT_FOUND if changed else EXIT_OK)
+    judged = _judged(what or [], show_all, seen, scan)
+    reader.save()
+    from unhang.report.vars import redacted, render
+
+    examined = redacted(examining.Examined(libraries=seen.libraries, variables=judged, not_examined=examining.unseen(judged, seen)))
+    if as_json:
+        _print_json(examined)
+    else:
+        render(examined, screen.console(), lang=chosen)
+    raise typer.Exit(EXIT_FOUND if examined.something_is_wrong and not show_all else EXIT_OK)
+
+
+def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) -> tuple[Judged, ...]:
+    from unhang.knowledge.variables import examining
+
+    if show_all:
+        return examining.of_names(examining.all_names(), seen, scan)
+    if not what:
+        return examining.of_environment(seen, scan)
+    judged: list[Judged] = []
+    for one in what:
+        if _NAME.fullmatch(one) and not Path(one).exists():
+            judged += examining.of_names([one], seen, scan)
+        else:
+            _, parsed = _read(one)
+            judged += [j for _, j in examining.in_file(parsed, one, seen, scan)]
+    return tuple(judged)
+
+
+def _read(name: str) -> tuple[str, Parsed]:
+    from unhang.errors import UnhangError
+    from unhang.knowledge.variables.files import opening
+
+    try:
+        data = sys.stdin.buffer.read(_MAX_BYTES + 1) if name == "-" else _of_file(Path(name))
+    except OSError as e:
+        raise UnhangError(f"cannot read {name}: {e.strerror}", hint="unhang vars train.sh") from e
+    if len(data) > _MAX_BYTES:
+        raise UnhangError(f"{name} is larger than {_MAX_BYTES >> 20} MiB: no script")
+    if b"\0" in data:
+        raise UnhangError(f"{name} is no text")
+    text = data.decode("utf-8", errors="surrogateescape")
+    return text, opening.parse(name, text)
+
+
+def _of_file(path: Path) -> bytes:
+    with path.open("rb") as f:
+        return f.read(_MAX_BYTES + 1)
+
+
+def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -> bool:
+    """Print the corrected file; whether anything was corrected."""
+    from unhang.errors import UnhangError
+    from unhang.knowledge.variables import examining
+    from unhang.knowledge.variables.files import opening
+
+    if len(what) != 1:
+        raise UnhangError("--rewrite takes one file", hint="unhang vars --rewrite train.sh > corrected.sh")
+    name = what[0]
+    text, parsed = _read(name)
+    if not parsed.comments:
+        raise UnhangError(f"{name} is JSON, which has no comments: nothing can be commented out", hint=f"unhang vars {name}")
+    done = examining.corrected(text, parsed, examining.in_file(parsed, name, seen, scan), lang)
+    # A corrected file that is none any more must not be handed out.
+    opening.parse(name, done.text)
+    sys.stdout.flush()
+    sys.stdout.buffer.write(done.text.encode("utf-8", errors="surrogateescape"))
+    for one in done.left:
+        typer.echo(f"unhang: {name}:{one.first + 1}: {one.name} is left as it is: other things stand on its line", err=True)
+    return done.text != text or bool(done.left)
+
+
+def _print_json(examined: Examined) -> None:
+    import msgspec
+
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(examined), indent=2).decode() + "\n")
+
+
+def _cache() -> Path | None:
+    """Where caches stand; None where nothing says where."""
+    root = os.environ.get("XDG_CACHE_HOME") or (f"{home}/.cache" if (home := os.environ.get("HOME")) else "")
+    return Path(root) / "unhang" if root.startswith("/") else None

@@ -1,0 +1,266 @@
+"""The kernel's own log since boot: what it tells of GPUs, NVSwitches, PCIe, NICs, memory and processes that it ended. Other lines are not kept.
+
+Read from /dev/kmsg; where that is refused, from the journal, dmesg, or the log files. Alike lines are one event with a count.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from unhang.facts.host import Host
+from unhang.facts.pcie import normal
+from unhang.facts.subject import Subject
+
+Kind = Literal[
+    "xid",
+    "sxid",
+    "gpu-lost",
+    "gpu-start-failed",
+    "driver-mismatch",
+    "pcie-error",
+    "iommu-fault",
+    "nic",
+    "oom-kill",
+    "segfault",
+    "hung-task",
+    "memory",
+]
+
+_MAX_EVENTS = 100
+_MAX_BYTES = 4 * 1024 * 1024
+_MAX_LINE = 400
+# The kernel's own lines end near 1,000 characters.
+_MAX_READ = 1000
+_BUS = r"(?P<device>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)"
+# The needle is what a line must hold before its pattern is tried.
+_PATTERNS: tuple[tuple[Kind, str, re.Pattern[str]], ...] = (
+    ("xid", "NVRM: Xid", re.compile(rf"NVRM: Xid \((?:PCI:)?{_BUS}\): (?P<code>\d+)")),
+    ("sxid", "SXid", re.compile(rf"SXid \((?:PCI:)?{_BUS}\): (?P<code>\d+)(?:, (?P<severity>Fatal|Non-fatal))?")),
+    ("gpu-lost", "fallen off the bus", re.compile(rf"NVRM: (?:.{{0,80}}?{_BUS})?.{{0,120}}?fallen off the bus")),
+    ("gpu-start-failed", "RmInitAdapter failed", re.compile(rf"NVRM: GPU {_BUS}: RmInitAdapter failed")),
+    ("driver-mismatch", "NVRM: API mismatch", re.compile(r"NVRM: API mismatch: ")),
+    ("pcie-error", "PCIe Bus Error", re.compile(rf"{_BUS}: PCIe Bus Error: severity=(?P<severity>Correct(?:ed|able)|Uncorrected \([\w-]+\))")),
+    ("pcie-error", "AER: ", re.compile(rf"AER: (?:Multiple )?(?P<severity>Uncorrected \([\w-]+\)) error (?:message )?received(?: from|:) {_BUS}")),
+    ("iommu-fault", "IO_PAGE_FAULT", re.compile(rf"{_BUS}: AMD-Vi: .{{0,20}}IO_PAGE_FAULT ")),
+    ("iommu-fault", "IO_PAGE_FAULT", re.compile(r"AMD-Vi: .{0,20}\[?IO_PAGE_FAULT device=(?P<device>[0-9a-f:.]{7,12})")),
+    ("iommu-fault", "DMAR: [", re.compile(r"DMAR: \[.{0,60}?\] Request device \[(?P<device>[0-9a-f:.]{7,12})\]")),
+    (
+        "nic",
+        "mlx5_core",
+        re.compile(rf"mlx5_core {_BUS}.{{0,120}}?(?:health compromised|fatal error|internal error|TX timeout|temperature|cr-?dump)"),
+    ),
+    ("oom-kill", "ut of memory", re.compile(r"[Oo]ut of memory.{0,200}?: Kill(?:ed)? process (?P<pid>\d+) \((?P<process>[^)]*)\)")),
+    ("segfault", "segfault at", re.compile(r"(?P<process>[^\s\]]{1,32})\[(?P<pid>\d+)\]: segfault at ")),
+    ("hung-task", "blocked for more than", re.compile(r"INFO: task (?P<process>.{1,40}?):(?P<pid>\d+) blocked for more than \d+ seconds")),
+    ("memory", "[Hardware Error]", re.compile(r"\[Hardware Error\]: .{0,80}(?:[Uu]ncorrected|fatal)")),
+    ("memory", "EDAC ", re.compile(r"EDAC .{0,40}\bUE\b")),
+)
+_NEEDLES = tuple(dict.fromkeys(needle for _, needle, _ in _PATTERNS))
+_KMSG = re.compile(r"\d+,\d+,(?P<us>\d+),[^;]*;(?P<text>.*)")
+_SINCE_BOOT = re.compile(r"^(?:<\d+>)?\[ *(?P<s>\d+\.\d+)\](?:\[[^\]]*\])? ?(?P<text>.*)")
+_EPOCH = re.compile(r"^(?P<s>\d{9,11}\.\d+) \S+ kernel: (?P<text>.*)")
+_ISO = re.compile(r"^(?P<t>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(?P<zone>Z|[+-]\d\d:?\d\d)? \S+ kernel: (?P<text>.*)")
+_SYSLOG = re.compile(r"^(?P<t>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) \S+ kernel: (?P<text>.*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that the kernel said, `count` times. `code` is the number of an Xid or SXid, `device` a PCI address, `severity` as the line has it.
+
+    Ages are seconds before the snapshot, None where the lines carry no time; `text` is the last of the lines.
+    """
+
+    kind: Kind
+    text: str
+    count: int = 1
+    first_age_s: float | None = None
+    last_age_s: float | None = None
+    device: str | None = None
+    code: int | None = None
+    severity: str | None = None
+    pid: int | None = None
+    process: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelLog:
+    """`events` are the newest last; `left_out` of them were too many to keep. `uptime_s` bounds how far back the log can reach."""
+
+    source: str
+    uptime_s: float | None
+    events: tuple[Event, ...]
+    left_out: int = 0
+    unread: tuple[str, ...] = ()
+
+
+def collect(host: Host) -> KernelLog:
+    """Raises OSError where nothing lets us read it."""
+    refused: list[str] = []
+    now, uptime = host.now_s(), _uptime(host)
+    for source, lines in _sources(host, refused):
+        events, left_out = _together(_events(lines, now=now, uptime=uptime))
+        return KernelLog(source=source, uptime_s=uptime, events=events, left_out=left_out)
+    raise OSError(f"the kernel log may not be read: {'; '.join(refused)}")
+
+
+def _sources(host: Host, refused: list[str]) -> Iterator[tuple[str, list[str]]]:
+    try:
+        yield "/dev/kmsg", _kmsg(host)
+    except OSError as e:
+        refused.append(f"/dev/kmsg: {e.strerror or e}")
+    for argv in (("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-unix", "-n", "20000"), ("dmesg",)):
+        try:
+            ran = host.run(argv, timeout_s=3)
+        except OSError as e:
+            refused.append(f"{argv[0]}: {e.strerror or e}")
+            continue
+        if ran.exitcode == 0 and ran.out.strip():
+            yield argv[0], ran.out[-_MAX_BYTES:].splitlines()
+        refused.append(f"{argv[0]}: {ran.err.strip()[:120] or 'it shows nothing'}")
+    for path in ("/var/log/kern.log", "/var/log/messages", "/var/log/dmesg"):
+        try:
+            yield path, _tail(host, path)
+        except OSError as e:
+            refused.append(f"{path}: {e.strerror or e}")
+
+
+def _kmsg(host: Host) -> list[str]:
+    """All records that the kernel still has. Each read gives one; a read that would wait says that there are no more."""
+    lines: list[str] = []
+    size = 0
+    fd = os.open(host.path("/dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        while size < 4 * _MAX_BYTES:
+            try:
+                record = os.read(fd, 65536)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:
+                # Overwritten while we read: the next read goes on with the oldest that is left.
+                continue
+            if not record:
+                break
+            size += len(record)
+            lines += record.decode(errors="replace").splitlines()
+    finally:
+        os.close(fd)
+    return lines
+
+
+def _tail(host: Host, path: str) -> list[str]:
+    with host.path(path).open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _MAX_BYTES))
+        return file.read(_MAX_BYTES).decode(errors="replace").splitlines()
+
+
+def _events(lines: Iterable[str], *, now: float, uptime: float | None) -> Iterator[Event]:
+    for line in lines:
+        if not any(needle in line for needle in _NEEDLES):
+            continue
+        age, text = _age(line[:_MAX_READ], now=now, uptime=uptime)
+        if age is not None and uptime is not None and age > uptime + 60:
+            # Before this boot: a reboot has cured or changed it.
+            continue
+        for kind, needle, pattern in _PATTERNS:
+            if needle in text and (found := pattern.search(text)):
+                groups = found.groupdict()
+                yield Event(
+                    kind=kind,
+                    text=text[:_MAX_LINE],
+                    first_age_s=age,
+                    last_age_s=age,
+                    device=_device(groups.get("device")),
+                    code=int(groups["code"][:9]) if groups.get("code") else None,
+                    severity=groups.get("severity"),
+                    pid=int(groups["pid"][:9]) if groups.get("pid") else None,
+                    process=groups.get("process"),
+                )
+                break
+
+
+def ago(age_s: float | None) -> str:
+    """An age in words: "3 minutes ago"."""
+    if age_s is None:
+        return "at an unknown time"
+    for name, seconds in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if age_s >= 2 * seconds:
+            return f"{age_s / seconds:.0f} {name} ago"
+    return f"{age_s:.0f} s ago"
+
+
+def _device(address: str | None) -> str | None:
+    if not address:
+        return None
+    return normal(address if address.count(":") == 2 else f"0000:{address}")
+
+
+def _together(events: Iterable[Event]) -> tuple[tuple[Event, ...], int]:
+    """One event of each kind, device, code and process name; the newest where they are too many."""
+    found: dict[object, Event] = {}
+    for e in events:
+        key = (e.kind, e.device, e.code, e.severity, e.process)
+        before = found.pop(key, None)
+        found[key] = e if before is None else replace(e, count=before.count + 1, first_age_s=before.first_age_s)
+    kept = tuple(found.values())[-_MAX_EVENTS:]
+    return kept, len(found) - len(kept)
+
+
+def _age(line: str, *, now: float, uptime: float | None) -> tuple[float | None, str]:
+    """How long ago a line was written, and its text behind time and host."""
+    if m := _KMSG.match(line):
+        return None if uptime is None else round(max(0.0, uptime - int(m["us"]) / 1e6), 1), m["text"]
+    if m := _SINCE_BOOT.match(line):
+        # A file may be of an earlier boot that lasted longer.
+        return None if uptime is None or float(m["s"]) > uptime + 60 else round(max(0.0, uptime - float(m["s"])), 1), m["text"]
+    if m := _EPOCH.match(line):
+        return round(max(0.0, now - float(m["s"])), 1), _bare(m["text"])
+    try:
+        if m := _ISO.match(line):
+            zone = (m["zone"] or "").replace("Z", "+00:00")
+            zone = zone if not zone or ":" in zone else f"{zone[:3]}:{zone[3:]}"
+            return round(max(0.0, now - datetime.datetime.fromisoformat(m["t"] + zone).timestamp()), 1), _bare(m["text"])
+        if m := _SYSLOG.match(line):
+            # No year in it: the last time that this day came by.
+            year = datetime.datetime.fromtimestamp(now).year
+            for guess in (year, year - 1):
+                at = datetime.datetime.strptime(f"{guess} {m['t']}", "%Y %b %d %H:%M:%S").timestamp()
+                if at <= now + 86400:
+                    return round(max(0.0, now - at), 1), _bare(m["text"])
+    except (ValueError, OverflowError, OSError):
+        pass
+    return None, line
+
+
+def _bare(text: str) -> str:
+    return found["text"] if (found := _SINCE_BOOT.match(text)) else text
+
+
+def _uptime(host: Host) -> float | None:
+    try:
+        return float(host.read("/proc/uptime").split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _summary(log: KernelLog) -> str:
+    counts: dict[str, int] = {}
+    for e in log.events:
+        counts[e.kind] = counts.get(e.kind, 0) + e.count
+    return ", ".join(f"{n} {kind}" for kind, n in counts.items()) if counts else "nothing of GPUs, PCIe, NICs or memory"
+
+
+SUBJECT = Subject(
+    id="kernel",
+    title="kernel log",
+    title_zh="内核日志",
+    facts=KernelLog,
+    collect=collect,
+    summary=_summary,
+    timeout_s=8.0,
+    volatile=("first_age_s", "last_age_s", "uptime_s", "count"),
+)

@@ -1,0 +1,218 @@
+"""Names of variables that stand in installed files: a superset of what the program reads. What was seen in a file is kept until the file changes.
+
+Of a shared library only its read-only data is looked at (20 MiB of libtorch_cpu's 430): names stand there, code and GPU kernels do not. The linker
+merges strings with equal ends, so that a name may stand there only as the end of a longer one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from unhang.facts.variable_readers import Library
+
+_CACHE = "variables-2.json"
+_IN_BINARIES = (b"NCCL_", b"TORCH_", b"TORCHELASTIC_", b"GLOO_", b"TP_SOCKET", b"UCC_")
+_WORD = re.compile(rb"[A-Z0-9_]*")
+_WORD_BEFORE = re.compile(rb"[A-Z0-9_]*\Z")
+_LONGEST = 96
+_QUOTED = re.compile(rb"['\"]([A-Z][A-Z0-9_]{3,63})['\"]")
+# Tests, single models and torch's compilers read nothing about communication, and are the most of all sources.
+_NO_SOURCES = frozenset(
+    (
+        "__pycache__",
+        "include",
+        "share",
+        "bin",
+        "lib",
+        "tests",
+        "testing",
+        "test",
+        "models",
+        "node_modules",
+        ".git",
+        "_inductor",
+        "_dynamo",
+        "_functorch",
+        "fx",
+        "ao",
+        "onnx",
+        "_vendor",
+        "_refs",
+    )
+)
+_BLOCK = 16 * 1024 * 1024
+_ALLOCATED, _EXECUTABLE, _PROGBITS = 2, 4, 1
+
+
+class _Seen(msgspec.Struct, array_like=True):
+    size: int
+    mtime_ns: int
+    inode: int
+    names: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """What the files of one library hold: name to file. `whole` is False where a file could not be read."""
+
+    binaries: Mapping[str, str]
+    sources: Mapping[str, str]
+    whole: bool
+
+    def find(self, name: str) -> str | None:
+        """The file that has it, "" if none has; None where not all could be read."""
+        if name in self.sources:
+            return self.sources[name]
+        if found := next((file for word, file in self.binaries.items() if word.endswith(name)), None):
+            return found
+        return "" if self.whole else None
+
+
+class Reader:
+    """Looks into libraries, each at most once. `cache` is a folder; None keeps nothing."""
+
+    def __init__(self, cache: Path | None) -> None:
+        self._path = None if cache is None else cache / _CACHE
+        self._kept: dict[str, _Seen] | None = None
+        self._now: dict[str, _Seen] = {}
+        self._done: dict[str, Names] = {}
+        self._changed = False
+
+    def names(self, library: Library) -> Names | None:
+        """None where there is nothing to look into."""
+        if not library.binaries and not library.sources:
+            return None
+        if library.id not in self._done:
+            self._done[library.id] = self._look(library)
+        return self._done[library.id]
+
+    def save(self) -> None:
+        """Keep what was seen; a full disk or a folder that cannot be written is no fault."""
+        if self._path is None or not self._changed:
+            return
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            fd, name = tempfile.mkstemp(dir=self._path.parent, prefix=_CACHE)
+            try:
+                with os.fdopen(fd, "wb") as f:
+                    f.write(msgspec.json.encode({**self._load(), **self._now}))
+                os.replace(name, self._path)  # noqa: PTH105
+            except BaseException:
+                os.unlink(name)  # noqa: PTH108
+                raise
+
+    def _look(self, library: Library) -> Names:
+        whole = True
+        binaries: dict[str, str] = {}
+        sources: dict[str, str] = {}
+        for path in library.binaries:
+            found = self._of_file(path)
+            whole = whole and found is not None
+            binaries |= dict.fromkeys(found or (), path)
+        for folder in library.sources:
+            for path in _python_files(folder):
+                found = self._of_file(path)
+                whole = whole and found is not None
+                for n in found or ():
+                    sources.setdefault(n, path)
+        return Names(binaries=binaries, sources=sources, whole=whole)
+
+    def _of_file(self, path: str) -> list[str] | None:
+        try:
+            status = os.stat(path)  # noqa: PTH116
+            kept = self._load().get(path)
+            if kept is not None and (kept.size, kept.mtime_ns, kept.inode) == (status.st_size, status.st_mtime_ns, status.st_ino):
+                return kept.names
+            with open(path, "rb") as f:  # noqa: PTH123
+                names = _in_source(f.read()) if path.endswith(".py") else _in_binary(f)
+        except OSError:
+            return None
+        self._now[path] = _Seen(status.st_size, status.st_mtime_ns, status.st_ino, names)
+        self._changed = True
+        return names
+
+    def _load(self) -> dict[str, _Seen]:
+        if self._kept is None:
+            try:
+                self._kept = msgspec.json.decode(self._path.read_bytes(), type=dict[str, _Seen]) if self._path is not None else {}
+            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+                self._kept = {}
+        return self._kept
+
+
+def _python_files(folder: str) -> Iterator[str]:
+    waiting = [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        if entry.name not in _NO_SOURCES:
+                            waiting.append(entry.path)
+                    elif entry.name.endswith(".py"):
+                        yield entry.path
+        except OSError:
+            continue
+
+
+def _in_source(text: bytes) -> list[str]:
+    return sorted({m.decode("ascii") for m in _QUOTED.findall(text) if b"_" in m or m in (b"RANK", b"NNODES", b"LOGLEVEL", b"NPROC")})
+
+
+def _in_binary(file: BinaryIO) -> list[str]:
+    found: set[str] = set()
+    for start, size in _read_only_data(file):
+        rest = b""
+        file.seek(start)
+        while size > 0 and (block := file.read(min(_BLOCK, size))):
+            size -= len(block)
+            data = rest + block
+            found |= set(_words(data))
+            rest = data[-_LONGEST:]
+    return sorted(found)
+
+
+def _words(data: bytes) -> Iterator[str]:
+    for prefix in _IN_BINARIES:
+        at = data.find(prefix)
+        while at >= 0:
+            before = _WORD_BEFORE.search(data, max(0, at - _LONGEST), at)
+            word = (before[0] if before else b"") + (_WORD.match(data, at) or [b""])[0]
+            if len(word) > len(prefix) + 1 and len(word) < _LONGEST:
+                yield word.decode("ascii")
+            at = data.find(prefix, at + len(prefix))
+
+
+def _read_only_data(file: BinaryIO) -> list[tuple[int, int]]:
+    """Where an ELF file's data stands (offset, size), without code and without GPU kernels; the whole file where it is none."""
+    whole = [(0, os.fstat(file.fileno()).st_size)]
+    file.seek(0)
+    head = file.read(64)
+    if head[:6] != b"\x7fELF\x02\x01" or len(head) < 64:
+        return whole
+    try:
+        (table,) = struct.unpack_from("<Q", head, 0x28)
+        size, count, of_names = struct.unpack_from("<HHH", head, 0x3A)
+        file.seek(table)
+        raw = file.read(size * count)
+        sections = [struct.unpack_from("<IIQQQQ", raw, i * size) for i in range(count)]
+        file.seek(sections[of_names][4])
+        names = file.read(sections[of_names][5])
+    except (struct.error, IndexError, OverflowError, ValueError):
+        return whole
+    kept = []
+    for name, kind, flags, _, offset, length in sections:
+        called = names[name : name + 12]
+        if kind == _PROGBITS and flags & _ALLOCATED and not flags & _EXECUTABLE and called.startswith((b".rodata", b".data", b".lrodata")):
+            kept.append((offset, length))
+    return kept or whole

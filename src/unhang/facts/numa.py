@@ -1,0 +1,204 @@
+"""NUMA: the nodes with their memory, CPUs and distances, what of them this process may use, and at which of them GPUs and network adapters stand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from unhang.facts import cgroups
+from unhang.facts.host import Host
+from unhang.facts.subject import NotHere, Subject
+from unhang.facts.units import size
+
+_NODES = "/sys/devices/system/node"
+_DEVICES = "/sys/bus/pci/devices"
+_NVIDIA = "0x10de"
+# PCI classes: VGA and 3D controllers; network controllers, InfiniBand among them.
+_GPU = ("0x0300", "0x0302")
+_NETWORK = "0x02"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One node. `cpus` as the kernel lists them ("0-55,112-167"). Without memory `memory_bytes` is 0.
+
+    `distances` are those to all nodes, in the order of their numbers; 10 is its own.
+    """
+
+    id: int
+    cpus: str
+    cpu_count: int
+    memory_bytes: int
+    free_bytes: int
+    distances: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A GPU (NVIDIA's) or a network adapter with its PCI address. `node` is None where the firmware names none; `names` as Linux calls it."""
+
+    kind: Literal["gpu", "network"]
+    address: str
+    node: int | None
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numa:
+    """`cpus_allowed` and `memory_allowed` are the CPUs and the nodes that this process, and what it starts, may use.
+
+    `balancing` is whether the kernel moves pages by itself. `cumem_host_enable` is NCCL_CUMEM_HOST_ENABLE as it is set here.
+    """
+
+    nodes: tuple[Node, ...]
+    cpus_allowed: str | None
+    memory_allowed: tuple[int, ...] | None
+    balancing: bool | None
+    devices: tuple[Device, ...]
+    cumem_host_enable: str | None
+    unread: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> tuple[Device, ...]:
+        return tuple(d for d in self.devices if d.kind == "gpu")
+
+
+def collect(host: Host) -> Numa:
+    """Raises NotHere where the kernel knows no nodes."""
+    unread: list[str] = []
+    try:
+        numbers = sorted(int(name[4:]) for name in host.names(_NODES) if re.fullmatch(r"node[0-9]{1,6}", name))
+    except FileNotFoundError as e:
+        raise NotHere(f"this kernel knows no NUMA nodes: there is no {_NODES}") from e
+    if not numbers:
+        raise NotHere(f"this kernel knows no NUMA nodes: none stands in {_NODES}")
+    nodes = tuple(node for node in (_node(host, number) for number in numbers) if node is not None)
+    if len(nodes) < len(numbers):
+        unread.append(f"NUMA nodes {', '.join(str(n) for n in numbers if n not in {node.id for node in nodes})}")
+    allowed = _allowed(host)
+    balancing = cgroups.number(host, "/proc/sys/kernel/numa_balancing")
+    return Numa(
+        nodes=nodes,
+        cpus_allowed=allowed.get("Cpus"),
+        memory_allowed=numbered(allowed["Mems"]) if "Mems" in allowed else None,
+        balancing=None if balancing is None else balancing != 0,
+        devices=_devices(host, unread),
+        cumem_host_enable=host.environ.get("NCCL_CUMEM_HOST_ENABLE"),
+        unread=tuple(unread),
+    )
+
+
+def numbered(text: str) -> tuple[int, ...]:
+    """A list as the kernel writes it: "0-2,8" is 0, 1, 2, 8. Raises ValueError."""
+    found: list[int] = []
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if part:
+            found += range(int(first), min(int(last or first), int(first) + (1 << 16)) + 1)
+    return tuple(found)
+
+
+def listed(numbers: Iterable[int]) -> str:
+    """The opposite of `numbered`."""
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and runs[-1][-1] == n - 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _node(host: Host, number: int) -> Node | None:
+    directory = f"{_NODES}/node{number}"
+    try:
+        # Each line: "Node 0 MemTotal:       24684096 kB".
+        memory = dict(re.findall(r"(\w+): +([0-9]+) kB", host.read(f"{directory}/meminfo")))
+        cpus = host.read(f"{directory}/cpulist").strip()
+        return Node(
+            id=number,
+            cpus=cpus,
+            cpu_count=len(numbered(cpus)),
+            memory_bytes=int(memory["MemTotal"]) * 1024,
+            free_bytes=int(memory.get("MemFree", 0)) * 1024,
+            distances=_distances(host, directory),
+        )
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _distances(host: Host, directory: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in host.read(f"{directory}/distance").split())
+    except (OSError, ValueError):
+        return ()
+
+
+def _allowed(host: Host) -> dict[str, str]:
+    try:
+        return dict(re.findall(r"^(Cpus|Mems)_allowed_list:\s*([0-9,-]+)$", host.read("/proc/self/status"), re.MULTILINE))
+    except OSError:
+        return {}
+
+
+def _devices(host: Host, unread: list[str]) -> tuple[Device, ...]:
+    try:
+        addresses = host.names(_DEVICES)
+    except FileNotFoundError:
+        return ()
+    except OSError as e:
+        unread.append(f"PCI devices: {e.strerror or e}")
+        return ()
+    found = []
+    for address in addresses:
+        directory = f"{_DEVICES}/{address}"
+        try:
+            kind = _kind(host, directory)
+        except OSError:
+            continue
+        if kind is None:
+            continue
+        names = tuple(name for of in ("net", "infiniband") for name in _names(host, f"{directory}/{of}"))
+        # Of adapters without a driver, virtual functions that are lent to others among them, nothing here makes use.
+        if kind == "network" and not names:
+            continue
+        node = cgroups.number(host, f"{directory}/numa_node")
+        found.append(Device(kind=kind, address=address, node=node if node is not None and node >= 0 else None, names=names))
+    return tuple(found)
+
+
+def _kind(host: Host, directory: str) -> Literal["gpu", "network"] | None:
+    pci = host.read(f"{directory}/class").strip()
+    if pci.startswith(_GPU):
+        return "gpu" if host.read(f"{directory}/vendor").strip() == _NVIDIA else None
+    return "network" if pci.startswith(_NETWORK) else None
+
+
+def _names(host: Host, directory: str) -> tuple[str, ...]:
+    try:
+        return host.names(directory)
+    except OSError:
+        return ()
+
+
+def _summary(numa: Numa) -> str:
+    count = "1 node" if len(numa.nodes) == 1 else f"{len(numa.nodes)} nodes"
+    total = size(sum(n.memory_bytes for n in numa.nodes))
+    said = f"{count} with {sum(n.cpu_count for n in numa.nodes)} CPUs and {total}"
+    empty = [n.id for n in numa.nodes if n.memory_bytes == 0]
+    if empty:
+        said += f"; without memory: {listed(empty)}"
+    at = [f"{len(gpus)} at node {node}" for node, gpus in _by_node(numa.gpus)]
+    return said + (f"; GPUs: {', '.join(at)}" if at else "")
+
+
+def _by_node(devices: Iterable[Device]) -> list[tuple[str, list[Device]]]:
+    groups: dict[str, list[Device]] = {}
+    for device in devices:
+        groups.setdefault("?" if device.node is None else str(device.node), []).append(device)
+    return sorted(groups.items())
+
+
+SUBJECT = Subject(id="numa", title="NUMA nodes", title_zh="NUMA 节点", facts=Numa, collect=collect, summary=_summary, volatile=("free_bytes",))

@@ -1,0 +1,202 @@
+"""TCP ports: who listens, above all on the port of the job's store, and the range from which the system hands out ports."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from unhang.facts import job
+from unhang.facts.host import Host
+from unhang.facts.job import Job
+from unhang.facts.subject import Subject
+
+# torchrun, accelerate, DeepSpeed and init_process_group all take it unless they are told another.
+USUAL_PORT = 29500
+_LISTEN, _TIME_WAIT = "0A", "06"
+_MAX_LISTENERS = 1000
+_PATIENCE_S = 1.0
+
+State = Literal["listening", "connected"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """A socket on a local port, and the process that has it open: None where that could not be seen. `command` is the start of its command line."""
+
+    port: int
+    address: str
+    state: State
+    uid: int
+    pid: int | None = None
+    command: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ports:
+    """`listeners` are all that listen, `connections` what else occupies the store's port. `range_first` to `range_last` is handed out by the system.
+
+    `store_port` is MASTER_PORT, or 29500. `in_range` counts the ports of that range that are in use.
+    """
+
+    listeners: tuple[Holder, ...]
+    connections: tuple[Holder, ...]
+    store_port: int
+    range_first: int | None
+    range_last: int | None
+    reserved: tuple[str, ...]
+    in_range: int | None
+    job: Job
+    unread: tuple[str, ...] = ()
+
+
+def collect(host: Host) -> Ports:
+    """Raises OSError without /proc/net/tcp."""
+    unread: list[str] = []
+    here = job.of(host.environ)
+    store = here.master_port or USUAL_PORT
+    bounds = _range(host, unread)
+    listeners: list[tuple[str, Holder]] = []
+    connections: list[tuple[str, Holder]] = []
+    used: set[int] = set()
+    for state, inode, socket in _sockets(host):
+        if state == _LISTEN:
+            listeners.append((inode, socket))
+        elif socket.port == store and state != _TIME_WAIT:
+            connections.append((inode, socket))
+        if bounds is not None and bounds[0] <= socket.port <= bounds[1]:
+            used.add(socket.port)
+    listeners.sort(key=lambda found: (found[1].port != store, found[1].port))
+    named = _named(host, listeners[:_MAX_LISTENERS] + connections[:10], unread)
+    return Ports(
+        listeners=tuple(h for h in named if h.state == "listening"),
+        connections=tuple(h for h in named if h.state == "connected"),
+        store_port=store,
+        range_first=bounds[0] if bounds else None,
+        range_last=bounds[1] if bounds else None,
+        reserved=_reserved(host),
+        in_range=len(used) if bounds else None,
+        job=here,
+        unread=tuple(unread),
+    )
+
+
+def is_reserved(ports: Ports, number: int) -> bool:
+    """Whether the system never hands this port out although it is in the range (ip_local_reserved_ports)."""
+    for entry in ports.reserved:
+        first, _, last = entry.partition("-")
+        if first.isdigit() and (last or first).isdigit() and int(first) <= number <= int(last or first):
+            return True
+    return False
+
+
+def _sockets(host: Host) -> Iterator[tuple[str, str, Holder]]:
+    """State, inode and socket of each line."""
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = host.read(path).splitlines()[1:]
+        except FileNotFoundError:
+            if path.endswith("6"):  # a kernel without IPv6
+                continue
+            raise
+        for line in lines:
+            words = line.split()
+            try:
+                address, _, port = words[1].partition(":")
+                socket = Holder(
+                    port=int(port, 16),
+                    address=_address(address),
+                    state="listening" if words[3] == _LISTEN else "connected",
+                    uid=int(words[7]),
+                )
+            except (ValueError, IndexError):
+                continue
+            yield words[3], words[9] if len(words) > 9 else "0", socket
+
+
+def _address(text: str) -> str:
+    """The kernel writes words of 32 bits in the machine's own order."""
+    raw = bytes.fromhex(text)
+    turned = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
+    address = ipaddress.ip_address(turned)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def _named(host: Host, sockets: list[tuple[str, Holder]], unread: list[str]) -> list[Holder]:
+    """With the processes that have them open; the first of several (a forked worker has its parent's)."""
+    wanted = {f"socket:[{inode}]" for inode, _ in sockets if inode != "0"}
+    owners: dict[str, int] = {}
+    blind = False
+    until = time.monotonic() + _PATIENCE_S
+    try:
+        pids = sorted(int(n) for n in host.names("/proc") if n.isdigit())
+    except OSError:
+        pids = []
+    for pid in pids:
+        if len(owners) == len(wanted):
+            break
+        if time.monotonic() > until:
+            blind = True
+            break
+        try:
+            fds = os.listdir(host.path(f"/proc/{pid}/fd"))  # noqa: PTH208 - the fastest: there can be a hundred thousand
+        except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
+            continue
+        except OSError:
+            blind = True
+            continue
+        for fd in fds:
+            try:
+                target = os.readlink(host.path(f"/proc/{pid}/fd/{fd}"))  # noqa: PTH115 - as above
+            except OSError:
+                continue
+            if target in wanted:
+                owners.setdefault(target, pid)
+    if blind and len(owners) < len(wanted):
+        unread.append("the processes behind some ports (needs root)" if time.monotonic() <= until else "the processes behind some ports")
+    commands = {pid: _command(host, pid) for pid in set(owners.values())}
+    found = []
+    for inode, socket in sockets:
+        owner = owners.get(f"socket:[{inode}]")
+        found.append(socket if owner is None else replace(socket, pid=owner, command=commands[owner]))
+    return found
+
+
+def _command(host: Host, pid: int) -> str | None:
+    """The program and what it runs; later arguments may hold secrets."""
+    try:
+        words = [w for w in host.read(f"/proc/{pid}/cmdline").split("\0") if w][:3]
+        return " ".join(words)[:120] or host.read(f"/proc/{pid}/comm").strip()
+    except OSError:
+        return None
+
+
+def _range(host: Host, unread: list[str]) -> tuple[int, int] | None:
+    try:
+        first, last = (int(w) for w in host.read("/proc/sys/net/ipv4/ip_local_port_range").split())
+    except (OSError, ValueError):
+        unread.append("the range of ports that the system hands out")
+        return None
+    return first, last
+
+
+def _reserved(host: Host) -> tuple[str, ...]:
+    try:
+        text = host.read("/proc/sys/net/ipv4/ip_local_reserved_ports").strip()
+    except OSError:
+        return ()
+    return tuple(entry for entry in text.split(",") if entry)
+
+
+def _summary(ports: Ports) -> str:
+    name = f"{'MASTER_PORT' if ports.job.master_port else 'the usual port'} {ports.store_port}"
+    taken = [h for h in (*ports.listeners, *ports.connections) if h.port == ports.store_port]
+    said = f"{name} is {'taken' if taken else 'free'}; {len({h.port for h in ports.listeners})} ports are listened on"
+    return said if ports.range_first is None else f"{said}; the system hands out {ports.range_first} to {ports.range_last}"
+
+
+SUBJECT = Subject(id="ports", title="ports", title_zh="端口", facts=Ports, collect=collect, summary=_summary)

@@ -1,0 +1,182 @@
+"""Storage: the file systems of the paths that a training needs, their room, and whether they answer.
+
+Every path is asked by itself, within a bound: a server of a network file system that is gone holds up whoever asks, for ever.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from unhang.facts.host import Host, Space
+from unhang.facts.subject import Subject
+from unhang.facts.units import size
+
+_ANSWERS_S = 1.5
+NETWORK = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "wekafs",
+    "fuse.s3fs",
+    "fuse.gcsfuse",
+    "fuse.sshfs",
+    "9p",
+    "afs",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A path that a training needs, and what for. `path` is where it is, or would be made: `exists` says which.
+
+    `mount`, `kind`, `device` and `options` are its file system's. `problem` is why it could not be asked: "stale", "does not answer", or the system's
+    word; then `space` is None. `writable` is whether we may write there (where it does not exist: into the first directory above that does).
+    """
+
+    path: str
+    purpose: str
+    exists: bool
+    mount: str | None
+    kind: str | None
+    device: str | None
+    options: tuple[str, ...]
+    space: Space | None
+    writable: bool | None
+    problem: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    """One entry for each path, in the order of their purposes."""
+
+    places: tuple[Place, ...]
+    unread: tuple[str, ...] = ()
+
+
+def collect(host: Host) -> Storage:
+    """Raises OSError where there is no /proc/mounts."""
+    mounts = _mounts(host)
+    asked = [(path, purpose, _Asked(host, path)) for path, purpose in _paths(host)]
+    for _, _, a in asked:
+        a.start()
+    places = []
+    for path, purpose, a in asked:
+        a.join(_ANSWERS_S)
+        mount = _mount_of(path, mounts)
+        kind, device, options = mounts.get(mount, (None, None, ())) if mount else (None, None, ())
+        places.append(
+            Place(
+                path=path,
+                purpose=purpose,
+                exists=a.exists,
+                mount=mount,
+                kind=kind,
+                device=device,
+                options=options,
+                space=a.space,
+                writable=a.writable,
+                problem="does not answer" if a.is_alive() else a.problem,
+            )
+        )
+    unread = tuple(f"the space of {p.path}" for p in places if p.space is None and p.problem is None)
+    return Storage(places=tuple(places), unread=unread)
+
+
+class _Asked(threading.Thread):
+    """Nobody has to wait for it."""
+
+    def __init__(self, host: Host, path: str) -> None:
+        super().__init__(name=f"facts-storage-{path}", daemon=True)
+        self._host = host
+        self._path = path
+        self.exists = False
+        self.space: Space | None = None
+        self.writable: bool | None = None
+        self.problem: str | None = None
+
+    def run(self) -> None:
+        try:
+            self.exists = self._host.path(self._path).exists()
+            nearest = self._path
+            while nearest != "/" and not self._host.path(nearest).exists():
+                nearest = str(PurePosixPath(nearest).parent)
+            self.writable = os.access(self._host.path(nearest), os.W_OK)
+            self.space = self._host.space(nearest)
+        except FileNotFoundError:
+            return
+        except OSError as e:
+            self.problem = "stale" if e.errno == errno.ESTALE else e.strerror or str(e)
+
+
+def _paths(host: Host) -> Iterator[tuple[str, str]]:
+    """Each path once, with what it is for."""
+    e = host.environ
+    home = e.get("HOME", "/root")
+    cache = e.get("XDG_CACHE_HOME") or f"{home}/.cache"
+    cwd = str(Path.cwd()) if host.is_live else e.get("PWD", "/")
+    said = [
+        (cwd, "working directory"),
+        *((path, "checkpoints") for path in host.places),
+        (e.get("TMPDIR") or "/tmp", "temporary files"),
+        (e.get("HF_HOME") or f"{cache}/huggingface", "Hugging Face cache"),
+        (e.get("TORCH_HOME") or f"{cache}/torch", "torch cache"),
+        (e.get("TRITON_CACHE_DIR") or f"{home}/.triton/cache", "Triton cache"),
+    ]
+    if "HF_DATASETS_CACHE" in e:
+        said.append((e["HF_DATASETS_CACHE"], "data set cache"))
+    if "TORCHINDUCTOR_CACHE_DIR" in e:
+        said.append((e["TORCHINDUCTOR_CACHE_DIR"], "TorchInductor cache"))
+    purposes: dict[str, list[str]] = {}
+    for path, purpose in said:
+        whole = f"{home}/{path[2:]}" if path.startswith("~/") else path if path.startswith("/") else f"{cwd}/{path}"
+        # POSIX lets two slashes at the beginning mean something else, and normpath keeps them.
+        purposes.setdefault("/" + os.path.normpath(whole).lstrip("/"), []).append(purpose)
+    yield from ((path, ", ".join(dict.fromkeys(p))) for path, p in purposes.items())
+
+
+def _mounts(host: Host) -> dict[str, tuple[str, str, tuple[str, ...]]]:
+    """Mount point to kind, device and options; of several on one point the last, which covers the others."""
+    found = {}
+    for line in host.read("/proc/mounts").splitlines():
+        fields = line.split()
+        if len(fields) >= 4:
+            # Blanks are written as \040.
+            device, point = (f.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\") for f in fields[:2])
+            found[point] = fields[2], device, tuple(fields[3].split(","))
+    return found
+
+
+def _mount_of(path: str, mounts: dict[str, tuple[str, str, tuple[str, ...]]]) -> str | None:
+    while path not in mounts and path != "/":
+        path = str(PurePosixPath(path).parent)
+    return path if path in mounts else None
+
+
+def _summary(storage: Storage) -> str:
+    seen: dict[str | None, str] = {}
+    for place in storage.places:
+        if place.space is not None and place.mount not in seen:
+            seen[place.mount] = f"{size(place.space.free_bytes)} free on {place.mount or place.path}{f' ({place.kind})' if place.kind else ''}"
+    return ", ".join(seen.values()) or f"{len(storage.places)} paths, of none of which the space is known"
+
+
+SUBJECT = Subject(
+    id="storage",
+    title="storage",
+    title_zh="存储",
+    facts=Storage,
+    collect=collect,
+    summary=_summary,
+    volatile=("free_bytes", "free_inodes"),
+)

@@ -1,0 +1,123 @@
+"""The installed libraries that read variables: which release, and where its files are.
+
+From the metadata that pip and conda leave; nothing is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from unhang.facts.host import Host
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """`binaries` are files, `sources` directories or files of Python; both as seen on the machine."""
+
+    id: str
+    version: str
+    binaries: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+
+_METADATA = re.compile(r"(?P<name>[A-Za-z0-9_.]+?)-(?P<version>\d[^-]*)(?:-py[\d.]+)?\.(?:dist|egg)-info")
+# Distributions by what they are called here, with the folders of their sources.
+_DISTRIBUTIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "torch": ("torch", ("torch",)),
+    "nvidia_nccl_cu11": ("nccl", ()),
+    "nvidia_nccl_cu12": ("nccl", ()),
+    "nvidia_nccl_cu13": ("nccl", ()),
+    "accelerate": ("accelerate", ("accelerate",)),
+    "transformers": ("transformers", ("transformers",)),
+    "deepspeed": ("deepspeed", ("deepspeed",)),
+    "lightning": ("lightning", ("lightning",)),
+    "pytorch_lightning": ("lightning", ("pytorch_lightning", "lightning_fabric")),
+    "llamafactory": ("llamafactory", ("llamafactory",)),
+}
+# The others of torch's libraries name no variables of communication.
+_OF_TORCH = re.compile(r"lib(?:torch_(?:cpu|cuda|python|hip|cuda_linalg|xpu)|torch|c10d?(?:_cuda|_hip)?|gloo\w*)\.so[\d.]*")
+_OF_NCCL = re.compile(r"libnccl\.so[\d.]*")
+_SYSTEM = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/local/nccl/lib", "/usr/local/cuda/lib64")
+_NCCL_VERSION = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)")
+
+
+def installed(host: Host, site: str | None = None) -> tuple[Library, ...]:
+    """What a training here would use: `site` is the site-packages of another environment. Never raises: what cannot be read is not there."""
+    found: dict[str, Library] = {}
+    sites = (site,) if site is not None else tuple(_sites(host))
+    for place in sites:
+        for library in _in(host, place):
+            found.setdefault(library.id, library)
+    if "nccl" not in found and site is None and (system := _system_nccl(host)) is not None:
+        found["nccl"] = system
+    return tuple(found[id] for id in sorted(found))
+
+
+def at_least(version: str, *wanted: int) -> bool:
+    """Whether a release is that one or a later one; an unknown one ("") is taken for a new one."""
+    return not version or tuple(int(n) for n in re.findall(r"\d+", version)[: len(wanted)]) >= wanted
+
+
+def _sites(host: Host) -> Iterator[str]:
+    """The environment that is active comes before the one that this program is installed in."""
+    prefixes = [host.environ.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+    python = host.which("python3") or host.which("python")
+    if python is not None:
+        prefixes.append(str(PurePosixPath(python).parent.parent))
+    for prefix in dict.fromkeys(p for p in prefixes if p):
+        for lib in ("lib", "lib64", "local/lib"):
+            for name in _names(host, f"{prefix}/{lib}"):
+                if re.fullmatch(r"python3(?:\.\d+)?", name):
+                    yield from (f"{prefix}/{lib}/{name}/{folder}" for folder in ("site-packages", "dist-packages"))
+    if host.is_live:
+        yield from dict.fromkeys([*sysconfig.get_paths().values(), *(p for p in sys.path if p.endswith("-packages"))])
+
+
+def _names(host: Host, path: str) -> tuple[str, ...]:
+    try:
+        return host.names(path)
+    except OSError:
+        return ()
+
+
+def _in(host: Host, site: str) -> Iterator[Library]:
+    for name in _names(host, site):
+        found = _METADATA.fullmatch(name)
+        kind = _DISTRIBUTIONS.get(re.sub(r"[-.]+", "_", found["name"]).lower()) if found is not None else None
+        if found is None or kind is None:
+            continue
+        id, folders = kind
+        sources = tuple(f"{site}/{folder}" for folder in folders if host.path(f"{site}/{folder}").is_dir()) or _editable(
+            host, f"{site}/{name}", folders
+        )
+        binaries: tuple[str, ...] = ()
+        if id == "torch":
+            binaries = tuple(f"{site}/torch/lib/{f}" for f in _names(host, f"{site}/torch/lib") if _OF_TORCH.fullmatch(f))
+        elif id == "nccl":
+            binaries = tuple(f"{site}/nvidia/nccl/lib/{f}" for f in _names(host, f"{site}/nvidia/nccl/lib") if _OF_NCCL.fullmatch(f))
+        yield Library(id=id, version=found["version"], binaries=binaries, sources=sources)
+
+
+def _editable(host: Host, metadata: str, folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Where `pip install -e` has left the sources."""
+    try:
+        url = json.loads(host.read(f"{metadata}/direct_url.json")).get("url", "")
+    except (OSError, ValueError, AttributeError):
+        return ()
+    root = str(url).removeprefix("file://")
+    return tuple(path for folder in folders for path in (f"{root}/src/{folder}", f"{root}/{folder}") if host.path(path).is_dir())
+
+
+def _system_nccl(host: Host) -> Library | None:
+    """That of a distribution's package or an image, which torch built from source links to."""
+    for folder in (*filter(None, host.environ.get("LD_LIBRARY_PATH", "").split(":")), *_SYSTEM):
+        for name in _names(host, folder):
+            if found := _NCCL_VERSION.fullmatch(name):
+                return Library(id="nccl", version=found[1], binaries=(f"{folder}/{name}",))
+    return None

@@ -1,0 +1,141 @@
+"""The variables of this environment that touch communication, also those in NCCL's own files, and the libraries that may read them.
+
+Values of secrets are never kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from unhang.facts import variable_readers
+from unhang.facts.host import Host
+from unhang.facts.subject import Subject
+
+# Families whose names are all of interest, and single names.
+TOUCHES = re.compile(
+    r"(?:NCCL|RCCL|OFI_NCCL|TORCH_NCCL|TORCH_FR|TORCH_GLOO|TORCH_DIST|TORCH_DISTRIBUTED|TORCHELASTIC|TORCH_ELASTIC|TORCH_SYMM_MEM|GLOO|PET|ACCELERATE"
+    r"|DEEPSPEED|FSDP|UCX|UCC|FI|RDMAV|OMPI_MCA|SHARP|HCCL|CCL|I_MPI|PYTORCH_NCCL|TORCH_ENABLE_NCCL|ENABLE_NCCL)_\w+"
+    r"|DS_(?:ACCELERATOR|ENV_FILE|SKIP_CUDA_CHECK|IGNORE_CUDA_DETECTION)|DDP_(?:TIMEOUT|BACKEND)|TORCH_INCLUDE_(?:STACK_TRACE|ONLY_ACTIVE)"
+    r"|TORCH_CPP_LOG_LEVEL|TORCH_SHOW_CPP_STACKTRACES|TORCH_DISABLE_SHARE_RDZV_TCP_STORE|TP_SOCKET_IFNAME|USE_LIBUV|MASTER_(?:ADDR|PORT)"
+    r"|(?:LOCAL_|GROUP_|ROLE_|NODE_)?RANK|(?:LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|OMPI_COMM_WORLD_(?:LOCAL_)?(?:RANK|SIZE)|(?:MIN_|MAX_)?NNODES"
+    r"|NPROC_PER_NODE|MAX_RESTARTS|RDZV_ID|FORCE_TORCHRUN|USE_RAY|OPTIM_TORCH|OMP_NUM_THREADS|TOKENIZERS_PARALLELISM"
+    r"|CUDA_(?:LAUNCH_BLOCKING|VISIBLE_DEVICES|DEVICE_ORDER|DEVICE_MAX_CONNECTIONS|MODULE_LOADING)"
+)
+# A build or an image says so of itself; nobody set it.
+_OF_IMAGES = re.compile(
+    r"NCCL_(?:VERSION|HOME|ROOT|ROOT_DIR|DIR|PATH|LIB|LIB_DIR|LIBRARY|LIBRARIES|INCLUDE|INCLUDE_DIRS?|PREFIX|SOURCE_DIR|\w*PACKAGE\w*)"
+)
+_SECRET = re.compile(r"PSK|TOKEN|SECRET|PASSW|CREDENTIAL|(?<![A-Z])KEY(?![A-Z])|API_?KEY")
+_LINE = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)=(?P<value>.*?)\s*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One variable. `source` is "environment" or the file of NCCL's that it stands in; `value` is None where it is secret."""
+
+    name: str
+    value: str | None
+    source: str
+    line: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variables:
+    """What is set here. `names` are the other variables' names, `libraries` the releases of what may read them; `interfaces`, `adapters` (RDMA)
+    and `gpus` are what values name, None where that could not be seen.
+    """
+
+    settings: tuple[Setting, ...]
+    names: tuple[str, ...]
+    libraries: Mapping[str, str]
+    interfaces: tuple[str, ...] | None
+    adapters: tuple[str, ...] | None
+    gpus: int | None
+    unread: tuple[str, ...] = ()
+
+
+def touches(name: str) -> bool:
+    """Whether a variable of this name is about communication."""
+    return TOUCHES.fullmatch(name) is not None and _OF_IMAGES.fullmatch(name) is None
+
+
+def kept(name: str, value: str | None) -> str | None:
+    """The value, unless the name says that it is secret."""
+    return None if _SECRET.search(name) else value
+
+
+def collect(host: Host, libraries: Mapping[str, str] | None = None) -> Variables:
+    """Never raises. `libraries` stand in for those that are installed."""
+    unread: list[str] = []
+    if libraries is None:
+        libraries = {library.id: library.version for library in variable_readers.installed(host)}
+    of_environment = [Setting(name=n, value=kept(n, v), source="environment") for n, v in sorted(host.environ.items()) if touches(n)]
+    settings = {s.name: s for s in of_environment}
+    # NCCL sets what is not set yet: the environment first, then the user's file, then the host's.
+    for path in _conf_files(host, libraries):
+        for setting in _of_conf(host, path, unread):
+            settings.setdefault(setting.name, setting)
+    return Variables(
+        settings=tuple(settings.values()),
+        names=tuple(sorted(n for n in host.environ if n not in settings)),
+        libraries=dict(libraries),
+        interfaces=_names(host, "/sys/class/net", "network interfaces", unread),
+        adapters=_names(host, "/sys/class/infiniband", "", unread),
+        gpus=_gpus(host),
+        unread=tuple(unread),
+    )
+
+
+def _conf_files(host: Host, libraries: Mapping[str, str]) -> Iterator[str]:
+    named = host.environ.get("NCCL_CONF_FILE")
+    if named and variable_readers.at_least(libraries.get("nccl", ""), 2, 23):
+        yield named
+    elif home := host.environ.get("HOME"):
+        yield f"{home}/.nccl.conf"
+    yield "/etc/nccl.conf"
+
+
+def _of_conf(host: Host, path: str, unread: list[str]) -> Iterator[Setting]:
+    try:
+        lines = host.read(path).splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as e:
+        unread.append(f"{path}: {e.strerror or e}")
+        return
+    for number, line in enumerate(lines, 1):
+        found = _LINE.fullmatch(line)
+        if found is not None and not line.lstrip().startswith("#"):
+            yield Setting(name=found["name"], value=kept(found["name"], found["value"]), source=path, line=number)
+
+
+def _names(host: Host, path: str, what: str, unread: list[str]) -> tuple[str, ...] | None:
+    try:
+        return tuple(n for n in host.names(path) if host.path(f"{path}/{n}").is_dir())
+    except OSError:
+        if what:
+            unread.append(what)
+        return None
+
+
+def _gpus(host: Host) -> int | None:
+    """How many a process sees."""
+    visible = host.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([v for v in visible.split(",") if v.strip() and v.strip() != "-1"])
+    try:
+        return len(host.names("/proc/driver/nvidia/gpus"))
+    except OSError:
+        return None
+
+
+def _summary(seen: Variables) -> str:
+    read_by = ", ".join(f"{name} {version}" for name, version in seen.libraries.items())
+    from_files = sum(s.source != "environment" for s in seen.settings)
+    count = f"{len(seen.settings)} set" + (f", {from_files} of them in NCCL's files" if from_files else "")
+    return f"{count}; {read_by or 'no library that reads them is installed'}"
+
+
+SUBJECT = Subject(id="variables", title="variables", title_zh="环境变量", facts=Variables, collect=collect, summary=_summary)

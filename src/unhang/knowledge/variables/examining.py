@@ -1,0 +1,118 @@
+"""`unhang vars` as one answer: settings of the environment, of files, or of names alone, judged for what is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from unhang.facts import variables
+from unhang.facts.names_in_files import Reader
+from unhang.facts.variable_readers import Library
+from unhang.knowledge.variables.files.found import Parsed
+from unhang.knowledge.variables.files.rewriting import Change, Rewritten, rewrite
+from unhang.knowledge.variables.judge import Judged, Option, Place, Setting, judge, typo_outside
+from unhang.knowledge.variables.known import entries, misspelt
+from unhang.knowledge.variables.readers import Scan, table
+from unhang.model import NotExamined
+
+VARS_SCHEMA = "unhang/vars/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """`libraries` are the releases that were looked at; what could not be is in `not_examined`."""
+
+    schema: str = VARS_SCHEMA
+    libraries: Mapping[str, str]
+    variables: tuple[Judged, ...]
+    not_examined: tuple[NotExamined, ...] = ()
+
+    @property
+    def something_is_wrong(self) -> bool:
+        return any(r.severity != "note" for v in self.variables for r in v.remarks)
+
+
+def scanner(libraries: Iterable[Library], reader: Reader) -> Scan:
+    """Looks into a library's files the first time that the table does not know."""
+    by_id = {library.id: library for library in libraries}
+
+    def scan(id: str, name: str) -> str | None:
+        found = reader.names(by_id[id]) if id in by_id else None
+        return None if found is None else found.find(name)
+
+    return scan
+
+
+def nothing_to_scan(id: str, name: str) -> str | None:
+    """Where only a snapshot is there."""
+    return None
+
+
+def place(seen: variables.Variables, *, is_this_host: bool = True) -> Place:
+    return Place(
+        libraries=seen.libraries,
+        interfaces=seen.interfaces,
+        adapters=seen.adapters,
+        gpus=seen.gpus,
+        is_this_host=is_this_host,
+    )
+
+
+def of_environment(seen: variables.Variables, scan: Scan) -> tuple[Judged, ...]:
+    """All that is set here, and names outside the known families that look like a slip of the finger."""
+    settings = [Setting(name=s.name, value=s.value, source=s.source, line=s.line) for s in seen.settings]
+    slips = (typo_outside(Setting(name=name, value=None, source="environment")) for name in seen.names)
+    return (*judge(settings, place(seen), scan), *(s for s in slips if s is not None))
+
+
+def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) -> tuple[tuple[int, Judged], ...]:
+    """What a file sets that touches communication, with its index there."""
+    chosen = [i for i, s in enumerate(parsed.settings) if variables.touches(s.name) or s.name in entries()]
+    settings = [
+        Setting(name=s.name, value=variables.kept(s.name, s.value), source=name, line=s.first + 1, exported=s.exported)
+        for s in (parsed.settings[i] for i in chosen)
+    ]
+    options = [Option(name=o.name, value=o.value, source=name, line=o.line + 1) for o in parsed.options]
+    judged = judge(settings, place(seen, is_this_host=False), scan, options)
+    slips = [
+        (i, found)
+        for i, s in enumerate(parsed.settings)
+        if i not in chosen
+        and misspelt(s.name)
+        and (found := typo_outside(Setting(name=s.name, value=None, source=name, line=s.first + 1))) is not None
+    ]
+    return tuple(sorted([*zip(chosen, judged, strict=True), *slips], key=lambda pair: pair[0]))
+
+
+def of_names(names: Iterable[str], seen: variables.Variables, scan: Scan) -> tuple[Judged, ...]:
+    return judge([Setting(name=name, value=None, source="") for name in names], Place(libraries=seen.libraries), scan)
+
+
+def all_names() -> tuple[str, ...]:
+    return tuple(sorted(entries().keys() | {n for n in table().names() if variables.touches(n)}))
+
+
+def corrected(text: str, parsed: Parsed, judged: Iterable[tuple[int, Judged]], language: str) -> Rewritten:
+    """The text of a file with old names replaced and what does nothing commented out."""
+    changes: dict[int, Change] = {}
+    pairs = tuple(judged)
+    names = {j.name for _, j in pairs}
+    for i, one in pairs:
+        why = next((r.says.of(language) for r in one.remarks if r.kind in ("not-read", "renamed")), "")
+        if one.state == "not-read" and why:
+            changes[i] = Change(why=why)
+        elif one.now and why:
+            changes[i] = Change(why=why, new_name="" if one.now in names else one.now)
+    return rewrite(text, parsed.settings, changes)
+
+
+def unseen(judged: Iterable[Judged], seen: variables.Variables) -> tuple[NotExamined, ...]:
+    """Libraries whose release no table knows and whose files are not there, and facts that could not be had."""
+    blind = {library for one in judged if one.state == "unknown" for library in one.unseen}
+    return (
+        *(
+            NotExamined(what=f"{b} {seen.libraries[b]}", why="this release is in no table, and its files could not be searched")
+            for b in sorted(blind)
+        ),
+        *(NotExamined(what=what, why="it could not be read") for what in seen.unread),
+    )

@@ -1,0 +1,62 @@
+"""One assignment in a file, with what has to be known to take it out or to rename it."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """`value` is None where only the run tells it. Offsets are characters of the text, lines count from 0.
+
+    `start` to `end` is what has to go with it (its flag and the space before it), `instead` what takes its place; `first` to `last` are the lines of
+    its statement. `alone`: the statement consists of assignments of this kind only, and is commented out when all of them go. `by_line`: it can go
+    only so. `needs_pass`: its block has nothing else.
+    """
+
+    name: str
+    value: str | None
+    name_at: int
+    start: int
+    end: int
+    first: int
+    last: int
+    alone: bool
+    by_line: bool = False
+    instead: str = ""
+    exported: bool = True
+    needs_pass: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """Something else that a file sets: see `judge.Option`."""
+
+    name: str
+    value: str
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parsed:
+    """`comments`: whether the format has comments that begin with #."""
+
+    settings: tuple[Found, ...] = ()
+    options: tuple[Said, ...] = ()
+    comments: bool = True
+
+
+@dataclass(kw_only=True)
+class Lines:
+    """Offsets to lines."""
+
+    text: str
+    starts: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.starts = [0, *(found.end() for found in re.finditer("\n", self.text))]
+
+    def of(self, offset: int) -> int:
+        return bisect_right(self.starts, offset) - 1

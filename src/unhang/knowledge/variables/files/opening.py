@@ -1,0 +1,25 @@
+"""Which format a file has, by its name, else by how it begins."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+from unhang.knowledge.variables.files import dockerfile, python_file, shell, yaml_file
+from unhang.knowledge.variables.files.found import Parsed
+
+_SHEBANG_OF_PYTHON = re.compile(r"#!.*\bpython")
+_DOCKER = re.compile(r"(?:[\w.-]*\.)?(?:dockerfile|containerfile)(?:\.[\w.-]+)?", re.IGNORECASE)
+_FROM = re.compile(r"(?:\s*(?:#.*)?\n|\s*ARG\s.*\n)*FROM\s+\S", re.IGNORECASE)
+
+
+def parse(name: str, text: str) -> Parsed:
+    """Raises UnhangError where the text is not what its name says."""
+    suffix = PurePath(name).suffix.lower()
+    if suffix == ".py" or _SHEBANG_OF_PYTHON.match(text):
+        return python_file.parse(text, name=name)
+    if suffix in (".yaml", ".yml", ".json"):
+        return yaml_file.parse(text, name=name, is_json=suffix == ".json")
+    if _DOCKER.fullmatch(PurePath(name).name) or _FROM.match(text):
+        return dockerfile.parse(text)
+    return shell.parse(text)

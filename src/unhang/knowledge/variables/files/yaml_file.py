@@ -1,0 +1,100 @@
+"""YAML and JSON: env maps (`A: b`), lists of `name` and `value` (Kubernetes), lists of `A=b` (docker-compose), scripts in blocks, `ddp_timeout`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from unhang.errors import UnhangError
+from unhang.knowledge.variables.files import shell
+from unhang.knowledge.variables.files.found import Found, Lines, Parsed, Said
+
+if TYPE_CHECKING:
+    import yaml
+
+_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+_ITEM = re.compile(r"(?P<name>[A-Z][A-Z0-9_]*)=(?P<value>.*)", re.DOTALL)
+_MAX_DEPTH = 200
+
+
+def parse(text: str, *, name: str, is_json: bool) -> Parsed:
+    """Raises UnhangError where that is no YAML."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    settings: list[Found] = []
+    options: list[Said] = []
+    lines = Lines(text=text)
+    try:
+        for document in yaml.compose_all(text, Loader=loader):
+            for one in _walk(document, lines, set(), 0):
+                if isinstance(one, Said):
+                    options.append(one)
+                else:
+                    settings.append(one)
+    except yaml.YAMLError as e:
+        mark = getattr(e, "problem_mark", None)
+        at = f":{mark.line + 1}" if mark is not None else ""
+        raise UnhangError(
+            f"{name}{at} is no {'JSON' if is_json else 'YAML'}: {getattr(e, 'problem', None) or e}", cause="a template that is not filled in yet"
+        ) from e
+    except RecursionError as e:
+        raise UnhangError(f"{name} is nested too deeply") from e
+    return Parsed(settings=tuple(settings), options=tuple(options), comments=not is_json)
+
+
+def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> Iterator[Found | Said]:
+    import yaml
+
+    if node is None or id(node) in seen or depth > _MAX_DEPTH:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            if isinstance(item, yaml.ScalarNode) and (found := _ITEM.fullmatch(item.value)):
+                start = item.start_mark.index
+                yield _found(found["name"], found["value"], lines.text.find(found["name"], start), item, item, node, lines)
+            yield from _walk(item, lines, seen, depth + 1)
+    elif isinstance(node, yaml.MappingNode):
+        pairs = {k.value: (k, v) for k, v in node.value if isinstance(k, yaml.ScalarNode)}
+        if "name" in pairs and ("value" in pairs or "valueFrom" in pairs):
+            key, called = pairs["name"]
+            last = pairs.get("value", pairs.get("valueFrom"))
+            if isinstance(called, yaml.ScalarNode) and _NAME.fullmatch(called.value) and last is not None:
+                value = last[1].value if isinstance(last[1], yaml.ScalarNode) and "value" in pairs else None
+                end = last[1] if last[1].end_mark.index > called.end_mark.index else called
+                begin = key if key.start_mark.index < last[0].start_mark.index else last[0]
+                yield _found(called.value, value, lines.text.find(called.value, called.start_mark.index), begin, end, node, lines)
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode):
+                if key.value == "ddp_timeout" and value.value.isdigit():
+                    yield Said(name="ddp_timeout", value=value.value, line=key.start_mark.line)
+                elif _NAME.fullmatch(key.value):
+                    given = None if value.tag.endswith(":null") and not value.value else value.value
+                    yield _found(key.value, given, lines.text.find(key.value, key.start_mark.index), key, value, node, lines)
+            yield from _walk(value, lines, seen, depth + 1)
+    elif isinstance(node, yaml.ScalarNode) and node.style == "|":
+        script = lines.text.find("\n", node.start_mark.index) + 1
+        if 0 < script <= node.end_mark.index:
+            inside = shell.parse(lines.text, begin=script, finish=node.end_mark.index)
+            yield from inside.settings
+            yield from inside.options
+
+
+def _found(name: str, value: str | None, name_at: int, begin: yaml.Node, end: yaml.Node, parent: yaml.CollectionNode, lines: Lines) -> Found:
+    first, last = begin.start_mark.line, end.end_mark.line
+    if end.end_mark.column == 0 and last > first:
+        last -= 1
+    before = lines.text[lines.starts[first] : begin.start_mark.index].strip()
+    return Found(
+        name=name,
+        value=value,
+        name_at=name_at,
+        start=begin.start_mark.index,
+        end=end.end_mark.index,
+        first=first,
+        last=last,
+        alone=not parent.flow_style and before in ("", "-"),
+        by_line=True,
+    )

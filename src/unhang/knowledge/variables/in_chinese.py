@@ -1,0 +1,67 @@
+"""Defaults and kinds of values in Chinese; numbers, paths and names of files are the same in both languages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_CHINESE: Mapping[str, str] = {
+    "chosen: ib* first, never lo or docker* unless alone": "自动选择：ib* 优先，除非别无选择否则不用 lo 和 docker*",
+    "both": "两者皆可",
+    "built in": "内置",
+    "1; 2 on AWS, 4 on gVNIC": "1；AWS 上为 2，gVNIC 上为 4",
+    "1; 8 on AWS": "1；AWS 上为 8",
+    "unset: plain text": "未设置：明文",
+    "made by rank 0": "由 rank 0 生成",
+    "from the host's name and boot id": "由主机名和启动 id 得出",
+    "all": "全部",
+    "20 since 2.23; 18 since 2.14, 14 before": "2.23 起为 20；2.14 起为 18，更早为 14",
+    "-1: chosen (since 2.21)": "-1：自动选择（2.21 起）",
+    "-1: by NCCL_IB_PKEY": "-1：由 NCCL_IB_PKEY 决定",
+    "that of NCCL_IB_TC": "同 NCCL_IB_TC",
+    "0 since 2.20; 1 before": "2.20 起为 0，之前为 1",
+    "by topology": "按拓扑",
+    "2: where it is available": "2：可用时启用",
+    "1 on InfiniBand, 0 on RoCE": "InfiniBand 上为 1，RoCE 上为 0",
+    "the best": "自动选最优",
+    "1 since 2.27; 0 before": "2.27 起为 1，之前为 0",
+    "1 on NVLink systems, else 0": "NVLink 系统上为 1，否则为 0",
+    "1 since 2.28; 0 before": "2.28 起为 1，之前为 0",
+    "where supported, since 2.19": "2.19 起在支持时启用",
+    "where supported, since 2.24": "2.24 起在支持时启用",
+    "by the fabric manager": "由 fabric manager 分配",
+    "none": "无",
+    "chosen": "自动选择",
+    "by configuration": "由配置决定",
+    "by release": "视版本而定",
+    "480; 600 in old releases": "480；旧版本为 600",
+    "2000 since 2.11; 0 before": "2.11 起为 2000，之前为 0",
+    "1 in new releases, 0 in old ones": "新版本为 1，旧版本为 0",
+    "15000 or more": "15000 或更多",
+    "0; 1 in later releases": "0；后来的版本为 1",
+    "1 since 2.4": "2.4 起为 1",
+    "that of the host's name": "主机名对应的接口",
+    "set by torchrun": "由 torchrun 设置",
+    "set by the launcher": "由启动器设置",
+    "set by accelerate launch": "由 accelerate launch 设置",
+    "set by mpirun": "由 mpirun 设置",
+    "set by the user": "由用户设置",
+    "29500, or set by the launcher": "29500，或由启动器设置",
+    "the GPUs of the host": "本机 GPU 数",
+    "10 since 0.19.6; 30 before": "0.19.6 起为 10，之前为 30",
+    "detected": "自动检测",
+    "by rank": "按 rank",
+    "by device": "视设备而定",
+    "1 under torchrun with several processes, else all cores": "torchrun 多进程时为 1，否则为全部核心",
+    "unset": "未设置",
+    "integer": "整数",
+    "word": "单词",
+    "list of words": "单词列表",
+    "list of prefixes; =exact, ^exclude": "前缀列表；= 精确匹配，^ 排除",
+    "number": "数字",
+    "path": "路径",
+    "text": "文本",
+}
+
+
+def chinese(text: str) -> str:
+    return _CHINESE.get(text, text)

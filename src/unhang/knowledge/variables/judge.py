@@ -1,0 +1,245 @@
+"""Settings, one by one: who reads each here, what it does, whether its value is one, and what it brings about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from unhang.knowledge.variables import values
+from unhang.knowledge.variables.families import foreign
+from unhang.knowledge.variables.known import entries, misspelt, nearest
+from unhang.knowledge.variables.readers import Reader, Scan, is_early, release, table
+from unhang.knowledge.variables.variable import Text, Variable
+from unhang.model import Severity
+
+# "not-here": the library that reads it is not installed. "foreign": a program reads it that no list covers.
+State = Literal["read", "in-binary", "logged", "not-read", "not-here", "foreign", "unknown"]
+# "host": the host has not what it names.
+Kind = Literal["not-read", "typo", "renamed", "not-exported", "value", "effect", "contradiction", "host"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One assignment. `value` is None where it is secret, or only known when the program runs; `line` counts from 1. `exported`: programs get it."""
+
+    name: str
+    value: str | None
+    source: str
+    line: int | None = None
+    exported: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """Something else that a file sets and that variables can contradict: "ddp_timeout" and "group_timeout" in seconds, "launcher"."""
+
+    name: str
+    value: str
+    source: str
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the settings hold. None: not known. `libraries` are versions by library; `gpus`, `interfaces` and `adapters` are those of the host."""
+
+    libraries: Mapping[str, str] = field(default_factory=dict)
+    interfaces: tuple[str, ...] | None = None
+    adapters: tuple[str, ...] | None = None
+    gpus: int | None = None
+    is_this_host: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remark:
+    """Something that is to be said of a setting."""
+
+    kind: Kind
+    severity: Severity
+    says: Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """One setting and all that is to be said of it. `now` is the name to write instead, "" where there is none."""
+
+    name: str
+    value: str | None
+    source: str
+    line: int | None
+    state: State
+    readers: tuple[Reader, ...] = ()
+    unseen: tuple[str, ...] = ()
+    what: Text | None = None
+    default: str = ""
+    values: str = ""
+    since: str = ""
+    removed: str = ""
+    now: str = ""
+    remarks: tuple[Remark, ...] = ()
+
+    def with_remark(self, remark: Remark) -> Judged:
+        return replace(self, remarks=(*self.remarks, remark))
+
+
+def judge(settings: Iterable[Setting], place: Place, scan: Scan, options: Iterable[Option] = ()) -> tuple[Judged, ...]:
+    """Each setting in its order, and then what several of them say together."""
+    from unhang.knowledge.variables.together import compare
+
+    return compare([_judged(s, place, scan) for s in settings], place, tuple(options))
+
+
+def _judged(setting: Setting, place: Place, scan: Scan) -> Judged:
+    variable = entries().get(setting.name)
+    readers, unseen = _readers(setting.name, place.libraries, scan)
+    state = _state(setting.name, variable, readers, unseen, place.libraries)
+    if variable is not None and variable.owner not in (*_LISTED, "nobody"):
+        readers = (Reader(library=variable.owner, version="", how="documentation", answer="reads"), *readers)
+    remarks: list[Remark] = []
+    now = ""
+    if state == "not-read":
+        remarks.append(_not_read(setting.name, variable, place))
+    elif variable is not None and variable.now and _has_new_name(variable, place.libraries):
+        now = variable.now
+        remarks.append(Remark(kind="renamed", severity="warning", says=_renamed(variable)))
+    if not setting.exported and state != "not-read":
+        remarks.append(_NOT_EXPORTED)
+    if variable is not None and setting.value is not None and state != "not-read":
+        said = values.judge(variable, setting.value)
+        wrong = {s for s in said if s[1] not in {t.says for t in variable.traps}}
+        remarks += [Remark(kind="value" if (severity, text) in wrong else "effect", severity=severity, says=text) for severity, text in said]
+    span = table().span(variable.owner, setting.name) if variable is not None else None
+    return Judged(
+        name=setting.name,
+        value=None if variable is not None and variable.secret else setting.value,
+        source=setting.source,
+        line=setting.line,
+        state=state,
+        readers=readers,
+        unseen=unseen,
+        what=variable.what if variable is not None else None,
+        default=variable.default if variable is not None else "",
+        values=variable.kind.text() if variable is not None and variable.owner != "nobody" else "",
+        since=variable.since if variable is not None else "",
+        removed=(variable.removed if variable is not None else "") or _removed(span, variable),
+        now=now,
+        remarks=tuple(remarks),
+    )
+
+
+def _removed(span: tuple[str, str] | None, variable: Variable | None) -> str:
+    return f"after {span[1]}" if span is not None and span[1] and variable is not None else ""
+
+
+def _readers(name: str, libraries: Mapping[str, str], scan: Scan) -> tuple[tuple[Reader, ...], tuple[str, ...]]:
+    readers, unseen = [], []
+    for library, version in libraries.items():
+        found = table().decide(library, version, name, scan)
+        if isinstance(found, Reader):
+            readers.append(found)
+        elif found is None:
+            unseen.append(library)
+    return tuple(readers), tuple(unseen)
+
+
+def _state(name: str, variable: Variable | None, readers: tuple[Reader, ...], unseen: tuple[str, ...], libraries: Mapping[str, str]) -> State:
+    answers = {r.answer for r in readers}
+    if "reads" in answers:
+        return "read"
+    if variable is not None and variable.owner == "nobody":
+        return "not-read"
+    if variable is not None and variable.owner not in _LISTED:
+        return "read"
+    if "in-binary" in answers:
+        # torch names some of NCCL's only to log them; a name that only torch's files hold says nothing while NCCL is not there.
+        if variable is not None and variable.owner == "nccl" and "nccl" not in libraries:
+            return "not-here"
+        return "in-binary"
+    if foreign(name):
+        return "foreign"
+    if variable is not None and variable.owner not in libraries:
+        return "not-here"
+    if variable is None and name.startswith("NCCL_") and "nccl" not in libraries:
+        return "not-here" if table().ever(name) else "not-read"
+    if unseen or not libraries:
+        return "not-here" if table().ever(name) and not unseen else "unknown"
+    return "logged" if "logs" in answers else "not-read"
+
+
+_NOT_EXPORTED = Remark(
+    kind="not-exported",
+    severity="warning",
+    says=Text("set without export: programs that the script starts do not get it", "没有 export：脚本启动的程序得不到它"),
+)
+_LISTED = ("nccl", "torch", "accelerate", "deepspeed", "lightning", "llamafactory")
+
+
+def _has_new_name(variable: Variable, libraries: Mapping[str, str]) -> bool:
+    """Whether the installed release has the new name; where none is installed, those of today do."""
+    version = libraries.get(variable.owner)
+    if version is None:
+        return True
+    since = release(variable.now_since)
+    return release(version)[: len(since)] > since if is_early(version) else release(version) >= since
+
+
+def _renamed(variable: Variable) -> Text:
+    return Text(
+        f"the old name of {variable.now}, which wins where both are set (since {variable.owner} {variable.now_since})",
+        f"这是 {variable.now} 的旧名称，两者都设置时以后者为准（{variable.owner} {variable.now_since} 起）",
+    )
+
+
+def _not_read(name: str, variable: Variable | None, place: Place) -> Remark:
+    if variable is not None and variable.owner == "nobody":
+        return Remark(
+            kind="not-read",
+            severity="warning",
+            says=Text(
+                f"no release of NCCL, torch or a framework reads it; instead: {variable.instead.en if variable.instead else ''}",
+                f"NCCL、torch 和各框架的任何版本都不读取它；应改用：{variable.instead.zh if variable.instead else ''}",
+            ),
+        )
+    if variable is not None:
+        version = place.libraries.get(variable.owner, "")
+        instead, zh = "", ""
+        if variable.instead is not None:
+            instead, zh = f"; instead: {variable.instead.en}", f"；应改用：{variable.instead.zh}"
+        elif variable.now:
+            instead, zh = f"; instead: {variable.now}", f"；应改用：{variable.now}"
+        span = table().span(variable.owner, name)
+        gone = f"removed in {variable.removed}" if variable.removed else f"it has it since {variable.since}" if variable.since else ""
+        gone_zh = f"{variable.removed} 中已移除" if variable.removed else f"{variable.since} 起才有" if variable.since else ""
+        if not gone and span is not None:
+            gone, gone_zh = f"seen from {span[0]} to {span[1] or 'today'}", f"见于 {span[0]} 至 {span[1] or '今'}"
+        here = f"{variable.owner} {version}".strip()
+        return Remark(
+            kind="not-read",
+            severity="warning",
+            says=Text(f"{here} does not read it{': ' + gone if gone else ''}{instead}", f"{here} 不读取它{'：' + gone_zh if gone else ''}{zh}"),
+        )
+    meant = nearest(name)
+    if meant is not None:
+        return Remark(
+            kind="typo",
+            severity="warning",
+            says=Text(f"nothing installed here reads it; the nearest real name is {meant}", f"此处安装的程序都不读取它；最接近的真实名称是 {meant}"),
+        )
+    return Remark(kind="not-read", severity="warning", says=Text("nothing installed here reads it", "此处安装的程序都不读取它"))
+
+
+def typo_outside(setting: Setting) -> Judged | None:
+    """A name outside the known families that is a slip away from one of theirs."""
+    meant = misspelt(setting.name)
+    if meant is None:
+        return None
+    says = Text(f"no such variable is known; the nearest real name is {meant}", f"没有这样的变量；最接近的真实名称是 {meant}")
+    return Judged(
+        name=setting.name,
+        value=None,
+        source=setting.source,
+        line=setting.line,
+        state="not-read",
+        remarks=(Remark(kind="typo", severity="warning", says=says),),
+    )

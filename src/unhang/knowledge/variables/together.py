@@ -1,0 +1,363 @@
+"""What several settings say together: names that overlap, time-outs that do not fit, what the host does not have.
+
+Each check is a function of the view that yields remarks for a setting; a value that is not known contradicts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from unhang.knowledge.variables import values
+from unhang.knowledge.variables.judge import Judged, Option, Place, Remark
+from unhang.knowledge.variables.known import entries
+from unhang.knowledge.variables.variable import Text
+from unhang.model import Severity
+
+_DAY_S = 86_400
+_NCCL_TIMEOUT_S = 600
+_Said = tuple[str, Remark]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _View:
+    """The last value of each name, and the host."""
+
+    last: dict[str, Judged]
+    place: Place
+    options: tuple[Option, ...]
+
+    def text(self, name: str) -> str | None:
+        """The value, where it is known."""
+        found = self.last.get(name)
+        return found.value if found is not None and values.is_known(found.value) else None
+
+    def number(self, *names: str) -> int | None:
+        return next((n for name in names if (t := self.text(name)) is not None and (n := values.number(t)) is not None), None)
+
+    def first_of(self, *names: str) -> str | None:
+        return next((n for n in names if n in self.last), None)
+
+    def option(self, name: str) -> Option | None:
+        return next((o for o in reversed(self.options) if o.name == name), None)
+
+    def seconds(self, name: str) -> int | None:
+        option = self.option(name)
+        return int(float(option.value)) if option is not None else None
+
+
+def compare(judged: list[Judged], place: Place, options: tuple[Option, ...]) -> tuple[Judged, ...]:
+    """The same settings, each with what the others say about it; a setting that is overridden further down gets nothing."""
+    view = _View(last={j.name: j for j in judged}, place=place, options=options)
+    said = [pair for check in _CHECKS for pair in check(view)]
+    kept = [_without_guess(j, place) for j in judged]
+    for name, remark in said:
+        i = max(i for i, j in enumerate(judged) if j.name == name)
+        kept[i] = kept[i].with_remark(remark)
+    return tuple(kept)
+
+
+def _without_guess(judged: Judged, place: Place) -> Judged:
+    """A prefix list of adapters is told by what it matches where that is known."""
+    if judged.name != "NCCL_IB_HCA" or not place.adapters or not values.is_known(judged.value):
+        return judged
+    return Judged(**{**vars(judged), "remarks": tuple(r for r in judged.remarks if r.kind != "effect")})
+
+
+def _remark(severity: Severity, en: str, zh: str) -> Remark:
+    return Remark(kind="contradiction", severity=severity, says=Text(en, zh))
+
+
+def _of_host(severity: Severity, en: str, zh: str) -> Remark:
+    return Remark(kind="host", severity=severity, says=Text(en, zh))
+
+
+def _old_and_new(view: _View) -> Iterator[_Said]:
+    for name in view.last:
+        entry = entries().get(name)
+        new = view.last.get(entry.now) if entry is not None and entry.now else None
+        if new is not None and new.value != view.last[name].value and new.state == "read":
+            yield (
+                name,
+                _remark(
+                    "warning", f"{new.name}={_shown(new.value)} is set as well, and wins", f"同时设置了 {new.name}={_shown(new.value)}，以它为准"
+                ),
+            )
+
+
+def _blocking_and_handling(view: _View) -> Iterator[_Said]:
+    blocking = view.first_of("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
+    handling = view.first_of("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING")
+    if blocking and handling and values.is_on(view.text(blocking)) and view.number(handling) not in (None, 0):
+        yield (
+            handling,
+            _remark(
+                "warning",
+                f"{blocking} is on: torch then uses blocking wait only, and this one has no effect",
+                f"{blocking} 已开启：torch 只使用阻塞等待，此设置不起作用",
+            ),
+        )
+
+
+def _interfaces(view: _View) -> Iterator[_Said]:
+    have = view.place.interfaces
+    if not have:
+        return
+    severity: Severity = "error" if view.place.is_this_host else "warning"
+    here = ("this host has " if view.place.is_this_host else "the host that this was looked at on has ") + ", ".join(have)
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        wanted = view.text(name)
+        if wanted is None or not wanted.strip():
+            continue
+        missing = _missing(name, wanted.strip(), have)
+        if missing:
+            yield (
+                name,
+                _of_host(
+                    severity,
+                    f"there is no interface {missing}: the start fails ({here})",
+                    f"没有网络接口 {missing}：启动会失败（本机有 {', '.join(have)}）",
+                ),
+            )
+
+
+def _missing(name: str, wanted: str, have: tuple[str, ...]) -> str:
+    if not name.startswith("NCCL_"):
+        return ", ".join(w for w in wanted.split(",") if w and w not in have)
+    return "" if wanted.startswith("^") or any(_takes(wanted, i) for i in have) else wanted.lstrip("=")
+
+
+def _takes(wanted: str, name: str) -> bool:
+    """Whether NCCL's list of prefixes (`^` excludes, `=` is exact, `:port`) takes a device."""
+    excludes, rest = wanted.startswith("^"), wanted.removeprefix("^")
+    exact, rest = rest.startswith("="), rest.removeprefix("=")
+    tokens = [t.partition(":")[0] for t in rest.split(",") if t]
+    return any(name == t if exact else name.startswith(t) for t in tokens) != excludes
+
+
+def _adapters(view: _View) -> Iterator[_Said]:
+    have, wanted = view.place.adapters, view.text("NCCL_IB_HCA")
+    if not have or wanted is None or not wanted.strip():
+        return
+    taken = [a for a in have if _takes(wanted.strip(), a)]
+    if not taken:
+        yield (
+            "NCCL_IB_HCA",
+            _of_host(
+                "warning",
+                f"it takes none of the adapters here ({', '.join(have)}): NCCL goes on over TCP",
+                f"它不匹配这里的任何网卡（{', '.join(have)}）：NCCL 会改走 TCP",
+            ),
+        )
+    elif len(taken) < len(have) and not wanted.strip().startswith("^"):
+        left = ", ".join(a for a in have if a not in taken)
+        yield "NCCL_IB_HCA", _of_host("warning", f"it takes {', '.join(taken)} and leaves {left} unused", f"它只使用 {', '.join(taken)}，弃用 {left}")
+
+
+def _timeouts(view: _View) -> Iterator[_Said]:
+    ddp, group, deepspeed = view.seconds("ddp_timeout"), view.seconds("group_timeout"), view.number("DEEPSPEED_TIMEOUT")
+    if ddp is not None and deepspeed is not None and deepspeed * 60 != ddp:
+        yield (
+            "DEEPSPEED_TIMEOUT",
+            _remark(
+                "warning",
+                f"{deepspeed} minutes, but ddp_timeout is {ddp} s, and with the Trainer that one holds",
+                f"{deepspeed} 分钟，但 ddp_timeout 为 {ddp} 秒；使用 Trainer 时以后者为准",
+            ),
+        )
+    if ddp is None and group is not None and deepspeed is not None and deepspeed * 60 != group:
+        yield (
+            "DEEPSPEED_TIMEOUT",
+            _remark(
+                "warning",
+                f"{deepspeed} minutes, but init_process_group is given {group} s: which one holds depends on who makes the group first",
+                f"{deepspeed} 分钟，但 init_process_group 给了 {group} 秒：以先创建进程组者为准",
+            ),
+        )
+    for name in ("NCCL_TIMEOUT", "TORCH_DISTRIBUTED_TIMEOUT", "TORCH_NCCL_TIMEOUT"):
+        wanted = view.number(name)
+        real = ddp if ddp is not None else group
+        if wanted is not None and real is not None and wanted != real:
+            yield name, _remark("warning", f"it says {wanted}, and what holds is {real} s", f"它写的是 {wanted}，实际生效的是 {real} 秒")
+    beat, dump = (
+        view.first_of("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"),
+        view.number("TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"),
+    )
+    beat_s = view.number("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC")
+    if beat and beat_s is not None and dump is not None and dump >= beat_s * 1000:
+        yield (
+            beat,
+            _remark(
+                "warning",
+                f"{beat_s} s is not longer than the {dump / 1000:g} s that the dump may take: the process is ended before it is written",
+                f"{beat_s} 秒不长于转储允许的 {dump / 1000:g} 秒：转储写完之前进程就会被结束",
+            ),
+        )
+    if beat and values.is_known(off := view.text("TORCH_NCCL_ENABLE_MONITORING")) and not values.is_on(off):
+        yield beat, _remark("note", "TORCH_NCCL_ENABLE_MONITORING is off: it has no effect", "TORCH_NCCL_ENABLE_MONITORING 已关闭：它不起作用")
+    packet, tries = view.number("NCCL_IB_TIMEOUT"), view.number("NCCL_IB_RETRY_CNT")
+    limit = ddp or group or _NCCL_TIMEOUT_S
+    if packet is not None and 0 < packet < 32:
+        total_s = 4.096e-6 * 2**packet * (7 if tries is None else tries)
+        if total_s >= limit:
+            yield (
+                "NCCL_IB_TIMEOUT",
+                _remark(
+                    "warning",
+                    f"InfiniBand would try for {total_s:.0f} s, the collective is given up after {limit} s: its error is never seen",
+                    f"InfiniBand 会重试 {total_s:.0f} 秒，而集合通信 {limit} 秒后就放弃：永远看不到它的错误",
+                ),
+            )
+    wait = view.first_of("TORCH_NCCL_NONBLOCKING_TIMEOUT")
+    if wait and not values.is_on(view.text("TORCH_NCCL_USE_COMM_NONBLOCKING")):
+        yield wait, _remark("note", "no effect without TORCH_NCCL_USE_COMM_NONBLOCKING=1", "没有 TORCH_NCCL_USE_COMM_NONBLOCKING=1 时不起作用")
+    if ddp is not None and ddp > _DAY_S and (any_timeout := view.first_of("NCCL_TIMEOUT", "DEEPSPEED_TIMEOUT", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC")):
+        yield (
+            any_timeout,
+            _remark(
+                "warning", f"ddp_timeout is {ddp / _DAY_S:.0f} days: a hang never ends", f"ddp_timeout 长达 {ddp / _DAY_S:.0f} 天：挂起永远不会结束"
+            ),
+        )
+
+
+def _recorder(view: _View) -> Iterator[_Said]:
+    dump = view.first_of("TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT")
+    size = view.number("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+    if dump and values.is_on(view.text(dump)) and size == 0:
+        yield dump, _remark("warning", "the flight recorder's size is 0: there is nothing to write", "飞行记录器大小为 0：没有内容可写")
+
+
+def _ranks(view: _View) -> Iterator[_Said]:
+    for rank, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("NODE_RANK", "NNODES")):
+        r, n = view.number(rank), view.number(size)
+        if r is not None and n is not None and r >= n:
+            yield (
+                rank,
+                _remark(
+                    "error",
+                    f"{rank}={r} does not exist where {size} is {n}: the start waits for ever",
+                    f"{size} 为 {n} 时不存在 {rank}={r}：启动会一直等待",
+                ),
+            )
+    world, each = view.number("WORLD_SIZE"), view.number("NPROC_PER_NODE", "PET_NPROC_PER_NODE") or view.place.gpus
+    if (
+        world is not None
+        and "RANK" in view.last
+        and "LOCAL_RANK" not in view.last
+        and _counts_hosts(world, view.number("NNODES", "PET_NNODES"), each)
+    ):
+        yield (
+            "WORLD_SIZE",
+            _remark(
+                "warning",
+                f"without LOCAL_RANK, and with {each} processes or GPUs on a host, {world} counts hosts, as some platforms have it: "
+                "torchrun --nnodes $WORLD_SIZE --node-rank $RANK; a program that takes it for the number of processes hangs or trains on too few",
+                f"没有 LOCAL_RANK 而主机上有 {each} 个进程或 GPU，{world} 是主机数（某些平台如此注入）："
+                "用 torchrun --nnodes $WORLD_SIZE --node-rank $RANK；"
+                "把它当作进程数的程序会挂起或只用到部分 GPU",
+            ),
+        )
+    hosts = view.number("NNODES")
+    if "FORCE_TORCHRUN" in view.last and hosts is not None and hosts > 1:
+        if "NODE_RANK" not in view.last and "RANK" in view.last:
+            yield (
+                "RANK",
+                _remark(
+                    "warning",
+                    "LLaMA-Factory since 0.9.1 reads NODE_RANK; with RANK all hosts are host 0",
+                    "LLaMA-Factory 0.9.1 起读取 NODE_RANK；只设 RANK 时所有主机都成为 0 号",
+                ),
+            )
+        if "MASTER_PORT" not in view.last:
+            yield (
+                "NNODES",
+                _remark(
+                    "error",
+                    "without MASTER_PORT LLaMA-Factory takes a random port on each host: the start hangs",
+                    "不设 MASTER_PORT 时 LLaMA-Factory 在每台主机上随机选端口：启动会挂起",
+                ),
+            )
+
+
+def _counts_hosts(world: int, hosts: int | None, each: int | None) -> bool:
+    """Whether a WORLD_SIZE cannot be a number of processes; where it may be both it is taken for that."""
+    return each is not None and each > 1 and (world == hosts if hosts is not None else world % each != 0)
+
+
+def _of_no_use(view: _View) -> Iterator[_Said]:
+    level = view.text("NCCL_DEBUG")
+    if "NCCL_DEBUG_SUBSYS" in view.last and (
+        ("NCCL_DEBUG" not in view.last and view.place.is_this_host) or (level or "").upper() in ("WARN", "VERSION")
+    ):
+        yield "NCCL_DEBUG_SUBSYS", _remark("warning", "no effect without NCCL_DEBUG=INFO", "没有 NCCL_DEBUG=INFO 时不起作用")
+    if view.number("NCCL_IB_DISABLE") == 1:
+        for name in view.last:
+            if name.startswith("NCCL_IB_") and name != "NCCL_IB_DISABLE":
+                yield name, _remark("note", "no effect: NCCL_IB_DISABLE is 1", "不起作用：NCCL_IB_DISABLE 为 1")
+        if (view.text("NCCL_NET") or "").upper() == "IB":
+            yield (
+                "NCCL_NET",
+                _remark("error", "NCCL_NET=IB and NCCL_IB_DISABLE=1: the start fails", "NCCL_NET=IB 与 NCCL_IB_DISABLE=1 矛盾：启动失败"),
+            )
+    if view.number("NCCL_P2P_DISABLE") == 1:
+        if "NCCL_P2P_LEVEL" in view.last:
+            yield "NCCL_P2P_LEVEL", _remark("warning", "no effect: NCCL_P2P_DISABLE is 1", "不起作用：NCCL_P2P_DISABLE 为 1")
+        if view.number("NCCL_SHM_DISABLE") == 1:
+            yield (
+                "NCCL_SHM_DISABLE",
+                _remark(
+                    "warning",
+                    "with NCCL_P2P_DISABLE=1, too, GPUs of one host talk over the network",
+                    "同时设了 NCCL_P2P_DISABLE=1，同机 GPU 之间也要走网络",
+                ),
+            )
+    threads, each = view.number("NCCL_SOCKET_NTHREADS"), view.number("NCCL_NSOCKS_PERTHREAD")
+    if threads is not None and each is not None and threads * each > 64:
+        yield "NCCL_NSOCKS_PERTHREAD", _remark("warning", f"{threads} × {each} sockets are more than 64", f"{threads} × {each} 个套接字超过 64")
+
+
+def _from_conf(view: _View) -> Iterator[_Said]:
+    for name, judged in view.last.items():
+        if judged.source.endswith("nccl.conf") and not name.startswith("NCCL_") and judged.state != "not-read":
+            yield (
+                name,
+                _remark(
+                    "warning",
+                    f"NCCL reads {judged.source} when it starts; torch has read its own variables before",
+                    f"{judged.source} 由 NCCL 启动时读取；此前 torch 已读完自己的变量",
+                ),
+            )
+
+
+def _launcher(view: _View) -> Iterator[_Said]:
+    launcher = view.option("launcher")
+    if launcher is None or launcher.value != "deepspeed":
+        return
+    for name, judged in view.last.items():
+        if name.startswith(("TORCH_", "GLOO_", "FI_", "OFI_")) and judged.state != "not-read":
+            yield (
+                name,
+                _remark(
+                    "warning",
+                    "DeepSpeed's launcher does not hand it to other hosts: write it to ~/.deepspeed_env",
+                    "DeepSpeed 启动器不会把它传到其他主机：请写入 ~/.deepspeed_env",
+                ),
+            )
+
+
+def _shown(value: str | None) -> str:
+    return "…" if value is None else value
+
+
+_CHECKS: tuple[Callable[[_View], Iterable[_Said]], ...] = (
+    _old_and_new,
+    _blocking_and_handling,
+    _interfaces,
+    _adapters,
+    _timeouts,
+    _recorder,
+    _ranks,
+    _of_no_use,
+    _from_conf,
+    _launcher,
+)

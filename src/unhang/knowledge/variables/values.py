@@ -1,0 +1,126 @@
+"""What a program makes of the text of a value: each parser as its program has it."""
+
+from __future__ import annotations
+
+import re
+
+from unhang.knowledge.variables.variable import Kind, Text, Trap, Variable
+from unhang.model import Severity
+
+_STRTOLL = re.compile(r"\s*[+-]?(?:0[xX][0-9a-fA-F]+|\d+)")
+_STOI = re.compile(r"\s*[+-]?\d+")
+_TORCH_TRUE = frozenset(("y", "yes", "1", "t", "true"))
+_TORCH_FALSE = frozenset(("n", "no", "0", "f", "false"))
+_TRUE = _TORCH_TRUE | {"on", "enable", "enabled"}
+_INT32 = 2**31 - 1
+# A shell, make or Kubernetes fills it in.
+_LATER = re.compile(r"[$`]|\{\{|<[A-Za-z_ ]+>")
+
+
+def is_known(value: str | None) -> bool:
+    """Whether the value stands there, and is not left to a shell or a template."""
+    return value is not None and _LATER.search(value) is None
+
+
+def number(value: str) -> int | None:
+    """What strtoll reads; None where there is nothing to read."""
+    found = _STRTOLL.match(value)
+    if found is None:
+        return None
+    digits = found[0].strip()
+    return int(digits, 16) if "x" in digits.lower() else int(digits)
+
+
+def is_on(value: str | None) -> bool:
+    """Whether a switch of torch is on."""
+    return value is not None and value.strip().lower() in _TORCH_TRUE
+
+
+def judge(variable: Variable, value: str) -> list[tuple[Severity, Text]]:
+    """What is to be said of a value: first whether it is one at all, then what it brings about."""
+    if not is_known(value):
+        return []
+    wrong = _wrong(variable.kind, value)
+    if wrong is not None:
+        return [wrong]
+    return [(t.severity, t.says) for t in variable.traps if _matches(t, value)]
+
+
+def _matches(trap: Trap, value: str) -> bool:
+    return re.fullmatch(trap.when, value.strip(), re.IGNORECASE) is not None
+
+
+def _wrong(kind: Kind, value: str) -> tuple[Severity, Text] | None:
+    if kind.parser == "nccl-int":
+        return _wrong_for_nccl(kind, value)
+    if kind.parser in ("torch-int", "torch-bool"):
+        return _wrong_for_torch(kind, value)
+    text = value.strip()
+    if kind.parser == "python-int":
+        try:
+            n = int(text)
+        except ValueError:
+            return "error", Text(f"{text!r} is no whole number: the program that reads it fails", f"{text!r} 不是整数：读取它的程序会失败")
+        return _outside(kind, n)
+    if kind.parser == "float":
+        try:
+            float(text)
+        except ValueError:
+            return "warning", Text(f"{text!r} is no number", f"{text!r} 不是数字")
+    if kind.parser == "choice" and text and text.lower() not in {c.lower() for c in kind.choices}:
+        return "warning", Text(f"{text!r} is none of {', '.join(kind.choices)}", f"{text!r} 不在可取值之内：{', '.join(kind.choices)}")
+    if kind.parser == "choices":
+        known = {c.lower() for c in kind.choices}
+        odd = [w for w in text.lstrip("^").split(",") if w.strip().lower() not in known and w.strip()]
+        if odd:
+            return "warning", Text(
+                f"{', '.join(odd)}: none of {', '.join(kind.choices)}", f"{', '.join(odd)}：不在可取值之内（{', '.join(kind.choices)}）"
+            )
+    return None
+
+
+def _wrong_for_nccl(kind: Kind, value: str) -> tuple[Severity, Text] | None:
+    if not value.strip():
+        return None
+    n = number(value)
+    if n is None:
+        meant = " the opposite of what it says" if value.strip().lower() in _TRUE and kind.most == 1 else ""
+        zh = "，与字面意思相反" if meant else ""
+        return "warning", Text(
+            f"NCCL reads a number, and of {value.strip()!r} it makes 0{',' if meant else ''}{meant}",
+            f"NCCL 按数字解析，{value.strip()!r} 会变成 0{zh}",
+        )
+    if number(value) is not None and _STRTOLL.fullmatch(value.strip()) is None:
+        return "warning", Text(
+            f"NCCL reads {n} and passes over the rest of {value.strip()!r}", f"NCCL 只读出 {n}，{value.strip()!r} 的其余部分被忽略"
+        )
+    if abs(n) >= 2**63:
+        return "warning", Text("too large: NCCL goes on with the default", "数值过大：NCCL 使用默认值")
+    return _outside(kind, n)
+
+
+def _wrong_for_torch(kind: Kind, value: str) -> tuple[Severity, Text] | None:
+    if kind.parser == "torch-bool":
+        if value.lower() in _TORCH_TRUE | _TORCH_FALSE:
+            return None
+        return "error", Text(
+            f"torch takes 1 or 0 here, and raises at {value!r}: the run aborts, or hangs where only one rank has it",
+            f"torch 此处只接受 1 或 0，遇到 {value!r} 会抛出异常：运行中止；若只有某个 rank 这样设置则会挂起",
+        )
+    found = _STOI.match(value)
+    if found is None or abs(int(found[0])) > _INT32:
+        return "error", Text(
+            f"torch takes a whole number here, and raises at {value!r}: the run aborts, or hangs where only one rank has it",
+            f"torch 此处只接受整数，遇到 {value!r} 会抛出异常：运行中止；若只有某个 rank 这样设置则会挂起",
+        )
+    if found[0].strip() != value.strip():
+        return "warning", Text(
+            f"torch reads {int(found[0])} and passes over the rest of {value!r}", f"torch 只读出 {int(found[0])}，{value!r} 的其余部分被忽略"
+        )
+    return _outside(kind, int(found[0]))
+
+
+def _outside(kind: Kind, n: int) -> tuple[Severity, Text] | None:
+    if (kind.least is None or n >= kind.least) and (kind.most is None or n <= kind.most):
+        return None
+    return "warning", Text(f"{n} is outside of its range: {kind.text()}", f"{n} 超出取值范围：{kind.text()}")

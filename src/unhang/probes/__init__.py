@@ -1,0 +1,1 @@
+"""Small torch programs that run in subprocesses, stage by stage, and what starts them."""

@@ -1,0 +1,200 @@
+"""What really works here: small torch programs with 1, 2, 4, ... ranks, each stage within its bound, and what follows from the first that fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from unhang.errors import UnhangError
+from unhang.model import Live, StageResult, Verdict
+from unhang.probes import plan
+from unhang.probes.plan import Stage
+from unhang.probes.ranks import Ranks
+
+# More failures of one world size say nothing new, and each may cost its whole bound.
+_MAX_FAILURES = 3
+_ASK_S = 180.0
+# Prints the number of GPUs that torch sees. -1: torch is there and sees none.
+_ASK = "import torch, torch.distributed as d; print(torch.cuda.device_count() if torch.cuda.is_available() and d.is_nccl_available() else -1)"
+
+
+def examine(
+    *,
+    python: str | None = None,
+    ranks: int | None = None,
+    environ: Mapping[str, str] | None = None,
+    begun: Callable[[Stage, int], None] = lambda stage, world_size: None,
+    ended: Callable[[Stage, StageResult], None] = lambda stage, result: None,
+) -> Live:
+    """Run all stages with the Python of the training, over NCCL on all GPUs, or over Gloo on the CPU with `ranks` (at most the cores, 2 at least).
+
+    `begun` and `ended` are told of each stage as it goes. Raises UnhangError where there is no such Python.
+    """
+    chosen = find_python(python)
+    around = dict(os.environ if environ is None else environ)
+    gpus = _gpus(chosen, around)
+    backend = "nccl" if gpus else "gloo"
+    if gpus and ranks is not None and ranks > gpus:
+        raise UnhangError(f"{ranks} ranks on {gpus} GPUs: NCCL wants a GPU for each", hint=f"unhang doctor --live --ranks {gpus}")
+    several = ranks or gpus or min(4, max(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2))
+    folder = Path(tempfile.mkdtemp(prefix="unhang-live-"))
+    results: list[StageResult] = []
+    try:
+        for world_size in plan.ladder(several):
+            world = _World(chosen, world_size, backend, folder, around, begun, ended)
+            results += world.run(stopped=any(r.state == "failed" for r in results))
+    finally:
+        # What failed can be read again.
+        if not any(r.logs for r in results):
+            shutil.rmtree(folder, ignore_errors=True)
+    said, said_zh = conclusion(results, backend)
+    return Live(python=chosen, backend=backend, stages=tuple(results), conclusion=said, conclusion_zh=said_zh)
+
+
+def find_python(asked: str | None) -> str:
+    """The Python of the training: as asked, else the one of the active environment, else the first on PATH, else ours."""
+    if asked is not None:
+        found = shutil.which(asked)
+        if found is None:
+            raise UnhangError(f"there is no Python at {asked}", hint="unhang doctor --live --python /path/to/env/bin/python")
+        return found
+    return shutil.which("python") or shutil.which("python3") or sys.executable
+
+
+def _gpus(python: str, environ: Mapping[str, str]) -> int:
+    """0 where torch sees none, or cannot be imported: that is for the first stage to tell."""
+    try:
+        asked = subprocess.run(
+            [python, "-c", _ASK], capture_output=True, text=True, timeout=_ASK_S, env=dict(environ), stdin=subprocess.DEVNULL, check=False
+        )
+        return max(0, int(asked.stdout.split()[-1]))
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
+        return 0
+
+
+class _World:
+    """The stages of one world size. After a failure the rest goes on in fresh processes."""
+
+    def __init__(
+        self,
+        python: str,
+        size: int,
+        backend: str,
+        folder: Path,
+        environ: Mapping[str, str],
+        begun: Callable[[Stage, int], None],
+        ended: Callable[[Stage, StageResult], None],
+    ) -> None:
+        self._python = python
+        self._size = size
+        self._backend = backend
+        self._folder = folder
+        self._environ = environ
+        self._begun = begun
+        self._ended = ended
+        self._results: list[StageResult] = []
+
+    def run(self, *, stopped: bool) -> list[StageResult]:
+        left = list(plan.stages_of(self._size))
+        while left and not stopped:
+            done = self._in_fresh_processes(left)
+            left = left[done:]
+            failed = [r.stage for r in self._results if r.state == "failed"]
+            stopped = len(failed) >= _MAX_FAILURES or any(s.needed and s.id in failed for s in plan.STAGES)
+        for stage in left:
+            self._results.append(StageResult(stage=stage.id, world_size=self._size, state="not-tested"))
+        return self._results
+
+    def _in_fresh_processes(self, stages: list[Stage]) -> int:
+        """How many stages were answered: all, or up to the first that failed."""
+        again = [id for id in plan.before(stages[0].id) if id not in {s.id for s in stages}]
+        bounds = {s.id: s.bound_s for s in plan.STAGES}
+        logs = self._folder / f"{self._size}-{stages[0].id}"
+        logs.mkdir()
+        ranks = Ranks(
+            self._python,
+            size=self._size,
+            backend=self._backend,
+            stages=[*again, *(s.id for s in stages)],
+            logs=logs,
+            # Longer than any stage: who does not come is for us to name.
+            timeout_s=2 * max(bounds.values()),
+            environ=self._environ,
+            cwd=logs,
+        )
+        with ranks:
+            for id in again:
+                state, why, took_s = ranks.wait(id, bounds[id])
+                if state != "passed":
+                    return self._fail(stages[0], f"{id}: {why}", took_s, ranks.logs)
+            for done, stage in enumerate(stages):
+                self._begun(stage, self._size)
+                state, why, took_s = ranks.wait(stage.id, stage.bound_s)
+                if state == "failed":
+                    return done + self._fail(stage, why, took_s, ranks.logs)
+                result = StageResult(
+                    stage=stage.id, world_size=self._size, state="passed" if state == "passed" else "lacking", seconds=round(took_s, 3), says=why
+                )
+                self._results.append(result)
+                self._ended(stage, result)
+        shutil.rmtree(logs, ignore_errors=True)
+        return len(stages)
+
+    def _fail(self, stage: Stage, why: str, took_s: float, logs: list[Path]) -> int:
+        result = StageResult(
+            stage=stage.id,
+            world_size=self._size,
+            state="failed",
+            seconds=round(took_s, 3),
+            says=why,
+            verdict=_verdict(logs),
+            logs=str(logs[0].parent),
+        )
+        self._results.append(result)
+        self._ended(stage, result)
+        return 1
+
+
+def _verdict(logs: list[Path]) -> Verdict | None:
+    """What `unhang why` says of the ranks' own output; None where they wrote nothing."""
+    from unhang.diagnosis.logs import judge_logs
+
+    written = [str(log) for log in logs if log.exists() and log.stat().st_size]
+    return judge_logs(written).verdict if written else None
+
+
+def conclusion(results: list[StageResult], backend: str) -> tuple[str, str]:
+    """What follows, in English and in Chinese."""
+    failed = next((r for r in results if r.state == "failed"), None)
+    most = max((r.world_size for r in results if r.state == "passed"), default=0)
+    if failed is None:
+        return (
+            f"{most} ranks over {backend} work on this machine: everything that was tested gave the right numbers",
+            f"本机上 {most} 个 rank 通过 {backend} 工作正常：所有测试的结果都正确",
+        )
+    titles = {s.id: (s.title, s.title_zh) for s in plan.STAGES}
+    title, title_zh = titles[failed.stage]
+    cause = failed.verdict.primary.cause if failed.verdict is not None and failed.verdict.primary is not None else None
+    because, because_zh = (f" ({cause})", f"（{cause}）") if cause else ("", "")
+    alone = any(r.stage == "train-step" and r.state == "passed" for r in results)
+    if failed.world_size == 1:
+        return (
+            f"not even one rank works: {title} fails{because}; nothing with several ranks was tested",
+            f"单个 rank 就不能工作：{title_zh} 失败{because_zh}；多 rank 未测试",
+        )
+    smaller = max((r.world_size for r in results if r.state == "passed" and r.world_size < failed.world_size), default=1)
+    if smaller > 1:
+        return (
+            f"{smaller} ranks work, {failed.world_size} do not: {title} fails{because}",
+            f"{smaller} 个 rank 正常，{failed.world_size} 个不行：{title_zh} 失败{because_zh}",
+        )
+    one, one_zh = ("one device trains, but ", "单设备训练正常，但") if alone else ("", "")
+    return (
+        f"{one}ranks cannot work together over {backend}: {title} fails{because}",
+        f"{one_zh}多个 rank 无法通过 {backend} 协同：{title_zh} 失败{because_zh}",
+    )

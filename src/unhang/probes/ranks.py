@@ -1,0 +1,201 @@
+"""The ranks of one probe as processes: started, bounded, and ended whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from unhang.probes import worker
+
+_WORKER = Path(worker.__file__)
+# Time in which the others of a rank that failed may say why they did, too; and in which stacks are written.
+_GRACE_S = 3.0
+_STACKS_S = 1.0
+
+
+@dataclass
+class Told:
+    """What a rank said last of a stage."""
+
+    state: str = ""
+    why: str = ""
+    at: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class _Process:
+    rank: int
+    popen: subprocess.Popen[bytes]
+    log: Path
+    said: bytes = b""
+    told: dict[str, Told] = field(default_factory=dict)
+
+
+class Ranks:
+    """World of `size` ranks that run `stages` in order; a context, after which no process is left."""
+
+    def __init__(
+        self, python: str, *, size: int, backend: str, stages: Sequence[str], logs: Path, timeout_s: float, environ: Mapping[str, str], cwd: Path
+    ) -> None:
+        self._size = size
+        self._processes: list[_Process] = []
+        self._selector = selectors.DefaultSelector()
+        self._asked = {"backend": backend, "port": _free_port(), "stages": list(stages), "timeout_s": timeout_s}
+        self._python = python
+        self._logs = logs
+        self._environ = environ
+        self._cwd = cwd
+
+    def __enter__(self) -> Ranks:
+        try:
+            for rank in range(self._size):
+                self._start(rank)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end()
+
+    @property
+    def logs(self) -> list[Path]:
+        return [p.log for p in self._processes]
+
+    def _start(self, rank: int) -> None:
+        log = self._logs / f"rank{rank}.log"
+        reads, writes = os.pipe()
+        try:
+            environ = {
+                "NCCL_DEBUG": "INFO",
+                **self._environ,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(self._size),
+                "LOCAL_WORLD_SIZE": str(self._size),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(self._asked["port"]),
+                "PYTHONUNBUFFERED": "1",
+            }
+            argv = [self._python, str(_WORKER), json.dumps({**self._asked, "report_fd": writes})]
+            with log.open("ab") as out:
+                popen = subprocess.Popen(
+                    argv, stdin=subprocess.PIPE, stdout=out, stderr=out, env=environ, cwd=self._cwd, pass_fds=(writes,), start_new_session=True
+                )
+        except BaseException:
+            os.close(reads)
+            raise
+        finally:
+            os.close(writes)
+        process = _Process(rank, popen, log)
+        self._processes.append(process)
+        self._selector.register(os.fdopen(reads, "rb", buffering=0), selectors.EVENT_READ, process)
+
+    def wait(self, stage: str, bound_s: float) -> tuple[str, str, float]:
+        """Until all ranks have a stage behind them: its state ("passed", "failed", "lacking"), what was said, and how long the slowest rank took."""
+        since = time.monotonic()
+        until = since + bound_s
+        while True:
+            told = [p.told.get(stage, Told()) for p in self._processes]
+            if all(t.state in ("passed", "lacking") for t in told):
+                state = "lacking" if any(t.state == "lacking" for t in told) else "passed"
+                why = next((t.why for t in told if t.state == state and t.why), "")
+                return state, why, max(t.seconds for t in told)
+            broken = any(t.state == "failed" for t in told) or any(p.popen.poll() is not None and not self._open(p) for p in self._processes)
+            if broken:
+                until = min(until, time.monotonic() + _GRACE_S)
+            if not self._read(max(0.0, until - time.monotonic())) and time.monotonic() >= until:
+                return "failed", self._why(stage, bound_s), time.monotonic() - since
+            if broken and not any(self._open(p) for p in self._processes):
+                return "failed", self._why(stage, bound_s), time.monotonic() - since
+
+    def _open(self, process: _Process) -> bool:
+        return any(key.data is process for key in self._selector.get_map().values())
+
+    def _read(self, timeout_s: float) -> bool:
+        """Whether anything was said, or a pipe closed."""
+        ready = self._selector.select(timeout_s) if self._selector.get_map() else []
+        for key, _ in ready:
+            process: _Process = key.data
+            text = os.read(key.fd, 65536)
+            if not text:
+                self._selector.unregister(key.fileobj)
+                key.fileobj.close()  # type: ignore[union-attr]
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.popen.wait(_GRACE_S)
+                continue
+            *lines, process.said = (process.said + text).split(b"\n")
+            for line in lines:
+                _take(process, json.loads(line))
+        return bool(ready)
+
+    def _why(self, stage: str, bound_s: float) -> str:
+        """In one sentence: who failed how, or who never came back."""
+        failed = [(p.rank, t.why) for p in self._processes if (t := p.told.get(stage, Told())).state == "failed"]
+        # A rank that noticed only that another had gone says less than that one.
+        ended = [
+            (p.rank, _ended(p.popen.returncode))
+            for p in self._processes
+            if p.popen.poll() is not None and p.told.get(stage, Told()).state != "failed"
+        ]
+        if ended or failed:
+            return "; ".join(f"rank {rank}: {why}" for rank, why in [*ended, *failed][:3])
+        stuck = [p for p in self._processes if p.told.get(stage, Told()).state not in ("passed", "lacking")]
+        for p in stuck:
+            with contextlib.suppress(ProcessLookupError):
+                p.popen.send_signal(signal.SIGUSR2)
+        self._read(_STACKS_S)
+        where = next((f" (at {t.at})" for p in stuck if (t := p.told.get(stage, Told())).at), "")
+        names = ", ".join(str(p.rank) for p in stuck)
+        return f"rank{'s' if len(stuck) > 1 else ''} {names} did not come back within {bound_s:g} s{where}"
+
+    def _end(self) -> None:
+        for p in self._processes:
+            if p.popen.stdin is not None:
+                with contextlib.suppress(OSError):
+                    p.popen.stdin.close()
+        until = time.monotonic() + _GRACE_S
+        for p in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                p.popen.wait(max(0.0, until - time.monotonic()))
+        for p in self._processes:
+            if p.popen.poll() is None:
+                p.popen.kill()
+                p.popen.wait()
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
+
+
+def _take(process: _Process, said: dict[str, Any]) -> None:
+    told = process.told.setdefault(said["stage"], Told())
+    if said["state"] == "at":
+        told.at = said["why"]
+        return
+    told.state, told.why, told.seconds = said["state"], said.get("why", ""), said.get("seconds", 0.0)
+
+
+def _ended(code: int | None) -> str:
+    if code is None:
+        return "it is still there"
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])

@@ -1,0 +1,366 @@
+"""One rank of a probe: runs stages in order and reports each on a pipe.
+
+Run by path, with the training's own Python: nothing but the standard library and torch is there. What it prints is kept as the rank's log.
+It ends when whoever started it does (standard input closes), and writes all stacks to its log on SIGUSR2 (NCCL may take SIGUSR1).
+"""
+
+from __future__ import annotations
+
+import datetime
+import faulthandler
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+_MIB = 1024 * 1024
+# Sums of these over 32 ranks stay below 256, up to which bfloat16 holds every integer.
+_PATTERN = 3
+_SIZES_BYTES = {"nccl": (4096, _MIB, 16 * _MIB, 64 * _MIB, 256 * _MIB), "gloo": (4096, _MIB, 16 * _MIB)}
+
+
+class Wrong(Exception):
+    """Numbers that came back are not those that had to."""
+
+
+class Lacking(Exception):
+    """This torch, backend or machine has not got what the stage tests."""
+
+
+class Rank:
+    """What stages share: who we are, and the device."""
+
+    def __init__(self, *, backend: str, port: int, timeout_s: float) -> None:
+        self.rank = int(os.environ["RANK"])
+        self.world_size = int(os.environ["WORLD_SIZE"])
+        self.backend = backend
+        self.port = port
+        self.timeout_s = timeout_s
+        self.cuda = backend == "nccl"
+
+    @property
+    def device(self) -> Any:
+        import torch
+
+        return torch.device("cuda", self.rank) if self.cuda else torch.device("cpu")
+
+    def pattern(self, elements: int, dtype: Any) -> Any:
+        import torch
+
+        return torch.arange(elements, device=self.device).remainder_(_PATTERN).to(dtype)
+
+    def done(self) -> None:
+        """NCCL's calls return before anything has happened."""
+        if self.cuda:
+            import torch
+
+            torch.cuda.synchronize(self.device)
+
+
+def import_torch(rank: Rank, at: Callable[[str], None]) -> str:
+    import torch
+
+    # Importing says little: some builds fail only at the first operation.
+    assert float(torch.ones(2).sum()) == 2.0
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else f"ROCm {torch.version.hip}" if torch.version.hip else "CPU build"
+    return f"torch {torch.__version__}, {build}"
+
+
+def device(rank: Rank, at: Callable[[str], None]) -> str:
+    import torch
+
+    if not rank.cuda:
+        return f"{torch.get_num_threads()} threads"
+    torch.cuda.set_device(rank.device)
+    x = torch.full((1024,), 2.0, device=rank.device)
+    if float((x * x).sum()) != 4096.0:
+        raise Wrong("2 * 2 summed 1024 times is not 4096 on this device")
+    free, total = torch.cuda.mem_get_info(rank.device)
+    return f"{torch.cuda.get_device_name(rank.device)}, {free // _MIB} of {total // _MIB} MiB free"
+
+
+def train_step(rank: Rank, at: Callable[[str], None]) -> str:
+    """Forward and backward of a small model, on this device and on the CPU: both must agree."""
+    import torch
+
+    torch.manual_seed(7)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 8))
+    x = torch.randn(16, 64)
+    loss = model(x).square().mean()
+    loss.backward()
+    expected = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    if not all(bool(g.isfinite().all()) for g in expected):
+        raise Wrong("a gradient is not finite")
+    if rank.cuda:
+        model.zero_grad()
+        model.to(rank.device)
+        model(x.to(rank.device)).square().mean().backward()
+        for p, e in zip(model.parameters(), expected, strict=True):
+            if p.grad is None or not torch.allclose(p.grad.cpu(), e, rtol=1e-2, atol=1e-4):
+                raise Wrong("gradients on the device differ from those on the CPU")
+    return f"loss {float(loss.detach()):.4f}"
+
+
+def process_group(rank: Rank, at: Callable[[str], None]) -> str:
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group(
+        rank.backend,
+        init_method=f"tcp://127.0.0.1:{rank.port}",
+        rank=rank.rank,
+        world_size=rank.world_size,
+        timeout=datetime.timedelta(seconds=rank.timeout_s),
+        **({"device_id": rank.device} if rank.cuda else {}),
+    )
+    if not rank.cuda:
+        return "gloo"
+    version: Any = torch.cuda.nccl.version()
+    return f"NCCL {'.'.join(map(str, version))}"
+
+
+def _all_reduce(dtype: str) -> Callable[[Rank, Callable[[str], None]], str]:
+    def stage(rank: Rank, at: Callable[[str], None]) -> str:
+        import torch
+        import torch.distributed as dist
+
+        x = rank.pattern(4096, getattr(torch, dtype)) + rank.rank % 4
+        dist.all_reduce(x)
+        rank.done()
+        _expect(rank, x, rank.pattern(4096, torch.int64) * rank.world_size + sum(r % 4 for r in range(rank.world_size)))
+        return ""
+
+    return stage
+
+
+def broadcast(rank: Rank, at: Callable[[str], None]) -> str:
+    import torch
+    import torch.distributed as dist
+
+    last = rank.world_size - 1
+    x = rank.pattern(4096, torch.float32) if rank.rank == last else torch.zeros(4096, device=rank.device)
+    dist.broadcast(x, src=last)
+    rank.done()
+    _expect(rank, x, rank.pattern(4096, torch.int64))
+    return ""
+
+
+def all_gather(rank: Rank, at: Callable[[str], None]) -> str:
+    import torch
+    import torch.distributed as dist
+
+    parts = [torch.zeros(1024, device=rank.device) for _ in range(rank.world_size)]
+    dist.all_gather(parts, rank.pattern(1024, torch.float32) + rank.rank)
+    rank.done()
+    for r, part in enumerate(parts):
+        _expect(rank, part, rank.pattern(1024, torch.int64) + r)
+    return ""
+
+
+def reduce_scatter(rank: Rank, at: Callable[[str], None]) -> str:
+    import torch
+    import torch.distributed as dist
+
+    x = rank.pattern(1024 * rank.world_size, torch.float32) + rank.rank
+    out = torch.zeros(1024, device=rank.device)
+    dist.reduce_scatter_tensor(out, x)
+    rank.done()
+    whole = rank.pattern(1024 * rank.world_size, torch.int64) * rank.world_size + sum(range(rank.world_size))
+    _expect(rank, out, whole[1024 * rank.rank : 1024 * (rank.rank + 1)])
+    return ""
+
+
+def all_to_all(rank: Rank, at: Callable[[str], None]) -> str:
+    import torch
+    import torch.distributed as dist
+
+    x = torch.arange(rank.world_size, device=rank.device).repeat_interleave(64) * 1000 + rank.rank
+    out = torch.zeros_like(x)
+    dist.all_to_all_single(out, x)
+    rank.done()
+    _expect(rank, out, torch.arange(rank.world_size, device=rank.device).repeat_interleave(64) + 1000 * rank.rank)
+    return ""
+
+
+def send_recv(rank: Rank, at: Callable[[str], None]) -> str:
+    """Around the ring; one rank begins by receiving, lest all wait in send."""
+    import torch
+    import torch.distributed as dist
+
+    x = rank.pattern(4096, torch.float32) + rank.rank
+    got = torch.zeros_like(x)
+    before, after = (rank.rank - 1) % rank.world_size, (rank.rank + 1) % rank.world_size
+    if rank.rank == 0:
+        dist.recv(got, src=before)
+        dist.send(x, dst=after)
+    else:
+        dist.send(x, dst=after)
+        dist.recv(got, src=before)
+    rank.done()
+    _expect(rank, got, rank.pattern(4096, torch.int64) + before)
+    return ""
+
+
+def barrier(rank: Rank, at: Callable[[str], None]) -> str:
+    import torch.distributed as dist
+
+    dist.barrier()
+    rank.done()
+    return ""
+
+
+def pairs(rank: Rank, at: Callable[[str], None]) -> str:
+    """Each pair by itself: the first that fails is named."""
+    import torch
+    import torch.distributed as dist
+
+    every = list(itertools.combinations(range(rank.world_size), 2))
+    for a, b in every:
+        if rank.rank in (a, b):
+            at(f"ranks {a} and {b}")
+            other = b if rank.rank == a else a
+            x = torch.full((_MIB // 4,), float(rank.rank + 1), device=rank.device)
+            got = torch.zeros_like(x)
+            if rank.rank == a:
+                dist.send(x, dst=other)
+                dist.recv(got, src=other)
+            else:
+                dist.recv(got, src=other)
+                dist.send(x, dst=other)
+            rank.done()
+            _expect(rank, got, torch.full_like(got, other + 1, dtype=torch.int64))
+    return f"{len(every)} pairs"
+
+
+def sizes(rank: Rank, at: Callable[[str], None]) -> str:
+    import torch
+    import torch.distributed as dist
+
+    said = ""
+    for size_bytes in _SIZES_BYTES[rank.backend]:
+        at(_size(size_bytes))
+        x = rank.pattern(size_bytes // 4, torch.float32)
+        dist.all_reduce(x)
+        rank.done()
+        _expect(rank, x, rank.pattern(size_bytes // 4, torch.int64) * rank.world_size)
+        before = time.perf_counter()
+        dist.all_reduce(x)
+        rank.done()
+        took_s = time.perf_counter() - before
+        # What each rank sends and receives, as nccl-tests counts it.
+        bus = size_bytes / took_s * 2 * (rank.world_size - 1) / rank.world_size / 1e9
+        said = f"up to {_size(size_bytes)}, bus bandwidth {bus:.2f} GB/s"
+    return said
+
+
+def ddp_step(rank: Rank, at: Callable[[str], None]) -> str:
+    """A step of DistributedDataParallel; the gradients must be the mean of what each rank computes alone."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(7)
+    model = torch.nn.Linear(64, 8).to(rank.device)
+    alone = torch.nn.Linear(64, 8).to(rank.device)
+    alone.load_state_dict(model.state_dict())
+    x = torch.randn(16, 64, generator=torch.Generator().manual_seed(100 + rank.rank)).to(rank.device)
+    alone(x).square().mean().backward()
+    parallel = DistributedDataParallel(model, device_ids=[rank.rank] if rank.cuda else None)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    parallel(x).square().mean().backward()
+    for p, q in zip(model.parameters(), alone.parameters(), strict=True):
+        assert p.grad is not None and q.grad is not None
+        dist.all_reduce(q.grad)
+        if not torch.allclose(p.grad, q.grad / rank.world_size, rtol=1e-4, atol=1e-6):
+            raise Wrong("DDP's gradients are not the mean over the ranks")
+    optimizer.step()
+    rank.done()
+    return ""
+
+
+STAGES: dict[str, Callable[[Rank, Callable[[str], None]], str]] = {
+    "import": import_torch,
+    "device": device,
+    "train-step": train_step,
+    "process-group": process_group,
+    "barrier": barrier,
+    "broadcast": broadcast,
+    "all_reduce-float32": _all_reduce("float32"),
+    "all_reduce-bfloat16": _all_reduce("bfloat16"),
+    "all_reduce-int64": _all_reduce("int64"),
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "all_to_all": all_to_all,
+    "send-recv": send_recv,
+    "pairs": pairs,
+    "sizes": sizes,
+    "ddp-step": ddp_step,
+}
+# How torch says that a backend has not got an operation or a type.
+_LACKS = ("does not support", "not implemented", "Invalid scalar type", "Unsupported", "No backend type associated")
+
+
+def _expect(rank: Rank, got: Any, expected: Any) -> None:
+    import torch
+
+    wrong = int((got.to(torch.int64) != expected.to(torch.int64)).sum())
+    if wrong:
+        i = int((got.to(torch.int64) != expected.to(torch.int64)).nonzero()[0])
+        raise Wrong(f"rank {rank.rank}: {wrong} of {got.numel()} numbers are wrong; number {i} is {got[i].item()}, not {expected[i].item()}")
+
+
+def _size(count: int) -> str:
+    return f"{count // _MIB} MiB" if count >= _MIB else f"{count // 1024} KiB"
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+def main(asked: dict[str, Any], report: Callable[..., None]) -> int:
+    """Returns the exit code. The first stage that fails is the last one: what a group is worth after that is not known."""
+    rank = Rank(backend=asked["backend"], port=asked["port"], timeout_s=asked["timeout_s"])
+    for name in asked["stages"]:
+        report(stage=name, state="begun")
+        before = time.perf_counter()
+        try:
+            said = STAGES[name](rank, lambda where, name=name: report(stage=name, state="at", why=where))  # type: ignore[misc]
+        except Exception as e:
+            lacking = isinstance(e, (Lacking, NotImplementedError)) or (
+                isinstance(e, (RuntimeError, ValueError)) and any(w in str(e) for w in _LACKS)
+            )
+            if not lacking:
+                import traceback
+
+                traceback.print_exc()
+            text = " ".join(str(e).split())
+            report(stage=name, state="lacking" if lacking else "failed", why=f"{type(e).__name__}: {text}"[:2000])
+            if not lacking:
+                return 1
+            continue
+        report(stage=name, state="passed", why=said, seconds=time.perf_counter() - before)
+    if rank.world_size > 1 or "process-group" in asked["stages"]:
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _asked = json.loads(sys.argv[1])
+    with os.fdopen(_asked["report_fd"], "w", buffering=1) as _pipe:
+        _code = main(_asked, lambda **said: print(json.dumps(said), file=_pipe))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Gloo's threads sometimes abort a process that Python is shutting down.
+    os._exit(_code)

@@ -1,0 +1,117 @@
+"""A live examination on a terminal: one line for each stage as it ends, why the first one failed, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from unhang.model import Finding, Live, StageResult
+from unhang.probes.plan import STAGES, Stage
+from unhang.report import screen
+from unhang.report.folding import fold
+from unhang.report.language import STANDINGS, Language
+from unhang.report.terminal import ran, says
+
+_MARKS: Mapping[str, tuple[str, str]] = {
+    "passed": ("✓", "green"),
+    "failed": ("✗", "bold red"),
+    "lacking": ("-", "dim"),
+    "not-tested": ("?", "yellow"),
+}
+_WORDS: Mapping[Language, Mapping[str, str]] = {
+    "en": {
+        "ranks": "{n} ranks",
+        "rank": "1 rank",
+        "not-tested": "not tested",
+        "lacking": "not there: {why}",
+        "logs": "what the ranks wrote: {path}",
+        "python": "run with {python}",
+    },
+    "zh": {
+        "ranks": "{n} 个 rank",
+        "rank": "1 个 rank",
+        "not-tested": "未测试",
+        "lacking": "不具备：{why}",
+        "logs": "各 rank 的输出：{path}",
+        "python": "使用的 Python：{python}",
+    },
+}
+
+
+class Progress:
+    """Prints each stage as it ends; while one runs, says which on standard error if that is a terminal. A context."""
+
+    def __init__(self, console: Console, *, lang: Language) -> None:
+        self._console = console
+        self._lang = lang
+        self._status = screen.console(stderr=True).status("")
+
+    def __enter__(self) -> Progress:
+        if self._status.console.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
+
+    def begun(self, stage: Stage, world_size: int) -> None:
+        self._status.update(f"{_ranks(world_size, self._lang)}: {_title(stage, self._lang)}")
+
+    def ended(self, stage: Stage, result: StageResult) -> None:
+        for line in _lines(result, screen.width(self._console), self._lang):
+            self._console.print(line, soft_wrap=True, highlight=False)
+
+
+def render_end(live: Live, console: Console, *, lang: Language) -> None:
+    """Print what was left untested, and the conclusion."""
+    untested = [r for r in live.stages if r.state == "not-tested"]
+    width = screen.width(console)
+    if untested:
+        titles = {s.id: _title(s, lang) for s in STAGES}
+        named = ", ".join(dict.fromkeys(titles[r.stage] for r in untested))
+        for line in fold(f"{_WORDS[lang]['not-tested']}: {named}", width, first="? ", deeper="  "):
+            console.print(Text(line, style="yellow"), soft_wrap=True)
+    console.print(Text(_WORDS[lang]["python"].format(python=live.python), style="dim"), soft_wrap=True)
+    mark, style = _MARKS["failed" if any(r.state == "failed" for r in live.stages) else "passed"]
+    said = live.conclusion_zh if lang == "zh" else live.conclusion
+    for i, line in enumerate(fold(said, width, first="  ")):
+        console.print(Text.assemble((mark, style), " ", (line[2:], "bold")) if i == 0 else Text(line, style="bold"), soft_wrap=True)
+
+
+def _lines(result: StageResult, width: int, lang: Language) -> Iterator[Text]:
+    mark, style = _MARKS[result.state]
+    titles = {s.id: _title(s, lang) for s in STAGES}
+    column = max(map(cell_len, titles.values()))
+    title = titles[result.stage]
+    ranks = _ranks(result.world_size, lang)
+    head = f"  {ranks}{' ' * (10 - cell_len(ranks))}{title}{' ' * (column - cell_len(title))}{result.seconds:9.3f} s  "
+    text = {"lacking": _WORDS[lang]["lacking"].format(why=result.says)}.get(result.state, result.says)
+    if result.state == "failed" or cell_len(head) + cell_len(text) > width:
+        yield Text.assemble((mark, style), head[1:].rstrip())
+        yield from (Text(line) for line in fold(text, width, first=" " * 6) if text)
+    else:
+        yield Text.assemble((mark, style), head[1:] + text)
+    if result.verdict is not None and result.verdict.primary is not None:
+        yield from _finding(result.verdict.primary, width, lang)
+    if result.logs:
+        yield Text("      " + _WORDS[lang]["logs"].format(path=result.logs), style="dim")
+
+
+def _finding(finding: Finding, width: int, lang: Language) -> Iterator[Text]:
+    yield Text.assemble("      ", (finding.cause, "bold"), f"  {STANDINGS[lang][finding.standing]}")
+    yield from (Text(line) for line in fold(finding.says, width, first=" " * 6))
+    for remedy in finding.remedies[:2]:
+        yield from (Text(line) for line in fold(f"→ {says(remedy, lang)}", width, first=" " * 6, deeper=" " * 8))
+        if line := ran(remedy, lang):
+            yield from (Text(t, style="green") for t in fold(f"{'$ ' if remedy.command else ''}{line}", width, first=" " * 8))
+
+
+def _title(stage: Stage, lang: Language) -> str:
+    return stage.title_zh if lang == "zh" else stage.title
+
+
+def _ranks(world_size: int, lang: Language) -> str:
+    return _WORDS[lang]["rank"] if world_size == 1 else _WORDS[lang]["ranks"].format(n=world_size)

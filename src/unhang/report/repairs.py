@@ -1,0 +1,103 @@
+"""Repairs on a terminal: what would be done, and what was done or refused, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from unhang.facts.units import size
+from unhang.remedies import settings
+from unhang.remedies.cleaning import Outcome, Step
+from unhang.report import screen
+from unhang.report.folding import fold
+from unhang.report.language import Language
+
+_SHOWN = 20
+_MARKS: Mapping[Outcome, tuple[str, str]] = {"proposed": ("→", "green"), "left": ("-", "dim"), "removed": ("✓", "green"), "refused": ("!", "yellow")}
+_WORDS: Mapping[Language, Mapping[str, str]] = {
+    "en": {
+        "nothing": "nothing can be repaired without a guess",
+        "would-remove": "would remove {n} segments that no process seen here uses, {size}, each once the kernel has confirmed it",
+        "would-remove-one": "would remove 1 segment that no process seen here uses, {size}, once the kernel has confirmed it",
+        "removed": "removed {n} of {all} segments, {size}",
+        "would-write": "would write to {file}, for `. ./{file}` before the training is started",
+        "written": "written: {file}; load it with `. ./{file}` before the training is started",
+        "segment": "{path}: {size}, of {owner}, {age} old",
+        "more": "and {n} more",
+        "remove": "Remove them?",
+        "write": "Write the settings?",
+        "overwrite": "The file is there already. Overwrite it?",
+    },
+    "zh": {
+        "nothing": "没有无需猜测就能修复的问题",
+        "would-remove": "将删除 {n} 个看不到任何进程在使用的共享内存段，共 {size}；每个都先由内核确认",
+        "would-remove-one": "将删除 1 个看不到任何进程在使用的共享内存段，{size}；先由内核确认",
+        "removed": "已删除 {all} 个中的 {n} 个共享内存段，共 {size}",
+        "would-write": "将写入 {file}，启动训练前执行 `. ./{file}`",
+        "written": "已写入 {file}；启动训练前执行 `. ./{file}`",
+        "segment": "{path}：{size}，属于 {owner}，已有 {age}",
+        "more": "另有 {n} 个",
+        "remove": "删除它们？",
+        "write": "写入这些设置？",
+        "overwrite": "文件已经存在，要覆盖吗？",
+    },
+}
+
+
+def question(id: str, lang: Language) -> str:
+    return _WORDS[lang][id]
+
+
+def render_preview(steps: Sequence[Step], wanted: Sequence[settings.Setting], console: Console, *, lang: Language) -> None:
+    """Print what would be removed and written, and what is left as it is."""
+    words = _WORDS[lang]
+    ours = [s for s in steps if s.outcome == "proposed"]
+    if not ours and not wanted:
+        _print(console, [Text(words["nothing"], style="bold")])
+    if ours:
+        head = words["would-remove-one" if len(ours) == 1 else "would-remove"].format(n=len(ours), size=size(sum(s.size_bytes for s in ours)))
+        _print(console, [Text(head, style="bold"), *_steps(ours, console, lang)])
+    _print(console, _steps([s for s in steps if s.outcome == "left"], console, lang))
+    if wanted:
+        lines = [Text(f"  {line}", style="green") for line in settings.text(wanted).splitlines()]
+        _print(console, [Text(words["would-write"].format(file=settings.FILE), style="bold"), *lines])
+
+
+def render_outcome(steps: Sequence[Step], console: Console, *, lang: Language) -> None:
+    """Print what was removed, and what was refused and why."""
+    tried = [s for s in steps if s.outcome != "left"]
+    gone = [s for s in tried if s.outcome == "removed"]
+    head = _WORDS[lang]["removed"].format(n=len(gone), all=len(tried), size=size(sum(s.size_bytes for s in gone)))
+    _print(console, [Text(head, style="bold"), *_steps([s for s in tried if s.outcome == "refused"], console, lang)])
+
+
+def render_written(file: str, why: str, console: Console, *, lang: Language) -> None:
+    _print(console, [Text(_WORDS[lang]["written"].format(file=file)) if file else Text(why, style="yellow")])
+
+
+def _print(console: Console, lines: Iterable[Text]) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _steps(steps: Sequence[Step], console: Console, lang: Language) -> Iterator[Text]:
+    words = _WORDS[lang]
+    for step in steps[:_SHOWN]:
+        mark, style = _MARKS[step.outcome]
+        said = words["segment"].format(path=step.path, size=size(step.size_bytes), owner=step.owner, age=_age(step.age_s))
+        for i, line in enumerate(fold(said + (f"; {step.why}" if step.why else ""), screen.width(console), first=f"  {mark} ", deeper="      ")):
+            text = Text(line)
+            if i == 0:
+                text.stylize(style, 2, 3)
+            yield text
+    if len(steps) > _SHOWN:
+        yield Text(f"    {words['more'].format(n=len(steps) - _SHOWN)}", style="dim")
+
+
+def _age(seconds: float) -> str:
+    for unit, length_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length_s:
+            return f"{seconds / length_s:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,159 @@
+"""Variables on a terminal: one line for each, what it is, who reads it and by what that is known, and what is to be said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from rich.console import Console
+from rich.text import Text as Shown
+
+from unhang.diagnosis.redact import redact
+from unhang.knowledge.variables.examining import Examined
+from unhang.knowledge.variables.in_chinese import chinese
+from unhang.knowledge.variables.judge import Judged, Remark
+from unhang.knowledge.variables.readers import Reader
+from unhang.knowledge.variables.variable import Text
+from unhang.model import Severity
+from unhang.records.logs.line import CONTROLS
+from unhang.report import screen
+from unhang.report.folding import fold
+from unhang.report.language import Language
+
+_MARKS: Mapping[str, tuple[str, str]] = {
+    "ok": ("✓", "green"),
+    "unknown": ("?", "yellow"),
+    "error": ("✗", "bold red"),
+    "warning": ("!", "bold yellow"),
+    "note": ("i", "cyan"),
+}
+_ORDER: tuple[Severity, ...] = ("error", "warning", "note")
+_WORDS: Mapping[Language, Mapping[str, str]] = {
+    "en": {
+        "nothing": "no variable that touches communication is set",
+        "libraries": "looked at: {libraries}",
+        "none": "no library that reads such variables is installed here",
+        "reads": "read by {who}",
+        "logs": "only logged by {who}",
+        "in-binary": "the name stands in {who}; whether it is read is not known",
+        "table": "checked table",
+        "scan": "found in {where}",
+        "documentation": "documentation",
+        "not-here": "what reads it is not installed here",
+        "foreign": "a program reads it that is in no table here",
+        "unknown": "whether it is read here could not be found out",
+        "default": "default: {default}",
+        "values": "values: {values}",
+        "since": "since {since}",
+        "removed": "gone {removed}",
+        "hidden": "(not shown)",
+        "not_examined": "not looked at",
+        "totals": "{n} variables: errors {error}, warnings {warning}, notes {note}",
+    },
+    "zh": {
+        "nothing": "没有设置与通信有关的变量",
+        "libraries": "所依据的版本：{libraries}",
+        "none": "此处没有安装会读取这些变量的库",
+        "reads": "由 {who} 读取",
+        "logs": "{who} 只把它写入日志",
+        "in-binary": "{who} 中有这个名称，是否读取尚不清楚",
+        "table": "核对过的表",
+        "scan": "见于 {where}",
+        "documentation": "文档",
+        "not-here": "读取它的库没有安装在此处",
+        "foreign": "由此处的表未涵盖的程序读取",
+        "unknown": "未能查明此处是否有程序读取",
+        "default": "默认：{default}",
+        "values": "取值：{values}",
+        "since": "{since} 起",
+        "removed": "{removed} 后不再有",
+        "hidden": "（不显示）",
+        "not_examined": "未能查看",
+        "totals": "共 {n} 个变量：错误 {error}，警告 {warning}，说明 {note}",
+    },
+}
+
+
+def redacted(examined: Examined) -> Examined:
+    """Without credentials, and without characters that act on a terminal."""
+    return replace(examined, variables=tuple(_redacted(v) for v in examined.variables))
+
+
+def _redacted(one: Judged) -> Judged:
+    value = None if one.value is None else _clean(f"{one.name}={one.value}").partition("=")[2]
+    remarks = tuple(replace(r, says=Text(_clean(r.says.en), _clean(r.says.zh))) for r in one.remarks)
+    return replace(one, name=_clean(one.name), value=value, source=_clean(one.source), remarks=remarks)
+
+
+def _clean(text: str) -> str:
+    return redact(CONTROLS.sub("", text))
+
+
+def render(examined: Examined, console: Console, *, lang: Language) -> None:
+    """Print all; `examined` is redacted already."""
+    for line in _lines(examined, screen.width(console), lang):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _lines(examined: Examined, width: int, lang: Language) -> Iterator[Shown]:
+    words = _WORDS[lang]
+    libraries = ", ".join(f"{name} {version}" for name, version in examined.libraries.items())
+    yield from _folded(words["libraries"].format(libraries=libraries) if libraries else words["none"], width, "", style="dim")
+    for one in examined.variables:
+        yield from _variable(one, width, lang)
+    for missed in examined.not_examined:
+        yield from _folded(f"{words['not_examined']}: {missed.what}: {missed.why}", width, "", style="yellow")
+    if not examined.variables:
+        yield Shown(words["nothing"])
+        return
+    counts = {s: sum(r.severity == s for v in examined.variables for r in v.remarks) for s in _ORDER}
+    yield Shown(words["totals"].format(n=len(examined.variables), **counts), style="bold")
+
+
+def _variable(one: Judged, width: int, lang: Language) -> Iterator[Shown]:
+    worst = min((r.severity for r in one.remarks), key=_ORDER.index, default=None)
+    mark, style = _MARKS[worst or ("unknown" if one.state == "unknown" else "ok")]
+    value = f"={one.value}" if one.value is not None else f" {_WORDS[lang]['hidden']}" if one.source else ""
+    at = f"  {one.source}{f':{one.line}' if one.line else ''}" if one.source else ""
+    yield Shown.assemble((mark, style), " ", (one.name, "bold"), value, (at, "dim"))
+    facts = "; ".join(_facts(one, lang))
+    if one.what is not None:
+        yield from _folded(one.what.of(lang) + (f" ({facts})" if facts else ""), width, "    ", style="dim")
+    for who in _who(one, lang):
+        yield from _folded(who, width, "    ", style="dim")
+    for remark in one.remarks:
+        yield from _remark(remark, width, lang)
+
+
+def _facts(one: Judged, lang: Language) -> Iterator[str]:
+    for name in ("default", "values", "since", "removed"):
+        if text := getattr(one, name):
+            yield _WORDS[lang][name].format(**{name: chinese(text) if lang == "zh" else text})
+
+
+def _who(one: Judged, lang: Language) -> Iterator[str]:
+    words = _WORDS[lang]
+    for answer in ("reads", "logs", "in-binary"):
+        readers = [r for r in one.readers if r.answer == answer]
+        if readers and (answer == "reads" or one.state != "read"):
+            yield words[answer].format(who=", ".join(_reader(r, words) for r in readers))
+    if one.state in ("not-here", "foreign", "unknown"):
+        yield words[one.state]
+
+
+def _reader(reader: Reader, words: Mapping[str, str]) -> str:
+    by = words[reader.how].format(where=reader.where.rpartition("/")[2])
+    return f"{f'{reader.library} {reader.version}'.strip()} ({by})"
+
+
+def _remark(remark: Remark, width: int, lang: Language) -> Iterator[Shown]:
+    mark, style = _MARKS[remark.severity]
+    for i, line in enumerate(fold(remark.says.of(lang), width, first="      ", deeper="      ")):
+        text = Shown(f"    {mark} {line.lstrip()}" if i == 0 else line)
+        if i == 0:
+            text.stylize(style, 4, 5)
+        yield text
+
+
+def _folded(text: str, width: int, indent: str, *, style: str = "") -> Iterator[Shown]:
+    yield from (Shown(line, style=style) for line in fold(text, width, first=indent))

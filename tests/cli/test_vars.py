@@ -1,0 +1,133 @@
+"""unhang vars: what it prints, its exit codes, files, names, other environments, and that no credential leaves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from unhang.cli import vars
+from unhang.errors import UnhangError
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Somebody's site-packages."""
+    folder = tmp_path / "site-packages"
+    for name in ("torch-2.9.1", "nvidia_nccl_cu12-2.27.5", "accelerate-1.15.0"):
+        (folder / f"{name}.dist-info").mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, site):
+    monkeypatch.setattr("unhang.facts.host.os.environ", {"HOME": str(tmp_path), "PATH": "/usr/bin"})
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    vars.register(app)
+
+    def run(*arguments, environ=None, libs=True):
+        monkeypatch.setattr("unhang.facts.host.os.environ", {"HOME": str(tmp_path), "PATH": "/usr/bin", **(environ or {})})
+        chosen = ["--libs", str(site)] if libs else []
+        env = {"COLUMNS": "200", "NO_COLOR": "1", "XDG_CACHE_HOME": str(tmp_path / "cache"), "LANG": "C"}
+        return CliRunner().invoke(app, ["vars", *chosen, *map(str, arguments)], env=env)
+
+    return run
+
+
+def test_environment(run):
+    ran = run(environ={"NCCL_TIMEOUT": "1800", "NCCL_DEBUG": "INFO"})
+    assert ran.exit_code == 1
+    assert "NCCL_TIMEOUT=1800  environment" in ran.stdout and "init_process_group(timeout=...)" in ran.stdout
+    assert "read by nccl 2.27.5 (checked table)" in ran.stdout
+    chinese = run("--lang", "zh", environ={"NCCL_TIMEOUT": "1800"})
+    assert "任何版本都不读取它" in chinese.stdout and "no release" not in chinese.stdout
+
+
+def test_nothing_wrong(run):
+    assert run(environ={"NCCL_DEBUG": "INFO"}).exit_code == 0
+    ran = run()
+    assert ran.exit_code == 0 and "no variable that touches communication is set" in ran.stdout
+
+
+def test_json(run, tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/sh\nexport ACCELERATE_USE_GLOO=1\ntorchrun x.py\n")
+    ran = run(script, "--json")
+    seen = json.loads(ran.stdout)
+    assert ran.exit_code == 1 and seen["schema"] == "unhang/vars/1" and seen["libraries"]["nccl"] == "2.27.5"
+    (one,) = seen["variables"]
+    assert (one["name"], one["value"], one["line"], one["state"]) == ("ACCELERATE_USE_GLOO", "1", 2, "not-read")
+    assert one["remarks"][0]["kind"] == "not-read" and set(one["remarks"][0]["says"]) == {"en", "zh"}
+
+
+def test_names_and_all(run):
+    assert "4.096" in run("NCCL_IB_TIMEOUT").stdout
+    assert run("NCCL_TIMEOUT").exit_code == 1
+    everything = run("--all")
+    assert "NCCL_DEBUG\n" in everything.stdout and everything.exit_code == 0
+
+
+def test_rewrite(run, tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_bytes(b"#!/bin/sh\r\nexport NCCL_TIMEOUT=1800\r\nexport NCCL_BLOCKING_WAIT=1 # caf\xe9 $TOKEN\r\n\r\n")
+    ran = run("--rewrite", script)
+    lines = ran.stdout_bytes.split(b"\r\n")
+    assert ran.exit_code == 1
+    assert lines[0] == b"#!/bin/sh" and lines[1].startswith(b"# unhang: NCCL_TIMEOUT: ") and lines[2] == b"# export NCCL_TIMEOUT=1800"
+    assert lines[3:] == [b"export TORCH_NCCL_BLOCKING_WAIT=1 # caf\xe9 $TOKEN", b"", b""]
+    script.write_bytes(ran.stdout_bytes)
+    again = run("--rewrite", script)
+    assert again.exit_code == 0 and again.stdout_bytes == ran.stdout_bytes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["missing.sh"], "cannot read missing.sh"),
+        (["--rewrite"], "takes one file"),
+        (["--lang", "fr"], "one of en, zh"),
+    ],
+)
+def test_bad_input(run, arguments, words):
+    failed = run(*arguments).exception
+    assert isinstance(failed, UnhangError) and words in str(failed)
+
+
+def test_bad_files(run, tmp_path):
+    for name, data, words in (("a.bin", b"\0\1", "no text"), ("a.yaml", b"a: [", "no YAML"), ("a.json", b'{"NCCL_TIMEOUT": "1"}', "")):
+        (tmp_path / name).write_bytes(data)
+        if words:
+            assert words in str(run(tmp_path / name).exception)
+    assert "JSON" in str(run("--rewrite", tmp_path / "a.json").exception)
+    assert "no directory" in str(run("--libs", tmp_path / "none", libs=False).exception)
+    (tmp_path / "empty").mkdir()
+    assert "none of the libraries" in str(run("--libs", tmp_path / "empty", libs=False).exception)
+
+
+def test_no_credential_leaves(run, tmp_path):
+    secrets = ("hunter2hunter2", "s3cretpassw0rd")
+    environ = {"NCCL_PSK": secrets[0], "NCCL_RAS_ADDR": f"http://u:{secrets[1]}@h/", "ACCELERATE_API_KEY": secrets[0], "HF_TOKEN": secrets[0]}
+    script = tmp_path / "a.sh"
+    script.write_text("".join(f"export {n}='{v}'\n" for n, v in environ.items()))
+    for ran in (run(environ=environ), run("--json", environ=environ), run(script), run(script, "--json")):
+        assert "NCCL_PSK" in ran.stdout
+        assert not [s for s in secrets if s in ran.stdout]
+
+
+def test_control_characters_are_not_shown(run):
+    assert "\x1b" not in run(environ={"NCCL_ALGO": "\x1b[31mRing"}).stdout
+
+
+def test_other_releases_are_searched_once(run, tmp_path, site):
+    (site / "torch-2.9.1.dist-info").rmdir()
+    (site / "torch-2.99.0.dist-info").mkdir()
+    (site / "torch" / "lib").mkdir(parents=True)
+    (site / "torch" / "lib" / "libtorch_cpu.so").write_bytes(b"..\0TORCH_NCCL_OF_THE_FUTURE\0")
+    (site / "torch" / "distributed.py").write_text("os.environ['RANK']")
+    ran = run(environ={"TORCH_NCCL_OF_THE_FUTURE": "1", "TORCH_NCCL_OF_NO_TIME": "1", "RANK": "0"})
+    assert "stands in torch 2.99.0 (found in libtorch_cpu.so)" in ran.stdout and "found in distributed.py" in ran.stdout
+    assert "nothing installed here reads it" in ran.stdout
+    assert (tmp_path / "cache" / "unhang").exists()

@@ -1,0 +1,134 @@
+import datetime
+
+import pytest
+
+from unhang.facts import kernel_log
+from unhang.facts.host import Host, Ran
+
+NOW = 1_800_000_000.0
+UPTIME = {"/proc/uptime": "100000.00 1.0\n"}
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+def kmsg(*lines):
+    return "".join(f"3,{i},{int(s * 1e6)},-;{text}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n" for i, (s, text) in enumerate(lines))
+
+
+def seen(machine, *texts, at=99_000.0):
+    return kernel_log.collect(machine(UPTIME | {"/dev/kmsg": kmsg(*((at, t) for t in texts))}))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "device", "code"),
+    [
+        (XID, "xid", "0000:3b:00.0", 79),
+        ("NVRM: Xid (0000:03:00): 48, pid=811, An uncorrectable double bit error (DBE)", "xid", "0000:03:00.0", 48),
+        ("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up", "sxid", "0000:c1:00.0", 20034),
+        ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", "gpu-lost", "0000:3b:00.0", None),
+        ("NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x23:0x65:1401)", "gpu-start-failed", "0000:3b:00.0", None),
+        ("NVRM: API mismatch: the client 'python' (pid 811) has the version 550.54.15, but", "driver-mismatch", None, None),
+        ("pcieport 0000:3a:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)", "pcie-error", "0000:3a:00.0", None),
+        ("pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0", "pcie-error", "0000:3b:00.0", None),
+        ("pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error message received from 0000:3b:00.0", "pcie-error", "0000:3b:00.0", None),
+        ("DMAR: [DMA Write NO_PASID] Request device [3b:00.0] fault addr 0xb0000000 [fault reason 0x05]", "iommu-fault", "0000:3b:00.0", None),
+        ("nvidia 0000:3b:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0017 address=0xb0 flags=0x0020]", "iommu-fault", "0000:3b:00.0", None),
+        ("AMD-Vi: Event logged [IO_PAGE_FAULT device=3b:00.0 domain=0x0017 address=0xb0]", "iommu-fault", "0000:3b:00.0", None),
+        ("mlx5_core 0000:17:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count", "nic", "0000:17:00.0", None),
+        ("mlx5_core 0000:17:00.0 ens1f0np0: TX timeout detected", "nic", "0000:17:00.0", None),
+        ("INFO: task python:811 blocked for more than 120 seconds.", "hung-task", None, None),
+        ("python[811]: segfault at 0 ip 00007f00 sp 00007ffe error 4 in libc.so.6", "segfault", None, None),
+        ("Out of memory: Killed process 811 (python) total-vm:1kB", "oom-kill", None, None),
+        ("Memory cgroup out of memory: Killed process 811 (python) total-vm:1kB", "oom-kill", None, None),
+    ],
+)
+def test_what_it_tells(machine, text, kind, device, code):
+    (event,) = seen(machine, text).events
+    assert (event.kind, event.device, event.code, event.text, event.last_age_s) == (kind, device, code, text, 1000.0)
+    if kind in ("oom-kill", "segfault", "hung-task"):
+        assert (event.pid, event.process) == (811, "python")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nvidia-nvlink: Nvlink Core is being initialized, major device number 511",
+        "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15",
+        "pcieport 0000:00:01.0: AER: enabled with IRQ 24",
+        "mlx5_core 0000:17:00.0: firmware version: 28.39.1002",
+        "DMAR: IOMMU enabled",
+        "AMD-Vi: AMD IOMMUv2 loaded and initialized",
+        "EDAC MC0: Giving out device to module i10nm_edac",
+    ],
+)
+def test_everyday_lines_are_not_kept(machine, text):
+    assert seen(machine, text).events == ()
+
+
+def test_alike_lines_are_one_event(machine):
+    lines = [(10.0, XID), (60_000.0, XID), (99_990.0, XID), (99_995.0, XID.replace("3b", "5e"))]
+    log = kernel_log.collect(machine(UPTIME | {"/dev/kmsg": kmsg(*lines)}))
+    assert [(e.device, e.count, e.first_age_s, e.last_age_s) for e in log.events] == [
+        ("0000:3b:00.0", 3, 99990.0, 10.0),
+        ("0000:5e:00.0", 1, 5.0, 5.0),
+    ]
+    assert kernel_log.SUBJECT.summary(log) == "4 xid"
+
+
+def test_the_newest_are_kept(machine):
+    log = seen(machine, *(f"p{i}[{i}]: segfault at 0 ip 0" for i in range(250)))
+    assert (len(log.events), log.left_out, log.events[-1].pid) == (100, 150, 249)
+
+
+def test_log_files_with_their_times(machine):
+    def stamp(ago, form):
+        return datetime.datetime.fromtimestamp(NOW - ago).strftime(form)
+
+    texts = {
+        "syslog": f"{stamp(600, '%b %d %H:%M:%S')} node7 kernel: [  99.5] {XID}\n",
+        "iso": f"{datetime.datetime.fromtimestamp(NOW - 600, datetime.timezone.utc).isoformat(timespec='microseconds')} node7 kernel: {XID}\n",
+    }
+    for name, text in texts.items():
+        (event,) = kernel_log.collect(machine(UPTIME | {"/var/log/kern.log": text})).events
+        assert event.last_age_s == pytest.approx(600, abs=1), name
+        assert event.text == XID
+    # Of an earlier boot: a reboot lies between.
+    old = f"{stamp(200_000, '%b %d %H:%M:%S')} node7 kernel: {XID}\n"
+    assert kernel_log.collect(machine(UPTIME | {"/var/log/kern.log": old})).events == ()
+    (event,) = kernel_log.collect(machine(UPTIME | {"/var/log/dmesg": f"[99000.000000] {XID}\n"})).events
+    assert event.last_age_s == 1000.0
+
+
+def test_the_journal_where_the_kernel_refuses(machine):
+    host = machine(UPTIME)
+    argv = ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-unix", "-n", "20000")
+    host.commands[argv] = Ran(exitcode=0, out=f"{NOW - 50:.6f} node7 kernel: {XID}\n", err="")
+    log = kernel_log.collect(host)
+    assert (log.source, log.events[0].last_age_s) == ("journalctl", 50.0)
+
+
+def test_where_nothing_may_be_read(machine):
+    with pytest.raises(OSError, match="the kernel log may not be read: /dev/kmsg"):
+        kernel_log.collect(machine({}))
+
+
+@pytest.mark.parametrize(
+    "text", ["\x00\xff;;;\n", "3,1,99999999999999999999,-;NVRM: Xid (PCI:0000:3b:00): 99999999999999\n", "NVRM: Xid (PCI:" + "0" * 5000]
+)
+def test_damaged_lines_are_survived(machine, text):
+    kernel_log.collect(machine(UPTIME | {"/dev/kmsg": text}))
+
+
+@pytest.mark.parametrize(
+    ("age", "said"), [(5, "5 s ago"), (150, "2 minutes ago"), (7300, "2 hours ago"), (300_000, "3 days ago"), (None, "at an unknown time")]
+)
+def test_ages_in_words(age, said):
+    assert kernel_log.ago(age) == said
+
+
+def test_this_machine():
+    try:
+        log = kernel_log.collect(Host())
+    except OSError as e:
+        assert "may not be read" in str(e)
+    else:
+        assert log.source

@@ -1,0 +1,118 @@
+"""Variables of an environment and of NCCL's own files, and the libraries that may read them; secrets have no value."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from unhang.facts import snapshot, variable_readers, variables
+from unhang.facts.host import Host
+
+SITE = "/opt/venv/lib/python3.11/site-packages"
+
+
+def test_environment_and_files_of_nccl(machine):
+    host = machine(
+        {
+            "/home/u/.nccl.conf": "# mine\nNCCL_DEBUG=WARN\nNCCL_ALGO = no\nNCCL_SOCKET_IFNAME==ens1f0\n",
+            "/etc/nccl.conf": "NCCL_DEBUG=TRACE\nNCCL_PSK=secret\n",
+            "/sys/class/net/eth0/mtu": "1500",
+            "/sys/class/net/bonding_masters": "bond0\n",
+            "/sys/class/infiniband/mlx5_0": None,
+        },
+        environ={
+            "HOME": "/home/u",
+            "NCCL_IB_HCA": "mlx5",
+            "NCCL_VERSION": "2.27.5",
+            "EDITOR": "vi",
+            "ACCELERATE_TOKEN": "abc",
+            "CUDA_VISIBLE_DEVICES": "0,1",
+        },
+    )
+    seen = variables.collect(host)
+    assert {(s.name, s.value, s.source.rpartition("/")[2], s.line) for s in seen.settings} == {
+        ("NCCL_IB_HCA", "mlx5", "environment", None),
+        ("ACCELERATE_TOKEN", None, "environment", None),
+        ("CUDA_VISIBLE_DEVICES", "0,1", "environment", None),
+        ("NCCL_DEBUG", "WARN", ".nccl.conf", 2),
+        ("NCCL_SOCKET_IFNAME", "=ens1f0", ".nccl.conf", 4),
+        ("NCCL_PSK", None, "nccl.conf", 2),
+    }
+    assert seen.names == ("EDITOR", "HOME", "NCCL_VERSION")
+    assert (seen.interfaces, seen.adapters, seen.gpus) == (("eth0",), ("mlx5_0",), 2)
+
+
+@pytest.mark.parametrize(("nccl", "read"), [("2.27.5", "INFO"), ("2.22.3", "WARN")])
+def test_the_file_that_is_named_is_read_since_2_23(machine, nccl, read):
+    host = machine({"/x.conf": "NCCL_DEBUG=INFO\n", "/h/.nccl.conf": "NCCL_DEBUG=WARN\n"}, environ={"HOME": "/h", "NCCL_CONF_FILE": "/x.conf"})
+    assert {s.name: s.value for s in variables.collect(host, {"nccl": nccl}).settings}["NCCL_DEBUG"] == read
+
+
+def test_odd_files(machine):
+    host = machine({"/etc/nccl.conf": "=\n==\nA\n A=b \n\x00=1\n#N=1\nÄ=1\n"})
+    assert [(s.name, s.value) for s in variables.collect(host).settings][:1] == [("A", "b")]
+    assert variables.collect(machine()).interfaces is None
+
+
+def test_this_machine_and_its_snapshot():
+    seen = variables.collect(Host())
+    taken = snapshot.take(Host(), only=["variables"])
+    assert snapshot.decode(snapshot.encode(taken), name="x").get(variables.SUBJECT).libraries == seen.libraries
+    assert variables.SUBJECT.summary(seen)
+
+
+@pytest.mark.parametrize(
+    "name", ["NCCL_DEBUG", "TORCH_NCCL_NAN_CHECK", "MASTER_ADDR", "GLOO_SOCKET_IFNAME", "PET_NNODES", "DEEPSPEED_TIMEOUT", "OMP_NUM_THREADS"]
+)
+def test_touches(name):
+    assert variables.touches(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["NCCL_VERSION", "NCCL_HOME", "LIBNCCL_PACKAGE", "PATH", "TORCH_HOME", "TORCH_CUDA_ARCH_LIST", "HF_TOKEN", "NV_LIBNCCL_PACKAGE"]
+)
+def test_does_not_touch(name):
+    assert not variables.touches(name)
+
+
+@pytest.mark.parametrize(("name", "kept"), [("NCCL_PSK", False), ("ACCELERATE_API_KEY", False), ("NCCL_IB_PKEY", True), ("NCCL_DEBUG", True)])
+def test_secrets(name, kept):
+    assert (variables.kept(name, "v") == "v") is kept
+
+
+def test_installed_libraries(machine):
+    host = machine(
+        {
+            f"{SITE}/torch-2.9.1+cu128.dist-info": None,
+            f"{SITE}/torch/lib/libtorch_cpu.so": "x",
+            f"{SITE}/torch/lib/libcusparse.so": "x",
+            f"{SITE}/nvidia_nccl_cu12-2.27.5.dist-info": None,
+            f"{SITE}/nvidia/nccl/lib/libnccl.so.2": "x",
+            f"{SITE}/LLaMA_Factory_Utils-1.0.dist-info": None,
+            f"{SITE}/llamafactory-0.9.3.dist-info/direct_url.json": json.dumps({"url": "file:///src/LF", "dir_info": {"editable": True}}),
+            "/src/LF/src/llamafactory/x.py": "",
+            f"{SITE}/pytorch_lightning-2.5.0.dist-info": None,
+            f"{SITE}/deepspeed-0.19.8.dist-info/direct_url.json": "not json",
+        },
+        environ={"VIRTUAL_ENV": "/opt/venv"},
+    )
+    found = {library.id: library for library in variable_readers.installed(host)}
+    assert {id: one.version for id, one in found.items()} == {
+        "torch": "2.9.1+cu128", "nccl": "2.27.5", "llamafactory": "0.9.3", "lightning": "2.5.0", "deepspeed": "0.19.8",
+    }  # fmt: skip
+    assert found["torch"].binaries == (f"{SITE}/torch/lib/libtorch_cpu.so",) and found["torch"].sources == (f"{SITE}/torch",)
+    assert found["llamafactory"].sources == ("/src/LF/src/llamafactory",) and found["deepspeed"].sources == ()
+
+
+def test_conda_and_the_systems_nccl(machine):
+    host = machine(
+        {
+            "/conda/lib/python3.10/site-packages/torch-2.4.0-py3.10.egg-info": "x",
+            "/usr/lib/x86_64-linux-gnu/libnccl.so.2": "-> libnccl.so.2.22.3",
+            "/usr/lib/x86_64-linux-gnu/libnccl.so.2.22.3": "x",
+        },
+        environ={"CONDA_PREFIX": "/conda"},
+    )
+    assert {one.id: one.version for one in variable_readers.installed(host)} == {"torch": "2.4.0", "nccl": "2.22.3"}
+    assert variable_readers.installed(machine()) == ()

@@ -1,0 +1,81 @@
+"""Variables of a machine that do nothing, that no program takes, or that contradict one another; and machines that are in order."""
+
+import pytest
+
+from unhang.facts import snapshot
+from unhang.knowledge.causes import config_error, ineffective_setting
+
+SITE = "/opt/venv/lib/python3.11/site-packages"
+LIBRARIES = {
+    f"{SITE}/{name}.dist-info": None for name in ("torch-2.9.1+cu128", "nvidia_nccl_cu12-2.27.5", "accelerate-1.15.0", "transformers-5.23.0")
+}
+
+
+def found(machine, environ, cause, files=None):
+    host = machine(LIBRARIES | (files or {}), environ={"VIRTUAL_ENV": "/opt/venv", **environ})
+    return list(cause.CAUSE.on_host(snapshot.take(host, only=["variables"])))
+
+
+@pytest.mark.parametrize(
+    ("environ", "severity", "remedy"),
+    [
+        ({"NCCL_TIMEOUT": "1800"}, "warning", "timeout-as-argument"),
+        ({"ACCELERATE_USE_GLOO": "1"}, "warning", "gloo-as-argument"),
+        ({"NCCL_SOCKET_IFNMAE": "eth0"}, "warning", "see-who-reads"),
+        ({"TORCH_NCCL_TEARDOWN_ON_TIMEOUT": "1"}, "warning", "see-who-reads"),
+        ({"NCCL_COMPLETELY_MADE_UP_THING": "1"}, "note", "see-who-reads"),
+        ({"NCCL_BLOCKING_WAIT": "1", "NCCL_ASYNC_ERROR_HANDLING": "1"}, "warning", "unset-blocking-wait"),
+    ],
+)
+def test_settings_without_effect(machine, environ, severity, remedy):
+    (one,) = found(machine, environ, ineffective_setting)
+    assert (one.severity, one.area, one.remedies[0].id) == (severity, "variables", remedy)
+    name = next(n for n in reversed(environ))
+    assert one.says.startswith(f"{name}={environ[name]} has no effect") and one.evidence[0].text == f"{name}={environ[name]}"
+
+
+@pytest.mark.parametrize(
+    ("environ", "severity"),
+    [
+        ({"TORCH_FR_BUFFER_SIZE": "abc"}, "error"),
+        ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "on"}, "error"),
+        ({"NCCL_IB_DISABLE": "true"}, "warning"),
+        ({"RANK": "2", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "error"),
+        ({"NCCL_NET": "IB", "NCCL_IB_DISABLE": "1"}, "error"),
+        ({"MASTER_ADDR": "0.0.0.0"}, "error"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, "note"),
+    ],
+)
+def test_settings_that_are_wrong(machine, environ, severity):
+    (one,) = found(machine, environ, config_error)
+    assert (one.severity, one.area) == (severity, "variables")
+    assert one.remedies[0].command.startswith("unset ")
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "INIT,NET",
+            "NCCL_SOCKET_IFNAME": "eth0",
+            "NCCL_IB_HCA": "=mlx5_0,mlx5_1",
+            "NCCL_VERSION": "2.27.5",
+        },
+        {"RANK": "3", "WORLD_SIZE": "16", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"},
+        {"WORLD_SIZE": "16", "RANK": "0", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "8", "MASTER_ADDR": "job-master-0"},
+        {"UCX_TLS": "rc", "FI_PROVIDER": "efa", "OMPI_MCA_btl": "tcp", "NCCL_FASTRAK_IFNAME": "eth1", "OFI_NCCL_PROTOCOL": "rdma"},
+        {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "4,2", "CUDA_MODULE_LOADING": "LAZY", "TORCH_NCCL_USE_COMM_NONBLOCKING": "0"},
+        {"TORCH_DIST_SOMETHING_NEW": "1", "ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"},
+        {"LD_LIBRARY_PATH": "/usr/lib", "SLURM_NTASKS": "16", "SLURM_PROCID": "3", "KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+    ],
+)
+def test_machines_in_order(machine, environ):
+    assert found(machine, environ, ineffective_setting) == [] == found(machine, environ, config_error)
+
+
+def test_without_libraries_only_what_nothing_ever_read_is_named(machine):
+    host = machine({}, environ={"NCCL_IB_DISABLE": "1", "TORCH_NCCL_SOMETHING": "1", "NCCL_TIMEOUT": "1"})
+    seen = snapshot.take(host, only=["variables"])
+    assert [f.evidence[0].text for f in ineffective_setting.CAUSE.on_host(seen)] == ["NCCL_TIMEOUT=1"]

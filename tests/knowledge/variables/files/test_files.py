@@ -1,0 +1,148 @@
+"""Assignments in every kind of file, and the corrected file, of which all else stays byte for byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.errors import UnhangError
+from unhang.knowledge.variables.files.opening import parse
+from unhang.knowledge.variables.files.rewriting import Change, rewrite
+
+
+def pairs(name, text):
+    return [(s.name, s.value, s.first + 1) for s in parse(name, text).settings]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("export A=b\n", [("A", "b", 1)]),
+        ("export A=b C='d e' D\n", [("A", "b", 1), ("C", "d e", 1)]),
+        ("A=1 B=\"x y\" python train.py\n", [("A", "1", 1), ("B", "x y", 1)]),
+        ("env -u X A=b C=d python a.py X=y\n", [("A", "b", 1), ("C", "d", 1)]),
+        ("mpirun -np 2 -x A=b -x PATH ./a\n", [("A", "b", 1)]),
+        ("mpiexec -genv A b ./a\n", [("A", "b", 1)]),
+        ("docker run -e A=b --env C=d --env=E=f -e \"G=h i\" img\n", [("A", "b", 1), ("C", "d", 1), ("E", "f", 1), ("G", "h i", 1)]),
+        ("#SBATCH --export=ALL,A=b,C=d\n", [("A", "b", 1), ("C", "d", 1)]),
+        ("srun --export=ALL,A=b ./a\n", [("A", "b", 1)]),
+        ("#PBS -v A=b\n", [("A", "b", 1)]),
+        ("# export A=b\n", []),
+        ("echo a # A=b\n", []),
+        ("cat <<EOF\nexport A=b\nEOF\nexport C=d\n", [("C", "d", 4)]),
+        ("cat <<-'EOF' > x\n\texport A=b\n\tEOF\nexport C=d\n", [("C", "d", 4)]),
+        ("torchrun \\\n  -x A=b \\\n  a.py\n", [("A", "b", 1)]),
+        ("export A=\"b\\\nc\"\n", [("A", "bc", 1)]),
+        ("export A=$(hostname -I | cut -d' ' -f1)\n", [("A", "$(hostname -I | cut -d' ' -f1)", 1)]),
+        ("export A=${B:-c d}\n", [("A", "${B:-c d}", 1)]),
+        ("if x; then export A=b; fi\n", [("A", "b", 1)]),
+        ("export A=b && export C=d\n", [("A", "b", 1), ("C", "d", 1)]),
+        ("export A=b\nunset A\n", []),
+        ("grep 'A=b' x\n", []),
+        ("A=b\r\nC=d\r\n", [("A", "b", 1), ("C", "d", 2)]),
+        ("export A='unclosed\n", [("A", "unclosed\n", 1)]),
+    ],
+)  # fmt: skip
+def test_shell(text, found):
+    assert pairs("run.sh", text) == found
+
+
+def test_not_exported():
+    of = {s.name: s.exported for s in parse("a.sh", "A=1\nB=2\nexport B\nC=3\npython x.py --c $C\nD=4 python x.py\n").settings}
+    assert of == {"A": False, "B": True, "C": True, "D": True}
+    assert all(s.exported for s in parse("a.env", "A=1\nB=2\n").settings)
+    assert all(s.exported for s in parse("a.sh", "set -a\nA=1\npython x.py\n").settings)
+
+
+def test_options_of_launchers():
+    said = parse("a.sh", "deepspeed --hostfile h train.py --ddp_timeout 7200\n").options
+    assert [(o.name, o.value) for o in said] == [("launcher", "deepspeed"), ("ddp_timeout", "7200")]
+
+
+def test_dockerfile():
+    text = 'FROM x\nENV A=b \\\n    # a comment\n    C="d e"\nENV F g h\nRUN export I=j\nARG K=l\n'
+    assert pairs("Dockerfile", text) == [("A", "b", 2), ("C", "d e", 2), ("F", "g h", 5)]
+    assert pairs("some.text", text)[0] == ("A", "b", 2)
+
+
+def test_kubernetes():
+    text = (
+        "spec:\n  containers:\n  - name: x\n    env:\n    - name: NCCL_DEBUG\n      value: INFO\n    - {name: NCCL_ALGO, value: Ring}\n"
+        "    - name: RANK\n      valueFrom:\n        fieldRef: {fieldPath: a}\n    command: [bash, -c]\n    args:\n    - |\n"
+        "      export NCCL_P2P_DISABLE=1\n      python x.py\n"
+    )
+    assert pairs("pod.yaml", text) == [("NCCL_DEBUG", "INFO", 5), ("NCCL_ALGO", "Ring", 7), ("RANK", None, 8), ("NCCL_P2P_DISABLE", "1", 14)]
+
+
+def test_compose_and_plain_maps():
+    assert pairs("c.yml", "environment:\n  - NCCL_DEBUG=INFO\n  - PATH\nother:\n  NCCL_ALGO: Ring\n  NCCL_IB_DISABLE: 1\n") == [
+        ("NCCL_DEBUG", "INFO", 2),
+        ("NCCL_ALGO", "Ring", 5),
+        ("NCCL_IB_DISABLE", "1", 6),
+    ]
+    assert pairs("a.json", '{"env": {"NCCL_DEBUG": "INFO"}}') == [("NCCL_DEBUG", "INFO", 1)]
+    assert [(o.name, o.value) for o in parse("lf.yaml", "ddp_timeout: 180000000\n").options] == [("ddp_timeout", "180000000")]
+
+
+def test_python():
+    text = (
+        "import os\nos.environ['NCCL_DEBUG'] = 'INFO'\nos.environ.setdefault(\"NCCL_ALGO\", \"Ring\")\nos.environ.update({'NCCL_PROTO': str(1)})\n"
+        "os.environ.update(NCCL_NET='IB')\nos.putenv('NCCL_X', f())\n"
+        "dist.init_process_group(timeout=timedelta(minutes=5))\nargs = A(ddp_timeout=60)\n"
+    )
+    assert pairs("t.py", text) == [
+        ("NCCL_DEBUG", "INFO", 2), ("NCCL_ALGO", "Ring", 3), ("NCCL_PROTO", "1", 4), ("NCCL_NET", "IB", 5), ("NCCL_X", None, 6)
+    ]  # fmt: skip
+    assert {(o.name, o.value) for o in parse("t.py", text).options} == {("group_timeout", "300"), ("ddp_timeout", "60")}
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.yaml", "a: {{ b }}\n- c"), ("a.py", "def f(:\n"), ("a.json", "{")])
+def test_what_is_no_such_file(name, text):
+    with pytest.raises(UnhangError, match=name):
+        parse(name, text)
+
+
+def corrected(name, text, *, out=(), new=None):
+    parsed = parse(name, text)
+    changes = {i: Change(why="why") for i, s in enumerate(parsed.settings) if s.name in out}
+    changes |= {i: Change(why="", new_name=new[s.name]) for i, s in enumerate(parsed.settings) if new and s.name in new}
+    done = rewrite(text, parsed.settings, changes)
+    parse(name, done.text)
+    return done
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "after"),
+    [
+        ("a.sh", "x\n  export A=b # c\ny\n", "x\n  # unhang: A: why\n  # export A=b # c\ny\n"),
+        ("a.sh", "export A=b C=d\n", "# unhang: A: why\nexport C=d\n"),
+        ("a.sh", "A=b C=d run\n", "# unhang: A: why\nC=d run\n"),
+        ("a.sh", "x && export A=b\n", "# unhang: A: why\nx && :\n"),
+        ("a.sh", "if x; then export A=b; fi\n", "# unhang: A: why\nif x; then :; fi\n"),
+        ("a.sh", "run -x C=d \\\n  -x A=b \\\n  z\n", "# unhang: A: why\nrun -x C=d \\\n  \\\n  z\n"),
+        ("a.sh", "x \\\n | A=b run\n", "# unhang: A: why\nx \\\n | run\n"),
+        ("a.sh", "#SBATCH --export=ALL,A=b,C=d\n", "# unhang: A: why\n#SBATCH --export=ALL,C=d\n"),
+        ("a.sh", "export A=b\r\nz\r\n", "# unhang: A: why\r\n# export A=b\r\nz\r\n"),
+        ("a.sh", "export A=b", "# unhang: A: why\n# export A=b"),
+        ("Dockerfile", "FROM x\nENV A=b C=d\n", "FROM x\n# unhang: A: why\nENV C=d\n"),
+        ("Dockerfile", "FROM x\nENV A b\n", "FROM x\n# unhang: A: why\n# ENV A b\n"),
+        ("a.yaml", "env:\n  A: b\n  C: d\n", "env:\n  # unhang: A: why\n  # A: b\n  C: d\n"),
+        ("a.yaml", "- name: A\n  value: b\n- name: C\n  value: d\n", "# unhang: A: why\n# - name: A\n  # value: b\n- name: C\n  value: d\n"),
+        ("a.py", "import os\nif x:\n    os.environ['A'] = 'b'\n", "import os\nif x:\n    # unhang: A: why\n    # os.environ['A'] = 'b'\n    pass\n"),
+        ("a.py", "e = {\n    'A': 'b',\n    'C': 'd',\n}\n", "e = {\n    # unhang: A: why\n    # 'A': 'b',\n    'C': 'd',\n}\n"),
+    ],
+)  # fmt: skip
+def test_what_goes(name, text, after):
+    assert corrected(name, text, out=("A",)).text == after
+
+
+def test_renaming_touches_the_name_only():
+    text = 'export NCCL_X="$NCCL_X" # NCCL_X\n'
+    assert corrected("a.sh", text, new={"NCCL_X": "TORCH_NCCL_X"}).text == 'export TORCH_NCCL_X="$NCCL_X" # NCCL_X\n'
+    assert corrected("a.py", "os.environ['A'] = 'A'\n", new={"A": "B"}).text == "os.environ['B'] = 'A'\n"
+    assert corrected("a.yaml", "x: {A: b}\n", new={"A": "B"}).text == "x: {B: b}\n"
+
+
+def test_what_cannot_go_is_left_and_told():
+    done = corrected("a.yaml", "x: {A: b, C: d}\n", out=("A",))
+    assert done.text == "x: {A: b, C: d}\n" and [s.name for s in done.left] == ["A"]
+    assert [s.name for s in corrected("a.py", "import os; os.environ['A'] = 'b'\n", out=("A",)).left] == ["A"]

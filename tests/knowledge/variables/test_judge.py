@@ -1,0 +1,209 @@
+"""The settings that are passed on from thread to thread, each with its verdict; and what a name, a value or several together bring about."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.knowledge.variables.judge import Option, Place, Setting, judge, typo_outside
+
+HERE = {"nccl": "2.27.7", "torch": "2.9.1+cu128", "accelerate": "1.15.0", "transformers": "5.23.0", "deepspeed": "0.19.8", "llamafactory": "0.9.5"}
+
+
+def nothing(library, name):
+    return None
+
+
+def look(settings, place=None, scan=nothing, options=()):
+    pairs = settings.items() if isinstance(settings, dict) else settings
+    return {j.name: j for j in judge([Setting(name=n, value=v, source="train.sh") for n, v in pairs], place or Place(libraries=HERE), scan, options)}
+
+
+def said(judged, severity=None):
+    return " | ".join(r.says.en for r in judged.remarks if severity in (None, r.severity))
+
+
+# What is set, who reads it, the severities in their order, and words that must be said.
+VERDICTS = [
+    ("NCCL_TIMEOUT", "1800", "not-read", None, "warning", "init_process_group(timeout=...)"),
+    ("NCCL_BLOCKING_WAIT", "1", "read", "torch", "warning", "no watchdog"),
+    ("NCCL_BLOCKING_WAIT", "1", "read", "torch", "warning", "old name of TORCH_NCCL_BLOCKING_WAIT"),
+    ("NCCL_ASYNC_ERROR_HANDLING", "1", "read", "torch", "warning", "old name of TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+    ("NCCL_ASYNC_ERROR_HANDLING", "1", "read", "torch", "note", "torchrun and torch.distributed.launch set"),
+    ("NCCL_IB_DISABLE", "1", "read", "nccl", "warning", "TCP"),
+    ("NCCL_IB_DISABLE", "0", "read", "nccl", "note", "the default"),
+    ("NCCL_P2P_DISABLE", "1", "read", "nccl", "warning", "NCCL_P2P_LEVEL"),
+    ("NCCL_P2P_DISABLE", "0", "read", "nccl", "note", "the default"),
+    ("CUDA_LAUNCH_BLOCKING", "1", "read", "cuda", "warning", "no optimisation"),
+    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "read", "torch", "warning", "every collective"),
+    ("NCCL_SOCKET_IFNAME", "eth0", "read", "nccl", "note", "list of prefixes"),
+    ("TORCH_NCCL_TRACE_BUFFER_SIZE", "16384", "read", "torch", "warning", "old name of TORCH_FR_BUFFER_SIZE"),
+    ("NCCL_DEBUG_SUBSYS", "ALL", "read", "nccl", "warning", "gigabytes"),
+    ("NCCL_IB_HCA", "mlx5_0", "read", "nccl", "warning", "other adapters are left unused"),
+    ("NCCL_IB_TIMEOUT", "22", "read", "nccl", "note", "no timeout of collectives"),
+    ("NCCL_BUFFSIZE", "8388608", "read", "nccl", "note", "GPU's memory"),
+    ("ACCELERATE_USE_GLOO", "1", "not-read", None, "warning", "ddp_backend='gloo'"),
+    ("NCCL_SHM_DISABLE", "1", "read", "nccl", "warning", "only as a probe"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "state", "reader", "severity", "words"), VERDICTS, ids=[f"{v[0]}={v[1]}-{i}" for i, v in enumerate(VERDICTS)]
+)
+def test_settings_of_the_source_documents(name, value, state, reader, severity, words):
+    judged = look({name: value, "NCCL_DEBUG": "INFO"})[name]
+    assert judged.state == state
+    assert (reader in {r.library for r in judged.readers if r.answer == "reads"}) if reader else not judged.readers
+    assert words in said(judged, severity)
+    assert all(r.says.zh and r.says.zh != r.says.en for r in judged.remarks)
+
+
+def test_plain_debugging_is_no_fault():
+    assert look({"NCCL_DEBUG": "INFO", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"})["NCCL_DEBUG"].remarks == ()
+
+
+def test_both_waits_contradict_each_other():
+    both = look({"NCCL_BLOCKING_WAIT": "1", "NCCL_ASYNC_ERROR_HANDLING": "1"})
+    assert "only, and this one has no effect" in said(both["NCCL_ASYNC_ERROR_HANDLING"])
+    one = look({"NCCL_BLOCKING_WAIT": "0", "NCCL_ASYNC_ERROR_HANDLING": "1"})
+    assert "no effect" not in said(one["NCCL_ASYNC_ERROR_HANDLING"])
+
+
+def test_a_new_name_is_only_named_where_it_exists():
+    old = Place(libraries={"torch": "2.1.2"})
+    assert look({"NCCL_BLOCKING_WAIT": "1"}, old)["NCCL_BLOCKING_WAIT"].now == ""
+    assert look({"TORCH_NCCL_BLOCKING_WAIT": "1"}, old)["TORCH_NCCL_BLOCKING_WAIT"].state == "not-read"
+    assert look({"TORCH_NCCL_TRACE_BUFFER_SIZE": "100"}, Place(libraries={"torch": "2.7.1"}))["TORCH_NCCL_TRACE_BUFFER_SIZE"].now == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "severity", "words"),
+    [
+        ("NCCL_IB_DISABLE", "true", "warning", "it makes 0, the opposite"),
+        ("NCCL_IB_TIMEOUT", "22s", "warning", "passes over the rest"),
+        ("NCCL_IB_TIMEOUT", "0x16", None, ""),
+        ("NCCL_IB_TIMEOUT", "40", "warning", "outside"),
+        ("NCCL_BUFFSIZE", "99999999999999999999", "warning", "default"),
+        ("TORCH_FR_BUFFER_SIZE", "abc", "error", "hangs"),
+        ("TORCH_FR_BUFFER_SIZE", "", "error", "hangs"),
+        ("TORCH_FR_BUFFER_SIZE", "$SIZE", None, ""),
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT", "on", "error", "raises"),
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT", "TRUE", None, ""),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "7", "warning", "outside"),
+        ("DEEPSPEED_TIMEOUT", "0.5", "error", "no whole number"),
+        ("DEEPSPEED_TIMEOUT", "1800", "warning", "minutes, not seconds"),
+        ("TORCH_DISTRIBUTED_DEBUG", "verbose", "warning", "none of"),
+        ("NCCL_DEBUG", "info", None, ""),
+        ("NCCL_DEBUG_SUBSYS", "^INIT,NETT", "warning", "NETT"),
+        ("NCCL_CONF_FILE", "~/nccl.conf", "error", "not expanded"),
+        ("MASTER_PORT", "123456", "warning", "outside"),
+    ],
+)
+def test_values(name, value, severity, words):
+    judged = look({name: value})[name]
+    if severity is None:
+        assert not [r for r in judged.remarks if r.kind == "value"], said(judged)
+    else:
+        assert words in said(judged, severity)
+
+
+def test_names_that_do_not_exist():
+    judged = look({"NCCL_SOCKET_IFNMAE": "eth0"})["NCCL_SOCKET_IFNMAE"]
+    assert judged.state == "not-read" and "NCCL_SOCKET_IFNAME" in said(judged)
+    assert typo_outside(Setting(name="NCLL_DEBUG", value=None, source="environment")).remarks[0].says.en.endswith("NCCL_DEBUG")
+    assert typo_outside(Setting(name="LD_LIBRARY_PATH", value=None, source="environment")) is None
+
+
+def test_what_is_not_installed_is_not_called_unread():
+    bare = Place(libraries={})
+    assert look({"NCCL_IB_DISABLE": "1"}, bare)["NCCL_IB_DISABLE"].state == "not-here"
+    assert look({"NCCL_GPUDIRECTTCPX_CTRL_DEV": "eth0"})["NCCL_GPUDIRECTTCPX_CTRL_DEV"].state == "foreign"
+    assert look({"UCX_TLS": "rc", "FI_PROVIDER": "efa", "OMPI_MCA_btl": "tcp"}).keys() == {"UCX_TLS", "FI_PROVIDER", "OMPI_MCA_btl"}
+    assert not any(j.remarks for j in look({"UCX_TLS": "rc", "FI_PROVIDER": "efa", "OMPI_MCA_btl": "tcp"}).values())
+
+
+def test_names_that_are_put_together_at_run_time_are_read():
+    judged = look({"FSDP_SHARDING_STRATEGY": "FULL_SHARD", "PET_NNODES": "2", "PET_LOG_DIR": "x"})
+    assert {j.state for j in judged.values()} == {"read"}
+
+
+def test_unknown_releases_are_searched():
+    new = Place(libraries={"nccl": "2.99.1", "torch": "2.99.0"})
+    files = {"nccl": {"NCCL_DEBUG", "NCCL_BRAND_NEW"}, "torch": set()}
+
+    def scan(library, name):
+        return "libnccl.so" if name in files[library] else ""
+
+    judged = look({"NCCL_DEBUG": "INFO", "NCCL_BRAND_NEW": "1", "NCCL_NEVER_WAS_HERE": "1", "NCCL_TIMEOUT": "1"}, new, scan)
+    assert {n: j.state for n, j in judged.items()} == {
+        "NCCL_DEBUG": "read",
+        "NCCL_BRAND_NEW": "in-binary",
+        "NCCL_NEVER_WAS_HERE": "not-read",
+        "NCCL_TIMEOUT": "not-read",
+    }
+    assert judged["NCCL_DEBUG"].readers[0].how == "scan"
+    assert look({"NCCL_BRAND_NEW": "1"}, new)["NCCL_BRAND_NEW"].state == "unknown"
+
+
+def test_torch_names_some_of_nccls_only_to_log_them():
+    judged = look({"NCCL_IB_TIMEOUT": "22"}, Place(libraries={"torch": "2.13.0+cpu"}))["NCCL_IB_TIMEOUT"]
+    assert judged.state == "not-here" and [r.answer for r in judged.readers] == ["logs"]
+
+
+BEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
+HOST = Place(libraries=HERE, interfaces=("bond0", "eth0", "lo"), adapters=("mlx5_0", "mlx5_1", "mlx5_10"), gpus=8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "words"),
+    [
+        ({"NCCL_SOCKET_IFNAME": "ens5"}, "NCCL_SOCKET_IFNAME", "no interface ens5"),
+        ({"NCCL_SOCKET_IFNAME": "=eth"}, "NCCL_SOCKET_IFNAME", "no interface eth"),
+        ({"NCCL_SOCKET_IFNAME": "eth"}, "NCCL_SOCKET_IFNAME", ""),
+        ({"NCCL_SOCKET_IFNAME": "^docker"}, "NCCL_SOCKET_IFNAME", ""),
+        ({"GLOO_SOCKET_IFNAME": "eth"}, "GLOO_SOCKET_IFNAME", "no interface eth"),
+        ({"GLOO_SOCKET_IFNAME": "eth0"}, "GLOO_SOCKET_IFNAME", ""),
+        ({"NCCL_IB_HCA": "mlx5_1"}, "NCCL_IB_HCA", "takes mlx5_1, mlx5_10 and leaves mlx5_0 unused"),
+        ({"NCCL_IB_HCA": "=mlx5_0:1"}, "NCCL_IB_HCA", "leaves mlx5_1, mlx5_10 unused"),
+        ({"NCCL_IB_HCA": "mlx5"}, "NCCL_IB_HCA", ""),
+        ({"NCCL_IB_HCA": "^mlx5_1"}, "NCCL_IB_HCA", ""),
+        ({"NCCL_IB_HCA": "roce"}, "NCCL_IB_HCA", "none of the adapters"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "WORLD_SIZE", "counts hosts"),
+        ({"WORLD_SIZE": "16", "RANK": "0", "LOCAL_RANK": "0"}, "WORLD_SIZE", ""),
+        ({"WORLD_SIZE": "2", "RANK": "2", "LOCAL_RANK": "0"}, "RANK", "waits for ever"),
+        ({"FORCE_TORCHRUN": "1", "NNODES": "2", "RANK": "0", "MASTER_PORT": "29500"}, "RANK", "NODE_RANK"),
+        ({"FORCE_TORCHRUN": "1", "NNODES": "2", "NODE_RANK": "0"}, "NNODES", "random port"),
+        ({"NCCL_IB_DISABLE": "1", "NCCL_NET": "IB"}, "NCCL_NET", "fails"),
+        ({"NCCL_P2P_DISABLE": "1", "NCCL_P2P_LEVEL": "NVL"}, "NCCL_P2P_LEVEL", "no effect"),
+        ({"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}, "NCCL_SHM_DISABLE", "over the network"),
+        ({"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "NET"}, "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG=INFO"),
+        ({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "NET"}, "NCCL_DEBUG_SUBSYS", ""),
+        ({"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"}, "NCCL_NSOCKS_PERTHREAD", "more than 64"),
+        ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_BUFFER_SIZE": "0"}, "TORCH_NCCL_DUMP_ON_TIMEOUT", "nothing to write"),
+        ({"TORCH_FR_BUFFER_SIZE": "5", "TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}, "TORCH_NCCL_TRACE_BUFFER_SIZE", "set as well"),
+        ({BEAT: "10", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "60000"}, BEAT, "before it is written"),
+        ({BEAT: "480", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "60000"}, BEAT, ""),
+        ({"WORLD_SIZE": "16", "RANK": "0"}, "WORLD_SIZE", ""),
+        ({"WORLD_SIZE": "8", "RANK": "0", "NNODES": "8"}, "WORLD_SIZE", "counts hosts"),
+        ({"NCCL_IB_TIMEOUT": "25"}, "NCCL_IB_TIMEOUT", "given up after 600 s"),
+        ({"NCCL_IB_TIMEOUT": "22"}, "NCCL_IB_TIMEOUT", ""),
+    ],
+)  # fmt: skip
+def test_several_together(settings, name, words):
+    found = [r.says.en for r in look(settings, HOST)[name].remarks if r.kind in ("contradiction", "host")]
+    assert (any(words in f for f in found)) if words else not found
+
+
+def test_a_timeout_of_the_trainer_beats_deepspeeds():
+    option = (Option(name="ddp_timeout", value="7200", source="train.sh", line=9),)
+    assert "ddp_timeout is 7200 s" in said(look({"DEEPSPEED_TIMEOUT": "30"}, options=option)["DEEPSPEED_TIMEOUT"])
+    assert "ddp_timeout" not in said(look({"DEEPSPEED_TIMEOUT": "120"}, options=option)["DEEPSPEED_TIMEOUT"])
+
+
+def test_variables_of_torch_in_nccls_own_file_come_too_late():
+    settings = [Setting(name=n, value="1", source="/etc/nccl.conf", line=1) for n in ("TORCH_NCCL_DESYNC_DEBUG", "NCCL_IB_MERGE_NICS")]
+    late, fine = judge(settings, Place(libraries=HERE), nothing)
+    assert "before" in said(late) and fine.remarks == ()
+
+
+def test_secrets_have_no_value():
+    assert look({"NCCL_PSK": "0123456789abcdef"})["NCCL_PSK"].value is None

@@ -1,0 +1,103 @@
+"""All ranks wait: how often their calls are compared."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from unhang.launch.alarm import COMPARISONS, Alarm
+from unhang.launch.watch import Stall
+
+STALL = Stall(since_s=0.0, threshold_s=1000.0, waiting=(0, 1), absent=())
+
+
+class Around:
+    """Ground, watch and incidents of an alarm. The dumps come in at comparison `dumped` (1 is the first), and show then that the ranks parted."""
+
+    def __init__(self, *, dumped=None, differ=True, moves=False):
+        self.dumped, self.differ, self.moves = dumped, differ, moves
+        self.compared = self.drawn = self.abandoned = self.opened = 0
+        self.rhythm, self.ranks = SimpleNamespace(threshold_s=1000.0), {}
+        self.taker = self
+
+    # the taker
+    @property
+    def late(self):
+        return self.dumped is None or self.compared < self.dumped
+
+    async def wait_on(self, taken):
+        assert self.late
+
+    # the incidents
+    def open(self, kind, stall, *, told=True):
+        self.opened += 1
+        return SimpleNamespace(kind=kind, stall=stall, taker=self, taken={})
+
+    async def gather(self, opened, asked): ...
+
+    async def parted(self, opened, situation):
+        self.compared += 1
+        return self.differ and not self.late
+
+    def announce(self, opened): ...
+
+    def abandon(self):
+        self.abandoned += 1
+
+    # the watch
+    def suspects(self, now, *, window_s):
+        return False
+
+    def look(self, now):
+        return None if self.moves and self.compared else STALL
+
+    # the ground
+    def everybody(self, stall):
+        return []
+
+    def situation(self, opened):
+        return None
+
+    def running(self):
+        return True
+
+    async def draw(self, opened):
+        self.drawn += 1
+
+    async def end(self): ...
+
+
+@pytest.fixture
+def look():
+    """Look a few times at the same stall."""
+
+    def run(around):
+        alarm = Alarm(around, watch=around, sampler=None, incidents=around, leave_hung=False, clock=lambda: 1.0, tell=lambda event: None)
+
+        async def look_on():
+            for _ in range(3):
+                await alarm.look(1.0)
+                if around.drawn:
+                    return
+
+        asyncio.run(look_on())
+        return around
+
+    return run
+
+
+@pytest.mark.parametrize("dumped", range(1, COMPARISONS + 1))
+def test_dumps_that_come_late_are_compared(look, dumped):
+    around = look(Around(dumped=dumped))
+    assert (around.compared, around.drawn, around.opened) == (dumped, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("around", "compared"),
+    [(Around(), COMPARISONS), (Around(dumped=1, differ=False), 1), (Around(dumped=2, differ=False), 2), (Around(moves=True), 1)],
+)
+def test_comparing_ends(look, around, compared):
+    look(around)
+    assert (around.compared, around.drawn, around.opened, around.abandoned) == (compared, 0, 1, 1)

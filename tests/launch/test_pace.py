@@ -1,0 +1,21 @@
+"""How fast it goes: the first step is counted from the start of its own attempt."""
+
+from __future__ import annotations
+
+from unhang.launch import events
+from unhang.launch.pace import Pace
+from unhang.launch.rhythm import Rhythm
+from unhang.launch.watch import RankState, Watch
+
+
+def test_the_first_step_of_a_later_attempt():
+    told = []
+    watch = Watch(Rhythm())
+    pace = Pace(watch, promised=1, tell=told.append)
+    pace.look(100.0)
+    watch.ranks[0] = RankState(rank=0, pid=7, host="node0", local_rank=0, since_s=103.0, world_size=1, step=0)
+    pace.look(103.0)
+    watch.ranks[0].step = 1
+    pace.look(106.0)
+    assert [e.after_s for e in told if isinstance(e, events.FirstStep)] == [6.0]
+    assert [e.elapsed_s for e in told if isinstance(e, events.Pace)] == [106.0]

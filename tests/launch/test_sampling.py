@@ -1,0 +1,58 @@
+"""Signs of life of a rank whose children come and go."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.facts.host import Host
+from unhang.facts.processes import TICKS_PER_S
+from unhang.launch.sampling import Sampler
+from unhang.launch.watch import RankState
+
+STAT = "{pid} (x) S {ppid} 1 1 0 -1 4194304 9 0 0 0 {cpu} 0 {waited_for} 0 20 0 3 0 100 1000 25 0 0\n"
+RANK = RankState(rank=0, pid=50, host="h", local_rank=0, since_s=0.0)
+
+
+class Machine:
+    """A machine with the rank's process and its children; CPU times in seconds."""
+
+    def __init__(self, root):
+        self.root = root
+        self.sampler = Sampler(Host(root))
+        self.t = 0.0
+
+    def write(self, pid, ppid, *, cpu, waited_for=0.0):
+        task = self.root / "proc" / str(pid) / "task" / str(pid)
+        task.mkdir(parents=True, exist_ok=True)
+        text = STAT.format(pid=pid, ppid=ppid, cpu=int(cpu * TICKS_PER_S), waited_for=int(waited_for * TICKS_PER_S))
+        for directory in (task, task.parent.parent):
+            (directory / "stat").write_text(text)
+        (task / "status").write_text("voluntary_ctxt_switches:\t1\n")
+
+    def look(self, *, waited_for, child_cpu):
+        """The next sample: one child at a time."""
+        self.write(50, 1, cpu=0, waited_for=waited_for)
+        self.write(51, 50, cpu=child_cpu)
+        self.t += 0.5
+        self.sampler.look([RANK], now=self.t)
+
+
+@pytest.mark.parametrize("collected", [True, False])
+def test_one_computing_child_after_another(tmp_path, collected):
+    """Each uses a whole core for three seconds. A rank that ignores SIGCHLD is not told what they used."""
+    machine = Machine(tmp_path)
+    for i in range(20):
+        run, ended = i % 6 * 0.5, i // 6
+        machine.look(waited_for=3.0 * ended if collected else 0.0, child_cpu=run)
+        activity = machine.sampler.activity(RANK, window_s=4.0)
+        assert activity is not None
+        if activity.window_s >= 3.0:
+            assert activity.tree_cpu_share >= 0.7 and activity.busy
+
+
+def test_a_rank_without_computing_children_is_idle(tmp_path):
+    machine = Machine(tmp_path)
+    for _ in range(8):
+        machine.look(waited_for=300.0, child_cpu=20.0)
+    activity = machine.sampler.activity(RANK, window_s=4.0)
+    assert activity is not None and activity.tree_cpu_share == 0.0 and not activity.busy

@@ -1,0 +1,133 @@
+"""Stages really run, with real faults put into the ranks: named, bounded, and nobody left behind."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from unhang.errors import UnhangError
+from unhang.probes import live, plan
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left():
+    yield
+    assert [p.cmdline() for p in psutil.Process().children(recursive=True) if "worker.py" in " ".join(p.cmdline())] == []
+
+
+@pytest.fixture
+def python(tmp_path):
+    """A Python whose ranks are faulty: `code` runs before the stages, with torch's `dist` and `rank`."""
+
+    def faulty(code: str) -> str:
+        script = tmp_path / "faulty.py"
+        script.write_text(
+            "import os, runpy, sys, time, signal\n"
+            "sys.argv = sys.argv[1:]\n"
+            "if sys.argv[0].endswith('worker.py'):\n"
+            "    import torch, torch.distributed as dist\n"
+            "    rank, world_size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])\n"
+            + "".join(f"    {line}\n" for line in code.splitlines())
+            + "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        )
+        wrapper = tmp_path / "python"
+        wrapper.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\nexec {sys.executable} {script} "$@"\n')
+        wrapper.chmod(0o755)
+        return str(wrapper)
+
+    return faulty
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """Leaves out the other stages, and bounds those."""
+
+    def limited(*ids: str, bound_s: float = 60):
+        monkeypatch.setattr(plan, "STAGES", tuple(replace(s, bound_s=bound_s) for s in plan.STAGES if s.needed or s.id in ids))
+
+    return limited
+
+
+def states(found):
+    return {(r.world_size, r.stage): r.state for r in found.stages}
+
+
+def test_what_works(only):
+    only("train-step", "all_reduce-int64", "pairs")
+    found = live.examine(python=sys.executable, ranks=2)
+    assert set(states(found).values()) == {"passed"}
+    assert (found.backend, found.python) == ("gloo", sys.executable)
+    assert found.conclusion == "2 ranks over gloo work on this machine: everything that was tested gave the right numbers"
+    assert not any(r.logs for r in found.stages)
+
+
+@pytest.mark.integration
+def test_wrong_numbers(only, python):
+    only("all_reduce-int64", "broadcast")
+    code = "whole = dist.all_reduce\ndef all_reduce(x):\n    whole(x)\n    if rank == 1: x.zero_()\ndist.all_reduce = all_reduce"
+    found = live.examine(python=python(code), ranks=2)
+    failed = next(r for r in found.stages if r.stage == "all_reduce-int64")
+    assert failed.state == "failed"
+    assert "rank 1" in failed.says
+    assert "numbers are wrong" in failed.says
+    assert states(found)[2, "broadcast"] == "passed"
+
+
+@pytest.mark.integration
+def test_a_rank_that_never_comes_back(only, python):
+    only("broadcast", "all_gather", bound_s=20)
+    code = "whole = dist.broadcast\ndist.broadcast = lambda *a, **k: time.sleep(3600) if rank == 1 and world_size > 1 else whole(*a, **k)"
+    found = live.examine(python=python(code), ranks=2)
+    failed = next(r for r in found.stages if r.stage == "broadcast")
+    assert failed.state == "failed"
+    assert "did not come back within 20 s" in failed.says
+    # The rest was tested in fresh processes.
+    assert states(found)[2, "all_gather"] == "passed"
+    log = Path(failed.logs, "rank1.log").read_text()
+    assert "in broadcast" in log
+    assert "faulty.py" in log
+
+
+@pytest.mark.integration
+def test_a_rank_that_crashes(only, python):
+    only("all_gather")
+    found = live.examine(
+        python=python("dist.all_gather = lambda *a: os.kill(os.getpid(), signal.SIGABRT) if rank == 1 else time.sleep(3600)"), ranks=2
+    )
+    failed = next(r for r in found.stages if r.stage == "all_gather")
+    assert "rank 1: ended by SIGABRT" in failed.says
+
+
+@pytest.mark.integration
+def test_without_a_process_group_nothing_more_is_tested_and_the_cause_is_named(only):
+    only("broadcast")
+    found = live.examine(python=sys.executable, ranks=2, environ={"GLOO_SOCKET_IFNAME": "nosuch0", "PATH": "/usr/bin:/bin"})
+    assert states(found)[2, "process-group"] == "failed"
+    assert states(found)[2, "broadcast"] == "not-tested"
+    failed = next(r for r in found.stages if r.state == "failed")
+    assert failed.verdict.primary.cause == "interface-selection"
+    assert found.conclusion.endswith("ranks cannot work together over gloo: process group fails (interface-selection)")
+
+
+def test_without_torch(only, tmp_path):
+    only()
+    found = live.examine(python=sys.executable, ranks=2, environ={"PYTHONPATH": str(hidden(tmp_path))})
+    assert [(r.stage, r.state) for r in found.stages[:2]] == [("import", "failed"), ("device", "not-tested")]
+    assert "torch" in found.stages[0].says
+    assert found.conclusion.startswith("not even one rank works: import torch fails")
+
+
+def hidden(folder: Path) -> Path:
+    (folder / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    return folder
+
+
+def test_no_such_python():
+    with pytest.raises(UnhangError, match="there is no Python at /no/such/python"):
+        live.examine(python="/no/such/python")

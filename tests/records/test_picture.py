@@ -1,0 +1,61 @@
+"""What an incident's records name is read only where it is a file of the run directory."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from unhang.records import picture
+from unhang.records.incident import Incident, LogRef, RankRecord
+from unhang.records.rundir import RunDir
+
+
+@pytest.fixture
+def rundir(tmp_path):
+    rundir = RunDir.create(tmp_path / "run")
+    rundir.write(rundir.run, {"schema": "unhang/run/1"})
+    (tmp_path / "secret.txt").write_text("password\n")
+    return rundir
+
+
+def load(rundir, *, log=None, **files):
+    logs = () if log is None else (LogRef(path=log, bytes=100),)
+    ranks = (RankRecord(rank=0, pid=1, host="h", **files),)
+    incident = Incident(number=1, attempt=0, kind="hang", at_s=1.0, at="", cwd="/", command=("x",), ranks=ranks, logs=logs)
+    rundir.write(rundir.incident(1), incident)
+    return picture.load(rundir, 1, signatures={})
+
+
+def missed(found):
+    return {m.what: m.why for m in found.not_examined}
+
+
+@pytest.mark.parametrize("name", ["../secret.txt", "{parent}/secret.txt", "logs/link", "logs/pipe", "logs"])
+def test_logs_of_elsewhere_are_refused(rundir, name):
+    (rundir.path / "logs").mkdir()
+    (rundir.path / "logs" / "link").symlink_to(rundir.path.parent / "secret.txt")
+    os.mkfifo(rundir.path / "logs" / "pipe")
+    name = name.format(parent=rundir.path.parent)
+    found = load(rundir, log=name)
+    assert "is no file of this run directory" in missed(found)[f"the log {name}"]
+    assert not any(found.last_lines.values())
+
+
+def test_dumps_and_stacks_of_elsewhere_are_refused(rundir):
+    found = missed(load(rundir, flight="/dev/zero", stacks="../secret.txt"))
+    assert "is no file of this run directory" in found["the flight recorder of rank 0"]
+    assert "is no file of this run directory" in found["the stacks of rank 0"]
+
+
+def test_a_run_directory_that_goes_on_elsewhere_has_the_files_of_the_first(rundir):
+    """As it is made where the disk is full."""
+    (rundir.path / "logs").mkdir()
+    (rundir.path / "logs" / "rank0.err").write_text("the end\n")
+    spare = RunDir.create(rundir.path.parent / "spare")
+    for name in ("run.json", "logs"):
+        (spare.path / name).symlink_to(rundir.path / name)
+    found = load(spare, log="logs/rank0.err")
+    assert [line.text for line in found.last_lines["logs/rank0.err"]] == ["the end"]
+    (spare.path / "out").symlink_to(rundir.path.parent / "secret.txt")
+    assert "is no file of this run directory" in missed(load(spare, log="out"))["the log out"]
