@@ -82,8 +82,8 @@ def test_the_store_goes_when_the_training_is_through(judge):
 
 
 BEAT = (
-    "W1103 10:00:01 4100 dynamic_rendezvous.py:1341] The node 'node2_4100_0' has failed to send a keep-alive heartbeat to the rendezvous 'job7' due to "
-    "an error of type RendezvousConnectionError.\n"
+    "W1103 10:00:01 4100 dynamic_rendezvous.py:1341] The node 'node2_4100_0' has failed to send a keep-alive heartbeat to the rendezvous 'job7' "
+    "due to an error of type RendezvousConnectionError.\n"
 )
 GONE = "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has failed.\n"
 

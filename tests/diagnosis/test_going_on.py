@@ -111,3 +111,11 @@ def test_an_import_that_failed_ends_something_only_where_it_was_raised(judge):
     assert judge(raised).primary.standing == "established"
     v = judge(LINKED + ENDED.format(-9))
     assert (v.primary.cause, [c.standing for c in v.contributing]) == ("host-oom-or-killed", ["possible"])
+
+
+def test_an_assertion_of_the_gpu_is_of_the_rank_that_raised_it(judge):
+    printed = "../aten/src/ATen/native/cuda/Loss.cu:250: nll_loss: block: [0,0,0], thread: [1,0,0] Assertion `t < n_classes` failed.\n"
+    raised = '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/srv/job/train.py", line 77, in step\n'
+    v = judge(printed + raised + "[rank1]: RuntimeError: CUDA error: device-side assert triggered\n")
+    assert (v.primary.cause, v.primary.ranks, v.primary.where) == ("illegal-memory-access", (1,), "/srv/job/train.py:77 in step")
+    assert "t < n_classes" in v.primary.says

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from unhang.knowledge import words
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.model import Finding, Remedy, Standing
 
@@ -12,7 +13,13 @@ _BEHIND: dict[Standing, Standing] = {"established": "likely", "likely": "possibl
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    found = CAUSE.of_hits(view.hits_of(CAUSE.id), view)
+    hits = view.hits_of(CAUSE.id)
+    found = CAUSE.of_hits(hits, view)
+    if found is not None and not found.ranks and found.where is None:
+        # The GPU prints its assertion, and the rank that waited for it raises.
+        raised = CAUSE.of_hits([h for h in hits if view.traceback_of(h) is not None], view)
+        if raised is not None and raised.ranks:
+            found = replace(found, ranks=raised.ranks, hosts=raised.hosts, where=raised.where, says=f"{words.ranks(raised.ranks)}: {found.says}")
     hardware = min((h.signature.standing for h in view.hits_of("gpu-hardware")), key=STANDINGS.index, default=None)
     if found is None or hardware not in _BEHIND:
         return found

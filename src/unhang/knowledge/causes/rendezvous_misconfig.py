@@ -511,7 +511,7 @@ CAUSE = Cause(
         "node7:12:40 [0] NCCL INFO Bootstrap Root : rank 3 of 8 ranks checked in",
         "ValueError: rank must be less than the matrix dimension",
         "KeyError: 'rank'",
-        '  File "/srv/env/lib/python3.11/site-packages/pandas/core/indexes/base.py", line 3812, in get_loc\nKeyError: \'RANK\'',
+        "  File \"/srv/env/lib/python3.11/site-packages/pandas/core/indexes/base.py\", line 3812, in get_loc\nKeyError: 'RANK'",
         "settings: Namespace(retry_on=['RendezvousTimeoutError', 'OSError'], tries=3)",
         "INFO dynamic_rendezvous: The node 'node1_8_0' attempts to join the next round of the rendezvous 'job7'.",
     ),
