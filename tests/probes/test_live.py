@@ -18,7 +18,15 @@ pytestmark = pytest.mark.torch
 @pytest.fixture(autouse=True)
 def nobody_is_left():
     yield
-    assert [p.cmdline() for p in psutil.Process().children(recursive=True) if "worker.py" in " ".join(p.cmdline())] == []
+    assert [command for p in psutil.Process().children(recursive=True) if "worker.py" in (command := cmdline(p))] == []
+
+
+def cmdline(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        # It has ended, here or in a test before.
+        return ""
 
 
 @pytest.fixture
