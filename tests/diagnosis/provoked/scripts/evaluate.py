@@ -36,6 +36,7 @@ def main() -> None:
             reduce_metrics(arguments.fault, rank)
     dist.barrier()
     dist.destroy_process_group()
+    print(f"evaluated on rank {rank}")
 
 
 main()

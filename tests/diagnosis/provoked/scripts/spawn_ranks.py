@@ -27,6 +27,7 @@ def work(rank: int, world: int, port: int, fault: str) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=datetime.timedelta(seconds=20))
     dist.all_reduce(batch)
     dist.destroy_process_group()
+    print(f"reduced on rank {rank}")
 
 
 if __name__ == "__main__":
