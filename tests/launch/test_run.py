@@ -77,11 +77,13 @@ def test_a_hang(launcher):
     assert run.primary["where"] == f"train.py:{line} in at"
 
 
+@pytest.mark.integration
 def test_a_hang_without_restart_returns_1(launcher):
     run = launcher.train(broken("threading.Event().wait()"), "--hang-after", "4", "--on-failure", "abort")
     assert (run.exitcode, run.outcome["attempts"]) == (1, 1)
 
 
+@pytest.mark.integration
 def test_a_hang_that_is_only_reported(launcher):
     run = launcher.train(broken("time.sleep(9)"), "--hang-after", "4", "--on-failure", "report")
     assert (run.exitcode, run.outcome["attempts"], run.outcome["incidents"]) == (0, 1, 1)
@@ -89,6 +91,7 @@ def test_a_hang_that_is_only_reported(launcher):
     assert len(run.happened("CaughtUp")) == 1
 
 
+@pytest.mark.integration
 def test_a_stopped_rank_is_read_from_outside(launcher):
     run = launcher.train(broken("os.kill(os.getpid(), signal.SIGSTOP)"), "--hang-after", "4")
     assert run.exitcode == 0
@@ -120,6 +123,7 @@ def test_programs_that_compute_one_after_another_are_work(launcher):
     assert {e["kind"] for e in run.happened("Opened")} <= {"straggler"}
 
 
+@pytest.mark.integration
 def test_slow_is_not_stuck(launcher):
     busy = "end = time.monotonic() + 8\n        while time.monotonic() < end: sum(range(10000))"
     run = launcher.train(broken(busy), "--hang-after", "4")
@@ -128,17 +132,20 @@ def test_slow_is_not_stuck(launcher):
     assert len(run.happened("Straggling")) == len(run.happened("CaughtUp")) == 1
 
 
+@pytest.mark.integration
 def test_a_step_of_twenty_times_the_usual_is_no_alarm(launcher):
     run = launcher.train(broken("time.sleep(6)", step=20, steps=24).replace("train(24, at)", "train(24, at, step_s=0.25)"))
     assert (run.exitcode, run.outcome["attempts"], run.outcome["incidents"]) == (0, 1, 0)
 
 
+@pytest.mark.integration
 def test_the_same_failure_twice_in_a_row_ends_it(launcher):
     run = launcher.train(broken("raise ValueError('always')").replace("first and ", ""), "--max-restarts", "5")
     assert (run.exitcode, run.outcome["attempts"]) == (1, 2)
     assert "same failure again" in run.happened("GaveUp")[0]["why"]
 
 
+@pytest.mark.integration
 def test_max_restarts(launcher):
     # Each attempt gets a few steps further than the one before.
     body = broken("raise ValueError('again')").replace("first and ", "").replace("step == 20", "step == 6 + 9 * int(os.environ['UNHANG_ATTEMPT'])")
@@ -171,6 +178,7 @@ for step in range(5):
     assert launcher.train(body, "--no-world-check").exitcode == 0
 
 
+@pytest.mark.integration
 def test_any_launcher_and_its_own_restarts(launcher):
     body = broken("os.kill(os.getpid(), signal.SIGKILL)").replace("first and", "os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and")
     # torch 2.13's Gloo may find addresses of the attempt before in the agent's store: each attempt gets a store of its own.
@@ -299,6 +307,7 @@ def test_a_supervisor_that_is_killed_leaves_no_training_behind(launcher):
     launcher.until(lambda: not launcher.living())
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_a_full_disk_never_takes_the_training_down(launcher):
     mount = launcher.tmp_path / "small"
@@ -322,6 +331,7 @@ def test_a_full_disk_never_takes_the_training_down(launcher):
         subprocess.run(["umount", str(mount)], check=True)
 
 
+@pytest.mark.integration
 def test_what_the_user_is_shown(launcher):
     run = launcher.train(broken("os.kill(os.getpid(), signal.SIGKILL)"))
     told = [line for line in run.err.splitlines() if line.startswith("unhang:")]
@@ -336,6 +346,7 @@ def test_what_the_user_is_shown(launcher):
     assert Path(run.outcome["run_dir"], "verdict.md").is_file()
 
 
+@pytest.mark.integration
 def test_a_rank_that_waits_for_an_upload_is_not_stuck(launcher):
     """`aws s3 cp` and the like: the rank itself does nothing, and its child hardly uses CPU."""
     upload = "import time\nfor _ in range(80):\n    open('/dev/zero', 'rb', buffering=0).read(20000)\n    time.sleep(0.1)\n"
@@ -345,6 +356,7 @@ def test_a_rank_that_waits_for_an_upload_is_not_stuck(launcher):
     assert run.primary["cause"] == "straggler-timeout"
 
 
+@pytest.mark.integration
 def test_a_large_collective_is_no_hang(launcher):
     """All ranks are inside one call for longer than the threshold, and data moves."""
     body = """
@@ -362,6 +374,7 @@ dist.destroy_process_group()
     assert {e["kind"] for e in run.happened("Opened")} <= {"straggler"}
 
 
+@pytest.mark.integration
 def test_calls_that_do_not_fit_are_found_without_a_rhythm(launcher):
     """No optimizer, and hardly begun: the calls alone tell."""
     body = """
@@ -377,6 +390,7 @@ dist.destroy_process_group()
     assert (run.primary["cause"], run.primary["ranks"]) == ("rank0-guarded-collective", [0])
 
 
+@pytest.mark.integration
 def test_a_group_that_is_served_by_a_thread_of_its_own(launcher):
     body = """
 dist.init_process_group("gloo")
@@ -415,6 +429,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(launcher):
     assert process.wait(timeout=60) == 0
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 def test_a_full_disk_costs_neither_verdict_nor_restart(launcher):
     mount = launcher.tmp_path / "small"
