@@ -2,6 +2,8 @@
 
 Whatever goes wrong becomes an incident: evidence is taken while the ranks live. A rank that raised, and a launcher that is
 about to stop its workers, wait (bounded, see runtime.attach.protocol) until the others' evidence is in.
+
+Long because everything that happens to the processes meets here; what can be decided apart stands in alarm, incidents, roster and ending.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""ib-config: an InfiniBand or RoCE setting does not fit, and a call of the verbs library fails."""
+"""ib-config: an InfiniBand or RoCE setting does not fit, and a call of the verbs library fails.
+
+Long because it judges adapters, GIDs, partition keys and devices one by one, beside the calls of the verbs library that fail for each.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""limits: a limit of the system was reached: open files, locked memory, processes, mappings."""
+"""limits: a limit of the system was reached: open files, locked memory, processes, mappings.
+
+Long because it holds one judgement of a machine for each limit, beside the lines in which each program tells that it was reached.
+"""
 
 from __future__ import annotations
 
