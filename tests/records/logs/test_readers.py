@@ -51,6 +51,12 @@ def until_stopped(needles, stop, path):
     os.unlink(path)
 
 
+def deaf(needles, stop, path):
+    Path(path).write_text("reading")
+    time.sleep(30)
+    Path(path).write_text("read")
+
+
 @forked
 def test_processes_have_the_needles(tmp_path):
     with Readers(NEEDLES, parallel=True) as group:
@@ -83,6 +89,19 @@ def test_whoever_reads_is_stopped_with_us(tmp_path):
             time.sleep(0.01)
         assert mark.exists()
     assert not mark.exists() and not multiprocessing.active_children()
+
+
+@forked
+def test_an_error_of_ours_waits_for_nobody(tmp_path):
+    """An interrupt, say: who reads looks at `stop` only between blocks, and one may take long."""
+    mark = tmp_path / "reading"
+    with pytest.raises(KeyboardInterrupt), Readers(NEEDLES, parallel=True) as group:
+        group.submit(deaf, str(mark))
+        limit = time.monotonic() + 20
+        while not mark.exists() and time.monotonic() < limit:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+    assert not multiprocessing.active_children() and mark.read_text() == "reading"
 
 
 def refuse_a_fork(monkeypatch, number):

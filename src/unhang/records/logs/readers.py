@@ -19,6 +19,7 @@ from unhang.errors import UnhangError
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
+    from multiprocessing.process import BaseProcess
 
     from unhang.records.logs.needles import Needles
 
@@ -30,6 +31,7 @@ _PR_SET_PDEATHSIG = 1
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Far more than it takes to start them, on the slowest machine.
 _START_S = 20.0
+_NAP_S = 0.5
 
 
 def cores() -> int:
@@ -48,6 +50,7 @@ class Readers:
         self._told_to_stop = mmap.mmap(-1, 1)
         self._pool: Executor | None = None
         self._forked = False
+        self._processes: list[BaseProcess] = []
 
     def __enter__(self) -> Readers:
         try:
@@ -61,6 +64,9 @@ class Readers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        # Nobody wants what they read any more, and to their next block it may be seconds.
+        if error is not None:
+            self._kill()
         self._end()
 
     def _end(self) -> None:
@@ -69,6 +75,11 @@ class Readers:
         if self._pool is not None:
             with _uninterrupted():
                 self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _kill(self) -> None:
+        with _uninterrupted():
+            for process in self._processes:
+                process.kill()
 
     def stopped(self) -> bool:
         """Whether whoever reads is to give up."""
@@ -85,6 +96,11 @@ class Readers:
 
     def result(self, future: Future[T]) -> T:
         """What a function returned. Raises what it raised, and UnhangError where its process was ended from outside."""
+        from concurrent.futures import wait
+
+        # An interrupt in the moment before we sleep is answered only when we wake.
+        while not future.done():
+            wait([future], timeout=_NAP_S)
         if not self._forked:
             return future.result()
         with _told():
@@ -114,6 +130,7 @@ class Readers:
                 )
                 # The first task starts all of them; where their queue has no thread it is never answered.
                 self._pool.submit(int).result(timeout=_START_S)
+                self._processes = [p for p in multiprocessing.active_children() if p not in others]
         except (OSError, RuntimeError, NotImplementedError, ImportError, NotInTime):
             for process in multiprocessing.active_children():
                 if process not in others:
