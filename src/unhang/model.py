@@ -112,12 +112,13 @@ class HostFinding:
 class Area:
     """One subject of a machine. "found": errors or warnings stand against it. "unknown": it, or a part of it, could not be looked at.
 
-    `summary` is one line with what was seen, `unread` what could not be.
+    `summary` is one line with what was seen, `details` more of it, `unread` what could not be.
     """
 
     id: str
     state: AreaState
     summary: str = ""
+    details: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
 

@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from unhang.cli import doctor
 from unhang.errors import UnhangError
-from unhang.facts import snapshot
+from unhang.facts import gpu, snapshot
 from unhang.facts.host import Space
+from unhang.facts.nvml import Gpu
 
 MIB = 1024 * 1024
 
@@ -48,6 +49,25 @@ def test_of_this_machine(run):
     assert ran.exit_code in (0, 1), ran.output
     assert "memory" in ran.output
     assert "available" in ran.output
+
+
+def test_where_checkpoints_go(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("unhang.facts.storage._WRITTEN_BYTES", MIB * 16)
+    ran = run("--only", "storage", "--path", str(tmp_path), "--write-speed", "--json")
+    (place,) = [line for line in json.loads(ran.stdout)["areas"][0]["summary"].split(", ") if "takes" in line]
+    assert place.startswith(str(tmp_path)) and place.endswith("/s")
+    assert not list(tmp_path.iterdir())
+
+
+def test_details_are_for_who_asks(run, tmp_path):
+    plain = {"gpus": (Gpu(index=0, address=None), Gpu(index=1, address=None)), "libraries": (), "nvswitches": (), "kernel_drivers": {}}
+    pairs = (gpu.Pair(first=0, second=1, link="PIX", p2p="ok"),)
+    values = dict.fromkeys(f for f in gpu.Gpus.__dataclass_fields__ if f != "unread") | plain | {"pairs": pairs}
+    parts = {"gpu": snapshot.Part(state="read", facts=gpu.Gpus(**values))}
+    path = tmp_path / "gpus.json"
+    path.write_bytes(snapshot.encode(snapshot.Snapshot(host="node7", taken="", parts=parts)))
+    assert "GPU0   X      PIX" in run("--snapshot", str(path), "--only", "gpu").stdout
+    assert "GPU0" not in run("--snapshot", str(path)).stdout
 
 
 def test_json(run, saved):

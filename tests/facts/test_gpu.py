@@ -226,7 +226,14 @@ def test_direct_nvlinks_are_counted_by_their_other_end(machine):
         card(0x5D, **links(4, kind=0, remote="00000000:3B:00.0", down=(3,))),
         card(0x9B),
     )
-    assert [p.link for p in gpu.collect(host).pairs] == ["NV3", None, None]
+    seen = gpu.collect(host)
+    assert [p.link for p in seen.pairs] == ["NV3", None, None]
+    assert [line.split() for line in gpu.SUBJECT.details(seen)] == [
+        ["GPU0", "GPU1", "GPU2"],
+        ["GPU0", "X", "NV3", "?"],
+        ["GPU1", "NV3", "X", "?"],
+        ["GPU2", "?", "?", "X"],
+    ]
 
 
 def test_one_whose_links_to_the_switches_are_down_is_not_joined(machine):

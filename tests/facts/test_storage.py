@@ -66,3 +66,48 @@ def test_on_this_machine(tmp_path):
     assert mine.writable
     assert mine.space.total_bytes > 0
     assert seen.unread == ()
+
+
+class Timed(Host):
+    """Its files are real, its speed is not."""
+
+    def __init__(self, **more):
+        super().__init__(writes_are_timed=True, **more)
+        self.written = []
+
+    def write_speed(self, directory, *, at_most_bytes, at_most_s):
+        self.written.append((directory, at_most_bytes))
+        if "bad" in directory:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return 200e6
+
+    def space(self, path):
+        return Space(total_bytes=1 << 40, free_bytes=1 << 20 if "full" in path else 1 << 31, inodes=0, free_inodes=0)
+
+
+def test_the_speed_of_writing_is_measured_on_request_where_checkpoints_go(tmp_path):
+    places = [tmp_path / name for name in ("good", "bad", "full")]
+    for place in places:
+        place.mkdir()
+    host = Timed(places=[str(p) for p in places])
+    seen = storage.collect(host)
+    assert {p.path: p.written_bytes_per_s for p in seen.places if "checkpoints" in p.purpose} == dict(
+        zip(map(str, places), [200e6, None, None], strict=True)
+    )
+    assert host.written == [(str(places[0]), 1 << 29), (str(places[1]), 1 << 29)]
+    assert f"{places[0]} takes 191 MiB/s" in storage.SUBJECT.summary(seen)
+    assert [t.partition(" (")[2] for t in seen.unread] == ["No space left on device)", "too little room)"]
+
+
+def test_without_checkpoints_it_is_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    host = Timed()
+    storage.collect(host)
+    assert [directory for directory, _ in host.written] == [str(tmp_path)]
+
+
+def test_a_real_file_is_written_and_nothing_of_it_stays(tmp_path):
+    assert Host().write_speed(str(tmp_path), at_most_bytes=1 << 20, at_most_s=5) > 0
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(OSError, match="No such file"):
+        Host().write_speed(str(tmp_path / "none"), at_most_bytes=1, at_most_s=1)

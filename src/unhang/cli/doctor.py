@@ -11,6 +11,7 @@ import typer
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
+    from unhang.facts.host import Host
     from unhang.facts.snapshot import Snapshot
     from unhang.model import Examination, Live
     from unhang.report.language import Language
@@ -39,6 +40,12 @@ def doctor(
     diff: Annotated[
         tuple[str, str] | None, typer.Option(metavar="A B", help="What differs between two saved snapshots; the word now is this machine.")
     ] = None,
+    path: Annotated[
+        list[Path] | None, typer.Option(metavar="DIR", help="Look at this directory, too: where checkpoints go; may be given several times.")
+    ] = None,
+    write_speed: Annotated[
+        bool, typer.Option("--write-speed", help="Measure how fast it, or else the working directory, takes a file; a gigabyte at most.")
+    ] = False,
     live: Annotated[bool, typer.Option("--live", help="Then run small trainings with 1, 2, 4 ... ranks, stage by stage.")] = False,
     python: Annotated[str | None, typer.Option(metavar="PATH", help="With --live: the training's Python.", show_default="the first on PATH")] = None,
     ranks: Annotated[
@@ -60,6 +67,7 @@ def doctor(
     from dataclasses import replace
 
     from unhang.errors import UnhangError
+    from unhang.facts.host import Host
     from unhang.report import language
 
     chosen = language.chosen(lang)
@@ -77,18 +85,21 @@ def doctor(
         raise UnhangError("--live runs on this machine: it does not go with --snapshot")
     if fix and snapshot is not None:
         raise UnhangError("--fix repairs this machine: it does not go with --snapshot")
+    if (path or write_speed) and snapshot is not None:
+        raise UnhangError("--path and --write-speed look at this machine: they do not go with --snapshot")
     if yes and not fix:
         raise UnhangError("--yes is for --fix")
-    seen = _seen(snapshot, only or [])
-    examination = _examined(seen, quiet=as_json, lang=chosen)
+    here = Host(places=[str(p) for p in path or []], writes_are_timed=write_speed)
+    seen = _seen(snapshot, only or [], here)
+    examination = _examined(seen, quiet=as_json, lang=chosen, details=bool(only))
     repair = None
     if fix:
         from unhang.cli import repairing
 
         repair = repairing.repair(seen, examination, yes=yes, quiet=as_json, lang=chosen)
         if repair.changed:
-            seen = _seen(None, only or [])
-            examination = _examined(seen, quiet=as_json, lang=chosen)
+            seen = _seen(None, only or [], here)
+            examination = _examined(seen, quiet=as_json, lang=chosen, details=bool(only))
     if save is not None:
         _save(seen, save)
     if live:
@@ -101,7 +112,7 @@ def doctor(
     raise typer.Exit(_exit_code(examination, fail_on))
 
 
-def _examined(seen: Snapshot, *, quiet: bool, lang: Language) -> Examination:
+def _examined(seen: Snapshot, *, quiet: bool, lang: Language, details: bool) -> Examination:
     from unhang.diagnosis.doctor import examine
 
     examination = examine(seen)
@@ -109,19 +120,18 @@ def _examined(seen: Snapshot, *, quiet: bool, lang: Language) -> Examination:
         from unhang.report import screen
         from unhang.report.doctor import render
 
-        render(examination, screen.console(), lang=lang)
+        render(examination, screen.console(), lang=lang, details=details)
     return examination
 
 
-def _seen(path: Path | None, only: list[str]) -> Snapshot:
+def _seen(path: Path | None, only: list[str], here: Host) -> Snapshot:
     from dataclasses import replace
 
     from unhang.errors import UnhangError
     from unhang.facts import snapshot
-    from unhang.facts.host import Host
 
     if path is None:
-        return snapshot.take(Host(), only=only)
+        return snapshot.take(here, only=only)
     try:
         seen = snapshot.decode(path.read_bytes(), name=str(path))
     except OSError as e:
@@ -148,8 +158,9 @@ def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) 
     """Raises UnhangError. As diff does: 0 where nothing differs, 1 where something does."""
     from unhang.diagnosis.differences import between
     from unhang.errors import EXIT_FOUND, EXIT_OK
+    from unhang.facts.host import Host
 
-    differences = between(*(_seen(None if which == "now" else Path(which), only) for which in (a, b)))
+    differences = between(*(_seen(None if which == "now" else Path(which), only, Host()) for which in (a, b)))
     if as_json:
         import msgspec
 

@@ -40,4 +40,4 @@ def _area(subject: Subject[object], part: Part, findings: list[HostFinding]) -> 
         return Area(id=subject.id, state="absent" if part.state == "absent" else "unknown", summary=part.why)
     unread = tuple(getattr(part.facts, "unread", ()))
     state: AreaState = "found" if any(f.area == subject.id and f.severity != "note" for f in findings) else "unknown" if unread else "ok"
-    return Area(id=subject.id, state=state, summary=subject.summary(part.facts), unread=unread)
+    return Area(id=subject.id, state=state, summary=subject.summary(part.facts), details=tuple(subject.details(part.facts)), unread=unread)

@@ -298,6 +298,17 @@ def _summary(gpus: Gpus) -> str:
     return "; ".join(said)
 
 
+def _details(gpus: Gpus) -> list[str]:
+    """How they are joined, as `nvidia-smi topo -m` draws it."""
+    if not gpus.pairs:
+        return []
+    links = {(a, b): p.link or "?" for p in gpus.pairs for a, b in ((p.first, p.second), (p.second, p.first))}
+    indices = [g.index for g in gpus.gpus]
+    rows = [["", *(f"GPU{b}" for b in indices)]]
+    rows += [[f"GPU{a}", *("X" if a == b else links.get((a, b), "?") for b in indices)] for a in indices]
+    return ["  ".join(f"{cell:5}" for cell in row).rstrip() for row in rows]
+
+
 SUBJECT = Subject(
     id="gpu",
     title="GPUs",
@@ -305,6 +316,7 @@ SUBJECT = Subject(
     facts=Gpus,
     collect=collect,
     summary=_summary,
+    details=_details,
     timeout_s=20.0,
     volatile=(
         "memory_used_bytes",

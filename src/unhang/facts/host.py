@@ -9,11 +9,14 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+_CHUNK_BYTES = 16 * 1024**2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +41,14 @@ class Space:
 class Host:
     """A machine, seen through its file system and its commands. Whatever cannot be had raises OSError (TimeoutError is one)."""
 
-    def __init__(self, root: Path = Path("/"), *, environ: Mapping[str, str] | None = None, places: Sequence[str] = ()) -> None:
+    def __init__(
+        self, root: Path = Path("/"), *, environ: Mapping[str, str] | None = None, places: Sequence[str] = (), writes_are_timed: bool = False
+    ) -> None:
         self.root = root
         # Where checkpoints go, for example: paths that nothing on the machine names.
         self.places = tuple(places)
+        # Only on request: it takes seconds, and a file server notices.
+        self.writes_are_timed = writes_are_timed
         self.environ: Mapping[str, str] = environ if environ is not None else os.environ if self.is_live else {}
 
     @property
@@ -84,6 +91,19 @@ class Host:
         s = os.statvfs(path)
         # f_bavail: what is reserved for root is no room for a training.
         return Space(total_bytes=s.f_blocks * s.f_frsize, free_bytes=s.f_bavail * s.f_frsize, inodes=s.f_files, free_inodes=s.f_favail)
+
+    def write_speed(self, directory: str, *, at_most_bytes: int, at_most_s: float) -> float:
+        """Bytes per second that a new file there takes until all of it is on the disk; nothing of it stays. Raises OSError."""
+        self._only_live(f"the speed of writing to {directory}")
+        # What can be compressed or is empty would be stored faster than a checkpoint.
+        chunk = os.urandom(min(_CHUNK_BYTES, at_most_bytes))
+        written = 0
+        with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+            begun = time.monotonic()
+            while written < at_most_bytes and time.monotonic() - begun < at_most_s:
+                written += file.write(chunk)
+            os.fsync(file.fileno())
+            return written / (time.monotonic() - begun)
 
     def hostname(self) -> str:
         """The name that the machine has for itself. Raises OSError."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from unhang.facts.host import Host, Space
@@ -17,6 +18,12 @@ from unhang.facts.subject import Subject
 from unhang.facts.units import size
 
 _ANSWERS_S = 1.5
+# As much of a checkpoint as tells how fast the rest would be; a page cache takes some hundred megabytes at once and has to be written out, too.
+_WRITTEN_BYTES = 1024**3
+_WRITING_S = 3.0
+_LEAST_BYTES = 16 * 1024**2
+# What was written in that time has to reach the disk.
+_WRITTEN_OUT_S = 60.0
 NETWORK = (
     "nfs",
     "nfs4",
@@ -42,6 +49,7 @@ class Place:
 
     `mount`, `kind`, `device` and `options` are its file system's. `problem` is why it could not be asked: "stale", "does not answer", or the system's
     word; then `space` is None. `writable` is whether we may write there (where it does not exist: into the first directory above that does).
+    `written_bytes_per_s` is how fast a new file reached the disk, where that was asked for.
     """
 
     path: str
@@ -54,6 +62,7 @@ class Place:
     space: Space | None
     writable: bool | None
     problem: str | None
+    written_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +79,10 @@ def collect(host: Host) -> Storage:
     asked = [(path, purpose, _Asked(host, path)) for path, purpose in _paths(host)]
     for _, _, a in asked:
         a.start()
+    until = time.monotonic() + _ANSWERS_S
     places = []
     for path, purpose, a in asked:
-        a.join(_ANSWERS_S)
+        a.join(max(0.0, until - time.monotonic()))
         mount = _mount_of(path, mounts)
         kind, device, options = mounts.get(mount, (None, None, ())) if mount else (None, None, ())
         places.append(
@@ -89,8 +99,47 @@ def collect(host: Host) -> Storage:
                 problem="does not answer" if a.is_alive() else a.problem,
             )
         )
-    unread = tuple(f"the space of {p.path}" for p in places if p.space is None and p.problem is None)
-    return Storage(places=tuple(places), unread=unread)
+    unread = [f"the space of {p.path}" for p in places if p.space is None and p.problem is None]
+    if host.writes_are_timed:
+        places = list(_timed(host, places, unread))
+    return Storage(places=tuple(places), unread=tuple(unread))
+
+
+def _timed(host: Host, places: list[Place], unread: list[str]) -> Iterator[Place]:
+    """One after another, since several on one disk would slow each other down: those that were named, else the working directory."""
+    purpose = "checkpoints" if host.places else "working directory"
+    for place in places:
+        if purpose not in place.purpose or place.space is None:
+            yield place
+            continue
+        timing = _Timing(host, place)
+        timing.start()
+        timing.join(_WRITING_S + _WRITTEN_OUT_S)
+        if timing.bytes_per_s is None:
+            unread.append(f"the speed of writing to {place.path} ({timing.problem or 'it did not end in time'})")
+        yield replace(place, written_bytes_per_s=timing.bytes_per_s)
+
+
+class _Timing(threading.Thread):
+    """Nobody has to wait for it."""
+
+    def __init__(self, host: Host, place: Place) -> None:
+        super().__init__(name=f"facts-storage-write-{place.path}", daemon=True)
+        self._host = host
+        self._place = place
+        self.bytes_per_s: float | None = None
+        self.problem = ""
+
+    def run(self) -> None:
+        assert self._place.space is not None
+        room = min(_WRITTEN_BYTES, self._place.space.free_bytes // 4)
+        if room < _LEAST_BYTES:
+            self.problem = "too little room"
+            return
+        try:
+            self.bytes_per_s = self._host.write_speed(self._place.path, at_most_bytes=room, at_most_s=_WRITING_S)
+        except OSError as e:
+            self.problem = e.strerror or str(e)
 
 
 class _Asked(threading.Thread):
@@ -168,7 +217,8 @@ def _summary(storage: Storage) -> str:
     for place in storage.places:
         if place.space is not None and place.mount not in seen:
             seen[place.mount] = f"{size(place.space.free_bytes)} free on {place.mount or place.path}{f' ({place.kind})' if place.kind else ''}"
-    return ", ".join(seen.values()) or f"{len(storage.places)} paths, of none of which the space is known"
+    timed = [f"{p.path} takes {size(p.written_bytes_per_s)}/s" for p in storage.places if p.written_bytes_per_s is not None]
+    return ", ".join([*seen.values(), *timed]) or f"{len(storage.places)} paths, of none of which the space is known"
 
 
 SUBJECT = Subject(
@@ -178,5 +228,7 @@ SUBJECT = Subject(
     facts=Storage,
     collect=collect,
     summary=_summary,
-    volatile=("free_bytes", "free_inodes"),
+    # Timing is on request; without it nothing takes longer than those paths that do not answer.
+    timeout_s=180.0,
+    volatile=("free_bytes", "free_inodes", "written_bytes_per_s"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -21,8 +21,9 @@ class Subject(Generic[T]):
 
     `collect` returns frozen data (`facts` is its type), raises NotHere, or OSError and ValueError where it cannot look; nothing else. What it could
     not see of its subject stands in the data as None, and is named in a field `unread: tuple[str, ...]` where it has one.
-    `summary` is one line with the numbers that a reader would ask for. `volatile` are names of fields, at any depth, that change by themselves from
-    minute to minute (what is free, ages, counters): two snapshots are not said to differ for them.
+    `summary` is one line with the numbers that a reader would ask for, `details` more lines for who asked for this subject alone.
+    `volatile` are names of fields, at any depth, that change by themselves from minute to minute (what is free, ages, counters): two snapshots are
+    not said to differ for them.
     """
 
     id: str
@@ -31,5 +32,6 @@ class Subject(Generic[T]):
     facts: type[T]
     collect: Callable[[Host], T]
     summary: Callable[[T], str]
+    details: Callable[[T], Sequence[str]] = lambda facts: ()
     timeout_s: float = 5.0
     volatile: tuple[str, ...] = ()

@@ -40,9 +40,9 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
 }
 
 
-def render(examination: Examination, console: Console, *, lang: Language) -> None:
-    """Print all areas, each with what stands against it."""
-    for line in _lines(examination, screen.width(console), lang):
+def render(examination: Examination, console: Console, *, lang: Language, details: bool = False) -> None:
+    """Print all areas, each with what stands against it, and in detail if asked for."""
+    for line in _lines(examination, screen.width(console), lang, details):
         console.print(line, soft_wrap=True, highlight=False)
 
 
@@ -62,12 +62,14 @@ def render_differences(differences: Sequence[Difference], a: str, b: str, consol
                     console.print(Text(line), soft_wrap=True)
 
 
-def _lines(examination: Examination, width: int, lang: Language) -> Iterator[Text]:
+def _lines(examination: Examination, width: int, lang: Language, details: bool) -> Iterator[Text]:
     titles = {s.id: s.title_zh if lang == "zh" else s.title for s in snapshot.subjects().values()}
     column = max((cell_len(titles[a.id]) for a in examination.areas), default=0)
     for area in examination.areas:
         against = [f for f in examination.findings if f.area == area.id]
         yield from _area(area, titles[area.id], column, against, width, lang)
+        # Tables: folded they would be no help to anybody.
+        yield from (Text(f"    {line}") for line in (area.details if details else ()))
         for finding in against:
             yield from _finding(finding, width, lang)
     for missed in examination.not_examined:
