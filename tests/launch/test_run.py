@@ -154,6 +154,7 @@ def test_max_restarts(launcher):
     assert "--max-restarts 1" in run.happened("GaveUp")[0]["why"]
 
 
+@pytest.mark.integration
 def test_two_ranks_that_train_alone_are_a_failure(launcher):
     body = """
 model = torch.nn.Linear(4, 4)
@@ -416,6 +417,7 @@ def test_a_rank_that_ends_abruptly_after_its_work_is_no_failure(launcher):
     assert (run.exitcode, run.outcome["incidents"], run.outcome["verdict"]) == (0, 0, None)
 
 
+@pytest.mark.integration
 def test_a_hangup_that_is_ignored_stays_ignored(launcher):
     """nohup unhang run ..."""
     script = launcher.script(CALM)

@@ -132,6 +132,7 @@ def test_a_killed_training_goes_on_exactly(undisturbed: tuple[Path, str], killed
     assert starts == [(0, None), (4, "1")]
 
 
+@pytest.mark.integration
 def test_a_damaged_checkpoint_is_passed_over(undisturbed: tuple[Path, str], killed: Path, recipe: Any, tmp_path: Path) -> None:
     output = shutil.copytree(killed, tmp_path / "out")
     newest = output / "checkpoints" / "step-00000004" / "state.pt"
