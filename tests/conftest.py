@@ -10,7 +10,6 @@ import pytest
 
 from unhang.facts.host import Host, Ran, Space
 
-
 # Under nohup, or in the background of a script, they are ignored, and whatever is started would inherit that.
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
