@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import socket
 import subprocess
 import sys
 import textwrap
@@ -60,6 +61,17 @@ def test_a_dev_shm_of_one_mib():
 def test_a_dev_shm_that_is_read_only():
     done = unhang("doctor", "--json", "--only", "shm", before=UNSHARE, shell="mount -t tmpfs -o ro,size=8g tmpfs /dev/shm")
     assert [(c, f["severity"]) for c, f in findings(done).items()] == [("shm-permission", "error")]
+
+
+def test_a_port_that_is_held():
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        done = unhang("doctor", "--json", "--only", "ports", shell=f"export MASTER_ADDR=127.0.0.1 MASTER_PORT={port}")
+    assert done.returncode == 1
+    one = next(f for f in json.loads(done.stdout)["findings"] if f["severity"] != "note")
+    assert (one["cause"], one["severity"]) == ("port-in-use", "warning")
+    assert one["says"].startswith(f"MASTER_PORT={port} is taken by pid {os.getpid()} (")
+    assert f"ps -fp {os.getpid()}" in [r["command"] for r in one["remedies"]]
 
 
 def test_few_open_files():
