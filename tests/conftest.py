@@ -16,6 +16,11 @@ for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and not any(Path("/dev").glob("nvidia[0-9]*")):
+        pytest.skip("there is no NVIDIA GPU here")
+
+
 class Machine(Host):
     """Laid out by a test. A text that begins with "-> " is a symbolic link; a None is a directory; what nothing was laid out for raises OSError."""
 

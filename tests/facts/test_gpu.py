@@ -1,4 +1,5 @@
 import ctypes
+import subprocess
 import threading
 import types
 
@@ -338,3 +339,16 @@ def test_this_machine():
 @pytest.mark.parametrize(("numbers", "said"), [([1], "GPU 1"), ([3, 1], "GPUs 1 and 3"), (range(8), "GPUs 0 to 7"), ([0, 1, 4], "GPUs 0, 1 and 4")])
 def test_numbers_in_words(numbers, said):
     assert gpu.labels(numbers) == said
+
+
+@pytest.mark.gpu
+def test_real_ones_are_what_nvidia_smi_shows():
+    asked = ["nvidia-smi", "--query-gpu=index,name,pci.bus_id,driver_version,memory.total,uuid", "--format=csv,noheader,nounits"]
+    shown = [line.split(", ") for line in subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()]
+    seen = gpu.collect(Host())
+    assert seen.nvml_error is None
+    assert [(str(g.index), g.name, g.uuid) for g in seen.gpus] == [(index, name, uuid) for index, name, _, _, _, uuid in shown]
+    assert [g.address for g in seen.gpus] == [bus.lower()[-12:] for _, _, bus, _, _, _ in shown]
+    assert {seen.nvml_driver} == {driver for _, _, _, driver, _, _ in shown}
+    assert all(abs(g.memory_total_bytes // 1024**2 - int(total)) <= 1 for g, (_, _, _, _, total, _) in zip(seen.gpus, shown, strict=True))
+    assert all(g.error is None and g.compute_capability and g.pcie_width for g in seen.gpus)

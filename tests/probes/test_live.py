@@ -139,3 +139,10 @@ def hidden(folder: Path) -> Path:
 def test_no_such_python():
     with pytest.raises(UnhangError, match="there is no Python at /no/such/python"):
         live.examine(python="/no/such/python")
+
+
+@pytest.mark.gpu
+def test_real_gpus_over_nccl():
+    found = live.examine(python=sys.executable)
+    assert found.backend == "nccl"
+    assert {(r.stage, r.says) for r in found.stages if r.state != "passed"} == set(), found.conclusion
