@@ -190,15 +190,16 @@ def test_without_a_terminal_nothing_is_done():
 
 
 @own_shm
-@pytest.mark.parametrize(("answer", "expected"), [("y", KEPT), ("n", ALL), ("", ALL)])
+@pytest.mark.parametrize(("answer", "expected"), [("y\n", KEPT), ("n\n", ALL), ("\n", ALL), ("\x04", ALL)])
 def test_on_a_terminal_it_asks(answer, expected):
     ours, theirs = pty.openpty()
-    os.write(ours, f"{answer}\n".encode())
+    os.write(ours, answer.encode())
     done = in_own_shm("--fix", stdin=theirs)
     os.close(ours)
     os.close(theirs)
     assert "Remove them? [y/N]" in done.stdout
     assert left(done.stdout) == expected
+    assert "Aborted" not in done.stderr
 
 
 @own_shm

@@ -56,7 +56,14 @@ class _Asks:
     def __call__(self, question: str, *, even_with_yes: bool = False) -> bool:
         if self._yes and not even_with_yes:
             return True
-        return self._can and typer.confirm(repairs.question(question, self._lang), default=False)
+        if not self._can:
+            return False
+        try:
+            return typer.confirm(repairs.question(question, self._lang), default=False)
+        except typer.Abort:
+            # Ctrl-D. Ctrl-C has left before.
+            typer.echo()
+            return False
 
 
 def _write(path: Path, wanted: tuple[settings.Setting, ...], asks: _Asks) -> tuple[str, str]:
