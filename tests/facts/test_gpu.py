@@ -1,107 +1,17 @@
-import ctypes
 import subprocess
 import threading
 import types
 
 import pynvml
 import pytest
+from tests.hosts.nvml import LOST, NOT_SUPPORTED, Nvml, card, fabric, links
+from tests.hosts.part import GIB
 
 from unhang.facts import gpu, snapshot
 from unhang.facts.host import Host, Ran
 from unhang.facts.subject import NotHere
 
-GIB = 1024**3
-NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-LOST = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
 METAL = {"/proc/cpuinfo": "flags\t\t: fpu sse2\n"}
-
-
-class Nvml:
-    """Answers as nvidia-ml-py does, with its own structures and constants. What a GPU has no answer for is not supported."""
-
-    def __init__(self, *gpus, p2p=0, **system):
-        self.gpus = gpus
-        self.p2p = p2p
-        self.system = {"nvmlSystemGetDriverVersion": "570.86.15", "nvmlSystemGetCudaDriverVersion": 12080} | system
-        self.shut = 0
-
-    def __getattr__(self, name):
-        if not name.startswith("nvml") or not callable(getattr(pynvml, name)) or isinstance(getattr(pynvml, name), type):
-            return getattr(pynvml, name)
-        return lambda *args: self.answer(name, *args)
-
-    def answer(self, name, *args):
-        if name == "nvmlDeviceGetCount":
-            return len(self.gpus)
-        if name == "nvmlShutdown":
-            self.shut += 1
-            return None
-        if name == "nvmlDeviceGetHandleByIndex":
-            if isinstance(self.gpus[args[0]], Exception):
-                raise self.gpus[args[0]]
-            return self.gpus[args[0]]
-        if name == "nvmlDeviceGetP2PStatus":
-            return self.p2p
-        found = self.system.get(name, NOT_SUPPORTED) if name.startswith("nvmlSystem") else args[0].get(name, NOT_SUPPORTED)
-        if isinstance(found, Exception):
-            raise found
-        return found(*args[1:]) if callable(found) else found
-
-
-def pci(bus_id):
-    return types.SimpleNamespace(busId=bus_id)
-
-
-def card(bus, name="NVIDIA H100 80GB HBM3", **more):
-    return {
-        "nvmlDeviceGetPciInfo": pci(f"00000000:{bus:02X}:00.0"),
-        "nvmlDeviceGetName": name,
-        "nvmlDeviceGetUUID": f"GPU-{bus:08x}-0000-0000-0000-000000000000",
-        "nvmlDeviceGetMemoryInfo": lambda version=None: types.SimpleNamespace(total=80 * GIB, used=0, free=80 * GIB),
-        "nvmlDeviceGetCudaComputeCapability": (9, 0),
-        "nvmlDeviceGetComputeRunningProcesses": [],
-        "nvmlDeviceGetComputeMode": 0,
-    } | more
-
-
-def links(number, *, remote=None, kind=2, down=()):
-    """NVLinks as Hopper has them: states, the device at the other end, and fields for speed and errors."""
-
-    def state(link):
-        if link >= number:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-        return 0 if link in down else 1
-
-    def fields(wanted):
-        values = (pynvml.c_nvmlFieldValue_t * len(wanted))()
-        for value, (field, scope) in zip(values, wanted, strict=True):
-            value.fieldId, value.scopeId = field, scope
-            known = {
-                pynvml.NVML_FI_DEV_NVLINK_GET_SPEED: 26562,
-                pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC: 3,
-                pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: 0,
-            }
-            value.nvmlReturn = 0 if field in known else pynvml.NVML_ERROR_NOT_SUPPORTED
-            value.valueType = 1
-            value.value.uiVal = known.get(field, 0)
-        return values
-
-    return {
-        "nvmlDeviceGetNvLinkState": state,
-        "nvmlDeviceGetNvLinkRemoteDeviceType": lambda link: kind,
-        "nvmlDeviceGetNvLinkRemotePciInfo": lambda link: pci(remote or b"00000000:05:00.0"),
-        "nvmlDeviceGetFieldValues": fields,
-    }
-
-
-def fabric(state, status=0, mask=2):
-    def fill(reference):
-        info = reference._obj
-        assert isinstance(info, ctypes.Structure)
-        info.state, info.status, info.healthMask = state, status, mask
-        return 0
-
-    return {"nvmlDeviceGetGpuFabricInfoV": fill}
 
 
 def on_the_bus(*addresses, kind="0x030200", driver="nvidia"):
@@ -125,7 +35,7 @@ def test_eight_gpus_at_nvswitches(machine):
     host = machine(on_the_bus(*addresses) | switches | procs | MODULE, environ={"PATH": "/usr/bin", "CUDA_VISIBLE_DEVICES": "0,1"})
     host.path("/usr/bin/nv-fabricmanager").chmod(0o755)
     host.commands["nv-fabricmanager", "--version"] = Ran(exitcode=0, out="Fabric Manager version is : 570.86.15\n", err="")
-    host.nvml_answers = Nvml(*(card(b, **links(18), **fabric(3)) for b in buses))
+    host.nvml_answers = Nvml(*(card(b, **links(18, crc_errors=3), **fabric(3)) for b in buses))
     seen = gpu.collect(host)
     assert [g.address for g in seen.gpus] == addresses
     assert {p.link for p in seen.pairs} == {"NV18"} and len(seen.pairs) == 28 and {p.p2p for p in seen.pairs} == {"ok"}
@@ -171,6 +81,7 @@ def test_the_state_of_one(machine):
         card(
             0x3B,
             nvmlDeviceGetMigMode=[1, 1],
+            nvmlDeviceGetCurrentClocksEventReasons=NOT_SUPPORTED,
             nvmlDeviceGetEccMode=[1, 1],
             nvmlDeviceGetTotalEccErrors=lambda kind, counter: counts[kind, counter],
             nvmlDeviceGetRemappedRows=(3, 1, 1, 0),
@@ -197,6 +108,19 @@ def test_the_state_of_one(machine):
     assert (one.remapped_rows_corrected, one.remapped_rows_uncorrected, one.remap_pending, one.remap_failed) == (3, 1, True, False)
     assert one.slowdowns == ("power-cap", "heat")
     assert [(p.pid, p.kind, p.name, p.used_bytes) for p in one.processes] == [(4711, "compute", "/usr/bin/python3", None)]
+
+
+@pytest.mark.parametrize(("refusal", "instances"), [(pynvml.NVML_ERROR_NOT_FOUND, 2), (pynvml.NVML_ERROR_NO_PERMISSION, None)])
+def test_slices_are_counted_only_where_all_can_be_asked(machine, refusal, instances):
+    def by_index(index):
+        if index not in (0, 3):
+            raise pynvml.NVMLError(refusal)
+        return {}
+
+    host = machine()
+    mode = {"nvmlDeviceGetMigMode": [1, 1], "nvmlDeviceGetMaxMigDeviceCount": 7, "nvmlDeviceGetMigDeviceHandleByIndex": by_index}
+    host.nvml_answers = Nvml(card(1, **mode), card(2, nvmlDeviceGetMigMode=[1, 1]), card(3, nvmlDeviceGetMigMode=[0, 0]))
+    assert [g.mig_instances for g in gpu.collect(host).gpus] == [instances, None, None]
 
 
 @pytest.mark.parametrize("gone", [LOST, card(0x5D, nvmlDeviceGetTemperature=LOST)])

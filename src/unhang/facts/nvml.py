@@ -66,7 +66,8 @@ class Gpu:
     """One GPU. `error` is why the driver cannot reach it: then little else is known. `index` is NVML's; without NVML the order of the bus.
 
     ECC counts are "volatile" since the driver was loaded and "aggregate" over the card's life. `recovery` is what the driver asks for, or "none".
-    `fabric` is its registration with the NVLink fabric, None where it has none to register with; `fabric_error` is why it was refused.
+    `mig_instances` are the slices that can be used from here, None where it is not in MIG mode. `fabric` is its registration with the NVLink fabric,
+    None where it has none to register with; `fabric_error` is why it was refused.
     `slowdowns` hold its clocks down: "heat", "heat-software", "power-brake", "hardware", "power-cap".
     """
 
@@ -86,6 +87,7 @@ class Gpu:
     persistence: bool | None = None
     mig: bool | None = None
     mig_pending: bool | None = None
+    mig_instances: int | None = None
     ecc: bool | None = None
     ecc_volatile_corrected: int | None = None
     ecc_volatile_uncorrected: int | None = None
@@ -209,6 +211,7 @@ def _gpu(ask: _Asking, index: int, handle: Any) -> Gpu:
         persistence=_maybe(bool, ask("nvmlDeviceGetPersistenceMode", handle)),
         mig=_maybe(lambda m: bool(m[0]), mig),
         mig_pending=_maybe(lambda m: bool(m[1]), mig),
+        mig_instances=_mig_instances(ask, handle) if mig is not None and mig[0] else None,
         ecc=_maybe(lambda e: bool(e[0]), ecc),
         ecc_volatile_corrected=errors(nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_VOLATILE_ECC),
         ecc_volatile_uncorrected=errors(nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC),
@@ -233,6 +236,18 @@ def _gpu(ask: _Asking, index: int, handle: Any) -> Gpu:
         # Most questions are still answered, from what the driver remembers, by a GPU that is lost.
         error=ask.lost,
     )
+
+
+def _mig_instances(ask: _Asking, handle: Any) -> int | None:
+    most = ask("nvmlDeviceGetMaxMigDeviceCount", handle)
+    none = str(ask.nvml.NVMLError(ask.nvml.NVML_ERROR_NOT_FOUND))
+    found = 0
+    for index in range(most or 0):
+        if ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) is not None:
+            found += 1
+        elif ask.last != none:
+            return None
+    return found if most else None
 
 
 def _processes(ask: _Asking, handle: Any) -> tuple[Process, ...] | None:

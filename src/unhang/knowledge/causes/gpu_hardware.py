@@ -128,7 +128,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     # A GPU that sleeps, or belongs to another driver, has reasons of its own to be silent.
     gone = {d.address for d in (bus.devices if bus is not None else ()) if d.kind == "gpu" and d.driver == "nvidia" and d.answers is False}
     for g in gpus:
-        yield from _lost(g, said) if g.error else _condition(g)
+        yield from _lost(g, said) if g.error else _condition(g, lacks_lanes=_lacks_lanes(g, gpus))
     for address in sorted(gone - lost):
         yield CAUSE.host_finding(
             area="pcie",
@@ -183,7 +183,15 @@ def _lost(g: Gpu, said: Sequence[Event]) -> Iterable[HostFinding]:
     )
 
 
-def _condition(g: Gpu) -> Iterable[HostFinding]:
+def _lacks_lanes(g: Gpu, gpus: Iterable[Gpu]) -> bool:
+    """NVML's most is often that of the card, of which laptops, boards and clouds (an A10G of AWS) give half."""
+    if not g.pcie_width or not g.pcie_width_max:
+        return False
+    alike = max(other.pcie_width or 0 for other in gpus if other.name == g.name)
+    return g.pcie_width < alike or 2 * g.pcie_width < g.pcie_width_max
+
+
+def _condition(g: Gpu, *, lacks_lanes: bool) -> Iterable[HostFinding]:
     from unhang.facts import gpu
 
     def found(severity: Severity, says: str, leads_to: str, remedies: tuple[str, ...], text: str) -> HostFinding:
@@ -225,7 +233,7 @@ def _condition(g: Gpu) -> Iterable[HostFinding]:
             f"slowdown reasons: {', '.join(g.slowdowns or ())}",
         )
     # The speed falls while a GPU idles; the width does not.
-    if g.pcie_width and g.pcie_width_max and g.pcie_width < g.pcie_width_max:
+    if lacks_lanes:
         says = f"runs on {g.pcie_width} of {g.pcie_width_max} PCIe lanes"
         leads = "copies to and from it take that much longer; a card that is not seated well may be lost next"
         yield found("warning", says, leads, ("check-the-bus", "power-cycle"), f"link width x{g.pcie_width}, x{g.pcie_width_max} possible")

@@ -44,11 +44,12 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         return
     nodes = host.get(numa.SUBJECT)
     gpus = len(nodes.gpus) if nodes is not None else 0
+    gib = max(64, 2 * (seen.cgroup_limit_bytes or 0) >> 30)
     more = {
-        "docker": "docker update --memory=64g --memory-swap=64g CONTAINER",
-        "podman": "podman update --memory=64g CONTAINER",
+        "docker": f"docker update --memory={gib}g --memory-swap={gib}g CONTAINER",
+        "podman": f"podman update --memory={gib}g CONTAINER",
         "slurm": "sbatch --mem=0 JOB",
-        "kubernetes": "kubectl set resources deployment NAME --limits=memory=64Gi",
+        "kubernetes": f"kubectl set resources deployment NAME --limits=memory={gib}Gi",
         "systemd": "sudo systemctl set-property UNIT MemoryMax=infinity",
     }.get(container.kind(host))
     left = seen.left_bytes
@@ -76,6 +77,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             leads_to="a rank or loader worker that it ends is gone without a word; the same load will meet it again",
             evidence=(Evidence(source="memory control group" if in_group else "/proc/vmstat", text=f"oom_kill {count}"),),
             remedies=("find-the-killer", "watch-memory"),
+            # memory.events, or memory.oom_control in version 1.
+            commands={"find-the-killer": f"dmesg -T | grep -iE 'killed process|oom-kill'; grep oom_kill {seen.cgroup}/memory.*"}
+            if in_group
+            else None,
         )
     available, limit, committed = seen.available_bytes, seen.commit_limit_bytes, seen.committed_bytes
     if seen.overcommit == 2 and available is not None and limit is not None and committed is not None:

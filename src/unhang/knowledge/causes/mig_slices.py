@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
+    from unhang.facts.nvml import Gpu
     from unhang.facts.snapshot import Snapshot
 
 # A UUID of a slice, or a profile such as 3g.40gb; nvidia-smi's column header "MIG M." stands in every table and says nothing.
@@ -20,17 +21,32 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
 
     seen = host.get(gpu.SUBJECT)
     sliced = [g for g in seen.gpus if g.mig] if seen is not None else []
-    if seen is not None and sliced:
-        which = ",".join(str(g.index) for g in sliced)
+    empty = [g for g in sliced if g.mig_instances == 0]
+    cut = [g for g in sliced if g not in empty]
+    if seen is not None and empty:
+        yield CAUSE.host_finding(
+            area="gpu",
+            severity="error" if len(empty) == len(seen.gpus) else "warning",
+            says=f"{gpu.labels(g.index for g in empty)} of {len(seen.gpus)}: in MIG mode without a slice",
+            leads_to="CUDA shows nothing of such a GPU: a rank that is meant for it has none",
+            evidence=tuple(Evidence(source="NVML", text=f"{gpu.label(g)}: MIG enabled, no instances") for g in empty[:3]),
+            remedies=("whole-gpus",),
+            commands={"whole-gpus": _off(empty)},
+        )
+    if seen is not None and cut:
         yield CAUSE.host_finding(
             area="gpu",
             severity="warning" if len(seen.gpus) > 1 else "note",
-            says=f"{gpu.labels(g.index for g in sliced)} of {len(seen.gpus)}: in MIG mode",
+            says=f"{gpu.labels(g.index for g in cut)} of {len(seen.gpus)}: in MIG mode",
             leads_to="a process sees one slice only, and NCCL before 2.32 takes two slices of one GPU for the same GPU",
-            evidence=tuple(Evidence(source="NVML", text=f"{gpu.label(g)}: MIG enabled") for g in sliced[:3]),
+            evidence=tuple(Evidence(source="NVML", text=f"{gpu.label(g)}: MIG enabled") for g in cut[:3]),
             remedies=("whole-gpus", "one-slice-per-process", "newer-nccl"),
-            commands={"whole-gpus": f"sudo nvidia-smi -i {which} -mig 0"},
+            commands={"whole-gpus": _off(cut)},
         )
+
+
+def _off(gpus: Sequence[Gpu]) -> str:
+    return f"sudo nvidia-smi -i {','.join(str(g.index) for g in gpus)} -mig 0"
 
 
 CAUSE = Cause(

@@ -10,7 +10,7 @@ from unhang.knowledge.causes.device_mapping import PEERS_HIDDEN
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
-    from unhang.facts.gpu import Gpus
+    from unhang.facts.gpu import Gpus, Pair
     from unhang.facts.pcie import Pcie
     from unhang.facts.snapshot import Snapshot
     from unhang.records.logs.said import At
@@ -80,22 +80,33 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
 
 
 def _refused(seen: Gpus) -> Iterable[HostFinding]:
-    from unhang.facts import gpu
-
-    refused = [p for p in seen.pairs if p.p2p not in (None, "ok", "unknown")]
+    # In MIG mode none may, which mig-slices tells.
+    sliced = {g.index for g in seen.gpus if g.mig}
+    refused = [p for p in seen.pairs if p.p2p not in (None, "ok", "unknown") and not {p.first, p.second} & sliced]
     for reason in dict.fromkeys(p.p2p for p in refused):
         alike = [p for p in refused if p.p2p == reason]
         joined = any((p.link or "").startswith("NV") for p in alike)
         yield CAUSE.host_finding(
             area="gpu",
             severity="warning" if joined else "note",
-            says=f"{gpu.labels(i for p in alike for i in (p.first, p.second))} cannot read each other's memory: {reason}",
+            says=f"{_who(alike)} cannot read each other's memory: {reason}",
             leads_to=(
                 "NVLink between them is not used" if joined else "NCCL copies through host memory, which works; what insists on peer-to-peer fails"
             ),
             evidence=tuple(Evidence(source="NVML", text=f"P2P read, GPU {p.first} and GPU {p.second}: {p.p2p}") for p in alike[:3]),
             remedies=("prove-it", "host-memory") if joined else ("host-memory",),
         )
+
+
+def _who(pairs: list[Pair]) -> str:
+    """ "GPUs 0 to 7" only where that is so of any two of them."""
+    from unhang.facts import gpu
+
+    members = {i for p in pairs for i in (p.first, p.second)}
+    if len(pairs) == len(members) * (len(members) - 1) // 2:
+        return gpu.labels(members)
+    shown = ", ".join(f"{p.first} and {p.second}" for p in pairs[:3])
+    return f"{len(pairs)} pairs of GPUs ({shown}{' and more' if len(pairs) > 3 else ''})"
 
 
 def _redirected(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:

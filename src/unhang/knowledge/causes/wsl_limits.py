@@ -49,16 +49,17 @@ def _of_hits(hits: tuple[Hit, ...], *, affected: bool, view: LogView | None = No
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import container
+    from unhang.facts import container, gpu
 
-    seen = host.get(container.SUBJECT)
+    seen, gpus = host.get(container.SUBJECT), host.get(gpu.SUBJECT)
     if seen is None or "microsoft" not in (seen.kernel or "").lower():
         return
-    several = sum(d.path.startswith("/dev/dxg") for d in seen.devices)
+    # All of Windows' GPUs stand behind one /dev/dxg.
+    reached = any(d.path.startswith("/dev/dxg") for d in seen.devices)
     yield CAUSE.host_finding(
         area="container",
-        severity="warning" if several else "note",
-        says=f"this is WSL (kernel {seen.kernel})" + ("" if several else "; there is no /dev/dxg, so no GPU reaches it"),
+        severity="warning" if gpus is not None and len(gpus.gpus) > 1 else "note",
+        says=f"this is WSL (kernel {seen.kernel})" + ("" if reached else "; there is no /dev/dxg, so no GPU reaches it"),
         leads_to="between several GPUs peer access and registered shared memory do not work, and little host memory can be pinned; one GPU is fine",
         evidence=(Evidence(source="/proc/sys/kernel/osrelease", text=seen.kernel or ""),),
         remedies=("no-p2p-no-shm", "newer-nccl", "native-linux"),
