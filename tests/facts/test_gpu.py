@@ -265,6 +265,21 @@ def test_numbers_in_words(numbers, said):
     assert gpu.labels(numbers) == said
 
 
+def test_a_program_whose_name_is_no_utf8(machine):
+    host = machine(MODULE)
+    odd = UnicodeDecodeError("utf-8", b"\xd5", 0, 1, "invalid continuation byte")
+    process = types.SimpleNamespace(pid=811, usedGpuMemory=GIB)
+    host.nvml_answers = Nvml(card(0x3B, nvmlDeviceGetComputeRunningProcesses=[process]), nvmlSystemGetProcessName=odd)
+    (one,) = gpu.collect(host).gpus
+    assert [(p.pid, p.name) for p in one.processes] == [(811, None)]
+
+
+def test_one_of_which_nothing_is_told_is_not_called_healthy(machine):
+    host = machine(MODULE)
+    host.nvml_answers = Nvml({})
+    assert gpu.collect(host).unread == ("GPU 0: NVML tells neither its name nor its memory",)
+
+
 @pytest.mark.gpu
 def test_real_ones_are_what_nvidia_smi_shows():
     asked = ["nvidia-smi", "--query-gpu=index,name,pci.bus_id,driver_version,memory.total,uuid", "--format=csv,noheader,nounits"]

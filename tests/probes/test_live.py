@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,7 +74,7 @@ def test_what_works(only):
     found = live.examine(python=sys.executable, ranks=2)
     assert set(states(found).values()) == {"passed"}
     assert (found.backend, found.python) == ("gloo", sys.executable)
-    assert found.conclusion == "2 ranks over gloo work on this machine: everything that was tested gave the right numbers"
+    assert found.conclusion == "2 ranks over gloo work on this machine: everything that was tested gave the right numbers; no GPU was tested"
     assert not any(r.logs for r in found.stages)
 
 
@@ -129,6 +132,63 @@ def test_without_torch(only, tmp_path):
     assert [(r.stage, r.state) for r in found.stages[:2]] == [("import", "failed"), ("device", "not-tested")]
     assert "torch" in found.stages[0].says
     assert found.conclusion.startswith("not even one rank works: import torch fails")
+
+
+@pytest.mark.parametrize("answer", ["sleep 60", "exit 134", "echo -1", "echo what"])
+def test_gpus_that_torch_does_not_see_are_not_passed_over(only, monkeypatch, tmp_path, answer):
+    """A driver that hangs, a crash, a CPU build: the stage of the device says what is wrong, and the CPU is no answer."""
+    only()
+    monkeypatch.setattr(live, "_ASK_S", 1.0)
+    monkeypatch.setattr(live, "_nvidia_devices", lambda: 2)
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\n[ "$1" = -c ] && {answer} && exit\nexec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    found = live.examine(python=str(wrapper))
+    assert (found.backend, states(found)[1, "device"]) == ("nccl", "failed")
+    assert found.conclusion.startswith("not even one rank works: device fails")
+
+
+def test_gpus_that_were_left_out(monkeypatch):
+    monkeypatch.setattr(live, "_nvidia_devices", lambda: 2)
+    assert live._gpus(sys.executable, {"CUDA_VISIBLE_DEVICES": ""}) == 0
+
+
+def test_what_a_job_around_us_has_set_is_not_for_these_ranks(only):
+    only("broadcast")
+    found = live.examine(python=sys.executable, ranks=2, environ={**os.environ, "TORCHELASTIC_USE_AGENT_STORE": "True", "GROUP_RANK": "7"})
+    assert set(states(found).values()) == {"passed"}
+
+
+def test_a_rank_that_holds_the_gil_dies_with_whoever_started_it(tmp_path):
+    folder, log = tmp_path / "modules", tmp_path / "log"
+    folder.mkdir()
+    (folder / "torch.py").write_text("import ctypes\nctypes.PyDLL(None).sleep(600)\n")
+    code = (
+        "import os, sys; from pathlib import Path; from unhang.probes.ranks import Ranks\n"
+        f"logs = Path({str(tmp_path)!r})\n"
+        "more = dict(logs=logs, timeout_s=60, environ=dict(os.environ), cwd=logs)\n"
+        "with Ranks(sys.executable, size=1, backend='gloo', stages=['import'], **more) as ranks:\n"
+        "    print(ranks._processes[0].popen.pid, flush=True)\n"
+        "    ranks.wait('import', 600)\n"
+    )
+    with log.open("wb") as err:
+        starter = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=err, env={**os.environ, "PYTHONPATH": str(folder)})
+    try:
+        rank = psutil.Process(int(starter.stdout.readline()))
+        deadline = time.monotonic() + 30
+        # It is asleep in C once it has told that it has begun.
+        while "hrtimer_nanosleep" not in wchan(rank) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        starter.kill()
+        assert psutil.wait_procs([rank], timeout=10)[1] == [], log.read_text()
+    finally:
+        starter.kill()
+        starter.wait()
+        starter.stdout.close()
+
+
+def wchan(process: psutil.Process) -> str:
+    return Path(f"/proc/{process.pid}/wchan").read_text()
 
 
 def hidden(folder: Path) -> Path:

@@ -113,6 +113,9 @@ def collect(host: Host) -> Gpus:
     else:
         gpus = _addressed(seen.gpus, on_bus)
         unread += [f"GPU {g.index}: {g.error}" for g in gpus if g.error]
+        unread += [
+            f"GPU {g.index}: NVML tells neither its name nor its memory" for g in gpus if not g.error and not g.name and not g.memory_total_bytes
+        ]
     switches = pcie.nvswitches(host)
     return Gpus(
         driver=module[0] if module else None,

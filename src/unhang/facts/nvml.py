@@ -155,8 +155,8 @@ class _Asking:
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
-        # What a driver older than nvidia-ml-py raises for some questions is no NVMLError.
-        self.refusals = (nvml.NVMLError, getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError))
+        # What a driver older than nvidia-ml-py raises for some questions is no NVMLError; names of processes need not be UTF-8.
+        self.refusals = (nvml.NVMLError, getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError), UnicodeDecodeError)
         self.last = ""
         self.lost: str | None = None
 

@@ -67,14 +67,22 @@ def find_python(asked: str | None) -> str:
 
 
 def _gpus(python: str, environ: Mapping[str, str]) -> int:
-    """0 where torch sees none, or cannot be imported: that is for the first stage to tell."""
+    """How many are to be tested: what torch sees; where it sees none, or does not answer, what is there, for the stage of the device to say why."""
+    if environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return 0
     try:
         asked = subprocess.run(
             [python, "-c", _ASK], capture_output=True, text=True, timeout=_ASK_S, env=dict(environ), stdin=subprocess.DEVNULL, check=False
         )
-        return max(0, int(asked.stdout.split()[-1]))
+        seen = int(asked.stdout.split()[-1])
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
-        return 0
+        seen = 0
+    return seen if seen > 0 else _nvidia_devices()
+
+
+def _nvidia_devices() -> int:
+    """Those that this container was given, too."""
+    return sum(p.name[len("nvidia") :].isdigit() for p in Path("/dev").glob("nvidia*"))
 
 
 class _World:
@@ -173,9 +181,10 @@ def conclusion(results: list[StageResult], backend: str) -> tuple[str, str]:
     failed = next((r for r in results if r.state == "failed"), None)
     most = max((r.world_size for r in results if r.state == "passed"), default=0)
     if failed is None:
+        untested, untested_zh = ("; no GPU was tested", "；未测试 GPU") if backend == "gloo" else ("", "")
         return (
-            f"{most} ranks over {backend} work on this machine: everything that was tested gave the right numbers",
-            f"本机上 {most} 个 rank 通过 {backend} 工作正常：所有测试的结果都正确",
+            f"{most} ranks over {backend} work on this machine: everything that was tested gave the right numbers{untested}",
+            f"本机上 {most} 个 rank 通过 {backend} 工作正常：所有测试的结果都正确{untested_zh}",
         )
     titles = {s.id: (s.title, s.title_zh) for s in plan.STAGES}
     title, title_zh = titles[failed.stage]

@@ -22,6 +22,8 @@ _WORKER = Path(worker.__file__)
 # Time in which the others of a rank that failed may say why they did, too; and in which stacks are written.
 _GRACE_S = 3.0
 _STACKS_S = 1.0
+# Asked from within a job, its agent's store and roles would be taken for ours.
+_OF_ANOTHER_JOB = ("TORCHELASTIC_", "GROUP_", "ROLE_", "NCCL_COMM_ID")
 
 
 @dataclass
@@ -80,7 +82,7 @@ class Ranks:
         try:
             environ = {
                 "NCCL_DEBUG": "INFO",
-                **self._environ,
+                **{name: value for name, value in self._environ.items() if not name.startswith(_OF_ANOTHER_JOB)},
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(self._size),

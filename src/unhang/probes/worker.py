@@ -1,11 +1,12 @@
 """One rank of a probe: runs stages in order and reports each on a pipe.
 
 Run by path, with the training's own Python: nothing but the standard library and torch is there. What it prints is kept as the rank's log.
-It ends when whoever started it does (standard input closes), and writes all stacks to its log on SIGUSR2 (NCCL may take SIGUSR1).
+It ends when whoever started it does, and writes all stacks to its log on SIGUSR2 (NCCL may take SIGUSR1).
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import faulthandler
 import itertools
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 _MIB = 1024 * 1024
+_PR_SET_PDEATHSIG = 1
 # Sums of these over 32 ranks stay below 256, up to which bfloat16 holds every integer.
 _PATTERN = 3
 _SIZES_BYTES = {"nccl": (4096, _MIB, 16 * _MIB, 64 * _MIB, 256 * _MIB), "gloo": (4096, _MIB, 16 * _MIB)}
@@ -322,7 +324,18 @@ def _size(count: int) -> str:
     return f"{count // _MIB} MiB" if count >= _MIB else f"{count // 1024} KiB"
 
 
+def _die_with_parent() -> None:
+    """Also where somebody holds the GIL for ever, while torch is loaded from a file server that is gone, say."""
+    import ctypes
+
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def _end_with_parent() -> None:
+    """Where a wrapper stands between us: its end of the pipe is closed with it."""
     sys.stdin.buffer.read()
     os._exit(1)
 
@@ -358,6 +371,8 @@ def main(asked: dict[str, Any], report: Callable[..., None]) -> int:
 if __name__ == "__main__":
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, all_threads=True)
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        _die_with_parent()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _asked = json.loads(sys.argv[1])
     with os.fdopen(_asked["report_fd"], "w", buffering=1) as _pipe:
