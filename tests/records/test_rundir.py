@@ -23,9 +23,14 @@ def test_somebody_else_was_quicker(tmp_path):
 
 def test_one_that_was_named(tmp_path):
     (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("")
     for path in (tmp_path / "mine", lambda: tmp_path / "mine"):
         with pytest.raises(RunDirError, match="mine: File exists"):
             RunDir.create(path)
+
+
+def test_one_that_a_batch_script_has_made(tmp_path):
+    assert RunDir.create(tmp_path).path == tmp_path
 
 
 def test_a_link_that_leads_nowhere(tmp_path):

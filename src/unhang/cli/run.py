@@ -28,7 +28,7 @@ def run(
     startup: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Silence allowed until the rhythm is known.")] = 180.0,
     name: Annotated[str | None, typer.Option(help="Name of the run.", show_default="the script's name")] = None,
     run_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Directory for this run; must not exist.", show_default="runs/NAME-TIME")
+        Path | None, typer.Option(metavar="DIR", help="Directory for this run; must not exist, or be empty.", show_default="runs/NAME-TIME")
     ] = None,
     prefix: Annotated[bool, typer.Option("--prefix", help="Put \\[rank N] before each line of the training's output.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Keep the training's output in the logs only.")] = False,

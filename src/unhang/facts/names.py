@@ -154,4 +154,6 @@ def _said(answer: Answer) -> str:
     return ", ".join(answer.addresses[:3])
 
 
-SUBJECT = Subject(id="names", title="host names", title_zh="主机名解析", facts=Names, collect=collect, summary=_summary)
+SUBJECT = Subject(
+    id="names", title="host names", title_zh="主机名解析", facts=Names, collect=collect, summary=_summary, volatile=("took_s",)
+)

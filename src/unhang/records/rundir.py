@@ -56,7 +56,7 @@ class RunDir:
 
     @classmethod
     def create(cls, path: Path | Callable[[], Path]) -> RunDir:
-        """Make a new, empty run directory (see `new_directory`). Raises RunDirError where it exists or cannot be made."""
+        """Make a new, empty run directory (see `new_directory`). Raises RunDirError where it holds something or cannot be made."""
         try:
             return cls(new_directory(path))
         except OSError as e:
@@ -202,7 +202,7 @@ class RunDir:
 
 
 def new_directory(path: Path | Callable[[], Path]) -> Path:
-    """Make a directory that is not there yet. A function is asked again where somebody else was quicker. Raises OSError."""
+    """Make a directory that is not there yet, or is empty. A function is asked again where somebody else was quicker. Raises OSError."""
     ask = path if callable(path) else lambda: path
     chosen = ask()
     while True:
@@ -211,8 +211,12 @@ def new_directory(path: Path | Callable[[], Path]) -> Path:
             return chosen
         except FileExistsError:
             before, chosen = chosen, ask()
-            if chosen == before:
+            if chosen != before:
+                continue
+            # Batch scripts make it first.
+            if not chosen.is_dir() or any(chosen.iterdir()):
                 raise
+            return chosen
 
 
 def runs_in(folder: Path) -> list[Path]:
