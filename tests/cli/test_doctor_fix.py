@@ -187,6 +187,7 @@ def test_without_a_terminal_nothing_is_done():
     assert (left(fix.stdout), fix.returncode) == (ALL, plain.returncode)
     assert "would remove" in fix.stdout
     assert "Remove them?" not in fix.stdout
+    assert "nothing was changed" in fix.stdout and "--yes" in fix.stdout
 
 
 @own_shm

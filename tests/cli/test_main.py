@@ -91,6 +91,16 @@ def test_streams_that_cannot_hold_every_character(tmp_path, monkeypatch, encodin
         assert json.loads(done.stdout)["schema"] == "unhang/verdict/1"
 
 
+def test_a_tick_is_no_question_mark_where_it_cannot_be_printed(tmp_path, monkeypatch):
+    asked = ("doctor", "--only", "numa", "--only", "gpu", "--only", "infiniband")
+    shown = []
+    for encoding in ("utf-8", "ascii"):
+        monkeypatch.setenv("PYTHONIOENCODING", encoding)
+        shown.append(unhang(*asked, cwd=tmp_path).stdout)
+    assert "✓" in shown[0]
+    assert shown[1] == shown[0].translate(str.maketrans("✓✗→", "+x>"))
+
+
 def test_a_complaint_with_characters_that_no_stream_holds(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     done = unhang("why", "\u65e0\x1b[31m\u202e.log", cwd=tmp_path)

@@ -148,6 +148,17 @@ def test_gpus_that_torch_does_not_see_are_not_passed_over(only, monkeypatch, tmp
     assert found.conclusion.startswith("not even one rank works: device fails")
 
 
+def test_one_rank_says_nothing_of_several(only):
+    only()
+    assert live.examine(python=sys.executable, ranks=1).conclusion == "one rank works on this machine; no GPU was tested; several were not tested"
+
+
+def test_more_ranks_than_the_cores_can_bear():
+    with pytest.raises(UnhangError, match="10000 ranks on") as error:
+        live.examine(python=sys.executable, ranks=10_000)
+    assert error.value.hint.startswith("unhang doctor --live --ranks ")
+
+
 def test_gpus_that_were_left_out(monkeypatch):
     monkeypatch.setattr(live, "_nvidia_devices", lambda: 2)
     assert live._gpus(sys.executable, {"CUDA_VISIBLE_DEVICES": ""}) == 0

@@ -134,8 +134,8 @@ def test_what_could_not_be_read_comes_first():
 def test_a_setting_is_no_command():
     finding = Finding(cause="unknown", standing="possible", says="x", remedies=(Remedy(id="b", says="b", env={"A": "1"}),))
     both = Finding(cause="unknown", standing="possible", says="x", remedies=(Remedy(id="b", says="b", env={"A": "1"}, command="run"),))
-    assert "  set A=1\n" in shown(Verdict(primary=finding)) and "`set A=1`" in markdown.render(Verdict(primary=finding))
-    assert "设置 A=1" in shown(Verdict(primary=finding), lang="zh") and "设置 A=1" in markdown.render(Verdict(primary=finding), lang="zh")
+    assert "  export A=1\n" in shown(Verdict(primary=finding)) and "`export A=1`" in markdown.render(Verdict(primary=finding))
+    assert "export A=1" in shown(Verdict(primary=finding), lang="zh") and "export A=1" in markdown.render(Verdict(primary=finding), lang="zh")
     assert "$ A=1 run" in shown(Verdict(primary=both))
 
 
@@ -146,7 +146,7 @@ def test_square_brackets_are_not_markup():
 
 def test_markdown_holds_everything():
     text = markdown.render(FULL)
-    assert text.count("incidents/1/stacks") == 6 and text.count("thing ") == 9 and "`kill -CONT 1`" in text and "`set A=1`" in text
+    assert text.count("incidents/1/stacks") == 6 and text.count("thing ") == 9 and "`kill -CONT 1`" in text and "`export A=1`" in text
     assert catalogue.get("process-stuck").explain["en"] in text
     assert "# 读到的内容里没有认出任何问题" in markdown.render(Verdict(primary=None), lang="zh")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import os
@@ -106,11 +107,22 @@ def _outlive_readers() -> None:
             setattr(sys, name, stream)
 
 
+# A question mark in place of a tick would say that something could not be looked at.
+_PLAIN = {"✓": "+", "✗": "x", "→": ">", "…": "~", "–": "-"}
+
+
 def _replace_what_cannot_be_printed() -> None:
-    """Streams that are no UTF-8 (LC_ALL, PYTHONIOENCODING) get question marks for what they cannot hold: a verdict is worth more than its marks."""
+    """Streams that are no UTF-8 (LC_ALL, PYTHONIOENCODING) get plain marks, and question marks for what else they cannot hold."""
+    codecs.register_error("unhang", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors="unhang")
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(c, "?") for c in error.object[error.start : error.end]), error.end
 
 
 def _keep_help_plain() -> None:

@@ -35,11 +35,15 @@ def repair(seen: Snapshot, examination: Examination, *, yes: bool, quiet: bool, 
     shared = seen.get(shm.SUBJECT)
     steps = cleaning.propose(shared) if shared is not None else ()
     wanted = settings.proposed(examination.findings)
-    asks = _Asks(yes=yes, can=not quiet and sys.stdin.isatty(), lang=lang)
+    can_ask = not quiet and sys.stdin.isatty()
+    asks = _Asks(yes=yes, can=can_ask, lang=lang)
     console = None if quiet else screen.console()
     if console is not None:
         repairs.render_preview(steps, wanted, console, lang=lang)
-    if any(s.outcome == "proposed" for s in steps) and asks("remove"):
+    removable = any(s.outcome == "proposed" for s in steps)
+    if console is not None and (removable or wanted) and not (yes or can_ask):
+        repairs.render_nobody_asked(console, lang=lang)
+    if removable and asks("remove"):
         steps = cleaning.apply(steps)
         if console is not None:
             repairs.render_outcome(steps, console, lang=lang)

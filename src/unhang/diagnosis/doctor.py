@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from unhang.diagnosis.redact import redact_data
 from unhang.facts import snapshot as snapshots
 from unhang.facts.snapshot import Part, Snapshot
@@ -9,11 +11,13 @@ from unhang.facts.subject import Subject
 from unhang.knowledge import catalogue
 from unhang.model import Area, AreaState, Examination, HostFinding, NotExamined, Severity
 
+# What the judgement of other areas rests on: which commands fit here, and for how many GPUs it is.
+CONTEXT = ("container", "numa")
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
-def examine(snapshot: Snapshot) -> Examination:
-    """Areas in the order of the snapshot; findings by severity, then by area."""
+def examine(snapshot: Snapshot, *, only: Collection[str] = ()) -> Examination:
+    """Areas in the order of the snapshot; findings by severity, then by area. `only` leaves out the others."""
     known = snapshots.subjects()
     findings: list[HostFinding] = []
     broken: list[NotExamined] = []
@@ -22,13 +26,14 @@ def examine(snapshot: Snapshot) -> Examination:
             findings += cause.on_host(snapshot) if cause.on_host is not None else ()
         except Exception as e:  # told as not looked at: what the other causes find must not be lost
             broken.append(NotExamined(what=cause.id, why=f"our own failure: {type(e).__name__}: {e}"))
-    order = list(snapshot.parts)
+    order = [id for id in snapshot.parts if not only or id in only]
+    findings = [f for f in findings if f.area in order]
     findings.sort(key=lambda f: (SEVERITIES.index(f.severity), order.index(f.area)))
     return redact_data(
         Examination(
             host=snapshot.host,
             taken=snapshot.taken,
-            areas=tuple(_area(known[id], part, findings) for id, part in snapshot.parts.items()),
+            areas=tuple(_area(known[id], snapshot.parts[id], findings) for id in order),
             findings=tuple(findings),
             not_examined=tuple(broken),
         )

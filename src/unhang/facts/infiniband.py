@@ -13,6 +13,7 @@ from unhang.facts import job
 from unhang.facts.host import Host
 from unhang.facts.job import Setting
 from unhang.facts.subject import NotHere, Subject
+from unhang.facts.units import counted
 
 _BASE = "/sys/class/infiniband"
 _MAX_GIDS = 256
@@ -297,7 +298,7 @@ def _summary(seen: Infiniband) -> str:
     rates = sorted({p.rate_gbps for p in up if p.rate_gbps is not None})
     layers = sorted({p.link_layer for p in up if p.link_layer is not None})
     at = f" at {' and '.join(f'{r:g}' for r in rates)} Gb/s ({', '.join(layers)})" if rates else ""
-    return f"{len(seen.devices)} adapters, {len(up)} of {len(ports)} ports active{at}"
+    return f"{counted(len(seen.devices), 'adapter')}, {len(up)} of {len(ports)} ports active{at}"
 
 
 SUBJECT = Subject(id="infiniband", title="InfiniBand and RoCE", title_zh="InfiniBand 与 RoCE", facts=Infiniband, collect=collect, summary=_summary)

@@ -10,3 +10,8 @@ def size(count: float) -> str:
             break
         count /= 1024
     return f"{count:.0f} {unit}" if count >= 10 or unit == "B" or count == int(count) else f"{count:.1f} {unit}"
+
+
+def counted(number: int, one: str) -> str:
+    """1 port, 2 ports."""
+    return f"{number} {one}{'' if number == 1 else 's'}"

@@ -19,6 +19,7 @@ from unhang.probes.ranks import Ranks
 # More failures of one world size say nothing new, and each may cost its whole bound.
 _MAX_FAILURES = 3
 _ASK_S = 180.0
+_MOST_PER_CORE = 4
 # Prints the number of GPUs that torch sees. -1: torch is there and sees none.
 _ASK = "import torch, torch.distributed as d; print(torch.cuda.device_count() if torch.cuda.is_available() and d.is_nccl_available() else -1)"
 
@@ -41,7 +42,9 @@ def examine(
     backend = "nccl" if gpus else "gloo"
     if gpus and ranks is not None and ranks > gpus:
         raise UnhangError(f"{ranks} ranks on {gpus} GPUs: NCCL wants a GPU for each", hint=f"unhang doctor --live --ranks {gpus}")
-    several = ranks or gpus or min(4, max(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2))
+    if not gpus and ranks is not None and ranks > (most := _MOST_PER_CORE * _cores()):
+        raise UnhangError(f"{ranks} ranks on {_cores()} cores would take minutes for each stage", hint=f"unhang doctor --live --ranks {most}")
+    several = ranks or gpus or min(4, max(2, _cores()))
     folder = Path(tempfile.mkdtemp(prefix="unhang-live-"))
     results: list[StageResult] = []
     try:
@@ -54,6 +57,10 @@ def examine(
             shutil.rmtree(folder, ignore_errors=True)
     said, said_zh = conclusion(results, backend)
     return Live(python=chosen, backend=backend, stages=tuple(results), conclusion=said, conclusion_zh=said_zh)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
 
 
 def find_python(asked: str | None) -> str:
@@ -182,6 +189,8 @@ def conclusion(results: list[StageResult], backend: str) -> tuple[str, str]:
     most = max((r.world_size for r in results if r.state == "passed"), default=0)
     if failed is None:
         untested, untested_zh = ("; no GPU was tested", "；未测试 GPU") if backend == "gloo" else ("", "")
+        if most <= 1:
+            return f"one rank works on this machine{untested}; several were not tested", f"本机上单个 rank 工作正常{untested_zh}；多个 rank 未测试"
         return (
             f"{most} ranks over {backend} work on this machine: everything that was tested gave the right numbers{untested}",
             f"本机上 {most} 个 rank 通过 {backend} 工作正常：所有测试的结果都正确{untested_zh}",

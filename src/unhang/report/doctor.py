@@ -80,7 +80,8 @@ def _lines(examination: Examination, width: int, lang: Language, details: bool) 
 
 
 def _area(area: Area, title: str, column: int, against: list[HostFinding], width: int, lang: Language) -> Iterator[Text]:
-    mark, style = _MARKS[_worst(against) if area.state == "found" else area.state]
+    # What is only worth knowing is no fault, and no reason to be silent about it either.
+    mark, style = _MARKS[_worst(against) if against and area.state in ("found", "ok") else area.state]
     said = area.summary + (f"; {_WORDS[lang]['unread']}: {', '.join(area.unread)}" if area.unread else "")
     indent = " " * (column + 4)
     for i, line in enumerate(fold(said, width, first=indent)):
@@ -104,5 +105,5 @@ def _finding(finding: HostFinding, width: int, lang: Language) -> Iterator[Text]
     # A note asks for nothing.
     for remedy in finding.remedies if finding.severity != "note" else ():
         yield from (Text(line) for line in fold(f"→ {says(remedy, lang)}", width, first=" " * 6, deeper=" " * 8))
-        if line := ran(remedy, lang):
+        if line := ran(remedy):
             yield from (Text(t, style="green") for t in fold(f"{'$ ' if remedy.command else ''}{line}", width, first=" " * 8))

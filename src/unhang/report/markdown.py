@@ -69,7 +69,7 @@ def _finding(finding: Finding, lang: Language) -> Iterator[str]:
 
 
 def _remedy(remedy: Remedy, lang: Language) -> str:
-    line = ran(remedy, lang)
+    line = ran(remedy)
     tried = f" ({LABELS[lang]['trial']}: {remedy.trial})" if remedy.trial != "untried" else ""
     verified = f" ({LABELS[lang]['verify']}: {code(remedy.verify)})" if remedy.verify else ""
     return _plain(says(remedy, lang)) + (f" {code(line)}" if line else "") + verified + tried

@@ -29,6 +29,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "remove": "Remove them?",
         "write": "Write the settings?",
         "overwrite": "The file is there already. Overwrite it?",
+        "nobody-asked": "nothing was changed: there is no terminal to ask on; --yes agrees beforehand",
     },
     "zh": {
         "nothing": "没有无需猜测就能修复的问题",
@@ -42,6 +43,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "remove": "删除它们？",
         "write": "写入这些设置？",
         "overwrite": "文件已经存在，要覆盖吗？",
+        "nobody-asked": "没有做任何改动：没有可以询问的终端；使用 --yes 预先同意",
     },
 }
 
@@ -71,6 +73,10 @@ def render_outcome(steps: Sequence[Step], console: Console, *, lang: Language) -
     gone = [s for s in tried if s.outcome == "removed"]
     head = _WORDS[lang]["removed"].format(n=len(gone), all=len(tried), size=size(sum(s.size_bytes for s in gone)))
     _print(console, [Text(head, style="bold"), *_steps([s for s in tried if s.outcome == "refused"], console, lang)])
+
+
+def render_nobody_asked(console: Console, *, lang: Language) -> None:
+    _print(console, [Text(_WORDS[lang]["nobody-asked"], style="yellow")])
 
 
 def render_written(file: str, why: str, console: Console, *, lang: Language) -> None:

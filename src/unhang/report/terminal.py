@@ -62,12 +62,12 @@ def says(remedy: Remedy, lang: Language) -> str:
     return (remedy.says_zh or remedy.says) if lang == "zh" else remedy.says
 
 
-def ran(remedy: Remedy, lang: Language) -> str:
-    """What a remedy runs, with its settings; where it is only a setting, that it is to be set."""
+def ran(remedy: Remedy) -> str:
+    """What a remedy runs, with its settings; where it is only a setting, the export of it."""
     env = [f"{k}={v}" for k, v in remedy.env.items()]
     if remedy.command:
         return " ".join([*env, remedy.command])
-    return LABELS[lang]["set"].format(env=" ".join(env)) if env else ""
+    return " ".join(["export", *env]) if env else ""
 
 
 def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool) -> list[Text]:
@@ -189,7 +189,7 @@ def _remedies(remedies: tuple[Remedy, ...], lang: Language, width: int, *, whole
     yield Text(LABELS[lang]["remedy"], style="bold")
     for r in remedies if whole else remedies[:at_most]:
         yield from _wrapped(says(r, lang), width, at_most=MAX_LINES if whole else 5)
-        if line := ran(r, lang):
+        if line := ran(r):
             yield from _wrapped(f"{'$ ' if r.command else ''}{line}", width, at_most=MAX_LINES if whole else 6, style="green")
         if whole and r.verify:
             yield Text(f"{' ' * _INDENT}{LABELS[lang]['verify']}: {r.verify}", style="dim")

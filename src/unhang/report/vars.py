@@ -48,7 +48,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "removed": "gone {removed}",
         "hidden": "(not shown)",
         "not_examined": "not looked at",
-        "totals": "{n} variables: errors {error}, warnings {warning}, notes {note}",
+        "totals": "variables {n}: errors {error}, warnings {warning}, notes {note}",
     },
     "zh": {
         "nothing": "没有设置与通信有关的变量",

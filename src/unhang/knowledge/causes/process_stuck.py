@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.stuck import held_back
-from unhang.model import Finding, Remedy, Standing
+from unhang.model import Evidence, Finding, HostFinding, Remedy, Standing
 
 if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.picture import Picture, RankView
 
 _SLEEP = re.compile(r"(?<![\w.])(?:time\.)?sleep\(")
 _NANOSLEEP = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")
 _STATES = ("stopped", "uninterruptible", "gil", "idle", "unknown")
+
+
+# A rank that was held up longer ago has found its end, or its time-out.
+_RECENT_S = 1800
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    from unhang.facts import kernel_log
+
+    log = host.get(kernel_log.SUBJECT)
+    hung = [e for e in log.events if e.kind == "hung-task"] if log is not None else []
+    if not hung:
+        return
+    last = hung[-1]
+    recent = last.last_age_s is not None and last.last_age_s < _RECENT_S
+    yield CAUSE.host_finding(
+        area="kernel",
+        severity="warning" if recent else "note",
+        says=f"the kernel tells of tasks that hung in it: {last.process} ({last.pid}) {kernel_log.ago(last.last_age_s)}"
+        + (f", {len(hung) - 1} more before" if len(hung) > 1 else ""),
+        leads_to="mostly a file system or a driver that does not answer; a rank that waits for it cannot be ended, and its collectives time out",
+        evidence=tuple(Evidence(source="kernel log", text=e.text) for e in hung[-3:]),
+        remedies=("look-at-io",),
+        commands={"look-at-io": f"cat /proc/{last.pid}/stack"} if recent else None,
+    )
 
 
 def _in_run(picture: Picture) -> Finding | None:
@@ -143,6 +170,7 @@ CAUSE = Cause(
     ),
     in_run=_in_run,
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
         Remedy(
             id="continue-it",
