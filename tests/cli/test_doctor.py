@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import typer
@@ -10,8 +13,8 @@ from typer.testing import CliRunner
 
 from unhang.cli import doctor
 from unhang.errors import UnhangError
-from unhang.facts import gpu, snapshot
-from unhang.facts.host import Space
+from unhang.facts import gpu, job, ports, shm, snapshot
+from unhang.facts.host import Host, Space
 from unhang.facts.nvml import Gpu
 
 MIB = 1024 * 1024
@@ -101,7 +104,58 @@ def test_saved_and_judged_elsewhere(run, tmp_path):
     path = tmp_path / "host.json"
     assert run("--save", str(path), "--only", "memory", "--fail-on", "never").exit_code == 0
     again = run("--json", "--snapshot", str(path), "--fail-on", "never")
-    assert [a["id"] for a in json.loads(again.stdout)["areas"]] == ["memory"]
+    assert [a["id"] for a in json.loads(again.stdout)["areas"]] == ["container", "memory", "numa"]
+
+
+# A command line that was cut inside a quote, and a key without its end.
+@pytest.mark.parametrize("command", ["serve token='abcdef0123456789", "serve -----BEGIN RSA PRIVATE KEY-----MIIEpAIBAAKCAQEA7x"])
+def test_what_was_saved_can_be_read_back_whatever_was_hidden_in_it(run, tmp_path, monkeypatch, command):
+    held = ports.Holder(port=29500, address="::", state="listening", uid=0, pid=7, command=command)
+    seen = ports.Ports(
+        listeners=(held, replace(held, port=29501, command="python train.py")),
+        connections=(),
+        store_port=29500,
+        range_first=None,
+        range_last=None,
+        reserved=(),
+        in_range=None,
+        job=job.of({}),
+    )
+    taken = snapshot.Snapshot(host="node7", taken="t", parts={"ports": snapshot.Part(state="read", facts=seen)})
+    monkeypatch.setattr(snapshot, "take", lambda host, only: taken)
+    path = tmp_path / "host.json"
+    run("--save", str(path), "--only", "ports")
+    back = snapshot.decode(path.read_bytes(), name="x").get(ports.SUBJECT)
+    assert "abcdef" not in path.read_text() and "MIIE" not in path.read_text()
+    assert [(h.port, h.command.split()[0]) for h in back.listeners] == [(29500, "serve"), (29501, "python")]
+    assert json.loads(run("--diff", "now", str(path), "--json").stdout)["differences"] == []
+
+
+def test_a_snapshot_that_cannot_be_written_leaves_the_old_one(run, tmp_path, monkeypatch):
+    path = tmp_path / "host.json"
+    path.write_text("old")
+    real = Path.write_bytes
+
+    def full(self, data):
+        real(self, data[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert "No space left" in str(run("--save", str(path), "--only", "memory").exception)
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
+
+
+def test_names_that_are_no_text_are_saved_and_printed(run, tmp_path, monkeypatch):
+    segment = shm.Segment(name="nccl-\udcff", size_bytes=1, uid=0, owner=None, mode=0o600, age_s=9e9, mapped_by=())
+    taken = snapshot.take(Host(), only=["shm"])
+    seen = replace(taken.get(shm.SUBJECT), segments=(segment,))
+    monkeypatch.setattr(snapshot, "take", lambda host, only: replace(taken, parts={"shm": snapshot.Part(state="read", facts=seen)}))
+    path = tmp_path / "host.json"
+    ran = run("--save", str(path), "--only", "shm", "--json", "--fail-on", "never", "--fix")
+    assert ran.exit_code == 0, ran.exception
+    assert "/dev/shm/nccl-?" in [s["path"] for s in json.loads(ran.stdout)["repair"]["segments"]]
+    assert [s.name for s in snapshot.decode(path.read_bytes(), name="x").get(shm.SUBJECT).segments] == ["nccl-?"]
+    assert run("--diff", "now", str(path), "--only", "shm", "--json").exit_code == 1
 
 
 def test_diff(run, saved):
@@ -115,6 +169,32 @@ def test_diff(run, saved):
     assert (found["schema"], [d["path"] for d in found["differences"]]) == ("unhang/diff/1", ["space.total_bytes"])
 
 
+@pytest.mark.parametrize("path", ["/no/such/directory", __file__])
+def test_a_place_for_checkpoints_that_is_none(run, path):
+    ran = run("--only", "storage", "--path", path)
+    assert ran.exit_code == 2
+    assert "--path" in ran.output
+
+
+def test_of_one_area_the_rest_is_still_known(run, saved):
+    """Which command fits here, say."""
+    found = json.loads(run("--snapshot", saved(), "--only", "shm", "--json").stdout)
+    assert [a["id"] for a in found["areas"]] == ["shm"]
+    (one,) = (f for f in found["findings"] if f["severity"] == "error")
+    assert any((r["command"] or "").startswith("docker run --shm-size") for r in one["remedies"])
+
+
+def test_a_snapshot_that_says_nothing(run, tmp_path):
+    (tmp_path / "host.json").write_text('{"schema": "unhang/host/2", "host": "x", "taken": "", "parts": {}}')
+    ran = run("--snapshot", str(tmp_path / "host.json"))
+    assert isinstance(ran.exception, UnhangError)
+    assert "holds nothing of what is asked for" in str(ran.exception)
+
+
+def test_two_looks_at_one_machine_do_not_differ(run):
+    assert run("--diff", "now", "now", "--only", "names", "--only", "numa", "--only", "limits").exit_code == 0
+
+
 def test_list(run):
     assert {line.split()[0] for line in run("--list").output.splitlines()} == set(snapshot.subjects())
 
@@ -126,6 +206,9 @@ def test_list(run):
         (["--snapshot", "no-such-file"], "cannot read no-such-file"),
         (["--snapshot", __file__], "no snapshot of a host"),
         (["--save", "/no/such/directory/x", "--only", "memory"], "cannot write"),
+        (["--only", "memory", "--path", "/"], "are for the area storage"),
+        (["--only", "memory", "--write-speed"], "are for the area storage"),
+        (["--snapshot", "x.json", "--path", "/"], "do not go with --snapshot"),
     ],
 )
 def test_bad_input_is_told(run, args, says):

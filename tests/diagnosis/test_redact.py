@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unhang.diagnosis.redact import HIDDEN, redact, redact_command, redact_data
+from unhang.facts import job
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.report import markdown
@@ -311,6 +312,13 @@ def test_no_text_of_a_verdict_is_left_out():
     clean = redact_data(VERDICT)
     assert [path for path, text in texts(clean) if SECRET in text or "two words" in text] == []
     assert redact_data(clean) == clean
+
+
+def test_settings_that_are_credentials_by_their_name_are_hidden():
+    pairs = (job.Setting(name="API_KEY", value="plain", place="p"), job.Setting(name="NCCL_DEBUG", value="INFO", place="p"))
+    assert [s.value for s in redact_data(pairs)] == [HIDDEN, "INFO"]
+    # A number or a list in its place would be of another shape.
+    assert redact_data({"PASSWORD": "two words", "SECRET": 7, "API_KEY": ("a",)}) == {"PASSWORD": HIDDEN, "SECRET": 7, "API_KEY": ("a",)}
 
 
 def test_no_output_has_a_secret():

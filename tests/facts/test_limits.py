@@ -17,7 +17,11 @@ Max locked memory         65536                65536                bytes
 Max address space         unlimited            unlimited            bytes
 Max nice priority         0                    0
 """
-PLAIN = {"/proc/self/limits": ROWS, "/proc/self/status": "Name:\tpython\nCapEff:\t0000000000000000\nCpus_allowed_list:\t0-3,8\n"}
+PLAIN = {
+    "/proc/self/limits": ROWS,
+    "/proc/self/status": "Name:\tpython\nCapEff:\t0000000000000000\nCpus_allowed_list:\t0-3,8\n",
+    "/proc/self/uid_map": "         0          0 4294967295\n",
+}
 
 
 def test_what_a_process_may(machine):
@@ -52,6 +56,20 @@ def test_what_a_process_may(machine):
 )
 def test_capabilities(machine, capabilities, lifts):
     seen = limits.collect(machine(PLAIN | {"/proc/self/status": f"CapEff:\t{capabilities}\n"}))
+    assert (seen.lifts_memlock, seen.lifts_processes, seen.lifts_ptrace) == lifts
+
+
+@pytest.mark.parametrize(
+    ("uid_map", "lifts"),
+    [
+        ("         0          0 4294967295\n", (True, True, True)),
+        ("         0       1000          1\n", (False, False, True)),
+        ("0 1000 1\n1 100000 65536\n", (False, False, True)),
+        ("", (None, None, True)),
+    ],
+)
+def test_capabilities_of_a_user_namespace_lift_no_limit_of_the_machine(machine, uid_map, lifts):
+    seen = limits.collect(machine(PLAIN | {"/proc/self/status": "CapEff:\t000001ffffffffff\n", "/proc/self/uid_map": uid_map}))
     assert (seen.lifts_memlock, seen.lifts_processes, seen.lifts_ptrace) == lifts
 
 

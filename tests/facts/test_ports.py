@@ -48,7 +48,45 @@ def test_who_listens(machine):
     assert (seen.connections, seen.store_port, seen.range_first, seen.range_last, seen.in_range) == ((), 29500, 32768, 60999, 2)
     assert ports.is_reserved(seen, 29505) and ports.is_reserved(seen, 8080) and not ports.is_reserved(seen, 29511)
     assert seen.unread == ()
-    assert ports.SUBJECT.summary(seen) == "the usual port 29500 is taken; 3 ports are listened on; the system hands out 32768 to 60999"
+    assert ports.SUBJECT.summary(seen) == "the usual port 29500 is taken; listened on: 3 ports; the system hands out 32768 to 60999"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("./ttyd -c admin:hunter2 bash", "./ttyd"),
+        ("./redis-server --requirepass hunter2", "./redis-server"),
+        ("ssh -L=admin:hunter2@h", "ssh"),
+        ("python train.py hunter2", "python train.py"),
+        ("/usr/bin/python3.11 -u -X dev -W ignore /opt/a.py --token hunter2", "/usr/bin/python3.11 /opt/a.py"),
+        ("python -um torch.distributed.run hunter2", "python -m torch.distributed.run"),
+        ("python -mhttp.server hunter2", "python -m http.server"),
+        ("python -c hunter2", "python"),
+        ("python -uc hunter2", "python"),
+        ("python -X dev -chunter2", "python"),
+        ("python - hunter2", "python"),
+        ("python -m", "python -m"),
+        ("python", "python"),
+        ("bash -ex run.sh hunter2", "bash run.sh"),
+        ("bash -lc hunter2", "bash"),
+        ("sh -s hunter2", "sh"),
+        ("node --max-old-space-size=4096 server.js hunter2", "node server.js"),
+        ("node -e hunter2", "node"),
+        ("node --env-file hunter2", "node"),
+        ("perl -w daemon.pl hunter2", "perl daemon.pl"),
+        ("ruby -rhunter2 -e hunter2", "ruby"),
+        ("java -Dpw=hunter2 -cp a.jar:b.jar -jar app.jar hunter2", "java app.jar"),
+        ("java -Xmx4g com.example.Main hunter2", "java com.example.Main"),
+    ],
+)
+def test_of_a_command_line_only_the_program_and_its_script_are_kept(machine, words, told):
+    seen = ports.collect(machine(FILES | {"/proc/813/cmdline": words.replace(" ", "\0") + "\0"}))
+    assert [h.command for h in seen.listeners if h.pid == 813] == [told]
+
+
+def test_of_a_title_only_the_program_is_kept(machine):
+    seen = ports.collect(machine(FILES | {"/proc/813/cmdline": "/opt/google/chrome --proxy=admin:hunter2@h\0\0\0"}))
+    assert [h.command for h in seen.listeners if h.pid == 813] == ["/opt/google/chrome"]
 
 
 def test_a_connection_can_hold_the_port(machine):

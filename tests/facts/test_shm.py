@@ -14,6 +14,10 @@ MIB = 1024 * 1024
 PLAIN = {
     "/proc/mounts": "overlay / overlay rw 0 0\nshm /dev/shm tmpfs rw,nosuid,nodev,noexec,size=65536k 0 0\n",
     "/proc/self/ns/pid": "-> pid:[4026531836]",
+    "/proc/1/maps": "",
+    "/proc/1/fd": None,
+    "/proc/2/maps": "",
+    "/proc/2/fd": None,
     "/dev/shm": None,
     "/proc/sys/kernel/shmmni": "4096\n",
     "/proc/sys/kernel/shmmax": "18446744073692774399\n",
@@ -99,9 +103,35 @@ def test_in_another_pid_namespace_dead_is_not_known(machine):
     assert seen.unread == ("whether processes outside of this container have segments mapped",)
 
 
-def test_semaphores_of_others_are_not_of_trainings(machine):
-    seen = segments(machine, {f"/dev/shm/{name}": "x" for name in ("sem.backup-lock", "sem.mp-x", "psm_12", "nccl-abc")})
-    assert {s.name: s.of_trainings for s in seen.segments} == {"sem.backup-lock": False, "sem.mp-x": True, "psm_12": True, "nccl-abc": True}
+def test_where_proc_hides_processes_dead_is_not_known(machine):
+    own = {k: v for k, v in PLAIN.items() if not k.startswith(("/proc/1/", "/proc/2/"))}
+    host = machine(own | FILES)
+    seen = shm.collect(host)
+    assert {s.name: s.mapped_by for s in seen.segments} == {"nccl-Qr4tZp": (811,), "torch_811_77_0": (811,), "sem.mp-dead": None}
+    assert "whether processes that /proc hides have segments mapped" in seen.unread
+
+
+def test_on_a_busy_machine_the_rest_is_seen_and_nothing_is_called_dead(machine, monkeypatch):
+    monkeypatch.setattr(shm, "_PATIENCE_S", -1)
+    seen = segments(machine, FILES)
+    assert seen.space.total_bytes == MIB
+    assert {s.mapped_by for s in seen.segments} == {None}
+    assert seen.unread == ("whether processes that -1 s were too short for have segments mapped",)
+
+
+def test_a_name_that_is_no_text_is_found_in_maps(machine):
+    host = machine(PLAIN)
+    name = "nccl-\udcff\n"
+    host.path(f"/dev/shm/{name}").touch()
+    host.path("/proc/1/maps").write_bytes(b"7f00-7f01 rw-s 0 00:19 5 /dev/shm/nccl-\xff\\012\n")
+    (segment,) = shm.collect(host).segments
+    assert (segment.name, segment.mapped_by) == (name, (1,))
+
+
+def test_what_any_program_may_make_and_keep_is_shown_and_not_of_trainings(machine):
+    kinds = {"sem.backup-lock": False, "sem.mp-x": True, "psm_5a1f20cc": False, "psm2_shm.1": True, "nccl-abc": True}
+    seen = segments(machine, {f"/dev/shm/{name}": "x" for name in kinds})
+    assert {s.name: s.of_trainings for s in seen.segments} == kinds
 
 
 def test_without_dev_shm(machine):

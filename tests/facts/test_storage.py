@@ -1,5 +1,6 @@
 import errno
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,6 +53,33 @@ def test_one_that_does_not_answer_and_one_that_is_stale_hold_nobody_up(machine, 
 
 def test_space_that_is_not_known_is_named(machine):
     assert "the space of /tmp" in storage.collect(machine({"/proc/mounts": MOUNTS, "/tmp": None}, environ=ENVIRON)).unread
+
+
+def test_what_is_closed_to_this_user_cannot_be_written_and_is_no_fault_of_the_file_system(machine):
+    def space(path):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    host = machine({"/proc/mounts": MOUNTS, "/tmp": None}, environ=ENVIRON)
+    host.space = space
+    place = next(p for p in storage.collect(host).places if p.path == "/tmp")
+    assert (place.problem, place.writable, place.space) == (None, False, None)
+
+
+@pytest.mark.parametrize("home", ["/home/nobody-has-it", None])
+def test_without_a_home_the_places_in_it_are_left_out(monkeypatch, home):
+    def entry(uid):
+        if home is None:
+            raise KeyError(uid)
+        return SimpleNamespace(pw_dir=home)
+
+    monkeypatch.setattr(storage.pwd, "getpwuid", entry)
+    seen = storage.collect(Host(environ={"HF_HOME": "~/hf", "TRITON_CACHE_DIR": "/tmp/triton"}))
+    assert [p.purpose for p in seen.places] == ["working directory", "temporary files", "Triton cache"]
+
+
+def test_without_a_variable_the_home_is_that_of_the_user(monkeypatch, tmp_path):
+    monkeypatch.setattr(storage.pwd, "getpwuid", lambda uid: SimpleNamespace(pw_dir=str(tmp_path)))
+    assert f"{tmp_path}/.cache/torch" in [p.path for p in storage.collect(Host(environ={})).places]
 
 
 @pytest.mark.parametrize("path", ["//data", "data", "../data", "/data/../data"])

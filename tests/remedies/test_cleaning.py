@@ -134,8 +134,9 @@ def test_what_is_gone_meanwhile_and_what_is_left_stay_as_they_are(segment):
     assert [(s.outcome, s.why) for s in cleaning.apply((step, left))] == [("refused", "it is gone already"), ("left", "because")]
 
 
-def test_a_semaphore_of_another_program_is_not_even_named():
-    segment = shm.Segment(name="sem.backup-lock", size_bytes=32, uid=os.geteuid(), owner=None, mode=0o600, age_s=9e9, mapped_by=())
+@pytest.mark.parametrize("name", ["sem.backup-lock", "psm_5a1f20cc"])
+def test_what_another_program_may_have_left_on_purpose_is_not_even_named(name):
+    segment = shm.Segment(name=name, size_bytes=32, uid=os.geteuid(), owner=None, mode=0o600, age_s=9e9, mapped_by=())
     seen = replace(shm.collect(Host()), segments=(segment,))
     assert cleaning.propose(seen) == ()
 

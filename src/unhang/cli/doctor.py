@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -41,7 +42,10 @@ def doctor(
         tuple[str, str] | None, typer.Option(metavar="A B", help="What differs between two saved snapshots; the word now is this machine.")
     ] = None,
     path: Annotated[
-        list[Path] | None, typer.Option(metavar="DIR", help="Look at this directory, too: where checkpoints go; may be given several times.")
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR", exists=True, file_okay=False, help="Look at this directory, too: where checkpoints go; may be given several times."
+        ),
     ] = None,
     write_speed: Annotated[
         bool, typer.Option("--write-speed", help="Measure how fast it, or else the working directory, takes a file; a gigabyte at most.")
@@ -87,19 +91,21 @@ def doctor(
         raise UnhangError("--fix repairs this machine: it does not go with --snapshot")
     if (path or write_speed) and snapshot is not None:
         raise UnhangError("--path and --write-speed look at this machine: they do not go with --snapshot")
+    if (path or write_speed) and only and "storage" not in only:
+        raise UnhangError("--path and --write-speed are for the area storage, and --only leaves it out", hint="add --only storage")
     if yes and not fix:
         raise UnhangError("--yes is for --fix")
     here = Host(places=[str(p) for p in path or []], writes_are_timed=write_speed)
-    seen = _seen(snapshot, only or [], here)
-    examination = _examined(seen, quiet=as_json, lang=chosen, details=bool(only))
+    seen = _seen(snapshot, _with_context(only), here)
+    examination = _examined(seen, only or [], quiet=as_json, lang=chosen)
     repair = None
     if fix:
         from unhang.cli import repairing
 
         repair = repairing.repair(seen, examination, yes=yes, quiet=as_json, lang=chosen)
         if repair.changed:
-            seen = _seen(None, only or [], here)
-            examination = _examined(seen, quiet=as_json, lang=chosen, details=bool(only))
+            seen = _seen(None, _with_context(only), here)
+            examination = _examined(seen, only or [], quiet=as_json, lang=chosen)
     if save is not None:
         _save(seen, save)
     if live:
@@ -108,19 +114,25 @@ def doctor(
         import msgspec
 
         found = msgspec.to_builtins(examination) | ({} if repair is None else {"repair": msgspec.to_builtins(repair)})
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+        _print_json(found)
     raise typer.Exit(_exit_code(examination, fail_on))
 
 
-def _examined(seen: Snapshot, *, quiet: bool, lang: Language, details: bool) -> Examination:
+def _with_context(only: list[str] | None) -> list[str]:
+    from unhang.diagnosis.doctor import CONTEXT
+
+    return [*only, *CONTEXT] if only else []
+
+
+def _examined(seen: Snapshot, only: list[str], *, quiet: bool, lang: Language) -> Examination:
     from unhang.diagnosis.doctor import examine
 
-    examination = examine(seen)
+    examination = examine(seen, only=only)
     if not quiet:
         from unhang.report import screen
         from unhang.report.doctor import render
 
-        render(examination, screen.console(), lang=lang, details=details)
+        render(examination, screen.console(), lang=lang, details=bool(only))
     return examination
 
 
@@ -137,7 +149,10 @@ def _seen(path: Path | None, only: list[str], here: Host) -> Snapshot:
     except OSError as e:
         raise UnhangError(f"cannot read {path}: {e.strerror}") from e
     kept = {s.id for s in snapshot.chosen(only)}
-    return replace(seen, parts={id: part for id, part in seen.parts.items() if id in kept})
+    parts = {id: part for id, part in seen.parts.items() if id in kept}
+    if not parts:
+        raise UnhangError(f"{path} holds nothing of what is asked for", hint="unhang doctor --save host.json")
+    return replace(seen, parts=parts)
 
 
 def _run(python: str | None, ranks: int | None, *, quiet: bool, lang: Language) -> Live:
@@ -157,15 +172,14 @@ def _run(python: str | None, ranks: int | None, *, quiet: bool, lang: Language) 
 def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) -> int:
     """Raises UnhangError. As diff does: 0 where nothing differs, 1 where something does."""
     from unhang.diagnosis.differences import between
+    from unhang.diagnosis.redact import redact_data
     from unhang.errors import EXIT_FOUND, EXIT_OK
     from unhang.facts.host import Host
 
-    differences = between(*(_seen(None if which == "now" else Path(which), only, Host()) for which in (a, b)))
+    # What was saved is without credentials: else they would differ, and be shown.
+    differences = between(*(redact_data(_seen(None if which == "now" else Path(which), only, Host())) for which in (a, b)))
     if as_json:
-        import msgspec
-
-        found = {"schema": "unhang/diff/1", "a": a, "b": b, "differences": differences}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+        _print_json({"schema": "unhang/diff/1", "a": a, "b": b, "differences": differences})
     else:
         from unhang.report import screen
         from unhang.report.doctor import render_differences
@@ -175,14 +189,39 @@ def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) 
 
 
 def _save(seen: Snapshot, path: Path) -> None:
-    from unhang.diagnosis.redact import redact
+    from unhang.diagnosis.redact import redact_data
     from unhang.errors import UnhangError
     from unhang.facts import snapshot
 
+    # Text by text: what is taken out of the JSON as a whole may take its quotes along.
+    data = snapshot.encode(redact_data(seen)) + b"\n"
     try:
-        path.write_text(redact(snapshot.encode(seen).decode()) + "\n")
+        _write(path, data)
     except OSError as e:
         raise UnhangError(f"cannot write {path}: {e.strerror}") from e
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all. Raises OSError."""
+    if path.exists() and not path.is_file():
+        # A pipe; a directory says so itself.
+        path.write_bytes(data)
+        return
+    path = Path(os.path.realpath(path))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _print_json(found: object) -> None:
+    import msgspec
+
+    from unhang.facts import encoding
+
+    sys.stdout.write(msgspec.json.format(encoding.encode(found), indent=2).decode() + "\n")
 
 
 def _exit_code(examination: Examination, fail_on: Level) -> int:

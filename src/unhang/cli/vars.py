@@ -51,6 +51,7 @@ def vars(
     A checked table decides for the releases that it holds; for others the installed files are searched. Nothing is imported.
 
     Exit code: 0 if nothing is wrong, 1 if something is, 2 for bad input, 3 for our own failure, 130 if interrupted.
+    With --rewrite: 0 if nothing that is wrong is left in what was printed, 1 if something is; stderr says what.
     """
     from dataclasses import replace
 
@@ -71,13 +72,13 @@ def vars(
     seen = variables.collect(host, {library.id: library.version for library in found})
     if libs is not None:
         # What this host has says nothing about the one that those libraries are for.
-        seen = replace(seen, interfaces=None, adapters=None, gpus=None)
+        seen = replace(seen, interfaces=None, running=None, adapters=None, gpus=None, installed=None)
     reader = Reader(_cache())
     scan = examining.scanner(found, reader)
     if correct:
-        changed = _rewrite(what or [], seen, scan, chosen)
+        something_is_left = _rewrite(what or [], seen, scan, chosen)
         reader.save()
-        raise typer.Exit(EXIT_FOUND if changed else EXIT_OK)
+        raise typer.Exit(EXIT_FOUND if something_is_left else EXIT_OK)
     judged = _judged(what or [], show_all, seen, scan)
     reader.save()
     from unhang.report.vars import redacted, render
@@ -129,10 +130,11 @@ def _of_file(path: Path) -> bytes:
 
 
 def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -> bool:
-    """Print the corrected file; whether anything was corrected."""
+    """Print the corrected file, and say on stderr what is left in it; whether any of that is wrong."""
     from unhang.errors import UnhangError
     from unhang.knowledge.variables import examining
-    from unhang.knowledge.variables.files import opening
+    from unhang.knowledge.variables.files import opening, rewriting
+    from unhang.report.vars import redacted
 
     if len(what) != 1:
         raise UnhangError("--rewrite takes one file", hint="unhang vars --rewrite train.sh > corrected.sh")
@@ -140,20 +142,35 @@ def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -
     text, parsed = _read(name)
     if not parsed.comments:
         raise UnhangError(f"{name} is JSON, which has no comments: nothing can be commented out", hint=f"unhang vars {name}")
-    done = examining.corrected(text, parsed, examining.in_file(parsed, name, seen, scan), lang)
+    done = rewriting.corrected(text, parsed, examining.in_file(parsed, name, seen, scan), lang)
     # A corrected file that is none any more must not be handed out.
-    opening.parse(name, done.text)
+    corrected = opening.parse(name, done.text)
     sys.stdout.flush()
     sys.stdout.buffer.write(done.text.encode("utf-8", errors="surrogateescape"))
-    for one in done.left:
-        typer.echo(f"unhang: {name}:{one.first + 1}: {one.name} is left as it is: other things stand on its line", err=True)
-    return done.text != text or bool(done.left)
+    sys.stdout.buffer.flush()
+    judged = tuple(j for _, j in examining.in_file(corrected, name, seen, scan))
+    left = redacted(examining.Examined(libraries=seen.libraries, variables=judged))
+    fixed = {one.name for one in done.left}
+    for one in left.variables:
+        where, but = f"corrected {name}:{one.line}: {one.name} is left as it is", ", for other things stand on its line" if one.name in fixed else ""
+        for remark in one.remarks:
+            if remark.severity != "note" or remark.kind == "typo":
+                typer.echo(f"unhang: {where}{but if remark.kind in ('not-read', 'typo', 'renamed') else ''}: {remark.says.of(lang)}", err=True)
+        if one.state == "unknown" and one.what is None and not one.remarks:
+            typer.echo(f"unhang: {where}: whether anything reads it could not be found out", err=True)
+    used = tuple(rewriting.still_used(done, corrected))
+    for called, row in used:
+        now = f"sets {done.gone[called]} instead" if done.gone[called] else "does not set it any more"
+        typer.echo(f"unhang: corrected {name}:{row + 1}: {called} is still used here, but the file {now}", err=True)
+    return left.something_is_wrong or bool(used)
 
 
 def _print_json(examined: Examined) -> None:
     import msgspec
 
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(examined), indent=2).decode() + "\n")
+    from unhang.facts import encoding
+
+    sys.stdout.write(msgspec.json.format(encoding.encode(examined), indent=2).decode() + "\n")
 
 
 def _cache() -> Path | None:

@@ -177,10 +177,17 @@ def _redacted(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_redacted, value))
     if isinstance(value, dict):
-        return {_redacted(k): HIDDEN if v and _is_secret(k) else _redacted(v) for k, v in value.items()}
+        return {_redacted(k): _of_setting(k, v) for k, v in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _redacted(getattr(value, f.name)) for f in fields(value)})
+        texts = {f.name: _redacted(getattr(value, f.name)) for f in fields(value)}
+        if "name" in texts and "value" in texts:
+            texts["value"] = _of_setting(texts["name"], texts["value"])
+        return replace(value, **texts)
     return value
+
+
+def _of_setting(name: str, value: Any) -> Any:
+    return HIDDEN if value and isinstance(value, str) and _is_secret(name) else _redacted(value)
 
 
 def _is_secret(name: str) -> bool:

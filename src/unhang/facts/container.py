@@ -93,6 +93,14 @@ def kind(snapshot: Snapshot) -> Kind:
     return "bare" if found is None else found.kind
 
 
+def lacks_verbs(snapshot: Snapshot) -> bool:
+    """Whether this is a container on a machine with RDMA adapters, of which it may use none."""
+    seen = snapshot.get(SUBJECT)
+    if seen is None or seen.kind in ("bare", "slurm", "systemd", "wsl") or not seen.infiniband_on_bus:
+        return False
+    return not any(d.usable for d in seen.devices if d.path.startswith("/dev/infiniband/uverbs"))
+
+
 def _signs(host: Host) -> Iterator[tuple[Kind, str]]:
     """In the order in which they count: what is further in first."""
     groups = _line(host, "/proc/self/cgroup", whole=True) or ""

@@ -44,7 +44,8 @@ class Limits:
     `user_threads` are the processes and threads of this user, counted where `processes` has a limit. `pids` is the control group with the fewest
     left, `cpu_quota` the CPUs that control groups grant (None: no such limit). `cpus_allowed` counts those of the affinity.
     `lifts_` say that a capability of this process lifts a limit: CAP_IPC_LOCK locked memory, CAP_SYS_RESOURCE processes, CAP_SYS_PTRACE reading
-    other processes. `ptrace_scope` is Yama's: 1 lets only ancestors read a process, 2 only root, 3 nobody; None without Yama.
+    other processes; the first two do so outside of user namespaces only. `ptrace_scope` is Yama's: 1 lets only ancestors read a process, 2 only root,
+    3 nobody; None without Yama.
     `infiniband` are adapters with an active port.
     """
 
@@ -94,8 +95,8 @@ def collect(host: Host) -> Limits:
         stack_bytes=given.get("Max stack size"),
         core_bytes=given.get("Max core file size"),
         address_space_bytes=given.get("Max address space"),
-        lifts_memlock=_has(capabilities, _IPC_LOCK),
-        lifts_processes=_has(capabilities, _SYS_RESOURCE, _SYS_ADMIN),
+        lifts_memlock=_has_on_machine(host, capabilities, _IPC_LOCK),
+        lifts_processes=_has_on_machine(host, capabilities, _SYS_RESOURCE, _SYS_ADMIN),
         lifts_ptrace=_has(capabilities, _SYS_PTRACE),
         user_threads=_user_threads(host) if processes is not None and processes.soft is not None else None,
         pids=_pids(host),
@@ -128,6 +129,14 @@ def _status(host: Host) -> dict[str, str]:
 
 def _has(capabilities: int | None, *bits: int) -> bool | None:
     return None if capabilities is None else any(capabilities >> bit & 1 for bit in bits)
+
+
+def _has_on_machine(host: Host, capabilities: int | None, *bits: int) -> bool | None:
+    """Whether the machine grants it, too: a user namespace gives all capabilities to its root, which lift none of the machine's limits."""
+    mapped = _text(host, "/proc/self/uid_map").split()
+    if not (has := _has(capabilities, *bits)):
+        return has
+    return mapped == ["0", "0", "4294967295"] if mapped else None
 
 
 def _user_threads(host: Host) -> int | None:

@@ -154,6 +154,4 @@ def _said(answer: Answer) -> str:
     return ", ".join(answer.addresses[:3])
 
 
-SUBJECT = Subject(
-    id="names", title="host names", title_zh="主机名解析", facts=Names, collect=collect, summary=_summary, volatile=("took_s",)
-)
+SUBJECT = Subject(id="names", title="host names", title_zh="主机名解析", facts=Names, collect=collect, summary=_summary, volatile=("took_s",))

@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from unhang.facts import encoding
 from unhang.facts.variable_readers import Library
 
 _CACHE = "variables-2.json"
@@ -105,7 +106,7 @@ class Reader:
             fd, name = tempfile.mkstemp(dir=self._path.parent, prefix=_CACHE)
             try:
                 with os.fdopen(fd, "wb") as f:
-                    f.write(msgspec.json.encode({**self._load(), **self._now}))
+                    f.write(encoding.encode({**self._load(), **self._now}))
                 os.replace(name, self._path)  # noqa: PTH105
             except BaseException:
                 os.unlink(name)  # noqa: PTH108

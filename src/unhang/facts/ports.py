@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from unhang.facts import job
 from unhang.facts.host import Host
 from unhang.facts.job import Job
 from unhang.facts.subject import Subject
+from unhang.facts.units import counted
 
 # torchrun, accelerate, DeepSpeed and init_process_group all take it unless they are told another.
 USUAL_PORT = 29500
@@ -23,9 +25,30 @@ _PATIENCE_S = 1.0
 State = Literal["listening", "connected"]
 
 
+@dataclass(frozen=True)
+class _Options:
+    """Those that may stand before a script: alone, with a word behind them, and the one that names a module."""
+
+    alone: str
+    with_word: str = r"(?!)"
+    module: str = r"(?!)"
+
+
+_INTERPRETERS = {
+    r"python[\d.]*|pypy[\d.]*": _Options(r"-[bBdEhiIOPqRsSuvV]+|-[WX].+", with_word=r"-[WX]", module=r"-[bBdEhiIOPqRsSuvV]*m(.*)"),
+    r"perl[\d.]*|ruby[\d.]*": _Options(r"-[wWtTU]+"),
+    r"node|nodejs": _Options(r"--[\w-]+=.*"),
+    r"java": _Options(
+        r"-jar|-[DX].*|-(?:ea|da|server|client)(?::.*)?|-javaagent:.*|--[\w-]+=.*",
+        with_word=r"-cp|-classpath|--class-path|-p|--module-path|--add-\w+",
+    ),
+    r"-?(?:ba|da|k|z)?sh": _Options(r"-[eufxvl]+|--(?:login|norc|noprofile|posix)"),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """A socket on a local port, and the process that has it open: None where that could not be seen. `command` is the start of its command line."""
+    """A socket on a local port, and the process that has it open: None where that could not be seen. `command` is its program, with its script."""
 
     port: int
     address: str
@@ -167,12 +190,31 @@ def _named(host: Host, sockets: list[tuple[str, Holder]], unread: list[str]) -> 
 
 
 def _command(host: Host, pid: int) -> str | None:
-    """The program and what it runs; later arguments may hold secrets."""
     try:
-        words = [w for w in host.read(f"/proc/{pid}/cmdline").split("\0") if w][:3]
-        return " ".join(words)[:120] or host.read(f"/proc/{pid}/comm").strip()
+        words = host.read(f"/proc/{pid}/cmdline").rstrip("\0").split("\0")
+        return _told(words)[:120] or host.read(f"/proc/{pid}/comm").strip()
     except OSError:
         return None
+
+
+def _told(words: list[str]) -> str:
+    """The program, and the script or module that it runs. All other words may be credentials: those behind an option that is not known here, too."""
+    # Programs that set their title write it as one word.
+    program = words[0].split(" ", 1)[0]
+    options = next((o for names, o in _INTERPRETERS.items() if re.fullmatch(names, program.rpartition("/")[2])), None)
+    if options is None:
+        return program
+    rest = iter(words[1:])
+    for word in rest:
+        if module := re.fullmatch(options.module, word):
+            return f"{program} -m {module[1] or next(rest, '')}".rstrip()
+        if not word.startswith("-"):
+            return f"{program} {word}".rstrip()
+        if re.fullmatch(options.with_word, word):
+            next(rest, None)
+        elif not re.fullmatch(options.alone, word):
+            break
+    return program
 
 
 def _range(host: Host, unread: list[str]) -> tuple[int, int] | None:
@@ -195,7 +237,7 @@ def _reserved(host: Host) -> tuple[str, ...]:
 def _summary(ports: Ports) -> str:
     name = f"{'MASTER_PORT' if ports.job.master_port else 'the usual port'} {ports.store_port}"
     taken = [h for h in (*ports.listeners, *ports.connections) if h.port == ports.store_port]
-    said = f"{name} is {'taken' if taken else 'free'}; {len({h.port for h in ports.listeners})} ports are listened on"
+    said = f"{name} is {'taken' if taken else 'free'}; listened on: {counted(len({h.port for h in ports.listeners}), 'port')}"
     return said if ports.range_first is None else f"{said}; the system hands out {ports.range_first} to {ports.range_last}"
 
 

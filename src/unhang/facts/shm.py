@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -17,10 +18,12 @@ from unhang.facts.host import Host, Space
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
 
-_OURS = re.compile(r"(?:nccl-|torch_|sem\.|psm|wnsm_|pym-|vader_segment|sm_segment|ucx_shm)")
-# Of other semaphores nobody knows: one that is kept while no process has it open is what some programs mean to do.
-_TRAININGS = re.compile(r"(?:nccl-|torch_|sem\.(?:mp|loky)-|psm[_2]|wnsm_|pym-|vader_segment|sm_segment|ucx_shm)")
+_OURS = re.compile(r"(?:nccl-|torch_|sem\.|psm|pym-|vader_segment|sm_segment|ucx_shm)")
+# Of other semaphores nobody knows: one that is kept while no process has it open is what some programs mean to do. So with psm_, the prefix that
+# Python gives every SharedMemory without a name, in whatever program; PSM2's have a 2.
+_TRAININGS = re.compile(r"(?:nccl-|torch_|sem\.(?:mp|loky)-|psm2_|pym-|vader_segment|sm_segment|ucx_shm)")
 _MAX_SEGMENTS = 10_000
+_PATIENCE_S = 2.0
 # The first namespace of a kernel has a fixed number (PROC_PID_INIT_INO): from there all processes of the machine are seen.
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 
@@ -32,10 +35,11 @@ RUNTIME_DEFAULT_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """A file in /dev/shm of a kind that trainings make.
+    """A file in /dev/shm of a kind that trainings make, though others may make it, too (`of_trainings` tells).
 
-    `mapped_by` are live processes that have it mapped or open; None where none was seen and not all could be looked at: those of other users, and
-    those outside of our PID namespace, which may share this /dev/shm. `owner` is None where /etc/passwd does not name the user.
+    `mapped_by` are live processes that have it mapped or open; None where none was seen and not all could be looked at: those of other users, those
+    that /proc hides, those outside of our PID namespace, which may share this /dev/shm, and those for which time was too short. `owner` is None where
+    /etc/passwd does not name the user.
     """
 
     name: str
@@ -189,11 +193,10 @@ def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, 
         else:
             files += 1
             size += status.st_size
-    users, blind = _users(host) if kept else ({}, False)
-    if blind:
-        unread.append(f"whether processes that may not be looked into have segments mapped{'' if _uid(host) == 0 else ' (that needs root)'}")
-    if outside := any(name not in users for name, _ in kept) and not _sees_all(host):
-        unread.append("whether processes outside of this container have segments mapped")
+    users, missed = _users(host) if kept else ({}, [])
+    if any(_in_maps(name) not in users for name, _ in kept) and (hidden := _hidden(host)):
+        missed.append(hidden)
+    unread += [f"whether {processes} have segments mapped" for processes in missed]
     names_of = _owners(host) if kept else {}
     now = host.now_s()
     segments = (
@@ -204,18 +207,22 @@ def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, 
             owner=names_of.get(s.st_uid),
             mode=stat.S_IMODE(s.st_mode),
             age_s=round(max(0.0, now - s.st_mtime), 1),
-            mapped_by=users.get(name) or (None if blind or outside else ()),
+            mapped_by=users.get(_in_maps(name)) or (None if missed else ()),
         )
         for name, s in kept
     )
     return tuple(segments), files, size
 
 
-def _sees_all(host: Host) -> bool:
+def _hidden(host: Host) -> str:
+    """The processes that /proc does not even list; "" where it lists all."""
     try:
-        return host.link("/proc/self/ns/pid") == _FIRST_PID_NAMESPACE
+        if host.link("/proc/self/ns/pid") != _FIRST_PID_NAMESPACE:
+            return "processes outside of this container"
     except OSError:
-        return False
+        return "processes outside of this container"
+    # Mounted with hidepid=2 it lists our own only. Init and kthreadd (2) are never ours unless we see all.
+    return "" if host.path("/proc/1").exists() and host.path("/proc/2").exists() else "processes that /proc hides"
 
 
 def _owners(host: Host) -> dict[int, str]:
@@ -226,16 +233,20 @@ def _owners(host: Host) -> dict[int, str]:
     return {int(row[2]): row[0] for row in reversed(rows) if len(row) > 2 and row[2].isdecimal()}
 
 
-def _users(host: Host) -> tuple[dict[str, tuple[int, ...]], bool]:
-    """Processes that have each file of /dev/shm mapped or open, and whether some process could not be looked into."""
+def _users(host: Host) -> tuple[dict[str, tuple[int, ...]], list[str]]:
+    """Processes that have each file of /dev/shm (as `_in_maps` writes it) mapped or open, and, in words, those that could not be looked into."""
     users: dict[str, set[int]] = {}
-    blind = False
+    blind = late = False
+    until = time.monotonic() + _PATIENCE_S
     for pid in host.names("/proc"):
         if not pid.isdigit():
             continue
+        if late := time.monotonic() > until:
+            break
         try:
-            texts = [line.partition("/dev/shm/")[2] for line in host.read(f"/proc/{pid}/maps").splitlines() if "/dev/shm/" in line]
-            texts += [target[len("/dev/shm/") :] for target in _open_files(host, pid) if target.startswith("/dev/shm/")]
+            maps = host.read(f"/proc/{pid}/maps")
+            texts = [line.partition("/dev/shm/")[2] for line in maps.splitlines() if "/dev/shm/" in line] if "/dev/shm/" in maps else []
+            texts += [_in_maps(target[len("/dev/shm/") :]) for target in _open_files(host, pid) if target.startswith("/dev/shm/")]
         except (FileNotFoundError, ProcessLookupError):
             # Ended since.
             continue
@@ -245,7 +256,15 @@ def _users(host: Host) -> tuple[dict[str, tuple[int, ...]], bool]:
         for text in texts:
             if not text.endswith(" (deleted)"):
                 users.setdefault(text, set()).add(int(pid))
-    return {name: tuple(sorted(pids)) for name, pids in users.items()}, blind
+    missed = ["processes that may not be looked into" + ("" if _uid(host) == 0 else " without root")] if blind else []
+    if late:
+        missed.append(f"processes that {_PATIENCE_S:g} s were too short for")
+    return {name: tuple(sorted(pids)) for name, pids in users.items()}, missed
+
+
+def _in_maps(name: str) -> str:
+    """A name as it stands in the text of /proc/PID/maps once that has been read."""
+    return name.replace("\n", "\\012").encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _open_files(host: Host, pid: str) -> Iterator[str]:

@@ -19,6 +19,7 @@ import msgspec
 
 from unhang import facts
 from unhang.errors import UnhangError
+from unhang.facts import encoding
 from unhang.facts.host import Host
 from unhang.facts.subject import NotHere, Subject
 
@@ -82,7 +83,7 @@ def take(host: Host, *, only: Collection[str] = ()) -> Snapshot:
 
 
 def encode(snapshot: Snapshot) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(snapshot), indent=1)
+    return msgspec.json.format(encoding.encode(snapshot), indent=1)
 
 
 def decode(text: bytes, *, name: str) -> Snapshot:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import threading
 import time
 from collections.abc import Iterator
@@ -164,6 +165,9 @@ class _Asked(threading.Thread):
             self.space = self._host.space(nearest)
         except FileNotFoundError:
             return
+        except PermissionError:
+            # Closed to us on the way there: nothing is the matter with the file system.
+            self.writable = False
         except OSError as e:
             self.problem = "stale" if e.errno == errno.ESTALE else e.strerror or str(e)
 
@@ -171,16 +175,16 @@ class _Asked(threading.Thread):
 def _paths(host: Host) -> Iterator[tuple[str, str]]:
     """Each path once, with what it is for."""
     e = host.environ
-    home = e.get("HOME", "/root")
-    cache = e.get("XDG_CACHE_HOME") or f"{home}/.cache"
+    home = e.get("HOME") or _home(host)
+    cache = e.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else None)
     cwd = str(Path.cwd()) if host.is_live else e.get("PWD", "/")
     said = [
         (cwd, "working directory"),
         *((path, "checkpoints") for path in host.places),
         (e.get("TMPDIR") or "/tmp", "temporary files"),
-        (e.get("HF_HOME") or f"{cache}/huggingface", "Hugging Face cache"),
-        (e.get("TORCH_HOME") or f"{cache}/torch", "torch cache"),
-        (e.get("TRITON_CACHE_DIR") or f"{home}/.triton/cache", "Triton cache"),
+        (e.get("HF_HOME") or (f"{cache}/huggingface" if cache else ""), "Hugging Face cache"),
+        (e.get("TORCH_HOME") or (f"{cache}/torch" if cache else ""), "torch cache"),
+        (e.get("TRITON_CACHE_DIR") or (f"{home}/.triton/cache" if home else ""), "Triton cache"),
     ]
     if "HF_DATASETS_CACHE" in e:
         said.append((e["HF_DATASETS_CACHE"], "data set cache"))
@@ -188,10 +192,24 @@ def _paths(host: Host) -> Iterator[tuple[str, str]]:
         said.append((e["TORCHINDUCTOR_CACHE_DIR"], "TorchInductor cache"))
     purposes: dict[str, list[str]] = {}
     for path, purpose in said:
+        if not path or (path.startswith("~/") and not home):
+            # Where that is nobody knows: it depends on the user's home.
+            continue
         whole = f"{home}/{path[2:]}" if path.startswith("~/") else path if path.startswith("/") else f"{cwd}/{path}"
         # POSIX lets two slashes at the beginning mean something else, and normpath keeps them.
         purposes.setdefault("/" + os.path.normpath(whole).lstrip("/"), []).append(purpose)
     yield from ((path, ", ".join(dict.fromkeys(p))) for path, p in purposes.items())
+
+
+def _home(host: Host) -> str | None:
+    """Where libraries look for the home of a user whose environment names none; None where there is no such place."""
+    if not host.is_live:
+        return None
+    try:
+        home = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return None
+    return home if Path(home).is_dir() else None
 
 
 def _mounts(host: Host) -> dict[str, tuple[str, str, tuple[str, ...]]]:

@@ -3,7 +3,7 @@
 import pytest
 
 from unhang.facts import snapshot
-from unhang.knowledge.causes import gdr_peer_memory, ib_config, ib_port_down, ib_transport_retry, nic_hardware
+from unhang.knowledge.causes import container_capability, gdr_peer_memory, ib_config, ib_port_down, ib_transport_retry, nic_hardware
 
 CAUSES = tuple(m.CAUSE for m in (ib_port_down, ib_config, ib_transport_retry, gdr_peer_memory, nic_hardware))
 TWO = {"NNODES": "2"}
@@ -139,14 +139,22 @@ def test_adapters_that_are_named_and_not_there(machine):
 
 
 def test_a_container_without_the_devices(machine):
-    host = machine({k: v for k, v in (GPU | rails(2) | {"/.dockerenv": ""}).items() if "uverbs" not in k}, environ=TWO)
-    taken = snapshot.take(host, only=["infiniband", "container"])
-    (one,) = ib_config.CAUSE.on_host(taken)
-    assert (one.severity, one.remedies[0].id, one.says) == (
-        "note",
-        "give-the-device",
-        "2 ports are active, but there is no /dev/infiniband/uverbs* here",
-    )
+    """One fault is one finding; and only GPUs on several hosts need them."""
+    bus = {"/sys/bus/pci/devices/0000:1b:00.0/vendor": "0x10de\n", "/sys/bus/pci/devices/0000:1b:00.0/class": "0x030200\n"}
+    bus |= {"/dev/nvidiactl": "", "/dev/nvidia-uvm": ""}
+    plain = {k: v for k, v in (GPU | rails(2)).items() if "uverbs" not in k}
+
+    def told(files, environ):
+        taken = snapshot.take(machine(plain | files, environ=environ), only=["infiniband", "container", "network"])
+        return [(f.cause, f.severity) for cause in (ib_config.CAUSE, container_capability.CAUSE) for f in cause.on_host(taken)]
+
+    docker = {"/.dockerenv": ""}
+    assert told(docker | bus, TWO) == [("container-capability", "warning")]
+    assert told(docker | bus, {}) == [("container-capability", "note")]
+    assert told(docker, TWO) == [("container-capability", "note")]
+    assert told(docker | bus, TWO | {"NCCL_IB_DISABLE": "1"}) == [("container-capability", "note")]
+    assert told(bus, TWO) == [("ib-config", "warning")]
+    assert told(docker | bus | {"/dev/infiniband/uverbs0": ""}, TWO) == []
 
 
 def test_no_partition_key(machine):

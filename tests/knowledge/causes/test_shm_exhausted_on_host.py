@@ -5,7 +5,9 @@ from unhang.facts.host import Space
 from unhang.knowledge.causes.shm_exhausted import CAUSE
 
 MIB = 1024 * 1024
-FIRST_NAMESPACE = {"/proc/self/ns/pid": "-> pid:[4026531836]"}
+FIRST_NAMESPACE = {"/proc/self/ns/pid": "-> pid:[4026531836]"} | {
+    f"/proc/{n}/{what}": text for n in (1, 2) for what, text in (("maps", ""), ("fd", None))
+}
 
 
 def found(machine, total, free, *, files=None, inodes=0, free_inodes=0):

@@ -8,7 +8,9 @@ from unhang.knowledge.causes.shm_stale_or_missing import CAUSE
 
 MIB = 1024 * 1024
 NOW_S = 1_800_000_000.0
-FIRST_NAMESPACE = {"/proc/self/ns/pid": "-> pid:[4026531836]"}
+FIRST_NAMESPACE = {"/proc/self/ns/pid": "-> pid:[4026531836]"} | {
+    f"/proc/{n}/{what}": text for n in (1, 2) for what, text in (("maps", ""), ("fd", None))
+}
 
 
 def found(machine, segments, *, age_s=3600, total=64 * MIB, files=FIRST_NAMESPACE):

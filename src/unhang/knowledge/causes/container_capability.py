@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import container
+    from unhang.facts import container, infiniband, network
 
     seen = host.get(container.SUBJECT)
     if seen is None or seen.kind in ("bare", "slurm", "systemd", "wsl"):
@@ -58,10 +58,13 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             evidence=(Evidence(source="the environment", text=f"NVIDIA_DRIVER_CAPABILITIES={given}"),),
             remedies=("driver-capabilities",),
         )
-    if seen.infiniband_on_bus and not any(p.startswith("/dev/infiniband/uverbs") and usable for p, usable in here.items()):
+    if container.lacks_verbs(host):
+        adapters = host.get(infiniband.SUBJECT)
+        # Only NCCL uses them, between hosts.
+        needed = seen.nvidia_gpus_on_bus and network.several_hosts(host) and (adapters is None or infiniband.active(adapters))
         yield CAUSE.host_finding(
             area="container",
-            severity="warning",
+            severity="warning" if needed else "note",
             says=f"no usable /dev/infiniband/uverbs* is in this container, and the machine has {_count(seen.infiniband_on_bus, 'RDMA adapter')}",
             leads_to="NCCL goes over TCP sockets, many times slower, and says so only at NCCL_DEBUG=INFO",
             evidence=(Evidence(source="/sys/class/infiniband", text=_count(seen.infiniband_on_bus, "adapter")),),

@@ -42,7 +42,8 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             remedies=("name-adapters-that-exist",),
             commands={"name-adapters-that-exist": "ls /sys/class/infiniband; unset NCCL_IB_HCA"},
         )
-    if up and (not seen.verbs_devices or seen.verbs_usable is False):
+    # Where a container has none at all, container-capability tells.
+    if up and (not seen.verbs_devices or seen.verbs_usable is False) and not container.lacks_verbs(host):
         what = "there is no /dev/infiniband/uverbs* here" if not seen.verbs_devices else "this user may not open all of /dev/infiniband/uverbs*"
         inside = container.kind(host) in ("docker", "podman", "kubernetes", "container", "lxc", "apptainer")
         yield CAUSE.host_finding(

@@ -153,7 +153,7 @@ CAUSE = Cause(
             id="clear-leftovers",
             says="Remove the leftovers, but only those that no live process has open: removing them while a job starts causes this very error.",
             says_zh="删除残留文件，但只删没有任何存活进程打开的：在任务启动时删除，恰恰会造成这个错误。",
-            command=('for f in /dev/shm/nccl-* /dev/shm/torch_* /dev/shm/psm_* /dev/shm/0*; do [ -e "$f" ] && ! fuser -s "$f" && rm -v "$f"; done'),
+            command=('for f in /dev/shm/nccl-* /dev/shm/torch_* /dev/shm/0*; do [ -e "$f" ] && ! fuser -s "$f" && rm -v "$f"; done'),
         ),
         Remedy(
             id="remove-dead",

@@ -1,0 +1,25 @@
+"""JSON of what a machine said. Names of files and values of variables are bytes: what of them is no UTF-8 becomes "?"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+def encode(value: object) -> bytes:
+    """As JSON, whatever texts stand in it."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_encodable(msgspec.to_builtins(value)))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, (list, tuple)):
+        return [_encodable(item) for item in value]
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return value
