@@ -52,6 +52,14 @@ def test_nothing_wrong(run):
     assert ran.exit_code == 0 and "no variable that touches communication is set" in ran.stdout
 
 
+def test_names_of_other_programs_fail_nothing(run, tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text("export LORA_RANK=64 MASTER_HOST=a WOLRD_SIZE=8 NCCL_ROOT=/opt/nccl\n")
+    for ran in (run(script), run(environ={"LORA_RANK": "64", "WOLRD_SIZE": "8", "NCCL_ROOT": "/opt/nccl"}), run("LORA_RANK")):
+        assert ran.exit_code == 0 and "nearest" not in ran.stdout
+    assert "if WORLD_SIZE was meant" in run(script).stdout
+
+
 def test_json(run, tmp_path):
     script = tmp_path / "run.sh"
     script.write_text("#!/bin/sh\nexport ACCELERATE_USE_GLOO=1\ntorchrun x.py\n")
@@ -63,6 +71,11 @@ def test_json(run, tmp_path):
     assert one["remarks"][0]["kind"] == "not-read" and set(one["remarks"][0]["says"]) == {"en", "zh"}
 
 
+def test_values_that_are_no_text(run):
+    ran = run("--json", environ={"NCCL_SOCKET_IFNAME": "\udcffa"})
+    assert [v["value"] for v in json.loads(ran.stdout)["variables"]] == ["?a"], ran.exception
+
+
 def test_names_and_all(run):
     assert "4.096" in run("NCCL_IB_TIMEOUT").stdout
     assert run("NCCL_TIMEOUT").exit_code == 1
@@ -72,15 +85,54 @@ def test_names_and_all(run):
 
 def test_rewrite(run, tmp_path):
     script = tmp_path / "run.sh"
-    script.write_bytes(b"#!/bin/sh\r\nexport NCCL_TIMEOUT=1800\r\nexport NCCL_BLOCKING_WAIT=1 # caf\xe9 $TOKEN\r\n\r\n")
+    script.write_bytes(b"#!/bin/sh\r\nexport NCCL_TIMEOUT=1800\r\nexport NCCL_ASYNC_ERROR_HANDLING=1 # caf\xe9 $TOKEN\r\n\r\n")
     ran = run("--rewrite", script)
     lines = ran.stdout_bytes.split(b"\r\n")
-    assert ran.exit_code == 1
+    assert ran.exit_code == 0 and not ran.stderr
     assert lines[0] == b"#!/bin/sh" and lines[1].startswith(b"# unhang: NCCL_TIMEOUT: ") and lines[2] == b"# export NCCL_TIMEOUT=1800"
-    assert lines[3:] == [b"export TORCH_NCCL_BLOCKING_WAIT=1 # caf\xe9 $TOKEN", b"", b""]
+    assert lines[3:] == [b"export TORCH_NCCL_ASYNC_ERROR_HANDLING=1 # caf\xe9 $TOKEN", b"", b""]
     script.write_bytes(ran.stdout_bytes)
     again = run("--rewrite", script)
     assert again.exit_code == 0 and again.stdout_bytes == ran.stdout_bytes
+
+
+def test_rewrite_names_what_was_meant_but_does_not_guess(run, tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text("export NCCL_IB_TIMEUT=22\nexport NCLL_DEBUG=INFO\n")
+    ran = run("--rewrite", script)
+    assert ran.stdout == (
+        "# unhang: NCCL_IB_TIMEUT: nothing installed here reads it; the nearest real name is NCCL_IB_TIMEOUT\n"
+        "# export NCCL_IB_TIMEUT=22\nexport NCLL_DEBUG=INFO\n"
+    )
+    assert ran.exit_code == 0 and f"{script}:3: NCLL_DEBUG is left as it is: " in ran.stderr and "if NCCL_DEBUG was meant" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.sh", "export NCCL_DEBUG=INFO NCCL_TIMEOUT=1\ntorchrun a.py\necho $NCCL_TIMEOUT\n", ":4: NCCL_TIMEOUT is still used here"),
+        ("a.sh", "export NCCL_BLOCKING_WAIT=0\nmpirun -x NCCL_BLOCKING_WAIT a\n", "the file sets TORCH_NCCL_BLOCKING_WAIT instead"),
+        ("a.sh", "export NCCL_IB_TIMEOUT=1000\n", ":1: NCCL_IB_TIMEOUT is left as it is: "),
+        ("a.py", "import os; os.environ['NCCL_TIMEOUT'] = '1'\n", ":1: NCCL_TIMEOUT is left as it is, for other things stand on its line: "),
+    ],
+)
+def test_rewrite_says_what_is_left(run, tmp_path, name, text, said):
+    script = tmp_path / name
+    script.write_text(text)
+    ran = run("--rewrite", script)
+    assert ran.exit_code == 1 and said in ran.stderr, ran.stderr
+
+
+def test_rewrite_says_that_a_training_script_may_read_it(run, tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text("export NCCL_TIMEOUT=1800\ntorchrun x.py\n")
+    assert "(a training script may, on its own account)" in run("--rewrite", script).stdout.splitlines()[0]
+
+
+def test_rewrite_keeps_both_names_where_both_count(run, tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text("export NCCL_MAX_CTAS=8\nexport NCCL_MAX_NCHANNELS=4\n")
+    assert run("--rewrite", script).stdout == script.read_text()
 
 
 @pytest.mark.parametrize(

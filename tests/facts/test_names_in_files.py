@@ -103,3 +103,12 @@ def test_a_cache_that_cannot_be_written_is_no_fault(library, tmp_path):
     reader = Reader(tmp_path / "file" / "cache")
     reader.names(library)
     reader.save()
+
+
+def test_a_path_that_is_no_text_keeps_nobody_from_saving(tmp_path):
+    file = tmp_path / "\udcff.py"
+    file.write_text("'NCCL_X_Y'")
+    reader = Reader(tmp_path / "cache")
+    assert reader.names(Library(id="x", version="1", binaries=(str(file),), sources=())).find("NCCL_X_Y") == str(file)
+    reader.save()
+    assert list(json.loads(next((tmp_path / "cache").iterdir()).read_text())) == [str(tmp_path / "?.py")]

@@ -81,6 +81,67 @@ def test_secrets(name, kept):
     assert (variables.kept(name, "v") == "v") is kept
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_interfaces_are_those_that_something_can_be_bound_to(machine, known):
+    flags = {"eth0": ("0x1003", "up"), "off": ("0x1002", "down"), "unplugged": ("0x1003", "down"), "bare": ("0x1003", "up")}
+    host = machine({f"/sys/class/net/{n}/{f}": text for n, two in flags.items() for f, text in zip(("flags", "operstate"), two, strict=True)})
+    if known:
+        host.interfaces = dict.fromkeys(("eth0", "off", "unplugged"), ("10.0.0.7/24",))
+    seen = variables.collect(host)
+    # Names alone tell nothing more where no address is known.
+    assert set(seen.interfaces) == ({"eth0", "unplugged"} if known else set(flags))
+    assert set(seen.running) == ({"eth0"} if known else set(flags))
+
+
+def test_what_is_not_in_sys_is_not_here_and_without_sys_not_known(machine):
+    assert variables.collect(machine({"/sys/class/net/eth0/mtu": "1500"})).adapters == ()
+    assert variables.collect(machine()).adapters is None
+
+
+# As torch.cuda counts them.
+@pytest.mark.parametrize(
+    ("value", "shown", "end"),
+    [
+        ("0,1", ("0", "1"), None),
+        ("0,0", (), "0"),
+        ("0,00", (), "00"),
+        ("abc", (), "abc"),
+        ("0,2,-1,1", ("0", "2"), "-1"),
+        ("1x", ("1",), None),
+        ("0,GPU-1", ("0",), "GPU-1"),
+        ("GPU-1,2", ("GPU-1",), "2"),
+        ("MIG-a/0/0,MIG-b", ("MIG-a/0/0", "MIG-b"), None),
+        ("", (), ""),
+    ],
+)
+def test_visible_gpus(value, shown, end):
+    assert variables.visible_gpus(value) == (shown, end)
+
+
+@pytest.mark.parametrize(("value", "gpus"), [(None, 2), ("1", 1), ("0,1,9", 2), ("9,0", 0), ("0,0", 0), ("-1", 0), ("GPU-1", 1)])
+def test_gpus_that_a_process_sees(machine, value, gpus):
+    bus = "/proc/driver/nvidia/gpus"
+    host = machine({f"{bus}/0000:01:00.0": None, f"{bus}/0000:02:00.0": None}, environ={} if value is None else {"CUDA_VISIBLE_DEVICES": value})
+    seen = variables.collect(host)
+    assert (seen.gpus, seen.installed) == (gpus, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("OMP_NUM_THREAD", "4", True),
+        ("WOLRD_SIZE", "8", True),
+        ("MASTER_PROT", "29500", True),
+        ("CUDA_VISIBLE_DEVICE", "GPU-8932f937-d72c-4106", False),
+        ("EDITOR", "vi", False),
+        ("MYSQL_PW", "1234", False),
+        ("TORCH_TOKEN", "abc", False),
+    ],
+)
+def test_other_values_are_kept_where_they_are_plain_and_the_name_is_near(machine, name, value, shown):
+    assert (variables.collect(machine(environ={name: value})).plain == {name: value}) is shown
+
+
 def test_installed_libraries(machine):
     host = machine(
         {

@@ -101,21 +101,9 @@ def collect(host: Host) -> Network:
     """Raises OSError where neither /sys/class/net nor the kernel tells of interfaces."""
     unread: list[str] = []
     here = job.of(host.environ)
-    try:
-        addresses = {name: tuple(found) for name, found in host.addresses().items()}
-        known = True
-    except OSError:
+    interfaces, known = look(host)
+    if not known:
         unread.append("the addresses of interfaces, and so what NCCL and Gloo would choose")
-        addresses, known = {}, False
-    try:
-        present = [n for n in host.names("/sys/class/net") if host.path(f"/sys/class/net/{n}").is_dir()]
-    except OSError:
-        if not known:
-            raise
-        present = []
-    # /sys may be that of another network namespace.
-    listed = [*addresses, *(n for n in present if n not in addresses)]
-    interfaces = tuple(_interface(host, name, addresses.get(name, ())) for name in listed)
     routes = _routes(host, unread)
     unknown = Choice(interfaces=None, why="the addresses of interfaces are not known")
     return Network(
@@ -129,6 +117,24 @@ def collect(host: Host) -> Network:
     )
 
 
+def look(host: Host) -> tuple[tuple[Interface, ...], bool]:
+    """The interfaces, and whether their addresses are known. Raises OSError as `collect` does."""
+    try:
+        addresses = {name: tuple(found) for name, found in host.addresses().items()}
+        known = True
+    except OSError:
+        addresses, known = {}, False
+    try:
+        present = [n for n in host.names("/sys/class/net") if host.path(f"/sys/class/net/{n}").is_dir()]
+    except OSError:
+        if not known:
+            raise
+        present = []
+    # /sys may be that of another network namespace.
+    listed = [*addresses, *(n for n in present if n not in addresses)]
+    return tuple(_interface(host, name, addresses.get(name, ())) for name in listed), known
+
+
 def several_hosts(snapshot: Snapshot) -> bool:
     """Whether something says that the job runs on more hosts than this."""
     seen = snapshot.get(SUBJECT)
@@ -140,6 +146,11 @@ def uplink(network: Network) -> Interface | None:
     routes = [network.peer.route] if network.peer is not None and not network.peer.here else []
     found = (network.interface(r.interface) for r in [*routes, *network.default_routes] if r is not None)
     return next((i for i in found if i is not None), None)
+
+
+def addressed(interface: Interface) -> bool:
+    """Whether Gloo would take it: with an address, and up; the kernel lets nobody bind to the address of one that is down."""
+    return bool(interface.addresses) and interface.up is not False
 
 
 def usable(interface: Interface) -> bool:
@@ -242,7 +253,7 @@ def _gloo(host: Host, interfaces: tuple[Interface, ...]) -> Choice:
     if len(value) > 1:
         asked = Setting(name="GLOO_SOCKET_IFNAME", value=value, place="the environment")
         named = value.split(",")
-        found = tuple(n for n in named for i in interfaces if i.name == n and i.addresses)
+        found = tuple(n for n in named for i in interfaces if i.name == n and addressed(i))
         return Choice(interfaces=found, why=f"GLOO_SOCKET_IFNAME={value} in the environment", asked=asked)
     own = names.ask(host, host.hostname())
     if own.addresses is None and not own.error:

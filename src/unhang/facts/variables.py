@@ -6,10 +6,10 @@ Values of secrets are never kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
-from unhang.facts import variable_readers
+from unhang.facts import network, variable_readers
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
 
@@ -28,6 +28,10 @@ _OF_IMAGES = re.compile(
     r"NCCL_(?:VERSION|HOME|ROOT|ROOT_DIR|DIR|PATH|LIB|LIB_DIR|LIBRARY|LIBRARIES|INCLUDE|INCLUDE_DIRS?|PREFIX|SOURCE_DIR|\w*PACKAGE\w*)"
 )
 _SECRET = re.compile(r"PSK|TOKEN|SECRET|PASSW|CREDENTIAL|(?<![A-Z])KEY(?![A-Z])|API_?KEY")
+# Nothing else is kept of names that are not about communication; these may be misspelt ones that are.
+_NEAR = re.compile(r"(?:NCCL|TORCH|TORCHELASTIC|PYTORCH|CUDA|GLOO|ACCELERATE|DEEPSPEED|OMP|TOKENIZERS|MASTER|LOCAL)_\w+|\w+_(?:RANK|SIZE|ADDR|PORT)")
+_PLAIN = re.compile(r"[+-]?\d{1,6}|[A-Za-z]{1,8}")
+_INDEX = re.compile(r"\+?\d+")
 _LINE = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)=(?P<value>.*?)\s*")
 
 
@@ -43,8 +47,11 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Variables:
-    """What is set here. `names` are the other variables' names, `libraries` the releases of what may read them; `interfaces`, `adapters` (RDMA)
-    and `gpus` are what values name, None where that could not be seen.
+    """What is set here. `names` are the other variables' names, `plain` the values of those that may be a slip away from one of ours, and `libraries`
+    the releases of what may read them.
+
+    What values name is None where that could not be seen: `interfaces` that are up with an address, those of them that are `running`,
+    `adapters` (RDMA), `gpus` that a process sees and those that are `installed`.
     """
 
     settings: tuple[Setting, ...]
@@ -53,6 +60,9 @@ class Variables:
     interfaces: tuple[str, ...] | None
     adapters: tuple[str, ...] | None
     gpus: int | None
+    running: tuple[str, ...] | None = None
+    installed: int | None = None
+    plain: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
 
 
@@ -66,6 +76,35 @@ def kept(name: str, value: str | None) -> str | None:
     return None if _SECRET.search(name) else value
 
 
+def plain(name: str, value: str | None) -> str | None:
+    """The value of a variable that may be one of ours misspelt, where it is a short number or word."""
+    shown = value is not None and _NEAR.fullmatch(name) and _PLAIN.fullmatch(value)
+    return kept(name, value) if shown else None
+
+
+def visible_gpus(value: str) -> tuple[tuple[str, ...], str | None]:
+    """What CUDA makes of CUDA_VISIBLE_DEVICES, as torch counts it, too: the GPUs up to the first entry that names none, and that entry.
+
+    An entry that stands there twice hides all. Of "1x" it reads the number.
+    """
+    kind = value.strip()[:4] if value.strip().startswith(("GPU-", "MIG-")) else ""
+    shown: list[str] = []
+    for entry in (e.strip() for e in value.split(",")):
+        index = None if kind else _INDEX.match(entry)
+        name = str(int(index[0])) if index is not None else entry
+        if index is None and not (kind and entry.startswith(kind)):
+            return tuple(shown), entry
+        if name in shown:
+            return (), entry
+        shown.append(name)
+    return tuple(shown), None
+
+
+def beyond(shown: Iterable[str], installed: int) -> int | None:
+    """Where in such a list the first index stands that so many GPUs have not."""
+    return next((i for i, name in enumerate(shown) if name.isdecimal() and int(name) >= installed), None)
+
+
 def collect(host: Host, libraries: Mapping[str, str] | None = None) -> Variables:
     """Never raises. `libraries` stand in for those that are installed."""
     unread: list[str] = []
@@ -77,13 +116,19 @@ def collect(host: Host, libraries: Mapping[str, str] | None = None) -> Variables
     for path in _conf_files(host, libraries):
         for setting in _of_conf(host, path, unread):
             settings.setdefault(setting.name, setting)
+    others = sorted(n for n in host.environ if n not in settings)
+    interfaces, running = _interfaces(host, unread)
+    installed = _installed(host)
     return Variables(
         settings=tuple(settings.values()),
-        names=tuple(sorted(n for n in host.environ if n not in settings)),
+        names=tuple(others),
+        plain={n: value for n in others if (value := plain(n, host.environ[n])) is not None},
         libraries=dict(libraries),
-        interfaces=_names(host, "/sys/class/net", "network interfaces", unread),
-        adapters=_names(host, "/sys/class/infiniband", "", unread),
-        gpus=_gpus(host),
+        interfaces=interfaces,
+        running=running,
+        adapters=_adapters(host),
+        gpus=_gpus(host, installed),
+        installed=installed,
         unread=tuple(unread),
     )
 
@@ -111,24 +156,42 @@ def _of_conf(host: Host, path: str, unread: list[str]) -> Iterator[Setting]:
             yield Setting(name=found["name"], value=kept(found["name"], found["value"]), source=path, line=number)
 
 
-def _names(host: Host, path: str, what: str, unread: list[str]) -> tuple[str, ...] | None:
+def _interfaces(host: Host, unread: list[str]) -> tuple[tuple[str, ...] | None, tuple[str, ...] | None]:
+    """Those that Gloo and those that NCCL would take; all where no addresses are known."""
     try:
-        return tuple(n for n in host.names(path) if host.path(f"{path}/{n}").is_dir())
+        found, known = network.look(host)
     except OSError:
-        if what:
-            unread.append(what)
+        unread.append("network interfaces")
+        return None, None
+    takes = (network.addressed, network.usable)
+    of_gloo, of_nccl = (tuple(i.name for i in found if not known or take(i)) for take in takes)
+    return of_gloo, of_nccl
+
+
+def _adapters(host: Host) -> tuple[str, ...] | None:
+    try:
+        if "infiniband" not in host.names("/sys/class"):
+            return ()
+        return tuple(n for n in host.names("/sys/class/infiniband") if host.path(f"/sys/class/infiniband/{n}").is_dir())
+    except OSError:
         return None
 
 
-def _gpus(host: Host) -> int | None:
-    """How many a process sees."""
-    visible = host.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([v for v in visible.split(",") if v.strip() and v.strip() != "-1"])
+def _installed(host: Host) -> int | None:
     try:
         return len(host.names("/proc/driver/nvidia/gpus"))
     except OSError:
         return None
+
+
+def _gpus(host: Host, installed: int | None) -> int | None:
+    """How many a process sees."""
+    visible = host.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return installed
+    shown, _ = visible_gpus(visible)
+    end = beyond(shown, installed) if installed is not None else None
+    return len(shown) if end is None else end
 
 
 def _summary(seen: Variables) -> str:

@@ -1,5 +1,9 @@
 """Interfaces, MTU, names, ports and the firewall of one host, as the causes judge them."""
 
+import json
+import shutil
+import subprocess
+
 import pytest
 
 from unhang.facts import snapshot
@@ -150,7 +154,35 @@ def test_mtu_of_a_bond_and_of_an_overlay(machine):
     small = {"/sys/class/net/eth0/mtu": "1400"}
     (one,) = found(machine, files=small | nic("docker0", bridge=None), interfaces={"docker0": ("172.17.0.1/16",)})
     assert (one.severity, one.remedies[0].id) == ("note", "docker-mtu")
+    assert one.remedies[0].command.endswith("systemctl restart docker   # ends all containers")
     assert found(machine, files=small | nic("docker0", state="down", bridge=None), interfaces={"docker0": ("172.17.0.1/16",)}) == []
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}, "mtu": 9000}',
+            {"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}},
+        ),
+        ("", {}),
+        (None, {}),
+        ("{broken", None),
+    ],
+)
+def test_dockers_other_settings_stay(tmp_path, before, after):
+    file = tmp_path / "docker" / "daemon.json"
+    if before is not None:
+        file.parent.mkdir()
+        file.write_text(before)
+    command = next(r.command for r in network_mtu.CAUSE.remedies if r.id == "docker-mtu").replace("/etc/docker", str(file.parent))
+    ran = subprocess.run(f'sudo() {{ [ $1 = systemctl ] || "$@"; }}; {command}', shell=True, check=False, capture_output=True)
+    assert (ran.returncode == 0) == (after is not None), ran.stderr
+    if after is None:
+        assert file.read_text() == before
+    else:
+        assert json.loads(file.read_text()) == after | {"mtu": 1450}
 
 
 DROPS = {("iptables-save",): "*filter\n:INPUT DROP [0:0]\n-A INPUT -i lo -j ACCEPT\n{}\nCOMMIT\n"}

@@ -80,18 +80,65 @@ def test_a_moved_environment(env, tmp_path, judge):
     assert "rewrite-the-paths" not in commands
 
 
-def test_what_rewriting_the_paths_leaves(env, tmp_path, judge):
+def command_of(finding, remedy):
+    return next((r.command for r in finding.remedies if r.id == remedy), None)
+
+
+def carry_out(command):
+    subprocess.run(command, shell=True, check=True)
+
+
+@pytest.mark.parametrize("place", ["new", "env.new", "en", "env/inner", "srv/env&co[1]"])
+def test_what_rewriting_the_paths_leaves(env, tmp_path, judge, place):
+    (env / "bin" / "mine.sh").write_text(f"#!/usr/bin/env bash\ncd {env}/data\n")
+    (env / "bin" / "long").write_text(f"#!/bin/sh\n'''exec' {env}/bin/python \"$0\" \"$@\"\n' '''\n")
+    new, kept = tmp_path / place, tmp_path / "kept"
+    env.rename(kept)
+    new.parent.mkdir(parents=True, exist_ok=True)
+    kept.rename(new)
+    command = command_of(judge(new / "bin")[0], "rewrite-the-paths")
+    carry_out(command)
+    once = {p: p.read_bytes() for p in (new / "bin").iterdir() if not p.is_symlink()}
+    assert judge(new / "bin") == []
+    assert (new / "bin" / "mine.sh").read_text() == f"#!/usr/bin/env bash\ncd {env}/data\n"
+    assert f"exec' {new}/bin/python " in (new / "bin" / "long").read_text()
+    assert (new / "bin" / "python").is_symlink()
+    told = subprocess.run(["bash", "-c", '. "$0"/bin/activate && echo "$VIRTUAL_ENV"', str(new)], capture_output=True, text=True, check=True)
+    assert told.stdout == f"{new}\n"
+    carry_out(command)
+    assert {p: p.read_bytes() for p in once} == once
+
+
+@pytest.mark.parametrize("interpreter", ["/usr/bin/python3", "/usr/bin/python3.0", "/usr/local/bin/python3.0", "/bin/python3.0"])
+def test_no_prefix_of_the_system_is_rewritten(env, judge, interpreter):
+    script(env / "bin" / "torchrun", interpreter)
+    told = judge(env / "bin")
+    assert not [f for f in told if command_of(f, "rewrite-the-paths")]
+    assert all(command_of(f, "rebuild-here") for f in told)
+
+
+def test_rebuilding_leaves_what_is_there(env, tmp_path, judge):
+    """Also where no index is within reach."""
+    install(env, "torchvision-0.23.0+cu121", "trainer-1.0")
+    (env / SITE / "trainer-1.0.dist-info" / "direct_url.json").write_text('{"url": "file:///src", "dir_info": {}}')
+    (tmp_path / "requirements.lock").write_text("mine")
     new = tmp_path / "new"
     env.rename(new)
-    subprocess.run(judge(new / "bin")[0].remedies[1].command, shell=True, check=True)
-    assert judge(new / "bin") == []
-
-
-def test_the_list_of_packages_of_an_environment_that_does_not_start(env, tmp_path, judge):
-    env.rename(tmp_path / "new")
-    command = judge(tmp_path / "new" / "bin")[0].remedies[0].command
-    subprocess.run(command.partition(";")[0], shell=True, check=True, cwd=tmp_path)
-    assert (tmp_path / "requirements.lock").read_text().split() == ["accelerate==1.0", "pip==25.0", "torch==2.8.0"]
+    before = sorted(new.rglob("*"))
+    command = command_of(judge(new / "bin")[0], "rebuild-here")
+    assert command.endswith("   # by hand: torchvision 0.23.0+cu121")
+    ran = subprocess.run(f"PIP_NO_INDEX=1; export PIP_NO_INDEX; {command}", shell=True, cwd=tmp_path, capture_output=True, check=False)
+    assert ran.returncode
+    assert sorted(new.rglob("*")) == before
+    assert (tmp_path / "requirements.lock").read_text() == "mine"
+    assert (tmp_path / "new.packages.txt").read_text().splitlines() == [
+        "accelerate==1.0",
+        "pip==25.0",
+        "torch==2.8.0",
+        "# by hand: torchvision-0.23.0+cu121.dist-info",
+        "# by hand: trainer-1.0.dist-info",
+    ]
+    assert (tmp_path / "new.new" / "bin" / "python").exists()
 
 
 def test_a_copied_environment(env, tmp_path, judge):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from unhang.facts import variables
+from unhang.knowledge.variables.examining import all_names, place
 from unhang.knowledge.variables.judge import Option, Place, Setting, judge, typo_outside
+from unhang.knowledge.variables.known import entries
+from unhang.knowledge.variables.readers import table
 
 HERE = {"nccl": "2.27.7", "torch": "2.9.1+cu128", "accelerate": "1.15.0", "transformers": "5.23.0", "deepspeed": "0.19.8", "llamafactory": "0.9.5"}
 
@@ -25,6 +31,7 @@ def said(judged, severity=None):
 # What is set, who reads it, the severities in their order, and words that must be said.
 VERDICTS = [
     ("NCCL_TIMEOUT", "1800", "not-read", None, "warning", "init_process_group(timeout=...)"),
+    ("NCCL_TIMEOUT", "1800", "not-read", None, "warning", "a training script may"),
     ("NCCL_BLOCKING_WAIT", "1", "read", "torch", "warning", "no watchdog"),
     ("NCCL_BLOCKING_WAIT", "1", "read", "torch", "warning", "old name of TORCH_NCCL_BLOCKING_WAIT"),
     ("NCCL_ASYNC_ERROR_HANDLING", "1", "read", "torch", "warning", "old name of TORCH_NCCL_ASYNC_ERROR_HANDLING"),
@@ -43,6 +50,9 @@ VERDICTS = [
     ("NCCL_BUFFSIZE", "8388608", "read", "nccl", "note", "GPU's memory"),
     ("ACCELERATE_USE_GLOO", "1", "not-read", None, "warning", "ddp_backend='gloo'"),
     ("NCCL_SHM_DISABLE", "1", "read", "nccl", "warning", "only as a probe"),
+    ("NCCL_SHM_DISABLE", "1", "read", "nccl", "warning", "that cannot copy directly (P2P)"),
+    ("NCCL_MAX_NCHANNELS", "4", "read", "nccl", "warning", "where both are set NCCL takes the smaller of both"),
+    ("NCCL_MIN_NCHANNELS", "4", "read", "nccl", "warning", "where both are set NCCL takes the larger of both"),
 ]
 
 
@@ -91,11 +101,24 @@ def test_a_new_name_is_only_named_where_it_exists():
         ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "7", "warning", "outside"),
         ("DEEPSPEED_TIMEOUT", "0.5", "error", "no whole number"),
         ("DEEPSPEED_TIMEOUT", "1800", "warning", "minutes, not seconds"),
-        ("TORCH_DISTRIBUTED_DEBUG", "verbose", "warning", "none of"),
+        ("TORCH_DISTRIBUTED_DEBUG", "verbose", "error", "ValueError"),
+        ("TORCH_DISTRIBUTED_DEBUG", "", "error", "ValueError"),
+        ("TORCH_DISTRIBUTED_DEBUG", "info", None, ""),
         ("NCCL_DEBUG", "info", None, ""),
         ("NCCL_DEBUG_SUBSYS", "^INIT,NETT", "warning", "NETT"),
         ("NCCL_CONF_FILE", "~/nccl.conf", "error", "not expanded"),
-        ("MASTER_PORT", "123456", "warning", "outside"),
+        ("MASTER_PORT", "99999", "error", "outside of its range, 0…65535: torch raises ValueError"),
+        ("MASTER_PORT", "-1", "error", "outside"),
+        ("MASTER_PORT", "0", None, ""),
+        ("LOCAL_RANK", "-1", "warning", "outside"),
+        *(("OMP_NUM_THREADS", v, "warning", "takes all cores") for v in ("abc", "0", "-1", "", "4,", "4,0", "4x", "9" * 20)),
+        *(("OMP_NUM_THREADS", v, None, "") for v in ("4", " 4", "+4", "4,2", "4 , 2")),
+        ("CUDA_VISIBLE_DEVICES", "abc", "error", "'abc' names no GPU: CUDA shows none at all"),
+        ("CUDA_VISIBLE_DEVICES", "0,0", "error", "twice"),
+        ("CUDA_VISIBLE_DEVICES", "GPU-1f,GPU-1f", "error", "twice"),
+        ("CUDA_VISIBLE_DEVICES", "1,x,0", "warning", "before it only (1)"),
+        ("CUDA_VISIBLE_DEVICES", "GPU-1f,0", "warning", "before it only (GPU-1f)"),
+        *(("CUDA_VISIBLE_DEVICES", v, None, "") for v in ("", "-1", "none", "0,1", " 2, 1", "0,2,-1,1", "GPU-1f,GPU-2e", "MIG-1f", "0,", "$GPUS")),
     ],
 )
 def test_values(name, value, severity, words):
@@ -109,8 +132,21 @@ def test_values(name, value, severity, words):
 def test_names_that_do_not_exist():
     judged = look({"NCCL_SOCKET_IFNMAE": "eth0"})["NCCL_SOCKET_IFNMAE"]
     assert judged.state == "not-read" and "NCCL_SOCKET_IFNAME" in said(judged)
-    assert typo_outside(Setting(name="NCLL_DEBUG", value=None, source="environment")).remarks[0].says.en.endswith("NCCL_DEBUG")
+    slip = typo_outside(Setting(name="NCLL_DEBUG", value=None, source="environment"))
+    assert slip.state == "unknown" and "if NCCL_DEBUG was meant" in said(slip, "note")
+    assert said(typo_outside(Setting(name="CUDA_VISIBLE_DEVICE", value=None, source="environment")), "warning").endswith("CUDA_VISIBLE_DEVICES")
     assert typo_outside(Setting(name="LD_LIBRARY_PATH", value=None, source="environment")) is None
+
+
+@pytest.mark.parametrize(("name", "severities"), [("LORA_RANK", []), ("MASTER_HOST", []), ("HF_HOME", []), ("WOLRD_SIZE", ["note"])])
+def test_what_other_programs_read_is_not_known(name, severities):
+    for scan in (nothing, lambda library, name: ""):
+        judged = look({name: "1"}, scan=scan)[name]
+        assert judged.state == "unknown" and [r.severity for r in judged.remarks] == severities
+
+
+def test_what_builds_set_is_no_fault():
+    assert not [j for j in look(dict.fromkeys(("NCCL_ROOT", "NCCL_HOME", "NCCL_VERSION", "NCCL_INCLUDE_DIR"), "x")).values() if j.remarks]
 
 
 def test_what_is_not_installed_is_not_called_unread():
@@ -150,7 +186,14 @@ def test_torch_names_some_of_nccls_only_to_log_them():
 
 
 BEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
-HOST = Place(libraries=HERE, interfaces=("bond0", "eth0", "lo"), adapters=("mlx5_0", "mlx5_1", "mlx5_10"), gpus=8)
+HOST = Place(
+    libraries=HERE,
+    interfaces=("bond0", "eth0", "lo", "unplugged"),
+    running=("bond0", "eth0", "lo"),
+    adapters=("mlx5_0", "mlx5_1", "mlx5_10"),
+    gpus=8,
+    installed=8,
+)
 
 
 @pytest.mark.parametrize(
@@ -162,14 +205,21 @@ HOST = Place(libraries=HERE, interfaces=("bond0", "eth0", "lo"), adapters=("mlx5
         ({"NCCL_SOCKET_IFNAME": "^docker"}, "NCCL_SOCKET_IFNAME", ""),
         ({"GLOO_SOCKET_IFNAME": "eth"}, "GLOO_SOCKET_IFNAME", "no interface eth"),
         ({"GLOO_SOCKET_IFNAME": "eth0"}, "GLOO_SOCKET_IFNAME", ""),
+        ({"GLOO_SOCKET_IFNAME": "unplugged"}, "GLOO_SOCKET_IFNAME", ""),
+        ({"NCCL_SOCKET_IFNAME": "unplugged"}, "NCCL_SOCKET_IFNAME", "no interface unplugged that is up with an address"),
         ({"NCCL_IB_HCA": "mlx5_1"}, "NCCL_IB_HCA", "takes mlx5_1, mlx5_10 and leaves mlx5_0 unused"),
         ({"NCCL_IB_HCA": "=mlx5_0:1"}, "NCCL_IB_HCA", "leaves mlx5_1, mlx5_10 unused"),
         ({"NCCL_IB_HCA": "mlx5"}, "NCCL_IB_HCA", ""),
         ({"NCCL_IB_HCA": "^mlx5_1"}, "NCCL_IB_HCA", ""),
         ({"NCCL_IB_HCA": "roce"}, "NCCL_IB_HCA", "none of the adapters"),
+        ({"NCCL_IB_HCA": "=mlx5_0,mlx5_1,mlx5_9,mlx5_10"}, "NCCL_IB_HCA", "there is no mlx5_9 here: mlx5_0, mlx5_1, mlx5_10"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,9,2"}, "CUDA_VISIBLE_DEVICES", "no GPU 9 among the 8 of this host: CUDA shows the 2 before it"),
+        ({"CUDA_VISIBLE_DEVICES": "0,7"}, "CUDA_VISIBLE_DEVICES", ""),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-1f"}, "CUDA_VISIBLE_DEVICES", ""),
+        ({"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES", "hides all 8"),
         ({"WORLD_SIZE": "2", "RANK": "0"}, "WORLD_SIZE", "counts hosts"),
         ({"WORLD_SIZE": "16", "RANK": "0", "LOCAL_RANK": "0"}, "WORLD_SIZE", ""),
-        ({"WORLD_SIZE": "2", "RANK": "2", "LOCAL_RANK": "0"}, "RANK", "waits for ever"),
+        ({"WORLD_SIZE": "2", "RANK": "2", "LOCAL_RANK": "0"}, "RANK", "the start fails, or ends when the store's timeout"),
         ({"FORCE_TORCHRUN": "1", "NNODES": "2", "RANK": "0", "MASTER_PORT": "29500"}, "RANK", "NODE_RANK"),
         ({"FORCE_TORCHRUN": "1", "NNODES": "2", "NODE_RANK": "0"}, "NNODES", "random port"),
         ({"NCCL_IB_DISABLE": "1", "NCCL_NET": "IB"}, "NCCL_NET", "fails"),
@@ -180,6 +230,7 @@ HOST = Place(libraries=HERE, interfaces=("bond0", "eth0", "lo"), adapters=("mlx5
         ({"NCCL_SOCKET_NTHREADS": "16", "NCCL_NSOCKS_PERTHREAD": "8"}, "NCCL_NSOCKS_PERTHREAD", "more than 64"),
         ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_BUFFER_SIZE": "0"}, "TORCH_NCCL_DUMP_ON_TIMEOUT", "nothing to write"),
         ({"TORCH_FR_BUFFER_SIZE": "5", "TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}, "TORCH_NCCL_TRACE_BUFFER_SIZE", "set as well"),
+        ({"NCCL_MAX_CTAS": "8", "NCCL_MAX_NCHANNELS": "4"}, "NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS=8 is set as well: NCCL takes the smaller"),
         ({BEAT: "10", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "60000"}, BEAT, "before it is written"),
         ({BEAT: "480", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "60000"}, BEAT, ""),
         ({"WORLD_SIZE": "16", "RANK": "0"}, "WORLD_SIZE", ""),
@@ -193,6 +244,49 @@ def test_several_together(settings, name, words):
     assert (any(words in f for f in found)) if words else not found
 
 
+@pytest.mark.parametrize(
+    ("place", "severities"),
+    [
+        (Place(libraries=HERE, adapters=()), ["warning"]),  # none on this host
+        (Place(libraries=HERE, adapters=("mlx5_9",)), []),  # all that there are
+        (Place(libraries=HERE), ["warning"]),  # not known: one prefix takes a part of several
+    ],
+)
+def test_adapters_are_told_by_what_the_host_has(place, severities):
+    remarks = look({"NCCL_IB_HCA": "mlx5_9"}, place)["NCCL_IB_HCA"].remarks
+    assert [r.severity for r in remarks] == severities
+    assert not remarks or ("no RDMA adapter, and so no mlx5_9" if place.adapters == () else "one prefix") in remarks[0].says.en
+
+
+def test_without_adapters_nothing_is_lost_without_infiniband():
+    assert look({"NCCL_IB_DISABLE": "1"}, Place(libraries=HERE, adapters=()))["NCCL_IB_DISABLE"].remarks == ()
+
+
+def test_a_script_that_names_adapters_is_not_for_a_host_without_any():
+    seen = variables.Variables(settings=(), names=(), libraries=HERE, interfaces=None, adapters=(), gpus=None)
+    assert (place(seen).adapters, place(seen, is_this_host=False).adapters) == ((), None)
+
+
+def test_nothing_is_held_against_variables_of_libraries_that_are_not_installed():
+    here = Place(libraries={"torch": "2.13.0+cpu", "transformers": "5.23.0"})
+    judged = look(dict.fromkeys(all_names()), here, scan=lambda library, name: "")
+    others = {n: j for n, j in judged.items() if n not in entries() and table().readers(n) - here.libraries.keys()}
+    assert "ACCELERATE_ALLOW_CP_STANDALONE" in others
+    assert {j.state for j in others.values()} <= {"not-here", "read", "logged", "in-binary", "foreign"}
+    assert not [r for j in others.values() for r in j.remarks]
+
+
+@pytest.mark.parametrize(("name", "value", "shown"), [("OMP_NUM_THREAD", "4", "4"), ("NCCL_PKS", "abc", None), ("WOLRD_SIZE", None, None)])
+def test_the_value_of_a_misspelt_name_is_shown_unless_it_may_be_a_credential(name, value, shown):
+    assert typo_outside(Setting(name=name, value=value, source="environment")).value == shown
+
+
+def test_torchruns_names_have_a_nearest_one():
+    for scan in (nothing, lambda library, name: ""):
+        one = look({"TORCHELASTIC_MAX_RESTART": "3"}, Place(libraries={"torch": "2.13.0+cpu"}), scan)["TORCHELASTIC_MAX_RESTART"]
+        assert said(one, "warning").endswith("TORCHELASTIC_MAX_RESTARTS")
+
+
 def test_a_timeout_of_the_trainer_beats_deepspeeds():
     option = (Option(name="ddp_timeout", value="7200", source="train.sh", line=9),)
     assert "ddp_timeout is 7200 s" in said(look({"DEEPSPEED_TIMEOUT": "30"}, options=option)["DEEPSPEED_TIMEOUT"])
@@ -203,6 +297,12 @@ def test_variables_of_torch_in_nccls_own_file_come_too_late():
     settings = [Setting(name=n, value="1", source="/etc/nccl.conf", line=1) for n in ("TORCH_NCCL_DESYNC_DEBUG", "NCCL_IB_MERGE_NICS")]
     late, fine = judge(settings, Place(libraries=HERE), nothing)
     assert "before" in said(late) and fine.remarks == ()
+
+
+def test_thousands_of_unknown_names_take_no_time():
+    begin = time.process_time()
+    look({f"NCCL_IB_UNKNOWN_{i}": "1" for i in range(3000)} | {"NCCL_IB_DISABLE": "1"})
+    assert time.process_time() - begin < 10
 
 
 def test_secrets_have_no_value():

@@ -79,8 +79,35 @@ def test_nearest_name():
     assert nearest("NCCL_SOCKET_IFNMAE") == "NCCL_SOCKET_IFNAME"
     assert nearest("TORCH_NCCL_BLOCKING_WIAT") == "TORCH_NCCL_BLOCKING_WAIT"
     assert nearest("NCCL_COMPLETELY_MADE_UP_THING") is None
-    assert misspelt("NCLL_SOCKET_IFNAME") is None or misspelt("NCLL_SOCKET_IFNAME") == "NCCL_SOCKET_IFNAME"
-    assert misspelt("MY_DEBUG") is None and misspelt("HTTP_PROXY") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("NCLL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+        ("WOLRD_SIZE", "WORLD_SIZE"),
+        ("MASTER_PROT", "MASTER_PORT"),
+        ("MASTER_ADR", "MASTER_ADDR"),
+        ("MASTER_ADDDR", "MASTER_ADDR"),
+        ("LOCAL_RNAK", "LOCAL_RANK"),
+        ("CUDA_VISIBLE_DEVICE", "CUDA_VISIBLE_DEVICES"),
+        ("CUDA_VISBLE_DEVICE", "CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_slips_of_the_finger(name, meant):
+    assert misspelt(name) == meant
+
+
+ORDINARY = """
+LORA_RANK MIN_NODES MAX_NODES NUM_NODES MASTER_HOST MASTER_NODE MASTER_IP GLOBAL_RANK POD_RANK LOCAL_RANKS WORLD_SIZES GROUP_SIZE PROC_PER_NODE
+PROCS_PER_NODE GPUS_PER_NODE MY_DEBUG HTTP_PROXY NCCL_ROOT NCCL_HOME NCCL_DIR NCCL_INCLUDE_DIR NCCL_LIB_DIR NCCL_LIBRARY NCCL_VERSION CUDA_HOME
+CUDA_PATH TORCH_HOME TORCH_LOGS TORCH_CUDA_ARCH_LIST OMP_PLACES OMP_PROC_BIND PYTORCH_CUDA_ALLOC_CONF
+"""
+
+
+@pytest.mark.parametrize("name", ORDINARY.split())
+def test_what_programs_batch_systems_and_builds_call_theirs_is_no_slip(name):
+    assert misspelt(name) is None
 
 
 def test_all_names_touch_communication():

@@ -69,29 +69,47 @@ def _refuses(back: Traceback) -> bool:
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    """Variables whose values no program takes, or that contradict one another."""
+    """Variables whose values no program takes, that contradict one another or the host, or that cost more than they give."""
     from unhang.facts import variables
     from unhang.knowledge.variables.examining import nothing_to_scan, of_environment
 
     seen = host.get(variables.SUBJECT)
     if seen is None:
         return
+    told = _told_elsewhere(host)
     for one in of_environment(seen, nothing_to_scan):
         value = "" if one.value is None else f"={one.value}"
         for said in one.remarks:
             contradicts = said.kind == "contradiction" and not one.name.endswith("NCCL_ASYNC_ERROR_HANDLING")
-            if not (contradicts or said.kind == "value" or (said.kind == "effect" and said.severity == "error")) or said.severity == "note":
+            of_host = said.kind == "host" and one.name not in told
+            if not (contradicts or of_host or said.kind in ("value", "effect")) or said.severity == "note":
                 continue
             yield CAUSE.host_finding(
                 area="variables",
                 # Platforms that count hosts there are healthy otherwise.
                 severity="note" if one.name == "WORLD_SIZE" else said.severity,
                 says=f"{one.name}{value}: {said.says.en}",
-                leads_to="programs that start from here fail, wait for one another, or go on with another setting than was meant",
+                leads_to=(
+                    "programs that start from here are run so"
+                    if said.kind == "effect" and said.severity == "warning"
+                    else "programs that start from here fail, wait for one another, or go on with another setting than was meant"
+                ),
                 evidence=(Evidence(source=one.source, line=one.line, text=f"{one.name}{value}"),),
                 remedies=("correct-variable",),
                 commands={"correct-variable": f"unset {one.name}"},
             )
+
+
+def _told_elsewhere(host: Snapshot) -> set[str]:
+    """The variables that other areas, where they were looked at, hold against the host by the same rules."""
+    from unhang.facts import gpu, infiniband, network
+
+    net, rdma, gpus = host.get(network.SUBJECT), host.get(infiniband.SUBJECT), host.get(gpu.SUBJECT)
+    return {
+        *(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if net is not None and net.nccl.interfaces is not None else ()),
+        *(("NCCL_IB_HCA",) if rdma is not None else ()),
+        *(("CUDA_VISIBLE_DEVICES",) if gpus is not None and gpus.gpus and gpus.nvml_error is None else ()),
+    }
 
 
 _PROGRAM = r"(?<![\w.+-])(?P<program>[\w.+-]{1,80}(?: [\w.+-]{1,80})?)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable
@@ -21,6 +22,10 @@ _FAULTS = {
     "too-long": "a path that is longer than this kernel takes",
     "carriage-return": "an interpreter whose name ends in a carriage return",
 }
+# What stands below these is not of one environment.
+_SYSTEM = ("", "/", "/usr", "/usr/local", "/opt", "/opt/local", "/home", "/root", "/srv", "/mnt", "/var", "/tmp")
+# Part of a name that goes on.
+_NAME = "[:alnum:]._-"
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
@@ -67,11 +72,20 @@ def _interpreter(env: Environment) -> Iterable[HostFinding]:
 
 
 def _rebuild(env: Environment) -> str:
-    """Without its own interpreter: what is installed is told by the names of the records."""
-    prefix = shlex.quote(env.prefix)
-    listed = f"ls {prefix}/lib/python3*/site-packages | sed -nE 's/^(.+)-([^-]+)\\.dist-info$/\\1==\\2/p' > requirements.lock"
-    made = f"conda create -y -p {prefix}.new python={env.version or 3}" if env.kind == "conda" else f"python3 -m venv --clear {prefix}"
-    return f"{listed}; {made} && {prefix}{'.new' if env.kind == 'conda' else ''}/bin/python -m pip install -r requirements.lock"
+    """Beside it, and without its own interpreter: what is installed is told by the names of the records.
+
+    What PyPI does not have is left to be done by hand: packages of another index (`+cu121`), and those that came from a directory or a repository
+    (direct_url.json, which conda's own packages have, too).
+    """
+    kept, new = shlex.quote(f"{env.prefix}.packages.txt"), shlex.quote(f"{env.prefix}.new")
+    records = f"{shlex.quote(env.prefix)}/lib/python{env.left_behind[-1] if env.left_behind else '3*'}/site-packages/*.dist-info"
+    of_elsewhere = '[ -e "$i/direct_url.json" ]' + (' && ! grep -qsx conda "$i/INSTALLER"' if env.kind == "conda" else "")
+    listed = f'for i in {records}; do if {of_elsewhere}; then echo "# by hand: ${{i##*/}}"; else echo "${{i##*/}}"; fi; done'
+    pinned = r"sed -E '/^#/b; s/^(.+)-([^-+]+)\.dist-info$/\1==\2/; t; s/^/# by hand: /'"
+    made = f"conda create -y -p {new} python={env.version or 3}" if env.kind == "conda" else f"python3 -m venv {new}"
+    by_hand = [f"{n} {v}" for n, v in sorted(env.packages.items()) if "+" in v] + [e.name for e in env.editables_gone if e.name]
+    also = f"   # by hand: {', '.join(dict.fromkeys(by_hand))}" if by_hand else ""
+    return f"{listed} | {pinned} > {kept} && {made} && {new}/bin/python -m pip install --no-deps -r {kept}{also}"
 
 
 def _scripts(env: Environment) -> Iterable[HostFinding]:
@@ -89,14 +103,15 @@ def _scripts(env: Environment) -> Iterable[HostFinding]:
             env, env.foreign_scripts, f"{_names(env.foreign_scripts)} in {env.prefix}/bin run{'s' * (count == 1)} the Python of {others}{moved}"
         )
     elif env.recorded is not None and not env.broken_scripts:
+        rewrite = _rewrite(env.recorded, env.prefix)
         yield CAUSE.host_finding(
             area="python_env",
             severity="warning",
             says=f"{env.prefix}/bin/activate leads to {env.recorded}: the environment was moved or copied",
             leads_to="activating it puts the other place on the PATH, so that another Python starts, or none",
             evidence=(Evidence(source=f"{env.prefix}/bin/activate", text=f"VIRTUAL_ENV={env.recorded}"),),
-            remedies=("rebuild-here", "rewrite-the-paths"),
-            commands={"rebuild-here": _rebuild(env), "rewrite-the-paths": _rewrite(env.recorded, env.prefix)},
+            remedies=("rebuild-here", *(("rewrite-the-paths",) if rewrite else ())),
+            commands={"rebuild-here": _rebuild(env)} | ({"rewrite-the-paths": rewrite} if rewrite else {}),
         )
 
 
@@ -106,8 +121,7 @@ def _of_scripts(env: Environment, scripts: Iterable[Script], says: str) -> HostF
     scripts = tuple(scripts)
     old = env.recorded or Counter(s.interpreter.rpartition("/bin/")[0] for s in scripts).most_common(1)[0][0]
     python = shlex.quote(env.python)
-    # The first line of a script has no way to hold a space.
-    rewritable = old and " " not in env.prefix
+    rewrite = _rewrite(old, env.prefix)
     commands = {"rebuild-here": _rebuild(env), "through-the-interpreter": f"{python} -m torch.distributed.run ARGS train.py"}
     return CAUSE.host_finding(
         area="python_env",
@@ -115,13 +129,31 @@ def _of_scripts(env: Environment, scripts: Iterable[Script], says: str) -> HostF
         says=says,
         leads_to="what is started by these names fails as 'bad interpreter' or 'not found', or runs elsewhere; python -m does not go through them",
         evidence=tuple(Evidence(source=s.path, text=f"#!{s.interpreter}") for s in _launchers_first(scripts)[:3]),
-        remedies=("rebuild-here", *(("rewrite-the-paths",) if rewritable else ()), "through-the-interpreter"),
-        commands=commands | ({"rewrite-the-paths": _rewrite(old, env.prefix)} if rewritable else {}),
+        remedies=("rebuild-here", *(("rewrite-the-paths",) if rewrite else ()), "through-the-interpreter"),
+        commands=commands | ({"rewrite-the-paths": rewrite} if rewrite else {}),
     )
 
 
-def _rewrite(old: str, new: str) -> str:
-    return f"grep -rIlZ {shlex.quote(old)} {shlex.quote(new)}/bin {shlex.quote(new)}/pyvenv.cfg | xargs -0 sed -i {shlex.quote(f's|{old}|{new}|g')}"
+def _rewrite(old: str, new: str) -> str | None:
+    """First lines, the second ones that stand in for them where a path is too long, and what activates; None where that could hit something else."""
+    old = old.rstrip("/")
+    # The first line of a script has no way to hold a space; the comma parts sed's commands.
+    if old in _SYSTEM or re.search(r"[\s,]", old + new):
+        return None
+    was, is_now, now = _literal(old), _literal(new), new.replace("&", r"\&")
+    steps = (
+        # Where the new place is inside of the old one, a second run would find the old one again.
+        *((f"\\,{is_now},b",) if new.startswith(f"{old}/") else ()),
+        f"1s,^(#! ?){was}/,\\1{now}/,",
+        f"2s,^(...exec. [^/]?){was}/,\\1{now}/,",
+        f"/VIRTUAL_ENV/I s,(^|[^/{_NAME}]){was}([^{_NAME}]|$),\\1{now}\\2,g",
+    )
+    return f"grep -rIlZF {shlex.quote(old)} {shlex.quote(f'{new}/bin')} | xargs -0r sed -i -E {shlex.quote('; '.join(steps))}"
+
+
+def _literal(path: str) -> str:
+    """For sed -E."""
+    return re.sub(r"[][{}()*+?^$|.\\]", r"\\\g<0>", path)
 
 
 def _launchers_first(scripts: Iterable[Script]) -> list[Script]:
@@ -318,22 +350,30 @@ CAUSE = Cause(
         Remedy(
             id="rebuild-here",
             says=(
-                "Build the environment anew at its place on this machine, from the list of its packages; virtual environments are not made to be "
-                "moved."
+                "Build the environment anew beside the old one, from the list of its packages, and start from there; virtual environments are not "
+                "made to be moved. Packages of another index (+cu121), local ones, those from git and editable ones have to be installed by hand."
             ),
-            says_zh="在本机的目标位置按软件包清单重新创建环境；虚拟环境本来就不支持移动。",
-            command="python -m pip freeze > requirements.lock; python3 -m venv --clear ENV && ENV/bin/python -m pip install -r requirements.lock",
-            verify="ENV/bin/python -c 'import sys, torch; print(sys.prefix, torch.__file__)' && head -1 ENV/bin/torchrun",
+            says_zh=(
+                "按软件包清单在旧环境旁边重新创建环境，并改用新环境；虚拟环境本来就不支持移动。来自其他索引（如 +cu121）、本地目录、git 的软件包以及"
+                "可编辑安装需要手动安装。"
+            ),
+            command=(
+                "python3 -m pip freeze --path ENV/lib/python3*/site-packages | grep -vE '^-e| @ |[+]' > ENV.packages.txt && "
+                "python3 -m venv ENV.new && ENV.new/bin/python -m pip install --no-deps -r ENV.packages.txt"
+            ),
+            verify="ENV.new/bin/python -c 'import sys, torch; print(sys.prefix, torch.__file__)' && head -1 ENV.new/bin/torchrun",
         ),
         Remedy(
             id="rewrite-the-paths",
             says=(
-                "Or repair what names the old place: the first lines of the scripts, pyvenv.cfg, activate; conda-unpack does so in a packed "
-                "environment."
+                "Or repair what names the old place: the first lines of the scripts, and activate; conda-unpack does so in a packed environment. "
+                "Never with a prefix of the system as the old place (/usr)."
             ),
-            says_zh="或者修复仍写着旧路径的文件：各脚本首行、pyvenv.cfg、activate；conda-pack 打包的环境可用 conda-unpack 修复。",
-            command="grep -rIl OLD_PREFIX ENV/bin ENV/pyvenv.cfg | xargs sed -i 's|OLD_PREFIX|NEW_PREFIX|g'",
-            verify="grep -rIl OLD_PREFIX ENV/bin ENV/pyvenv.cfg; ENV/bin/torchrun --help | head -1",
+            says_zh=(
+                "或者修复仍写着旧路径的文件：各脚本首行和 activate；conda-pack 打包的环境可用 conda-unpack 修复。旧路径绝不能是 /usr 之类的系统前缀。"
+            ),
+            command="grep -rIlZF OLD_PREFIX ENV/bin | xargs -0r sed -i '1s,^#!OLD_PREFIX/,#!NEW_PREFIX/,; /VIRTUAL_ENV/s,OLD_PREFIX,NEW_PREFIX,'",
+            verify="grep -rIl OLD_PREFIX ENV/bin; ENV/bin/torchrun --help | head -1",
         ),
         Remedy(
             id="through-the-interpreter",

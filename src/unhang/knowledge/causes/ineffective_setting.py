@@ -28,7 +28,7 @@ def _in_logs(view: LogView) -> Finding | None:
                 view,
                 standing="likely",
                 says=(
-                    f"{named.groups['name']}={named.groups['seconds']} is read by nothing: the collective was given up after its group's own "
+                    f"{named.groups['name']}={named.groups['seconds']} had no effect: the collective was given up after its group's own "
                     f"timeout of {ran / 1000:g} s"
                 ),
             )
@@ -52,39 +52,53 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     if seen is None:
         return
     for one in of_environment(seen, nothing_to_scan):
+        value = "" if one.value is None else f"={one.value}"
+        see = {"see-who-reads": f"unhang vars {one.name}"}
+        evidence = (Evidence(source=one.source, line=one.line, text=f"{one.name}{value}"),)
+        if renamed := next((r for r in one.remarks if r.kind == "renamed"), None):
+            yield CAUSE.host_finding(
+                area="variables",
+                severity=renamed.severity,
+                says=f"{one.name}{value}: {renamed.says.en}",
+                leads_to="it still holds; a release that drops the old name passes over it in silence",
+                evidence=evidence,
+                remedies=("see-who-reads",),
+                commands=see,
+            )
         said = next((r for r in one.remarks if r.kind in ("not-read", "typo") or (r.kind == "contradiction" and one.name in _HANDLING)), None)
         if said is None:
             continue
         known = one.name in entries() or said.kind == "typo"
-        value = "" if one.value is None else f"={one.value}"
+        is_open = said.severity == "note"
+        by_others = one.state == "unknown" or (one.name in entries() and entries()[one.name].owner == "nobody")
         remedy = _FOR_WHAT.get(entries()[one.name].what.en) if one.name in entries() else None
         yield CAUSE.host_finding(
             area="variables",
-            severity="warning" if known else "note",
-            says=f"{one.name}{value} has no effect: {said.says.en}",
-            leads_to="what it was meant to prevent happens as if it were not set",
-            evidence=(Evidence(source=one.source, line=one.line, text=f"{one.name}{value}"),),
+            severity="warning" if known and not is_open else "note",
+            says=f"{one.name}{value}: {said.says.en}" if is_open or by_others else f"{one.name}{value} has no effect: {said.says.en}",
+            leads_to=f"{'if so, ' if is_open else ''}what it was meant to prevent happens as if it were not set",
+            evidence=evidence,
             remedies=(remedy, "see-who-reads") if remedy else ("unset-blocking-wait",) if said.kind == "contradiction" else ("see-who-reads",),
-            commands={"see-who-reads": f"unhang vars {one.name}"},
+            commands=see,
         )
 
 
 _HANDLING = ("NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 _FOR_WHAT = {"meant as the timeout of collectives": "timeout-as-argument", "meant to choose the backend": "gloo-as-argument"}
-# Names that no release of NCCL, torch or a framework reads, however often they are recommended.
+# Names that no release of NCCL, torch or a framework reads, however often they are recommended; a training script may, to make its group with.
 _TIMEOUTS = (
     Signature(
         needle="NCCL_TIMEOUT",
         pattern=r"(?<![A-Z_])(?P<name>NCCL_TIMEOUT|TORCH_NCCL_TIMEOUT|PYTORCH_NCCL_TIMEOUT)['\"]?(?:\]| ?= ?|: ?)[ =]*['\"]?(?P<seconds>\d+)",
         standing="possible",
-        says="{name}={seconds} is read by nothing: the timeout of a collective is an argument of its group",
+        says="{name}={seconds} is read by neither NCCL nor torch: the timeout of a collective is an argument of its group",
         remedies=("timeout-as-argument", "see-who-reads"),
     ),
     Signature(
         needle="TORCH_DISTRIBUTED_TIMEOUT",
         pattern=r"(?P<name>TORCH_DISTRIBUTED_TIMEOUT)['\"]?(?:\]| ?= ?|: ?)[ =]*['\"]?(?P<seconds>\d+)",
         standing="possible",
-        says="{name}={seconds} is read by nothing: the timeout of a collective is an argument of its group",
+        says="{name}={seconds} is read by neither NCCL nor torch: the timeout of a collective is an argument of its group",
         remedies=("timeout-as-argument", "see-who-reads"),
     ),
 )

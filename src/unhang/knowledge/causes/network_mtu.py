@@ -64,9 +64,15 @@ def _finding(interface: Interface, says: str, severity: Severity, mtu_bytes: int
         remedies=(remedy, "find-the-mtu"),
         commands={
             "one-mtu": f"sudo ip link set dev {interface.name} mtu {mtu_bytes}",
-            "docker-mtu": f"echo '{{\"mtu\": {mtu_bytes}}}' | sudo tee /etc/docker/daemon.json && sudo systemctl restart docker",
+            "docker-mtu": _docker(mtu_bytes),
         },
     )
+
+
+def _docker(mtu_bytes: int) -> str:
+    """What else stands in the file stays: without its runtimes.nvidia no container has a GPU."""
+    merged = f'mkdir -p /etc/docker && cd /etc/docker && touch daemon.json && jq -s "add + {{mtu: {mtu_bytes}}}" daemon.json > daemon.json.new'
+    return f"sudo sh -c '{merged} && mv daemon.json.new daemon.json' && sudo systemctl restart docker   # ends all containers"
 
 
 CAUSE = Cause(
@@ -161,9 +167,14 @@ CAUSE = Cause(
         ),
         Remedy(
             id="docker-mtu",
-            says="Give Docker's networks the MTU of the host's interface (a line in /etc/docker/daemon.json), or run with --network=host.",
-            says_zh="让 Docker 网络使用主机网卡的 MTU（/etc/docker/daemon.json 中的 mtu），或用 --network=host 运行容器。",
-            command="echo '{\"mtu\": 1450}' | sudo tee /etc/docker/daemon.json && sudo systemctl restart docker",
+            says=(
+                "Give Docker's networks the MTU of the host's interface (a line in /etc/docker/daemon.json; the restart ends all containers), or run "
+                "with --network=host."
+            ),
+            says_zh=(
+                "让 Docker 网络使用主机网卡的 MTU（/etc/docker/daemon.json 中的 mtu；重启 Docker 会结束所有容器），或用 --network=host 运行容器。"
+            ),
+            command=_docker(1450),
         ),
     ),
     leads_to=("rank-exception",),

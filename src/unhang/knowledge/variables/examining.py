@@ -9,7 +9,6 @@ from unhang.facts import variables
 from unhang.facts.names_in_files import Reader
 from unhang.facts.variable_readers import Library
 from unhang.knowledge.variables.files.found import Parsed
-from unhang.knowledge.variables.files.rewriting import Change, Rewritten, rewrite
 from unhang.knowledge.variables.judge import Judged, Option, Place, Setting, judge, typo_outside
 from unhang.knowledge.variables.known import entries, misspelt
 from unhang.knowledge.variables.readers import Scan, table
@@ -52,8 +51,11 @@ def place(seen: variables.Variables, *, is_this_host: bool = True) -> Place:
     return Place(
         libraries=seen.libraries,
         interfaces=seen.interfaces,
-        adapters=seen.adapters,
+        running=seen.running,
+        # A script that names adapters is not for a host without any.
+        adapters=seen.adapters if is_this_host else seen.adapters or None,
         gpus=seen.gpus,
+        installed=seen.installed,
         is_this_host=is_this_host,
     )
 
@@ -61,7 +63,7 @@ def place(seen: variables.Variables, *, is_this_host: bool = True) -> Place:
 def of_environment(seen: variables.Variables, scan: Scan) -> tuple[Judged, ...]:
     """All that is set here, and names outside the known families that look like a slip of the finger."""
     settings = [Setting(name=s.name, value=s.value, source=s.source, line=s.line) for s in seen.settings]
-    slips = (typo_outside(Setting(name=name, value=None, source="environment")) for name in seen.names)
+    slips = (typo_outside(Setting(name=name, value=seen.plain.get(name), source="environment")) for name in seen.names)
     return (*judge(settings, place(seen), scan), *(s for s in slips if s is not None))
 
 
@@ -79,7 +81,7 @@ def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) ->
         for i, s in enumerate(parsed.settings)
         if i not in chosen
         and misspelt(s.name)
-        and (found := typo_outside(Setting(name=s.name, value=None, source=name, line=s.first + 1))) is not None
+        and (found := typo_outside(Setting(name=s.name, value=variables.plain(s.name, s.value), source=name, line=s.first + 1))) is not None
     ]
     return tuple(sorted([*zip(chosen, judged, strict=True), *slips], key=lambda pair: pair[0]))
 
@@ -90,20 +92,6 @@ def of_names(names: Iterable[str], seen: variables.Variables, scan: Scan) -> tup
 
 def all_names() -> tuple[str, ...]:
     return tuple(sorted(entries().keys() | {n for n in table().names() if variables.touches(n)}))
-
-
-def corrected(text: str, parsed: Parsed, judged: Iterable[tuple[int, Judged]], language: str) -> Rewritten:
-    """The text of a file with old names replaced and what does nothing commented out."""
-    changes: dict[int, Change] = {}
-    pairs = tuple(judged)
-    names = {j.name for _, j in pairs}
-    for i, one in pairs:
-        why = next((r.says.of(language) for r in one.remarks if r.kind in ("not-read", "renamed")), "")
-        if one.state == "not-read" and why:
-            changes[i] = Change(why=why)
-        elif one.now and why:
-            changes[i] = Change(why=why, new_name="" if one.now in names else one.now)
-    return rewrite(text, parsed.settings, changes)
 
 
 def unseen(judged: Iterable[Judged], seen: variables.Variables) -> tuple[NotExamined, ...]:

@@ -57,6 +57,8 @@ _CHINESE: Mapping[str, str] = {
     "word": "单词",
     "list of words": "单词列表",
     "list of prefixes; =exact, ^exclude": "前缀列表；= 精确匹配，^ 排除",
+    "list of indices or UUIDs; -1 or empty hides all": "编号或 UUID 列表；-1 或空值隐藏全部",
+    "≥ 1, or a list": "≥ 1，或列表",
     "number": "数字",
     "path": "路径",
     "text": "文本",

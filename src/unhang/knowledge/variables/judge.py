@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from unhang.facts.variables import kept, touches
 from unhang.knowledge.variables import values
 from unhang.knowledge.variables.families import foreign
-from unhang.knowledge.variables.known import entries, misspelt, nearest
+from unhang.knowledge.variables.known import entries, misspelt, nearest, owned
 from unhang.knowledge.variables.readers import Reader, Scan, is_early, release, table
 from unhang.knowledge.variables.variable import Text, Variable
 from unhang.model import Severity
@@ -17,6 +18,10 @@ from unhang.model import Severity
 State = Literal["read", "in-binary", "logged", "not-read", "not-here", "foreign", "unknown"]
 # "host": the host has not what it names.
 Kind = Literal["not-read", "typo", "renamed", "not-exported", "value", "effect", "contradiction", "host"]
+
+
+# How often the name that was meant is looked for, which takes milliseconds each time. Thousands of unknown names are no slips of the finger.
+_GUESSES = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +47,14 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the settings hold. None: not known. `libraries` are versions by library; `gpus`, `interfaces` and `adapters` are those of the host."""
+    """Where the settings hold. None: not known. `libraries` are versions by library; all others are those of the host, as the facts call them."""
 
     libraries: Mapping[str, str] = field(default_factory=dict)
     interfaces: tuple[str, ...] | None = None
+    running: tuple[str, ...] | None = None
     adapters: tuple[str, ...] | None = None
     gpus: int | None = None
+    installed: int | None = None
     is_this_host: bool = True
 
 
@@ -87,10 +94,11 @@ def judge(settings: Iterable[Setting], place: Place, scan: Scan, options: Iterab
     """Each setting in its order, and then what several of them say together."""
     from unhang.knowledge.variables.together import compare
 
-    return compare([_judged(s, place, scan) for s in settings], place, tuple(options))
+    guesses = iter(range(_GUESSES))
+    return compare([_judged(s, place, scan, guesses) for s in settings], place, tuple(options))
 
 
-def _judged(setting: Setting, place: Place, scan: Scan) -> Judged:
+def _judged(setting: Setting, place: Place, scan: Scan, guesses: Iterator[int]) -> Judged:
     variable = entries().get(setting.name)
     readers, unseen = _readers(setting.name, place.libraries, scan)
     state = _state(setting.name, variable, readers, unseen, place.libraries)
@@ -98,8 +106,14 @@ def _judged(setting: Setting, place: Place, scan: Scan) -> Judged:
         readers = (Reader(library=variable.owner, version="", how="documentation", answer="reads"), *readers)
     remarks: list[Remark] = []
     now = ""
-    if state == "not-read":
-        remarks.append(_not_read(setting.name, variable, place))
+    if state in ("not-read", "unknown") and variable is None and not touches(setting.name):
+        meant = misspelt(setting.name)
+        state = "not-read" if meant is not None and owned(setting.name) else "unknown"
+        remarks += [] if meant is None else [_typo(setting.name, meant)]
+    elif state == "unknown" and variable is None and owned(setting.name) and (meant := misspelt(setting.name)) is not None:
+        remarks.append(_typo(setting.name, meant))
+    elif state == "not-read":
+        remarks.append(_not_read(setting.name, variable, place, guesses))
     elif variable is not None and variable.now and _has_new_name(variable, place.libraries):
         now = variable.now
         remarks.append(Remark(kind="renamed", severity="warning", says=_renamed(variable)))
@@ -160,6 +174,8 @@ def _state(name: str, variable: Variable | None, readers: tuple[Reader, ...], un
         return "foreign"
     if variable is not None and variable.owner not in libraries:
         return "not-here"
+    if variable is None and table().readers(name) - libraries.keys():
+        return "not-here"
     if variable is None and name.startswith("NCCL_") and "nccl" not in libraries:
         return "not-here" if table().ever(name) else "not-read"
     if unseen or not libraries:
@@ -185,20 +201,23 @@ def _has_new_name(variable: Variable, libraries: Mapping[str, str]) -> bool:
 
 
 def _renamed(variable: Variable) -> Text:
+    both = variable.both or Text("it wins", "以后者为准")
     return Text(
-        f"the old name of {variable.now}, which wins where both are set (since {variable.owner} {variable.now_since})",
-        f"这是 {variable.now} 的旧名称，两者都设置时以后者为准（{variable.owner} {variable.now_since} 起）",
+        f"the old name of {variable.now} (since {variable.owner} {variable.now_since}); where both are set {both.en}",
+        f"这是 {variable.now} 的旧名称（{variable.owner} {variable.now_since} 起）；两者都设置时{both.zh}",
     )
 
 
-def _not_read(name: str, variable: Variable | None, place: Place) -> Remark:
+def _not_read(name: str, variable: Variable | None, place: Place, guesses: Iterator[int]) -> Remark:
     if variable is not None and variable.owner == "nobody":
         return Remark(
             kind="not-read",
             severity="warning",
             says=Text(
-                f"no release of NCCL, torch or a framework reads it; instead: {variable.instead.en if variable.instead else ''}",
-                f"NCCL、torch 和各框架的任何版本都不读取它；应改用：{variable.instead.zh if variable.instead else ''}",
+                f"neither NCCL, torch nor the frameworks that were looked at read it (a training script may, on its own account); "
+                f"instead: {variable.instead.en if variable.instead else ''}",
+                "NCCL、torch 和所查看的各框架的任何版本都不读取它（训练脚本自己可能会读取）；"
+                f"应改用：{variable.instead.zh if variable.instead else ''}",
             ),
         )
     if variable is not None:
@@ -219,7 +238,7 @@ def _not_read(name: str, variable: Variable | None, place: Place) -> Remark:
             severity="warning",
             says=Text(f"{here} does not read it{': ' + gone if gone else ''}{instead}", f"{here} 不读取它{'：' + gone_zh if gone else ''}{zh}"),
         )
-    meant = nearest(name)
+    meant = nearest(name) if next(guesses, None) is not None else None
     if meant is not None:
         return Remark(
             kind="typo",
@@ -230,16 +249,25 @@ def _not_read(name: str, variable: Variable | None, place: Place) -> Remark:
 
 
 def typo_outside(setting: Setting) -> Judged | None:
-    """A name outside the known families that is a slip away from one of theirs."""
+    """A name that is not about communication and a slip away from one that is."""
     meant = misspelt(setting.name)
     if meant is None:
         return None
-    says = Text(f"no such variable is known; the nearest real name is {meant}", f"没有这样的变量；最接近的真实名称是 {meant}")
     return Judged(
         name=setting.name,
-        value=None,
+        value=None if entries()[meant].secret else kept(meant, setting.value),
         source=setting.source,
         line=setting.line,
-        state="not-read",
-        remarks=(Remark(kind="typo", severity="warning", says=says),),
+        state="not-read" if owned(setting.name) else "unknown",
+        remarks=(_typo(setting.name, meant),),
     )
+
+
+def _typo(name: str, meant: str) -> Remark:
+    if owned(name):
+        says = Text(f"no such variable is known; the nearest real name is {meant}", f"没有这样的变量；最接近的真实名称是 {meant}")
+        return Remark(kind="typo", severity="warning", says=says)
+    says = Text(
+        f"a program of your own may read it; if {meant} was meant, it is misspelt", f"你自己的程序可能会读取它；如果本意是 {meant}，则拼写有误"
+    )
+    return Remark(kind="typo", severity="note", says=says)

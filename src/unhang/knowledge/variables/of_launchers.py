@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from unhang.knowledge.variables.variable import (
+    GPUS,
     NUMBER,
     PATH,
     TEXT,
+    THREADS,
     Kind,
     Owner,
     Text,
@@ -22,7 +24,7 @@ def _of(owner: Owner, name: str, kind: Kind, default: str, en: str, zh: str, *tr
     return Variable(name=name, owner=owner, kind=kind, default=default, what=Text(en, zh), traps=traps, since=since, secret=secret)
 
 
-_PORT = Kind("python-int", 0, 65535)
+_PORT = Kind("python-int", 0, 65535, refused=True)
 _ONE = Kind("python-int", 1)
 _PYTHON_SWITCH = Kind("choice", choices=("1", "0", "true", "false", "yes", "no", "y", "n", "t", "f", "on", "off"))
 
@@ -145,11 +147,11 @@ VARIABLES = (
     _of(
         "cuda",
         "CUDA_VISIBLE_DEVICES",
-        TEXT,
+        GPUS,
         "all",
         "which GPUs a process sees",
         "进程可见的 GPU",
-        warning(r"-1|none|nodevfiles|", "no GPU at all", "看不到任何 GPU"),
+        note(r"|-\d+(?:,.*)?|none|nodevfiles|void", "no GPU at all", "看不到任何 GPU"),
     ),
     _of("cuda", "CUDA_DEVICE_ORDER", one_of("FASTEST_FIRST", "PCI_BUS_ID"), "FASTEST_FIRST", "how GPUs are numbered", "GPU 编号顺序"),
     _of(
@@ -173,7 +175,7 @@ VARIABLES = (
     _of(
         "openmp",
         "OMP_NUM_THREADS",
-        TEXT,
+        THREADS,
         "1 under torchrun with several processes, else all cores",
         "threads of each process on the CPU",
         "每个进程的 CPU 线程数",
@@ -193,7 +195,8 @@ VARIABLES = (
     _of("libfabric", "RDMAV_FORK_SAFE", TEXT, "unset", "allow fork() with RDMA", "RDMA 下允许 fork()"),
 )
 
-# Names that are passed on from thread to thread, and that no release of NCCL, torch or a framework has ever read.
+# Names that are passed on from thread to thread, and that no release of NCCL, torch or a framework here has ever read. Some training scripts do, to
+# make a group with.
 _TIMEOUT = Text(
     "the timeout of a collective is an argument: init_process_group(timeout=...), ddp_timeout in the Trainer and LLaMA-Factory, "
     "InitProcessGroupKwargs(timeout=...) in accelerate, DDPStrategy(timeout=...) in Lightning, DEEPSPEED_TIMEOUT (minutes) in DeepSpeed",

@@ -37,6 +37,7 @@ def _nccl(
     removed: str = "",
     now: str = "",
     now_since: str = "",
+    both: Text | None = None,
     instead: Text | None = None,
     secret: bool = False,
 ) -> Variable:
@@ -51,12 +52,15 @@ def _nccl(
         removed=removed,
         now=now,
         now_since=now_since,
+        both=both,
         instead=instead,
         secret=secret,
     )
 
 
 _LEVELS = one_of("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "0", "1", "2", "3", "4", "5")
+_SMALLER = Text("NCCL takes the smaller of both", "NCCL 取两者中较小的值")
+_LARGER = Text("NCCL takes the larger of both", "NCCL 取两者中较大的值")
 _NO_OP = note("0+", "0 is the default: it changes nothing", "0 就是默认值：没有任何作用")
 
 VARIABLES = (
@@ -308,7 +312,11 @@ VARIABLES = (
         "no shared memory between processes of a host",
         "同一主机的进程间不用共享内存",
         note("0+", "0 is the default: it changes nothing", "0 就是默认值：没有任何作用"),
-        warning("1", "data goes by adapter or TCP even inside the host: right only as a probe", "即使在同一主机内数据也走网卡或 TCP：只适合用来试探"),
+        warning(
+            "1",
+            "GPUs of one host that cannot copy directly (P2P) then talk by adapter or TCP: right only as a probe",
+            "同一主机内不能直连（P2P）的 GPU 之间改走网卡或 TCP：只适合用来试探",
+        ),
     ),
     _nccl("NCCL_NVB_DISABLE", SWITCH, "0", "no NVLink through another GPU", "不经中间 GPU 使用 NVLink", _NO_OP),
     _nccl(
@@ -390,10 +398,28 @@ VARIABLES = (
     _nccl("NCCL_LL_BUFFSIZE", COUNT, "chosen", "buffer of the LL protocol", "LL 协议的缓冲区"),
     _nccl("NCCL_LL128_BUFFSIZE", COUNT, "chosen", "buffer of the LL128 protocol", "LL128 协议的缓冲区"),
     _nccl("NCCL_NTHREADS", one_of("64", "128", "256", "512"), "512", "CUDA threads of each block", "每个块的 CUDA 线程数"),
-    _nccl("NCCL_MAX_NCHANNELS", COUNT, "chosen", "most channels", "通道数上限", now="NCCL_MAX_CTAS", now_since="2.17"),
-    _nccl("NCCL_MIN_NCHANNELS", COUNT, "chosen", "fewest channels", "通道数下限", now="NCCL_MIN_CTAS", now_since="2.17"),
-    _nccl("NCCL_MAX_NRINGS", COUNT, "chosen", "most channels (oldest name)", "通道数上限（最旧名称）", now="NCCL_MAX_CTAS", now_since="2.17"),
-    _nccl("NCCL_MIN_NRINGS", COUNT, "chosen", "fewest channels (oldest name)", "通道数下限（最旧名称）", now="NCCL_MIN_CTAS", now_since="2.17"),
+    _nccl("NCCL_MAX_NCHANNELS", COUNT, "chosen", "most channels", "通道数上限", now="NCCL_MAX_CTAS", now_since="2.17", both=_SMALLER),
+    _nccl("NCCL_MIN_NCHANNELS", COUNT, "chosen", "fewest channels", "通道数下限", now="NCCL_MIN_CTAS", now_since="2.17", both=_LARGER),
+    _nccl(
+        "NCCL_MAX_NRINGS",
+        COUNT,
+        "chosen",
+        "most channels (oldest name)",
+        "通道数上限（最旧名称）",
+        now="NCCL_MAX_CTAS",
+        now_since="2.17",
+        both=_SMALLER,
+    ),
+    _nccl(
+        "NCCL_MIN_NRINGS",
+        COUNT,
+        "chosen",
+        "fewest channels (oldest name)",
+        "通道数下限（最旧名称）",
+        now="NCCL_MIN_CTAS",
+        now_since="2.17",
+        both=_LARGER,
+    ),
     _nccl("NCCL_MAX_CTAS", between(1, 64), "chosen", "most blocks (32 before 2.25)", "线程块上限（2.25 前为 32）", since="2.17"),
     _nccl("NCCL_MIN_CTAS", between(1, 64), "chosen", "fewest blocks (32 before 2.25)", "线程块下限（2.25 前为 32）", since="2.17"),
     _nccl(

@@ -311,7 +311,8 @@ VARIABLES = (
     _torch("TORCH_GLOO_LAZY_INIT", TORCH_SWITCH, "0", "gloo connects at the first use", "gloo 首次使用时才连接", since="2.8"),
     _torch(
         "TORCH_DISTRIBUTED_DEBUG",
-        one_of("OFF", "INFO", "DETAIL"),
+        # Importing torch.distributed raises ValueError, also where it is empty.
+        Kind("choice", choices=("OFF", "INFO", "DETAIL"), refused=True),
         "OFF",
         "checks and logs of torch.distributed",
         "torch.distributed 的检查与日志",
@@ -355,6 +356,11 @@ VARIABLES = (
     # torchrun
     _torch("TORCHELASTIC_ERROR_FILE", PATH, "set by torchrun", "where a worker leaves its exception", "工作进程写出异常的文件"),
     _torch("TORCHELASTIC_RUN_ID", TEXT, "set by torchrun", "the job's id", "作业 id"),
+    _torch("TORCHELASTIC_MAX_RESTARTS", NUMBER, "set by torchrun", "how often they may be", "最多可重启的次数"),
+    _torch("TORCHELASTIC_RESTART_COUNT", NUMBER, "set by torchrun", "how often the workers were started again", "工作进程已重启的次数"),
+    _torch("TORCHELASTIC_ENABLE_FILE_TIMER", ZERO_OR_ONE, "0", "torchrun watches its workers' timers", "torchrun 监视工作进程的计时器"),
+    _torch("TORCHELASTIC_TIMER_FILE", PATH, "chosen", "the pipe of those timers", "这些计时器所用的管道"),
+    _torch("TORCHELASTIC_HEALTH_CHECK_PORT", NUMBER, "unset", "where torchrun answers health checks", "torchrun 响应健康检查的端口"),
     _torch("TORCHELASTIC_USE_AGENT_STORE", TEXT, "set by torchrun", "workers use the agent's store", "工作进程使用 agent 的 store"),
     _torch("TORCHELASTIC_SIGNALS_TO_HANDLE", TEXT, "SIGTERM,SIGINT,SIGHUP,SIGQUIT", "signals that end torchrun", "结束 torchrun 的信号"),
     _torch("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", NUMBER, "30", "seconds until torchrun kills its workers", "torchrun 强制结束工作进程前的秒数"),

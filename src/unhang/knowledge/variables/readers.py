@@ -92,6 +92,10 @@ class Table:
                 return one.releases[min(r.first for r in rows)], "" if last == len(one.releases) - 1 else one.releases[last]
         return None
 
+    def readers(self, name: str) -> frozenset[str]:
+        """The libraries of which some release reads it."""
+        return frozenset(one.library for one in self.lists if any(r.answer == "reads" for r in one.rows.get(name, ())))
+
     def ever(self, name: str) -> bool:
         return any(name in one.rows or (one.prefixes and name.startswith(one.prefixes)) for one in self.lists)
 
@@ -123,6 +127,7 @@ class Table:
         )
 
 
+@cache
 def release(version: str) -> tuple[int, ...]:
     """`2.9.1+cu128` as numbers."""
     return tuple(int(n) for n in re.findall(r"\d+", re.split(r"[^0-9.]", version)[0]))

@@ -6,8 +6,9 @@ Each check is a function of the view that yields remarks for a setting; a value 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from unhang.facts.variables import beyond, visible_gpus
 from unhang.knowledge.variables import values
 from unhang.knowledge.variables.judge import Judged, Option, Place, Remark
 from unhang.knowledge.variables.known import entries
@@ -50,18 +51,24 @@ def compare(judged: list[Judged], place: Place, options: tuple[Option, ...]) -> 
     """The same settings, each with what the others say about it; a setting that is overridden further down gets nothing."""
     view = _View(last={j.name: j for j in judged}, place=place, options=options)
     said = [pair for check in _CHECKS for pair in check(view)]
-    kept = [_without_guess(j, place) for j in judged]
+    kept = [_without_new_name(_without_guess(j, place), view) for j in judged]
+    last = {j.name: i for i, j in enumerate(judged)}
     for name, remark in said:
-        i = max(i for i, j in enumerate(judged) if j.name == name)
-        kept[i] = kept[i].with_remark(remark)
+        kept[last[name]] = kept[last[name]].with_remark(remark)
     return tuple(kept)
 
 
 def _without_guess(judged: Judged, place: Place) -> Judged:
-    """A prefix list of adapters is told by what it matches where that is known."""
-    if judged.name != "NCCL_IB_HCA" or not place.adapters or not values.is_known(judged.value):
+    """A list of adapters is told by what it matches where that is known; where there are none, nothing is lost without them."""
+    guess = (judged.name == "NCCL_IB_HCA" and place.adapters is not None) or (judged.name == "NCCL_IB_DISABLE" and place.adapters == ())
+    if not guess or not values.is_known(judged.value):
         return judged
     return Judged(**{**vars(judged), "remarks": tuple(r for r in judged.remarks if r.kind != "effect")})
+
+
+def _without_new_name(judged: Judged, view: _View) -> Judged:
+    """Where both names are set and both count, neither takes the other's place."""
+    return replace(judged, now="") if judged.now in view.last and entries()[judged.name].both is not None else judged
 
 
 def _remark(severity: Severity, en: str, zh: str) -> Remark:
@@ -76,13 +83,10 @@ def _old_and_new(view: _View) -> Iterator[_Said]:
     for name in view.last:
         entry = entries().get(name)
         new = view.last.get(entry.now) if entry is not None and entry.now else None
-        if new is not None and new.value != view.last[name].value and new.state == "read":
-            yield (
-                name,
-                _remark(
-                    "warning", f"{new.name}={_shown(new.value)} is set as well, and wins", f"同时设置了 {new.name}={_shown(new.value)}，以它为准"
-                ),
-            )
+        if entry is not None and new is not None and new.value != view.last[name].value and new.state == "read":
+            both = entry.both or Text("that one wins", "以它为准")
+            shown = f"{new.name}={_shown(new.value)}"
+            yield name, _remark("warning", f"{shown} is set as well: {both.en}", f"同时设置了 {shown}：{both.zh}")
 
 
 def _blocking_and_handling(view: _View) -> Iterator[_Said]:
@@ -100,23 +104,21 @@ def _blocking_and_handling(view: _View) -> Iterator[_Said]:
 
 
 def _interfaces(view: _View) -> Iterator[_Said]:
-    have = view.place.interfaces
-    if not have:
-        return
     severity: Severity = "error" if view.place.is_this_host else "warning"
-    here = ("this host has " if view.place.is_this_host else "the host that this was looked at on has ") + ", ".join(have)
     for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
         wanted = view.text(name)
-        if wanted is None or not wanted.strip():
+        have = view.place.interfaces if view.place.running is None or not name.startswith("NCCL_") else view.place.running
+        if wanted is None or not wanted.strip() or have is None:
             continue
+        here = ("this host has " if view.place.is_this_host else "the host that this was looked at on has ") + (", ".join(have) or "none")
         missing = _missing(name, wanted.strip(), have)
         if missing:
             yield (
                 name,
                 _of_host(
                     severity,
-                    f"there is no interface {missing}: the start fails ({here})",
-                    f"没有网络接口 {missing}：启动会失败（本机有 {', '.join(have)}）",
+                    f"there is no interface {missing} that is up with an address: the start fails ({here})",
+                    f"没有已启用且有地址的网络接口 {missing}：启动会失败（本机有 {', '.join(have) or '无'}）",
                 ),
             )
 
@@ -137,10 +139,21 @@ def _takes(wanted: str, name: str) -> bool:
 
 def _adapters(view: _View) -> Iterator[_Said]:
     have, wanted = view.place.adapters, view.text("NCCL_IB_HCA")
-    if not have or wanted is None or not wanted.strip():
+    if have is None or wanted is None or not wanted.strip():
         return
     taken = [a for a in have if _takes(wanted.strip(), a)]
-    if not taken:
+    if not have and wanted.strip().startswith("^"):
+        return
+    if not have:
+        yield (
+            "NCCL_IB_HCA",
+            _of_host(
+                "warning",
+                f"this host has no RDMA adapter, and so no {wanted.strip().removeprefix('=')}: NCCL goes on over TCP",
+                f"本机没有 RDMA 网卡，也就没有 {wanted.strip().removeprefix('=')}：NCCL 会改走 TCP",
+            ),
+        )
+    elif not taken:
         yield (
             "NCCL_IB_HCA",
             _of_host(
@@ -151,7 +164,34 @@ def _adapters(view: _View) -> Iterator[_Said]:
         )
     elif len(taken) < len(have) and not wanted.strip().startswith("^"):
         left = ", ".join(a for a in have if a not in taken)
-        yield "NCCL_IB_HCA", _of_host("warning", f"it takes {', '.join(taken)} and leaves {left} unused", f"它只使用 {', '.join(taken)}，弃用 {left}")
+        # Whoever wrote several names, or exact ones, meant those.
+        severity: Severity = "note" if wanted.strip().startswith("=") or "," in wanted else "warning"
+        yield "NCCL_IB_HCA", _remark(severity, f"it takes {', '.join(taken)} and leaves {left} unused", f"它只使用 {', '.join(taken)}，弃用 {left}")
+    named = [] if not taken or wanted.strip().startswith("^") else wanted.strip().removeprefix("=").split(",")
+    exact = "=" if wanted.strip().startswith("=") else ""
+    absent = ", ".join(n for n in named if n and not any(_takes(exact + n, a) for a in have))
+    if absent:
+        yield "NCCL_IB_HCA", _of_host("note", f"there is no {absent} here: {', '.join(have)}", f"这里没有 {absent}，只有 {', '.join(have)}")
+
+
+def _gpus(view: _View) -> Iterator[_Said]:
+    number, value = view.place.installed, view.text("CUDA_VISIBLE_DEVICES")
+    if not number or value is None:
+        return
+    shown, _ = visible_gpus(value)
+    first = beyond(shown, number)
+    if first is not None:
+        here = "this host" if view.place.is_this_host else "the host that this was looked at on"
+        yield (
+            "CUDA_VISIBLE_DEVICES",
+            _of_host(
+                "error" if view.place.is_this_host else "warning",
+                f"there is no GPU {shown[first]} among the {number} of {here}: CUDA shows the {first} before it",
+                f"共 {number} 块 GPU，没有编号 {shown[first]}：CUDA 只显示它之前的 {first} 块",
+            ),
+        )
+    elif values.hides_gpus(value) and view.place.is_this_host:
+        yield "CUDA_VISIBLE_DEVICES", _of_host("warning", f"it hides all {number} GPUs of this host", f"它隐藏了本机全部 {number} 块 GPU")
 
 
 def _timeouts(view: _View) -> Iterator[_Said]:
@@ -227,16 +267,20 @@ def _recorder(view: _View) -> Iterator[_Said]:
         yield dump, _remark("warning", "the flight recorder's size is 0: there is nothing to write", "飞行记录器大小为 0：没有内容可写")
 
 
+_NUMBERED = (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("NODE_RANK", "NNODES"))
+
+
 def _ranks(view: _View) -> Iterator[_Said]:
-    for rank, size in (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("NODE_RANK", "NNODES")):
+    for rank, size in _NUMBERED:
         r, n = view.number(rank), view.number(size)
         if r is not None and n is not None and r >= n:
             yield (
                 rank,
                 _remark(
                     "error",
-                    f"{rank}={r} does not exist where {size} is {n}: the start waits for ever",
-                    f"{size} 为 {n} 时不存在 {rank}={r}：启动会一直等待",
+                    f"{rank}={r} does not exist where {size} is {n}: the start fails, or ends when the store's timeout is over "
+                    "(timeout=, 30 min where it is not given, 10 with nccl)",
+                    f"{size} 为 {n} 时不存在 {rank}={r}：启动会失败，或在 store 超时后结束（由 timeout= 决定；未指定时为 30 分钟，nccl 为 10 分钟）",
                 ),
             )
     world, each = view.number("WORLD_SIZE"), view.number("NPROC_PER_NODE", "PET_NPROC_PER_NODE") or view.place.gpus
@@ -354,6 +398,7 @@ _CHECKS: tuple[Callable[[_View], Iterable[_Said]], ...] = (
     _blocking_and_handling,
     _interfaces,
     _adapters,
+    _gpus,
     _timeouts,
     _recorder,
     _ranks,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from unhang.facts.variables import visible_gpus
 from unhang.knowledge.variables.variable import Kind, Text, Trap, Variable
 from unhang.model import Severity
 
@@ -13,6 +14,10 @@ _TORCH_TRUE = frozenset(("y", "yes", "1", "t", "true"))
 _TORCH_FALSE = frozenset(("n", "no", "0", "f", "false"))
 _TRUE = _TORCH_TRUE | {"on", "enable", "enabled"}
 _INT32 = 2**31 - 1
+_UINT64 = 2**64 - 1
+_THREADS = re.compile(r"\s*\+?\d+\s*")
+# Some batch systems write words.
+_NO_GPU = re.compile(r"|-\d+(?:,.*)?|none|nodevfiles|void", re.IGNORECASE)
 # A shell, make or Kubernetes fills it in.
 _LATER = re.compile(r"[$`]|\{\{|<[A-Za-z_ ]+>")
 
@@ -36,6 +41,11 @@ def is_on(value: str | None) -> bool:
     return value is not None and value.strip().lower() in _TORCH_TRUE
 
 
+def hides_gpus(value: str) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES says that there be none."""
+    return _NO_GPU.fullmatch(value.strip()) is not None
+
+
 def judge(variable: Variable, value: str) -> list[tuple[Severity, Text]]:
     """What is to be said of a value: first whether it is one at all, then what it brings about."""
     if not is_known(value):
@@ -55,6 +65,10 @@ def _wrong(kind: Kind, value: str) -> tuple[Severity, Text] | None:
         return _wrong_for_nccl(kind, value)
     if kind.parser in ("torch-int", "torch-bool"):
         return _wrong_for_torch(kind, value)
+    if kind.parser == "gpus":
+        return _wrong_for_cuda(value)
+    if kind.parser == "threads":
+        return _wrong_for_openmp(value)
     text = value.strip()
     if kind.parser == "python-int":
         try:
@@ -67,7 +81,13 @@ def _wrong(kind: Kind, value: str) -> tuple[Severity, Text] | None:
             float(text)
         except ValueError:
             return "warning", Text(f"{text!r} is no number", f"{text!r} 不是数字")
-    if kind.parser == "choice" and text and text.lower() not in {c.lower() for c in kind.choices}:
+    choices = {c.lower() for c in kind.choices}
+    if kind.parser == "choice" and kind.refused and value.lower() not in choices:
+        return "error", Text(
+            f"{value!r} is none of {', '.join(kind.choices)}: torch raises ValueError, and the start fails",
+            f"{value!r} 不在可取值之内（{', '.join(kind.choices)}）：torch 抛出 ValueError，启动失败",
+        )
+    if kind.parser == "choice" and text and text.lower() not in choices:
         return "warning", Text(f"{text!r} is none of {', '.join(kind.choices)}", f"{text!r} 不在可取值之内：{', '.join(kind.choices)}")
     if kind.parser == "choices":
         known = {c.lower() for c in kind.choices}
@@ -120,7 +140,35 @@ def _wrong_for_torch(kind: Kind, value: str) -> tuple[Severity, Text] | None:
     return _outside(kind, int(found[0]))
 
 
+def _wrong_for_cuda(value: str) -> tuple[Severity, Text] | None:
+    shown, end = visible_gpus(value)
+    if not end or end.startswith("-") or hides_gpus(value):
+        return None
+    if shown:
+        return "warning", Text(
+            f"{end!r} names no GPU: CUDA shows those before it only ({', '.join(shown)})",
+            f"{end!r} 不是 GPU：CUDA 只显示它之前的 {', '.join(shown)}",
+        )
+    if visible_gpus(end)[0]:
+        return "error", Text(f"{end} stands there twice: CUDA then shows no GPU at all", f"{end} 重复出现：CUDA 会因此不显示任何 GPU")
+    return "error", Text(f"{end!r} names no GPU: CUDA shows none at all", f"{end!r} 不是 GPU：CUDA 不显示任何 GPU")
+
+
+def _wrong_for_openmp(value: str) -> tuple[Severity, Text] | None:
+    if all(_THREADS.fullmatch(n) and 1 <= int(n) <= _UINT64 for n in value.split(",")):
+        return None
+    return "warning", Text(
+        f"OpenMP takes whole numbers from 1 here, refuses {value!r} and takes all cores, in each process",
+        f"OpenMP 此处只接受不小于 1 的整数，会拒绝 {value!r}，每个进程都使用全部核心",
+    )
+
+
 def _outside(kind: Kind, n: int) -> tuple[Severity, Text] | None:
     if (kind.least is None or n >= kind.least) and (kind.most is None or n <= kind.most):
         return None
+    if kind.refused:
+        return "error", Text(
+            f"{n} is outside of its range, {kind.text()}: torch raises ValueError, and the start fails",
+            f"{n} 超出取值范围（{kind.text()}）：torch 抛出 ValueError，启动失败",
+        )
     return "warning", Text(f"{n} is outside of its range: {kind.text()}", f"{n} 超出取值范围：{kind.text()}")

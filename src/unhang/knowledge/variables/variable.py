@@ -8,7 +8,7 @@ from typing import Literal
 
 from unhang.model import Severity
 
-Parser = Literal["nccl-int", "torch-int", "torch-bool", "python-int", "choice", "choices", "prefixes", "float", "path", "text"]
+Parser = Literal["nccl-int", "torch-int", "torch-bool", "python-int", "choice", "choices", "prefixes", "gpus", "threads", "float", "path", "text"]
 # Who reads it. Those of `readers.tsv` are looked up there; of the others only documentation is known.
 Owner = Literal[
     "nccl", "torch", "accelerate", "deepspeed", "lightning", "llamafactory", "cuda", "openmp", "ucx", "libfabric", "mpi", "system", "plugin", "nobody"
@@ -37,12 +37,15 @@ class Trap:
 
 @dataclass(frozen=True)
 class Kind:
-    """How a value is read. `least` and `most` bound a number; `choices` are compared without regard to case."""
+    """How a value is read. `least` and `most` bound a number; `choices` are compared without regard to case. `refused`: at any other torch raises
+    ValueError when it starts.
+    """
 
     parser: Parser
     least: int | None = None
     most: int | None = None
     choices: tuple[str, ...] = ()
+    refused: bool = False
 
     def text(self) -> str:
         """The values that make sense, in one word or two."""
@@ -63,6 +66,8 @@ _NAMES: Mapping[Parser, str] = {
     "choice": "word",
     "choices": "list of words",
     "prefixes": "list of prefixes; =exact, ^exclude",
+    "gpus": "list of indices or UUIDs; -1 or empty hides all",
+    "threads": "≥ 1, or a list",
     "float": "number",
     "path": "path",
     "text": "text",
@@ -72,7 +77,8 @@ _NAMES: Mapping[Parser, str] = {
 @dataclass(frozen=True, kw_only=True)
 class Variable:
     """One entry. `default` is what holds where it is not set. `now` is the name that replaced it, `now_since` the release of its owner that has
-    that name; `instead` is what to write where nothing reads it; `removed` names the release that dropped it.
+    that name, `both` what holds where both are set and the new one does not win; `instead` is what to write where nothing reads it; `removed` names
+    the release that dropped it.
     """
 
     name: str
@@ -83,6 +89,7 @@ class Variable:
     traps: tuple[Trap, ...] = ()
     now: str = ""
     now_since: str = ""
+    both: Text | None = None
     since: str = ""
     removed: str = ""
     instead: Text | None = None
@@ -101,6 +108,8 @@ FLOAT = Kind("float")
 PATH = Kind("path")
 TEXT = Kind("text")
 PREFIXES = Kind("prefixes")
+GPUS = Kind("gpus")
+THREADS = Kind("threads")
 
 
 def between(least: int, most: int) -> Kind:

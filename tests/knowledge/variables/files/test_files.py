@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import time
+
 import pytest
 
 from unhang.errors import UnhangError
 from unhang.knowledge.variables.files.opening import parse
-from unhang.knowledge.variables.files.rewriting import Change, rewrite
+from unhang.knowledge.variables.files.rewriting import Change, rewrite, still_used
 
 
 def pairs(name, text):
@@ -37,6 +41,8 @@ def pairs(name, text):
         ("if x; then export A=b; fi\n", [("A", "b", 1)]),
         ("export A=b && export C=d\n", [("A", "b", 1), ("C", "d", 1)]),
         ("export A=b\nunset A\n", []),
+        ("export A=b\nrun\nunset A\n", [("A", "b", 1)]),
+        ("export A=b\nif x; then unset A; fi\n", [("A", "b", 1)]),
         ("grep 'A=b' x\n", []),
         ("A=b\r\nC=d\r\n", [("A", "b", 1), ("C", "d", 2)]),
         ("export A='unclosed\n", [("A", "unclosed\n", 1)]),
@@ -51,6 +57,27 @@ def test_not_exported():
     assert of == {"A": False, "B": True, "C": True, "D": True}
     assert all(s.exported for s in parse("a.env", "A=1\nB=2\n").settings)
     assert all(s.exported for s in parse("a.sh", "set -a\nA=1\npython x.py\n").settings)
+
+
+def test_plain_assignments_are_for_whoever_loads_the_file():
+    assert all(s.exported for s in parse("env.sh", "A=1\nexport B=2\n").settings)
+    assert all(s.exported for s in parse("conf/.env", "A=1\nexport B=$(hostname)\necho loaded\n").settings)
+    assert [s.exported for s in parse("run.sh", "A=1\nexport B=2\necho loaded\n").settings] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("statement", "exported"),
+    [
+        ("local A=0", False),
+        ("readonly A=0", False),
+        ("declare A=0", False),
+        ("declare -gx A=0", True),
+        ("local A=0; export A", True),
+        ("export -n A=0", False),
+    ],
+)
+def test_what_declarations_hand_on(statement, exported):
+    assert [s.exported for s in parse("a.sh", f"f() {{\n  {statement}\n  python x.py\n}}\nf\n").settings] == [exported]
 
 
 def test_options_of_launchers():
@@ -93,12 +120,46 @@ def test_python():
         ("NCCL_DEBUG", "INFO", 2), ("NCCL_ALGO", "Ring", 3), ("NCCL_PROTO", "1", 4), ("NCCL_NET", "IB", 5), ("NCCL_X", None, 6)
     ]  # fmt: skip
     assert {(o.name, o.value) for o in parse("t.py", text).options} == {("group_timeout", "300"), ("ddp_timeout", "60")}
+    assert pairs("t.py", "env = dict(os.environ, TORCH_A='é', A=\"1\", shell=True)\n") == [("TORCH_A", "é", 1), ("A", "1", 1)]
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.yaml", "a: {{ b }}\n- c"), ("a.py", "def f(:\n"), ("a.json", "{")])
 def test_what_is_no_such_file(name, text):
     with pytest.raises(UnhangError, match=name):
         parse(name, text)
+
+
+@pytest.mark.parametrize("text", ["[" * 50_000, "[" * 201 + "]" * 201, "".join(" " * i + "a:\n" for i in range(300))])
+@pytest.mark.parametrize("name", ["a.yaml", "a.json"])
+def test_what_is_nested_too_deeply(name, text):
+    with pytest.raises(UnhangError, match="nested too deeply"):
+        parse(name, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n" * 60 + "x=1\n",
+        "deepspeed " + "-H h " * 100_000,
+        "#SBATCH" + " " * 100_000 + "\n",
+        "x=1\nunset y\n" * 2_000,
+    ],
+    ids=["blank-lines", "hosts", "spaces", "unset"],
+)
+def test_odd_scripts_take_no_time(text):
+    begin = time.process_time()
+    parse("run.sh", text)
+    assert time.process_time() - begin < 10
+
+
+def test_many_scripts_in_one_file_take_no_time():
+    begin = time.process_time()
+    parse("a.yaml", "".join(f"k{i}: |\n  export A=$B\n" for i in range(8_000)))
+    assert time.process_time() - begin < 10
+
+
+def test_a_dockerfile_without_its_name():
+    assert pairs("some.text", "\r\n# x\nARG A=1\n\nfrom x\nENV A=b\n") == [("A", "b", 6)]
 
 
 def corrected(name, text, *, out=(), new=None):
@@ -123,11 +184,15 @@ def corrected(name, text, *, out=(), new=None):
         ("a.sh", "#SBATCH --export=ALL,A=b,C=d\n", "# unhang: A: why\n#SBATCH --export=ALL,C=d\n"),
         ("a.sh", "export A=b\r\nz\r\n", "# unhang: A: why\r\n# export A=b\r\nz\r\n"),
         ("a.sh", "export A=b", "# unhang: A: why\n# export A=b"),
+        ("a.sh", "export C=d A=b\nrun\nunset C\n", "# unhang: A: why\nexport C=d\nrun\nunset C\n"),
+        ("a.sh", "export C=d A=b\nunset C\n", "# unhang: A: why\nexport C=d\nunset C\n"),
+        ("a.sh", "x && export C A=b\n", "# unhang: A: why\nx && export C\n"),
         ("Dockerfile", "FROM x\nENV A=b C=d\n", "FROM x\n# unhang: A: why\nENV C=d\n"),
         ("Dockerfile", "FROM x\nENV A b\n", "FROM x\n# unhang: A: why\n# ENV A b\n"),
         ("a.yaml", "env:\n  A: b\n  C: d\n", "env:\n  # unhang: A: why\n  # A: b\n  C: d\n"),
         ("a.yaml", "- name: A\n  value: b\n- name: C\n  value: d\n", "# unhang: A: why\n# - name: A\n  # value: b\n- name: C\n  value: d\n"),
         ("a.py", "import os\nif x:\n    os.environ['A'] = 'b'\n", "import os\nif x:\n    # unhang: A: why\n    # os.environ['A'] = 'b'\n    pass\n"),
+        ("a.py", "e = dict(\n    C='d',\n    A='b',\n)\n", "e = dict(\n    C='d',\n    # unhang: A: why\n    # A='b',\n)\n"),
         ("a.py", "e = {\n    'A': 'b',\n    'C': 'd',\n}\n", "e = {\n    # unhang: A: why\n    # 'A': 'b',\n    'C': 'd',\n}\n"),
     ],
 )  # fmt: skip
@@ -135,14 +200,64 @@ def test_what_goes(name, text, after):
     assert corrected(name, text, out=("A",)).text == after
 
 
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("text", "fillers"),
+    [
+        ("f() {\n  export A=b\n}\n", 1),
+        ("function f {\n  local A=b\n}\n", 1),
+        ("if x; then\n  export A=b\nelif y; then\n  export A=c\nelse\n  # c\n  A=d\nfi\n", 3),
+        ("for x in a b\ndo\n  export A=b\n  export A=c\ndone\n", 1),
+        ("while x; do\n  if y; then\n    export A=b\n  fi\ndone\n", 1),
+        ("(\n  export A=b\n)\n", 1),
+        ("x &&\nexport A=b\necho c\n", 1),
+        ("x || \\\nexport A=b\necho c\n", 1),
+        ("if x; then export A=b A=c; fi\n", 1),
+        ("if x; then A=b A=c; fi\n", 1),
+        ("f() {\n  export A=b\n  case $x in\n    a) export A=c ;;\n    *)\n      export A=d\n      ;;\n  esac\n}\n", 1),
+        ("for ((i = 0; i < 3; i++)); do\n  export A=$i\n  run\ndone\n", 0),
+        ("f() {\n  export A=b \\\n    A=c\n}", 1),
+        ("export A=b\n", 0),
+    ],
+)
+def test_what_is_emptied_stays_a_script(text, fillers):
+    after = corrected("a.sh", text, out=("A",)).text
+    checked = subprocess.run(["bash", "-n"], input=after, text=True, capture_output=True, check=False)
+    assert not checked.returncode, checked.stderr + after
+    alive = [line.partition("#")[0] for line in after.splitlines()]
+    assert sum(":" in line for line in alive) == fillers and not any("A=" in line for line in alive), after
+
+
+def test_names_that_are_gone_and_still_used():
+    def used(name, text, **changes):
+        done = corrected(name, text, **changes)
+        return [(called, row + 1) for called, row in still_used(done, parse(name, done.text))]
+
+    text = "export A=b # $A\n# $A\necho $A ${A} $AB\nrun -x A\nexport C=$A\n"
+    assert used("a.sh", text, out=("A",)) == [("A", 4), ("A", 5), ("A", 6)]
+    assert used("a.sh", "export A=${A:-1}\necho $B\nexport A\n", new={"A": "B"}) == [("A", 3)]
+    assert used("a.py", "os.environ['A'] = 'b'\nprint(os.getenv('A'))\n", new={"A": "B"}) == [("A", 2)]
+    assert used("a.sh", "export C=d\necho $A\n", out=("A",)) == []
+
+
+def test_a_block_of_python_is_not_emptied():
+    text = "for x in y:\n    os.environ['A'] = 'b'\n    os.environ['A'] = 'c'\n"
+    after = corrected("a.py", text, out=("A",)).text
+    assert after.splitlines()[-2:] == ["    # os.environ['A'] = 'c'", "    pass"] and after.count("pass") == 1
+
+
 def test_renaming_touches_the_name_only():
     text = 'export NCCL_X="$NCCL_X" # NCCL_X\n'
     assert corrected("a.sh", text, new={"NCCL_X": "TORCH_NCCL_X"}).text == 'export TORCH_NCCL_X="$NCCL_X" # NCCL_X\n'
     assert corrected("a.py", "os.environ['A'] = 'A'\n", new={"A": "B"}).text == "os.environ['B'] = 'A'\n"
+    text = "e = dict(os.environ, X_A='é', A='1')\n"
+    assert corrected("a.py", text, new={"A": "B"}).text == "e = dict(os.environ, X_A='é', B='1')\n"
     assert corrected("a.yaml", "x: {A: b}\n", new={"A": "B"}).text == "x: {B: b}\n"
 
 
 def test_what_cannot_go_is_left_and_told():
     done = corrected("a.yaml", "x: {A: b, C: d}\n", out=("A",))
     assert done.text == "x: {A: b, C: d}\n" and [s.name for s in done.left] == ["A"]
-    assert [s.name for s in corrected("a.py", "import os; os.environ['A'] = 'b'\n", out=("A",)).left] == ["A"]
+    for text in ("import os; os.environ['A'] = 'b'\n", "e = {\n    'A': 'b', 'c': 'd',\n}\n"):
+        done = corrected("a.py", text, out=("A",))
+        assert done.text == text and [s.name for s in done.left] == ["A"] and not done.gone

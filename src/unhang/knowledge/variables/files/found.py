@@ -8,12 +8,21 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
+class Block:
+    """Statements of which one has to stay: `filler` is put in where all of them go."""
+
+    number: int
+    statements: int
+    filler: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Found:
     """`value` is None where only the run tells it. Offsets are characters of the text, lines count from 0.
 
-    `start` to `end` is what has to go with it (its flag and the space before it), `instead` what takes its place; `first` to `last` are the lines of
-    its statement. `alone`: the statement consists of assignments of this kind only, and is commented out when all of them go. `by_line`: it can go
-    only so. `needs_pass`: its block has nothing else.
+    `start` to `end` is what has to go with it: its flag and the space before it. `first` to `last` are the lines of its statement. `alone`: the
+    statement consists of assignments of this kind only, and is commented out when all of them go; `among` is such a statement that shares its lines
+    with others, and gives way to `:`. `by_line`: it can go only with its lines. `block` is the one in which the statement stands.
     """
 
     name: str
@@ -25,9 +34,9 @@ class Found:
     last: int
     alone: bool
     by_line: bool = False
-    instead: str = ""
+    among: tuple[int, int] | None = None
     exported: bool = True
-    needs_pass: bool = False
+    block: Block | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

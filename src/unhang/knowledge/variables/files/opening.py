@@ -10,7 +10,7 @@ from unhang.knowledge.variables.files.found import Parsed
 
 _SHEBANG_OF_PYTHON = re.compile(r"#!.*\bpython")
 _DOCKER = re.compile(r"(?:[\w.-]*\.)?(?:dockerfile|containerfile)(?:\.[\w.-]+)?", re.IGNORECASE)
-_FROM = re.compile(r"(?:\s*(?:#.*)?\n|\s*ARG\s.*\n)*FROM\s+\S", re.IGNORECASE)
+_FROM = re.compile(r"(?:[ \t\r]*(?:#.*|ARG[ \t].*)?\n)*FROM\s+\S", re.IGNORECASE)
 
 
 def parse(name: str, text: str) -> Parsed:
@@ -22,4 +22,4 @@ def parse(name: str, text: str) -> Parsed:
         return yaml_file.parse(text, name=name, is_json=suffix == ".json")
     if _DOCKER.fullmatch(PurePath(name).name) or _FROM.match(text):
         return dockerfile.parse(text)
-    return shell.parse(text)
+    return shell.parse(text, for_others=name.endswith(".env"))

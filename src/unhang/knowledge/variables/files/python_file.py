@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 
 from unhang.errors import UnhangError
-from unhang.knowledge.variables.files.found import Found, Lines, Parsed, Said
+from unhang.knowledge.variables.files.found import Block, Found, Lines, Parsed, Said
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _UNITS = {"days": 86400.0, "seconds": 1.0, "milliseconds": 0.001, "minutes": 60.0, "hours": 3600.0, "weeks": 604800.0}
@@ -25,11 +25,15 @@ def parse(text: str, *, name: str) -> Parsed:
         at = f":{e.lineno}" if isinstance(e, SyntaxError) and e.lineno else ""
         raise UnhangError(f"{name}{at} is no Python: {e.msg if isinstance(e, SyntaxError) else e}") from e
     lines = Lines(text=text)
-    only = {id(block[0]) for block in _blocks(tree) if len(block) == 1}
+    blocks = {
+        id(statement): Block(number=i, statements=len(statements), filler="pass")
+        for i, statements in enumerate(_blocks(tree))
+        for statement in statements
+    }
     settings: list[Found] = []
     options: list[Said] = []
     for node in ast.walk(tree):
-        settings += [_found(called, value, at, statement, lines, only) for called, value, at, statement in _assignments(node)]
+        settings += [_found(called, value, at, statement, lines, blocks.get(id(statement))) for called, value, at, statement in _assignments(node)]
         options += _options(node)
     return Parsed(settings=tuple(sorted(settings, key=lambda s: s.name_at)), options=tuple(options))
 
@@ -43,7 +47,7 @@ def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
                     yield block
 
 
-def _assignments(node: ast.AST) -> Iterator[tuple[str, str | None, ast.expr, ast.AST]]:
+def _assignments(node: ast.AST) -> Iterator[tuple[str, str | None, ast.expr | ast.keyword, ast.AST]]:
     """Name, value, where the name stands, and what has to go with it."""
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(target := node.targets[0], ast.Subscript) and _is_environ(target.value):
         if (called := _text(target.slice)) is not None:
@@ -58,7 +62,11 @@ def _assignments(node: ast.AST) -> Iterator[tuple[str, str | None, ast.expr, ast
         elif isinstance(function, ast.Attribute) and function.attr == "update" and _is_environ(function.value):
             for keyword in call.keywords:
                 if keyword.arg:
-                    yield keyword.arg, _text(keyword.value), keyword.value, keyword
+                    yield keyword.arg, _text(keyword.value), keyword, keyword
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
+        for keyword in node.keywords:
+            if keyword.arg and keyword.arg.isupper():
+                yield keyword.arg, _text(keyword.value), keyword, keyword
     elif isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
             if key is not None and (called := _text(key)) is not None and _NAME.fullmatch(called) and called.isupper():
@@ -70,7 +78,8 @@ class _Pair(ast.AST):
 
     def __init__(self, key: ast.expr, value: ast.expr) -> None:
         super().__init__()
-        self.lineno, self.end_lineno = key.lineno, value.end_lineno
+        self.lineno, self.col_offset = key.lineno, key.col_offset
+        self.end_lineno, self.end_col_offset = value.end_lineno, value.end_col_offset
 
 
 def _is_environ(node: ast.expr) -> bool:
@@ -87,30 +96,31 @@ def _text(node: ast.expr) -> str | None:
     return None
 
 
-def _found(called: str, value: str | None, at: ast.expr, statement: ast.AST, lines: Lines, only: set[int]) -> Found:
-    first, last = statement.lineno - 1, (statement.end_lineno or statement.lineno) - 1  # type: ignore[attr-defined]
+def _found(called: str, value: str | None, at: ast.expr | ast.keyword, node: ast.AST, lines: Lines, block: Block | None) -> Found:
+    begin, stop = _offset(lines, node.lineno, node.col_offset), _offset(lines, node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+    first, last = lines.of(begin), lines.of(stop)
     start = lines.starts[first]
     end = lines.starts[last + 1] - 1 if last + 1 < len(lines.starts) else len(lines.text)
-    segment = lines.text[start:end]
-    quoted = segment.strip().rstrip(",")
-    is_pair = not isinstance(statement, ast.stmt)
-    begins = re.match(r"\s*['\"]" if is_pair else r"\s*(?:os|environ|env)\b", segment) is not None
-    whole = (
-        begins and ";" not in quoted and (not is_pair or segment.rstrip().split("#")[0].rstrip().endswith(",")) and "{" not in quoted.split(":")[0]
-    )
-    name_at = lines.text.find(called, lines.starts[at.lineno - 1])
+    behind = r"\s*(?:#.*)?" if isinstance(node, ast.stmt) else r"\s*,\s*(?:#.*)?"
     return Found(
         name=called,
         value=value,
-        name_at=name_at,
+        name_at=lines.text.find(called, _offset(lines, at.lineno, at.col_offset)),
         start=start,
         end=end,
         first=first,
         last=last,
-        alone=whole,
+        alone=not lines.text[start:begin].strip() and re.fullmatch(behind, lines.text[stop:end]) is not None,
         by_line=True,
-        needs_pass=id(statement) in only,
+        block=block,
     )
+
+
+def _offset(lines: Lines, line: int, column: int) -> int:
+    """Python counts columns in bytes."""
+    start = lines.starts[line - 1]
+    stop = lines.starts[line] if line < len(lines.starts) else len(lines.text)
+    return start + len(lines.text[start:stop].encode("utf-8", errors="surrogateescape")[:column].decode("utf-8", errors="surrogateescape"))
 
 
 def _options(node: ast.AST) -> Iterator[Said]:

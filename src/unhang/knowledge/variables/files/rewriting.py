@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from unhang.knowledge.variables.files.found import Found, Lines
+from unhang.knowledge.variables.files.found import Block, Found, Lines, Parsed
+
+if TYPE_CHECKING:
+    from unhang.knowledge.variables.judge import Judged
+
+# A comment: the first character of its line or behind a space.
+_COMMENT = re.compile(r"(?:^|(?<=[ \t]))#.*", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +27,36 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Rewritten:
-    """`left` are changes that could not be made without touching what must stay."""
+    """`left` are changes that could not be made without touching what must stay, `gone` the names that were taken out ("") or replaced."""
 
     text: str
     left: tuple[Found, ...] = ()
+    gone: Mapping[str, str] = field(default_factory=dict)
+
+
+def corrected(text: str, parsed: Parsed, judged: Iterable[tuple[int, Judged]], language: str) -> Rewritten:
+    """The text of a file with old names replaced and what does nothing commented out. A name that was probably meant is said, never written."""
+    changes: dict[int, Change] = {}
+    pairs = tuple(judged)
+    names = {j.name for _, j in pairs}
+    for i, one in pairs:
+        why = next((r.says.of(language) for r in one.remarks if r.kind in ("not-read", "typo", "renamed")), "")
+        if one.state == "not-read" and why:
+            changes[i] = Change(why=why)
+        elif one.now and why:
+            changes[i] = Change(why=why, new_name="" if one.now in names else one.now)
+    return rewrite(text, parsed.settings, changes)
+
+
+def still_used(done: Rewritten, parsed: Parsed) -> Iterator[tuple[str, int]]:
+    """Names that are gone and still stand in the new text, `parsed`, with their lines: `echo $A`, `-x A`, `os.getenv("A")`."""
+    lines = Lines(text=done.text)
+    bare = _COMMENT.sub(lambda c: " " * len(c[0]), done.text)
+    for name in sorted(done.gone.keys() - {s.name for s in parsed.settings}):
+        # `export NEW=${OLD:-1}` takes what was set before.
+        own = [range(s.start, s.end) for s in parsed.settings if s.name == done.gone[name]]
+        rows = {lines.of(m.start()) for m in re.finditer(rf"(?<!\w){name}(?!\w|\+?=)", bare) if not any(m.start() in span for span in own)}
+        yield from ((name, row) for row in sorted(rows))
 
 
 def rewrite(text: str, settings: Sequence[Found], changes: Mapping[int, Change]) -> Rewritten:
@@ -34,24 +67,38 @@ def rewrite(text: str, settings: Sequence[Found], changes: Mapping[int, Change])
     edits: list[tuple[int, int, str]] = []
     above: dict[int, list[str]] = {}
     out: set[int] = set()
-    passes: set[int] = set()
+    emptied: dict[Block, set[int]] = {}
     left: list[Found] = []
+    gone: dict[str, str] = {}
+
+    def all_go(siblings: Iterable[int]) -> bool:
+        return all(j in changes and not changes[j].new_name for j in siblings)
+
     for i, change in sorted(changes.items()):
         one = settings[i]
         if change.new_name:
             edits.append((one.name_at, one.name_at + len(one.name), change.new_name))
+            gone[one.name] = change.new_name
             continue
-        siblings = [j for j, s in enumerate(settings) if (s.first, s.last, s.alone) == (one.first, one.last, one.alone)]
-        if one.alone and all(j in changes and not changes[j].new_name for j in siblings):
+        if one.alone and all_go(j for j, s in enumerate(settings) if (s.first, s.last, s.alone) == (one.first, one.last, True)):
             out |= set(range(one.first, one.last + 1))
-            if one.needs_pass:
-                passes.add(one.last)
+            if one.block is not None:
+                emptied.setdefault(one.block, set()).add(one.last)
         elif one.by_line:
             left.append(one)
             continue
+        elif one.among is not None and all_go(j for j, s in enumerate(settings) if s.among == one.among):
+            edits.append((*one.among, ":"))
         else:
-            edits.append((one.start, one.end, one.instead))
+            edits.append((one.start, one.end, ""))
+        gone[one.name] = ""
         above.setdefault(_before(rows, one.first), []).append(f"unhang: {one.name}: {change.why}")
+    for block, ends in emptied.items():
+        if len(ends) == block.statements:
+            row = max(ends)
+            stop = lines.starts[row] + len(rows[row])
+            closed = rows[row].endswith("\n")
+            edits.append((stop, stop, f"{'' if closed else ending}{_indent(rows[row])}{block.filler}{ending if closed else ''}"))
     for row in sorted(above.keys() | out):
         start, indent = lines.starts[row], _indent(rows[row])
         said = "".join(f"{indent}# {' '.join(why.split())}{ending}" for why in above.get(row, ()))
@@ -59,16 +106,12 @@ def rewrite(text: str, settings: Sequence[Found], changes: Mapping[int, Change])
             edits.append((start, start, said))
         if row in out:
             edits.append((start + len(indent), start + len(indent), "# "))
-    for row in passes:
-        stop = lines.starts[row] + len(rows[row])
-        closed = rows[row].endswith("\n")
-        edits.append((stop, stop, f"{'' if closed else ending}{_indent(rows[row])}pass{ending if closed else ''}"))
-    return Rewritten(text=_edited(text, edits), left=tuple(left))
+    return Rewritten(text=_edited(text, edits), left=tuple(left), gone=gone)
 
 
 def _edited(text: str, edits: list[tuple[int, int, str]]) -> str:
     kept, at = [], 0
-    for start, end, new in sorted(edits, key=lambda e: (e[0], e[1])):
+    for start, end, new in sorted(dict.fromkeys(edits), key=lambda e: (e[0], e[1])):
         start = max(start, at)
         kept += [text[at:start], new]
         at = max(at, end)

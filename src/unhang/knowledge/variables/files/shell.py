@@ -10,15 +10,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from unhang.knowledge.variables.files.found import Found, Lines, Parsed, Said
+from unhang.knowledge.variables.files.found import Block, Found, Lines, Parsed, Said
 
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)\+?=")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _RESERVED = frozenset(("if", "then", "else", "elif", "do", "while", "until", "!", "{", "}", "time", "exec", "command", "builtin"))
-_EXPORTING = frozenset(("export", "declare", "typeset", "readonly", "local"))
+_DECLARING = frozenset(("export", "declare", "typeset", "readonly", "local"))
+_FOR_ITSELF = _DECLARING | {"set", "unset", "shopt"}
+_BEGINS = frozenset(("if", "while", "until", "for", "select", "case", "{"))
+_GOES_ON = frozenset(("then", "do", "else", "elif"))
+_ENDS = frozenset(("fi", "done", "esac", "}"))
 _FLAGS = frozenset(("-x", "-e", "--env", "-env", "--setenv", "-E"))
 _PAIR_FLAGS = frozenset(("-genv", "-env"))
-_OF_BATCH = re.compile(r"#(?:SBATCH\s+(?:.*\s)?--export(?:=|\s+)|PBS\s+(?:.*\s)?-v\s+)(?P<list>\S+)")
+_OF_BATCH = re.compile(r"#(?:SBATCH\s(?:.*\s)?--export(?:=|\s+)|PBS\s(?:.*\s)?-v\s+)(?P<list>\S+)")
 _HEREDOC = re.compile(r"<<(?P<dash>-?)[ \t]*(?P<word>\\?[A-Za-z_]\w*|'[^'\n]*'|\"[^\"\n]*\")")
 _USED = re.compile(r"\$\{?(\w+)")
 _OPERATORS = ";&|()\n"
@@ -31,35 +35,107 @@ class _Word:
     end: int
 
 
-def parse(text: str, *, begin: int = 0, finish: int | None = None) -> Parsed:
-    """`begin` and `finish` cut a script out of a larger text."""
-    lines = Lines(text=text)
+@dataclass(eq=False)
+class _Open:
+    """A block while its commands are counted. `by` is the word or bracket that began it, "" for the whole script, `at` where."""
+
+    by: str
+    at: int
+    statements: int = 0
+
+    def closed(self) -> Block | None:
+        return Block(number=self.at, statements=self.statements, filler=":") if self.by else None
+
+
+class _Blocks:
+    def __init__(self) -> None:
+        self.open = [_Open(by="", at=-1)]
+
+    def enter(self, between: str, words: list[_Word]) -> _Open:
+        """The block that a command stands in; `between` are the operators before it."""
+        for c in between:
+            if c == "(":
+                self._begin("(", words[0])
+            elif c == ")" and self.open[-1].by == "(":
+                self.open.pop()
+        for word in words:
+            if word.raw in _ENDS:
+                self._end()
+                return self.open[-1]
+            if word.raw in _GOES_ON:
+                self._end()
+                self.open.append(_Open(by=word.raw, at=word.start))
+            elif word.raw in _BEGINS:
+                self._begin(word.raw, word)
+                if word.raw in ("for", "select", "case"):
+                    break
+            else:
+                self.open[-1].statements += 1
+                break
+        within = self.open[-1]
+        if words[0].raw == "function" and words[-1].raw == "{":
+            self._begin("{", words[-1])
+        return within
+
+    def _begin(self, by: str, word: _Word) -> None:
+        self.open[-1].statements += 1
+        self.open.append(_Open(by=by, at=word.start))
+
+    def _end(self) -> None:
+        if len(self.open) > 1:
+            self.open.pop()
+
+
+def parse(text: str, *, begin: int = 0, finish: int | None = None, for_others: bool = False, lines: Lines | None = None) -> Parsed:
+    """`begin` and `finish` cut a script out of a larger text, of which `lines` are known.
+
+    `for_others`: what it sets is read by whoever loads it, also without `export`.
+    """
+    lines = lines or Lines(text=text)
     finish = len(text) if finish is None else finish
     settings: list[Found] = []
     options: list[Said] = []
     exported: set[str] = set()
-    all_exported = runs = False
-    for words in _commands(text, begin, finish, settings, lines):
+    all_exported = for_others
+    blocks = _Blocks()
+    # Of each setting its block, and how many programs ran before it.
+    where: dict[int, tuple[_Open, int]] = {}
+    ran = 0
+    for between, words in _commands(text, begin, finish, settings, lines):
         found, said = _of_command(words, lines)
+        block = blocks.enter(between, words)
         rest = [w for w in words if w.raw not in _RESERVED]
         first = rest[0].raw if rest else ""
-        if first in _EXPORTING:
+        if first in _DECLARING and _exports(rest):
             exported |= {w.raw for w in rest[1:] if _NAME.fullmatch(w.raw)} | {f.name for f in found}
-        elif first == "unset":
-            gone = {w.raw for w in rest[1:]}
-            settings = [s for s in settings if s.name not in gone]
-            continue
+        elif first == "unset" and not block.by:
+            # What a program got before stays.
+            names = {w.raw for w in rest[1:]}
+            gone = {s.name_at for s in settings if s.name in names and where.get(s.name_at, (block, 0))[1] == ran}
+            if gone:
+                touched = {(s.first, s.last) for s in settings if s.name_at in gone}
+                settings = [replace(s, alone=s.alone and (s.first, s.last) not in touched) for s in settings if s.name_at not in gone]
         all_exported |= first == "set" and any(w.raw in ("-a", "-o", "allexport") for w in rest[1:])
-        runs |= bool(rest) and not all(_ASSIGNMENT.match(w.raw) for w in rest)
+        ran += bool(rest) and first not in _FOR_ITSELF and not all(_ASSIGNMENT.match(w.raw) for w in rest)
+        if between.rstrip("\n").endswith(("&&", "||", "|")):
+            block = _Open(by="&&", at=words[0].start, statements=1)
+        where |= {f.name_at: (block, ran) for f in found}
         settings += found
         options += said
-    if not runs or all_exported:
+    settings = [replace(s, block=where[s.name_at][0].closed()) if s.alone else s for s in settings]
+    if not ran or all_exported:
         settings = [replace(s, exported=True) for s in settings]
     else:
         # What a script sets for itself, and hands on as `--master-addr $MASTER_ADDR`, does its work.
-        exported |= set(_USED.findall(text))
+        exported |= set(_USED.findall(text, begin, finish))
         settings = [replace(s, exported=s.exported or s.name in exported) for s in settings]
     return Parsed(settings=tuple(settings), options=tuple(options))
+
+
+def _exports(words: list[_Word]) -> bool:
+    """Whether `export`, `declare -x` or the like hands on what it sets: `local` and `readonly` alone do not."""
+    flags = "".join(w.raw[1:] for w in words[1:] if w.raw.startswith("-"))
+    return "n" not in flags if words[0].raw == "export" else "x" in flags
 
 
 def _of_command(words: list[_Word], lines: Lines) -> tuple[list[Found], list[Said]]:
@@ -77,8 +153,10 @@ def _of_command(words: list[_Word], lines: Lines) -> tuple[list[Found], list[Sai
     while ahead < len(body) and _ASSIGNMENT.match(body[ahead].raw):
         ahead += 1
     plain = ahead == len(body)
-    exporting = body[0].raw in _EXPORTING
-    alone = whole_line and (plain or (exporting and all(_ASSIGNMENT.match(w.raw) or w.raw.startswith("-") for w in body[1:])))
+    declaring = body[0].raw in _DECLARING
+    handed_on = declaring and _exports(body)
+    pure = plain or (declaring and all(_ASSIGNMENT.match(w.raw) or w.raw.startswith("-") for w in body[1:]))
+    alone = whole_line and pure
 
     def add(
         word: _Word,
@@ -88,13 +166,11 @@ def _of_command(words: list[_Word], lines: Lines) -> tuple[list[Found], list[Sai
         end: int | None = None,
         value: str | None = None,
         exported: bool = True,
-        instead: str = "",
     ) -> None:
         text = word.raw[at:]
         match = _ASSIGNMENT.match(text)
         begin, stop = word.start if start is None else start, word.end if end is None else end
-        if not instead:
-            begin, stop = _with_space(begin, stop, lines)
+        begin, stop = _with_space(begin, stop, lines)
         found.append(
             Found(
                 name=match["name"] if match is not None else text,
@@ -106,22 +182,19 @@ def _of_command(words: list[_Word], lines: Lines) -> tuple[list[Found], list[Sai
                 last=last,
                 alone=alone,
                 exported=exported,
-                instead=instead,
+                # A command that does nothing takes its place: `then export A=b; fi`.
+                among=(body[0].start, body[-1].end) if pure and not alone else None,
             )
         )
 
-    # A command that is nothing but one assignment leaves a command that does nothing: `then export A=b; fi`.
-    if not alone and (plain or exporting) and sum(_ASSIGNMENT.match(w.raw) is not None for w in body) == 1 and _ASSIGNMENT.match(body[-1].raw):
-        add(body[-1], start=body[0].start, exported=exporting, instead=":")
-        return found, said
     for word in body[:ahead]:
         add(word, exported=not plain)
-    if exporting:
+    if declaring:
         for word in body[1:]:
             if _ASSIGNMENT.match(word.raw):
-                add(word)
+                add(word, exported=handed_on)
         return found, said
-    in_env = False
+    in_env = of_deepspeed = False
     previous: _Word | None = None
     for n, word in enumerate(body[ahead:], ahead):
         raw = word.raw
@@ -143,8 +216,9 @@ def _of_command(words: list[_Word], lines: Lines) -> tuple[list[Found], list[Sai
             value = m["value"] or (body[n + 1].raw if n + 1 < len(body) else "")
             if value.isdigit():
                 said.append(Said(name="ddp_timeout", value=value, line=lines.of(word.start)))
-        elif raw in ("--hostfile", "-H") and any(w.raw.rpartition("/")[2] == "deepspeed" for w in body[:n]):
+        elif raw in ("--hostfile", "-H") and of_deepspeed:
             said.append(Said(name="launcher", value="deepspeed", line=lines.of(word.start)))
+        of_deepspeed = of_deepspeed or raw.rpartition("/")[2] == "deepspeed"
         previous = word
     return found, said
 
@@ -220,9 +294,10 @@ def unquoted(raw: str) -> str:
     return "".join(out)
 
 
-def _commands(text: str, begin: int, finish: int, settings: list[Found], lines: Lines) -> Iterator[list[_Word]]:
-    """The words of each simple command. Assignments in the batch system's comments go to `settings` as they come."""
+def _commands(text: str, begin: int, finish: int, settings: list[Found], lines: Lines) -> Iterator[tuple[str, list[_Word]]]:
+    """The words of each simple command, and the operators before it. Assignments in the batch system's comments go to `settings` as they come."""
     words: list[_Word] = []
+    between = ""
     heredocs: list[tuple[str, bool]] = []
     i = begin
     while i < finish:
@@ -240,8 +315,9 @@ def _commands(text: str, begin: int, finish: int, settings: list[Found], lines: 
             i = stop
         elif c in _OPERATORS:
             if words:
-                yield words
-                words = []
+                yield between, words
+                words, between = [], ""
+            between += c
             i += 1
             if c == "\n" and heredocs:
                 for delimiter, dashed in heredocs:
@@ -260,7 +336,7 @@ def _commands(text: str, begin: int, finish: int, settings: list[Found], lines: 
             words.append(_Word(raw=text[i:end], start=i, end=end))
             i = end
     if words:
-        yield words
+        yield between, words
 
 
 def _behind(text: str, at: int, finish: int, delimiter: str, dashed: bool) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
@@ -27,6 +27,9 @@ def parse(text: str, *, name: str, is_json: bool) -> Parsed:
     options: list[Said] = []
     lines = Lines(text=text)
     try:
+        # libyaml composes by recursion and ends the process where its stack does.
+        if _depth(yaml.parse(text, Loader=loader)) > _MAX_DEPTH:
+            raise UnhangError(f"{name} is nested too deeply: more than {_MAX_DEPTH} levels")
         for document in yaml.compose_all(text, Loader=loader):
             for one in _walk(document, lines, set(), 0):
                 if isinstance(one, Said):
@@ -39,9 +42,22 @@ def parse(text: str, *, name: str, is_json: bool) -> Parsed:
         raise UnhangError(
             f"{name}{at} is no {'JSON' if is_json else 'YAML'}: {getattr(e, 'problem', None) or e}", cause="a template that is not filled in yet"
         ) from e
-    except RecursionError as e:
-        raise UnhangError(f"{name} is nested too deeply") from e
     return Parsed(settings=tuple(settings), options=tuple(options), comments=not is_json)
+
+
+def _depth(events: Iterable[yaml.Event]) -> int:
+    import yaml
+
+    depth = most = 0
+    for event in events:
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            most = max(most, depth)
+            if most > _MAX_DEPTH:
+                break
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return most
 
 
 def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> Iterator[Found | Said]:
@@ -77,7 +93,7 @@ def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> I
     elif isinstance(node, yaml.ScalarNode) and node.style == "|":
         script = lines.text.find("\n", node.start_mark.index) + 1
         if 0 < script <= node.end_mark.index:
-            inside = shell.parse(lines.text, begin=script, finish=node.end_mark.index)
+            inside = shell.parse(lines.text, begin=script, finish=node.end_mark.index, lines=lines)
             yield from inside.settings
             yield from inside.options
 
