@@ -170,6 +170,7 @@ for step in range(200):
     assert run.outcome["attempts"] == 1
 
 
+@pytest.mark.integration
 def test_the_world_check_can_be_switched_off(launcher):
     body = """
 optimizer = torch.optim.SGD(torch.nn.Linear(4, 4).parameters(), lr=0.1)
@@ -269,6 +270,7 @@ def test_bad_input(launcher, argv, says):
 
 def test_a_run_directory_that_exists_is_not_overwritten(launcher):
     (launcher.tmp_path / "run1").mkdir()
+    (launcher.tmp_path / "run1" / "run.json").touch()
     run = launcher.run(sys.executable, "-c", "pass")
     assert run.exitcode == 2
     assert "run1" in run.err

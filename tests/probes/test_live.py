@@ -134,6 +134,7 @@ def test_without_torch(only, tmp_path):
     assert found.conclusion.startswith("not even one rank works: import torch fails")
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("answer", ["sleep 60", "exit 134", "echo -1", "echo what"])
 def test_gpus_that_torch_does_not_see_are_not_passed_over(only, monkeypatch, tmp_path, answer):
     """A driver that hangs, a crash, a CPU build: the stage of the device says what is wrong, and the CPU is no answer."""
@@ -148,6 +149,7 @@ def test_gpus_that_torch_does_not_see_are_not_passed_over(only, monkeypatch, tmp
     assert found.conclusion.startswith("not even one rank works: device fails")
 
 
+@pytest.mark.integration
 def test_one_rank_says_nothing_of_several(only):
     only()
     assert live.examine(python=sys.executable, ranks=1).conclusion == "one rank works on this machine; no GPU was tested; several were not tested"
@@ -164,6 +166,7 @@ def test_gpus_that_were_left_out(monkeypatch):
     assert live._gpus(sys.executable, {"CUDA_VISIBLE_DEVICES": ""}) == 0
 
 
+@pytest.mark.integration
 def test_what_a_job_around_us_has_set_is_not_for_these_ranks(only):
     only("broadcast")
     found = live.examine(python=sys.executable, ranks=2, environ={**os.environ, "TORCHELASTIC_USE_AGENT_STORE": "True", "GROUP_RANK": "7"})

@@ -117,6 +117,7 @@ def test_no_prefix_of_the_system_is_rewritten(env, judge, interpreter):
     assert all(command_of(f, "rebuild-here") for f in told)
 
 
+@pytest.mark.integration
 def test_rebuilding_leaves_what_is_there(env, tmp_path, judge):
     """Also where no index is within reach."""
     install(env, "torchvision-0.23.0+cu121", "trainer-1.0")

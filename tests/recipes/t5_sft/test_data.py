@@ -144,6 +144,7 @@ print(json.dumps({"grown": anonymous() - before, "file": Path(sys.argv[2]).stat(
 """
 
 
+@pytest.mark.integration
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     def measure(batches: int) -> dict[str, int]:
         ids = pa.array([list(range(100))] * prepare.ROWS_IN_A_BATCH, type=pa.list_(pa.int32()))
