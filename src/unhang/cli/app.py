@@ -26,6 +26,8 @@ app = typer.Typer(
     help="Distributed PyTorch training that starts, stays up, and explains itself.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # Half of the time that help takes would go into the import of what draws it.
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -54,9 +56,6 @@ def run() -> None:
     _outlive_readers()
     _replace_what_cannot_be_printed()
     screen.without_false_sizes()
-    # Wherever it stands: usage errors come before any option is known.
-    if screen.is_plain() or "--no-color" in sys.argv:
-        _keep_help_plain()
     answer_interrupts(_interrupted)
     try:
         try:
@@ -123,14 +122,6 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(_PLAIN.get(c, "?") for c in error.object[error.start : error.end]), error.end
-
-
-def _keep_help_plain() -> None:
-    """Help and usage errors are typer's own, and know only of colours that are off, not of bold and dim."""
-    if sys.stdout.isatty() or sys.stderr.isatty():
-        from typer import rich_utils
-
-        rich_utils.COLOR_SYSTEM = None
 
 
 def _give_up(fd: int) -> None:

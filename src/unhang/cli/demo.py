@@ -11,7 +11,7 @@ from unhang.cli.options import NoColor
 
 
 def register(app: typer.Typer) -> None:
-    app.command("demo")(demo)
+    app.command("demo", short_help="Break a small training in seven ways, and see each found.")(demo)
 
 
 def demo(
@@ -25,7 +25,7 @@ def demo(
 ) -> None:
     """Train a small T5 with 2 ranks on this machine, break it in seven ways, and see each one found, named and repaired.
 
-    Needs the packages of unhang\\[demo]. Takes a few minutes; no GPU, no network. Exit code 1 if any fault was not handled as it should be.
+    Needs the packages of unhang[demo]. Takes a few minutes; no GPU, no network. Exit code 1 if any fault was not handled as it should be.
     """
     from unhang.cli import demonstration
 

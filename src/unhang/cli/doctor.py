@@ -21,7 +21,7 @@ Level = Literal["error", "warning", "note", "never"]
 
 
 def register(app: typer.Typer) -> None:
-    app.command("doctor")(doctor)
+    app.command("doctor", short_help="Say what of this machine will make a training fail.")(doctor)
 
 
 def _complete(begun: str) -> list[str]:

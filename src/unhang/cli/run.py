@@ -30,7 +30,7 @@ def run(
     run_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory for this run; must not exist, or be empty.", show_default="runs/NAME-TIME")
     ] = None,
-    prefix: Annotated[bool, typer.Option("--prefix", help="Put \\[rank N] before each line of the training's output.")] = False,
+    prefix: Annotated[bool, typer.Option("--prefix", help="Put [rank N] before each line of the training's output.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Keep the training's output in the logs only.")] = False,
     python: Annotated[
         str | None,
@@ -45,6 +45,7 @@ def run(
 
     Options of the training come after COMMAND and need no quoting:
 
+    \b
         unhang run -n 8 train.py --lr 1e-4
         unhang run accelerate launch --num_processes 8 train.py
 

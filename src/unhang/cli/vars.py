@@ -27,7 +27,7 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 def register(app: typer.Typer) -> None:
-    app.command("vars")(vars)
+    app.command("vars", short_help="Say which variables are read here, and which are wrong.")(vars)
 
 
 def vars(

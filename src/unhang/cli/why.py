@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("why")(why)
+    app.command("why", short_help="Say why a run failed, and what to do.")(why)
 
 
 def why(
