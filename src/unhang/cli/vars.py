@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -55,6 +54,7 @@ def vars(
     """
     from dataclasses import replace
 
+    from unhang.cli import caches
     from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
     from unhang.facts import variable_readers, variables
     from unhang.facts.host import Host
@@ -73,7 +73,7 @@ def vars(
     if libs is not None:
         # What this host has says nothing about the one that those libraries are for.
         seen = replace(seen, interfaces=None, running=None, adapters=None, gpus=None, installed=None)
-    reader = Reader(_cache())
+    reader = Reader(caches.folder())
     scan = examining.scanner(found, reader)
     if correct:
         something_is_left = _rewrite(what or [], seen, scan, chosen)
@@ -171,9 +171,3 @@ def _print_json(examined: Examined) -> None:
     from unhang.facts import encoding
 
     sys.stdout.write(msgspec.json.format(encoding.encode(examined), indent=2).decode() + "\n")
-
-
-def _cache() -> Path | None:
-    """Where caches stand; None where nothing says where."""
-    root = os.environ.get("XDG_CACHE_HOME") or (f"{home}/.cache" if (home := os.environ.get("HOME")) else "")
-    return Path(root) / "unhang" if root.startswith("/") else None

@@ -136,12 +136,13 @@ def _refuse_attempt(attempt: int | None, path: str) -> None:
 
 def _packed(path: Path, incident: int | None, attempt: int | None) -> Verdict | None:
     """The verdict on the newest run directory in an archive; None where it holds none."""
-    from unhang.diagnosis.why import judge_packed
     from unhang.records.logs.opening import shown
     from unhang.records.packed import holds_run, unpacked
 
     if not holds_run(path):
         return None
+    from unhang.diagnosis.why import judge_packed
+
     with unpacked(path) as found:
         if not found.runs:
             return None
@@ -163,13 +164,14 @@ def _shortest(path: Path) -> str:
 
 
 def _judge_logs(paths: list[str], attempt: int | None, *, quiet: bool) -> Judged:
+    from unhang.cli import caches
     from unhang.diagnosis.logs import judge_logs
     from unhang.report.progress import reading
 
     if "-" in paths and sys.stdin.isatty():
         typer.echo("unhang: reading standard input; end it with Ctrl-D", err=True)
     with reading(quiet=quiet) as progress:
-        judged = judge_logs(paths, attempt=attempt, progress=progress)
+        judged = judge_logs(paths, attempt=attempt, cache=caches.folder(), progress=progress)
     if judged.attempts > 1 and not quiet:
         typer.echo(f"unhang: attempt {judged.attempt} of {judged.attempts} (--attempt N for another one)", err=True)
     return judged

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from unhang.diagnosis import job
 from unhang.diagnosis.absent import Absent, absent
@@ -72,18 +73,25 @@ class Judged:
         return _timeline(self.chosen)
 
 
-def judge_logs(paths: Sequence[str], *, attempt: int | None = None, progress: Callable[[int, int | None], None] = lambda done, total: None) -> Judged:
+def judge_logs(
+    paths: Sequence[str],
+    *,
+    attempt: int | None = None,
+    cache: Path | None = None,
+    progress: Callable[[int, int | None], None] = lambda done, total: None,
+) -> Judged:
     """The verdict on files, directories, globs, archives and standard input ("-"), on the last attempt or on the one asked for.
 
     Logs of several jobs that were given together are told apart, and the newest job is judged. `progress` is told the bytes done and, where it is
-    known, how many there are. Raises UnhangError for what cannot be found or read.
+    known, how many there are; in the folder `cache` is kept what can be made again. Raises UnhangError for what cannot be found or read.
     """
     found = find(paths)
     for source in found.sources:
         if source.kind == OWN_RECORD and source.path is not None:
             raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {source.path.parent}")
     not_examined = list(found.not_examined)
-    reads = read_all(found.sources, Needles((*catalogue.signatures(), *CONTEXT, *MARKS, FATAL)), not_examined.append, progress)
+    needles = Needles((*catalogue.signatures(), *CONTEXT, *MARKS, FATAL), cache=cache)
+    reads = read_all(found.sources, needles, not_examined.append, progress)
     if not reads:
         raise UnhangError("none of the logs could be read", cause="; ".join(f"{n.what}: {n.why}" for n in not_examined[:3]))
     if any(r.bytes for r in reads):

@@ -16,11 +16,11 @@ from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of
 from unhang.knowledge.guards import guard_of_parting
 from unhang.knowledge.watchdogs import Ahead, Parted, Stood, ahead, collective, evidence_of, parted, rank_0_apart, ranks_of, stood
 from unhang.model import Evidence, Finding, Remedy, Standing
-from unhang.records.frames import place
-from unhang.records.match import Parting, Side, other_line
+from unhang.records.frames import other_line, place
 
 if TYPE_CHECKING:
     from unhang.records.logs import Hit
+    from unhang.records.match import Parting, Side
     from unhang.records.picture import Picture
 
 # Every group begins at 1: two groups meet in small numbers by chance.
