@@ -24,13 +24,18 @@ def register(app: typer.Typer) -> None:
 
 def why(
     paths: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="PATH...",
             help="A run directory, packed or not (of several in one place the newest); or logs: files, directories, globs, - for standard input. "
             "Packed ones (.gz .xz .zst .bz2 .tar.* .zip) are read as they are.",
         ),
-    ],
+    ] = None,
+    ras: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="Ask a job that still runs, through NCCL's RAS socket; or files with its answers, the older first."),
+    ] = None,
+    apart_s: Annotated[float, typer.Option("--apart", metavar="S", min=0, help="Ask it a second time after S seconds; 0: only once.")] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="The verdict as JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The whole verdict as Markdown.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="The whole verdict, then the timeline of what was found, in order.")] = False,
@@ -52,7 +57,11 @@ def why(
     if as_json and markdown:
         raise UnhangError("--json and --markdown: choose one")
     chosen = language.chosen(lang)
-    verdict, judged = _judge(paths, incident, attempt, quiet=as_json)
+    if bool(paths) == bool(ras):
+        raise UnhangError("give either PATH... or --ras HOST:PORT", hint="unhang why train.log")
+    if ras and (incident is not None or attempt is not None):
+        raise UnhangError("--incident and --attempt are for what has ended; --ras asks a job that runs")
+    verdict, judged = (_running(ras, apart_s, quiet=as_json), None) if ras else _judge(paths or [], incident, attempt, quiet=as_json)
     if verdict.primary is None and judged is not None:
         _refuse_no_logs(verdict)
     if as_json:
@@ -91,6 +100,12 @@ def _show(verdict: Verdict, judged: Judged | None, lang: Language, *, everything
         from unhang.report.timeline import render
 
         render(judged, console, lang=lang)
+
+
+def _running(asked: list[str], apart_s: float, *, quiet: bool) -> Verdict:
+    from unhang.cli import ras
+
+    return ras.judge(asked, apart_s=apart_s, quiet=quiet)
 
 
 def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool) -> tuple[Verdict, Judged | None]:
