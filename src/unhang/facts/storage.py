@@ -50,12 +50,13 @@ class Place:
 
     `mount`, `kind`, `device` and `options` are its file system's. `problem` is why it could not be asked: "stale", "does not answer", or the system's
     word; then `space` is None. `writable` is whether we may write there (where it does not exist: into the first directory above that does).
-    `written_bytes_per_s` is how fast a new file reached the disk, where that was asked for.
+    `is_directory` is None where that cannot be told. `written_bytes_per_s` is how fast a new file reached the disk, where that was asked for.
     """
 
     path: str
     purpose: str
     exists: bool
+    is_directory: bool | None = None
     mount: str | None
     kind: str | None
     device: str | None
@@ -91,6 +92,7 @@ def collect(host: Host) -> Storage:
                 path=path,
                 purpose=purpose,
                 exists=a.exists,
+                is_directory=a.is_directory,
                 mount=mount,
                 kind=kind,
                 device=device,
@@ -151,6 +153,7 @@ class _Asked(threading.Thread):
         self._host = host
         self._path = path
         self.exists = False
+        self.is_directory: bool | None = None
         self.space: Space | None = None
         self.writable: bool | None = None
         self.problem: str | None = None
@@ -158,6 +161,7 @@ class _Asked(threading.Thread):
     def run(self) -> None:
         try:
             self.exists = self._host.path(self._path).exists()
+            self.is_directory = self._host.path(self._path).is_dir()
             nearest = self._path
             while nearest != "/" and not self._host.path(nearest).exists():
                 nearest = str(PurePosixPath(nearest).parent)
