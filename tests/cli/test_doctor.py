@@ -232,3 +232,16 @@ def test_a_path_that_is_no_directory_is_refused(run, tmp_path, name, says):
     (tmp_path / "file").write_text("")
     ended = run("--only", "storage", "--path", str(tmp_path / name))
     assert says in str(ended.exception) and ended.stdout == ""
+
+
+def test_whose_snapshot_it_is_and_of_when(run, saved):
+    path = saved()
+    seen = json.loads(Path(path).read_text())
+    first = run("--snapshot", path).stdout.splitlines()[0]
+    assert seen["host"] in first and seen["taken"][:10] in first
+    assert seen["taken"][:10] not in run("--only", "numa").stdout
+
+
+def test_several_areas_at_once(run):
+    areas = [a["id"] for a in json.loads(run("--only", "numa,clock", "--only", "shm", "--json").stdout)["areas"]]
+    assert sorted(areas) == ["clock", "numa", "shm"]

@@ -36,7 +36,8 @@ def _complete(begun: str) -> list[str]:
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="AREA", autocompletion=_complete, help="Look at this area only; may be given several times.")
+        list[str] | None,
+        typer.Option(metavar="AREA", autocompletion=_complete, help="Look at these areas only: shm,numa; may be given several times."),
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", "-l", help="List the areas.")] = False,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what was seen to a file, without credentials.")] = None,
@@ -77,6 +78,7 @@ def doctor(
     from unhang.report import language
 
     chosen = language.chosen(lang)
+    only = [area.strip() for areas in only or [] for area in areas.split(",")]
     if show_list:
         from unhang.facts.snapshot import subjects
 
@@ -90,7 +92,7 @@ def doctor(
         given = {"--save": save, "--snapshot": snapshot, "--live": live, "--fix": fix, "--path": path, "--write-speed": write_speed}
         if also := [name for name, value in given.items() if value]:
             raise UnhangError(f"--diff compares, and does nothing else: it does not go with {' and '.join(also)}")
-        raise typer.Exit(_compare(*diff, only or [], as_json=as_json, lang=chosen))
+        raise typer.Exit(_compare(*diff, only, as_json=as_json, lang=chosen))
     if (python is not None or ranks is not None) and not live:
         raise UnhangError("--python and --ranks are for --live")
     if live and snapshot is not None:
@@ -106,7 +108,7 @@ def doctor(
     here = Host(places=path or [], writes_are_timed=write_speed)
     seen = _seen(snapshot, _with_context(only), here)
     _refuse_no_directories(seen, path or [])
-    examination = _examined(seen, only or [], quiet=as_json, lang=chosen)
+    examination = _examined(seen, only, quiet=as_json, lang=chosen, elsewhere=snapshot is not None)
     repair = None
     if fix:
         from unhang.cli import repairing
@@ -114,7 +116,7 @@ def doctor(
         repair = repairing.repair(seen, examination, yes=yes, quiet=as_json, lang=chosen)
         if repair.changed:
             seen = _seen(None, _with_context(only), here)
-            examination = _examined(seen, only or [], quiet=as_json, lang=chosen)
+            examination = _examined(seen, only, quiet=as_json, lang=chosen)
     if save is not None:
         _save(seen, save)
         if str(save) != "-" and not as_json:
@@ -148,7 +150,7 @@ def _with_context(only: list[str] | None) -> list[str]:
     return [*only, *CONTEXT] if only else []
 
 
-def _examined(seen: Snapshot, only: list[str], *, quiet: bool, lang: Language) -> Examination:
+def _examined(seen: Snapshot, only: list[str], *, quiet: bool, lang: Language, elsewhere: bool = False) -> Examination:
     from unhang.diagnosis.doctor import examine
 
     examination = examine(seen, only=only)
@@ -156,7 +158,7 @@ def _examined(seen: Snapshot, only: list[str], *, quiet: bool, lang: Language) -
         from unhang.report import screen
         from unhang.report.doctor import render
 
-        render(examination, screen.console(), lang=lang, details=bool(only))
+        render(examination, screen.console(), lang=lang, details=bool(only), elsewhere=elsewhere)
     return examination
 
 

@@ -258,7 +258,8 @@ def _owners(host: Host) -> dict[int, str]:
 def _users(host: Host) -> tuple[dict[str, tuple[int, ...]], list[str]]:
     """Processes that have each file of /dev/shm (as `_in_maps` writes it) mapped or open, and, in words, those that could not be looked into."""
     users: dict[str, set[int]] = {}
-    blind = late = False
+    blind: list[str] = []
+    late = False
     until = time.monotonic() + _PATIENCE_S
     for pid in host.names("/proc"):
         if not pid.isdigit():
@@ -273,15 +274,19 @@ def _users(host: Host) -> tuple[dict[str, tuple[int, ...]], list[str]]:
             # Ended since.
             continue
         except OSError:
-            blind = True
+            blind.append(pid)
             continue
         for text in texts:
             if not text.endswith(" (deleted)"):
                 users.setdefault(text, set()).add(int(pid))
-    missed = ["processes that may not be looked into" + ("" if _uid(host) == 0 else " without root")] if blind else []
+    missed = [f"{_some(blind)} that may not be looked into{'' if _uid(host) == 0 else ' without root'}"] if blind else []
     if late:
         missed.append(f"processes that {_PATIENCE_S:g} s were too short for")
     return {name: tuple(sorted(pids)) for name, pids in users.items()}, missed
+
+
+def _some(pids: list[str]) -> str:
+    return f"processes ({', '.join(pids[:3])}{f' and {len(pids) - 3} more' if len(pids) > 3 else ''})"
 
 
 def _managers(host: Host) -> tuple[int, ...]:
