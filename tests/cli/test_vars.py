@@ -208,3 +208,8 @@ def test_names_in_small_letters_are_hinted_at(run):
 
 def test_all_of_them_and_some_of_them_at_once_is_refused(run):
     assert "takes no names" in str(run("--all", "NCCL_DEBUG").exception)
+
+
+def test_what_nothing_here_reads_gets_no_tick(run, site):
+    (site / "nvidia_nccl_cu12-2.27.5.dist-info").rmdir()
+    assert run("DEEPSPEED_TIMEOUT").stdout.splitlines()[1].startswith("- DEEPSPEED_TIMEOUT")
