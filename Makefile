@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
+# Hundreds of commands are started from src: without its bytecode each of them compiles it anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo demo-quick test test-integration check format docs bench clean
 
 setup: $(STAMP)
