@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,10 @@ from unhang.facts.host import Host, Ran, Space
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+# As in a shell that exports them, and in every process that pytest-xdist starts: what is shown would be wrapped at their width.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 
 
 def pytest_runtest_setup(item):
