@@ -22,7 +22,8 @@ class Found:
 
     `start` to `end` is what has to go with it: its flag and the space before it. `first` to `last` are the lines of its statement. `alone`: the
     statement consists of assignments of this kind only, and is commented out when all of them go; `among` is such a statement that shares its lines
-    with others, and gives way to `:`. `by_line`: it can go only with its lines. `block` is the one in which the statement stands.
+    with others, and gives way to `:`. `by_line`: it can go only with its lines. `block` is the one in which the statement stands. `listed` is the
+    list of items between commas that it is one of; something has to stay of that.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Found:
     alone: bool
     by_line: bool = False
     among: tuple[int, int] | None = None
+    listed: tuple[int, int] | None = None
     exported: bool = True
     block: Block | None = None
 

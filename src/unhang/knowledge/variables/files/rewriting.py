@@ -84,6 +84,16 @@ def rewrite(text: str, settings: Sequence[Found], changes: Mapping[int, Change])
             out |= set(range(one.first, one.last + 1))
             if one.block is not None:
                 emptied.setdefault(one.block, set()).add(one.last)
+        elif one.listed is not None:
+            start, end = one.listed
+            going = {s.start for j, s in enumerate(settings) if s.listed == one.listed and j in changes and not changes[j].new_name}
+            items = [start, *(start + m.end() for m in re.finditer(",", text[start:end]))]
+            if going >= set(items):
+                left.append(one)
+                continue
+            # With the comma ahead of it, or behind it where nothing ahead of it stays.
+            ahead = any(at not in going for at in items if at < one.start)
+            edits.append((one.start - 1, one.end, "") if ahead else (one.start, one.end + 1, ""))
         elif one.by_line:
             left.append(one)
             continue
