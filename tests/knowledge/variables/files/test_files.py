@@ -248,6 +248,32 @@ def test_names_that_are_gone_and_still_used():
     assert used("a.sh", "export C=d\necho $A\n", out=("A",)) == []
 
 
+@pytest.mark.parametrize("value", ["v", "größer 数 \U0001f600"])
+def test_a_dictionary_of_megabytes(value):
+    # Whoever looks at the whole line for each of its entries takes minutes.
+    entries = [f"'MY_X{i}': '{value}'" for i in range(40_000)]
+    text = f"import os\nos.environ.update({{{', '.join(entries)}, 'A': 'b'}})\nos.environ['C'] = 'd'\n"
+    parsed = parse("a.py", text)
+    assert [(s.name, s.value) for s in parsed.settings[-2:]] == [("A", "b"), ("C", "d")]
+    assert all(text.startswith(s.name, s.name_at) for s in parsed.settings)
+    assert len(parsed.settings) == 40_002
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", "\n".join(f"export A{i}=b" for i in range(8_000))),
+        ("a.sh", "export " + " ".join(f"A{i}=b" for i in range(8_000))),
+        ("a.sh", "#SBATCH --export=ALL," + ",".join(f"A{i}=b" for i in range(8_000))),
+        ("Dockerfile", "FROM x\nENV " + " ".join(f"A{i}=b" for i in range(8_000))),
+    ],
+)
+def test_many_changes_of_one_file(name, text):
+    done = corrected(name, text, out={f"A{i}" for i in range(8_000)})
+    assert len(done.gone) == 8_000 and parse(name, done.text).settings == ()
+    assert list(still_used(done, parse(name, f"{done.text}\n"))) == []
+
+
 def test_a_block_of_python_is_not_emptied():
     text = "for x in y:\n    os.environ['A'] = 'b'\n    os.environ['A'] = 'c'\n"
     after = corrected("a.py", text, out=("A",)).text
