@@ -215,3 +215,12 @@ def test_bad_input_is_told(run, args, says):
     ran = run(*args)
     assert isinstance(ran.exception, UnhangError)
     assert says in str(ran.exception)
+
+
+def test_areas_with_commas(run, saved):
+    path = saved()
+    both = run("--snapshot", path, "--only", "shm,container", "--json")
+    assert [a["id"] for a in json.loads(both.stdout)["areas"]] == [
+        a["id"] for a in json.loads(run("--snapshot", path, "--only", "shm", "--only", "container", "--json").stdout)["areas"]
+    ]
+    assert both.exit_code == 1
