@@ -245,3 +245,12 @@ def test_whose_snapshot_it_is_and_of_when(run, saved):
 def test_several_areas_at_once(run):
     areas = [a["id"] for a in json.loads(run("--only", "numa,clock", "--only", "shm", "--json").stdout)["areas"]]
     assert sorted(areas) == ["clock", "numa", "shm"]
+
+
+def test_areas_with_commas(run, saved):
+    path = saved()
+    both = run("--snapshot", path, "--only", "shm,container", "--json")
+    assert [a["id"] for a in json.loads(both.stdout)["areas"]] == [
+        a["id"] for a in json.loads(run("--snapshot", path, "--only", "shm", "--only", "container", "--json").stdout)["areas"]
+    ]
+    assert both.exit_code == 1

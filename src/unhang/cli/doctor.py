@@ -37,7 +37,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="AREA", autocompletion=_complete, help="Look at these areas only: shm,numa; may be given several times."),
+        typer.Option(metavar="AREA", autocompletion=_complete, help="Look at this area only; several with commas, or given several times."),
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", "-l", help="List the areas.")] = False,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what was seen to a file, without credentials.")] = None,
@@ -78,7 +78,7 @@ def doctor(
     from unhang.report import language
 
     chosen = language.chosen(lang)
-    only = [area.strip() for areas in only or [] for area in areas.split(",")]
+    only = [area for areas in only or [] for area in areas.split(",") if area]
     if show_list:
         from unhang.facts.snapshot import subjects
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from stat import S_ISDIR
 
 from unhang.facts.host import Host, Space
 from unhang.facts.subject import Subject
@@ -78,7 +79,8 @@ class Storage:
 def collect(host: Host) -> Storage:
     """Raises OSError where there is no /proc/mounts."""
     mounts = _mounts(host)
-    asked = [(path, purpose, _Asked(host, path)) for path, purpose in _paths(host)]
+    unread: list[str] = []
+    asked = [(path, purpose, _Asked(host, path)) for path, purpose in _paths(host, host.environ.get("HOME") or _home(host, unread))]
     for _, _, a in asked:
         a.start()
     until = time.monotonic() + _ANSWERS_S
@@ -102,7 +104,7 @@ def collect(host: Host) -> Storage:
                 problem="does not answer" if a.is_alive() else a.problem,
             )
         )
-    unread = [f"the space of {p.path}" for p in places if p.space is None and p.problem is None]
+    unread += [f"the space of {p.path}" for p in places if p.space is None and p.problem is None]
     if host.writes_are_timed:
         places = list(_timed(host, places, unread))
     return Storage(places=tuple(places), unread=tuple(unread))
@@ -176,10 +178,9 @@ class _Asked(threading.Thread):
             self.problem = "stale" if e.errno == errno.ESTALE else e.strerror or str(e)
 
 
-def _paths(host: Host) -> Iterator[tuple[str, str]]:
+def _paths(host: Host, home: str | None) -> Iterator[tuple[str, str]]:
     """Each path once, with what it is for."""
     e = host.environ
-    home = e.get("HOME") or _home(host)
     cache = e.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else None)
     cwd = str(Path.cwd()) if host.is_live else e.get("PWD", "/")
     said = [
@@ -205,15 +206,42 @@ def _paths(host: Host) -> Iterator[tuple[str, str]]:
     yield from ((path, ", ".join(dict.fromkeys(p))) for path, p in purposes.items())
 
 
-def _home(host: Host) -> str | None:
-    """Where libraries look for the home of a user whose environment names none; None where there is no such place."""
+def _home(host: Host, unread: list[str]) -> str | None:
+    """Where libraries look for the home of a user whose environment names none; None where there is none, or nobody says within the bound."""
     if not host.is_live:
         return None
-    try:
-        home = pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return None
-    return home if Path(home).is_dir() else None
+    asked = _Home()
+    asked.start()
+    asked.join(_ANSWERS_S)
+    if asked.is_alive() and asked.path is None:
+        unread.append("the home of this user (the user database does not answer)")
+    # Where it is known and does not answer, that is said of each path in it.
+    return asked.path
+
+
+class _Home(threading.Thread):
+    """Nobody has to wait for it: a directory service and a file server may be gone."""
+
+    def __init__(self) -> None:
+        super().__init__(name="facts-storage-home", daemon=True)
+        self.path: str | None = None
+
+    def run(self) -> None:
+        try:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            return
+        self.path = home or None
+        try:
+            stat = Path(home).stat()
+        except PermissionError:
+            return
+        except OSError as e:
+            # A stale one is there, and to be told of.
+            self.path = self.path if e.errno == errno.ESTALE else None
+            return
+        if not S_ISDIR(stat.st_mode):
+            self.path = None
 
 
 def _mounts(host: Host) -> dict[str, tuple[str, str, tuple[str, ...]]]:

@@ -81,7 +81,8 @@ def _lines(examination: Examination, width: int, lang: Language, details: bool) 
         yield from (Text(t, style="yellow") for t in fold(f"{_WORDS[lang]['unread']}: {missed.what}: {missed.why}", width))
     states = [a.state for a in examination.areas]
     counts = {s: sum(f.severity == s for f in examination.findings) for s in SEVERITIES}
-    yield Text(_WORDS[lang]["totals"].format(**counts, **{s: states.count(s) for s in ("ok", "unknown", "absent")}), style="bold")
+    totals = _WORDS[lang]["totals"].format(**counts, **{s: states.count(s) for s in ("ok", "unknown", "absent")})
+    yield from (Text(t, style="bold") for t in fold(totals, width))
 
 
 def _area(area: Area, title: str, column: int, against: list[HostFinding], width: int, lang: Language) -> Iterator[Text]:
@@ -89,6 +90,11 @@ def _area(area: Area, title: str, column: int, against: list[HostFinding], width
     mark, style = _MARKS[_worst(against) if against and area.state in ("found", "ok") else area.state]
     said = area.summary + (f"; {_WORDS[lang]['unread']}: {', '.join(area.unread)}" if area.unread else "")
     indent = " " * (column + 4)
+    if 2 * len(indent) > width:
+        # Beside the titles there would be room for a word or two.
+        yield Text.assemble((mark, style), " ", (title, "bold"))
+        yield from (Text(line) for line in fold(said, width, first=" " * 4))
+        return
     for i, line in enumerate(fold(said, width, first=indent)):
         head = f"{mark} {title}{' ' * (column - cell_len(title) + 2)}" if i == 0 else indent
         text = Text(head + line[len(indent) :])
@@ -111,4 +117,5 @@ def _finding(finding: HostFinding, width: int, lang: Language) -> Iterator[Text]
     for remedy in (r for r in finding.remedies if finding.severity != "note" or (r.command or "").startswith(_OURS)):
         yield from (Text(line) for line in fold(f"→ {says(remedy, lang)}", width, first=" " * 6, deeper=" " * 8))
         if line := ran(remedy):
-            yield from (Text(t, style="green") for t in fold(f"{'$ ' if remedy.command else ''}{line}", width, first=" " * 8))
+            # One line, however long: it is there to be copied.
+            yield Text(f"{' ' * 8}{'$ ' if remedy.command else ''}{line}", style="green")

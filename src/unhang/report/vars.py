@@ -108,7 +108,7 @@ def _lines(examined: Examined, width: int, lang: Language) -> Iterator[Shown]:
         yield Shown(words["nothing"])
         return
     counts = {s: sum(r.severity == s for v in examined.variables for r in v.remarks) for s in _ORDER}
-    yield Shown(words["totals"].format(n=len(examined.variables), **counts), style="bold")
+    yield from _folded(words["totals"].format(n=len(examined.variables), **counts), width, "", style="bold")
 
 
 def _variable(one: Judged, width: int, lang: Language) -> Iterator[Shown]:

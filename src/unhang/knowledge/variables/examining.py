@@ -76,10 +76,11 @@ def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) ->
     ]
     options = [Option(name=o.name, value=o.value, source=name, line=o.line + 1) for o in parsed.options]
     judged = judge(settings, place(seen, is_this_host=False), scan, options)
+    known = frozenset(chosen)
     slips = [
         (i, found)
         for i, s in enumerate(parsed.settings)
-        if i not in chosen
+        if i not in known
         and misspelt(s.name)
         and (found := typo_outside(Setting(name=s.name, value=variables.plain(s.name, s.value), source=name, line=s.first + 1))) is not None
     ]
