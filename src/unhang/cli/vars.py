@@ -157,6 +157,7 @@ def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -
     from unhang.errors import UnhangError
     from unhang.knowledge.variables import examining
     from unhang.knowledge.variables.files import opening, rewriting
+    from unhang.report.language import LABELS
     from unhang.report.vars import redacted
 
     if len(what) != 1:
@@ -174,17 +175,20 @@ def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -
     judged = tuple(j for _, j in examining.in_file(corrected, name, seen, scan))
     left = redacted(examining.Examined(libraries=seen.libraries, variables=judged))
     fixed = {one.name for one in done.left}
+    labels = LABELS[lang]
     for one in left.variables:
-        where, but = f"corrected {name}:{one.line}: {one.name} is left as it is", ", for other things stand on its line" if one.name in fixed else ""
+        where = f"{labels['corrected'].format(name=name)}:{one.line}: {labels['left_as_it_is'].format(name=one.name)}"
+        but = labels["shares_its_line"] if one.name in fixed else ""
         for remark in one.remarks:
             if remark.severity != "note" or remark.kind == "typo":
                 typer.echo(f"unhang: {where}{but if remark.kind in ('not-read', 'typo', 'renamed') else ''}: {remark.says.of(lang)}", err=True)
         if one.state == "unknown" and one.what is None and not one.remarks:
-            typer.echo(f"unhang: {where}: whether anything reads it could not be found out", err=True)
+            typer.echo(f"unhang: {where}: {labels['readers_unknown']}", err=True)
     used = tuple(rewriting.still_used(done, corrected))
     for called, row in used:
-        now = f"sets {done.gone[called]} instead" if done.gone[called] else "does not set it any more"
-        typer.echo(f"unhang: corrected {name}:{row + 1}: {called} is still used here, but the file {now}", err=True)
+        now = done.gone[called]
+        said = labels["still_used_renamed" if now else "still_used"].format(name=called, now=now)
+        typer.echo(f"unhang: {labels['corrected'].format(name=name)}:{row + 1}: {said}", err=True)
     return left.something_is_wrong or bool(used)
 
 

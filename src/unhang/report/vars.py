@@ -31,6 +31,7 @@ _MARKS: Mapping[str, tuple[str, str]] = {
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 _WORDS: Mapping[Language, Mapping[str, str]] = {
     "en": {
+        "environment": "environment",
         "nothing": "no variable that touches communication is set",
         "libraries": "looked at: {libraries}",
         "none": "no library that reads such variables is installed here",
@@ -52,6 +53,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "totals": "variables {n}: errors {error}, warnings {warning}, notes {note}",
     },
     "zh": {
+        "environment": "环境",
         "nothing": "没有设置与通信有关的变量",
         "libraries": "所依据的版本：{libraries}",
         "none": "此处没有安装会读取这些变量的库",
@@ -115,7 +117,8 @@ def _variable(one: Judged, width: int, lang: Language) -> Iterator[Shown]:
     worst = min((r.severity for r in one.remarks), key=_ORDER.index, default=None)
     mark, style = _MARKS[worst or (one.state if one.state in ("unknown", "not-here") else "ok")]
     value = f"={one.value}" if one.value is not None else f" {_WORDS[lang]['hidden']}" if one.source else ""
-    at = f"  {one.source}{f':{one.line}' if one.line else ''}" if one.source else ""
+    source = _WORDS[lang]["environment"] if one.source == "environment" else one.source
+    at = f"  {source}{f':{one.line}' if one.line else ''}" if source else ""
     yield Shown.assemble((mark, style), " ", (one.name, "bold"), value, (at, "dim"))
     facts = "; ".join(_facts(one, lang))
     if one.what is not None:
