@@ -84,18 +84,18 @@ def test_what_was_seen_is_kept_until_the_file_changes(library, tmp_path, monkeyp
     assert again.find("NCCL_IN_TEXT") and not again.find("NCCL_SEEN_AGAIN")
     os.utime(library.binaries[0], ns=(1, 1))
     assert Reader(cache).names(library).find("NCCL_SEEN_AGAIN")
-    assert [p.name for p in cache.iterdir()] == ["variables-2.json"]
+    assert [p.name for p in cache.iterdir()] == ["variables-3.json"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', "\udcff", json.dumps({"x": [1, 2, 3]})])
 def test_a_damaged_cache_is_no_fault(library, tmp_path, text):
     cache = tmp_path / "cache"
     cache.mkdir()
-    (cache / "variables-2.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    (cache / "variables-3.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     reader = Reader(cache)
     assert reader.names(library).find("RANK")
     reader.save()
-    assert json.loads((cache / "variables-2.json").read_text())
+    assert json.loads((cache / "variables-3.json").read_text())
 
 
 def test_a_cache_that_cannot_be_written_is_no_fault(library, tmp_path):
