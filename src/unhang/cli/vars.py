@@ -72,9 +72,10 @@ def vars(
     seen = variables.collect(host, {library.id: library.version for library in found})
     if libs is not None:
         # What this host has says nothing about the one that those libraries are for.
-        seen = replace(seen, interfaces=None, running=None, adapters=None, gpus=None, installed=None)
+        seen = replace(seen, interfaces=None, running=None, adapters=None, gpus=None, installed=None, plugins=())
     reader = Reader(caches.folder())
-    scan = examining.scanner(found, reader)
+    plugins = variable_readers.plugins(host) if libs is None else None
+    scan = examining.scanner(found if plugins is None else (*found, plugins), reader)
     if correct:
         something_is_left = _rewrite(what or [], seen, scan, chosen)
         reader.save()
@@ -154,7 +155,7 @@ def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -
     for one in left.variables:
         where, but = f"corrected {name}:{one.line}: {one.name} is left as it is", ", for other things stand on its line" if one.name in fixed else ""
         for remark in one.remarks:
-            if remark.severity != "note" or remark.kind == "typo":
+            if remark.severity != "note" or remark.kind in ("typo", "not-read", "renamed"):
                 typer.echo(f"unhang: {where}{but if remark.kind in ('not-read', 'typo', 'renamed') else ''}: {remark.says.of(lang)}", err=True)
         if one.state == "unknown" and one.what is None and not one.remarks:
             typer.echo(f"unhang: {where}: whether anything reads it could not be found out", err=True)

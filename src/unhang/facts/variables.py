@@ -149,12 +149,13 @@ def collect(host: Host, libraries: Mapping[str, str] | None = None) -> Variables
 
 
 def _conf_files(host: Host, libraries: Mapping[str, str]) -> Iterator[str]:
+    which = "rccl" if "rccl" in libraries else "nccl"
     named = host.environ.get("NCCL_CONF_FILE")
     if named and variable_readers.at_least(libraries.get("nccl", ""), 2, 23):
         yield named
     elif home := host.environ.get("HOME"):
-        yield f"{home}/.nccl.conf"
-    yield "/etc/nccl.conf"
+        yield f"{home}/.{which}.conf"
+    yield f"/etc/{which}.conf"
 
 
 def _of_conf(host: Host, path: str, unread: list[str]) -> Iterator[Setting]:

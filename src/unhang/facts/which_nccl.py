@@ -177,7 +177,10 @@ def _linked(host: Host, place: Place, search: libraries.Search, main: str, is_pr
         return Which(version=inside, files=(main,)) if inside is not None else Which()
     for path, through in search.found(needed):
         if place.is_here or through in ("RPATH", "RUNPATH", "package"):
-            return Which(version=_release(host, place, path), files=(path,))
+            folder, _, name = path.rpartition("/")
+            # $ORIGIN/../../nvidia/nccl/lib
+            straight = f"{_real(host, folder)}/{name}" if "/../" in path else path
+            return Which(version=_release(host, place, straight), files=(straight,))
     return Which()
 
 
@@ -206,7 +209,7 @@ def _release(host: Host, place: Place, path: str) -> str:
     real = _real(host, path)
     if named := _VERSION.fullmatch(real.rpartition("/")[2]):
         return named[1]
-    if place.wheel is not None and path.startswith(f"{place.site}/"):
+    if place.wheel is not None and paths.same(host, path.rpartition("/")[0], f"{place.site}/nvidia/nccl/lib"):
         return place.wheel
     recorded: Sequence[str] = ()
     if path.startswith(f"{place.prefix}/lib/"):

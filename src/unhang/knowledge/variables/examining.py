@@ -50,6 +50,7 @@ def nothing_to_scan(id: str, name: str) -> str | None:
 def place(seen: variables.Variables, *, is_this_host: bool = True) -> Place:
     return Place(
         libraries=seen.libraries,
+        plugins=seen.plugins,
         interfaces=seen.interfaces,
         running=seen.running,
         # A script that names adapters is not for a host without any.
@@ -87,7 +88,11 @@ def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) ->
 
 
 def of_names(names: Iterable[str], seen: variables.Variables, scan: Scan) -> tuple[Judged, ...]:
-    return judge([Setting(name=name, value=None, source="") for name in names], Place(libraries=seen.libraries), scan)
+    return judge([Setting(name=name, value=None, source="") for name in names], Place(libraries=seen.libraries, plugins=seen.plugins), scan)
+
+
+_WHY = "this release is in no table, and its files could not be searched"
+_WHICH = "which release a training would load is not known, and no file of it could be searched"
 
 
 def all_names() -> tuple[str, ...]:
@@ -98,9 +103,6 @@ def unseen(judged: Iterable[Judged], seen: variables.Variables) -> tuple[NotExam
     """Libraries whose release no table knows and whose files are not there, and facts that could not be had."""
     blind = {library for one in judged if one.state == "unknown" for library in one.unseen}
     return (
-        *(
-            NotExamined(what=f"{b} {seen.libraries[b]}", why="this release is in no table, and its files could not be searched")
-            for b in sorted(blind)
-        ),
+        *(NotExamined(what=f"{b} {seen.libraries[b]}".strip(), why=_WHY if seen.libraries[b] else _WHICH) for b in sorted(blind)),
         *(NotExamined(what=what, why="it could not be read") for what in seen.unread),
     )

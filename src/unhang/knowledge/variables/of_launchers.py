@@ -76,8 +76,8 @@ VARIABLES = (
         "主机数",
         note(
             r"\d+:\d+",
-            "torchrun --nnodes takes such a range; LLaMA-Factory wants a number here, and MIN_NNODES, MAX_NNODES and RDZV_ID for a range",
-            "torchrun --nnodes 接受这样的范围；LLaMA-Factory 此处只接受一个数字，范围要用 MIN_NNODES、MAX_NNODES 和 RDZV_ID",
+            "torchrun --nnodes takes such a range; LLaMA-Factory since 0.9.3 wants a number here, and MIN_NNODES, MAX_NNODES and RDZV_ID for a range",
+            "torchrun --nnodes 接受这样的范围；LLaMA-Factory 0.9.3 起此处只接受一个数字，范围要用 MIN_NNODES、MAX_NNODES 和 RDZV_ID",
         ),
     ),
     _of("llamafactory", "NPROC_PER_NODE", TEXT, "the GPUs of the host", "processes of each host", "每台主机的进程数"),

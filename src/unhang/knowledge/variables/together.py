@@ -291,12 +291,7 @@ def _ranks(view: _View) -> Iterator[_Said]:
                 ),
             )
     world, each = view.whole("WORLD_SIZE"), view.whole("NPROC_PER_NODE", "PET_NPROC_PER_NODE") or view.place.gpus
-    if (
-        world is not None
-        and "RANK" in view.last
-        and "LOCAL_RANK" not in view.last
-        and _counts_hosts(world, view.hosts("NNODES", "PET_NNODES"), each)
-    ):
+    if world is not None and "RANK" in view.last and "LOCAL_RANK" not in view.last and _counts_hosts(world, view.hosts("NNODES", "PET_NNODES"), each):
         yield (
             "WORLD_SIZE",
             _remark(
@@ -369,7 +364,7 @@ def _of_no_use(view: _View) -> Iterator[_Said]:
 
 def _from_conf(view: _View) -> Iterator[_Said]:
     for name, judged in view.last.items():
-        if judged.source.endswith("nccl.conf") and not name.startswith("NCCL_") and judged.state != "not-read":
+        if judged.source.endswith(("nccl.conf", "rccl.conf")) and not name.startswith("NCCL_") and judged.state != "not-read":
             yield (
                 name,
                 _remark(

@@ -92,7 +92,11 @@ def _wrong(kind: Kind, value: str) -> tuple[Severity, Text] | None:
         return _wrong_for_openmp(value)
     text = value.strip()
     if kind.parser == "hosts":
-        return None if hosts(text) is not None else ("error", Text(f"{text!r} is neither a number of hosts nor MIN:MAX", f"{text!r} 既不是主机数，也不是 最少:最多"))
+        return (
+            None
+            if hosts(text) is not None
+            else ("error", Text(f"{text!r} is neither a number of hosts nor MIN:MAX", f"{text!r} 既不是主机数，也不是 最少:最多"))
+        )
     if kind.parser == "python-int":
         try:
             n = int(text)
