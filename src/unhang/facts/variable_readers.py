@@ -19,7 +19,7 @@ from unhang.facts.host import Host
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """`binaries` are files, `sources` directories or files of Python; both as seen on the machine. `version` is "" where the release is not known."""
+    """`binaries` are files, `sources` directories or files of Python; both as seen on the machine. `version` is "" where it is not known."""
 
     id: str
     version: str
@@ -67,8 +67,8 @@ def installed(host: Host, site: str | None = None) -> tuple[Library, ...]:
         found.pop("nccl", None)
         known = sorted(set(wheels.get(of_torch, ())))
         wheel = None if not known else known[0] if len(known) == 1 else ""
-        place = which_nccl.Place(site=of_torch, version=found["torch"].version, wheel=wheel, is_here=site is None)
-        which = which_nccl.of_torch(host, place)
+        torch = which_nccl.Place(site=of_torch, version=found["torch"].version, wheel=wheel, is_here=site is None)
+        which = which_nccl.of_torch(host, torch)
     else:
         which = which_nccl.of_system(host) if "nccl" not in found and site is None else None
     if which is not None:

@@ -110,7 +110,7 @@ def half_read(value: str) -> tuple[str, str, str] | None:
         if index is None:
             return None
         if index[0] != entry:
-            return entry, str(int(index[0])), entry[index.end() :]
+            return entry, str(int(index[0])), entry[index.end() :].strip()
     return None
 
 

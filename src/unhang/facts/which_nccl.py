@@ -1,6 +1,7 @@
-"""Which NCCL or RCCL a torch would load, and the plugins that it would load in turn. Where that is not known for sure, no release and no file is named.
+"""Which NCCL or RCCL a torch would load, and the plugins that it would load in turn.
 
-NCCL does not only come as a wheel: it is linked into torch, comes with conda, with the image, is preloaded, or is RCCL.
+NCCL does not only come as a wheel: it is linked into torch, comes with conda, with the image, is preloaded, or is RCCL. Where it is not known for
+sure which one it is, no release and no file is named.
 """
 
 from __future__ import annotations

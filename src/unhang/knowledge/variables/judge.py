@@ -49,8 +49,8 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the settings hold. None: not known. `libraries` are versions by library, "" where a release is not known; all others are those of the host,
-    as the facts call them.
+    """Where the settings hold. None: not known. `libraries` are versions by library, "" where a release is not known; all others are those of
+    the host, as the facts call them.
     """
 
     libraries: Mapping[str, str] = field(default_factory=dict)

@@ -173,8 +173,8 @@ def _wrong_for_cuda(value: str) -> tuple[Severity, Text] | None:
     if half is not None and (shown or not end):
         entry, number, rest = half
         return "warning", Text(
-            f"CUDA reads {number} of {entry!r} and drops {rest.strip()!r}: it shows {', '.join(shown)}; indices are separated by commas, without ranges",
-            f"{entry!r} 中 CUDA 只读出 {number}，{rest.strip()!r} 被丢弃：只显示 {', '.join(shown)}；编号之间用逗号分隔，不支持范围",
+            f"CUDA reads {number} of {entry!r} and drops {rest!r}: it shows {', '.join(shown)}; entries are separated by commas, and no ranges",
+            f"{entry!r} 中 CUDA 只读出 {number}，{rest!r} 被丢弃：只显示 {', '.join(shown)}；编号之间用逗号分隔，不支持范围",
         )
     if not end or end.startswith("-") or hides_gpus(value):
         return None
