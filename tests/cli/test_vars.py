@@ -108,6 +108,24 @@ def test_rewrite_names_what_was_meant_but_does_not_guess(run, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("first", "state"),
+    [
+        ("", "not-read"),
+        ("export LD_PRELOAD=/opt/libjemalloc.so", "not-read"),
+        ("export LD_PRELOAD=/opt/nccl/lib/libnccl.so.2", "unknown"),
+        ('export LD_PRELOAD="$NCCL_HOME/libnccl.so $LD_PRELOAD"', "unknown"),
+        ("LD_AUDIT=/opt/libmscclpp_audit_nccl.so torchrun a.py", "unknown"),
+    ],
+)
+def test_a_script_that_brings_its_own_nccl(run, tmp_path, first, state):
+    script = tmp_path / "run.sh"
+    script.write_text(f"{first}\nexport NCCL_GIN_TYPE=3\n")
+    (one,) = (v for v in json.loads(run("--json", script).stdout)["variables"] if v["name"] == "NCCL_GIN_TYPE")
+    assert one["state"] == state
+    assert ("# export NCCL_GIN_TYPE" in run("--rewrite", script).stdout) is (state == "not-read")
+
+
+@pytest.mark.parametrize(
     ("name", "exit_code", "said"),
     [
         ("NCCL_IB_TIMEUT", 1, "no such variable is known; the nearest real name is NCCL_IB_TIMEOUT"),

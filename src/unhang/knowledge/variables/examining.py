@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unhang.facts import variables
 from unhang.facts.names_in_files import Reader
 from unhang.facts.variable_readers import Library
+from unhang.knowledge.variables import values
 from unhang.knowledge.variables.files.found import Parsed
 from unhang.knowledge.variables.judge import Judged, Option, Place, Setting, judge, typo_outside
 from unhang.knowledge.variables.known import entries, misspelt
@@ -76,7 +78,12 @@ def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) ->
         for s in (parsed.settings[i] for i in chosen)
     ]
     options = [Option(name=o.name, value=o.value, source=name, line=o.line + 1) for o in parsed.options]
-    judged = judge(settings, place(seen, is_this_host=False), scan, options)
+    where = place(seen, is_this_host=False)
+    if _brings_its_own_nccl(parsed):
+        where = replace(where, libraries={id: "" if id in _NCCL else version for id, version in where.libraries.items()})
+        judged = judge(settings, where, lambda id, of: None if id in _NCCL else scan(id, of), options)
+    else:
+        judged = judge(settings, where, scan, options)
     slips = [
         (i, found)
         for i, s in enumerate(parsed.settings)
@@ -85,6 +92,15 @@ def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) ->
         and (found := typo_outside(Setting(name=s.name, value=variables.plain(s.name, s.value), source=name, line=s.first + 1))) is not None
     ]
     return tuple(sorted([*zip(chosen, judged, strict=True), *slips], key=lambda pair: pair[0]))
+
+
+_NCCL = ("nccl", "rccl")
+
+
+def _brings_its_own_nccl(parsed: Parsed) -> bool:
+    """Whether a file puts an NCCL in front of the one that is installed, or something that it does not show."""
+    front = (s.value for s in parsed.settings if s.name in ("LD_PRELOAD", "LD_AUDIT"))
+    return any(value is None or not values.is_known(value) or re.search("[nr]ccl", value) for value in front)
 
 
 def of_names(names: Iterable[str], seen: variables.Variables, scan: Scan) -> tuple[Judged, ...]:
