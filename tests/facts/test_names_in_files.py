@@ -35,7 +35,11 @@ def library(tmp_path):
     (tmp_path / "src" / "deep").mkdir(parents=True)
     (tmp_path / "src" / "__pycache__").mkdir()
     (tmp_path / "lib" / "a.so").write_bytes(
-        elf(rodata=b"x\0TORCH_NCCL_BLOCKING_WAIT\0say NCCL_IN_TEXT=1\0", text=b"NCCL_IN_CODE\0", nv_fatbin=b"NCCL_IN_KERNELS\0")
+        elf(
+            rodata=b"x\0TORCH_NCCL_BLOCKING_WAIT\0say NCCL_IN_TEXT=1\0RCCL_MSCCL_ENABLE\0MSCCLPP_READ_ALLRED\0SHARP_COLL_LOG_LEVEL\0",
+            text=b"NCCL_IN_CODE\0",
+            nv_fatbin=b"NCCL_IN_KERNELS\0",
+        )
     )
     (tmp_path / "src" / "deep" / "a.py").write_text("x = os.environ.get('MASTER_ADDR')\nRANK = 'RANK'\n# 'lower_case' NOT_QUOTED\n")
     (tmp_path / "src" / "__pycache__" / "b.py").write_text("'NOT_SEEN'")
@@ -44,7 +48,15 @@ def library(tmp_path):
 
 def test_names(library):
     found = Reader(None).names(library)
-    for name in ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_IN_TEXT", "MASTER_ADDR", "RANK"):
+    for name in (
+        "TORCH_NCCL_BLOCKING_WAIT",
+        "NCCL_IN_TEXT",
+        "RCCL_MSCCL_ENABLE",
+        "MSCCLPP_READ_ALLRED",
+        "SHARP_COLL_LOG_LEVEL",
+        "MASTER_ADDR",
+        "RANK",
+    ):
         assert found.find(name), name
     for name in ("NCCL_IN_CODE", "NCCL_IN_KERNELS", "NOT_SEEN", "NOT_QUOTED", "lower_case", "NCCL_TIMEOUT"):
         assert found.find(name) == "", name
