@@ -36,7 +36,7 @@ def library(tmp_path):
     (tmp_path / "src" / "__pycache__").mkdir()
     (tmp_path / "lib" / "a.so").write_bytes(
         elf(
-            rodata=b"x\0TORCH_NCCL_BLOCKING_WAIT\0say NCCL_IN_TEXT=1\0RCCL_MSCCL_ENABLE\0MSCCLPP_READ_ALLRED\0SHARP_COLL_LOG_LEVEL\0",
+            rodata=b"x\0TORCH_NCCL_BLOCKING_WAIT\0say NCCL_IN_TEXT=1\0RCCL_FORCE_ENABLE_DMABUF\0MSCCLPP_READ_ALLRED\0SHARP_COLL_LOG_LEVEL\0",
             text=b"NCCL_IN_CODE\0",
             nv_fatbin=b"NCCL_IN_KERNELS\0",
         )
@@ -51,7 +51,7 @@ def test_names(library):
     for name in (
         "TORCH_NCCL_BLOCKING_WAIT",
         "NCCL_IN_TEXT",
-        "RCCL_MSCCL_ENABLE",
+        "RCCL_FORCE_ENABLE_DMABUF",
         "MSCCLPP_READ_ALLRED",
         "SHARP_COLL_LOG_LEVEL",
         "MASTER_ADDR",

@@ -90,6 +90,7 @@ UNKNOWN = {"nccl": ("", ())}
         ({}, {"torch": "torch-2.9.1+cu128"}, UNKNOWN),
         ({}, {}, UNKNOWN),
         ({"/usr/lib64/libnccl.so.2.22.3": b"?"}, {"torch": "torch-2.9.0a0+gitabc"}, UNKNOWN),
+        ({}, {"torch": "torch-2.9.0a0+gitabc", "records": ("nvidia_nccl_cu12-2.27.5",)}, UNKNOWN),
         # torch for CPUs.
         ({f"{SITE}/torch/version.py": CPU}, {}, {}),
         ({f"{SITE}/torch/lib/libtorch_cpu.so": b""}, {}, {}),
@@ -106,6 +107,7 @@ def test_which_nccl(lay_out, files, more, expected):
         ({f"{SITE}/torch/lib/librccl.so": b"NCCL_RINGS"}, {}, (f"{SITE}/torch/lib/librccl.so",)),
         ({"/opt/rocm/lib/librccl.so.1": b""}, {"torch": "torch-2.9.1+rocm6.4"}, ("/opt/rocm/lib/librccl.so.1",)),
         ({f"{SITE}/torch/version.py": ROCM}, {}, ()),
+        ({f"{SITE}/torch/version.py": ROCM}, {"records": ("nvidia_nccl_cu12-2.27.5",)}, ()),
         ({f"{SITE}/torch/lib/libtorch_hip.so": b""}, {}, ()),
         ({f"{SITE}/torch/lib/librccl.so": b""}, {"environ": {"LD_PRELOAD": "/x/librccl.so.1"}}, ()),
     ],
