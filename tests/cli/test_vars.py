@@ -218,3 +218,33 @@ def test_other_releases_are_searched_once(run, tmp_path, site):
     assert "stands in torch 2.99.0 (found in libtorch_cpu.so)" in ran.stdout and "found in distributed.py" in ran.stdout
     assert "nothing installed here reads it" in ran.stdout
     assert (tmp_path / "cache" / "unhang").exists()
+
+
+def test_one_bad_file_does_not_take_the_report_of_the_others(run, tmp_path):
+    good, binary = tmp_path / "good.sh", tmp_path / "bad.sh"
+    good.write_text("export NCCL_TIMEOUT=3\n")
+    binary.write_bytes(b"\0\0")
+    ran = run(good, binary, tmp_path / "gone.sh")
+    assert ran.exit_code == 2 and "NCCL_TIMEOUT=3" in ran.stdout
+    assert "bad.sh is no text" in ran.stdout and "gone.sh: No such file" in ran.stdout
+    assert "none of the files" in str(run(binary, tmp_path / "gone.sh").exception)
+
+
+def test_a_setting_as_it_would_be_written_on_a_command_line(run):
+    ran = run("NCCL_DEBUG=LOUD", "NCCL_IB_TIMEOUT=22")
+    assert ran.exit_code == 1 and "NCCL_DEBUG=LOUD  command line" in ran.stdout and "'LOUD' is none of" in ran.stdout
+
+
+def test_names_in_small_letters_are_hinted_at(run):
+    with pytest.raises(UnhangError) as error:
+        raise run("nccl_debug").exception
+    assert error.value.hint == "unhang vars NCCL_DEBUG"
+
+
+def test_all_of_them_and_some_of_them_at_once_is_refused(run):
+    assert "takes no names" in str(run("--all", "NCCL_DEBUG").exception)
+
+
+def test_what_nothing_here_reads_gets_no_tick(run, site):
+    (site / "nvidia_nccl_cu12-2.27.5.dist-info").rmdir()
+    assert run("DEEPSPEED_TIMEOUT").stdout.splitlines()[1].startswith("- DEEPSPEED_TIMEOUT")

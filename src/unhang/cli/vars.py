@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from unhang.knowledge.variables.files.found import Parsed
     from unhang.knowledge.variables.judge import Judged
     from unhang.knowledge.variables.readers import Scan
+    from unhang.model import NotExamined
     from unhang.report.language import Language
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]+")
+_SETTING = re.compile(r"[A-Z][A-Z0-9_]+=[^\n]*")
 _MAX_BYTES = 16 * 1024 * 1024
 
 
@@ -33,7 +36,7 @@ def vars(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE|NAME]...", help="Scripts, Dockerfiles, YAML, Python; or names of variables. The environment where nothing is given."
+            metavar="[FILE|NAME|NAME=VALUE]...", help="Scripts, Dockerfiles, YAML, Python; or variables. The environment where nothing is given."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
@@ -55,7 +58,7 @@ def vars(
     from dataclasses import replace
 
     from unhang.cli import caches
-    from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
+    from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
     from unhang.facts import variable_readers, variables
     from unhang.facts.host import Host
     from unhang.facts.names_in_files import Reader
@@ -80,33 +83,52 @@ def vars(
         something_is_left = _rewrite(what or [], seen, scan, chosen)
         reader.save()
         raise typer.Exit(EXIT_FOUND if something_is_left else EXIT_OK)
-    judged = _judged(what or [], show_all, seen, scan)
+    if show_all and what:
+        raise UnhangError("--all lists every variable that is known: it takes no names and files")
+    judged, unread = _judged(what or [], show_all, seen, scan)
     reader.save()
     from unhang.report.vars import redacted, render
 
-    examined = redacted(examining.Examined(libraries=seen.libraries, variables=judged, not_examined=examining.unseen(judged, seen)))
+    examined = redacted(examining.Examined(libraries=seen.libraries, variables=judged, not_examined=(*unread, *examining.unseen(judged, seen))))
     if as_json:
         _print_json(examined)
     else:
         render(examined, screen.console(), lang=chosen)
+    if unread:
+        raise typer.Exit(EXIT_USER)
     raise typer.Exit(EXIT_FOUND if examined.something_is_wrong and not show_all else EXIT_OK)
 
 
-def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) -> tuple[Judged, ...]:
+def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) -> tuple[tuple[Judged, ...], list[NotExamined]]:
+    """What was asked for, and which of several files could not be read. Raises UnhangError where none could."""
+    from unhang.errors import UnhangError
     from unhang.knowledge.variables import examining
+    from unhang.knowledge.variables.files import opening
+    from unhang.model import NotExamined
 
     if show_all:
-        return examining.of_names(examining.all_names(), seen, scan)
+        return examining.of_names(examining.all_names(), seen, scan), []
     if not what:
-        return examining.of_environment(seen, scan)
+        return examining.of_environment(seen, scan), []
     judged: list[Judged] = []
+    unread: list[NotExamined] = []
     for one in what:
-        if _NAME.fullmatch(one) and not Path(one).exists():
+        is_file = os.path.lexists(one)
+        if _NAME.fullmatch(one) and not is_file:
             judged += examining.of_names([one], seen, scan)
-        else:
-            _, parsed = _read(one)
-            judged += [j for _, j in examining.in_file(parsed, one, seen, scan)]
-    return tuple(judged)
+            continue
+        given = _SETTING.fullmatch(one) is not None and not is_file
+        try:
+            parsed = opening.parse("settings.env", one) if given else _read(one)[1]
+        except UnhangError as e:
+            if len(what) == 1:
+                raise
+            unread.append(NotExamined(what=one, why=str(e), unread=True))
+            continue
+        judged += [j for _, j in examining.in_file(parsed, "command line" if given else one, seen, scan)]
+    if len(unread) == len(what):
+        raise UnhangError(f"none of the files could be read: {unread[0].why}")
+    return tuple(judged), unread
 
 
 def _read(name: str) -> tuple[str, Parsed]:
@@ -116,7 +138,8 @@ def _read(name: str) -> tuple[str, Parsed]:
     try:
         data = sys.stdin.buffer.read(_MAX_BYTES + 1) if name == "-" else _of_file(Path(name))
     except OSError as e:
-        raise UnhangError(f"cannot read {name}: {e.strerror}", hint="unhang vars train.sh") from e
+        capitals = f"unhang vars {name.upper()}" if _NAME.fullmatch(name.upper()) else "unhang vars train.sh"
+        raise UnhangError(f"cannot read {name or 'a file without a name'}: {e.strerror}", hint=capitals) from e
     if len(data) > _MAX_BYTES:
         raise UnhangError(f"{name} is larger than {_MAX_BYTES >> 20} MiB: no script")
     if b"\0" in data:

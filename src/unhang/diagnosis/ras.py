@@ -50,7 +50,9 @@ def judge(told: Sequence[Told], *, apart_s: float | None = None) -> Verdict:
         raise ValueError("no answer to judge")
     now = told[-1].report
     scene = _Scene(now, standstill(told[0].report, now) if len(told) > 1 else None, apart_s)
-    found = [f for f in (scene.failed(), scene.lost(), scene.parted(), scene.behind(), scene.still()) if f is not None]
+    found = scene.blames()
+    if (still := scene.still()) is not None:
+        found.append(still)
     return redact_data(
         Verdict(
             primary=found[0] if found else None,
@@ -59,6 +61,11 @@ def judge(told: Sequence[Told], *, apart_s: float | None = None) -> Verdict:
             inputs=tuple(Input(source=t.report.source, kind="ras", bytes=t.bytes) for t in told),
         )
     )
+
+
+def blames(report: Report, *, stands_for_s: float | None) -> list[Finding]:
+    """Whom one answer names in a job that is known to stand still for that long; the surest first."""
+    return _Scene(report, report.communicators, stands_for_s).blames()
 
 
 class _Scene:
@@ -71,6 +78,9 @@ class _Scene:
         # Only in a communicator of all are ranks numbered as the job numbers them.
         most = max((c.size for c in report.communicators), default=0)
         self.of_all = most if most == report.gpus and sum(c.size == most for c in report.communicators) == 1 else None
+
+    def blames(self) -> list[Finding]:
+        return [f for f in (self.failed(), self.lost(), self.parted(), self.behind()) if f is not None]
 
     def failed(self) -> Finding | None:
         """Ranks on which NCCL itself reports an error."""

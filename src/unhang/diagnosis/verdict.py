@@ -29,14 +29,25 @@ def of_picture(picture: Picture) -> Verdict:
             (roots if cause.role == "root" else symptoms).append(found)
     onset = {id(f): _onset(picture, f) for f in roots}
     roots = ranked(roots, not_later=lambda a, b: onset[id(a)] <= onset[id(b)] + SAME_EVENT_S, place=lambda f: onset[id(f)])
-    primary = roots[0] if roots else unknown_in_run(picture, symptoms)
+    blamed = _blamed_by_nccl(picture)
+    primary = roots[0] if roots else blamed[0] if blamed else unknown_in_run(picture, symptoms)
+    # What NCCL says against somebody else is shown, never averaged away.
+    others = [*roots[1:], *(f for f in blamed if f is not primary and primary is not None and set(f.ranks) - set(primary.ranks))]
     return Verdict(
         primary=primary,
-        contributing=tuple(roots[1:]),
+        contributing=tuple(others),
         symptoms=tuple(symptoms),
         not_examined=tuple(not_examined),
         inputs=picture.inputs,
     )
+
+
+def _blamed_by_nccl(picture: Picture) -> list[Finding]:
+    if picture.ras is None or picture.incident.kind != "hang":
+        return []
+    from unhang.diagnosis import ras
+
+    return ras.blames(picture.ras, stands_for_s=picture.incident.stalled_for_s)
 
 
 def ask(cause: Cause, check: Callable[[Cause], Finding | None], not_examined: list[NotExamined]) -> Finding | None:

@@ -25,7 +25,8 @@ TOUCHES = re.compile(
 )
 # A build or an image says so of itself; nobody set it.
 _OF_IMAGES = re.compile(
-    r"NCCL_(?:VERSION|HOME|ROOT|ROOT_DIR|DIR|PATH|LIB|LIB_DIR|LIBRARY|LIBRARIES|INCLUDE|INCLUDE_DIRS?|PREFIX|SOURCE_DIR|\w*PACKAGE\w*)"
+    r"NCCL_(?:VER|VERSION|HOME|ROOT|ROOT_DIR|DIR|PATH|PREFIX|(?:LIB|LIBS|LIBRARY|LIBRARIES|INCLUDE)(?:_?(?:DIR|PATH)S?)?"
+    r"|(?:INSTALL|HDR|SOURCE|SRC|BIN)_?(?:DIR|PATH)|\w*PACKAGE\w*)"
 )
 _SECRET = re.compile(r"PSK|TOKEN|SECRET|PASSW|CREDENTIAL|(?<![A-Z])KEY(?![A-Z])|API_?KEY")
 # Nothing else is kept of names that are not about communication; these may be misspelt ones that are.

@@ -7,7 +7,7 @@
       logs/attempt-0/       rank0.out, rank0.err, ... and launcher.out, launcher.err
       fatal/attempt-0/      stacks that a rank wrote while a signal was ending it
       flight/attempt-0/     dumps that torch wrote by itself, on a timeout
-      incidents/1/          incident.json, stacks/rank0.json, flight/rank_0, kernel.txt, verdict.json
+      incidents/1/          incident.json, stacks/rank0.json, flight/rank_0, kernel.txt, ras.json, verdict.json
       verdict.json          the verdict on the last incident
       verdict.md            the same to read
 
@@ -39,7 +39,7 @@ _NAME = r"\w[\w.-]{0,120}"
 MEMBER = re.compile(
     r"(?P<run>(?:.*?/)??)(?P<file>(?:run|host|verdict)\.json|verdict\.md|events\.jsonl"
     rf"|(?:logs|fatal|flight)/attempt-\d{{1,6}}/{_NAME}"
-    rf"|incidents/\d{{1,6}}/(?:(?:incident|verdict)\.json|kernel\.txt|(?:stacks|flight)/{_NAME}))",
+    rf"|incidents/\d{{1,6}}/(?:(?:incident|verdict)\.json|kernel\.txt|ras\.(?:json|txt)|(?:stacks|flight)/{_NAME}))",
     re.ASCII | re.DOTALL,
 )
 
@@ -139,6 +139,9 @@ class RunDir:
 
     def kernel(self, number: int) -> Path:
         return self.incident_dir(number) / "kernel.txt"
+
+    def ras(self, number: int, format: str) -> Path:
+        return self.incident_dir(number) / f"ras.{'json' if format == 'json' else 'txt'}"
 
     def incident_verdict(self, number: int) -> Path:
         return self.incident_dir(number) / "verdict.json"

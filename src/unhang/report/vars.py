@@ -23,6 +23,7 @@ from unhang.report.language import Language
 _MARKS: Mapping[str, tuple[str, str]] = {
     "ok": ("✓", "green"),
     "unknown": ("?", "yellow"),
+    "not-here": ("-", "dim"),
     "error": ("✗", "bold red"),
     "warning": ("!", "bold yellow"),
     "note": ("i", "cyan"),
@@ -109,12 +110,12 @@ def _lines(examined: Examined, width: int, lang: Language) -> Iterator[Shown]:
         yield Shown(words["nothing"])
         return
     counts = {s: sum(r.severity == s for v in examined.variables for r in v.remarks) for s in _ORDER}
-    yield Shown(words["totals"].format(n=len(examined.variables), **counts), style="bold")
+    yield from _folded(words["totals"].format(n=len(examined.variables), **counts), width, "", style="bold")
 
 
 def _variable(one: Judged, width: int, lang: Language) -> Iterator[Shown]:
     worst = min((r.severity for r in one.remarks), key=_ORDER.index, default=None)
-    mark, style = _MARKS[worst or ("unknown" if one.state == "unknown" else "ok")]
+    mark, style = _MARKS[worst or (one.state if one.state in ("unknown", "not-here") else "ok")]
     value = f"={one.value}" if one.value is not None else f" {_WORDS[lang]['hidden']}" if one.source else ""
     at = f"  {one.source}{f':{one.line}' if one.line else ''}" if one.source else ""
     yield Shown.assemble((mark, style), " ", (one.name, "bold"), value, (at, "dim"))

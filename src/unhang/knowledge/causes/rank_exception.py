@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
+from unhang.knowledge import missing_module, words
 from unhang.knowledge.caught import closed_pipe, that_ended_something
 from unhang.knowledge.cause import Cause, LogView
 from unhang.model import Evidence, Finding, Remedy, Standing
@@ -53,7 +53,7 @@ def _of_ranks(picture: Picture, own: Sequence[RankView]) -> Finding | None:
     frame = user_frame(raised.frames) or first.record.last_place
     at = picture.place(frame) if frame is not None else None
     everyone = len(numbers) == len(picture.ranks) and len(numbers) > 1
-    return CAUSE.finding(
+    found = CAUSE.finding(
         standing="established",
         says=f"{'every rank' if everyone else words.ranks(numbers)} raised {_short(raised.type, raised.text)}"
         + _at(at, seen=user_frame(raised.frames) is not None),
@@ -67,6 +67,17 @@ def _of_ranks(picture: Picture, own: Sequence[RankView]) -> Finding | None:
         ),
         remedies=("correct-the-line", "same-on-all") if everyone else ("correct-the-line", "agree-on-failure"),
     )
+    python = missing_module.interpreter(raised.frames)
+    return _with_the_module(found, raised.type, raised.text, "every rank" if everyone else words.ranks(numbers), python)
+
+
+def _with_the_module(found: Finding, type: str, text: str, who: str, python: str | None) -> Finding:
+    """Where a module is missing, no line has to be corrected, and no sample be skipped."""
+    module = missing_module.missing(type, text)
+    if module is None:
+        return found
+    remedy = missing_module.named(CAUSE.remedy("install-the-module"), module, python=python, who=who, hosts=found.hosts)
+    return replace(found, remedies=(remedy,))
 
 
 def _at(where: str | None, *, seen: bool) -> str:
@@ -129,7 +140,8 @@ def _name(back: Traceback) -> str:
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    return _of_tracebacks(that_ended_something(own_tracebacks(view.tracebacks, view), view), cwd="", world_size=view.world_size)
+    own = that_ended_something(own_tracebacks(view.tracebacks, view), view)
+    return _of_tracebacks(own, cwd="", world_size=view.world_size, exits=[e.at.text for e in view.exits])
 
 
 def _alike(back: Traceback) -> tuple[object, ...]:
@@ -138,7 +150,7 @@ def _alike(back: Traceback) -> tuple[object, ...]:
     return (_name(back), _NUMBERS.sub("#", back.text)[:200], (frame.file, frame.line) if frame is not None else None)
 
 
-def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None = None) -> Finding | None:
+def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None = None, exits: Sequence[str] = ()) -> Finding | None:
     """The failures that are alike are one. The first speaks; of separate logs, which have no common order, the one that stands alone does."""
     if not own:
         return None
@@ -163,7 +175,7 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
     same = " the same" if everyone or len(numbers) > 1 or processes > 1 else ""
     others = [t for k, members in groups.items() if k != key for t in members]
     standing: Standing = ("established" if numbers else "likely") if strong else "possible"
-    return CAUSE.finding(
+    found = CAUSE.finding(
         standing=standing,
         says=f"{who} raised{same} {_short(first.type, first.text)}" + (f" at {at}" if at else "") + _of_the_others(others),
         ranks=tuple(numbers),
@@ -176,6 +188,7 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
         ),
         remedies=("correct-the-line", "same-on-all") if same else ("correct-the-line", "agree-on-failure"),
     )
+    return _with_the_module(found, first.type, first.text, who, missing_module.interpreter(first.frames, exits))
 
 
 def _of_the_others(others: Sequence[Traceback]) -> str:
@@ -204,6 +217,12 @@ CAUSE = Cause(
             id="correct-the-line",
             says="Correct what the named line raised; what the other ranks print is only a consequence.",
             says_zh="修正所指代码行抛出的问题；其他进程打印的只是后果。",
+        ),
+        Remedy(
+            id="install-the-module",
+            says="Install the missing module for the Python that this rank ran, on its host, or start the host with the environment of the others.",
+            says_zh="在该进程所在主机上为它使用的 Python 安装缺少的模块，或让该主机使用与其他主机相同的环境。",
+            command="python -m pip list",
         ),
         Remedy(
             id="agree-on-failure",

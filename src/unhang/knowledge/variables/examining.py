@@ -84,10 +84,11 @@ def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) ->
         judged = judge(settings, where, lambda id, of: None if id in _NCCL else scan(id, of), options)
     else:
         judged = judge(settings, where, scan, options)
+    known = frozenset(chosen)
     slips = [
         (i, found)
         for i, s in enumerate(parsed.settings)
-        if i not in chosen
+        if i not in known
         and misspelt(s.name)
         and (found := typo_outside(Setting(name=s.name, value=variables.plain(s.name, s.value), source=name, line=s.first + 1))) is not None
     ]

@@ -182,6 +182,14 @@ def corrected(name, text, *, out=(), new=None):
         ("a.sh", "run -x C=d \\\n  -x A=b \\\n  z\n", "# unhang: A: why\nrun -x C=d \\\n  \\\n  z\n"),
         ("a.sh", "x \\\n | A=b run\n", "# unhang: A: why\nx \\\n | run\n"),
         ("a.sh", "#SBATCH --export=ALL,A=b,C=d\n", "# unhang: A: why\n#SBATCH --export=ALL,C=d\n"),
+        ("a.sh", "srun --export=A=b,ALL run\n", "# unhang: A: why\nsrun --export=ALL run\n"),
+        ("a.sh", "srun --export=A=b,C=d run\n", "# unhang: A: why\nsrun --export=C=d run\n"),
+        ("a.sh", "srun --export=PATH,A=b run\n", "# unhang: A: why\nsrun --export=PATH run\n"),
+        ("a.sh", "srun --export=A=b,A=c,ALL,A=d,C run\n", "# unhang: A: why\n" * 3 + "srun --export=ALL,C run\n"),
+        ("a.sh", 'srun --export="A=b,ALL" run\n', '# unhang: A: why\nsrun --export="ALL" run\n'),
+        # Without a list Slurm hands on all that is set; PBS would take the next word for it.
+        ("a.sh", "srun --export=A=b run\n", "srun --export=A=b run\n"),
+        ("a.sh", "#PBS -v A=b\nrun\n", "#PBS -v A=b\nrun\n"),
         ("a.sh", "export A=b\r\nz\r\n", "# unhang: A: why\r\n# export A=b\r\nz\r\n"),
         ("a.sh", "export A=b", "# unhang: A: why\n# export A=b"),
         ("a.sh", "export C=d A=b\nrun\nunset C\n", "# unhang: A: why\nexport C=d\nrun\nunset C\n"),
@@ -238,6 +246,32 @@ def test_names_that_are_gone_and_still_used():
     assert used("a.sh", "export A=${A:-1}\necho $B\nexport A\n", new={"A": "B"}) == [("A", 3)]
     assert used("a.py", "os.environ['A'] = 'b'\nprint(os.getenv('A'))\n", new={"A": "B"}) == [("A", 2)]
     assert used("a.sh", "export C=d\necho $A\n", out=("A",)) == []
+
+
+@pytest.mark.parametrize("value", ["v", "größer 数 \U0001f600"])
+def test_a_dictionary_of_megabytes(value):
+    # Whoever looks at the whole line for each of its entries takes minutes.
+    entries = [f"'MY_X{i}': '{value}'" for i in range(40_000)]
+    text = f"import os\nos.environ.update({{{', '.join(entries)}, 'A': 'b'}})\nos.environ['C'] = 'd'\n"
+    parsed = parse("a.py", text)
+    assert [(s.name, s.value) for s in parsed.settings[-2:]] == [("A", "b"), ("C", "d")]
+    assert all(text.startswith(s.name, s.name_at) for s in parsed.settings)
+    assert len(parsed.settings) == 40_002
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", "\n".join(f"export A{i}=b" for i in range(8_000))),
+        ("a.sh", "export " + " ".join(f"A{i}=b" for i in range(8_000))),
+        ("a.sh", "#SBATCH --export=ALL," + ",".join(f"A{i}=b" for i in range(8_000))),
+        ("Dockerfile", "FROM x\nENV " + " ".join(f"A{i}=b" for i in range(8_000))),
+    ],
+)
+def test_many_changes_of_one_file(name, text):
+    done = corrected(name, text, out={f"A{i}" for i in range(8_000)})
+    assert len(done.gone) == 8_000 and parse(name, done.text).settings == ()
+    assert list(still_used(done, parse(name, f"{done.text}\n"))) == []
 
 
 def test_a_block_of_python_is_not_emptied():

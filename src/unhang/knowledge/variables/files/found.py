@@ -6,6 +6,8 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
+_WIDE = re.compile(r"[^\x00-\x7f]")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
@@ -22,7 +24,8 @@ class Found:
 
     `start` to `end` is what has to go with it: its flag and the space before it. `first` to `last` are the lines of its statement. `alone`: the
     statement consists of assignments of this kind only, and is commented out when all of them go; `among` is such a statement that shares its lines
-    with others, and gives way to `:`. `by_line`: it can go only with its lines. `block` is the one in which the statement stands.
+    with others, and gives way to `:`. `by_line`: it can go only with its lines. `block` is the one in which the statement stands. `listed` is the
+    list of items between commas that it is one of; something has to stay of that.
     """
 
     name: str
@@ -35,6 +38,7 @@ class Found:
     alone: bool
     by_line: bool = False
     among: tuple[int, int] | None = None
+    listed: tuple[int, int] | None = None
     exported: bool = True
     block: Block | None = None
 
@@ -63,9 +67,23 @@ class Lines:
 
     text: str
     starts: list[int] = field(default_factory=list)
+    _wide: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.starts = [0, *(found.end() for found in re.finditer("\n", self.text))]
 
     def of(self, offset: int) -> int:
         return bisect_right(self.starts, offset) - 1
+
+    def wide(self, line: int) -> list[tuple[int, int]]:
+        """For each character of a line that takes several bytes in UTF-8: the byte behind it, and how many bytes more than characters that makes."""
+        found = self._wide.get(line)
+        if found is None:
+            found, more = [], 0
+            start, stop = self.starts[line], self.starts[line + 1] if line + 1 < len(self.starts) else len(self.text)
+            for c in _WIDE.finditer(self.text, start, stop):
+                bytes_more = len(c[0].encode("utf-8", errors="surrogateescape")) - 1
+                more += bytes_more
+                found.append((c.end() - start + more, more))
+            self._wide[line] = found
+        return found

@@ -13,6 +13,8 @@ from unhang.knowledge.variables.files.found import Block, Found, Lines, Parsed
 if TYPE_CHECKING:
     from unhang.knowledge.variables.judge import Judged
 
+_USED = re.compile(r"(?<!\w)[A-Za-z_]\w*(?!\w|\+?=)")
+_COMMA = re.compile(",")
 # A comment: the first character of its line or behind a space.
 _COMMENT = re.compile(r"(?:^|(?<=[ \t]))#.*", re.MULTILINE)
 
@@ -52,11 +54,15 @@ def still_used(done: Rewritten, parsed: Parsed) -> Iterator[tuple[str, int]]:
     """Names that are gone and still stand in the new text, `parsed`, with their lines: `echo $A`, `-x A`, `os.getenv("A")`."""
     lines = Lines(text=done.text)
     bare = _COMMENT.sub(lambda c: " " * len(c[0]), done.text)
-    for name in sorted(done.gone.keys() - {s.name for s in parsed.settings}):
+    spans: dict[str, list[range]] = {}
+    for s in parsed.settings:
+        spans.setdefault(s.name, []).append(range(s.start, s.end))
+    rows: dict[str, set[int]] = {name: set() for name in done.gone if name not in spans}
+    for used in _USED.finditer(bare):
         # `export NEW=${OLD:-1}` takes what was set before.
-        own = [range(s.start, s.end) for s in parsed.settings if s.name == done.gone[name]]
-        rows = {lines.of(m.start()) for m in re.finditer(rf"(?<!\w){name}(?!\w|\+?=)", bare) if not any(m.start() in span for span in own)}
-        yield from ((name, row) for row in sorted(rows))
+        if used[0] in rows and not any(used.start() in span for span in spans.get(done.gone[used[0]], ())):
+            rows[used[0]].add(lines.of(used.start()))
+    yield from ((name, row) for name in sorted(rows) for row in sorted(rows[name]))
 
 
 def rewrite(text: str, settings: Sequence[Found], changes: Mapping[int, Change]) -> Rewritten:
@@ -70,9 +76,12 @@ def rewrite(text: str, settings: Sequence[Found], changes: Mapping[int, Change])
     emptied: dict[Block, set[int]] = {}
     left: list[Found] = []
     gone: dict[str, str] = {}
+    # Where the first item stands that a list keeps.
+    stays: dict[tuple[int, int], int | None] = {}
 
-    def all_go(siblings: Iterable[int]) -> bool:
-        return all(j in changes and not changes[j].new_name for j in siblings)
+    going = {i for i, change in changes.items() if not change.new_name}
+    on_lines, in_statement, in_list = (_grouped(keys) for keys in _keys(settings))
+    lines_go, statements_go = ({key for key, members in groups.items() if members <= going} for groups in (on_lines, in_statement))
 
     for i, change in sorted(changes.items()):
         one = settings[i]
@@ -80,14 +89,25 @@ def rewrite(text: str, settings: Sequence[Found], changes: Mapping[int, Change])
             edits.append((one.name_at, one.name_at + len(one.name), change.new_name))
             gone[one.name] = change.new_name
             continue
-        if one.alone and all_go(j for j, s in enumerate(settings) if (s.first, s.last, s.alone) == (one.first, one.last, True)):
+        if one.alone and (one.first, one.last) in lines_go:
             out |= set(range(one.first, one.last + 1))
             if one.block is not None:
                 emptied.setdefault(one.block, set()).add(one.last)
+        elif one.listed is not None:
+            if one.listed not in stays:
+                start, end = one.listed
+                leaving = {settings[j].start for j in in_list[one.listed] & going}
+                stays[one.listed] = next((at for at in (start, *(c.end() for c in _COMMA.finditer(text, start, end))) if at not in leaving), None)
+            kept = stays[one.listed]
+            if kept is None:
+                left.append(one)
+                continue
+            # With the comma ahead of it, or behind it where nothing ahead of it stays.
+            edits.append((one.start - 1, one.end, "") if kept < one.start else (one.start, one.end + 1, ""))
         elif one.by_line:
             left.append(one)
             continue
-        elif one.among is not None and all_go(j for j, s in enumerate(settings) if s.among == one.among):
+        elif one.among is not None and one.among in statements_go:
             edits.append((*one.among, ":"))
         else:
             edits.append((one.start, one.end, ""))
@@ -107,6 +127,22 @@ def rewrite(text: str, settings: Sequence[Found], changes: Mapping[int, Change])
         if row in out:
             edits.append((start + len(indent), start + len(indent), "# "))
     return Rewritten(text=_edited(text, edits), left=tuple(left), gone=gone)
+
+
+_Key = tuple[int, int] | None
+
+
+def _keys(settings: Sequence[Found]) -> tuple[list[_Key], list[_Key], list[_Key]]:
+    """Of each setting the lines that it shares with its likes alone, the statement and the list that it is a part of."""
+    return [(s.first, s.last) if s.alone else None for s in settings], [s.among for s in settings], [s.listed for s in settings]
+
+
+def _grouped(keys: Sequence[_Key]) -> dict[tuple[int, int], set[int]]:
+    groups: dict[tuple[int, int], set[int]] = {}
+    for i, key in enumerate(keys):
+        if key is not None:
+            groups.setdefault(key, set()).add(i)
+    return groups
 
 
 def _edited(text: str, edits: list[tuple[int, int, str]]) -> str:

@@ -232,15 +232,14 @@ def _bare(word: _Word, quote: int) -> _Word:
 
 def _of_list(start: int, text: str, first: int, last: int) -> list[Found]:
     """`ALL,A=b,C=d`."""
+    if len(text) > 1 and text[0] in "'\"" and text[-1] == text[0]:
+        start, text = start + 1, text[1:-1]
     found = []
     at = start
     for item in text.split(","):
         if match := _ASSIGNMENT.match(item):
-            comma = 1 if at > start else 0
-            value = unquoted(item[match.end() :])
-            found.append(
-                Found(name=match["name"], value=value, name_at=at, start=at - comma, end=at + len(item), first=first, last=last, alone=False)
-            )
+            value, end, span = unquoted(item[match.end() :]), at + len(item), (start, start + len(text))
+            found.append(Found(name=match["name"], value=value, name_at=at, start=at, end=end, first=first, last=last, alone=False, listed=span))
         at += len(item) + 1
     return found
 
