@@ -98,13 +98,48 @@ def test_rewrite(run, tmp_path):
 
 def test_rewrite_names_what_was_meant_but_does_not_guess(run, tmp_path):
     script = tmp_path / "run.sh"
-    script.write_text("export NCCL_IB_TIMEUT=22\nexport NCLL_DEBUG=INFO\n")
+    script.write_text("export TORCH_FR_BUFER_SIZE=1\nexport NCLL_DEBUG=INFO\n")
     ran = run("--rewrite", script)
     assert ran.stdout == (
-        "# unhang: NCCL_IB_TIMEUT: nothing installed here reads it; the nearest real name is NCCL_IB_TIMEOUT\n"
-        "# export NCCL_IB_TIMEUT=22\nexport NCLL_DEBUG=INFO\n"
+        "# unhang: TORCH_FR_BUFER_SIZE: nothing installed here reads it; the nearest real name is TORCH_FR_BUFFER_SIZE\n"
+        "# export TORCH_FR_BUFER_SIZE=1\nexport NCLL_DEBUG=INFO\n"
     )
     assert ran.exit_code == 0 and f"{script}:3: NCLL_DEBUG is left as it is: " in ran.stderr and "if NCCL_DEBUG was meant" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("first", "state"),
+    [
+        ("", "not-read"),
+        ("export LD_PRELOAD=/opt/libjemalloc.so", "not-read"),
+        ("export LD_PRELOAD=/opt/nccl/lib/libnccl.so.2", "unknown"),
+        ('export LD_PRELOAD="$NCCL_HOME/libnccl.so $LD_PRELOAD"', "unknown"),
+        ("LD_AUDIT=/opt/libmscclpp_audit_nccl.so torchrun a.py", "unknown"),
+    ],
+)
+def test_a_script_that_brings_its_own_nccl(run, tmp_path, first, state):
+    script = tmp_path / "run.sh"
+    script.write_text(f"{first}\nexport NCCL_GIN_TYPE=3\n")
+    (one,) = (v for v in json.loads(run("--json", script).stdout)["variables"] if v["name"] == "NCCL_GIN_TYPE")
+    assert one["state"] == state
+    assert ("# export NCCL_GIN_TYPE" in run("--rewrite", script).stdout) is (state == "not-read")
+
+
+@pytest.mark.parametrize(
+    ("name", "exit_code", "said"),
+    [
+        ("NCCL_IB_TIMEUT", 1, "no such variable is known; the nearest real name is NCCL_IB_TIMEOUT"),
+        ("NCCL_SOMETHING_OF_A_PLUGIN", 0, "nccl 2.27.5 does not read it, a plugin or another build of NCCL may"),
+        ("NCCL_IBEXT_DISABLE", 0, ""),
+        ("RCCL_MSCCL_ENABLE", 0, ""),
+    ],
+)
+def test_rewrite_leaves_what_a_plugin_may_read(run, tmp_path, name, exit_code, said):
+    script = tmp_path / "run.sh"
+    script.write_text(f"export {name}=1\n")
+    ran = run("--rewrite", script)
+    assert ran.stdout == f"export {name}=1\n" and ran.exit_code == exit_code
+    assert ran.stderr == (f"unhang: corrected {script}:1: {name} is left as it is: {said}\n" if said else "")
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,10 @@ def vars(
     seen = variables.collect(host, {library.id: library.version for library in found})
     if libs is not None:
         # What this host has says nothing about the one that those libraries are for.
-        seen = replace(seen, interfaces=None, running=None, adapters=None, gpus=None, installed=None)
+        seen = replace(seen, interfaces=None, running=None, adapters=None, gpus=None, installed=None, plugins=())
     reader = Reader(caches.folder())
-    scan = examining.scanner(found, reader)
+    plugins = variable_readers.plugins(host) if libs is None else None
+    scan = examining.scanner(found if plugins is None else (*found, plugins), reader)
     if correct:
         something_is_left = _rewrite(what or [], seen, scan, chosen)
         reader.save()
@@ -180,7 +181,7 @@ def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -
         where = f"{labels['corrected'].format(name=name)}:{one.line}: {labels['left_as_it_is'].format(name=one.name)}"
         but = labels["shares_its_line"] if one.name in fixed else ""
         for remark in one.remarks:
-            if remark.severity != "note" or remark.kind == "typo":
+            if remark.severity != "note" or remark.kind in ("typo", "not-read", "renamed"):
                 typer.echo(f"unhang: {where}{but if remark.kind in ('not-read', 'typo', 'renamed') else ''}: {remark.says.of(lang)}", err=True)
         if one.state == "unknown" and one.what is None and not one.remarks:
             typer.echo(f"unhang: {where}: {labels['readers_unknown']}", err=True)

@@ -34,6 +34,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "environment": "environment",
         "nothing": "no variable that touches communication is set",
         "libraries": "looked at: {libraries}",
+        "release": "of unknown release",
         "none": "no library that reads such variables is installed here",
         "reads": "read by {who}",
         "logs": "only logged by {who}",
@@ -56,6 +57,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "environment": "环境",
         "nothing": "没有设置与通信有关的变量",
         "libraries": "所依据的版本：{libraries}",
+        "release": "（版本未知）",
         "none": "此处没有安装会读取这些变量的库",
         "reads": "由 {who} 读取",
         "logs": "{who} 只把它写入日志",
@@ -100,7 +102,7 @@ def render(examined: Examined, console: Console, *, lang: Language) -> None:
 
 def _lines(examined: Examined, width: int, lang: Language) -> Iterator[Shown]:
     words = _WORDS[lang]
-    libraries = ", ".join(f"{name} {version}" for name, version in examined.libraries.items())
+    libraries = ", ".join(f"{name} {version or words['release']}" for name, version in examined.libraries.items())
     yield from _folded(words["libraries"].format(libraries=libraries) if libraries else words["none"], width, "", style="dim")
     for one in examined.variables:
         yield from _variable(one, width, lang)
