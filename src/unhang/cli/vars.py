@@ -12,13 +12,14 @@ import typer
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from unhang.facts.variables import Variables
     from unhang.knowledge.variables.examining import Examined
     from unhang.knowledge.variables.files.found import Parsed
     from unhang.knowledge.variables.judge import Judged
     from unhang.knowledge.variables.readers import Scan
+    from unhang.model import NotExamined
     from unhang.report.language import Language
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]+")
@@ -79,11 +80,11 @@ def vars(
         something_is_left = _rewrite(what or [], seen, scan, chosen)
         reader.save()
         raise typer.Exit(EXIT_FOUND if something_is_left else EXIT_OK)
-    judged = _judged(what or [], show_all, seen, scan)
+    judged, not_followed = _judged(what or [], show_all, seen, scan)
     reader.save()
     from unhang.report.vars import redacted, render
 
-    examined = redacted(examining.Examined(libraries=seen.libraries, variables=judged, not_examined=examining.unseen(judged, seen)))
+    examined = redacted(examining.Examined(libraries=seen.libraries, variables=judged, not_examined=(*not_followed, *examining.unseen(judged, seen))))
     if as_json:
         _print_json(examined)
     else:
@@ -91,21 +92,24 @@ def vars(
     raise typer.Exit(EXIT_FOUND if examined.something_is_wrong and not show_all else EXIT_OK)
 
 
-def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) -> tuple[Judged, ...]:
+def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) -> tuple[tuple[Judged, ...], tuple[NotExamined, ...]]:
+    """What is set, and where a file could not be followed."""
     from unhang.knowledge.variables import examining
 
     if show_all:
-        return examining.of_names(examining.all_names(), seen, scan)
+        return examining.of_names(examining.all_names(), seen, scan), ()
     if not what:
-        return examining.of_environment(seen, scan)
+        return examining.of_environment(seen, scan), ()
     judged: list[Judged] = []
+    not_followed: list[NotExamined] = []
     for one in what:
         if _NAME.fullmatch(one) and not Path(one).exists():
             judged += examining.of_names([one], seen, scan)
         else:
             _, parsed = _read(one)
             judged += [j for _, j in examining.in_file(parsed, one, seen, scan)]
-    return tuple(judged)
+            not_followed += _not_followed(one, parsed)
+    return tuple(judged), tuple(not_followed)
 
 
 def _read(name: str) -> tuple[str, Parsed]:
@@ -150,19 +154,34 @@ def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -
     sys.stdout.buffer.flush()
     judged = tuple(j for _, j in examining.in_file(corrected, name, seen, scan))
     left = redacted(examining.Examined(libraries=seen.libraries, variables=judged))
-    fixed = {one.name for one in done.left}
+    kept = {one.name: one for one in done.left}
     for one in left.variables:
-        where, but = f"corrected {name}:{one.line}: {one.name} is left as it is", ", for other things stand on its line" if one.name in fixed else ""
+        where, but = f"corrected {name}:{one.line}: {one.name} is left as it is", ""
+        if one.name in kept:
+            but = f", for {_WHY_LEFT[kept[one.name].why].format(line=kept[one.name].line + 1)}"
         for remark in one.remarks:
             if remark.severity != "note" or remark.kind == "typo":
                 typer.echo(f"unhang: {where}{but if remark.kind in ('not-read', 'typo', 'renamed') else ''}: {remark.says.of(lang)}", err=True)
         if one.state == "unknown" and one.what is None and not one.remarks:
             typer.echo(f"unhang: {where}: whether anything reads it could not be found out", err=True)
-    used = tuple(rewriting.still_used(done, corrected))
-    for called, row in used:
-        now = f"sets {done.gone[called]} instead" if done.gone[called] else "does not set it any more"
-        typer.echo(f"unhang: corrected {name}:{row + 1}: {called} is still used here, but the file {now}", err=True)
-    return left.something_is_wrong or bool(used)
+    for missed in _not_followed(name, corrected):
+        typer.echo(f"unhang: corrected {missed.what} was not looked at: {missed.why}", err=True)
+    return left.something_is_wrong or bool(corrected.unclosed)
+
+
+_WHY_LEFT = {
+    "line": "other things stand on its line",
+    "list": "nothing else stands in its list",
+    "runs": "a command runs for its value",
+    "used": "line {line} uses it",
+}
+
+
+def _not_followed(name: str, parsed: Parsed) -> Iterator[NotExamined]:
+    from unhang.model import NotExamined
+
+    for one in parsed.unclosed:
+        yield NotExamined(what=f"{name} behind line {one.line + 1}", why=f"a {one.what} that begins there is not closed", unread=True)
 
 
 def _print_json(examined: Examined) -> None:
