@@ -52,6 +52,132 @@ def test_shell(text, found):
     assert pairs("run.sh", text) == found
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("(( y = x << z ))\nexport A=5\n", [("A", "5", 2)]),
+        ("if (( x << 2 )); then\nexport A=5; fi\n", [("A", "5", 2)]),
+        ("for ((i = 1; i < 1 << 3; i++)); do export A=5; done\n", [("A", "5", 1)]),
+        ("((x) || (y))\n(( (x << 2) ))\nexport A=5\n", [("A", "5", 3)]),
+        ("run y=$((x << z))\nexport A=5\n", [("A", "5", 2)]),
+        ("run y=$( (x) | cat; case a in a) echo 'it';; esac)\nexport A=5\n", [("A", "5", 2)]),
+        ("run q=$'it\\'s'\nexport A=5\n", [("A", "5", 2)]),
+        ("export A=$'a\\tb\\x41\\102\\'' C=$\"d\"\n", [("A", "a\tbAB'", 1), ("C", "$d", 1)]),
+        ("run x=$(echo \"it's )\") # it's\nexport A=5\n", [("A", "5", 2)]),
+        ("run x=$(cat <<E\nit's\nE\n)\nexport A=5\n", [("A", "5", 5)]),
+        ("run x=$(\n# it's\ny)\nexport A=5\n", [("A", "5", 4)]),
+        ("x=\"${y:-it's}\"\nexport A=5\n", [("x", "${y:-it's}", 1), ("A", "5", 2)]),
+        ("x=${y#'}'}\nexport A=5\n", [("x", "${y#'}'}", 1), ("A", "5", 2)]),
+        ("x=\"${y%'}'}\"\nexport A=5\n", [("x", "${y%'}'}", 1), ("A", "5", 2)]),
+        ("cat <<E-1 <<'F G' > x\nexport A=b\nE-1\nF\nexport A=c\nF G\nexport A=5\n", [("A", "5", 7)]),
+        ("cat <<< it; export A=5\n", [("A", "5", 1)]),
+        ("env A=5 run > x 2>&1 C=d\n", [("A", "5", 1)]),
+        ("run &> x; run A=b >| y; diff <(A=5 x) <(y)\n", [("A", "5", 1)]),
+        ("mpirun &> x -x A=5 run\n", [("A", "5", 1)]),
+        ("export A=18\\\n00\n", [("A", "1800", 1)]),
+        ("export A=18\\\n  C=00\n", [("A", "18", 1), ("C", "00", 1)]),
+        ("env \"A=b c\" run; echo -e A=c; grep -e 'A=d' x; echo env A=e\n", [("A", "b c", 1)]),
+        ("E=(A=b 'C=d e' # F=g\n -x G=h $I)\n", [("E", None, 1), ("A", "b", 1), ("C", "d e", 1), ("G", "h", 2)]),
+        ("declare -a E+=(A=b)\nf() (A=c)\n", [("E", None, 1), ("A", "b", 1), ("A", "c", 2)]),
+    ],
+)  # fmt: skip
+def test_shell_is_cut_as_bash_does(text, found):
+    assert pairs("run.sh", text) == found and not parse("run.sh", text).unclosed
+
+
+@pytest.mark.parametrize(
+    ("text", "open_"),
+    [
+        ("x\necho 'a\nexport A=b\n", ("quote", 1)),
+        ("x=$(y\nexport A=b\n", ("quote", 0)),
+        ('x "${y\nexport A=b\n', ("quote", 0)),
+        ("x\nE=(a\nexport A=b\n", ("bracket", 1)),
+        ("x\n\ncat <<E\nexport A=b\n E\n", ("here-document", 2)),
+        ("x <<E", ("here-document", 0)),
+        ("echo a\\", None),
+        ("echo 'a'", None),
+    ],
+)
+def test_what_is_not_closed_is_told(text, open_):
+    assert [(one.what, one.line) for one in parse("a.sh", text).unclosed] == ([] if open_ is None else [open_])
+
+
+def test_a_here_document_in_yaml_ends_where_it_does():
+    text = "run: |\n\n    cat <<E\n    A=b\n    E\n    export A=5\n"
+    assert pairs("a.yaml", text) == [("A", "5", 6)] and not parse("a.yaml", text).unclosed
+    assert [one.line for one in parse("a.yaml", text.replace("    E\n", "")).unclosed] == [2]
+
+
+LISTS = [
+    ("ALL,A=b", "ALL"),
+    ("A=b,PATH", "PATH"),
+    ('"ALL,A=b"', '"ALL"'),
+    ("'ALL,A=b'", "'ALL'"),
+    ('"A=b,ALL"', '"ALL"'),
+    ('"A=b",ALL', "ALL"),
+    ('ALL,"A=b c"', "ALL"),
+    ('ALL,"A=b c",D=e', "ALL,D=e"),
+    ("A=b,A=c,D", "D"),
+    ("D,A=b,A=c", "D"),
+    ("A=b,D,A=c", "D"),
+    ("'ALL,'A=b','D", "'ALL,'D"),
+    ("ALL,A=\"b\",'D'", "ALL,'D'"),
+    ("\"ALL,A='b,c',D=e\"", '"ALL,D=e"'),
+    ("A=b", None),
+    ('"A=b"', None),
+    ("A=b,A=c", None),
+    # What is left would begin within quotes and end outside of them.
+    ("'ALL,'A=b", None),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), LISTS)
+@pytest.mark.parametrize(
+    "form", ["srun --export={} x\n", "srun --export {} x\n", "#SBATCH --export={}\n", "#SBATCH -n 2 --export {} -t 1\n", "#PBS -v {}\n"]
+)
+def test_lists(form, before, after):
+    text = form.format(before)
+    done = corrected("a.sh", text, out=("A",))
+    if after is None:
+        assert done.text == text and {one.why for one in done.left} <= {"list", "line"} and done.left
+    else:
+        count = sum(s.name == "A" for s in parse("a.sh", text).settings)
+        assert done.text == "# unhang: A: why\n" * count + form.format(after) and not done.left
+    renamed = corrected("a.sh", text, new={"A": "B"}).text
+    assert renamed == form.format(before.replace("A=", "B=")) and pairs("a.sh", renamed)
+
+
+def test_a_list_whose_option_is_quoted():
+    assert corrected("a.sh", 'srun "--export=ALL,A=b c" run\n', out=("A",)).text == '# unhang: A: why\nsrun "--export=ALL" run\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("E=(A=b)\n", "# unhang: A: why\nE=()\n"),
+        ("E=(A=b C=d)\n", "# unhang: A: why\nE=(C=d)\n"),
+        ("E=( C=d A=b )\n", "# unhang: A: why\nE=( C=d )\n"),
+        ("E=(\n  A=b # c\n  C=d\n)\n", "E=(\n  # unhang: A: why\n  # A=b # c\n  C=d\n)\n"),
+        ("f() {\n  E=(\n    -x A=b\n  )\n}\n", "f() {\n  E=(\n    # unhang: A: why\n    # -x A=b\n  )\n}\n"),
+        ("E=(x \\\n  A=b \\\n  C=d)\n", "# unhang: A: why\nE=(x \\\n  \\\n  C=d)\n"),
+        ("E+=('A=b c' \"C=d\")\n", '# unhang: A: why\nE+=("C=d")\n'),
+        ("E=(--export=ALL,A=b)\n", "# unhang: A: why\nE=(--export=ALL)\n"),
+        ("set -eu\nE=(A=b C=d)\n", "set -eu\n# unhang: A: why\nE=(C=d)\n"),
+        # Left.
+        ("set -eu\nE=(A=b)\n", None),
+        ("E=(A=b)\necho ${E[0]}\n", None),
+        ("E=(A=b)\necho ${#E[@]}\n", None),
+        ("E=(A=b)\necho $E\n", None),
+        ("E=(--what A=b)\n", None),
+    ],
+)
+def test_arrays(text, after):
+    uses = 'run "${E[@]}" "${E[@]/#/-x }"\n'
+    done = corrected("a.sh", text + uses, out=("A",))
+    assert done.text == (text if after is None else after) + uses and bool(done.left) == (after is None)
+    assert all(s.exported for s in parse("a.sh", text + uses).settings if s.name == "A")
+
+
 def test_not_exported():
     of = {s.name: s.exported for s in parse("a.sh", "A=1\nB=2\nexport B\nC=3\npython x.py --c $C\nD=4 python x.py\n").settings}
     assert of == {"A": False, "B": True, "C": True, "D": True}
@@ -184,6 +310,11 @@ def corrected(name, text, *, out=(), new=None):
         ("a.sh", "#SBATCH --export=ALL,A=b,C=d\n", "# unhang: A: why\n#SBATCH --export=ALL,C=d\n"),
         ("a.sh", "export A=b\r\nz\r\n", "# unhang: A: why\r\n# export A=b\r\nz\r\n"),
         ("a.sh", "export A=b", "# unhang: A: why\n# export A=b"),
+        ("a.sh", "echo 'a\nb'; export A=b; x\n", "# unhang: A: why\necho 'a\nb'; :; x\n"),
+        ("a.sh", "export A=b > x\n", "# unhang: A: why\n: > x\n"),
+        ("a.sh", "(A=b run)\n", "# unhang: A: why\n(run)\n"),
+        ("a.sh", "env A=18\\\n00 x\n", "# unhang: A: why\nenv x\n"),
+        ("a.sh", 'run -e "A=b" --env="A=c d" x\n', "# unhang: A: why\n# unhang: A: why\nrun x\n"),
         ("a.sh", "export C=d A=b\nrun\nunset C\n", "# unhang: A: why\nexport C=d\nrun\nunset C\n"),
         ("a.sh", "export C=d A=b\nunset C\n", "# unhang: A: why\nexport C=d\nunset C\n"),
         ("a.sh", "x && export C A=b\n", "# unhang: A: why\nx && export C\n"),

@@ -28,7 +28,7 @@ _OF_TEXT = frozenset(("echo", "printf", "grep", "egrep", "fgrep", "zgrep", "rg",
 _OF_BATCH = re.compile(r"#(?:SBATCH\s(?:.*\s)?--export(?:=|\s+)|PBS\s(?:.*\s)?-v\s+)(?P<list>(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'])+)")
 _USED = re.compile(r"\$\{?(\w+)")
 # Where the place or the number of elements counts, none can go: `${A[1]}`, `${#A[@]}`, `$A`.
-_COUNTED = re.compile(r"\$\{[#!](\w+)\[|\$\{(\w+)\[(?![@*]\][}/])|\$\{?(\w+)(?![\w\[])")
+_COUNTED = re.compile(r"\$\{[#!](\w+)\[|\$\{(\w+)\[(?![@*]\](?:[}/]|:?\+))|\$\{?(\w+)(?![\w\[])")
 # bash calls an array without elements unbound until 4.3.
 _UNBOUND_FAILS = re.compile(r"\bset[ \t]+(?:[-+]\w+[ \t]+)*-\w*u|\bnounset\b")
 

@@ -240,11 +240,9 @@ class Cutter:
             i += 2 if text[i] == "\\" else 1
         return finish + 1
 
-    def _behind_brace(self, at: int, quoted: bool) -> int:
-        """Between double quotes ' is a quote in patterns only: `"${a#'}'}"`, `"${a:-it's}"`."""
+    def _behind_brace(self, at: int, quoted: bool, *, single: bool = True) -> int:
+        """In bash ' is a quote also in `"${a:-'b'}"`; in other shells `"${a:-it's}"` is whole."""
         text, finish = self.text, self.finish
-        operator = re.compile(r"\$\{[!#]?(?:\w+|[@*#?$!-])?(?:\[[^]\n]*\])?(?P<operator>[#%/^,]?)").match(text, at, finish)
-        single = not quoted or (operator is not None and bool(operator["operator"]))
         i = at + 2
         while i < finish:
             c = text[i]
@@ -254,11 +252,11 @@ class Cutter:
                 return i + 1
             elif c in '"`' or (c == "'" and single):
                 i = self._behind_quote(i)
-            elif c == "$" and text[i + 1 : i + 2] in ("(", "{") and i > at:
+            elif c == "$" and text[i + 1 : i + 2] in ("(", "{"):
                 i = self._behind_dollar(i, quoted=quoted)
             else:
                 i += 1
-        return finish + 1
+        return self._behind_brace(at, quoted, single=False) if quoted and single else finish + 1
 
     def _arithmetic(self, at: int) -> int:
         """Behind `((...))`; 0 where that is no arithmetic but a subshell in another: the inner bracket then closes before the outer one."""
