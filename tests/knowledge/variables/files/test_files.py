@@ -348,6 +348,12 @@ def test_what_goes(name, text, after):
         ("f() {\n  export A=b\n  case $x in\n    a) export A=c ;;\n    *)\n      export A=d\n      ;;\n  esac\n}\n", 1),
         ("for ((i = 0; i < 3; i++)); do\n  export A=$i\n  run\ndone\n", 0),
         ("f() {\n  export A=b \\\n    A=c\n}", 1),
+        ("if ((x)) then\n  export A=b\nfi\n", 1),
+        ("if [[ x ]] then\n  export A=b\nfi\n", 1),
+        ("for ((;;)) do\n  export A=b\ndone\n", 1),
+        ("if ! {\n  x\n} then\n  export A=b\nfi\n", 1),
+        ("x |&\nexport A=b\necho c\n", 1),
+        ("if x; then\n  ((x)) &&\n  export A=b\nfi\n", 1),
         ("export A=b\n", 0),
     ],
 )

@@ -56,12 +56,15 @@ class _Blocks:
                 self._begin("(", words[0])
             elif c == ")" and self.open[-1].by == "(":
                 self.open.pop()
+        has_ended = False
         for word in words:
             if word.raw in ("!", "time"):
                 continue
             if word.raw in _ENDS:
+                # `then` may follow on the same line: `} then`.
                 self._end()
-                return self.open[-1]
+                has_ended = True
+                continue
             if word.raw in _GOES_ON:
                 self._end()
                 self.open.append(_Open(by=word.raw, at=word.start))
@@ -70,7 +73,7 @@ class _Blocks:
                 if word.raw in ("for", "select", "case"):
                     break
             else:
-                self.open[-1].statements += 1
+                self.open[-1].statements += not has_ended
                 break
         within = self.open[-1]
         if words[0].raw == "function" and words[-1].raw == "{":

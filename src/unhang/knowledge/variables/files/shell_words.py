@@ -65,7 +65,9 @@ class Cutter:
                 self.comments.append((i, stop))
                 i = stop
             elif text.startswith("((", i) and all(w.raw in _BEFORE_COMMANDS or w.raw == "for" for w in words) and (end := self._arithmetic(i)):
-                words.append(self._word(i, end))
+                # `if ((x)) then` needs no ; between.
+                yield between, [*words, self._word(i, end)]
+                words, between = [], ""
                 i = end
             elif text.startswith("&>", i):
                 i += 1
@@ -96,6 +98,9 @@ class Cutter:
                     words.append(word)
                 is_target = False
                 i = end
+                if word.raw == "]]" and any(w.raw == "[[" for w in words):
+                    yield between, words
+                    words, between = [], ""
         if words:
             yield between, words
         for _, _, at in heredocs:
