@@ -127,6 +127,26 @@ def test_rewrite_says_what_is_left(run, tmp_path, name, text, said):
     assert ran.exit_code == 1 and said in ran.stderr, ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "export NCCL_DEBUG=INFO\ncat <<E\nexport NCCL_TIMEOUT=5\n",
+            "a.sh behind line 2 was not looked at: a here-document that begins there is not closed",
+        ),
+        ("echo 'a\nexport NCCL_TIMEOUT=5\n", "a.sh behind line 1 was not looked at: a quote that begins there is not closed"),
+    ],
+)
+def test_a_file_that_could_not_be_followed(run, tmp_path, text, said):
+    script = tmp_path / "a.sh"
+    script.write_text(text)
+    ran = run("--rewrite", script)
+    assert ran.exit_code == 1 and ran.stdout == text and said in ran.stderr
+    missed = json.loads(run("--json", script).stdout)["not_examined"]
+    assert [f"{one['what']} was not looked at: {one['why']}" for one in missed] == [f"{tmp_path}/{said}"]
+    assert "not looked at" in run(script).stdout
+
+
 def test_rewrite_says_that_a_training_script_may_read_it(run, tmp_path):
     script = tmp_path / "run.sh"
     script.write_text("export NCCL_TIMEOUT=1800\ntorchrun x.py\n")

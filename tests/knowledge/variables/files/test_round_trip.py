@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 import subprocess
@@ -318,12 +319,14 @@ def bash(text, programs, *flags):
 
 
 # A variable, and the flag or the comma that goes with it, as the programs print them.
+NAMED = rb"(?:NCCL_TIMEOUT|NCCL_RINGS)"
 SAID = re.compile(
-    rb" <(?:-x|-e|--env)> <(?:NCCL_TIMEOUT|NCCL_RINGS)=[^>]*>| <-genv> <NCCL_TIMEOUT> <[^>]*>|(?<!<--export>) <(?:-e|--env=)?(?:NCCL_TIMEOUT|NCCL_RINGS)=[^>]*>"
-    rb"|^  (?:\$')?(?:NCCL_TIMEOUT|NCCL_RINGS)=.*\n",
+    rb" <(?:-x|-e|--env)> <NAMED=[^>]*>| <-genv> <NCCL_TIMEOUT> <[^>]*>|(?<!<--export>) <(?:-e|--env=)?NAMED=[^>]*>|^  (?:\$')?NAMED=.*\n".replace(
+        b"NAMED", NAMED
+    ),
     re.MULTILINE,
 )
-LISTED = re.compile(rb"(?<=[=<,])(?:NCCL_TIMEOUT|NCCL_RINGS)=(?:'[^']*'|[^,>'])*,|,(?:NCCL_TIMEOUT|NCCL_RINGS)=(?:'[^']*'|[^,>'])*(?=[,>])")
+LISTED = re.compile(rb"(?<=[=<,])NAMED=(?:'[^']*'|[^,>'])*,|,NAMED=(?:'[^']*'|[^,>'])*(?=[,>])".replace(b"NAMED", NAMED))
 
 
 def common(output):
@@ -369,3 +372,61 @@ def test_a_corrected_script_sets_no_more_than_was_told(name):
     assert sorted(alive(done.text)) == sorted(one.name for one in done.left if one.name in GONE), done.text
     again = rewritten(done.text)
     assert again.text == done.text or LEFT.get(name), again.text
+
+
+PIECES = (
+    "'",
+    '"',
+    "(",
+    ")",
+    "$(",
+    "`",
+    "{",
+    "}",
+    "\\",
+    "\n",
+    " ",
+    "#",
+    "<<E\n",
+    "E\n",
+    "((",
+    "))",
+    "$'",
+    ";",
+    "&&",
+    "|",
+    "=",
+    ",",
+    "!",
+    "\\\n",
+    "fi",
+    "then",
+)
+
+
+def damaged(chance):
+    """A script of those above with a piece of another in it, something put in, and something left out."""
+    text = chance.choice(list(SCRIPTS.values()))
+    if chance.random() < 0.3:
+        lines, other = text.splitlines(True), chance.choice(list(SCRIPTS.values())).splitlines(True)
+        at = chance.randrange(len(lines))
+        text = "".join([*lines[:at], *other[chance.randrange(len(other)) :], *lines[at:]])
+    for _ in range(chance.choice((1, 1, 2, 3))):
+        at = chance.randrange(len(text))
+        text = text[:at] + (chance.choice(PIECES) + text[at:] if chance.random() < 0.5 else text[at + chance.choice((1, 1, 2, 5, 20)) :])
+    return text
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize("seed", range(4))
+def test_what_bash_took_it_still_takes(seed, programs):
+    chance = random.Random(seed)
+    tried = 0
+    for _ in range(150):
+        before = damaged(chance)
+        after = rewritten(before).text
+        if after != before and not bash(before, programs, "-n").returncode:
+            tried += 1
+            checked = bash(after, programs, "-n")
+            assert not checked.returncode, f"{checked.stderr.decode()}\n{before}\n--- became\n{after}"
+    assert tried > 30

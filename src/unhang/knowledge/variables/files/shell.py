@@ -6,6 +6,7 @@ Also those that an array holds for `env "${ENVS[@]}" cmd`.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -265,7 +266,9 @@ def _of_array(array: Word, lines: Lines, unbound_fails: bool, counted: set[str])
         previous = word.raw
     name = ASSIGNMENT.match(array.raw)
     by_place = name is not None and name["name"] in counted
-    others = [w for w in elements if not any(f.item is None and f.start <= w.start < f.end for f in found)]
+    starts = [w.start for w in elements]
+    taken_whole = {n for f in found if f.item is None for n in range(bisect_left(starts, f.start), bisect_left(starts, f.end))}
+    others = len(taken_whole) < len(elements)
     placed = []
     for one in found:
         begin, end = one.start, one.end
@@ -276,7 +279,7 @@ def _of_array(array: Word, lines: Lines, unbound_fails: bool, counted: set[str])
         one = replace(one, first=lines.of(begin), last=lines.of(end - 1), by_line=one.by_line or by_place)
         if one.item is None:
             span = (one.start, one.end)
-            item = Item(of=array.start, others=bool(others), others_ahead=True, ahead=span, behind=span) if unbound_fails else None
+            item = Item(of=array.start, others=others, others_ahead=True, ahead=span, behind=span) if unbound_fails else None
             one = replace(one, alone=not one.by_line and item is None and _is_whole(begin, end, lines), item=item)
         placed.append(one)
     return placed, said
@@ -332,6 +335,7 @@ def _of_list(at: int, raw: str, first: int, last: int, quote: str = "") -> Itera
     bounds = [-1, *commas, len(given)]
     items = [given[a + 1 : b] for a, b in pairwise(bounds)]
     named = [ASSIGNMENT.match("".join(c for *_, c in item)) for item in items]
+    first_other = named.index(None) if None in named else len(named)
     for n, (item, match) in enumerate(zip(items, named, strict=True)):
         begin, end = (item[0][0], item[-1][1]) if item else (0, 0)
         if match is None or not raw.startswith(match[0], begin):
@@ -355,8 +359,8 @@ def _of_list(at: int, raw: str, first: int, last: int, quote: str = "") -> Itera
             acts=acts(raw[begin:end]),
             item=Item(
                 of=at,
-                others=not all(named),
-                others_ahead=not all(named[:n]),
+                others=first_other < len(named),
+                others_ahead=first_other < n,
                 ahead=None if ahead is None or comma is None else (at + comma[0], ahead),
                 behind=None if behind is None or following is None else (behind, at + following[1]),
             ),

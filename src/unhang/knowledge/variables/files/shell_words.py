@@ -20,6 +20,8 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\033", 
 _CODED = re.compile(r"\\(?:x(?P<hex>[0-9A-Fa-f]{1,2})|(?P<octal>[0-7]{1,3})|[uU](?P<point>[0-9A-Fa-f]{1,4}))")
 _MAX_DEPTH = 60
 _LONGEST_ARITHMETIC = 4096
+# Characters that are read in vain for the end of arithmetic, which would make a file of brackets take minutes.
+_IN_VAIN = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,7 @@ class Cutter:
         self.inside: list[tuple[int, int]] = []
         self._ends: dict[tuple[int, bool], int] = {}
         self._depth = 0
+        self._in_vain = 0
 
     def commands(self, begin: int) -> Iterator[tuple[str, list[Word]]]:
         """The words of each simple command, and the operators before it. Redirections are no words."""
@@ -266,7 +269,7 @@ class Cutter:
     def _arithmetic(self, at: int) -> int:
         """Behind `((...))`; 0 where that is no arithmetic but a subshell in another: the inner bracket then closes before the outer one."""
         text = self.text
-        stop = min(self.finish, at + _LONGEST_ARITHMETIC)
+        stop = min(self.finish, at + _LONGEST_ARITHMETIC) if self._in_vain < _IN_VAIN else at
         depth, i = 1, at + 2
         while i < stop:
             c = text[i]
@@ -282,7 +285,10 @@ class Cutter:
             depth += (c == "(") - (c == ")")
             i += 1
             if not depth:
-                return i + 1 if text.startswith(")", i) and i < self.finish else 0
+                if text.startswith(")", i) and i < self.finish:
+                    return i + 1
+                break
+        self._in_vain += max(0, min(i, stop) - at)
         return 0
 
     def _behind_substitution(self, at: int) -> int:
