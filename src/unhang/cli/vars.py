@@ -158,7 +158,8 @@ def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -
     for one in left.variables:
         where, but = f"corrected {name}:{one.line}: {one.name} is left as it is", ""
         if one.name in kept:
-            but = f", for {_WHY_LEFT[kept[one.name].why].format(line=kept[one.name].line + 1)}"
+            reason = next((k for k in done.left if (k.name, k.line + 1) == (one.name, one.line)), kept[one.name])
+            but = f", for {_WHY_LEFT[reason.why].format(line=reason.line + 1)}"
         for remark in one.remarks:
             if remark.severity != "note" or remark.kind == "typo":
                 typer.echo(f"unhang: {where}{but if remark.kind in ('not-read', 'typo', 'renamed') else ''}: {remark.says.of(lang)}", err=True)
