@@ -145,8 +145,12 @@ def test_rewrite_leaves_what_a_plugin_may_read(run, tmp_path, name, exit_code, s
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.sh", "export NCCL_DEBUG=INFO NCCL_TIMEOUT=1\ntorchrun a.py\necho $NCCL_TIMEOUT\n", ":4: NCCL_TIMEOUT is still used here"),
-        ("a.sh", "export NCCL_BLOCKING_WAIT=0\nmpirun -x NCCL_BLOCKING_WAIT a\n", "the file sets TORCH_NCCL_BLOCKING_WAIT instead"),
+        (
+            "a.sh",
+            "export NCCL_DEBUG=INFO NCCL_TIMEOUT=1\ntorchrun a.py\necho $NCCL_TIMEOUT\n",
+            ":1: NCCL_TIMEOUT is left as it is, for line 3 uses it: ",
+        ),
+        ("a.sh", "export NCCL_BLOCKING_WAIT=0\nmpirun -x NCCL_BLOCKING_WAIT a\n", ":1: NCCL_BLOCKING_WAIT is left as it is, for line 2 uses it: "),
         ("a.sh", "export NCCL_IB_TIMEOUT=1000\n", ":1: NCCL_IB_TIMEOUT is left as it is: "),
         ("a.py", "import os; os.environ['NCCL_TIMEOUT'] = '1'\n", ":1: NCCL_TIMEOUT is left as it is, for other things stand on its line: "),
     ],
@@ -156,6 +160,26 @@ def test_rewrite_says_what_is_left(run, tmp_path, name, text, said):
     script.write_text(text)
     ran = run("--rewrite", script)
     assert ran.exit_code == 1 and said in ran.stderr, ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "export NCCL_DEBUG=INFO\ncat <<E\nexport NCCL_TIMEOUT=5\n",
+            "a.sh behind line 2 was not looked at: a here-document that begins there is not closed",
+        ),
+        ("echo 'a\nexport NCCL_TIMEOUT=5\n", "a.sh behind line 1 was not looked at: a quote that begins there is not closed"),
+    ],
+)
+def test_a_file_that_could_not_be_followed(run, tmp_path, text, said):
+    script = tmp_path / "a.sh"
+    script.write_text(text)
+    ran = run("--rewrite", script)
+    assert ran.exit_code == 1 and ran.stdout == text and said in ran.stderr
+    missed = json.loads(run("--json", script).stdout)["not_examined"]
+    assert [f"{one['what']} was not looked at: {one['why']}" for one in missed] == [f"{tmp_path}/{said}"]
+    assert "not looked at" in run(script).stdout
 
 
 def test_rewrite_says_that_a_training_script_may_read_it(run, tmp_path):

@@ -13,7 +13,7 @@ import typer
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from unhang.facts.variables import Variables
     from unhang.knowledge.variables.examining import Examined
@@ -85,22 +85,22 @@ def vars(
         raise typer.Exit(EXIT_FOUND if something_is_left else EXIT_OK)
     if show_all and what:
         raise UnhangError("--all lists every variable that is known: it takes no names and files")
-    judged, unread = _judged(what or [], show_all, seen, scan)
+    judged, missed = _judged(what or [], show_all, seen, scan)
     reader.save()
     from unhang.report.vars import redacted, render
 
-    examined = redacted(examining.Examined(libraries=seen.libraries, variables=judged, not_examined=(*unread, *examining.unseen(judged, seen))))
+    examined = redacted(examining.Examined(libraries=seen.libraries, variables=judged, not_examined=(*missed, *examining.unseen(judged, seen))))
     if as_json:
         _print_json(examined)
     else:
         render(examined, screen.console(), lang=chosen)
-    if unread:
+    if any(m.unread for m in missed):
         raise typer.Exit(EXIT_USER)
     raise typer.Exit(EXIT_FOUND if examined.something_is_wrong and not show_all else EXIT_OK)
 
 
 def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) -> tuple[tuple[Judged, ...], list[NotExamined]]:
-    """What was asked for, and which of several files could not be read. Raises UnhangError where none could."""
+    """What was asked for, and what of several files could not be read or followed. Raises UnhangError where none could."""
     from unhang.errors import UnhangError
     from unhang.knowledge.variables import examining
     from unhang.knowledge.variables.files import opening
@@ -111,7 +111,8 @@ def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) ->
     if not what:
         return examining.of_environment(seen, scan), []
     judged: list[Judged] = []
-    unread: list[NotExamined] = []
+    missed: list[NotExamined] = []
+    unread = 0
     for one in what:
         is_file = os.path.lexists(one)
         if _NAME.fullmatch(one) and not is_file:
@@ -123,12 +124,14 @@ def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) ->
         except UnhangError as e:
             if len(what) == 1:
                 raise
-            unread.append(NotExamined(what=one, why=str(e), unread=True))
+            missed.append(NotExamined(what=one, why=str(e), unread=True))
+            unread += 1
             continue
         judged += [j for _, j in examining.in_file(parsed, "command line" if given else one, seen, scan)]
-    if len(unread) == len(what):
-        raise UnhangError(f"none of the files could be read: {unread[0].why}")
-    return tuple(judged), unread
+        missed += _not_followed(one, parsed)
+    if unread == len(what):
+        raise UnhangError(f"none of the files could be read: {missed[0].why}")
+    return tuple(judged), missed
 
 
 def _read(name: str) -> tuple[str, Parsed]:
@@ -175,22 +178,28 @@ def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -
     sys.stdout.buffer.flush()
     judged = tuple(j for _, j in examining.in_file(corrected, name, seen, scan))
     left = redacted(examining.Examined(libraries=seen.libraries, variables=judged))
-    fixed = {one.name for one in done.left}
     labels = LABELS[lang]
+    kept = {one.name: one for one in done.left}
     for one in left.variables:
-        where = f"{labels['corrected'].format(name=name)}:{one.line}: {labels['left_as_it_is'].format(name=one.name)}"
-        but = labels["shares_its_line"] if one.name in fixed else ""
+        where, but = f"{labels['corrected'].format(name=name)}:{one.line}: {labels['left_as_it_is'].format(name=one.name)}", ""
+        if one.name in kept:
+            reason = next((k for k in done.left if (k.name, k.line + 1) == (one.name, one.line)), kept[one.name])
+            but = labels[f"left_for_{reason.why}"].format(line=reason.line + 1)
         for remark in one.remarks:
             if remark.severity != "note" or remark.kind in ("typo", "not-read", "renamed"):
                 typer.echo(f"unhang: {where}{but if remark.kind in ('not-read', 'typo', 'renamed') else ''}: {remark.says.of(lang)}", err=True)
         if one.state == "unknown" and one.what is None and not one.remarks:
             typer.echo(f"unhang: {where}: {labels['readers_unknown']}", err=True)
-    used = tuple(rewriting.still_used(done, corrected))
-    for called, row in used:
-        now = done.gone[called]
-        said = labels["still_used_renamed" if now else "still_used"].format(name=called, now=now)
-        typer.echo(f"unhang: {labels['corrected'].format(name=name)}:{row + 1}: {said}", err=True)
-    return left.something_is_wrong or bool(used)
+    for missed in _not_followed(name, corrected):
+        typer.echo(f"unhang: {labels['corrected_not_followed'].format(what=missed.what, why=missed.why)}", err=True)
+    return left.something_is_wrong or bool(corrected.unclosed)
+
+
+def _not_followed(name: str, parsed: Parsed) -> Iterator[NotExamined]:
+    from unhang.model import NotExamined
+
+    for one in parsed.unclosed:
+        yield NotExamined(what=f"{name} behind line {one.line + 1}", why=f"a {one.what} that begins there is not closed", unread=True)
 
 
 def _print_json(examined: Examined) -> None:

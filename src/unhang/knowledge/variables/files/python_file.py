@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from operator import itemgetter
 
 from unhang.errors import UnhangError
@@ -39,7 +42,16 @@ def parse(text: str, *, name: str) -> Parsed:
     for node in ast.walk(tree):
         settings += [_found(called, value, at, statement, lines, blocks.get(id(statement))) for called, value, at, statement in _assignments(node)]
         options += _options(node)
-    return Parsed(settings=tuple(sorted(settings, key=lambda s: s.name_at)), options=tuple(options))
+    settings.sort(key=lambda s: s.name_at)
+    return Parsed(settings=tuple(settings), options=tuple(options), commented=tuple(_comments(text, lines)))
+
+
+def _comments(text: str, lines: Lines) -> Iterator[tuple[int, int]]:
+    with suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                (row, column), (_, end) = token.start, token.end
+                yield lines.starts[row - 1] + column, lines.starts[row - 1] + end
 
 
 def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
