@@ -60,10 +60,11 @@ def vars(
     from unhang.facts.host import Host
     from unhang.facts.names_in_files import Reader
     from unhang.knowledge.variables import examining
+    from unhang.records import named
     from unhang.report import language, screen
 
     chosen = language.chosen(lang)
-    if libs is not None and not libs.is_dir():
+    if libs is not None and not named.is_dir(libs):
         raise UnhangError(f"there is no directory {libs}", hint="unhang vars --libs /path/to/lib/python3.11/site-packages")
     host = Host()
     found = variable_readers.installed(host, str(libs.resolve()) if libs is not None else None)
@@ -93,6 +94,7 @@ def vars(
 
 def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) -> tuple[Judged, ...]:
     from unhang.knowledge.variables import examining
+    from unhang.records import named
 
     if show_all:
         return examining.of_names(examining.all_names(), seen, scan)
@@ -100,7 +102,7 @@ def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) ->
         return examining.of_environment(seen, scan)
     judged: list[Judged] = []
     for one in what:
-        if _NAME.fullmatch(one) and not Path(one).exists():
+        if _NAME.fullmatch(one) and not named.exists(one):
             judged += examining.of_names([one], seen, scan)
         else:
             _, parsed = _read(one)
