@@ -1,7 +1,7 @@
 """Whether what somebody named on the command line is there.
 
-`Path.exists` and its kin do not answer for a path behind a directory that one may not enter: up to Python 3.13 they raise, later they deny that anything
-is there.
+`Path.exists` and its kin do not answer for a path behind a directory that one may not enter: up to Python 3.13 they raise, later they deny that
+anything is there.
 """
 
 from __future__ import annotations
