@@ -62,7 +62,12 @@ def judge(tmp_path):
         ("/usr/bin/env: ‘python3\\r’: No such file or directory", "config-error", "ends as on Windows", "sed -i"),
         ("bash: line 1: train.py: command not found", "config-error", "train.py was started as a command", "ls -la ."),
         ("sh: 1: train.py: not found", "config-error", "train.py", "ls -la ."),
-        ("bash: line 1: ./train.py: Permission denied", "config-error", "./train.py was started by its name and is not executable", "python ./train.py"),
+        (
+            "bash: line 1: ./train.py: Permission denied",
+            "config-error",
+            "./train.py was started by its name and is not executable",
+            "python ./train.py",
+        ),
         ("slurm_script: line 3: ./trainer: cannot execute binary file: Exec format error", "config-error", "./trainer is nothing", "file ./trainer"),
         ("exec /srv/start.sh: exec format error", "config-error", "/srv/start.sh is nothing", "bash /srv/start.sh"),
         (f"{POPEN}FileNotFoundError: [Errno 2] No such file or directory: 'train.py'", "config-error", "not on the PATH", "ls -la ."),

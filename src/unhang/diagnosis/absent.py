@@ -130,7 +130,7 @@ def _of_gloo(view: LogView) -> Absent | None:
         silent=(),
         unheard=missing if 2 * len(came - {None}) >= size else (),
         everybody=view.world_size is not None and len(came - {None}) >= view.world_size,
-        evidence=words.hit_evidence({h.rank: h for h in reversed(hits)}.values()),
+        evidence=words.hit_evidence([next(h for h in hits if h.rank == r) for r in waiting]),
         stopped=tuple(r for r in missing if ended.get(r) == _SIGTERM) if 2 * len(came - {None}) >= size else (),
         on_gloo=True,
     )

@@ -14,7 +14,7 @@ _NAME = ("name-the-script", "by-the-interpreter")
 _RUN = ("by-the-interpreter",)
 _SCRIPT = r"(?P<script>(?:[^\s:'\"]{0,300}/)?[^\s:'\"/]{1,100}\.(?:py|sh|bash))"
 # `bash: line 3: x`, `job.sh: line 3: x`, `sh: 3: x`, `bash: x`: a shell, and not a program that tells of its own files.
-_SHELL = r"(?:^|[\s/])(?:(?:ba|da|k|z)?sh: (?:line )?(?:\d+: )?|[^\s:]{1,200}: line \d+: |[^\s:]{1,200}\.sh: \d+: )"
+_SHELL = r"(?<!\S)(?:(?:[^\s:]{0,200}/)?(?:ba|da|k|z)?sh: (?:line )?(?:\d+: )?|[^\s:]{1,200}: line \d+: |[^\s:]{1,200}\.sh: \d+: )"
 # A batch script goes on behind a helper that it does not find.
 _KINDS: tuple[tuple[str, Standing], ...] = (("py", "established"), ("sh", "likely"))
 _LAUNCHED = r"subprocess_handler\.py\", line \d+, in _popen|_execute_child"
@@ -73,15 +73,19 @@ BY_OTHERS = (
         )
         for kind, standing in _KINDS
     ),
-    Signature(
-        needle="zsh:",
-        pattern=rf"zsh:(?:\d+:)? (?P<why>command not found|no such file or directory|permission denied): {_SCRIPT}",
-        says="the shell could not start {script}: {why}",
-        remedies=_NAME,
+    # zsh turns it round.
+    *(
+        Signature(
+            needle=f" {why}: ",
+            pattern=rf"(?<!\S)zsh:(?:\d+:)? (?P<why>{why}): {_SCRIPT}",
+            says="the shell could not start {script}: {why}",
+            remedies=_NAME,
+        )
+        for why in ("command not found", "no such file or directory", "permission denied")
     ),
     Signature(
         needle="xec format error",
-        pattern=r"(?P<script>[^\s:'\"]{0,300}[./][^\s:'\"]{0,300}): (?:cannot execute binary file: )?[Ee]xec format error(?!: ')",
+        pattern=r"(?<!\S)(?=[^\s:'\"./]{0,300}[./])(?P<script>[^\s:'\"]{1,400}): (?:cannot execute binary file: )?[Ee]xec format error(?!: ')",
         says="{script} is nothing that this machine can run: it has no first line that names an interpreter (#!), or was built for another CPU",
         remedies=("by-the-interpreter", "same-architecture"),
     ),

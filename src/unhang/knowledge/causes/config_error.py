@@ -743,6 +743,7 @@ CAUSE = Cause(
         "rank-exception": "the traceback behind such a line is the program's way of refusing an option",
         "rendezvous-misconfig": "options that every host accepts and that disagree between hosts are no matter of one program",
         "device-mapping": "a GPU that does not exist is refused later, by CUDA",
+        "filesystem-shared": "there the script is missing on one host of several, whose name stands in front of the line",
     },
     sources=(
         "https://docs.pytorch.org/docs/stable/elastic/run.html",
@@ -766,6 +767,8 @@ CAUSE = Cause(
         "/var/spool/slurmd/job71/slurm_script: line 12: ./train.py: Permission denied",
         "slurmstepd: error: execve(): /srv/job/start.sh: Permission denied",
         "zsh: permission denied: ./train.py",
+        "zsh:1: command not found: train.py",
+        "zsh: no such file or directory: ./start.sh",
         "bash: line 1: ./trainer: cannot execute binary file: Exec format error",
         "slurmstepd: error: execve(): /srv/job/trainer: Exec format error",
         "exec /srv/entrypoint.sh: exec format error",

@@ -295,6 +295,10 @@ CAUSE = Cause(
         "launcher-teardown": "the launcher's ChildFailedError names no cause; the first traceback of the rank does",
         "host-oom-or-killed": "a killed rank prints no traceback",
     },
+    sources=(
+        "https://docs.pytorch.org/docs/stable/elastic/errors.html",
+        "https://docs.python.org/3/library/sys.html#sys.excepthook",
+    ),
     hits=(
         '  File "/srv/job/train.py", line 2\n    def f(:\n          ^\nSyntaxError: invalid syntax',
         '  File "/srv/job/train.py", line 3\n    pass\n    ^\nIndentationError: expected an indented block after function definition on line 2',
@@ -303,10 +307,6 @@ CAUSE = Cause(
     near_misses=(
         "yaml: SyntaxError: mapping values are not allowed here",
         "SyntaxError: invalid syntax in the template, using the default one",
-    ),
-    sources=(
-        "https://docs.pytorch.org/docs/stable/elastic/errors.html",
-        "https://docs.python.org/3/library/sys.html#sys.excepthook",
     ),
     explain={
         "en": (
