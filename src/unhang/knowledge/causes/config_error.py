@@ -743,6 +743,7 @@ CAUSE = Cause(
         "rank-exception": "the traceback behind such a line is the program's way of refusing an option",
         "rendezvous-misconfig": "options that every host accepts and that disagree between hosts are no matter of one program",
         "device-mapping": "a GPU that does not exist is refused later, by CUDA",
+        "ssh-launcher": "there the shell of another host, whose name stands in front of the line, finds no program that is here",
         "filesystem-shared": "there the script is missing on one host of several, whose name stands in front of the line",
     },
     sources=(
