@@ -22,9 +22,10 @@ def judge(given: Sequence[str], *, apart_s: float, quiet: bool) -> Verdict:
     """The verdict on a job that is asked twice, or on answers in files. Raises UnhangError."""
     from unhang.diagnosis import ras
     from unhang.errors import UnhangError
+    from unhang.records import named
     from unhang.records.ras import address
 
-    if all(Path(g).is_file() for g in given) and len(given) <= 2:
+    if all(named.is_file(g) for g in given) and len(given) <= 2:
         told = [_of_file(Path(g)) for g in given]
         return ras.judge(told, apart_s=_between(told[0].report, told[-1].report) if len(told) > 1 else None)
     if len(given) > 1:

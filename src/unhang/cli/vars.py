@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -63,10 +62,11 @@ def vars(
     from unhang.facts.host import Host
     from unhang.facts.names_in_files import Reader
     from unhang.knowledge.variables import examining
+    from unhang.records import named
     from unhang.report import language, screen
 
     chosen = language.chosen(lang)
-    if libs is not None and not libs.is_dir():
+    if libs is not None and not named.is_dir(libs):
         raise UnhangError(f"there is no directory {libs}", hint="unhang vars --libs /path/to/lib/python3.11/site-packages")
     host = Host()
     found = variable_readers.installed(host, str(libs.resolve()) if libs is not None else None)
@@ -105,6 +105,7 @@ def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) ->
     from unhang.knowledge.variables import examining
     from unhang.knowledge.variables.files import opening
     from unhang.model import NotExamined
+    from unhang.records import named
 
     if show_all:
         return examining.of_names(examining.all_names(), seen, scan), []
@@ -114,12 +115,12 @@ def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) ->
     missed: list[NotExamined] = []
     unread = 0
     for one in what:
-        is_file = os.path.lexists(one)
-        if _NAME.fullmatch(one) and not is_file:
-            judged += examining.of_names([one], seen, scan)
-            continue
-        given = _SETTING.fullmatch(one) is not None and not is_file
         try:
+            is_file = named.exists(one)
+            if _NAME.fullmatch(one) and not is_file:
+                judged += examining.of_names([one], seen, scan)
+                continue
+            given = _SETTING.fullmatch(one) is not None and not is_file
             parsed = opening.parse("settings.env", one) if given else _read(one)[1]
         except UnhangError as e:
             if len(what) == 1:

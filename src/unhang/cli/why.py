@@ -110,11 +110,12 @@ def _running(asked: list[str], apart_s: float, *, quiet: bool) -> Verdict:
 
 def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool) -> tuple[Verdict, Judged | None]:
     from unhang.errors import UnhangError
+    from unhang.records import named
     from unhang.records.logs.opening import shown
     from unhang.records.rundir import RunDir, runs_in
 
     alone = Path(paths[0]) if len(paths) == 1 else None
-    holding = RunDir.holding(alone) if alone is not None and alone.exists() and not RunDir.is_one(alone) else None
+    holding = RunDir.holding(alone) if alone is not None and named.exists(alone) and not RunDir.is_one(alone) else None
     if holding is not None and alone is not None and not holding.is_log(alone):
         _say(f"{shown(str(alone))} is part of the run directory {_shortest(holding.path)}: judging that")
         incident = incident or holding.incident_of(alone)
@@ -122,7 +123,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
     rundirs = [p for p in paths if RunDir.is_one(Path(p))]
     if rundirs and len(paths) > 1:
         raise UnhangError(f"{rundirs[0]} is a run directory: give it alone", hint=f"unhang why {rundirs[0]}")
-    runs = [] if rundirs or alone is None or not alone.is_dir() else runs_in(alone)
+    runs = [] if rundirs or alone is None or not named.is_dir(alone) else runs_in(alone)
     if rundirs or runs:
         _refuse_attempt(attempt, paths[0])
     if rundirs:
@@ -131,7 +132,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
         return judge(RunDir.open(Path(rundirs[0])), number=incident), None
     if runs:
         return _newest(runs, paths[0], incident), None
-    if alone is not None and alone.is_file() and (found := _packed(alone, incident, attempt)) is not None:
+    if alone is not None and named.is_file(alone) and (found := _packed(alone, incident, attempt)) is not None:
         return found, None
     if incident is not None:
         raise UnhangError(f"--incident {incident}: only a run directory has incidents, and {paths[0]} is none")

@@ -18,9 +18,9 @@ from unhang.diagnosis.init import Unfinished, unfinished
 from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.diagnosis.reading import read_all
 from unhang.diagnosis.redact import redact, redact_data
-from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TRACE, TRANSPORT, WAITING, only_symptoms_in_logs
+from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, TRACE, TRANSPORT, WAITING, only_symptoms_in_logs
 from unhang.diagnosis.unrelated import newest_job
-from unhang.diagnosis.verdict import ask
+from unhang.diagnosis.verdict import ask, besides
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
 from unhang.knowledge.caught import caught, failed, logged_over, stepped_over, that_ended_something
@@ -156,7 +156,7 @@ class Judge:
         return Verdict(
             primary=primary,
             contributing=(*roots[1:], *passed),
-            symptoms=tuple(symptoms),
+            symptoms=besides(primary, symptoms),
             # A check that is broken is so on every attempt.
             not_examined=tuple(dict.fromkeys(self.not_examined)),
             inputs=self.inputs,
@@ -234,7 +234,7 @@ class Judge:
             says=f"{gave_up.says}; why is not in evidence (possible: {', '.join(TRANSPORT if gave_up.everybody else WAITING)})",
             ranks=gave_up.missing,
             evidence=gave_up.evidence,
-            remedies=(NCCL_DEBUG if gave_up.everybody else TRACE, SUPERVISE),
+            remedies=(SUPERVISE, TORCH_DEBUG) if gave_up.on_gloo else (NCCL_DEBUG if gave_up.everybody else TRACE, SUPERVISE),
         )
 
     def _at_the_end(self, evidence: Evidence) -> bool:

@@ -131,9 +131,17 @@ def only_symptoms_in_logs(view: LogView, symptoms: Sequence[Finding], fatal: Seq
     if (found := _crashed(view, symptoms, fatal) or _from_outside(view, symptoms)) is not None:
         return found
     told = {s.cause for s in symptoms}
+    remedies = (SUPERVISE, say_more_in_logs(view))
     if "collective-timeout" in told or view.timeouts:
-        return only_symptoms(symptoms, remains=WAITING, remedies=(SUPERVISE, NCCL_DEBUG))
-    return only_symptoms(symptoms, remains=TRANSPORT if symptoms[0].cause == "unhandled-generic" else LOST, remedies=(SUPERVISE, NCCL_DEBUG))
+        return only_symptoms(symptoms, remains=WAITING, remedies=remedies)
+    return only_symptoms(symptoms, remains=TRANSPORT if symptoms[0].cause == "unhandled-generic" else LOST, remedies=remedies)
+
+
+def say_more_in_logs(view: LogView) -> Remedy:
+    """NCCL's own messages, unless the logs tell of Gloo and of no NCCL."""
+    texts = [h.text for hits in view.hits.values() for h in hits]
+    on_nccl = bool(view.nccl.inits or view.nccl.calls or view.timeouts or view.statuses) or any("nccl" in t.lower() for t in texts)
+    return TORCH_DEBUG if not on_nccl and any("gloo" in t.lower() for t in texts) else NCCL_DEBUG
 
 
 def _crashed(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -> Finding | None:

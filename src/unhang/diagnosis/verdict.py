@@ -5,7 +5,7 @@ A cause whose check breaks is named under `not_examined`; the others still speak
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.diagnosis.precedence import SAME_EVENT_S, ranked
@@ -36,7 +36,7 @@ def of_picture(picture: Picture) -> Verdict:
     return Verdict(
         primary=primary,
         contributing=tuple(others),
-        symptoms=tuple(symptoms),
+        symptoms=besides(primary, symptoms),
         not_examined=tuple(not_examined),
         inputs=picture.inputs,
     )
@@ -48,6 +48,11 @@ def _blamed_by_nccl(picture: Picture) -> list[Finding]:
     from unhang.diagnosis import ras
 
     return ras.blames(picture.ras, stands_for_s=picture.incident.stalled_for_s)
+
+
+def besides(primary: Finding | None, symptoms: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The symptoms that are not told already: one that speaks for want of a cause is the primary."""
+    return tuple(s for s in symptoms if primary is None or s.cause != primary.cause)
 
 
 def ask(cause: Cause, check: Callable[[Cause], Finding | None], not_examined: list[NotExamined]) -> Finding | None:

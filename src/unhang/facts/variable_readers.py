@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from unhang.facts import which_nccl
+from unhang.facts import paths, which_nccl
 from unhang.facts.host import Host
 
 
@@ -117,7 +117,7 @@ def _in(host: Host, site: str) -> Iterator[Library]:
         if found is None or kind is None:
             continue
         id, folders = kind
-        sources = tuple(f"{site}/{folder}" for folder in folders if host.path(f"{site}/{folder}").is_dir()) or _editable(
+        sources = tuple(f"{site}/{folder}" for folder in folders if paths.is_dir(host, f"{site}/{folder}")) or _editable(
             host, f"{site}/{name}", folders
         )
         binaries: tuple[str, ...] = ()
@@ -136,4 +136,4 @@ def _editable(host: Host, metadata: str, folders: tuple[str, ...]) -> tuple[str,
     except (OSError, ValueError, AttributeError):
         return ()
     root = str(url).removeprefix("file://")
-    return tuple(path for folder in folders for path in (f"{root}/src/{folder}", f"{root}/{folder}") if host.path(path).is_dir())
+    return tuple(path for folder in folders for path in (f"{root}/src/{folder}", f"{root}/{folder}") if paths.is_dir(host, path))

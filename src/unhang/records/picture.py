@@ -251,9 +251,13 @@ class _Loader:
 
     def _fatal(self, record: RankRecord, incident: Incident) -> tuple[Stacks | None, str | None, str | None]:
         path = self.rundir.fatal_of(incident.attempt, record.rank)
-        if not path.is_file() or path.stat().st_size == 0:
-            return None, None, None
         source = self.rundir.relative(path)
+        try:
+            if not path.is_file() or path.stat().st_size == 0:
+                return None, None, None
+        except OSError as e:
+            self._miss(source, f"it cannot be read: {e.strerror or e}")
+            return None, None, None
         text = self._read(source, "stacks", f"the last stacks of rank {record.rank}", lambda p: p.read_text("utf-8", "replace"))
         if text is None:
             return None, None, None

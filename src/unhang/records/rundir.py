@@ -157,11 +157,14 @@ class RunDir:
         return bool(rest) if folder == "logs" else folder not in _OWN
 
     def incident_numbers(self) -> list[int]:
-        """The numbers of all incidents that were written down completely, oldest first."""
+        """The numbers of all incidents that were written down completely, oldest first. Raises RunDirError where that cannot be told."""
         parent = self.path / "incidents"
-        if not parent.is_dir():
-            return []
-        return sorted(int(p.name) for p in parent.iterdir() if p.name.isdigit() and (p / "incident.json").is_file())
+        try:
+            if not parent.is_dir():
+                return []
+            return sorted(int(p.name) for p in parent.iterdir() if p.name.isdigit() and (p / "incident.json").is_file())
+        except OSError as e:
+            raise RunDirError(f"cannot read {e.filename or parent}: {e.strerror or e}") from e
 
     def relative(self, path: Path) -> str:
         return path.relative_to(self.path).as_posix()

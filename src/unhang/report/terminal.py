@@ -141,6 +141,8 @@ def _head(finding: Finding, lang: Language, width: int, *, at_most: int) -> Iter
         word = labels["rank"] if len(finding.ranks) == 1 else labels["ranks"]
         on = f" {labels['on']} {', '.join(finding.hosts)}" if finding.hosts else ""
         yield from _labelled(labels["who"], f"{word} {', '.join(map(str, finding.ranks))}{on}", width)
+    elif finding.hosts:
+        yield from _labelled(labels["who"], ", ".join(finding.hosts), width)
     if finding.where is not None:
         yield from _labelled(labels["where"], finding.where, width, style="bold cyan")
 

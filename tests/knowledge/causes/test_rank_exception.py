@@ -122,4 +122,6 @@ def test_the_interpreter_that_the_launcher_names(logs):
     [("ImportError", "cannot import name 'x' from 'y'"), ("ValueError", "No module named 'x'"), ("KeyError", "'cv2'")],
 )
 def test_other_exceptions_keep_the_general_remedies(logs, kind, text):
-    assert [r.id for r in missing_on_one(logs, text, kind=kind).remedies] == ["correct-the-line", "agree-on-failure"]
+    # No sample can cause an import to fail.
+    general = ["correct-the-line"] if kind == "ImportError" else ["correct-the-line", "agree-on-failure"]
+    assert [r.id for r in missing_on_one(logs, text, kind=kind).remedies] == general

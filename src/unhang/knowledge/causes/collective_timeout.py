@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from unhang.model import Finding
     from unhang.records.logs.said import Timeout
 
+GLOO_TIMEOUT = Signature(
+    needle="Timed out waiting ",
+    pattern=r"Timed out waiting (?P<timeout_ms>\d+)ms for (?P<what>\w+) operation to complete",
+    role="symptom",
+    says="Gloo waited {timeout_ms} ms for a {what} from its peer",
+)
+
 
 def _in_logs(view: LogView) -> Finding | None:
     """Who waited in what, and who is known not to have come: the rank to look at is one that printed nothing."""
@@ -62,12 +69,7 @@ CAUSE = Cause(
         ),
         Signature(needle="NCCL operation timed out", role="symptom"),
         Signature(needle="timed out in blocking wait", role="symptom"),
-        Signature(
-            needle="Timed out waiting ",
-            pattern=r"Timed out waiting (?P<timeout_ms>\d+)ms for (?P<what>\w+) operation to complete",
-            role="symptom",
-            says="Gloo waited {timeout_ms} ms for a {what} from its peer",
-        ),
+        GLOO_TIMEOUT,
         Signature(needle="Application timeout caused pair closure", role="symptom"),
         Signature(needle="RuntimeError: Operation timed out!", role="symptom"),
         Signature(needle="watchdog thread terminated with exception", role="symptom", unless=r"CUDA error|ECC error|NVLink"),

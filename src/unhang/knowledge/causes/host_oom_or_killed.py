@@ -176,8 +176,10 @@ def _in_logs(view: LogView) -> Finding | None:
     killed = tuple(e for e in view.exits if e.code == _SIGKILL and str(e.at.pid) not in forced)
     numbers = tuple(sorted({e.at.rank for e in killed if e.at.rank is not None}))
     if hits:
-        told = [h for h in hits if h.signature.remedies != _KILLED]
-        return CAUSE.of_hits(srun.shortened(told or hits), view)
+        told = [h for h in hits if h.signature.remedies != _KILLED] or hits
+        # Which task it was stands in srun's line; slurmstepd, which may print first, names none.
+        told = sorted(told, key=lambda h: "tasks" not in h.groups)
+        return srun.named(CAUSE.of_hits(srun.shortened(told), view), told[0], view)
     if not killed:
         return None
     first = killed[0]
