@@ -27,6 +27,7 @@ from unhang.knowledge.caught import caught, failed, logged_over, stepped_over, t
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
 from unhang.model import Evidence, Finding, Input, NotExamined, Verdict
 from unhang.records.logs import LogRead, Needles, Role, Signature
+from unhang.records.logs.attempts import STARTS
 from unhang.records.logs.finding import EMPTY, find
 from unhang.records.logs.kinds import OWN_RECORD
 
@@ -41,6 +42,9 @@ MARKS = tuple(
     Signature(needle=n, role="context")
     for n in ("Segmentation fault", "core dumped", "Fatal Python error", "Bus error", "FATAL ERROR", "CRITICAL:", "Floating point exception")
 )
+
+# The line of asterisks that closes what torchrun says before the first word of a rank.
+_BANNER = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +109,7 @@ def judge_logs(
     if attempt is not None and not 1 <= attempt <= len(all_attempts):
         raise UnhangError(f"there is no attempt {attempt}: the logs hold {len(all_attempts)}")
     judge = Judge(reads, not_examined, all_attempts)
-    number = attempt or len(all_attempts)
+    number = attempt or judge.last()
     verdict = judge.verdict(number, alone=attempt is not None)
     chosen = all_attempts[number - 1]
     return Judged(
@@ -125,6 +129,19 @@ class Judge:
         self.inputs = tuple(Input(source=r.source, kind="log", bytes=r.bytes) for r in reads)
         self.not_examined = list(not_examined)
         self.attempts = attempts
+
+    def last(self) -> int:
+        """The last attempt of which more is in the logs than its start: one that has only begun has neither failed nor gone well."""
+        number = len(self.attempts)
+        while number > 1 and self._only_begun(self.attempts[number - 1]):
+            self.not_examined.append(NotExamined(what=f"attempt {number} of {len(self.attempts)}", why="it has only begun: the log ends there"))
+            number -= 1
+        return number
+
+    def _only_begun(self, attempt: Attempt) -> bool:
+        if attempt.view.finished or attempt.view.tracebacks or any(h.signature not in STARTS for h in attempt.hits):
+            return False
+        return bool(attempt.hits) and all(h.line is not None and self.lines.get(h.source, 0) - h.line <= _BANNER for h in attempt.hits)
 
     def verdict(self, number: int, *, alone: bool) -> Verdict:
         """On one attempt. Where the last one names no cause, an earlier one that does speaks for it, unless asked for `alone`."""

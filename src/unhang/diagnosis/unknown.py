@@ -155,6 +155,7 @@ def _crashed(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -
         return None
     ranks = tuple(sorted({e.at.rank for e in ended if e.code == first.code and e.at.rank is not None}))
     who = words.ranks(ranks) if ranks else "a process" if first.local_rank is None else f"local rank {first.local_rank}"
+    count = ranks or (0,)
     stacks = [h for h in fatal if h.rank is None or h.rank in ranks]
     frames = [Frame(file=m[1], line=int(m[2]), name=m[3]) for h in stacks[:1] for m in _FAULT_FRAME.finditer(h.groups["stack"])][::-1]
     frame = user_frame(frames)
@@ -163,10 +164,10 @@ def _crashed(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -
     if first.code < 0:
         number = -first.code
         tells = f": {_SIGNALS_TELL[number]}" if number in _SIGNALS_TELL else ""
-        says = f"{who} {words.verb(ranks, 'was', 'were')} ended by {words.signal_name(number)}{at}{tells}; why is not in evidence"
+        says = f"{who} {words.verb(count, 'was', 'were')} ended by {words.signal_name(number)}{at}{tells}; why is not in evidence"
         says += f" (possible: {', '.join(CRASH)})"
     else:
-        says = f"{who} ended by {words.verb(ranks, 'itself', 'themselves')} with exit code {first.code}, and no exception is in the logs"
+        says = f"{who} ended by {words.verb(count, 'itself', 'themselves')} with exit code {first.code}, and no exception is in the logs"
     shown = [Evidence(source=h.source, line=h.line, text=f"{h.text.strip()} {place(frame, '')}") for h in stacks[:1] if frame is not None]
     return Finding(
         cause="unknown",

@@ -444,6 +444,14 @@ CAUSE = Cause(
             says="no NCCL algorithm is left for {function}: {settings}",
             remedies=("let-nccl-tune",),
         ),
+        # Up to NCCL 2.19 without a reason: what was forced by NCCL_ALGO or NCCL_PROTO does not exist on this machine, or in this size.
+        Signature(
+            needle="no algorithm/protocol available",
+            pattern=r"no algorithm/protocol available(?!.{0,300} was set to )",
+            standing="likely",
+            says="NCCL was left without any algorithm: NCCL_ALGO or NCCL_PROTO asks for one that these GPUs and this network do not have",
+            remedies=("let-nccl-tune",),
+        ),
         # Types 3 and 4 are NCCL's socket and InfiniBand transports.
         Signature(
             needle="socketFinalizeAccept",
@@ -784,6 +792,7 @@ CAUSE = Cause(
             '  File "/opt/env/lib/python3.11/subprocess.py", line 1950, in _execute_child\n'
             "PermissionError: [Errno 13] Permission denied: './train.sh'"
         ),
+        "node7:812:812 [1] enqueue.cc:422 NCCL WARN Error : no algorithm/protocol available",
         "[rank0]: AssertionError: 50257 is not divisible by 3",
         "RuntimeError: please ensure that world_size (2) is less than than max local gpu count (1)",
         "[rank14]: AssertionError: Number of layers should be divisible by the pipeline-model-parallel size",

@@ -375,6 +375,15 @@ CAUSE = Cause(
             says="an MPI process could not connect to {peer} port {port}: {error}",
         ),
         Signature(
+            needle="connect(fd=",
+            pattern=(
+                r"UCX {1,4}ERROR.{0,100} connect\(fd=-?\d+, dest_addr=(?P<peer>(?!127\.|172\.17\.0\.)[\d.]+):(?P<port>\d+)\) failed: "
+                r"(?P<error>No route to host|Connection timed out|Network is unreachable)"
+            ),
+            standing="likely",
+            says="UCX could not connect to {peer} port {port}: {error}",
+        ),
+        Signature(
             needle="Failed to connect to GCS",
             pattern=r"Failed to connect to GCS(?: at address (?P<peer>[^\s:]+):(?P<port>\d+))?",
             standing="possible",
@@ -448,6 +457,7 @@ CAUSE = Cause(
         "https://github.com/NVIDIA/nccl/issues/1515",
     ),
     hits=(
+        "[node7:812:0] sock.c:323  UCX  ERROR   connect(fd=41, dest_addr=10.4.0.9:45031) failed: No route to host",
         (
             "[W1121 10:48:41.472 socket.cpp:764] [c10d] The client socket has failed to connect to 140.85.0.0:30098 (errno: 101 - Network is "
             "unreachable).\n[E1121 10:48:41.472 socket.cpp:818] [c10d] The client socket has failed to connect to any network address of "
@@ -513,6 +523,7 @@ CAUSE = Cause(
         ),
     ),
     near_misses=(
+        "[node7:812:0] sock.c:323  UCX  ERROR   connect(fd=41, dest_addr=127.0.0.1:45031) failed: Connection timed out",
         "[E1121 10:48:41.472 socket.cpp:818] [c10d] The client socket has failed to connect to any network address of (10.0.0.1, 29500).",
         "[W1121 10:48:41 socket.cpp:764] [c10d] The client socket has failed to connect to [fd00::7]:29500 (errno: 101 - Network is unreachable).",
         "node7:12:40 [0] include/socket.h:361 NCCL WARN Call to connect timeout : Address family not supported by protocol",
