@@ -32,7 +32,10 @@ MAX_OPCODES = 20_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One collective or point-to-point call as one rank issued it; `frames` innermost last, () in JSON dumps."""
+    """One collective or point-to-point call as one rank issued it; `frames` innermost last, () in JSON dumps.
+
+    `seq` counts collectives (or messages) of the group, `op_id` all operations; None where the dump does not tell.
+    """
 
     group: str
     seq: int
@@ -42,6 +45,7 @@ class Call:
     output_sizes: Sizes = ()
     dtypes: tuple[str, ...] = ()
     done: bool
+    op_id: int | None = None
     is_p2p: bool = False
     frames: tuple[Frame, ...] = ()
     created_ns: int = 0
@@ -49,6 +53,10 @@ class Call:
     @property
     def elements(self) -> tuple[int, ...]:
         return tuple(prod(s) for s in self.input_sizes)
+
+    @property
+    def output_elements(self) -> tuple[int, ...]:
+        return tuple(prod(s) for s in self.output_sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +70,13 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Flight:
-    """A whole dump. `calls` per group, oldest first."""
+    """A whole dump. `calls` per group, oldest first. `lost`: the ring has overwritten its beginning."""
 
     version: str
     groups: dict[str, Group] = field(default_factory=dict)
     calls: dict[str, tuple[Call, ...]] = field(default_factory=dict)
     counters: dict[str, Counters] = field(default_factory=dict)
+    lost: bool = False
 
 
 def load(path: Path) -> Flight:
@@ -157,6 +166,7 @@ def _normalise(raw: Mapping[str, Any]) -> Flight:
         groups=groups,
         calls={name: tuple(sorted(found, key=lambda c: (c.created_ns, c.seq))) for name, found in calls.items()},
         counters=counters,
+        lost=min((int(e.get("record_id") or 0) for e in raw.get("entries") or ()), default=0) > 0,
     )
 
 
@@ -185,6 +195,7 @@ def _call(entry: Mapping[str, Any], group: str) -> Call:
         output_sizes=_sizes(entry.get("output_sizes")),
         dtypes=tuple(str(d) for d in entry.get("input_dtypes") or ()),
         done=bool(entry.get("retired")) or completed if backend == "gloo" else completed,
+        op_id=None if entry.get("op_id") is None else int(entry["op_id"]),
         is_p2p=p2p,
         frames=tuple(_frames(entry.get("frames") or ())),
         created_ns=int(entry.get("time_created_ns") or 0),

@@ -21,7 +21,7 @@ from unhang.records.frames import Frame
 from unhang.records.incident import Activity, Ended, Incident, Raised, RankRecord, Stacks
 from unhang.records.kernel import KernelEvent
 from unhang.records.logs import Hit, Line, Needles, Signature, Traceback, by_cause
-from unhang.records.match import Front, Wait, front_of, waits_of
+from unhang.records.match import Front, Wait, counting_messages, front_of, waits_of
 from unhang.records.rundir import RunDir
 
 T = TypeVar("T")
@@ -135,7 +135,9 @@ class Picture:
     @cached_property
     def waits(self) -> Mapping[int, Wait]:
         """Who is inside a collective that has not finished, or was until it failed through no fault of its own; and in which."""
-        return {r.number: w for r in self.ranks if (r.alive or r.raised_symptom) and (w := waits_of(r.record, r.flight, r.frames)) is not None}
+        messages = counting_messages({r.number: r.flight for r in self.ranks if r.flight})
+        inside = ((r.number, waits_of(r.record, r.flight, r.frames, messages=messages)) for r in self.ranks if r.alive or r.raised_symptom)
+        return {number: w for number, w in inside if w is not None}
 
     @cached_property
     def front(self) -> Front | None:
@@ -144,7 +146,7 @@ class Picture:
 
     @cached_property
     def missing(self) -> tuple[RankView, ...]:
-        """Living ranks that the others wait for and that wait for nobody; where nobody waits, all living ranks that do not."""
+        """Living ranks that the others wait for and that wait for nobody; where nobody waits, all living ranks that are seen not to."""
         alive = [r for r in self.ranks if r.alive and r.raised is None]
         if self.front is None:
             return tuple(r for r in alive if r.number not in self.waits)
