@@ -202,3 +202,10 @@ def test_what_has_to_be_equal():
     assert key("allgather", ((4,),), ((4,), (4,))) == key("allgather", ((2, 2),), ((8,),))
     assert key("all_reduce", ((4,),)) != key("all_reduce", ((5,),))
     assert key("gather", ((4,),), ()) == key("gather", ((4,),), ((4,), (4,)))
+
+
+def test_a_dump_that_is_cut_off_has_lost_its_newest_calls():
+    dumps = {r: dump(call("0", 3, done=True), call("0", 4), members=ALL) for r in (0, 1)}
+    dumps |= {2: dump(call("0", 3, done=True), members=ALL, cut="its newest entries are lost")}
+    f = front([record(r) for r in range(3)], dumps)
+    assert (f.waiting, f.absent, f.unseen, f.complete) == ((0, 1), (), (2,), False)

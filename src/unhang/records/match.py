@@ -273,13 +273,15 @@ def _reached(group: str, record: RankRecord, flight: Flight | None, *, messages:
     seqs = [c.seq for c in flight.calls.get(group, ()) if not c.is_p2p] if flight is not None else []
     if seqs:
         newest = max(seqs)
+        if flight is not None and flight.cut is not None:
+            return _Reach(least=newest, most=_ANYWHERE.most)
         # A heartbeat is older than the dump: it cannot know of more.
         return _Reach(least=newest, most=newest, disputed=not messages and beats is not None and beats.enqueued > newest)
     told = [c for c in (beats, flight.counters.get(group) if flight is not None else None) if c is not None]
     if told:
         issued = max(c.enqueued for c in told)
         return _Reach(least=-1 if messages else issued, most=issued)
-    if flight is not None and not flight.lost:
+    if flight is not None and not flight.lost and flight.cut is None:
         return _NOWHERE
     seen = record.last_beat_s is not None or record.stacks is not None or record.ended is not None or record.raised is not None
     return _NOWHERE if seen and flight is None else _ANYWHERE

@@ -227,6 +227,8 @@ class _Loader:
         what = f"rank {record.rank}"
         captured = self._read(record.stacks, "stacks", f"the stacks of {what}", lambda p: self.rundir.read(p, Stacks)) if record.stacks else None
         flight = self._read(record.flight, "flight", f"the flight recorder of {what}", flights.load) if record.flight else None
+        if flight is not None and (left := _left_out(flight)):
+            self._miss(f"a part of the flight recorder of {what}", left)
         fatal, fatal_source, signal = self._fatal(record, incident)
         named = {m.what for m in self.not_examined}
         if record.ended is None and incident.kind != "world-size":
@@ -302,6 +304,12 @@ class _Loader:
 
     def _miss(self, what: str, why: str) -> None:
         self.not_examined.append(NotExamined(what=what, why=why))
+
+
+def _left_out(flight: Flight) -> str:
+    """What of a dump could not be read."""
+    skipped = f"{flight.skipped} of its entries could not be understood" if flight.skipped else ""
+    return "; ".join(part for part in (flight.cut, skipped) if part)
 
 
 def _in_order(record: RankRecord) -> bool:
