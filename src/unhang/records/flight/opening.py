@@ -116,6 +116,8 @@ def _of_pickle(data: bytes, source: str, *, guard: bool) -> tuple[Opened, ...]:
     except RecordError as e:
         raise RecordError(f"{source} is refused: {e}", cause=e.cause) from None
     except MemoryError as e:
+        if not guard:
+            raise
         raise RecordError(f"{source} is refused: it asks for more than its size can hold", cause="it is no flight-recorder dump") from e
     except Exception as e:  # damaged pickles raise nearly anything
         try:
