@@ -326,6 +326,11 @@ def _parting(group: str, seq: int, dumps: Mapping[int, Flight], here: Mapping[in
     return None
 
 
+def parting_at(group: str, seq: int, dumps: Mapping[int, Flight]) -> Parting | None:
+    """The first number up to `seq` at which the calls of some dumps do not fit each other, and what that tells of who went astray."""
+    return _parting(group, seq, dumps, {}, whole=False)
+
+
 def _judged(group: str | None, seq: int | None, sides: tuple[Side, ...], history: Mapping[int, Mapping[int, Call]]) -> Parting:
     majority = _unlike_most(sides)
     if majority is not None:
