@@ -181,7 +181,7 @@ class _Teller:
         says += self._edit() + how
         shown = self._place(sides[0].ranks[0]) if o.by != "nothing" or how.startswith(" (the same") or o.kind == "p2p-size" else None
         evidence = [e for s in sides[:3] for e in self._around(s.ranks[0])]
-        if (earlier := self._earlier(odd, sides[-1].ranks)) is not None:
+        if o.by == "majority" and (earlier := self._earlier(odd, sides[-1].ranks)) is not None:
             says += earlier[0]
             evidence.append(earlier[1])
         remedy = {"shape": "same-size", "p2p-size": "same-size", "dtype": "same-dtype"}.get(o.kind, "same-order")
@@ -211,7 +211,7 @@ class _Teller:
     def _earlier(self, odd: Sequence[int], usual: Sequence[int]) -> tuple[str, Evidence] | None:
         """An equal call from another line before the ranks parted: the one too many, where it was of the usual kind."""
         o = self.outcome
-        if o.by != "majority" or not odd or not usual or o.number is None:
+        if not odd or not usual or o.number is None:
             return None
         theirs, ours = self._calls(odd[0]), self._calls(usual[0])
         for number in sorted(n for n in theirs.keys() & ours.keys() if n < o.number):
@@ -252,6 +252,10 @@ class _Teller:
             says += f"; {words.verb(absent, 'its', 'their')} last call was {shown.op} #{shown.seq} of group {shown.group}{self._at(shown)}"
         elif not last or all(r in self.recordings and not self.recordings[r].entries for r in absent):
             says += f"; no call of {words.verb(absent, 'it', 'them')} is recorded"
+        if len(absent) > len(waiting) and o.kind == "missing":
+            says += f"; or {words.ranks(waiting)} {words.verb(waiting, 'has', 'have')} made a call too many"
+            if (earlier := self._earlier(waiting, absent)) is not None:
+                says += f": {earlier[0].removeprefix('; ')}"
         says += self._path()
         others = "" if o.known else "; whether more ranks belong to the group is not in the dumps"
         evidence = [

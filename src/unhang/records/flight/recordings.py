@@ -14,7 +14,7 @@ from typing import Any
 from unhang.errors import RecordError
 from unhang.model import NotExamined
 from unhang.records.flight.columns import Recording, recording_of
-from unhang.records.flight.entries import Flight, flight_of
+from unhang.records.flight.entries import Flight, Group, flight_of
 from unhang.records.flight.naming import ranks_of
 from unhang.records.flight.opening import opened
 from unhang.records.logs.readers import Readers
@@ -41,6 +41,8 @@ def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = 
     sizes = [_size(p) for p in paths]
     missed: list[NotExamined] = []
     found: dict[int, Recording] = {}
+    groups: dict[Group, Group] = {}
+    texts: dict[tuple[str, ...], tuple[str, ...]] = {}
     done = 0
     with Readers(None, parallel=sum(sizes) > _FEW_BYTES) as readers:
         futures = [readers.submit(_read, str(path), named.ranks[str(path)], readers.forked) for path in paths]
@@ -50,7 +52,7 @@ def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = 
             progress(done, sum(sizes))
             if why is not None:
                 missed.append(NotExamined(what=str(path), why=why, unread=True))
-            for recording in recordings:
+            for recording in (_shared(r, groups, texts) for r in recordings):
                 missed += _left_out(recording)
                 known = found.get(recording.rank)
                 if known is None or recording.entries > known.entries:
@@ -70,6 +72,17 @@ def flight(recording: Recording) -> Flight | None:
         return None if alone is None else flight_of(alone, source=recording.source)
     except (RecordError, OSError):
         return None
+
+
+def _shared(recording: Recording, groups: dict[Group, Group], texts: dict[tuple[str, ...], tuple[str, ...]]) -> Recording:
+    """The same with what other ranks have, too, held once: of 1,024 ranks each one tells the 1,024 members of the default group."""
+    return replace(
+        recording,
+        calls=texts.setdefault(recording.calls, recording.calls),
+        tracks=tuple(replace(t, group=groups.setdefault(t.group, t.group)) for t in recording.tracks),
+        groups=tuple(groups.setdefault(g, g) for g in recording.groups),
+        messages=tuple(replace(m, group=groups.setdefault(m.group, m.group)) for m in recording.messages),
+    )
 
 
 def _size(path: Path) -> int:
