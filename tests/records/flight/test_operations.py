@@ -49,9 +49,8 @@ def test_gathered_sizes():
 
 
 def test_what_may_be_uneven():
-    assert of("gather", [[4]], []) == of("gather", [[4]], [[4], [4]])
-    assert of("gather", [[4]], []) != of("gather", [[5]], [])
-    assert of("scatter", [], [[4]]) == of("scatter", [[4], [4]], [[4]])
+    assert of("gather", [[4]], []) == of("gather", [[5]], [[4], [5]]) != of("gather", [[4]], [], "Half")
+    assert of("scatter", [], [[4]]) == of("scatter", [[4], [5]], [[4]])
     for op in ("all_to_all", "all_gather_v", "reduce_scatter_v", "coalesced", "barrier"):
         assert of(op, [[1]], [[2]]) == of(op, [[3]], [[4]])
     assert of("all_to_all", [[1]], [[2]]) != of("all_to_all", [[1]], [[2]], "Half")

@@ -1,7 +1,7 @@
 """What has to be equal on all ranks of a group, operation by operation; recorders and versions spell operations differently.
 
-Elements are compared, never shapes: a collective moves memory. Gather and scatter have a root whose other side differs; all_to_all may be uneven on
-every rank, as long as what all send is what all receive.
+Elements are compared, never shapes: a collective moves memory. Gather and scatter have a root whose other side differs, and are made of messages on
+NCCL, which may be of any size; all_to_all may be uneven on every rank, as long as what all send is what all receive.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Literal
 
-Rule = Literal["equal", "gathered", "scattered", "gather", "scatter", "sums", "free"]
+Rule = Literal["equal", "gathered", "scattered", "rooted", "sums", "free"]
 
 _SPELLINGS = {
     "allreduce": "all_reduce",
@@ -43,8 +43,8 @@ _RULES: dict[str, Rule] = {
     "reduce_scatter": "scattered",
     "reduce_scatter_tensor": "scattered",
     "reduce_scatter_tensor_coalesced": "scattered",
-    "gather": "gather",
-    "scatter": "scatter",
+    "gather": "rooted",
+    "scatter": "rooted",
     "all_to_all": "sums",
 }
 # No rank can finish these before all have come.
@@ -107,10 +107,6 @@ def key(
         parts.append(",".join(str(prod(s)) for s in input_sizes))
     elif how in ("gathered", "scattered"):
         parts.append(f"{elements(input_sizes)}>{elements(output_sizes)}")
-    elif how == "gather":
-        parts.append(str(elements(input_sizes)))
-    elif how == "scatter":
-        parts.append(str(elements(output_sizes)))
     if how != "free":
         parts.append(dtypes)
     return " ".join(p for p in parts if p)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from unhang.records.flight import operations
 from unhang.records.frames import Frame, inside, user_frame
 
 if TYPE_CHECKING:
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
 
 # Two ranks that talk to each other make different calls, and which ones depends on their place in a pipeline. Prefixes, for send_object_list.
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
-# Calls whose sizes legitimately differ between ranks.
-_UNEVEN = ("gather", "scatter", "all_to_all", "alltoall", "send", "recv", "coalesced")
-_EVEN = ("all_gather", "allgather", "_allgather_base", "reduce_scatter", "_reduce_scatter_base")
-# all_gather_v and reduce_scatter_v: torch's names for lists of unequal tensors.
-_OF_UNEQUAL = "_v"
 # A line is the usual one when it was reached this often, and another one so many times less.
 _HABIT = 3
 _RARELY = 10
@@ -111,11 +107,7 @@ class Front:
 
 def key_of(call: Call) -> tuple[object, ...]:
     """What has to be equal on all ranks."""
-    if call.op.endswith(_OF_UNEQUAL):
-        return (call.op,)
-    if call.op.startswith(_EVEN):
-        return (call.op, call.elements, sum(call.output_elements), call.dtypes)
-    return (call.op,) if call.op.startswith(_UNEVEN) else (call.op, call.elements, call.dtypes)
+    return (operations.key(call.op, call.input_sizes, call.output_sizes, call.dtypes, ()),)
 
 
 def waits_of(record: RankRecord, flight: Flight | None, frames: Sequence[Frame], *, messages: frozenset[str] = frozenset()) -> Wait | None:

@@ -482,7 +482,7 @@ def _difference(sides: tuple[SideOf, ...]) -> Kind:
     if "+" in one or "+" in other or one.split(" ")[0] != other.split(" ")[0]:
         return "op"
     a, b = one.split(" ")[1:], other.split(" ")[1:]
-    if operations.rule(one.split(" ")[0]) == "sums":
+    if operations.rule(one.split(" ")[0]) in ("sums", "rooted"):
         return "dtype"
     return "dtype" if a[:1] == b[:1] and len(a) > 1 else "shape"
 
