@@ -334,3 +334,20 @@ def test_versions_may_be_mixed():
     del dumps[3]["pg_config"]
     found = answer(dumps)
     assert (found.kind, found.ranks) in (("missing", (2,)), ("cannot-tell", (0, 1, 3)))
+
+
+def test_a_group_that_is_served_by_a_thread_of_its_own():
+    """Rank 1 waits for a stop signal all the time, and trains."""
+    signal = jobs.entry(0, ("sig", "signal"), 1, "broadcast", 1, 90, "started", t=0)
+    pair = {"0": ("default_pg", [0, 1]), "sig": ("signal", [0, 1])}
+
+    def of(r, hung):
+        steps = [jobs.entry(i + 1, DEFAULT, i + 1, "all_reduce", 4, 20, "completed", t=i * 1_000_000_000) for i in range(60)]
+        last = [jobs.entry(61, DEFAULT, 61, "all_reduce", 4, 20, "started", t=61_000_000_000)] if hung else []
+        return jobs.dump([*([signal] if r == 1 else []), *steps, *last], pair)
+
+    assert answer({r: of(r, False) for r in range(2)}).kind == "nothing-wrong"
+    found = answer({r: of(r, True) for r in range(2)})
+    assert (found.kind, found.waiting, found.group_name) == ("transport", (0, 1), "0")
+    found = answer({r: of(r, r == 1) for r in range(2)})
+    assert (found.kind, found.ranks, found.group_name) == ("missing", (0,), "0")

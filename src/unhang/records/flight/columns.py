@@ -89,8 +89,8 @@ class Recording:
     """One rank's recorder; its dump is the one at `place` of those in `source`. `calls[i]` is what has to be equal on all ranks; `groups` are those
     that its configuration names without a call in them.
 
-    `oldest_ns`, `newest_ns`: when the first and last of its entries were made. `lost`: the ring has overwritten its beginning; `cut`: the file has
-    lost its end.
+    `oldest_ns`, `newest_ns`: when the first and last of its entries were made, `done_ns` the last that has completed. `lost`: the ring has
+    overwritten its beginning; `cut`: the file has lost its end.
     """
 
     rank: int
@@ -105,6 +105,7 @@ class Recording:
     messages: tuple[Message, ...] = ()
     oldest_ns: int = 0
     newest_ns: int = 0
+    done_ns: int = 0
     entries: int = 0
     lost: bool = False
     cut: str | None = None
@@ -161,6 +162,7 @@ def _recording(dump: Opened, rank: int, source: str, size: int) -> Recording:
         messages=_messages(keys, kinds, entries, ends, created, used),
         oldest_ns=min(created, default=0),
         newest_ns=max(created, default=0),
+        done_ns=max((ns for ns, end in zip(created, ends, strict=True) if end in (COMPLETED, ENDED)), default=0),
         entries=len(entries),
         lost=has_lost(entries),
         cut=dump.cut,

@@ -56,6 +56,8 @@ _WEIGHT: tuple[Kind, ...] = (
 )
 # Clocks of hosts differ by less than this, and a job that hangs does so for longer.
 _CLOCKS_NS = 5_000_000_000
+# A call behind which others went on to complete for so long is waited in by a thread of its own: a stop signal, an asynchronous checkpoint.
+_ASIDE_NS = 30_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,13 +163,17 @@ class Judge:
         places: dict[object, tuple[Meeting | None, int, tuple[int, Message, int | None] | None]] = {}
         for place, meeting in enumerate(self.job.meetings):
             for rank, track in meeting.tracks.items():
-                number = next((n for n in sorted(track.pending_ns) if not self._done_after_all(meeting, track, n)), None)
+                done = self.job.recordings[rank].done_ns
+                waits = (n for n, ns in sorted(track.pending_ns.items()) if track.end(n) == ENDED or done - ns < _ASIDE_NS)
+                number = next((n for n in waits if not self._done_after_all(meeting, track, n)), None)
                 if number is not None:
                     key = (place, number)
                     places[key] = (meeting, number, None)
                     first[rank] = min(first.get(rank, (track.pending_ns[number], key)), (track.pending_ns[number], key), key=lambda f: f[0])
         for rank, messages in self.job.messages.items():
             for message, source, destination in messages:
+                if self.job.recordings[rank].done_ns - message.created_ns >= _ASIDE_NS:
+                    continue
                 key = ("message", rank, message.number, message.kind, source, destination)
                 places[key] = (None, message.number, (rank, message, destination if message.kind == "send" else source))
                 if rank not in first or message.created_ns < first[rank][0]:
@@ -197,17 +203,19 @@ class Judge:
 
     def _node(self, meeting: Meeting, number: int, waiting: tuple[int, ...], since: int) -> _Node:
         finished, absent, unseen, ahead = list[int](), list[int](), list[int](), list[int]()
+        inside = set(waiting)
         for rank in meeting.members:
             recording = self.job.recordings.get(rank)
             track = meeting.tracks.get(rank)
-            if rank in waiting:
+            if rank in inside:
                 continue
             if recording is None:
                 unseen.append(rank)
             elif track is None:
                 # The ring keeps the newest of all groups: what is not in it is older than its oldest, or was never issued.
                 elsewhere = recording.lost and recording.oldest_ns + _CLOCKS_NS > since
-                told = recording.counters.get(meeting.name)
+                # Counters go by a number that each process gives its groups; only the default group's is its name.
+                told = recording.counters.get(meeting.name) if meeting.name == "0" else None
                 (unseen if recording.cut or (elsewhere and not (told is not None and told < number)) else absent).append(rank)
             elif track.last < number:
                 (unseen if recording.cut else absent).append(rank)
