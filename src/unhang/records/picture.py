@@ -7,7 +7,7 @@ collectives. Nothing here names a cause. Whatever could not be read stands in `n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -226,9 +226,8 @@ class _Loader:
     def _rank(self, record: RankRecord, incident: Incident, source: str) -> RankView:
         what = f"rank {record.rank}"
         captured = self._read(record.stacks, "stacks", f"the stacks of {what}", lambda p: self.rundir.read(p, Stacks)) if record.stacks else None
-        flight = self._read(record.flight, "flight", f"the flight recorder of {what}", flights.load) if record.flight else None
-        if flight is not None and (left := _left_out(flight)):
-            self._miss(f"a part of the flight recorder of {what}", left)
+        record = self._with_torchs_dump(record, incident)
+        flight = self._flight(record)
         fatal, fatal_source, signal = self._fatal(record, incident)
         named = {m.what for m in self.not_examined}
         if record.ended is None and incident.kind != "world-size":
@@ -249,6 +248,25 @@ class _Loader:
             fatal_signal=signal,
             raised_hits=raised,
         )
+
+    def _with_torchs_dump(self, record: RankRecord, incident: Incident) -> RankRecord:
+        """Of a rank that could not be asked, the dump that torch wrote by itself when a collective timed out."""
+        own = self.rundir.flight_of_torch(incident.attempt) / f"rank_{record.rank}"
+        return replace(record, flight=self.rundir.relative(own)) if record.flight is None and own.is_file() else record
+
+    def _flight(self, record: RankRecord) -> Flight | None:
+        """The dump of a rank, with the one of the second recorder that a build for an accelerator has for Gloo."""
+        if record.flight is None:
+            return None
+        what = f"the flight recorder of rank {record.rank}"
+        found = self._read(record.flight, "flight", what, flights.load)
+        beside = Path(record.flight).parent / "cpu" / Path(record.flight).name
+        if (self.rundir.path / beside).is_file():
+            second = self._read(str(beside), "flight", f"the second {what.removeprefix('the ')}", flights.load)
+            found = second if found is None else found if second is None else flights.together(found, second)
+        if found is not None and (left := _left_out(found)):
+            self._miss(f"a part of {what}", left)
+        return found
 
     def _fatal(self, record: RankRecord, incident: Incident) -> tuple[Stacks | None, str | None, str | None]:
         path = self.rundir.fatal_of(incident.attempt, record.rank)

@@ -137,6 +137,24 @@ def _normalise(raw: Mapping[str, Any]) -> Flight:
     )
 
 
+def together(accelerator: Flight, cpu: Flight) -> Flight:
+    """Two recorders of one process. A group may have both backends, each with numbers of its own: Gloo's part of it is called "cpu:NAME", as in
+    heartbeats."""
+
+    def renamed(name: str) -> str:
+        return f"cpu:{name}"
+
+    return replace(
+        accelerator,
+        groups={**cpu.groups, **{name: g for name, g in accelerator.groups.items() if g.members or name not in cpu.groups}},
+        calls={**accelerator.calls, **{renamed(name): tuple(replace(c, group=renamed(name)) for c in calls) for name, calls in cpu.calls.items()}},
+        counters={**accelerator.counters, **{renamed(name): c for name, c in cpu.counters.items()}},
+        lost=accelerator.lost or cpu.lost,
+        cut=accelerator.cut or cpu.cut,
+        skipped=accelerator.skipped + cpu.skipped,
+    )
+
+
 def has_lost(entries: Any) -> bool:
     """Whether the ring has overwritten its beginning: its first entry is not the first that was ever recorded."""
     first = entries[0].get("record_id") if entries and isinstance(entries[0], dict) else None
