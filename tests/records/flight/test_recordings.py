@@ -55,3 +55,22 @@ def test_a_file_that_has_gone(tmp_path):
     assert list(found.recordings) == [0] and "No such file" in found.not_examined[0].why
     (tmp_path / "rank_0").unlink()
     assert flight(found.recordings[0]) is None
+
+
+def test_two_recorders_of_each_rank(tmp_path):
+    """NCCL's dumps, and beside them Gloo's, in which rank 1 never came to the third."""
+    (tmp_path / "cpu").mkdir()
+    world = {"0": ("default_pg", [0, 1, 2])}
+    for rank in range(3):
+        nccl = [jobs.entry(n, ("0", "default_pg"), n, "all_reduce", 4, 20, "completed", t=n) for n in (1, 2, 3, 4)]
+        gloo = [
+            jobs.entry(n, ("0", "default_pg"), n, "barrier", 1, 30, "completed" if n < 3 else "scheduled", t=10 * n, backend="gloo")
+            for n in (1, 2, 3)
+        ]
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(jobs.dump(nccl, world)))
+        (tmp_path / "cpu" / f"rank_{rank}").write_bytes(pickle.dumps(jobs.dump(gloo[: 2 if rank == 1 else 3], pg_config={})))
+    found = record_all(sorted(tmp_path.rglob("rank_*")))
+    outcome = judge(found.recordings)
+    assert (outcome.kind, outcome.ranks, outcome.group_name, outcome.number) == ("missing", (1,), "cpu:0", 3)
+    assert outcome.call == "barrier" and not found.unsure
+    assert {name: len(calls) for name, calls in flight(found.recordings[0]).calls.items()} == {"0": 4, "cpu:0": 3}

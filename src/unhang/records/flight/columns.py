@@ -10,7 +10,7 @@ from __future__ import annotations
 import marshal
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -86,8 +86,8 @@ class Track:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """One rank's recorder; its dump is the one at `place` of those in `source`. `calls[i]` is what has to be equal on all ranks; `groups` are those
-    that its configuration names without a call in them.
+    """One rank's recorder; its dump is the one at `place` of those in `source`, that of its second recorder in `second`. `calls[i]` is what has to be
+    equal on all ranks; `groups` are those that its configuration names without a call in them.
 
     `oldest_ns`, `newest_ns`: when the first and last of its entries were made, `done_ns` the last that has completed. `lost`: the ring has
     overwritten its beginning; `cut`: the file has lost its end.
@@ -95,6 +95,7 @@ class Recording:
 
     rank: int
     source: str
+    second: str | None = None
     place: int = 0
     bytes: int = 0
     version: str = ""
@@ -110,6 +111,33 @@ class Recording:
     lost: bool = False
     cut: str | None = None
     skipped: int = 0
+
+
+def with_second(accelerator: Recording, cpu: Recording) -> Recording:
+    """Both recorders of one process; the groups of the second one are called "cpu:NAME", because one group may have both backends."""
+
+    def renamed(group: Group) -> Group:
+        return replace(group, name=f"cpu:{group.name}")
+
+    offset = len(accelerator.calls)
+    return replace(
+        accelerator,
+        second=cpu.source,
+        bytes=accelerator.bytes + cpu.bytes,
+        calls=(*accelerator.calls, *cpu.calls),
+        tracks=(
+            *accelerator.tracks,
+            *(replace(t, group=renamed(t.group), ids=array("I", (i + offset if i else 0 for i in t.ids))) for t in cpu.tracks),
+        ),
+        counters={**accelerator.counters, **{f"cpu:{name}": n for name, n in cpu.counters.items()}},
+        oldest_ns=max(accelerator.oldest_ns, cpu.oldest_ns),
+        newest_ns=max(accelerator.newest_ns, cpu.newest_ns),
+        done_ns=max(accelerator.done_ns, cpu.done_ns),
+        entries=accelerator.entries + cpu.entries,
+        lost=accelerator.lost or cpu.lost,
+        cut=accelerator.cut or cpu.cut,
+        skipped=accelerator.skipped + cpu.skipped,
+    )
 
 
 def recording_of(dump: Opened, *, rank: int, source: str, size: int = 0) -> Recording:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _ENDING = re.compile(r"\.(?:gz|zst|zstd|xz|bz2|json|jsonl|pkl|pickle|trace|dump|bin)$", re.IGNORECASE)
+_SECOND = re.compile(r"(^|/)cpu/(?=[^/]+$)")
 _NUMBER = re.compile(r"\d+")
 _RANK = re.compile(r"(?:^|[^a-z])(?:global_?)?ranks?[_\-.= ]?$|(?:^|[^a-z])r$", re.IGNORECASE)
 
@@ -23,8 +24,19 @@ class Named:
     unsure: bool = False
 
 
+def is_second(name: str) -> bool:
+    """Whether a dump is that of a rank's second recorder, which unhang writes to `cpu/` beside the first."""
+    return _SECOND.search(name) is not None
+
+
 def ranks_of(names: Sequence[str]) -> Named:
-    """The ranks of dumps by their paths, which are different from each other."""
+    """The ranks of dumps by their paths, which are different from each other; both of a rank's recorders are its own."""
+    first = {name: _SECOND.sub(r"\1", name) for name in names}
+    named = _ranks(sorted(set(first.values())))
+    return Named(ranks={name: named.ranks[key] for name, key in first.items()}, unsure=named.unsure)
+
+
+def _ranks(names: Sequence[str]) -> Named:
     plain = {name: _without_ending(name) for name in names}
     numbers = {name: list(_NUMBER.finditer(text)) for name, text in plain.items()}
     by_word = {name: n for name, text in plain.items() if (n := _said(text, numbers[name])) is not None}

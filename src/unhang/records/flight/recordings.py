@@ -13,9 +13,9 @@ from typing import Any
 
 from unhang.errors import RecordError
 from unhang.model import NotExamined
-from unhang.records.flight.columns import Recording, recording_of
-from unhang.records.flight.entries import Flight, Group, flight_of
-from unhang.records.flight.naming import ranks_of
+from unhang.records.flight.columns import Recording, recording_of, with_second
+from unhang.records.flight.entries import Flight, Group, flight_of, load, together
+from unhang.records.flight.naming import is_second, ranks_of
 from unhang.records.flight.opening import opened
 from unhang.records.logs.readers import Readers
 
@@ -41,6 +41,7 @@ def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = 
     sizes = [_size(p) for p in paths]
     missed: list[NotExamined] = []
     found: dict[int, Recording] = {}
+    seconds: dict[int, Recording] = {}
     groups: dict[Group, Group] = {}
     texts: dict[tuple[str, ...], tuple[str, ...]] = {}
     done = 0
@@ -54,12 +55,17 @@ def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = 
                 missed.append(NotExamined(what=str(path), why=why, unread=True))
             for recording in (_shared(r, groups, texts) for r in recordings):
                 missed += _left_out(recording)
+                if is_second(recording.source):
+                    seconds[recording.rank] = recording
+                    continue
                 known = found.get(recording.rank)
                 if known is None or recording.entries > known.entries:
                     found[recording.rank] = recording
                 if known is not None:
                     less = min(recording, known, key=lambda r: r.entries)
                     missed.append(NotExamined(what=less.source, why=f"another dump of rank {less.rank} with more entries was taken"))
+    for rank, second in seconds.items():
+        found[rank] = with_second(found[rank], second) if rank in found else second
     return Recorded(recordings=dict(sorted(found.items())), not_examined=tuple(missed), unsure=named.unsure)
 
 
@@ -69,7 +75,8 @@ def flight(recording: Recording) -> Flight | None:
         dumps = opened(Path(recording.source))
         told = [d for d in dumps if d.rank == recording.rank]
         alone = told[0] if told else dumps[recording.place] if recording.place < len(dumps) else None
-        return None if alone is None else flight_of(alone, source=recording.source)
+        first = None if alone is None else flight_of(alone, source=recording.source)
+        return first if first is None or recording.second is None else together(first, load(Path(recording.second)))
     except (RecordError, OSError):
         return None
 
