@@ -223,3 +223,55 @@ def test_dumps_beside_logs(tmp_path, ask):
     assert {i["kind"] for i in v["inputs"]} == {"flight", "log"}
     (tmp_path / "d" / "rank2.log").write_text("step 1 loss 2.3\nstep 2 loss 2.1\n")
     assert ask(tmp_path / "d")["primary"]["ranks"] == [2]
+
+
+def message(what, *, elements=4, line=70):
+    return jobs.entry(9, DEFAULT, 0, what, elements, line, "started", t=9_000_000) | {"is_p2p": True, "p2p_seq_id": 1}
+
+
+def test_messages_are_followed_and_shown_with_their_lines(tmp_path, ask):
+    dumps = {r: jobs.dump(history(2), groups(4)) for r in range(4)}
+    dumps[0]["entries"].append(message("send 0->1"))
+    dumps[1]["entries"].append(message("recv 1<-2", line=71))
+    p = ask(write(tmp_path / "d", dumps))["primary"]
+    assert (p["cause"], p["ranks"]) == ("collective-timeout", [2])
+    assert "rank 2 posted nothing that fits a receive from rank 2, in which rank 1 waits at /home/user/train.py:71 in step" in p["says"]
+    assert "(rank 0 waits in a send to rank 1; rank 1 waits in a receive from rank 2)" in p["says"]
+    assert any("recv 1<-2" in e["text"] and "line 71" in e["text"] for e in p["evidence"])
+
+
+def test_a_message_of_another_size(tmp_path, ask):
+    dumps = {0: jobs.dump([*history(2), message("send 0->1", elements=8)], groups(2)), 1: jobs.dump([*history(2), message("recv 1<-0")], groups(2))}
+    p = ask(write(tmp_path / "d", dumps))["primary"]
+    assert (p["cause"], p["standing"], p["ranks"]) == ("collective-mismatch", "established", [0, 1])
+    assert "a message of 8 elements Float (rank 0 at /home/user/train.py:70 in step) is received as 4 elements" in p["says"]
+
+
+def test_a_circle_shows_the_call_of_each_side(tmp_path, ask):
+    pair = {"x": ("x", [0, 1]), "y": ("y", [0, 1])}
+    dumps = {
+        r: jobs.dump([jobs.entry(n, (g, g), 1, "all_reduce", 4, 10 * (r + 1) + n, "scheduled", t=n) for n, g in enumerate(order)], pair)
+        for r, order in enumerate(("xy", "yx"))
+    }
+    p = ask(write(tmp_path / "d", dumps))["primary"]
+    assert (p["cause"], p["standing"], p["ranks"]) == ("collective-mismatch", "likely", [0, 1])
+    assert "rank 0 waits in all_reduce #1 of group x for rank 1; rank 1 waits in all_reduce #1 of group y for rank 0" in p["says"]
+    assert ["line 10" in p["evidence"][0]["text"], "line 20" in p["evidence"][1]["text"]] == [True, True]
+
+
+def test_a_chain_is_told_from_its_beginning(tmp_path, ask):
+    names = {"a": ("tp", [0, 1]), "b": ("pp", [1, 2]), "c": ("dp", [2, 3])}
+
+    def of(r):
+        mine = {k: v for k, v in names.items() if r in v[1]}
+        before = [jobs.entry(i, (k, v[0]), 1, "all_reduce", 4, 5, "completed", t=i) for i, (k, v) in enumerate(mine.items())]
+        return jobs.dump(
+            before + ([] if r == 3 else [jobs.entry(9, ("abc"[r], names["abc"[r]][0]), 2, "all_reduce", 4, 60 + r, "started", t=1000 - r)]), mine
+        )
+
+    p = ask(write(tmp_path / "d", {r: of(r) for r in range(4)}))["primary"]
+    assert p["ranks"] == [3] and "never came to all_reduce #2 of group c (dp), in which rank 2 waits" in p["says"]
+    assert (
+        "(rank 0 waits in all_reduce #2 of group a (tp) for rank 1; rank 1 waits in all_reduce #2 of group b (pp) for rank 2; rank 2 waits"
+        in p["says"]
+    )

@@ -19,7 +19,7 @@ from unhang.records.flight import Call, Flight
 from unhang.records.flight.recordings import Recorded, flight, record_all
 from unhang.records.frames import Frame, place, user_frame
 from unhang.records.match.front import Parting, parting_at
-from unhang.records.match.outcome import Outcome, judge
+from unhang.records.match.outcome import Outcome, Step, judge
 
 # Of how many ranks the frames are read.
 _QUOTED = 6
@@ -92,6 +92,12 @@ def _named(call: str) -> str:
     return f"a {call}" if _is_message(call) else call.split("+")[0].split(" ")[0] or "a call"
 
 
+def _step(step: Step) -> str:
+    """ "rank 4 waits in all_reduce #2 of group tp2 for rank 5"."""
+    waits = f"{words.ranks(step.waiting)} {words.verb(step.waiting, 'waits', 'wait')} in {_named(step.call)}"
+    return waits if _is_message(step.call) else f"{waits} #{step.number} of group {step.group} for {words.ranks(step.lacking)}"
+
+
 def _is_message(call: str) -> bool:
     return call.startswith(("send to", "receive from"))
 
@@ -136,6 +142,10 @@ class _Teller:
         found = self._flight(rank)
         calls = found.calls.get(self.outcome.group_name, ()) if found is not None else ()
         return next((c for c in calls if c.is_p2p and c.seq == self.outcome.number and not c.done), None)
+
+    def _waited(self, rank: int) -> Call | None:
+        """The call that the outcome is about, as this rank issued it."""
+        return self._message(rank) if _is_message(self.outcome.call) or self.outcome.kind == "p2p-size" else self._call(rank)
 
     def _last(self, rank: int) -> Call | None:
         """The newest call of a rank, in any group."""
@@ -223,11 +233,7 @@ class _Teller:
 
     def _crossed(self) -> Finding:
         o = self.outcome
-        told = "; ".join(
-            f"{words.ranks(s.waiting)} {words.verb(s.waiting, 'waits', 'wait')} in {_named(s.call)} #{s.number} of group {s.group}"
-            f" for {words.ranks(s.lacking)}"
-            for s in o.path[:4]
-        )
+        told = "; ".join(_step(s) for s in o.path[:4])
         if o.kind == "p2p-both-send":
             says = f"ranks send to each other, and none of them receives: {told}"
         else:
@@ -241,7 +247,7 @@ class _Teller:
         o = self.outcome
         waiting, absent = o.waiting, o.ranks
         first = waiting[0]
-        at = self._at(self._call(first) or self._message(first))
+        at = self._at(self._waited(first))
         here = self._seq() if o.kind == "missing" else _named(o.call)
         last = {r: self._last(r) for r in absent[:_QUOTED]}
         shown = next((c for c in last.values() if c is not None), None)
@@ -275,7 +281,7 @@ class _Teller:
 
     def _joined(self) -> Finding:
         o = self.outcome
-        at = self._at(self._call(o.waiting[0]) or self._message(o.waiting[0]))
+        at = self._at(self._waited(o.waiting[0]))
         here = _named(o.call) if _is_message(o.call) else self._seq()
         if o.finished:
             says = (
@@ -302,7 +308,7 @@ class _Teller:
         if not o.waiting:
             # Nobody waits in anything: what was not seen is said under not_examined.
             return self._quiet() if any(r.entries for r in self.recordings.values()) else None
-        at = self._at(self._call(o.waiting[0]) or self._message(o.waiting[0]))
+        at = self._at(self._waited(o.waiting[0]))
         why = []
         if o.unseen:
             why.append(f"of {words.ranks(o.unseen)} there is no dump, or it is cut off")
@@ -342,11 +348,7 @@ class _Teller:
         steps = self.outcome.path
         if len(steps) < 2:
             return ""
-        told = [
-            f"{words.ranks(s.waiting)} {words.verb(s.waiting, 'waits', 'wait')} in #{s.number} of {s.group} for {words.ranks(s.lacking)}"
-            for s in steps
-            if s.lacking
-        ]
+        told = [_step(s) for s in steps if s.lacking]
         return f" ({'; '.join(told)})" if told else ""
 
     def _seq(self) -> str:
@@ -369,7 +371,7 @@ class _Teller:
         return f", {words.frame(frame)}" if frame is not None else ""
 
     def _place(self, rank: int) -> str | None:
-        call = self._call(rank) or self._message(rank)
+        call = self._waited(rank)
         frame = user_frame(call.frames) if call is not None else None
         return place(frame, "") if frame is not None else None
 
@@ -393,7 +395,7 @@ class _Teller:
         """What a rank waits in."""
         found = self._flight(rank)
         calls = [c for of_group in found.calls.values() for c in of_group] if found is not None else []
-        here = next((c for c in calls if c.group == self.outcome.group_name and c.seq == self.outcome.number and not c.is_p2p), None)
+        here = None if self.outcome.kind in _MISMATCHES else self._waited(rank)
         oldest = here or min((c for c in calls if not c.done), key=lambda c: c.created_ns, default=None)
         if oldest is None:
             return []
