@@ -275,3 +275,9 @@ def test_a_chain_is_told_from_its_beginning(tmp_path, ask):
         "(rank 0 waits in all_reduce #2 of group a (tp) for rank 1; rank 1 waits in all_reduce #2 of group b (pp) for rank 2; rank 2 waits"
         in p["says"]
     )
+
+
+def test_dumps_have_no_attempts(tmp_path, ask):
+    folder = write(tmp_path / "d", {r: jobs.dump(history(2), groups(2)) for r in range(2)})
+    done = CliRunner().invoke(ask.app, ["why", str(folder), "--attempt", "1"])
+    assert isinstance(done.exception, UnhangError) and "--attempt 1 is for logs" in str(done.exception)

@@ -164,6 +164,7 @@ def _shortest(path: Path) -> str:
 
 def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool) -> tuple[Verdict, Judged | None]:
     """Logs, flight-recorder dumps, or both."""
+    from unhang.errors import UnhangError
     from unhang.records.logs.finding import find
 
     if "-" in paths and sys.stdin.isatty():
@@ -172,6 +173,8 @@ def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool) -> tuple
     if not found.dumps:
         judged = _judge_logs(paths, found, attempt, quiet=quiet)
         return judged.verdict, judged
+    if attempt is not None and not found.sources:
+        raise UnhangError(f"--attempt {attempt} is for logs; flight-recorder dumps have none")
     from dataclasses import replace
 
     from unhang.diagnosis.recorders import judge_dumps, with_logs
