@@ -143,10 +143,10 @@ def _bounded(size: int) -> Iterator[bool]:
     try:
         with open("/proc/self/statm", "rb") as f:  # noqa: PTH123
             now = int(f.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         limit = now + _ROOM_BYTES + _GROWTH * size
-        if hard != resource.RLIM_INFINITY:
-            limit = min(limit, hard)
+        if soft != resource.RLIM_INFINITY:
+            limit = min(limit, soft)
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     except (OSError, ValueError):
         yield False
@@ -155,4 +155,4 @@ def _bounded(size: int) -> Iterator[bool]:
         yield True
     finally:
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
