@@ -50,6 +50,7 @@ bench: setup
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/scan.py
+	$(BIN)/python benchmarks/flight.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

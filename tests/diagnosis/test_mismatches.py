@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from unhang.records.incident import GuardedLine
@@ -289,3 +291,19 @@ def test_gloo_crash_at_two_lines_without_a_recorder_blames_neither(build, lab):
     p = b.rank(1, raised=lab.lost(line=30)).judge("failure").primary
     assert (p.cause, p.ranks, p.where, p.remedies[0].id) == ("collective-mismatch", (0, 1), None, "same-order")
     assert "(rank 0 at train.py:20 in step, rank 1 at train.py:30 in step)" in p.says
+
+
+def test_groups_that_two_ranks_use_in_different_orders(build, lab):
+    b = build()
+    for r, order in enumerate(("xy", "yx")):
+        b.rank(r, backend="nccl", frames=(lab.user(50 + r, "forward"),), entries=[])
+        raw = pickle.loads(b.rundir.flight(1, r).read_bytes())
+        raw["pg_config"] = {g: {"name": g, "desc": "", "ranks": "[0, 1]"} for g in "xy"}
+        raw["pg_status"] = {}
+        for n, g in enumerate(order):
+            one = pickle.loads(lab.dump([lab.Entry(seq=1, done=False, frames=(lab.user(60 + n, "forward"),))], backend="nccl", group=g))["entries"][0]
+            raw["entries"].append(one | {"time_created_ns": n, "record_id": n, "pg_id": "xy".index(g)})
+        b.rundir.write_bytes(b.rundir.flight(1, r), pickle.dumps(raw))
+    p = b.judge().primary
+    assert (p.cause, p.standing, p.ranks) == ("collective-mismatch", "likely", (0, 1))
+    assert "rank 0 in all_reduce #1 of group x (train.py:60 in forward); rank 1 in all_reduce #1 of group y" in p.says

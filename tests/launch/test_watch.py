@@ -137,6 +137,19 @@ def test_a_rank_of_another_group_is_not_blamed():
     assert (stall.waiting, stall.absent) == ((0,), (1,))
 
 
+def test_on_gloo_messages_are_counted_too_and_nobody_is_behind_by_count():
+    """Ranks 1 and 2 exchanged messages: the rank that never came has counted more than one that waits, and rank 3 less than all."""
+    training = Training(ranks=4)
+    for t in range(12):
+        training.beat(0, t, enqueued=3, completed=2)
+        training.beat(1, t, enqueued=8, completed=7)
+        training.beat(2, t, enqueued=7, completed=7)
+        training.beat(3, t, enqueued=1, completed=1)
+    stall = training.watch.look(11.0)
+    assert stall is not None
+    assert (stall.waiting, stall.absent) == ((0, 1), (2, 3))
+
+
 def test_all_wait_is_worth_a_comparison_before_the_rhythm_is_known():
     training = Training(hang_after_s=None)
     for t in range(12):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 
 import pytest
 
 from unhang.records import picture
 from unhang.records.incident import Incident, LogRef, RankRecord
-from unhang.records.rundir import RunDir
+from unhang.records.rundir import MEMBER, RunDir
 
 
 @pytest.fixture
@@ -59,3 +60,38 @@ def test_a_run_directory_that_goes_on_elsewhere_has_the_files_of_the_first(rundi
     assert [line.text for line in found.last_lines["logs/rank0.err"]] == ["the end"]
     (spare.path / "out").symlink_to(rundir.path.parent / "secret.txt")
     assert "is no file of this run directory" in missed(load(spare, log="out"))["the log out"]
+
+
+def dump(backend, group="0", done=True, seq=3):
+    entry = {
+        "record_id": 0,
+        "pg_id": 0,
+        "process_group": (group, ""),
+        "collective_seq_id": seq,
+        "profiling_name": f"{backend}:all_reduce",
+        "state": "completed" if done else "scheduled",
+        "retired": done,
+        "time_created_ns": seq,
+    }
+    return pickle.dumps({"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": [entry]})
+
+
+def test_the_dump_that_torch_wrote_by_itself(rundir):
+    rundir.flight_of_torch(0).mkdir(parents=True)
+    (rundir.flight_of_torch(0) / "rank_0").write_bytes(dump("nccl"))
+    found = load(rundir)
+    assert found.ranks[0].flight is not None and "the flight recorder of rank 0" not in missed(found)
+    assert found.ranks[0].record.flight == "flight/attempt-0/rank_0"
+    # What was asked for is newer.
+    rundir.write_bytes(rundir.flight(1, 0), dump("nccl", seq=9))
+    assert load(rundir, flight="incidents/1/flight/rank_0").ranks[0].flight.calls["0"][0].seq == 9
+
+
+def test_two_recorders_of_one_rank(rundir):
+    path = rundir.flight(1, 0)
+    rundir.write_bytes(path, dump("nccl"))
+    rundir.write_bytes(path.parent / "cpu" / path.name, dump("gloo", done=False))
+    found = load(rundir, flight=rundir.relative(path))
+    assert {name: calls[0].backend for name, calls in found.ranks[0].flight.calls.items()} == {"0": "nccl", "cpu:0": "gloo"}
+    assert (found.waits[0].group, found.waits[0].seq) == ("cpu:0", 3)
+    assert MEMBER.fullmatch("run/incidents/1/flight/cpu/rank_0")

@@ -1,4 +1,4 @@
-"""unhang why: the verdict on a run that failed, from its run directory or from logs."""
+"""unhang why: the verdict on a run that failed, from its run directory, from logs, from flight-recorder dumps."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from unhang.cli.options import NoColor
 if TYPE_CHECKING:
     from unhang.diagnosis.logs import Judged
     from unhang.model import Verdict
+    from unhang.records.logs.finding import Found
     from unhang.report.language import Language
 
 
@@ -27,8 +28,8 @@ def why(
         list[str] | None,
         typer.Argument(
             metavar="PATH...",
-            help="A run directory, packed or not (of several in one place the newest); or logs: files, directories, globs, - for standard input. "
-            "Packed ones (.gz .xz .zst .bz2 .tar.* .zip) are read as they are.",
+            help="A run directory, packed or not (of several in one place the newest); or logs and flight-recorder dumps: files, directories, "
+            "globs, - for standard input. Packed ones (.gz .xz .zst .bz2 .tar.* .zip) are read as they are.",
         ),
     ] = None,
     ras: Annotated[
@@ -139,8 +140,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
     if holding is not None:
         run = _shortest(holding.path)
         _say(f"{shown(paths[0])} is part of the run directory {run}, which knows more: unhang why {shlex.quote(run)}")
-    judged = _judge_logs(paths, attempt, quiet=quiet)
-    return judged.verdict, judged
+    return _judge_found(paths, attempt, quiet=quiet)
 
 
 def _refuse_attempt(attempt: int | None, path: str) -> None:
@@ -179,15 +179,39 @@ def _shortest(path: Path) -> str:
     return shown(min(str(path), os.path.relpath(path), key=len))
 
 
-def _judge_logs(paths: list[str], attempt: int | None, *, quiet: bool) -> Judged:
+def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool) -> tuple[Verdict, Judged | None]:
+    """Logs, flight-recorder dumps, or both."""
+    from unhang.errors import UnhangError
+    from unhang.records.logs.finding import find
+
+    if "-" in paths and sys.stdin.isatty():
+        typer.echo("unhang: reading standard input; end it with Ctrl-D", err=True)
+    found = find(paths)
+    if not found.dumps:
+        judged = _judge_logs(paths, found, attempt, quiet=quiet)
+        return judged.verdict, judged
+    if attempt is not None and not found.sources:
+        raise UnhangError(f"--attempt {attempt} is for logs; flight-recorder dumps have none")
+    from dataclasses import replace
+
+    from unhang.diagnosis.recorders import judge_dumps, with_logs
+    from unhang.report.progress import reading
+
+    with reading(quiet=quiet) as progress:
+        of_dumps = judge_dumps(found.dumps, progress=progress)
+    if not found.sources:
+        return replace(of_dumps, not_examined=(*of_dumps.not_examined, *found.not_examined)), None
+    judged = _judge_logs(paths, found, attempt, quiet=quiet)
+    return with_logs(judged.verdict, of_dumps), judged
+
+
+def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: bool) -> Judged:
     from unhang.cli import caches
     from unhang.diagnosis.logs import judge_logs
     from unhang.report.progress import reading
 
-    if "-" in paths and sys.stdin.isatty():
-        typer.echo("unhang: reading standard input; end it with Ctrl-D", err=True)
     with reading(quiet=quiet) as progress:
-        judged = judge_logs(paths, attempt=attempt, cache=caches.folder(), progress=progress)
+        judged = judge_logs(paths, attempt=attempt, cache=caches.folder(), progress=progress, found=found)
     if judged.attempts > 1 and not quiet:
         typer.echo(f"unhang: attempt {judged.attempt} of {judged.attempts} (--attempt N for another one)", err=True)
     return judged

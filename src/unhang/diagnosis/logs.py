@@ -28,7 +28,7 @@ from unhang.knowledge.cause import STANDINGS, Cause, LogView
 from unhang.model import Evidence, Finding, Input, NotExamined, Verdict
 from unhang.records.logs import LogRead, Needles, Role, Signature
 from unhang.records.logs.attempts import STARTS
-from unhang.records.logs.finding import EMPTY, find
+from unhang.records.logs.finding import EMPTY, Found, find
 from unhang.records.logs.kinds import OWN_RECORD
 
 _NAMED = ("established", "likely")
@@ -82,14 +82,16 @@ def judge_logs(
     *,
     attempt: int | None = None,
     cache: Path | None = None,
+    found: Found | None = None,
     progress: Callable[[int, int | None], None] = lambda done, total: None,
 ) -> Judged:
     """The verdict on files, directories, globs, archives and standard input ("-"), on the last attempt or on the one asked for.
 
     Logs of several jobs that were given together are told apart, and the newest job is judged. `progress` is told the bytes done and, where it is
-    known, how many there are; in the folder `cache` is kept what can be made again. Raises UnhangError for what cannot be found or read.
+    known, how many there are; in the folder `cache` is kept what can be made again; `found` is what `find` made of the paths, where that has been
+    asked. Raises UnhangError for what cannot be found or read.
     """
-    found = find(paths)
+    found = found or find(paths)
     for source in found.sources:
         if source.kind == OWN_RECORD and source.path is not None:
             raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {source.path.parent}")

@@ -84,7 +84,7 @@ class _Read(NamedTuple):
 
 class _Reading:
     def __init__(
-        self, sources: Sequence[Source], readers: Readers, missed: Callable[[NotExamined], None], progress: Callable[[int, int | None], None]
+        self, sources: Sequence[Source], readers: Readers[Needles], missed: Callable[[NotExamined], None], progress: Callable[[int, int | None], None]
     ) -> None:
         self.sources = sources
         self.readers = readers

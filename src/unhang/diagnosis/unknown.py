@@ -255,6 +255,8 @@ def _all_joined(picture: Picture) -> Finding:
     says, remains = "; whether anybody is missing is not in evidence", WAITING
     if picture.front.complete:
         says, remains = " and nobody is missing: the code agrees, the data does not arrive", TRANSPORT
+    elif not_seen := words.not_seen(picture):
+        says = f"; whether anybody is missing is not in evidence: {not_seen}"
     return Finding(
         cause="unknown",
         standing="not-established",

@@ -86,6 +86,23 @@ def waiting(picture: Picture) -> str:
     return f"{ranks(front.waiting)} {verb(front.waiting, 'waits', 'wait')} in {op}{at}"
 
 
+def not_seen(picture: Picture) -> str:
+    """Of whom it cannot be told whether they are in the collective that the others wait in, and why; "" where there is nobody."""
+    front = picture.front
+    if front is None:
+        return ""
+    parts = []
+    if front.unseen:
+        parts.append(f"of {ranks(front.unseen)} there is no record of it")
+    if front.disputed:
+        parts.append(
+            f"what {ranks(front.disputed)} did is told differently by {verb(front.disputed, 'its', 'their')} recorder and by a heartbeat or stack"
+        )
+    if front.lost:
+        parts.append(f"the recorder of {ranks(front.lost)} has overwritten its call #{front.seq}")
+    return "; ".join(parts)
+
+
 def at(picture: Picture, rank: RankView) -> str:
     """ " at train.py:88 in evaluate", ", last seen at ..." where only a heartbeat tells, "" where nothing does."""
     where = picture.where(rank)

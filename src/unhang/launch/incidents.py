@@ -235,7 +235,9 @@ def _parted(rundir: RunDir, records: Mapping[int, RankRecord]) -> bool:
         with contextlib.suppress(UnhangError):
             if record.stacks:
                 frames[rank] = stacks.main_thread(rundir.read_stacks(record.stacks))
-    waits = {r: w for r, record in records.items() if (w := match.waits_of(record, dumps.get(r), frames.get(r, ()))) is not None}
+    messages = match.counting_messages(dumps)
+    inside = {r: match.waits_of(record, dumps.get(r), frames.get(r, ()), messages=messages) for r, record in records.items()}
+    waits = {r: w for r, w in inside.items() if w is not None}
     front = match.front_of(records, dumps, waits)
     return front is not None and front.parting is not None
 

@@ -153,7 +153,9 @@ class Watch:
             if longest.for_s >= needed:
                 waiting = [r for r in alive if r.rank in waits and waits[r.rank].for_s >= needed / 2]
                 others = [r for r in alive if r not in waiting]
-                absent = self._absent(others, longest) or [r for r in others if now - r.last_progress_s >= needed / 2]
+                absent = self._absent(others, longest, [waits[r.rank] for r in waiting]) or [
+                    r for r in others if now - r.last_progress_s >= needed / 2
+                ]
                 if others and not absent:
                     # Whoever was missing has just come.
                     return None
@@ -179,10 +181,15 @@ class Watch:
         return [r for r in self.ranks.values() if r.ended is None]
 
     @staticmethod
-    def _absent(others: list[RankState], wait: Wait) -> list[RankState]:
-        """Of the ranks that do not wait, those that are behind in the group that is waited in; failing that, those without a trace of it."""
+    def _absent(others: list[RankState], wait: Wait, waits: list[Wait]) -> list[RankState]:
+        """Of the ranks that do not wait, those that are behind in the group that is waited in; failing that, those without a trace of it.
+
+        Gloo counts sends and receives with the collectives: where those who wait in one collective count differently, nobody is behind by count.
+        """
         if wait.group is None:
             return others
+        if len({w.enqueued for w in waits if w.group == wait.group}) > 1:
+            return [r for r in others if wait.group in r.groups and r.groups[wait.group].enqueued == r.groups[wait.group].completed]
         behind = [r for r in others if wait.group in r.groups and r.groups[wait.group].enqueued < wait.enqueued]
         return behind or [r for r in others if wait.group not in r.groups]
 

@@ -7,7 +7,7 @@ collectives. Nothing here names a cause. Whatever could not be read stands in `n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +21,7 @@ from unhang.records.frames import Frame
 from unhang.records.incident import Activity, Ended, Incident, Raised, RankRecord, Stacks
 from unhang.records.kernel import KernelEvent
 from unhang.records.logs import Hit, Line, Needles, Signature, Traceback, by_cause
-from unhang.records.match import Front, Wait, front_of, waits_of
+from unhang.records.match import Front, Wait, counting_messages, front_of, waits_of
 from unhang.records.rundir import RunDir
 
 T = TypeVar("T")
@@ -136,7 +136,9 @@ class Picture:
     @cached_property
     def waits(self) -> Mapping[int, Wait]:
         """Who is inside a collective that has not finished, or was until it failed through no fault of its own; and in which."""
-        return {r.number: w for r in self.ranks if (r.alive or r.raised_symptom) and (w := waits_of(r.record, r.flight, r.frames)) is not None}
+        messages = counting_messages({r.number: r.flight for r in self.ranks if r.flight})
+        inside = ((r.number, waits_of(r.record, r.flight, r.frames, messages=messages)) for r in self.ranks if r.alive or r.raised_symptom)
+        return {number: w for number, w in inside if w is not None}
 
     @cached_property
     def front(self) -> Front | None:
@@ -145,7 +147,7 @@ class Picture:
 
     @cached_property
     def missing(self) -> tuple[RankView, ...]:
-        """Living ranks that the others wait for and that wait for nobody; where nobody waits, all living ranks that do not."""
+        """Living ranks that the others wait for and that wait for nobody; where nobody waits, all living ranks that are seen not to."""
         alive = [r for r in self.ranks if r.alive and r.raised is None]
         if self.front is None:
             return tuple(r for r in alive if r.number not in self.waits)
@@ -227,7 +229,8 @@ class _Loader:
     def _rank(self, record: RankRecord, incident: Incident, source: str) -> RankView:
         what = f"rank {record.rank}"
         captured = self._read(record.stacks, "stacks", f"the stacks of {what}", lambda p: self.rundir.read(p, Stacks)) if record.stacks else None
-        flight = self._read(record.flight, "flight", f"the flight recorder of {what}", flights.load) if record.flight else None
+        record = self._with_torchs_dump(record, incident)
+        flight = self._flight(record)
         fatal, fatal_source, signal = self._fatal(record, incident)
         named = {m.what for m in self.not_examined}
         if record.ended is None and incident.kind != "world-size":
@@ -248,6 +251,25 @@ class _Loader:
             fatal_signal=signal,
             raised_hits=raised,
         )
+
+    def _with_torchs_dump(self, record: RankRecord, incident: Incident) -> RankRecord:
+        """Of a rank that could not be asked, the dump that torch wrote by itself when a collective timed out."""
+        own = self.rundir.flight_of_torch(incident.attempt) / f"rank_{record.rank}"
+        return replace(record, flight=self.rundir.relative(own)) if record.flight is None and own.is_file() else record
+
+    def _flight(self, record: RankRecord) -> Flight | None:
+        """The dump of a rank, with the one of the second recorder that a build for an accelerator has for Gloo."""
+        if record.flight is None:
+            return None
+        what = f"the flight recorder of rank {record.rank}"
+        found = self._read(record.flight, "flight", what, flights.load)
+        beside = Path(record.flight).parent / "cpu" / Path(record.flight).name
+        if (self.rundir.path / beside).is_file():
+            second = self._read(str(beside), "flight", f"the second {what.removeprefix('the ')}", flights.load)
+            found = second if found is None else found if second is None else flights.together(found, second)
+        if found is not None and (left := _left_out(found)):
+            self._miss(f"a part of {what}", left)
+        return found
 
     def _fatal(self, record: RankRecord, incident: Incident) -> tuple[Stacks | None, str | None, str | None]:
         path = self.rundir.fatal_of(incident.attempt, record.rank)
@@ -307,6 +329,12 @@ class _Loader:
 
     def _miss(self, what: str, why: str) -> None:
         self.not_examined.append(NotExamined(what=what, why=why))
+
+
+def _left_out(flight: Flight) -> str:
+    """What of a dump could not be read."""
+    skipped = f"{flight.skipped} of its entries could not be understood" if flight.skipped else ""
+    return "; ".join(part for part in (flight.cut, skipped) if part)
 
 
 def _in_order(record: RankRecord) -> bool:

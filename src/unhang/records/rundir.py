@@ -39,7 +39,7 @@ _NAME = r"\w[\w.-]{0,120}"
 MEMBER = re.compile(
     r"(?P<run>(?:.*?/)??)(?P<file>(?:run|host|verdict)\.json|verdict\.md|events\.jsonl"
     rf"|(?:logs|fatal|flight)/attempt-\d{{1,6}}/{_NAME}"
-    rf"|incidents/\d{{1,6}}/(?:(?:incident|verdict)\.json|kernel\.txt|ras\.(?:json|txt)|(?:stacks|flight)/{_NAME}))",
+    rf"|incidents/\d{{1,6}}/(?:(?:incident|verdict)\.json|kernel\.txt|ras\.(?:json|txt)|(?:stacks|flight(?:/cpu)?)/{_NAME}))",
     re.ASCII | re.DOTALL,
 )
 

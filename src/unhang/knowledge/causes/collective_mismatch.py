@@ -35,7 +35,35 @@ def _in_run(picture: Picture) -> Finding | None:
         return _of_crash(picture, crash)
     if picture.front is not None and picture.front.parting is not None and guard_of_parting(picture) is None:
         return _of_parting(picture, picture.front.parting)
+    if picture.front is not None and picture.front.crossed:
+        return _of_crossing(picture, picture.front.crossed)
     return _of_words(picture)
+
+
+def _of_crossing(picture: Picture, crossed: tuple[int, ...]) -> Finding:
+    """Calls of one group may overtake those of another on NCCL, where each has a stream of its own: never more than likely."""
+    waits = list({(picture.waits[r].group, picture.waits[r].seq): picture.waits[r] for r in crossed}.values())[:3]
+    said = []
+    for w in waits:
+        same = [r for r in crossed if (picture.waits[r].group, picture.waits[r].seq) == (w.group, w.seq)]
+        at = f" ({picture.place(w.place)})" if w.place is not None else ""
+        said.append(f"{words.ranks(same)} in {w.op} #{w.seq} of group {w.group}{at}")
+    told = "; ".join(said)
+    return CAUSE.finding(
+        standing="likely",
+        says=f"ranks wait for each other in different groups: {told}; each was to come to the other's call only behind its own",
+        ranks=crossed,
+        hosts=words.hosts(picture, crossed),
+        evidence=tuple(
+            Evidence(
+                source=picture.rank(w.rank).record.flight or picture.incident_source,
+                text=f"rank {w.rank} waits in {words.call(w.call) if w.call is not None else w.op} #{w.seq} of group {w.group}"
+                + (f", {words.frame(w.place)}" if w.place is not None else ""),
+            )
+            for w in waits
+        ),
+        remedies=("same-order",),
+    )
 
 
 def _of_parting(picture: Picture, parting: Parting) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import glob
 import os
+import re
 import stat
 import sys
 from collections.abc import Sequence
@@ -15,9 +16,10 @@ from typing import IO
 
 from unhang.errors import UnhangError
 from unhang.model import NotExamined
-from unhang.records.logs.kinds import NO_LOG_DIRECTORIES, Misses, no_log
+from unhang.records.logs import unpacking
+from unhang.records.logs.kinds import FLIGHT, NO_LOG_DIRECTORIES, OWN_RECORD, Misses, no_log
 from unhang.records.logs.opening import Limits, Source, is_plain, kind_of, shown
-from unhang.records.logs.streams import HEAD_BYTES, SpooledBytes, words
+from unhang.records.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, SpooledBytes, Stream, chunks, words
 
 STDIN = "stdin"
 # A directory that holds millions of files is not counted to its end.
@@ -30,10 +32,11 @@ EMPTY = "it is empty"
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What is to be read, in order, each file once; and what was seen but will not be read."""
+    """What is to be read, in order, each file once; and what was seen but will not be read. `dumps` are those of flight recorders."""
 
     sources: tuple[Source, ...]
     not_examined: tuple[NotExamined, ...]
+    dumps: tuple[Path, ...] = ()
 
 
 def find(paths: Sequence[str], *, limits: Limits | None = None, stdin: IO[bytes] | None = None) -> Found:
@@ -45,9 +48,10 @@ def find(paths: Sequence[str], *, limits: Limits | None = None, stdin: IO[bytes]
     finder = _Finder(limits or Limits(), stdin)
     for path in paths:
         finder.add(path)
-    _refuse_nothing(finder.sources)
+    if not finder.dumps:
+        _refuse_nothing(finder.sources)
     without = (NotExamined(what=s.name, why=why, unread=why != EMPTY) for s in finder.sources if s.named and (why := _no_line(s)))
-    return Found(sources=tuple(finder.sources), not_examined=(*finder.not_examined, *without))
+    return Found(sources=tuple(finder.sources), not_examined=(*finder.not_examined, *without), dumps=tuple(sorted(finder.dumps)))
 
 
 class _Finder:
@@ -55,6 +59,7 @@ class _Finder:
         self.limits = limits
         self.stdin = stdin
         self.sources: list[Source] = []
+        self.dumps: list[Path] = []
         self.not_examined: list[NotExamined] = []
         self.seen: set[tuple[int, int]] = set()
         self.left_files = limits.files
@@ -78,7 +83,7 @@ class _Finder:
             raise UnhangError(f"{shown(path)} is {_special(status.st_mode)}, not a file", hint=hint)
         elif self._new(status):
             try:
-                self.sources.append(_source(path, path, named=True))
+                self._keep(_source(path, path, named=True))
             except OSError as e:
                 raise UnhangError(f"cannot read {shown(path)}: {words(e)}") from e
 
@@ -170,7 +175,7 @@ class _Finder:
     def _take(self, path: str, name: str, misses: Misses) -> bool:
         """Take a file that was not named. Whether it is a log, taken before or not."""
         try:
-            if what := no_log(name):
+            if (what := no_log(name)) and not _may_be_dump(name):
                 misses.add(shown(path), f"no log: {what}")
                 return False
             if self.left_files <= 0:
@@ -186,12 +191,18 @@ class _Finder:
         except OSError as e:
             misses.add(shown(path), f"it cannot be read: {words(e)}", unread=True)
             return False
-        if source.kind:
+        if source.kind and source.kind != FLIGHT:
             misses.add(source.name, f"no log: {source.kind}")
             return False
         self.left_files -= 1
-        self.sources.append(source)
+        self._keep(source)
         return True
+
+    def _keep(self, source: Source) -> None:
+        if source.kind == FLIGHT and source.path is not None:
+            self.dumps.append(source.path)
+        else:
+            self.sources.append(source)
 
     def _new(self, status: os.stat_result) -> bool:
         key = (status.st_dev, status.st_ino)
@@ -219,9 +230,28 @@ def _source(path: str, name: str, *, named: bool) -> Source:
         path=Path(path),
         seekable=seekable,
         mtime=status.st_mtime,
-        kind=kind_of(name, head),
+        kind=kind_of(name, head) if plain else _packed_kind(path, name, head),
         named=named,
     )
+
+
+def _may_be_dump(name: str) -> bool:
+    """Whether a name that says "no log" may be that of a flight-recorder dump, which its first bytes tell."""
+    return re.search(r"\.(?:pkl|pickle|bin|json)(?:\.(?:gz|zst|xz|bz2))?$", name) is not None and no_log(name) != OWN_RECORD
+
+
+def _packed_kind(path: str, name: str, head: bytes) -> str | None:
+    """What is packed in a file. Archives are opened later."""
+    if (packing := unpacking.packing(head)) is None:
+        return kind_of(name, head)
+    file = FileBytes(Path(path), name)
+    try:
+        inner = Stream(unpacking.unpacked(packing, Stream(chunks(file), name), Budget(name, file.size_bytes, Limits())), name).peek(HEAD_BYTES)
+    except Damaged:
+        inner = b""
+    finally:
+        file.close()
+    return FLIGHT if no_log("", inner) == FLIGHT else kind_of(name, head)
 
 
 def _refuse_nothing(sources: Sequence[Source]) -> None:

@@ -33,6 +33,13 @@ _ENDINGS = {
     }.items()
     for ending in endings.split()
 }
+FLIGHT: Final = "a flight-recorder dump"
+# A pickle of a dict or list of plain values whose first names are those of a dump, or JSON with them; torch 2.2 wrote a list of entries.
+_FLIGHT = re.compile(
+    rb"\x80[\2-\5](?:\x95.{8})?[\]}(].{0,490}?(?:pg_config|pg_status|comm_lib_version|nccl_comm_state|record_id|profiling_name)"
+    rb"|(?:\xef\xbb\xbf)?\s{0,64}[{\[].{0,480}?\"(?:pg_config|pg_status|comm_lib_version|nccl_comm_state|collective_seq_id|profiling_name)\"\s{0,8}:",
+    re.DOTALL,
+)
 _MAGIC = (
     (re.compile(rb"\x7fELF|!<arch>\n"), "a program or library"),
     (re.compile(rb"GGUF[\1-\x0f]\0\0\0|.{5}\0\0\0\{\"|\x80[\2-\5](?:\x8a\x0a|\x95|\}|\]|c[a-z_.]+\n)|\x89HDF\r\n", re.DOTALL), "a model checkpoint"),
@@ -58,6 +65,8 @@ def no_log(name: str, head: bytes = b"") -> str | None:
     """What it plainly is instead of a log: by its name (a path with "/"), and by its first bytes where they are given."""
     if _OWN.search(name):
         return OWN_RECORD
+    if _FLIGHT.match(head):
+        return FLIGHT
     last = _PACKED.sub("", name.rpartition("/")[2])
     if "tfevents" in last:
         return "TensorBoard events"

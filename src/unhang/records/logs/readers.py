@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from unhang.errors import UnhangError
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
     from multiprocessing.process import BaseProcess
 
-    from unhang.records.logs.needles import Needles
 
 T = TypeVar("T")
+# What all tasks need: the needles of those who read logs.
+S = TypeVar("S")
 
 # More do not read faster from one disk.
 _MAX_READERS = 8
@@ -40,10 +41,10 @@ def cores() -> int:
     return min(_MAX_READERS, len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
 
 
-class Readers:
+class Readers(Generic[S]):
     """Runs functions of (needles, stop, ...) for us: `parallel` by processes or threads, otherwise at once."""
 
-    def __init__(self, needles: Needles, *, parallel: bool) -> None:
+    def __init__(self, needles: S, *, parallel: bool) -> None:
         self.needles = needles
         self._parallel = parallel and cores() > 1
         # One byte that all processes share.
@@ -52,7 +53,7 @@ class Readers:
         self._forked = False
         self._processes: list[BaseProcess] = []
 
-    def __enter__(self) -> Readers:
+    def __enter__(self) -> Readers[S]:
         try:
             if self._parallel:
                 self._start_processes()
@@ -80,6 +81,11 @@ class Readers:
         with _uninterrupted():
             for process in self._processes:
                 process.kill()
+
+    @property
+    def forked(self) -> bool:
+        """Whether tasks run in processes of their own."""
+        return self._forked
 
     def stopped(self) -> bool:
         """Whether whoever reads is to give up."""
@@ -178,10 +184,10 @@ def _told() -> Iterator[None]:
 
 
 # In a process of ours, what it was forked with.
-_own: Readers | None = None
+_own: Readers[Any] | None = None
 
 
-def _set_up(readers: Readers, parent: int) -> None:
+def _set_up(readers: Readers[Any], parent: int) -> None:
     """In a process of ours: it goes when we go, and Ctrl-C is for us to handle."""
     import ctypes
 

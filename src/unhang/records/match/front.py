@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from unhang.records.flight import operations
 from unhang.records.frames import Frame, inside, other_line, user_frame
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 # Two ranks that talk to each other make different calls, and which ones depends on their place in a pipeline. Prefixes, for send_object_list.
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
-# Calls whose sizes legitimately differ between ranks.
-_UNEVEN = ("gather", "scatter", "all_to_all", "alltoall", "send", "recv", "coalesced")
-_EVEN = ("all_gather", "allgather", "_allgather_base", "reduce_scatter", "_reduce_scatter_base")
 # A line is the usual one when it was reached this often, and another one so many times less.
 _HABIT = 3
 _RARELY = 10
@@ -89,8 +87,10 @@ class Parting:
 class Front:
     """Where the job stands still.
 
-    `complete`: all who belong to it are known and here. Where it is not, somebody may be missing though nobody is `absent`; of a group whose members
-    are not known, the living ranks that wait in nothing are.
+    `complete`: all who belong to it are known, here, and seen to be in it. Where it is not, somebody may be missing though nobody is `absent`; of a
+    group whose members are not known, the living ranks that wait in nothing are. `unseen` are members of whom nothing tells whether they came,
+    `disputed` those of whom two sources tell different things, `lost` those that came, but whose recorder has overwritten with what. `crossed` are
+    ranks that wait for each other in several groups, each of which it entered in another order than the others.
     """
 
     group: str | None
@@ -99,16 +99,22 @@ class Front:
     absent: tuple[int, ...]
     complete: bool
     parting: Parting | None
+    unseen: tuple[int, ...] = ()
+    disputed: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
+    crossed: tuple[int, ...] = ()
 
 
 def key_of(call: Call) -> tuple[object, ...]:
     """What has to be equal on all ranks."""
-    uneven = call.op.startswith(_UNEVEN) and not call.op.startswith(_EVEN)
-    return (call.op,) if uneven else (call.op, call.elements, call.dtypes)
+    return (operations.key(call.op, call.input_sizes, call.output_sizes, call.dtypes, ()),)
 
 
-def waits_of(record: RankRecord, flight: Flight | None, frames: Sequence[Frame]) -> Wait | None:
-    """The collective that a rank is inside of: from its flight recorder, else from its counters, else from its stack."""
+def waits_of(record: RankRecord, flight: Flight | None, frames: Sequence[Frame], *, messages: frozenset[str] = frozenset()) -> Wait | None:
+    """The collective that a rank is inside of: from its flight recorder, else from its counters, else from its stack.
+
+    `messages`: the groups whose counters count more than collectives (`counting_messages`); those have no sequence numbers.
+    """
     stack = tuple(frames)
     by_stack = _op_of_stack(stack)
     if flight is not None:
@@ -117,47 +123,88 @@ def waits_of(record: RankRecord, flight: Flight | None, frames: Sequence[Frame])
             first = min(pending, key=lambda c: (c.created_ns, c.seq))
             return Wait(rank=record.rank, op=first.op, group=first.group, seq=None if first.is_p2p else first.seq, call=first, frames=stack)
         last = max((c for calls in flight.calls.values() for c in calls if not c.is_p2p), key=lambda c: c.created_ns, default=None)
-        if last is not None and by_stack and _same_line(last.frames, stack):
-            # A collective that has just failed counts as ended in the recorder, while the rank still stands in it.
+        if last is not None and last.backend != "nccl" and by_stack and _same_line(last.frames, stack):
+            # On Gloo a collective that has just failed counts as ended, too, while the rank still stands in it. On NCCL the rank is in the next one.
             return Wait(rank=record.rank, op=last.op, group=last.group, seq=last.seq, call=last, frames=stack)
     else:
         for group, counters in sorted(record.groups.items()):
             if counters.enqueued > counters.completed:
-                return Wait(rank=record.rank, op=by_stack or "a collective", group=group, seq=counters.completed + 1, frames=stack)
+                seq = None if group in messages else counters.completed + 1
+                return Wait(rank=record.rank, op=by_stack or "a collective", group=group, seq=seq, frames=stack)
     return Wait(rank=record.rank, op=by_stack, frames=stack) if by_stack else None
+
+
+def counting_messages(dumps: Mapping[int, Flight]) -> frozenset[str]:
+    """The groups whose counters are seen to count sends and receives with the collectives."""
+    return frozenset(group for group in {g for f in dumps.values() for g in f.calls} if _counts_messages(group, dumps))
 
 
 def front_of(records: Mapping[int, RankRecord], dumps: Mapping[int, Flight], waits: Mapping[int, Wait]) -> Front | None:
     """The collective at which the job stands still: of all in which somebody waits, the one whose absentees wait nowhere else."""
     if not waits:
         return None
-    groups = sorted({w.group for w in waits.values() if w.group is not None})
-    fronts = [f for group in groups if (f := _front(group, records, dumps, waits)) is not None]
+    groups = sorted({(w.group, _among(w.group, w.rank, dumps)) for w in waits.values() if w.group is not None}, key=str)
+    fronts = [f for group, among in groups if (f := _front(group, among, records, dumps, waits)) is not None]
     if not fronts:
         return _front_of_stacks(records, waits)
     # Missing here and waiting there: follow it to the group at the end of the chain.
     ends = [f for f in fronts if any(r not in waits for r in f.absent)]
     parted = [f for f in fronts if f.parting is not None]
-    return min(ends or parted or fronts, key=lambda f: not f.complete)
+    # A member whose oldest call is in another group has issued this one behind it, or not at all.
+    met = [f for f in fronts if not any(waits[r].group not in (None, f.group) for r in _behind(f, records, dumps, waits))]
+    crossed = tuple(sorted({r for f in fronts for r in f.waiting})) if len(fronts) > 1 and not (ends or parted or met) else ()
+    return replace(min(ends or parted or met or fronts, key=lambda f: not f.complete), crossed=crossed)
 
 
-def _front(group: str, records: Mapping[int, RankRecord], dumps: Mapping[int, Flight], waits: Mapping[int, Wait]) -> Front | None:
-    here = {r: w for r, w in waits.items() if w.group == group and w.seq is not None}
+def _among(group: str, rank: int, dumps: Mapping[int, Flight]) -> tuple[int, ...]:
+    """The members of a group as this rank's dump has them: names repeat where torch splits a group. () where that is not told."""
+    known = dumps[rank].groups.get(group.removeprefix("cpu:")) if rank in dumps else None
+    if known is None or not known.members:
+        told = {g.members for f in dumps.values() if (g := f.groups.get(group.removeprefix("cpu:"))) is not None and rank in g.members}
+        return next(iter(told)) if len(told) == 1 else ()
+    return known.members
+
+
+def _behind(front: Front, records: Mapping[int, RankRecord], dumps: Mapping[int, Flight], waits: Mapping[int, Wait]) -> tuple[int, ...]:
+    """The members of a front's group that wait elsewhere."""
+    among = _among(front.group or "", front.waiting[0], dumps) or _members(front.group or "", records, dumps) or ()
+    return tuple(r for r in among if r in waits and r not in front.waiting)
+
+
+def _front(
+    group: str, among: tuple[int, ...], records: Mapping[int, RankRecord], dumps: Mapping[int, Flight], waits: Mapping[int, Wait]
+) -> Front | None:
+    if among:
+        dumps = {r: f for r, f in dumps.items() if r in among}
+        here = {r: w for r, w in waits.items() if w.group == group and w.seq is not None and r in among}
+    else:
+        here = {r: w for r, w in waits.items() if w.group == group and w.seq is not None}
     if not here:
         return None
     seq = min(w.seq for w in here.values() if w.seq is not None)
     parting = _parting(group, seq, dumps, here, whole=_whole_world(records))
-    known = _members(group, records, dumps)
-    members = set(known or (r for r in records if _reached(group, records[r], dumps.get(r)) >= 0))
-    if known is None and parting is None:
+    known = among or _members(group, records, dumps)
+    reached = {r: _reached(group, record, dumps.get(r), messages=_counts_messages(group, dumps)) for r, record in records.items()}
+    members = set(known or (r for r, reach in reached.items() if reach.least >= 0))
+    if not known and parting is None:
         members |= {r for r, record in records.items() if record.ended is None and r not in waits}
+    ops = {w.op for w in here.values() if w.seq == seq}
+    came_by_stack = {r for r, w in waits.items() if w.group is None and w.op in ops}
+    present = sorted(members & records.keys())
+    absent = [r for r in present if reached[r].most < seq]
+    disputed = [r for r in present if reached[r].disputed or (r in absent and r in came_by_stack)]
+    unseen = [r for r in present if reached[r].least < seq <= reached[r].most and r not in here]
+    lost = [r for r in present if reached[r].least >= seq and r in dumps and not _holds(dumps[r], group, seq)]
     return Front(
         group=group,
         seq=seq,
         waiting=tuple(sorted(r for r, w in here.items() if w.seq == seq)),
-        absent=tuple(r for r in sorted(members & records.keys()) if _reached(group, records[r], dumps.get(r)) < seq),
-        complete=known is not None and members <= records.keys(),
+        absent=tuple(r for r in absent if r not in disputed),
+        complete=bool(known) and members <= records.keys() and not (disputed or unseen or lost),
         parting=parting,
+        unseen=tuple(r for r in unseen if r not in disputed),
+        disputed=tuple(disputed),
+        lost=tuple(lost),
     )
 
 
@@ -199,16 +246,54 @@ def _whole_world(records: Mapping[int, RankRecord]) -> bool:
     return len(records) >= _world_size(records)
 
 
-def _reached(group: str, record: RankRecord, flight: Flight | None) -> int:
-    """The newest sequence number that a rank issued in a group."""
-    reached = -1
-    if flight is not None:
-        reached = max((c.seq for c in flight.calls.get(group, ()) if not c.is_p2p), default=-1)
-        if group in flight.counters:
-            reached = max(reached, flight.counters[group].enqueued)
-    if group in record.groups:
-        reached = max(reached, record.groups[group].enqueued)
-    return reached
+@dataclass(frozen=True, kw_only=True)
+class _Reach:
+    """The newest sequence number that a rank issued in a group lies in `least`..`most`; `disputed`: its counters contradict its dump."""
+
+    least: int
+    most: int
+    disputed: bool = False
+
+
+_NOWHERE = _Reach(least=-1, most=-1)
+_ANYWHERE = _Reach(least=-1, most=1 << 62)
+
+
+def _reached(group: str, record: RankRecord, flight: Flight | None, *, messages: bool) -> _Reach:
+    """How far a rank came in a group. Its own entries are the truth where it has any."""
+    beats = record.groups.get(group)
+    seqs = [c.seq for c in flight.calls.get(group, ()) if not c.is_p2p] if flight is not None else []
+    if seqs:
+        newest = max(seqs)
+        if flight is not None and flight.cut is not None:
+            return _Reach(least=newest, most=_ANYWHERE.most)
+        # A heartbeat is older than the dump: it cannot know of more.
+        return _Reach(least=newest, most=newest, disputed=not messages and beats is not None and beats.enqueued > newest)
+    told = [c for c in (beats, flight.counters.get(group) if flight is not None else None) if c is not None]
+    if told:
+        issued = max(c.enqueued for c in told)
+        return _Reach(least=-1 if messages else issued, most=issued)
+    if flight is not None and not flight.lost and flight.cut is None:
+        return _NOWHERE
+    seen = record.last_beat_s is not None or record.stacks is not None or record.ended is not None or record.raised is not None
+    return _NOWHERE if seen and flight is None else _ANYWHERE
+
+
+def _counts_messages(group: str, dumps: Mapping[int, Flight]) -> bool:
+    """Whether the counters of a group count sends and receives too: on Gloo they count operations, and those are in no entry."""
+    return any(
+        c.is_p2p or c.op_id not in (None, c.seq) for f in dumps.values() for c in f.calls.get(group, ()) if c.is_p2p or c.backend == "gloo"
+    ) or any(
+        (told := f.counters.get(group)) is not None and told.enqueued > max(c.op_id or c.seq for c in calls)
+        for f in dumps.values()
+        if (calls := [c for c in f.calls.get(group, ()) if c.backend == "gloo"])
+    )
+
+
+def _holds(flight: Flight, group: str, seq: int) -> bool:
+    """Whether a dump still has the entry of a call, or none at all of its group: then its counters have told."""
+    seqs = [c.seq for c in flight.calls.get(group, ()) if not c.is_p2p]
+    return not seqs or seq in seqs
 
 
 def _parting(group: str, seq: int, dumps: Mapping[int, Flight], here: Mapping[int, Wait], *, whole: bool) -> Parting | None:
@@ -231,6 +316,11 @@ def _parting(group: str, seq: int, dumps: Mapping[int, Flight], here: Mapping[in
             sides = tuple(Side(rank=r, op=stacks[r], call=None, frames=here[r].frames, waiting=True) for r in sorted(here))
             return _judged(group, seq, sides, {})
     return None
+
+
+def parting_at(group: str, seq: int, dumps: Mapping[int, Flight]) -> Parting | None:
+    """The first number up to `seq` at which the calls of some dumps do not fit each other, and what that tells of who went astray."""
+    return _parting(group, seq, dumps, {}, whole=False)
 
 
 def _judged(group: str | None, seq: int | None, sides: tuple[Side, ...], history: Mapping[int, Mapping[int, Call]]) -> Parting:

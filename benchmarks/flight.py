@@ -1,0 +1,200 @@
+"""How fast `unhang why` answers on flight-recorder dumps: whole processes, interleaved with torch's own analyser, and with merely unpickling them.
+
+Makes its own dumps as torch's C++ pickler writes them (protocol 2, frames shared): 64 ranks with 2,000 entries of 20 frames each, one of which
+differs in its last call; with --full also 256 ranks, 1,024 ranks, and 256 ranks in three groups, for which torch's analyser takes minutes. Prints one
+JSON line last. Ratios are of interleaved runs, with the range of the pairs; memory is that of all processes together, shared pages counted once, in a
+run of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import pickle
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+MB = 1000 * 1000
+T0 = 1_795_000_000_000_000_000
+# What nobody can be faster than: all dumps unpickled by as many processes as there are cores, and thrown away.
+UNPICKLE = """
+import gc, os, pickle, sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+def load(path):
+    gc.disable()
+    return len(pickle.loads(path.read_bytes()))
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(int(sys.argv[2]), mp_context=get_context("fork")) as pool:
+        sum(pool.map(load, sorted(Path(sys.argv[1]).iterdir()), chunksize=4))
+"""
+
+
+def frames(line: int) -> list[dict[str, object]]:
+    """A stack of 20 frames, innermost first."""
+    inner = [{"name": "all_reduce", "filename": "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "line": 99}]
+    user = [{"name": "step", "filename": "/home/user/train.py", "line": line}, {"name": "main", "filename": "/home/user/train.py", "line": 5}]
+    library = [{"name": f"f{k}", "filename": f"/opt/venv/lib/python3.11/site-packages/torch/nn/modules/m{k}.py", "line": 10 + k} for k in range(17)]
+    return [*inner, *library, *user]
+
+
+def make(folder: Path, *, ranks: int, entries: int, groups: int) -> Path:
+    """One dump a rank. The last call of the rank in the middle has another size; all stand in it."""
+    folder.mkdir()
+    sites = [frames(20 + s) for s in range(12)]
+    sizes = [[[1024, 1024 + s]] for s in range(12)]
+    names = [("0", "default_pg"), *((str(g), f"group{g}") for g in range(1, groups))]
+    config = {name: {"name": name, "desc": desc, "ranks": str(list(range(ranks)))} for name, desc in names}
+    for rank in range(ranks):
+        made = []
+        counts = [0] * groups
+        for i in range(entries):
+            last = i == entries - 1
+            group = 0 if last else i % groups
+            counts[group] += 1
+            size = [[7]] if last and rank == ranks // 2 else sizes[i % 12]
+            made.append(
+                {
+                    "frames": sites[i % 12],
+                    "record_id": i,
+                    "pg_id": group,
+                    "process_group": names[group],
+                    "thread_name": "pt_main_thread",
+                    "thread_id": "1",
+                    "collective_seq_id": counts[group],
+                    "p2p_seq_id": 0,
+                    "op_id": counts[group],
+                    "profiling_name": "nccl:all_reduce",
+                    "time_created_ns": T0 + i * 1_000_000 + rank * 977,
+                    "input_sizes": size,
+                    "input_dtypes": ["Float"],
+                    "output_sizes": size,
+                    "output_dtypes": ["Float"],
+                    "state": "started" if last else "completed",
+                    "time_discovered_started_ns": T0 + i * 1_000_000,
+                    "time_discovered_completed_ns": None if last else T0 + i * 1_000_000 + 500,
+                    "retired": not last,
+                    "timeout_ms": 600_000,
+                    "is_p2p": False,
+                }
+            )
+        status = {
+            str(g): dict.fromkeys(("last_enqueued_collective", "last_started_collective", "last_completed_collective"), n)
+            for g, n in enumerate(counts)
+        }
+        dump = {"version": "2.10", "pg_config": config, "comm_lib_version": "2.27.5", "pg_status": status, "entries": made}
+        (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+    return folder
+
+
+def timed(command: Sequence[str], codes: Sequence[int], limit_s: float) -> float | None:
+    """Seconds of a whole process; None where it did not end in time."""
+    with tempfile.TemporaryFile() as out:
+        begin = time.perf_counter()
+        try:
+            done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=False, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        seconds = time.perf_counter() - begin
+        if done.returncode not in codes:
+            out.seek(0)
+            raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}\n{out.read()[-2000:].decode(errors='replace')}")
+    return seconds
+
+
+def peak_bytes(command: Sequence[str], limit_s: float) -> int:
+    """The most memory that a process and its children held together."""
+    peak = 0
+    process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + limit_s
+    while process.poll() is None and time.monotonic() < end:
+        held = 0
+        with contextlib.suppress(psutil.Error):
+            for p in (process, *process.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    held += p.memory_full_info().pss
+        peak = max(peak, held)
+        time.sleep(0.02)
+    if process.poll() is None:
+        for p in (*process.children(recursive=True), process):
+            with contextlib.suppress(psutil.Error):
+                p.kill()
+    process.wait()
+    return peak
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    return {"median": round(statistics.median(values), 2), "min": round(min(values), 2), "max": round(max(values), 2)}
+
+
+def compare(folder: Path, analyser: Path | None, repeats: int, limit_s: float) -> dict[str, object]:
+    """Interleaved runs of ours, of unpickling alone, and of torch's."""
+    cores = len(os.sched_getaffinity(0))
+    ours = [sys.executable, "-m", "unhang", "why", "--json", str(folder)]
+    merely = [sys.executable, "-c", UNPICKLE, str(folder), str(cores)]
+    own, limit, theirs = list[float](), list[float](), list[float]()
+    unended = False
+    for _ in range(repeats):
+        for command, codes, found in ((ours, (1,), own), (merely, (0,), limit)):
+            seconds = timed(command, codes, limit_s)
+            if seconds is None:
+                raise SystemExit(f"{' '.join(command[:5])}: not done after {limit_s:.0f} s")
+            found.append(seconds)
+        if analyser is not None and not unended:
+            seconds = timed([str(analyser), str(folder)], (0, 1), limit_s)
+            unended = seconds is None
+            theirs += [] if seconds is None else [seconds]
+    result: dict[str, object] = {
+        "s": spread(own),
+        "unpickle_s": spread(limit),
+        "times_unpickle": spread([o / u for o, u in zip(own, limit, strict=True)]),
+        "peak_mb": peak_bytes(ours, limit_s) // MB,
+    }
+    if theirs:
+        result |= {"torchfrtrace_s": spread(theirs), "times_faster": spread([t / o for t, o in zip(theirs, own, strict=False)])}
+        result["torchfrtrace_peak_mb"] = peak_bytes([str(analyser), str(folder)], limit_s) // MB
+    elif unended:
+        result["torchfrtrace_s"] = f"more than {limit_s:.0f}"
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--full", action="store_true", help="256 and 1,024 ranks, and three groups (torch's analyser takes some 20 minutes)")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--entries", type=int, default=2000)
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds after which torch's analyser is ended")
+    parser.add_argument("--folder", type=Path, help="where to make the data (1.0 GB with --full)", default=None)
+    options = parser.parse_args()
+    program = Path(sys.executable).with_name("torchfrtrace")
+    analyser = program if program.is_file() else None
+    jobs = [(64, 1), *([(256, 1), (256, 3), (1024, 1)] if options.full else [])]
+    result: dict[str, object] = {"benchmark": "flight", "entries": options.entries, "n": options.repeats}
+    for ranks, groups in jobs:
+        name = f"{ranks} ranks" + (f", {groups} groups" if groups > 1 else "")
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            dumps = make(Path(folder) / "dumps", ranks=ranks, entries=options.entries, groups=groups)
+            size = sum(p.stat().st_size for p in dumps.iterdir())
+            result[name] = found = {"mb": size // MB} | compare(dumps, analyser, options.repeats if ranks == 64 else 1, options.limit)
+            print(name, found, file=sys.stderr)
+    if analyser is None:
+        print("torchfrtrace is not installed: nothing to compare with", file=sys.stderr)
+    result["machine"] = f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}"
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""One rank's dump in objects: every shape is brought into one, whatever backend and version wrote it.
+
+What may surprise: Gloo never moves an entry's `state` from "scheduled", only `retired` marks its end, and its `pg_config` is keyed ''; NCCL's
+`retired` without "completed" is a timeout; JSON writes the numbers of `pg_status` as strings and has no frames. Dumps that unhang took carry the
+members of the groups behind the pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from unhang.errors import RecordError
+from unhang.records.flight import operations
+from unhang.records.flight.opening import Opened, decoded, opened
+from unhang.records.frames import Frame
+from unhang.records.incident import Counters
+
+Sizes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One collective or point-to-point call as one rank issued it; `frames` innermost last, () in JSON dumps.
+
+    `seq` counts collectives (or messages) of the group, `op_id` all operations; None where the dump does not tell.
+    """
+
+    group: str
+    seq: int
+    op: str
+    backend: str = ""
+    input_sizes: Sizes = ()
+    output_sizes: Sizes = ()
+    dtypes: tuple[str, ...] = ()
+    done: bool
+    op_id: int | None = None
+    is_p2p: bool = False
+    frames: tuple[Frame, ...] = ()
+    created_ns: int = 0
+
+    @property
+    def elements(self) -> tuple[int, ...]:
+        return tuple(prod(s) for s in self.input_sizes)
+
+    @property
+    def output_elements(self) -> tuple[int, ...]:
+        return tuple(prod(s) for s in self.output_sizes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A process group as the dump names it; `members` is () where the dump does not say."""
+
+    name: str
+    desc: str = ""
+    members: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flight:
+    """A whole dump. `calls` per group, oldest first. `lost`: the ring has overwritten its beginning.
+
+    `cut` says what of the file could not be read, `skipped` counts the entries that could not be understood.
+    """
+
+    version: str
+    groups: dict[str, Group] = field(default_factory=dict)
+    calls: dict[str, tuple[Call, ...]] = field(default_factory=dict)
+    counters: dict[str, Counters] = field(default_factory=dict)
+    lost: bool = False
+    cut: str | None = None
+    skipped: int = 0
+
+
+def load(path: Path) -> Flight:
+    """Read the dump of one rank. Raises RecordError where it is missing, foreign or refused, or nothing of it can be read."""
+    return flight_of(_alone(opened(path), str(path)), source=str(path))
+
+
+def parse(data: bytes, *, source: str = "the dump") -> Flight:
+    """The same, of bytes in hand."""
+    return flight_of(_alone(decoded(data, source), source), source=source)
+
+
+def _alone(found: tuple[Opened, ...], source: str) -> Opened:
+    if len(found) > 1:
+        raise RecordError(f"{source} holds the dumps of {len(found)} ranks, where that of one was expected")
+    return found[0]
+
+
+def flight_of(dump: Opened, *, source: str) -> Flight:
+    """One dump in objects. Raises RecordError where it is none."""
+    try:
+        return replace(_normalise(dump.raw), cut=dump.cut)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as e:
+        raise RecordError(f"{source} is not a flight-recorder dump that can be understood: {type(e).__name__}: {e}") from e
+
+
+def _normalise(raw: Mapping[str, Any]) -> Flight:
+    if not any(name in raw for name in ("entries", "pg_status", "pg_config")):
+        raise ValueError("neither entries nor pg_status")
+    calls: dict[str, list[Call]] = {}
+    groups: dict[str, Group] = {}
+    name_of_id: dict[str, str] = {}
+    entries = raw.get("entries") or ()
+    shared = _Shared()
+    skipped = 0
+    for entry in entries:
+        try:
+            name, desc = group_of(entry)
+            call = _call(entry, name, shared)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
+            skipped += 1
+            continue
+        name_of_id[str(entry.get("pg_id", name))] = name
+        groups.setdefault(name, Group(name=name, desc=desc))
+        calls.setdefault(name, []).append(call)
+    if skipped and not calls:
+        raise ValueError("none of its entries is one")
+    groups.update(configured(raw, groups))
+    counters = {}
+    for pg, status in (raw.get("pg_status") or {}).items():
+        counters[name_of_id.get(str(pg), str(pg))] = Counters(
+            enqueued=int(status.get("last_enqueued_collective", -1)), completed=int(status.get("last_completed_collective", -1))
+        )
+    return Flight(
+        version=str(raw.get("version", "")),
+        groups=groups,
+        calls={name: tuple(sorted(found, key=lambda c: (c.created_ns, c.seq))) for name, found in calls.items()},
+        counters=counters,
+        lost=has_lost(entries),
+        skipped=skipped,
+    )
+
+
+def together(accelerator: Flight, cpu: Flight) -> Flight:
+    """Two recorders of one process. A group may have both backends, each with numbers of its own: Gloo's part of it is called "cpu:NAME", as in
+    heartbeats."""
+
+    def renamed(name: str) -> str:
+        return f"cpu:{name}"
+
+    return replace(
+        accelerator,
+        groups={**cpu.groups, **{name: g for name, g in accelerator.groups.items() if g.members or name not in cpu.groups}},
+        calls={**accelerator.calls, **{renamed(name): tuple(replace(c, group=renamed(name)) for c in calls) for name, calls in cpu.calls.items()}},
+        counters={**accelerator.counters, **{renamed(name): c for name, c in cpu.counters.items()}},
+        lost=accelerator.lost or cpu.lost,
+        cut=accelerator.cut or cpu.cut,
+        skipped=accelerator.skipped + cpu.skipped,
+    )
+
+
+def has_lost(entries: Any) -> bool:
+    """Whether the ring has overwritten its beginning: its first entry is not the first that was ever recorded."""
+    first = entries[0].get("record_id") if entries and isinstance(entries[0], dict) else None
+    return isinstance(first, int) and first > 0
+
+
+def configured(raw: Mapping[str, Any], groups: Mapping[str, Group]) -> dict[str, Group]:
+    """The groups that a dump's configuration names; `groups` are those that its entries name."""
+    found: dict[str, Group] = {}
+    for name, config in (raw.get("pg_config") or {}).items():
+        # Gloo writes one entry keyed '' whose ranks belong to the default group, if they are there at all.
+        key = name or next((g.name for g in groups.values() if g.desc == "default_pg"), "0")
+        desc = str(config.get("desc") or "")
+        known = groups.get(key, Group(name=key, desc=desc))
+        found[key] = Group(name=key, desc=known.desc or desc, members=members_of(config.get("ranks")))
+    for name, ranks in (raw.get("members") or {}).items():
+        known = found.get(name) or groups.get(name) or Group(name=name)
+        found[name] = known if known.members else replace(known, members=members_of(ranks))
+    return found
+
+
+def group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """(name, description) of the group of an entry."""
+    group = entry.get("process_group")
+    if isinstance(group, (list, tuple)) and group:
+        return str(group[0]), str(group[1]) if len(group) > 1 else ""
+    # Before version 2.1 entries carry only pg_id.
+    return str(entry.get("pg_id", "0")), ""
+
+
+class _Shared:
+    """Frames and sizes repeat: in a pickle the very same objects stand in thousands of entries."""
+
+    def __init__(self) -> None:
+        self.frames: dict[tuple[int, ...], tuple[Frame, ...]] = {}
+        self.frame: dict[int, Frame] = {}
+        self.sizes: dict[str, Sizes] = {}
+
+    def frames_of(self, raw: Any) -> tuple[Frame, ...]:
+        if not raw:
+            return ()
+        key = tuple(map(id, raw))
+        if (found := self.frames.get(key)) is None:
+            found = self.frames[key] = tuple(self.frame.get(i) or self._frame(f, i) for i, f in zip(reversed(key), reversed(raw), strict=True))
+        return found
+
+    def _frame(self, raw: Mapping[str, Any], key: int) -> Frame:
+        self.frame[key] = found = Frame(file=str(raw.get("filename", "")), line=int(raw.get("line") or 0), name=str(raw.get("name", "")))
+        return found
+
+    def sizes_of(self, raw: Any) -> Sizes:
+        if not raw:
+            return ()
+        if (found := self.sizes.get(key := repr(raw))) is None:
+            found = self.sizes[key] = tuple(tuple(int(n) for n in size) for size in raw)
+        return found
+
+
+def _call(entry: Mapping[str, Any], group: str, shared: _Shared) -> Call:
+    backend, op = operations.split(str(entry.get("profiling_name") or ""))
+    p2p = bool(entry.get("is_p2p")) or op.startswith(("send ", "recv "))
+    seq = entry.get("p2p_seq_id") if p2p else entry.get("collective_seq_id", entry.get("seq_id"))
+    completed = entry.get("state") == "completed"
+    return Call(
+        group=group,
+        seq=int(seq or 0),
+        op=op,
+        backend=backend,
+        input_sizes=shared.sizes_of(entry.get("input_sizes")),
+        output_sizes=shared.sizes_of(entry.get("output_sizes")),
+        dtypes=tuple(map(str, entry.get("input_dtypes") or ())),
+        done=bool(entry.get("retired")) or completed if backend == "gloo" else completed,
+        op_id=None if entry.get("op_id") is None else int(entry["op_id"]),
+        is_p2p=p2p,
+        frames=shared.frames_of(entry.get("frames")),
+        created_ns=int(entry.get("time_created_ns") or 0),
+    )
+
+
+def members_of(raw: Any) -> tuple[int, ...]:
+    """`ranks` is a string, "[0, 1]", in every version so far; () for what cannot be understood, which is no list of members."""
+    if isinstance(raw, str):
+        text = raw.strip()
+        parts = [n.strip() for n in text[1:-1].split(",")] if text[:1] == "[" and text[-1:] == "]" else [""]
+        return tuple(map(int, parts)) if all(n.isdecimal() for n in parts) else ()
+    return tuple(int(n) for n in raw or ())

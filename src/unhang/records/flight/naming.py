@@ -1,0 +1,73 @@
+"""Which rank a dump is of: from the names of all dumps of one folder together, because one name alone may hold several numbers.
+
+torch appends the rank to a prefix that anybody may choose: `nccl_trace_rank_3`, `comm_lib_trace_rank_3`, `/shared/job17_node2_3`. Where a word before
+a number says "rank", that is it; else it is the number that is another one in every name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_ENDING = re.compile(r"\.(?:gz|zst|zstd|xz|bz2|json|jsonl|pkl|pickle|trace|dump|bin)$", re.IGNORECASE)
+_SECOND = re.compile(r"(^|/)cpu/(?=[^/]+$)")
+_NUMBER = re.compile(r"\d+")
+_RANK = re.compile(r"(?:^|[^a-z])(?:global_?)?ranks?[_\-.= ]?$|(?:^|[^a-z])r$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """The rank of each name. `unsure`: they were numbered in order of name, because the names do not tell."""
+
+    ranks: Mapping[str, int]
+    unsure: bool = False
+
+
+def is_second(name: str) -> bool:
+    """Whether a dump is that of a rank's second recorder, which unhang writes to `cpu/` beside the first."""
+    return _SECOND.search(name) is not None
+
+
+def ranks_of(names: Sequence[str]) -> Named:
+    """The ranks of dumps by their paths, which are different from each other; both of a rank's recorders are its own."""
+    first = {name: _SECOND.sub(r"\1", name) for name in names}
+    named = _ranks(sorted(set(first.values())))
+    return Named(ranks={name: named.ranks[key] for name, key in first.items()}, unsure=named.unsure)
+
+
+def _ranks(names: Sequence[str]) -> Named:
+    plain = {name: _without_ending(name) for name in names}
+    numbers = {name: list(_NUMBER.finditer(text)) for name, text in plain.items()}
+    by_word = {name: n for name, text in plain.items() if (n := _said(text, numbers[name])) is not None}
+    if len(by_word) == len(names) and len(set(by_word.values())) == len(names):
+        return Named(ranks=by_word)
+    if (by_place := _different(numbers)) is not None:
+        return Named(ranks=by_place)
+    return Named(ranks={name: n for n, name in enumerate(sorted(names, key=_natural))}, unsure=True)
+
+
+def _without_ending(name: str) -> str:
+    while (shorter := _ENDING.sub("", name)) != name:
+        name = shorter
+    return name
+
+
+def _said(text: str, numbers: Sequence[re.Match[str]]) -> int | None:
+    """The last number of the file's name that "rank" stands before."""
+    folder = text.rfind("/") + 1
+    return next((int(m[0]) for m in reversed(numbers) if m.start() >= folder and len(m[0]) < 10 and _RANK.search(text[folder : m.start()])), None)
+
+
+def _different(numbers: Mapping[str, Sequence[re.Match[str]]]) -> dict[str, int] | None:
+    """The number, counted from the end, that is another one in every name; of several the one whose numbers lie closest together."""
+    found: list[tuple[int, int, dict[str, int]]] = []
+    for place in range(1, min((len(n) for n in numbers.values()), default=0) + 1):
+        ranks = {name: int(n[-place][0]) for name, n in numbers.items() if len(n[-place][0]) < 10}
+        if len(ranks) == len(set(ranks.values())) == len(numbers):
+            found.append((max(ranks.values()) - min(ranks.values()), place, ranks))
+    return min(found, key=lambda f: f[:2])[2] if found else None
+
+
+def _natural(name: str) -> tuple[str | int, ...]:
+    return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name))

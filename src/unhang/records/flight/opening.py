@@ -1,0 +1,222 @@
+"""A file with flight-recorder dumps, as plain values: pickle or JSON, packed or not, of one rank or of several, whole or cut off.
+
+What may surprise: torch 2.2 wrote a bare list of entries; tools that gather JSON dumps write one file for each host, as a list, by rank, or one dump
+a line; JSON's keys are sorted, so that `pg_config` and `pg_status` stand behind the entries, while a pickle has them before: a file that is cut off
+has lost the newest entries in the one, and in the other what tells of its groups, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unhang.errors import RecordError
+from unhang.records.flight import unpickle
+from unhang.records.logs import unpacking
+from unhang.records.logs.kinds import FLIGHT, no_log
+from unhang.records.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, Limits, Stream, chunks
+
+# A dump of 2,000 entries with stacks is about 5 MB.
+MAX_BYTES = 512 * 1024 * 1024
+NEWEST_LOST = "it is cut off or damaged: its newest entries are lost"
+
+_OF_A_DUMP = ("entries", "pg_status", "pg_config", "comm_lib_version", "nccl_version")
+_OF_A_HOST = ("ranks", "dumps")
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """One rank's dump as plain values. `rank` is what the file says of it, None where it says nothing; `cut` says what is lost."""
+
+    raw: Mapping[str, Any]
+    rank: int | None = None
+    cut: str | None = None
+
+
+def is_dump(head: bytes) -> bool:
+    """Whether a file that begins so is a flight-recorder dump: of a pickle its first strings tell, of JSON the first keys that it has."""
+    return no_log("", head[:HEAD_BYTES]) == FLIGHT
+
+
+def head_of(path: Path) -> bytes:
+    """The first bytes of a file, unpacked; b"" where it cannot be read. Enough to tell a dump by."""
+    try:
+        file = FileBytes(path, str(path))
+        try:
+            data = Stream(chunks(file), str(path))
+            if kind := unpacking.packing(data.peek(HEAD_BYTES)):
+                data = Stream(unpacking.unpacked(kind, data, Budget(str(path), file.size_bytes, Limits())), str(path))
+            return data.peek(HEAD_BYTES)
+        finally:
+            file.close()
+    except (OSError, Damaged):
+        return b""
+
+
+def opened(path: Path, *, guard: bool = True) -> tuple[Opened, ...]:
+    """The dumps in a file. Raises RecordError where it is missing, foreign or refused, or holds nothing that can be read."""
+    data, damage = _bytes_of(path)
+    found = decoded(data, str(path), guard=guard)
+    return tuple(Opened(raw=o.raw, rank=o.rank, cut=o.cut or damage) for o in found)
+
+
+def decoded(data: bytes, source: str, *, guard: bool = True) -> tuple[Opened, ...]:
+    """The same, of bytes in hand."""
+    if not data:
+        raise RecordError(f"{source} is empty", cause="the process ended while it was writing")
+    text = data.removeprefix(_BOM).lstrip()
+    found = _of_json(text, source) if text[:1] in (b"{", b"[") else _of_pickle(data, source, guard=guard)
+    if not found:
+        raise RecordError(f"{source} is damaged: nothing in it can be read", cause="it was cut off, or it is no flight-recorder dump")
+    return found
+
+
+def _bytes_of(path: Path) -> tuple[bytes, str | None]:
+    """What is in a file, unpacked, and what its packing has lost."""
+    try:
+        # Devices and pipes have no end, whatever their size says.
+        if path.exists() and not path.is_file():
+            raise RecordError(f"{path} is no file")
+        file = FileBytes(path, str(path))
+    except OSError as e:
+        raise RecordError(f"cannot read {path}: {e.strerror or e}") from e
+    damage = None
+    parts: list[bytes] = []
+    try:
+        head = file.read_at(0, HEAD_BYTES)
+        if (kind := unpacking.packing(head)) is None:
+            data = file.read_at(0, MAX_BYTES + 1)
+        else:
+            limits = Limits(always_bytes=MAX_BYTES, unpacked_bytes=MAX_BYTES)
+            raw = unpacking.unpacked(kind, Stream(chunks(file), str(path)), Budget(str(path), file.size_bytes, limits))
+            try:
+                parts.extend(raw)
+            except Damaged as e:
+                if "bomb" in e.why:
+                    raise RecordError(f"{path} is larger than any flight-recorder dump (more than {MAX_BYTES} bytes)") from e
+                damage = f"its packing is damaged: {e.why}"
+            data = b"".join(parts)
+    except OSError as e:
+        raise RecordError(f"cannot read {path}: {e.strerror or e}") from e
+    finally:
+        file.close()
+    if len(data) > MAX_BYTES:
+        raise RecordError(f"{path} is larger than any flight-recorder dump (more than {MAX_BYTES} bytes)")
+    return data, damage
+
+
+def _of_pickle(data: bytes, source: str, *, guard: bool) -> tuple[Opened, ...]:
+    try:
+        value, behind = unpickle.unpickled(data, guard=guard)
+    except RecordError as e:
+        raise RecordError(f"{source} is refused: {e}", cause=e.cause) from None
+    except MemoryError as e:
+        if not guard:
+            raise
+        raise RecordError(f"{source} is refused: it asks for more than its size can hold", cause="it is no flight-recorder dump") from e
+    except Exception as e:  # damaged pickles raise nearly anything
+        try:
+            found = _pieces(unpickle.kept(data)) if unpickle.begins_as_pickle(data[:16]) else ()
+        except RecordError as refused:
+            raise RecordError(f"{source} is refused: {refused}", cause=refused.cause) from None
+        if not found:
+            raise RecordError(f"{source} is damaged: {type(e).__name__}: {e}", cause="it was cut off, or it is no flight-recorder dump") from e
+        return found
+    if behind.startswith(b"{") and isinstance(value, dict):
+        try:
+            return _each(value | {"members": json.loads(behind)["members"]}, source)
+        except (ValueError, KeyError, TypeError):
+            return tuple(Opened(raw=o.raw, cut="what it tells of the members of groups is cut off") for o in _each(value, source))
+    return _each(value, source)
+
+
+def _of_json(text: bytes, source: str) -> tuple[Opened, ...]:
+    try:
+        return _each(json.loads(text), source)
+    except RecursionError as e:
+        raise RecordError(f"{source} is damaged: it is nested too deep") from e
+    except ValueError as e:
+        if found := tuple(_of_lines(text.decode("utf-8", "replace"), source)):
+            return found
+        raise RecordError(f"{source} is damaged: {e}", cause="it was cut off, or it is no flight-recorder dump") from e
+
+
+def _of_lines(text: str, source: str) -> Iterator[Opened]:
+    """Several values behind each other, the last of which may be cut off."""
+    decoder, at = json.JSONDecoder(), 0
+    while (at := _next(text, at)) < len(text):
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            yield from _json_pieces(text[at:])
+            return
+        yield from _each(value, source)
+
+
+def _json_pieces(text: str) -> tuple[Opened, ...]:
+    """The whole entries of a JSON dump that is cut off."""
+    found = re.search(r'"entries"\s*:\s*\[', text)
+    if found is None:
+        return ()
+    decoder, entries, at = json.JSONDecoder(), list[Any](), found.end()
+    while (at := _next(text, at, ",")) < len(text):
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            break
+        entries.append(value)
+    entries = [e for e in entries if isinstance(e, dict)]
+    return (Opened(raw={"entries": entries}, cut=NEWEST_LOST),) if entries else ()
+
+
+def _next(text: str, at: int, skip: str = "") -> int:
+    while at < len(text) and (text[at].isspace() or text[at] in skip):
+        at += 1
+    return at
+
+
+def _pieces(left: list[Any]) -> tuple[Opened, ...]:
+    """A dump from what its unpickler had made: pairs of key and value that had not gone into the outermost dict yet, and whole entries."""
+    raw: dict[str, Any] = {}
+    entries: list[Any] = []
+    for n, value in enumerate(left):
+        if isinstance(value, dict) and "version" in value and not raw:
+            raw = dict(value)
+        elif isinstance(value, str) and n + 1 < len(left) and (value == "version" or (value in _OF_A_DUMP and isinstance(left[n + 1], dict))):
+            raw[value] = left[n + 1]
+        elif isinstance(value, list):
+            entries += [e for e in value if isinstance(e, dict) and "profiling_name" in e]
+        elif isinstance(value, dict) and "profiling_name" in value and "state" in value:
+            entries.append(value)
+    if not entries and "pg_status" not in raw:
+        return ()
+    entries = list({id(e): e for e in (*(raw.get("entries") or ()), *entries)}.values())
+    return (Opened(raw=raw | {"entries": entries}, cut=NEWEST_LOST),)
+
+
+def _each(value: Any, source: str) -> tuple[Opened, ...]:
+    """The dumps that a value holds."""
+    if isinstance(value, list) and value and all(isinstance(e, dict) and "profiling_name" in e for e in value):
+        return (Opened(raw={"version": "", "entries": value}),)
+    if isinstance(value, list) and value and all(_is_raw(e) for e in value):
+        return tuple(Opened(raw=e) for e in value)
+    if isinstance(value, dict):
+        if _is_raw(value):
+            told = value.get("rank")
+            return (Opened(raw=value, rank=told if isinstance(told, int) and not isinstance(told, bool) else None),)
+        for name in _OF_A_HOST:
+            if isinstance(value.get(name), (dict, list)):
+                return _each(value[name], source)
+        ranked = [(re.fullmatch(r"(?:rank[_ -]?)?(\d{1,9})", str(key)), e) for key, e in value.items()]
+        if ranked and all(m is not None and _is_raw(e) for m, e in ranked):
+            return tuple(Opened(raw=e, rank=int(m[1])) for m, e in ranked if m is not None)
+    raise RecordError(f"{source} is not a flight-recorder dump: it holds a {type(value).__name__}")
+
+
+def _is_raw(value: Any) -> bool:
+    return isinstance(value, dict) and any(name in value for name in _OF_A_DUMP)

@@ -1,0 +1,112 @@
+"""What has to be equal on all ranks of a group, operation by operation; recorders and versions spell operations differently.
+
+Elements are compared, never shapes: a collective moves memory. Gather and scatter have a root whose other side differs, and are made of messages on
+NCCL, which may be of any size; all_to_all may be uneven on every rank, as long as what all send is what all receive.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import prod
+from typing import Literal
+
+Rule = Literal["equal", "gathered", "scattered", "rooted", "sums", "free"]
+
+_SPELLINGS = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce_coalesced",
+    "_allgather_base": "all_gather_into_tensor",
+    "_all_gather_base": "all_gather_into_tensor",
+    "allgather_into_tensor": "all_gather_into_tensor",
+    "allgather": "all_gather",
+    "allgather_coalesced": "all_gather_coalesced",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "reduce_scatter_base": "reduce_scatter_tensor",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "all_to_all_single": "all_to_all",
+    "_broadcast_oop": "broadcast",
+    "_reduce_oop": "reduce",
+}
+_RULES: dict[str, Rule] = {
+    "all_reduce": "equal",
+    "all_reduce_coalesced": "equal",
+    "all_reduce_sparse": "free",
+    "broadcast": "equal",
+    "reduce": "equal",
+    "all_gather": "gathered",
+    "all_gather_into_tensor": "gathered",
+    "all_gather_coalesced": "gathered",
+    "all_gather_into_tensor_coalesced": "gathered",
+    "reduce_scatter": "scattered",
+    "reduce_scatter_tensor": "scattered",
+    "reduce_scatter_tensor_coalesced": "scattered",
+    "gather": "rooted",
+    "scatter": "rooted",
+    "all_to_all": "sums",
+}
+# No rank can finish these before all have come.
+_NEEDS_ALL = ("all_reduce", "all_gather", "reduce_scatter", "barrier", "all_to_all")
+_PEERS = re.compile(r"(?:(?:send|recv)(?:AnySource)?)\s+(\d+|\?)\s*(->|<-)\s*(\d+|\?)")
+
+
+def split(profiling_name: str) -> tuple[str, str]:
+    """ "nccl:all_reduce" as ("nccl", "all_reduce"); hooks of the dispatcher write "c10d::allreduce_"."""
+    if "::" in profiling_name:
+        return "", profiling_name.rpartition("::")[2]
+    backend, colon, op = profiling_name.partition(":")
+    return (backend, op) if colon else ("", profiling_name)
+
+
+def spelling(op: str) -> str:
+    """One name for one operation."""
+    if " " in op:
+        return op
+    plain = op.removesuffix("_") if op.endswith("_") and not op.endswith("__") else op
+    return _SPELLINGS.get(plain, plain)
+
+
+def peers(op: str) -> tuple[int | None, int | None] | None:
+    """(source, destination) of "send 0->1" and "recv 1<-0", as ranks in the group; None for "?". None for what is no message."""
+    found = _PEERS.fullmatch(op.strip())
+    if found is None:
+        return None
+    one, other = (None if n == "?" else int(n) for n in (found[1], found[3]))
+    return (one, other) if found[2] == "->" else (other, one)
+
+
+def rule(op: str) -> Rule:
+    """How sizes are to be compared; `op` as `spelling` has it."""
+    return _RULES.get(op, "free")
+
+
+def needs_all(op: str) -> bool:
+    return spelling(op).startswith(_NEEDS_ALL)
+
+
+def elements(sizes: Sequence[Sequence[int]]) -> int:
+    return sum(prod(s) for s in sizes)
+
+
+def key(
+    op: str,
+    input_sizes: Sequence[Sequence[int]],
+    output_sizes: Sequence[Sequence[int]],
+    input_dtypes: Sequence[str],
+    output_dtypes: Sequence[str],
+) -> str:
+    """What has to be equal, as text: "all_reduce 1024 Float"."""
+    name = spelling(op)
+    how = rule(name)
+    dtypes = "/".join(dict.fromkeys((*input_dtypes, *output_dtypes)))
+    parts = [name]
+    if how == "equal":
+        # Newer versions list the outputs of operations in place, older ones do not.
+        parts.append(",".join(str(prod(s)) for s in input_sizes))
+    elif how in ("gathered", "scattered"):
+        parts.append(f"{elements(input_sizes)}>{elements(output_sizes)}")
+    if how != "free":
+        parts.append(dtypes)
+    return " ".join(p for p in parts if p)

@@ -1,0 +1,126 @@
+"""The process groups of a job, from the recordings of its ranks: who belongs to each, and one table of calls for all.
+
+A name is no identity: torch gives the same one to all parts when it splits a group, hence members count, too. Gloo's dumps do not tell members: those
+who used a group certainly belong to it, others may.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from unhang.records.flight.columns import Message, Recording, Track
+from unhang.records.flight.entries import Group
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """One group of the job. `tracks` by rank, their ids in the job's table. `known`: the recorders tell who belongs to it, and there is no other."""
+
+    name: str
+    desc: str
+    members: tuple[int, ...]
+    known: bool
+    tracks: Mapping[int, Track]
+
+    @property
+    def shown(self) -> str:
+        return f"{self.name} ({self.desc})" if self.desc and self.desc not in ("undefined", self.name) else self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """All recordings, aligned. `calls[id]` is the text of what has to be equal."""
+
+    recordings: Mapping[int, Recording]
+    meetings: tuple[Meeting, ...]
+    calls: Sequence[str]
+    world: tuple[int, ...]
+    world_known: bool
+    messages: Mapping[int, tuple[tuple[Message, int | None, int | None], ...]] = field(default_factory=dict)
+
+
+def align(recordings: Mapping[int, Recording], *, world_size: int | None = None) -> Job:
+    """Put the tracks of all ranks together by group. `world_size`: how many ranks there are, where that is known from elsewhere."""
+    table: dict[str, int] = {"": 0}
+    tracks = [(rank, track) for rank in sorted(recordings) for track in _in_table(recordings[rank], table)]
+    declared = _declared(recordings)
+    seen = [*recordings, *(r for members in declared.values() for each in members for r in each)]
+    told_world = [each for (_, desc), lists in declared.items() if desc == "default_pg" for each in lists]
+    world = tuple(range(max(world_size or 0, max(seen, default=-1) + 1)))
+    world_known = world_size is not None or any(len(each) == len(world) for each in told_world)
+    by_identity: dict[tuple[str, str, tuple[int, ...]], dict[int, Track]] = {}
+    for rank, track in tracks:
+        by_identity.setdefault((track.group.name, track.group.desc, _members(rank, track.group, declared)), {})[rank] = track
+    for (name, desc), lists in declared.items():
+        for members in lists:
+            # A group in which nobody of those who are here has a call: it may still be waited in by others.
+            if members and desc != "default_pg":
+                by_identity.setdefault((name, desc, members), {})
+    meetings = []
+    for (name, desc, members), found in sorted(by_identity.items(), key=lambda item: item[0]):
+        if members:
+            meetings.append(Meeting(name=name, desc=desc, members=members, known=True, tracks=found))
+        elif desc == "default_pg" or (not desc and name == "0"):
+            meetings.append(Meeting(name=name, desc=desc, members=world, known=world_known, tracks=found))
+        else:
+            meetings.append(Meeting(name=name, desc=desc, members=tuple(sorted(found)), known=False, tracks=found))
+    messages = {rank: tuple((m, *_ends(m, rank, declared, world)) for m in r.messages) for rank, r in recordings.items() if r.messages}
+    return Job(
+        recordings=recordings,
+        meetings=tuple(m for m in meetings if m.tracks),
+        calls=list(table),
+        world=world,
+        world_known=world_known,
+        messages=messages,
+    )
+
+
+def _in_table(recording: Recording, table: dict[str, int]) -> list[Track]:
+    """The tracks with their ids as the job's table has them."""
+    mapping = [table.setdefault(text, len(table)) for text in recording.calls]
+    if mapping == list(range(len(mapping))):
+        return list(recording.tracks)
+    return [
+        Track(
+            group=t.group,
+            first=t.first,
+            ids=array("I", map(mapping.__getitem__, t.ids)),
+            ends=t.ends,
+            pending_ns=t.pending_ns,
+            sums=t.sums,
+            gloo=t.gloo,
+        )
+        for t in recording.tracks
+    ]
+
+
+def _declared(recordings: Mapping[int, Recording]) -> dict[tuple[str, str], set[tuple[int, ...]]]:
+    """The lists of members that any rank tells, by name and description."""
+    found: dict[tuple[str, str], set[tuple[int, ...]]] = {}
+    for recording in recordings.values():
+        for group in (*(t.group for t in recording.tracks), *recording.groups, *(m.group for m in recording.messages)):
+            if group.members:
+                found.setdefault((group.name, group.desc), set()).add(tuple(sorted(group.members)))
+    return found
+
+
+def _members(rank: int, group: Group, declared: Mapping[tuple[str, str], set[tuple[int, ...]]]) -> tuple[int, ...]:
+    """Those that the rank itself tells, else those that another one tells of the only group of this name that the rank is in."""
+    if group.members:
+        return tuple(sorted(group.members))
+    told = {members for (name, _), lists in declared.items() if name == group.name for members in lists if rank in members}
+    return next(iter(told)) if len(told) == 1 else ()
+
+
+def _ends(
+    message: Message, rank: int, declared: Mapping[tuple[str, str], set[tuple[int, ...]]], world: tuple[int, ...]
+) -> tuple[int | None, int | None]:
+    """Source and destination as ranks of the job. NCCL writes ranks of the group."""
+    members = message.group.members or _members(rank, message.group, declared)
+    if not members and (message.group.desc == "default_pg" or message.group.name == "0"):
+        members = world
+    other = message.destination if message.kind == "send" else message.source
+    partner = members[other] if other is not None and other < len(members) else None
+    return (rank, partner) if message.kind == "send" else (partner, rank)

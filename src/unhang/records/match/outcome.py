@@ -1,0 +1,504 @@
+"""What the recorders of all ranks say together: where the job stands still, who is missing or went astray, and what cannot be told.
+
+Every rank waits in the oldest call that it has not completed. A place where ranks wait is a node; from it leads an edge to the place in which each
+rank that it lacks waits. At the end of the edges stands what to look at: ranks that wait in nothing, calls that do not fit each other, a circle, or a
+call that all have joined. What may surprise: on NCCL many calls are enqueued behind the one that hangs, so that a rank may have "issued" what it will
+never run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from unhang.records.flight import operations
+from unhang.records.flight.columns import COMPLETED, ENDED, Message, Recording, Track
+from unhang.records.match.edits import Edit, edit
+from unhang.records.match.groups import Job, Meeting, align
+from unhang.records.match.voting import Parted, parted
+
+Kind = Literal[
+    "missing",
+    "op",
+    "shape",
+    "dtype",
+    "order",
+    "extra",
+    "lacking",
+    "p2p-alone",
+    "p2p-size",
+    "p2p-both-send",
+    "groups-crossed",
+    "transport",
+    "finished-on-some",
+    "nothing-wrong",
+    "cannot-tell",
+]
+# Before all others what proves itself, at the end what proves nothing.
+_WEIGHT: tuple[Kind, ...] = (
+    "op",
+    "shape",
+    "dtype",
+    "order",
+    "extra",
+    "lacking",
+    "missing",
+    "p2p-size",
+    "p2p-both-send",
+    "groups-crossed",
+    "p2p-alone",
+    "finished-on-some",
+    "transport",
+    "cannot-tell",
+    "nothing-wrong",
+)
+# Clocks of hosts differ by less than this, and a job that hangs does so for longer.
+_CLOCKS_NS = 5_000_000_000
+# A call behind which others went on to complete for so long is waited in by a thread of its own: a stop signal, an asynchronous checkpoint.
+_ASIDE_NS = 30_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideOf:
+    """Ranks that issued the same call as the same number; `call` is what was compared."""
+
+    call: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One place on the way to the end: `waiting` wait in it for `lacking`."""
+
+    group: str
+    number: int | None
+    call: str
+    waiting: tuple[int, ...]
+    lacking: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One answer. `ranks` are those to look at: missing, odd, or, where nobody can be blamed, all that are concerned.
+
+    `number` is the sequence number in `group` (of a message its own). `by` is how the odd ones are known. `unseen`: members without a readable dump,
+    or whose dump has lost its end; `ahead`: members whose ring has overwritten the number. `known`: the recorders tell who belongs to the group.
+    `edit` says how the calls of the odd rank become those of the others. `silent`: that nobody waits.
+    """
+
+    kind: Kind
+    group: str = ""
+    number: int | None = None
+    call: str = ""
+    members: tuple[int, ...] = ()
+    known: bool = True
+    ranks: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    finished: tuple[int, ...] = ()
+    unseen: tuple[int, ...] = ()
+    ahead: tuple[int, ...] = ()
+    gave_up: bool = False
+    sides: tuple[SideOf, ...] = ()
+    by: Literal["majority", "sums", "nothing"] = "nothing"
+    edit: Edit | None = None
+    path: tuple[Step, ...] = ()
+    group_name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Node:
+    """A place where ranks wait: a number of a meeting, or a message between two ranks."""
+
+    meeting: Meeting | None
+    number: int
+    message: tuple[int, Message, int | None] | None = None
+    waiting: tuple[int, ...] = ()
+    finished: tuple[int, ...] = ()
+    absent: tuple[int, ...] = ()
+    unseen: tuple[int, ...] = ()
+    ahead: tuple[int, ...] = ()
+    since_ns: int = 0
+    gave_up: bool = False
+
+
+@dataclass
+class _Graph:
+    nodes: dict[object, _Node] = field(default_factory=dict)
+    # Where each rank waits.
+    of_rank: dict[int, object] = field(default_factory=dict)
+
+
+def judge(recordings: Mapping[int, Recording], *, world_size: int | None = None) -> Outcome:
+    """The answer of all recordings together, whatever their order."""
+    job = align(recordings, world_size=world_size)
+    return Judge(job).outcome()
+
+
+class Judge:
+    """One job."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.parted = {id(m): found for m in job.meetings if (found := parted(m.tracks)) is not None}
+        self.graph = _Graph()
+        self._wait()
+
+    def outcome(self) -> Outcome:
+        """The end of the chain that says most; of several the earliest."""
+        ends = [(o, since) for o, since in self._ends()]
+        ends += [(o, 0) for m in self.job.meetings if (o := self._silent_parting(m)) is not None]
+        if not ends:
+            return self._quiet()
+        # Of one end the longest way to it.
+        return min(ends, key=lambda e: (_WEIGHT.index(e[0].kind), e[1], e[0].group, e[0].number or 0, e[0].waiting, -len(e[0].path), str(e[0].path)))[
+            0
+        ]
+
+    def _wait(self) -> None:
+        """Find the oldest pending call of every rank, and the nodes that follow from them."""
+        first: dict[int, tuple[int, object]] = {}
+        key: object
+        places: dict[object, tuple[Meeting | None, int, tuple[int, Message, int | None] | None]] = {}
+        for place, meeting in enumerate(self.job.meetings):
+            for rank, track in meeting.tracks.items():
+                done = self.job.recordings[rank].done_ns
+                waits = (n for n, ns in sorted(track.pending_ns.items()) if track.end(n) == ENDED or done - ns < _ASIDE_NS)
+                number = next((n for n in waits if not self._done_after_all(meeting, track, n)), None)
+                if number is not None:
+                    key = (place, number)
+                    places[key] = (meeting, number, None)
+                    first[rank] = min(first.get(rank, (track.pending_ns[number], key)), (track.pending_ns[number], key), key=lambda f: f[0])
+        for rank, messages in self.job.messages.items():
+            for message, source, destination in messages:
+                if self.job.recordings[rank].done_ns - message.created_ns >= _ASIDE_NS:
+                    continue
+                key = ("message", rank, message.number, message.kind, source, destination)
+                places[key] = (None, message.number, (rank, message, destination if message.kind == "send" else source))
+                if rank not in first or message.created_ns < first[rank][0]:
+                    first[rank] = (message.created_ns, key)
+        self.graph.of_rank = {rank: key for rank, (_, key) in first.items()}
+        waiting_in: dict[object, list[int]] = {}
+        for rank, (_, key) in first.items():
+            waiting_in.setdefault(key, []).append(rank)
+        for key in waiting_in:
+            where, at, posted = places[key]
+            waiting = tuple(sorted(waiting_in[key]))
+            since = min(first[r][0] for r in waiting)
+            if where is None:
+                self.graph.nodes[key] = _Node(meeting=None, number=at, message=posted, waiting=waiting, since_ns=since)
+            else:
+                self.graph.nodes[key] = self._node(where, at, waiting, since)
+
+    @staticmethod
+    def _done_after_all(meeting: Meeting, track: Track, number: int) -> bool:
+        """Whether a Gloo call that has ended, well or not, has ended well: all have come to it, or somebody has gone on behind it."""
+        if not track.gloo or track.end(number) != ENDED:
+            return False
+        others = meeting.tracks.values()
+        return any(t.end(number) == COMPLETED for t in others) or all(
+            r in meeting.tracks and meeting.tracks[r].last >= number for r in meeting.members
+        )
+
+    def _node(self, meeting: Meeting, number: int, waiting: tuple[int, ...], since: int) -> _Node:
+        finished, absent, unseen, ahead = list[int](), list[int](), list[int](), list[int]()
+        inside = set(waiting)
+        for rank in meeting.members:
+            recording = self.job.recordings.get(rank)
+            track = meeting.tracks.get(rank)
+            if rank in inside:
+                continue
+            if recording is None:
+                unseen.append(rank)
+            elif track is None:
+                # The ring keeps the newest of all groups: what is not in it is older than its oldest, or was never issued.
+                elsewhere = recording.lost and recording.oldest_ns + _CLOCKS_NS > since
+                # Counters go by a number that each process gives its groups; only the default group's is its name.
+                told = recording.counters.get(meeting.name) if meeting.name == "0" else None
+                (unseen if recording.cut or (elsewhere and not (told is not None and told < number)) else absent).append(rank)
+            elif track.last < number:
+                (unseen if recording.cut else absent).append(rank)
+            elif track.first > number or not track.at(number):
+                ahead.append(rank)
+            elif track.end(number) == COMPLETED:
+                finished.append(rank)
+        gloo_end = all(meeting.tracks[r].gloo and meeting.tracks[r].end(number) == ENDED for r in waiting)
+        return _Node(
+            meeting=meeting,
+            number=number,
+            waiting=waiting,
+            finished=tuple(finished),
+            absent=tuple(absent),
+            unseen=tuple(unseen),
+            ahead=tuple(ahead),
+            since_ns=since,
+            gave_up=gloo_end,
+        )
+
+    def _lacking(self, key: object) -> tuple[int, ...]:
+        """The ranks for which those in a node wait: absent, or in a call that they issued before."""
+        node = self.graph.nodes[key]
+        if node.meeting is None:
+            assert node.message is not None
+            partner = node.message[2]
+            return () if partner is None or self._counterpart(node) is not None else (partner,)
+        joined = (
+            r for r in node.meeting.members if r not in node.waiting and r not in node.absent and r not in node.unseen and r not in node.finished
+        )
+        return (*node.absent, *(r for r in joined if self._waits_before(r, node)))
+
+    def _waits_before(self, rank: int, node: _Node) -> bool:
+        """Whether a rank that has issued a call waits in another one, and has not been through this one."""
+        key = self.graph.of_rank.get(rank)
+        other = self.graph.nodes[key] if key is not None else node
+        return not (other is node or (other.meeting is node.meeting and other.number > node.number))
+
+    def _counterpart(self, node: _Node) -> Message | None:
+        """The other half of a message, where the partner has posted one and it is this one's turn."""
+        assert node.message is not None
+        rank, message, partner = node.message
+        if partner is None:
+            return None
+        mine = [m for m, s, d in self.job.messages.get(rank, ()) if m.kind == message.kind and (d if m.kind == "send" else s) == partner]
+        wanted = "recv" if message.kind == "send" else "send"
+        theirs = [
+            m
+            for m, s, d in self.job.messages.get(partner, ())
+            if m.kind == wanted
+            and ((s if wanted == "recv" else d) == rank or (wanted == "recv" and m.source is None))
+            and m.group.name == message.group.name
+        ]
+        turn = mine.index(message) if message in mine else 0
+        return theirs[turn] if turn < len(theirs) else None
+
+    def _ends(self) -> Iterable[tuple[Outcome, int]]:
+        """What stands at the ends of all chains."""
+        for key in self.graph.nodes:
+            path, at = [key], key
+            while True:
+                lacking = self._lacking(at)
+                free = tuple(r for r in lacking if r not in self.graph.of_rank)
+                node = self.graph.nodes[at]
+                if self._parted_at(node) is not None or free or not lacking:
+                    yield self._end(at, free, tuple(path))
+                    break
+                onward = self.graph.of_rank[lacking[0]]
+                if onward in path:
+                    yield self._circle(tuple(path[path.index(onward) :]))
+                    break
+                path.append(onward)
+                at = onward
+
+    def _parted_at(self, node: _Node) -> Parted | None:
+        found = self.parted.get(id(node.meeting)) if node.meeting is not None else None
+        return found if found is not None and found.number <= node.number else None
+
+    def _end(self, key: object, free: tuple[int, ...], path: tuple[object, ...]) -> tuple[Outcome, int]:
+        node = self.graph.nodes[key]
+        steps = self._steps(path)
+        if node.meeting is None:
+            return self._message_end(node, free, steps), node.since_ns
+        if (found := self._parted_at(node)) is not None:
+            return self._parting(node.meeting, found, node, steps), node.since_ns
+        kind: Kind
+        ranks = free
+        sides: tuple[SideOf, ...] = ()
+        by: Literal["majority", "sums", "nothing"] = "nothing"
+        # On Gloo whoever sends may be through while others are not; only what needs all proves that somebody is missing.
+        unsure = node.gave_up and not operations.needs_all(self._call(node.meeting, node.number).split(" ")[0])
+        if free and unsure:
+            kind = "cannot-tell"
+        elif free:
+            kind = "missing"
+        elif (unfit := self._sums(node)) is not None:
+            kind, (sides, ranks), by = "shape", unfit, "sums"
+        elif node.unseen or node.ahead or not node.meeting.known:
+            kind, ranks = ("cannot-tell" if node.unseen or node.ahead else "finished-on-some" if node.finished else "transport"), node.waiting
+        else:
+            kind, ranks = ("finished-on-some" if node.finished else "transport"), node.waiting
+        return self._outcome(kind, node, ranks=ranks, sides=sides, by=by, path=steps), node.since_ns
+
+    def _outcome(
+        self,
+        kind: Kind,
+        node: _Node,
+        *,
+        ranks: tuple[int, ...],
+        sides: tuple[SideOf, ...] = (),
+        by: Literal["majority", "sums", "nothing"] = "nothing",
+        path: tuple[Step, ...] = (),
+    ) -> Outcome:
+        meeting = node.meeting
+        assert meeting is not None
+        return Outcome(
+            kind=kind,
+            group=meeting.shown,
+            group_name=meeting.name,
+            number=node.number,
+            call=self._call(meeting, node.number),
+            members=meeting.members,
+            known=meeting.known,
+            ranks=tuple(sorted(ranks)),
+            waiting=node.waiting,
+            finished=node.finished,
+            unseen=node.unseen,
+            ahead=node.ahead,
+            gave_up=node.gave_up,
+            sides=sides,
+            by=by,
+            path=path,
+        )
+
+    def _call(self, meeting: Meeting, number: int) -> str:
+        votes = Counter(call for t in meeting.tracks.values() if (call := t.at(number)))
+        return self.job.calls[min(votes, key=lambda c: (-votes[c], self.job.calls[c]))] if votes else ""
+
+    def _sums(self, node: _Node) -> tuple[tuple[SideOf, ...], tuple[int, ...]] | None:
+        """all_to_all: what all send is what all receive. Only where every member tells."""
+        meeting = node.meeting
+        if meeting is None or not meeting.known:
+            return None
+        told = {r: s for r in meeting.members if r in meeting.tracks and (s := meeting.tracks[r].sums.get(node.number)) is not None}
+        if len(told) < len(meeting.members) or sum(s for s, _ in told.values()) == sum(g for _, g in told.values()):
+            return None
+        sides: dict[tuple[int, int], list[int]] = {}
+        for rank, sums in sorted(told.items()):
+            sides.setdefault(sums, []).append(rank)
+        ordered = sorted(sides.items(), key=lambda s: (-len(s[1]), s[0]))
+        odd = tuple(r for _, ranks in ordered[1:] for r in ranks) if 2 * len(ordered[0][1]) > len(told) else tuple(told)
+        call = self._call(meeting, node.number)
+        return tuple(SideOf(call=f"{call} {sent}>{got}", ranks=tuple(ranks)) for (sent, got), ranks in ordered), odd
+
+    def _parting(self, meeting: Meeting, found: Parted, node: _Node | None, path: tuple[Step, ...]) -> Outcome:
+        sides = tuple(SideOf(call=self.job.calls[call], ranks=ranks) for call, ranks in found.sides)
+        change = None
+        if found.odd and found.meant is not None:
+            usual = max((meeting.tracks[r] for r in found.sides[0][1]), key=lambda t: t.last)
+            changes = {edit(meeting.tracks[r], usual, found.number) for r in found.odd}
+            change = next(iter(changes)) if len(changes) == 1 else None
+        kind: Kind = change.change if change is not None and change.change != "content" else _difference(sides)
+        everybody = tuple(sorted(r for s in sides for r in s.ranks))
+        return Outcome(
+            kind=kind,
+            group=meeting.shown,
+            group_name=meeting.name,
+            number=found.number,
+            call=sides[0].call,
+            members=meeting.members,
+            known=meeting.known,
+            ranks=found.odd or everybody,
+            waiting=node.waiting if node is not None else (),
+            finished=tuple(sorted(r for r, t in meeting.tracks.items() if t.end(found.number) == COMPLETED)),
+            unseen=tuple(r for r in meeting.members if r not in self.job.recordings),
+            ahead=tuple(sorted(r for r, t in meeting.tracks.items() if t.first > found.number)),
+            sides=sides,
+            by="majority" if found.odd else "nothing",
+            edit=change,
+            path=path,
+        )
+
+    def _silent_parting(self, meeting: Meeting) -> Outcome | None:
+        """Ranks that issued different calls in a group in which nobody waits: data went astray, or it is where everything ended."""
+        found = self.parted.get(id(meeting))
+        if found is None or any(n.meeting is meeting for n in self.graph.nodes.values()):
+            return None
+        return self._parting(meeting, found, None, ())
+
+    def _message_end(self, node: _Node, free: tuple[int, ...], path: tuple[Step, ...]) -> Outcome:
+        assert node.message is not None
+        rank, message, partner = node.message
+        other = self._counterpart(node)
+        kind: Kind
+        if other is not None:
+            kind = "p2p-size" if (other.elements, other.dtypes) != (message.elements, message.dtypes) else "transport"
+            ranks = tuple(sorted({rank, *(() if partner is None else (partner,))}))
+        elif partner is None or partner not in self.job.recordings or self.job.recordings[partner].cut:
+            kind, ranks = "cannot-tell", (rank,)
+        else:
+            kind, ranks = "p2p-alone", (partner,)
+        return Outcome(
+            kind=kind,
+            group=message.group.name,
+            group_name=message.group.name,
+            number=node.number,
+            call=_words(message, rank, partner),
+            members=tuple(sorted({rank, *(() if partner is None else (partner,))})),
+            ranks=ranks,
+            waiting=node.waiting,
+            unseen=() if partner is None or partner in self.job.recordings else (partner,),
+            sides=() if other is None or partner is None else _message_sides(message, rank, other, partner),
+            path=path,
+        )
+
+    def _circle(self, circle: tuple[object, ...]) -> tuple[Outcome, int]:
+        begin = min(range(len(circle)), key=lambda n: (self.graph.nodes[circle[n]].since_ns, self.graph.nodes[circle[n]].waiting))
+        circle = circle[begin:] + circle[:begin]
+        nodes = [self.graph.nodes[key] for key in circle]
+        sends = all(n.message is not None and n.message[1].kind == "send" for n in nodes)
+        first = nodes[0]
+        ranks = tuple(sorted({r for n in nodes for r in n.waiting}))
+        steps = self._steps(circle)
+        meeting = first.meeting
+        number = first.number
+        call = _words(first.message[1], first.message[0], first.message[2]) if first.message is not None else ""
+        group = first.message[1].group.name if first.message is not None else ""
+        return (
+            Outcome(
+                kind="p2p-both-send" if sends else "groups-crossed",
+                group=meeting.shown if meeting is not None else group,
+                group_name=meeting.name if meeting is not None else group,
+                number=number,
+                call=self._call(meeting, number) if meeting is not None else call,
+                members=ranks,
+                ranks=ranks,
+                waiting=ranks,
+                path=steps,
+            ),
+            first.since_ns,
+        )
+
+    def _steps(self, path: tuple[object, ...]) -> tuple[Step, ...]:
+        found = []
+        for key in path:
+            node = self.graph.nodes[key]
+            if node.meeting is not None:
+                group, call = node.meeting.shown, self._call(node.meeting, node.number)
+            else:
+                assert node.message is not None
+                group, call = node.message[1].group.name, _words(node.message[1], node.message[0], node.message[2])
+            found.append(Step(group=group, number=node.number, call=call, waiting=node.waiting, lacking=self._lacking(key)))
+        return tuple(found)
+
+    def _quiet(self) -> Outcome:
+        """Nobody waits, and nothing differs: as far as can be seen."""
+        unseen = tuple(r for r in self.job.world if r not in self.job.recordings or self.job.recordings[r].cut)
+        apart = tuple(sorted({r for m in self.job.meetings for r in _never_met(m)}))
+        kind: Kind = "cannot-tell" if unseen or apart or not any(r.entries for r in self.job.recordings.values()) else "nothing-wrong"
+        return Outcome(kind=kind, members=self.job.world, known=self.job.world_known, ranks=(), unseen=unseen, ahead=apart)
+
+
+def _never_met(meeting: Meeting) -> tuple[int, ...]:
+    """Ranks whose window begins behind the end of another one's: nothing of theirs can be compared."""
+    earliest = min((t.last for t in meeting.tracks.values()), default=0)
+    return tuple(r for r, t in meeting.tracks.items() if t.first > earliest)
+
+
+def _difference(sides: tuple[SideOf, ...]) -> Kind:
+    """What two calls differ in: the operation, its sizes, or its dtypes."""
+    one, other = sides[0].call, sides[1].call
+    if "+" in one or "+" in other or one.split(" ")[0] != other.split(" ")[0]:
+        return "op"
+    a, b = one.split(" ")[1:], other.split(" ")[1:]
+    if operations.rule(one.split(" ")[0]) in ("sums", "rooted"):
+        return "dtype"
+    return "dtype" if a[:1] == b[:1] and len(a) > 1 else "shape"
+
+
+def _words(message: Message, rank: int, partner: int | None) -> str:
+    to = "any rank" if partner is None else f"rank {partner}"
+    return f"send to {to}" if message.kind == "send" else f"receive from {to}"
+
+
+def _message_sides(message: Message, rank: int, other: Message, partner: int) -> tuple[SideOf, ...]:
+    return tuple(SideOf(call=f"{m.kind} {m.elements} {'/'.join(m.dtypes)}".strip(), ranks=(r,)) for m, r in ((message, rank), (other, partner)))

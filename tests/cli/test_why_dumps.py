@@ -1,0 +1,283 @@
+"""unhang why on flight-recorder dumps: the cases in which torch's own analyser names the wrong ranks, and dumps beside logs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from tests.records.match import jobs
+from typer.testing import CliRunner
+
+from unhang.cli import why
+from unhang.errors import UnhangError
+
+DEFAULT = ("0", "default_pg")
+
+
+def groups(world):
+    return {"0": ("default_pg", list(range(world)))}
+
+
+def history(n):
+    return [jobs.entry(i, DEFAULT, i + 1, "all_reduce", 4, 20, "completed", t=i * 1000) for i in range(n)]
+
+
+def fourth(state="started", *, op="all_reduce", elements=4, line=20, dtype="Float"):
+    return jobs.entry(3, DEFAULT, 4, op, elements, line, state, t=9000, dtype=dtype)
+
+
+def write(folder, dumps, prefix="nccl_trace_rank_"):
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for rank, raw in dumps.items():
+        (folder / f"{prefix}{rank}").write_bytes(pickle.dumps(raw, protocol=2))
+    return folder
+
+
+@pytest.fixture
+def ask():
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    why.register(app)
+
+    def ask(*paths, code=1):
+        done = CliRunner().invoke(app, ["why", *map(str, paths), "--json"])
+        assert done.exit_code == code, done.output
+        return json.loads(done.stdout)
+
+    ask.app = app
+    return ask
+
+
+@pytest.fixture
+def analyser():
+    """torch's own, where it is installed."""
+    program = Path(sys.executable).with_name("torchfrtrace")
+    if not program.is_file():
+        pytest.skip("torch is not installed")
+
+    def analyser(folder, *options):
+        done = subprocess.run([program, str(folder), *options], capture_output=True, text=True, timeout=120, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    return analyser
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        ({"op": "broadcast", "line": 44}, "broadcast of [4] Float at /home/user/train.py:44"),
+        ({"elements": 8}, "all_reduce of [8] Float"),
+        ({"dtype": "Half"}, "all_reduce of [4] Half"),
+    ],
+)
+def test_the_odd_rank_is_named_wherever_it_stands_in_the_directory(tmp_path, ask, odd, words):
+    for rank in (0, 5, 7):
+        dumps = {r: jobs.dump([*history(3), fourth(**(odd if r == rank else {}))], groups(8)) for r in range(8)}
+        p = ask(write(tmp_path / "d", dumps))["primary"]
+        assert (p["cause"], p["standing"], p["ranks"]) == ("collective-mismatch", "established", [rank])
+        assert f"rank {rank} issued {words}" in p["says"] and "(7 of 8 ranks agree)" in p["says"]
+
+
+def unequal():
+    """Ranks whose rings hold other numbers, because one of them has a group of its own."""
+    solo = [jobs.entry(i, ("1", "solo"), i + 1, "all_reduce", 2, 9, "completed", t=i * 500) for i in range(24)]
+    last = jobs.entry(0, DEFAULT, 13, "all_reduce", 4, 20, "started", t=99_000)
+    alone = [*history(12), last]
+    mixed = sorted([*history(12), *solo, last], key=lambda e: e["time_created_ns"])
+    rings = {0: [e | {"record_id": n} for n, e in enumerate(mixed)], 1: [e | {"record_id": n} for n, e in enumerate(alone)]}
+    return {r: jobs.dump(ring[-10:], groups(2) | ({"1": ("solo", [0])} if r == 0 else {})) for r, ring in rings.items()}
+
+
+def test_completed_calls_are_not_missing_because_rings_differ(tmp_path, ask):
+    p = ask(write(tmp_path / "d", unequal()))["primary"]
+    assert (p["cause"], p["ranks"]) == ("unknown", [0, 1])
+    assert "wait in all_reduce #13" in p["says"] and "nobody is missing" in p["says"]
+
+
+def test_who_has_finished_is_not_the_culprit(tmp_path, ask):
+    dumps = {r: jobs.dump([*history(3), fourth("completed" if r == 2 else "scheduled")], groups(4)) for r in range(4)}
+    p = ask(write(tmp_path / "d", dumps))["primary"]
+    assert (p["cause"], p["standing"], p["ranks"]) == ("unknown", "not-established", [0, 1, 3])
+    assert "it is over on rank 2 only: ranks 0, 1 and 3 wait for data" in p["says"] and "network-blocked" in p["says"]
+
+
+def test_all_have_joined_and_none_has_finished(tmp_path, ask):
+    p = ask(write(tmp_path / "d", {r: jobs.dump([*history(3), fourth()], groups(4)) for r in range(4)}))["primary"]
+    assert (p["cause"], p["ranks"]) == ("unknown", [0, 1, 2, 3])
+    assert "nobody is missing: the code agrees, the data does not arrive" in p["says"]
+
+
+def test_a_dump_that_is_missing_is_no_missing_rank(tmp_path, ask):
+    v = ask(write(tmp_path / "d", {r: jobs.dump([*history(3), fourth()], groups(4)) for r in range(3)}))
+    assert (v["primary"]["cause"], v["primary"]["ranks"]) == ("unknown", [0, 1, 2])
+    assert "of rank 3 there is no dump" in v["primary"]["says"]
+    assert any(n["what"] == "the flight recorder of rank 3" for n in v["not_examined"])
+
+
+@pytest.mark.torch
+@pytest.mark.integration
+def test_what_torchs_own_analyser_says_of_them(tmp_path, analyser):
+    """The day on which one of these fails, it has been repaired."""
+    probe = write(tmp_path / "probe", {r: jobs.dump([], groups(8)) for r in range(8)})
+    first = int(next(probe.iterdir()).name.rpartition("_")[2])
+    dumps = {r: jobs.dump([*history(3), fourth(**({"dtype": "Half"} if r == first else {}))], groups(8)) for r in range(8)}
+    _, said = analyser(write(tmp_path / "d", dumps))
+    assert "Culprit rank" in said and f"Culprit rank {first};" not in said
+    _, said = analyser(write(tmp_path / "d", unequal()))
+    assert "Not all ranks joining collective, sequence number: 10" in said
+    _, said = analyser(
+        write(tmp_path / "d", {r: jobs.dump([*history(3), fourth("completed" if r == 2 else "scheduled")], groups(4)) for r in range(4)})
+    )
+    assert "Culprit rank 2" in said
+    code, said = analyser(write(tmp_path / "d", {r: jobs.dump([*history(3), fourth()], groups(4)) for r in range(4)}))
+    assert code == 0 and "Culprit" not in said and "missing" not in said
+    code, said = analyser(write(tmp_path / "d", {r: jobs.dump([*history(3), fourth()], groups(4)) for r in range(3)}))
+    assert code != 0 and "AssertionError" in said
+
+
+def test_the_last_call_of_who_never_came_and_where_the_others_wait(tmp_path, ask):
+    dumps = {r: jobs.dump([*history(3), *([] if r == 2 else [fourth(line=30)])], groups(4)) for r in range(4)}
+    p = ask(write(tmp_path / "d", dumps))["primary"]
+    assert (p["cause"], p["standing"], p["ranks"], p["where"]) == ("collective-timeout", "not-established", [2], "/home/user/train.py:20 in step")
+    assert "rank 2 never came to all_reduce #4 of group 0 (default_pg), in which ranks 0, 1 and 3 wait at /home/user/train.py:30 in step" in p["says"]
+    assert "its last call was all_reduce #3 of group 0 at /home/user/train.py:20 in step" in p["says"]
+
+
+def test_a_call_too_many_of_the_usual_kind_is_shown_where_it_was(tmp_path, ask):
+    lines = {r: [30, 30, 99 if r == 1 else 30, 30] for r in range(4)}
+    dumps = {}
+    for r in range(4):
+        calls = [jobs.entry(i, DEFAULT, i + 1, "all_reduce", 4, line, "completed", t=i * 1000) for i, line in enumerate(lines[r])]
+        calls.append(jobs.entry(4, DEFAULT, 5, "all_reduce" if r == 1 else "broadcast", 4, 30 if r == 1 else 31, "started", t=9000))
+        dumps[r] = jobs.dump(calls, groups(4))
+    p = ask(write(tmp_path / "d", dumps))["primary"]
+    assert (p["cause"], p["ranks"]) == ("collective-mismatch", [1])
+    assert "already #3 came from /home/user/train.py:99 in step, where the others were at /home/user/train.py:30 in step" in p["says"]
+
+
+def test_of_two_the_one_whose_line_did_otherwise_before(tmp_path, ask):
+    dumps = {r: jobs.dump([*history(3), fourth(elements=8 if r == 1 else 4)], groups(2)) for r in range(2)}
+    p = ask(write(tmp_path / "d", dumps))["primary"]
+    assert (p["cause"], p["ranks"]) == ("collective-mismatch", [1]) and "the same line issued something else before" in p["says"]
+
+
+def test_nothing_is_wrong(tmp_path, ask):
+    folder = write(tmp_path / "d", {r: jobs.dump(history(3), groups(2)) for r in range(2)})
+    assert ask(folder, code=0)["primary"] is None
+    # Cut off, it is not called healthy.
+    (folder / "nccl_trace_rank_1").write_bytes((folder / "nccl_trace_rank_1").read_bytes()[:-300])
+    v = ask(folder)
+    assert v["primary"]["cause"] == "unknown" and any(n["unread"] and "cut off" in n["why"] for n in v["not_examined"])
+
+
+def test_dumps_that_hold_no_calls(tmp_path, ask):
+    ask(write(tmp_path / "d", {r: jobs.dump([], groups(2)) for r in range(2)}), code=2)
+
+
+def test_all_forms_by_name_and_pattern(tmp_path, ask):
+    dumps = {r: jobs.dump([*history(3), *([] if r == 2 else [fourth()])], groups(4)) for r in range(4)}
+    (tmp_path / "rank0.json").write_text(json.dumps(dumps[0]))
+    (tmp_path / "rank1.pkl").write_bytes(pickle.dumps(dumps[1]))
+    (tmp_path / "rank2.pickle.gz").write_bytes(gzip.compress(pickle.dumps(dumps[2])))
+    (tmp_path / "rank3").write_bytes(pickle.dumps(dumps[3], protocol=2))
+    for paths in ([tmp_path], sorted(tmp_path.iterdir()), [f"{tmp_path}/rank*"]):
+        p = ask(*paths)["primary"]
+        assert (p["cause"], p["ranks"]) == ("collective-timeout", [2])
+    (tmp_path / "node7.json").write_text(json.dumps({str(r): d for r, d in dumps.items()}))
+    assert ask(tmp_path / "node7.json")["primary"]["ranks"] == [2]
+
+
+def test_one_dump_alone_is_neither_a_log_nor_a_checkpoint(tmp_path, ask):
+    for name, data in (
+        ("a_0.json", json.dumps(jobs.dump([*history(3), fourth()], groups(2))).encode()),
+        ("a_0", pickle.dumps(jobs.dump(history(2), groups(2)))),
+    ):
+        (tmp_path / name).write_bytes(data)
+        v = ask(tmp_path / name)
+        assert v["inputs"][0]["kind"] == "flight" and v["primary"]["cause"] == "unknown"
+
+
+def test_a_file_that_looks_like_a_dump_and_cannot_be_read(tmp_path, ask):
+    (tmp_path / "rank_0").write_bytes(pickle.dumps(jobs.dump(history(2), groups(2)))[:60])
+    done = CliRunner().invoke(ask.app, ["why", str(tmp_path)])
+    assert isinstance(done.exception, UnhangError) and "none of the flight-recorder dumps could be read" in str(done.exception)
+
+
+def test_dumps_beside_logs(tmp_path, ask):
+    write(tmp_path / "d", {r: jobs.dump([*history(3), *([] if r == 2 else [fourth()])], groups(4)) for r in range(4)})
+    (tmp_path / "d" / "rank2.log").write_text(
+        "Traceback (most recent call last):\n"
+        '  File "train.py", line 8, in <module>\n    step()\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.15 GiB of which 1.02 GiB is free.\n"
+    )
+    v = ask(tmp_path / "d")
+    assert v["primary"]["cause"] == "gpu-oom" and [s["ranks"] for s in v["symptoms"] if "never came" in s["says"]] == [[2]]
+    assert {i["kind"] for i in v["inputs"]} == {"flight", "log"}
+    (tmp_path / "d" / "rank2.log").write_text("step 1 loss 2.3\nstep 2 loss 2.1\n")
+    assert ask(tmp_path / "d")["primary"]["ranks"] == [2]
+
+
+def message(what, *, elements=4, line=70):
+    return jobs.entry(9, DEFAULT, 0, what, elements, line, "started", t=9_000_000) | {"is_p2p": True, "p2p_seq_id": 1}
+
+
+def test_messages_are_followed_and_shown_with_their_lines(tmp_path, ask):
+    dumps = {r: jobs.dump(history(2), groups(4)) for r in range(4)}
+    dumps[0]["entries"].append(message("send 0->1"))
+    dumps[1]["entries"].append(message("recv 1<-2", line=71))
+    p = ask(write(tmp_path / "d", dumps))["primary"]
+    assert (p["cause"], p["ranks"]) == ("collective-timeout", [2])
+    assert "rank 2 posted nothing that fits a receive from rank 2, in which rank 1 waits at /home/user/train.py:71 in step" in p["says"]
+    assert "(rank 0 waits in a send to rank 1; rank 1 waits in a receive from rank 2)" in p["says"]
+    assert any("recv 1<-2" in e["text"] and "line 71" in e["text"] for e in p["evidence"])
+
+
+def test_a_message_of_another_size(tmp_path, ask):
+    dumps = {0: jobs.dump([*history(2), message("send 0->1", elements=8)], groups(2)), 1: jobs.dump([*history(2), message("recv 1<-0")], groups(2))}
+    p = ask(write(tmp_path / "d", dumps))["primary"]
+    assert (p["cause"], p["standing"], p["ranks"]) == ("collective-mismatch", "established", [0, 1])
+    assert "a message of 8 elements Float (rank 0 at /home/user/train.py:70 in step) is received as 4 elements" in p["says"]
+
+
+def test_a_circle_shows_the_call_of_each_side(tmp_path, ask):
+    pair = {"x": ("x", [0, 1]), "y": ("y", [0, 1])}
+    dumps = {
+        r: jobs.dump([jobs.entry(n, (g, g), 1, "all_reduce", 4, 10 * (r + 1) + n, "scheduled", t=n) for n, g in enumerate(order)], pair)
+        for r, order in enumerate(("xy", "yx"))
+    }
+    p = ask(write(tmp_path / "d", dumps))["primary"]
+    assert (p["cause"], p["standing"], p["ranks"]) == ("collective-mismatch", "likely", [0, 1])
+    assert "rank 0 waits in all_reduce #1 of group x for rank 1; rank 1 waits in all_reduce #1 of group y for rank 0" in p["says"]
+    assert ["line 10" in p["evidence"][0]["text"], "line 20" in p["evidence"][1]["text"]] == [True, True]
+
+
+def test_a_chain_is_told_from_its_beginning(tmp_path, ask):
+    names = {"a": ("tp", [0, 1]), "b": ("pp", [1, 2]), "c": ("dp", [2, 3])}
+
+    def of(r):
+        mine = {k: v for k, v in names.items() if r in v[1]}
+        before = [jobs.entry(i, (k, v[0]), 1, "all_reduce", 4, 5, "completed", t=i) for i, (k, v) in enumerate(mine.items())]
+        return jobs.dump(
+            before + ([] if r == 3 else [jobs.entry(9, ("abc"[r], names["abc"[r]][0]), 2, "all_reduce", 4, 60 + r, "started", t=1000 - r)]), mine
+        )
+
+    p = ask(write(tmp_path / "d", {r: of(r) for r in range(4)}))["primary"]
+    assert p["ranks"] == [3] and "never came to all_reduce #2 of group c (dp), in which rank 2 waits" in p["says"]
+    assert (
+        "(rank 0 waits in all_reduce #2 of group a (tp) for rank 1; rank 1 waits in all_reduce #2 of group b (pp) for rank 2; rank 2 waits"
+        in p["says"]
+    )
+
+
+def test_dumps_have_no_attempts(tmp_path, ask):
+    folder = write(tmp_path / "d", {r: jobs.dump(history(2), groups(2)) for r in range(2)})
+    done = CliRunner().invoke(ask.app, ["why", str(folder), "--attempt", "1"])
+    assert isinstance(done.exception, UnhangError) and "--attempt 1 is for logs" in str(done.exception)

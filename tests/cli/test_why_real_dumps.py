@@ -1,0 +1,144 @@
+"""unhang why on the recorders of real Gloo ranks that parted: what torch writes today is what the verdict rests on."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unhang.diagnosis.recorders import judge_dumps
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
+]
+
+SCRIPT = """\
+import datetime, os, sys, threading
+import torch, torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
+
+mode, out, world = sys.argv[1], sys.argv[2], int(sys.argv[3])
+odd = world - 1
+waiting = threading.Event()
+
+
+def train(rank):
+    t = torch.ones(4)
+    for _ in range(4):
+        dist.all_reduce(t)  # usual
+    if mode == "missing":
+        for _ in range(5):
+            if rank == 0:
+                dist.send(t, odd)
+            if rank == odd:
+                dist.recv(t, 0)
+    dist.broadcast(t, 0)  # broadcast
+    open(f"{out}/near{rank}", "w").close()
+    if rank == odd and mode == "missing":
+        waiting.wait(100)
+    if rank == odd and mode == "op":
+        dist.barrier()  # instead
+    if rank == odd and mode == "extra":
+        dist.all_reduce(t)  # surplus
+    if rank == odd and mode == "dtype":
+        t = torch.ones(4, dtype=torch.int32)
+    dist.all_reduce(t)  # last
+    waiting.wait(100)
+
+
+def witness(rank):
+    while not all(os.path.exists(f"{out}/near{r}") for r in range(world)):
+        waiting.wait(0.05)
+    last, same = None, 0
+    while same < 4:
+        now = _dump_fr_trace_json(False, False)
+        last, same = now, same + 1 if now == last else 0
+        waiting.wait(0.2)
+    data = _dump_fr_trace(includeCollectives=True, includeStackTraces=True, onlyActive=False)
+    with open(f"{out}/.{rank}", "wb") as f:
+        f.write(data)
+    os.replace(f"{out}/.{rank}", f"{out}/gloo_trace_rank_{rank}")
+    while not all(os.path.exists(f"{out}/gloo_trace_rank_{r}") for r in range(world)):
+        waiting.wait(0.05)
+    os._exit(0)
+
+
+children = []
+for rank in range(world):
+    if pid := os.fork():
+        children.append(pid)
+        continue
+    dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60))
+    threading.Thread(target=witness, args=(rank,), daemon=True).start()
+    train(rank)
+    os._exit(1)
+for pid in children:
+    os.waitpid(pid, 0)
+"""
+
+
+def line(mark: str) -> int:
+    return next(n for n, text in enumerate(SCRIPT.splitlines(), 1) if text.endswith(f"# {mark}"))
+
+
+def dumps(tmp_path: Path, mode: str, world: int) -> list[Path]:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("UNHANG_", "TORCH_", "GLOO_"))} | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, str(script), mode, str(tmp_path), str(world)], env=environment, start_new_session=True)
+    try:
+        process.wait(timeout=100)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    found = sorted(tmp_path.glob("gloo_trace_rank_*"))
+    assert len(found) == world
+    return found
+
+
+MANY = pytest.param(8, marks=pytest.mark.integration)
+
+
+@pytest.mark.parametrize("world", [3, MANY])
+def test_one_never_comes_and_had_exchanged_messages(tmp_path, world):
+    p = judge_dumps(dumps(tmp_path, "missing", world)).primary
+    assert (p.cause, p.ranks) == ("collective-timeout", (world - 1,))
+    assert re.search(rf"never came to all_reduce #6 .* at \S*train.py:{line('last')} in train; its last call was broadcast #5", p.says)
+    assert p.where.endswith(f"train.py:{line('broadcast')} in train")
+
+
+@pytest.mark.parametrize("world", [3, MANY])
+def test_one_calls_something_else(tmp_path, world):
+    p = judge_dumps(dumps(tmp_path, "op", world)).primary
+    assert (p.cause, p.standing, p.ranks) == ("collective-mismatch", "established", (world - 1,))
+    assert f"issued barrier at {tmp_path}/train.py:{line('instead')} in train as call #6" in p.says and f"train.py:{line('last')}" in p.says
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_dtype_that_gloo_adds_up_as_bytes(tmp_path, world):
+    p = judge_dumps(dumps(tmp_path, "dtype", world)).primary
+    assert p.cause == "collective-mismatch" and "all_reduce of [4] Int" in p.says and "all_reduce of [4] Float" in p.says
+    assert p.ranks == ((world - 1,) if world > 2 else (0, 1))
+
+
+@pytest.mark.integration
+def test_one_calls_once_too_often(tmp_path):
+    p = judge_dumps(dumps(tmp_path, "extra", 3)).primary
+    assert (p.cause, p.ranks) == ("collective-timeout", (0, 1))
+    assert "ranks 0 and 1 never came to all_reduce #7" in p.says and "or rank 2 has made a call too many" in p.says
+    assert f"already #6 came from {tmp_path}/train.py:{line('surplus')} in train" in p.says
+
+
+@pytest.mark.integration
+def test_nothing_is_wrong(tmp_path):
+    assert judge_dumps(dumps(tmp_path, "none", 2)).primary is None

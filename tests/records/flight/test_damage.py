@@ -1,0 +1,58 @@
+"""Whatever has happened to a dump: what is left is used, or it is refused in words, and no answer is worse than none."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+
+import pytest
+from tests.records.match import jobs
+
+from unhang.errors import RecordError
+from unhang.records.flight import parse
+from unhang.records.flight.columns import recording_of
+from unhang.records.flight.opening import decoded
+from unhang.records.match.outcome import judge
+
+FORMS = {
+    "protocol 2": lambda raw: pickle.dumps(raw, protocol=2),
+    "protocol 4": lambda raw: pickle.dumps(raw, protocol=4),
+    "JSON": lambda raw: json.dumps(raw).encode(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("seed", range(60))
+def test_bytes_that_are_others(form, seed):
+    rng = random.Random(seed)
+    dumps = jobs.run(jobs.Plan(world=3, steps=3))
+    found = {}
+    for rank, raw in dumps.items():
+        data = bytearray(FORMS[form](raw))
+        for _ in range(rng.choice([1, 3, 20])):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        if rng.random() < 0.3:
+            del data[rng.randrange(len(data)) :]
+        for read in (lambda d: parse(d), lambda d, r=rank: [found.__setitem__(r, recording_of(o, rank=r, source="x")) for o in decoded(d, "x")]):
+            try:
+                read(bytes(data))
+            except RecordError as e:
+                assert str(e)
+    assert judge(found).kind
+
+
+def test_a_dump_that_is_cut_off_never_makes_its_rank_the_one_that_never_came():
+    dumps = jobs.run(jobs.Plan(world=3, steps=3))
+    for raw in dumps.values():
+        raw["entries"].append(jobs.entry(999, ("0", "default_pg"), 10, "all_reduce", 4, 20, "started", t=10**9))
+    data = pickle.dumps(dumps[1], protocol=2)
+    for cut in range(0, len(data), 97):
+        found = {r: recording_of(o, rank=r, source="x") for r in (0, 2) for o in decoded(pickle.dumps(dumps[r]), "x")}
+        try:
+            for o in decoded(data[:cut], "x"):
+                found[1] = recording_of(o, rank=1, source="x")
+        except RecordError:
+            pass
+        outcome = judge(found)
+        assert outcome.kind == "cannot-tell" and outcome.unseen == (1,)

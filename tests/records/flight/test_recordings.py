@@ -1,0 +1,76 @@
+"""All dumps of a job at once, some of them damaged."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import random
+
+import pytest
+from tests.records.match import jobs
+
+from unhang.records.flight import recordings
+from unhang.records.flight.recordings import flight, record_all
+from unhang.records.match.outcome import judge
+
+
+def dumps(world=4):
+    plan = jobs.Plan(world=world, steps=30)
+    calls = plan.calls(1)
+    return jobs.run(plan, {1: [*calls[:40], None]})
+
+
+@pytest.mark.parametrize("few_bytes", [0, 1 << 30])
+def test_processes_and_none_read_the_same(tmp_path, monkeypatch, few_bytes):
+    monkeypatch.setattr(recordings, "_FEW_BYTES", few_bytes)
+    for rank, raw in dumps().items():
+        (tmp_path / f"trace_rank_{rank}").write_bytes(pickle.dumps(raw, protocol=2))
+    (tmp_path / "trace_rank_9").write_bytes(b"\x80\x02}q\x00(X\x07\x00\x00\x00version")
+    (tmp_path / "trace_rank_8").write_bytes(b"\x80\x04Nr\xff\xff\xff\x0f.")
+    paths = list(tmp_path.iterdir())
+    random.Random(few_bytes).shuffle(paths)
+    found = record_all(paths)
+    assert sorted(found.recordings) == [0, 1, 2, 3] and not found.unsure
+    assert sorted(n.what.rpartition("_")[2] for n in found.not_examined) == ["8", "9"] and all(n.unread for n in found.not_examined)
+    assert (judge(found.recordings).kind, judge(found.recordings).ranks) == ("missing", (1,))
+    again = flight(found.recordings[2])
+    assert again is not None and sum(map(len, again.calls.values())) == found.recordings[2].entries
+
+
+def test_two_dumps_of_one_rank(tmp_path):
+    raw = dumps()[0]
+    (tmp_path / "rank_0").write_bytes(pickle.dumps(raw))
+    (tmp_path / "rank_0.gz").write_bytes(gzip.compress(pickle.dumps(raw | {"entries": raw["entries"][:3]})))
+    (tmp_path / "host.txt").write_text(json.dumps({"0": raw | {"entries": raw["entries"][:2]}, "1": raw}))
+    found = record_all([tmp_path / "rank_0", tmp_path / "host.txt"])
+    assert found.recordings[0].entries == len(raw["entries"]) and found.recordings[1].place == 1
+    assert any("another dump of rank 0" in n.why for n in found.not_examined)
+    assert flight(found.recordings[1]) is not None
+
+
+def test_a_file_that_has_gone(tmp_path):
+    (tmp_path / "rank_0").write_bytes(pickle.dumps(dumps()[0]))
+    found = record_all([tmp_path / "rank_0", tmp_path / "rank_1"])
+    assert list(found.recordings) == [0] and "No such file" in found.not_examined[0].why
+    (tmp_path / "rank_0").unlink()
+    assert flight(found.recordings[0]) is None
+
+
+def test_two_recorders_of_each_rank(tmp_path):
+    """NCCL's dumps, and beside them Gloo's, in which rank 1 never came to the third."""
+    (tmp_path / "cpu").mkdir()
+    world = {"0": ("default_pg", [0, 1, 2])}
+    for rank in range(3):
+        nccl = [jobs.entry(n, ("0", "default_pg"), n, "all_reduce", 4, 20, "completed", t=n) for n in (1, 2, 3, 4)]
+        gloo = [
+            jobs.entry(n, ("0", "default_pg"), n, "barrier", 1, 30, "completed" if n < 3 else "scheduled", t=10 * n, backend="gloo")
+            for n in (1, 2, 3)
+        ]
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(jobs.dump(nccl, world)))
+        (tmp_path / "cpu" / f"rank_{rank}").write_bytes(pickle.dumps(jobs.dump(gloo[: 2 if rank == 1 else 3], pg_config={})))
+    found = record_all(sorted(tmp_path.rglob("rank_*")))
+    outcome = judge(found.recordings)
+    assert (outcome.kind, outcome.ranks, outcome.group_name, outcome.number) == ("missing", (1,), "cpu:0", 3)
+    assert outcome.call == "barrier" and not found.unsure
+    assert {name: len(calls) for name, calls in flight(found.recordings[0]).calls.items()} == {"0": 4, "cpu:0": 3}

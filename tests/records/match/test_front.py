@@ -1,0 +1,211 @@
+"""Who waits for whom, where the members of a group, or the ranks of other hosts, may not be known."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.records.flight import Call, Flight, Group
+from unhang.records.frames import Frame
+from unhang.records.incident import Counters, Ended, RankRecord
+from unhang.records.match import counting_messages, front_of, key_of, waits_of
+
+TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def record(rank, *, world=3, last_beat_s=1.0, **more):
+    return RankRecord(rank=rank, pid=100 + rank, host="h", world_size=world, last_beat_s=last_beat_s, **more)
+
+
+def inside(op, line=7):
+    return (Frame(file="/home/user/train.py", line=line, name="step"), Frame(file=TORCH, line=99, name=op))
+
+
+def call(group, seq, op="all_reduce", *, done=False, p2p=False, at=0, **more):
+    return Call(group=group, seq=seq, op=op, done=done, is_p2p=p2p, frames=inside(op.split()[0]), created_ns=at or seq, **more)
+
+
+def dump(*calls, members=None, **more):
+    groups = {name: Group(name=name, members=ranks) for name, ranks in (members or {}).items()}
+    return Flight(version="2.10", groups=groups, calls={c.group: tuple(x for x in calls if x.group == c.group) for c in calls}, **more)
+
+
+def front(records, dumps=None, stacks=None):
+    dumps, stacks = dumps or {}, stacks or {}
+    by_rank = {r.rank: r for r in records}
+    messages = counting_messages(dumps)
+    waits = {rank: waits_of(r, dumps.get(rank), stacks.get(rank, ()), messages=messages) for rank, r in by_rank.items()}
+    found = {rank: w for rank, w in waits.items() if w is not None}
+    return front_of(by_rank, dumps, found)
+
+
+def test_a_member_that_never_used_its_group_is_absent_and_others_are_not():
+    f = front([record(r) for r in range(3)], {0: dump(call("1", 1), members={"1": (0, 1)})})
+    assert (f.waiting, f.absent, f.complete) == ((0,), (1,), True)
+
+
+def test_counters_of_a_build_with_two_recorders_have_the_same_members():
+    waiting = record(0, groups={"cpu:1": Counters(enqueued=1, completed=0)})
+    f = front([waiting, record(1), record(2)], {1: dump(members={"1": (0, 1)})})
+    assert (f.waiting, f.absent, f.complete) == ((0,), (1,), True)
+
+
+def test_where_the_members_are_not_known_whoever_lives_and_waits_in_nothing_may_be_missing():
+    records = [record(0, world=5), record(1, world=5), record(2, world=5, ended=Ended(at_s=1.0)), record(3, world=5), record(4, world=5)]
+    f = front(records, {0: dump(call("1", 1))}, {3: inside("recv")})
+    assert (f.waiting, f.absent, f.complete) == ((0,), (1, 4), False)
+    f = front(records[:1], {0: dump(call("1", 1))})
+    assert (f.absent, f.complete) == ((), False)
+
+
+def test_two_groups_that_wait_for_the_same_rank():
+    pairs = {0: dump(call("1", 1), members={"1": (0, 1)}), 2: dump(call("2", 1), members={"2": (1, 2)})}
+    assert front([record(r) for r in range(3)], pairs).absent == (1,)
+    unknown = {0: dump(call("1", 1)), 2: dump(call("2", 1))}
+    assert front([record(r) for r in range(3)], unknown).absent == (1,)
+
+
+def test_a_member_on_another_host_may_be_the_one():
+    f = front([record(r) for r in range(2)], {r: dump(call("1", 4), members={"1": (0, 1, 2)}) for r in range(2)})
+    assert (f.waiting, f.absent, f.complete) == ((0, 1), (), False)
+    f = front([record(r) for r in range(2)], {r: dump(call("0", 4)) for r in range(2)})
+    assert (f.absent, f.complete) == ((), False)
+
+
+def test_a_pipeline_at_work_has_not_parted():
+    """A recv is under way, and the gradients' all_reduce is enqueued behind it."""
+    dumps = {
+        r: dump(
+            call("dp", 1, done=True),
+            call("pp", 7, f"recv {r}<-{r - 1}" if r else "send 0->1", p2p=True, at=2),
+            call("dp", 2, at=3),
+            members={"dp": (0, 1, 2), "pp": (0, 1, 2)},
+        )
+        for r in range(3)
+    }
+    f = front([record(r) for r in range(3)], dumps)
+    assert (f.waiting, f.parting, f.complete) == ((0, 1, 2), None, False)
+
+
+@pytest.mark.parametrize("op", ["send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list"])
+def test_stacks_in_point_to_point_calls_are_no_parting(op):
+    two = [record(r, world=2) for r in range(2)]
+    assert front(two, stacks={0: inside(op), 1: inside("recv")}).parting is None
+    open_group = [record(r, world=2, groups={"0": Counters(enqueued=3, completed=2)}) for r in range(2)]
+    assert front(open_group, stacks={0: inside(op), 1: inside("all_reduce")}).parting is None
+
+
+@pytest.mark.parametrize("groups", [{}, {"0": Counters(enqueued=3, completed=2)}])
+def test_stacks_are_compared_once_all_hosts_are_here(groups):
+    stacks = {0: inside("barrier"), 1: inside("all_reduce")}
+    assert front([record(r, world=2, groups=groups) for r in range(2)], stacks=stacks).parting is not None
+    assert front([record(r, world=3, groups=groups) for r in range(2)], stacks=stacks).parting is None
+
+
+ALL = {"0": (0, 1, 2)}
+
+
+def gloo(seq, op_id, *, done=True):
+    return call("0", seq, done=done, backend="gloo", op_id=op_id)
+
+
+def test_on_gloo_counters_count_messages_and_are_no_sequence_numbers():
+    """Ranks 1 and 2 exchanged five messages; rank 2 never joins #3, although its counters say 7."""
+    dumps = {
+        0: dump(gloo(2, 2), gloo(3, 3, done=False), members=ALL, counters={"0": Counters(enqueued=3, completed=2)}),
+        1: dump(gloo(2, 7), gloo(3, 8, done=False), members=ALL, counters={"0": Counters(enqueued=8, completed=7)}),
+        2: dump(gloo(2, 7), members=ALL, counters={"0": Counters(enqueued=7, completed=7)}),
+    }
+    beats = {0: Counters(enqueued=3, completed=2), 1: Counters(enqueued=8, completed=7), 2: Counters(enqueued=7, completed=7)}
+    f = front([record(r, groups={"0": beats[r]}) for r in range(3)], dumps)
+    assert (f.seq, f.waiting, f.absent, f.complete) == (3, (0, 1), (2,), True)
+
+
+def test_a_rank_without_a_dump_is_not_placed_by_counters_that_count_messages():
+    dumps = {r: dump(gloo(2, op - 1), gloo(3, op, done=False), members=ALL) for r, op in {0: 3, 1: 8}.items()}
+    f = front([record(0), record(1), record(2, groups={"0": Counters(enqueued=7, completed=7)})], dumps)
+    assert (f.waiting, f.absent, f.unseen, f.complete) == ((0, 1), (), (2,), False)
+    # As many operations as the others had collectives before: it cannot be in the next.
+    f = front([record(0), record(1), record(2, groups={"0": Counters(enqueued=2, completed=2)})], dumps)
+    assert (f.absent, f.unseen) == ((2,), ())
+    f = front([record(0), record(1), record(2, groups={"0": Counters(enqueued=9, completed=8)})], dumps)
+    assert (f.seq, f.waiting, f.unseen, f.complete) == (3, (0, 1), (2,), False)
+
+
+def test_of_whom_there_is_nothing_is_not_absent():
+    dumps = {r: dump(call("0", 3, done=True), call("0", 4), members=ALL) for r in (0, 1)}
+    f = front([record(0), record(1), record(2, last_beat_s=None)], dumps)
+    assert (f.waiting, f.absent, f.unseen, f.complete) == ((0, 1), (), (2,), False)
+    f = front([record(0), record(1), record(2, last_beat_s=None, ended=Ended(at_s=1.0))], dumps)
+    assert (f.absent, f.unseen) == ((2,), ())
+
+
+def test_a_recorder_that_has_lost_its_beginning_may_have_lost_the_group():
+    dumps = {r: dump(call("dp", 4, at=9), members={"dp": (0, 1)}) for r in (0,)} | {1: dump(call("tp", 900, done=True), lost=True)}
+    f = front([record(r) for r in range(2)], dumps)
+    assert (f.absent, f.unseen) == ((), (1,))
+    f = front([record(r) for r in range(2)], dumps | {1: dump(call("tp", 900, done=True))})
+    assert (f.absent, f.unseen) == ((1,), ())
+
+
+def test_counters_that_contradict_the_dump_are_shown_and_not_averaged():
+    dumps = {r: dump(call("0", 3, done=True), *(() if r == 2 else [call("0", 4)]), members=ALL) for r in range(3)}
+    f = front([record(0), record(1), record(2, groups={"0": Counters(enqueued=5, completed=3)})], dumps)
+    assert (f.waiting, f.absent, f.disputed, f.complete) == ((0, 1), (), (2,), False)
+    # A heartbeat is older than the dump.
+    f = front([record(0), record(1), record(2, groups={"0": Counters(enqueued=2, completed=2)})], dumps)
+    assert (f.absent, f.disputed, f.complete) == ((2,), (), True)
+
+
+def test_a_stack_inside_the_call_that_the_recorder_has_not_got():
+    """ncclAllReduce may block, and torch records a call only once it has returned."""
+    dumps = {r: dump(call("0", 3, done=True), *(() if r == 2 else [call("0", 4)]), members=ALL) for r in range(3)}
+    f = front([record(r) for r in range(3)], dumps, {2: inside("all_reduce", line=99)})
+    assert (f.waiting, f.absent, f.disputed) == ((0, 1), (), (2,))
+    f = front([record(r) for r in range(3)], dumps, {2: inside("recv", line=99)})
+    assert (f.waiting, f.absent, f.disputed) == ((0, 1), (2,), ())
+
+
+def test_two_groups_of_one_name():
+    """torch.distributed.split_group gives every part the same name."""
+    dumps = {r: dump(call("1", 1, done=True), call("1", 2), members={"1": (0, 1)}) for r in (0, 1)}
+    dumps |= {2: dump(call("1", 1, done=True), call("1", 2), members={"1": (2, 3)}), 3: dump(call("1", 1, done=True), members={"1": (2, 3)})}
+    f = front([record(r, world=4) for r in range(4)], dumps)
+    assert (f.waiting, f.absent, f.complete) == ((2,), (3,), True)
+
+
+def test_a_rank_that_is_far_ahead_has_lost_what_it_issued():
+    def windows(first):
+        return dump(*(call("0", first + i, done=i < 3) for i in range(4)), members=ALL, lost=True)
+
+    f = front([record(r) for r in range(3)], {0: windows(10), 1: windows(10), 2: windows(400)})
+    assert (f.seq, f.waiting, f.absent, f.lost, f.complete) == (13, (0, 1), (), (2,), False)
+
+
+def test_two_groups_in_different_orders():
+    pair = {"x": (0, 1), "y": (0, 1)}
+    dumps = {0: dump(call("x", 1, at=1), call("y", 1, at=2), members=pair), 1: dump(call("y", 1, at=1), call("x", 1, at=2), members=pair)}
+    f = front([record(r, world=2) for r in range(2)], dumps)
+    assert f.crossed == (0, 1)
+    dumps = {0: dump(call("x", 1, at=1), members=pair), 1: dump(call("y", 1, at=1), members=pair)}
+    assert front([record(r, world=2) for r in range(2)], dumps).crossed == (0, 1)
+    dumps |= {1: dump(call("x", 1, at=1), call("y", 1, at=2), members=pair)}
+    assert front([record(r, world=2) for r in range(2)], dumps).crossed == ()
+
+
+def test_what_has_to_be_equal():
+    def key(op, sizes, out=((4,),)):
+        return key_of(call("0", 1, op, input_sizes=sizes, output_sizes=out))
+
+    assert key("all_gather_v", ((1,),)) == key("all_gather_v", ((2,),))
+    assert key("reduce_scatter_v", ((1,),)) == key("reduce_scatter_v", ((2,),))
+    assert key("_allgather_base", ((4,),), ((16,),)) != key("_allgather_base", ((4,),), ((8,),))
+    assert key("allgather", ((4,),), ((4,), (4,))) == key("allgather", ((2, 2),), ((8,),))
+    assert key("all_reduce", ((4,),)) != key("all_reduce", ((5,),))
+    assert key("gather", ((4,),), ()) == key("gather", ((4,),), ((4,), (4,)))
+
+
+def test_a_dump_that_is_cut_off_has_lost_its_newest_calls():
+    dumps = {r: dump(call("0", 3, done=True), call("0", 4), members=ALL) for r in (0, 1)}
+    dumps |= {2: dump(call("0", 3, done=True), members=ALL, cut="its newest entries are lost")}
+    f = front([record(r) for r in range(3)], dumps)
+    assert (f.waiting, f.absent, f.unseen, f.complete) == ((0, 1), (), (2,), False)

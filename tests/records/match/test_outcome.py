@@ -1,0 +1,353 @@
+"""Jobs with one thing gone wrong: it is found, wherever it is, in whatever order the dumps come; and where nothing is wrong nothing is found."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import random
+
+import pytest
+from tests.records.match import jobs
+
+from unhang.records.flight.columns import recording_of
+from unhang.records.flight.opening import decoded
+from unhang.records.match.outcome import judge
+
+
+def recordings(dumps, *, as_json=()):
+    found = {}
+    order = list(dumps)
+    random.Random(len(order)).shuffle(order)
+    for r in order:
+        if r in as_json:
+            raw = copy.deepcopy(dumps[r])
+            for e in raw["entries"]:
+                del e["frames"]
+            data = json.dumps(raw).encode()
+        else:
+            data = pickle.dumps(dumps[r], protocol=2)
+        (opened,) = decoded(data, "x")
+        found[r] = recording_of(opened, rank=r, source=f"rank_{r}")
+    return found
+
+
+def answer(dumps, **more):
+    found = recordings(dumps, **more)
+    first = judge(found)
+    assert judge(dict(reversed(found.items()))) == first
+    return first
+
+
+def injected(plan, kind, rng):
+    """A job with one fault: (dumps, rank, group, number)."""
+    odd = rng.randrange(plan.world)
+    calls = plan.calls(odd)
+    place = rng.randrange(len(calls) // 4, 3 * len(calls) // 4)
+    if kind == "order":
+        while calls[place][0] != calls[place + 1][0]:
+            place += 1
+    group, op, elements, line = calls[place]
+    number = sum(c[0] == group for c in calls[: place + 1])
+    changed = list(calls)
+    if kind == "missing":
+        changed = [*calls[:place], None]
+    elif kind == "op":
+        changed[place] = (group, "reduce", elements, 77)
+    elif kind == "shape":
+        changed[place] = (group, op, elements + 1, line)
+    elif kind == "dtype":
+        changed[place] = (group, op, elements, line, {"dtype": "Half"})
+    elif kind == "order":
+        changed[place : place + 2] = [calls[place + 1], calls[place]]
+    elif kind == "extra":
+        changed.insert(place, (group, "reduce", 3, 77))
+    elif kind == "lacking":
+        del changed[place]
+    dumps = jobs.run(plan, {odd: changed}, ahead=30, ring=rng.choice([2000, 60]))
+    return dumps, odd, group, number
+
+
+KINDS = ["missing", "op", "shape", "dtype", "order", "extra", "lacking"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("world", "tp"), [(4, 1), (8, 1), (16, 4)])
+def test_what_was_injected_comes_out(kind, seed, world, tp):
+    rng = random.Random(1000 * seed + world + tp)
+    plan = jobs.Plan(world=world, tp=tp, seed=seed, steps=20)
+    dumps, odd, group, number = injected(plan, kind, rng)
+    found = answer(dumps, as_json=[r for r in dumps if rng.random() < 0.3])
+    assert (found.kind, found.ranks) == (kind, (odd,))
+    if kind == "missing":
+        issued = [e["collective_seq_id"] for e in dumps[odd]["entries"] if e["process_group"][0] == found.group_name]
+        assert found.number == max(issued, default=0) + 1 and odd not in found.waiting and found.waiting
+    else:
+        assert (found.group_name, found.number) == (group, number)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("world", "tp"), [(2, 1), (8, 1), (16, 4)])
+def test_where_nothing_is_wrong_nothing_is_found(seed, world, tp):
+    rng = random.Random(seed)
+    dumps = jobs.run(jobs.Plan(world=world, tp=tp, seed=seed), ring=rng.choice([2000, 40]))
+    found = answer(dumps)
+    assert (found.kind, found.ranks, found.unseen) == ("nothing-wrong", (), ())
+    # One dump less, and it cannot be told.
+    del dumps[rng.randrange(world)]
+    assert answer(dumps).kind == "cannot-tell"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_without_the_dump_of_who_never_came_nobody_is_blamed(seed):
+    dumps, odd, *_ = injected(jobs.Plan(world=8, seed=seed), "missing", random.Random(seed))
+    del dumps[odd]
+    found = answer(dumps)
+    assert (found.kind, found.unseen) == ("cannot-tell", (odd,)) and odd not in found.ranks
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_dump_that_is_cut_off_says_at_least_so_much(seed):
+    dumps, odd, *_ = injected(jobs.Plan(world=4, seed=seed), "missing", random.Random(seed))
+    found = recordings(dumps)
+    data = pickle.dumps(dumps[odd], protocol=2)
+    (opened,) = decoded(data[: int(len(data) * 0.7)], "x")
+    found[odd] = recording_of(opened, rank=odd, source="x")
+    assert found[odd].cut and (judge(found).kind, judge(found).unseen) == ("cannot-tell", (odd,))
+
+
+ALL4 = {"0": ("default_pg", [0, 1, 2, 3])}
+DEFAULT = ("0", "default_pg")
+
+
+def history(n, *, backend="nccl", start=1):
+    return [jobs.entry(i, DEFAULT, start + i, "all_reduce", 4, 20, "completed", t=i * 1000, backend=backend) for i in range(n)]
+
+
+def last(number, state, *, record=9, op="all_reduce", t=9_000_000, **more):
+    return jobs.entry(record, DEFAULT, number, op, 4, 20, state, t=t, **more)
+
+
+def test_all_have_joined_and_none_has_finished():
+    found = answer({r: jobs.dump([*history(3), last(4, "started")], ALL4) for r in range(4)})
+    assert (found.kind, found.number, found.waiting, found.finished) == ("transport", 4, (0, 1, 2, 3), ())
+
+
+def test_one_has_finished_and_is_not_the_culprit():
+    found = answer({r: jobs.dump([*history(3), last(4, "completed" if r == 2 else "scheduled")], ALL4) for r in range(4)})
+    assert (found.kind, found.number, found.waiting, found.finished) == ("finished-on-some", 4, (0, 1, 3), (2,))
+
+
+def test_a_missing_dump_is_not_a_missing_rank():
+    found = answer({r: jobs.dump([*history(3), last(4, "started")], ALL4) for r in range(3)})
+    assert (found.kind, found.unseen, found.ranks) == ("cannot-tell", (3,), (0, 1, 2))
+
+
+def test_rings_of_ranks_with_unequal_numbers_of_calls():
+    solo = [jobs.entry(i, ("1", "solo"), i + 1, "all_reduce", 2, 9, "completed", t=i * 500) for i in range(24)]
+    dumps = {1: jobs.dump([*history(12), last(13, "started")][-10:], {"0": ("default_pg", [0, 1])})}
+    mixed = sorted([*history(12), *solo], key=lambda e: e["time_created_ns"])
+    mixed = [e | {"record_id": n} for n, e in enumerate([*mixed, last(13, "started")])]
+    dumps[0] = jobs.dump(mixed[-10:], {"0": ("default_pg", [0, 1]), "1": ("solo", [0])})
+    found = answer(dumps)
+    assert (found.kind, found.number, found.waiting) == ("transport", 13, (0, 1))
+
+
+def test_two_of_two_that_differ_blame_nobody():
+    pair = {"0": ("default_pg", [0, 1])}
+    found = answer({r: jobs.dump([*history(3), last(4, "started", op=("all_reduce", "broadcast")[r])], pair) for r in range(2)})
+    assert (found.kind, found.ranks, found.by) == ("op", (0, 1), "nothing")
+
+
+def test_who_is_far_ahead_cannot_be_compared():
+    dumps = {r: jobs.dump([*history(3, start=10), last(13, "started")], ALL4) for r in range(3)}
+    dumps[3] = jobs.dump([e | {"record_id": 400 + n} for n, e in enumerate([*history(3, start=400), last(403, "started")])], ALL4)
+    found = answer(dumps)
+    assert (found.kind, found.number, found.ahead) == ("cannot-tell", 13, (3,))
+
+
+def test_parts_of_a_split_group_have_one_name():
+    def of(r):
+        part = [2 * (r // 2), 2 * (r // 2) + 1]
+        return jobs.dump(
+            [jobs.entry(0, ("1", "tp"), 1, "all_reduce", 4, 5, "completed", t=1)]
+            + ([] if r == 5 else [jobs.entry(1, ("1", "tp"), 2, "all_reduce", 4, 6, "started" if r == 4 else "completed", t=9)]),
+            {"1": ("tp", part)},
+        )
+
+    found = answer({r: of(r) for r in range(8)})
+    assert (found.kind, found.ranks, found.waiting, found.members) == ("missing", (5,), (4,), (4, 5))
+
+
+def test_a_chain_of_three_groups():
+    groups = {"a": ("tp", [0, 1]), "b": ("pp", [1, 2]), "c": ("dp", [2, 3])}
+
+    def of(r):
+        mine = {k: v for k, v in groups.items() if r in v[1]}
+        before = [jobs.entry(i, (k, v[0]), 1, "all_reduce", 4, 5, "completed", t=i) for i, (k, v) in enumerate(mine.items())]
+        here = [] if r == 3 else [jobs.entry(9, ("abc"[r], groups["abc"[r]][0]), 2, "all_reduce", 4, 60 + r, "started", t=1000 - r)]
+        return jobs.dump(before + here, mine)
+
+    found = answer({r: of(r) for r in range(4)})
+    assert (found.kind, found.ranks, found.group_name) == ("missing", (3,), "c")
+    assert [(s.group, s.waiting, s.lacking) for s in found.path] == [("a (tp)", (0,), (1,)), ("b (pp)", (1,), (2,)), ("c (dp)", (2,), (3,))]
+
+
+def test_two_groups_that_are_used_in_different_orders():
+    groups = {"x": ("x", [0, 1]), "y": ("y", [0, 1])}
+
+    def of(order):
+        return jobs.dump([jobs.entry(n, (g, g), 1, "all_reduce", 4, 10 + n, "scheduled", t=n) for n, g in enumerate(order)], groups)
+
+    found = answer({0: of("xy"), 1: of("yx")})
+    assert (found.kind, found.ranks) == ("groups-crossed", (0, 1)) and len(found.path) == 2
+
+
+def message(record, what, *, elements=4, number=1, state="started", t=5000, dtype="Float", group=DEFAULT):
+    return jobs.entry(record, group, 0, what, elements, 70, state, t=t, dtype=dtype) | {"is_p2p": True, "p2p_seq_id": number}
+
+
+def test_a_send_without_a_partner():
+    dumps = {r: jobs.dump(history(2), ALL4) for r in range(4)}
+    dumps[0]["entries"].append(message(3, "send 0->1"))
+    found = answer(dumps)
+    assert (found.kind, found.ranks, found.waiting) == ("p2p-alone", (1,), (0,))
+
+
+def test_messages_are_followed_too():
+    dumps = {r: jobs.dump(history(2), ALL4) for r in range(4)}
+    dumps[0]["entries"].append(message(3, "send 0->1"))
+    dumps[1]["entries"].append(message(3, "recv 1<-2"))
+    found = answer(dumps)
+    assert (found.kind, found.ranks) == ("p2p-alone", (2,))
+
+
+def test_a_message_of_another_size():
+    dumps = {0: jobs.dump([message(0, "send 0->1", elements=8)], {"0": ("default_pg", [0, 1])})}
+    dumps[1] = jobs.dump([message(0, "recv 1<-0", elements=4)], {"0": ("default_pg", [0, 1])})
+    found = answer(dumps)
+    assert (found.kind, found.ranks) == ("p2p-size", (0, 1))
+    dumps[1]["entries"][0] |= {"input_sizes": [[8]]}
+    assert answer(dumps).kind == "transport"
+
+
+def test_both_send_first():
+    pair = {"0": ("default_pg", [0, 1])}
+    found = answer({0: jobs.dump([message(0, "send 0->1")], pair), 1: jobs.dump([message(0, "send 1->0")], pair)})
+    assert (found.kind, found.ranks) == ("p2p-both-send", (0, 1))
+
+
+def test_messages_have_ranks_of_their_group():
+    groups = {"pp": ("pp", [2, 5])}
+    dumps = {r: jobs.dump([], groups if r in (2, 5) else {}) for r in range(6)}
+    dumps[2]["entries"].append(message(0, "send 0->1", group=("pp", "pp")))
+    found = answer(dumps)
+    assert (found.kind, found.ranks, found.waiting) == ("p2p-alone", (5,), (2,))
+
+
+def test_messages_that_were_launched_together_end_together():
+    pair = {"0": ("default_pg", [0, 1])}
+    parts = [message(0, "send 0->1", state="scheduled"), message(1, "recv 0<-1", state="scheduled")]
+    done = {0: jobs.dump([*parts, message(2, "coalesced", state="completed")], pair)}
+    done[1] = jobs.dump(
+        [message(0, "recv 1<-0", state="scheduled"), message(1, "send 1->0", state="scheduled"), message(2, "coalesced", state="completed")], pair
+    )
+    assert answer(done).kind == "nothing-wrong"
+    stuck = {0: jobs.dump([*parts, message(2, "coalesced")], pair), 1: jobs.dump([], pair)}
+    found = answer(stuck)
+    assert (found.kind, found.ranks) == ("p2p-alone", (1,))
+
+
+def test_calls_that_were_launched_together_have_one_number():
+    def of(r):
+        parts = [
+            jobs.entry(5 + i, DEFAULT, 4, "_all_gather_base", n, 20, "scheduled", t=9000, outputs=4 * n) for i, n in enumerate((4, 8 + (r == 1)))
+        ]
+        return jobs.dump([*history(3), *parts, last(4, "started", record=7, op="coalesced")], ALL4)
+
+    found = answer({r: of(r) for r in range(4)})
+    assert (found.number, found.ranks) == (4, (1,))
+
+
+def test_all_to_all_of_which_more_is_sent_than_received():
+    def of(r, got):
+        return jobs.dump([*history(2), last(3, "started", op="all_to_all", outputs=got)], ALL4)
+
+    found = answer({r: of(r, 3 if r == 1 else 4) for r in range(4)})
+    assert (found.kind, found.ranks, found.by) == ("shape", (1,), "sums")
+    # Uneven everywhere, and yet it fits.
+    found = answer({r: of(r, (2, 6, 4, 4)[r]) for r in range(4)})
+    assert found.kind == "transport"
+
+
+def gloo(numbers, *, done=None, op="all_reduce", members=None):
+    entries = [
+        jobs.entry(i, DEFAULT, n, op, 4, 20, "completed" if done is None or n in done else "scheduled", t=i * 1000, backend="gloo")
+        for i, n in enumerate(numbers)
+    ]
+    raw = jobs.dump(entries, pg_config={"": {"name": "", "desc": "", "ranks": "[]"}})
+    return raw | ({"members": {"0": members}} if members else {})
+
+
+def test_gloo_of_which_one_never_came():
+    dumps = {r: gloo([1, 2, 3] if r == 2 else [1, 2, 3, 4], done=[1, 2, 3]) for r in range(4)}
+    found = answer(dumps)
+    assert (found.kind, found.ranks, found.waiting, found.known) == ("missing", (2,), (0, 1, 3), False)
+    dumps = {r: d | {"members": {"0": [0, 1, 2, 3]}} for r, d in dumps.items()}
+    assert answer(dumps).known
+
+
+def test_gloo_calls_that_failed_count_as_retired():
+    """All have given up on #4, to which rank 2 never came."""
+    dumps = {r: gloo([1, 2, 3] if r == 2 else [1, 2, 3, 4], members=[0, 1, 2, 3]) for r in range(4)}
+    found = answer(dumps)
+    assert (found.kind, found.ranks, found.number, found.gave_up) == ("missing", (2,), 4, True)
+    # A broadcast may be over for who sent it.
+    dumps = {r: gloo([1, 2, 3] if r == 2 else [1, 2, 3, 4], members=[0, 1, 2, 3], op="broadcast") for r in range(4)}
+    assert answer(dumps).kind == "cannot-tell"
+    dumps = {r: gloo([1, 2, 3, 4], members=[0, 1, 2, 3]) for r in range(4)}
+    assert answer(dumps).kind == "nothing-wrong"
+
+
+def test_messages_on_gloo_are_in_no_entry():
+    """Ranks 1 and 2 exchanged five: op_id and the counters count them, sequence numbers do not."""
+    dumps = {r: gloo([1, 2] if r == 2 else [1, 2, 3], done=[1, 2], members=[0, 1, 2]) for r in range(3)}
+    for r, (second, issued) in enumerate([(2, 3), (7, 8), (7, 7)]):
+        dumps[r]["entries"][1]["op_id"] = second
+        dumps[r]["pg_status"] = {"0": {"last_enqueued_collective": issued, "last_completed_collective": second}}
+    found = answer(dumps)
+    assert (found.kind, found.ranks, found.number) == ("missing", (2,), 3)
+
+
+def test_versions_may_be_mixed():
+    dumps = {r: jobs.dump([*history(3), *([] if r == 2 else [last(4, "started")])], ALL4) for r in range(4)}
+    for e in dumps[1]["entries"]:
+        for gone in ("thread_id", "is_p2p", "op_id", "p2p_seq_id", "output_dtypes"):
+            e.pop(gone, None)
+    dumps[1]["version"] = "2.1"
+    for e in dumps[3]["entries"]:
+        e["seq_id"] = e.pop("collective_seq_id")
+        e["pg_id"] = 0
+        for gone in ("process_group", "is_p2p", "input_dtypes", "output_dtypes"):
+            e.pop(gone, None)
+    del dumps[3]["pg_config"]
+    found = answer(dumps)
+    assert (found.kind, found.ranks) in (("missing", (2,)), ("cannot-tell", (0, 1, 3)))
+
+
+def test_a_group_that_is_served_by_a_thread_of_its_own():
+    """Rank 1 waits for a stop signal all the time, and trains."""
+    signal = jobs.entry(0, ("sig", "signal"), 1, "broadcast", 1, 90, "started", t=0)
+    pair = {"0": ("default_pg", [0, 1]), "sig": ("signal", [0, 1])}
+
+    def of(r, hung):
+        steps = [jobs.entry(i + 1, DEFAULT, i + 1, "all_reduce", 4, 20, "completed", t=i * 1_000_000_000) for i in range(60)]
+        last = [jobs.entry(61, DEFAULT, 61, "all_reduce", 4, 20, "started", t=61_000_000_000)] if hung else []
+        return jobs.dump([*([signal] if r == 1 else []), *steps, *last], pair)
+
+    assert answer({r: of(r, False) for r in range(2)}).kind == "nothing-wrong"
+    found = answer({r: of(r, True) for r in range(2)})
+    assert (found.kind, found.waiting, found.group_name) == ("transport", (0, 1), "0")
+    found = answer({r: of(r, r == 1) for r in range(2)})
+    assert (found.kind, found.ranks, found.group_name) == ("missing", (0,), "0")
