@@ -8,8 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from unhang.facts.host import Host, Ran, Space
+
+# How long examples take to be made is the machine's affair.
+settings.register_profile("unhang", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhang")
 
 # Under nohup, or in the background of a script, they are ignored, and whatever is started would inherit that.
 for number in (signal.SIGINT, signal.SIGHUP):
