@@ -1,0 +1,760 @@
+// The timeline: what is in view, how it is moved, what is selected. It draws only when something has changed, once for each frame of the screen.
+
+const AXIS_HEIGHT = 26, LEAST_LANES = 96, MOST_LANES = 520, WIDEST = 180, USUAL_LANE = 22;
+
+class Timeline {
+  constructor(scene, { onSelect }) {
+    this.scene = scene;
+    this.onSelect = onSelect;
+    this.canvas = document.getElementById("lanes");
+    this.overview = document.getElementById("overview");
+    this.tip = document.getElementById("tip");
+    this.surface = document.createElement("canvas");
+    this.gutter = 56;
+    this.selected = null;
+    this.hovered = null;
+    this.searching = false;
+    this.stops = [];
+    this.drawn = 0;
+    this.palette = new Palette(getComputedStyle(document.documentElement));
+    const timed = scene.tracks.some((t) => t.timed);
+    this.axis = timed && !scene.hosts_differ && scene.groups.length > 1 ? "time" : "number";
+    this.canTime = timed;
+    for (const [d, mark] of scene.divergences.entries())
+      for (const rank of [...mark.odd, ...mark.missing].slice(0, 256)) this.stops.push({ ...mark, d, rank });
+    this.choose(this.firstGroup());
+    this.listen();
+    this.resize();
+    this.focusOnDivergence();
+  }
+
+  firstGroup() {
+    const { scene } = this;
+    if (scene.divergences.length) return scene.divergences[0].group;
+    const sizes = new Map();
+    for (const t of scene.tracks) if (!scene.groups[t.group].p2p) sizes.set(t.group, (sizes.get(t.group) || 0) + t.count);
+    return [...sizes].sort((a, b) => b[1] - a[1])[0]?.[0] ?? scene.tracks[0].group;
+  }
+
+  choose(group) {
+    if (group < 0) this.axis = "time";
+    this.group = group;
+    this.lanes = new Lanes(this.scene, group);
+    this.selected = null;
+    this.fit();
+  }
+
+  setAxis(axis) {
+    if (axis === this.axis || (axis === "time" && !this.canTime)) return;
+    this.axis = axis;
+    if (axis === "number" && this.group < 0) this.choose(this.firstGroup());
+    this.fit();
+    if (this.selected) this.show(this.selected);
+  }
+
+  // --- what is in view ---
+
+  get extent() {
+    return this.axis === "time" ? [0, this.scene.until * 1.01 + 1] : [this.lanes.low, this.lanes.high];
+  }
+
+  get most() {
+    return this.axis === "time" ? 24 : WIDEST;
+  }
+
+  fit() {
+    if (!this.width) return;
+    const [low, high] = this.extent;
+    this.x0 = low;
+    this.scale = Math.min(this.most, this.width / (high - low));
+    this.laneHeight = Math.min(USUAL_LANE, this.height / this.lanes.rows.length);
+    this.y0 = 0;
+    this.changed(true);
+  }
+
+  focusOnDivergence() {
+    const mark = this.scene.divergences[0];
+    if (!mark) return;
+    this.select(this.at(this.stops[0] ? this.stops[0].rank : this.lanes.rows[0].rank, mark.group, mark.number), { quietly: true });
+    if (this.axis === "number") {
+      const numbers = Math.min(this.lanes.high - this.lanes.low, Math.max(48, this.width / 14));
+      this.scale = Math.min(this.most, this.width / numbers);
+      this.x0 = mark.number + 1 - numbers * 0.9;
+    }
+    this.clamp();
+  }
+
+  resize() {
+    const width = Math.max(120, this.canvas.parentElement.clientWidth);
+    this.ratio = Math.min(3, window.devicePixelRatio || 1);
+    this.gutter = width < 520 ? 44 : 64;
+    const before = this.width;
+    this.width = Math.max(60, width - this.gutter);
+    this.height = Math.max(Math.min(LEAST_LANES, USUAL_LANE * this.scene.ranks.length), Math.min(MOST_LANES, this.lanes.rows.length * USUAL_LANE));
+    for (const [canvas, height] of [[this.canvas, this.height + AXIS_HEIGHT + 8], [this.overview, 34]]) {
+      canvas.width = Math.round(width * this.ratio);
+      canvas.height = Math.round(height * this.ratio);
+      canvas.style.height = `${height}px`;
+    }
+    this.surface.width = this.width;
+    this.surface.height = this.height;
+    this.picture = new ImageData(this.width, this.height);
+    this.pixels = new Uint32Array(this.picture.data.buffer);
+    this.line = new Uint8Array(this.width);
+    if (before && this.scale) this.scale *= this.width / before;
+    else this.fit();
+    this.clamp();
+    this.changed(true);
+  }
+
+  clamp() {
+    const [low, high] = this.extent;
+    this.scale = Math.max(this.width / (high - low), Math.min(this.most, this.scale));
+    if (high - low < 1) this.scale = this.most;
+    this.scale = Math.min(this.most, this.scale);
+    this.x0 = Math.max(low, Math.min(high - this.width / this.scale, this.x0));
+    if (this.width / this.scale >= high - low) this.x0 = low;
+    const rows = this.lanes.rows.length;
+    this.laneHeight = Math.max(Math.min(USUAL_LANE, this.height / rows), Math.min(40, this.laneHeight));
+    this.y0 = Math.max(0, Math.min(rows - this.height / this.laneHeight, this.y0));
+    this.changed();
+  }
+
+  zoom(factor, around = this.width / 2) {
+    const at = this.x0 + around / this.scale;
+    const [low, high] = this.extent;
+    this.scale = Math.max(this.width / (high - low), Math.min(this.most, this.scale * factor));
+    this.x0 = at - around / this.scale;
+    this.clamp();
+  }
+
+  grow(factor, around = this.height / 2) {
+    const at = this.y0 + around / this.laneHeight;
+    this.laneHeight *= factor;
+    this.clamp();
+    this.y0 = at - around / this.laneHeight;
+    this.clamp();
+  }
+
+  pan(dx, dy) {
+    this.x0 += dx / this.scale;
+    this.y0 += dy / this.laneHeight;
+    this.clamp();
+  }
+
+  // --- selection ---
+
+  at(rank, group, number) {
+    const track = trackOf(this.scene, rank, group);
+    const lane = this.lanes.index.get(rank);
+    if (lane === undefined) return null;
+    const i = track ? columnOf(track, number) : -1;
+    return { lane, rank, track: i >= 0 ? track : null, group, number, i };
+  }
+
+  select(found, { quietly = false } = {}) {
+    this.selected = found;
+    if (found) this.show(found);
+    this.changed();
+    this.onSelect(found, quietly);
+  }
+
+  show({ lane, i, number }) {
+    const [from, to] = this.span(i, number);
+    const pixels = this.width / this.scale;
+    if (to > this.x0 + pixels || from < this.x0) this.x0 = Math.min(from, Math.max(from + (to - from) / 2 - pixels / 2, 0));
+    if (lane < this.y0) this.y0 = lane;
+    if (lane + 1 > this.y0 + this.height / this.laneHeight) this.y0 = lane + 1 - this.height / this.laneHeight;
+    this.clamp();
+  }
+
+  span(i, number) {
+    if (this.axis === "number") return [number, number + 1];
+    if (i < 0) return [this.scene.until, this.scene.until];
+    const track = this.scene.tracks.find((t) => i >= t.at && i < t.at + t.count);
+    return [this.scene.starts[i], endOf(this.scene, track, i)];
+  }
+
+  goTo(stop) {
+    if (this.group >= 0 && this.group !== stop.group) this.choose(stop.group);
+    this.select(this.at(stop.rank, stop.group, stop.number));
+  }
+
+  divergence(step) {
+    if (!this.stops.length) return;
+    const { selected } = this;
+    const now = selected ? this.stops.findIndex((s) => s.rank === selected.rank && s.number === selected.number && s.group === selected.group) : -1;
+    this.goTo(this.stops[(now < 0 ? (step > 0 ? 0 : this.stops.length - 1) : now + step + this.stops.length) % this.stops.length]);
+  }
+
+  move(step) {
+    const { selected, lanes, scene } = this;
+    if (!selected || !selected.track) {
+      const lane = lanes.rows[selected ? selected.lane : Math.max(0, Math.floor(this.y0))];
+      const track = lane && lane.tracks[0];
+      if (track) this.select(this.at(lane.rank, track.group, track.first + track.count - 1));
+      return;
+    }
+    if (this.axis === "number") {
+      let i = selected.i + step;
+      while (i >= selected.track.at && i < selected.track.at + selected.track.count && !scene.shown[i]) i += step;
+      if (i >= selected.track.at && i < selected.track.at + selected.track.count) this.select(this.at(selected.rank, selected.group, selected.number + i - selected.i));
+      return;
+    }
+    let best = null;
+    for (const track of lanes.rows[selected.lane].tracks)
+      for (let i = track.at; i < track.at + track.count; i++) {
+        const before = scene.starts[i] < scene.starts[selected.i] || (scene.starts[i] === scene.starts[selected.i] && i < selected.i);
+        if (!scene.shown[i] || i === selected.i || before !== step < 0) continue;
+        if (!best || (step > 0 ? scene.starts[i] < scene.starts[best.i] : scene.starts[i] >= scene.starts[best.i])) best = { track, i };
+      }
+    if (best) this.select(this.at(selected.rank, best.track.group, best.track.first + best.i - best.track.at));
+  }
+
+  moveLane(step) {
+    const { selected, lanes } = this;
+    if (!selected) return this.move(1);
+    const lane = lanes.rows[selected.lane + step];
+    if (lane) this.select(this.at(lane.rank, selected.group, selected.number));
+  }
+
+  end(last) {
+    const lane = this.lanes.rows[this.selected ? this.selected.lane : 0];
+    const track = lane && (this.selected && lane.tracks.find((t) => t.group === this.selected.group)) || lane?.tracks[0];
+    if (track) this.select(this.at(lane.rank, track.group, last ? track.first + track.count - 1 : track.first));
+  }
+
+  // What is under a point of the canvas; null beside the lanes.
+  hit(x, y) {
+    const px = x - this.gutter, py = y - AXIS_HEIGHT;
+    if (py < 0 || py >= this.height) return null;
+    const lane = Math.floor(this.y0 + py / this.laneHeight), row = this.lanes.rows[lane];
+    if (!row) return null;
+    // Of several lanes on one pixel, the one whose state is drawn.
+    const last = Math.min(this.lanes.rows.length, Math.max(lane + 1, Math.ceil(this.y0 + (py + 1) / this.laneHeight)));
+    let best = null;
+    for (let l = lane; l < last; l++) {
+      const found = this.inLane(l, px);
+      if (found && (!best || found.code > best.code)) best = found;
+    }
+    return best || { lane, rank: row.rank, track: null, i: -1, code: 0, group: this.group, number: this.axis === "number" ? Math.floor(this.x0 + px / this.scale) : -1 };
+  }
+
+  inLane(l, px) {
+    const { scene } = this, row = this.lanes.rows[l];
+    const from = this.x0 + px / this.scale, to = this.x0 + (px + 1) / this.scale;
+    let best = null;
+    if (px < 0) return null;
+    for (const track of row.tracks) {
+      if (this.axis === "number") {
+        for (let n = Math.max(track.first, Math.floor(from)); n < Math.min(track.first + track.count, Math.max(Math.floor(from) + 1, to)); n++) {
+          const i = track.at + n - track.first;
+          if (scene.shown[i] && (!best || scene.shown[i] > best.code)) best = { track, i, code: scene.shown[i] };
+        }
+        continue;
+      }
+      if (!track.timed) continue;
+      const stop = track.at + track.count;
+      const look = (i) => {
+        const end = Math.max(endOf(scene, track, i), scene.starts[i] + 3 / this.scale);
+        if (scene.starts[i] < to && end >= from && (!best || scene.shown[i] > best.code)) best = { track, i, code: scene.shown[i] };
+      };
+      for (const o of track.open) look(o);
+      const begin = track.ordered ? Math.max(track.at, lowerBound(scene.starts, track.at, stop, from) - 8) : track.at;
+      for (let i = begin; i < stop && (!track.ordered || scene.starts[i] < to); i++) look(i);
+    }
+    return best && { ...best, lane: l, rank: row.rank, group: best.track.group, number: best.track.first + best.i - best.track.at };
+  }
+
+  // --- drawing ---
+
+  changed(overview = false) {
+    this.stale = true;
+    if (overview) this.overviewLine = null;
+    if (this.frame) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = 0;
+      this.draw();
+    });
+  }
+
+  recolour() {
+    this.palette = new Palette(getComputedStyle(document.documentElement));
+    this.changed();
+  }
+
+  draw() {
+    this.paint();
+    const context = this.canvas.getContext("2d");
+    context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    context.imageSmoothingEnabled = false;
+    context.fillStyle = this.palette.canvas;
+    context.fillRect(0, 0, this.width + this.gutter, this.height + AXIS_HEIGHT + 8);
+    context.drawImage(this.surface, this.gutter, AXIS_HEIGHT);
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    this.drawNames(context);
+    this.drawAxis(context);
+    this.drawLabels(context);
+    this.drawMarks(context);
+    this.drawPosition(context);
+    this.drawOverview();
+    this.drawn++;
+  }
+
+  paint() {
+    const { lanes, width, height, line, laneHeight, scene } = this;
+    const view = { axis: this.axis, x0: this.x0, scale: this.scale };
+    const shift = Math.floor(this.x0 * this.scale) & 7;
+    const rows = lanes.rows.length;
+    this.pixels.fill(this.palette.back);
+    if (laneHeight >= 2) {
+      const gap = laneHeight >= 12 ? 3 : laneHeight >= 4 ? 1 : 0;
+      for (let l = Math.max(0, Math.floor(this.y0)); l < rows; l++) {
+        const top = Math.round((l - this.y0) * laneHeight), bottom = Math.round((l + 1 - this.y0) * laneHeight) - gap;
+        if (top >= height) break;
+        line.fill(0);
+        paintLane(scene, lanes, lanes.rows[l], line, width, view);
+        if (bottom > 0) paintClipped(this.pixels, width, height, top, bottom, line, this.palette, this.searching, shift);
+      }
+    } else {
+      let l = Math.floor(this.y0);
+      for (let y = 0; y < height && l < rows; y++) {
+        const last = Math.min(rows, Math.max(l + (laneHeight > 1 ? 0 : 1), Math.floor(this.y0 + (y + 1) / laneHeight)));
+        line.fill(0);
+        for (let k = l; k < Math.max(last, l + 1); k++) paintLane(scene, lanes, lanes.rows[k], line, width, view);
+        paintRows(this.pixels, width, y, y + 1, line, this.palette, this.searching, shift);
+        l = last;
+      }
+    }
+    this.surface.getContext("2d").putImageData(this.picture, 0, 0);
+  }
+
+  drawNames(context) {
+    if (this.laneHeight < 15 || (this.axis === "number" && this.scale < 44)) return;
+    const { scene, lanes } = this;
+    context.fillStyle = this.palette.bar;
+    for (let l = Math.floor(this.y0); l < Math.min(lanes.rows.length, this.y0 + this.height / this.laneHeight); l++) {
+      const y = AXIS_HEIGHT + (l + 0.5 - this.y0) * this.laneHeight - 1;
+      if (y > this.height + AXIS_HEIGHT - 4) break;
+      for (const track of lanes.rows[l].tracks) {
+        const byTime = this.axis === "time";
+        if (byTime && !track.timed) continue;
+        let i = byTime
+          ? Math.max(track.at, lowerBound(scene.starts, track.at, track.at + track.count, this.x0) - 1)
+          : track.at + Math.max(0, Math.floor(this.x0) - track.first);
+        let drawn = 0;
+        for (; i < track.at + track.count && drawn < 60; i++) {
+          const start = byTime ? scene.starts[i] : track.first + i - track.at;
+          const from = Math.max(0, (start - this.x0) * this.scale);
+          if (from > this.width) break;
+          if (!scene.ops[i] || (byTime && !scene.ends[i] && !isOpen(scene.states[i]))) continue;
+          const to = Math.min(this.width, ((byTime ? endOf(scene, track, i) : start + 1) - this.x0) * this.scale);
+          if (to - from < 44 || scene.shown[i] === SHOWN.missing) continue;
+          const text = clipped(context, scene.operations[scene.ops[i]][0], to - from - 12);
+          if (text) {
+            if (scene.shown[i] === SHOWN.waiting) {
+              context.fillStyle = this.palette.css.waiting[0];
+              context.fillRect(this.gutter + from + 4, y - 7, context.measureText(text).width + 5, 14);
+              context.fillStyle = this.palette.bar;
+            }
+            context.fillText(text, this.gutter + from + 6, y);
+          }
+          drawn++;
+        }
+      }
+    }
+  }
+
+  drawAxis(context) {
+    const { palette } = this;
+    context.fillStyle = palette.quiet;
+    context.strokeStyle = palette.line;
+    context.lineWidth = 1;
+    context.textAlign = "left";
+    const unit = this.axis === "time" ? this.scene.unit_ms : 1;
+    const least = 76 / this.scale * unit;
+    const step = this.axis === "time" ? roundStep(least) : Math.max(1, roundStep(least));
+    const first = Math.ceil((this.x0 * unit) / step) * step;
+    context.beginPath();
+    let free = -Infinity;
+    for (let v = first; (v / unit - this.x0) * this.scale < this.width; v += step) {
+      const x = Math.round(this.gutter + (v / unit - this.x0) * this.scale) + 0.5;
+      context.moveTo(x, AXIS_HEIGHT - 6);
+      context.lineTo(x, AXIS_HEIGHT - 1);
+      const text = this.axis === "time" ? lasting(v, step) : `#${count(Math.round(v))}`;
+      const width = context.measureText(text).width;
+      if (x + 3 > free && x + 3 + width < this.gutter + this.width) {
+        context.fillText(text, x + 3, AXIS_HEIGHT / 2 - 2);
+        free = x + 14 + width;
+      }
+    }
+    context.moveTo(this.gutter, AXIS_HEIGHT - 0.5);
+    context.lineTo(this.gutter + this.width, AXIS_HEIGHT - 0.5);
+    context.stroke();
+  }
+
+  drawLabels(context) {
+    const { palette, lanes } = this;
+    context.fillStyle = palette.quiet;
+    context.textAlign = "left";
+    context.fillText(this.scene.labels.rank, 2, AXIS_HEIGHT / 2 - 2);
+    context.textAlign = "right";
+    const step = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16384].find((s) => s * this.laneHeight >= 14) || 65536;
+    const last = Math.min(lanes.rows.length, Math.ceil(this.y0 + this.height / this.laneHeight));
+    const taken = [];
+    const put = (l, colour, bold) => {
+      const y = AXIS_HEIGHT + (l + 0.5 - this.y0) * this.laneHeight;
+      if (y < AXIS_HEIGHT + 3 || y > AXIS_HEIGHT + this.height - 3 || taken.some((t) => Math.abs(t - y) < 12)) return;
+      taken.push(y);
+      context.font = `${bold ? "bold " : ""}11px system-ui, sans-serif`;
+      context.fillStyle = colour;
+      context.fillText(`${lanes.rows[l].rank}`, this.gutter - 12, y);
+    };
+    const first = Math.max(0, Math.floor(this.y0));
+    for (let l = first; l < last; l++) {
+      const { worst } = lanes.rows[l];
+      if (!worst) continue;
+      const y = AXIS_HEIGHT + (l - this.y0) * this.laneHeight, height = Math.max(3, this.laneHeight - (this.laneHeight >= 12 ? 3 : 0));
+      context.fillStyle = palette.css[worst][1];
+      if (y + height > AXIS_HEIGHT && y < AXIS_HEIGHT + this.height) context.fillRect(this.gutter - 6, Math.max(AXIS_HEIGHT, y), 4, height);
+      if (taken.length < 200) put(l, palette.css[worst][1], true);
+    }
+    if (this.selected && this.selected.lane >= first && this.selected.lane < last) put(this.selected.lane, palette.text, true);
+    for (let l = Math.ceil(first / step) * step; l < last; l += step) put(l, palette.quiet, false);
+    context.font = "11px system-ui, sans-serif";
+    context.textAlign = "left";
+  }
+
+  drawMarks(context) {
+    const { palette } = this;
+    context.save();
+    context.beginPath();
+    context.rect(this.gutter, 0, this.width, this.height + AXIS_HEIGHT + 8);
+    context.clip();
+    for (const mark of this.scene.divergences) {
+      if (this.group >= 0 && mark.group !== this.group) continue;
+      const x = this.markAt(mark);
+      if (x === null || x < -20 || x > this.width + 20) continue;
+      const left = this.gutter + x;
+      context.strokeStyle = context.fillStyle = palette.css.odd[1];
+      context.setLineDash([4, 3]);
+      context.beginPath();
+      context.moveTo(Math.round(left) - 1.5, AXIS_HEIGHT);
+      context.lineTo(Math.round(left) - 1.5, AXIS_HEIGHT + this.height);
+      context.stroke();
+      context.setLineDash([]);
+      context.beginPath();
+      context.moveTo(left - 7, AXIS_HEIGHT - 9);
+      context.lineTo(left + 4, AXIS_HEIGHT - 9);
+      context.lineTo(left - 1.5, AXIS_HEIGHT - 1);
+      context.fill();
+    }
+    for (const [found, colour, wide] of [[this.hovered, palette.text, 1], [this.selected, palette.accent, 2]]) {
+      if (!found) continue;
+      const y = AXIS_HEIGHT + (found.lane - this.y0) * this.laneHeight;
+      if (y < AXIS_HEIGHT - this.laneHeight || y > AXIS_HEIGHT + this.height) continue;
+      const [from, to] = this.span(found.i, found.number);
+      const gap = this.laneHeight >= 12 ? 3 : 0;
+      const left = this.gutter + (from - this.x0) * this.scale, width = Math.max(5, (to - from) * this.scale);
+      const height = Math.max(5, this.laneHeight - gap);
+      context.strokeStyle = colour;
+      context.lineWidth = wide;
+      context.strokeRect(left - 1, y - 1 - (this.laneHeight < 5 ? 2 : 0), width + 1, height + 2);
+    }
+    context.restore();
+  }
+
+  markAt(mark) {
+    if (this.axis === "number") return (mark.number - this.x0) * this.scale;
+    if (mark.at === undefined) {
+      mark.at = null;
+      for (const t of this.scene.tracks) {
+        if (t.group !== mark.group || !t.timed) continue;
+        const i = columnOf(t, mark.number);
+        if (i >= 0 && this.scene.shown[i] && (mark.at === null || this.scene.starts[i] < mark.at)) mark.at = this.scene.starts[i];
+      }
+    }
+    return mark.at === null ? null : (mark.at - this.x0) * this.scale;
+  }
+
+  // Thin bars that say which part of the whole is in view.
+  drawPosition(context) {
+    const { palette } = this;
+    const rows = this.lanes.rows.length, seen = this.height / this.laneHeight;
+    if (seen < rows - 0.01) {
+      context.fillStyle = palette.line;
+      context.fillRect(this.gutter + this.width - 5, AXIS_HEIGHT, 5, this.height);
+      context.fillStyle = palette.quiet;
+      context.fillRect(this.gutter + this.width - 4, AXIS_HEIGHT + (this.y0 / rows) * this.height, 3, Math.max(12, (seen / rows) * this.height));
+    }
+  }
+
+  drawOverview() {
+    const { palette, width, scene, lanes } = this;
+    if (!this.overviewLine) {
+      this.overviewLine = new Uint8Array(width);
+      this.overviewDone = 0;
+    }
+    const [low, high] = this.extent;
+    const scale = width / (high - low);
+    const since = performance.now();
+    while (this.overviewDone < lanes.rows.length && performance.now() - since < 6)
+      paintLane(scene, lanes, lanes.rows[this.overviewDone++], this.overviewLine, width, { axis: this.axis, x0: low, scale });
+    if (this.overviewDone < lanes.rows.length) this.again();
+    const context = this.overview.getContext("2d");
+    context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    context.fillStyle = palette.canvas;
+    context.fillRect(0, 0, width + this.gutter, 34);
+    for (let x = 0; x < width; ) {
+      const code = this.overviewLine[x] & 15;
+      let end = x + 1;
+      while (end < width && (this.overviewLine[end] & 15) === code) end++;
+      if (code) {
+        context.fillStyle = palette.css[palette.names[code]][0];
+        // The worse, the taller: colour is not all that tells them apart.
+        const tall = code >= SHOWN.missing ? 22 : code === SHOWN.waiting ? 16 : 8;
+        context.fillRect(this.gutter + x, 26 - tall, Math.max(end - x, code >= SHOWN.waiting ? 2 : 1), tall);
+      }
+      x = end;
+    }
+    const from = this.gutter + (this.x0 - low) * scale, wide = Math.max(6, (width / this.scale) * scale);
+    context.globalAlpha = 0.1;
+    context.fillStyle = palette.accent;
+    context.fillRect(from, 1, Math.min(wide, width), 28);
+    context.globalAlpha = 1;
+    context.strokeStyle = palette.accent;
+    context.lineWidth = 1.5;
+    context.strokeRect(from + 0.75, 1.5, Math.min(wide, width) - 1.5, 28);
+  }
+
+  again() {
+    if (this.overviewFrame) return;
+    this.overviewFrame = requestAnimationFrame(() => {
+      this.overviewFrame = 0;
+      this.drawOverview();
+    });
+  }
+
+  // --- search ---
+
+  search(text) {
+    const { scene } = this;
+    const wanted = text.trim().toLowerCase();
+    this.searching = wanted !== "";
+    scene.matched.fill(0);
+    this.hits = 0;
+    if (this.searching) {
+      const test = matcher(scene, wanted);
+      for (const lane of this.lanes.rows)
+        for (const track of lane.tracks) {
+          if (test.rank !== null && track.rank !== test.rank) continue;
+          for (let i = track.at; i < track.at + track.count; i++)
+            if (scene.shown[i] && test.bar(track, i)) {
+              scene.matched[i] = 1;
+              this.hits++;
+            }
+        }
+    }
+    this.overviewLine = null;
+    this.changed(true);
+    return this.hits;
+  }
+
+  nextHit(step) {
+    const { scene, selected } = this;
+    if (!this.hits) return;
+    const bars = [];
+    for (const lane of this.lanes.rows) for (const track of lane.tracks) bars.push(track);
+    if (step < 0) bars.reverse();
+    const now = selected && selected.i >= 0 ? bars.findIndex((t) => selected.i >= t.at && selected.i < t.at + t.count) : -1;
+    for (let k = 0; k <= bars.length; k++) {
+      const track = bars[(Math.max(0, now) + k) % bars.length];
+      const begin = step > 0 ? track.at : track.at + track.count - 1;
+      for (let i = k === 0 && now >= 0 ? selected.i + step : begin; i >= track.at && i < track.at + track.count; i += step)
+        if (scene.matched[i]) return this.select(this.at(track.rank, track.group, track.first + i - track.at));
+    }
+  }
+
+  // --- mouse and keys ---
+
+  listen() {
+    const { canvas } = this;
+    let drag = null;
+    const place = (event) => {
+      const box = canvas.getBoundingClientRect();
+      return [event.clientX - box.left, event.clientY - box.top];
+    };
+    canvas.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
+      drag = { x: event.clientX, y: event.clientY, moved: false, id: event.pointerId };
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      if (drag && (drag.moved || Math.hypot(event.clientX - drag.x, event.clientY - drag.y) > 4)) {
+        if (!drag.moved) canvas.setPointerCapture(drag.id);
+        drag.moved = true;
+        canvas.classList.add("dragging");
+        this.pan(drag.x - event.clientX, drag.y - event.clientY);
+        drag.x = event.clientX;
+        drag.y = event.clientY;
+        this.hover(null);
+        return;
+      }
+      const [x, y] = place(event);
+      this.hover(this.hit(x, y), x, y);
+    });
+    const drop = (event) => {
+      const was = drag;
+      drag = null;
+      canvas.classList.remove("dragging");
+      if (!was || was.moved || event.type === "pointercancel") return;
+      const found = this.hit(...place(event));
+      this.select(found && (found.i >= 0 || found.number >= 0) ? found : null);
+    };
+    canvas.addEventListener("pointerup", drop);
+    canvas.addEventListener("pointercancel", drop);
+    canvas.addEventListener("pointerleave", () => this.hover(null));
+    canvas.addEventListener("dblclick", (event) => this.zoom(2, place(event)[0] - this.gutter));
+    canvas.addEventListener(
+      "wheel",
+      (event) => {
+        const [x, y] = place(event);
+        const turned = event.deltaMode ? event.deltaY * 16 : event.deltaY;
+        if (event.ctrlKey || event.metaKey) this.zoom(Math.exp(-turned / 240), Math.max(0, x - this.gutter));
+        else if (event.altKey) this.grow(Math.exp(-turned / 240), y - AXIS_HEIGHT);
+        else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan(event.deltaX || turned, 0);
+        else if (document.activeElement === canvas && this.height / this.laneHeight < this.lanes.rows.length - 0.01) this.pan(0, turned);
+        else return;
+        event.preventDefault();
+      },
+      { passive: false },
+    );
+    canvas.addEventListener("keydown", (event) => {
+      if (!event.ctrlKey && !event.metaKey && !event.altKey && this.key(event)) event.preventDefault();
+    });
+    const jump = (event) => {
+      const box = this.overview.getBoundingClientRect(), [low, high] = this.extent;
+      this.x0 = low + ((event.clientX - box.left - this.gutter) / this.width) * (high - low) - this.width / this.scale / 2;
+      this.clamp();
+    };
+    this.overview.addEventListener("pointerdown", (event) => {
+      this.overview.setPointerCapture(event.pointerId);
+      jump(event);
+    });
+    this.overview.addEventListener("pointermove", (event) => event.buttons && jump(event));
+    new ResizeObserver(() => {
+      const width = Math.max(120, canvas.parentElement.clientWidth);
+      if (width !== this.width + this.gutter) this.resize();
+    }).observe(canvas.parentElement);
+  }
+
+  key(event) {
+    const far = Math.max(60, this.width / 4);
+    switch (event.key) {
+      case "ArrowLeft": event.shiftKey ? this.pan(-far, 0) : this.move(-1); return true;
+      case "ArrowRight": event.shiftKey ? this.pan(far, 0) : this.move(1); return true;
+      case "ArrowUp": event.shiftKey ? this.pan(0, -far) : this.moveLane(-1); return true;
+      case "ArrowDown": event.shiftKey ? this.pan(0, far) : this.moveLane(1); return true;
+      case "+": case "=": this.zoom(1.5, this.middle()); return true;
+      case "-": case "_": this.zoom(1 / 1.5, this.middle()); return true;
+      case "[": this.grow(1 / 1.5); return true;
+      case "]": this.grow(1.5); return true;
+      case "Home": this.end(false); return true;
+      case "End": this.end(true); return true;
+      case "PageUp": this.pan(0, -this.height); return true;
+      case "PageDown": this.pan(0, this.height); return true;
+      case "0": this.fit(); return true;
+      case "n": this.divergence(1); return true;
+      case "p": this.divergence(-1); return true;
+      case "t": this.onAxis(this.axis === "time" ? "number" : "time"); return true;
+      case "/": document.getElementById("search").focus(); return true;
+      case "?": document.getElementById("keys").showModal(); return true;
+      case "Escape": this.select(null); return true;
+      default: return false;
+    }
+  }
+
+  // Zooming by key keeps what is selected where it is.
+  middle() {
+    if (!this.selected) return this.width / 2;
+    const [from, to] = this.span(this.selected.i, this.selected.number);
+    const x = ((from + to) / 2 - this.x0) * this.scale;
+    return x >= 0 && x <= this.width ? x : this.width / 2;
+  }
+
+  hover(found, x, y) {
+    this.hovered = found && found.i >= 0 ? found : null;
+    this.changed();
+    this.tip.hidden = !found || (found.i < 0 && !this.lanes.rows[found.lane].unseen);
+    if (this.tip.hidden) return;
+    this.tip.textContent = sentence(this.scene, found);
+    const left = Math.min(x + 14, this.width + this.gutter - this.tip.offsetWidth - 4);
+    this.tip.style.left = `${Math.max(0, left)}px`;
+    this.tip.style.top = `${y + 50}px`;
+  }
+}
+
+function paintClipped(pixels, width, height, top, bottom, line, palette, searching, shift) {
+  if (top >= 0 && bottom <= height) return paintRows(pixels, width, top, bottom, line, palette, searching, shift);
+  const whole = new Uint32Array(width * (bottom - top));
+  paintRows(whole, width, 0, bottom - top, line, palette, searching, shift);
+  const from = Math.max(0, -top), to = Math.min(bottom, height) - top;
+  pixels.set(whole.subarray(from * width, to * width), (top + from) * width);
+}
+
+function matcher(scene, wanted) {
+  const none = { rank: null, bar: () => false };
+  const rank = /^rank[ :]\s*(\d+)$/.exec(wanted);
+  if (rank) return { rank: Number(rank[1]), bar: () => true };
+  const number = /^#\s*([\d,]+)$/.exec(wanted);
+  if (number) {
+    const n = Number(number[1].replaceAll(",", ""));
+    return { ...none, bar: (track, i) => track.first + i - track.at === n };
+  }
+  const state = /^state:\s*(\w+)$/.exec(wanted);
+  if (state) {
+    const codes = new Set(Object.entries(SHOWN).filter(([name]) => name.startsWith(state[1])).map(([, code]) => code));
+    return { ...none, bar: (_, i) => codes.has(scene.shown[i]) };
+  }
+  const ops = scene.operations.map(([name, says]) => `${name} ${says}`.toLowerCase().includes(wanted));
+  const lines = scene.sites.map((site) => site.toLowerCase().includes(wanted));
+  return { ...none, bar: (_, i) => ops[scene.ops[i]] || lines[scene.lines[i]] };
+}
+
+function stateOf(scene, found) {
+  if (found.i < 0) return "unseen";
+  return scene.shown[found.i] === SHOWN.odd ? "odd" : STATE_WORDS[scene.states[found.i]];
+}
+
+function sentence(scene, found) {
+  const parts = [`${scene.labels.rank} ${found.rank}`];
+  if (found.number >= 0 && found.group >= 0) parts.push(`${scene.groups[found.group].title} #${count(found.number)}`);
+  if (found.i >= 0 && scene.ops[found.i]) parts.push(`${scene.operations[scene.ops[found.i]].join(" ").trim()}`);
+  parts.push(scene.labels[found.i < 0 && found.track === null && !isUnseen(scene, found.rank) ? "not_issued" : stateOf(scene, found)]);
+  if (found.i >= 0 && scene.lines[found.i]) parts.push(scene.sites[scene.lines[found.i]]);
+  return parts.join(" · ");
+}
+
+function isUnseen(scene, rank) {
+  return !scene.tracksOf.has(rank);
+}
+
+function roundStep(least) {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].find((f) => f * power >= least * 0.999) * power;
+}
+
+function lasting(ms, step = ms) {
+  const places = (unit) => Math.max(0, Math.min(3, Math.ceil(-Math.log10(step / unit) - 1e-9)));
+  if (step < 1 && ms < 1) return `${(ms * 1000).toFixed(places(0.001))} µs`;
+  if (step < 1000 && ms < 1000) return `${ms.toFixed(places(1))} ms`;
+  return `${(ms / 1000).toFixed(places(1000))} s`;
+}
+
+function clipped(context, text, width) {
+  if (width < 16) return "";
+  if (context.measureText(text).width <= width) return text;
+  let end = Math.floor(text.length * (width / context.measureText(text).width));
+  while (end > 1 && context.measureText(`${text.slice(0, end)}…`).width > width) end--;
+  return end > 2 ? `${text.slice(0, end)}…` : "";
+}
