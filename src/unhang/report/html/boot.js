@@ -70,11 +70,14 @@ function showDetails(scene, found, quietly) {
         "li",
         {},
         make("span", { class: `state ${s}` }, labels[s]),
-        " ",
-        op ? make("code", {}, scene.operations[op].join(" ").trim()) : null,
-        op ? " " : null,
-        make("span", {}, word(scene, "members", { n: count(ranks.length) }), ": ", ranges(ranks, 8)),
-        line ? make("span", { class: "quiet" }, ` ${scene.sites[line]}`) : null,
+        make(
+          "span",
+          {},
+          ranks.length === 1 ? `${labels.rank} ${ranks[0]}` : `${word(scene, "members", { n: count(ranks.length) })}: ${ranges(ranks, 8)}`,
+          make("br", {}),
+          op ? make("code", {}, scene.operations[op].join(" ").trim()) : null,
+          line ? make("span", { class: "quiet" }, ` ${scene.sites[line]}`) : null,
+        ),
       ),
     );
     if (others.length > 8) items.push(make("li", { class: "quiet" }, word(scene, "and_more", { n: others.length - 8 })));
@@ -86,7 +89,7 @@ function showDetails(scene, found, quietly) {
 
 function tally(scene, group, number) {
   const kinds = new Map();
-  for (const lane of new Lanes(scene, group).rows) {
+  for (const lane of lanesOf(scene, group).rows) {
     const track = lane.tracks[0];
     const i = track ? columnOf(track, number) : -1;
     const lost = track && number < track.first;
@@ -107,17 +110,15 @@ function say(text) {
 }
 
 function showLegend(scene) {
-  const seen = new Set(scene.divergences.some((d) => d.odd.length) ? ["odd"] : []);
-  for (const code of new Set(scene.shown)) seen.add(Object.keys(SHOWN)[code]);
-  if (scene.ranks.some((r) => r.unseen)) seen.add("unseen");
+  const { present } = scene;
+  if (scene.ranks.some((r) => r.unseen)) present[SHOWN.unseen] = 1;
   const firsts = new Map();
   for (const t of scene.tracks) firsts.set(t.group, Math.min(firsts.get(t.group) ?? Infinity, t.first));
-  if (scene.tracks.some((t) => t.first > firsts.get(t.group))) seen.add("lost");
-  if (scene.tracks.some((t) => t.timed) && scene.shown.some((code, i) => code === SHOWN.completed && !scene.ends[i])) seen.add("tail");
-  const items = Object.keys(SHOWN)
+  if (scene.tracks.some((t) => t.first > firsts.get(t.group) && !scene.groups[t.group].p2p)) present[SHOWN.lost] = 1;
+  const items = Object.entries(SHOWN)
     .reverse()
-    .filter((name) => seen.has(name) && name !== "none")
-    .map((name) => make("li", {}, make("canvas", { width: 36, height: 24, "data-state": name, "aria-hidden": "true" }), scene.labels[name]));
+    .filter(([name, code]) => present[code] && name !== "none")
+    .map(([name]) => make("li", {}, make("canvas", { width: 36, height: 24, "data-state": name, "aria-hidden": "true" }), scene.labels[name]));
   document.getElementById("legend").replaceChildren(...items);
 }
 
@@ -170,7 +171,7 @@ function listenForTools(scene, timeline) {
   on("help", () => get("keys").showModal());
   get("to-divergence").hidden = !timeline.stops.length;
   const look = () => {
-    const hits = timeline.search(get("search").value);
+    const hits = search(timeline, get("search").value);
     get("hits").textContent = !timeline.searching ? "" : hits ? word(scene, "hits", { n: count(hits) }) : scene.labels.no_hits;
   };
   let later = 0;
@@ -182,7 +183,7 @@ function listenForTools(scene, timeline) {
     if (event.key === "Enter") {
       clearTimeout(later);
       look();
-      timeline.nextHit(event.shiftKey ? -1 : 1);
+      nextHit(timeline, event.shiftKey ? -1 : 1);
     } else if (event.key === "Escape") {
       event.target.value = "";
       look();
@@ -223,6 +224,7 @@ async function start() {
     const ranks = new Set([...scene.tracksOf.keys(), ...scene.ranks.map((r) => r.rank)]).size;
     timeline.canvas.setAttribute("aria-label", word(scene, "canvas", { ranks: count(ranks), bars: count(scene.total) }));
     listenForTools(scene, timeline);
+    steer(timeline);
     showLegend(scene);
     colourLegend(timeline.palette);
   }

@@ -5,9 +5,15 @@ const NONE = 0, COMPLETED = 1, ENDED = 2, ISSUED = 3, STARTED = 4, MISSING = 5;
 const SHOWN = { none: 0, lost: 1, tail: 2, completed: 3, ended: 4, unseen: 5, waiting: 6, missing: 7, odd: 8 };
 const OF_STATE = [SHOWN.none, SHOWN.completed, SHOWN.ended, SHOWN.waiting, SHOWN.waiting, SHOWN.missing];
 const STATE_WORDS = ["lost", "completed", "ended", "issued", "started", "missing"];
-const SLICE = 1 << 18;
+const SLICE = 1 << 17;
 
-const pause = () => new Promise((resolve) => setTimeout(resolve));
+let busySince = 0;
+// Lets the page answer, where it has been kept from that for half a frame.
+async function breathe() {
+  if (performance.now() - busySince < 8) return;
+  await (globalThis.scheduler && scheduler.yield ? scheduler.yield() : new Promise((resolve) => setTimeout(resolve)));
+  busySince = performance.now();
+}
 
 async function bytesOf(id) {
   const text = document.getElementById(id).textContent;
@@ -16,7 +22,7 @@ async function bytesOf(id) {
   for (let i = 0; i < text.length; i += SLICE) {
     const part = atob(text.slice(i, i + SLICE));
     for (let j = 0; j < part.length; j++) packed[at++] = part.charCodeAt(j);
-    await pause();
+    await breathe();
   }
   const stream = new Blob([packed.subarray(0, at)]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
@@ -27,10 +33,10 @@ async function numbersOf(id, Kind, count) {
   const out = new Kind(count);
   for (let plane = 0; plane < Kind.BYTES_PER_ELEMENT; plane++) {
     const shift = 8 * plane, base = plane * count;
-    for (let from = 0; from < count; from += 4 * SLICE) {
-      const to = Math.min(count, from + 4 * SLICE);
+    for (let from = 0; from < count; from += SLICE) {
+      const to = Math.min(count, from + SLICE);
       for (let i = from; i < to; i++) out[i] |= planes[base + i] << shift;
-      await pause();
+      await breathe();
     }
   }
   return out;
@@ -65,7 +71,7 @@ async function readColumns(scene) {
   scene.ends = await numbersOf("column-ends", Uint32Array, total);
   scene.shown = new Uint8Array(total);
   scene.matched = new Uint8Array(total);
-  let since = performance.now();
+  scene.present = new Uint8Array(9);
   for (const track of scene.tracks) {
     let now = 0;
     for (let i = track.at; i < track.at + track.count; i++) {
@@ -76,19 +82,17 @@ async function readColumns(scene) {
       // One more than how long it lasted; 0 stays "not recorded".
       if (scene.ends[i]) scene.ends[i] = now + scene.ends[i] - 1 || 1;
       const state = scene.states[i];
-      scene.shown[i] = OF_STATE[state];
+      scene.present[(scene.shown[i] = OF_STATE[state])] = 1;
+      if (track.timed && !scene.ends[i] && !isOpen(state)) scene.present[SHOWN.tail] = 1;
       if (state === ISSUED || state === STARTED || state === MISSING) track.open.push(i);
     }
-    if (performance.now() - since > 8) {
-      await pause();
-      since = performance.now();
-    }
+    await breathe();
   }
   for (const { group, number, odd } of scene.divergences)
     for (const rank of odd) {
       const track = trackOf(scene, rank, group);
       const i = track ? columnOf(track, number) : -1;
-      if (i >= 0) scene.shown[i] = SHOWN.odd;
+      if (i >= 0) scene.present[(scene.shown[i] = SHOWN.odd)] = 1;
     }
 }
 
@@ -115,8 +119,10 @@ function word(scene, key, values = {}) {
   return (scene.labels[key] || key).replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
 }
 
+const digits = new Intl.NumberFormat("en-US");
+
 function count(number) {
-  return number.toLocaleString("en-US");
+  return digits.format(number);
 }
 
 function ranges(numbers, most = Infinity) {

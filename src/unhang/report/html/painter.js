@@ -40,21 +40,29 @@ class Lanes {
   }
 }
 
+const lanesMade = new Map();
+
+function lanesOf(scene, group) {
+  if (!lanesMade.has(group)) lanesMade.set(group, new Lanes(scene, group));
+  return lanesMade.get(group);
+}
+
 // One lane, over what it holds already: `out` has a state for each of `width` pixels from `x0` on, `scale` pixels to a number or unit.
-function paintLane(scene, lanes, lane, out, width, { axis, x0, scale }) {
+function paintLane(scene, lanes, lane, out, width, { axis, x0, scale, merged = false }) {
   const byTime = axis === "time";
   const from = byTime ? 0 : lanes.low, to = byTime ? scene.until : lanes.high;
-  if (lane.unseen) fill(out, (from - x0) * scale, (to - x0) * scale, width, SHOWN.unseen);
+  // Where all lanes become one, a rank of which nothing is known must not hide what is known of the others.
+  if (lane.unseen && !merged) fill(out, (from - x0) * scale, (to - x0) * scale, width, SHOWN.unseen);
   for (const track of lane.tracks) {
     if (byTime) paintTimes(scene, track, out, width, x0, scale);
     else {
-      if (track.first > lanes.low && !scene.groups[track.group].p2p) fill(out, (lanes.low - x0) * scale, (track.first - x0) * scale - 1, width, SHOWN.lost);
-      paintNumbers(scene, track, out, width, x0, scale);
+      if (!merged && track.first > lanes.low && !scene.groups[track.group].p2p) fill(out, (lanes.low - x0) * scale, (track.first - x0) * scale - 1, width, SHOWN.lost);
+      paintNumbers(scene, track, out, width, x0, scale, merged);
     }
   }
 }
 
-function paintNumbers({ shown, matched }, track, out, width, x0, scale) {
+function paintNumbers({ shown, matched }, track, out, width, x0, scale, merged) {
   const first = Math.max(track.first, Math.floor(x0));
   const last = Math.min(track.first + track.count, Math.ceil(x0 + width / scale));
   const offset = track.at - track.first;
@@ -65,7 +73,7 @@ function paintNumbers({ shown, matched }, track, out, width, x0, scale) {
     }
     return;
   }
-  const gap = scale >= 24 ? 2 : scale >= 3 ? 1 : 0;
+  const gap = merged ? 0 : scale >= 24 ? 2 : scale >= 3 ? 1 : 0;
   for (let n = first; n < last; n++) {
     const code = shown[n + offset] | (matched[n + offset] << 4);
     const end = Math.min(width, Math.max(Math.floor((n + 1 - x0) * scale) - gap, 1 + Math.floor((n - x0) * scale)));
@@ -119,15 +127,18 @@ function fill(out, from, to, width, code) {
   for (let at = Math.max(0, Math.floor(from)); at < end; at++) if (code > out[at]) out[at] = code;
 }
 
-// Three tones for each state: body, pattern, edge. The second half is for when only some of them match a search.
+// Three tones for each state: body, pattern, and that of lanes too flat for a pattern; `faint` are those of bars that a search has not found.
 class Palette {
   constructor(style) {
     const read = (name) => style.getPropertyValue(name).trim();
     this.back = pixelOf(read("--canvas"));
     const names = ["none", "lost", "tail", "completed", "ended", "unseen", "waiting", "missing", "odd"];
     const tones = names.map((name) => (name === "none" ? [this.back, this.back] : [pixelOf(read(`--${name}`)), pixelOf(read(`--${name}-2`))]));
+    // A line of one pixel has no room for a pattern: there the stronger tone stands for the whole.
+    for (const pair of tones) pair.push(pair[0]);
+    tones[SHOWN.missing][2] = tones[SHOWN.missing][1];
     this.plain = tones;
-    this.faint = tones.map((pair) => pair.map((tone) => mixed(tone, this.back, 0.78)));
+    this.faint = tones.map((triple) => triple.map((tone) => mixed(tone, this.back, 0.78)));
     this.names = names;
     this.css = Object.fromEntries(names.slice(1).map((name) => [name, [read(`--${name}`), read(`--${name}-2`)]]));
     this.text = read("--text");
@@ -172,7 +183,10 @@ function paintRows(pixels, width, top, bottom, line, palette, searching, shift) 
   const tones = searching ? [palette.faint, palette.plain] : [palette.plain, palette.plain];
   if (height < PATTERN_FROM) {
     const at = top * width;
-    for (let x = 0; x < width; x++) pixels[at + x] = line[x] & 15 ? tones[line[x] >> 4][line[x] & 15][0] : palette.back;
+    for (let x = 0; x < width; x++) {
+      const code = line[x] & 15;
+      pixels[at + x] = code ? tones[line[x] >> 4][code][code === SHOWN.unseen && ((x + shift + top) & 3) === 0 ? 1 : 2] : palette.back;
+    }
     for (let y = top + 1; y < bottom; y++) pixels.copyWithin(y * width, at, at + width);
     return;
   }

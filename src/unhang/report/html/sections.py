@@ -101,20 +101,21 @@ def stacks(scene: Scene, lang: Language) -> Markup | None:
     return _section("stacks", words["stacks"], element("p", words["stacks_about"], class_="quiet"), shown, rest, class_="card")
 
 
-def facts(scene: Scene, lang: Language) -> Markup:
+def facts(scene: Scene, lang: Language) -> Markup | None:
     """The run, its settings, its machine."""
     words = PAGE[lang]
     headings = {"run": words["run"], "environment": words["environment"], "host": words["machine"]}
-    return many(
-        _section(
-            f"facts-{part.title}",
-            headings[part.title],
+    parts = [
+        element(
+            "section",
+            element("h2", headings[part.title], id=f"facts-{part.title}"),
             element("dl", ((element("dt", f.name), element("dd", element("code", f.value))) for f in part.facts), class_="facts"),
-            class_="card",
+            aria_labelledby=f"facts-{part.title}",
         )
         for part in scene.facts
         if part.facts
-    )
+    ]
+    return element("div", parts, class_="card columns", id="facts") if parts else None
 
 
 def inputs(verdict: Verdict, lang: Language) -> Markup | None:
@@ -126,7 +127,7 @@ def inputs(verdict: Verdict, lang: Language) -> Markup | None:
         element("tr", element("th", element("code", i.source), scope="row"), element("td", i.kind), element("td", f"{i.bytes:,}", class_="number"))
         for i in verdict.inputs
     ]
-    head = element("tr", element("th", words["file"], scope="col"), element("th", words["kind"], scope="col"), element("th", words["bytes"], scope="col"))
+    head = element("tr", element("th", words["file"], scope="col"), element("th", words["kind"], scope="col"), element("th", words["bytes"], scope="col", class_="number"))
     table = element("div", element("table", element("thead", head), element("tbody", rows)), class_="scroll")
     total = f"{words['inputs']} ({len(rows)})"
     if len(rows) > 12:

@@ -81,7 +81,7 @@ class RanksTable {
       make("th", { scope: "row", class: "c-rank" }, scene.tracks.length ? show : `${r.rank}`),
       make("td", { class: "c-state" }, make("span", { class: `state ${r.concern}` }, label)),
       make("td", { class: "c-details", title: r.says || null }, r.says),
-      make("td", { class: "c-last" }, r.last ? r.last.text : r.unseen ? make("span", { class: "quiet" }, scene.labels.unseen) : ""),
+      make("td", { class: "c-last" }, r.last ? r.last.text() : r.unseen ? make("span", { class: "quiet" }, scene.labels.unseen) : ""),
       make("td", { class: "c-where", title: r.where || null }, r.where ? make("code", {}, r.where) : ""),
       make("td", { class: "c-host", title: r.host || null }, r.host),
       make("td", { class: "c-step number" }, r.step === null ? "" : count(r.step)),
@@ -119,5 +119,5 @@ function lastOf(scene, rank) {
   if (!best) return null;
   const { track, i } = best, number = track.first + i - track.at;
   const group = scene.groups[track.group];
-  return { number, text: `${scene.operations[scene.ops[i]][0]} #${count(number)}${scene.groups.length > 1 ? ` · ${group.desc || group.name}` : ""}` };
+  return { number, text: () => `${scene.operations[scene.ops[i]][0]} #${count(number)}${scene.groups.length > 1 ? ` · ${group.desc || group.name}` : ""}` };
 }

@@ -1,6 +1,8 @@
 // The timeline: what is in view, how it is moved, what is selected. It draws only when something has changed, once for each frame of the screen.
 
 const AXIS_HEIGHT = 26, LEAST_LANES = 96, MOST_LANES = 520, WIDEST = 180, USUAL_LANE = 22;
+// Of the 16 that a frame lasts.
+const PAINT_MS = 8;
 
 class Timeline {
   constructor(scene, { onSelect }) {
@@ -15,7 +17,7 @@ class Timeline {
     this.hovered = null;
     this.searching = false;
     this.stops = [];
-    this.drawn = 0;
+    this.left = this.next = 0;
     this.palette = new Palette(getComputedStyle(document.documentElement));
     const timed = scene.tracks.some((t) => t.timed);
     this.axis = timed && !scene.hosts_differ && scene.groups.length > 1 ? "time" : "number";
@@ -23,7 +25,6 @@ class Timeline {
     for (const [d, mark] of scene.divergences.entries())
       for (const rank of [...mark.odd, ...mark.missing].slice(0, 256)) this.stops.push({ ...mark, d, rank });
     this.choose(this.firstGroup());
-    this.listen();
     this.resize();
     this.focusOnDivergence();
   }
@@ -39,7 +40,7 @@ class Timeline {
   choose(group) {
     if (group < 0) this.axis = "time";
     this.group = group;
-    this.lanes = new Lanes(this.scene, group);
+    this.lanes = lanesOf(this.scene, group);
     this.selected = null;
     this.fit();
   }
@@ -140,6 +141,14 @@ class Timeline {
     this.x0 += dx / this.scale;
     this.y0 += dy / this.laneHeight;
     this.clamp();
+  }
+
+  // Zooming by key keeps what is selected where it is.
+  middle() {
+    if (!this.selected) return this.width / 2;
+    const [from, to] = this.span(this.selected.i, this.selected.number);
+    const x = ((from + to) / 2 - this.x0) * this.scale;
+    return x >= 0 && x <= this.width ? x : this.width / 2;
   }
 
   // --- selection ---
@@ -268,11 +277,15 @@ class Timeline {
 
   // --- drawing ---
 
+  // Something else is in view: `overview` where the whole is another one as well.
   changed(overview = false) {
     this.stale = true;
     if (overview) this.overviewLine = null;
-    if (this.frame) return;
-    this.frame = requestAnimationFrame(() => {
+    this.soon();
+  }
+
+  soon() {
+    this.frame ||= requestAnimationFrame(() => {
       this.frame = 0;
       this.draw();
     });
@@ -284,6 +297,8 @@ class Timeline {
   }
 
   draw() {
+    if (this.stale) this.plan();
+    this.stale = false;
     this.paint();
     const context = this.canvas.getContext("2d");
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
@@ -299,33 +314,49 @@ class Timeline {
     this.drawMarks(context);
     this.drawPosition(context);
     this.drawOverview();
-    this.drawn++;
+    if (this.left > 0) this.soon();
   }
 
-  paint() {
-    const { lanes, width, height, line, laneHeight, scene } = this;
-    const view = { axis: this.axis, x0: this.x0, scale: this.scale };
-    const shift = Math.floor(this.x0 * this.scale) & 7;
+  // What is in view changed: every strip of the picture is to be painted again.
+  plan() {
+    const { lanes, height, laneHeight } = this;
     const rows = lanes.rows.length;
-    this.pixels.fill(this.palette.back);
+    this.strips = [];
     if (laneHeight >= 2) {
       const gap = laneHeight >= 12 ? 3 : laneHeight >= 4 ? 1 : 0;
       for (let l = Math.max(0, Math.floor(this.y0)); l < rows; l++) {
-        const top = Math.round((l - this.y0) * laneHeight), bottom = Math.round((l + 1 - this.y0) * laneHeight) - gap;
+        const top = Math.round((l - this.y0) * laneHeight), bottom = Math.round((l + 1 - this.y0) * laneHeight);
         if (top >= height) break;
-        line.fill(0);
-        paintLane(scene, lanes, lanes.rows[l], line, width, view);
-        if (bottom > 0) paintClipped(this.pixels, width, height, top, bottom, line, this.palette, this.searching, shift);
+        this.strips.push({ top, bottom, gap, from: l, to: l + 1 });
       }
     } else {
-      let l = Math.floor(this.y0);
-      for (let y = 0; y < height && l < rows; y++) {
-        const last = Math.min(rows, Math.max(l + (laneHeight > 1 ? 0 : 1), Math.floor(this.y0 + (y + 1) / laneHeight)));
-        line.fill(0);
-        for (let k = l; k < Math.max(last, l + 1); k++) paintLane(scene, lanes, lanes.rows[k], line, width, view);
-        paintRows(this.pixels, width, y, y + 1, line, this.palette, this.searching, shift);
-        l = last;
+      let from = Math.floor(this.y0);
+      for (let y = 0; y < height && from < rows; y++) {
+        const to = Math.min(rows, Math.max(from + (laneHeight > 1 ? 0 : 1), Math.floor(this.y0 + (y + 1) / laneHeight)));
+        this.strips.push({ top: y, bottom: y + 1, gap: 0, from, to: Math.max(to, from + 1) });
+        from = to;
       }
+    }
+    const filled = this.strips.length ? Math.min(height, this.strips.at(-1).bottom) : 0;
+    this.pixels.fill(this.palette.back, filled * this.width);
+    this.left = this.strips.length;
+    this.next = this.next < this.strips.length ? this.next : 0;
+  }
+
+  // As many strips as a part of a frame has time for, going on where the last frame stopped: however much there is, the page answers.
+  paint() {
+    const { scene, lanes, width, height, line, pixels, strips } = this;
+    const view = { axis: this.axis, x0: this.x0, scale: this.scale };
+    const shift = Math.floor(this.x0 * this.scale) & 7;
+    const since = performance.now();
+    while (this.left > 0) {
+      const { top, bottom, gap, from, to } = strips[this.next];
+      line.fill(0);
+      for (let l = from; l < to; l++) paintLane(scene, lanes, lanes.rows[l], line, width, view);
+      paintClipped(pixels, width, height, top, bottom, gap, line, this.palette, this.searching, shift);
+      this.next = (this.next + 1) % strips.length;
+      this.left--;
+      if ((this.left & 7) === 0 && performance.now() - since > PAINT_MS) break;
     }
     this.surface.getContext("2d").putImageData(this.picture, 0, 0);
   }
@@ -450,6 +481,7 @@ class Timeline {
       context.lineTo(left - 1.5, AXIS_HEIGHT - 1);
       context.fill();
     }
+    if (this.laneHeight < 4) this.drawWorst(context);
     for (const [found, colour, wide] of [[this.hovered, palette.text, 1], [this.selected, palette.accent, 2]]) {
       if (!found) continue;
       const y = AXIS_HEIGHT + (found.lane - this.y0) * this.laneHeight;
@@ -463,6 +495,19 @@ class Timeline {
       context.strokeRect(left - 1, y - 1 - (this.laneHeight < 5 ? 2 : 0), width + 1, height + 2);
     }
     context.restore();
+  }
+
+  // Where lanes are flatter than a line that can be seen, those that are to be seen are not.
+  drawWorst(context) {
+    for (const { rank, group, number } of this.stops) {
+      const found = (this.group < 0 || this.group === group) && this.at(rank, group, number);
+      if (!found) continue;
+      const [from, to] = this.span(found.i, number);
+      const y = AXIS_HEIGHT + (found.lane + 0.5 - this.y0) * this.laneHeight;
+      if (y < AXIS_HEIGHT || y > AXIS_HEIGHT + this.height) continue;
+      context.fillStyle = this.palette.css[this.lanes.rows[found.lane].worst][1];
+      context.fillRect(this.gutter + (from - this.x0) * this.scale, Math.min(y, AXIS_HEIGHT + this.height - 2) - 2, Math.max(4, (to - from) * this.scale), 4);
+    }
   }
 
   markAt(mark) {
@@ -499,9 +544,9 @@ class Timeline {
     const [low, high] = this.extent;
     const scale = width / (high - low);
     const since = performance.now();
-    while (this.overviewDone < lanes.rows.length && performance.now() - since < 6)
-      paintLane(scene, lanes, lanes.rows[this.overviewDone++], this.overviewLine, width, { axis: this.axis, x0: low, scale });
-    if (this.overviewDone < lanes.rows.length) this.again();
+    while (this.overviewDone < lanes.rows.length && performance.now() - since < PAINT_MS / 2)
+      paintLane(scene, lanes, lanes.rows[this.overviewDone++], this.overviewLine, width, { axis: this.axis, x0: low, scale, merged: true });
+    if (this.overviewDone < lanes.rows.length) this.soon();
     const context = this.overview.getContext("2d");
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     context.fillStyle = palette.canvas;
@@ -527,198 +572,18 @@ class Timeline {
     context.lineWidth = 1.5;
     context.strokeRect(from + 0.75, 1.5, Math.min(wide, width) - 1.5, 28);
   }
-
-  again() {
-    if (this.overviewFrame) return;
-    this.overviewFrame = requestAnimationFrame(() => {
-      this.overviewFrame = 0;
-      this.drawOverview();
-    });
-  }
-
-  // --- search ---
-
-  search(text) {
-    const { scene } = this;
-    const wanted = text.trim().toLowerCase();
-    this.searching = wanted !== "";
-    scene.matched.fill(0);
-    this.hits = 0;
-    if (this.searching) {
-      const test = matcher(scene, wanted);
-      for (const lane of this.lanes.rows)
-        for (const track of lane.tracks) {
-          if (test.rank !== null && track.rank !== test.rank) continue;
-          for (let i = track.at; i < track.at + track.count; i++)
-            if (scene.shown[i] && test.bar(track, i)) {
-              scene.matched[i] = 1;
-              this.hits++;
-            }
-        }
-    }
-    this.overviewLine = null;
-    this.changed(true);
-    return this.hits;
-  }
-
-  nextHit(step) {
-    const { scene, selected } = this;
-    if (!this.hits) return;
-    const bars = [];
-    for (const lane of this.lanes.rows) for (const track of lane.tracks) bars.push(track);
-    if (step < 0) bars.reverse();
-    const now = selected && selected.i >= 0 ? bars.findIndex((t) => selected.i >= t.at && selected.i < t.at + t.count) : -1;
-    for (let k = 0; k <= bars.length; k++) {
-      const track = bars[(Math.max(0, now) + k) % bars.length];
-      const begin = step > 0 ? track.at : track.at + track.count - 1;
-      for (let i = k === 0 && now >= 0 ? selected.i + step : begin; i >= track.at && i < track.at + track.count; i += step)
-        if (scene.matched[i]) return this.select(this.at(track.rank, track.group, track.first + i - track.at));
-    }
-  }
-
-  // --- mouse and keys ---
-
-  listen() {
-    const { canvas } = this;
-    let drag = null;
-    const place = (event) => {
-      const box = canvas.getBoundingClientRect();
-      return [event.clientX - box.left, event.clientY - box.top];
-    };
-    canvas.addEventListener("pointerdown", (event) => {
-      if (event.button !== 0) return;
-      drag = { x: event.clientX, y: event.clientY, moved: false, id: event.pointerId };
-    });
-    canvas.addEventListener("pointermove", (event) => {
-      if (drag && (drag.moved || Math.hypot(event.clientX - drag.x, event.clientY - drag.y) > 4)) {
-        if (!drag.moved) canvas.setPointerCapture(drag.id);
-        drag.moved = true;
-        canvas.classList.add("dragging");
-        this.pan(drag.x - event.clientX, drag.y - event.clientY);
-        drag.x = event.clientX;
-        drag.y = event.clientY;
-        this.hover(null);
-        return;
-      }
-      const [x, y] = place(event);
-      this.hover(this.hit(x, y), x, y);
-    });
-    const drop = (event) => {
-      const was = drag;
-      drag = null;
-      canvas.classList.remove("dragging");
-      if (!was || was.moved || event.type === "pointercancel") return;
-      const found = this.hit(...place(event));
-      this.select(found && (found.i >= 0 || found.number >= 0) ? found : null);
-    };
-    canvas.addEventListener("pointerup", drop);
-    canvas.addEventListener("pointercancel", drop);
-    canvas.addEventListener("pointerleave", () => this.hover(null));
-    canvas.addEventListener("dblclick", (event) => this.zoom(2, place(event)[0] - this.gutter));
-    canvas.addEventListener(
-      "wheel",
-      (event) => {
-        const [x, y] = place(event);
-        const turned = event.deltaMode ? event.deltaY * 16 : event.deltaY;
-        if (event.ctrlKey || event.metaKey) this.zoom(Math.exp(-turned / 240), Math.max(0, x - this.gutter));
-        else if (event.altKey) this.grow(Math.exp(-turned / 240), y - AXIS_HEIGHT);
-        else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan(event.deltaX || turned, 0);
-        else if (document.activeElement === canvas && this.height / this.laneHeight < this.lanes.rows.length - 0.01) this.pan(0, turned);
-        else return;
-        event.preventDefault();
-      },
-      { passive: false },
-    );
-    canvas.addEventListener("keydown", (event) => {
-      if (!event.ctrlKey && !event.metaKey && !event.altKey && this.key(event)) event.preventDefault();
-    });
-    const jump = (event) => {
-      const box = this.overview.getBoundingClientRect(), [low, high] = this.extent;
-      this.x0 = low + ((event.clientX - box.left - this.gutter) / this.width) * (high - low) - this.width / this.scale / 2;
-      this.clamp();
-    };
-    this.overview.addEventListener("pointerdown", (event) => {
-      this.overview.setPointerCapture(event.pointerId);
-      jump(event);
-    });
-    this.overview.addEventListener("pointermove", (event) => event.buttons && jump(event));
-    new ResizeObserver(() => {
-      const width = Math.max(120, canvas.parentElement.clientWidth);
-      if (width !== this.width + this.gutter) this.resize();
-    }).observe(canvas.parentElement);
-  }
-
-  key(event) {
-    const far = Math.max(60, this.width / 4);
-    switch (event.key) {
-      case "ArrowLeft": event.shiftKey ? this.pan(-far, 0) : this.move(-1); return true;
-      case "ArrowRight": event.shiftKey ? this.pan(far, 0) : this.move(1); return true;
-      case "ArrowUp": event.shiftKey ? this.pan(0, -far) : this.moveLane(-1); return true;
-      case "ArrowDown": event.shiftKey ? this.pan(0, far) : this.moveLane(1); return true;
-      case "+": case "=": this.zoom(1.5, this.middle()); return true;
-      case "-": case "_": this.zoom(1 / 1.5, this.middle()); return true;
-      case "[": this.grow(1 / 1.5); return true;
-      case "]": this.grow(1.5); return true;
-      case "Home": this.end(false); return true;
-      case "End": this.end(true); return true;
-      case "PageUp": this.pan(0, -this.height); return true;
-      case "PageDown": this.pan(0, this.height); return true;
-      case "0": this.fit(); return true;
-      case "n": this.divergence(1); return true;
-      case "p": this.divergence(-1); return true;
-      case "t": this.onAxis(this.axis === "time" ? "number" : "time"); return true;
-      case "/": document.getElementById("search").focus(); return true;
-      case "?": document.getElementById("keys").showModal(); return true;
-      case "Escape": this.select(null); return true;
-      default: return false;
-    }
-  }
-
-  // Zooming by key keeps what is selected where it is.
-  middle() {
-    if (!this.selected) return this.width / 2;
-    const [from, to] = this.span(this.selected.i, this.selected.number);
-    const x = ((from + to) / 2 - this.x0) * this.scale;
-    return x >= 0 && x <= this.width ? x : this.width / 2;
-  }
-
-  hover(found, x, y) {
-    this.hovered = found && found.i >= 0 ? found : null;
-    this.changed();
-    this.tip.hidden = !found || (found.i < 0 && !this.lanes.rows[found.lane].unseen);
-    if (this.tip.hidden) return;
-    this.tip.textContent = sentence(this.scene, found);
-    const left = Math.min(x + 14, this.width + this.gutter - this.tip.offsetWidth - 4);
-    this.tip.style.left = `${Math.max(0, left)}px`;
-    this.tip.style.top = `${y + 50}px`;
-  }
 }
 
-function paintClipped(pixels, width, height, top, bottom, line, palette, searching, shift) {
-  if (top >= 0 && bottom <= height) return paintRows(pixels, width, top, bottom, line, palette, searching, shift);
-  const whole = new Uint32Array(width * (bottom - top));
-  paintRows(whole, width, 0, bottom - top, line, palette, searching, shift);
+function paintClipped(pixels, width, height, top, bottom, gap, line, palette, searching, shift) {
+  if (top >= 0 && bottom <= height) {
+    paintRows(pixels, width, top, bottom - gap, line, palette, searching, shift);
+    pixels.fill(palette.back, (bottom - gap) * width, bottom * width);
+    return;
+  }
+  const whole = new Uint32Array(width * (bottom - top)).fill(palette.back);
+  paintRows(whole, width, 0, bottom - top - gap, line, palette, searching, shift);
   const from = Math.max(0, -top), to = Math.min(bottom, height) - top;
-  pixels.set(whole.subarray(from * width, to * width), (top + from) * width);
-}
-
-function matcher(scene, wanted) {
-  const none = { rank: null, bar: () => false };
-  const rank = /^rank[ :]\s*(\d+)$/.exec(wanted);
-  if (rank) return { rank: Number(rank[1]), bar: () => true };
-  const number = /^#\s*([\d,]+)$/.exec(wanted);
-  if (number) {
-    const n = Number(number[1].replaceAll(",", ""));
-    return { ...none, bar: (track, i) => track.first + i - track.at === n };
-  }
-  const state = /^state:\s*(\w+)$/.exec(wanted);
-  if (state) {
-    const codes = new Set(Object.entries(SHOWN).filter(([name]) => name.startsWith(state[1])).map(([, code]) => code));
-    return { ...none, bar: (_, i) => codes.has(scene.shown[i]) };
-  }
-  const ops = scene.operations.map(([name, says]) => `${name} ${says}`.toLowerCase().includes(wanted));
-  const lines = scene.sites.map((site) => site.toLowerCase().includes(wanted));
-  return { ...none, bar: (_, i) => ops[scene.ops[i]] || lines[scene.lines[i]] };
+  if (to > from) pixels.set(whole.subarray(from * width, to * width), (top + from) * width);
 }
 
 function stateOf(scene, found) {
