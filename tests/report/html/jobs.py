@@ -36,7 +36,9 @@ SITES = ("", "train.py:212 in backward", "train.py:219 in log_loss", "evaluate.p
 STEP = ((1, 1, 34.0), (2, 1, 41.0), (2, 1, 43.0), (1, 1, 30.0), (3, 2, 1.2))
 
 
-def job(ranks: int, operations: int, *, missing: tuple[int, ...] = (), odd: tuple[int, ...] = (), unseen: tuple[int, ...] = (), per_host: int = 8) -> Scene:
+def job(
+    ranks: int, operations: int, *, missing: tuple[int, ...] = (), odd: tuple[int, ...] = (), unseen: tuple[int, ...] = (), per_host: int = 8
+) -> Scene:
     """A data-parallel job that stopped at its last operation: `missing` ranks never came to it, `odd` ones issued a broadcast, `unseen` left no dump."""
     chance = random.Random(7)
     plan, clock_ms = [], 0.0
@@ -74,7 +76,9 @@ def job(ranks: int, operations: int, *, missing: tuple[int, ...] = (), odd: tupl
         tracks.append(Track(rank=rank, group=0, first=1, ops=ops, states=bytes(states), starts_ns=starts, ends_ns=ends, sites=sites))
         last = f"{OPERATIONS[plan[stop][0]].name}"
         if rank in missing:
-            row = RankRow(rank=rank, host=host, concern="missing", says="in no collective: time.sleep", where="data.py:140 in fetch", step=operations // 5 - 1)
+            row = RankRow(
+                rank=rank, host=host, concern="missing", says="in no collective: time.sleep", where="data.py:140 in fetch", step=operations // 5 - 1
+            )
         elif rank in odd:
             row = RankRow(rank=rank, host=host, concern="odd", says="waits in broadcast", where=SITES[4], step=operations // 5 - 1)
         else:
@@ -98,7 +102,9 @@ def job(ranks: int, operations: int, *, missing: tuple[int, ...] = (), odd: tupl
         divergences=(parted,) if odd or missing else (),
         stacks=stacks(waiting, odd or missing),
         facts=(
-            Facts(title="run", facts=(Fact(name="command", value="torchrun --nproc-per-node 8 train.py --epochs 3"), Fact(name="torch", value="2.13"))),
+            Facts(
+                title="run", facts=(Fact(name="command", value="torchrun --nproc-per-node 8 train.py --epochs 3"), Fact(name="torch", value="2.13"))
+            ),
             Facts(title="environment", facts=(Fact(name="NCCL_DEBUG", value="WARN"), Fact(name="TORCH_FR_BUFFER_SIZE", value="2000"))),
             Facts(title="host", facts=(Fact(name="memory total", value="1,007.5 GiB"), Fact(name="/dev/shm", value="503.7 GiB free"))),
         ),
@@ -157,9 +163,17 @@ def stuck(rank: int, unseen: tuple[int, ...]) -> Verdict:
                 Evidence(source=f"incidents/1/stacks/rank{rank}.json", text="data.py:140 in fetch: time.sleep(backoff_s)"),
                 Evidence(source="incidents/1/flight/rank_0", text="#2000 all_reduce [6553600] BFloat16 at train.py:212 in backward, not finished"),
             ),
-            remedies=(Remedy(id="bound", says="Bound the retry in fetch: it may sleep for longer than the collective waits.", command=f"py-spy dump --pid 4{rank}"),),
+            remedies=(
+                Remedy(
+                    id="bound",
+                    says="Bound the retry in fetch: it may sleep for longer than the collective waits.",
+                    command=f"py-spy dump --pid 4{rank}",
+                ),
+            ),
         ),
-        not_examined=(NotExamined(what=f"the flight recorder of ranks {unseen[0]} to {unseen[-1]}", why="no dump was taken: node012 did not answer"),),
+        not_examined=(
+            NotExamined(what=f"the flight recorder of ranks {unseen[0]} to {unseen[-1]}", why="no dump was taken: node012 did not answer"),
+        ),
         inputs=(Input(source="incidents/1/incident.json", kind="run", bytes=901_223),),
     )
 
@@ -179,6 +193,7 @@ def gloo() -> tuple[Verdict, Scene]:
     """What Gloo's recorder gives: no ends, and no word on how anything ended."""
     verdict, scene = small()
     tracks = tuple(
-        replace(t, ends_ns=None, states=bytes(State.ENDED if s == State.COMPLETED else s for s in t.states), first=t.first + 4 * (t.rank % 2)) for t in scene.tracks
+        replace(t, ends_ns=None, states=bytes(State.ENDED if s == State.COMPLETED else s for s in t.states), first=t.first + 4 * (t.rank % 2))
+        for t in scene.tracks
     )
     return verdict, replace(scene, tracks=tracks, title="gloo")

@@ -40,7 +40,9 @@ def render(verdict: Verdict, scene: Scene | None = None, *, lang: Language = "en
         "title": many(f"{_headline(verdict, lang)} · unhang"),
         "style": Markup(style),
         "skip": many(words["skip"]),
-        "head": many(element("span", "unhang", class_="brand"), element("span", words["report"], class_="quiet"), element("span", scene.title, class_="run")),
+        "head": many(
+            element("span", "unhang", class_="brand"), element("span", words["report"], class_="quiet"), element("span", scene.title, class_="run")
+        ),
         "taken": many(scene.taken),
         "theme": many(words["theme"]),
         "verdict": many(sections.verdict_section(verdict, lang), sections.not_examined(verdict, lang)),
@@ -76,7 +78,9 @@ def _timeline(lang: Language) -> Markup:
     )
     search = element(
         "div",
-        element("input", type="search", id="search", placeholder=words["search_hint"], aria_label=words["search"], autocomplete="off", spellcheck="false"),
+        element(
+            "input", type="search", id="search", placeholder=words["search_hint"], aria_label=words["search"], autocomplete="off", spellcheck="false"
+        ),
         element("output", id="hits", for_="search"),
         class_="search",
     )
@@ -101,7 +105,9 @@ def _timeline(lang: Language) -> Markup:
     view = element(
         "div",
         element("canvas", id="overview", aria_hidden="true"),
-        element("canvas", id="lanes", role="application", tabindex="0", aria_describedby="said", aria_label=words["canvas"].format(ranks="", bars="")),
+        element(
+            "canvas", id="lanes", role="application", tabindex="0", aria_describedby="said", aria_label=words["canvas"].format(ranks="", bars="")
+        ),
         element("div", id="tip", hidden=True, aria_hidden="true"),
         class_="view",
         id="view",
@@ -162,7 +168,7 @@ def _data(scene: Scene, lang: Language, max_bars: int) -> Markup:
     value = {
         "labels": {k: v for k, v in PAGE[lang].items() if k not in _NO_SCRIPT and not k.startswith("key_")},
         "ranks": [[r.rank, r.concern, r.host, r.says, r.where, r.step, r.exitcode, int(r.unseen)] for r in scene.ranks],
-        "groups": [[g.name, g.desc, _spans(g.members), int(g.point_to_point)] for g in scene.groups],
+        "groups": [[*sections.called(g, lang), _spans(g.members), int(g.point_to_point)] for g in scene.groups],
         "operations": [[o.name, o.says] for o in scene.operations],
         "sites": list(scene.sites),
         "tracks": packed.tracks,

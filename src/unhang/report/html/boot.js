@@ -10,12 +10,16 @@ function listenForTheme(recolour) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
   // Paper is light, and a canvas prints as it was drawn last.
   let chosen = "";
+  let folded = [];
   addEventListener("beforeprint", () => {
+    folded = [...document.querySelectorAll("details:not([open])")];
+    for (const fold of folded) fold.open = true;
     chosen = root.dataset.theme || "";
     root.dataset.theme = "light";
     recolour(true);
   });
   addEventListener("afterprint", () => {
+    for (const fold of folded) fold.open = false;
     if (chosen) root.dataset.theme = chosen;
     else delete root.dataset.theme;
     recolour(true);

@@ -45,7 +45,7 @@ async function numbersOf(id, Kind, count) {
 async function readScene() {
   const scene = JSON.parse(document.getElementById("scene").textContent);
   scene.ranks = scene.ranks.map(([rank, concern, host, says, where, step, exit, unseen]) => ({ rank, concern, host, says, where, step, exit, unseen }));
-  scene.groups = scene.groups.map(([name, desc, spans, p2p]) => ({ name, desc, spans, p2p, title: desc && desc !== name ? `${desc} (${name})` : desc || name }));
+  scene.groups = scene.groups.map(([title, short, spans, p2p]) => ({ title, short, spans, p2p }));
   scene.divergences = scene.divergences.map(([group, number, odd, missing]) => ({ group, number, odd, missing }));
   scene.tracksOf = new Map();
   const flat = scene.tracks;

@@ -16,12 +16,14 @@ class Markup(str):
     __slots__ = ()
 
 
-Child = Union[str, None, Iterable["Child"]]
+Child = Union[str, None, Iterable["Child"]]  # noqa: UP007 (it is evaluated on Python 3.10)
 
 
 def element(name: str, /, *children: Child, **attributes: str | bool | int | None) -> Markup:
     """One element: `class_` stands for class, `aria_label` for aria-label; True gives a bare attribute, None and False none."""
-    written = "".join(_attribute(key.strip("_").replace("_", "-"), value) for key, value in attributes.items() if value is not None and value is not False)
+    written = "".join(
+        _attribute(key.strip("_").replace("_", "-"), value) for key, value in attributes.items() if value is not None and value is not False
+    )
     if name in _VOID:
         return Markup(f"<{name}{written}>")
     return Markup(f"<{name}{written}>{''.join(_flat(children))}</{name}>")

@@ -21,7 +21,7 @@ class Lanes {
         const row = known.get(rank);
         const tracks = (scene.tracksOf.get(rank) || []).filter((t) => group < 0 || t.group === group);
         // A rank that is in no record at all may have done anything.
-        return { rank, row, tracks, unseen: !row || Boolean(row.unseen) || !tracks.length, worst: "" };
+        return { rank, row, tracks, unseen: !tracks.length && (!row || Boolean(row.unseen)), worst: "" };
       });
     this.index = new Map(this.rows.map((lane, i) => [lane.rank, i]));
     let low = Infinity, high = -Infinity;

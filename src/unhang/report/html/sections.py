@@ -8,7 +8,7 @@ from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Remedy, Verdict
 from unhang.report.html.labels import KEYS, PAGE
 from unhang.report.html.markup import Markup, element, many
-from unhang.report.html.scene import Divergence, Scene, StackGroup
+from unhang.report.html.scene import Divergence, Group, Scene, StackGroup
 from unhang.report.language import LABELS, STANDINGS, Language, reason
 from unhang.report.terminal import nothing, ran, says, title, went_well
 
@@ -26,6 +26,14 @@ def ranges(numbers: Iterable[int]) -> str:
             shown.append(str(found[start]) if i - start == 1 else f"{found[start]}{',' if i - start == 2 else '-'}{found[i - 1]}".replace(",", ", "))
             start = i
     return ", ".join(shown)
+
+
+def called(group: Group, lang: Language) -> tuple[str, str]:
+    """What a group is called, in full and in short. torch names groups by number, and describes those that it was told nothing of as "undefined"."""
+    if group.desc in ("", "undefined", group.name):
+        name = f"{PAGE[lang]['group']} {group.name}" if group.name.isdigit() else group.name
+        return name, name
+    return f"{group.desc} ({group.name})", group.desc
 
 
 def verdict_section(verdict: Verdict, lang: Language) -> Markup:
@@ -68,7 +76,8 @@ def not_examined(verdict: Verdict, lang: Language) -> Markup | None:
         return None
     left = sorted(verdict.not_examined, key=lambda n: not n.unread)
     items = [
-        element("li", element("strong", reason(n.what, lang)), " ", element("span", reason(n.why, lang)), class_="unread" if n.unread else None) for n in left
+        element("li", element("strong", reason(n.what, lang)), " ", element("span", reason(n.why, lang)), class_="unread" if n.unread else None)
+        for n in left
     ]
     shown, folded = (items, []) if len(items) <= 6 else (items[:4], items[4:])
     more = element("details", element("summary", LABELS[lang]["more"].format(n=len(folded))), element("ul", folded)) if folded else None
@@ -107,15 +116,15 @@ def facts(scene: Scene, lang: Language) -> Markup | None:
     headings = {"run": words["run"], "environment": words["environment"], "host": words["machine"]}
     parts = [
         element(
-            "section",
-            element("h2", headings[part.title], id=f"facts-{part.title}"),
+            "details",
+            element("summary", element("h2", headings[part.title], id=f"facts-{part.title}")),
             element("dl", ((element("dt", f.name), element("dd", element("code", f.value))) for f in part.facts), class_="facts"),
-            aria_labelledby=f"facts-{part.title}",
+            open=part.title == "run",
         )
         for part in scene.facts
         if part.facts
     ]
-    return element("div", parts, class_="card columns", id="facts") if parts else None
+    return element("div", parts, class_="card", id="facts") if parts else None
 
 
 def inputs(verdict: Verdict, lang: Language) -> Markup | None:
@@ -127,7 +136,12 @@ def inputs(verdict: Verdict, lang: Language) -> Markup | None:
         element("tr", element("th", element("code", i.source), scope="row"), element("td", i.kind), element("td", f"{i.bytes:,}", class_="number"))
         for i in verdict.inputs
     ]
-    head = element("tr", element("th", words["file"], scope="col"), element("th", words["kind"], scope="col"), element("th", words["bytes"], scope="col", class_="number"))
+    head = element(
+        "tr",
+        element("th", words["file"], scope="col"),
+        element("th", words["kind"], scope="col"),
+        element("th", words["bytes"], scope="col", class_="number"),
+    )
     table = element("div", element("table", element("thead", head), element("tbody", rows)), class_="scroll")
     total = f"{words['inputs']} ({len(rows)})"
     if len(rows) > 12:
@@ -142,7 +156,7 @@ def keys(lang: Language) -> Markup:
     return many(element("dl", pairs, class_="keys"), element("p", words["mouse"], class_="quiet"))
 
 
-def _section(id: str, heading: str, *children: Markup | None | Sequence[Markup], class_: str) -> Markup:
+def _section(id: str, heading: str, *children: Markup | Sequence[Markup] | None, class_: str) -> Markup:
     return element("section", element("h2", heading, id=f"{id}-title"), *children, class_=class_, id=id, aria_labelledby=f"{id}-title")
 
 
@@ -150,7 +164,10 @@ def _finding(finding: Finding, lang: Language) -> Markup:
     return element(
         "article",
         element(
-            "h3", element("code", finding.cause), element("span", STANDINGS[lang][finding.standing], class_="chip"), class_=f"standing {finding.standing}"
+            "h3",
+            element("code", finding.cause),
+            element("span", STANDINGS[lang][finding.standing], class_="chip"),
+            class_=f"standing {finding.standing}",
         ),
         element("p", finding.says),
         _who(finding, lang),
@@ -184,7 +201,8 @@ def _evidence(evidence: tuple[Evidence, ...], lang: Language) -> Markup | None:
     if not evidence:
         return None
     items = (
-        element("li", element("span", f"{e.source}{f':{e.line}' if e.line is not None else ''}", class_="source"), element("code", e.text)) for e in evidence
+        element("li", element("span", f"{e.source}{f':{e.line}' if e.line is not None else ''}", class_="source"), element("code", e.text))
+        for e in evidence
     )
     return element("div", element("h3", LABELS[lang]["evidence"]), element("ul", items, class_="evidence"))
 
@@ -196,7 +214,11 @@ def _remedies(remedies: tuple[Remedy, ...], lang: Language) -> Markup | None:
     items = []
     for r in remedies:
         line = ran(r)
-        command = element("div", element("code", line), element("button", PAGE[lang]["copy"], type="button", data_copy=line), class_="command") if line else None
+        command = (
+            element("div", element("code", line), element("button", PAGE[lang]["copy"], type="button", data_copy=line), class_="command")
+            if line
+            else None
+        )
         notes: list[Markup] = []
         if r.verify:
             notes.append(element("p", f"{labels['verify']}: ", element("code", r.verify), class_="quiet"))
@@ -216,8 +238,7 @@ def _explained(finding: Finding, lang: Language) -> Markup | None:
 
 def _divergence(scene: Scene, divergence: Divergence, lang: Language) -> Markup:
     words = PAGE[lang]
-    group = scene.groups[divergence.group]
-    name = group.desc or group.name
+    name, _ = called(scene.groups[divergence.group], lang)
     head = element("tr", (element("th", words[k], scope="col") for k in ("ranks_did", "doing", "operation", "line")))
     rows = [
         element(

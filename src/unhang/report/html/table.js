@@ -119,5 +119,5 @@ function lastOf(scene, rank) {
   if (!best) return null;
   const { track, i } = best, number = track.first + i - track.at;
   const group = scene.groups[track.group];
-  return { number, text: () => `${scene.operations[scene.ops[i]][0]} #${count(number)}${scene.groups.length > 1 ? ` · ${group.desc || group.name}` : ""}` };
+  return { number, text: () => `${scene.operations[scene.ops[i]][0]} #${count(number)}${scene.groups.length > 1 ? ` · ${group.short}` : ""}` };
 }

@@ -1,6 +1,6 @@
 // The timeline: what is in view, how it is moved, what is selected. It draws only when something has changed, once for each frame of the screen.
 
-const AXIS_HEIGHT = 26, LEAST_LANES = 96, MOST_LANES = 520, WIDEST = 180, USUAL_LANE = 22;
+const AXIS_HEIGHT = 26, MOST_LANES = 520, WIDEST = 180, USUAL_LANE = 22;
 // Of the 16 that a frame lasts.
 const PAINT_MS = 8;
 
@@ -91,7 +91,7 @@ class Timeline {
     this.gutter = width < 520 ? 44 : 64;
     const before = this.width;
     this.width = Math.max(60, width - this.gutter);
-    this.height = Math.max(Math.min(LEAST_LANES, USUAL_LANE * this.scene.ranks.length), Math.min(MOST_LANES, this.lanes.rows.length * USUAL_LANE));
+    this.height = Math.min(MOST_LANES, this.lanes.rows.length * USUAL_LANE);
     for (const [canvas, height] of [[this.canvas, this.height + AXIS_HEIGHT + 8], [this.overview, 34]]) {
       canvas.width = Math.round(width * this.ratio);
       canvas.height = Math.round(height * this.ratio);
@@ -556,7 +556,7 @@ class Timeline {
       let end = x + 1;
       while (end < width && (this.overviewLine[end] & 15) === code) end++;
       if (code) {
-        context.fillStyle = palette.css[palette.names[code]][0];
+        context.fillStyle = palette.css[palette.names[code]][code === SHOWN.missing ? 1 : 0];
         // The worse, the taller: colour is not all that tells them apart.
         const tall = code >= SHOWN.missing ? 22 : code === SHOWN.waiting ? 16 : 8;
         context.fillRect(this.gutter + x, 26 - tall, Math.max(end - x, code >= SHOWN.waiting ? 2 : 1), tall);
