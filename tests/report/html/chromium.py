@@ -16,7 +16,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,9 @@ class Page:
 
     def send(self, method: str, **parameters: Any) -> Any:
         return self._browser.send(method, session=self._session, **parameters)
+
+    def close(self) -> None:
+        self._browser.close(self._session)
 
     def heard(self, message: dict[str, Any]) -> None:
         what, said = message["method"], message["params"]
@@ -149,6 +152,7 @@ class Browser:
         self._receive = receive
         self._numbers = itertools.count(1)
         self._pages: dict[str, Page] = {}
+        self._targets: dict[str, str] = {}
         self._rest = b""
         self._answers: dict[int, dict[str, Any]] = {}
 
@@ -156,9 +160,14 @@ class Browser:
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = self._pages[session] = Page(self, session)
+        self._targets[session] = target
         for domain in ("Page", "Runtime", "Network", "Log", "Accessibility"):
             page.send(f"{domain}.enable")
         return page
+
+    def close(self, session: str) -> None:
+        del self._pages[session]
+        self.send("Target.closeTarget", targetId=self._targets.pop(session))
 
     def send(self, method: str, *, session: str | None = None, **parameters: Any) -> Any:
         number = next(self._numbers)
@@ -193,7 +202,7 @@ class Browser:
 
 
 @contextlib.contextmanager
-def browser(*, extra: Callable[[], tuple[str, ...]] = tuple) -> Iterator[Browser]:
+def browser() -> Iterator[Browser]:
     """A browser, and its end. Raises BrowserError where there is no Chromium."""
     program = find()
     if program is None:
@@ -208,7 +217,7 @@ def browser(*, extra: Callable[[], tuple[str, ...]] = tuple) -> Iterator[Browser
 
     with tempfile.TemporaryDirectory(prefix="unhang-chromium-", ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen(
-            [program, *FLAGS, *extra(), f"--user-data-dir={profile}", "about:blank"],
+            [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -39,7 +39,7 @@ STEP = ((1, 1, 34.0), (2, 1, 41.0), (2, 1, 43.0), (1, 1, 30.0), (3, 2, 1.2))
 def job(
     ranks: int, operations: int, *, missing: tuple[int, ...] = (), odd: tuple[int, ...] = (), unseen: tuple[int, ...] = (), per_host: int = 8
 ) -> Scene:
-    """A data-parallel job that stopped at its last operation: `missing` ranks never came to it, `odd` ones issued a broadcast, `unseen` left no dump."""
+    """A data-parallel job that stopped at its last operation: `missing` ranks never came, `odd` ones issued a broadcast, `unseen` left no dump."""
     chance = random.Random(7)
     plan, clock_ms = [], 0.0
     for i in range(operations):
@@ -155,13 +155,13 @@ def stuck(rank: int, unseen: tuple[int, ...]) -> Verdict:
         primary=Finding(
             cause="process-stuck",
             standing="likely",
-            says=f"rank {rank} is alive, outside any collective, and sleeps (time.sleep) at data.py:140 in fetch while 1,015 ranks wait in all_reduce for 31 s",
+            says=f"rank {rank} is alive, outside any collective, and sleeps at data.py:140 in fetch while 1,015 ranks wait in all_gather for 31 s",
             ranks=(rank,),
             hosts=(f"node{rank // 8:03d}",),
             where="data.py:140 in fetch",
             evidence=(
                 Evidence(source=f"incidents/1/stacks/rank{rank}.json", text="data.py:140 in fetch: time.sleep(backoff_s)"),
-                Evidence(source="incidents/1/flight/rank_0", text="#2000 all_reduce [6553600] BFloat16 at train.py:212 in backward, not finished"),
+                Evidence(source="incidents/1/flight/rank_0", text="#2000 all_gather [4096] Long at evaluate.py:88 in gather_metrics, not finished"),
             ),
             remedies=(
                 Remedy(

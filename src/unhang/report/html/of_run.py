@@ -24,8 +24,9 @@ from unhang.records.incident import Ended, Incident, RankRecord, Stacks
 from unhang.records.match import Front, Wait
 from unhang.records.rundir import RunDir
 from unhang.report.html.of_flights import scene_of
-from unhang.report.html.scene import Concern, Divergence, Fact, Facts, RankRow, Scene, Side, StackGroup, StackLine, State, Track
+from unhang.report.html.scene import Concern, Divergence, Doing, Fact, Facts, RankRow, Scene, Side, StackGroup, StackLine, State, Track
 
+_WORST_FIRST: tuple[Doing, ...] = ("odd", "missing", "waiting", "unknown", "ended", "completed")
 _MOST_FRAMES = 60
 _MOST_FACTS = 60
 _MOST_FACT_CHARS = 400
@@ -43,7 +44,7 @@ class _Left:
 
 
 def gather(rundir: RunDir, *, number: int | None = None) -> Scene:
-    """The scene of incident `number`, by default of the last that can be read; where there is none, the facts of the run. Credentials are taken out."""
+    """The scene of incident `number`, by default of the last that can be read; where none can, the facts of the run. Without credentials."""
     scene = Scene(title=rundir.path.name, facts=tuple(_facts(rundir)))
     for n in [number] if number is not None else reversed(rundir.incident_numbers()):
         try:
@@ -115,25 +116,27 @@ def _divergence(left: _Left, scene: Scene) -> Divergence | None:
     odd = parting.odd if parting is not None else ()
     if not odd and not known:
         return None
-    return Divergence(group=group, number=number, odd=odd, missing=known, sides=tuple(_sides(scene, group, number, odd, known, unknown)))
+    return Divergence(group=group, number=number, odd=odd, missing=known, sides=_sides(scene, group, number, odd, known, unknown))
 
 
-def _sides(scene: Scene, group: int, number: int, odd: tuple[int, ...], missing: tuple[int, ...], unknown: tuple[int, ...]) -> Iterator[Side]:
+def _sides(scene: Scene, group: int, number: int, odd: tuple[int, ...], missing: tuple[int, ...], unknown: tuple[int, ...]) -> tuple[Side, ...]:
     kinds: dict[tuple[int, int, int, bool], list[int]] = {}
     for track in scene.tracks:
         i = number - track.first
         if track.group == group and 0 <= i < len(track.states) and track.states[i] != State.NONE:
             site = track.sites[i] if track.sites is not None else 0
             kinds.setdefault((track.ops[i], site, track.states[i], track.rank in odd), []).append(track.rank)
-    words = {State.ISSUED: "waiting", State.STARTED: "waiting", State.COMPLETED: "completed", State.ENDED: "ended"}
-    for (op, site, state, is_odd), ranks in sorted(kinds.items(), key=lambda kind: (not kind[0][3], len(kind[1]))):
+    words: dict[State, Doing] = {State.ISSUED: "waiting", State.STARTED: "waiting", State.COMPLETED: "completed", State.ENDED: "ended"}
+    sides = []
+    for (op, site, state, is_odd), ranks in kinds.items():
         operation = scene.operations[op]
         doing = "odd" if is_odd else words[State(state)]
-        yield Side(ranks=tuple(ranks), operation=operation.name, says=operation.says, site=scene.sites[site], doing=doing)  # type: ignore[arg-type]
+        sides.append(Side(ranks=tuple(ranks), operation=operation.name, says=operation.says, site=scene.sites[site], doing=doing))
     if missing:
-        yield Side(ranks=missing, doing="missing")
+        sides.append(Side(ranks=missing, doing="missing"))
     if unknown:
-        yield Side(ranks=unknown, doing="unknown")
+        sides.append(Side(ranks=unknown, doing="unknown"))
+    return tuple(sorted(sides, key=lambda side: (_WORST_FIRST.index(side.doing), len(side.ranks))))
 
 
 def _with_missing(scene: Scene, divergence: Divergence) -> Scene:

@@ -67,6 +67,9 @@ class Track:
         assert all(len(column) == count for column in (self.ops, self.starts_ns, self.ends_ns, self.sites) if column is not None)
 
 
+Doing = Literal["odd", "missing", "waiting", "completed", "ended", "unknown"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Side:
     """What some ranks did at a divergence: the operation ("" where they issued none) and the line it came from."""
@@ -75,7 +78,7 @@ class Side:
     operation: str = ""
     says: str = ""
     site: str = ""
-    doing: Literal["odd", "missing", "waiting", "completed", "ended", "unknown"]
+    doing: Doing
 
 
 @dataclass(frozen=True, kw_only=True)
