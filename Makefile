@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup demo demo-quick test test-integration check format docs bench clean
+.PHONY: setup demo demo-quick test test-integration check format docs screenshots bench clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,7 @@ test: setup
 
 test-integration: setup
 	$(BIN)/python -m pip install --quiet "accelerate==1.15.0" "asyncssh>=2.18,<3" "torch==2.13.0"
+	scripts/browser
 	$(PYTEST) -m integration
 
 check: setup
@@ -35,6 +36,10 @@ check: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+screenshots: setup
+	scripts/browser
+	$(BIN)/python scripts/screenshots.py
 
 docs: setup
 	$(BIN)/python scripts/generate_docs.py

@@ -75,9 +75,12 @@ def run(request: Request) -> None:
     rundir = RunDir.create(path)
     live = Live(prefix=request.prefix, quiet=request.quiet, output_to_stderr=request.as_json)
 
+    drawn: list[Verdict] = []
+
     def tell(event: events.Event) -> None:
         live.tell(event)
         if isinstance(event, events.Drawn):
+            drawn.append(event.verdict)
             try:
                 rundir.write_bytes(rundir.report, markdown.render(event.verdict).encode())
             except OSError as e:
@@ -106,8 +109,8 @@ def run(request: Request) -> None:
         raise RunDirError(f"cannot write to {rundir.path}: {e.strerror}", hint="name another place with --run-dir DIR") from e
     finally:
         live.close()
-    if outcome.verdict is not None and not outcome.interrupted:
-        _write_report(rundir, outcome.verdict)
+    if drawn and not outcome.interrupted:
+        _write_report(rundir, drawn[-1])
     if request.as_json:
         sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
     raise typer.Exit(outcome.exitcode)

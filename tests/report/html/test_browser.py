@@ -24,7 +24,11 @@ WATCH = (
     ".observe({type: 'longtask', buffered: true});"
 )
 FRAMES = "new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(r)))"
-PAINTED = f"(async () => {{ do await {FRAMES}; while (unhang.timeline.left > 0 || unhang.timeline.stale); return true; }})()"
+PAINTED = (
+    "(async () => { const t = unhang.timeline; "
+    f"do await {FRAMES};"
+    " while (t.left > 0 || t.stale || t.overviewDone < t.lanes.rows.length); return true; })()"
+)
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +80,9 @@ def pixels(page, name: str, canvas: str = "unhang.timeline.surface") -> int:
     return page.evaluate(
         f"(() => {{ const hex = getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim();"
         " const want = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));"
-        f" const c = {canvas}, data = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
-        " let found = 0; for (let i = 0; i < data.length; i += 4) if (data[i] === want[0] && data[i + 1] === want[1] && data[i + 2] === want[2]) found++;"
-        " return found; })()"
+        f" const c = {canvas}, copy = new OffscreenCanvas(c.width, c.height).getContext('2d', {{willReadFrequently: true}}); copy.drawImage(c, 0, 0);"
+        " const data = copy.getImageData(0, 0, c.width, c.height).data;"
+        " let found = 0; for (let i = 0; i < data.length; i += 4) if (want.every((v, k) => data[i + k] === v)) found++; return found; })()"
     )
 
 
@@ -146,24 +150,26 @@ def test_1024_ranks_of_2000_operations_do_not_freeze_it(opened, large):
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     page.evaluate("unhang.timeline.fit(), document.querySelector('#lanes').focus()")
     page.evaluate(PAINTED)
-    views = set()
+    page.evaluate(
+        "(() => { const t = unhang.timeline, draw = t.draw.bind(t); window.views = new Set();"
+        " t.draw = () => { draw(); views.add([t.axis, t.x0, t.scale, t.y0, t.laneHeight].join()); }; })()"
+    )
     for i in range(20):
         page.mouse("mouseWheel", x, y, deltaX=0, deltaY=-120 if i % 10 < 6 else 120, modifiers=2)
         page.mouse("mouseWheel", x, y, deltaX=0, deltaY=60 if i % 2 else -90)
         page.mouse("mousePressed", x, y, button="left", buttons=1, clickCount=1)
         page.mouse("mouseMoved", x - 60 + 13 * (i % 9), y - 40, button="left", buttons=1)
         page.mouse("mouseReleased", x - 60, y - 40, button="left", buttons=0, clickCount=1)
-        page.key("ArrowLeft", shift=True)
-        page.key(("t", "+", "]", "-", "n", "0")[i % 6])
         page.evaluate(FRAMES)
-        views.add(
-            page.evaluate("[unhang.timeline.axis, unhang.timeline.x0, unhang.timeline.scale, unhang.timeline.y0, unhang.timeline.laneHeight].join()")
-        )
+        page.key("ArrowLeft", shift=True)
+        page.key(("t", "+", "]", "-", "n", "+", "[")[i % 7])
+        page.evaluate(FRAMES)
     page.evaluate("document.querySelector('#search').focus()")
     page.type("all_reduce")
     page.wait("unhang.timeline.searching")
     page.evaluate(PAINTED)
-    assert len(views) > 15
+    print("long tasks:", page.evaluate("slow"), "views:", page.evaluate("views.size"))
+    assert page.evaluate("views.size") > 30
     assert max(page.evaluate("slow"), default=0) < FROZEN_MS
 
 
@@ -325,19 +331,8 @@ def test_what_it_says_to_who_cannot_see_it(opened):
     tree = page.accessible()
     named = {(n["role"], n["name"]) for n in tree}
     assert ("heading", "Ranks issue different collectives") in named
-    assert {name for role, name in named if role == "region"} >= {
-        "Ranks issue different collectives",
-        "Not examined (1)",
-        "Timeline",
-        "Ranks",
-        "Stacks",
-    } or {name for role, name in named if role == "region"} >= {
-        "Ranks issue different collectives",
-        "not examined (1)",
-        "Timeline",
-        "Ranks",
-        "Stacks",
-    }
+    regions = {name.capitalize() for role, name in named if role == "region"}
+    assert regions >= {"Ranks issue different collectives", "Not examined (1)", "Where the ranks parted", "Timeline", "Ranks", "Stacks", "Symptoms"}
     (canvas,) = (n for n in tree if n["role"] == "application")
     assert canvas["name"].startswith("Timeline of 8 ranks and 1,928 operations") and canvas["focusable"]
     assert [n for n in tree if n.get("live") == "polite"]
@@ -366,9 +361,8 @@ def test_nothing_is_wider_than_the_window(opened, made, width):
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert page.evaluate("document.querySelector('#lanes').clientWidth") <= width
     page.size(width + 200, 900)
-    page.wait(
-        f"document.querySelector('#lanes').clientWidth <= {width + 200} && unhang.timeline.width + unhang.timeline.gutter === document.querySelector('#view').clientWidth"
-    )
+    page.wait("unhang.timeline.width + unhang.timeline.gutter === document.querySelector('#view').clientWidth")
+    assert page.evaluate("document.documentElement.scrollWidth") == width + 200
 
 
 def test_hostile_text_stays_text(opened):

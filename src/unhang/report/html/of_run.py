@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from unhang.diagnosis.redact import redact_data
-from unhang.errors import UnhangError
+from unhang.errors import RecordError, UnhangError
 from unhang.facts.units import size
 from unhang.records import flight as dumps
 from unhang.records import match
@@ -57,6 +57,8 @@ def gather(rundir: RunDir, *, number: int | None = None) -> Scene:
 
 
 def _read(rundir: RunDir, number: int) -> _Left:
+    if not rundir.holds(rundir.incident(number)):
+        raise RecordError(f"{rundir.incident(number)} is no file of this run directory")
     incident = rundir.read_incident(number)
     flights: dict[int, Flight] = {}
     frames: dict[int, tuple[Frame, ...]] = {}

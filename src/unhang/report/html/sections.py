@@ -61,8 +61,8 @@ def verdict_section(verdict: Verdict, lang: Language) -> Markup:
         element("h1", title(finding, lang), id="verdict-title"),
         element("p", finding.says, class_="says"),
         _who(finding, lang),
-        _remedies(finding.remedies, lang),
-        _evidence(finding.evidence, lang),
+        _remedies(finding.remedies, lang, heading="h2"),
+        _evidence(finding.evidence, lang, heading="h2"),
         _explained(finding, lang),
         class_=f"card verdict {finding.standing}",
         id="verdict",
@@ -171,8 +171,8 @@ def _finding(finding: Finding, lang: Language) -> Markup:
         ),
         element("p", finding.says),
         _who(finding, lang),
-        _remedies(finding.remedies, lang),
-        _evidence(finding.evidence, lang),
+        _remedies(finding.remedies, lang, heading="h4"),
+        _evidence(finding.evidence, lang, heading="h4"),
         class_="finding",
     )
 
@@ -197,17 +197,17 @@ def _joined(items: Sequence[Markup]) -> Iterator[str]:
         yield item
 
 
-def _evidence(evidence: tuple[Evidence, ...], lang: Language) -> Markup | None:
+def _evidence(evidence: tuple[Evidence, ...], lang: Language, *, heading: str) -> Markup | None:
     if not evidence:
         return None
     items = (
         element("li", element("span", f"{e.source}{f':{e.line}' if e.line is not None else ''}", class_="source"), element("code", e.text))
         for e in evidence
     )
-    return element("div", element("h3", LABELS[lang]["evidence"]), element("ul", items, class_="evidence"))
+    return element("div", element(heading, LABELS[lang]["evidence"], class_="minor"), element("ul", items, class_="evidence"))
 
 
-def _remedies(remedies: tuple[Remedy, ...], lang: Language) -> Markup | None:
+def _remedies(remedies: tuple[Remedy, ...], lang: Language, *, heading: str) -> Markup | None:
     if not remedies:
         return None
     labels = LABELS[lang]
@@ -225,7 +225,7 @@ def _remedies(remedies: tuple[Remedy, ...], lang: Language) -> Markup | None:
         if r.trial != "untried":
             notes.append(element("p", f"{labels['trial']}: {r.trial}", class_="quiet"))
         items.append(element("li", element("p", says(r, lang)), command, notes))
-    return element("div", element("h3", labels["remedy"]), element("ol", items, class_="remedies"))
+    return element("div", element(heading, labels["remedy"], class_="minor"), element("ol", items, class_="remedies"))
 
 
 def _explained(finding: Finding, lang: Language) -> Markup | None:

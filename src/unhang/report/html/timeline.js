@@ -551,6 +551,11 @@ class Timeline {
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     context.fillStyle = palette.canvas;
     context.fillRect(0, 0, width + this.gutter, 34);
+    const from = this.gutter + (this.x0 - low) * scale, wide = Math.max(6, (width / this.scale) * scale);
+    context.globalAlpha = 0.1;
+    context.fillStyle = palette.accent;
+    context.fillRect(from, 1, Math.min(wide, width), 28);
+    context.globalAlpha = 1;
     for (let x = 0; x < width; ) {
       const code = this.overviewLine[x] & 15;
       let end = x + 1;
@@ -563,11 +568,6 @@ class Timeline {
       }
       x = end;
     }
-    const from = this.gutter + (this.x0 - low) * scale, wide = Math.max(6, (width / this.scale) * scale);
-    context.globalAlpha = 0.1;
-    context.fillStyle = palette.accent;
-    context.fillRect(from, 1, Math.min(wide, width), 28);
-    context.globalAlpha = 1;
     context.strokeStyle = palette.accent;
     context.lineWidth = 1.5;
     context.strokeRect(from + 0.75, 1.5, Math.min(wide, width) - 1.5, 28);
