@@ -17,18 +17,21 @@ from tests.report.html import chromium, jobs  # noqa: E402
 from unhang.report.html import render  # noqa: E402
 
 MAX_BYTES = 300_000
-_PAINTED = "(async () => { const t = unhang.timeline; do await new Promise((r) => requestAnimationFrame(r)); while (t.left > 0 || t.overviewDone < t.lanes.rows.length); })()"
+_PAINTED = (
+    "(async () => { const t = unhang.timeline; do await new Promise((r) => requestAnimationFrame(r));"
+    " while (t.left > 0 || t.overviewDone < t.lanes.rows.length); })()"
+)
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder, chromium.browser() as browser:
-        for name, made, height in (("report-8", jobs.small(), 1180), ("report-1024", jobs.large(), 1180)):
+        for name, made, top, height in (("report-8", jobs.small(), "header", 1440), ("report-1024", jobs.large(), "#timeline", 1180)):
             path = Path(folder) / f"{name}.html"
             path.write_text(render(*made), "utf-8")
             page = browser.page()
             page.size(1280, height)
             page.open(path)
-            page.evaluate("document.querySelector(innerHeight && unhang.scene.ranks.length > 8 ? '#timeline' : 'header').scrollIntoView()")
+            page.evaluate(f"document.querySelector('{top}').scrollIntoView()")
             page.evaluate(_PAINTED)
             data = page.screenshot()
             page.close()

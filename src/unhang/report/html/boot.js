@@ -63,6 +63,8 @@ function showDetails(scene, found, quietly) {
       else if (isOpen(scene.states[found.i])) pairs.push([labels.since, lasting((scene.until - scene.starts[found.i]) * scene.unit_ms)]);
     }
   }
+  if (row && row.says) pairs.push([labels.details, row.says]);
+  if (row && row.where) pairs.push([labels.where, make("code", {}, row.where)]);
   if (row && row.host) pairs.push([labels.host, row.host]);
   const title = `${labels.rank} ${found.rank}${found.group >= 0 && found.number >= 0 ? ` · ${scene.groups[found.group].title} #${count(found.number)}` : ""}`;
   const list = make("dl", { class: "who" }, ...pairs.map(([k, v]) => [make("dt", {}, k), make("dd", {}, v)]));

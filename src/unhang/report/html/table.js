@@ -24,6 +24,7 @@ class RanksTable {
     for (const [key, column] of Object.entries(told))
       if (!this.rows.some((r) => r[key] !== "" && r[key] !== null)) this.table.classList.add(`no-${column}`);
     if (!this.rows.some((r) => r.last)) this.table.classList.add("no-last");
+    this.columns = 8 - this.table.classList.length;
     this.box.addEventListener("scroll", () => this.later(), { passive: true });
     new ResizeObserver(() => this.later()).observe(this.box);
     window.addEventListener("beforeprint", () => this.print(true));
@@ -63,9 +64,9 @@ class RanksTable {
     this.to = last;
     const focused = this.body.contains(document.activeElement) ? document.activeElement.dataset.rank : null;
     const made = [];
-    if (first > 0) made.push(spacer(first));
+    if (first > 0) made.push(spacer(first, this.columns));
     for (let i = first; i < last; i++) made.push(this.row(this.rows[i], i));
-    if (last < this.rows.length && !this.all) made.push(spacer(this.rows.length - last));
+    if (last < this.rows.length && !this.all) made.push(spacer(this.rows.length - last, this.columns));
     this.body.replaceChildren(...made);
     if (focused !== null) this.body.querySelector(`button[data-rank="${focused}"]`)?.focus({ preventScroll: true });
   }
@@ -99,8 +100,8 @@ class RanksTable {
   }
 }
 
-function spacer(rows) {
-  const cell = make("td", { colspan: 8 });
+function spacer(rows, columns) {
+  const cell = make("td", { colspan: columns });
   cell.style.height = `${rows * ROW_HEIGHT}px`;
   return make("tr", { class: "spacer", "aria-hidden": "true" }, cell);
 }

@@ -556,21 +556,22 @@ class Timeline {
     context.fillStyle = palette.accent;
     context.fillRect(from, 1, Math.min(wide, width), 28);
     context.globalAlpha = 1;
+    context.strokeStyle = palette.accent;
+    context.lineWidth = 1.5;
+    context.strokeRect(from + 0.75, 1.5, Math.min(wide, width) - 1.5, 28);
     for (let x = 0; x < width; ) {
       const code = this.overviewLine[x] & 15;
       let end = x + 1;
       while (end < width && (this.overviewLine[end] & 15) === code) end++;
       if (code) {
+        const grave = code >= SHOWN.missing;
         context.fillStyle = palette.css[palette.names[code]][code === SHOWN.missing ? 1 : 0];
         // The worse, the taller: colour is not all that tells them apart.
-        const tall = code >= SHOWN.missing ? 22 : code === SHOWN.waiting ? 16 : 8;
-        context.fillRect(this.gutter + x, 26 - tall, Math.max(end - x, code >= SHOWN.waiting ? 2 : 1), tall);
+        const tall = grave ? 22 : code === SHOWN.waiting ? 16 : 8, wide = Math.max(end - x, grave ? 4 : 1);
+        context.fillRect(this.gutter + Math.min(x, width - wide), 26 - tall, wide, tall);
       }
       x = end;
     }
-    context.strokeStyle = palette.accent;
-    context.lineWidth = 1.5;
-    context.strokeRect(from + 0.75, 1.5, Math.min(wide, width) - 1.5, 28);
   }
 }
 
