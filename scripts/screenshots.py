@@ -25,7 +25,7 @@ _PAINTED = (
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder, chromium.browser() as browser:
-        for name, made, top, height in (("report-8", jobs.small(), "header", 1440), ("report-1024", jobs.large(), "#timeline", 1180)):
+        for name, made, top, height in (("report-8", jobs.small(), "header", 1500), ("report-1024", jobs.large(), "#timeline", 1180)):
             path = Path(folder) / f"{name}.html"
             path.write_text(render(*made), "utf-8")
             page = browser.page()

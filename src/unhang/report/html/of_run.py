@@ -6,6 +6,7 @@ Logs are not read again. What cannot be read is left out here; the verdict says 
 from __future__ import annotations
 
 import datetime
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -27,6 +28,7 @@ from unhang.report.html.of_flights import scene_of
 from unhang.report.html.scene import Concern, Divergence, Doing, Fact, Facts, RankRow, Scene, Side, StackGroup, StackLine, State, Track
 
 _WORST_FIRST: tuple[Doing, ...] = ("odd", "missing", "waiting", "unknown", "ended", "completed")
+_INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
 _MOST_FRAMES = 60
 _MOST_FACTS = 60
 _MOST_FACT_CHARS = 400
@@ -246,7 +248,8 @@ def _common(keys: list[tuple[tuple[str, int, str], ...]]) -> int:
 
 
 def _line(frame: Frame, cwd: str) -> StackLine:
-    return StackLine(file=shown_path(frame.file, cwd), line=frame.line, name=frame.name, code=frame.code, own=is_user_file(frame.file))
+    file = _INSTALLED.sub("", shown_path(frame.file, cwd))
+    return StackLine(file=file, line=frame.line, name=frame.name, code=frame.code, own=is_user_file(frame.file))
 
 
 def _facts(rundir: RunDir) -> Iterator[Facts]:
