@@ -132,13 +132,24 @@ def test_the_worst_state_wins_every_pixel(opened, large):
     assert pixels(page, "missing-2", "unhang.timeline.overview") > 0
 
 
-def test_a_single_odd_rank_among_many_is_seen_in_the_middle_of_the_run(opened):
-    verdict, scene = jobs.large(600, 400)
-    parted = Divergence(group=0, number=200, odd=(301,), sides=())
-    page = opened((verdict, replace(scene, divergences=(parted,))))
-    page.evaluate("unhang.timeline.fit()")
-    page.evaluate(PAINTED)
-    assert pixels(page, "odd") > 0 and selected(page) == {"rank": 301, "number": 200, "group": 0, "lane": 301}
+def test_single_odd_operations_are_seen_wherever_they_are(opened):
+    """Two ranks to a pixel, and more than one operation: each of those that are odd is drawn, whichever of its pixel it is."""
+    verdict, scene = jobs.mismatch(), jobs.job(1, 1500)
+    tracks = tuple(replace(scene.tracks[0], rank=rank) for rank in range(1040))
+    odd = [(5 + 13 * i, 700 + 3 * i) for i in range(79)]
+    parted = tuple(Divergence(group=0, number=number, odd=(rank,)) for rank, number in odd)
+    groups = (Group(name="0", members=tuple(range(1040))),)
+    page = opened((verdict, replace(scene, tracks=tracks, groups=groups, divergences=parted)))
+    for axis in ("number", "time"):
+        page.evaluate(f"unhang.timeline.onAxis('{axis}'), unhang.timeline.fit()")
+        page.evaluate(PAINTED)
+        assert page.evaluate("[unhang.timeline.laneHeight, unhang.timeline.scale < 1]") == [0.5, True]
+        rows = page.evaluate(
+            "(() => { const t = unhang.timeline, found = new Set(), want = t.palette.plain[8][2];"
+            " t.pixels.forEach((p, i) => { if (p === want) found.add(Math.floor(i / t.width)); }); return found.size; })()"
+        )
+        assert rows == len(odd), axis
+    assert selected(page)["rank"] == 5
 
 
 def test_1024_ranks_of_2000_operations_do_not_freeze_it(opened, large):
@@ -430,3 +441,13 @@ def test_printing(opened):
 def test_a_verdict_alone(opened):
     page = opened((jobs.mismatch(), None))
     assert "No flight recorder was read" in shown(page, "#timeline")
+
+
+def test_a_damaged_page_says_so_and_keeps_the_verdict(browser, tmp_path):
+    path = tmp_path / "report.html"
+    whole = render(*jobs.small())
+    path.write_text(whole.replace('id="column-ops">', 'id="column-ops">AAAA', 1), "utf-8")
+    page = browser.page()
+    page.open(path, ready="document.querySelector('#loading').textContent.startsWith('The timeline cannot be shown')")
+    assert "rank 3 issued broadcast" in shown(page, "#verdict") and page.evaluate("document.querySelector('#stage').hidden")
+    page.close()
