@@ -22,7 +22,7 @@ from unhang.report.html.scene import Scene
 from unhang.report.language import Language
 from unhang.report.terminal import nothing, title
 
-_SCRIPTS = ("data.js", "painter.js", "timeline.js", "search.js", "steering.js", "table.js", "boot.js")
+_SCRIPTS = ("data.js", "painter.js", "view.js", "timeline.js", "search.js", "steering.js", "table.js", "boot.js")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 # Words that only the static parts have need not travel twice.
 _NO_SCRIPT = ("divergence_caption", "divergence", "stacks_about", "no_script")
