@@ -263,6 +263,7 @@ def test_texts_and_bars_stand_out(theme):
         assert contrast(found[ink], found[paper]) >= 4.5, (ink, paper)
     for bar in ("completed", "ended", "waiting-2", "missing-2", "odd", "unseen-2"):
         assert contrast(found[bar], found["canvas"]) >= 3.0, bar
+    assert contrast(found["on-odd"], found["odd"]) >= 4.5
     assert contrast(found["on-bar"], found["completed"]) >= 4.5 and contrast(found["on-bar"], found["waiting"]) >= 4.5
 
 

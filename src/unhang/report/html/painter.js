@@ -147,6 +147,7 @@ class Palette {
     this.accent = read("--accent");
     this.canvas = read("--canvas");
     this.bar = read("--on-bar");
+    this.odd = read("--on-odd");
   }
 }
 

@@ -91,7 +91,6 @@ class Timeline extends View {
   drawNames(context) {
     if (this.laneHeight < 15 || (this.axis === "number" && this.scale < 44)) return;
     const { scene, lanes } = this;
-    context.fillStyle = this.palette.bar;
     for (let l = Math.floor(this.y0); l < Math.min(lanes.rows.length, this.y0 + this.height / this.laneHeight); l++) {
       const y = AXIS_HEIGHT + (l + 0.5 - this.y0) * this.laneHeight - 1;
       if (y > this.height + AXIS_HEIGHT - 4) break;
@@ -114,8 +113,8 @@ class Timeline extends View {
             if (scene.shown[i] === SHOWN.waiting) {
               context.fillStyle = this.palette.css.waiting[0];
               context.fillRect(this.gutter + from + 4, y - 7, context.measureText(text).width + 5, 14);
-              context.fillStyle = this.palette.bar;
             }
+            context.fillStyle = scene.shown[i] === SHOWN.odd ? this.palette.odd : this.palette.bar;
             context.fillText(text, this.gutter + from + 6, y);
           }
           drawn++;
