@@ -4,6 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
+# Side by side, each a long row of neighbours that share fixtures; what is left of a row goes to who is done. `make test JOBS=0`: one after the other.
+JOBS ?= logical
+SIDE_BY_SIDE := -n $(JOBS) --maxprocesses 4 --dist worksteal
+
+# Hundreds of commands are started from src: without its bytecode each of them compiles it anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo demo-quick test test-integration check format docs screenshots bench clean
 
@@ -23,7 +29,7 @@ demo-quick: setup
 	$(BIN)/unhang demo --quick
 
 test: setup
-	$(PYTEST) -m "not integration"
+	$(PYTEST) -m "not integration" $(SIDE_BY_SIDE)
 
 test-integration: setup
 	$(BIN)/python -m pip install --quiet "accelerate==1.15.0" "asyncssh>=2.18,<3" "torch==2.13.0"

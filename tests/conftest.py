@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ from unhang.facts.host import Host, Ran, Space
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+# As in a shell that exports them, and in every process that pytest-xdist starts: what is shown would be wrapped at their width.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
 
 
 def pytest_runtest_setup(item):
@@ -90,3 +95,22 @@ def machine(tmp_path):
         return Machine(made[-1], {"/etc/hostname": "node7\n"} | dict(files or {}), **more)
 
     return lay_out
+
+
+@pytest.fixture
+def cpu_seconds() -> Iterator[Callable[[float], None]]:
+    """`cpu_seconds(5)`: from here on the test may compute for that long; called again, it begins anew. The load of the machine does not count."""
+
+    def spent(number: int, frame: object) -> None:
+        pytest.fail(f"computed for more than {granted[-1]} s")
+
+    granted = []
+
+    def grant(seconds: float) -> None:
+        granted.append(seconds)
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+
+    before = signal.signal(signal.SIGVTALRM, spent)
+    yield grant
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    signal.signal(signal.SIGVTALRM, before)

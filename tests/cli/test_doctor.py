@@ -134,13 +134,11 @@ def test_what_was_saved_can_be_read_back_whatever_was_hidden_in_it(run, tmp_path
 def test_a_snapshot_that_cannot_be_written_leaves_the_old_one(run, tmp_path, monkeypatch):
     path = tmp_path / "host.json"
     path.write_text("old")
-    real = Path.write_bytes
 
-    def full(self, data):
-        real(self, data[:10])
+    def full(self, target):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "replace", full)
     assert "No space left" in str(run("--save", str(path), "--only", "memory").exception)
     assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
 
@@ -167,13 +165,6 @@ def test_diff(run, saved):
     assert run("--diff", a, a).exit_code == 0
     found = json.loads(run("--diff", a, b, "--json").stdout)
     assert (found["schema"], [d["path"] for d in found["differences"]]) == ("unhang/diff/1", ["space.total_bytes"])
-
-
-@pytest.mark.parametrize("path", ["/no/such/directory", __file__])
-def test_a_place_for_checkpoints_that_is_none(run, path):
-    ran = run("--only", "storage", "--path", path)
-    assert ran.exit_code == 2
-    assert "--path" in ran.output
 
 
 def test_of_one_area_the_rest_is_still_known(run, saved):
@@ -215,3 +206,51 @@ def test_bad_input_is_told(run, args, says):
     ran = run(*args)
     assert isinstance(ran.exception, UnhangError)
     assert says in str(ran.exception)
+
+
+@pytest.mark.parametrize("also", [("--save", "s.json"), ("--snapshot", "b.json"), ("--live",), ("--fix",), ("--path", "."), ("--write-speed",)])
+def test_what_diff_would_pass_over_is_refused(run, also):
+    ended = run("--diff", "a.json", "now", *also)
+    assert f"does not go with {also[0]}" in str(ended.exception)
+
+
+def test_the_areas_as_json(run):
+    areas = json.loads(run("--list", "--json").stdout)
+    assert {"id": "shm", "title": "shared memory"} in areas
+
+
+def test_what_others_may_read_stays_as_it_was(run, tmp_path):
+    saved = tmp_path / "host.json"
+    saved.write_text("")
+    saved.chmod(0o600)
+    assert run("--save", str(saved), "--only", "numa").exit_code == 0
+    assert saved.stat().st_mode & 0o777 == 0o600 and [p.name for p in tmp_path.iterdir()] == ["host.json"]
+
+
+@pytest.mark.parametrize(("name", "says"), [("gone", "there is no such directory"), ("file", "it is no directory")])
+def test_a_path_that_is_no_directory_is_refused(run, tmp_path, name, says):
+    (tmp_path / "file").write_text("")
+    ended = run("--only", "storage", "--path", str(tmp_path / name))
+    assert says in str(ended.exception) and ended.stdout == ""
+
+
+def test_whose_snapshot_it_is_and_of_when(run, saved):
+    path = saved()
+    seen = json.loads(Path(path).read_text())
+    first = run("--snapshot", path).stdout.splitlines()[0]
+    assert seen["host"] in first and seen["taken"][:10] in first
+    assert seen["taken"][:10] not in run("--only", "numa").stdout
+
+
+def test_several_areas_at_once(run):
+    areas = [a["id"] for a in json.loads(run("--only", "numa,clock", "--only", "shm", "--json").stdout)["areas"]]
+    assert sorted(areas) == ["clock", "numa", "shm"]
+
+
+def test_areas_with_commas(run, saved):
+    path = saved()
+    both = run("--snapshot", path, "--only", "shm,container", "--json")
+    assert [a["id"] for a in json.loads(both.stdout)["areas"]] == [
+        a["id"] for a in json.loads(run("--snapshot", path, "--only", "shm", "--only", "container", "--json").stdout)["areas"]
+    ]
+    assert both.exit_code == 1

@@ -98,20 +98,59 @@ def test_rewrite(run, tmp_path):
 
 def test_rewrite_names_what_was_meant_but_does_not_guess(run, tmp_path):
     script = tmp_path / "run.sh"
-    script.write_text("export NCCL_IB_TIMEUT=22\nexport NCLL_DEBUG=INFO\n")
+    script.write_text("export TORCH_FR_BUFER_SIZE=1\nexport NCLL_DEBUG=INFO\n")
     ran = run("--rewrite", script)
     assert ran.stdout == (
-        "# unhang: NCCL_IB_TIMEUT: nothing installed here reads it; the nearest real name is NCCL_IB_TIMEOUT\n"
-        "# export NCCL_IB_TIMEUT=22\nexport NCLL_DEBUG=INFO\n"
+        "# unhang: TORCH_FR_BUFER_SIZE: nothing installed here reads it; the nearest real name is TORCH_FR_BUFFER_SIZE\n"
+        "# export TORCH_FR_BUFER_SIZE=1\nexport NCLL_DEBUG=INFO\n"
     )
     assert ran.exit_code == 0 and f"{script}:3: NCLL_DEBUG is left as it is: " in ran.stderr and "if NCCL_DEBUG was meant" in ran.stderr
 
 
 @pytest.mark.parametrize(
+    ("first", "state"),
+    [
+        ("", "not-read"),
+        ("export LD_PRELOAD=/opt/libjemalloc.so", "not-read"),
+        ("export LD_PRELOAD=/opt/nccl/lib/libnccl.so.2", "unknown"),
+        ('export LD_PRELOAD="$NCCL_HOME/libnccl.so $LD_PRELOAD"', "unknown"),
+        ("LD_AUDIT=/opt/libmscclpp_audit_nccl.so torchrun a.py", "unknown"),
+    ],
+)
+def test_a_script_that_brings_its_own_nccl(run, tmp_path, first, state):
+    script = tmp_path / "run.sh"
+    script.write_text(f"{first}\nexport NCCL_GIN_TYPE=3\n")
+    (one,) = (v for v in json.loads(run("--json", script).stdout)["variables"] if v["name"] == "NCCL_GIN_TYPE")
+    assert one["state"] == state
+    assert ("# export NCCL_GIN_TYPE" in run("--rewrite", script).stdout) is (state == "not-read")
+
+
+@pytest.mark.parametrize(
+    ("name", "exit_code", "said"),
+    [
+        ("NCCL_IB_TIMEUT", 1, "no such variable is known; the nearest real name is NCCL_IB_TIMEOUT"),
+        ("NCCL_SOMETHING_OF_A_PLUGIN", 0, "nccl 2.27.5 does not read it, a plugin or another build of NCCL may"),
+        ("NCCL_IBEXT_DISABLE", 0, ""),
+        ("RCCL_MSCCL_ENABLE", 0, ""),
+    ],
+)
+def test_rewrite_leaves_what_a_plugin_may_read(run, tmp_path, name, exit_code, said):
+    script = tmp_path / "run.sh"
+    script.write_text(f"export {name}=1\n")
+    ran = run("--rewrite", script)
+    assert ran.stdout == f"export {name}=1\n" and ran.exit_code == exit_code
+    assert ran.stderr == (f"unhang: corrected {script}:1: {name} is left as it is: {said}\n" if said else "")
+
+
+@pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.sh", "export NCCL_DEBUG=INFO NCCL_TIMEOUT=1\ntorchrun a.py\necho $NCCL_TIMEOUT\n", ":4: NCCL_TIMEOUT is still used here"),
-        ("a.sh", "export NCCL_BLOCKING_WAIT=0\nmpirun -x NCCL_BLOCKING_WAIT a\n", "the file sets TORCH_NCCL_BLOCKING_WAIT instead"),
+        (
+            "a.sh",
+            "export NCCL_DEBUG=INFO NCCL_TIMEOUT=1\ntorchrun a.py\necho $NCCL_TIMEOUT\n",
+            ":1: NCCL_TIMEOUT is left as it is, for line 3 uses it: ",
+        ),
+        ("a.sh", "export NCCL_BLOCKING_WAIT=0\nmpirun -x NCCL_BLOCKING_WAIT a\n", ":1: NCCL_BLOCKING_WAIT is left as it is, for line 2 uses it: "),
         ("a.sh", "export NCCL_IB_TIMEOUT=1000\n", ":1: NCCL_IB_TIMEOUT is left as it is: "),
         ("a.py", "import os; os.environ['NCCL_TIMEOUT'] = '1'\n", ":1: NCCL_TIMEOUT is left as it is, for other things stand on its line: "),
     ],
@@ -121,6 +160,26 @@ def test_rewrite_says_what_is_left(run, tmp_path, name, text, said):
     script.write_text(text)
     ran = run("--rewrite", script)
     assert ran.exit_code == 1 and said in ran.stderr, ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "export NCCL_DEBUG=INFO\ncat <<E\nexport NCCL_TIMEOUT=5\n",
+            "a.sh behind line 2 was not looked at: a here-document that begins there is not closed",
+        ),
+        ("echo 'a\nexport NCCL_TIMEOUT=5\n", "a.sh behind line 1 was not looked at: a quote that begins there is not closed"),
+    ],
+)
+def test_a_file_that_could_not_be_followed(run, tmp_path, text, said):
+    script = tmp_path / "a.sh"
+    script.write_text(text)
+    ran = run("--rewrite", script)
+    assert ran.exit_code == 1 and ran.stdout == text and said in ran.stderr
+    missed = json.loads(run("--json", script).stdout)["not_examined"]
+    assert [f"{one['what']} was not looked at: {one['why']}" for one in missed] == [f"{tmp_path}/{said}"]
+    assert "not looked at" in run(script).stdout
 
 
 def test_rewrite_says_that_a_training_script_may_read_it(run, tmp_path):
@@ -183,3 +242,34 @@ def test_other_releases_are_searched_once(run, tmp_path, site):
     assert "stands in torch 2.99.0 (found in libtorch_cpu.so)" in ran.stdout and "found in distributed.py" in ran.stdout
     assert "nothing installed here reads it" in ran.stdout
     assert (tmp_path / "cache" / "unhang").exists()
+
+
+def test_one_bad_file_does_not_take_the_report_of_the_others(run, tmp_path):
+    good, binary = tmp_path / "good.sh", tmp_path / "bad.sh"
+    good.write_text("export NCCL_TIMEOUT=3\n")
+    binary.write_bytes(b"\0\0")
+    ran = run(good, binary, tmp_path / "gone.sh")
+    assert ran.exit_code == 2 and "NCCL_TIMEOUT=3" in ran.stdout
+    said = " ".join(ran.stdout.split())
+    assert "bad.sh is no text" in said and "gone.sh: No such file" in said
+    assert "none of the files" in str(run(binary, tmp_path / "gone.sh").exception)
+
+
+def test_a_setting_as_it_would_be_written_on_a_command_line(run):
+    ran = run("NCCL_DEBUG=LOUD", "NCCL_IB_TIMEOUT=22")
+    assert ran.exit_code == 1 and "NCCL_DEBUG=LOUD  command line" in ran.stdout and "'LOUD' is none of" in ran.stdout
+
+
+def test_names_in_small_letters_are_hinted_at(run):
+    with pytest.raises(UnhangError) as error:
+        raise run("nccl_debug").exception
+    assert error.value.hint == "unhang vars NCCL_DEBUG"
+
+
+def test_all_of_them_and_some_of_them_at_once_is_refused(run):
+    assert "takes no names" in str(run("--all", "NCCL_DEBUG").exception)
+
+
+def test_what_nothing_here_reads_gets_no_tick(run, site):
+    (site / "nvidia_nccl_cu12-2.27.5.dist-info").rmdir()
+    assert run("DEEPSPEED_TIMEOUT").stdout.splitlines()[1].startswith("- DEEPSPEED_TIMEOUT")

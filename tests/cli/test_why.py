@@ -139,7 +139,7 @@ def test_what_is_damaged_reads_like_what_is_cut_off(app, tmp_path, at):
     data = gzip.compress(b"".join(b"step %d of %d\n" % (n, n * 7919 % 1009) for n in range(3000)))
     (tmp_path / "cut.gz").write_bytes(data[:at])
     (tmp_path / "hit.gz").write_bytes(data[:at] + b"\xff" * 8 + data[at + 8 :])
-    cut, hit = (run(app, tmp_path / name, "--lang", "en") for name in ("cut.gz", "hit.gz"))
+    cut, hit = (run(app, tmp_path / name, "--lang", "en", env={"COLUMNS": "400"}) for name in ("cut.gz", "hit.gz"))
     assert type(cut.exception) is type(hit.exception) and cut.exit_code == hit.exit_code
     if at == 5000:
         assert hit.exit_code == 2 and "hit.gz: its gzip data is damaged; only what stands before the damage" in hit.stdout

@@ -123,6 +123,12 @@ def test_a_restart_that_went_well_is_no_failure(judge):
     assert v.primary is None and any("attempt 1 of 2" in n.what and "--attempt 1" in n.why for n in v.not_examined)
 
 
+def test_an_attempt_that_has_only_begun_tells_nothing(judge):
+    v = judge(START + TRACE + TEARDOWN + START)
+    assert v.primary.cause == "rank-exception" and "in attempt" not in v.primary.says
+    assert any(n.what == "attempt 2 of 2" and "only begun" in n.why for n in v.not_examined)
+
+
 def test_the_earliest_across_hosts_whose_clocks_differ(tmp_path):
     """node8 is an hour ahead: by its own clock it failed last, by the moment at which the communicator was complete it failed first."""
     done = "{host}:4711:4790 [0] NCCL INFO comm 0x55 rank {rank} nranks 2 cudaDev 0 nvmlDev 0 busId 1 commId 0x77 - Init COMPLETE"

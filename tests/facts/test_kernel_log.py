@@ -35,6 +35,22 @@ def seen(machine, *texts, at=99_000.0):
         ("AMD-Vi: Event logged [IO_PAGE_FAULT device=3b:00.0 domain=0x0017 address=0xb0]", "iommu-fault", "0000:3b:00.0", None),
         ("mlx5_core 0000:17:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count", "nic", "0000:17:00.0", None),
         ("mlx5_core 0000:17:00.0 ens1f0np0: TX timeout detected", "nic", "0000:17:00.0", None),
+        ("mlx5_core 0000:17:00.0: mlx5_handle_bad_state:140: Fatal error 3 detected", "nic", "0000:17:00.0", None),
+        (
+            "mlx5_core 0000:17:00.0: wait_func:1137:(pid 4): CREATE_QP(0x500) timeout. Will cause a leak of a command resource",
+            "nic",
+            "0000:17:00.0",
+            None,
+        ),
+        ("mlx5_core 0000:17:00.0: temp_warn:159:(pid 0): High temperature on sensors with bit set 0 1", "nic", "0000:17:00.0", None),
+        ("bnxt_en 0000:5e:00.0 eth2: Firmware not responding, status: 0x8", "nic", "0000:5e:00.0", None),
+        ("NETDEV WATCHDOG: ens1f0np0 (mlx5_core): transmit queue 12 timed out", "nic", None, None),
+        ("mlx5_core 0000:5e:00.0 ens1f0np0: NETDEV WATCHDOG: CPU: 3: transmit queue 12 timed out 5376 ms", "nic", "0000:5e:00.0", None),
+        ("ens1f0np0: hw csum failure", "nic", None, None),
+        ("mlx5_core 0000:17:00.0 ens1f0np0: Link down", "link-down", "0000:17:00.0", None),
+        ("ice 0000:17:00.0 ens1f0: NIC Link is Down", "link-down", None, None),
+        ("tg3 0000:17:00.0 eth0: Link is down", "link-down", None, None),
+        ("watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python:811]", "soft-lockup", None, None),
         ("INFO: task python:811 blocked for more than 120 seconds.", "hung-task", None, None),
         ("python[811]: segfault at 0 ip 00007f00 sp 00007ffe error 4 in libc.so.6", "segfault", None, None),
         ("Out of memory: Killed process 811 (python) total-vm:1kB", "oom-kill", None, None),
@@ -44,7 +60,7 @@ def seen(machine, *texts, at=99_000.0):
 def test_what_it_tells(machine, text, kind, device, code):
     (event,) = seen(machine, text).events
     assert (event.kind, event.device, event.code, event.text, event.last_age_s) == (kind, device, code, text, 1000.0)
-    if kind in ("oom-kill", "segfault", "hung-task"):
+    if kind in ("oom-kill", "segfault", "hung-task", "soft-lockup"):
         assert (event.pid, event.process) == (811, "python")
 
 
@@ -55,6 +71,10 @@ def test_what_it_tells(machine, text, kind, device, code):
         "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15",
         "pcieport 0000:00:01.0: AER: enabled with IRQ 24",
         "mlx5_core 0000:17:00.0: firmware version: 28.39.1002",
+        "mlx5_core 0000:17:00.0 ens1f0np0: Link up",
+        "mlx5_core 0000:17:00.0: mlx5_cmd_out_err:838:(pid 4): QUERY_X(0x1) op_mod(0x0) failed, status internal error(0x1), syndrome (0x0)",
+        "ice 0000:17:00.0 ens1f0: NIC Link is up 100 Gbps Full Duplex",
+        "IPv6: ADDRCONF(NETDEV_CHANGE): ens1f0np0: link becomes ready",
         "DMAR: IOMMU enabled",
         "AMD-Vi: AMD IOMMUv2 loaded and initialized",
         "EDAC MC0: Giving out device to module i10nm_edac",
@@ -62,6 +82,30 @@ def test_what_it_tells(machine, text, kind, device, code):
 )
 def test_everyday_lines_are_not_kept(machine, text):
     assert seen(machine, text).events == ()
+
+
+LINK = "mlx5_core 0000:17:00.0 ens1f0np0: Link down"
+
+
+def test_links_that_go_down_while_the_machine_starts_are_nothing(machine):
+    log = kernel_log.collect(machine(UPTIME | {"/dev/kmsg": kmsg((9.0, LINK), (400.0, LINK), (50_000.0, LINK), (99_000.0, LINK))}))
+    assert [(e.interface, e.count, e.last_age_s) for e in log.events] == [("ens1f0np0", 2, 1000.0)]
+    # Without times nobody knows which it was.
+    assert kernel_log.collect(machine({"/dev/kmsg": kmsg((99_000.0, LINK))})).events == ()
+    assert kernel_log.collect(machine(UPTIME | {"/var/log/kern.log": f"{LINK}\n"})).events == ()
+
+
+def test_faults_of_one_adapter_are_told_apart(machine):
+    texts = ("TX timeout detected", "poll_health:800:(pid 0): device's health compromised - reached miss count", "TX timeout detected")
+    log = seen(machine, *(f"mlx5_core 0000:17:00.0: {t}" for t in texts))
+    assert [(e.what, e.count) for e in log.events] == [("health compromised", 1), ("TX timeout", 2)]
+
+
+@pytest.mark.parametrize(("age", "expected"), [(60.0, True), (5 * 3600.0, True), (7 * 3600.0, False), (None, False)])
+def test_what_is_of_the_last_hours(age, expected):
+    event = kernel_log.Event(kind="nic", text="", last_age_s=age, count=3)
+    assert kernel_log.recent(event) is expected
+    assert kernel_log.times(event) == f"{kernel_log.ago(age)}, 3 times"
 
 
 def test_alike_lines_are_one_event(machine):

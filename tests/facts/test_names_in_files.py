@@ -35,7 +35,11 @@ def library(tmp_path):
     (tmp_path / "src" / "deep").mkdir(parents=True)
     (tmp_path / "src" / "__pycache__").mkdir()
     (tmp_path / "lib" / "a.so").write_bytes(
-        elf(rodata=b"x\0TORCH_NCCL_BLOCKING_WAIT\0say NCCL_IN_TEXT=1\0", text=b"NCCL_IN_CODE\0", nv_fatbin=b"NCCL_IN_KERNELS\0")
+        elf(
+            rodata=b"x\0TORCH_NCCL_BLOCKING_WAIT\0say NCCL_IN_TEXT=1\0RCCL_FORCE_ENABLE_DMABUF\0MSCCLPP_READ_ALLRED\0SHARP_COLL_LOG_LEVEL\0",
+            text=b"NCCL_IN_CODE\0",
+            nv_fatbin=b"NCCL_IN_KERNELS\0",
+        )
     )
     (tmp_path / "src" / "deep" / "a.py").write_text("x = os.environ.get('MASTER_ADDR')\nRANK = 'RANK'\n# 'lower_case' NOT_QUOTED\n")
     (tmp_path / "src" / "__pycache__" / "b.py").write_text("'NOT_SEEN'")
@@ -44,7 +48,15 @@ def library(tmp_path):
 
 def test_names(library):
     found = Reader(None).names(library)
-    for name in ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_IN_TEXT", "MASTER_ADDR", "RANK"):
+    for name in (
+        "TORCH_NCCL_BLOCKING_WAIT",
+        "NCCL_IN_TEXT",
+        "RCCL_FORCE_ENABLE_DMABUF",
+        "MSCCLPP_READ_ALLRED",
+        "SHARP_COLL_LOG_LEVEL",
+        "MASTER_ADDR",
+        "RANK",
+    ):
         assert found.find(name), name
     for name in ("NCCL_IN_CODE", "NCCL_IN_KERNELS", "NOT_SEEN", "NOT_QUOTED", "lower_case", "NCCL_TIMEOUT"):
         assert found.find(name) == "", name
@@ -84,18 +96,18 @@ def test_what_was_seen_is_kept_until_the_file_changes(library, tmp_path, monkeyp
     assert again.find("NCCL_IN_TEXT") and not again.find("NCCL_SEEN_AGAIN")
     os.utime(library.binaries[0], ns=(1, 1))
     assert Reader(cache).names(library).find("NCCL_SEEN_AGAIN")
-    assert [p.name for p in cache.iterdir()] == ["variables-2.json"]
+    assert [p.name for p in cache.iterdir()] == ["variables-3.json"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', "\udcff", json.dumps({"x": [1, 2, 3]})])
 def test_a_damaged_cache_is_no_fault(library, tmp_path, text):
     cache = tmp_path / "cache"
     cache.mkdir()
-    (cache / "variables-2.json").write_bytes(text.encode("utf-8", "surrogateescape"))
+    (cache / "variables-3.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     reader = Reader(cache)
     assert reader.names(library).find("RANK")
     reader.save()
-    assert json.loads((cache / "variables-2.json").read_text())
+    assert json.loads((cache / "variables-3.json").read_text())
 
 
 def test_a_cache_that_cannot_be_written_is_no_fault(library, tmp_path):

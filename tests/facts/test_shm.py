@@ -97,6 +97,23 @@ def test_segments_and_who_maps_them(machine):
     assert (seen.other_files, seen.other_bytes) == (1, 7)
 
 
+@pytest.mark.parametrize(
+    ("files", "kept_by", "abandoned"),
+    [
+        ({}, (), True),
+        ({"/proc/77/maps": ""}, (77,), False),
+        ({"/proc/99/comm": "torch_shm_manag\n", "/proc/99/maps": ""}, (99,), False),
+        ({"/proc/99/comm": "python3\n", "/proc/99/maps": ""}, (), True),
+        ({"/proc/99/fd/4": "-> /dev/shm/torch_77_123_0", "/proc/99/maps": ""}, (), False),
+        ({"/proc/self/ns/pid": "-> pid:[4026532999]"}, (), False),
+    ],
+    ids=["dead", "its maker lives", "a manager lives", "another program", "mapped", "makers may be hidden"],
+)
+def test_what_is_handed_over_by_name_is_abandoned_only_if_nobody_could_hand_it_over(machine, files, kept_by, abandoned):
+    (one,) = segments(machine, {"/dev/shm/torch_77_123_0": "x" * 100} | files).segments
+    assert (one.kept_by, one.abandoned) == (kept_by, abandoned)
+
+
 def test_in_another_pid_namespace_dead_is_not_known(machine):
     seen = segments(machine, {k: v for k, v in FILES.items() if k != "/proc/self/ns/pid"} | {"/proc/self/ns/pid": "-> pid:[4026532999]"})
     assert {s.name: s.mapped_by for s in seen.segments} == {"nccl-Qr4tZp": (811,), "torch_811_77_0": (811,), "sem.mp-dead": None}

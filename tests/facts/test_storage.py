@@ -1,5 +1,7 @@
 import errno
+import os
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -80,6 +82,41 @@ def test_without_a_home_the_places_in_it_are_left_out(monkeypatch, home):
 def test_without_a_variable_the_home_is_that_of_the_user(monkeypatch, tmp_path):
     monkeypatch.setattr(storage.pwd, "getpwuid", lambda uid: SimpleNamespace(pw_dir=str(tmp_path)))
     assert f"{tmp_path}/.cache/torch" in [p.path for p in storage.collect(Host(environ={})).places]
+
+
+@pytest.mark.parametrize("dead", ["the user database", "the home"])
+def test_a_home_that_does_not_answer_holds_nobody_up(monkeypatch, tmp_path, dead):
+    monkeypatch.setattr(storage, "_ANSWERS_S", 0.2)
+    over = threading.Event()
+    home = tmp_path / "home"
+
+    def entry(uid):
+        if dead == "the user database":
+            over.wait()
+        return SimpleNamespace(pw_dir=str(home))
+
+    def stat(path, **more):
+        if path.is_relative_to(home):
+            over.wait()
+        return os.stat(path, **more)
+
+    monkeypatch.setattr(storage.pwd, "getpwuid", entry)
+    monkeypatch.setattr(Path, "stat", stat)
+    asking = threading.Thread(target=lambda: seen.append(storage.collect(Host(environ={}))), daemon=True)
+    seen = []
+    asking.start()
+    asking.join(20)
+    ended = bool(seen)
+    over.set()
+    asking.join(20)
+    assert ended
+    problems = {p.path: p.problem for p in seen[0].places}
+    assert problems["/tmp"] is None
+    if dead == "the home":
+        assert problems[f"{home}/.cache/torch"] == "does not answer"
+    else:
+        assert list(problems) == [str(Path.cwd()), "/tmp"]
+        assert seen[0].unread == ("the home of this user (the user database does not answer)",)
 
 
 @pytest.mark.parametrize("path", ["//data", "data", "../data", "/data/../data"])

@@ -166,14 +166,16 @@ def test_installed_libraries(machine):
     assert found["llamafactory"].sources == ("/src/LF/src/llamafactory",) and found["deepspeed"].sources == ()
 
 
-def test_conda_and_the_systems_nccl(machine):
-    host = machine(
-        {
-            "/conda/lib/python3.10/site-packages/torch-2.4.0-py3.10.egg-info": "x",
-            "/usr/lib/x86_64-linux-gnu/libnccl.so.2": "-> libnccl.so.2.22.3",
-            "/usr/lib/x86_64-linux-gnu/libnccl.so.2.22.3": "x",
-        },
-        environ={"CONDA_PREFIX": "/conda"},
-    )
-    assert {one.id: one.version for one in variable_readers.installed(host)} == {"torch": "2.4.0", "nccl": "2.22.3"}
+def test_the_systems_nccl_where_there_is_no_torch(machine):
+    host = machine({"/usr/lib/x86_64-linux-gnu/libnccl.so.2": "-> libnccl.so.2.22.3", "/usr/lib/x86_64-linux-gnu/libnccl.so.2.22.3": "x"})
+    assert {one.id: one.version for one in variable_readers.installed(host)} == {"nccl": "2.22.3"}
     assert variable_readers.installed(machine()) == ()
+
+
+@pytest.mark.parametrize(("rocm", "read"), [(True, "rccl"), (False, "nccl")])
+def test_rccl_has_files_of_its_own(machine, rocm, read):
+    host = machine(
+        {f"{where}{which}.conf": f"NCCL_DEBUG={which}" for where in ("/h/.", "/etc/") for which in ("nccl", "rccl")}, environ={"HOME": "/h"}
+    )
+    (one,) = variables.collect(host, {"torch": "2.9.1"} | ({"rccl": ""} if rocm else {"nccl": "2.27.5"})).settings
+    assert (one.value, one.source) == (read, f"/h/.{read}.conf")

@@ -22,7 +22,7 @@ import torch, torch.distributed as dist
 torch.set_num_threads(1)
 rank = int(os.environ.get("RANK", "0"))
 first = os.environ.get("UNHANG_ATTEMPT", "0") == "0"
-
+{compiler}
 def train(steps, at=None, step_s=0.05):
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -33,6 +33,23 @@ def train(steps, at=None, step_s=0.05):
         time.sleep(step_s)
         if at is not None:
             at(step)
+"""
+
+# Optimizers and DDP import torch's compiler to ask whether it is at work: two fifths of what it costs to start a rank.
+NO_COMPILER = """
+class NoCompiler(type(sys)):
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *args, **kwargs):
+        return self
+
+    def disable(self, function, *args, **kwargs):
+        return function
+
+sys.modules["torch._dynamo"] = torch._dynamo = NoCompiler("torch._dynamo")
 """
 
 
@@ -90,9 +107,9 @@ class Launcher:
             time.sleep(0.05)
         return value
 
-    def script(self, body: str, name: str = "train.py") -> Path:
+    def script(self, body: str, name: str = "train.py", *, compiler: bool = False) -> Path:
         path = self.tmp_path / name
-        path.write_text(PREAMBLE + body)
+        path.write_text(PREAMBLE.replace("{compiler}", "" if compiler else NO_COMPILER) + body)
         return path
 
     def start(self, *argv: str, env: dict[str, str] | None = None) -> tuple[subprocess.Popen[bytes], Path]:
@@ -126,8 +143,8 @@ class Launcher:
     def run(self, *argv: str, env: dict[str, str] | None = None, timeout_s: float = 100.0) -> Run:
         return self.finish(*self.start(*argv, env=env), timeout_s=timeout_s)
 
-    def train(self, body: str, *options: str, ranks: int = 2, **more: Any) -> Run:
-        return self.run("-n", str(ranks), *options, str(self.script(body)), **more)
+    def train(self, body: str, *options: str, ranks: int = 2, compiler: bool = False, **more: Any) -> Run:
+        return self.run("-n", str(ranks), *options, str(self.script(body, compiler=compiler)), **more)
 
 
 @pytest.fixture

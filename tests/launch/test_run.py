@@ -32,7 +32,7 @@ dist.destroy_process_group()
 
 
 def test_an_undisturbed_run(launcher):
-    run = launcher.train(CALM)
+    run = launcher.train(CALM, compiler=True)
     assert (run.exitcode, run.outcome["verdict"], run.outcome["attempts"]) == (0, None, 1)
     assert run.log("rank0.out") == "rank 0 done\n"
     assert run.log("rank1.out") == "rank 1 done\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 from unhang.errors import UnhangError
-from unhang.probes import live, plan
+from unhang.probes import live, plan, ranks
 
 pytestmark = pytest.mark.torch
 
@@ -161,9 +162,33 @@ def test_more_ranks_than_the_cores_can_bear():
     assert error.value.hint.startswith("unhang doctor --live --ranks ")
 
 
-def test_gpus_that_were_left_out(monkeypatch):
+@pytest.mark.parametrize("none", ["", "-1", "NoDevFiles", "none"])
+def test_gpus_that_were_left_out(monkeypatch, none):
     monkeypatch.setattr(live, "_nvidia_devices", lambda: 2)
-    assert live._gpus(sys.executable, {"CUDA_VISIBLE_DEVICES": ""}) == 0
+    assert live._gpus(sys.executable, {"CUDA_VISIBLE_DEVICES": none}) == 0
+
+
+def test_devices_that_a_cgroup_refuses_are_not_ours(monkeypatch):
+    def refuse(path, flags):
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    assert live._may_be_opened(Path("/dev/null/none"))
+    monkeypatch.setattr(os, "open", refuse)
+    assert not live._may_be_opened(Path("/dev/nvidia0"))
+
+
+def test_a_rank_that_the_kernel_holds_is_not_waited_for(monkeypatch, tmp_path):
+    monkeypatch.setattr(ranks, "_GRACE_S", 0.1)
+    (tmp_path / "torch.py").write_text("import time\ntime.sleep(600)\n")
+    started = ranks.Ranks(
+        sys.executable, size=1, backend="gloo", stages=["import"], logs=tmp_path, timeout_s=1.0, environ={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path
+    )
+    with started:
+        (process,) = (p.popen for p in started._processes)
+        monkeypatch.setattr(process, "kill", lambda: None)
+    assert started.held == [process.pid]
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait(20) == -signal.SIGKILL
 
 
 @pytest.mark.integration

@@ -57,6 +57,44 @@ def test_a_dead_segment_is_proposed_and_removed(segment):
     assert (done.outcome, gone(path)) == ("removed", True)
 
 
+@pytest.fixture
+def batch():
+    """Makes what torch's file_system strategy makes: a file that nobody has open, with its maker in its name."""
+    made = []
+
+    def make(maker):
+        path = f"/dev/shm/torch_{maker}_{os.getpid()}_{len(made)}"
+        made.append(path)
+        with open(path, "wb") as file:
+            file.write(b"x" * 64)
+        os.utime(path, (HOUR_AGO,) * 2)
+        return path
+
+    yield make
+    for path in made:
+        if os.path.lexists(path):
+            os.unlink(path)
+
+
+def test_a_batch_that_waits_in_a_queue_is_left(batch):
+    path = batch(os.getpid())
+    step = proposed([path])[path]
+    assert step.outcome == "left" and f"process {os.getpid()}" in step.why and "may still hand it over" in step.why
+    assert not gone(cleaning.apply((step,))[0].path)
+
+
+def test_what_dead_loaders_left_goes(batch):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait(30)
+    path = batch(dead.pid)
+    step = proposed([path])[path]
+    # A manager of somebody else's loaders, or processes that are hidden, keep it.
+    if step.outcome == "proposed":
+        assert cleaning.apply((step,))[0].outcome == "removed" and gone(path)
+    else:
+        assert "torch" in step.path and step.why
+
+
 def test_what_a_process_has_mapped_is_left(segment):
     path = segment()
     with open(path, "r+b") as file:

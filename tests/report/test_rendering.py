@@ -107,6 +107,12 @@ def test_it_holds_what_matters():
     assert text.count("incidents/1/stacks") == 3 and text.count("peer-lost") == 1
 
 
+def test_a_host_is_told_without_its_ranks():
+    alone = Verdict(primary=replace(STUCK, ranks=(), hosts=("node3",)))
+    assert re.search(r"^who +node3$", shown(alone), re.MULTILINE)
+    assert "- who: `node3`" in markdown.render(alone)
+
+
 def test_labels_and_titles_are_translated():
     text = shown(FULL, lang="zh")
     assert "已确定" in text and "证据" in text and catalogue.get("process-stuck").title_zh in text

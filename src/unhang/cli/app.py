@@ -141,11 +141,14 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
 
 
 def _complain(error: UnhangError) -> None:
-    _say(f"unhang: {_shown(error)}", red=True)
+    from unhang.report import language
+
+    labels = language.LABELS[language.spoken()]
+    _say(f"unhang: {_shown(language.refusal(str(error)))}", red=True)
     if error.cause:
-        _say(f"Usual cause: {_shown(error.cause)}")
+        _say(f"{labels['usual_cause']}: {_shown(language.refusal(error.cause))}")
     if error.hint:
-        _say(f"Try: {_shown(error.hint)}")
+        _say(f"{labels['try']}: {_shown(language.refusal(error.hint))}")
 
 
 def _report(error: Exception) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
+import shlex
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -33,7 +36,8 @@ def _complete(begun: str) -> list[str]:
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="AREA", autocompletion=_complete, help="Look at this area only; may be given several times.")
+        list[str] | None,
+        typer.Option(metavar="AREA", autocompletion=_complete, help="Look at this area only; several with commas, or given several times."),
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", "-l", help="List the areas.")] = False,
     save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what was seen to a file, without credentials.")] = None,
@@ -42,10 +46,9 @@ def doctor(
         tuple[str, str] | None, typer.Option(metavar="A B", help="What differs between two saved snapshots; the word now is this machine.")
     ] = None,
     path: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="DIR", exists=True, file_okay=False, help="Look at this directory, too: where checkpoints go; may be given several times."
-        ),
+        list[str] | None,
+        # A Path would be asked for at once, and a file server that is gone never answers.
+        typer.Option(metavar="DIR", help="Look at this directory, too: where checkpoints go; may be given several times."),
     ] = None,
     write_speed: Annotated[
         bool, typer.Option("--write-speed", help="Measure how fast it, or else the working directory, takes a file; a gigabyte at most.")
@@ -75,14 +78,21 @@ def doctor(
     from unhang.report import language
 
     chosen = language.chosen(lang)
+    only = [area for areas in only or [] for area in areas.split(",") if area]
     if show_list:
         from unhang.facts.snapshot import subjects
 
-        for s in subjects().values():
-            typer.echo(f"{s.id:14} {s.title_zh if chosen == 'zh' else s.title}")
+        titles = {s.id: s.title_zh if chosen == "zh" else s.title for s in subjects().values()}
+        if as_json:
+            _print_json([{"id": id, "title": title} for id, title in titles.items()])
+        else:
+            typer.echo("\n".join(f"{id:14} {title}" for id, title in titles.items()))
         return
     if diff is not None:
-        raise typer.Exit(_compare(*diff, only or [], as_json=as_json, lang=chosen))
+        given = {"--save": save, "--snapshot": snapshot, "--live": live, "--fix": fix, "--path": path, "--write-speed": write_speed}
+        if also := [name for name, value in given.items() if value]:
+            raise UnhangError(f"--diff compares, and does nothing else: it does not go with {' and '.join(also)}")
+        raise typer.Exit(_compare(*diff, only, as_json=as_json, lang=chosen))
     if (python is not None or ranks is not None) and not live:
         raise UnhangError("--python and --ranks are for --live")
     if live and snapshot is not None:
@@ -95,9 +105,10 @@ def doctor(
         raise UnhangError("--path and --write-speed are for the area storage, and --only leaves it out", hint="add --only storage")
     if yes and not fix:
         raise UnhangError("--yes is for --fix")
-    here = Host(places=[str(p) for p in path or []], writes_are_timed=write_speed)
+    here = Host(places=path or [], writes_are_timed=write_speed)
     seen = _seen(snapshot, _with_context(only), here)
-    examination = _examined(seen, only or [], quiet=as_json, lang=chosen)
+    _refuse_no_directories(seen, path or [])
+    examination = _examined(seen, only, quiet=as_json, lang=chosen, elsewhere=snapshot is not None)
     repair = None
     if fix:
         from unhang.cli import repairing
@@ -105,9 +116,11 @@ def doctor(
         repair = repairing.repair(seen, examination, yes=yes, quiet=as_json, lang=chosen)
         if repair.changed:
             seen = _seen(None, _with_context(only), here)
-            examination = _examined(seen, only or [], quiet=as_json, lang=chosen)
+            examination = _examined(seen, only, quiet=as_json, lang=chosen)
     if save is not None:
         _save(seen, save)
+        if str(save) != "-" and not as_json:
+            typer.echo(f"unhang: saved to {save}; on any machine: unhang doctor --snapshot {shlex.quote(str(save))}", err=True)
     if live:
         examination = replace(examination, live=_run(python, ranks, quiet=as_json, lang=chosen))
     if as_json:
@@ -118,13 +131,26 @@ def doctor(
     raise typer.Exit(_exit_code(examination, fail_on))
 
 
+def _refuse_no_directories(seen: Snapshot, given: list[str]) -> None:
+    """What was asked for, and is not there; a file server that does not answer is a finding, and was waited for no longer than others."""
+    from unhang.errors import UnhangError
+    from unhang.facts import storage
+
+    places = {p.path: p for p in (seen.get(storage.SUBJECT) or storage.Storage(places=())).places}
+    for path in given:
+        # Following links would ask the file server, for as long as it likes.
+        place = places.get(os.path.abspath(path))  # noqa: PTH100
+        if place is not None and place.problem is None and not place.is_directory:
+            raise UnhangError(f"--path {path}: {'it is no directory' if place.exists else 'there is no such directory'}")
+
+
 def _with_context(only: list[str] | None) -> list[str]:
     from unhang.diagnosis.doctor import CONTEXT
 
     return [*only, *CONTEXT] if only else []
 
 
-def _examined(seen: Snapshot, only: list[str], *, quiet: bool, lang: Language) -> Examination:
+def _examined(seen: Snapshot, only: list[str], *, quiet: bool, lang: Language, elsewhere: bool = False) -> Examination:
     from unhang.diagnosis.doctor import examine
 
     examination = examine(seen, only=only)
@@ -132,7 +158,7 @@ def _examined(seen: Snapshot, only: list[str], *, quiet: bool, lang: Language) -
         from unhang.report import screen
         from unhang.report.doctor import render
 
-        render(examination, screen.console(), lang=lang, details=bool(only))
+        render(examination, screen.console(), lang=lang, details=bool(only), elsewhere=elsewhere)
     return examination
 
 
@@ -208,9 +234,13 @@ def _write(path: Path, data: bytes) -> None:
         path.write_bytes(data)
         return
     path = Path(os.path.realpath(path))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        temporary.write_bytes(data)
+        with os.fdopen(fd, "wb") as f:
+            if path.exists():
+                os.fchmod(fd, stat.S_IMODE(path.stat().st_mode))
+            f.write(data)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

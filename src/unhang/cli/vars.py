@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -13,16 +12,18 @@ import typer
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from unhang.facts.variables import Variables
     from unhang.knowledge.variables.examining import Examined
     from unhang.knowledge.variables.files.found import Parsed
     from unhang.knowledge.variables.judge import Judged
     from unhang.knowledge.variables.readers import Scan
+    from unhang.model import NotExamined
     from unhang.report.language import Language
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]+")
+_SETTING = re.compile(r"[A-Z][A-Z0-9_]+=[^\n]*")
 _MAX_BYTES = 16 * 1024 * 1024
 
 
@@ -34,7 +35,7 @@ def vars(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE|NAME]...", help="Scripts, Dockerfiles, YAML, Python; or names of variables. The environment where nothing is given."
+            metavar="[FILE|NAME|NAME=VALUE]...", help="Scripts, Dockerfiles, YAML, Python; or variables. The environment where nothing is given."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
@@ -55,15 +56,17 @@ def vars(
     """
     from dataclasses import replace
 
-    from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
+    from unhang.cli import caches
+    from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
     from unhang.facts import variable_readers, variables
     from unhang.facts.host import Host
     from unhang.facts.names_in_files import Reader
     from unhang.knowledge.variables import examining
+    from unhang.records import named
     from unhang.report import language, screen
 
     chosen = language.chosen(lang)
-    if libs is not None and not libs.is_dir():
+    if libs is not None and not named.is_dir(libs):
         raise UnhangError(f"there is no directory {libs}", hint="unhang vars --libs /path/to/lib/python3.11/site-packages")
     host = Host()
     found = variable_readers.installed(host, str(libs.resolve()) if libs is not None else None)
@@ -72,40 +75,64 @@ def vars(
     seen = variables.collect(host, {library.id: library.version for library in found})
     if libs is not None:
         # What this host has says nothing about the one that those libraries are for.
-        seen = replace(seen, interfaces=None, running=None, adapters=None, gpus=None, installed=None)
-    reader = Reader(_cache())
-    scan = examining.scanner(found, reader)
+        seen = replace(seen, interfaces=None, running=None, adapters=None, gpus=None, installed=None, plugins=())
+    reader = Reader(caches.folder())
+    plugins = variable_readers.plugins(host) if libs is None else None
+    scan = examining.scanner(found if plugins is None else (*found, plugins), reader)
     if correct:
         something_is_left = _rewrite(what or [], seen, scan, chosen)
         reader.save()
         raise typer.Exit(EXIT_FOUND if something_is_left else EXIT_OK)
-    judged = _judged(what or [], show_all, seen, scan)
+    if show_all and what:
+        raise UnhangError("--all lists every variable that is known: it takes no names and files")
+    judged, missed = _judged(what or [], show_all, seen, scan)
     reader.save()
     from unhang.report.vars import redacted, render
 
-    examined = redacted(examining.Examined(libraries=seen.libraries, variables=judged, not_examined=examining.unseen(judged, seen)))
+    examined = redacted(examining.Examined(libraries=seen.libraries, variables=judged, not_examined=(*missed, *examining.unseen(judged, seen))))
     if as_json:
         _print_json(examined)
     else:
         render(examined, screen.console(), lang=chosen)
+    if any(m.unread for m in missed):
+        raise typer.Exit(EXIT_USER)
     raise typer.Exit(EXIT_FOUND if examined.something_is_wrong and not show_all else EXIT_OK)
 
 
-def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) -> tuple[Judged, ...]:
+def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) -> tuple[tuple[Judged, ...], list[NotExamined]]:
+    """What was asked for, and what of several files could not be read or followed. Raises UnhangError where none could."""
+    from unhang.errors import UnhangError
     from unhang.knowledge.variables import examining
+    from unhang.knowledge.variables.files import opening
+    from unhang.model import NotExamined
+    from unhang.records import named
 
     if show_all:
-        return examining.of_names(examining.all_names(), seen, scan)
+        return examining.of_names(examining.all_names(), seen, scan), []
     if not what:
-        return examining.of_environment(seen, scan)
+        return examining.of_environment(seen, scan), []
     judged: list[Judged] = []
+    missed: list[NotExamined] = []
+    unread = 0
     for one in what:
-        if _NAME.fullmatch(one) and not Path(one).exists():
-            judged += examining.of_names([one], seen, scan)
-        else:
-            _, parsed = _read(one)
-            judged += [j for _, j in examining.in_file(parsed, one, seen, scan)]
-    return tuple(judged)
+        try:
+            is_file = named.exists(one)
+            if _NAME.fullmatch(one) and not is_file:
+                judged += examining.of_names([one], seen, scan)
+                continue
+            given = _SETTING.fullmatch(one) is not None and not is_file
+            parsed = opening.parse("settings.env", one) if given else _read(one)[1]
+        except UnhangError as e:
+            if len(what) == 1:
+                raise
+            missed.append(NotExamined(what=one, why=str(e), unread=True))
+            unread += 1
+            continue
+        judged += [j for _, j in examining.in_file(parsed, "command line" if given else one, seen, scan)]
+        missed += _not_followed(one, parsed)
+    if unread == len(what):
+        raise UnhangError(f"none of the files could be read: {missed[0].why}")
+    return tuple(judged), missed
 
 
 def _read(name: str) -> tuple[str, Parsed]:
@@ -115,7 +142,8 @@ def _read(name: str) -> tuple[str, Parsed]:
     try:
         data = sys.stdin.buffer.read(_MAX_BYTES + 1) if name == "-" else _of_file(Path(name))
     except OSError as e:
-        raise UnhangError(f"cannot read {name}: {e.strerror}", hint="unhang vars train.sh") from e
+        capitals = f"unhang vars {name.upper()}" if _NAME.fullmatch(name.upper()) else "unhang vars train.sh"
+        raise UnhangError(f"cannot read {name or 'a file without a name'}: {e.strerror}", hint=capitals) from e
     if len(data) > _MAX_BYTES:
         raise UnhangError(f"{name} is larger than {_MAX_BYTES >> 20} MiB: no script")
     if b"\0" in data:
@@ -134,6 +162,7 @@ def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -
     from unhang.errors import UnhangError
     from unhang.knowledge.variables import examining
     from unhang.knowledge.variables.files import opening, rewriting
+    from unhang.report.language import LABELS
     from unhang.report.vars import redacted
 
     if len(what) != 1:
@@ -150,19 +179,28 @@ def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -
     sys.stdout.buffer.flush()
     judged = tuple(j for _, j in examining.in_file(corrected, name, seen, scan))
     left = redacted(examining.Examined(libraries=seen.libraries, variables=judged))
-    fixed = {one.name for one in done.left}
+    labels = LABELS[lang]
+    kept = {one.name: one for one in done.left}
     for one in left.variables:
-        where, but = f"corrected {name}:{one.line}: {one.name} is left as it is", ", for other things stand on its line" if one.name in fixed else ""
+        where, but = f"{labels['corrected'].format(name=name)}:{one.line}: {labels['left_as_it_is'].format(name=one.name)}", ""
+        if one.name in kept:
+            reason = next((k for k in done.left if (k.name, k.line + 1) == (one.name, one.line)), kept[one.name])
+            but = labels[f"left_for_{reason.why}"].format(line=reason.line + 1)
         for remark in one.remarks:
-            if remark.severity != "note" or remark.kind == "typo":
+            if remark.severity != "note" or remark.kind in ("typo", "not-read", "renamed"):
                 typer.echo(f"unhang: {where}{but if remark.kind in ('not-read', 'typo', 'renamed') else ''}: {remark.says.of(lang)}", err=True)
         if one.state == "unknown" and one.what is None and not one.remarks:
-            typer.echo(f"unhang: {where}: whether anything reads it could not be found out", err=True)
-    used = tuple(rewriting.still_used(done, corrected))
-    for called, row in used:
-        now = f"sets {done.gone[called]} instead" if done.gone[called] else "does not set it any more"
-        typer.echo(f"unhang: corrected {name}:{row + 1}: {called} is still used here, but the file {now}", err=True)
-    return left.something_is_wrong or bool(used)
+            typer.echo(f"unhang: {where}: {labels['readers_unknown']}", err=True)
+    for missed in _not_followed(name, corrected):
+        typer.echo(f"unhang: {labels['corrected_not_followed'].format(what=missed.what, why=missed.why)}", err=True)
+    return left.something_is_wrong or bool(corrected.unclosed)
+
+
+def _not_followed(name: str, parsed: Parsed) -> Iterator[NotExamined]:
+    from unhang.model import NotExamined
+
+    for one in parsed.unclosed:
+        yield NotExamined(what=f"{name} behind line {one.line + 1}", why=f"a {one.what} that begins there is not closed", unread=True)
 
 
 def _print_json(examined: Examined) -> None:
@@ -171,9 +209,3 @@ def _print_json(examined: Examined) -> None:
     from unhang.facts import encoding
 
     sys.stdout.write(msgspec.json.format(encoding.encode(examined), indent=2).decode() + "\n")
-
-
-def _cache() -> Path | None:
-    """Where caches stand; None where nothing says where."""
-    root = os.environ.get("XDG_CACHE_HOME") or (f"{home}/.cache" if (home := os.environ.get("HOME")) else "")
-    return Path(root) / "unhang" if root.startswith("/") else None

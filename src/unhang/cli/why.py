@@ -26,13 +26,18 @@ def register(app: typer.Typer) -> None:
 
 def why(
     paths: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="PATH...",
             help="A run directory, packed or not (of several in one place the newest); or logs: files, directories, globs, - for standard input. "
             "Packed ones (.gz .xz .zst .bz2 .tar.* .zip) are read as they are.",
         ),
-    ],
+    ] = None,
+    ras: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="Ask a job that still runs, through NCCL's RAS socket; or files with its answers, the older first."),
+    ] = None,
+    apart_s: Annotated[float, typer.Option("--apart", metavar="S", min=0, help="Ask it a second time after S seconds; 0: only once.")] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="The verdict as JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The whole verdict as Markdown.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="The whole verdict, then the timeline of what was found, in order.")] = False,
@@ -57,8 +62,12 @@ def why(
     if as_json and markdown:
         raise UnhangError("--json and --markdown: choose one")
     chosen = language.chosen(lang)
+    if bool(paths) == bool(ras):
+        raise UnhangError("give either PATH... or --ras HOST:PORT", hint="unhang why train.log")
+    if ras and (incident is not None or attempt is not None):
+        raise UnhangError("--incident and --attempt are for what has ended; --ras asks a job that runs")
     scene = _SceneOf() if report is not None else None
-    verdict, judged = _judge(paths, incident, attempt, quiet=as_json, scene=scene)
+    verdict, judged = (_running(ras, apart_s, quiet=as_json), None) if ras else _judge(paths or [], incident, attempt, quiet=as_json, scene=scene)
     if verdict.primary is None and judged is not None:
         _refuse_no_logs(verdict)
     if report is not None and scene is not None:
@@ -125,13 +134,20 @@ def _write_report(path: Path, verdict: Verdict, scene: _SceneOf, lang: Language)
     _say(f"wrote {shown(str(path))}")
 
 
+def _running(asked: list[str], apart_s: float, *, quiet: bool) -> Verdict:
+    from unhang.cli import ras
+
+    return ras.judge(asked, apart_s=apart_s, quiet=quiet)
+
+
 def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool, scene: _SceneOf | None) -> tuple[Verdict, Judged | None]:
     from unhang.errors import UnhangError
+    from unhang.records import named
     from unhang.records.logs.opening import shown
     from unhang.records.rundir import RunDir, runs_in
 
     alone = Path(paths[0]) if len(paths) == 1 else None
-    holding = RunDir.holding(alone) if alone is not None and alone.exists() and not RunDir.is_one(alone) else None
+    holding = RunDir.holding(alone) if alone is not None and named.exists(alone) and not RunDir.is_one(alone) else None
     if holding is not None and alone is not None and not holding.is_log(alone):
         _say(f"{shown(str(alone))} is part of the run directory {_shortest(holding.path)}: judging that")
         incident = incident or holding.incident_of(alone)
@@ -139,7 +155,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
     rundirs = [p for p in paths if RunDir.is_one(Path(p))]
     if rundirs and len(paths) > 1:
         raise UnhangError(f"{rundirs[0]} is a run directory: give it alone", hint=f"unhang why {rundirs[0]}")
-    runs = [] if rundirs or alone is None or not alone.is_dir() else runs_in(alone)
+    runs = [] if rundirs or alone is None or not named.is_dir(alone) else runs_in(alone)
     if rundirs or runs:
         _refuse_attempt(attempt, paths[0])
     if rundirs:
@@ -152,7 +168,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
         return verdict, None
     if runs:
         return _newest(runs, paths[0], incident, scene), None
-    if alone is not None and alone.is_file() and (found := _packed(alone, incident, attempt, scene)) is not None:
+    if alone is not None and named.is_file(alone) and (found := _packed(alone, incident, attempt, scene)) is not None:
         return found, None
     if incident is not None:
         raise UnhangError(f"--incident {incident}: only a run directory has incidents, and {paths[0]} is none")
@@ -172,13 +188,14 @@ def _refuse_attempt(attempt: int | None, path: str) -> None:
 
 def _packed(path: Path, incident: int | None, attempt: int | None, scene: _SceneOf | None) -> Verdict | None:
     """The verdict on the newest run directory in an archive; None where it holds none."""
-    from unhang.diagnosis.why import judge_packed
     from unhang.records.logs.opening import shown
     from unhang.records.packed import holds_run, unpacked
     from unhang.records.rundir import RunDir
 
     if not holds_run(path):
         return None
+    from unhang.diagnosis.why import judge_packed
+
     with unpacked(path) as found:
         if not found.runs:
             return None
@@ -203,13 +220,14 @@ def _shortest(path: Path) -> str:
 
 
 def _judge_logs(paths: list[str], attempt: int | None, *, quiet: bool) -> Judged:
+    from unhang.cli import caches
     from unhang.diagnosis.logs import judge_logs
     from unhang.report.progress import reading
 
     if "-" in paths and sys.stdin.isatty():
         typer.echo("unhang: reading standard input; end it with Ctrl-D", err=True)
     with reading(quiet=quiet) as progress:
-        judged = judge_logs(paths, attempt=attempt, progress=progress)
+        judged = judge_logs(paths, attempt=attempt, cache=caches.folder(), progress=progress)
     if judged.attempts > 1 and not quiet:
         typer.echo(f"unhang: attempt {judged.attempt} of {judged.attempts} (--attempt N for another one)", err=True)
     return judged

@@ -7,8 +7,13 @@ from dataclasses import dataclass, replace
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import LogView
+from unhang.knowledge.causes.collective_timeout import GLOO_TIMEOUT
+from unhang.knowledge.watchdogs import stood
 from unhang.model import Evidence
+from unhang.records.frames import place
 from unhang.records.logs.said import At, Call, Status, Timeout
+
+_SIGTERM = -15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +22,7 @@ class Absent:
 
     `waiting` entered it. `behind` never did, by their own counters; `lagging` issued fewer collectives than those who waited, by NCCL's log of all
     calls; `silent` printed nothing at all; `unheard` printed other things, but nothing about this collective. `everybody`: all ranks of the job
-    entered it.
+    entered it. `stopped` are the missing ones that a launcher then ended. `on_gloo`: Gloo told it, whose lines name neither collective nor group.
     """
 
     op: str
@@ -31,6 +36,8 @@ class Absent:
     unheard: tuple[int, ...]
     everybody: bool
     evidence: tuple[Evidence, ...]
+    stopped: tuple[int, ...] = ()
+    on_gloo: bool = False
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -45,20 +52,26 @@ class Absent:
             (self.behind, "never entered it by {} own counters"),
             (self.lagging, "had issued fewer collectives by {} own log of NCCL's calls"),
             (self.silent, "printed nothing at all"),
-            (self.unheard, "did not report it"),
+            (self.unheard, "printed nothing about it" if self.on_gloo else "did not report it"),
         ):
             if numbers:
-                return f"{who}; {words.ranks(numbers)} {how.format(words.verb(numbers, 'its', 'their'))}"
+                return f"{who}; {words.ranks(numbers)} {how.format(words.verb(numbers, 'its', 'their'))}{self._end(numbers)}"
         if self.everybody:
             return f"{who}, and nobody was missing: the code agrees, the data does not arrive"
         return f"{who}; who was missing is not in the logs"
+
+    def _end(self, numbers: tuple[int, ...]) -> str:
+        if not self.stopped:
+            return ""
+        were = words.verb(self.stopped, "was", "were")
+        return f" and {were} ended by the launcher" if self.stopped == numbers else f"; {words.ranks(self.stopped)} {were} ended by the launcher"
 
 
 def absent(view: LogView) -> Absent | None:
     """The first collective that was given up, and who was not there; None where no watchdog says anything."""
     first = next((t for t in view.timeouts if t.at.rank is not None), None)
     if first is None:
-        return _of_statuses(view)
+        return _of_statuses(view) or _of_gloo(view)
     # Only a status line names the group, and not every rank's log holds one.
     group = next((t.group for t in view.timeouts if t.group is not None and (t.seq, t.op) == (first.seq, first.op)), None)
     same = [t for t in view.timeouts if (t.seq, t.op) == (first.seq, first.op) and t.group in (group, None)]
@@ -87,6 +100,40 @@ def _of_statuses(view: LogView) -> Absent | None:
     first = next(s for s in view.statuses if s.group == group and s.at.rank in waiting)
     given_up = Timeout(at=first.at, group=group, seq=seq, op="a collective", numel_in=None, numel_out=None, timeout_ms=0, ran_ms=None)
     return _made(view, given_up, waiting, behind, tuple(_evidence([given_up], view, behind)))
+
+
+def _of_gloo(view: LogView) -> Absent | None:
+    """Gloo's timeouts, which are the exceptions of those who waited.
+
+    Who lost a peer there had come as well, and who ended by himself is no riddle. Where fewer than half of the ranks spoke, the others may have
+    waited too: a launcher ends them as soon as the first one has left.
+    """
+    hits = [h for h in view.hits_of("collective-timeout") if h.signature == GLOO_TIMEOUT and h.rank is not None]
+    if not hits:
+        return None
+    first = hits[0]
+    where = {s.rank: s for s in stood(view)}
+    waiting = tuple(sorted({h.rank for h in hits if h.rank is not None}))
+    came = set(waiting) | where.keys() | {h.rank for h in view.hits_of("peer-lost")} | {t.rank for t in view.tracebacks}
+    ended = {e.at.rank: e.code for e in view.exits if e.at.rank is not None}
+    size = view.world_size or max({*view.printed, *waiting, *ended}) + 1
+    missing = tuple(r for r in range(size) if r not in came and ended.get(r, _SIGTERM) in (0, _SIGTERM))
+    stand = next((where[r] for r in waiting if r in where), None)
+    return Absent(
+        op="a collective" if stand is None else f"{stand.call} ({place(stand.frame, '')})",
+        seq=None,
+        group=None,
+        timeout_ms=int(first.groups["timeout_ms"]),
+        waiting=waiting,
+        behind=(),
+        lagging=(),
+        silent=(),
+        unheard=missing if 2 * len(came - {None}) >= size else (),
+        everybody=view.world_size is not None and len(came - {None}) >= view.world_size,
+        evidence=words.hit_evidence([next(h for h in hits if h.rank == r) for r in waiting]),
+        stopped=tuple(r for r in missing if ended.get(r) == _SIGTERM) if 2 * len(came - {None}) >= size else (),
+        on_gloo=True,
+    )
 
 
 def _made(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from unhang.diagnosis import job
 from unhang.diagnosis.absent import Absent, absent
@@ -17,15 +18,16 @@ from unhang.diagnosis.init import Unfinished, unfinished
 from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.diagnosis.reading import read_all
 from unhang.diagnosis.redact import redact, redact_data
-from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TRACE, TRANSPORT, WAITING, only_symptoms_in_logs
+from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, TRACE, TRANSPORT, WAITING, only_symptoms_in_logs
 from unhang.diagnosis.unrelated import newest_job
-from unhang.diagnosis.verdict import ask
+from unhang.diagnosis.verdict import ask, besides
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
 from unhang.knowledge.caught import caught, failed, logged_over, stepped_over, that_ended_something
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
 from unhang.model import Evidence, Finding, Input, NotExamined, Verdict
 from unhang.records.logs import LogRead, Needles, Role, Signature
+from unhang.records.logs.attempts import STARTS
 from unhang.records.logs.finding import EMPTY, find
 from unhang.records.logs.kinds import OWN_RECORD
 
@@ -40,6 +42,9 @@ MARKS = tuple(
     Signature(needle=n, role="context")
     for n in ("Segmentation fault", "core dumped", "Fatal Python error", "Bus error", "FATAL ERROR", "CRITICAL:", "Floating point exception")
 )
+
+# The line of asterisks that closes what torchrun says before the first word of a rank.
+_BANNER = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,18 +77,25 @@ class Judged:
         return _timeline(self.chosen)
 
 
-def judge_logs(paths: Sequence[str], *, attempt: int | None = None, progress: Callable[[int, int | None], None] = lambda done, total: None) -> Judged:
+def judge_logs(
+    paths: Sequence[str],
+    *,
+    attempt: int | None = None,
+    cache: Path | None = None,
+    progress: Callable[[int, int | None], None] = lambda done, total: None,
+) -> Judged:
     """The verdict on files, directories, globs, archives and standard input ("-"), on the last attempt or on the one asked for.
 
     Logs of several jobs that were given together are told apart, and the newest job is judged. `progress` is told the bytes done and, where it is
-    known, how many there are. Raises UnhangError for what cannot be found or read.
+    known, how many there are; in the folder `cache` is kept what can be made again. Raises UnhangError for what cannot be found or read.
     """
     found = find(paths)
     for source in found.sources:
         if source.kind == OWN_RECORD and source.path is not None:
             raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {source.path.parent}")
     not_examined = list(found.not_examined)
-    reads = read_all(found.sources, Needles((*catalogue.signatures(), *CONTEXT, *MARKS, FATAL)), not_examined.append, progress)
+    needles = Needles((*catalogue.signatures(), *CONTEXT, *MARKS, FATAL), cache=cache)
+    reads = read_all(found.sources, needles, not_examined.append, progress)
     if not reads:
         raise UnhangError("none of the logs could be read", cause="; ".join(f"{n.what}: {n.why}" for n in not_examined[:3]))
     if any(r.bytes for r in reads):
@@ -97,7 +109,7 @@ def judge_logs(paths: Sequence[str], *, attempt: int | None = None, progress: Ca
     if attempt is not None and not 1 <= attempt <= len(all_attempts):
         raise UnhangError(f"there is no attempt {attempt}: the logs hold {len(all_attempts)}")
     judge = Judge(reads, not_examined, all_attempts)
-    number = attempt or len(all_attempts)
+    number = attempt or judge.last()
     verdict = judge.verdict(number, alone=attempt is not None)
     chosen = all_attempts[number - 1]
     return Judged(
@@ -117,6 +129,19 @@ class Judge:
         self.inputs = tuple(Input(source=r.source, kind="log", bytes=r.bytes) for r in reads)
         self.not_examined = list(not_examined)
         self.attempts = attempts
+
+    def last(self) -> int:
+        """The last attempt of which more is in the logs than its start: one that has only begun has neither failed nor gone well."""
+        number = len(self.attempts)
+        while number > 1 and self._only_begun(self.attempts[number - 1]):
+            self.not_examined.append(NotExamined(what=f"attempt {number} of {len(self.attempts)}", why="it has only begun: the log ends there"))
+            number -= 1
+        return number
+
+    def _only_begun(self, attempt: Attempt) -> bool:
+        if attempt.view.finished or attempt.view.tracebacks or any(h.signature not in STARTS for h in attempt.hits):
+            return False
+        return bool(attempt.hits) and all(h.line is not None and self.lines.get(h.source, 0) - h.line <= _BANNER for h in attempt.hits)
 
     def verdict(self, number: int, *, alone: bool) -> Verdict:
         """On one attempt. Where the last one names no cause, an earlier one that does speaks for it, unless asked for `alone`."""
@@ -148,7 +173,7 @@ class Judge:
         return Verdict(
             primary=primary,
             contributing=(*roots[1:], *passed),
-            symptoms=tuple(symptoms),
+            symptoms=besides(primary, symptoms),
             # A check that is broken is so on every attempt.
             not_examined=tuple(dict.fromkeys(self.not_examined)),
             inputs=self.inputs,
@@ -226,7 +251,7 @@ class Judge:
             says=f"{gave_up.says}; why is not in evidence (possible: {', '.join(TRANSPORT if gave_up.everybody else WAITING)})",
             ranks=gave_up.missing,
             evidence=gave_up.evidence,
-            remedies=(NCCL_DEBUG if gave_up.everybody else TRACE, SUPERVISE),
+            remedies=(SUPERVISE, TORCH_DEBUG) if gave_up.on_gloo else (NCCL_DEBUG if gave_up.everybody else TRACE, SUPERVISE),
         )
 
     def _at_the_end(self, evidence: Evidence) -> bool:

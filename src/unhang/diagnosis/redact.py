@@ -75,6 +75,8 @@ _LONG_SCHEME = re.compile(r"(?:aws4-\S{1,30}|digest|oauth|signature)[ \t][^'\n]*
 _MIN_TOKEN_CHARS = 6
 _MIN_AUTHORIZATION_CHARS = 8
 _MAX_NAME_CHARS = 64
+# The longest word of an ordinary token, with what stands on either side of it.
+_MAX_ORDINARY_CHARS = 16
 _MAX_QUOTED_CHARS = 400
 # `--header Authorization: Bearer abc`, `login NAME password abc`.
 _NAMING_WORDS = 3
@@ -246,7 +248,7 @@ def _value(text: str, name: re.Match[str]) -> tuple[int, int]:
 
 
 def _is_ordinary(text: str, name: re.Match[str]) -> bool:
-    return bool(name["token"]) and _ORDINARY_TOKEN.search(text[max(0, name.start("token") - _MAX_NAME_CHARS) : name.start("token")]) is not None
+    return bool(name["token"]) and _ORDINARY_TOKEN.search(text[max(0, name.start("token") - _MAX_ORDINARY_CHARS) : name.start("token")]) is not None
 
 
 def _end_of_quoted_setting(text: str, name: re.Match[str]) -> int | None:

@@ -131,9 +131,17 @@ def only_symptoms_in_logs(view: LogView, symptoms: Sequence[Finding], fatal: Seq
     if (found := _crashed(view, symptoms, fatal) or _from_outside(view, symptoms)) is not None:
         return found
     told = {s.cause for s in symptoms}
+    remedies = (SUPERVISE, say_more_in_logs(view))
     if "collective-timeout" in told or view.timeouts:
-        return only_symptoms(symptoms, remains=WAITING, remedies=(SUPERVISE, NCCL_DEBUG))
-    return only_symptoms(symptoms, remains=TRANSPORT if symptoms[0].cause == "unhandled-generic" else LOST, remedies=(SUPERVISE, NCCL_DEBUG))
+        return only_symptoms(symptoms, remains=WAITING, remedies=remedies)
+    return only_symptoms(symptoms, remains=TRANSPORT if symptoms[0].cause == "unhandled-generic" else LOST, remedies=remedies)
+
+
+def say_more_in_logs(view: LogView) -> Remedy:
+    """NCCL's own messages, unless the logs tell of Gloo and of no NCCL."""
+    texts = [h.text for hits in view.hits.values() for h in hits]
+    on_nccl = bool(view.nccl.inits or view.nccl.calls or view.timeouts or view.statuses) or any("nccl" in t.lower() for t in texts)
+    return TORCH_DEBUG if not on_nccl and any("gloo" in t.lower() for t in texts) else NCCL_DEBUG
 
 
 def _crashed(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -> Finding | None:
@@ -147,6 +155,7 @@ def _crashed(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -
         return None
     ranks = tuple(sorted({e.at.rank for e in ended if e.code == first.code and e.at.rank is not None}))
     who = words.ranks(ranks) if ranks else "a process" if first.local_rank is None else f"local rank {first.local_rank}"
+    count = ranks or (0,)
     stacks = [h for h in fatal if h.rank is None or h.rank in ranks]
     frames = [Frame(file=m[1], line=int(m[2]), name=m[3]) for h in stacks[:1] for m in _FAULT_FRAME.finditer(h.groups["stack"])][::-1]
     frame = user_frame(frames)
@@ -155,10 +164,10 @@ def _crashed(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -
     if first.code < 0:
         number = -first.code
         tells = f": {_SIGNALS_TELL[number]}" if number in _SIGNALS_TELL else ""
-        says = f"{who} {words.verb(ranks, 'was', 'were')} ended by {words.signal_name(number)}{at}{tells}; why is not in evidence"
+        says = f"{who} {words.verb(count, 'was', 'were')} ended by {words.signal_name(number)}{at}{tells}; why is not in evidence"
         says += f" (possible: {', '.join(CRASH)})"
     else:
-        says = f"{who} ended by {words.verb(ranks, 'itself', 'themselves')} with exit code {first.code}, and no exception is in the logs"
+        says = f"{who} ended by {words.verb(count, 'itself', 'themselves')} with exit code {first.code}, and no exception is in the logs"
     shown = [Evidence(source=h.source, line=h.line, text=f"{h.text.strip()} {place(frame, '')}") for h in stacks[:1] if frame is not None]
     return Finding(
         cause="unknown",

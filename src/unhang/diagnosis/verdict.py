@@ -5,7 +5,7 @@ A cause whose check breaks is named under `not_examined`; the others still speak
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.diagnosis.precedence import SAME_EVENT_S, ranked
@@ -29,14 +29,30 @@ def of_picture(picture: Picture) -> Verdict:
             (roots if cause.role == "root" else symptoms).append(found)
     onset = {id(f): _onset(picture, f) for f in roots}
     roots = ranked(roots, not_later=lambda a, b: onset[id(a)] <= onset[id(b)] + SAME_EVENT_S, place=lambda f: onset[id(f)])
-    primary = roots[0] if roots else unknown_in_run(picture, symptoms)
+    blamed = _blamed_by_nccl(picture)
+    primary = roots[0] if roots else blamed[0] if blamed else unknown_in_run(picture, symptoms)
+    # What NCCL says against somebody else is shown, never averaged away.
+    others = [*roots[1:], *(f for f in blamed if f is not primary and primary is not None and set(f.ranks) - set(primary.ranks))]
     return Verdict(
         primary=primary,
-        contributing=tuple(roots[1:]),
-        symptoms=tuple(symptoms),
+        contributing=tuple(others),
+        symptoms=besides(primary, symptoms),
         not_examined=tuple(not_examined),
         inputs=picture.inputs,
     )
+
+
+def _blamed_by_nccl(picture: Picture) -> list[Finding]:
+    if picture.ras is None or picture.incident.kind != "hang":
+        return []
+    from unhang.diagnosis import ras
+
+    return ras.blames(picture.ras, stands_for_s=picture.incident.stalled_for_s)
+
+
+def besides(primary: Finding | None, symptoms: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The symptoms that are not told already: one that speaks for want of a cause is the primary."""
+    return tuple(s for s in symptoms if primary is None or s.cause != primary.cause)
 
 
 def ask(cause: Cause, check: Callable[[Cause], Finding | None], not_examined: list[NotExamined]) -> Finding | None:

@@ -28,15 +28,22 @@ Kind = Literal[
     "oom-kill",
     "segfault",
     "hung-task",
+    "soft-lockup",
     "memory",
+    "link-down",
 ]
 
+# What happened in the last hours may be why a training ended, and may come back in the next; what is older is history.
+RECENT_S = 6 * 3600
+# While a machine starts its links go down and up again, as their drivers and its network are set up.
+_STARTING_S = 600
 _MAX_EVENTS = 100
 _MAX_BYTES = 4 * 1024 * 1024
 _MAX_LINE = 400
 # The kernel's own lines end near 1,000 characters.
 _MAX_READ = 1000
 _BUS = r"(?P<device>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)"
+_INTERFACE = r"[\w.@-]{1,15}"
 # The needle is what a line must hold before its pattern is tried.
 _PATTERNS: tuple[tuple[Kind, str, re.Pattern[str]], ...] = (
     ("xid", "NVRM: Xid", re.compile(rf"NVRM: Xid \((?:PCI:)?{_BUS}\): (?P<code>\d+)")),
@@ -52,11 +59,28 @@ _PATTERNS: tuple[tuple[Kind, str, re.Pattern[str]], ...] = (
     (
         "nic",
         "mlx5_core",
-        re.compile(rf"mlx5_core {_BUS}.{{0,120}}?(?:health compromised|fatal error|internal error|TX timeout|temperature|cr-?dump)"),
+        re.compile(
+            rf"mlx5_core {_BUS}.{{0,120}}?(?P<what>health compromised|[Ff]atal error|firmware assert|bad device here|TX timeout|[Hh]igh temperature"
+            r"|Will cause a leak of a command resource|Command completion arrived after timeout)"
+        ),
     ),
+    (
+        "nic",
+        "bnxt_en",
+        re.compile(rf"bnxt_en {_BUS}.{{0,60}}?(?P<what>Firmware not responding|(?:[Ff]irmware|FW) fatal|Error recovery is not supported)"),
+    ),
+    (
+        "nic",
+        "NETDEV WATCHDOG",
+        re.compile(rf"(?:{_BUS} (?P<interface>{_INTERFACE}): )?(?P<what>NETDEV WATCHDOG).{{0,80}}?: transmit queue \d+ timed out"),
+    ),
+    ("nic", "hw csum failure", re.compile(rf"(?<![\w.@-])(?P<interface>{_INTERFACE}): (?P<what>hw csum failure)")),
+    ("link-down", "ink down", re.compile(rf"{_BUS} (?P<interface>{_INTERFACE}): Link down\b")),
+    ("link-down", "ink is ", re.compile(rf"(?<![\w.@-])(?P<interface>{_INTERFACE}): (?:NIC )?Link is [Dd]own\b")),
     ("oom-kill", "ut of memory", re.compile(r"[Oo]ut of memory.{0,200}?: Kill(?:ed)? process (?P<pid>\d+) \((?P<process>[^)]*)\)")),
     ("segfault", "segfault at", re.compile(r"(?P<process>[^\s\]]{1,32})\[(?P<pid>\d+)\]: segfault at ")),
     ("hung-task", "blocked for more than", re.compile(r"INFO: task (?P<process>.{1,40}?):(?P<pid>\d+) blocked for more than \d+ seconds")),
+    ("soft-lockup", "soft lockup - CPU#", re.compile(r"soft lockup - CPU#\d+ stuck for \d+s! \[(?P<process>[^\]]{1,40}):(?P<pid>\d+)\]")),
     ("memory", "[Hardware Error]", re.compile(r"\[Hardware Error\]: .{0,80}(?:[Uu]ncorrected|fatal)")),
     ("memory", "EDAC ", re.compile(r"EDAC .{0,40}\bUE\b")),
 )
@@ -72,6 +96,8 @@ _SYSLOG = re.compile(r"^(?P<t>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) \S+ kernel: 
 class Event:
     """Something that the kernel said, `count` times. `code` is the number of an Xid or SXid, `device` a PCI address, `severity` as the line has it.
 
+    `interface` is that of a NIC, `what` tells its faults apart in the driver's words.
+
     Ages are seconds before the snapshot, None where the lines carry no time; `text` is the last of the lines.
     """
 
@@ -85,6 +111,8 @@ class Event:
     severity: str | None = None
     pid: int | None = None
     process: str | None = None
+    interface: str | None = None
+    what: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +197,8 @@ def _events(lines: Iterable[str], *, now: float, uptime: float | None) -> Iterat
         for kind, needle, pattern in _PATTERNS:
             if needle in text and (found := pattern.search(text)):
                 groups = found.groupdict()
+                if kind == "link-down" and (age is None or uptime is None or uptime - age < _STARTING_S):
+                    break
                 yield Event(
                     kind=kind,
                     text=text[:_MAX_LINE],
@@ -179,6 +209,8 @@ def _events(lines: Iterable[str], *, now: float, uptime: float | None) -> Iterat
                     severity=groups.get("severity"),
                     pid=int(groups["pid"][:9]) if groups.get("pid") else None,
                     process=groups.get("process"),
+                    interface=groups.get("interface"),
+                    what=groups.get("what"),
                 )
                 break
 
@@ -193,6 +225,16 @@ def ago(age_s: float | None) -> str:
     return f"{age_s:.0f} s ago"
 
 
+def recent(event: Event) -> bool:
+    """Whether it is of the last hours; not where nothing tells when it was."""
+    return event.last_age_s is not None and event.last_age_s < RECENT_S
+
+
+def times(event: Event) -> str:
+    """When, and how often: "3 minutes ago, 4 times"."""
+    return ago(event.last_age_s) + (f", {event.count} times" if event.count > 1 else "")
+
+
 def _device(address: str | None) -> str | None:
     if not address:
         return None
@@ -200,10 +242,10 @@ def _device(address: str | None) -> str | None:
 
 
 def _together(events: Iterable[Event]) -> tuple[tuple[Event, ...], int]:
-    """One event of each kind, device, code and process name; the newest where they are too many."""
+    """One event of each kind, device, code, process name and fault; the newest where they are too many."""
     found: dict[object, Event] = {}
     for e in events:
-        key = (e.kind, e.device, e.code, e.severity, e.process)
+        key = (e.kind, e.device, e.code, e.severity, e.process, e.interface, e.what)
         before = found.pop(key, None)
         found[key] = e if before is None else replace(e, count=before.count + 1, first_age_s=before.first_age_s)
     kept = tuple(found.values())[-_MAX_EVENTS:]

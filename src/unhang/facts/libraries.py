@@ -114,7 +114,7 @@ def collect(host: Host) -> Libraries:
     listed = {p: paths.names(host, p) for p in env.places}
     packages = {n: v[0] for p in reversed(env.places) for n, v in distributions.installed(listed[p]).items()}
     # conda's Python carries an RPATH to the environment's lib, and hands it down to whatever it loads.
-    search = _Search(host, env.places, f"{place}/torch/lib", handed_down=(f"{env.prefix}/lib",) if env.kind == "conda" else ())
+    search = Search(host, env.places, f"{place}/torch/lib", handed_down=(f"{env.prefix}/lib",) if env.kind == "conda" else ())
     torch = _torch(host, f"{place}/torch", search)
     loaded = tuple(search.loaded(torch))
     return Libraries(
@@ -137,7 +137,7 @@ def _torch_place(host: Host, places: Sequence[str]) -> str | None:
     return next((p for p in places if paths.is_file(host, f"{p}/torch/version.py")), None)
 
 
-def _torch(host: Host, path: str, search: _Search) -> Torch:
+def _torch(host: Host, path: str, search: Search) -> Torch:
     said = paths.text(host, f"{path}/version.py", size_bytes=65536)
 
     def value(name: str) -> str | None:
@@ -157,8 +157,8 @@ def _torch(host: Host, path: str, search: _Search) -> Torch:
     )
 
 
-class _Search:
-    """Where the dynamic linker would look for what torch needs."""
+class Search:
+    """Where the dynamic linker would look for what torch needs; `library` is the folder of torch's own libraries."""
 
     def __init__(self, host: Host, places: Sequence[str], library: str, *, handed_down: tuple[str, ...]) -> None:
         self._host = host
@@ -179,7 +179,7 @@ class _Search:
             except (OSError, ValueError) as e:
                 self.unread.append(f"what {main} needs ({e})")
 
-    def _found(self, name: str) -> Iterator[tuple[str, Through]]:
+    def found(self, name: str) -> Iterator[tuple[str, Through]]:
         """Copies of a library that torch needs, the one that would be loaded first."""
         links = self._cuda_links
         stem = name.partition(".so")[0]
@@ -203,16 +203,17 @@ class _Search:
     def _origin(self, directories: Sequence[str]) -> tuple[str, ...]:
         return tuple(re.sub(r"\$(?:ORIGIN|\{ORIGIN\})", lambda _: self._library, d) for d in directories)
 
-    def _needs(self, start: str) -> str | None:
+    def needs(self, start: str) -> str | None:
+        """The name of a library that torch needs."""
         return next((n for n in self._cuda_links.needed if n.startswith(start)), None) if self._cuda_links is not None else None
 
     def loaded(self, torch: Torch) -> Iterator[Copy]:
         """What torch would load: its NCCL, CUDA runtime and cuDNN, and the driver's library."""
         for name, start in (("nccl", "libnccl.so"), ("cudart", "libcudart.so"), ("cudnn", "libcudnn.so")):
-            if (needed := self._needs(start)) and (found := next(self._found(needed), None)) is not None:
+            if (needed := self.needs(start)) and (found := next(self.found(needed), None)) is not None:
                 yield self._copy(name, *found)
         # No RPATH leads to it.
-        if torch.cuda is not None and (driver := next((f for f in self._found("libcuda.so.1") if f[1] not in ("RPATH", "RUNPATH", "package")), None)):
+        if torch.cuda is not None and (driver := next((f for f in self.found("libcuda.so.1") if f[1] not in ("RPATH", "RUNPATH", "package")), None)):
             yield self._copy("cuda", *driver)
 
     def others(self, loaded: Sequence[Copy]) -> Iterator[Copy]:
@@ -220,7 +221,7 @@ class _Search:
         seen = {paths.real(self._host, c.path) for c in loaded}
         for name, start in (("nccl", "libnccl.so"), ("cudnn", "libcudnn.so"), ("cuda", "libcuda.so")):
             usual = {"nccl": "libnccl.so.2", "cudnn": "libcudnn.so.9", "cuda": "libcuda.so.1"}[name]
-            for path, through in self._found(self._needs(start) or usual):
+            for path, through in self.found(self.needs(start) or usual):
                 if (target := paths.real(self._host, path)) not in seen:
                     seen.add(target)
                     yield self._copy(name, path, through)
@@ -228,21 +229,26 @@ class _Search:
     def _copy(self, name: str, path: str, through: Through) -> Copy:
         version = cuda = None
         if name == "nccl":
-            version, cuda = self._nccl(path)
+            version, cuda = self.nccl(path)
         # libcudnn.so.9.10.2, libcuda.so.535.183.01; a wheel's has its interface only ("libcudnn.so.9").
         named = re.search(r"\.so\.(\d+\.\d[\d.]*)$", paths.real(self._host, path))
         return Copy(name=name, path=path, through=through, version=version or (named[1] if named is not None else None), cuda=cuda)
 
-    def _nccl(self, path: str) -> tuple[str | None, str | None]:
+    @property
+    def is_readable(self) -> bool:
+        """Whether torch says what it needs."""
+        return self._cuda_links is not None
+
+    def nccl(self, path: str) -> tuple[str | None, str | None]:
+        """Its release, and the CUDA that it was built with."""
         try:
-            found = _NCCL.search(elf.constants(self._host, path))
+            return _of_nccl(self._host, path)
         except (OSError, ValueError) as e:
             self.unread.append(f"the version of {path} ({e})")
             return None, None
-        return (found[1].decode(), found[2].decode() if found[2] is not None else None) if found is not None else (None, None)
 
     def nccl_inside(self) -> str | None:
-        return None if self._cuda_links is None or self._needs("libnccl.so") else self._nccl(f"{self._library}/libtorch_cuda.so")[0]
+        return None if self._cuda_links is None or self.needs("libnccl.so") else self.nccl(f"{self._library}/libtorch_cuda.so")[0]
 
     def architectures(self) -> tuple[str, ...] | None:
         """What torch.cuda.get_arch_list() would answer, a constant of libtorch_python.so."""
@@ -257,7 +263,7 @@ class _Search:
 
     def lacking(self) -> tuple[str, ...]:
         needed = self._cuda_links.needed if self._cuda_links is not None else ()
-        return tuple(n for n in needed if _COMES_WITH_TORCH.match(n) and next(self._found(n), None) is None)
+        return tuple(n for n in needed if _COMES_WITH_TORCH.match(n) and next(self.found(n), None) is None)
 
     def net_plugins(self) -> tuple[str, ...]:
         found = [f"{d}/{n}" for d in (*self.library_path, *_SYSTEM) for n in paths.names(self._host, d) if re.match(r"libnccl-net[\w-]*\.so", n)]
@@ -269,10 +275,23 @@ class _Search:
         return all(
             not paths.missing(self._host, one)
             if one.startswith("/")
-            else any(True for name in (one, f"libnccl-net-{one}.so") for _ in self._found(name))
+            else any(True for name in (one, f"libnccl-net-{one}.so") for _ in self.found(name))
             for one in asked.split(",")
             if one
         )
+
+
+def release_of_nccl(host: Host, path: str) -> str | None:
+    """What an NCCL says of itself; None where it cannot be read or does not tell."""
+    try:
+        return _of_nccl(host, path)[0]
+    except (OSError, ValueError):
+        return None
+
+
+def _of_nccl(host: Host, path: str) -> tuple[str | None, str | None]:
+    found = _NCCL.search(elf.constants(host, path))
+    return (found[1].decode(), found[2].decode() if found[2] is not None else None) if found is not None else (None, None)
 
 
 def _broken_pins(host: Host, listed: Mapping[str, Sequence[str]], packages: Mapping[str, str], torch: Torch) -> Iterator[Pin]:

@@ -21,8 +21,8 @@ import msgspec
 from unhang.facts import encoding
 from unhang.facts.variable_readers import Library
 
-_CACHE = "variables-2.json"
-_IN_BINARIES = (b"NCCL_", b"TORCH_", b"TORCHELASTIC_", b"GLOO_", b"TP_SOCKET", b"UCC_")
+_CACHE = "variables-3.json"
+_IN_BINARIES = (b"NCCL_", b"RCCL_", b"MSCCL", b"SHARP_", b"TORCH_", b"TORCHELASTIC_", b"GLOO_", b"TP_SOCKET", b"UCC_")
 _WORD = re.compile(rb"[A-Z0-9_]*")
 _WORD_BEFORE = re.compile(rb"[A-Z0-9_]*\Z")
 _LONGEST = 96

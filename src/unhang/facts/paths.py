@@ -57,6 +57,13 @@ def is_file(host: Host, path: str) -> bool:
         return False
 
 
+def is_dir(host: Host, path: str) -> bool:
+    try:
+        return _seen(host, path).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def same(host: Host, one: str, other: str) -> bool:
     """Whether two paths are one place: by links, or mounted twice."""
     try:

@@ -241,4 +241,4 @@ def _summary(ports: Ports) -> str:
     return said if ports.range_first is None else f"{said}; the system hands out {ports.range_first} to {ports.range_last}"
 
 
-SUBJECT = Subject(id="ports", title="ports", title_zh="端口", facts=Ports, collect=collect, summary=_summary)
+SUBJECT = Subject(id="ports", title="ports", title_zh="端口", facts=Ports, collect=collect, summary=_summary, volatile=("in_range", "pid"))

@@ -22,6 +22,10 @@ _OURS = re.compile(r"(?:nccl-|torch_|sem\.|psm|pym-|vader_segment|sm_segment|ucx
 # Of other semaphores nobody knows: one that is kept while no process has it open is what some programs mean to do. So with psm_, the prefix that
 # Python gives every SharedMemory without a name, in whatever program; PSM2's have a 2.
 _TRAININGS = re.compile(r"(?:nccl-|torch_|sem\.(?:mp|loky)-|psm2_|pym-|vader_segment|sm_segment|ucx_shm)")
+# Who made it, as torch names it. With the file_system strategy a batch that waits in a queue is such a file, and nobody has it open; the manager
+# removes it once all who knew the name have ended.
+_BY_NAME = re.compile(r"torch_(\d{1,9})_")
+_MANAGER = "torch_shm_manag"
 _MAX_SEGMENTS = 10_000
 _PATIENCE_S = 2.0
 # The first namespace of a kernel has a fixed number (PROC_PID_INIT_INO): from there all processes of the machine are seen.
@@ -38,8 +42,9 @@ class Segment:
     """A file in /dev/shm of a kind that trainings make, though others may make it, too (`of_trainings` tells).
 
     `mapped_by` are live processes that have it mapped or open; None where none was seen and not all could be looked at: those of other users, those
-    that /proc hides, those outside of our PID namespace, which may share this /dev/shm, and those for which time was too short. `owner` is None where
-    /etc/passwd does not name the user.
+    that /proc hides, those outside of our PID namespace, which may share this /dev/shm, and those for which time was too short. `kept_by` are live
+    processes that hand it over by its name or will remove it, whether they have it open or not. `owner` is None where /etc/passwd does not name the
+    user.
     """
 
     name: str
@@ -49,6 +54,21 @@ class Segment:
     mode: int
     age_s: float
     mapped_by: tuple[int, ...] | None
+    kept_by: tuple[int, ...] = ()
+
+    @property
+    def abandoned(self) -> bool | None:
+        """Whether no live process has or needs it; None where that cannot be told, and a kernel that is asked for the file could tell."""
+        if self.kept_by or self.mapped_by:
+            return False
+        if self.mapped_by is None:
+            return False if self.by_name else None
+        return True
+
+    @property
+    def by_name(self) -> bool:
+        """Whether others get it by its name: that nobody has it open says nothing then."""
+        return _BY_NAME.match(self.name) is not None
 
     @property
     def of_trainings(self) -> bool:
@@ -197,6 +217,7 @@ def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, 
     if any(_in_maps(name) not in users for name, _ in kept) and (hidden := _hidden(host)):
         missed.append(hidden)
     unread += [f"whether {processes} have segments mapped" for processes in missed]
+    managers = _managers(host) if any(_BY_NAME.match(name) for name, _ in kept) else ()
     names_of = _owners(host) if kept else {}
     now = host.now_s()
     segments = (
@@ -208,6 +229,7 @@ def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, 
             mode=stat.S_IMODE(s.st_mode),
             age_s=round(max(0.0, now - s.st_mtime), 1),
             mapped_by=users.get(_in_maps(name)) or (None if missed else ()),
+            kept_by=_keepers(host, name, managers),
         )
         for name, s in kept
     )
@@ -236,7 +258,8 @@ def _owners(host: Host) -> dict[int, str]:
 def _users(host: Host) -> tuple[dict[str, tuple[int, ...]], list[str]]:
     """Processes that have each file of /dev/shm (as `_in_maps` writes it) mapped or open, and, in words, those that could not be looked into."""
     users: dict[str, set[int]] = {}
-    blind = late = False
+    blind: list[str] = []
+    late = False
     until = time.monotonic() + _PATIENCE_S
     for pid in host.names("/proc"):
         if not pid.isdigit():
@@ -251,15 +274,35 @@ def _users(host: Host) -> tuple[dict[str, tuple[int, ...]], list[str]]:
             # Ended since.
             continue
         except OSError:
-            blind = True
+            blind.append(pid)
             continue
         for text in texts:
             if not text.endswith(" (deleted)"):
                 users.setdefault(text, set()).add(int(pid))
-    missed = ["processes that may not be looked into" + ("" if _uid(host) == 0 else " without root")] if blind else []
+    missed = [f"{_some(blind)} that may not be looked into{'' if _uid(host) == 0 else ' without root'}"] if blind else []
     if late:
         missed.append(f"processes that {_PATIENCE_S:g} s were too short for")
     return {name: tuple(sorted(pids)) for name, pids in users.items()}, missed
+
+
+def _some(pids: list[str]) -> str:
+    return f"processes ({', '.join(pids[:3])}{f' and {len(pids) - 3} more' if len(pids) > 3 else ''})"
+
+
+def _managers(host: Host) -> tuple[int, ...]:
+    found = []
+    for pid in host.names("/proc"):
+        with contextlib.suppress(OSError):
+            if pid.isdigit() and host.read(f"/proc/{pid}/comm").strip() == _MANAGER:
+                found.append(int(pid))
+    return tuple(found)
+
+
+def _keepers(host: Host, name: str, managers: tuple[int, ...]) -> tuple[int, ...]:
+    if (made := _BY_NAME.match(name)) is None:
+        return ()
+    maker = int(made[1])
+    return (maker, *managers) if host.path(f"/proc/{maker}").exists() else managers
 
 
 def _in_maps(name: str) -> str:
@@ -321,5 +364,5 @@ SUBJECT = Subject(
     facts=Shm,
     collect=collect,
     summary=_summary,
-    volatile=("free_bytes", "free_inodes", "age_s", "mapped_by", "other_files", "other_bytes", "unattached", "unattached_bytes"),
+    volatile=("free_bytes", "free_inodes", "age_s", "mapped_by", "kept_by", "other_files", "other_bytes", "unattached", "unattached_bytes"),
 )

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from stat import S_ISDIR
 
 from unhang.facts.host import Host, Space
 from unhang.facts.subject import Subject
@@ -50,12 +51,13 @@ class Place:
 
     `mount`, `kind`, `device` and `options` are its file system's. `problem` is why it could not be asked: "stale", "does not answer", or the system's
     word; then `space` is None. `writable` is whether we may write there (where it does not exist: into the first directory above that does).
-    `written_bytes_per_s` is how fast a new file reached the disk, where that was asked for.
+    `is_directory` is None where that cannot be told. `written_bytes_per_s` is how fast a new file reached the disk, where that was asked for.
     """
 
     path: str
     purpose: str
     exists: bool
+    is_directory: bool | None = None
     mount: str | None
     kind: str | None
     device: str | None
@@ -77,7 +79,8 @@ class Storage:
 def collect(host: Host) -> Storage:
     """Raises OSError where there is no /proc/mounts."""
     mounts = _mounts(host)
-    asked = [(path, purpose, _Asked(host, path)) for path, purpose in _paths(host)]
+    unread: list[str] = []
+    asked = [(path, purpose, _Asked(host, path)) for path, purpose in _paths(host, host.environ.get("HOME") or _home(host, unread))]
     for _, _, a in asked:
         a.start()
     until = time.monotonic() + _ANSWERS_S
@@ -91,6 +94,7 @@ def collect(host: Host) -> Storage:
                 path=path,
                 purpose=purpose,
                 exists=a.exists,
+                is_directory=a.is_directory,
                 mount=mount,
                 kind=kind,
                 device=device,
@@ -100,7 +104,7 @@ def collect(host: Host) -> Storage:
                 problem="does not answer" if a.is_alive() else a.problem,
             )
         )
-    unread = [f"the space of {p.path}" for p in places if p.space is None and p.problem is None]
+    unread += [f"the space of {p.path}" for p in places if p.space is None and p.problem is None]
     if host.writes_are_timed:
         places = list(_timed(host, places, unread))
     return Storage(places=tuple(places), unread=tuple(unread))
@@ -151,6 +155,7 @@ class _Asked(threading.Thread):
         self._host = host
         self._path = path
         self.exists = False
+        self.is_directory: bool | None = None
         self.space: Space | None = None
         self.writable: bool | None = None
         self.problem: str | None = None
@@ -158,6 +163,7 @@ class _Asked(threading.Thread):
     def run(self) -> None:
         try:
             self.exists = self._host.path(self._path).exists()
+            self.is_directory = self._host.path(self._path).is_dir()
             nearest = self._path
             while nearest != "/" and not self._host.path(nearest).exists():
                 nearest = str(PurePosixPath(nearest).parent)
@@ -172,10 +178,9 @@ class _Asked(threading.Thread):
             self.problem = "stale" if e.errno == errno.ESTALE else e.strerror or str(e)
 
 
-def _paths(host: Host) -> Iterator[tuple[str, str]]:
+def _paths(host: Host, home: str | None) -> Iterator[tuple[str, str]]:
     """Each path once, with what it is for."""
     e = host.environ
-    home = e.get("HOME") or _home(host)
     cache = e.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else None)
     cwd = str(Path.cwd()) if host.is_live else e.get("PWD", "/")
     said = [
@@ -201,15 +206,42 @@ def _paths(host: Host) -> Iterator[tuple[str, str]]:
     yield from ((path, ", ".join(dict.fromkeys(p))) for path, p in purposes.items())
 
 
-def _home(host: Host) -> str | None:
-    """Where libraries look for the home of a user whose environment names none; None where there is no such place."""
+def _home(host: Host, unread: list[str]) -> str | None:
+    """Where libraries look for the home of a user whose environment names none; None where there is none, or nobody says within the bound."""
     if not host.is_live:
         return None
-    try:
-        home = pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return None
-    return home if Path(home).is_dir() else None
+    asked = _Home()
+    asked.start()
+    asked.join(_ANSWERS_S)
+    if asked.is_alive() and asked.path is None:
+        unread.append("the home of this user (the user database does not answer)")
+    # Where it is known and does not answer, that is said of each path in it.
+    return asked.path
+
+
+class _Home(threading.Thread):
+    """Nobody has to wait for it: a directory service and a file server may be gone."""
+
+    def __init__(self) -> None:
+        super().__init__(name="facts-storage-home", daemon=True)
+        self.path: str | None = None
+
+    def run(self) -> None:
+        try:
+            home = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            return
+        self.path = home or None
+        try:
+            stat = Path(home).stat()
+        except PermissionError:
+            return
+        except OSError as e:
+            # A stale one is there, and to be told of.
+            self.path = self.path if e.errno == errno.ESTALE else None
+            return
+        if not S_ISDIR(stat.st_mode):
+            self.path = None
 
 
 def _mounts(host: Host) -> dict[str, tuple[str, str, tuple[str, ...]]]:

@@ -1,6 +1,6 @@
 """The installed libraries that read variables: which release, and where its files are.
 
-From the metadata that pip and conda leave; nothing is imported.
+From the metadata that pip and conda leave; NCCL as torch would load it. Nothing is imported.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from unhang.facts import paths, which_nccl
 from unhang.facts.host import Host
 
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """`binaries` are files, `sources` directories or files of Python; both as seen on the machine."""
+    """`binaries` are files, `sources` directories or files of Python; both as seen on the machine. `version` is "" where it is not known."""
 
     id: str
     version: str
@@ -43,20 +44,43 @@ _DISTRIBUTIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 # The others of torch's libraries name no variables of communication.
 _OF_TORCH = re.compile(r"lib(?:torch_(?:cpu|cuda|python|hip|cuda_linalg|xpu)|torch|c10d?(?:_cuda|_hip)?|gloo\w*)\.so[\d.]*")
 _OF_NCCL = re.compile(r"libnccl\.so[\d.]*")
-_SYSTEM = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib", "/usr/local/nccl/lib", "/usr/local/cuda/lib64")
-_NCCL_VERSION = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)")
+# How the plugins that NCCL loads are asked for: several of them, of no one release.
+PLUGINS = "plugins"
 
 
 def installed(host: Host, site: str | None = None) -> tuple[Library, ...]:
-    """What a training here would use: `site` is the site-packages of another environment. Never raises: what cannot be read is not there."""
+    """What a training here would use: `site` is the site-packages of another environment. Never raises: what cannot be read is not there.
+
+    NCCL or RCCL without a release and without files: torch uses one, and which is not known.
+    """
     found: dict[str, Library] = {}
-    sites = (site,) if site is not None else tuple(_sites(host))
-    for place in sites:
+    wheels: dict[str, list[str]] = {}
+    of_torch = ""
+    for place in (site,) if site is not None else tuple(_sites(host)):
         for library in _in(host, place):
+            if library.id == "torch" and "torch" not in found:
+                of_torch = place
+            if library.id == "nccl":
+                wheels.setdefault(place, []).append(library.version)
             found.setdefault(library.id, library)
-    if "nccl" not in found and site is None and (system := _system_nccl(host)) is not None:
-        found["nccl"] = system
+    if "torch" in found:
+        found.pop("nccl", None)
+        known = sorted(set(wheels.get(of_torch, ())))
+        wheel = None if not known else known[0] if len(known) == 1 else ""
+        torch = which_nccl.Place(site=of_torch, version=found["torch"].version, wheel=wheel, is_here=site is None)
+        which = which_nccl.of_torch(host, torch)
+    else:
+        which = which_nccl.of_system(host) if "nccl" not in found and site is None else None
+    if which is not None:
+        id = "rccl" if which.is_rccl else "nccl"
+        found[id] = Library(id=id, version=which.version, binaries=which.files)
     return tuple(found[id] for id in sorted(found))
+
+
+def plugins(host: Host) -> Library | None:
+    """What NCCL may load here to go over a network or to be tuned, as one library; None where there is nothing of the kind."""
+    files = which_nccl.plugins(host)
+    return Library(id=PLUGINS, version="", binaries=files) if files else None
 
 
 def at_least(version: str, *wanted: int) -> bool:
@@ -93,12 +117,13 @@ def _in(host: Host, site: str) -> Iterator[Library]:
         if found is None or kind is None:
             continue
         id, folders = kind
-        sources = tuple(f"{site}/{folder}" for folder in folders if host.path(f"{site}/{folder}").is_dir()) or _editable(
+        sources = tuple(f"{site}/{folder}" for folder in folders if paths.is_dir(host, f"{site}/{folder}")) or _editable(
             host, f"{site}/{name}", folders
         )
         binaries: tuple[str, ...] = ()
         if id == "torch":
-            binaries = tuple(f"{site}/torch/lib/{f}" for f in _names(host, f"{site}/torch/lib") if _OF_TORCH.fullmatch(f))
+            folders_of_torch = which_nccl.torch_folders(host, site)
+            binaries = tuple(f"{d}/{f}" for d in folders_of_torch for f in _names(host, d) if _OF_TORCH.fullmatch(f))
         elif id == "nccl":
             binaries = tuple(f"{site}/nvidia/nccl/lib/{f}" for f in _names(host, f"{site}/nvidia/nccl/lib") if _OF_NCCL.fullmatch(f))
         yield Library(id=id, version=found["version"], binaries=binaries, sources=sources)
@@ -111,13 +136,4 @@ def _editable(host: Host, metadata: str, folders: tuple[str, ...]) -> tuple[str,
     except (OSError, ValueError, AttributeError):
         return ()
     root = str(url).removeprefix("file://")
-    return tuple(path for folder in folders for path in (f"{root}/src/{folder}", f"{root}/{folder}") if host.path(path).is_dir())
-
-
-def _system_nccl(host: Host) -> Library | None:
-    """That of a distribution's package or an image, which torch built from source links to."""
-    for folder in (*filter(None, host.environ.get("LD_LIBRARY_PATH", "").split(":")), *_SYSTEM):
-        for name in _names(host, folder):
-            if found := _NCCL_VERSION.fullmatch(name):
-                return Library(id="nccl", version=found[1], binaries=(f"{folder}/{name}",))
-    return None
+    return tuple(path for folder in folders for path in (f"{root}/src/{folder}", f"{root}/{folder}") if paths.is_dir(host, path))

@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from unhang.facts import network, variable_readers
+from unhang.facts import network, variable_readers, which_nccl
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
 
 # Families whose names are all of interest, and single names.
 TOUCHES = re.compile(
-    r"(?:NCCL|RCCL|OFI_NCCL|TORCH_NCCL|TORCH_FR|TORCH_GLOO|TORCH_DIST|TORCH_DISTRIBUTED|TORCHELASTIC|TORCH_ELASTIC|TORCH_SYMM_MEM|GLOO|PET|ACCELERATE"
+    r"(?:NCCL|RCCL|MSCCL|MSCCLPP|OFI_NCCL|TORCH_NCCL|TORCH_FR|TORCH_GLOO|TORCH_DIST|TORCH_DISTRIBUTED|TORCHELASTIC|TORCH_ELASTIC|TORCH_SYMM_MEM|GLOO|PET|ACCELERATE"
     r"|DEEPSPEED|FSDP|UCX|UCC|FI|RDMAV|OMPI_MCA|SHARP|HCCL|CCL|I_MPI|PYTORCH_NCCL|TORCH_ENABLE_NCCL|ENABLE_NCCL)_\w+"
     r"|DS_(?:ACCELERATOR|ENV_FILE|SKIP_CUDA_CHECK|IGNORE_CUDA_DETECTION)|DDP_(?:TIMEOUT|BACKEND)|TORCH_INCLUDE_(?:STACK_TRACE|ONLY_ACTIVE)"
     r"|TORCH_CPP_LOG_LEVEL|TORCH_SHOW_CPP_STACKTRACES|TORCH_DISABLE_SHARE_RDZV_TCP_STORE|TP_SOCKET_IFNAME|USE_LIBUV|MASTER_(?:ADDR|PORT)"
@@ -25,7 +25,8 @@ TOUCHES = re.compile(
 )
 # A build or an image says so of itself; nobody set it.
 _OF_IMAGES = re.compile(
-    r"NCCL_(?:VERSION|HOME|ROOT|ROOT_DIR|DIR|PATH|LIB|LIB_DIR|LIBRARY|LIBRARIES|INCLUDE|INCLUDE_DIRS?|PREFIX|SOURCE_DIR|\w*PACKAGE\w*)"
+    r"NCCL_(?:VER|VERSION|HOME|ROOT|ROOT_DIR|DIR|PATH|PREFIX|(?:LIB|LIBS|LIBRARY|LIBRARIES|INCLUDE)(?:_?(?:DIR|PATH)S?)?"
+    r"|(?:INSTALL|HDR|SOURCE|SRC|BIN)_?(?:DIR|PATH)|\w*PACKAGE\w*)"
 )
 _SECRET = re.compile(r"PSK|TOKEN|SECRET|PASSW|CREDENTIAL|(?<![A-Z])KEY(?![A-Z])|API_?KEY")
 # Nothing else is kept of names that are not about communication; these may be misspelt ones that are.
@@ -47,8 +48,8 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class Variables:
-    """What is set here. `names` are the other variables' names, `plain` the values of those that may be a slip away from one of ours, and `libraries`
-    the releases of what may read them.
+    """What is set here. `names` are the other variables' names, `plain` the values of those that may be a slip away from one of ours, `libraries`
+    the releases of what may read them ("" where a release is not known), and `plugins` the files that NCCL may load, which read some, too.
 
     What values name is None where that could not be seen: `interfaces` that are up with an address, those of them that are `running`,
     `adapters` (RDMA), `gpus` that a process sees and those that are `installed`.
@@ -63,6 +64,7 @@ class Variables:
     running: tuple[str, ...] | None = None
     installed: int | None = None
     plain: Mapping[str, str] = field(default_factory=dict)
+    plugins: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
 
@@ -100,6 +102,19 @@ def visible_gpus(value: str) -> tuple[tuple[str, ...], str | None]:
     return tuple(shown), None
 
 
+def half_read(value: str) -> tuple[str, str, str] | None:
+    """The first entry of CUDA_VISIBLE_DEVICES of which CUDA takes the number in front only, that number, and the rest: "0-3", "0 1 2", "0:3"."""
+    if value.strip().startswith(("GPU-", "MIG-")):
+        return None
+    for entry in (e.strip() for e in value.split(",")):
+        index = _INDEX.match(entry)
+        if index is None:
+            return None
+        if index[0] != entry:
+            return entry, str(int(index[0])), entry[index.end() :].strip()
+    return None
+
+
 def beyond(shown: Iterable[str], installed: int) -> int | None:
     """Where in such a list the first index stands that so many GPUs have not."""
     return next((i for i, name in enumerate(shown) if name.isdecimal() and int(name) >= installed), None)
@@ -129,17 +144,19 @@ def collect(host: Host, libraries: Mapping[str, str] | None = None) -> Variables
         adapters=_adapters(host),
         gpus=_gpus(host, installed),
         installed=installed,
+        plugins=which_nccl.plugins(host),
         unread=tuple(unread),
     )
 
 
 def _conf_files(host: Host, libraries: Mapping[str, str]) -> Iterator[str]:
+    which = "rccl" if "rccl" in libraries else "nccl"
     named = host.environ.get("NCCL_CONF_FILE")
     if named and variable_readers.at_least(libraries.get("nccl", ""), 2, 23):
         yield named
     elif home := host.environ.get("HOME"):
-        yield f"{home}/.nccl.conf"
-    yield "/etc/nccl.conf"
+        yield f"{home}/.{which}.conf"
+    yield f"/etc/{which}.conf"
 
 
 def _of_conf(host: Host, path: str, unread: list[str]) -> Iterator[Setting]:
@@ -195,7 +212,7 @@ def _gpus(host: Host, installed: int | None) -> int | None:
 
 
 def _summary(seen: Variables) -> str:
-    read_by = ", ".join(f"{name} {version}" for name, version in seen.libraries.items())
+    read_by = ", ".join(f"{name} {version or 'of unknown release'}" for name, version in seen.libraries.items())
     from_files = sum(s.source != "environment" for s in seen.settings)
     count = f"{len(seen.settings)} set" + (f", {from_files} of them in NCCL's files" if from_files else "")
     return f"{count}; {read_by or 'no library that reads them is installed'}"

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.model import Evidence
-from unhang.records.frames import Frame, user_frame
+from unhang.records.frames import Frame, other_line, user_frame
 from unhang.records.logs import Hit, Signature
-from unhang.records.match import key_of, other_line
 
 if TYPE_CHECKING:
     from unhang.records.flight import Call
@@ -98,6 +97,8 @@ def _last_call(rank: RankView) -> Call | None:
 
 
 def _odd(dead: Sequence[RankView], last: dict[int, Call], picture: Picture) -> tuple[tuple[int, ...], str]:
+    from unhang.records.match import key_of
+
     if not dead or not last:
         return (), ""
     newest = max(c.seq for c in last.values())
@@ -123,6 +124,8 @@ def _odd(dead: Sequence[RankView], last: dict[int, Call], picture: Picture) -> t
 
 
 def _before(rank: RankView, call: Call) -> set[tuple[object, ...]]:
+    from unhang.records.match import key_of
+
     line = user_frame(call.frames)
     if line is None or rank.flight is None:
         return set()

@@ -9,12 +9,15 @@ from math import prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unhang.knowledge.cause import LogView
+    from unhang.model import Finding
     from unhang.records.logs import Hit
 
 # srun writes hosts that failed alike into one line; it ends a list that is too long even for it with a plus.
 HOSTS = r"(?P<host>[\w.,\[\]+-]+)"
 TASKS = r"(?P<tasks>[\d,-]+)"
 _MAX_CHARS = 40
+_LAUNCHER = re.compile(r"ChildFailedError|closing signal SIG|first observed failure|failed \(exitcode|return code =|Killing subprocess")
 _SHOWN = 2
 # Cray's names have several brackets: `x1000c[0-7]s[0-3]b0n[0-1]`.
 _NAME = re.compile(r"((?:[^,\[\]]|\[[^\[\]]*\])*)(?:,|\Z)")
@@ -28,6 +31,24 @@ def shortened(hits: Iterable[Hit]) -> tuple[Hit, ...]:
         replace(h, groups={**h.groups, "host": _short(h.groups["host"]), "tasks": _short(h.groups["tasks"])}) if "tasks" in h.groups else h
         for h in hits
     )
+
+
+def named(found: Finding | None, hit: Hit, view: LogView) -> Finding | None:
+    """The finding with the ranks and hosts that a line of srun tells of. A task is a rank unless it starts ranks of its own."""
+    if found is None or "tasks" not in hit.groups:
+        return found
+    exits = [e for e in view.exits if (e.at.source, e.at.line) == (hit.source, hit.line)]
+    ranks = () if _starts_ranks(view) else tuple(sorted({e.at.rank for e in exits if e.at.rank is not None}))
+    listed = _names(hit.groups["host"]) or [] if "host" in hit.groups else []
+    hosts = tuple(dict.fromkeys(name for name in listed if "[" not in name))
+    return replace(found, ranks=ranks, hosts=hosts if len(hosts) == len(listed) else ())
+
+
+def _starts_ranks(view: LogView) -> bool:
+    """Whether the tasks are launchers (torchrun, accelerate, DeepSpeed on each node), whose numbers are those of nodes."""
+    if view.world_size is not None and any(e.at.rank is not None and e.at.rank >= view.world_size for e in view.exits):
+        return True
+    return any(e.local_rank is not None for e in view.exits) or any(_LAUNCHER.search(h.text) for h in view.hits_of("launcher-teardown"))
 
 
 def _short(listed: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unhang.errors import CommandNotFound, UnhangError
+from unhang.records import named
 
 # The launchers' own options, as they are spelled with dashes; each also exists with underscores.
 _COUNT = {"torchrun": "--nproc-per-node", "accelerate": "--num-processes", "deepspeed": "--num-gpus"}
@@ -87,15 +88,14 @@ def resolve(
 def _not_found(word: str) -> CommandNotFound:
     if not word:
         return CommandNotFound("the command is empty", cause="a variable of the shell that is not set, in quotes")
-    path = Path(word)
-    if path.is_dir():
+    if named.is_dir(word):
         return CommandNotFound(f"{word} is a directory", cause="the script in it was left out, or its options come before the command's name")
-    if path.is_file():
-        named = word if "/" in word else f"./{word}"
-        quoted = shlex.quote(named)
-        if os.access(path, os.X_OK):
+    if named.is_file(word):
+        here = word if "/" in word else f"./{word}"
+        quoted = shlex.quote(here)
+        if os.access(word, os.X_OK):
             return CommandNotFound(f"{word} is not on the PATH, and a file of that name is here", hint=f"unhang run {quoted}")
-        return CommandNotFound(f"{named} is not executable", hint=f"chmod +x {quoted}, or name its interpreter: unhang run bash {quoted}")
+        return CommandNotFound(f"{here} is not executable", hint=f"chmod +x {quoted}, or name its interpreter: unhang run bash {quoted}")
     if "/" in word:
         return CommandNotFound(f"{word}: no such file", cause=f"the current directory is {Path.cwd()}")
     return CommandNotFound(
@@ -108,9 +108,9 @@ def _not_found(word: str) -> CommandNotFound:
 def _is_script(word: str) -> bool:
     if not word.endswith(".py"):
         return False
-    if Path(word).is_dir():
+    if named.is_dir(word):
         raise _not_found(word)
-    if not Path(word).is_file():
+    if not named.is_file(word):
         raise CommandNotFound(f"{word}: no such file", cause=f"the current directory is {Path.cwd()}")
     return True
 

@@ -17,7 +17,7 @@ from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
 from unhang.facts import memory
 from unhang.facts.host import Host
-from unhang.launch import events
+from unhang.launch import events, ras
 from unhang.launch.evidence import Taken, Taker, guarded, guarded_lines
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState, Stall
@@ -51,6 +51,7 @@ class Open:
     taker: Taker
     told: bool = False
     taken: dict[int, Taken] = field(default_factory=dict)
+    ras: str | None = None
     gathered: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -111,13 +112,24 @@ class Incidents:
 
     async def gather(self, opened: Open, asked: Sequence[Asked]) -> None:
         """Take the evidence of all who can still give it, at the same time."""
+        view = asyncio.create_task(self._ask_nccl(opened, asked))
         results = await asyncio.gather(*(opened.taker.take(opened.number, a.state, a.peer, a.activity) for a in asked), return_exceptions=True)
         for a, got in zip(asked, results, strict=True):
             if isinstance(got, BaseException):
                 opened.taker.missed.append(Missed(what=f"evidence of rank {a.state.rank}", why=f"{type(got).__name__}: {got}"))
             else:
                 opened.taken[a.state.rank] = got
+        await view
         opened.gathered.set()
+
+    async def _ask_nccl(self, opened: Open, asked: Sequence[Asked]) -> None:
+        """Where ranks wait for somebody; never raises."""
+        if opened.stall is None:
+            return
+        try:
+            opened.ras = await asyncio.to_thread(ras.take, self._rundir, opened.number, [a.state for a in asked], opened.taker.missed.append)
+        except Exception as e:
+            opened.taker.missed.append(Missed(what=ras.WHAT, why=f"{type(e).__name__}: {e}"))
 
     async def draw(self, opened: Open, situation: Situation) -> Verdict | None:
         """Write the incident down and judge it. None where it cannot be judged; the user is told. Never raises: this watches a living training."""
@@ -187,6 +199,7 @@ class Incidents:
             exitcode=situation.exitcode,
             oom_kills=None if oom is None or self._oom_before is None else oom - self._oom_before,
             kernel=kernel,
+            ras=opened.ras,
             ranks=tuple(_record(state, opened, situation) for state in situation.states),
             logs=situation.logs,
             guards=guarded_lines(self._rundir.path / t.flight for t in opened.taken.values() if t.flight),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from unhang.errors import UnhangError
+from unhang.knowledge.variables.values import hides_gpus
 from unhang.model import Live, StageResult, Verdict
 from unhang.probes import plan
 from unhang.probes.plan import Stage
@@ -47,15 +48,21 @@ def examine(
     several = ranks or gpus or min(4, max(2, _cores()))
     folder = Path(tempfile.mkdtemp(prefix="unhang-live-"))
     results: list[StageResult] = []
+    held: list[int] = []
     try:
         for world_size in plan.ladder(several):
             world = _World(chosen, world_size, backend, folder, around, begun, ended)
             results += world.run(stopped=any(r.state == "failed" for r in results))
+            held += world.held
     finally:
         # What failed can be read again.
         if not any(r.logs for r in results):
             shutil.rmtree(folder, ignore_errors=True)
     said, said_zh = conclusion(results, backend)
+    if held:
+        pids = ", ".join(map(str, held))
+        said += f"; the kernel does not let go of process {pids}: a driver or a file server hangs"
+        said_zh += f"；内核未释放进程 {pids}：驱动或文件服务器卡住"
     return Live(python=chosen, backend=backend, stages=tuple(results), conclusion=said, conclusion_zh=said_zh)
 
 
@@ -75,21 +82,35 @@ def find_python(asked: str | None) -> str:
 
 def _gpus(python: str, environ: Mapping[str, str]) -> int:
     """How many are to be tested: what torch sees; where it sees none, or does not answer, what is there, for the stage of the device to say why."""
-    if environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+    if hides_gpus(environ.get("CUDA_VISIBLE_DEVICES", "0")):
         return 0
     try:
-        asked = subprocess.run(
-            [python, "-c", _ASK], capture_output=True, text=True, timeout=_ASK_S, env=dict(environ), stdin=subprocess.DEVNULL, check=False
-        )
-        seen = int(asked.stdout.split()[-1])
-    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
+        asked = subprocess.Popen([python, "-c", _ASK], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=dict(environ), stdin=subprocess.DEVNULL)
+    except OSError:
+        return _nvidia_devices()
+    try:
+        seen = int(asked.communicate(timeout=_ASK_S)[0].split()[-1])
+    except (subprocess.TimeoutExpired, ValueError, IndexError):
+        # Not waited for: a driver that hangs lets go of nobody.
+        asked.kill()
         seen = 0
     return seen if seen > 0 else _nvidia_devices()
 
 
 def _nvidia_devices() -> int:
-    """Those that this container was given, too."""
-    return sum(p.name[len("nvidia") :].isdigit() for p in Path("/dev").glob("nvidia*"))
+    """Those that this container or job step was given: a cgroup refuses the others."""
+    return sum(p.name[len("nvidia") :].isdigit() and _may_be_opened(p) for p in Path("/dev").glob("nvidia*"))
+
+
+def _may_be_opened(device: Path) -> bool:
+    try:
+        os.close(os.open(device, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+    except PermissionError:
+        return False
+    except OSError:
+        # There, and out of order: for the stage of the device to say.
+        return True
+    return True
 
 
 class _World:
@@ -113,6 +134,7 @@ class _World:
         self._begun = begun
         self._ended = ended
         self._results: list[StageResult] = []
+        self.held: list[int] = []
 
     def run(self, *, stopped: bool) -> list[StageResult]:
         left = list(plan.stages_of(self._size))
@@ -142,6 +164,12 @@ class _World:
             environ=self._environ,
             cwd=logs,
         )
+        try:
+            return self._through(ranks, again, stages, bounds)
+        finally:
+            self.held += ranks.held
+
+    def _through(self, ranks: Ranks, again: list[str], stages: list[Stage], bounds: Mapping[str, float]) -> int:
         with ranks:
             for id in again:
                 state, why, took_s = ranks.wait(id, bounds[id])
@@ -157,7 +185,7 @@ class _World:
                 )
                 self._results.append(result)
                 self._ended(stage, result)
-        shutil.rmtree(logs, ignore_errors=True)
+        shutil.rmtree(ranks.logs[0].parent, ignore_errors=True)
         return len(stages)
 
     def _fail(self, stage: Stage, why: str, took_s: float, logs: list[Path]) -> int:

@@ -59,6 +59,8 @@ class Ranks:
         self._logs = logs
         self._environ = environ
         self._cwd = cwd
+        # Processes that could not be ended, once all is over.
+        self.held: list[int] = []
 
     def __enter__(self) -> Ranks:
         try:
@@ -175,7 +177,13 @@ class Ranks:
         for p in self._processes:
             if p.popen.poll() is None:
                 p.popen.kill()
-                p.popen.wait()
+        until = time.monotonic() + _GRACE_S
+        for p in self._processes:
+            # In a driver or on a file server that hangs the kernel lets go of nobody, for as long as it likes.
+            try:
+                p.popen.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.held.append(p.popen.pid)
         for key in list(self._selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
         self._selector.close()

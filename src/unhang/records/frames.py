@@ -77,3 +77,8 @@ def shown_path(file: str, cwd: str) -> str:
 def place(frame: Frame, cwd: str) -> str:
     """ "train.py:88 in evaluate"."""
     return f"{shown_path(frame.file, cwd)}:{frame.line} in {frame.name}"
+
+
+def other_line(one: Frame | None, other: Frame | None) -> bool:
+    """Whether two places are known and not the same."""
+    return one is not None and other is not None and (one.file, one.line) != (other.file, other.line)

@@ -191,6 +191,7 @@ class Incident:
     exitcode: int | None = None
     oom_kills: int | None = None
     kernel: str | None = None
+    ras: str | None = None
     ranks: tuple[RankRecord, ...] = ()
     logs: tuple[LogRef, ...] = ()
     guards: tuple[GuardedLine, ...] = ()

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from unhang.records.frames import Frame, inside, user_frame
+from unhang.records.frames import Frame, inside, other_line, user_frame
 
 if TYPE_CHECKING:
     from unhang.records.flight import Call, Flight
@@ -281,11 +281,6 @@ def _times(line: Frame | None, history: Mapping[int, Mapping[int, Call]], seq: i
         sum(1 for s, c in calls.items() if s < seq and (u := user_frame(c.frames)) is not None and (u.file, u.line) == at)
         for calls in history.values()
     ]
-
-
-def other_line(one: Frame | None, other: Frame | None) -> bool:
-    """Whether two places are known and not the same."""
-    return one is not None and other is not None and (one.file, one.line) != (other.file, other.line)
 
 
 def _before(call: Call, history: Mapping[int, Mapping[int, Call]], seq: int | None) -> set[tuple[object, ...]]:

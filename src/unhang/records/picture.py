@@ -15,7 +15,7 @@ from typing import TypeVar
 from unhang.errors import RecordError, UnhangError
 from unhang.model import Input, InputKind, NotExamined
 from unhang.records import flight as flights
-from unhang.records import frames, kernel, logs, stacks
+from unhang.records import frames, kernel, logs, ras, stacks
 from unhang.records.flight import Flight
 from unhang.records.frames import Frame
 from unhang.records.incident import Activity, Ended, Incident, Raised, RankRecord, Stacks
@@ -114,6 +114,7 @@ class Picture:
     tracebacks: tuple[Traceback, ...] = ()
     kernel: tuple[KernelEvent, ...] | None = None
     kernel_source: str | None = None
+    ras: ras.Report | None = None
     inputs: tuple[Input, ...] = ()
     not_examined: tuple[NotExamined, ...] = ()
 
@@ -208,6 +209,7 @@ class _Loader:
             hits += found
             tracebacks += backs
         events = self._kernel(incident)
+        asked = self._read(incident.ras, "ras", "NCCL's own view of the job (RAS)", ras.load) if incident.ras else None
         return Picture(
             incident=incident,
             incident_source=source,
@@ -217,6 +219,7 @@ class _Loader:
             tracebacks=tuple(tracebacks),
             kernel=events,
             kernel_source=incident.kernel,
+            ras=asked,
             inputs=tuple(self.inputs),
             not_examined=tuple(self.not_examined),
         )
@@ -248,9 +251,13 @@ class _Loader:
 
     def _fatal(self, record: RankRecord, incident: Incident) -> tuple[Stacks | None, str | None, str | None]:
         path = self.rundir.fatal_of(incident.attempt, record.rank)
-        if not path.is_file() or path.stat().st_size == 0:
-            return None, None, None
         source = self.rundir.relative(path)
+        try:
+            if not path.is_file() or path.stat().st_size == 0:
+                return None, None, None
+        except OSError as e:
+            self._miss(source, f"it cannot be read: {e.strerror or e}")
+            return None, None, None
         text = self._read(source, "stacks", f"the last stacks of rank {record.rank}", lambda p: p.read_text("utf-8", "replace"))
         if text is None:
             return None, None, None

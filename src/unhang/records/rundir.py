@@ -7,7 +7,7 @@
       logs/attempt-0/       rank0.out, rank0.err, ... and launcher.out, launcher.err
       fatal/attempt-0/      stacks that a rank wrote while a signal was ending it
       flight/attempt-0/     dumps that torch wrote by itself, on a timeout
-      incidents/1/          incident.json, stacks/rank0.json, flight/rank_0, kernel.txt, verdict.json
+      incidents/1/          incident.json, stacks/rank0.json, flight/rank_0, kernel.txt, ras.json, verdict.json
       verdict.json          the verdict on the last incident
       verdict.md            the same to read
       report.html           the same with a timeline, for a browser
@@ -40,7 +40,7 @@ _NAME = r"\w[\w.-]{0,120}"
 MEMBER = re.compile(
     r"(?P<run>(?:.*?/)??)(?P<file>(?:run|host|verdict)\.json|verdict\.md|report\.html|events\.jsonl"
     rf"|(?:logs|fatal|flight)/attempt-\d{{1,6}}/{_NAME}"
-    rf"|incidents/\d{{1,6}}/(?:(?:incident|verdict)\.json|kernel\.txt|(?:stacks|flight)/{_NAME}))",
+    rf"|incidents/\d{{1,6}}/(?:(?:incident|verdict)\.json|kernel\.txt|ras\.(?:json|txt)|(?:stacks|flight)/{_NAME}))",
     re.ASCII | re.DOTALL,
 )
 
@@ -153,6 +153,9 @@ class RunDir:
     def kernel(self, number: int) -> Path:
         return self.incident_dir(number) / "kernel.txt"
 
+    def ras(self, number: int, format: str) -> Path:
+        return self.incident_dir(number) / f"ras.{'json' if format == 'json' else 'txt'}"
+
     def incident_verdict(self, number: int) -> Path:
         return self.incident_dir(number) / "verdict.json"
 
@@ -167,11 +170,14 @@ class RunDir:
         return bool(rest) if folder == "logs" else folder not in _OWN
 
     def incident_numbers(self) -> list[int]:
-        """The numbers of all incidents that were written down completely, oldest first."""
+        """The numbers of all incidents that were written down completely, oldest first. Raises RunDirError where that cannot be told."""
         parent = self.path / "incidents"
-        if not parent.is_dir():
-            return []
-        return sorted(int(p.name) for p in parent.iterdir() if p.name.isdigit() and (p / "incident.json").is_file())
+        try:
+            if not parent.is_dir():
+                return []
+            return sorted(int(p.name) for p in parent.iterdir() if p.name.isdigit() and (p / "incident.json").is_file())
+        except OSError as e:
+            raise RunDirError(f"cannot read {e.filename or parent}: {e.strerror or e}") from e
 
     def relative(self, path: Path) -> str:
         return path.relative_to(self.path).as_posix()

@@ -1,7 +1,8 @@
 """Removing shared-memory segments that dead trainings left in /dev/shm: our own ones, and only those that nobody uses any more.
 
 /proc does not show processes of other PID namespaces, and containers may share one /dev/shm. So the kernel has the last word: a write lease on a
-file is granted only while no other process anywhere has it open or mapped.
+file is granted only while no other process anywhere has it open or mapped. Of files that wait to be opened by their name it knows nothing: those go
+only where their maker is seen to be dead.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ def apply(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 def _step(segment: Segment, uid: int) -> Step:
     if segment.mapped_by:
         why = f"in use by {_pids(segment.mapped_by)}"
+    elif segment.kept_by:
+        why = f"{_pids(segment.kept_by)} may still hand it over, or will remove it"
+    elif segment.by_name and segment.mapped_by is None:
+        why = "its maker may live where we cannot see it, and hand it over"
     elif segment.uid != uid:
         why = "it belongs to another user, who can remove it"
     elif segment.age_s < YOUNG_S:

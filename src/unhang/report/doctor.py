@@ -24,15 +24,18 @@ _MARKS: Mapping[str, tuple[str, str]] = {
     "warning": ("!", "bold yellow"),
     "note": ("i", "cyan"),
 }
+_OURS = "unhang doctor --fix"
 _WORDS: Mapping[Language, Mapping[str, str]] = {
     "en": {
         "same": "{a} and {b} do not differ in what was looked at",
+        "taken": "{host}, as it was on {taken}",
         "leads_to": "leads to",
         "unread": "not looked at",
         "totals": "errors {error}, warnings {warning}, notes {note}; areas without fault {ok}, not wholly looked at {unknown}, not here {absent}",
     },
     "zh": {
         "same": "{a} 与 {b} 在查看过的方面没有差别",
+        "taken": "{host}，采集于 {taken}",
         "leads_to": "后果",
         "unread": "未能查看",
         "totals": "错误 {error}，警告 {warning}，说明 {note}；无异常的方面 {ok}，未能完全查看 {unknown}，此机器没有 {absent}",
@@ -40,8 +43,10 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
 }
 
 
-def render(examination: Examination, console: Console, *, lang: Language, details: bool = False) -> None:
-    """Print all areas, each with what stands against it, and in detail if asked for."""
+def render(examination: Examination, console: Console, *, lang: Language, details: bool = False, elsewhere: bool = False) -> None:
+    """Print all areas, each with what stands against it, and in detail if asked for; whose and when first, where that is not here and now."""
+    if elsewhere:
+        console.print(_WORDS[lang]["taken"].format(host=examination.host, taken=examination.taken), soft_wrap=True, highlight=False, markup=False)
     for line in _lines(examination, screen.width(console), lang, details):
         console.print(line, soft_wrap=True, highlight=False)
 
@@ -76,7 +81,8 @@ def _lines(examination: Examination, width: int, lang: Language, details: bool) 
         yield from (Text(t, style="yellow") for t in fold(f"{_WORDS[lang]['unread']}: {missed.what}: {missed.why}", width))
     states = [a.state for a in examination.areas]
     counts = {s: sum(f.severity == s for f in examination.findings) for s in SEVERITIES}
-    yield Text(_WORDS[lang]["totals"].format(**counts, **{s: states.count(s) for s in ("ok", "unknown", "absent")}), style="bold")
+    totals = _WORDS[lang]["totals"].format(**counts, **{s: states.count(s) for s in ("ok", "unknown", "absent")})
+    yield from (Text(t, style="bold") for t in fold(totals, width))
 
 
 def _area(area: Area, title: str, column: int, against: list[HostFinding], width: int, lang: Language) -> Iterator[Text]:
@@ -84,6 +90,11 @@ def _area(area: Area, title: str, column: int, against: list[HostFinding], width
     mark, style = _MARKS[_worst(against) if against and area.state in ("found", "ok") else area.state]
     said = area.summary + (f"; {_WORDS[lang]['unread']}: {', '.join(area.unread)}" if area.unread else "")
     indent = " " * (column + 4)
+    if 2 * len(indent) > width:
+        # Beside the titles there would be room for a word or two.
+        yield Text.assemble((mark, style), " ", (title, "bold"))
+        yield from (Text(line) for line in fold(said, width, first=" " * 4))
+        return
     for i, line in enumerate(fold(said, width, first=indent)):
         head = f"{mark} {title}{' ' * (column - cell_len(title) + 2)}" if i == 0 else indent
         text = Text(head + line[len(indent) :])
@@ -102,8 +113,9 @@ def _finding(finding: HostFinding, width: int, lang: Language) -> Iterator[Text]
     yield Text.assemble("    ", (mark, style), " ", (finding.cause, "bold"))
     yield from (Text(line) for line in fold(finding.says, width, first=" " * 6))
     yield from (Text(line, style="dim") for line in fold(f"{_WORDS[lang]['leads_to']}: {finding.leads_to}", width, first=" " * 6, deeper=" " * 8))
-    # A note asks for nothing.
-    for remedy in finding.remedies if finding.severity != "note" else ():
+    # A note asks for nothing; what we can do ourselves is offered.
+    for remedy in (r for r in finding.remedies if finding.severity != "note" or (r.command or "").startswith(_OURS)):
         yield from (Text(line) for line in fold(f"→ {says(remedy, lang)}", width, first=" " * 6, deeper=" " * 8))
         if line := ran(remedy):
-            yield from (Text(t, style="green") for t in fold(f"{'$ ' if remedy.command else ''}{line}", width, first=" " * 8))
+            # One line, however long: it is there to be copied.
+            yield Text(f"{' ' * 8}{'$ ' if remedy.command else ''}{line}", style="green")

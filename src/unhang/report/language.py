@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Literal, cast, get_args
 
@@ -47,6 +48,16 @@ LABELS: Mapping[Language, Mapping[str, str]] = {
         "sources": "Sources",
         "root": "root cause",
         "symptom": "symptom",
+        "usual_cause": "Usual cause",
+        "try": "Try",
+        "corrected": "corrected {name}",
+        "left_as_it_is": "{name} is left as it is",
+        "left_for_line": ", for other things stand on its line",
+        "left_for_list": ", for nothing else stands in its list",
+        "left_for_runs": ", for a command runs for its value",
+        "left_for_used": ", for line {line} uses it",
+        "corrected_not_followed": "corrected {what} was not looked at: {why}",
+        "readers_unknown": "whether anything reads it could not be found out",
     },
     "zh": {
         "nothing": "没有问题：运行以退出码 0 结束",
@@ -79,6 +90,16 @@ LABELS: Mapping[Language, Mapping[str, str]] = {
         "sources": "来源",
         "root": "根本原因",
         "symptom": "伴随现象",
+        "usual_cause": "常见原因",
+        "try": "可以试试",
+        "corrected": "修改后的 {name}",
+        "left_as_it_is": "{name} 保持原样",
+        "left_for_line": "，因为同一行还有别的内容",
+        "left_for_list": "，因为列表中没有别的内容",
+        "left_for_runs": "，因为它的值要运行命令才能得到",
+        "left_for_used": "，因为第 {line} 行使用它",
+        "corrected_not_followed": "修改后的 {what} 未能查看：{why}",
+        "readers_unknown": "未能查明是否有程序读取它",
     },
 }
 
@@ -106,6 +127,54 @@ REASONS: Mapping[str, str] = {
 }
 
 
+# What commands refuse with, whole, with what stands in the places of values; all else stays English.
+_ERRORS: tuple[tuple[str, str], ...] = (
+    ("cannot read {}: {}", "无法读取 {}：{}"),
+    ("cannot write {}: {}", "无法写入 {}：{}"),
+    ("there is no area named {}", "没有名为 {} 的方面"),
+    ("areas are {}", "可用的方面有 {}"),
+    ("there is no directory {}", "没有目录 {}"),
+    ("none of the libraries that read variables is installed in {}", "{} 中没有安装会读取这些变量的库"),
+    ("that is no site-packages directory", "它不是 site-packages 目录"),
+    ("--lang {}: it is one of {}", "--lang {}：可选的有 {}"),
+    ("--python and --ranks are for --live", "--python 和 --ranks 只用于 --live"),
+    ("--live runs on this machine: it does not go with --snapshot", "--live 在本机上运行，不能与 --snapshot 一起使用"),
+    ("--fix repairs this machine: it does not go with --snapshot", "--fix 修复的是本机，不能与 --snapshot 一起使用"),
+    (
+        "--path and --write-speed look at this machine: they do not go with --snapshot",
+        "--path 和 --write-speed 查看的是本机，不能与 --snapshot 一起使用",
+    ),
+    (
+        "--path and --write-speed are for the area storage, and --only leaves it out",
+        "--path 和 --write-speed 属于 storage 方面，而 --only 没有包含它",
+    ),
+    ("add --only storage", "加上 --only storage"),
+    ("--yes is for --fix", "--yes 只用于 --fix"),
+    ("--rewrite takes one file", "--rewrite 只接受一个文件"),
+    ("{} is larger than {} MiB: no script", "{} 大于 {} MiB，不是脚本"),
+    ("{} is no text", "{} 不是文本"),
+    ("{} is JSON, which has no comments: nothing can be commented out", "{} 是 JSON，没有注释语法，无法注释掉任何内容"),
+    ("{} holds nothing of what is asked for", "{} 中没有所要查看的内容"),
+)
+_asked: Language | None = None
+
+
+def refusal(said: str) -> str:
+    """An error of a command, its cause or its hint, in the language that the command was asked for, or else the locale's."""
+    if spoken() != "zh":
+        return said
+    for english, chinese in _ERRORS:
+        pattern = "(.*?)".join(re.escape(part) for part in english.split("{}"))
+        if (found := re.fullmatch(pattern, said, re.DOTALL)) is not None:
+            return chinese.format(*found.groups())
+    return said
+
+
+def spoken() -> Language:
+    """What was asked for last, for what is said when all else has failed."""
+    return _asked or from_locale(os.environ)
+
+
 def reason(said: str, lang: Language) -> str:
     """What was not examined, or why, in a language; as it is where that is of one run only."""
     return REASONS.get(said, said) if lang == "zh" else said
@@ -113,11 +182,14 @@ def reason(said: str, lang: Language) -> str:
 
 def chosen(lang: str | None) -> Language:
     """The language that was asked for, else the locale's. Raises UnhangError for one that does not exist."""
+    global _asked
+    _asked = None
     if lang is None:
         return from_locale(os.environ)
     if lang not in LABELS:
         raise UnhangError(f"--lang {lang}: it is one of {', '.join(get_args(Language))}")
-    return cast(Language, lang)
+    _asked = cast(Language, lang)
+    return _asked
 
 
 def from_locale(environment: Mapping[str, str]) -> Language:

@@ -54,6 +54,8 @@ def _finding(finding: Finding, lang: Language) -> Iterator[str]:
     if finding.ranks:
         on = f" ({', '.join(map(code, finding.hosts))})" if finding.hosts else ""
         yield f"- {labels['who']}: {labels['rank' if len(finding.ranks) == 1 else 'ranks']} {', '.join(map(str, finding.ranks))}{on}"
+    elif finding.hosts:
+        yield f"- {labels['who']}: {', '.join(map(code, finding.hosts))}"
     if finding.where is not None:
         yield f"- {labels['where']}: {code(finding.where)}"
     if finding.evidence:

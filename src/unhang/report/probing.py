@@ -106,7 +106,7 @@ def _finding(finding: Finding, width: int, lang: Language) -> Iterator[Text]:
     for remedy in finding.remedies[:2]:
         yield from (Text(line) for line in fold(f"→ {says(remedy, lang)}", width, first=" " * 6, deeper=" " * 8))
         if line := ran(remedy):
-            yield from (Text(t, style="green") for t in fold(f"{'$ ' if remedy.command else ''}{line}", width, first=" " * 8))
+            yield Text(f"{' ' * 8}{'$ ' if remedy.command else ''}{line}", style="green")
 
 
 def _title(stage: Stage, lang: Language) -> str:

@@ -33,7 +33,7 @@ _COLOURS = {"established": "bold red", "likely": "bold yellow", "possible": "yel
 def render(verdict: Verdict, console: Console, *, lang: Language | None = None, whole: bool = False) -> None:
     """Print the first screen of a verdict; `whole` of it, however long."""
     language = lang or chosen(None)
-    for line in _lines(verdict, language, screen.width(console), whole=whole):
+    for line in _lines(verdict, language, screen.width(console), whole=whole, fits=console.is_terminal and not whole):
         console.print(line, soft_wrap=True, highlight=False)
 
 
@@ -70,7 +70,7 @@ def ran(remedy: Remedy) -> str:
     return " ".join(["export", *env]) if env else ""
 
 
-def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool) -> list[Text]:
+def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool, fits: bool) -> list[Text]:
     labels = LABELS[lang]
     finding = verdict.primary
     if finding is None:
@@ -81,7 +81,7 @@ def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool) -> list
     evidence = (0 if not finding.evidence else 1) + min(len(finding.evidence), MAX_EVIDENCE)
     # What has to be left out is: first what was not examined, then remedies.
     for shown, unexamined in ((MAX_REMEDIES + 1, 3), (MAX_REMEDIES + 1, 2), (MAX_REMEDIES, 3), (MAX_REMEDIES, 2), (MAX_REMEDIES, 1), (1, 2), (1, 1)):
-        remedies = list(_remedies(finding.remedies, lang, width, whole=whole, at_most=shown))
+        remedies = list(_remedies(finding.remedies, lang, width, whole=whole, at_most=shown, fits=fits))
         rest = list(_rest(verdict, lang, width, whole=whole, unexamined=unexamined))
         left = 10 * MAX_LINES if whole else MAX_LINES - len(head) - len(remedies) - len(rest)
         if left >= evidence:
@@ -141,6 +141,8 @@ def _head(finding: Finding, lang: Language, width: int, *, at_most: int) -> Iter
         word = labels["rank"] if len(finding.ranks) == 1 else labels["ranks"]
         on = f" {labels['on']} {', '.join(finding.hosts)}" if finding.hosts else ""
         yield from _labelled(labels["who"], f"{word} {', '.join(map(str, finding.ranks))}{on}", width)
+    elif finding.hosts:
+        yield from _labelled(labels["who"], ", ".join(finding.hosts), width)
     if finding.where is not None:
         yield from _labelled(labels["where"], finding.where, width, style="bold cyan")
 
@@ -182,15 +184,18 @@ def _evidence_lines(source: str, text: str, width: int) -> list[str]:
     return fold(flat, width, first=f"{first}{source}  ", deeper=deeper)
 
 
-def _remedies(remedies: tuple[Remedy, ...], lang: Language, width: int, *, whole: bool, at_most: int) -> Iterator[Text]:
-    """At most `at_most`, and how many there are besides."""
+def _remedies(remedies: tuple[Remedy, ...], lang: Language, width: int, *, whole: bool, at_most: int, fits: bool) -> Iterator[Text]:
+    """At most `at_most`, and how many there are besides. `fits`: commands have to fit a screen; elsewhere each is one line, to be copied."""
     if not remedies:
         return
     yield Text(LABELS[lang]["remedy"], style="bold")
     for r in remedies if whole else remedies[:at_most]:
         yield from _wrapped(says(r, lang), width, at_most=MAX_LINES if whole else 5)
-        if line := ran(r):
-            yield from _wrapped(f"{'$ ' if r.command else ''}{line}", width, at_most=MAX_LINES if whole else 6, style="green")
+        line = f"{'$ ' if r.command else ''}{ran(r)}" if ran(r) else ""
+        if line and fits:
+            yield from _wrapped(line, width, at_most=MAX_LINES if whole else 6, style="green")
+        elif line:
+            yield Text(f"{' ' * _INDENT}{line}", style="green")
         if whole and r.verify:
             yield Text(f"{' ' * _INDENT}{LABELS[lang]['verify']}: {r.verify}", style="dim")
     if not whole and len(remedies) > at_most:

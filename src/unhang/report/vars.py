@@ -23,6 +23,7 @@ from unhang.report.language import Language
 _MARKS: Mapping[str, tuple[str, str]] = {
     "ok": ("✓", "green"),
     "unknown": ("?", "yellow"),
+    "not-here": ("-", "dim"),
     "error": ("✗", "bold red"),
     "warning": ("!", "bold yellow"),
     "note": ("i", "cyan"),
@@ -30,8 +31,10 @@ _MARKS: Mapping[str, tuple[str, str]] = {
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 _WORDS: Mapping[Language, Mapping[str, str]] = {
     "en": {
+        "environment": "environment",
         "nothing": "no variable that touches communication is set",
         "libraries": "looked at: {libraries}",
+        "release": "of unknown release",
         "none": "no library that reads such variables is installed here",
         "reads": "read by {who}",
         "logs": "only logged by {who}",
@@ -51,8 +54,10 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "totals": "variables {n}: errors {error}, warnings {warning}, notes {note}",
     },
     "zh": {
+        "environment": "环境",
         "nothing": "没有设置与通信有关的变量",
         "libraries": "所依据的版本：{libraries}",
+        "release": "（版本未知）",
         "none": "此处没有安装会读取这些变量的库",
         "reads": "由 {who} 读取",
         "logs": "{who} 只把它写入日志",
@@ -97,7 +102,7 @@ def render(examined: Examined, console: Console, *, lang: Language) -> None:
 
 def _lines(examined: Examined, width: int, lang: Language) -> Iterator[Shown]:
     words = _WORDS[lang]
-    libraries = ", ".join(f"{name} {version}" for name, version in examined.libraries.items())
+    libraries = ", ".join(f"{name} {version or words['release']}" for name, version in examined.libraries.items())
     yield from _folded(words["libraries"].format(libraries=libraries) if libraries else words["none"], width, "", style="dim")
     for one in examined.variables:
         yield from _variable(one, width, lang)
@@ -107,14 +112,15 @@ def _lines(examined: Examined, width: int, lang: Language) -> Iterator[Shown]:
         yield Shown(words["nothing"])
         return
     counts = {s: sum(r.severity == s for v in examined.variables for r in v.remarks) for s in _ORDER}
-    yield Shown(words["totals"].format(n=len(examined.variables), **counts), style="bold")
+    yield from _folded(words["totals"].format(n=len(examined.variables), **counts), width, "", style="bold")
 
 
 def _variable(one: Judged, width: int, lang: Language) -> Iterator[Shown]:
     worst = min((r.severity for r in one.remarks), key=_ORDER.index, default=None)
-    mark, style = _MARKS[worst or ("unknown" if one.state == "unknown" else "ok")]
+    mark, style = _MARKS[worst or (one.state if one.state in ("unknown", "not-here") else "ok")]
     value = f"={one.value}" if one.value is not None else f" {_WORDS[lang]['hidden']}" if one.source else ""
-    at = f"  {one.source}{f':{one.line}' if one.line else ''}" if one.source else ""
+    source = _WORDS[lang]["environment"] if one.source == "environment" else one.source
+    at = f"  {source}{f':{one.line}' if one.line else ''}" if source else ""
     yield Shown.assemble((mark, style), " ", (one.name, "bold"), value, (at, "dim"))
     facts = "; ".join(_facts(one, lang))
     if one.what is not None:

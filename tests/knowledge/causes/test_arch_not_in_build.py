@@ -41,3 +41,13 @@ def test_an_nccl_without_the_kernels_asks_for_another_nccl():
 def test_a_torch_and_its_nccl_without_the_gpu_are_one_cause():
     found = judge(WARNING, "node7:51:60 [0] enqueue.cc:58 NCCL WARN Cuda failure 'named symbol not found'")
     assert found.standing == "established" and [r.id for r in found.remedies] == ["torch-for-this-gpu"]
+
+
+def test_an_amd_gpu_asks_for_another_rocm():
+    found = judge("[rank1]: RuntimeError: HIP error: invalid device function")
+    assert found.standing == "established"
+    assert [r.id for r in found.remedies] == ["torch-for-this-amd-gpu", "rebuild-the-rocm-extension"]
+
+
+def test_a_trace_of_modules_that_were_passed_over_is_no_failure():
+    assert judge(":3:hip_platform.cpp :715 : 8802 us: init: Returned hipErrorNoBinaryForGpu : continue parsing remaining modules") is None

@@ -61,3 +61,13 @@ def test_a_refusal_that_another_cause_knows_is_left_to_it(logs):
     back = logs.raised("ValueError", "host not found: Name or service not known", line=1, names=("main", "validate_args"))
     hits = logs.lines(text, start=back.end)
     assert CAUSE.in_logs(logs.view(hits=hits, tracebacks=(back,))) is None
+
+
+NO_ALGORITHM = "node7:812:812 [1] enqueue.cc:422 NCCL WARN Error : no algorithm/protocol available"
+
+
+def test_no_algorithm_is_left():
+    found = judge(NO_ALGORITHM)
+    assert found.standing == "likely" and [r.id for r in found.remedies] == ["let-nccl-tune"]
+    said = judge(f"{NO_ALGORITHM} for function AllReduce with datatype ncclInt8. NCCL_ALGO was set to CollNet.")
+    assert said.standing == "established" and "NCCL_ALGO was set to CollNet" in said.says

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.dataloader_deadlock import CAUSE
-from unhang.records.logs import Needles, read
+from unhang.records.logs import Needles, match, read
 
 GONE = """\
 [rank1]: Traceback (most recent call last):
@@ -41,3 +41,10 @@ def test_a_worker_of_a_rank_that_was_ended_is_possible(tmp_path, logs):
 
 def test_a_connection_of_anything_else_is_not_a_worker(tmp_path):
     assert judged(tmp_path, GONE.replace("rebuild_storage_fd", "fetch_rows")) is None
+
+
+def test_a_worker_that_ended_without_a_word_is_possible():
+    """Shared memory, the memory of the host, or an exception that it printed elsewhere: the line tells none of them."""
+    lines = match("RuntimeError: DataLoader worker (pid(s) 372, 373) exited unexpectedly", CAUSE.signatures, source="a.log", line=1)
+    assert CAUSE.in_logs is not None
+    assert CAUSE.in_logs(LogView(hits={CAUSE.id: tuple(lines)})).standing == "possible"

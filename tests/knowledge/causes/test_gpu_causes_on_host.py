@@ -209,6 +209,16 @@ def test_fatal_errors_on_the_way_to_a_gpu():
     assert (severity, says) == ("warning", "0000:3c:00.0, on the way to a GPU, counts 3 fatal PCIe errors since boot")
 
 
+@pytest.mark.parametrize(("age", "severity"), [(60.0, "warning"), (90_000.0, "note")])
+def test_fatal_errors_that_the_kernel_only_told_of(age, severity):
+    way = (on_bus("0000:3c:00.0", "bridge", aer_fatal=None), on_bus("0000:00:00.0", path=("pci0000:3a", "0000:3c:00.0")))
+    fatal = event("pcie-error", age=age, device="0000:3c:00.0", severity="Uncorrected (Fatal)", text="pcieport 0000:3c:00.0: PCIe Bus Error: ")
+    ((_, found_as, says),) = told(machine_with(card(0)), bus(*way), log(fatal))
+    assert (found_as, says) == (severity, f"0000:3c:00.0, on the way to a GPU, had fatal PCIe errors ({kernel_log.ago(age)})")
+    for harmless in (replace(fatal, severity="Uncorrected (Non-Fatal)"), replace(fatal, device="0000:80:00.0")):
+        assert told(machine_with(card(0)), bus(*way), log(harmless)) == []
+
+
 @pytest.mark.parametrize(
     ("state", "says"),
     [
@@ -309,6 +319,9 @@ def test_accesses_that_the_iommu_refused():
     fault = event("iommu-fault", device="0000:00:00.0", text="DMAR: [DMA Write] Request device [00:00.0] fault addr 0xb0")
     assert [(c, s) for c, s, _ in told(machine_with(card(0)), None, log(fault))] == [("p2p-broken", "warning")]
     assert told(machine_with(card(0)), None, log(replace(fault, device="0000:99:00.0"))) == []
+    adapter = bus(on_bus("0000:99:00.0", "nic"))
+    ((_, _, says),) = told(machine_with(card(0)), adapter, log(replace(fault, device="0000:99:00.0")))
+    assert says.startswith("the IOMMU refused accesses of adapter 0000:99:00.0 (")
 
 
 def libraries(*versions, name="libnvidia-ml"):

@@ -58,3 +58,13 @@ def test_nothing_is_said_of_healthy_jobs_or_of_one_host():
     assert judge(LogView(nccl=two)) is None
     assert judge(LogView(hits=hits(REFUSED), nccl=chosen(node1="lo:127.0.0.1<0>"))) is None
     assert judge(LogView(hits=hits(REFUSED), nccl=chosen(node1="eth0:10.0.0.1<0>", node2="bond0:10.0.0.2<0>"))) is None
+
+
+UCX = "[node7:812:0]            sock.c:260  UCX  ERROR   connect(fd=41, dest_addr={}:45031) failed: Connection refused"
+
+
+def test_ucx_went_over_dockers_bridge():
+    assert CAUSE.in_logs is not None
+    found = CAUSE.in_logs(LogView(hits=hits(UCX.format("172.17.0.1"))))
+    assert found.standing == "likely" and found.remedies[0].id == "ucx-device"
+    assert CAUSE.in_logs(LogView(hits=hits(UCX.format("10.4.0.9")))) is None

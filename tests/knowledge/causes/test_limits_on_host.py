@@ -141,6 +141,7 @@ def test_what_the_machine_has_left():
 def test_addresses():
     assert severities(address_space_bytes=Limit(soft=64 << 30, hard=None), gpus=1) == ["warning"]
     assert severities(address_space_bytes=Limit(soft=64 << 30, hard=None)) == []
+    assert severities(address_space_bytes=Limit(soft=4 << 30, hard=None)) == ["warning"]
 
 
 @pytest.mark.parametrize(("scope", "lifts", "expected"), [(2, False, ["note"]), (3, False, ["note"]), (2, True, []), (2, None, [])])

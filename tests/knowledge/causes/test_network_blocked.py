@@ -54,3 +54,12 @@ def test_an_address_that_torch_had_freed_is_not_said(logs):
     named = "[c10d] The client socket has failed to connect to any network address of (10.77.0.1, 29500)."
     found = catalogue.get("network-blocked").in_logs(logs.view(hits=logs.lines(f"{failed}\n{named}")))
     assert found.standing == "likely" and "10.77.0.1 port 29500" in found.says and "18.86" not in found.says
+
+
+UCX = "[node7:812:0] sock.c:323  UCX  ERROR   connect(fd=41, dest_addr={}:45031) failed: {}"
+
+
+def test_ucx_has_no_way_to_a_peer():
+    assert judge(UCX.format("10.4.0.9", "No route to host")).says.endswith("10.4.0.9 port 45031: No route to host")
+    assert judge(UCX.format("172.17.0.1", "No route to host")) is None
+    assert judge(UCX.format("10.4.0.9", "Operation now in progress")) is None

@@ -158,6 +158,20 @@ def test_mtu_of_a_bond_and_of_an_overlay(machine):
     assert found(machine, files=small | nic("docker0", state="down", bridge=None), interfaces={"docker0": ("172.17.0.1/16",)}) == []
 
 
+def test_mtu_of_a_network_that_docker_made(machine):
+    small = {"/sys/class/net/eth0/mtu": "1400"}
+    made = {"br-0a1b2c3d4e5f": ("172.18.0.1/16",)}
+    (one,) = found(machine, files=small | nic("br-0a1b2c3d4e5f", bridge=None), interfaces=made)
+    assert (one.severity, one.says) == ("note", "containers on br-0a1b2c3d4e5f send packets of 1500 bytes, eth0 carries 1400")
+    assert one.remedies[0].command == (
+        "name=$(docker network inspect -f '{{.Name}}' 0a1b2c3d4e5f) && docker network rm \"$name\" "
+        '&& docker network create -o com.docker.network.driver.mtu=1400 "$name"'
+    )
+    assert found(machine, files=small | nic("br-0a1b2c3d4e5f", bridge=None, mtu="1400"), interfaces=made) == []
+    # A bridge that somebody made for virtual machines.
+    assert found(machine, files=small | nic("br-ex", bridge=None), interfaces={"br-ex": ("172.18.0.1/16",)}) == []
+
+
 @pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq")
 @pytest.mark.parametrize(
     ("before", "after"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from unhang.knowledge import catalogue
+from unhang.records.frames import Frame
 
 
 def judge(view):
@@ -75,3 +78,50 @@ def test_a_broken_connection_speaks_only_where_nothing_else_does(logs):
 def test_what_goes_wrong_while_python_clears_up_is_no_cause(logs, names):
     assert judge(logs.view(tracebacks=(logs.raised("AssertionError", "can only join a child process", names=names),))) is None
     assert judge(logs.view(tracebacks=(logs.raised("AssertionError", "can only join a child process", names=("main", *names)),))) is not None
+
+
+def missing_on_one(logs, text, *, kind="ModuleNotFoundError", file="/srv/job/train.py", host="node7", exits=()):
+    back = replace(
+        logs.raised(kind, text, rank=3),
+        host=host,
+        frames=(Frame(file="/srv/job/train.py", line=3, name="<module>"), Frame(file=file, line=1, name="f")),
+    )
+    return judge(logs.view(tracebacks=(back,), world_size=8, exits=exits))
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "command", "verify"),
+    [
+        ("No module named 'cv2'", "/opt/env/lib/python3.11/site-packages/x.py", "/opt/env/bin/python -m pip install opencv-python-headless", "cv2"),
+        ("No module named 'datasets'", "/srv/job/train.py", "python -m pip install datasets", "datasets"),
+        # Who knows what brings these: somebody else's package has the name.
+        ("No module named 'apex'", "/opt/env/lib/python3.11/site-packages/x.py", "/opt/env/bin/python -m pip list", "apex"),
+        ("No module named 'my_project'", "/srv/job/train.py", "python -m pip list", "my_project"),
+        ("No module named 'transformers.masking'", "/srv/job/train.py", "python -m pip list", "transformers.masking"),
+    ],
+)
+def test_a_missing_module_is_named_with_its_rank_host_and_interpreter(logs, text, file, command, verify):
+    (remedy,) = missing_on_one(logs, text, file=file).remedies
+    assert (remedy.id, remedy.command) == ("install-the-module", command)
+    assert remedy.verify == f"{command.partition(' ')[0]} -c 'import {verify}'"
+    python = f" under {command.partition(' ')[0]}" if command.startswith("/") else ""
+    what = verify if "." in verify else f"module {verify}"
+    assert remedy.says.startswith(f"rank 3 on node7 found no {what}{python}: ")
+    assert verify in remedy.says_zh and "rank 3 on node7" in remedy.says_zh
+
+
+def test_the_interpreter_that_the_launcher_names(logs):
+    said = logs.ended(1, rank=3)
+    said = replace(said, at=replace(said.at, text="failed (exitcode: 1) local_rank: 3 (pid: 812) of binary: /data/envs/b/bin/python3.11"))
+    (remedy,) = missing_on_one(logs, "No module named 'peft'", exits=(said,)).remedies
+    assert remedy.command == "/data/envs/b/bin/python3.11 -m pip install peft"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("ImportError", "cannot import name 'x' from 'y'"), ("ValueError", "No module named 'x'"), ("KeyError", "'cv2'")],
+)
+def test_other_exceptions_keep_the_general_remedies(logs, kind, text):
+    # No sample can cause an import to fail.
+    general = ["correct-the-line"] if kind == "ImportError" else ["correct-the-line", "agree-on-failure"]
+    assert [r.id for r in missing_on_one(logs, text, kind=kind).remedies] == general

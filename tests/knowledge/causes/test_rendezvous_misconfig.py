@@ -112,3 +112,23 @@ def test_a_store_that_is_gone_says_nothing_of_the_address():
     )
     assert judge(UNREAD, gone) is None
     assert judge(UNREAD, NO_ANSWER).standing == "possible"
+
+
+WAITING = (
+    "INFO - Waiting in store based barrier to initialize process group for rank: 1, key: store_based_barrier_key:1 (world_size=4, "
+    "worker_count={}, timeout=0:30:00)"
+)
+
+
+def test_more_than_were_expected_wait_for_ever():
+    found = judge(WAITING.format(6), WAITING.format(6))
+    assert found.standing == "possible" and "6 processes came where 4 were expected" in found.says
+
+
+@pytest.mark.parametrize("joined", [1, 3, 4])
+def test_who_waits_for_the_others_is_healthy(joined):
+    assert judge(WAITING.format(joined)) is None
+
+
+def test_a_wait_does_not_make_a_failure_of_what_healthy_jobs_print():
+    assert judge(WAITING.format(3), UNREAD, NO_ID) is None

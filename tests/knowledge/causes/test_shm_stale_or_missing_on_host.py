@@ -25,7 +25,7 @@ def found(machine, segments, *, age_s=3600, total=64 * MIB, files=FIRST_NAMESPAC
 
 
 def test_much_of_it(machine):
-    (one,) = found(machine, {"nccl-a": 5 * MIB, "torch_1_2": 4 * MIB})
+    (one,) = found(machine, {"nccl-a": 5 * MIB, "torch_4711_2_0": 4 * MIB})
     assert (one.severity, one.says) == ("warning", "2 segments of trainings in /dev/shm, 9 MiB in all, that no live process has mapped")
     assert [r.command for r in one.remedies] == ["unhang doctor --fix --only shm"]
     assert (one.evidence[0].source, one.evidence[0].text.split(",")[0]) == ("/dev/shm/nccl-a", "5 MiB")
@@ -73,3 +73,7 @@ def test_of_another_user(machine, monkeypatch):
 )
 def test_nothing_dead(machine, segments, more):
     assert found(machine, segments, **more) == []
+
+
+def test_a_batch_that_waits_to_be_opened_by_its_name_is_no_leftover(machine):
+    assert not found(machine, {"torch_1_2_0": 4 * MIB})

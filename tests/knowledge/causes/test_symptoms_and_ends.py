@@ -60,3 +60,17 @@ def test_where_a_rank_was_killed_nobody_left_early(logs):
     assert judge("premature-exit", logs.view(hits=hits, exits=(logs.ended(-9, pid=4721),))) is None
     found = judge("premature-exit", logs.view(hits=logs.lines(LOST), exits=(logs.ended(0, rank=1), logs.ended(1, rank=0))))
     assert found.ranks == (1,)
+
+
+CUT = "Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:618 (most recent call first):"
+FENCE = "slurmstepd: error:  mpi/pmix_v4: pmixp_coll_ring_reset_if_to: node7 [0]: pmixp_coll_ring.c:742: 0x14ce0c02cb20: collective timeout seq=0"
+
+
+def test_the_stack_of_a_watchdog_is_a_timeout(logs):
+    assert judge("collective-timeout", logs.view(hits=logs.lines(CUT))).evidence[0].text == CUT
+    assert judge("collective-timeout", logs.view(hits=logs.lines(CUT.replace("checkTimeout", "checkForNCCLErrors")))) is None
+
+
+def test_the_fence_of_slurms_pmix_is_a_timeout(logs):
+    found = judge("collective-timeout", logs.view(hits=logs.lines(FENCE)))
+    assert "Slurm's PMIx on node7" in found.says

@@ -118,7 +118,31 @@ def test_a_new_name_is_only_named_where_it_exists():
         ("CUDA_VISIBLE_DEVICES", "GPU-1f,GPU-1f", "error", "twice"),
         ("CUDA_VISIBLE_DEVICES", "1,x,0", "warning", "before it only (1)"),
         ("CUDA_VISIBLE_DEVICES", "GPU-1f,0", "warning", "before it only (GPU-1f)"),
-        *(("CUDA_VISIBLE_DEVICES", v, None, "") for v in ("", "-1", "none", "0,1", " 2, 1", "0,2,-1,1", "GPU-1f,GPU-2e", "MIG-1f", "0,", "$GPUS")),
+        ("CUDA_VISIBLE_DEVICES", "0-3", "warning", "CUDA reads 0 of '0-3' and drops '-3': it shows 0;"),
+        ("CUDA_VISIBLE_DEVICES", "0 1 2 3", "warning", "drops '1 2 3'"),
+        ("CUDA_VISIBLE_DEVICES", "0;1", "warning", "drops ';1'"),
+        ("CUDA_VISIBLE_DEVICES", "1,0:3", "warning", "reads 0 of '0:3' and drops ':3': it shows 1, 0;"),
+        ("CUDA_VISIBLE_DEVICES", "2x,-1", "warning", "drops 'x'"),
+        ("CUDA_VISIBLE_DEVICES", "1-2,1", "error", "twice"),
+        *(
+            ("CUDA_VISIBLE_DEVICES", v, None, "")
+            for v in (
+                "",
+                "-1",
+                "0, 1 ,2",
+                "+1",
+                "MIG-GPU-1f/0/0",
+                "GPU-1f-2e",
+                "none",
+                "0,1",
+                " 2, 1",
+                "0,2,-1,1",
+                "GPU-1f,GPU-2e",
+                "MIG-1f",
+                "0,",
+                "$GPUS",
+            )
+        ),
     ],
 )
 def test_values(name, value, severity, words):
@@ -131,7 +155,7 @@ def test_values(name, value, severity, words):
 
 def test_names_that_do_not_exist():
     judged = look({"NCCL_SOCKET_IFNMAE": "eth0"})["NCCL_SOCKET_IFNMAE"]
-    assert judged.state == "not-read" and "NCCL_SOCKET_IFNAME" in said(judged)
+    assert judged.state == "unknown" and said(judged, "warning").endswith("the nearest real name is NCCL_SOCKET_IFNAME")
     slip = typo_outside(Setting(name="NCLL_DEBUG", value=None, source="environment"))
     assert slip.state == "unknown" and "if NCCL_DEBUG was meant" in said(slip, "note")
     assert said(typo_outside(Setting(name="CUDA_VISIBLE_DEVICE", value=None, source="environment")), "warning").endswith("CUDA_VISIBLE_DEVICES")
@@ -145,8 +169,28 @@ def test_what_other_programs_read_is_not_known(name, severities):
         assert judged.state == "unknown" and [r.severity for r in judged.remarks] == severities
 
 
+OF_BUILDS = [
+    "NCCL_ROOT",
+    "NCCL_HOME",
+    "NCCL_VERSION",
+    "NCCL_VER",
+    "NCCL_INCLUDE_DIR",
+    "NCCL_INCLUDE_PATH",
+    "NCCL_LIBRARY",
+    "NCCL_LIBRARY_DIR",
+    "NCCL_LIBRARY_DIRS",
+    "NCCL_LIBRARY_PATH",
+    "NCCL_LIB_DIR",
+    "NCCL_LIB_PATH",
+    "NCCL_LIBDIR",
+    "NCCL_LIBS",
+    "NCCL_INSTALL_PATH",
+    "NCCL_HDR_PATH",
+]
+
+
 def test_what_builds_set_is_no_fault():
-    assert not [j for j in look(dict.fromkeys(("NCCL_ROOT", "NCCL_HOME", "NCCL_VERSION", "NCCL_INCLUDE_DIR"), "x")).values() if j.remarks]
+    assert not [j for j in look(dict.fromkeys(OF_BUILDS, "x")).values() if j.remarks]
 
 
 def test_what_is_not_installed_is_not_called_unread():
@@ -167,17 +211,141 @@ def test_unknown_releases_are_searched():
     files = {"nccl": {"NCCL_DEBUG", "NCCL_BRAND_NEW"}, "torch": set()}
 
     def scan(library, name):
-        return "libnccl.so" if name in files[library] else ""
+        return "libnccl.so" if name in files.get(library, ()) else ""
 
     judged = look({"NCCL_DEBUG": "INFO", "NCCL_BRAND_NEW": "1", "NCCL_NEVER_WAS_HERE": "1", "NCCL_TIMEOUT": "1"}, new, scan)
     assert {n: j.state for n, j in judged.items()} == {
         "NCCL_DEBUG": "read",
         "NCCL_BRAND_NEW": "in-binary",
-        "NCCL_NEVER_WAS_HERE": "not-read",
+        "NCCL_NEVER_WAS_HERE": "unknown",
         "NCCL_TIMEOUT": "not-read",
     }
     assert judged["NCCL_DEBUG"].readers[0].how == "scan"
     assert look({"NCCL_BRAND_NEW": "1"}, new)["NCCL_BRAND_NEW"].state == "unknown"
+
+
+OF_PLUGINS = (
+    "NCCL_IBEXT_DISABLE NCCL_SHARP_DISABLE NCCL_UCX_TLS NCCL_PLUGIN_P2P NCCL_SPCX_COLL_ENABLE NCCL_FASTRAK_IFNAME NCCL_GPUDIRECTTCPX_CTRL_DEV "
+    "NCCL_SHIMNET_GUEST_CONFIG_CHECKER_CONFIG_FILE NCCL_TUNER_CONFIG_PATH NCCL_TUNER_CONFIG_FILE NCCL_PROFILE_EVENT_MASK NCCL_PROFILER_CE_TIMING "
+    "NCCL_INSPECTOR_DUMP_DIR NCCL_CTRAN_ENABLE OFI_NCCL_PROTOCOL SHARP_COLL_LOG_LEVEL RCCL_MSCCL_ENABLE MSCCL_ALGO_FILE_PATH MSCCLPP_READ_ALLRED "
+    "HCCL_CONNECT_TIMEOUT CCL_WORKER_COUNT MCCL_IB_GID_INDEX BKCL_RDMA_NICS"
+)
+
+
+@pytest.mark.parametrize("name", OF_PLUGINS.split())
+@pytest.mark.parametrize("scan", [nothing, lambda library, name: ""], ids=["table", "scan"])
+def test_what_plugins_and_other_builds_read_is_left_alone(name, scan):
+    one = look({name: "1"}, scan=scan)[name]
+    assert one.state == "foreign" and one.remarks == ()
+
+
+@pytest.mark.parametrize("name", ["NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN"])
+def test_what_nccl_reads_to_find_its_plugins_is_its_own(name):
+    assert look({name: "x"})[name].readers[0].library == "nccl"
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "plugins", "state"),
+    [
+        ("NCCL_NEW_IN_A_PLUGIN", "/opt/libnccl-net.so", ("/opt/libnccl-net.so",), "in-binary"),
+        ("NCCL_NEW_IN_A_PLUGIN", "", ("/opt/libnccl-net.so",), "unknown"),  # names are put together at run time, too
+        ("NCCL_NEW_IN_A_PLUGIN", None, (), "unknown"),
+        ("NCCL_MNNVL", "/opt/libnccl-net.so", ("/opt/libnccl-net.so",), "in-binary"),  # NCCL read it until 2.21
+        ("NCCL_MNNVL", "", ("/opt/libnccl-net.so",), "not-read"),
+        ("NCCL_MNNVL", None, ("/opt/libnccl-net.so",), "unknown"),
+        ("NCCL_MNNVL", None, (), "not-read"),
+        ("NCCL_TIMEOUT", None, ("/opt/libnccl-net.so",), "not-read"),
+        ("NCCL_TIMEOUT", "/opt/libnccl-net.so", ("/opt/libnccl-net.so",), "in-binary"),
+    ],
+)
+def test_plugins_are_asked_before_a_name_is_called_unread(name, found, plugins, state):
+    one = look({name: "1"}, Place(libraries=HERE, plugins=plugins), lambda library, n: found if library == "plugins" else None)[name]
+    assert one.state == state
+    if state == "in-binary":
+        assert one.remarks == () and (one.readers[-1].library, one.readers[-1].where) == ("plugin", found)
+    if state == "unknown":
+        assert {r.severity for r in one.remarks} <= {"note"}
+
+
+def test_a_name_in_no_table_is_never_called_unread_and_the_nearest_one_is_named():
+    one = look({"NCCL_IBX_DISABLE_NOW": "1"})["NCCL_IBX_DISABLE_NOW"]
+    assert one.state == "unknown" and said(one, "note") == (
+        "nccl 2.27.7 does not read it, a plugin or another build of NCCL may; the nearest name of NCCL's is NCCL_IB_DISABLE"
+    )
+
+
+ROCM = Place(libraries={"torch": "2.9.1+rocm6.4", "rccl": ""})
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        *((n, "read") for n in ("NCCL_DEBUG", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "NCCL_MIN_NCHANNELS", "NCCL_GDR_FLUSH_DISABLE")),
+        ("NCCL_RINGS", "in-binary"),
+        ("NCCL_TIMEOUT", "in-binary"),
+    ],
+)
+@pytest.mark.parametrize("where", ["librccl.so", None])
+def test_rccl_reads_what_stands_in_it(name, state, where):
+    one = look({name: "200"}, ROCM, lambda library, n: where if library == "rccl" else None)[name]
+    assert one.state == (state if where else "not-read" if name == "NCCL_TIMEOUT" else "unknown") and one.now == ""
+    if one.state == "not-read":
+        return
+    # Its defaults, ranges and releases are not NCCL's.
+    assert not [r for r in one.remarks if r.kind in ("value", "renamed", "not-read", "typo") and r.severity != "note"]
+
+
+def test_an_nccl_that_is_not_known_is_no_nccl_that_does_not_read():
+    place = Place(libraries={"torch": "2.5.1", "nccl": ""})
+    judged = look({"NCCL_DEBUG": "INFO", "NCCL_MNNVL": "1", "NCCL_GIN_TYPE": "3", "NCCL_ANYTHING": "1", "NCCL_TIMEOUT": "1"}, place)
+    assert {n: j.state for n, j in judged.items()} == {
+        "NCCL_DEBUG": "unknown", "NCCL_MNNVL": "unknown", "NCCL_GIN_TYPE": "unknown", "NCCL_ANYTHING": "unknown", "NCCL_TIMEOUT": "not-read",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "libraries", "now", "severity"),
+    [
+        ("NCCL_MIN_NCHANNELS", "16", HERE, "NCCL_MIN_CTAS", "warning"),
+        ("NCCL_MIN_NCHANNELS", "128", HERE, "", "warning"),
+        ("NCCL_MAX_NRINGS", "$N", HERE, "", "warning"),
+        ("NCCL_MIN_NCHANNELS", "16", {"torch": "2.5.1", "nccl": ""}, "", "note"),
+        ("NCCL_MIN_NCHANNELS", "16", {"torch": "2.13.0+cpu"}, "", "note"),
+        ("NCCL_MIN_NCHANNELS", "16", {"torch": "2.9.1+rocm6.4", "rccl": ""}, "", None),
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "$N", HERE, "TORCH_FR_BUFFER_SIZE", "warning"),
+        ("TORCH_NCCL_TRACE_BUFFER_SIZE", "16", {}, "", "note"),
+    ],
+)
+def test_a_new_name_is_only_given_where_it_is_read_and_takes_the_value(name, value, libraries, now, severity):
+    one = look({name: value}, Place(libraries=libraries), lambda library, n: "librccl.so" if library == "rccl" else None)[name]
+    assert one.now == now
+    assert [r.severity for r in one.remarks if r.kind == "renamed"] == ([severity] if severity else [])
+    if value == "128":
+        assert "the new name takes 1…64, and not '128'" in said(one)
+
+
+@pytest.mark.parametrize(
+    ("settings", "errors"),
+    [
+        ({"NNODES": "1:4"}, ()),
+        ({"NNODES": "1:4", "NODE_RANK": "2"}, ()),
+        ({"NNODES": "1:4", "NODE_RANK": "4"}, ("NODE_RANK",)),
+        ({"NNODES": "4", "NODE_RANK": "4"}, ("NODE_RANK",)),
+        ({"NNODES": "2", "NODE_RANK": "5x"}, ()),
+        ({"NNODES": "abc"}, ()),
+        ({"PET_NNODES": "1:4"}, ()),
+        ({"PET_NNODES": "4:1"}, ("PET_NNODES",)),
+        ({"PET_NNODES": "abc"}, ("PET_NNODES",)),
+    ],
+)
+def test_elastic_ranges_of_hosts(settings, errors):
+    judged = look(settings, Place(libraries={"torch": "2.9.1"}), lambda library, n: "x.py")
+    assert tuple(n for n, j in judged.items() if said(j, "error")) == errors
+
+
+def test_llamafactory_takes_no_range():
+    assert "LLaMA-Factory since 0.9.3 wants a number" in said(look({"NNODES": "1:4"})["NNODES"], "note")
+    assert said(look({"NNODES": "abc"})["NNODES"], "error")
 
 
 def test_torch_names_some_of_nccls_only_to_log_them():

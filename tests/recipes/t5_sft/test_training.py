@@ -120,6 +120,7 @@ def test_the_model_can_be_loaded_again(undisturbed: tuple[Path, str]) -> None:
     assert_same(dict(loaded), dict(state(undisturbed[0], 7)["model"]))
 
 
+@pytest.mark.integration
 def test_a_killed_training_goes_on_exactly(undisturbed: tuple[Path, str], killed: Path, recipe: Any, tmp_path: Path) -> None:
     output = shutil.copytree(killed, tmp_path / "out")
     # --fresh was in the command of the first attempt; a restart must not start over.

@@ -55,6 +55,11 @@ def test_torchruns_block_names_the_host(tmp_path):
             "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 4 (pid: 5120) of binary: /usr/bin/python3",
             (None, 4, 5120, -9),
         ),
+        (
+            "subprocess.CalledProcessError: Command '['/opt/bin/python', 't.py', '--local_rank=3', '--lr', '1']' died with <Signals.SIGSEGV: 11>.",
+            (None, 3, None, -11),
+        ),
+        ("subprocess.CalledProcessError: Command '['ninja', '-v']' died with <Signals.SIGSEGV: 11>.", (None, None, None, -11)),
         ("[2026-11-03 10:00:01,000] [INFO] [launch.py:347:main] Process 5100 exits with return code = -6", (None, None, 5100, -6)),
         # The handler prints the command that was started last, whoever died.
         ("[ERROR] [launch.py:325:sigkill_handler] ['python', 't.py', '--local_rank=3'] exits with return code = -6", (None, None, None, -6)),

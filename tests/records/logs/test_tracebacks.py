@@ -262,3 +262,36 @@ def test_a_log_that_begins_within_a_traceback(tmp_path):
     first, second = tracebacks(tmp_path, f"\n{cut}after\n{TRACE}", rank=3)
     assert (first.says, first.line, first.end, first.rank) == ("ValueError: x", 2, 7, 3)
     assert (second.line, second.end) == (9, 15)
+
+
+FLAT = "\n".join(line.strip() for line in TRACE.splitlines()) + "\n"
+
+
+def test_a_traceback_that_lost_its_blanks(tmp_path):
+    """As a chat, a form or a log shipper that trims lines leaves it."""
+    (whole,) = tracebacks(tmp_path, TRACE)
+    (t,) = tracebacks(tmp_path, f"before\n{FLAT}after\n")
+    assert (t.says, t.line, t.end) == ("ValueError: x", 2, 8)
+    assert t.frames == whole.frames
+    (t,) = tracebacks(tmp_path, "\r50%|##  |" + FLAT)
+    assert t.says == "ValueError: x"
+
+
+def test_a_module_that_a_web_page_swallowed(tmp_path):
+    (t,) = tracebacks(tmp_path, FLAT.replace(", in main", ", in"))
+    assert t.frames[0].name == "<module>"
+
+
+def test_a_line_of_code_without_blanks_is_no_exception(tmp_path):
+    (t,) = tracebacks(tmp_path, FLAT.replace("work()\n~~~~^^", "Loader: Any = work"))
+    assert (t.says, t.frames[0].code) == ("ValueError: x", "Loader: Any = work")
+
+
+def test_frames_without_code_and_blanks(tmp_path):
+    (t,) = tracebacks(tmp_path, 'Traceback (most recent call last):\nFile "<frozen runpy>", line 88, in _run_code\nModuleNotFoundError: x\n')
+    assert (t.says, [f.code for f in t.frames]) == ("ModuleNotFoundError: x", [""])
+
+
+def test_a_printed_stack_without_blanks_is_none(tmp_path):
+    assert tracebacks(tmp_path, FLAT.replace("ValueError: x\n", "")) == ()
+    assert tracebacks(tmp_path, FLAT.partition("\n")[2]) == ()

@@ -42,6 +42,11 @@ else:
 """
 
 
+def is_stuck(beats, rank):
+    """Not only has it begun its last call: the calls before have ended, and it has got as far into this one as it will."""
+    return len({b["sig"] for b in beats}) == 1 < len(beats) and beats[-1]["groups"] == {"0": [6 - rank, 5], "1": [1, 1]}
+
+
 @pytest.fixture(scope="module")
 def stuck(shared_listener):
     """Two ranks under torchrun: rank 0 is blocked in a barrier, rank 1 somewhere else."""
@@ -51,7 +56,7 @@ def stuck(shared_listener):
     script.write_text(TWO_RANKS)
     agent = listener.run([*TORCHRUN, str(script)])
     ranks = [listener.peer(rank=rank) for rank in (0, 1)]
-    listener.until(lambda: all(r.of("beat") and r.of("beat")[-1]["groups"].get("0", [0])[0] == 6 - i for i, r in enumerate(ranks)), "both are stuck")
+    listener.until(lambda: all(is_stuck(r.of("beat")[-2:], i) for i, r in enumerate(ranks)), "both are stuck")
     return SimpleNamespace(listener=listener, agent=agent, ranks=ranks, script=str(script))
 
 

@@ -154,6 +154,19 @@ CAUSE = Cause(
             says="a CUDA extension was compiled for another GPU than this one",
             remedies=("rebuild-the-extension", "torch-for-this-gpu"),
         ),
+        # ROCm translates nothing: code for one gfx target runs on no other.
+        Signature(
+            needle="invalid device function",
+            pattern=r"HIP error: (?:invalid device function)",
+            says="HIP found no code for this GPU in the library that was called",
+            remedies=("torch-for-this-amd-gpu", "rebuild-the-rocm-extension"),
+        ),
+        Signature(
+            needle="hipErrorNoBinaryForGpu",
+            pattern=r"hipErrorNoBinaryForGpu(?! : continue)",
+            says="HIP found no code for this GPU in the library that was called",
+            remedies=("torch-for-this-amd-gpu", "rebuild-the-rocm-extension"),
+        ),
         Signature(
             needle="device kernel image is invalid",
             standing="possible",
@@ -201,6 +214,28 @@ CAUSE = Cause(
                 "torch.cuda.get_arch_list())'"
             ),
             verify="python -c 'import torch; print((torch.ones(8, device=\"cuda\") * 2).sum())'",
+        ),
+        Remedy(
+            id="torch-for-this-amd-gpu",
+            says=(
+                "Install a torch for a ROCm that knows this GPU. A consumer card often runs the code of its family's supported one: "
+                "HSA_OVERRIDE_GFX_VERSION=10.3.0 for gfx103x, 11.0.0 for gfx110x."
+            ),
+            says_zh=(
+                "安装支持该 GPU 的 ROCm 版 torch。消费级显卡通常可以运行同系列受支持型号的代码：gfx103x 设置 "
+                "HSA_OVERRIDE_GFX_VERSION=10.3.0，gfx110x 设置 11.0.0。"
+            ),
+            command="rocminfo | grep -o 'gfx[0-9a-f]*' | sort -u; python -c 'import torch; print(torch.version.hip, torch.cuda.get_arch_list())'",
+            verify="python -c 'import torch; print((torch.ones(8, device=\"cuda\") * 2).sum())'",
+        ),
+        Remedy(
+            id="rebuild-the-rocm-extension",
+            says="Compile the extension on this machine, for this GPU, without its cached build.",
+            says_zh="在本机针对该 GPU 重新编译扩展，不使用缓存的旧构建。",
+            command=(
+                "PYTORCH_ROCM_ARCH=$(rocminfo | grep -o -m1 'gfx[0-9a-f]*') python -m pip install --force-reinstall --no-deps --no-cache-dir "
+                "--no-build-isolation EXTENSION"
+            ),
         ),
         Remedy(
             id="rebuild-the-extension",
@@ -258,6 +293,8 @@ CAUSE = Cause(
         "[2026-11-03 10:00:01] node7:5120:5341 [0] enqueue.cc:44 NCCL WARN Cuda failure 500 'named symbol not found'",
         "(RayWorkerWrapper pid=812) node7:812:990 [0] enqueue.cc:197 NCCL WARN Cuda failure 'invalid device function'",
         "RuntimeError: CUDA error: invalid device function",
+        "[rank3]: torch.AcceleratorError: HIP error: invalid device function",
+        'hip_code_object.cpp:120: guarantee(false && "hipErrorNoBinaryForGpu: Unable to find code object for all current devices!")',
         "torch.AcceleratorError: CUDA error: device kernel image is invalid",
         "ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'",
         "nvcc fatal   : Unsupported gpu architecture 'compute_100'",
@@ -265,6 +302,8 @@ CAUSE = Cause(
         "'sm_121' is not a recognized processor for this target (ignoring processor)",
     ),
     near_misses=(
+        "[rank3]: RuntimeError: HIP error: out of memory",
+        ":3:hip_platform.cpp :715 : 8802 us: [pid:812] init: Returned hipErrorNoBinaryForGpu : continue parsing remaining modules",
         "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported toolchain.",
         "node7:5120:5333 [0] enqueue.cc:102 NCCL WARN Cuda failure 1 'invalid argument'",
         "RuntimeError: CUDA error: an illegal memory access was encountered",

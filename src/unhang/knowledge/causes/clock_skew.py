@@ -81,6 +81,12 @@ CAUSE = Cause(
             standing="likely",
             says="munge met an expired credential: the clocks of two hosts disagree, or it waited for minutes",
         ),
+        # slurmd, of a step that it is asked to start: made in the past or the future by its own clock, or queued for minutes.
+        Signature(
+            needle="Job credential expired",
+            standing="likely",
+            says="Slurm refused to start tasks, for their credential is out of date: the clocks of two hosts disagree, or a daemon hung for minutes",
+        ),
         Signature(
             needle="Clock skew too great",
             says="Kerberos refused a ticket: the clocks disagree by more than it allows (5 minutes)",
@@ -189,6 +195,7 @@ CAUSE = Cause(
         "slurmd: error: Check for out of sync clocks",
         "srun: error: Munge decode failed: Rewound credential",
         "slurmctld: error: Munge decode failed: Expired credential",
+        "srun: error: Task launch for StepId=4711.0 failed on node node8: Job credential expired",
         "kinit: Clock skew too great while getting initial credentials",
         "botocore.exceptions.ClientError: An error occurred (RequestTimeTooSkewed) when calling the PutObject operation",
         "InvalidSignatureException: Signature not yet current: 20261103T100501Z is still later than 20261103T100001Z",
@@ -205,6 +212,7 @@ CAUSE = Cause(
     ),
     near_misses=(
         "google.auth.exceptions.RefreshError: Expired credential, run gcloud auth login",
+        "srun: error: Task launch for StepId=4711.0 failed on node node8: Invalid job credential",
         "[W socket.cpp:601] [c10d] clock synchronised",
         "requests.exceptions.SSLError: certificate verify failed: certificate has expired",
         "x509: certificate has expired or is not yet valid: current time 2026-11-03T10:00:01Z is after 2026-10-03T11:00:00Z",

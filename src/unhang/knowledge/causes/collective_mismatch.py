@@ -6,6 +6,7 @@ Long because it is proven in three ways (by a program's words, by several ranks'
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,11 +17,11 @@ from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of
 from unhang.knowledge.guards import guard_of_parting
 from unhang.knowledge.watchdogs import Ahead, Parted, Stood, ahead, collective, evidence_of, parted, rank_0_apart, ranks_of, stood
 from unhang.model import Evidence, Finding, Remedy, Standing
-from unhang.records.frames import place
-from unhang.records.match import Parting, Side, other_line
+from unhang.records.frames import is_user_file, other_line, place, user_frame
 
 if TYPE_CHECKING:
     from unhang.records.logs import Hit
+    from unhang.records.match import Parting, Side
     from unhang.records.picture import Picture
 
 # Every group begins at 1: two groups meet in small numbers by chance.
@@ -265,10 +266,22 @@ def _of_said(hits: Sequence[Hit], view: LogView) -> Finding | None:
     """DDP prints which parameters were left out in a line of its own."""
     left_out = next((h for h in hits if "params" in h.groups), None)
     if left_out is None or hits[0].signature == left_out.signature:
-        return CAUSE.of_hits(hits, view)
+        found = CAUSE.of_hits(hits, view)
+        return found if found is None or found.where is not None else replace(found, where=_where_lost(view))
     return CAUSE.of_hits(
         hits, view, says=f"parameters took no part in the loss of rank {left_out.groups.get('of', '?')}: {left_out.groups['params'].strip()}"
     )
+
+
+def _where_lost(view: LogView) -> str | None:
+    """The user's line in which ranks lost the peer that the mismatch ended: the one that they agree on, or of many the one that stands alone."""
+    lost = {(h.source, h.line) for cause in ("peer-lost", "collective-timeout") for h in view.hits_of(cause)}
+    frames = [user_frame(t.frames) for t in view.tracebacks if (t.source, t.end) in lost]
+    places = Counter(place(f, "") for f in frames if f is not None and is_user_file(f.file))
+    if len(places) < 2:
+        return next(iter(places), None)
+    alone = [p for p, n in places.items() if n == 1]
+    return alone[0] if len(alone) == 1 and len(places) == 2 and sum(places.values()) > 2 else None
 
 
 _TRACE = Signature(

@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from unhang.model import Finding
     from unhang.records.logs.said import Timeout
 
+GLOO_TIMEOUT = Signature(
+    needle="Timed out waiting ",
+    pattern=r"Timed out waiting (?P<timeout_ms>\d+)ms for (?P<what>\w+) operation to complete",
+    role="symptom",
+    says="Gloo waited {timeout_ms} ms for a {what} from its peer",
+)
+
 
 def _in_logs(view: LogView) -> Finding | None:
     """Who waited in what, and who is known not to have come: the rank to look at is one that printed nothing."""
@@ -62,12 +69,7 @@ CAUSE = Cause(
         ),
         Signature(needle="NCCL operation timed out", role="symptom"),
         Signature(needle="timed out in blocking wait", role="symptom"),
-        Signature(
-            needle="Timed out waiting ",
-            pattern=r"Timed out waiting (?P<timeout_ms>\d+)ms for (?P<what>\w+) operation to complete",
-            role="symptom",
-            says="Gloo waited {timeout_ms} ms for a {what} from its peer",
-        ),
+        GLOO_TIMEOUT,
         Signature(needle="Application timeout caused pair closure", role="symptom"),
         Signature(needle="RuntimeError: Operation timed out!", role="symptom"),
         Signature(needle="watchdog thread terminated with exception", role="symptom", unless=r"CUDA error|ECC error|NVLink"),
@@ -102,6 +104,19 @@ CAUSE = Cause(
         Signature(needle="No available shared memory broadcast block found", role="symptom"),
         Signature(needle="RPC call to ", pattern=r"RPC call to \w+ timed out", role="symptom"),
         Signature(needle="Watchdog timeout (", pattern=r"Watchdog timeout \((?:self\.)?watchdog", role="symptom"),
+        # The watchdog's stack, where its own words were cut off.
+        Signature(
+            needle="Exception raised from checkTimeout at ",
+            pattern=r"Exception raised from checkTimeout at \S{0,300}ProcessGroupNCCL\.cpp:\d+",
+            role="symptom",
+        ),
+        # Slurm's PMIx: a daemon of another node did not come to the fence or to the exchange of addresses.
+        Signature(
+            needle="collective timeout seq=",
+            pattern=r"pmixp_coll_\w+: (?P<host>[\w.-]{1,253}) \[\d+\]: .{0,200}collective timeout seq=\d+",
+            role="symptom",
+            says="Slurm's PMIx on {host} waited for the daemons of the other nodes in vain",
+        ),
         Signature(needle="by subset of ranks and are waiting for remainder of ranks", role="symptom"),
         # Horovod up to 0.15, up to 0.18 and later; the last names the missing rank as `2: [allreduce.w, allreduce.b ...]`, which reads as a prefix.
         Signature(
@@ -134,6 +149,8 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html",
     ),
     hits=(
+        "Exception raised from checkTimeout at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:618 (most recent call first):",
+        ("slurmstepd: error:  mpi/pmix_v4: pmixp_coll_tree_reset_if_to: node7 [0]: pmixp_coll_tree.c:1314: 0x1488e4003a10: collective timeout seq=1"),
         "HorovodBroadcast_logits_conv2d_weights_0 [ready ranks: 5, 6, 3, 1, 4, 0]",
         "[1,0]<stderr>:[2026-11-03 10:00:01.858119: W horovod/common/operations.cc:588] HorovodBroadcast_dense_kernel_0 [missing ranks: 1]",
         "[1,0]<stderr>:Missing ranks:\n[1,0]<stderr>:0: [broadcast.bool.sz]\n[1,0]<stderr>:1: [allreduce.w, allreduce.b ...]",
@@ -196,6 +213,7 @@ CAUSE = Cause(
         ),
     ),
     near_misses=(
+        "Exception raised from checkForNCCLErrors at ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:556 (most recent call first):",
         "Setting the timeout of the process group to 1800000 ms",
         "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='example.org', port=443): Read timed out. (read timeout=10)",
         "RuntimeError: DataLoader timed out after 120 seconds",

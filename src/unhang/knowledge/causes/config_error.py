@@ -6,16 +6,18 @@ Long because every program refuses its options in words of its own; most of it i
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge import starting, words
+from unhang.knowledge.caught import passed_over
+from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
-    from unhang.records.logs import Traceback
+    from unhang.records.logs import Hit, Traceback
 
 # Where frameworks compare what they were given: functions by their names, and what a dataclass of options does once it is filled.
 _CHECKS = re.compile(
@@ -23,22 +25,50 @@ _CHECKS = re.compile(
     r"verify_with_\w+|_prepare_deepspeed|_prepare_fsdp|_do_(?:error|sanity|arg)_check|set_auto_wrap_policy|trainer_config_\w+|_batch_assertion"
 )
 _OPTIONS = re.compile(r"(?:config\w*|arg_utils|arguments|\w*_?args|hparams|dataclasses)\.py$")
+# Two words only of programs that have subcommands, and of scripts behind their interpreter: others may name themselves by a sentence.
+_PROGRAM_NAME = re.compile(r"(?:(?:accelerate|python|ray|vllm|swift|deepspeed|llamafactory-cli) )?[\w./+-]{1,160}")
 _REFUSALS = ("ValueError", "AssertionError", "NotImplementedError", "ValidationError", "ConfigError", "ArgumentError")
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    hits = view.hits_of(CAUSE.id)
+    hits = tuple(h for h in view.hits_of(CAUSE.id) if not _of_others(h, view))
     if not hits:
         return _of_checks(view)
     batch = next((h for h in hits if "world_size" in h.groups), None)
     if batch is None:
-        return CAUSE.of_hits(hits, view)
+        best = min(hits, key=lambda h: STANDINGS.index(h.signature.standing))
+        # What raised is the launcher, and none of its lines is at fault.
+        launcher = best.signature in starting.BY_OTHERS
+        return CAUSE.of_hits(hits, None if launcher else view, commands=_commands(best))
     train, micro, steps, world = (int(batch.groups[k]) for k in ("train", "micro", "steps", "world_size"))
     fits = micro * steps * world
     says = f"train_batch_size is {train}, but {micro} per GPU × {steps} accumulation steps × {world} ranks is {fits}"
     if world == 1 and train > fits:
         says += "; DeepSpeed sees a single rank: was the script started by its launcher?"
     return CAUSE.of_hits((batch, *(h for h in hits if h is not batch)), view, standing="established", says=says)
+
+
+def _of_others(hit: Hit, view: LogView) -> bool:
+    """Whether a script was missed on one of several hosts, which is filesystem-shared's, or by a batch script that went on without it."""
+    if hit.signature == starting.UNREADABLE:
+        return hit.host is not None and hit.groups["script"].startswith("/")
+    return hit.signature in starting.BY_OTHERS and passed_over(view, hit)
+
+
+def _commands(hit: Hit) -> dict[str, str]:
+    """Remedies with the names that the line holds."""
+    found: dict[str, str] = {}
+    if script := hit.groups.get("script"):
+        folder, _, name = script.rpartition("/")
+        found["name-the-script"] = f"ls -la {shlex.quote(folder or ('/' if script.startswith('/') else '.'))}"
+        runs = {"py": "python", "sh": "bash", "bash": "bash"}.get(name.rpartition(".")[2], "file")
+        found["by-the-interpreter"] = f"head -1 {shlex.quote(script)}; {runs} {shlex.quote(script)}"
+    program = hit.groups.get("program", "").replace(" <command> [<args>]", "")
+    if program.endswith(".py"):
+        program = f"python {program}"
+    if _PROGRAM_NAME.fullmatch(program):
+        found["read-help"] = f"{program} --help"
+    return found
 
 
 def _of_checks(view: LogView) -> Finding | None:
@@ -128,6 +158,8 @@ CAUSE = Cause(
         "fill in ('auto')."
     ),
     signatures=(
+        *starting.BY_PYTHON,
+        *starting.BY_OTHERS,
         # torch.distributed.launch passes it; since torch 2.0 with a dash.
         Signature(
             needle="error: unrecognized arguments: ",
@@ -170,7 +202,8 @@ CAUSE = Cause(
         Signature(
             needle=": No module named ",
             pattern=r"(?:^|[\s:])(?P<python>(?:/[^\s:]{1,200}/)?python[\d.]*): (?:Error while finding module specification for .{1,80})?"
-            r"No module named '?(?!(?:torch|deepspeed|accelerate|lightning|pytorch_lightning|transformers|llamafactory|vllm|megatron|ray)\b)"
+            r"No module named '?(?![\w.]+\.__main__; ')"
+            r"(?!(?:torch|deepspeed|accelerate|lightning|pytorch_lightning|transformers|llamafactory|vllm|megatron|ray)\b)"
             r"(?P<module>[\w.]+)",
             says="{python} was to run a module (-m) and finds no {module}",
             remedies=("name-the-module",),
@@ -411,6 +444,14 @@ CAUSE = Cause(
             says="no NCCL algorithm is left for {function}: {settings}",
             remedies=("let-nccl-tune",),
         ),
+        # Up to NCCL 2.19 without a reason: what was forced by NCCL_ALGO or NCCL_PROTO does not exist on this machine, or in this size.
+        Signature(
+            needle="no algorithm/protocol available",
+            pattern=r"no algorithm/protocol available(?!.{0,300} was set to )",
+            standing="likely",
+            says="NCCL was left without any algorithm: NCCL_ALGO or NCCL_PROTO asks for one that these GPUs and this network do not have",
+            remedies=("let-nccl-tune",),
+        ),
         # Types 3 and 4 are NCCL's socket and InfiniBand transports.
         Signature(
             needle="socketFinalizeAccept",
@@ -533,6 +574,37 @@ CAUSE = Cause(
             says="Compare the option with what the installed release knows.",
             says_zh="对照已安装版本实际支持的选项。",
             command="torchrun --help; accelerate launch --help; deepspeed --help; python train.py --help",
+        ),
+        Remedy(
+            id="name-the-script",
+            says="Correct the path of the script: a relative one begins where the launcher was started, on each host.",
+            says_zh="改正脚本路径：相对路径从启动器运行时所在的目录算起，每台主机都如此。",
+            command="pwd; ls -la",
+        ),
+        Remedy(
+            id="by-the-interpreter",
+            says=(
+                "Name the interpreter (python train.py, bash job.sh; torchrun train.py without --no-python), or give the script a first line that "
+                "names it (#!/usr/bin/env python3), chmod +x, and its path (./train.py)."
+            ),
+            says_zh=(
+                "写明解释器（python train.py、bash job.sh；torchrun train.py 不加 --no-python），或者给脚本加上指明解释器的首行"
+                "（#!/usr/bin/env python3）、执行 chmod +x，并写出路径（./train.py）。"
+            ),
+            command="head -1 train.py; ls -l train.py; python train.py",
+        ),
+        Remedy(
+            id="same-architecture",
+            says="Compare what the program was built for with the machine; a container image is built for one CPU: docker build --platform.",
+            says_zh="对照程序的目标架构与本机；容器镜像只针对一种 CPU：docker build --platform。",
+            command="uname -m; file -L PROGRAM; docker image inspect --format '{{.Os}}/{{.Architecture}}' IMAGE",
+        ),
+        Remedy(
+            id="unix-line-ends",
+            says="Write the script with Unix line ends.",
+            says_zh="把脚本改成 Unix 换行符。",
+            command="sed -i 's/\\r$//' SCRIPT",
+            verify="file SCRIPT",
         ),
         Remedy(
             id="name-the-module",
@@ -679,6 +751,8 @@ CAUSE = Cause(
         "rank-exception": "the traceback behind such a line is the program's way of refusing an option",
         "rendezvous-misconfig": "options that every host accepts and that disagree between hosts are no matter of one program",
         "device-mapping": "a GPU that does not exist is refused later, by CUDA",
+        "ssh-launcher": "there the shell of another host, whose name stands in front of the line, finds no program that is here",
+        "filesystem-shared": "there the script is missing on one host of several, whose name stands in front of the line",
     },
     sources=(
         "https://docs.pytorch.org/docs/stable/elastic/run.html",
@@ -686,6 +760,39 @@ CAUSE = Cause(
         "https://www.deepspeed.ai/docs/config-json/",
     ),
     hits=(
+        "/opt/env/bin/python3.12: can't open file '/srv/job/trian.py': [Errno 2] No such file or directory",
+        "python: can't open file 'trian.py': [Errno 2] No such file or directory",
+        "/opt/env/bin/python: can't open file '/srv/job/train.py': [Errno 13] Permission denied",
+        "/opt/env/bin/python: can't find '__main__' module in '/srv/job'",
+        "/opt/env/bin/python: No module named accelerate.__main__; 'accelerate' is a package and cannot be directly executed",
+        "bash: line 1: train.py: command not found",
+        "job.sh: line 4: train.py: command not found",
+        "sh: 1: train.py: not found",
+        "bash: line 2: ./train.py: No such file or directory",
+        "job.sh: line 9: prepare.sh: command not found",
+        "sh: 4: ./prepare.sh: not found",
+        "run.sh: line 7: ./launch/start.sh: No such file or directory",
+        "bash: start.sh: No such file or directory",
+        "/var/spool/slurmd/job71/slurm_script: line 12: ./train.py: Permission denied",
+        "slurmstepd: error: execve(): /srv/job/start.sh: Permission denied",
+        "zsh: permission denied: ./train.py",
+        "zsh:1: command not found: train.py",
+        "zsh: no such file or directory: ./start.sh",
+        "bash: line 1: ./trainer: cannot execute binary file: Exec format error",
+        "slurmstepd: error: execve(): /srv/job/trainer: Exec format error",
+        "exec /srv/entrypoint.sh: exec format error",
+        "standard_init_linux.go:228: exec user process caused: exec format error",
+        "OSError: [Errno 8] Exec format error: './trainer'",
+        "/usr/bin/env: ‘python3\\r’: No such file or directory",
+        (
+            '  File "/opt/env/lib/python3.11/subprocess.py", line 1950, in _execute_child\n'
+            "FileNotFoundError: [Errno 2] No such file or directory: 'train.py'"
+        ),
+        (
+            '  File "/opt/env/lib/python3.11/subprocess.py", line 1950, in _execute_child\n'
+            "PermissionError: [Errno 13] Permission denied: './train.sh'"
+        ),
+        "node7:812:812 [1] enqueue.cc:422 NCCL WARN Error : no algorithm/protocol available",
         "[rank0]: AssertionError: 50257 is not divisible by 3",
         "RuntimeError: please ensure that world_size (2) is less than than max local gpu count (1)",
         "[rank14]: AssertionError: Number of layers should be divisible by the pipeline-model-parallel size",
@@ -779,6 +886,12 @@ CAUSE = Cause(
         'Error from server (BadRequest): strict decoding error: unknown field "spec.template.gpus"',
     ),
     near_misses=(
+        "FileNotFoundError: [Errno 2] No such file or directory: '/srv/data/prepare.py'",
+        "PermissionError: [Errno 13] Permission denied: '/srv/data/train.bin'",
+        "grep: src/model.py: No such file or directory",
+        "cat: /srv/job/env.sh: Permission denied",
+        "job.sh: line 3: nvidia-smi: command not found",
+        "the loader retries on: exec format error",
         "INFO 50257 is not divisible by 8, the vocabulary is padded to 50304",
         '    raise RuntimeError(f"world_size ({world_size}) is not divisible by {total_model_size}")',
         '    raise ValueError(f"Some keys are not used by the HfArgumentParser: {sorted(unused_keys)}")',

@@ -95,7 +95,7 @@ CAUSE = Cause(
             pattern=r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) exited unexpectedly(?: with exit code (?P<code>\d+))?",
             unless=r"killed by signal|[Bb]us error|shared memory|No space left|[Oo]ut of memory|oom[-_]kill|Too many open files|Caught \w+ in "
             r"DataLoader worker",
-            standing="likely",
+            standing="possible",
             says="data loader worker {pids} ended without a word: look for what the worker printed, and for its memory",
             remedies=("no-workers", "start-method", "watch-shm"),
         ),

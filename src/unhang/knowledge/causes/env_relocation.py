@@ -260,13 +260,6 @@ CAUSE = Cause(
             says="the program {interpreter} is not there",
             remedies=("rebuild-here", "on-every-node"),
         ),
-        Signature(
-            needle="/usr/bin/env: ",
-            pattern=r"/usr/bin/env: ['‘’“”]?(?P<interpreter>python[\d.]*)['‘’“”]?: No such file or directory",
-            standing="likely",
-            says="no {interpreter} is on the PATH, which the first line of a script asks for",
-            remedies=("through-the-interpreter", "rebuild-here"),
-        ),
         # Slurm looks the program up on each node; environments in $TMPDIR exist on the first one only.
         Signature(
             needle="execve(): ",
@@ -424,7 +417,6 @@ CAUSE = Cause(
         "sh: 1: /srv/miniconda/envs/train/bin/torchrun: not found",
         "run.sh: line 3: /scratch/51/env/bin/python: No such file or directory",
         "FileNotFoundError: [Errno 2] No such file or directory: '/scratch/51/env/bin/python3'",
-        "/usr/bin/env: ‘python3.11’: No such file or directory",
         "slurmstepd: error: execve(): accelerate: No such file or directory",
         "1: slurmstepd-node8: error: execve(): /scratch/51/env/bin/python: No such file or directory",
         "mpirun was unable to find the specified executable file, and therefore did not launch the job.",

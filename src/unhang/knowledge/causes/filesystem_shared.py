@@ -413,6 +413,7 @@ CAUSE = Cause(
     ),
     leads_to=("rank-exception", "process-stuck", "straggler-timeout"),
     mistaken_for={
+        "config-error": "a script that is missing without any host's name in front was mistyped",
         "rank-exception": "a path that is missing on all ranks alike is wrong in the configuration, not on a node",
         "disk-full": "a lack of space says so: 'No space left' or 'Disk quota exceeded'",
         "shm-stale-or-missing": "names under /dev/shm, and /psm_ or /torch_ names, are shared memory",

@@ -2,16 +2,48 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.model import Evidence, Finding, Remedy
+from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
+    from unhang.facts.snapshot import Snapshot
     from unhang.records.picture import Picture
 
 _SIGABRT = -6
+
+
+# What the threads of a Python process are called: by the interpreter, by torch, by NCCL, by what starts them.
+_PYTHON = re.compile(r"python|pt_|ray|torch|vllm|sglang|deepspeed|accelerate|nccl|cuda", re.IGNORECASE)
+_LIBRARY = re.compile(r" in (?P<name>[\w.+-]{1,120}?)\[")
+
+
+def _on_host(host: Snapshot) -> Iterable[HostFinding]:
+    """Python processes that crashed in native code. In a container they are those of the whole host."""
+    from unhang.facts import container, kernel_log
+
+    log = host.get(kernel_log.SUBJECT)
+    crashed = [e for e in (log.events if log is not None else ()) if e.kind == "segfault" and _PYTHON.match(e.process or "")]
+    if not crashed:
+        return
+    last = crashed[-1]
+    count = sum(e.count for e in crashed)
+    library = found["name"] if (found := _LIBRARY.search(last.text)) else None
+    ours = container.kind(host) in ("bare", "systemd", "slurm")
+    yield CAUSE.host_finding(
+        area="kernel",
+        severity="warning" if ours and kernel_log.recent(last) else "note",
+        says=f"a Python process crashed in native code (segmentation fault{f' in {library}' if library else ''}): {last.process} ({last.pid}) "
+        f"{kernel_log.ago(last.last_age_s)}" + (f"; {count} crashes since the machine started" if count > 1 else ""),
+        leads_to="a rank that crashes leaves no traceback, and the others only notice that a peer is gone",
+        evidence=tuple(Evidence(source="kernel log", text=e.text) for e in crashed[-3:]),
+        remedies=("see-the-crash", "upgrade-torch"),
+        commands={"see-the-crash": f"coredumpctl info {last.pid}; PYTHONFAULTHANDLER=1 COMMAND"},
+    )
 
 
 def _in_run(picture: Picture) -> Finding | None:
@@ -118,7 +150,14 @@ CAUSE = Cause(
     ),
     in_run=_in_run,
     in_logs=_in_logs,
+    on_host=_on_host,
     remedies=(
+        Remedy(
+            id="see-the-crash",
+            says="See where it crashed: the native stack of its core dump where the system keeps them, else Python's own stack of the next crash.",
+            says_zh="查看崩溃位置：如果系统保留了 core dump，就看其中的本地调用栈；否则让 Python 在下次崩溃时打印自己的调用栈。",
+            command="coredumpctl info PID; PYTHONFAULTHANDLER=1 COMMAND",
+        ),
         Remedy(
             id="detail-off",
             says="Take TORCH_DISTRIBUTED_DEBUG down to INFO (or unset it) where DDP runs on Gloo.",

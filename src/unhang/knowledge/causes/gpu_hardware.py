@@ -155,7 +155,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             works = asked and device in {g.address for g in gpus}
             others = asked and not works and confined and device in on_bus
             yield _told([e for e in said if e.device == device], works=works, others=others, silent=asked and not works and not others)
-    yield from _bus_errors(bus)
+    yield from _bus_errors(bus, log.events if log is not None else ())
 
 
 def _fault(event: Event) -> tuple[str, Standing, tuple[str, ...]] | None:
@@ -270,11 +270,25 @@ def _of(event: Event) -> tuple[str, Standing, tuple[str, ...]]:
     return found
 
 
-def _bus_errors(bus: Pcie | None) -> Iterable[HostFinding]:
+def _bus_errors(bus: Pcie | None, said: Iterable[Event]) -> Iterable[HostFinding]:
+    """Fatal errors of PCIe between a GPU and the processor, as the kernel counts them since boot; before Linux 4.19 it only told of them."""
+    from unhang.facts import kernel_log
+
     if bus is None:
         return
+    fatal = {e.device: e for e in said if e.kind == "pcie-error" and e.severity == "Uncorrected (Fatal)" and e.device is not None}
     ways = {a for d in bus.devices if d.kind == "gpu" for a in (d.address, *d.path)}
     for d in bus.devices:
+        told = fatal.get(d.address)
+        if d.address in ways and not d.aer_fatal and told is not None:
+            yield CAUSE.host_finding(
+                area="kernel",
+                severity="warning" if kernel_log.recent(told) else "note",
+                says=f"{d.address}, on the way to a GPU, had fatal PCIe errors ({kernel_log.times(told)})",
+                leads_to="the GPU may fall off the bus",
+                evidence=(Evidence(source="kernel log", text=told.text),),
+                remedies=("check-the-bus", "power-cycle"),
+            )
         if d.address in ways and d.aer_fatal:
             yield CAUSE.host_finding(
                 area="pcie",

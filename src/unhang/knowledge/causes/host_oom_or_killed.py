@@ -15,6 +15,7 @@ from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
+    from unhang.facts.kernel_log import Event
     from unhang.facts.memory import Memory
     from unhang.facts.snapshot import Snapshot
     from unhang.records.logs import Hit
@@ -36,9 +37,12 @@ _WITH_CUDA_BYTES = 4 * 1024**3
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import container, memory, numa
+    from unhang.facts import container, kernel_log, memory, numa
     from unhang.facts.units import size
 
+    log = host.get(kernel_log.SUBJECT)
+    told = log.events if log is not None else ()
+    yield from _faulty_memory(told)
     seen = host.get(memory.SUBJECT)
     if seen is None:
         return
@@ -67,15 +71,23 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     in_group = seen.oom_kills if seen.cgroup is not None else None
     if in_group or seen.host_oom_kills:
         count = in_group or seen.host_oom_kills or 0
+        killed = [e for e in told if e.kind == "oom-kill"]
+        # Of a whole machine it may be anybody's; in a container nobody's that is here.
+        last = next((e for e in reversed(killed) if _OURS.search(e.process or "")), killed[-1] if killed else None)
+        ours = container.kind(host) in ("bare", "systemd") and last is not None and kernel_log.recent(last) and _OURS.search(last.process or "")
+        who = f", {last.process} ({last.pid}) {kernel_log.ago(last.last_age_s)}" if last is not None else ""
         yield CAUSE.host_finding(
             area="memory",
-            severity="warning" if in_group else "note",
+            severity="warning" if in_group or ours else "note",
             says=(
                 f"the OOM killer has ended {count} process{'' if count == 1 else 'es'} "
-                f"{'of this control group' if in_group else 'on this machine since it started'}"
+                f"{'of this control group' if in_group else f'on this machine since it started{who}'}"
             ),
             leads_to="a rank or loader worker that it ends is gone without a word; the same load will meet it again",
-            evidence=(Evidence(source="memory control group" if in_group else "/proc/vmstat", text=f"oom_kill {count}"),),
+            evidence=(
+                Evidence(source="memory control group" if in_group else "/proc/vmstat", text=f"oom_kill {count}"),
+                *((Evidence(source="kernel log", text=last.text),) if last is not None and not in_group else ()),
+            ),
             remedies=("find-the-killer", "watch-memory"),
             # memory.events, or memory.oom_control in version 1.
             commands={"find-the-killer": f"dmesg -T | grep -iE 'killed process|oom-kill'; grep oom_kill {seen.cgroup}/memory.*"}
@@ -94,6 +106,22 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 evidence=(Evidence(source="/proc/meminfo", text=f"CommitLimit: {size(limit)}, Committed_AS: {size(committed)}"),),
                 remedies=("overcommit",),
             )
+
+
+def _faulty_memory(events: Iterable[Event]) -> Iterable[HostFinding]:
+    """What a machine tells of its last crash it tells while it starts: that is a note as soon as it has run for some hours."""
+    from unhang.facts import kernel_log
+
+    faults = [e for e in events if e.kind == "memory"]
+    for last in faults[-1:]:
+        yield CAUSE.host_finding(
+            area="kernel",
+            severity="warning" if kernel_log.recent(last) else "note",
+            says=f"the hardware reported errors that could not be corrected, in host memory or a processor ({kernel_log.times(last)})",
+            leads_to="the kernel ends the process that meets such memory (SIGBUS), or the host stops altogether",
+            evidence=tuple(Evidence(source="kernel log", text=e.text) for e in faults[-3:]),
+            remedies=("test-memory",),
+        )
 
 
 def _limited(seen: Memory) -> str:
@@ -148,8 +176,10 @@ def _in_logs(view: LogView) -> Finding | None:
     killed = tuple(e for e in view.exits if e.code == _SIGKILL and str(e.at.pid) not in forced)
     numbers = tuple(sorted({e.at.rank for e in killed if e.at.rank is not None}))
     if hits:
-        told = [h for h in hits if h.signature.remedies != _KILLED]
-        return CAUSE.of_hits(srun.shortened(told or hits), view)
+        told = [h for h in hits if h.signature.remedies != _KILLED] or hits
+        # Which task it was stands in srun's line; slurmstepd, which may print first, names none.
+        told = sorted(told, key=lambda h: "tasks" not in h.groups)
+        return srun.named(CAUSE.of_hits(srun.shortened(told), view), told[0], view)
     if not killed:
         return None
     first = killed[0]
@@ -451,6 +481,12 @@ CAUSE = Cause(
             says="See which processes hold it, and whether old ones of an ended training are among them.",
             says_zh="查看哪些进程占用了内存，其中是否有已结束训练留下的旧进程。",
             command="ps -eo rss,pid,user,etime,args --sort=-rss | head -15",
+        ),
+        Remedy(
+            id="test-memory",
+            says="Read which memory module or processor it was, take the host out of the job, and exchange what fails again.",
+            says_zh="查看是哪条内存或哪个处理器出错，把该主机移出任务；再次出错就更换。",
+            command="sudo ras-mc-ctl --errors; dmesg -T | grep -E 'Hardware Error|EDAC|Memory failure'",
         ),
         Remedy(
             id="overcommit",

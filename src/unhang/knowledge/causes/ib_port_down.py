@@ -10,19 +10,26 @@ from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
     from unhang.facts.infiniband import Device, Infiniband, Port
+    from unhang.facts.kernel_log import KernelLog
+    from unhang.facts.network import Network
     from unhang.facts.snapshot import Snapshot
     from unhang.model import Severity
 
 _EVENT = r"NET/IB ?: ?(?:(?P<device>[\w.-]+):(?P<port>\d+) )?(?:Got )?"
+# Links that went down so many times while the machine ran were not only plugged into another switch.
+_OFTEN = 3
 _LOOK = ("see-the-ports", "cable-and-switch", "other-ports")
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import infiniband, network
+    from unhang.facts import infiniband, kernel_log, network
 
     seen = host.get(infiniband.SUBJECT)
     if seen is None or infiniband.disabled(seen):
         return
+    log, net = host.get(kernel_log.SUBJECT), host.get(network.SUBJECT)
+    if log is not None and net is not None:
+        yield from _fell(seen, net, log)
     several, up = network.several_hosts(host), infiniband.active(seen)
     for device, port in infiniband.candidates(seen):
         if port.state is None or port.state == "ACTIVE":
@@ -32,6 +39,31 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             yield _down(device, port, severity, up)
     yield from _slow(up)
     yield from _flapping(up)
+
+
+def _fell(seen: Infiniband, net: Network, log: KernelLog) -> Iterable[HostFinding]:
+    """Links of Ethernet ports that went down while the machine ran; once, and up again since, is nothing after some hours."""
+    from unhang.facts import kernel_log
+
+    for event in log.events:
+        interface = net.interface(event.interface) if event.kind == "link-down" else None
+        device = next((d for d in seen.devices if event.interface in d.net_devices), None)
+        recent = kernel_log.recent(event)
+        if interface is None or device is None or interface.up is False or interface.running is None:
+            continue
+        often = event.count >= _OFTEN
+        if interface.running and not often and not recent:
+            continue
+        state = "it is up again" if interface.running else "it is down"
+        yield CAUSE.host_finding(
+            area="kernel",
+            severity="warning" if recent and (often or not interface.running) else "note",
+            says=f"the link of {device.name} ({event.interface}) went down ({kernel_log.times(event)}); {state}",
+            leads_to="transfers over it run into their retries ('transport retry counter exceeded') or a time-out whenever it goes",
+            evidence=(Evidence(source="kernel log", text=event.text),),
+            remedies=("cable-and-switch", "see-the-ports"),
+            commands={"cable-and-switch": f"sudo mlxlink -d {device.name} -c"},
+        )
 
 
 def _severity(seen: Infiniband, device: Device, port: Port, several: bool) -> Severity | None:
@@ -169,7 +201,7 @@ CAUSE = Cause(
         ),
         Signature(
             needle="Port module event",
-            pattern=r"mlx5_core (?P<bus>[0-9A-Fa-f:.]+):? .{0,40}Port module event: module (?P<module>\d+), Cable unplugged",
+            pattern=r"mlx5_core (?P<bus>[\w:.]{4,40}\w):? .{0,40}Port module event: module (?P<module>\d+), Cable unplugged",
             standing="likely",
             says="the cable was taken out of the adapter {bus}",
             remedies=_LOOK,

@@ -132,6 +132,15 @@ CAUSE = Cause(
             says="perftest's transfer was given up after its retries, without NCCL: it is the path between the hosts",
             remedies=("test-the-path", "gid-index"),
         ),
+        # libmlx5 itself, in front of a dump of the completion: also of a peer that has died, and of what fails after the first error.
+        Signature(
+            needle=": got completion with error:",
+            pattern=r"\bmlx5: [\w.-]{1,253}: got completion with error:",
+            unless=r"Got completion (?:from peer|with error)",
+            standing="possible",
+            says="an adapter's driver reports a transfer that failed, and no library says which: a link, or a peer that has ended",
+            remedies=("who-died-first", "test-the-path"),
+        ),
         Signature(
             needle="NCCL_IB_TIMEOUT is set too short",
             standing="possible",
@@ -204,6 +213,7 @@ CAUSE = Cause(
         "https://github.com/NVIDIA/nccl/issues/905",
     ),
     hits=(
+        "(RayWorkerWrapper pid=812) mlx5: node7: got completion with error:",
         (
             "node7:815:864 [4] transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer node8<37948> with error 12, opcode 2, len 1, "
             "vendor err 129"
@@ -240,6 +250,7 @@ CAUSE = Cause(
         ),
     ),
     near_misses=(
+        "mlx5_core 0000:17:00.0: mlx5_cmd_out_err:812:(pid 4711): got completion with errors in 3 of 8 tests",
         (
             "node7:815:864 [4] transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer node8<37948> with error 4, opcode 0, len 0, "
             "vendor err 81"

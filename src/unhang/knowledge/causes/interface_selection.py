@@ -268,6 +268,13 @@ CAUSE = Cause(
             remedies=("keep-off-virtual", "host-network"),
         ),
         Signature(
+            needle="dest_addr=172.17.",
+            pattern=r"UCX {1,4}ERROR.{0,100} connect\(fd=-?\d+, dest_addr=(?P<peer>172\.17\.0\.\d+):\d+\) failed",
+            standing="likely",
+            says="UCX tried a peer at {peer}, an address of Docker's default bridge, which other hosts cannot reach",
+            remedies=("ucx-device", "host-network"),
+        ),
+        Signature(
             needle="=[172.17.",
             pattern=r"(?:connect|timed out).{0,200}remote=\[(?:::ffff:)?(?P<peer>172\.17\.0\.\d+)\]",
             standing="likely",
@@ -320,6 +327,14 @@ CAUSE = Cause(
             says_zh="让 NCCL 避开只在本机有效的网卡；^ 之后是要排除的前缀。",
             env={"NCCL_SOCKET_IFNAME": "^lo,docker,veth,virbr,br-,cni,flannel,cali"},
             verify="NCCL_DEBUG=INFO torchrun ... 2>&1 | grep -E 'NCCL_SOCKET_IFNAME set by environment|Bootstrap ?: Using'",
+        ),
+        Remedy(
+            id="ucx-device",
+            says="Name the devices that UCX may use: the one of the cluster's network, or the adapters (mlx5_0:1).",
+            says_zh="指定 UCX 可用的设备：集群网络的网卡，或 RDMA 网卡（mlx5_0:1）。",
+            env={"UCX_NET_DEVICES": "eth0"},
+            command="ucx_info -d | grep -A2 Transport; ip -4 addr",
+            verify="UCX_LOG_LEVEL=info ucx_info -e -u t -D tcp | grep lane",
         ),
         Remedy(
             id="gloo-interface",
@@ -387,6 +402,7 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/distributed.html#choosing-the-network-interface-to-use",
     ),
     hits=(
+        "[node7:812:0] sock.c:323  UCX  ERROR   connect(fd=87, dest_addr=172.17.0.1:47133) failed: Connection refused",
         (
             "node7:12:40 [0] NCCL INFO NET : Using interface lo:127.0.0.1<0>\n"
             "node7:13:41 [1] include/socket.h:361 NCCL WARN Call to connect timeout : Connection refused"
@@ -419,6 +435,7 @@ CAUSE = Cause(
         "An invalid value was given for btl_tcp_if_include.  This value will be ignored.",
     ),
     near_misses=(
+        "[node7:812:0] tcp_cm.c:96   UCX  DEBUG tcp_ep 0x564a: CLOSED -> CONNECTING for the [172.17.0.1:59765]<->[172.17.0.1:47133]:0 connection",
         "node7:12:40 [0] NCCL INFO NET : Using interface lo:127.0.0.1<0>",
         "node7:2144:2144 [3] NCCL INFO Bootstrap : Using lo:127.0.0.1<0>",
         "node7:2144:2144 [3] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0",

@@ -204,11 +204,17 @@ CAUSE = Cause(
             says="{program} is not on the PATH of the program that was to start it",
             remedies=("through-the-interpreter", "activate-everywhere"),
         ),
+        Signature(
+            needle="/usr/bin/env: ",
+            pattern=r"/usr/bin/env: ['‘’“”]?(?P<program>[\w.+-]{1,80})['‘’“”]?: No such file or directory",
+            says="no {program} is on the PATH, which the first line of a script asks for",
+            remedies=("through-the-interpreter", "activate-everywhere"),
+        ),
         # `python -m torch.distributed.run` under an interpreter without torch.
         Signature(
             needle=": No module named ",
             pattern=rf"(?P<python>/(?:usr/(?:local/)?)?bin/python[\d.]*): (?:Error while finding module specification for .{{1,80}})?No module named "
-            rf"'?(?P<module>(?:{_TRAINING})\b[\w.]*)",
+            rf"'?(?![\w.]+\.__main__; ')(?P<module>(?:{_TRAINING})\b[\w.]*)",
             says="{python} answers, the interpreter of the system, and it has no {module}",
             remedies=("through-the-interpreter", "activate-everywhere", "keep-path-under-sudo"),
         ),
@@ -287,6 +293,8 @@ CAUSE = Cause(
         "https://www.sudo.ws/docs/man/sudoers.man/",
     ),
     hits=(
+        "/usr/bin/env: ‘python3.11’: No such file or directory",
+        "/usr/bin/env: 'python': No such file or directory",
         "bash: line 1: torchrun: command not found",
         "./run.sh: line 14: accelerate: command not found",
         "node8: bash: deepspeed: command not found",

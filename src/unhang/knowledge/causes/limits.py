@@ -34,6 +34,9 @@ _THREADS_OF_A_RANK = 64
 # One buffer of NCCL is 4 MiB, and each connection of each channel registers some.
 _LOCKED_BYTES = 64 * _MIB
 
+# What a rank on the CPU maps with a model of some size; usually there is no limit at all.
+_ADDRESSES_OF_A_RANK = 16 << 30
+
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     from unhang.facts import container, limits, numa
@@ -182,12 +185,14 @@ def _others(seen: Limits, gpus: int) -> Iterable[HostFinding]:
             remedies=("kernel-files",),
         )
     space = seen.address_space_bytes
-    if gpus and space is not None and space.soft is not None:
+    if space is not None and space.soft is not None and (gpus or space.soft < _ADDRESSES_OF_A_RANK):
+        reserves = "CUDA reserves addresses for the memory of the host and of all GPUs at once: its start fails with 'out of memory'"
+        maps = "torch and its libraries map gigabytes, and each thread and loader worker more: 'Cannot allocate memory' while memory is free"
         yield CAUSE.host_finding(
             area="limits",
             severity="warning",
             says=f"a process may have {size(space.soft)} of addresses (ulimit -v)",
-            leads_to="CUDA reserves addresses for the memory of the host and of all GPUs at once: its start fails with 'out of memory'",
+            leads_to=reserves if gpus else maps,
             evidence=(_of_process("Max address space", space.soft, space.hard),),
             remedies=("address-space",),
         )

@@ -12,6 +12,7 @@ from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
     from unhang.facts.firewall import Packet
+    from unhang.facts.kernel_log import KernelLog
     from unhang.facts.network import Network
     from unhang.facts.snapshot import Snapshot
     from unhang.records.logs import Hit
@@ -80,11 +81,13 @@ _REFUSED = r"(?:\d+ ?\()?(?P<error>Connection refused|Software caused connection
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import firewall, network
+    from unhang.facts import firewall, kernel_log, network
 
-    seen, rules = host.get(network.SUBJECT), host.get(firewall.SUBJECT)
+    seen, rules, log = host.get(network.SUBJECT), host.get(firewall.SUBJECT), host.get(kernel_log.SUBJECT)
     if seen is None:
         return
+    if log is not None:
+        yield from _fell(seen, log, several=network.several_hosts(host))
     if seen.peer is not None and not seen.peer.here and seen.peer.route is None:
         yield CAUSE.host_finding(
             area="network",
@@ -123,6 +126,25 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 commands={"open-between-hosts": f"sudo ufw allow from {net}   # or: sudo firewall-cmd --zone=trusted --add-source={net}"},
             )
             return
+
+
+def _fell(seen: Network, log: KernelLog, *, several: bool) -> Iterable[HostFinding]:
+    """The link towards the other hosts, where it went down in the last hours; of a job on this host alone that is only worth knowing."""
+    from unhang.facts import kernel_log, network
+
+    towards = network.uplink(seen)
+    if towards is None or not towards.running:
+        return
+    for event in (e for e in log.events if e.kind == "link-down" and e.interface == towards.name and kernel_log.recent(e)):
+        yield CAUSE.host_finding(
+            area="kernel",
+            severity="warning" if several else "note",
+            says=f"the link of {towards.name}, the way to other hosts, went down ({kernel_log.times(event)}); it is up again",
+            leads_to="connections to other hosts stood still meanwhile: time-outs, lost peers, a rendezvous that ends",
+            evidence=(Evidence(source="kernel log", text=event.text),),
+            remedies=("steady-the-link",),
+            commands={"steady-the-link": f"ip -s -s link show {towards.name}; ethtool {towards.name}; dmesg -T | grep -i '{towards.name}.*link'"},
+        )
 
 
 def _from_peers(host: Snapshot, seen: Network) -> Iterable[tuple[Packet, str]]:
@@ -353,6 +375,15 @@ CAUSE = Cause(
             says="an MPI process could not connect to {peer} port {port}: {error}",
         ),
         Signature(
+            needle="connect(fd=",
+            pattern=(
+                r"UCX {1,4}ERROR.{0,100} connect\(fd=-?\d+, dest_addr=(?P<peer>(?!127\.|172\.17\.0\.)[\d.]+):(?P<port>\d+)\) failed: "
+                r"(?P<error>No route to host|Connection timed out|Network is unreachable)"
+            ),
+            standing="likely",
+            says="UCX could not connect to {peer} port {port}: {error}",
+        ),
+        Signature(
             needle="Failed to connect to GCS",
             pattern=r"Failed to connect to GCS(?: at address (?P<peer>[^\s:]+):(?P<port>\d+))?",
             standing="possible",
@@ -379,6 +410,12 @@ CAUSE = Cause(
             says="Try the connection by hand, in both directions: nc -l 12345 on one host, this on the other.",
             says_zh="手工双向试连：一台主机执行 nc -l 12345，另一台执行下面的命令。",
             command="nc -vz -w 5 PEER_IP 12345; ip route get PEER_IP",
+        ),
+        Remedy(
+            id="steady-the-link",
+            says="See how often the link of the interface went, and exchange its cable, transceiver or switch port.",
+            says_zh="查看该网卡链路断开的次数，并更换线缆、光模块或交换机端口。",
+            command="ip -s -s link show INTERFACE; ethtool INTERFACE; dmesg -T | grep -i 'INTERFACE.*link'",
         ),
         Remedy(
             id="open-between-hosts",
@@ -420,6 +457,7 @@ CAUSE = Cause(
         "https://github.com/NVIDIA/nccl/issues/1515",
     ),
     hits=(
+        "[node7:812:0] sock.c:323  UCX  ERROR   connect(fd=41, dest_addr=10.4.0.9:45031) failed: No route to host",
         (
             "[W1121 10:48:41.472 socket.cpp:764] [c10d] The client socket has failed to connect to 140.85.0.0:30098 (errno: 101 - Network is "
             "unreachable).\n[E1121 10:48:41.472 socket.cpp:818] [c10d] The client socket has failed to connect to any network address of "
@@ -485,6 +523,7 @@ CAUSE = Cause(
         ),
     ),
     near_misses=(
+        "[node7:812:0] sock.c:323  UCX  ERROR   connect(fd=41, dest_addr=127.0.0.1:45031) failed: Connection timed out",
         "[E1121 10:48:41.472 socket.cpp:818] [c10d] The client socket has failed to connect to any network address of (10.0.0.1, 29500).",
         "[W1121 10:48:41 socket.cpp:764] [c10d] The client socket has failed to connect to [fd00::7]:29500 (errno: 101 - Network is unreachable).",
         "node7:12:40 [0] include/socket.h:361 NCCL WARN Call to connect timeout : Address family not supported by protocol",

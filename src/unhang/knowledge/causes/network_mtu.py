@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
     from unhang.model import Severity
 
+# The bridge of a network that `docker network create` or compose made is called after the first 12 digits of its id.
+_NETWORK = re.compile(r"br-(?P<id>[0-9a-f]{12})")
 # What VXLAN adds to each packet, over IPv4.
 _VXLAN_BYTES = 50
 
@@ -44,17 +47,19 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 way.mtu_bytes - _VXLAN_BYTES,
                 "one-mtu",
             )
-        if i.kind == "bridge" and i.name.startswith(("docker", "br-")) and i.mtu_bytes > way.mtu_bytes:
+        made = _NETWORK.fullmatch(i.name)
+        if i.kind == "bridge" and (made is not None or i.name == "docker0") and i.mtu_bytes > way.mtu_bytes:
             yield _finding(
                 i,
                 f"containers on {i.name} send packets of {i.mtu_bytes} bytes, {way.name} carries {way.mtu_bytes}",
                 "note",
                 way.mtu_bytes,
-                "docker-mtu",
+                "docker-mtu" if made is None else "docker-network-mtu",
+                network=made["id"] if made is not None else "NETWORK",
             )
 
 
-def _finding(interface: Interface, says: str, severity: Severity, mtu_bytes: int, remedy: str) -> HostFinding:
+def _finding(interface: Interface, says: str, severity: Severity, mtu_bytes: int, remedy: str, *, network: str = "NETWORK") -> HostFinding:
     return CAUSE.host_finding(
         area="network",
         severity=severity,
@@ -65,8 +70,15 @@ def _finding(interface: Interface, says: str, severity: Severity, mtu_bytes: int
         commands={
             "one-mtu": f"sudo ip link set dev {interface.name} mtu {mtu_bytes}",
             "docker-mtu": _docker(mtu_bytes),
+            "docker-network-mtu": _network(network, mtu_bytes),
         },
     )
+
+
+def _network(network: str, mtu_bytes: int) -> str:
+    """Docker removes no network that a container is in, so that nothing ends by it. The daemon's `mtu` is that of docker0 alone."""
+    create = f'docker network create -o com.docker.network.driver.mtu={mtu_bytes} "$name"'
+    return f"name=$(docker network inspect -f '{{{{.Name}}}}' {network}) && docker network rm \"$name\" && {create}"
 
 
 def _docker(mtu_bytes: int) -> str:
@@ -175,6 +187,19 @@ CAUSE = Cause(
                 "让 Docker 网络使用主机网卡的 MTU（/etc/docker/daemon.json 中的 mtu；重启 Docker 会结束所有容器），或用 --network=host 运行容器。"
             ),
             command=_docker(1450),
+        ),
+        Remedy(
+            id="docker-network-mtu",
+            says=(
+                "Make the network anew with the MTU of the host's interface, after its containers have left it, and with its other options if it has "
+                "any; with compose put com.docker.network.driver.mtu under its driver_opts instead."
+            ),
+            says_zh=(
+                "让容器先离开该网络，再按主机网卡的 MTU 重新创建它（原有的其他选项也要带上）；使用 compose 时，改为在该网络的 driver_opts 中设置 "
+                "com.docker.network.driver.mtu。"
+            ),
+            command=_network("NETWORK", 1450),
+            verify="docker network inspect -f '{{json .Options}}' NETWORK",
         ),
     ),
     leads_to=("rank-exception",),

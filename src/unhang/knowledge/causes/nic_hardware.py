@@ -5,21 +5,56 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.cause import STANDINGS, Cause, Signature
 from unhang.model import Evidence, HostFinding, Remedy
+from unhang.records.logs import match
 
 if TYPE_CHECKING:
+    from unhang.facts.infiniband import Infiniband
+    from unhang.facts.kernel_log import Event, KernelLog
     from unhang.facts.snapshot import Snapshot
+    from unhang.records.logs import Hit
 
 _LOOK = ("ask-the-adapter", "take-it-out", "update-firmware")
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
-    from unhang.facts import infiniband
+    from unhang.facts import infiniband, kernel_log
 
+    log = host.get(kernel_log.SUBJECT)
+    if log is not None:
+        yield from _told(host, log)
     seen = host.get(infiniband.SUBJECT)
-    if seen is None:
-        return
+    if seen is not None:
+        yield from _firmware(seen)
+
+
+def _told(host: Snapshot, log: KernelLog) -> Iterable[HostFinding]:
+    """What the kernel's log tells of each adapter: the best of what this cause's own signatures know."""
+    from unhang.facts import kernel_log, pcie
+
+    bus = host.get(pcie.SUBJECT)
+    nics = {d.address for d in (bus.devices if bus is not None else ()) if d.kind == "nic"}
+    faults: dict[str, list[tuple[Event, Hit]]] = {}
+    for event in log.events:
+        if event.kind == "nic" or (event.kind == "pcie-error" and event.severity == "Uncorrected (Fatal)" and event.device in nics):
+            for hit in match(event.text, CAUSE.signatures, source="kernel log")[:1]:
+                faults.setdefault(event.device or event.interface or "", []).append((event, hit))
+    for told in faults.values():
+        newest = sorted(told, key=lambda t: (not kernel_log.recent(t[0]), STANDINGS.index(t[1].signature.standing), t[0].last_age_s or 0.0))
+        event, hit = newest[0]
+        says = hit.signature.says.format_map(hit.groups)
+        yield CAUSE.host_finding(
+            area="kernel",
+            severity="warning" if kernel_log.recent(event) else "note",
+            says=f"{says} ({kernel_log.times(event)})",
+            leads_to="connections over it end with transport errors or time-outs; where it comes back, the adapter ends jobs again",
+            evidence=tuple(Evidence(source="kernel log", text=e.text) for e, _ in newest[:3]),
+            remedies=hit.signature.remedies,
+        )
+
+
+def _firmware(seen: Infiniband) -> Iterable[HostFinding]:
     boards = dict.fromkeys(d.board_id for d in seen.devices if d.board_id and d.firmware)
     for board in boards:
         versions: dict[str, list[str]] = {}
@@ -57,14 +92,14 @@ CAUSE = Cause(
         ),
         Signature(
             needle="device's health compromised",
-            pattern=r"mlx[45]_core (?P<bus>[0-9A-Fa-f:.]+):? ?(?P<interface>\S{0,20}?):? .{0,80}device's health compromised",
+            pattern=r"mlx[45]_core (?P<bus>[\w:.]{4,40}\w):? ?(?P<interface>\S{0,20}?):? .{0,80}device's health compromised",
             says="the adapter {bus} stopped answering: its health counter stands still",
             remedies=_LOOK,
         ),
         Signature(
             needle="mlx5_core",
             pattern=(
-                r"mlx5_core (?P<bus>[0-9A-Fa-f:.]+):? .{0,80}(?:Fatal error \d+ detected|handling bad device here|device is in fatal error state|"
+                r"mlx5_core (?P<bus>[\w:.]{4,40}\w):? .{0,80}(?:Fatal error \d+ detected|handling bad device here|device is in fatal error state|"
                 r"start of firmware assert|assert_exit_ptr|print_health_info)"
             ),
             says="the adapter {bus} reported a fatal error of its firmware",
@@ -73,7 +108,7 @@ CAUSE = Cause(
         Signature(
             needle="mlx5_core",
             pattern=(
-                r"mlx5_core (?P<bus>[0-9A-Fa-f:.]+):? .{0,80}(?:TX timeout detected|timeout\. Will cause a leak of a command resource|Command "
+                r"mlx5_core (?P<bus>[\w:.]{4,40}\w):? .{0,80}(?:TX timeout detected|timeout\. Will cause a leak of a command resource|Command "
                 r"completion arrived "
                 r"after timeout)"
             ),
@@ -84,7 +119,7 @@ CAUSE = Cause(
         Signature(
             needle="mlx5_core",
             pattern=(
-                r"mlx5_core (?P<bus>[0-9A-Fa-f:.]+):? .{0,80}(?:High temperature on sensors|temp_warn.{0,40}High temperature|Port module "
+                r"mlx5_core (?P<bus>[\w:.]{4,40}\w):? .{0,80}(?:High temperature on sensors|temp_warn.{0,40}High temperature|Port module "
                 r"event\[error\]: module \d+, Cable error, (?P<fault>[\w ()-]{3,60}))"
             ),
             standing="likely",
@@ -99,9 +134,20 @@ CAUSE = Cause(
             remedies=_LOOK,
         ),
         Signature(
+            needle="NETDEV WATCHDOG",
+            # Linux 6.6 and later name the device in front.
+            pattern=(
+                r"(?P<driver>[\w-]{1,32}) (?P<bus>[\w:.-]{1,40}) (?P<interface>[\w.@-]{1,15}): NETDEV WATCHDOG: CPU: \d+: "
+                r"transmit queue \d+ timed out"
+            ),
+            standing="likely",
+            says="the adapter behind {interface} ({driver}) stopped sending: its transmit queue timed out",
+            remedies=_LOOK,
+        ),
+        Signature(
             needle="bnxt_en ",
             pattern=(
-                r"bnxt_en (?P<bus>[0-9A-Fa-f:.]{1,40})[^\n]{0,60}(?:Firmware not responding|firmware fatal|FW fatal|Error recovery is not supported|"
+                r"bnxt_en (?P<bus>[\w:.]{4,40}\w)[^\n]{0,60}(?:Firmware not responding|firmware fatal|FW fatal|Error recovery is not supported|"
                 r"Detected firmware fatal condition)"
             ),
             says="the firmware of the adapter {bus} does not respond",
@@ -129,7 +175,7 @@ CAUSE = Cause(
         Signature(
             needle="PCIe Bus Error: severity=Uncorrected",
             pattern=(
-                r"(?P<driver>mlx[45]_core|bnxt_en|ice|irdma|efa|i40e|be2net) (?P<bus>[0-9A-Fa-f:.]+): .{0,40}PCIe Bus Error: severity=Uncorrected"
+                r"(?P<driver>mlx[45]_core|bnxt_en|ice|irdma|efa|i40e|be2net) (?P<bus>[\w:.]{4,40}\w): .{0,40}PCIe Bus Error: severity=Uncorrected"
             ),
             says="the PCIe connection of the adapter {bus} failed ({driver})",
             remedies=("cool-or-replace", "ask-the-adapter", "take-it-out"),
@@ -187,6 +233,7 @@ CAUSE = Cause(
         "[88123.41] mlx5_core 0000:5e:00.0: Port module event[error]: module 0, Cable error, Bus stuck (I2C or data shorted)",
         "[88123.41] NETDEV WATCHDOG: ens1f0np0 (mlx5_core): transmit queue 12 timed out",
         "[88123.41] bnxt_en 0000:5e:00.0 eth2: Firmware not responding, status: 0x8",
+        "[88123.41] mlx5_core 0000:5e:00.0 ens1f0np0: NETDEV WATCHDOG: CPU: 31: transmit queue 12 timed out 5376 ms",
         "[88123.41] ens1f0np0: hw csum failure",
         "ERROR: async event: IBV_EVENT_DEVICE_FATAL on mlx5_3",
         (

@@ -67,15 +67,18 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield from _redirected(seen, bus)
         yield from _translated(seen, bus)
     gpus = {g.address for g in seen.gpus} if seen is not None else set()
+    # Adapters that reach into the memory of GPUs (GPUDirect RDMA) are refused in the same way.
+    nics = {d.address for d in bus.devices if d.kind == "nic"} if gpus and bus is not None else set()
     for e in log.events if log is not None else ():
-        if e.kind == "iommu-fault" and e.device in gpus and (e.last_age_s is None or e.last_age_s < 86400):
+        if e.kind == "iommu-fault" and e.device in gpus | nics and (e.last_age_s is None or e.last_age_s < 86400):
+            adapter = e.device in nics
             yield CAUSE.host_finding(
                 area="kernel",
                 severity="warning",
-                says=f"the IOMMU refused accesses of GPU {e.device} ({kernel_log.ago(e.last_age_s)}, {e.count} times)",
-                leads_to="copies between GPUs hang or bring wrong data",
+                says=f"the IOMMU refused accesses of {'adapter' if adapter else 'GPU'} {e.device} ({kernel_log.ago(e.last_age_s)}, {e.count} times)",
+                leads_to=f"copies between {'GPUs and the adapter (GPUDirect RDMA)' if adapter else 'GPUs'} hang or bring wrong data",
                 evidence=(Evidence(source="kernel log", text=e.text),),
-                remedies=("iommu-and-acs", "host-memory", "prove-it"),
+                remedies=("iommu-and-acs",) if adapter else ("iommu-and-acs", "host-memory", "prove-it"),
             )
 
 

@@ -12,6 +12,7 @@ from unhang.knowledge.stuck import held_back
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Standing
 
 if TYPE_CHECKING:
+    from unhang.facts.kernel_log import Event
     from unhang.facts.snapshot import Snapshot
     from unhang.records.picture import Picture, RankView
 
@@ -28,6 +29,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     from unhang.facts import kernel_log
 
     log = host.get(kernel_log.SUBJECT)
+    yield from _held_cpu(log.events if log is not None else ())
     hung = [e for e in log.events if e.kind == "hung-task"] if log is not None else []
     if not hung:
         return
@@ -43,6 +45,22 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         remedies=("look-at-io",),
         commands={"look-at-io": f"cat /proc/{last.pid}/stack"} if recent else None,
     )
+
+
+def _held_cpu(events: Iterable[Event]) -> Iterable[HostFinding]:
+    from unhang.facts import kernel_log
+
+    locked = [e for e in events if e.kind == "soft-lockup"]
+    for last in locked[-1:]:
+        yield CAUSE.host_finding(
+            area="kernel",
+            severity="warning" if kernel_log.recent(last) else "note",
+            says=f"a processor was held inside the kernel, last by {last.process} ({last.pid}) {kernel_log.ago(last.last_age_s)}",
+            leads_to="a rank that is held there cannot be ended, and its collectives time out; a driver loops, or a virtual machine was paused",
+            evidence=tuple(Evidence(source="kernel log", text=e.text) for e in locked[-3:]),
+            remedies=("look-at-io",),
+            commands={"look-at-io": "dmesg -T | grep -A 30 'soft lockup'"},
+        )
 
 
 def _in_run(picture: Picture) -> Finding | None:

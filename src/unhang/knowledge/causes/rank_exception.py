@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
-from unhang.knowledge import words
+from unhang.knowledge import missing_module, words
 from unhang.knowledge.caught import closed_pipe, that_ended_something
-from unhang.knowledge.cause import Cause, LogView
+from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, Remedy, Standing
-from unhang.records.frames import place, user_frame
+from unhang.records.frames import Frame, is_user_file, place, user_frame
+from unhang.records.logs import Traceback
 
 if TYPE_CHECKING:
-    from unhang.records.logs import Traceback
+    from unhang.records.logs import Hit
     from unhang.records.picture import Picture, RankView
 
 # What a process raises because somebody asked it to end.
@@ -36,6 +38,12 @@ _SUPERVISOR = re.compile(r"WorkerProc initialization failed|Engine core initiali
 _CLEARING_UP = re.compile(r"multiprocessing/(?:resource_tracker|resource_sharer)\.py$|/weakref\.py$|/atexit\.py$")
 # What carries an exception from a worker or a replica to the one that uses it; the worker's own traceback stands behind it.
 _CARRIED = re.compile(r"^Caught \w+ in (?P<where>.{1,80}?)\.?$")
+# A file that Python cannot take apart: nobody who reads it gets any further.
+_SYNTAX = ("SyntaxError", "IndentationError", "TabError")
+# No sample brings these about: the code, or what is installed, is not as it should be.
+_OF_CODE = frozenset(
+    (*_SYNTAX, "ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError", "NotImplementedError", "RecursionError", "MemoryError")
+)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -53,7 +61,7 @@ def _of_ranks(picture: Picture, own: Sequence[RankView]) -> Finding | None:
     frame = user_frame(raised.frames) or first.record.last_place
     at = picture.place(frame) if frame is not None else None
     everyone = len(numbers) == len(picture.ranks) and len(numbers) > 1
-    return CAUSE.finding(
+    found = CAUSE.finding(
         standing="established",
         says=f"{'every rank' if everyone else words.ranks(numbers)} raised {_short(raised.type, raised.text)}"
         + _at(at, seen=user_frame(raised.frames) is not None),
@@ -65,8 +73,35 @@ def _of_ranks(picture: Picture, own: Sequence[RankView]) -> Finding | None:
             *((Evidence(source=picture.incident_source, text=f"rank {first.number}: {words.frame(frame)}"),) if frame is not None else ()),
             *_in_the_log(picture, raised.type, first.number),
         ),
-        remedies=("correct-the-line", "same-on-all") if everyone else ("correct-the-line", "agree-on-failure"),
+        **_remedies(raised.type, alike=everyone, frame=user_frame(raised.frames)),
     )
+    python = missing_module.interpreter(raised.frames)
+    return _with_the_module(found, raised.type, raised.text, "every rank" if everyone else words.ranks(numbers), python)
+
+
+def _with_the_module(found: Finding, type: str, text: str, who: str, python: str | None) -> Finding:
+    """Where a module is missing, no line has to be corrected, and no sample be skipped."""
+    module = missing_module.missing(type, text)
+    if module is None:
+        return found
+    remedy = missing_module.named(CAUSE.remedy("install-the-module"), module, python=python, who=who, hosts=found.hosts)
+    return replace(found, remedies=(remedy,))
+
+
+class _Remedies(TypedDict):
+    remedies: tuple[str, ...]
+    commands: dict[str, str]
+
+
+def _remedies(kind: str, *, alike: bool, frame: Frame | None) -> _Remedies:
+    """What helps against an exception of this type; `alike`: several ranks raised it."""
+    name = kind.rpartition(".")[2]
+    if name in _SYNTAX:
+        file = shlex.quote(frame.file) if frame is not None and is_user_file(frame.file) else "train.py"
+        return {"remedies": ("correct-the-line", "parse-it"), "commands": {"parse-it": f"python -m py_compile {file}"}}
+    if alike:
+        return {"remedies": ("correct-the-line", "same-on-all"), "commands": {}}
+    return {"remedies": ("correct-the-line",) if name in _OF_CODE else ("correct-the-line", "agree-on-failure"), "commands": {}}
 
 
 def _at(where: str | None, *, seen: bool) -> str:
@@ -93,7 +128,7 @@ def _of_logs(picture: Picture) -> Finding | None:
 
 def own_tracebacks(found: Sequence[Traceback], seen: Picture | LogView) -> list[Traceback]:
     """Tracebacks of a process's own failure: none whose last line a signature knows (a symptom, a cause with its own name), none of launchers."""
-    known = {(h.source, h.line) for hits in seen.hits.values() for h in hits}
+    known = {(h.source, h.line) for cause, hits in seen.hits.items() if cause != CAUSE.id for h in hits}
     return [
         t
         for t in _unwrapped(found, known)
@@ -129,7 +164,37 @@ def _name(back: Traceback) -> str:
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    return _of_tracebacks(that_ended_something(own_tracebacks(view.tracebacks, view), view), cwd="", world_size=view.world_size)
+    headless = tuple(_headless(h) for h in view.hits_of(CAUSE.id) if view.traceback_of(h) is None)
+    if headless:
+        # In the order of the log.
+        view = replace(view, tracebacks=tuple(sorted((*view.tracebacks, *headless), key=lambda t: (t.source != headless[0].source, t.place))))
+    own = that_ended_something(own_tracebacks(view.tracebacks, view), view)
+    return _of_tracebacks(own, cwd="", world_size=view.world_size, exits=[e.at.text for e in view.exits])
+
+
+def _headless(hit: Hit) -> Traceback:
+    """What Python prints where the script itself cannot be taken apart: no frame ran, so there is no traceback."""
+    groups = hit.groups
+    frame = Frame(file=groups["file"], line=int(groups["at"]), name="<module>", code=groups.get("code", "").strip())
+    return Traceback(
+        source=hit.source,
+        line=hit.line or 0,
+        end=hit.line or 0,
+        type=groups["type"],
+        text=groups["text"].strip(),
+        frames=(frame,),
+        rank=hit.rank,
+        label=hit.label,
+        local_rank=hit.local_rank,
+        host=hit.host,
+        pid=hit.pid,
+        at_s=hit.at_s,
+        utc_offset_s=hit.utc_offset_s,
+        attempt=hit.attempt,
+        place=hit.place,
+        by_name=hit.by_name,
+        steps=hit.steps,
+    )
 
 
 def _alike(back: Traceback) -> tuple[object, ...]:
@@ -138,7 +203,7 @@ def _alike(back: Traceback) -> tuple[object, ...]:
     return (_name(back), _NUMBERS.sub("#", back.text)[:200], (frame.file, frame.line) if frame is not None else None)
 
 
-def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None = None) -> Finding | None:
+def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None = None, exits: Sequence[str] = ()) -> Finding | None:
     """The failures that are alike are one. The first speaks; of separate logs, which have no common order, the one that stands alone does."""
     if not own:
         return None
@@ -163,7 +228,7 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
     same = " the same" if everyone or len(numbers) > 1 or processes > 1 else ""
     others = [t for k, members in groups.items() if k != key for t in members]
     standing: Standing = ("established" if numbers else "likely") if strong else "possible"
-    return CAUSE.finding(
+    found = CAUSE.finding(
         standing=standing,
         says=f"{who} raised{same} {_short(first.type, first.text)}" + (f" at {at}" if at else "") + _of_the_others(others),
         ranks=tuple(numbers),
@@ -174,8 +239,9 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
             *((Evidence(source=first.source, line=first.line, text=words.frame(frame)),) if frame is not None else ()),
             *(Evidence(source=t.source, line=t.end, text=t.says) for t in others[:1]),
         ),
-        remedies=("correct-the-line", "same-on-all") if same else ("correct-the-line", "agree-on-failure"),
+        **_remedies(first.type, alike=bool(same), frame=frame),
     )
+    return _with_the_module(found, first.type, first.text, who, missing_module.interpreter(first.frames, exits))
 
 
 def _of_the_others(others: Sequence[Traceback]) -> str:
@@ -197,6 +263,15 @@ CAUSE = Cause(
     title_zh="某个进程抛出了异常",
     what="Python code raised on one rank, or on all, and nothing caught it. The other ranks only notice that a peer is gone.",
     why="A bug, a bad sample, a missing file or an unexpected value that only this rank met.",
+    signatures=tuple(
+        Signature(
+            needle=f"{name}: ",
+            pattern=rf"^(?P<type>{name}): (?P<text>.{{1,300}})",
+            near=rf'^ +File "(?P<file>[^"\n]{{1,400}})", line (?P<at>\d{{1,9}})\n(?:(?P<code> +\S.*)\n(?:[ ^~]+\n)?)?{name}: ',
+            keep=2048,
+        )
+        for name in _SYNTAX
+    ),
     in_run=_in_run,
     in_logs=_in_logs,
     remedies=(
@@ -206,12 +281,24 @@ CAUSE = Cause(
             says_zh="修正所指代码行抛出的问题；其他进程打印的只是后果。",
         ),
         Remedy(
+            id="install-the-module",
+            says="Install the missing module for the Python that this rank ran, on its host, or start the host with the environment of the others.",
+            says_zh="在该进程所在主机上为它使用的 Python 安装缺少的模块，或让该主机使用与其他主机相同的环境。",
+            command="python -m pip list",
+        ),
+        Remedy(
             id="agree-on-failure",
             says=(
                 "If one bad sample must not end the job, skip it on all ranks together: catching it on one rank alone would shift every later "
                 "collective."
             ),
             says_zh="如果不想让一个坏样本结束整个作业，要让所有进程一起跳过它：只在一个进程里捕获异常会让之后的每次集合通信都错位。",
+        ),
+        Remedy(
+            id="parse-it",
+            says="Python cannot take this file apart, so that no rank that reads it gets any further: check it before the next start.",
+            says_zh="Python 无法解析这个文件，读取它的任何进程都不能继续：下次启动前先检查它。",
+            command="python -m py_compile train.py",
         ),
         Remedy(
             id="same-on-all",
@@ -230,6 +317,15 @@ CAUSE = Cause(
     sources=(
         "https://docs.pytorch.org/docs/stable/elastic/errors.html",
         "https://docs.python.org/3/library/sys.html#sys.excepthook",
+    ),
+    hits=(
+        '  File "/srv/job/train.py", line 2\n    def f(:\n          ^\nSyntaxError: invalid syntax',
+        '  File "/srv/job/train.py", line 3\n    pass\n    ^\nIndentationError: expected an indented block after function definition on line 2',
+        '  File "/srv/job/train.py", line 7\n    x = 1\nTabError: inconsistent use of tabs and spaces in indentation',
+    ),
+    near_misses=(
+        "yaml: SyntaxError: mapping values are not allowed here",
+        "SyntaxError: invalid syntax in the template, using the default one",
     ),
     explain={
         "en": (

@@ -50,7 +50,7 @@ def _in_run(picture: Picture) -> Finding | None:
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    own = view.hits_of(CAUSE.id)
+    own = tuple(h for h in view.hits_of(CAUSE.id) if h.signature != _WAITING or int(h.groups["joined"]) > int(h.groups["expected"]))
     if any(h.signature == _NOT_SET for h in own):
         return _of_hits(own)
     return (
@@ -197,6 +197,15 @@ _EXPLAINS = (
 # Where torchrun's agent exchanges with its like what each host has.
 _AGENT = frozenset({"_share_and_gather", "_assign_worker_ranks", "synchronize", "_rendezvous", "next_rendezvous"})
 
+# Told every ten seconds by each rank that waits, also at the start of healthy jobs: there fewer came, never more. torch up to 2.0 waits for the
+# very number.
+_WAITING = Signature(
+    needle="Waiting in store based barrier to initialize process group",
+    pattern=r"\(world_size=(?P<expected>\d{1,9}), (?:worker_count|num_workers_joined)=(?P<joined>\d{1,9}), ",
+    standing="possible",
+    says="{joined} processes came where {expected} were expected: two jobs share the store, or an earlier attempt left its count",
+    remedies=("same-world", "reach-the-meeting-point", "read-the-environment"),
+)
 _NOT_SET = Signature(
     needle="using env:// rendezvous: environment variable",
     pattern=r"Error initializing torch\.distributed using env:// rendezvous: environment variable (?P<name>\w+) expected",
@@ -275,6 +284,7 @@ CAUSE = Cause(
             remedies=("read-the-environment", "same-world"),
         ),
         _NOT_SET,
+        _WAITING,
         Signature(
             needle="RendezvousTimeoutError",
             pattern=r"(?<!['\w])RendezvousTimeoutError(?=:|\"|\s*$)",
@@ -386,6 +396,13 @@ CAUSE = Cause(
             says="srun started an MPI program that has no PMI support for this Slurm, so that each process stands alone",
             remedies=("srun-with-pmi",),
         ),
+        Signature(
+            needle="OPAL ERROR: Unreachable in file ",
+            pattern=r"OPAL ERROR: Unreachable in file \w{0,20}(?:pmix|ext)\w{0,20}_client\.c",
+            standing="likely",
+            says="an MPI process found no server of its PMIx: it was not started by mpirun, or by an srun whose PMI is another",
+            remedies=("srun-with-pmi",),
+        ),
     ),
     in_run=_in_run,
     in_logs=_in_logs,
@@ -465,6 +482,11 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization",
     ),
     hits=(
+        "[node7:00812] OPAL ERROR: Unreachable in file ext3x_client.c at line 112",
+        (
+            "INFO - Waiting in store based barrier to initialize process group for rank: 0, key: store_based_barrier_key:1 (world_size=4, "
+            "worker_count=6, timeout=0:30:00)"
+        ),
         "RuntimeError: [enforce fail at /pytorch/third_party/gloo/gloo/context.cc:23] rank < size. 2 vs 2",
         "ValueError: Error initializing torch.distributed using tcp:// rendezvous: rank parameter missing",
         "ValueError: Please launch distributed training with `llamafactory-cli` or `torchrun`.",
@@ -503,6 +525,7 @@ CAUSE = Cause(
         'The application appears to have been direct launched using "srun",\nbut OMPI was not built with SLURM\'s PMI support',
     ),
     near_misses=(
+        "[node7:00812] OPAL ERROR: Timeout in file base/pmix_base_fns.c at line 195",
         '    raise ValueError("Please launch distributed training with `llamafactory-cli` or `torchrun`.")',
         "INFO Please launch distributed training with torchrun for several GPUs (see the guide)",
         "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cpu//0/0",

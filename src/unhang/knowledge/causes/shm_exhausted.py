@@ -65,7 +65,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     here = _FOR.get(container.kind(host), ("enlarge",))
     options = f"; mounted {','.join(seen.options)}" if seen.options is not None and seen.mounted else ""
     evidence = (Evidence(source="/dev/shm", text=f"{size(total)} in all, {size(free)} free{options}"),)
-    commands = {"clear-leftovers": "unhang doctor --fix --only shm"} if any(s.of_trainings and not s.mapped_by for s in seen.segments) else None
+    commands = (
+        {"clear-leftovers": "unhang doctor --fix --only shm"} if any(s.of_trainings and s.abandoned is not False for s in seen.segments) else None
+    )
     if total <= _SMALL:
         default = _SET_BY.get(seen.limit_from or ("runtime-default" if total == _DOCKERS else ""), "")
         yield CAUSE.host_finding(
@@ -77,8 +79,8 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             remedies=(*here, "fewer-workers"),
         )
     elif free < total // 10 or free < _DOCKERS:
-        left = sum(s.size_bytes for s in seen.segments if s.mapped_by == ())
-        unseen = sum(s.size_bytes for s in seen.segments if s.mapped_by is None)
+        left = sum(s.size_bytes for s in seen.segments if s.abandoned)
+        unseen = sum(s.size_bytes for s in seen.segments if s.abandoned is None)
         dead = f"; {size(left)} of it belongs to no live process" if left else f"; {size(unseen)} of it to no process seen here" if unseen else ""
         yield CAUSE.host_finding(
             area="shm",

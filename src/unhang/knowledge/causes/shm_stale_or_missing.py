@@ -29,9 +29,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     if seen is None:
         return
     old = [s for s in seen.segments if s.of_trainings and s.age_s >= _YOUNG_S]
-    dead = [s for s in old if s.mapped_by == ()]
+    dead = [s for s in old if s.abandoned]
     # Where not all processes are seen, those of this user still are: what none of them has mapped is worth asking the kernel about.
-    unseen = [s for s in old if s.mapped_by is None and s.uid == seen.uid]
+    unseen = [s for s in old if s.abandoned is None and s.uid == seen.uid]
     total = seen.space.total_bytes if seen.space is not None else 0
     for segments, which in ((dead, "that no live process has mapped"), (unseen, "that no process seen here has mapped")):
         if not segments:
@@ -107,19 +107,19 @@ CAUSE = Cause(
             pattern=r"FileExistsError: \[Errno 17\] File exists: '(?P<path>/[^'/]{1,80})'",
             near=r"shared_memory\.py|_posixshmem|shm_open|SharedMemory\(",
             says="the shared memory {path} exists already: an earlier run left it, or another job uses the name",
-            remedies=("clear-leftovers", "streaming-clean"),
+            remedies=("remove-dead", "streaming-clean"),
         ),
         Signature(
             needle="[Errno 17] File exists: '/dev/shm/",
             pattern=r"\[Errno 17\] File exists: '(?P<path>/dev/shm/[^']{1,160})'",
             says="{path} exists already: an earlier run left it, or another job uses the name",
-            remedies=("clear-leftovers",),
+            remedies=("remove-dead",),
         ),
         Signature(
             needle="Reused local directory:",
             standing="likely",
             says="a streaming data set finds its shared memory taken: an earlier run left it, or another data set uses the same local directory",
-            remedies=("streaming-clean", "clear-leftovers"),
+            remedies=("streaming-clean", "remove-dead"),
         ),
     ),
     on_host=_on_host,
@@ -148,12 +148,6 @@ CAUSE = Cause(
                 "log."
             ),
             says_zh="创建共享内存的进程必须活到接收方取走为止；查明它为何先退出，它自己的错误在日志更早处。",
-        ),
-        Remedy(
-            id="clear-leftovers",
-            says="Remove the leftovers, but only those that no live process has open: removing them while a job starts causes this very error.",
-            says_zh="删除残留文件，但只删没有任何存活进程打开的：在任务启动时删除，恰恰会造成这个错误。",
-            command=('for f in /dev/shm/nccl-* /dev/shm/torch_* /dev/shm/0*; do [ -e "$f" ] && ! fuser -s "$f" && rm -v "$f"; done'),
         ),
         Remedy(
             id="remove-dead",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unhang.facts import variables
 from unhang.facts.names_in_files import Reader
 from unhang.facts.variable_readers import Library
+from unhang.knowledge.variables import values
 from unhang.knowledge.variables.files.found import Parsed
 from unhang.knowledge.variables.judge import Judged, Option, Place, Setting, judge, typo_outside
 from unhang.knowledge.variables.known import entries, misspelt
@@ -50,6 +52,7 @@ def nothing_to_scan(id: str, name: str) -> str | None:
 def place(seen: variables.Variables, *, is_this_host: bool = True) -> Place:
     return Place(
         libraries=seen.libraries,
+        plugins=seen.plugins,
         interfaces=seen.interfaces,
         running=seen.running,
         # A script that names adapters is not for a host without any.
@@ -75,19 +78,38 @@ def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) ->
         for s in (parsed.settings[i] for i in chosen)
     ]
     options = [Option(name=o.name, value=o.value, source=name, line=o.line + 1) for o in parsed.options]
-    judged = judge(settings, place(seen, is_this_host=False), scan, options)
+    where = place(seen, is_this_host=False)
+    if _brings_its_own_nccl(parsed):
+        where = replace(where, libraries={id: "" if id in _NCCL else version for id, version in where.libraries.items()})
+        judged = judge(settings, where, lambda id, of: None if id in _NCCL else scan(id, of), options)
+    else:
+        judged = judge(settings, where, scan, options)
+    known = frozenset(chosen)
     slips = [
         (i, found)
         for i, s in enumerate(parsed.settings)
-        if i not in chosen
+        if i not in known
         and misspelt(s.name)
         and (found := typo_outside(Setting(name=s.name, value=variables.plain(s.name, s.value), source=name, line=s.first + 1))) is not None
     ]
     return tuple(sorted([*zip(chosen, judged, strict=True), *slips], key=lambda pair: pair[0]))
 
 
+_NCCL = ("nccl", "rccl")
+
+
+def _brings_its_own_nccl(parsed: Parsed) -> bool:
+    """Whether a file puts an NCCL in front of the one that is installed, or something that it does not show."""
+    front = (s.value for s in parsed.settings if s.name in ("LD_PRELOAD", "LD_AUDIT"))
+    return any(value is None or not values.is_known(value) or re.search("[nr]ccl", value) for value in front)
+
+
 def of_names(names: Iterable[str], seen: variables.Variables, scan: Scan) -> tuple[Judged, ...]:
-    return judge([Setting(name=name, value=None, source="") for name in names], Place(libraries=seen.libraries), scan)
+    return judge([Setting(name=name, value=None, source="") for name in names], Place(libraries=seen.libraries, plugins=seen.plugins), scan)
+
+
+_WHY = "this release is in no table, and its files could not be searched"
+_WHICH = "which release a training would load is not known, and no file of it could be searched"
 
 
 def all_names() -> tuple[str, ...]:
@@ -98,9 +120,6 @@ def unseen(judged: Iterable[Judged], seen: variables.Variables) -> tuple[NotExam
     """Libraries whose release no table knows and whose files are not there, and facts that could not be had."""
     blind = {library for one in judged if one.state == "unknown" for library in one.unseen}
     return (
-        *(
-            NotExamined(what=f"{b} {seen.libraries[b]}", why="this release is in no table, and its files could not be searched")
-            for b in sorted(blind)
-        ),
+        *(NotExamined(what=f"{b} {seen.libraries[b]}".strip(), why=_WHY if seen.libraries[b] else _WHICH) for b in sorted(blind)),
         *(NotExamined(what=what, why="it could not be read") for what in seen.unread),
     )

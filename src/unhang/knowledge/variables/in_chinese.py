@@ -59,6 +59,7 @@ _CHINESE: Mapping[str, str] = {
     "list of prefixes; =exact, ^exclude": "前缀列表；= 精确匹配，^ 排除",
     "list of indices or UUIDs; -1 or empty hides all": "编号或 UUID 列表；-1 或空值隐藏全部",
     "≥ 1, or a list": "≥ 1，或列表",
+    "≥ 1, or MIN:MAX": "≥ 1，或 最少:最多",
     "number": "数字",
     "path": "路径",
     "text": "文本",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from unhang.facts.variable_readers import PLUGINS
 from unhang.facts.variables import kept, touches
 from unhang.knowledge.variables import values
 from unhang.knowledge.variables.families import foreign
@@ -47,9 +49,12 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the settings hold. None: not known. `libraries` are versions by library; all others are those of the host, as the facts call them."""
+    """Where the settings hold. None: not known. `libraries` are versions by library, "" where a release is not known; all others are those of
+    the host, as the facts call them.
+    """
 
     libraries: Mapping[str, str] = field(default_factory=dict)
+    plugins: tuple[str, ...] = ()
     interfaces: tuple[str, ...] | None = None
     running: tuple[str, ...] | None = None
     adapters: tuple[str, ...] | None = None
@@ -102,24 +107,28 @@ def _judged(setting: Setting, place: Place, scan: Scan, guesses: Iterator[int]) 
     variable = entries().get(setting.name)
     readers, unseen = _readers(setting.name, place.libraries, scan)
     state = _state(setting.name, variable, readers, unseen, place.libraries)
+    if state in ("not-read", "unknown", "foreign") and (variable is None or variable.owner in ("nccl", "nobody")):
+        state, readers = _with_plugins(setting.name, state, readers, place, scan)
     if variable is not None and variable.owner not in (*_LISTED, "nobody"):
         readers = (Reader(library=variable.owner, version="", how="documentation", answer="reads"), *readers)
     remarks: list[Remark] = []
     now = ""
     if state in ("not-read", "unknown") and variable is None and not touches(setting.name):
         meant = misspelt(setting.name)
-        state = "not-read" if meant is not None and owned(setting.name) else "unknown"
+        state = "not-read" if meant is not None and owned(setting.name) and not _OF_NCCL.match(setting.name) else "unknown"
         remarks += [] if meant is None else [_typo(setting.name, meant)]
-    elif state == "unknown" and variable is None and owned(setting.name) and (meant := misspelt(setting.name)) is not None:
+    elif state == "unknown" and variable is None and owned(setting.name) and (meant := _slip(setting.name, guesses)) is not None:
         remarks.append(_typo(setting.name, meant))
+    elif state == "unknown" and variable is None and _OF_NCCL.match(setting.name) and not unseen and place.libraries.get("nccl"):
+        remarks.append(_by_a_plugin(setting.name, place.libraries["nccl"], guesses))
     elif state == "not-read":
         remarks.append(_not_read(setting.name, variable, place, guesses))
-    elif variable is not None and variable.now and _has_new_name(variable, place.libraries):
-        now = variable.now
-        remarks.append(Remark(kind="renamed", severity="warning", says=_renamed(variable)))
+    elif variable is not None and variable.now and (renamed := _renamed(variable, setting.value, readers, place.libraries)):
+        now, remark = renamed
+        remarks.append(remark)
     if not setting.exported and state != "not-read":
         remarks.append(_NOT_EXPORTED)
-    if variable is not None and setting.value is not None and state != "not-read":
+    if variable is not None and setting.value is not None and _is_held_against(variable, state, readers, place.libraries):
         said = values.judge(variable, setting.value)
         wrong = {s for s in said if s[1] not in {t.says for t in variable.traps}}
         remarks += [Remark(kind="value" if (severity, text) in wrong else "effect", severity=severity, says=text) for severity, text in said]
@@ -162,25 +171,50 @@ def _state(name: str, variable: Variable | None, readers: tuple[Reader, ...], un
     if "reads" in answers:
         return "read"
     if variable is not None and variable.owner == "nobody":
-        return "not-read"
+        return "in-binary" if any(r.library in ("nccl", "rccl") for r in readers) else "not-read"
     if variable is not None and variable.owner not in _LISTED:
         return "read"
     if "in-binary" in answers:
         # torch names some of NCCL's only to log them; a name that only torch's files hold says nothing while NCCL is not there.
-        if variable is not None and variable.owner == "nccl" and "nccl" not in libraries:
-            return "not-here"
+        if variable is not None and variable.owner == "nccl" and not any(r.library in ("nccl", "rccl") for r in readers) and "nccl" not in libraries:
+            return "unknown" if "rccl" in unseen else "not-here"
         return "in-binary"
-    if foreign(name):
+    if variable is None and foreign(name):
         return "foreign"
+    if variable is not None and variable.owner == "nccl" and "rccl" in unseen:
+        return "unknown"
     if variable is not None and variable.owner not in libraries:
         return "not-here"
-    if variable is None and table().readers(name) - libraries.keys():
-        return "not-here"
-    if variable is None and name.startswith("NCCL_") and "nccl" not in libraries:
-        return "not-here" if table().ever(name) else "not-read"
+    if variable is None and (others := table().readers(name) - libraries.keys()):
+        return "unknown" if "nccl" in others and "rccl" in unseen else "not-here"
+    if variable is None and _OF_NCCL.match(name) and ("nccl" not in libraries or not table().ever(name)):
+        # Whatever plugin or build of NCCL it is written for may read it.
+        return "not-here" if table().ever(name) and "rccl" not in unseen else "unknown"
     if unseen or not libraries:
         return "not-here" if table().ever(name) and not unseen else "unknown"
     return "logged" if "logs" in answers else "not-read"
+
+
+def _with_plugins(name: str, state: State, readers: tuple[Reader, ...], place: Place, scan: Scan) -> tuple[State, tuple[Reader, ...]]:
+    """What the plugins that NCCL may load here make of a name that NCCL itself is not known to read."""
+    if not _OF_NCCL.match(name):
+        return state, readers
+    where = scan(PLUGINS, name)
+    if where:
+        return "in-binary", (*readers, Reader(library="plugin", version="", how="scan", answer="in-binary", where=where))
+    could_be = where is None and place.plugins and not (name in entries() and entries()[name].owner == "nobody")
+    return "unknown" if state == "not-read" and could_be else state, readers
+
+
+def _is_held_against(variable: Variable, state: State, readers: tuple[Reader, ...], libraries: Mapping[str, str]) -> bool:
+    """Whether a value is held against how its owner reads it: not where another program does. Where the owner is not here, its own names are."""
+    if state == "not-read":
+        return False
+    if variable.owner not in _LISTED or any(r.library == variable.owner for r in readers):
+        return True
+    if variable.owner == "nccl" and "rccl" in libraries:
+        return False
+    return variable.owner in libraries or variable.owner == "torch" or variable.name.startswith(variable.owner.upper())
 
 
 _NOT_EXPORTED = Remark(
@@ -191,21 +225,33 @@ _NOT_EXPORTED = Remark(
 _LISTED = ("nccl", "torch", "accelerate", "deepspeed", "lightning", "llamafactory")
 
 
-def _has_new_name(variable: Variable, libraries: Mapping[str, str]) -> bool:
-    """Whether the installed release has the new name; where none is installed, those of today do."""
+# Plugins, and builds of NCCL by others, read further names of this kind: what is in no table may be one of those.
+_OF_NCCL = re.compile(r"(?:OFI_)?[NR]CCL_")
+
+
+def _has_new_name(variable: Variable, libraries: Mapping[str, str]) -> bool | None:
+    """Whether the release that is used has the new name; None where that is not known."""
     version = libraries.get(variable.owner)
-    if version is None:
-        return True
+    if not version:
+        return None
     since = release(variable.now_since)
     return release(version)[: len(since)] > since if is_early(version) else release(version) >= since
 
 
-def _renamed(variable: Variable) -> Text:
+def _renamed(variable: Variable, value: str | None, readers: tuple[Reader, ...], libraries: Mapping[str, str]) -> tuple[str, Remark] | None:
+    """The name to write instead, "" where the value would be none of its values or the release is not known, and what is to be said."""
+    has_it = _has_new_name(variable, libraries)
+    is_read = any(r.library == variable.owner for r in readers)
+    if has_it is False or (has_it and not is_read) or (variable.owner == "nccl" and "rccl" in libraries):
+        return None
     both = variable.both or Text("it wins", "以后者为准")
-    return Text(
-        f"the old name of {variable.now} (since {variable.owner} {variable.now_since}); where both are set {both.en}",
-        f"这是 {variable.now} 的旧名称（{variable.owner} {variable.now_since} 起）；两者都设置时{both.zh}",
-    )
+    en = f"the old name of {variable.now} (since {variable.owner} {variable.now_since}); where both are set {both.en}"
+    zh = f"这是 {variable.now} 的旧名称（{variable.owner} {variable.now_since} 起）；两者都设置时{both.zh}"
+    kind = entries()[variable.now].kind
+    fits = value is None or kind == variable.kind or values.is_legal(kind, value)
+    if not fits and values.is_known(value):
+        en, zh = f"{en}; the new name takes {kind.text()}, and not {value!r}", f"{zh}；新名称的取值为 {kind.text()}，不接受 {value!r}"
+    return variable.now if has_it and fits else "", Remark(kind="renamed", severity="warning" if has_it else "note", says=Text(en, zh))
 
 
 def _not_read(name: str, variable: Variable | None, place: Place, guesses: Iterator[int]) -> Remark:
@@ -238,6 +284,14 @@ def _not_read(name: str, variable: Variable | None, place: Place, guesses: Itera
             severity="warning",
             says=Text(f"{here} does not read it{': ' + gone if gone else ''}{instead}", f"{here} 不读取它{'：' + gone_zh if gone else ''}{zh}"),
         )
+    if (span := table().span("nccl", name)) is not None:
+        here = f"nccl {place.libraries.get('nccl', '')}".strip()
+        last, last_zh = span[1] or "today", span[1] or "今"
+        return Remark(
+            kind="not-read",
+            severity="warning",
+            says=Text(f"{here} does not read it: seen from {span[0]} to {last}", f"{here} 不读取它：见于 {span[0]} 至 {last_zh}"),
+        )
     meant = nearest(name) if next(guesses, None) is not None else None
     if meant is not None:
         return Remark(
@@ -246,6 +300,24 @@ def _not_read(name: str, variable: Variable | None, place: Place, guesses: Itera
             says=Text(f"nothing installed here reads it; the nearest real name is {meant}", f"此处安装的程序都不读取它；最接近的真实名称是 {meant}"),
         )
     return Remark(kind="not-read", severity="warning", says=Text("nothing installed here reads it", "此处安装的程序都不读取它"))
+
+
+def _slip(name: str, guesses: Iterator[int]) -> str | None:
+    return misspelt(name) if next(guesses, None) is not None else None
+
+
+def _by_a_plugin(name: str, version: str, guesses: Iterator[int]) -> Remark:
+    """Of a name that is in no table: a note, for it is not known that nothing reads it."""
+    meant = nearest(name) if next(guesses, None) is not None else None
+    near, near_zh = (f"; the nearest name of NCCL's is {meant}", f"；NCCL 中最接近的名称是 {meant}") if meant is not None else ("", "")
+    return Remark(
+        kind="not-read",
+        severity="note",
+        says=Text(
+            f"nccl {version} does not read it, a plugin or another build of NCCL may{near}",
+            f"nccl {version} 不读取它，插件或其他 NCCL 版本可能会读取{near_zh}",
+        ),
+    )
 
 
 def typo_outside(setting: Setting) -> Judged | None:
@@ -258,7 +330,7 @@ def typo_outside(setting: Setting) -> Judged | None:
         value=None if entries()[meant].secret else kept(meant, setting.value),
         source=setting.source,
         line=setting.line,
-        state="not-read" if owned(setting.name) else "unknown",
+        state="not-read" if owned(setting.name) and not _OF_NCCL.match(setting.name) else "unknown",
         remarks=(_typo(setting.name, meant),),
     )
 

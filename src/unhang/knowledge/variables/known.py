@@ -38,6 +38,14 @@ def _current() -> frozenset[str]:
     return frozenset(n for n, v in entries().items() if v.owner != "nobody" and not v.removed)
 
 
+@cache
+def _by_ends() -> tuple[Mapping[str, tuple[str, ...]], Mapping[str, tuple[str, ...]]]:
+    """Names by the letters that they begin with, and by those that they end with."""
+    names = sorted(_current())
+    begin, end = ({n[part] for n in names} for part in (slice(5), slice(-5, None)))
+    return {b: tuple(n for n in names if n[:5] == b) for b in begin}, {e: tuple(n for n in names if n[-5:] == e) for e in end}
+
+
 def misspelt(name: str) -> str | None:
     """The known name that a name which is not about communication is a slip away from: `WOLRD_SIZE`, `CUDA_VISIBLE_DEVICE`.
 
@@ -47,7 +55,8 @@ def misspelt(name: str) -> str | None:
         return None
     most = _SLIPS if owned(name) else 1
     # Where both begin and end differ there are more slips.
-    alike = (n for n in _current() if n[:5] == name[:5] or n[-5:] == name[-5:])
+    begin, end = _by_ends()
+    alike = {*begin.get(name[:5], ()), *end.get(name[-5:], ())}
     near = [(d, n) for n in alike if (d := _slips(name, n)) <= most and (owned(name) or not _other_word(name, n))]
     return min(near)[1] if near else None
 

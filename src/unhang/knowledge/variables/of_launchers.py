@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unhang.knowledge.variables.variable import (
     GPUS,
+    HOSTS,
     NUMBER,
     PATH,
     TEXT,
@@ -49,7 +50,7 @@ VARIABLES = (
     _of("torch", "ROLE_RANK", NUMBER, "set by torchrun", "this process in its role", "本进程在角色内的序号"),
     _of("torch", "ROLE_WORLD_SIZE", _ONE, "set by torchrun", "processes of the role", "角色内进程数"),
     _of("torch", "GROUP_WORLD_SIZE", _ONE, "set by torchrun", "how many hosts there are", "主机数"),
-    _of("torch", "PET_NNODES", TEXT, "1:1", "torchrun --nnodes", "torchrun --nnodes"),
+    _of("torch", "PET_NNODES", HOSTS, "1:1", "torchrun --nnodes", "torchrun --nnodes"),
     _of("torch", "PET_NPROC_PER_NODE", TEXT, "1", "torchrun --nproc-per-node", "torchrun --nproc-per-node"),
     _of("torch", "PET_NODE_RANK", NUMBER, "0", "torchrun --node-rank", "torchrun --node-rank"),
     _of("torch", "PET_MASTER_ADDR", TEXT, "127.0.0.1", "torchrun --master-addr", "torchrun --master-addr"),
@@ -66,7 +67,19 @@ VARIABLES = (
         "this host among all (Lightning, LLaMA-Factory since 0.9.1)",
         "本机序号（Lightning，以及 0.9.1 起的 LLaMA-Factory）",
     ),
-    _of("llamafactory", "NNODES", _ONE, "1", "how many hosts", "主机数"),
+    _of(
+        "llamafactory",
+        "NNODES",
+        HOSTS,
+        "1",
+        "how many hosts",
+        "主机数",
+        note(
+            r"\d+:\d+",
+            "torchrun --nnodes takes such a range; LLaMA-Factory since 0.9.3 wants a number here, and MIN_NNODES, MAX_NNODES and RDZV_ID for a range",
+            "torchrun --nnodes 接受这样的范围；LLaMA-Factory 0.9.3 起此处只接受一个数字，范围要用 MIN_NNODES、MAX_NNODES 和 RDZV_ID",
+        ),
+    ),
     _of("llamafactory", "NPROC_PER_NODE", TEXT, "the GPUs of the host", "processes of each host", "每台主机的进程数"),
     _of(
         "llamafactory",

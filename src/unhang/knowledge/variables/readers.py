@@ -75,6 +75,10 @@ class _List:
         return low, low if known[low] == v else low + 1
 
 
+# RCCL is NCCL for AMD's GPUs, and reads NCCL's names by NCCL's code.
+_FORK_OF = {"rccl": "nccl"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
     lists: tuple[_List, ...]
@@ -117,7 +121,7 @@ class Table:
         if where is None:
             return None
         # A name that the newest release that was looked at reads, and that still stands there, is still read.
-        answer: Answer = "reads" if self._newest(library, name) else "in-binary"
+        answer: Answer = "reads" if self._newest(_FORK_OF.get(library, library), name) else "in-binary"
         return Reader(library=library, version=version, how="scan", answer=answer, where=where) if where else False
 
     def _newest(self, library: str, name: str) -> bool:

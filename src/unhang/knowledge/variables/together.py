@@ -36,6 +36,13 @@ class _View:
     def number(self, *names: str) -> int | None:
         return next((n for name in names if (t := self.text(name)) is not None and (n := values.number(t)) is not None), None)
 
+    def whole(self, *names: str) -> int | None:
+        return next((n for name in names if (t := self.text(name)) is not None and (n := values.whole(t)) is not None), None)
+
+    def hosts(self, *names: str) -> int | None:
+        """How many hosts there are at most: 4 of "1:4"."""
+        return next((h[1] for name in names if (t := self.text(name)) is not None and (h := values.hosts(t)) is not None), None)
+
     def first_of(self, *names: str) -> str | None:
         return next((n for n in names if n in self.last), None)
 
@@ -272,7 +279,7 @@ _NUMBERED = (("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "LOCAL_WORLD_SIZE"), ("NODE_
 
 def _ranks(view: _View) -> Iterator[_Said]:
     for rank, size in _NUMBERED:
-        r, n = view.number(rank), view.number(size)
+        r, n = view.whole(rank), view.hosts(size) if size == "NNODES" else view.whole(size)
         if r is not None and n is not None and r >= n:
             yield (
                 rank,
@@ -283,13 +290,8 @@ def _ranks(view: _View) -> Iterator[_Said]:
                     f"{size} 为 {n} 时不存在 {rank}={r}：启动会失败，或在 store 超时后结束（由 timeout= 决定；未指定时为 30 分钟，nccl 为 10 分钟）",
                 ),
             )
-    world, each = view.number("WORLD_SIZE"), view.number("NPROC_PER_NODE", "PET_NPROC_PER_NODE") or view.place.gpus
-    if (
-        world is not None
-        and "RANK" in view.last
-        and "LOCAL_RANK" not in view.last
-        and _counts_hosts(world, view.number("NNODES", "PET_NNODES"), each)
-    ):
+    world, each = view.whole("WORLD_SIZE"), view.whole("NPROC_PER_NODE", "PET_NPROC_PER_NODE") or view.place.gpus
+    if world is not None and "RANK" in view.last and "LOCAL_RANK" not in view.last and _counts_hosts(world, view.hosts("NNODES", "PET_NNODES"), each):
         yield (
             "WORLD_SIZE",
             _remark(
@@ -301,7 +303,7 @@ def _ranks(view: _View) -> Iterator[_Said]:
                 "把它当作进程数的程序会挂起或只用到部分 GPU",
             ),
         )
-    hosts = view.number("NNODES")
+    hosts = view.hosts("NNODES")
     if "FORCE_TORCHRUN" in view.last and hosts is not None and hosts > 1:
         if "NODE_RANK" not in view.last and "RANK" in view.last:
             yield (
@@ -362,7 +364,7 @@ def _of_no_use(view: _View) -> Iterator[_Said]:
 
 def _from_conf(view: _View) -> Iterator[_Said]:
     for name, judged in view.last.items():
-        if judged.source.endswith("nccl.conf") and not name.startswith("NCCL_") and judged.state != "not-read":
+        if judged.source.endswith(("nccl.conf", "rccl.conf")) and not name.startswith("NCCL_") and judged.state != "not-read":
             yield (
                 name,
                 _remark(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from unhang.facts.variables import visible_gpus
+from unhang.facts.variables import half_read, visible_gpus
 from unhang.knowledge.variables.variable import Kind, Text, Trap, Variable
 from unhang.model import Severity
 
@@ -15,6 +15,8 @@ _TORCH_FALSE = frozenset(("n", "no", "0", "f", "false"))
 _TRUE = _TORCH_TRUE | {"on", "enable", "enabled"}
 _INT32 = 2**31 - 1
 _UINT64 = 2**64 - 1
+_HOSTS = re.compile(r"(\d+)(?::(\d+))?")
+_WHOLE = re.compile(r"[+-]?\d+")
 _THREADS = re.compile(r"\s*\+?\d+\s*")
 # Some batch systems write words.
 _NO_GPU = re.compile(r"|-\d+(?:,.*)?|none|nodevfiles|void", re.IGNORECASE)
@@ -34,6 +36,25 @@ def number(value: str) -> int | None:
         return None
     digits = found[0].strip()
     return int(digits, 16) if "x" in digits.lower() else int(digits)
+
+
+def hosts(value: str) -> tuple[int, int] | None:
+    """The least and the most of a number of hosts, "4" or "1:4" as torchrun takes it; None for anything else."""
+    found = _HOSTS.fullmatch(value.strip())
+    if found is None:
+        return None
+    least, most = int(found[1]), int(found[2] or found[1])
+    return (least, most) if 1 <= least <= most else None
+
+
+def whole(value: str) -> int | None:
+    """The number that the whole text is; None where it says more, as "1:4" does."""
+    return int(value) if _WHOLE.fullmatch(value.strip()) else None
+
+
+def is_legal(kind: Kind, value: str) -> bool:
+    """Whether a value that is known is one of this kind."""
+    return is_known(value) and _wrong(kind, value) is None
 
 
 def is_on(value: str | None) -> bool:
@@ -70,6 +91,12 @@ def _wrong(kind: Kind, value: str) -> tuple[Severity, Text] | None:
     if kind.parser == "threads":
         return _wrong_for_openmp(value)
     text = value.strip()
+    if kind.parser == "hosts":
+        return (
+            None
+            if hosts(text) is not None
+            else ("error", Text(f"{text!r} is neither a number of hosts nor MIN:MAX", f"{text!r} 既不是主机数，也不是 最少:最多"))
+        )
     if kind.parser == "python-int":
         try:
             n = int(text)
@@ -142,6 +169,13 @@ def _wrong_for_torch(kind: Kind, value: str) -> tuple[Severity, Text] | None:
 
 def _wrong_for_cuda(value: str) -> tuple[Severity, Text] | None:
     shown, end = visible_gpus(value)
+    half = half_read(value)
+    if half is not None and (shown or not end):
+        entry, number, rest = half
+        return "warning", Text(
+            f"CUDA reads {number} of {entry!r} and drops {rest!r}: it shows {', '.join(shown)}; entries are separated by commas, and no ranges",
+            f"{entry!r} 中 CUDA 只读出 {number}，{rest!r} 被丢弃：只显示 {', '.join(shown)}；编号之间用逗号分隔，不支持范围",
+        )
     if not end or end.startswith("-") or hides_gpus(value):
         return None
     if shown:

@@ -8,7 +8,9 @@ from typing import Literal
 
 from unhang.model import Severity
 
-Parser = Literal["nccl-int", "torch-int", "torch-bool", "python-int", "choice", "choices", "prefixes", "gpus", "threads", "float", "path", "text"]
+Parser = Literal[
+    "nccl-int", "torch-int", "torch-bool", "python-int", "hosts", "choice", "choices", "prefixes", "gpus", "threads", "float", "path", "text"
+]
 # Who reads it. Those of `readers.tsv` are looked up there; of the others only documentation is known.
 Owner = Literal[
     "nccl", "torch", "accelerate", "deepspeed", "lightning", "llamafactory", "cuda", "openmp", "ucx", "libfabric", "mpi", "system", "plugin", "nobody"
@@ -63,6 +65,7 @@ _NAMES: Mapping[Parser, str] = {
     "torch-int": "integer",
     "torch-bool": "0, 1",
     "python-int": "integer",
+    "hosts": "≥ 1, or MIN:MAX",
     "choice": "word",
     "choices": "list of words",
     "prefixes": "list of prefixes; =exact, ^exclude",
@@ -110,6 +113,7 @@ TEXT = Kind("text")
 PREFIXES = Kind("prefixes")
 GPUS = Kind("gpus")
 THREADS = Kind("threads")
+HOSTS = Kind("hosts")
 
 
 def between(least: int, most: int) -> Kind:

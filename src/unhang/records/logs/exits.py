@@ -31,6 +31,11 @@ SPAWN = _context(
     r"process (?P<rank>\d{1,9}) terminated with (?:exit code (?P<code>\d{1,10})(?!\d)|signal (?P<signal>SIG\w{1,20}))",
 )
 CALLED = _context("died with <Signals.", r"died with <Signals\.(?P<signal>SIG\w{1,20}):")
+# torch.distributed.launch up to 1.8 ends with the command of the rank that ended first.
+LAUNCHED = _context(
+    "died with <Signals.",
+    r"'--local[-_]rank=(?P<local_rank>\d{1,9})'.{0,4096}? died with <Signals\.(?P<signal>SIG\w{1,20}):",
+)
 STATUS = _context("returned non-zero exit status ", r"returned non-zero exit status (?P<code>\d{1,10})(?!\d)")
 # srun: error: node7: task 3: Exited with exit code 1 / tasks 0-2,5: Killed / task 1: Out Of Memory
 # Hosts that failed alike stand in one line: node[1-64,70],login: tasks 0,8,16-511: Killed
@@ -45,7 +50,7 @@ MPI = _context(
 )
 # The end of a process that somebody ran: a compiler, git, a training. The others are told by launchers, of ranks.
 SUBPROCESS = (CALLED, STATUS)
-SIGNATURES = (HOST, RANK, CODE, FAILED, DEEPSPEED, SPAWN, CALLED, STATUS, SRUN, MPI)
+SIGNATURES = (HOST, RANK, CODE, FAILED, DEEPSPEED, SPAWN, LAUNCHED, CALLED, STATUS, SRUN, MPI)
 
 _HOW = {"Killed": -9, "Out Of Memory": -9, "Terminated": -15, "Aborted": -6, "Segmentation fault": -11, "Bus error": -7}
 # A shell, and so srun and accelerate's subprocess, tells a signal as 128 plus its number.

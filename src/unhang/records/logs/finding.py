@@ -115,8 +115,11 @@ class _Finder:
                 found |= self._walk(path, misses)
             else:
                 found |= self._take(path, path, misses)
+        closed = _closed(pattern)
+        for folder, why in closed:
+            misses.add(shown(folder), f"it cannot be read: {why}", unread=True)
         if not found:
-            raise _missing(pattern, None, str(misses))
+            raise _missing(pattern, None, str(misses), closed[0][1] if closed else "")
         misses.report(self.not_examined.append)
 
     def _walk(self, root: str, misses: Misses) -> bool:
@@ -258,11 +261,32 @@ def _special(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "a special file")
 
 
-def _missing(path: str, error: OSError | ValueError | None, skipped: str = "") -> UnhangError:
+def _closed(pattern: str) -> list[tuple[str, str]]:
+    """The directories that a pattern leads through and that could not be looked into, each with the reason: `glob` passes over them."""
+    found: dict[str, str] = {}
+    above, part = os.path.split(pattern)
+    while above and part:
+        for folder in islice(glob.iglob(f"{above}/", recursive=True), _MOST_ENTRIES):  # noqa: PTH207
+            try:
+                if glob.has_magic(part):
+                    os.scandir(folder).close()
+                else:
+                    os.stat(os.path.join(folder, part))  # noqa: PTH116, PTH118
+            except PermissionError as e:
+                found[folder.rstrip("/") or "/"] = words(e)
+            except OSError:
+                continue
+        above, part = os.path.split(above)
+    return sorted(found.items())
+
+
+def _missing(path: str, error: OSError | ValueError | None, skipped: str = "", closed: str = "") -> UnhangError:
     if isinstance(error, OSError) and not isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return UnhangError(f"cannot read {shown(path)}: {words(error)}")
     if error is not None and os.path.islink(path):  # noqa: PTH114
         return UnhangError(f"{shown(path)} is a symbolic link to {shown(os.readlink(path))}, which does not exist")  # noqa: PTH115
+    if closed:
+        return UnhangError(f"cannot read {shown(path)}: {closed}", cause=skipped)
     message = f"there is no {shown(path)}" if error else f"no log matches {shown(path)}"
     if skipped:
         return UnhangError(message, cause=skipped)

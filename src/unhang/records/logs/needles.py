@@ -1,16 +1,14 @@
-"""Which literals stand in a block of bytes: a multi-pattern engine made for it, and a slower one with equal answers where it has no wheel.
-
-Compiling 500 literals takes 20 ms, less than finding out whether a stored database still fits: none is stored.
-"""
+"""Which literals stand in a block of bytes: a multi-pattern engine made for it, and a slower one with equal answers where it has no wheel."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Protocol
 
-from unhang.records.logs import tracebacks
+from unhang.records.logs import compiled, tracebacks
 from unhang.records.logs.signature import Signature
 
 # Whose lines begin with `[rank17]` is told by the engine in passing.
@@ -44,13 +42,11 @@ class Finder:
 class Hyperscan:
     """All literals in one pass, at some GB/s on each core; scanning releases the GIL."""
 
-    def __init__(self, literals: Sequence[bytes]) -> None:
+    def __init__(self, literals: Sequence[bytes], cache: Path | None = None) -> None:
         import hyperscan
 
         self._scratch_of = hyperscan.Scratch
-        self._database = hyperscan.Database()
-        # Once for each block is enough, and keeps the number of calls back into Python small.
-        self._database.compile(expressions=list(literals), ids=list(range(len(literals))), flags=hyperscan.HS_FLAG_SINGLEMATCH, literal=True)
+        self._database = compiled.database(literals, cache)
         self._lengths = [len(literal) for literal in literals]
         self._local = threading.local()
 
@@ -69,26 +65,28 @@ class Hyperscan:
         return found
 
 
-def engine(literals: Sequence[bytes]) -> Engine:
-    """The fastest engine that works here."""
+def engine(literals: Sequence[bytes], cache: Path | None = None) -> Engine:
+    """The fastest engine that works here. `cache` is a folder in which it may keep what it compiled."""
     try:
-        return Hyperscan(literals)
+        return Hyperscan(literals, cache)
     except ImportError:
         return Finder(literals)
 
 
 class Needles:
-    """Signatures made ready for the search; made once, used for many logs and by many threads."""
+    """Signatures made ready for the search; made once, used for many logs and by many threads. `cache` is a folder; None keeps nothing."""
 
-    def __init__(self, signatures: Iterable[Signature], *, make_engine: Callable[[Sequence[bytes]], Engine] = engine) -> None:
+    def __init__(
+        self, signatures: Iterable[Signature], *, cache: Path | None = None, make_engine: Callable[[Sequence[bytes]], Engine] | None = None
+    ) -> None:
         by_literal: dict[bytes, list[Signature]] = {}
         for s in (*signatures, TRACEBACK):
             by_literal.setdefault(s.needle.encode(), []).append(s)
         self.literals = tuple(by_literal)
         self.signatures = tuple(tuple(v) for v in by_literal.values())
         self.reach = max(map(len, (*self.literals, b"[rank%d]" % (MAX_RANKS - 1))))
-        self._make_engine = make_engine
-        self._engine = make_engine((*self.literals, *_ONE_DIGIT, *_TWO_DIGITS))
+        self._make_engine = make_engine or partial(engine, cache=cache)
+        self._engine = self._make_engine((*self.literals, *_ONE_DIGIT, *_TWO_DIGITS))
 
     def present(self, data: memoryview) -> tuple[dict[int, int], frozenset[int]]:
         """Which literals stand in the data, by index, and where first; and which ranks' prefixes."""

@@ -32,6 +32,8 @@ CUT = 8
 
 _PLAIN = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>.+))?$')
+# Forms, chats and some log shippers take the blanks off the front of lines, and web pages `<module>`.
+_FLAT = re.compile(r'^File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in ?(?P<name>.*))?$')
 _EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
 # Names that nothing but exceptions has.
 _ERROR = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|SystemExit)")
@@ -211,8 +213,16 @@ def steps(lines: Iterable[Line], *, at_most: int = BEHIND) -> tuple[str, ...]:
 def _plain(lines: Iterable[Line], margin: int, strangers: int) -> _Body | None:
     """Python's own form. `margin` is what stands in front of its first line, `strangers` the lines of others that are passed over."""
     frames: list[tuple[str, int, str, str]] = []
+    flat = False
     for line in lines:
         text = line.text
+        if strangers and (flat or not frames) and (found := _FLAT.match(text)):
+            flat = True
+            frames.append((found["file"], int(found["line"]), (found["name"] or "<module>").strip(), ""))
+            continue
+        if flat and text and not frames[-1][3] and ((exception := _exception(text)) is None or _ERROR.fullmatch(exception["type"]) is None):
+            frames[-1] = (*frames[-1][:3], text.strip())
+            continue
         # What a framework puts in front of every line is as wide here as in front of the mark.
         if margin and text[:1].strip() and _FRAME.match(text) is None and (_FRAME.match(text[margin:]) or _exception(text) is None):
             text = text[margin:]

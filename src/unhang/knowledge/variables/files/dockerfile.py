@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from unhang.knowledge.variables.files.found import Found, Lines, Parsed
-from unhang.knowledge.variables.files.shell import unquoted
+from unhang.knowledge.variables.files.found import Found, Lines, Parsed, lines_of_comments
+from unhang.knowledge.variables.files.shell_words import unquoted
 
 _INSTRUCTION = re.compile(r"[ \t]*ENV[ \t]+", re.IGNORECASE)
 _PAIR = re.compile(
@@ -28,7 +28,7 @@ def parse(text: str) -> Parsed:
             begin = lines.starts[first] + instruction.end()
             settings += _of_env(text, begin, lines.starts[row] + len(rows[row]), first, row)
         row += 1
-    return Parsed(settings=tuple(settings))
+    return Parsed(settings=tuple(settings), commented=lines_of_comments(text))
 
 
 def _of_env(text: str, begin: int, end: int, first: int, last: int) -> list[Found]:

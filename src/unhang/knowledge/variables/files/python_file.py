@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 import warnings
+from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
+from operator import itemgetter
 
 from unhang.errors import UnhangError
 from unhang.knowledge.variables.files.found import Block, Found, Lines, Parsed, Said
 
+_SPACE = re.compile(r"\s*")
+_BEHIND_STATEMENT, _BEHIND_ENTRY = re.compile(r"\s*(?:#.*)?"), re.compile(r"\s*,\s*(?:#.*)?")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _UNITS = {"days": 86400.0, "seconds": 1.0, "milliseconds": 0.001, "minutes": 60.0, "hours": 3600.0, "weeks": 604800.0}
 _MAKES_GROUPS = frozenset(("init_process_group", "InitProcessGroupKwargs", "init_distributed", "DDPStrategy", "new_group"))
@@ -35,7 +42,16 @@ def parse(text: str, *, name: str) -> Parsed:
     for node in ast.walk(tree):
         settings += [_found(called, value, at, statement, lines, blocks.get(id(statement))) for called, value, at, statement in _assignments(node)]
         options += _options(node)
-    return Parsed(settings=tuple(sorted(settings, key=lambda s: s.name_at)), options=tuple(options))
+    settings.sort(key=lambda s: s.name_at)
+    return Parsed(settings=tuple(settings), options=tuple(options), commented=tuple(_comments(text, lines)))
+
+
+def _comments(text: str, lines: Lines) -> Iterator[tuple[int, int]]:
+    with suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                (row, column), (_, end) = token.start, token.end
+                yield lines.starts[row - 1] + column, lines.starts[row - 1] + end
 
 
 def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
@@ -101,7 +117,8 @@ def _found(called: str, value: str | None, at: ast.expr | ast.keyword, node: ast
     first, last = lines.of(begin), lines.of(stop)
     start = lines.starts[first]
     end = lines.starts[last + 1] - 1 if last + 1 < len(lines.starts) else len(lines.text)
-    behind = r"\s*(?:#.*)?" if isinstance(node, ast.stmt) else r"\s*,\s*(?:#.*)?"
+    indent = _SPACE.match(lines.text, start)
+    behind = _BEHIND_STATEMENT if isinstance(node, ast.stmt) else _BEHIND_ENTRY
     return Found(
         name=called,
         value=value,
@@ -110,7 +127,8 @@ def _found(called: str, value: str | None, at: ast.expr | ast.keyword, node: ast
         end=end,
         first=first,
         last=last,
-        alone=not lines.text[start:begin].strip() and re.fullmatch(behind, lines.text[stop:end]) is not None,
+        # Without cutting the line: a dictionary may stand on one.
+        alone=indent is not None and indent.end() >= begin and behind.fullmatch(lines.text, stop, end) is not None,
         by_line=True,
         block=block,
     )
@@ -119,8 +137,12 @@ def _found(called: str, value: str | None, at: ast.expr | ast.keyword, node: ast
 def _offset(lines: Lines, line: int, column: int) -> int:
     """Python counts columns in bytes."""
     start = lines.starts[line - 1]
-    stop = lines.starts[line] if line < len(lines.starts) else len(lines.text)
-    return start + len(lines.text[start:stop].encode("utf-8", errors="surrogateescape")[:column].decode("utf-8", errors="surrogateescape"))
+    if lines.text.isascii():
+        return start + column
+    places = lines.wide(line - 1)
+    # Each character that takes more bytes stands that much further on than its number says.
+    before = bisect_right(places, column, key=itemgetter(0)) - 1
+    return start + column - (places[before][1] if before >= 0 else 0)
 
 
 def _options(node: ast.AST) -> Iterator[Said]:

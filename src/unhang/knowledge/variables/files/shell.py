@@ -1,18 +1,19 @@
 """Assignments in shell and Slurm scripts and env files: `export A=b`, `A=b cmd`, `env A=b cmd`, `-x A=b`, `--env A=b`, `#SBATCH --export=ALL,A=b`.
 
-Words are cut as a shell cuts them (quotes, escapes, continuation lines, substitutions); nothing is expanded. What stands in a here-document is data
-and is left alone.
+Also those that an array holds for `env "${ENVS[@]}" cmd`.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from unhang.knowledge.variables.files.found import Block, Found, Lines, Parsed, Said
+from unhang.knowledge.variables.files.found import Block, Found, Item, Lines, Parsed, Said, Unclosed
+from unhang.knowledge.variables.files.shell_words import ASSIGNMENT, Cutter, Word, acts, pieces, unquoted
 
-_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)\+?=")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _RESERVED = frozenset(("if", "then", "else", "elif", "do", "while", "until", "!", "{", "}", "time", "exec", "command", "builtin"))
 _DECLARING = frozenset(("export", "declare", "typeset", "readonly", "local"))
@@ -22,17 +23,15 @@ _GOES_ON = frozenset(("then", "do", "else", "elif"))
 _ENDS = frozenset(("fi", "done", "esac", "}"))
 _FLAGS = frozenset(("-x", "-e", "--env", "-env", "--setenv", "-E"))
 _PAIR_FLAGS = frozenset(("-genv", "-env"))
-_OF_BATCH = re.compile(r"#(?:SBATCH\s(?:.*\s)?--export(?:=|\s+)|PBS\s(?:.*\s)?-v\s+)(?P<list>\S+)")
-_HEREDOC = re.compile(r"<<(?P<dash>-?)[ \t]*(?P<word>\\?[A-Za-z_]\w*|'[^'\n]*'|\"[^\"\n]*\")")
+_OF_ENV = frozenset(("-i", "-", "--ignore-environment", "-0", "--null", "-v", "--debug", "env"))
+# Of these -e and -x say nothing of variables: `echo -e "A=b"`, `grep -e A=b`.
+_OF_TEXT = frozenset(("echo", "printf", "grep", "egrep", "fgrep", "zgrep", "rg", "sed", "perl", "awk", "read", "set", "curl", "ssh"))
+_OF_BATCH = re.compile(r"#(?:SBATCH\s(?:.*\s)?--export(?:=|\s+)|PBS\s(?:.*\s)?-v\s+)(?P<list>(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'])+)")
 _USED = re.compile(r"\$\{?(\w+)")
-_OPERATORS = ";&|()\n"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Word:
-    raw: str
-    start: int
-    end: int
+# Where the place or the number of elements counts, none can go: `${A[1]}`, `${#A[@]}`, `$A`.
+_COUNTED = re.compile(r"\$\{[#!](\w+)\[|\$\{(\w+)\[(?![@*]\](?:[}/]|:?\+))|\$\{?(\w+)(?![\w\[])")
+# bash calls an array without elements unbound until 4.3.
+_UNBOUND_FAILS = re.compile(r"\bset[ \t]+(?:[-+]\w+[ \t]+)*-\w*u|\bnounset\b")
 
 
 @dataclass(eq=False)
@@ -51,17 +50,22 @@ class _Blocks:
     def __init__(self) -> None:
         self.open = [_Open(by="", at=-1)]
 
-    def enter(self, between: str, words: list[_Word]) -> _Open:
+    def enter(self, between: str, words: list[Word]) -> _Open:
         """The block that a command stands in; `between` are the operators before it."""
         for c in between:
             if c == "(":
                 self._begin("(", words[0])
             elif c == ")" and self.open[-1].by == "(":
                 self.open.pop()
+        has_ended = False
         for word in words:
+            if word.raw in ("!", "time"):
+                continue
             if word.raw in _ENDS:
+                # `then` may follow on the same line: `} then`.
                 self._end()
-                return self.open[-1]
+                has_ended = True
+                continue
             if word.raw in _GOES_ON:
                 self._end()
                 self.open.append(_Open(by=word.raw, at=word.start))
@@ -70,14 +74,14 @@ class _Blocks:
                 if word.raw in ("for", "select", "case"):
                     break
             else:
-                self.open[-1].statements += 1
+                self.open[-1].statements += not has_ended
                 break
         within = self.open[-1]
         if words[0].raw == "function" and words[-1].raw == "{":
             self._begin("{", words[-1])
         return within
 
-    def _begin(self, by: str, word: _Word) -> None:
+    def _begin(self, by: str, word: Word) -> None:
         self.open[-1].statements += 1
         self.open.append(_Open(by=by, at=word.start))
 
@@ -86,8 +90,8 @@ class _Blocks:
             self.open.pop()
 
 
-def parse(text: str, *, begin: int = 0, finish: int | None = None, for_others: bool = False, lines: Lines | None = None) -> Parsed:
-    """`begin` and `finish` cut a script out of a larger text, of which `lines` are known.
+def parse(text: str, *, begin: int = 0, finish: int | None = None, indent: int = 0, for_others: bool = False, lines: Lines | None = None) -> Parsed:
+    """`begin` and `finish` cut a script out of a larger text, of which `lines` are known and where each line has `indent` spaces ahead of it.
 
     `for_others`: what it sets is read by whoever loads it, also without `export`.
     """
@@ -100,8 +104,12 @@ def parse(text: str, *, begin: int = 0, finish: int | None = None, for_others: b
     blocks = _Blocks()
     # Of each setting its block, and how many programs ran before it.
     where: dict[int, tuple[_Open, int]] = {}
-    ran = 0
-    for between, words in _commands(text, begin, finish, settings, lines):
+    ran = commented = 0
+    cutter = Cutter(text, finish, indent)
+    arrays: list[Word] = []
+    for between, words in cutter.commands(begin):
+        settings += _of_comments(cutter.comments[commented:], lines)
+        commented = len(cutter.comments)
         found, said = _of_command(words, lines)
         block = blocks.enter(between, words)
         rest = [w for w in words if w.raw not in _RESERVED]
@@ -116,12 +124,14 @@ def parse(text: str, *, begin: int = 0, finish: int | None = None, for_others: b
                 touched = {(s.first, s.last) for s in settings if s.name_at in gone}
                 settings = [replace(s, alone=s.alone and (s.first, s.last) not in touched) for s in settings if s.name_at not in gone]
         all_exported |= first == "set" and any(w.raw in ("-a", "-o", "allexport") for w in rest[1:])
-        ran += bool(rest) and first not in _FOR_ITSELF and not all(_ASSIGNMENT.match(w.raw) for w in rest)
-        if between.rstrip("\n").endswith(("&&", "||", "|")):
+        ran += bool(rest) and first not in _FOR_ITSELF and not first.startswith("((") and not all(ASSIGNMENT.match(w.raw) for w in rest)
+        if between.rstrip("\n").endswith(("&&", "||", "|", "|&")):
             block = _Open(by="&&", at=words[0].start, statements=1)
         where |= {f.name_at: (block, ran) for f in found}
         settings += found
         options += said
+        arrays += [w for w in words if w.elements is not None]
+    settings += _of_comments(cutter.comments[commented:], lines)
     settings = [replace(s, block=where[s.name_at][0].closed()) if s.alone else s for s in settings]
     if not ran or all_exported:
         settings = [replace(s, exported=True) for s in settings]
@@ -129,18 +139,48 @@ def parse(text: str, *, begin: int = 0, finish: int | None = None, for_others: b
         # What a script sets for itself, and hands on as `--master-addr $MASTER_ADDR`, does its work.
         exported |= set(_USED.findall(text, begin, finish))
         settings = [replace(s, exported=s.exported or s.name in exported) for s in settings]
-    return Parsed(settings=tuple(settings), options=tuple(options))
+    if arrays:
+        counted = {name for m in _COUNTED.finditer(text, begin, finish) for name in m.groups() if name}
+        unbound_fails = _UNBOUND_FAILS.search(text, begin, finish) is not None
+        for array in arrays:
+            within, said = _of_array(array, lines, unbound_fails, counted)
+            settings += within
+            options += said
+    inside = _rows_inside(cutter.inside, lines)
+    return Parsed(
+        settings=tuple(replace(s, above=_above(s.first, inside)) for s in sorted(settings, key=lambda s: s.name_at)),
+        options=tuple(options),
+        commented=tuple(cutter.comments),
+        unclosed=tuple(Unclosed(what=what, line=lines.of(at)) for what, at in cutter.unclosed),
+    )
 
 
-def _exports(words: list[_Word]) -> bool:
+def _of_comments(comments: list[tuple[int, int]], lines: Lines) -> Iterator[Found]:
+    """What the batch system's comments set."""
+    for start, stop in comments:
+        if batch := _OF_BATCH.match(lines.text, start, stop):
+            row = lines.of(start)
+            yield from _of_list(batch.start("list"), batch["list"], row, row)
+
+
+def _rows_inside(inside: list[tuple[int, int]], lines: Lines) -> set[int]:
+    """The lines that begin within a word, a here-document, or a command that goes on."""
+    return {row for start, end in inside for row in range(lines.of(start) + 1, lines.of(end) + 1)}
+
+
+def _above(row: int, inside: set[int]) -> int:
+    while row in inside:
+        row -= 1
+    return row
+
+
+def _exports(words: list[Word]) -> bool:
     """Whether `export`, `declare -x` or the like hands on what it sets: `local` and `readonly` alone do not."""
     flags = "".join(w.raw[1:] for w in words[1:] if w.raw.startswith("-"))
     return "n" not in flags if words[0].raw == "export" else "x" in flags
 
 
-def _of_command(words: list[_Word], lines: Lines) -> tuple[list[Found], list[Said]]:
-    found: list[Found] = []
-    said: list[Said] = []
+def _of_command(words: list[Word], lines: Lines) -> tuple[list[Found], list[Said]]:
     i = 0
     while i < len(words) and words[i].raw in _RESERVED:
         i += 1
@@ -148,74 +188,62 @@ def _of_command(words: list[_Word], lines: Lines) -> tuple[list[Found], list[Sai
     if not body:
         return [], []
     first, last = lines.of(words[0].start), lines.of(words[-1].end - 1)
-    whole_line = reserved == 0 and _is_whole(words[0].start, words[-1].end, lines)
     ahead = 0
-    while ahead < len(body) and _ASSIGNMENT.match(body[ahead].raw):
+    while ahead < len(body) and ASSIGNMENT.match(body[ahead].raw):
         ahead += 1
     plain = ahead == len(body)
     declaring = body[0].raw in _DECLARING
-    handed_on = declaring and _exports(body)
-    pure = plain or (declaring and all(_ASSIGNMENT.match(w.raw) or w.raw.startswith("-") for w in body[1:]))
-    alone = whole_line and pure
-
-    def add(
-        word: _Word,
-        *,
-        at: int = 0,
-        start: int | None = None,
-        end: int | None = None,
-        value: str | None = None,
-        exported: bool = True,
-    ) -> None:
-        text = word.raw[at:]
-        match = _ASSIGNMENT.match(text)
-        begin, stop = word.start if start is None else start, word.end if end is None else end
-        begin, stop = _with_space(begin, stop, lines)
-        found.append(
-            Found(
-                name=match["name"] if match is not None else text,
-                value=value if match is None else unquoted(text[match.end() :]),
-                name_at=word.start + at,
-                start=begin,
-                end=stop,
-                first=first,
-                last=last,
-                alone=alone,
-                exported=exported,
-                # A command that does nothing takes its place: `then export A=b; fi`.
-                among=(body[0].start, body[-1].end) if pure and not alone else None,
-            )
-        )
-
-    for word in body[:ahead]:
-        add(word, exported=not plain)
+    pure = plain or (declaring and all(ASSIGNMENT.match(w.raw) or w.raw.startswith("-") for w in body[1:]))
+    alone = pure and reserved == 0 and _is_whole(words[0].start, words[-1].end, lines)
+    found = [_found(word, first, last, lines, exported=not plain) for word in body[:ahead]]
+    said: list[Said] = []
     if declaring:
-        for word in body[1:]:
-            if _ASSIGNMENT.match(word.raw):
-                add(word, exported=handed_on)
-        return found, said
+        # `export $MORE` alone prints all that is exported where MORE is empty.
+        by_line = not pure and not any(_NAME.fullmatch(w.raw) for w in body[1:])
+        handed_on = _exports(body)
+        found += [replace(_found(word, first, last, lines, exported=handed_on), by_line=by_line) for word in body[1:] if ASSIGNMENT.match(word.raw)]
+    else:
+        handed, said = _of_arguments(body[ahead:], first, last, lines)
+        found += handed
+    if pure:
+        # A command that does nothing takes its place: `then export A=b; fi`.
+        found = [replace(f, alone=alone, among=None if alone else (body[0].start, body[-1].end)) for f in found]
+    return found, said
+
+
+def _of_arguments(words: list[Word], first: int, last: int, lines: Lines) -> tuple[list[Found], list[Said]]:
+    """What a program is handed: `env A=b`, `-x A=b`, `--export=ALL,A=b`."""
+    found: list[Found] = []
+    said: list[Said] = []
     in_env = of_deepspeed = False
-    previous: _Word | None = None
-    for n, word in enumerate(body[ahead:], ahead):
+    previous: Word | None = None
+    if words and words[0].raw.rpartition("/")[2] in _OF_TEXT:
+        return [], []
+    for n, word in enumerate(words):
         raw = word.raw
+        bare = re.match(r"['\"]?(?=[A-Za-z_]\w*\+?=)", raw)
         if raw == "env" or raw.endswith("/env"):
             in_env = True
-        elif in_env and _ASSIGNMENT.match(raw):
-            add(word)
+        elif in_env and bare is not None:
+            found.append(_found(_bare(word, bare.end()), first, last, lines, start=word.start))
         elif in_env and not raw.startswith("-") and (previous is None or previous.raw not in ("-u", "-C", "-S")):
             in_env = False
-        if previous is not None and previous.raw in _FLAGS and (m := re.match(r"['\"]?(?=[A-Za-z_]\w*=)", raw)):
-            add(_bare(word, m.end()), start=previous.start, end=word.end)
-        elif (m := re.match(r"(?:--env|-e|--setenv)=?['\"]?(?=[A-Z_][A-Z0-9_]*=)", raw)) is not None:
-            add(word, at=m.end())
-        elif previous is not None and previous.raw in _PAIR_FLAGS and _NAME.fullmatch(raw) and n + 1 < len(body):
-            add(word, value=unquoted(body[n + 1].raw), start=previous.start, end=body[n + 1].end)
-        elif (m := re.match(r"--export=", raw)) is not None:
-            found += _of_list(word.start + m.end(), raw[m.end() :], first, last)
+        if previous is not None and previous.raw in _FLAGS and bare is not None:
+            found.append(_found(_bare(word, bare.end()), first, last, lines, start=previous.start))
+        elif (m := re.match(r"(?:--env|-e|--setenv)=?(?P<quote>['\"]?)(?=[A-Z_][A-Z0-9_]*=)", raw)) is not None:
+            named = Word(raw=raw[m.end() :].removesuffix(m["quote"]), start=word.start + m.end(), end=word.end)
+            found.append(_found(named, first, last, lines, start=word.start))
+        elif previous is not None and previous.raw in _PAIR_FLAGS and _NAME.fullmatch(raw) and n + 1 < len(words):
+            value = unquoted(words[n + 1].raw)
+            found.append(_found(word, first, last, lines, start=previous.start, end=words[n + 1].end, value=value))
+        elif (m := re.match(r"(?P<quote>['\"]?)--export=", raw)) is not None:
+            found += _of_list(word.start + m.end(), raw[m.end() :], first, last, quote=m["quote"])
+        elif previous is not None and previous.raw == "--export":
+            found += _of_list(word.start, raw, first, last)
         elif (m := re.match(r"--ddp[_-]timeout(?:=(?P<value>\d+))?$", raw)) is not None:
-            value = m["value"] or (body[n + 1].raw if n + 1 < len(body) else "")
-            if value.isdigit():
-                said.append(Said(name="ddp_timeout", value=value, line=lines.of(word.start)))
+            given = m["value"] or (words[n + 1].raw if n + 1 < len(words) else "")
+            if given.isdigit():
+                said.append(Said(name="ddp_timeout", value=given, line=lines.of(word.start)))
         elif raw in ("--hostfile", "-H") and of_deepspeed:
             said.append(Said(name="launcher", value="deepspeed", line=lines.of(word.start)))
         of_deepspeed = of_deepspeed or raw.rpartition("/")[2] == "deepspeed"
@@ -223,26 +251,120 @@ def _of_command(words: list[_Word], lines: Lines) -> tuple[list[Found], list[Sai
     return found, said
 
 
-def _bare(word: _Word, quote: int) -> _Word:
+def _of_array(array: Word, lines: Lines, unbound_fails: bool, counted: set[str]) -> tuple[list[Found], list[Said]]:
+    """What stands in `ENVS=(A=b C=d)` or `ARGS=(-x A=b)`, of which each goes for itself."""
+    elements = list(array.elements or ())
+    found, said = _of_arguments(elements, 0, 0, lines)
+    taken = {f.name_at for f in found}
+    previous = ""
+    for word in elements:
+        bare = re.match(r"['\"]?(?=[A-Za-z_]\w*\+?=)", word.raw)
+        if bare is not None and word.start + bare.end() not in taken:
+            # What the flag ahead of it does nobody knows.
+            by_line = previous.startswith("-") and previous not in _OF_ENV
+            found.append(replace(_found(_bare(word, bare.end()), 0, 0, lines, start=word.start), by_line=by_line))
+        previous = word.raw
+    name = ASSIGNMENT.match(array.raw)
+    by_place = name is not None and name["name"] in counted
+    starts = [w.start for w in elements]
+    taken_whole = {n for f in found if f.item is None for n in range(bisect_left(starts, f.start), bisect_left(starts, f.end))}
+    others = len(taken_whole) < len(elements)
+    placed = []
+    for one in found:
+        begin, end = one.start, one.end
+        while lines.text[begin] in " \t":
+            begin += 1
+        while lines.text[end - 1] in " \t":
+            end -= 1
+        one = replace(one, first=lines.of(begin), last=lines.of(end - 1), by_line=one.by_line or by_place)
+        if one.item is None:
+            span = (one.start, one.end)
+            item = Item(of=array.start, others=others, others_ahead=True, ahead=span, behind=span) if unbound_fails else None
+            one = replace(one, alone=not one.by_line and item is None and _is_whole(begin, end, lines), item=item)
+        placed.append(one)
+    return placed, said
+
+
+def _found(
+    word: Word,
+    first: int,
+    last: int,
+    lines: Lines,
+    *,
+    start: int | None = None,
+    end: int | None = None,
+    value: str | None = None,
+    exported: bool = True,
+) -> Found:
+    """`start` and `end` are what goes with it; `value` is that of a name without one."""
+    match = ASSIGNMENT.match(word.raw)
+    begin, stop = _with_space(word.start if start is None else start, word.end if end is None else end, lines)
+    if match is not None:
+        value = None if word.elements is not None else unquoted(word.raw[match.end() :])
+    return Found(
+        name=match["name"] if match is not None else word.raw,
+        value=value,
+        name_at=word.start,
+        start=begin,
+        end=stop,
+        first=first,
+        last=last,
+        alone=False,
+        exported=exported,
+        acts=acts(word.raw),
+    )
+
+
+def _bare(word: Word, quote: int) -> Word:
     """The word without the quote that it begins and ends with: `-e "A=b"`."""
     if not quote:
         return word
-    return _Word(raw=word.raw[quote:].removesuffix(word.raw[0]), start=word.start + quote, end=word.end)
+    return Word(raw=word.raw[quote:].removesuffix(word.raw[0]), start=word.start + quote, end=word.end)
 
 
-def _of_list(start: int, text: str, first: int, last: int) -> list[Found]:
-    """`ALL,A=b,C=d`."""
-    found = []
-    at = start
-    for item in text.split(","):
-        if match := _ASSIGNMENT.match(item):
-            comma = 1 if at > start else 0
-            value = unquoted(item[match.end() :])
-            found.append(
-                Found(name=match["name"], value=value, name_at=at, start=at - comma, end=at + len(item), first=first, last=last, alone=False)
-            )
-        at += len(item) + 1
-    return found
+def _of_list(at: int, raw: str, first: int, last: int, quote: str = "") -> Iterator[Found]:
+    """`ALL,A=b,"C=d e"`, which begins at `at` and within `quote`. What is cut out begins and ends within the same quotes."""
+    given = list(pieces(raw, quote))
+    # The quotes that Slurm itself takes away: a comma in them divides nothing.
+    commas, inner = [], ""
+    for n, (_, _, _, c) in enumerate(given):
+        if c in ("'", '"') and (not inner or inner == c):
+            inner = "" if inner else c
+        elif c == "," and not inner:
+            commas.append(n)
+    bounds = [-1, *commas, len(given)]
+    items = [given[a + 1 : b] for a, b in pairwise(bounds)]
+    named = [ASSIGNMENT.match("".join(c for *_, c in item)) for item in items]
+    first_other = named.index(None) if None in named else len(named)
+    for n, (item, match) in enumerate(zip(items, named, strict=True)):
+        begin, end = (item[0][0], item[-1][1]) if item else (0, 0)
+        if match is None or not raw.startswith(match[0], begin):
+            continue
+        value = "".join(c for *_, c in item)[match.end() :]
+        comma, following = (given[bounds[n]] if n else None), (given[bounds[n + 1]] if n + 1 < len(items) else None)
+        starts = [(comma[1], comma[2]) if comma is not None else (0, quote), (begin, item[0][2])]
+        ends = [(following[0], following[2]) if following is not None else (len(raw), ""), (end, item[-1][2])]
+        # Quotes that no item stands in close behind the last one.
+        ahead = next((at + stop for stop, within in ends if comma is not None and within == comma[2]), None)
+        behind = next((at + start for start, within in starts if following is not None and within == following[2]), None)
+        yield Found(
+            name=match["name"],
+            value=value[1:-1] if len(value) > 1 and value[0] in "'\"" and value[0] == value[-1] else value,
+            name_at=at + begin,
+            start=at + begin,
+            end=at + end,
+            first=first,
+            last=last,
+            alone=False,
+            acts=acts(raw[begin:end]),
+            item=Item(
+                of=at,
+                others=first_other < len(named),
+                others_ahead=first_other < n,
+                ahead=None if ahead is None or comma is None else (at + comma[0], ahead),
+                behind=None if behind is None or following is None else (behind, at + following[1]),
+            ),
+        )
 
 
 def _is_whole(start: int, end: int, lines: Lines) -> bool:
@@ -258,151 +380,9 @@ def _with_space(start: int, end: int, lines: Lines) -> tuple[int, int]:
     begin = start
     while begin > 0 and text[begin - 1] in " \t":
         begin -= 1
-    if begin == 0 or text[begin - 1] == "\n":
+    if begin == 0 or text[begin - 1] in "\n(":
         # The first word of a line: indentation stays.
         while end < len(text) and text[end] in " \t":
             end += 1
         return start, end
     return begin, end
-
-
-def unquoted(raw: str) -> str:
-    """The value as the shell gives it; substitutions stand as they are."""
-    out, quote, i = [], "", 0
-    while i < len(raw):
-        c = raw[i]
-        if c == "$" and quote != "'" and raw[i + 1 : i + 2] in ("(", "{"):
-            end = _behind_bracket(raw, i + 1, len(raw))
-            out.append(raw[i:end])
-            i = end - 1
-        elif quote:
-            if c == quote:
-                quote = ""
-            elif c == "\\" and quote == '"' and i + 1 < len(raw) and raw[i + 1] in '"\\$`\n':
-                i += 1
-                out.append("" if raw[i] == "\n" else raw[i])
-            else:
-                out.append(c)
-        elif c in "'\"":
-            quote = c
-        elif c == "\\" and i + 1 < len(raw):
-            i += 1
-            out.append("" if raw[i] == "\n" else raw[i])
-        else:
-            out.append(c)
-        i += 1
-    return "".join(out)
-
-
-def _commands(text: str, begin: int, finish: int, settings: list[Found], lines: Lines) -> Iterator[tuple[str, list[_Word]]]:
-    """The words of each simple command, and the operators before it. Assignments in the batch system's comments go to `settings` as they come."""
-    words: list[_Word] = []
-    between = ""
-    heredocs: list[tuple[str, bool]] = []
-    i = begin
-    while i < finish:
-        c = text[i]
-        if c == "\\" and text[i + 1 : i + 2] == "\n":
-            i += 2
-        elif c == "\\" and text[i + 1 : i + 3] == "\r\n":
-            i += 3
-        elif c == "#" and (i == begin or text[i - 1] in " \t\n;&|()"):
-            stop = text.find("\n", i)
-            stop = finish if stop < 0 else min(stop, finish)
-            if batch := _OF_BATCH.match(text, i, stop):
-                row = lines.of(i)
-                settings += _of_list(batch.start("list"), batch["list"], row, row)
-            i = stop
-        elif c in _OPERATORS:
-            if words:
-                yield between, words
-                words, between = [], ""
-            between += c
-            i += 1
-            if c == "\n" and heredocs:
-                for delimiter, dashed in heredocs:
-                    i = _behind(text, i, finish, delimiter, dashed)
-                heredocs = []
-        elif c in " \t\r":
-            i += 1
-        elif c in "<>":
-            if text.startswith("<<", i) and not text.startswith("<<<", i) and (found := _HEREDOC.match(text, i)):
-                heredocs.append((found["word"].strip("'\"\\"), bool(found["dash"])))
-                i = found.end()
-            else:
-                i += 3 if text.startswith("<<<", i) else 1
-        else:
-            end = _end_of_word(text, i, finish)
-            words.append(_Word(raw=text[i:end], start=i, end=end))
-            i = end
-    if words:
-        yield between, words
-
-
-def _behind(text: str, at: int, finish: int, delimiter: str, dashed: bool) -> int:
-    while at < finish:
-        stop = text.find("\n", at)
-        stop = finish if stop < 0 else stop
-        line = text[at:stop].rstrip("\r")
-        at = stop + 1
-        if (line.lstrip("\t") if dashed else line) == delimiter:
-            break
-    return min(at, finish)
-
-
-def _end_of_word(text: str, at: int, finish: int) -> int:
-    i = at
-    while i < finish:
-        c = text[i]
-        if c == "\\":
-            if text[i + 1 : i + 2] == "\n" and i > at:
-                return i
-            i += 2
-        elif c == "'":
-            stop = text.find("'", i + 1)
-            i = finish if stop < 0 else stop + 1
-        elif c == '"':
-            i = _behind_quote(text, i + 1, finish)
-        elif c == "`":
-            stop = text.find("`", i + 1)
-            i = finish if stop < 0 else stop + 1
-        elif c == "$" and text[i + 1 : i + 2] in ("(", "{"):
-            i = _behind_bracket(text, i + 1, finish)
-        elif c in " \t\r<>" or c in _OPERATORS:
-            return i
-        else:
-            i += 1
-    return min(i, finish)
-
-
-def _behind_quote(text: str, at: int, finish: int) -> int:
-    while at < finish:
-        if text[at] == "\\":
-            at += 2
-        elif text[at] == '"':
-            return at + 1
-        elif text[at] == "$" and text[at + 1 : at + 2] in ("(", "{"):
-            at = _behind_bracket(text, at + 1, finish)
-        else:
-            at += 1
-    return finish
-
-
-def _behind_bracket(text: str, at: int, finish: int) -> int:
-    """Behind the bracket that closes the one at `at`."""
-    opening, closing, depth = text[at], ")" if text[at] == "(" else "}", 0
-    while at < finish:
-        c = text[at]
-        if c == "\\":
-            at += 1
-        elif c == "'" and depth and opening == "(":
-            stop = text.find("'", at + 1)
-            at = finish if stop < 0 else stop
-        elif c == opening:
-            depth += 1
-        elif c == closing:
-            depth -= 1
-            if not depth:
-                return at + 1
-        at += 1
-    return finish

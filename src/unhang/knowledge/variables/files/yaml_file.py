@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
 from unhang.knowledge.variables.files import shell
-from unhang.knowledge.variables.files.found import Found, Lines, Parsed, Said
+from unhang.knowledge.variables.files.found import Found, Lines, Parsed, Said, lines_of_comments
 
 if TYPE_CHECKING:
     import yaml
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 _ITEM = re.compile(r"(?P<name>[A-Z][A-Z0-9_]*)=(?P<value>.*)", re.DOTALL)
+_INDENT = re.compile(r"(?:[ ]*\r?\n)*(?P<indent>[ ]*)")
 _MAX_DEPTH = 200
 
 
@@ -25,6 +28,7 @@ def parse(text: str, *, name: str, is_json: bool) -> Parsed:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     settings: list[Found] = []
     options: list[Said] = []
+    scripts: list[_Script] = []
     lines = Lines(text=text)
     try:
         # libyaml composes by recursion and ends the process where its stack does.
@@ -34,6 +38,10 @@ def parse(text: str, *, name: str, is_json: bool) -> Parsed:
             for one in _walk(document, lines, set(), 0):
                 if isinstance(one, Said):
                     options.append(one)
+                elif isinstance(one, _Script):
+                    scripts.append(one)
+                    settings += one.parsed.settings
+                    options += one.parsed.options
                 else:
                     settings.append(one)
     except yaml.YAMLError as e:
@@ -42,7 +50,29 @@ def parse(text: str, *, name: str, is_json: bool) -> Parsed:
         raise UnhangError(
             f"{name}{at} is no {'JSON' if is_json else 'YAML'}: {getattr(e, 'problem', None) or e}", cause="a template that is not filled in yet"
         ) from e
-    return Parsed(settings=tuple(settings), options=tuple(options), comments=not is_json)
+    begins = [script.begin for script in scripts]
+    commented = [span for script in scripts for span in script.parsed.commented]
+    for start, end in () if is_json else lines_of_comments(text):
+        # In a script # may stand in a here-document.
+        before = bisect_right(begins, start) - 1
+        if before < 0 or scripts[before].finish <= start:
+            commented.append((start, end))
+    return Parsed(
+        settings=tuple(settings),
+        options=tuple(options),
+        comments=not is_json,
+        commented=tuple(sorted(commented)),
+        unclosed=tuple(one for script in scripts for one in script.parsed.unclosed),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Script:
+    """One in a block, from character to character."""
+
+    begin: int
+    finish: int
+    parsed: Parsed
 
 
 def _depth(events: Iterable[yaml.Event]) -> int:
@@ -60,7 +90,7 @@ def _depth(events: Iterable[yaml.Event]) -> int:
     return most
 
 
-def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> Iterator[Found | Said]:
+def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> Iterator[Found | Said | _Script]:
     import yaml
 
     if node is None or id(node) in seen or depth > _MAX_DEPTH:
@@ -93,9 +123,11 @@ def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> I
     elif isinstance(node, yaml.ScalarNode) and node.style == "|":
         script = lines.text.find("\n", node.start_mark.index) + 1
         if 0 < script <= node.end_mark.index:
-            inside = shell.parse(lines.text, begin=script, finish=node.end_mark.index, lines=lines)
-            yield from inside.settings
-            yield from inside.options
+            finish = node.end_mark.index
+            indented = _INDENT.match(lines.text, script, finish)
+            indent = len(indented["indent"]) if indented is not None else 0
+            inside = shell.parse(lines.text, begin=script, finish=finish, indent=indent, lines=lines)
+            yield _Script(begin=script, finish=finish, parsed=inside)
 
 
 def _found(name: str, value: str | None, name_at: int, begin: yaml.Node, end: yaml.Node, parent: yaml.CollectionNode, lines: Lines) -> Found:

@@ -1,0 +1,76 @@
+"""A Python module that is not there: which one, under which interpreter, and what package brings it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unhang.model import Remedy
+    from unhang.records.frames import Frame
+
+_MAX_HOSTS = 4
+_MISSING = re.compile(r"^No module named '?(?P<module>[A-Za-z_][\w.]{0,120})'?")
+_SITE = re.compile(r"^(?P<prefix>/.{1,200}?)/lib(?:64)?/python3\.\d+/site-packages/")
+# What torchrun says of a process that failed.
+_BINARY = re.compile(r"of binary: (?P<binary>/\S*python[\d.]*)(?=\s|$)")
+# Packages by the module that they bring, where nobody doubts it. Of others only their owner knows: `pip install apex` installs somebody else's.
+_PACKAGES = {
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python-headless",
+    "dateutil": "python-dateutil",
+    "dotenv": "python-dotenv",
+    "git": "GitPython",
+    "hydra": "hydra-core",
+    "PIL": "Pillow",
+    "pynvml": "nvidia-ml-py",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "PyYAML",
+    **{
+        name: name
+        for name in (
+            "accelerate", "bitsandbytes", "datasets", "deepspeed", "einops", "evaluate", "h5py", "jieba", "matplotlib", "nltk", "numpy", "omegaconf",
+            "pandas", "peft", "psutil", "pyarrow", "safetensors", "scipy", "sentencepiece", "tensorboard", "tiktoken", "timm", "tokenizers", "tqdm",
+            "transformers", "trl", "wandb", "webdataset",
+        )
+    },
+}  # fmt: skip
+
+
+def missing(type: str, text: str) -> str | None:
+    """The module that an exception says is not there, as it was asked for; None of other exceptions."""
+    found = _MISSING.match(text.strip()) if type.rpartition(".")[2] in ("ModuleNotFoundError", "ImportError") else None
+    return found["module"].rstrip(".") if found is not None else None
+
+
+def interpreter(frames: Iterable[Frame], lines: Iterable[str] = ()) -> str | None:
+    """The Python that raised: as a launcher names it in one of the lines, or that of the one environment whose packages are on the stack."""
+    if (named := next((m["binary"] for line in lines if (m := _BINARY.search(line))), None)) is not None:
+        return named
+    prefixes = {m["prefix"] for f in frames if (m := _SITE.match(f.file)) and not m["prefix"].endswith("/.local")}
+    return f"{prefixes.pop()}/bin/python" if len(prefixes) == 1 else None
+
+
+def named(remedy: Remedy, module: str, *, python: str | None, who: str, hosts: Sequence[str]) -> Remedy:
+    """The remedy with what is missing, who lacks it, and where. `who` is "rank 3" or "a process"."""
+    top = module.partition(".")[0]
+    package = _PACKAGES.get(top)
+    at = f" on {', '.join(hosts[:_MAX_HOSTS])}" + (f" and {len(hosts) - _MAX_HOSTS} more" if len(hosts) > _MAX_HOSTS else "") if hosts else ""
+    under = f" under {python}" if python is not None else ""
+    run = shlex.quote(python) if python is not None else "python"
+    if top != module:
+        # The package may be there, in a release without that part.
+        says = f"{who}{at} found no {module}{under}: {top} is missing there, or its release has no such part; compare it with the other hosts'."
+        says_zh = f"{who}{at}{under} 找不到 {module}：那里缺少 {top}，或其版本没有这个子模块；请与其他主机的版本比较。"
+    else:
+        says = (
+            f"{who}{at} found no module {module}{under}: install it there, or start with the environment that has it; a module of your own has to be "
+            "on PYTHONPATH."
+        )
+        says_zh = f"{who}{at}{under} 找不到模块 {module}：在那里安装，或改用装有它的环境启动；如果是自己的代码，要放到 PYTHONPATH 上。"
+    command = f"{run} -m pip install {package}" if package is not None and top == module else f"{run} -m pip list"
+    return replace(remedy, says=says, says_zh=says_zh, command=command, verify=f"{run} -c 'import {module}'")

@@ -1,0 +1,126 @@
+"""How a shell, Python and launchers say that a script could not be started: its name is wrong, or it is no program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unhang.records.logs import Signature
+
+if TYPE_CHECKING:
+    from unhang.model import Standing
+
+# The remedies of config-error for these.
+_NAME = ("name-the-script", "by-the-interpreter")
+_RUN = ("by-the-interpreter",)
+_SCRIPT = r"(?P<script>(?:[^\s:'\"]{0,300}/)?[^\s:'\"/]{1,100}\.(?:py|sh|bash))"
+# `bash: line 3: x`, `job.sh: line 3: x`, `sh: 3: x`, `bash: x`: a shell, and not a program that tells of its own files.
+_SHELL = r"(?<!\S)(?:(?:[^\s:]{0,200}/)?(?:ba|da|k|z)?sh: (?:line )?(?:\d+: )?|[^\s:]{1,200}: line \d+: |[^\s:]{1,200}\.sh: \d+: )"
+# A batch script goes on behind a helper that it does not find.
+_KINDS: tuple[tuple[str, Standing], ...] = (("py", "established"), ("sh", "likely"))
+_LAUNCHED = r"subprocess_handler\.py\", line \d+, in _popen|_execute_child"
+# Python's own words: nobody but the interpreter that was to run it says so.
+UNREADABLE = Signature(
+    needle=": can't open file '",
+    pattern=r"can't open file '(?P<script>[^'\n]{1,400})': \[Errno 2\]",
+    says="the script does not exist: {script}",
+    remedies=("name-the-script",),
+)
+
+# What Python says of the script, or of the module, that it was to run.
+BY_PYTHON = (
+    UNREADABLE,
+    Signature(
+        needle=": can't open file '",
+        pattern=r"can't open file '(?P<script>[^'\n]{1,400})': \[Errno (?!2\])\d{1,3}\] (?P<why>.{1,80})",
+        says="the script cannot be read: {script}: {why}",
+        remedies=("name-the-script",),
+    ),
+    Signature(
+        needle="can't find '__main__' module in ",
+        pattern=r"can't find '__main__' module in '(?P<script>[^'\n]{0,400})'",
+        says="{script} was started as a script; it is a directory or an archive, and holds no __main__.py",
+        remedies=("name-the-script",),
+    ),
+    Signature(
+        needle="is a package and cannot be directly executed",
+        pattern=r"No module named (?P<module>[\w.]{1,200})\.__main__; '",
+        says="{module} was to be run as a module (-m); it is a package, and holds no __main__.py",
+        remedies=("name-the-module",),
+    ),
+)
+# What a shell says of it, and what Python's subprocess does for a launcher (torchrun --no-python).
+BY_OTHERS = (
+    *(
+        Signature(
+            needle=f".{kind}: {words}",
+            pattern=_SHELL + _SCRIPT + f": {words}",
+            standing=standing,
+            says="{script} was started as a command, and there is none of that name"
+            if words.startswith("command")
+            else "the script does not exist, or the interpreter that its first line names: {script}",
+            remedies=_NAME,
+        )
+        for kind, standing in _KINDS
+        for words in ("command not found", "not found", "No such file or directory")
+    ),
+    *(
+        Signature(
+            needle=f".{kind}: Permission denied",
+            pattern=rf"(?:{_SHELL}|execve\(\): ){_SCRIPT}: Permission denied",
+            standing=standing,
+            says="{script} was started by its name and is not executable",
+            remedies=_RUN,
+        )
+        for kind, standing in _KINDS
+    ),
+    # zsh turns it round.
+    *(
+        Signature(
+            needle=f" {why}: ",
+            pattern=rf"(?<!\S)zsh:(?:\d+:)? (?P<why>{why}): {_SCRIPT}",
+            says="the shell could not start {script}: {why}",
+            remedies=_NAME,
+        )
+        for why in ("command not found", "no such file or directory", "permission denied")
+    ),
+    Signature(
+        needle="xec format error",
+        pattern=r"(?<!\S)(?=[^\s:'\"./]{0,300}[./])(?P<script>[^\s:'\"]{1,400}): (?:cannot execute binary file: )?[Ee]xec format error(?!: ')",
+        says="{script} is nothing that this machine can run: it has no first line that names an interpreter (#!), or was built for another CPU",
+        remedies=("by-the-interpreter", "same-architecture"),
+    ),
+    Signature(
+        needle="xec format error",
+        pattern=r"OSError: \[Errno 8\] Exec format error: '(?P<script>[^'\n]{1,400})'",
+        says="{script} is nothing that this machine can run: it has no first line that names an interpreter (#!), or was built for another CPU",
+        remedies=("by-the-interpreter", "same-architecture"),
+    ),
+    Signature(
+        needle="user process caused",
+        pattern=r"user process caused:? \\?\"?exec format error",
+        says="the container's program is nothing that this machine can run: it was built for another CPU, or has no first line that names an "
+        "interpreter (#!)",
+        remedies=("same-architecture", "by-the-interpreter"),
+    ),
+    # coreutils writes a carriage return so.
+    Signature(
+        needle="/usr/bin/env: ",
+        pattern=r"/usr/bin/env: ['‘’“”]?(?P<program>[^\s'‘’“”\\]{1,80})\\r['’”]?: No such file or directory",
+        says="the first line of a script ends as on Windows (CR LF), and asks for a program whose name ends in a carriage return: {program}",
+        remedies=("unix-line-ends",),
+    ),
+    Signature(
+        needle="FileNotFoundError: [Errno 2] No such file or directory: '",
+        pattern=rf"No such file or directory: '{_SCRIPT}'",
+        near=_LAUNCHED,
+        says="the script does not exist, is not on the PATH, or its first line names an interpreter that does not: {script}",
+        remedies=_NAME,
+    ),
+    Signature(
+        needle="PermissionError: [Errno 13] Permission denied: '",
+        pattern=rf"Permission denied: '{_SCRIPT}'",
+        near=_LAUNCHED,
+        says="{script} was started by its name and is not executable",
+        remedies=_RUN,
+    ),
+)

@@ -1,0 +1,38 @@
+"""Whether what somebody named on the command line is there.
+
+`Path.exists` and its kin do not answer for a path behind a directory that one may not enter: up to Python 3.13 they raise, later they deny that
+anything is there.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from unhang.errors import UnhangError
+
+
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Raises UnhangError where that cannot be told."""
+    return _mode(path) is not None
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Raises UnhangError where that cannot be told."""
+    mode = _mode(path)
+    return mode is not None and stat.S_ISREG(mode)
+
+
+def is_dir(path: str | os.PathLike[str]) -> bool:
+    """Raises UnhangError where that cannot be told."""
+    mode = _mode(path)
+    return mode is not None and stat.S_ISDIR(mode)
+
+
+def _mode(path: str | os.PathLike[str]) -> int | None:
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    except OSError as e:
+        raise UnhangError(f"cannot read {os.fspath(path)}: {e.strerror or e}") from e
