@@ -11,7 +11,7 @@ SIDE_BY_SIDE := -n $(JOBS) --maxprocesses 4 --dist worksteal
 # Hundreds of commands are started from src: without its bytecode each of them compiles it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo demo-quick test test-integration check format docs bench clean
+.PHONY: setup demo demo-quick test test-integration check format docs screenshots bench clean
 
 setup: $(STAMP)
 
@@ -33,6 +33,7 @@ test: setup
 
 test-integration: setup
 	$(BIN)/python -m pip install --quiet "accelerate==1.15.0" "asyncssh>=2.18,<3" "torch==2.13.0"
+	scripts/browser
 	$(PYTEST) -m integration
 
 check: setup
@@ -41,6 +42,10 @@ check: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+screenshots: setup
+	scripts/browser
+	$(BIN)/python scripts/screenshots.py
 
 docs: setup
 	$(BIN)/python scripts/generate_docs.py

@@ -367,3 +367,33 @@ def test_the_same_verdict_without_torch_and_elsewhere(rundir, tmp_path):
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd="/")
     assert ran.stdout == "process-stuck\n", ran.stderr
+
+
+@pytest.mark.parametrize("how", ["a run directory", "of several", "an archive", "logs"])
+def test_a_report_is_written_beside_what_is_printed(app, rundir, tmp_path, how):
+    path = tmp_path / "out.html"
+    given = rundir.path
+    if how == "of several":
+        given = tmp_path
+        rundir.events.write_bytes(b"")
+    elif how == "an archive":
+        given = tmp_path / "run.tar.gz"
+        with tarfile.open(given, "w:gz") as tar:
+            tar.add(rundir.path, "run")
+    elif how == "logs":
+        given = tmp_path / "rank0.log"
+        given.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+    shown = run(app, given, "--report", path, "--json")
+    page = path.read_text("utf-8")
+    assert shown.exit_code == 1
+    assert msgspec.json.decode(shown.stdout, type=Verdict).primary.says in page.replace("&lt;", "<").replace("&gt;", ">")
+    assert ("node0" in page) is (how != "logs")
+    assert "out.html" in shown.stderr
+
+
+def test_a_report_that_cannot_be_written_is_the_users_error(app, rundir, tmp_path):
+    for path in (tmp_path, tmp_path / "no" / "such" / "folder.html"):
+        failed = run(app, rundir.path, "--report", path)
+        assert isinstance(failed.exception, UnhangError) and str(path.name) in str(failed.exception)
+    assert run(app, rundir.path, "--report", tmp_path / "zh.html", "--lang", "zh").exit_code == 1
+    assert 'lang="zh-CN"' in (tmp_path / "zh.html").read_text("utf-8")

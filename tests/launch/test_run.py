@@ -347,6 +347,7 @@ def test_what_the_user_is_shown(launcher):
         "records in run1",
     ]
     assert Path(run.outcome["run_dir"], "verdict.md").is_file()
+    assert Path(run.outcome["run_dir"], "report.html").read_text("utf-8").startswith("<!doctype html>")
 
 
 @pytest.mark.integration

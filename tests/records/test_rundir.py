@@ -6,7 +6,7 @@ import pytest
 
 from unhang.errors import RunDirError
 from unhang.launch.supervise import run_path
-from unhang.records.rundir import RunDir
+from unhang.records.rundir import MEMBER, RunDir
 
 
 def test_somebody_else_was_quicker(tmp_path):
@@ -37,3 +37,24 @@ def test_a_link_that_leads_nowhere(tmp_path):
     (tmp_path / "mine").symlink_to("nowhere")
     with pytest.raises(RunDirError, match="mine: File exists"):
         RunDir.create(lambda: tmp_path / "mine")
+
+
+def test_what_a_run_directory_holds_is_a_file_of_its_own(tmp_path):
+    rundir = RunDir.create(tmp_path / "run")
+    (tmp_path / "elsewhere").write_text("")
+    rundir.write_bytes(rundir.report_html, b"")
+    rundir.stacks(1, 0).parent.mkdir(parents=True)
+    rundir.stacks(1, 0).symlink_to(tmp_path / "elsewhere")
+    assert rundir.holds(rundir.report_html)
+    assert not any(map(rundir.holds, (rundir.stacks(1, 0), rundir.stacks(1, 1), rundir.path, rundir.path / ".." / "elsewhere")))
+    # A run whose disk was full goes on elsewhere, with links to what it had.
+    rundir.write_bytes(rundir.run, b"{}")
+    spare = RunDir(tmp_path / "spare")
+    spare.path.mkdir()
+    spare.run.symlink_to(rundir.run)
+    assert spare.holds(rundir.report_html) and not spare.holds(tmp_path / "elsewhere")
+
+
+def test_the_report_is_a_file_of_a_packed_run_and_no_log(tmp_path):
+    rundir = RunDir(tmp_path)
+    assert MEMBER.fullmatch("runs/a/report.html")["file"] == "report.html" and not rundir.is_log(rundir.report_html)

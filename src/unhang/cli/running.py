@@ -17,6 +17,7 @@ from unhang.errors import CommandNotFound, RunDirError, UnhangError
 from unhang.launch import command as commands
 from unhang.launch import environment, events, supervise
 from unhang.launch.attempt import Options
+from unhang.model import Verdict
 from unhang.records.rundir import RunDir
 from unhang.report import markdown
 from unhang.report.live import Live
@@ -74,9 +75,12 @@ def run(request: Request) -> None:
     rundir = RunDir.create(path)
     live = Live(prefix=request.prefix, quiet=request.quiet, output_to_stderr=request.as_json)
 
+    drawn: list[Verdict] = []
+
     def tell(event: events.Event) -> None:
         live.tell(event)
         if isinstance(event, events.Drawn):
+            drawn.append(event.verdict)
             try:
                 rundir.write_bytes(rundir.report, markdown.render(event.verdict).encode())
             except OSError as e:
@@ -105,9 +109,24 @@ def run(request: Request) -> None:
         raise RunDirError(f"cannot write to {rundir.path}: {e.strerror}", hint="name another place with --run-dir DIR") from e
     finally:
         live.close()
+    if drawn and not outcome.interrupted:
+        _write_report(rundir, drawn[-1])
     if request.as_json:
         sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
     raise typer.Exit(outcome.exitcode)
+
+
+def _write_report(rundir: RunDir, verdict: Verdict) -> None:
+    """The page for a browser. The training is over and its exit code known: nothing that goes wrong here may change that."""
+    try:
+        from unhang.report import html
+        from unhang.report.html.of_run import gather
+
+        rundir.write_bytes(rundir.report_html, html.render(verdict, gather(rundir)).encode())
+    except KeyboardInterrupt:
+        return
+    except Exception as e:
+        typer.echo(f"unhang: no {rundir.report_html}: {type(e).__name__}: {e}", err=True)
 
 
 def _is_about(error: OSError, directory: Path) -> bool:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from unhang.diagnosis.logs import Judged
     from unhang.model import Verdict
     from unhang.records.logs.finding import Found
+    from unhang.records.rundir import RunDir
+    from unhang.report.html.scene import Scene
     from unhang.report.language import Language
 
 
@@ -42,6 +44,9 @@ def why(
     everything: Annotated[bool, typer.Option("--all", help="The whole verdict, then the timeline of what was found, in order.")] = False,
     incident: Annotated[int | None, typer.Option(metavar="N", min=1, help="Judge this incident of the run.", show_default="the last one")] = None,
     attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Judge this attempt in the logs.", show_default="the last one")] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE.html", help="Write the verdict with a timeline as one HTML file, too.")
+    ] = None,
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
     no_color: NoColor = False,
 ) -> None:
@@ -62,9 +67,12 @@ def why(
         raise UnhangError("give either PATH... or --ras HOST:PORT", hint="unhang why train.log")
     if ras and (incident is not None or attempt is not None):
         raise UnhangError("--incident and --attempt are for what has ended; --ras asks a job that runs")
-    verdict, judged = (_running(ras, apart_s, quiet=as_json), None) if ras else _judge(paths or [], incident, attempt, quiet=as_json)
+    scene = _SceneOf() if report is not None else None
+    verdict, judged = (_running(ras, apart_s, quiet=as_json), None) if ras else _judge(paths or [], incident, attempt, quiet=as_json, scene=scene)
     if verdict.primary is None and judged is not None:
         _refuse_no_logs(verdict)
+    if report is not None and scene is not None:
+        _write_report(report, verdict, scene, chosen)
     if as_json:
         import msgspec
 
@@ -103,13 +111,37 @@ def _show(verdict: Verdict, judged: Judged | None, lang: Language, *, everything
         render(judged, console, lang=lang)
 
 
+class _SceneOf:
+    """What a report draws beside the verdict. Taken while the run directory is there: one out of an archive is gone afterwards."""
+
+    def __init__(self) -> None:
+        self.scene: Scene | None = None
+
+    def take(self, rundir: RunDir, incident: int | None) -> None:
+        from unhang.report.html.of_run import gather
+
+        self.scene = gather(rundir, number=incident)
+
+
+def _write_report(path: Path, verdict: Verdict, scene: _SceneOf, lang: Language) -> None:
+    from unhang.errors import UnhangError
+    from unhang.records.logs.opening import shown
+    from unhang.report.html import render
+
+    try:
+        path.write_text(render(verdict, scene.scene, lang=lang), "utf-8")
+    except OSError as e:
+        raise UnhangError(f"cannot write the report {shown(str(path))}: {e.strerror or e}", hint="name another place with --report FILE.html") from e
+    _say(f"wrote {shown(str(path))}")
+
+
 def _running(asked: list[str], apart_s: float, *, quiet: bool) -> Verdict:
     from unhang.cli import ras
 
     return ras.judge(asked, apart_s=apart_s, quiet=quiet)
 
 
-def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool) -> tuple[Verdict, Judged | None]:
+def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool, scene: _SceneOf | None) -> tuple[Verdict, Judged | None]:
     from unhang.errors import UnhangError
     from unhang.records import named
     from unhang.records.logs.opening import shown
@@ -130,10 +162,14 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
     if rundirs:
         from unhang.diagnosis.why import judge
 
-        return judge(RunDir.open(Path(rundirs[0])), number=incident), None
+        rundir = RunDir.open(Path(rundirs[0]))
+        verdict = judge(rundir, number=incident)
+        if scene is not None:
+            scene.take(rundir, incident)
+        return verdict, None
     if runs:
-        return _newest(runs, paths[0], incident), None
-    if alone is not None and named.is_file(alone) and (found := _packed(alone, incident, attempt)) is not None:
+        return _newest(runs, paths[0], incident, scene), None
+    if alone is not None and named.is_file(alone) and (found := _packed(alone, incident, attempt, scene)) is not None:
         return found, None
     if incident is not None:
         raise UnhangError(f"--incident {incident}: only a run directory has incidents, and {paths[0]} is none")
@@ -150,10 +186,11 @@ def _refuse_attempt(attempt: int | None, path: str) -> None:
         raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {path}")
 
 
-def _packed(path: Path, incident: int | None, attempt: int | None) -> Verdict | None:
+def _packed(path: Path, incident: int | None, attempt: int | None, scene: _SceneOf | None) -> Verdict | None:
     """The verdict on the newest run directory in an archive; None where it holds none."""
     from unhang.records.logs.opening import shown
     from unhang.records.packed import holds_run, unpacked
+    from unhang.records.rundir import RunDir
 
     if not holds_run(path):
         return None
@@ -165,7 +202,10 @@ def _packed(path: Path, incident: int | None, attempt: int | None) -> Verdict | 
         _refuse_attempt(attempt, str(path))
         others = f", the newest of {len(found.runs)} runs in {shown(str(path))}" if len(found.runs) > 1 else ""
         _say(f"judging the run directory {found.runs[-1].name}{others}")
-        return judge_packed(found, path, number=incident)
+        verdict = judge_packed(found, path, number=incident)
+        if scene is not None:
+            scene.take(RunDir(found.runs[-1].path), incident)
+        return verdict
 
 
 def _say(text: str) -> None:
@@ -217,10 +257,14 @@ def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: b
     return judged
 
 
-def _newest(runs: list[Path], folder: str, incident: int | None) -> Verdict:
+def _newest(runs: list[Path], folder: str, incident: int | None, scene: _SceneOf | None) -> Verdict:
     from unhang.diagnosis.why import judge_newest
     from unhang.records.logs.opening import shown
+    from unhang.records.rundir import RunDir
 
     others = f", the newest of {len(runs)} runs in {shown(folder)}" if len(runs) > 1 else ""
     _say(f"judging {shown(str(runs[-1]))}{others}")
-    return judge_newest(runs, Path(folder), number=incident)
+    verdict = judge_newest(runs, Path(folder), number=incident)
+    if scene is not None:
+        scene.take(RunDir(runs[-1]), incident)
+    return verdict

@@ -320,11 +320,7 @@ class _Loader:
 
     def _check(self, path: Path) -> None:
         """A run directory may come from anybody: what its records name must be a file of its own. Raises RecordError."""
-        homes = [self.rundir.path.resolve()]
-        if self.rundir.run.is_file():
-            # The one that was made elsewhere because a disk was full has its run.json, and all that was written before, by links.
-            homes.append(self.rundir.run.resolve().parent)
-        if not path.is_file() or not any(path.resolve().is_relative_to(home) for home in homes):
+        if not self.rundir.holds(path):
             raise RecordError(f"{path} is no file of this run directory")
 
     def _miss(self, what: str, why: str) -> None:

@@ -10,6 +10,7 @@
       incidents/1/          incident.json, stacks/rank0.json, flight/rank_0, kernel.txt, ras.json, verdict.json
       verdict.json          the verdict on the last incident
       verdict.md            the same to read
+      report.html           the same with a timeline, for a browser
 
 Every file is written whole (a temporary file, then a rename) or only ever appended to.
 """
@@ -37,13 +38,13 @@ RUN_SCHEMA = "unhang/run/1"
 _NAME = r"\w[\w.-]{0,120}"
 # A file of a run directory, by its path in an archive: `run` leads to the run directory, `file` is its name in it.
 MEMBER = re.compile(
-    r"(?P<run>(?:.*?/)??)(?P<file>(?:run|host|verdict)\.json|verdict\.md|events\.jsonl"
+    r"(?P<run>(?:.*?/)??)(?P<file>(?:run|host|verdict)\.json|verdict\.md|report\.html|events\.jsonl"
     rf"|(?:logs|fatal|flight)/attempt-\d{{1,6}}/{_NAME}"
     rf"|incidents/\d{{1,6}}/(?:(?:incident|verdict)\.json|kernel\.txt|ras\.(?:json|txt)|(?:stacks|flight(?:/cpu)?)/{_NAME}))",
     re.ASCII | re.DOTALL,
 )
 
-_OWN = ("run.json", "host.json", "events.jsonl", "verdict.json", "verdict.md", "fatal", "flight", "incidents")
+_OWN = ("run.json", "host.json", "events.jsonl", "verdict.json", "verdict.md", "report.html", "fatal", "flight", "incidents")
 
 T = TypeVar("T")
 
@@ -108,6 +109,18 @@ class RunDir:
     @property
     def report(self) -> Path:
         return self.path / "verdict.md"
+
+    @property
+    def report_html(self) -> Path:
+        return self.path / "report.html"
+
+    def holds(self, path: Path) -> bool:
+        """Whether something that a record names is a file of this run directory, which may come from anybody."""
+        homes = [self.path.resolve()]
+        if self.run.is_file():
+            # The one that was made elsewhere because a disk was full has its run.json, and all that was written before, by links.
+            homes.append(self.run.resolve().parent)
+        return path.is_file() and any(path.resolve().is_relative_to(home) for home in homes)
 
     def logs(self, attempt: int) -> Path:
         return self.path / "logs" / f"attempt-{attempt}"

@@ -1,0 +1,297 @@
+"""A scene out of a run directory: what one incident left of each rank, beside the verdict that was drawn from it.
+
+Logs are not read again. What cannot be read is left out here; the verdict says that it could not be.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from unhang.diagnosis.redact import redact_data
+from unhang.errors import RecordError, UnhangError
+from unhang.facts.units import size
+from unhang.records import flight as dumps
+from unhang.records import match
+from unhang.records import stacks as pythons
+from unhang.records.flight import Flight
+from unhang.records.frames import Frame, is_user_file, place, shown_path, user_frame, without_hook
+from unhang.records.incident import Ended, Incident, RankRecord, Stacks
+from unhang.records.match import Front, Wait
+from unhang.records.rundir import RunDir
+from unhang.report.html.of_flights import scene_of
+from unhang.report.html.scene import Concern, Divergence, Doing, Fact, Facts, RankRow, Scene, Side, StackGroup, StackLine, State, Track
+
+_WORST_FIRST: tuple[Doing, ...] = ("odd", "missing", "waiting", "unknown", "ended", "completed")
+_INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
+_MOST_FRAMES = 60
+_MOST_FACTS = 60
+_MOST_FACT_CHARS = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Left:
+    """What could be read of one incident."""
+
+    incident: Incident
+    flights: Mapping[int, Flight]
+    frames: Mapping[int, tuple[Frame, ...]]
+    waits: Mapping[int, Wait]
+    front: Front | None
+
+
+def gather(rundir: RunDir, *, number: int | None = None) -> Scene:
+    """The scene of incident `number`, by default of the last that can be read; where none can, the facts of the run. Without credentials."""
+    scene = Scene(title=rundir.path.name, facts=tuple(_facts(rundir)))
+    for n in [number] if number is not None else reversed(rundir.incident_numbers()):
+        try:
+            left = _read(rundir, n)
+        except UnhangError:
+            continue
+        scene = _scene(left, scene)
+        break
+    return redact_data(scene)
+
+
+def _read(rundir: RunDir, number: int) -> _Left:
+    if not rundir.holds(rundir.incident(number)):
+        raise RecordError(f"{rundir.incident(number)} is no file of this run directory")
+    incident = rundir.read_incident(number)
+    flights: dict[int, Flight] = {}
+    frames: dict[int, tuple[Frame, ...]] = {}
+    for record in incident.ranks:
+        with suppress(UnhangError, OSError):
+            if record.flight and rundir.holds(rundir.path / record.flight):
+                flights[record.rank] = dumps.load(rundir.path / record.flight)
+        with suppress(UnhangError, OSError):
+            if record.stacks and rundir.holds(rundir.path / record.stacks):
+                frames[record.rank] = pythons.main_thread(rundir.read(rundir.path / record.stacks, Stacks))
+        if record.raised is not None and record.raised.frames:
+            frames[record.rank] = record.raised.frames
+    records = {r.rank: r for r in incident.ranks}
+    alive = {rank: r for rank, r in records.items() if r.ended is None or r.raised is not None}
+    waits = {rank: w for rank, r in alive.items() if (w := match.waits_of(r, flights.get(rank), frames.get(rank, ()))) is not None}
+    return _Left(incident=incident, flights=flights, frames=frames, waits=waits, front=match.front_of(records, flights, waits))
+
+
+def _scene(left: _Left, scene: Scene) -> Scene:
+    incident = left.incident
+    drawn = scene_of(left.flights, cwd=incident.cwd, hosts={r.rank: r.host for r in incident.ranks}, until_ns=_nanoseconds(incident.at))
+    divergence = _divergence(left, drawn)
+    if divergence is not None:
+        drawn = _with_missing(drawn, divergence)
+    return replace(
+        drawn,
+        title=scene.title,
+        taken=incident.at.replace("T", " ").split(".")[0].split("+")[0] + " UTC",
+        ranks=tuple(_row(r, left, divergence) for r in sorted(incident.ranks, key=lambda r: r.rank)),
+        divergences=(divergence,) if divergence is not None else (),
+        stacks=_stacks(left),
+        facts=scene.facts,
+    )
+
+
+def _nanoseconds(at: str) -> int:
+    try:
+        return int(datetime.datetime.fromisoformat(at).timestamp() * 1e9)
+    except ValueError:
+        return 0
+
+
+def _divergence(left: _Left, scene: Scene) -> Divergence | None:
+    """Where the job stands still, if it is drawn: a rank that left no dump and no counters is unknown, not missing."""
+    front = left.front
+    if front is None:
+        return None
+    parting = front.parting
+    name, number = (front.group, front.seq) if parting is None else (parting.group, parting.seq)
+    group = next((i for i, g in enumerate(scene.groups) if g.name == name and not g.point_to_point), None)
+    if group is None or number is None:
+        return None
+    records = {r.rank: r for r in left.incident.ranks}
+    absent = [r for r in front.absent if r not in left.waits] if parting is None else []
+    known = tuple(r for r in absent if r in left.flights or name in records[r].groups)
+    unknown = tuple(r for r in absent if r not in known)
+    odd = parting.odd if parting is not None else ()
+    if not odd and not known:
+        return None
+    return Divergence(group=group, number=number, odd=odd, missing=known, sides=_sides(scene, group, number, odd, known, unknown))
+
+
+def _sides(scene: Scene, group: int, number: int, odd: tuple[int, ...], missing: tuple[int, ...], unknown: tuple[int, ...]) -> tuple[Side, ...]:
+    kinds: dict[tuple[int, int, int, bool], list[int]] = {}
+    for track in scene.tracks:
+        i = number - track.first
+        if track.group == group and 0 <= i < len(track.states) and track.states[i] != State.NONE:
+            site = track.sites[i] if track.sites is not None else 0
+            kinds.setdefault((track.ops[i], site, track.states[i], track.rank in odd), []).append(track.rank)
+    words: dict[State, Doing] = {State.ISSUED: "waiting", State.STARTED: "waiting", State.COMPLETED: "completed", State.ENDED: "ended"}
+    sides = []
+    for (op, site, state, is_odd), ranks in kinds.items():
+        operation = scene.operations[op]
+        doing = "odd" if is_odd else words[State(state)]
+        sides.append(Side(ranks=tuple(ranks), operation=operation.name, says=operation.says, site=scene.sites[site], doing=doing))
+    if missing:
+        sides.append(Side(ranks=missing, doing="missing"))
+    if unknown:
+        sides.append(Side(ranks=unknown, doing="unknown"))
+    return tuple(sorted(sides, key=lambda side: (_WORST_FIRST.index(side.doing), len(side.ranks))))
+
+
+def _with_missing(scene: Scene, divergence: Divergence) -> Scene:
+    """The tracks of those that never came, up to the number in which the others wait; one that never used the group gets a track of that alone."""
+    number, group = divergence.number, divergence.group
+    came = min(
+        (t.starts_ns[number - t.first] for t in scene.tracks if t.group == group and t.starts_ns and 0 <= number - t.first < len(t.states)), default=0
+    )
+    tracks = [_extended(t, number, came) if t.group == group and t.rank in divergence.missing else t for t in scene.tracks]
+    lacking = [r for r in divergence.missing if not any(t.rank == r and t.group == group for t in scene.tracks)]
+    none = Track(rank=0, group=group, first=number, ops=array("H"), states=b"", starts_ns=array("q") if came else None, sites=array("H"))
+    tracks += [_extended(replace(none, rank=r), number, came) for r in lacking]
+    return replace(scene, tracks=tuple(tracks))
+
+
+def _extended(track: Track, number: int, came_ns: int) -> Track:
+    lacking = number - track.first - len(track.states) + 1
+    # What was dropped as damaged is not filled up.
+    if not 0 < lacking <= 4096:
+        return track
+    starts = track.starts_ns
+    if starts is not None:
+        starts = starts + type(starts)("q", [max(came_ns, starts[-1] if starts else 0)] * lacking)
+    return replace(
+        track,
+        ops=track.ops + type(track.ops)("H", bytes(2 * lacking)),
+        sites=None if track.sites is None else track.sites + type(track.sites)("H", bytes(2 * lacking)),
+        states=track.states + bytes([State.MISSING]) * lacking,
+        starts_ns=starts,
+    )
+
+
+def _row(record: RankRecord, left: _Left, divergence: Divergence | None) -> RankRow:
+    wait = left.waits.get(record.rank)
+    concern, says = _concern(record, wait, divergence, known=record.rank in left.frames)
+    frame = (wait.place if wait is not None else None) or user_frame(left.frames.get(record.rank, ())) or record.last_place
+    return RankRow(
+        rank=record.rank,
+        concern=concern,
+        host=record.host,
+        says=says,
+        where=place(frame, left.incident.cwd) if frame is not None else "",
+        step=record.step,
+        exitcode=record.ended.exitcode if record.ended is not None else None,
+        unseen=record.rank not in left.flights,
+    )
+
+
+def _concern(record: RankRecord, wait: Wait | None, divergence: Divergence | None, *, known: bool) -> tuple[Concern, str]:
+    doing = f"waits in {wait.op}" if wait is not None else _doing(record)
+    if record.ended is None and record.activity is not None and record.activity.stopped:
+        return "stopped", "stopped (SIGSTOP)" if record.activity.state == "T" else "stopped by a debugger"
+    if divergence is not None and record.rank in divergence.odd:
+        return "odd", doing
+    if divergence is not None and record.rank in divergence.missing:
+        return "missing", doing
+    if record.raised is not None:
+        return "failed", f"{record.raised.type}: {next(iter(record.raised.text.splitlines()), '')}"
+    if record.ended is not None:
+        failed = not record.ended.by_launcher and record.ended.exitcode != 0
+        return "failed" if failed else "ended", _ending(record.ended)
+    if wait is not None:
+        return "waiting", doing
+    return ("outside", doing) if known else ("unknown", doing)
+
+
+def _doing(record: RankRecord) -> str:
+    activity = record.activity
+    if activity is None or record.ended is not None:
+        return ""
+    return f"executes ({activity.tree_cpu_share:.0%} of a core)" if activity.busy else f"idle (state {activity.state})"
+
+
+def _ending(ended: Ended) -> str:
+    by = " by the launcher" if ended.by_launcher else ""
+    if ended.exitcode is None:
+        return f"ended{by}"
+    return f"ended{by} by signal {-ended.exitcode}" if ended.exitcode < 0 else f"ended{by} with exit code {ended.exitcode}"
+
+
+def _stacks(left: _Left) -> tuple[StackGroup, ...]:
+    places: dict[tuple[tuple[str, int, str], ...], list[int]] = {}
+    kept: dict[tuple[tuple[str, int, str], ...], tuple[Frame, ...]] = {}
+    for rank, frames in sorted(left.frames.items()):
+        shown = without_hook(frames)[-_MOST_FRAMES:]
+        key = tuple((f.file, f.line, f.name) for f in shown)
+        if key:
+            places.setdefault(key, []).append(rank)
+            kept.setdefault(key, shown)
+    shared = _common(list(places)) if len(places) > 1 else 0
+    return tuple(
+        StackGroup(ranks=tuple(ranks), lines=tuple(_line(f, left.incident.cwd) for f in kept[key]), shared=min(shared, len(key) - 1))
+        for key, ranks in places.items()
+    )
+
+
+def _common(keys: list[tuple[tuple[str, int, str], ...]]) -> int:
+    """How many frames, from the outermost on, all have."""
+    count = 0
+    for frames in zip(*keys, strict=False):
+        if len(set(frames)) > 1:
+            break
+        count += 1
+    return count
+
+
+def _line(frame: Frame, cwd: str) -> StackLine:
+    file = _INSTALLED.sub("", shown_path(frame.file, cwd))
+    return StackLine(file=file, line=frame.line, name=frame.name, code=frame.code, own=is_user_file(frame.file))
+
+
+def _facts(rundir: RunDir) -> Iterator[Facts]:
+    run = _json(rundir, rundir.run)
+    environment = run.pop("environment", None)
+    command = run.get("command")
+    if isinstance(command, list):
+        run["command"] = " ".join(map(str, command))
+    run.pop("schema", None)
+    yield Facts(title="run", facts=_flat(run))
+    if isinstance(environment, dict):
+        yield Facts(title="environment", facts=_flat(environment))
+    host = _json(rundir, rundir.host)
+    parts = host.get("parts")
+    seen = {name: part.get("facts") for name, part in parts.items() if isinstance(part, dict)} if isinstance(parts, dict) else {}
+    yield Facts(title="host", facts=_flat({"host": host.get("host")} | seen))
+
+
+def _json(rundir: RunDir, path: Any) -> dict[str, Any]:
+    try:
+        return rundir.read(path, dict) if rundir.holds(path) else {}
+    except UnhangError:
+        return {}
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> tuple[Fact, ...]:
+    return tuple(_pairs(value, prefix))[:_MOST_FACTS]
+
+
+def _pairs(value: Mapping[str, Any], prefix: str) -> Iterable[Fact]:
+    for key, inner in value.items():
+        name = str(key) if str(key).isupper() else f"{prefix}{key}".removesuffix("_bytes").replace("_", " ")
+        if isinstance(inner, dict):
+            yield from _pairs(inner, f"{prefix}{key} ")
+        elif isinstance(inner, list):
+            if inner and not any(isinstance(i, (dict, list)) for i in inner):
+                yield Fact(name=name, value=", ".join(map(str, inner))[:_MOST_FACT_CHARS])
+        elif inner is not None and inner != "":
+            yield Fact(name=name, value=_shown(str(key), inner))
+
+
+def _shown(key: str, value: object) -> str:
+    if key.endswith("_bytes") and isinstance(value, int):
+        return size(value)
+    return str(value)[:_MOST_FACT_CHARS]
