@@ -136,7 +136,7 @@ SEGMENTS = textwrap.dedent(
             file.write(b"x" * (1 << 20))
         os.utime(f"/dev/shm/{name}", (time.time() - age_s,) * 2)
 
-    for name in ("nccl-dead01", "torch_1_2_3", "nccl-live01", "nccl-other1", "sem.backup-lock"):
+    for name in ("nccl-dead01", "torch_4194000_2_3", "nccl-live01", "nccl-other1", "sem.backup-lock"):
         make(name)
     make("nccl-young1", age_s=0)
     if os.getuid() == 0 and sys.argv[1] == "chown":
@@ -149,7 +149,7 @@ SEGMENTS = textwrap.dedent(
     """
 )
 OTHER = "chown" if ROOT else "keep"
-ALL = ["nccl-dead01", "nccl-live01", "nccl-other1", "nccl-young1", "sem.backup-lock", "torch_1_2_3"]
+ALL = ["nccl-dead01", "nccl-live01", "nccl-other1", "nccl-young1", "sem.backup-lock", "torch_4194000_2_3"]
 KEPT = ["nccl-live01", *(["nccl-other1"] if ROOT else []), "nccl-young1", "sem.backup-lock"]
 
 

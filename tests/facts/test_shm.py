@@ -105,9 +105,10 @@ def test_segments_and_who_maps_them(machine):
         ({"/proc/99/comm": "torch_shm_manag\n", "/proc/99/maps": ""}, (99,), False),
         ({"/proc/99/comm": "python3\n", "/proc/99/maps": ""}, (), True),
         ({"/proc/99/fd/4": "-> /dev/shm/torch_77_123_0", "/proc/99/maps": ""}, (), False),
-        ({"/proc/self/ns/pid": "-> pid:[4026532999]"}, (), False),
+        ({"/proc/self/ns/pid": "-> pid:[4026532999]"}, None, False),
+        ({"/proc/99/maps": None}, (), None),
     ],
-    ids=["dead", "its maker lives", "a manager lives", "another program", "mapped", "makers may be hidden"],
+    ids=["dead", "its maker lives", "a manager lives", "another program", "mapped", "makers may be hidden", "a process that may not be looked into"],
 )
 def test_what_is_handed_over_by_name_is_abandoned_only_if_nobody_could_hand_it_over(machine, files, kept_by, abandoned):
     (one,) = segments(machine, {"/dev/shm/torch_77_123_0": "x" * 100} | files).segments

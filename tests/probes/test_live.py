@@ -179,12 +179,16 @@ def test_devices_that_a_cgroup_refuses_are_not_ours(monkeypatch):
 
 def test_a_rank_that_the_kernel_holds_is_not_waited_for(monkeypatch, tmp_path):
     monkeypatch.setattr(ranks, "_GRACE_S", 0.1)
-    (tmp_path / "torch.py").write_text("import time\ntime.sleep(600)\n")
+    here = tmp_path / "here"
+    (tmp_path / "torch.py").write_text(f"import ctypes\nopen({str(here)!r}, 'w').close()\nctypes.PyDLL(None).sleep(600)\n")
     started = ranks.Ranks(
         sys.executable, size=1, backend="gloo", stages=["import"], logs=tmp_path, timeout_s=1.0, environ={"PYTHONPATH": str(tmp_path)}, cwd=tmp_path
     )
     with started:
         (process,) = (p.popen for p in started._processes)
+        until = time.monotonic() + 30
+        while not here.exists() and time.monotonic() < until:
+            time.sleep(0.02)
         monkeypatch.setattr(process, "kill", lambda: None)
     assert started.held == [process.pid]
     os.kill(process.pid, signal.SIGKILL)

@@ -43,8 +43,8 @@ class Segment:
 
     `mapped_by` are live processes that have it mapped or open; None where none was seen and not all could be looked at: those of other users, those
     that /proc hides, those outside of our PID namespace, which may share this /dev/shm, and those for which time was too short. `kept_by` are live
-    processes that hand it over by its name or will remove it, whether they have it open or not. `owner` is None where /etc/passwd does not name the
-    user.
+    processes that hand it over by its name or will remove it, whether they have it open or not; None where they may be hidden. `owner` is None where
+    /etc/passwd does not name the user.
     """
 
     name: str
@@ -54,21 +54,14 @@ class Segment:
     mode: int
     age_s: float
     mapped_by: tuple[int, ...] | None
-    kept_by: tuple[int, ...] = ()
+    kept_by: tuple[int, ...] | None = ()
 
     @property
     def abandoned(self) -> bool | None:
         """Whether no live process has or needs it; None where that cannot be told, and a kernel that is asked for the file could tell."""
-        if self.kept_by or self.mapped_by:
+        if self.mapped_by or self.kept_by or self.kept_by is None:
             return False
-        if self.mapped_by is None:
-            return False if self.by_name else None
-        return True
-
-    @property
-    def by_name(self) -> bool:
-        """Whether others get it by its name: that nobody has it open says nothing then."""
-        return _BY_NAME.match(self.name) is not None
+        return None if self.mapped_by is None else True
 
     @property
     def of_trainings(self) -> bool:
@@ -214,7 +207,8 @@ def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, 
             files += 1
             size += status.st_size
     users, missed = _users(host) if kept else ({}, [])
-    if any(_in_maps(name) not in users for name, _ in kept) and (hidden := _hidden(host)):
+    hidden = _hidden(host) if kept else ""
+    if hidden and any(_in_maps(name) not in users for name, _ in kept):
         missed.append(hidden)
     unread += [f"whether {processes} have segments mapped" for processes in missed]
     managers = _managers(host) if any(_BY_NAME.match(name) for name, _ in kept) else ()
@@ -229,7 +223,7 @@ def _segments(host: Host, unread: list[str]) -> tuple[tuple[Segment, ...], int, 
             mode=stat.S_IMODE(s.st_mode),
             age_s=round(max(0.0, now - s.st_mtime), 1),
             mapped_by=users.get(_in_maps(name)) or (None if missed else ()),
-            kept_by=_keepers(host, name, managers),
+            kept_by=_keepers(host, name, managers, hidden=bool(hidden)),
         )
         for name, s in kept
     )
@@ -298,11 +292,12 @@ def _managers(host: Host) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _keepers(host: Host, name: str, managers: tuple[int, ...]) -> tuple[int, ...]:
+def _keepers(host: Host, name: str, managers: tuple[int, ...], *, hidden: bool) -> tuple[int, ...] | None:
     if (made := _BY_NAME.match(name)) is None:
         return ()
     maker = int(made[1])
-    return (maker, *managers) if host.path(f"/proc/{maker}").exists() else managers
+    found = (maker, *managers) if host.path(f"/proc/{maker}").exists() else managers
+    return None if hidden and not found else found
 
 
 def _in_maps(name: str) -> str:

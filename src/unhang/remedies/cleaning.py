@@ -56,7 +56,7 @@ def _step(segment: Segment, uid: int) -> Step:
         why = f"in use by {_pids(segment.mapped_by)}"
     elif segment.kept_by:
         why = f"{_pids(segment.kept_by)} may still hand it over, or will remove it"
-    elif segment.by_name and segment.mapped_by is None:
+    elif segment.kept_by is None:
         why = "its maker may live where we cannot see it, and hand it over"
     elif segment.uid != uid:
         why = "it belongs to another user, who can remove it"

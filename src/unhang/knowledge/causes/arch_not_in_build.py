@@ -230,8 +230,8 @@ CAUSE = Cause(
         ),
         Remedy(
             id="rebuild-the-rocm-extension",
-            says="Compile the extension on this machine, for this GPU, without its cached build.",
-            says_zh="在本机针对该 GPU 重新编译扩展，不使用缓存的旧构建。",
+            says="Compile the HIP extension on this machine, for this GPU, without its cached build.",
+            says_zh="在本机针对该 GPU 重新编译 HIP 扩展，不使用缓存的旧构建。",
             command=(
                 "PYTORCH_ROCM_ARCH=$(rocminfo | grep -o -m1 'gfx[0-9a-f]*') python -m pip install --force-reinstall --no-deps --no-cache-dir "
                 "--no-build-isolation EXTENSION"

@@ -116,7 +116,7 @@ def _divergence(left: _Left, scene: Scene) -> Divergence | None:
     records = {r.rank: r for r in left.incident.ranks}
     absent = [r for r in front.absent if r not in left.waits] if parting is None else []
     known = tuple(r for r in absent if r in left.flights or name in records[r].groups)
-    unknown = tuple(r for r in absent if r not in known)
+    unknown = (*(r for r in absent if r not in known), *(() if parting is not None else front.unseen))
     odd = parting.odd if parting is not None else ()
     if not odd and not known:
         return None
