@@ -52,9 +52,25 @@ def test_both_backends_in_one_group():
 
 
 def test_a_name_is_looked_for_a_few_times_only():
-    c10d = C10d(fr={"pg_status": status(_3=(2, 1))})
+    c10d = C10d(fr={"pg_status": status(_3=(2, 2))})
     recorders = Recorders(SimpleNamespace(), c10d)
-    assert [recorders.groups() for _ in range(9)] == [{"#3": [2, 1]}] * 9
+    assert [recorders.groups() for _ in range(9)] == [{"#3": [2, 2]}] * 9
+    assert c10d.full_reads == 3
+
+
+def test_a_call_of_gloo_that_has_ended_and_was_not_counted():
+    """Two threads note the ends of two calls in the other order: the counter stays one behind."""
+    ended = [entry(0, "0") | {"retired": True}] * 5
+    c10d = C10d(fr={"pg_status": status(_0=(5, 4)), "entries": ended})
+    recorders = Recorders(SimpleNamespace(), c10d)
+    assert [recorders.groups()["0"] for _ in range(20)] == [[5, 4]] * 3 + [[5, 5]] * 17
+    assert c10d.full_reads == 2
+    # The next call is looked up for itself, and one that is really waited in stays pending.
+    c10d.recorders["fr"] = {
+        "pg_status": status(_0=(6, 4)),
+        "entries": [*ended, entry(0, "0") | {"retired": False}, entry(1, "1") | {"retired": True}],
+    }
+    assert [recorders.groups()["0"] for _ in range(20)] == [[6, 4]] * 20
     assert c10d.full_reads == 3
 
 

@@ -20,6 +20,8 @@ _ACCELERATORS = ("nccl", "xccl")
 _GENERIC = "fr"
 # The entry that would tell a group's name may have been overwritten; a full read of 2,000 entries costs 55 ms.
 _NAMING_ATTEMPTS = 3
+# Reads (four a second) after which a call of Gloo that stands is looked up among the entries.
+_STANDS = 4
 
 
 class Recorders:
@@ -33,6 +35,8 @@ class Recorders:
         self._names: dict[tuple[str, str], str] = {}
         self._attempts: dict[tuple[str, str], int] = {}
         self._over: set[tuple[str, str]] = set()
+        # Of groups on Gloo whose newest call has not been counted as completed: which call, how often in a row, and whether it has in truth.
+        self._standing: dict[str, tuple[int, int, bool]] = {}
 
     def groups(self) -> dict[str, list[int]]:
         """Newest collective issued and completed of every group: {name: [enqueued, completed]}. About 10 microseconds a recorder."""
@@ -42,6 +46,8 @@ class Recorders:
             for pg_id, counters in status.items():
                 if (kind, pg_id) not in self._over:
                     enqueued, completed = (int(counters.get(f"last_{what}_collective", -1)) for what in ("enqueued", "completed"))
+                    if kind == _GENERIC and completed < enqueued and self._is_over(pg_id, enqueued):
+                        completed = enqueued
                     groups[self._name(kind, pg_id)] = [enqueued, completed]
         return groups
 
@@ -83,6 +89,24 @@ class Recorders:
             return dict(json.loads(read(collectives, False)))
         # torch 2.4 has the pickle only; it was made in this process, a moment ago.
         return dict(pickle.loads(getattr(self._c10d, f"_dump_{kind}_trace")(collectives, False, False)))
+
+    def _is_over(self, pg_id: str, enqueued: int) -> bool:
+        """Whether a call that the counters call pending has ended.
+
+        Two threads of Gloo that end two calls at about the same time may note them in the other order (one in a hundred calls that follow each other
+        closely): the counter then stays one behind for ever, and the rank would seem to wait. The entries know better; reading them costs more.
+        """
+        known, reads, over = self._standing.get(pg_id, (-1, 0, False))
+        reads = reads + 1 if known == enqueued else 1
+        if known != enqueued or reads == _STANDS:
+            over = reads == _STANDS and self._all_ended(pg_id)
+        self._standing[pg_id] = (enqueued, reads, over)
+        return over
+
+    def _all_ended(self, pg_id: str) -> bool:
+        entries = self._read(_GENERIC, collectives=True).get("entries") or []
+        of_group = [entry.get("retired") is True for entry in entries if str(entry.get("pg_id")) == pg_id]
+        return bool(of_group) and all(of_group)
 
     def _name(self, kind: str, pg_id: str) -> str:
         key = (kind, pg_id)
