@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from unhang.probes.ranks import Ranks
 # More failures of one world size say nothing new, and each may cost its whole bound.
 _MAX_FAILURES = 3
 _ASK_S = 180.0
+_END_S = 3.0
 _MOST_PER_CORE = 4
 # Prints the number of GPUs that torch sees. -1: torch is there and sees none.
 _ASK = "import torch, torch.distributed as d; print(torch.cuda.device_count() if torch.cuda.is_available() and d.is_nccl_available() else -1)"
@@ -88,12 +90,16 @@ def _gpus(python: str, environ: Mapping[str, str]) -> int:
         asked = subprocess.Popen([python, "-c", _ASK], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=dict(environ), stdin=subprocess.DEVNULL)
     except OSError:
         return _nvidia_devices()
-    try:
-        seen = int(asked.communicate(timeout=_ASK_S)[0].split()[-1])
-    except (subprocess.TimeoutExpired, ValueError, IndexError):
-        # Not waited for: a driver that hangs lets go of nobody.
-        asked.kill()
-        seen = 0
+    assert asked.stdout is not None
+    with asked.stdout:
+        try:
+            seen = int(asked.communicate(timeout=_ASK_S)[0].split()[-1])
+        except (subprocess.TimeoutExpired, ValueError, IndexError):
+            seen = 0
+    asked.kill()
+    # A driver that hangs lets go of nobody.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        asked.wait(_END_S)
     return seen if seen > 0 else _nvidia_devices()
 
 
