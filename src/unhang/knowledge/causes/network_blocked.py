@@ -1,4 +1,7 @@
-"""network-blocked: a host cannot open a connection to another: firewall, no route, dropped or refused."""
+"""network-blocked: a host cannot open a connection to another: firewall, no route, dropped or refused.
+
+Long because every layer that connects (NCCL, Gloo, stores, UCX, MPI) has its own words for it.
+"""
 
 from __future__ import annotations
 
