@@ -281,3 +281,32 @@ def test_dumps_have_no_attempts(tmp_path, ask):
     folder = write(tmp_path / "d", {r: jobs.dump(history(2), groups(2)) for r in range(2)})
     done = CliRunner().invoke(ask.app, ["why", str(folder), "--attempt", "1"])
     assert isinstance(done.exception, UnhangError) and "--attempt 1 is for logs" in str(done.exception)
+
+
+def test_digests_of_all_hosts_give_the_answer_of_the_dumps(ask, tmp_path):
+    dumps = {r: jobs.dump([*history(3), fourth(elements=7 if r == 2 else 4, line=99 if r == 2 else 20)], groups(4)) for r in range(4)}
+    folder = write(tmp_path / "dumps", dumps)
+    whole = ask(folder)
+    for n in range(2):
+        host = tmp_path / f"host{n}"
+        host.mkdir()
+        for r in (2 * n, 2 * n + 1):
+            shutil.copy(folder / f"nccl_trace_rank_{r}", host)
+        done = CliRunner().invoke(ask.app, ["why", "--digest", str(tmp_path / "digests"), str(host)])
+        assert done.exit_code == 0 and "2 dumps in" in done.output, done.output
+    merged = ask(tmp_path / "digests")
+    for name in ("cause", "standing", "says", "ranks", "where", "remedies"):
+        assert merged["primary"][name] == whole["primary"][name], name
+    assert [e["text"] for e in merged["primary"]["evidence"]] == [e["text"] for e in whole["primary"]["evidence"]]
+
+
+@pytest.mark.parametrize("also", ["--markdown", "--all", "--incident=1", "--ras=h", "--report=x.html"])
+def test_a_digest_is_no_verdict(ask, tmp_path, also):
+    done = CliRunner().invoke(ask.app, ["why", "--digest", str(tmp_path / "d"), str(tmp_path), also])
+    assert isinstance(done.exception, UnhangError) and "--digest only sums up" in str(done.exception)
+
+
+def test_a_digest_of_nothing_is_refused(ask, tmp_path):
+    (tmp_path / "train.log").write_text("step 1\n")
+    done = CliRunner().invoke(ask.app, ["why", "--digest", str(tmp_path / "d"), str(tmp_path / "train.log")])
+    assert "no flight-recorder dump to sum up" in str(done.exception)

@@ -47,6 +47,10 @@ def why(
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FILE.html", help="Write the verdict with a timeline as one HTML file, too.")
     ] = None,
+    digest: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Judge nothing: sum up the flight-recorder dumps of this host into DIR, a few kilobytes a rank, for later."),
+    ] = None,
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
     no_color: NoColor = False,
 ) -> None:
@@ -65,6 +69,12 @@ def why(
     chosen = language.chosen(lang)
     if bool(paths) == bool(ras):
         raise UnhangError("give either PATH... or --ras HOST:PORT", hint="unhang why train.log")
+    if digest is not None:
+        if ras or markdown or everything or incident is not None or attempt is not None or report is not None:
+            raise UnhangError("--digest only sums up dumps: it goes with --json alone")
+        from unhang.cli import digest as summing
+
+        raise typer.Exit(summing.write(paths or [], digest, as_json=as_json))
     if ras and (incident is not None or attempt is not None):
         raise UnhangError("--incident and --attempt are for what has ended; --ras asks a job that runs")
     scene = _SceneOf() if report is not None else None

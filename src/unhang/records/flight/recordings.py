@@ -9,18 +9,23 @@ import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from unhang.errors import RecordError
+from unhang.errors import RecordError, UnhangError
 from unhang.model import NotExamined
+from unhang.records.flight import digest
 from unhang.records.flight.columns import Recording, recording_of, with_second
-from unhang.records.flight.entries import Flight, Group, flight_of, load, together
+from unhang.records.flight.entries import Flight, Group, flight_of, together
 from unhang.records.flight.naming import is_second, ranks_of
-from unhang.records.flight.opening import opened
+from unhang.records.flight.opening import Opened, opened
 from unhang.records.logs.readers import Readers
+
+T = TypeVar("T")
 
 # Below it a process is not worth its start.
 _FEW_BYTES = 4 * 1024**2
+# A digest unpacks to so many times its size.
+_PACKED = 50
 # What a process may take beside what it has: unpickled, a dump is some 20 times its size.
 _ROOM_BYTES = 1024**3
 _GROWTH = 40
@@ -37,16 +42,18 @@ class Recorded:
 
 def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = lambda done, total: None) -> Recorded:
     """Read all dumps. Of two of one rank the one with more entries is taken."""
-    named = ranks_of([str(p) for p in paths])
+    digests = {p for p in paths if digest.is_digest(p)}
+    named = ranks_of([str(p) for p in paths if p not in digests])
     sizes = [_size(p) for p in paths]
+    work = sum(size * (_PACKED if path in digests else 1) for path, size in zip(paths, sizes, strict=True))
     missed: list[NotExamined] = []
     found: dict[int, Recording] = {}
     seconds: dict[int, Recording] = {}
     groups: dict[Group, Group] = {}
     texts: dict[tuple[str, ...], tuple[str, ...]] = {}
     done = 0
-    with Readers(None, parallel=sum(sizes) > _FEW_BYTES) as readers:
-        futures = [readers.submit(_read, str(path), named.ranks[str(path)], readers.forked) for path in paths]
+    with Readers(None, parallel=work > _FEW_BYTES) as readers:
+        futures = [readers.submit(_read, str(path), named.ranks.get(str(path), 0), readers.forked) for path in paths]
         for path, size, future in zip(paths, sizes, futures, strict=True):
             recordings, why = readers.result(future)
             done += size
@@ -55,7 +62,7 @@ def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = 
                 missed.append(NotExamined(what=str(path), why=why, unread=True))
             for recording in (_shared(r, groups, texts) for r in recordings):
                 missed += _left_out(recording)
-                if is_second(recording.source):
+                if recording.is_second:
                     seconds[recording.rank] = recording
                     continue
                 known = found.get(recording.rank)
@@ -69,16 +76,60 @@ def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = 
     return Recorded(recordings=dict(sorted(found.items())), not_examined=tuple(missed), unsure=named.unsure)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SummedUp:
+    """A digest that was written, and what is not in it. `dumps` are those that are."""
+
+    path: Path
+    dumps: int
+    ranks: tuple[int, ...]
+    not_examined: tuple[NotExamined, ...] = ()
+
+
+def sum_up(paths: Sequence[Path], folder: Path, host: str, *, progress: Callable[[int, int], None] = lambda done, total: None) -> SummedUp:
+    """Write the digest of these dumps into a folder. Raises UnhangError where none of them can be read, OSError where it cannot be written."""
+    named = ranks_of([str(p) for p in paths])
+    sizes = [_size(p) for p in paths]
+    missed: list[NotExamined] = []
+    found: list[digest.Summed] = []
+    done = 0
+    with Readers(None, parallel=sum(sizes) > _FEW_BYTES) as readers:
+        futures = [readers.submit(_sum, str(path), named.ranks[str(path)], readers.forked) for path in paths]
+        for path, size, future in zip(paths, sizes, futures, strict=True):
+            summed, why = readers.result(future)
+            done += size
+            progress(done, sum(sizes))
+            found += summed
+            if why is not None:
+                missed.append(NotExamined(what=str(path), why=why, unread=True))
+    if named.unsure:
+        missed.append(NotExamined(what="which dump is of which rank", why="their names do not tell: they were numbered in order of name"))
+    if not found:
+        told = "; ".join(f"{n.what}: {n.why}" for n in missed[:3])
+        raise UnhangError("none of the flight-recorder dumps could be read", cause=told)
+    written = digest.write(folder, host, found)
+    return SummedUp(path=written, dumps=len(found), ranks=tuple(sorted({s.rank for s in found})), not_examined=tuple(missed))
+
+
 def flight(recording: Recording) -> Flight | None:
     """The dump of a rank once more, in objects and with its frames; None where it has gone."""
     try:
-        dumps = opened(Path(recording.source))
-        told = [d for d in dumps if d.rank == recording.rank]
-        alone = told[0] if told else dumps[recording.place] if recording.place < len(dumps) else None
-        first = None if alone is None else flight_of(alone, source=recording.source)
-        return first if first is None or recording.second is None else together(first, load(Path(recording.second)))
+        first = _flight(Path(recording.source), recording.rank, recording.place)
+        if first is None or recording.second is None:
+            return first
+        second = _flight(Path(recording.second), recording.rank, recording.second_place)
+        return first if second is None else together(first, second)
     except (RecordError, OSError):
         return None
+
+
+def _flight(path: Path, rank: int, place: int) -> Flight | None:
+    if digest.is_digest(path):
+        return digest.flight(path, place)
+    dumps = opened(path)
+    told = [d for d in dumps if d.rank == rank]
+    alone = told[0] if told else dumps[place] if place < len(dumps) else None
+    return None if alone is None else flight_of(alone, source=str(path))
 
 
 def _shared(recording: Recording, groups: dict[Group, Group], texts: dict[tuple[str, ...], tuple[str, ...]]) -> Recording:
@@ -109,6 +160,14 @@ def _left_out(recording: Recording) -> list[NotExamined]:
 
 
 def _read(_needles: Any, _stop: Any, path: str, rank: int, forked: bool) -> tuple[list[Recording], str | None]:
+    return _carefully(_recordings, path, rank, forked=forked)
+
+
+def _sum(_needles: Any, _stop: Any, path: str, rank: int, forked: bool) -> tuple[list[digest.Summed], str | None]:
+    return _carefully(_summed, path, rank, forked=forked)
+
+
+def _carefully(read: Callable[..., list[T]], path: str, rank: int, *, forked: bool) -> tuple[list[T], str | None]:
     """One file. Never raises: what a process raises ends the reading of all."""
     collecting = gc.isenabled()
     gc.disable()
@@ -116,8 +175,8 @@ def _read(_needles: Any, _stop: Any, path: str, rank: int, forked: bool) -> tupl
         if forked:
             # A packed one may be worth more memory than that.
             with contextlib.suppress(MemoryError), _bounded(_size(Path(path))) as bounded:
-                return _recordings(path, rank, guard=not bounded), None
-        return _recordings(path, rank, guard=True), None
+                return read(path, rank, guard=not bounded), None
+        return read(path, rank, guard=True), None
     except RecordError as e:
         return [], str(e).removeprefix(f"{path} ").replace(path, "it") + (f" ({e.cause})" if e.cause else "")
     except MemoryError:
@@ -128,13 +187,24 @@ def _read(_needles: Any, _stop: Any, path: str, rank: int, forked: bool) -> tupl
 
 
 def _recordings(path: str, rank: int, *, guard: bool) -> list[Recording]:
-    dumps = opened(Path(path), guard=guard)
+    if digest.is_digest(Path(path)):
+        return digest.recordings(Path(path))
     size = _size(Path(path))
-    found = []
+    return [
+        replace(recording_of(dump, rank=number, source=path, size=size), place=n, is_second=is_second(path))
+        for n, (number, dump) in enumerate(_ranked(path, rank, guard=guard))
+    ]
+
+
+def _summed(path: str, rank: int, *, guard: bool) -> list[digest.Summed]:
+    size = _size(Path(path))
+    return [digest.summed(dump, rank=number, source=path, second=is_second(path), size=size) for number, dump in _ranked(path, rank, guard=guard)]
+
+
+def _ranked(path: str, rank: int, *, guard: bool) -> Iterator[tuple[int, Opened]]:
+    dumps = opened(Path(path), guard=guard)
     for n, dump in enumerate(dumps):
-        number = dump.rank if dump.rank is not None else rank + n if len(dumps) > 1 else rank
-        found.append(replace(recording_of(dump, rank=number, source=path, size=size), place=n))
-    return found
+        yield dump.rank if dump.rank is not None else rank + n if len(dumps) > 1 else rank, dump
 
 
 @contextlib.contextmanager
