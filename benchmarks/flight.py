@@ -1,7 +1,7 @@
 """How fast `unhang why` answers on flight-recorder dumps: whole processes, interleaved with torch's own analyser, and with merely unpickling them.
 
 Makes its own dumps as torch's C++ pickler writes them (protocol 2, frames shared): 64 ranks with 2,000 entries of 20 frames each, one of which
-differs in its last call; with --full also 256 ranks, 1,024 ranks, and 256 ranks in three groups, for which torch's analyser takes minutes. Prints one
+differs in its last call, and digests of 1,024 ranks; with --full also 16,384 of them, 256 ranks, 1,024 ranks, and 256 ranks in three groups, for which torch's analyser takes minutes. Prints one
 JSON line last. Ratios are of interleaved runs, with the range of the pairs; memory is that of all processes together, shared pages counted once, in a
 run of its own.
 """
@@ -171,6 +171,39 @@ def compare(folder: Path, analyser: Path | None, repeats: int, limit_s: float) -
     return result
 
 
+def digests(folder: Path, *, hosts: int, ranks_per_host: int, entries: int) -> Path:
+    """Digests of a job in one group; the last call of the rank in the middle has another size. Made by the library itself, of columns."""
+    from array import array
+
+    from unhang.records.flight import digest
+    from unhang.records.flight.columns import COMPLETED, STARTED, Columns
+    from unhang.records.flight.entries import Group
+
+    world = hosts * ranks_per_host
+    group = Group(name="0", desc="default_pg", members=tuple(range(world)))
+    kinds = tuple(((("0", "default_pg"), "nccl:all_reduce", [[1024, 1024 + s]], [[1024, 1024 + s]], ["Float"], ["Float"], False)) for s in range(12))
+    odd = (("0", "default_pg"), "nccl:all_reduce", [[7]], [[7]], ["Float"], ["Float"], False)
+    for host in range(hosts):
+        ranks = []
+        for rank in range(host * ranks_per_host, (host + 1) * ranks_per_host):
+            kind_of = array("I", (i % 12 for i in range(entries)))
+            if rank == world // 2:
+                kind_of[-1] = 12
+            columns = Columns(
+                version="2.10",
+                kinds=(*kinds, odd),
+                kind_of=kind_of,
+                numbers=array("q", range(1, entries + 1)),
+                ends=bytearray([COMPLETED]) * (entries - 1) + bytearray([STARTED]),
+                created=array("q", (T0 + i * 1_000_000 + rank * 977 for i in range(entries))),
+                configured={"0": group},
+            )
+            sites = tuple(("/home/user/train.py", 20 + i % 12, "step") for i in range(entries))
+            ranks.append(digest.Summed(rank=rank, source=f"nccl_trace_rank_{rank}", second=False, bytes=400_000, columns=columns, sites=sites))
+        digest.write(folder, f"node{host:04}", ranks)
+    return folder
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="256 and 1,024 ranks, and three groups (torch's analyser takes some 20 minutes)")
@@ -190,6 +223,15 @@ def main() -> None:
             size = sum(p.stat().st_size for p in dumps.iterdir())
             result[name] = found = {"mb": size // MB} | compare(dumps, analyser, options.repeats if ranks == 64 else 1, options.limit)
             print(name, found, file=sys.stderr)
+    hosts = 2048 if options.full else 128
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        made = digests(Path(folder) / "digests", hosts=hosts, ranks_per_host=8, entries=options.entries)
+        size = sum(p.stat().st_size for p in made.iterdir())
+        ours = [sys.executable, "-m", "unhang", "why", "--json", str(made)]
+        times = [s for _ in range(options.repeats) if (s := timed(ours, (1,), options.limit)) is not None]
+        name = f"digests of {hosts * 8} ranks"
+        result[name] = found = {"bytes_per_rank": size // (hosts * 8), "s": spread(times), "peak_mb": peak_bytes(ours, options.limit) // MB}
+        print(name, found, file=sys.stderr)
     if analyser is None:
         print("torchfrtrace is not installed: nothing to compare with", file=sys.stderr)
     result["machine"] = f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}"

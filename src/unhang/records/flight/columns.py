@@ -90,8 +90,8 @@ class Track:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """One rank's recorder; its dump is the one at `place` of those in `source`, that of its second recorder (`is_second`) in `second`. `calls[i]` is what has to be
-    equal on all ranks; `groups` are those that its configuration names without a call in them.
+    """One rank's recorder; its dump is the one at `place` of those in `source`, that of its second recorder in `second`; `is_second` is that one alone.
+    `calls[i]` is what has to be equal on all ranks; `groups` are those that its configuration names without a call in them.
 
     `oldest_ns`, `newest_ns`: when the first and last of its entries were made, `done_ns` the last that has completed. `lost`: the ring has
     overwritten its beginning; `cut`: the file has lost its end.
