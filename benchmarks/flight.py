@@ -1,9 +1,9 @@
 """How fast `unhang why` answers on flight-recorder dumps: whole processes, interleaved with torch's own analyser, and with merely unpickling them.
 
 Makes its own dumps as torch's C++ pickler writes them (protocol 2, frames shared): 64 ranks with 2,000 entries of 20 frames each, one of which
-differs in its last call, and digests of 1,024 ranks; with --full also 16,384 of them, 256 ranks, 1,024 ranks, and 256 ranks in three groups, for which torch's analyser takes minutes. Prints one
-JSON line last. Ratios are of interleaved runs, with the range of the pairs; memory is that of all processes together, shared pages counted once, in a
-run of its own.
+differs in its last call, and digests of 1,024 ranks; with --full also 256 ranks, 1,024 ranks, 256 ranks in three groups, for which torch's analyser
+takes minutes, and digests of 16,384. Prints one JSON line last. Ratios are of interleaved runs, with the range of the pairs; memory is that of all
+processes together, shared pages counted once, in a run of its own.
 """
 
 from __future__ import annotations

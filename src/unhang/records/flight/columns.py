@@ -90,7 +90,7 @@ class Track:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """One rank's recorder; its dump is the one at `place` of those in `source`, that of its second recorder in `second`; `is_second` is that one alone.
+    """One rank's recorder; its dump is the one at `place` of those in `source`, that of its second recorder in `second` (alone it `is_second`).
     `calls[i]` is what has to be equal on all ranks; `groups` are those that its configuration names without a call in them.
 
     `oldest_ns`, `newest_ns`: when the first and last of its entries were made, `done_ns` the last that has completed. `lost`: the ring has
