@@ -183,6 +183,7 @@ def digests(folder: Path, *, hosts: int, ranks_per_host: int, entries: int) -> P
     group = Group(name="0", desc="default_pg", members=tuple(range(world)))
     kinds = tuple(((("0", "default_pg"), "nccl:all_reduce", [[1024, 1024 + s]], [[1024, 1024 + s]], ["Float"], ["Float"], False)) for s in range(12))
     odd = (("0", "default_pg"), "nccl:all_reduce", [[7]], [[7]], ["Float"], ["Float"], False)
+    sites = [("/home/user/train.py", 20 + i % 12, "step") for i in range(entries)]
     for host in range(hosts):
         ranks = []
         for rank in range(host * ranks_per_host, (host + 1) * ranks_per_host):
@@ -198,9 +199,9 @@ def digests(folder: Path, *, hosts: int, ranks_per_host: int, entries: int) -> P
                 created=array("q", (T0 + i * 1_000_000 + rank * 977 for i in range(entries))),
                 configured={"0": group},
             )
-            sites = tuple(("/home/user/train.py", 20 + i % 12, "step") for i in range(entries))
-            ranks.append(digest.Summed(rank=rank, source=f"nccl_trace_rank_{rank}", second=False, bytes=400_000, columns=columns, sites=sites))
-        digest.write(folder, f"node{host:04}", ranks)
+            where = digest.Name(host="", name=f"/tmp/nccl_trace_rank_{rank}", said=True)
+            ranks.append(digest.packed(columns, sites, rank=rank, where=where, second=False, size=400_000, clean=str))
+        digest.write(folder, f"node{host:04}", ranks, clean=str)
     return folder
 
 

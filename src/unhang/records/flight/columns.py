@@ -38,7 +38,7 @@ _state = itemgetter("state", "retired")
 _created = itemgetter("time_created_ns")
 # Numbers of one group are dense: more holes than calls means that they are no such numbers.
 _MOST_HOLES = 100_000
-# Of so many calls sums and times are kept.
+# Of so many calls sums are kept.
 _NEWEST = 64
 # A dump has some dozens of different calls; every one that is different from all others is a hostile one's.
 _MOST_MESSAGES = 4096
@@ -130,7 +130,7 @@ def with_second(accelerator: Recording, cpu: Recording) -> Recording:
         accelerator,
         second=cpu.source,
         second_place=cpu.place,
-        bytes=accelerator.bytes + cpu.bytes,
+        bytes=accelerator.bytes + (cpu.bytes if cpu.source != accelerator.source else 0),
         calls=(*accelerator.calls, *cpu.calls),
         tracks=(
             *accelerator.tracks,

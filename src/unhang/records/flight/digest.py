@@ -1,192 +1,231 @@
 """A summary of the dumps of one host, a few kilobytes for each rank: dumps that lie on a thousand machines are summed up where they lie, and only
 the summaries travel.
 
-It holds all that is compared between ranks, and of every call the line of the user's code that issued it; of times only those of the newest calls and
-of those that are pending. What the dumps of several ranks have in common is held once: training loops repeat themselves, and ranks do the same.
+It holds all that is compared between ranks, and of every call the line of the user's code that issued it; of times only those that are looked at.
+A file is `MAGIC`, then one zstd stream of blocks: length and CRC-32, four bytes each, little-endian, and MessagePack. The first block tells of the
+host, every other one of one dump. One that is cut off or damaged gives the dumps before the damage, and says how many are lost.
 """
 
 from __future__ import annotations
 
 import contextlib
+import filecmp
+import os
+import re
 import secrets
+import struct
 import sys
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
+from zlib import crc32
 
 import msgspec
 
 from unhang.errors import RecordError
+from unhang.model import NotExamined
 from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, Columns, Recording, What, columns_and_frames, compared
 from unhang.records.flight.entries import Call, Flight, Group
 from unhang.records.flight.opening import Opened
 from unhang.records.frames import Frame, user_frame
 
-MAGIC = b"UNHANG-DIGEST\x01\n"
+if TYPE_CHECKING:
+    import zstandard
+
+FORMAT = 1
+MAGIC = b"UNHANG-DIGEST" + bytes([FORMAT]) + b"\n"
 SUFFIX = ".unhang-digest"
-# Of so many calls the times are kept.
+_ANY_FORMAT = re.compile(rb"UNHANG-DIGEST([\x01-\xff])\n", re.DOTALL)
+_HEAD = struct.Struct("<II")
+# Of so many calls the times are kept in any case.
 _NEWEST = 64
 _LEVEL = 9
-# 1,024 ranks of 2,000 calls unpack to some 40 MB.
-_MOST_BYTES = 1024**3
 _WINDOW_BYTES = 128 * 1024**2
-_MOST_ENTRIES = 1_000_000
+# A dump of 512 MB, the largest that is read, has fewer entries; one takes some 20 bytes.
+_MOST_ENTRIES = 4_000_000
+_MOST_BLOCK_BYTES = 256 * 1024**2
+# 16,384 ranks of 2,000 calls take 600 MB; they are read one by one.
+_MOST_BYTES = 8 * 1024**3
+_MOST_MEMBERS = 1_000_000
+
+Site = tuple[str, int, str]
+# What takes credentials out of a text.
+Clean = Callable[[str], str]
 
 
-class _Rank(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Columns as bytes, little-endian; numbers as differences from the one before. `kinds`, `sites`: places in the host's tables."""
+class _Host(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """`dumps` blocks follow; `missed` are the files of this host that are not among them, each with the reason."""
+
+    host: str
+    dumps: int
+    missed: list[tuple[str, str]]
+
+
+class _Dump(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """One dump. Columns are bytes, little-endian: `kind_of` and `site_of` (0: none) 32 bits an entry, `numbers` as differences 64 bits, `ends` 8.
+
+    `groups` are names, descriptions and members as runs of (first, count, stride). `times` are (entry, ns behind `oldest_ns`).
+    """
 
     rank: int
-    source: str
+    told: bool
+    said: bool
+    name: str
+    nth: int
     second: bool
-    bytes: int
+    size_bytes: int
     version: str
-    kinds: list[int]
+    kinds: list[tuple[tuple[str, str], str, list[list[int]], list[list[int]], list[str], list[str], bool]]
     kind_of: bytes
     numbers: bytes
     ends: bytes
-    sites: bytes
+    sites: list[tuple[str, int, str]]
+    site_of: bytes
     oldest_ns: int
     times: list[tuple[int, int]]
     messages: list[tuple[int, int]]
-    configured: list[int]
+    groups: list[tuple[str, str, list[tuple[int, int, int]]]]
     counters: dict[str, int]
     lost: bool
     cut: str | None
     skipped: int
 
 
-class _Host(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, kw_only=True)
+class Name:
+    """Where a dump that was summed up lay: the `nth` of those in the file `name` on `host`. Its rank is `told` by the file, or `said` by its name."""
+
     host: str
-    kinds: list[tuple[tuple[str, str], str, list[list[int]], list[list[int]], list[str], list[str], bool]]
-    # Name, description, members as runs of (first, count, stride).
-    groups: list[tuple[str, str, list[tuple[int, int, int]]]]
-    sites: list[tuple[str, int, str]]
-    ranks: list[_Rank]
+    name: str
+    nth: int = 0
+    told: bool = False
+    said: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digest:
+    """What a digest tells. `names[i]` is that of `recordings[i]`; `damage` says what of the file could not be read."""
+
+    host: str
+    recordings: tuple[Recording, ...]
+    names: tuple[Name, ...]
+    missed: tuple[NotExamined, ...] = ()
+    damage: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summed:
-    """One dump, to be put into a digest. `sites[i]` is the user's line that issued entry i, None where there is none."""
+    """One dump as a block of a digest."""
 
     rank: int
-    source: str
-    second: bool
-    bytes: int
-    columns: Columns
-    sites: Sequence[tuple[str, int, str] | None]
+    block: bytes
 
 
-def summed(dump: Opened, *, rank: int, source: str, second: bool, size: int) -> Summed:
+def summed(dump: Opened, *, rank: int, where: Name, second: bool, size: int, clean: Clean) -> Summed:
     """Raises RecordError where it is no dump."""
     try:
         columns, frames = columns_and_frames(dump)
-        return Summed(rank=rank, source=source, second=second, bytes=size, columns=columns, sites=tuple(_sites(frames)))
+        return packed(columns, list(_sites(frames)), rank=rank, where=where, second=second, size=size, clean=clean)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as e:
-        raise RecordError(f"{source} is not a flight-recorder dump that can be understood: {type(e).__name__}: {e}") from e
+        raise RecordError(f"{where.name} is not a flight-recorder dump that can be understood: {type(e).__name__}: {e}") from e
 
 
-def _sites(frames: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[tuple[str, int, str] | None]:
-    known: dict[tuple[int, ...], tuple[str, int, str] | None] = {}
+def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: Name, second: bool, size: int, clean: Clean) -> Summed:
+    """Columns as a block; `sites[i]` is the user's line that issued entry i. Raises ValueError and the like where they are none."""
+    place_of = {site: n for n, site in enumerate(dict.fromkeys(s for s in sites if s is not None), 1)}
+    oldest, times = _times(columns)
+    dump = _Dump(
+        rank=rank,
+        told=where.told,
+        said=where.said,
+        name=_apart(where.name, clean),
+        nth=where.nth,
+        second=second,
+        size_bytes=size,
+        version=_text(columns.version, clean),
+        kinds=[_plain(what, clean) for what in columns.kinds],
+        kind_of=_le(columns.kind_of),
+        numbers=_le(array("q", (b - a for a, b in zip((0, *columns.numbers), columns.numbers, strict=False)))),
+        ends=bytes(columns.ends),
+        sites=[(_text(file, clean), line, _text(name, clean)) for file, line, name in place_of],
+        site_of=_le(array("I", (0 if s is None else place_of[s] for s in sites))),
+        oldest_ns=oldest,
+        times=times,
+        messages=sorted(columns.message_numbers.items()),
+        groups=[(_apart(g.name, clean), _text(g.desc, clean), _runs(g.members)) for g in columns.configured.values()],
+        counters={_apart(group, clean): n for group, n in columns.counters.items()},
+        lost=columns.lost,
+        cut=columns.cut,
+        skipped=columns.skipped,
+    )
+    return Summed(rank=rank, block=msgspec.msgpack.encode(dump))
+
+
+def _text(text: str, clean: Clean) -> str:
+    return clean(text.encode("utf-8", "replace").decode())
+
+
+def _apart(text: str, clean: Clean) -> str:
+    """A name without what is secret in it; two that differ still do."""
+    cleaned = _text(text, clean)
+    return cleaned if cleaned == text else f"{cleaned}#{crc32(text.encode('utf-8', 'replace')):08x}"
+
+
+def _sites(frames: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[Site | None]:
+    known: dict[tuple[int, ...], Site | None] = {}
     for stack in frames:
         # In a pickle the very same frames stand in thousands of entries.
         key = tuple(map(id, stack))
         if key not in known:
-            found = [Frame(file=str(f.get("filename", "")), line=int(f.get("line") or 0), name=str(f.get("name", ""))) for f in reversed(stack)]
-            frame = user_frame(found)
-            known[key] = None if frame is None else (frame.file, frame.line, frame.name)
+            known[key] = _site(stack)
         yield known[key]
 
 
-def write(folder: Path, host: str, ranks: Sequence[Summed]) -> Path:
-    """Put the digest of a host into a folder: whole or not at all. Raises OSError."""
-    import zstandard
-
-    data = MAGIC + zstandard.ZstdCompressor(level=_LEVEL).compress(msgspec.msgpack.encode(_packed(host, ranks)))
-    folder.mkdir(parents=True, exist_ok=True)
-    first = min((r.rank for r in ranks), default=0)
-    path = folder / f"{_as_name(host)}-rank{first}{SUFFIX}"
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+def _site(stack: Sequence[Mapping[str, Any]]) -> Site | None:
     try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+        frame = user_frame([Frame(file=str(f.get("filename", "")), line=int(f.get("line") or 0), name=str(f.get("name", ""))) for f in reversed(stack)])
+    except (TypeError, ValueError, AttributeError):
+        return None
+    return None if frame is None else (frame.file, frame.line, frame.name)
 
 
-def _as_name(host: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in host).lstrip(".") or "host"
+def _times(columns: Columns) -> tuple[int, list[tuple[int, int]]]:
+    """The oldest time, and those by entry that are looked at: of what is pending, of the last that has ended, of the newest entries, and of the first
+    of those that never end, as parts of calls that were launched together."""
+    created, ends = columns.created, columns.ends
+    oldest = min(created, default=0)
+    whole = compared(columns, rank=0, source="")
+    needed = {whole.done_ns, *(ns for t in whole.tracks for ns in t.pending_ns.values()), *(m.created_ns for m in whole.messages)}
+    in_order = sorted(range(len(created)), key=created.__getitem__)
+    unended = [n for n in in_order if ends[n] not in (COMPLETED, ENDED)]
+    kept = {*in_order[-_NEWEST:], *unended[:_NEWEST], *(n for n, ns in enumerate(created) if ns in needed)}
+    return oldest, [(n, created[n] - oldest) for n in sorted(kept)]
 
 
-def _packed(host: str, ranks: Sequence[Summed]) -> _Host:
-    kinds: dict[Any, int] = {}
-    groups: dict[tuple[str, str, tuple[int, ...]], int] = {}
-    sites: dict[tuple[str, int, str], int] = {}
-    packed = []
-    for r in ranks:
-        c = r.columns
-        newest = sorted(range(len(c.created)), key=c.created.__getitem__)[-_NEWEST:]
-        ended = [n for n, end in enumerate(c.ends) if end in (COMPLETED, ENDED)]
-        kept = {*newest, *(n for n, end in enumerate(c.ends) if end != COMPLETED), *([max(ended, key=c.created.__getitem__)] if ended else ())}
-        oldest = min(c.created, default=0)
-        packed.append(
-            _Rank(
-                rank=r.rank,
-                source=r.source,
-                second=r.second,
-                bytes=r.bytes,
-                version=c.version,
-                kinds=[kinds.setdefault(_hashable(k), len(kinds)) for k in c.kinds],
-                kind_of=_le(array("I", c.kind_of)),
-                numbers=_le(array("q", (b - a for a, b in zip((0, *c.numbers), c.numbers, strict=False)))),
-                ends=bytes(c.ends),
-                # 0 is none.
-                sites=_le(array("I", (0 if s is None else 1 + sites.setdefault(s, len(sites)) for s in r.sites))),
-                oldest_ns=oldest,
-                times=[(n, c.created[n] - oldest) for n in sorted(kept)],
-                messages=sorted(c.message_numbers.items()),
-                configured=[groups.setdefault((g.name, g.desc, g.members), len(groups)) for g in c.configured.values()],
-                counters=dict(c.counters),
-                lost=c.lost,
-                cut=c.cut,
-                skipped=c.skipped,
-            )
-        )
-    return _Host(
-        host=host,
-        kinds=[_plain(k) for k in kinds],
-        groups=[(name, desc, _runs(members)) for name, desc, members in groups],
-        sites=list(sites),
-        ranks=packed,
-    )
-
-
-def _hashable(what: What) -> Any:
+def _plain(what: What, clean: Clean) -> Any:
+    """A kind with plain types, whatever a dump has in it."""
     group, name, sent, got, sent_types, got_types, p2p = what
     name_of, desc = (str(group[0]), str(group[1]) if len(group) > 1 else "") if isinstance(group, (list, tuple)) else (str(group), "")
 
-    def sizes(raw: Any) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(int(n) for n in size) for size in raw or ())
+    def sizes(raw: Any) -> list[list[int]]:
+        return [[int(n) for n in size] for size in raw or ()]
+
+    def texts(raw: Any) -> list[str]:
+        return [_apart(str(t), clean) for t in raw or ()]
 
     return (
-        (name_of, desc),
-        str(name),
+        (_apart(name_of, clean), _text(desc, clean)),
+        _apart(str(name), clean),
         sizes(sent),
         sizes(got),
-        tuple(map(str, sent_types or ())),
-        tuple(map(str, got_types or ())),
+        texts(sent_types),
+        texts(got_types),
         bool(p2p),
     )
-
-
-def _plain(kind: Any) -> Any:
-    group, name, sent, got, sent_types, got_types, p2p = kind
-    return group, name, [list(s) for s in sent], [list(s) for s in got], list(sent_types), list(got_types), p2p
 
 
 def _runs(members: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -206,7 +245,7 @@ def _runs(members: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def _members(runs: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
-    if any(count < 1 or stride < 1 for _, count, stride in runs) or sum(count for _, count, _ in runs) > _MOST_ENTRIES:
+    if any(count < 1 or stride < 1 for _, count, stride in runs) or sum(count for _, count, _ in runs) > _MOST_MEMBERS:
         raise ValueError("a list of members that is none")
     return tuple(n for first, count, stride in runs for n in range(first, first + count * stride, stride))
 
@@ -226,90 +265,190 @@ def _array(code: str, data: bytes) -> array[int]:
     return numbers
 
 
+def write(folder: Path, host: str, dumps: Sequence[Summed], missed: Sequence[tuple[str, str]] = (), *, clean: Clean) -> Path:
+    """Put the digest of a host into a folder: whole or not at all. Raises OSError, and RecordError where something else is there by its name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in clean(host)).lstrip(".") or "host"
+    path = folder / f"{name}-rank{min((d.rank for d in dumps), default=0)}{SUFFIX}"
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    head = _Host(host=_text(host, clean), dumps=len(dumps), missed=[(_text(what, clean), _text(why, clean)) for what, why in missed])
+    try:
+        with temporary.open("xb") as f:
+            _fill(f, [msgspec.msgpack.encode(head), *(d.block for d in dumps)])
+        _put(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _fill(file: IO[bytes], blocks: Sequence[bytes]) -> None:
+    import zstandard
+
+    # Until it is whole nobody takes it for a digest.
+    file.write(bytes(len(MAGIC)))
+    with zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).stream_writer(file, closefd=False) as packed:
+        for block in blocks:
+            packed.write(_HEAD.pack(len(block), crc32(block)))
+            packed.write(block)
+    file.seek(0)
+    file.write(MAGIC)
+
+
+def _put(whole: Path, path: Path) -> None:
+    """Give a file its name without taking that of another one. Raises OSError, RecordError."""
+    try:
+        try:
+            os.link(whole, path)
+        except FileExistsError:
+            raise
+        except OSError:
+            # A file system without hard links.
+            with path.open("xb") as f:
+                f.write(whole.read_bytes())
+    except FileExistsError as e:
+        # Of the same dumps, for the second time.
+        if not (path.is_file() and filecmp.cmp(whole, path, shallow=False)):
+            raise RecordError(
+                f"{path} is there already and holds something else: it was left as it is",
+                cause="an earlier digest of this host, or that of another host with the same name",
+            ) from e
+
+
 def is_digest(path: Path) -> bool:
-    """By its first bytes; False where it cannot be read."""
+    """By its first bytes, whatever its format; False where it cannot be read."""
     try:
         with path.open("rb") as f:
-            return f.read(len(MAGIC)) == MAGIC
+            return _ANY_FORMAT.match(f.read(len(MAGIC))) is not None
     except OSError:
         return False
 
 
-def recordings(path: Path) -> list[Recording]:
-    """Every dump that was summed up, in columns, its `place` among them. Raises RecordError."""
-    host = _read(path)
+def read(path: Path) -> Digest:
+    """All dumps that were summed up, in columns, each one's `place` among them. Raises RecordError where nothing of it can be read."""
+    blocks = _blocks(path)
+    host = _host(path, blocks)
     size = path.stat().st_size
-    found = []
-    with _understood(path):
-        for place, rank in enumerate(host.ranks):
-            recording = compared(_columns(host, rank), rank=rank.rank, source=str(path), size=0 if place else size)
-            found.append(replace(recording, place=place, is_second=rank.second))
-    return found
-
-
-def flight(path: Path, place: int) -> Flight:
-    """One dump in objects, each call with the user's line alone. Raises RecordError."""
-    host = _read(path)
-    with _understood(path):
-        rank = host.ranks[place]
-        return _flight(_columns(host, rank), [host.sites[n - 1] if n else None for n in _array("I", rank.sites)])
-
-
-def _read(path: Path) -> _Host:
-    import zstandard
-
-    try:
-        data = path.read_bytes()
-        if not data.startswith(MAGIC):
-            raise RecordError(f"{path} is no digest of flight-recorder dumps, or of another version of unhang")
-        unpacked = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).stream_reader(data[len(MAGIC) :]).read(_MOST_BYTES + 1)
-    except OSError as e:
-        raise RecordError(f"cannot read {path}: {e.strerror or e}") from e
-    except zstandard.ZstdError as e:
-        raise RecordError(f"{path} is damaged: {e}", cause="it was cut off while it was written or copied") from e
-    if len(unpacked) > _MOST_BYTES:
-        raise RecordError(f"{path} is refused: it unpacks to more than any digest")
-    with _understood(path):
-        return msgspec.msgpack.decode(unpacked, type=_Host)
-
-
-@contextlib.contextmanager
-def _understood(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError, IndexError, OverflowError, MemoryError) as e:
-        raise RecordError(f"{path} is damaged: {type(e).__name__}: {e}", cause="it was cut off while it was written or copied") from e
-
-
-def _columns(host: _Host, rank: _Rank) -> Columns:
-    """Raises ValueError and the like where the columns do not fit each other."""
-    local = _array("I", rank.kind_of)
-    differences, ends = _array("q", rank.numbers), bytearray(rank.ends)
-    if not len(local) == len(differences) == len(ends) == len(rank.sites) // 4 <= _MOST_ENTRIES:
-        raise ValueError("its columns are not equally long")
-    if any(end > ENDED for end in set(ends)) or any(k >= len(rank.kinds) for k in set(local)):
-        raise ValueError("a call of no kind")
-    created = array("q", [rank.oldest_ns]) * len(local)
-    for place, after_ns in rank.times:
-        created[place] = rank.oldest_ns + after_ns
-    groups = [Group(name=name, desc=desc, members=_members(runs)) for name, desc, runs in (host.groups[n] for n in rank.configured)]
-    return Columns(
-        version=rank.version,
-        kinds=tuple(host.kinds[n] for n in rank.kinds),
-        kind_of=local,
-        numbers=array("q", accumulate(differences)),
-        ends=ends,
-        created=created,
-        message_numbers=dict(rank.messages),
-        configured={g.name: g for g in groups},
-        counters=rank.counters,
-        lost=rank.lost,
-        cut=rank.cut,
-        skipped=rank.skipped,
+    groups: dict[Any, Group] = {}
+    found, names = list[Recording](), list[Name]()
+    broken = 0
+    for place, block in enumerate(blocks):
+        try:
+            dump = msgspec.msgpack.decode(block, type=_Dump)
+            recording = compared(_columns(dump, groups), rank=dump.rank, source=str(path), size=size)
+        except _NONE_OF_OURS:
+            broken += 1
+            continue
+        found.append(replace(recording, place=place, is_second=dump.second))
+        names.append(Name(host=host.host, name=dump.name, nth=dump.nth, told=dump.told, said=dump.said))
+    if not found and host.dumps:
+        raise RecordError(f"{path} is damaged: none of its {host.dumps} dumps can be read", cause=_CUT)
+    lost = max(host.dumps - len(found), broken)
+    return Digest(
+        host=host.host,
+        recordings=tuple(found),
+        names=tuple(names),
+        missed=tuple(NotExamined(what=f"{what} on {host.host}", why=why, unread=True) for what, why in host.missed),
+        damage=f"it is cut off or damaged: {lost} of its {host.dumps} dumps cannot be read" if lost else None,
     )
 
 
-def _flight(columns: Columns, sites: Sequence[tuple[str, int, str] | None]) -> Flight:
+_NONE_OF_OURS = (msgspec.DecodeError, KeyError, TypeError, ValueError, IndexError, OverflowError)
+_CUT = "it was cut off while it was written or copied"
+
+
+def flight(path: Path, place: int) -> Flight | None:
+    """One dump in objects, each call with the user's line alone; None where it is not there. Raises RecordError."""
+    blocks = _blocks(path)
+    _host(path, blocks)
+    for n, block in enumerate(blocks):
+        if n == place:
+            try:
+                dump = msgspec.msgpack.decode(block, type=_Dump)
+                return _flight(_columns(dump, {}), [dump.sites[s - 1] if s else None for s in _array("I", dump.site_of)])
+            except _NONE_OF_OURS as e:
+                raise RecordError(f"{path} is damaged: {type(e).__name__}: {e}") from e
+    return None
+
+
+def _host(path: Path, blocks: Iterator[bytes]) -> _Host:
+    try:
+        return msgspec.msgpack.decode(next(blocks), type=_Host)
+    except (StopIteration, *_NONE_OF_OURS) as e:
+        raise RecordError(f"{path} is damaged: nothing in it can be read", cause=_CUT) from e
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """The blocks of a digest as far as they are whole. Raises RecordError where it is none that can be read here."""
+    import zstandard
+
+    try:
+        with path.open("rb") as f:
+            head = _ANY_FORMAT.match(f.read(len(MAGIC)))
+            if head is None:
+                raise RecordError(f"{path} is no digest of flight-recorder dumps")
+            if head[1][0] != FORMAT:
+                raise RecordError(
+                    f"{path} is a digest of format {head[1][0]}, and this unhang reads format {FORMAT}",
+                    cause="another version of unhang wrote it: merge with that one, or sum up the dumps again",
+                )
+            stream = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).stream_reader(f)
+            left = _MOST_BYTES
+            with contextlib.suppress(zstandard.ZstdError):
+                while len(measures := _exactly(stream, _HEAD.size)) == _HEAD.size:
+                    size, checksum = _HEAD.unpack(measures)
+                    left -= size + _HEAD.size
+                    if size > _MOST_BLOCK_BYTES or left < 0:
+                        return
+                    block = _exactly(stream, size)
+                    if len(block) < size or crc32(block) != checksum:
+                        return
+                    yield block
+    except OSError as e:
+        raise RecordError(f"cannot read {path}: {e.strerror or e}") from e
+
+
+def _exactly(stream: zstandard.ZstdDecompressionReader, size: int) -> bytes:
+    """So many bytes, fewer at the end."""
+    parts = list[bytes]()
+    while size and (part := stream.read(min(size, 1024**2))):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _columns(dump: _Dump, groups: dict[Any, Group]) -> Columns:
+    """Raises ValueError and the like where the columns do not fit each other. `groups`: those of other dumps, which are the same objects."""
+    kind_of, differences, ends = _array("I", dump.kind_of), _array("q", dump.numbers), bytearray(dump.ends)
+    if not len(kind_of) == len(differences) == len(ends) == len(dump.site_of) // 4 <= _MOST_ENTRIES:
+        raise ValueError("its columns are not equally long")
+    if max(ends, default=0) > ENDED or max(kind_of, default=-1) >= len(dump.kinds):
+        raise ValueError("a call of no kind")
+    created = array("q", [dump.oldest_ns]) * len(kind_of)
+    for place, after_ns in dump.times:
+        created[place] = dump.oldest_ns + after_ns
+    configured = {}
+    for name, desc, runs in dump.groups:
+        key = (name, desc, tuple(runs))
+        if key not in groups:
+            groups[key] = Group(name=name, desc=desc, members=_members(runs))
+        configured[name] = groups[key]
+    return Columns(
+        version=dump.version,
+        kinds=tuple(dump.kinds),
+        kind_of=kind_of,
+        numbers=array("q", accumulate(differences)),
+        ends=ends,
+        created=created,
+        message_numbers=dict(dump.messages),
+        configured=configured,
+        counters=dump.counters,
+        lost=dump.lost,
+        cut=dump.cut,
+        skipped=dump.skipped,
+    )
+
+
+def _flight(columns: Columns, sites: Sequence[Site | None]) -> Flight:
     frames = {site: (Frame(file=site[0], line=site[1], name=site[2]),) for site in set(sites) if site is not None}
     calls: dict[str, list[Call]] = {}
     groups = dict(columns.configured)

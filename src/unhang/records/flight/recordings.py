@@ -41,39 +41,85 @@ class Recorded:
 
 
 def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = lambda done, total: None) -> Recorded:
-    """Read all dumps. Of two of one rank the one with more entries is taken."""
+    """Read all dumps, and digests of dumps. Of two of one rank the one with more entries is taken, of two with as many the newer one."""
     digests = {p for p in paths if digest.is_digest(p)}
     named = ranks_of([str(p) for p in paths if p not in digests])
     sizes = [_size(p) for p in paths]
     work = sum(size * (_PACKED if path in digests else 1) for path, size in zip(paths, sizes, strict=True))
     missed: list[NotExamined] = []
-    found: dict[int, Recording] = {}
-    seconds: dict[int, Recording] = {}
+    of_dumps, of_digests = list[Recording](), list[tuple[Recording, digest.Name]]()
     groups: dict[Group, Group] = {}
     texts: dict[tuple[str, ...], tuple[str, ...]] = {}
     done = 0
     with Readers(None, parallel=work > _FEW_BYTES) as readers:
-        futures = [readers.submit(_read, str(path), named.ranks.get(str(path), 0), readers.forked) for path in paths]
+        futures = [readers.submit(_read, str(path), named.ranks.get(str(path)), readers.forked) for path in paths]
         for path, size, future in zip(paths, sizes, futures, strict=True):
-            recordings, why = readers.result(future)
+            part = readers.result(future)
             done += size
             progress(done, sum(sizes))
-            if why is not None:
-                missed.append(NotExamined(what=str(path), why=why, unread=True))
-            for recording in (_shared(r, groups, texts) for r in recordings):
-                missed += _left_out(recording)
-                if recording.is_second:
-                    seconds[recording.rank] = recording
-                    continue
-                known = found.get(recording.rank)
-                if known is None or recording.entries > known.entries:
-                    found[recording.rank] = recording
-                if known is not None:
-                    less = min(recording, known, key=lambda r: r.entries)
-                    missed.append(NotExamined(what=less.source, why=f"another dump of rank {less.rank} with more entries was taken"))
-    for rank, second in seconds.items():
-        found[rank] = with_second(found[rank], second) if rank in found else second
-    return Recorded(recordings=dict(sorted(found.items())), not_examined=tuple(missed), unsure=named.unsure)
+            missed += part.missed
+            if part.why is not None:
+                missed.append(NotExamined(what=str(path), why=part.why, unread=True))
+            recordings = [_shared(r, groups, texts) for r in part.recordings]
+            missed += [n for r in recordings for n in _left_out(r, of_digest=path in digests)]
+            if path in digests:
+                of_digests += zip(recordings, part.names, strict=True)
+            else:
+                of_dumps += recordings
+    ranked, unsure = _ranked_together(of_digests)
+    found, seconds = _Taken(missed), _Taken(missed)
+    for recording in (*of_dumps, *ranked):
+        (seconds if recording.is_second else found).add(recording)
+    taken = found.of_rank
+    for rank, second in seconds.of_rank.items():
+        taken[rank] = with_second(taken[rank], second) if rank in taken else second
+    for each in (found, seconds):
+        each.tell()
+    return Recorded(recordings=dict(sorted(taken.items())), not_examined=tuple(missed), unsure=named.unsure or unsure)
+
+
+class _Taken:
+    """One recording for each rank, and what was left out for it."""
+
+    def __init__(self, missed: list[NotExamined]) -> None:
+        self.of_rank: dict[int, Recording] = {}
+        self._missed = missed
+        self._left: dict[tuple[str, str, bool], list[int]] = {}
+
+    def add(self, recording: Recording) -> None:
+        known = self.of_rank.setdefault(recording.rank, recording)
+        if known is recording:
+            return
+        better, other = (recording, known) if _extent(recording) > _extent(known) else (known, recording)
+        self.of_rank[recording.rank] = better
+        self._left.setdefault((other.source, better.source, _extent(better) == _extent(other)), []).append(recording.rank)
+
+    def tell(self) -> None:
+        for (source, taken, equal), ranks in sorted(self._left.items()):
+            whose = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))}"
+            why = f"the dump of {whose} in it stands in {taken}, too" if equal else f"another dump of {whose}, with more entries or newer, was taken: {taken}"
+            self._missed.append(NotExamined(what=source, why=why))
+
+
+def _extent(recording: Recording) -> tuple[int, int, int, int]:
+    return recording.entries, recording.newest_ns, recording.done_ns, recording.oldest_ns
+
+
+def _ranked_together(found: Sequence[tuple[Recording, digest.Name]]) -> tuple[list[Recording], bool]:
+    """The recordings out of digests with their ranks, and whether those were numbered in order of name.
+
+    Each host has seen its own names alone. Where they do not say "rank", or two hosts have different dumps of one rank, all names together tell; what
+    a file itself tells stays.
+    """
+    claims: dict[tuple[int, bool], dict[str, tuple[int, ...]]] = {}
+    for recording, name in found:
+        claims.setdefault((recording.rank, recording.is_second), {})[name.host] = _extent(recording)
+    if all(name.told or name.said for _, name in found) and all(len(set(of_hosts.values())) == 1 for of_hosts in claims.values()):
+        return [recording for recording, _ in found], False
+    paths = {name: f"{name.host}/{name.name}" for _, name in found}
+    named = ranks_of(sorted(set(paths.values())))
+    unsure = named.unsure and not all(name.told for _, name in found)
+    return [r if name.told else replace(r, rank=named.ranks[paths[name]] + name.nth) for r, name in found], unsure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,28 +132,38 @@ class SummedUp:
     not_examined: tuple[NotExamined, ...] = ()
 
 
-def sum_up(paths: Sequence[Path], folder: Path, host: str, *, progress: Callable[[int, int], None] = lambda done, total: None) -> SummedUp:
-    """Write the digest of these dumps into a folder. Raises UnhangError where none of them can be read, OSError where it cannot be written."""
+def sum_up(
+    paths: Sequence[Path], folder: Path, host: str, *, clean: digest.Clean, progress: Callable[[int, int], None] = lambda done, total: None
+) -> SummedUp:
+    """Write the digest of these dumps into a folder. `clean` takes credentials out of a text.
+
+    Raises UnhangError where none of them can be read, OSError where it cannot be written, RecordError where another one is there by its name.
+    """
+    already = [p for p in paths if digest.is_digest(p)]
+    paths = [p for p in paths if p not in already]
     named = ranks_of([str(p) for p in paths])
     sizes = [_size(p) for p in paths]
-    missed: list[NotExamined] = []
+    missed = [NotExamined(what=str(p), why="it is a digest, which is not summed up again") for p in already]
+    unread: list[tuple[str, str]] = []
     found: list[digest.Summed] = []
     done = 0
     with Readers(None, parallel=sum(sizes) > _FEW_BYTES) as readers:
-        futures = [readers.submit(_sum, str(path), named.ranks[str(path)], readers.forked) for path in paths]
+        futures = [readers.submit(_sum, str(path), named.ranks[str(path)], named.said, clean, readers.forked) for path in paths]
         for path, size, future in zip(paths, sizes, futures, strict=True):
             summed, why = readers.result(future)
             done += size
             progress(done, sum(sizes))
             found += summed
             if why is not None:
-                missed.append(NotExamined(what=str(path), why=why, unread=True))
+                unread.append((str(path), why))
+    missed += [NotExamined(what=what, why=why, unread=True) for what, why in unread]
     if named.unsure:
-        missed.append(NotExamined(what="which dump is of which rank", why="their names do not tell: they were numbered in order of name"))
+        missed.append(NotExamined(what="which dump is of which rank", why="their names do not tell: they are numbered when all digests are merged"))
     if not found:
         told = "; ".join(f"{n.what}: {n.why}" for n in missed[:3])
         raise UnhangError("none of the flight-recorder dumps could be read", cause=told)
-    written = digest.write(folder, host, found)
+    found.sort(key=lambda s: s.rank)
+    written = digest.write(folder, host, found, unread, clean=clean)
     return SummedUp(path=written, dumps=len(found), ranks=tuple(sorted({s.rank for s in found})), not_examined=tuple(missed))
 
 
@@ -150,61 +206,81 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _left_out(recording: Recording) -> list[NotExamined]:
+def _left_out(recording: Recording, *, of_digest: bool) -> list[NotExamined]:
+    what = f"{recording.source}: the dump of rank {recording.rank} in it" if of_digest else recording.source
     found = []
     if recording.cut:
-        found.append(NotExamined(what=recording.source, why=recording.cut, unread=True))
+        found.append(NotExamined(what=what, why=recording.cut, unread=True))
     if recording.skipped:
-        found.append(NotExamined(what=recording.source, why=f"{recording.skipped} of its entries could not be understood", unread=True))
+        found.append(NotExamined(what=what, why=f"{recording.skipped} of its entries could not be understood", unread=True))
     return found
 
 
-def _read(_needles: Any, _stop: Any, path: str, rank: int, forked: bool) -> tuple[list[Recording], str | None]:
-    return _carefully(_recordings, path, rank, forked=forked)
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """What one file gave. `why` says what of it could not be read; `names` are those of a digest's dumps."""
+
+    recordings: Sequence[Recording] = ()
+    names: Sequence[digest.Name] = ()
+    missed: Sequence[NotExamined] = ()
+    why: str | None = None
 
 
-def _sum(_needles: Any, _stop: Any, path: str, rank: int, forked: bool) -> tuple[list[digest.Summed], str | None]:
-    return _carefully(_summed, path, rank, forked=forked)
+def _read(_needles: Any, _stop: Any, path: str, rank: int | None, forked: bool) -> _Part:
+    def of_dumps(guard: bool) -> _Part:
+        size = _size(Path(path))
+        return _Part(
+            recordings=[
+                replace(recording_of(dump, rank=number, source=path, size=size), place=n, is_second=is_second(path))
+                for n, number, _, dump in _ranked(path, rank or 0, guard=guard)
+            ]
+        )
+
+    def of_digest(guard: bool) -> _Part:
+        found = digest.read(Path(path))
+        return _Part(recordings=found.recordings, names=found.names, missed=found.missed, why=found.damage)
+
+    part, why = _carefully(of_digest if rank is None else of_dumps, path, forked=forked)
+    return part if part is not None else _Part(why=why)
 
 
-def _carefully(read: Callable[..., list[T]], path: str, rank: int, *, forked: bool) -> tuple[list[T], str | None]:
-    """One file. Never raises: what a process raises ends the reading of all."""
+def _sum(_needles: Any, _stop: Any, path: str, rank: int, said: bool, clean: digest.Clean, forked: bool) -> tuple[list[digest.Summed], str | None]:
+    def read(guard: bool) -> list[digest.Summed]:
+        size = _size(Path(path))
+        found = []
+        for n, number, told, dump in _ranked(path, rank, guard=guard):
+            where = digest.Name(host="", name=path, nth=n, told=told, said=said)
+            found.append(digest.summed(dump, rank=number, where=where, second=is_second(path), size=size, clean=clean))
+        return found
+
+    found, why = _carefully(read, path, forked=forked)
+    return found or [], why
+
+
+def _carefully(read: Callable[[bool], T], path: str, *, forked: bool) -> tuple[T | None, str | None]:
+    """One file, read with or without a guard against what asks for memory. Never raises: what a process raises ends the reading of all."""
     collecting = gc.isenabled()
     gc.disable()
     try:
         if forked:
             # A packed one may be worth more memory than that.
             with contextlib.suppress(MemoryError), _bounded(_size(Path(path))) as bounded:
-                return read(path, rank, guard=not bounded), None
-        return read(path, rank, guard=True), None
+                return read(not bounded), None
+        return read(True), None
     except RecordError as e:
-        return [], str(e).removeprefix(f"{path} ").replace(path, "it") + (f" ({e.cause})" if e.cause else "")
+        return None, str(e).removeprefix(f"{path} ").replace(path, "it") + (f" ({e.cause})" if e.cause else "")
     except MemoryError:
-        return [], "there is not enough memory for it"
+        return None, "there is not enough memory for it"
     finally:
         if collecting:
             gc.enable()
 
 
-def _recordings(path: str, rank: int, *, guard: bool) -> list[Recording]:
-    if digest.is_digest(Path(path)):
-        return digest.recordings(Path(path))
-    size = _size(Path(path))
-    return [
-        replace(recording_of(dump, rank=number, source=path, size=size), place=n, is_second=is_second(path))
-        for n, (number, dump) in enumerate(_ranked(path, rank, guard=guard))
-    ]
-
-
-def _summed(path: str, rank: int, *, guard: bool) -> list[digest.Summed]:
-    size = _size(Path(path))
-    return [digest.summed(dump, rank=number, source=path, second=is_second(path), size=size) for number, dump in _ranked(path, rank, guard=guard)]
-
-
-def _ranked(path: str, rank: int, *, guard: bool) -> Iterator[tuple[int, Opened]]:
+def _ranked(path: str, rank: int, *, guard: bool) -> Iterator[tuple[int, int, bool, Opened]]:
+    """The dumps in a file: place, rank, whether the file itself tells that, dump."""
     dumps = opened(Path(path), guard=guard)
     for n, dump in enumerate(dumps):
-        yield dump.rank if dump.rank is not None else rank + n if len(dumps) > 1 else rank, dump
+        yield n, dump.rank if dump.rank is not None else rank + n if len(dumps) > 1 else rank, dump.rank is not None, dump
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ FLIGHT: Final = "a flight-recorder dump"
 _FLIGHT = re.compile(
     rb"\x80[\2-\5](?:\x95.{8})?[\]}(].{0,490}?(?:pg_config|pg_status|comm_lib_version|nccl_comm_state|record_id|profiling_name)"
     rb"|(?:\xef\xbb\xbf)?\s{0,64}[{\[].{0,480}?\"(?:pg_config|pg_status|comm_lib_version|nccl_comm_state|collective_seq_id|profiling_name)\"\s{0,8}:"
-    rb"|UNHANG-DIGEST\x01\n",
+    rb"|UNHANG-DIGEST[\x01-\xff]\n",
     re.DOTALL,
 )
 _MAGIC = (
