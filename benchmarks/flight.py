@@ -14,6 +14,7 @@ import json
 import os
 import pickle
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -172,13 +173,14 @@ def compare(folder: Path, analyser: Path | None, repeats: int, limit_s: float) -
 
 
 def digests(folder: Path, *, hosts: int, ranks_per_host: int, entries: int) -> Path:
-    """Digests of a job in one group; the last call of the rank in the middle has another size. Made by the library itself, of columns."""
+    """Digests of a job in one group, in steps of uneven length; the last call of the rank in the middle has another size. The library makes them."""
     from array import array
 
     from unhang.records.flight import digest
     from unhang.records.flight.columns import COMPLETED, STARTED, Columns
     from unhang.records.flight.entries import Group
 
+    chance = random.Random(0)
     world = hosts * ranks_per_host
     group = Group(name="0", desc="default_pg", members=tuple(range(world)))
     kinds = tuple(((("0", "default_pg"), "nccl:all_reduce", [[1024, 1024 + s]], [[1024, 1024 + s]], ["Float"], ["Float"], False)) for s in range(12))
@@ -196,7 +198,7 @@ def digests(folder: Path, *, hosts: int, ranks_per_host: int, entries: int) -> P
                 kind_of=kind_of,
                 numbers=array("q", range(1, entries + 1)),
                 ends=bytearray([COMPLETED]) * (entries - 1) + bytearray([STARTED]),
-                created=array("q", (T0 + i * 1_000_000 + rank * 977 for i in range(entries))),
+                created=array("q", (T0 + i * 1_000_000 + chance.randrange(900_000) for i in range(entries))),
                 configured={"0": group},
             )
             where = digest.Name(host="", name=f"/tmp/nccl_trace_rank_{rank}", said=True)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import marshal
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import compress
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -29,6 +31,9 @@ _ENDS = {
     ("scheduled", True): ENDED,
     ("scheduled", False): ISSUED,
 }
+# For `bytes.translate`.
+_HAS_ENDED = bytes(n in (COMPLETED, ENDED) for n in range(256))
+_IS_PENDING = bytes(n != COMPLETED for n in range(256))
 _FIELDS = ("process_group", "profiling_name", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "is_p2p", "p2p_seq_id")
 # (group and its description, name, sizes in and out, dtypes in and out, whether it is a message), as the dump has them.
 What = tuple[Any, ...]
@@ -161,7 +166,8 @@ class Columns:
 
     `kinds` are the different calls as the dump has them (group, name, sizes in and out, dtypes in and out, whether it is a message), `kind_of` tells
     which one an entry is. `message_numbers` are those of sends and receives, by the place of the entry. `configured` are the groups that the dump's
-    configuration tells of, `counters` the newest operation that was enqueued, by group.
+    configuration tells of, `counters` the newest operation that was enqueued, by group. `span`: when the first and the last entry were made, and the
+    last that has ended, where that is known beforehand.
     """
 
     version: str = ""
@@ -176,6 +182,7 @@ class Columns:
     lost: bool = False
     cut: str | None = None
     skipped: int = 0
+    span: tuple[int, int, int] | None = None
 
 
 def columns_of(dump: Opened) -> Columns:
@@ -204,7 +211,7 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
     index = {key: n for n, key in enumerate(dict.fromkeys(keys))}
     kinds = tuple(marshal.loads(key) for key in index)
     kind_of = array("I", map(index.__getitem__, keys))
-    read = [_Kind(what) for what in kinds]
+    read = list(map(_kind, index))
     name_of_id: dict[str, str] = {}
     if raw.get("pg_status") and entries:
         name_of_id = {str(entry.get("pg_id")): read[k].group for k, entry in dict(zip(kind_of, entries, strict=True)).items()}
@@ -230,14 +237,14 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
 
 def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Recording:
     """What is compared between ranks. Raises ValueError for numbers that are none."""
-    kinds = [_Kind(what) for what in columns.kinds]
+    kinds = [_kind(marshal.dumps(what, 2)) for what in columns.kinds]
     groups: dict[str, Group] = {}
     for kind in kinds:
         groups.setdefault(kind.group, Group(name=kind.group, desc=kind.desc))
     used = {name: columns.configured.get(name, group) for name, group in groups.items()}
     texts: dict[str, int] = {"": 0}
     tracks = _tracks(columns, kinds, used, texts)
-    ends, created = columns.ends, columns.created
+    oldest, newest, done = columns.span or _span(columns)
     return Recording(
         rank=rank,
         source=source,
@@ -248,14 +255,19 @@ def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Reco
         groups=tuple(g for name, g in columns.configured.items() if name not in groups),
         counters=columns.counters,
         messages=_messages(columns, kinds, used),
-        oldest_ns=min(created, default=0),
-        newest_ns=max(created, default=0),
-        done_ns=max((ns for ns, end in zip(created, ends, strict=True) if end in (COMPLETED, ENDED)), default=0),
+        oldest_ns=oldest,
+        newest_ns=newest,
+        done_ns=done,
         entries=len(columns.kind_of),
         lost=columns.lost,
         cut=columns.cut,
         skipped=columns.skipped,
     )
+
+
+def _span(columns: Columns) -> tuple[int, int, int]:
+    created = columns.created
+    return min(created, default=0), max(created, default=0), max(compress(created, columns.ends.translate(_HAS_ENDED)), default=0)
 
 
 class _Kind:
@@ -275,6 +287,12 @@ class _Kind:
         self.sums = (
             (operations.elements(sent or ()), operations.elements(got or ())) if operations.rule(operations.spelling(self.op)) == "sums" else None
         )
+
+
+@lru_cache(maxsize=4096)
+def _kind(marshalled: bytes) -> _Kind:
+    """Ranks issue the same calls."""
+    return _Kind(marshal.loads(marshalled))
 
 
 def _evened(entries: Sequence[Any]) -> tuple[list[dict[str, Any]], int]:
@@ -311,28 +329,41 @@ def _tracks(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Group
     for kind in kinds:
         if not kind.p2p:
             texts.setdefault(kind.text, len(texts))
-    if kinds and all(k.group == kinds[0].group and not k.p2p for k in kinds):
-        index = [texts[kind.text] for kind in kinds]
-        of_group = {kinds[0].group: (array("I", map(index.__getitem__, columns.kind_of)), columns.numbers, columns.ends, columns.created)}
-    else:
-        of_group = {}
-        for k, number, end, ns in zip(columns.kind_of, columns.numbers, columns.ends, columns.created, strict=True):
-            kind = kinds[k]
-            if kind.p2p:
-                continue
-            if (found := of_group.get(kind.group)) is None:
-                found = of_group[kind.group] = (array("I"), array("q"), bytearray(), array("q"))
-            found[0].append(texts[kind.text])
-            found[1].append(number)
-            found[2].append(end)
-            found[3].append(ns)
+    names = {name: n for n, name in enumerate(dict.fromkeys(kind.group for kind in kinds if not kind.p2p))}
+    of_kind = tuple(None if kind.p2p else (names[kind.group], texts[kind.text]) for kind in kinds)
     has_sums = any(k.sums is not None for k in kinds)
     gloo = {k.group for k in kinds if k.gloo}
     tracks = []
-    for name, (ids, seqs, states, times) in of_group.items():
+    for name, (places, ids) in zip(names, _split(columns.kind_of.tobytes(), of_kind, len(names)), strict=True):
+        if not ids:
+            continue
+        seqs, states, times = columns.numbers, columns.ends, columns.created
+        if places is not None:
+            seqs, states, times = array("q", places(seqs)), bytearray(places(states)), array("q", places(times))
         track = _track(groups[name], ids, seqs, states, times, texts, gloo=name in gloo)
         tracks.append(replace(track, sums=_sums(columns, kinds, name)) if has_sums else track)
     return tuple(tracks)
+
+
+@lru_cache(maxsize=16)
+def _split(
+    kind_of: bytes, of_kind: tuple[tuple[int, int] | None, ...], groups: int
+) -> tuple[tuple[Callable[[Any], tuple[int, ...]] | None, array[int]], ...]:
+    """For each group what takes its entries out of a column, None for all of them, and its calls. `of_kind`: group and call of each kind. On most
+    ranks they are the same."""
+    kinds = array("I")
+    kinds.frombytes(kind_of)
+    places: list[list[int]] = [[] for _ in range(groups)]
+    ids = [array("I") for _ in range(groups)]
+    for place, kind in enumerate(kinds):
+        if (of := of_kind[kind]) is not None:
+            places[of[0]].append(place)
+            ids[of[0]].append(of[1])
+    # Of one place itemgetter gives no tuple.
+    return tuple(
+        (None if len(at) == len(kinds) else itemgetter(*at) if len(at) > 1 else lambda column, at=at: tuple(column[n] for n in at), calls)
+        for at, calls in zip(places, ids, strict=True)
+    )
 
 
 def _sums(columns: Columns, kinds: Sequence[_Kind], group: str) -> dict[int, tuple[int, int]]:
@@ -346,9 +377,9 @@ def _sums(columns: Columns, kinds: Sequence[_Kind], group: str) -> dict[int, tup
 
 
 def _track(group: Group, ids: array[int], numbers: array[int], ends: bytearray, created: array[int], texts: dict[str, int], *, gloo: bool) -> Track:
-    first, last = min(numbers), max(numbers)
-    dense = last - first + 1 == len(numbers) and numbers[0] == first and numbers == array("q", range(first, last + 1))
-    if not dense:
+    first, last = numbers[0], numbers[-1]
+    if last - first + 1 != len(numbers) or numbers.tobytes() != _dense(first, last):
+        first, last = min(numbers), max(numbers)
         if last - first > len(numbers) + _MOST_HOLES:
             raise ValueError(f"numbers from {first} to {last} in group {group.name}")
         ids, ends, created = _filled(first, last, ids, numbers, ends, created, texts)
@@ -367,9 +398,14 @@ def _track(group: Group, ids: array[int], numbers: array[int], ends: bytearray, 
         first=first,
         ids=ids,
         ends=ends,
-        pending_ns={first + i: created[i] for i, end in enumerate(ends) if end != COMPLETED and ids[i]},
+        pending_ns={first + i: created[i] for i in compress(range(len(ends)), ends.translate(_IS_PENDING)) if ids[i]},
         gloo=gloo,
     )
+
+
+@lru_cache(maxsize=16)
+def _dense(first: int, last: int) -> bytes:
+    return array("q", range(first, last + 1)).tobytes()
 
 
 def _filled(
@@ -401,7 +437,7 @@ def _messages(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Gro
     numbers, ends = columns.message_numbers, columns.ends
     of_message = [(place, kinds[columns.kind_of[place]], number) for place, number in numbers.items()]
     together = {(kind.group, number): ends[place] for place, kind, number in of_message if kind.op == "coalesced"}
-    found = []
+    found = list[Message]()
     for place, kind, number in of_message:
         if kind.op == "coalesced" or together.get((kind.group, number), ends[place]) == COMPLETED or len(found) >= _MOST_MESSAGES:
             continue

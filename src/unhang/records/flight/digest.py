@@ -18,6 +18,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -53,6 +54,8 @@ _MOST_BYTES = 8 * 1024**3
 _MOST_MEMBERS = 1_000_000
 
 Site = tuple[str, int, str]
+_Kinds = list[tuple[tuple[str, str], str, list[list[int]], list[list[int]], list[str], list[str], bool]]
+_Groups = list[tuple[str, str, list[tuple[int, int, int]]]]
 # What takes credentials out of a text.
 Clean = Callable[[str], str]
 
@@ -68,7 +71,8 @@ class _Host(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 class _Dump(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """One dump. Columns are bytes, little-endian: `kind_of` and `site_of` (0: none) 32 bits an entry, `numbers` as differences 64 bits, `ends` 8.
 
-    `groups` are names, descriptions and members as runs of (first, count, stride). `times` are (entry, ns behind `oldest_ns`).
+    `kinds` (`_Kinds`) and `groups` (`_Groups`: names, descriptions and members as runs of (first, count, stride)) are alike on many ranks and decoded
+    once. `span_ns` is that of the columns, `times` are (entry, ns behind the oldest).
     """
 
     rank: int
@@ -79,16 +83,16 @@ class _Dump(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     second: bool
     size_bytes: int
     version: str
-    kinds: list[tuple[tuple[str, str], str, list[list[int]], list[list[int]], list[str], list[str], bool]]
+    kinds: msgspec.Raw
     kind_of: bytes
     numbers: bytes
     ends: bytes
     sites: list[tuple[str, int, str]]
     site_of: bytes
-    oldest_ns: int
+    span_ns: tuple[int, int, int]
     times: list[tuple[int, int]]
     messages: list[tuple[int, int]]
-    groups: list[tuple[str, str, list[tuple[int, int, int]]]]
+    groups: msgspec.Raw
     counters: dict[str, int]
     lost: bool
     cut: str | None
@@ -137,7 +141,7 @@ def summed(dump: Opened, *, rank: int, where: Name, second: bool, size: int, cle
 def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: Name, second: bool, size: int, clean: Clean) -> Summed:
     """Columns as a block; `sites[i]` is the user's line that issued entry i. Raises ValueError and the like where they are none."""
     place_of = {site: n for n, site in enumerate(dict.fromkeys(s for s in sites if s is not None), 1)}
-    oldest, times = _times(columns)
+    span, times = _times(columns)
     dump = _Dump(
         rank=rank,
         told=where.told,
@@ -147,16 +151,16 @@ def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: 
         second=second,
         size_bytes=size,
         version=_text(columns.version, clean),
-        kinds=[_plain(what, clean) for what in columns.kinds],
+        kinds=_raw([_plain(what, clean) for what in columns.kinds]),
         kind_of=_le(columns.kind_of),
         numbers=_le(array("q", (b - a for a, b in zip((0, *columns.numbers), columns.numbers, strict=False)))),
         ends=bytes(columns.ends),
         sites=[(_text(file, clean), line, _text(name, clean)) for file, line, name in place_of],
         site_of=_le(array("I", (0 if s is None else place_of[s] for s in sites))),
-        oldest_ns=oldest,
+        span_ns=span,
         times=times,
         messages=sorted(columns.message_numbers.items()),
-        groups=[(_apart(g.name, clean), _text(g.desc, clean), _runs(g.members)) for g in columns.configured.values()],
+        groups=_raw([(_apart(g.name, clean), _text(g.desc, clean), _runs(g.members)) for g in columns.configured.values()]),
         counters={_apart(group, clean): n for group, n in columns.counters.items()},
         lost=columns.lost,
         cut=columns.cut,
@@ -187,23 +191,27 @@ def _sites(frames: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[Site | Non
 
 def _site(stack: Sequence[Mapping[str, Any]]) -> Site | None:
     try:
-        frame = user_frame([Frame(file=str(f.get("filename", "")), line=int(f.get("line") or 0), name=str(f.get("name", ""))) for f in reversed(stack)])
+        frame = user_frame(
+            [Frame(file=str(f.get("filename", "")), line=int(f.get("line") or 0), name=str(f.get("name", ""))) for f in reversed(stack)]
+        )
     except (TypeError, ValueError, AttributeError):
         return None
     return None if frame is None else (frame.file, frame.line, frame.name)
 
 
-def _times(columns: Columns) -> tuple[int, list[tuple[int, int]]]:
-    """The oldest time, and those by entry that are looked at: of what is pending, of the last that has ended, of the newest entries, and of the first
-    of those that never end, as parts of calls that were launched together."""
+def _times(columns: Columns) -> tuple[tuple[int, int, int], list[tuple[int, int]]]:
+    """The span of the columns, and the times by entry that are looked at.
+
+    Those are of what is pending, of the last that has ended, of the newest entries, and of the first that never end, as parts of a call do.
+    """
     created, ends = columns.created, columns.ends
-    oldest = min(created, default=0)
     whole = compared(columns, rank=0, source="")
+    oldest = whole.oldest_ns
     needed = {whole.done_ns, *(ns for t in whole.tracks for ns in t.pending_ns.values()), *(m.created_ns for m in whole.messages)}
     in_order = sorted(range(len(created)), key=created.__getitem__)
     unended = [n for n in in_order if ends[n] not in (COMPLETED, ENDED)]
     kept = {*in_order[-_NEWEST:], *unended[:_NEWEST], *(n for n, ns in enumerate(created) if ns in needed)}
-    return oldest, [(n, created[n] - oldest) for n in sorted(kept)]
+    return (oldest, whole.newest_ns, whole.done_ns), [(n, created[n] - oldest) for n in sorted(kept)]
 
 
 def _plain(what: What, clean: Clean) -> Any:
@@ -226,6 +234,10 @@ def _plain(what: What, clean: Clean) -> Any:
         texts(got_types),
         bool(p2p),
     )
+
+
+def _raw(value: _Kinds | _Groups) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.msgpack.encode(value))
 
 
 def _runs(members: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -328,13 +340,12 @@ def read(path: Path) -> Digest:
     blocks = _blocks(path)
     host = _host(path, blocks)
     size = path.stat().st_size
-    groups: dict[Any, Group] = {}
     found, names = list[Recording](), list[Name]()
     broken = 0
     for place, block in enumerate(blocks):
         try:
             dump = msgspec.msgpack.decode(block, type=_Dump)
-            recording = compared(_columns(dump, groups), rank=dump.rank, source=str(path), size=size)
+            recording = compared(_columns(dump), rank=dump.rank, source=str(path), size=size)
         except _NONE_OF_OURS:
             broken += 1
             continue
@@ -364,7 +375,7 @@ def flight(path: Path, place: int) -> Flight | None:
         if n == place:
             try:
                 dump = msgspec.msgpack.decode(block, type=_Dump)
-                return _flight(_columns(dump, {}), [dump.sites[s - 1] if s else None for s in _array("I", dump.site_of)])
+                return _flight(_columns(dump), [dump.sites[s - 1] if s else None for s in _array("I", dump.site_of)])
             except _NONE_OF_OURS as e:
                 raise RecordError(f"{path} is damaged: {type(e).__name__}: {e}") from e
     return None
@@ -416,36 +427,53 @@ def _exactly(stream: zstandard.ZstdDecompressionReader, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _columns(dump: _Dump, groups: dict[Any, Group]) -> Columns:
-    """Raises ValueError and the like where the columns do not fit each other. `groups`: those of other dumps, which are the same objects."""
-    kind_of, differences, ends = _array("I", dump.kind_of), _array("q", dump.numbers), bytearray(dump.ends)
-    if not len(kind_of) == len(differences) == len(ends) == len(dump.site_of) // 4 <= _MOST_ENTRIES:
-        raise ValueError("its columns are not equally long")
-    if max(ends, default=0) > ENDED or max(kind_of, default=-1) >= len(dump.kinds):
-        raise ValueError("a call of no kind")
-    created = array("q", [dump.oldest_ns]) * len(kind_of)
+def _columns(dump: _Dump) -> Columns:
+    """Raises ValueError and the like where the columns do not fit each other."""
+    kind_of, numbers, ends = _array("I", dump.kind_of), _numbers(dump.numbers), bytearray(dump.ends)
+    if not len(kind_of) == len(numbers) == len(ends) == len(dump.site_of) // 4 <= _MOST_ENTRIES or ends.translate(None, _ENDS):
+        raise ValueError("its columns do not fit each other")
+    oldest = dump.span_ns[0]
+    created = array("q", [oldest]) * len(kind_of)
     for place, after_ns in dump.times:
-        created[place] = dump.oldest_ns + after_ns
-    configured = {}
-    for name, desc, runs in dump.groups:
-        key = (name, desc, tuple(runs))
-        if key not in groups:
-            groups[key] = Group(name=name, desc=desc, members=_members(runs))
-        configured[name] = groups[key]
+        created[place] = oldest + after_ns
     return Columns(
         version=dump.version,
-        kinds=tuple(dump.kinds),
+        kinds=_kinds(bytes(dump.kinds)),
         kind_of=kind_of,
-        numbers=array("q", accumulate(differences)),
+        numbers=numbers,
         ends=ends,
         created=created,
         message_numbers=dict(dump.messages),
-        configured=configured,
+        configured=_groups(bytes(dump.groups)),
         counters=dump.counters,
         lost=dump.lost,
         cut=dump.cut,
         skipped=dump.skipped,
+        span=dump.span_ns,
     )
+
+
+_ENDS = bytes(range(ENDED + 1))
+
+
+@lru_cache(maxsize=256)
+def _kinds(raw: bytes) -> tuple[What, ...]:
+    return tuple(msgspec.msgpack.decode(raw, type=_Kinds))
+
+
+@lru_cache(maxsize=16)
+def _numbers(raw: bytes) -> array[int]:
+    return array("q", accumulate(_array("q", raw)))
+
+
+@lru_cache(maxsize=256)
+def _groups(raw: bytes) -> dict[str, Group]:
+    return {name: _group(name, desc, tuple(runs)) for name, desc, runs in msgspec.msgpack.decode(raw, type=_Groups)}
+
+
+@lru_cache(maxsize=4096)
+def _group(name: str, desc: str, runs: tuple[tuple[int, int, int], ...]) -> Group:
+    return Group(name=name, desc=desc, members=_members(runs))
 
 
 def _flight(columns: Columns, sites: Sequence[Site | None]) -> Flight:

@@ -8,6 +8,7 @@ import os
 import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,8 +25,6 @@ T = TypeVar("T")
 
 # Below it a process is not worth its start.
 _FEW_BYTES = 4 * 1024**2
-# A digest unpacks to so many times its size.
-_PACKED = 50
 # What a process may take beside what it has: unpickled, a dump is some 20 times its size.
 _ROOM_BYTES = 1024**3
 _GROWTH = 40
@@ -42,30 +41,37 @@ class Recorded:
 
 def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = lambda done, total: None) -> Recorded:
     """Read all dumps, and digests of dumps. Of two of one rank the one with more entries is taken, of two with as many the newer one."""
-    digests = {p for p in paths if digest.is_digest(p)}
-    named = ranks_of([str(p) for p in paths if p not in digests])
-    sizes = [_size(p) for p in paths]
-    work = sum(size * (_PACKED if path in digests else 1) for path, size in zip(paths, sizes, strict=True))
+    digests = [p for p in paths if digest.is_digest(p)]
+    dumps = [p for p in paths if p not in set(digests)]
+    named = ranks_of([str(p) for p in dumps])
+    size_of = {p: _size(p) for p in paths}
+    total = sum(size_of.values())
     missed: list[NotExamined] = []
     of_dumps, of_digests = list[Recording](), list[tuple[Recording, digest.Name]]()
-    groups: dict[Group, Group] = {}
-    texts: dict[tuple[str, ...], tuple[str, ...]] = {}
+    shared = _Shared()
     done = 0
-    with Readers(None, parallel=work > _FEW_BYTES) as readers:
-        futures = [readers.submit(_read, str(path), named.ranks.get(str(path)), readers.forked) for path in paths]
-        for path, size, future in zip(paths, sizes, futures, strict=True):
-            part = readers.result(future)
-            done += size
-            progress(done, sum(sizes))
-            missed += part.missed
-            if part.why is not None:
-                missed.append(NotExamined(what=str(path), why=part.why, unread=True))
-            recordings = [_shared(r, groups, texts) for r in part.recordings]
-            missed += [n for r in recordings for n in _left_out(r, of_digest=path in digests)]
-            if path in digests:
-                of_digests += zip(recordings, part.names, strict=True)
-            else:
-                of_dumps += recordings
+
+    def ready(path: Path, why: str | None) -> None:
+        nonlocal done
+        done += size_of[path]
+        progress(done, total)
+        if why is not None:
+            missed.append(NotExamined(what=str(path), why=why, unread=True))
+
+    with Readers(None, parallel=sum(size_of[p] for p in dumps) > _FEW_BYTES) as readers:
+        futures = [readers.submit(_read, str(path), named.ranks[str(path)], readers.forked) for path in dumps]
+        for path, future in zip(dumps, futures, strict=True):
+            recordings, why = readers.result(future)
+            ready(path, why)
+            of_dumps += [shared.of(r) for r in recordings]
+            missed += [n for r in recordings for n in _left_out(r)]
+    # What ranks have in common is decoded once, which several processes could not share.
+    for path in digests:
+        part, why = _carefully(partial(_read_digest, path), str(path), forked=False)
+        ready(path, why or (part.damage if part is not None else None))
+        if part is not None:
+            of_digests += [(shared.of(r), name) for r, name in zip(part.recordings, part.names, strict=True)]
+            missed += [*part.missed, *(n for r in part.recordings for n in _left_out(r, of_digest=True))]
     ranked, unsure = _ranked_together(of_digests)
     found, seconds = _Taken(missed), _Taken(missed)
     for recording in (*of_dumps, *ranked):
@@ -84,7 +90,7 @@ class _Taken:
     def __init__(self, missed: list[NotExamined]) -> None:
         self.of_rank: dict[int, Recording] = {}
         self._missed = missed
-        self._left: dict[tuple[str, str, bool], list[int]] = {}
+        self._left: dict[tuple[str, bool], list[tuple[int, str]]] = {}
 
     def add(self, recording: Recording) -> None:
         known = self.of_rank.setdefault(recording.rank, recording)
@@ -92,12 +98,17 @@ class _Taken:
             return
         better, other = (recording, known) if _extent(recording) > _extent(known) else (known, recording)
         self.of_rank[recording.rank] = better
-        self._left.setdefault((other.source, better.source, _extent(better) == _extent(other)), []).append(recording.rank)
+        self._left.setdefault((other.source, _extent(better) == _extent(other)), []).append((recording.rank, better.source))
 
     def tell(self) -> None:
-        for (source, taken, equal), ranks in sorted(self._left.items()):
-            whose = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))}"
-            why = f"the dump of {whose} in it stands in {taken}, too" if equal else f"another dump of {whose}, with more entries or newer, was taken: {taken}"
+        for (source, equal), left in sorted(self._left.items()):
+            ranks = sorted({rank for rank, _ in left})
+            whose = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+            files = sorted({taken for _, taken in left})
+            where = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+            why = f"the dump of {whose} in it stands in {where}, too"
+            if not equal:
+                why = f"another dump of {whose} was taken, newer or with more entries: {where}"
             self._missed.append(NotExamined(what=source, why=why))
 
 
@@ -188,15 +199,30 @@ def _flight(path: Path, rank: int, place: int) -> Flight | None:
     return None if alone is None else flight_of(alone, source=str(path))
 
 
-def _shared(recording: Recording, groups: dict[Group, Group], texts: dict[tuple[str, ...], tuple[str, ...]]) -> Recording:
-    """The same with what other ranks have, too, held once: of 1,024 ranks each one tells the 1,024 members of the default group."""
-    return replace(
-        recording,
-        calls=texts.setdefault(recording.calls, recording.calls),
-        tracks=tuple(replace(t, group=groups.setdefault(t.group, t.group)) for t in recording.tracks),
-        groups=tuple(groups.setdefault(g, g) for g in recording.groups),
-        messages=tuple(replace(m, group=groups.setdefault(m.group, m.group)) for m in recording.messages),
-    )
+class _Shared:
+    """What ranks have in common, held once: of 1,024 ranks each one tells the 1,024 members of the default group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Group, Group] = {}
+        # Those of them by identity, which is quicker than 1,024 numbers.
+        self._held: set[int] = set()
+        self._texts: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def of(self, recording: Recording) -> Recording:
+        return replace(
+            recording,
+            calls=self._texts.setdefault(recording.calls, recording.calls),
+            tracks=tuple(replace(t, group=self._group(t.group)) for t in recording.tracks),
+            groups=tuple(map(self._group, recording.groups)),
+            messages=tuple(replace(m, group=self._group(m.group)) for m in recording.messages),
+        )
+
+    def _group(self, group: Group) -> Group:
+        if id(group) in self._held:
+            return group
+        found = self._groups.setdefault(group, group)
+        self._held.add(id(found))
+        return found
 
 
 def _size(path: Path) -> int:
@@ -206,7 +232,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _left_out(recording: Recording, *, of_digest: bool) -> list[NotExamined]:
+def _left_out(recording: Recording, *, of_digest: bool = False) -> list[NotExamined]:
     what = f"{recording.source}: the dump of rank {recording.rank} in it" if of_digest else recording.source
     found = []
     if recording.cut:
@@ -216,32 +242,20 @@ def _left_out(recording: Recording, *, of_digest: bool) -> list[NotExamined]:
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Part:
-    """What one file gave. `why` says what of it could not be read; `names` are those of a digest's dumps."""
-
-    recordings: Sequence[Recording] = ()
-    names: Sequence[digest.Name] = ()
-    missed: Sequence[NotExamined] = ()
-    why: str | None = None
-
-
-def _read(_needles: Any, _stop: Any, path: str, rank: int | None, forked: bool) -> _Part:
-    def of_dumps(guard: bool) -> _Part:
+def _read(_needles: Any, _stop: Any, path: str, rank: int, forked: bool) -> tuple[list[Recording], str | None]:
+    def read(guard: bool) -> list[Recording]:
         size = _size(Path(path))
-        return _Part(
-            recordings=[
-                replace(recording_of(dump, rank=number, source=path, size=size), place=n, is_second=is_second(path))
-                for n, number, _, dump in _ranked(path, rank or 0, guard=guard)
-            ]
-        )
+        return [
+            replace(recording_of(dump, rank=number, source=path, size=size), place=n, is_second=is_second(path))
+            for n, number, _, dump in _ranked(path, rank, guard=guard)
+        ]
 
-    def of_digest(guard: bool) -> _Part:
-        found = digest.read(Path(path))
-        return _Part(recordings=found.recordings, names=found.names, missed=found.missed, why=found.damage)
+    found, why = _carefully(read, path, forked=forked)
+    return found or [], why
 
-    part, why = _carefully(of_digest if rank is None else of_dumps, path, forked=forked)
-    return part if part is not None else _Part(why=why)
+
+def _read_digest(path: Path, _guard: bool) -> digest.Digest:
+    return digest.read(path)
 
 
 def _sum(_needles: Any, _stop: Any, path: str, rank: int, said: bool, clean: digest.Clean, forked: bool) -> tuple[list[digest.Summed], str | None]:

@@ -40,7 +40,7 @@ class Found:
 
 
 def find(paths: Sequence[str], *, wanted: str = "log", limits: Limits | None = None, stdin: IO[bytes] | None = None) -> Found:
-    """The sources that `paths` name. Raises UnhangError where one of them is missing, unreadable, or holds nothing to read; `wanted` is what it calls that.
+    """The sources that `paths` name; `wanted` is what they are called. Raises UnhangError where one of them is missing, unreadable, or holds nothing.
 
     A file that is named is always taken, unless all that there is is empty or binary; one that is stands under `not_examined` as well. In directories
     and patterns, what is plainly no log is counted there instead.
