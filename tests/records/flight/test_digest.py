@@ -383,7 +383,7 @@ def test_no_more_is_unpacked_than_the_bound(one, tmp_path, monkeypatch):
 
 
 def test_a_digest_of_a_newer_format_is_said_and_the_rest_used(tmp_path):
-    paths, digests = on_hosts(tmp_path, one_missing(4))
+    _, digests = on_hosts(tmp_path, one_missing(4))
     data = digests[1].read_bytes()
     digests[1].write_bytes(data.replace(digest.MAGIC, b"UNHANG-DIGEST\x02\n", 1))
     merged = record_all(digests)
