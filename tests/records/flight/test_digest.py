@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pickle
@@ -74,6 +75,17 @@ def test_digests_and_dumps_in_any_order_are_the_job(tmp_path):
         merged = record_all(mixed)
         assert same(merged, whole) and not merged.unsure and merged.not_examined == ()
         assert judge(merged.recordings) == judge(whole.recordings)
+
+
+def test_a_packed_digest_is_read_as_it_is(tmp_path):
+    paths, digests = on_hosts(tmp_path, one_missing(4))
+    packed = tmp_path / "packed.gz"
+    packed.write_bytes(gzip.compress(digests[0].read_bytes()))
+    merged = record_all([packed, digests[1]])
+    assert same(merged, record_all(paths)) and flight(merged.recordings[0]).calls
+    packed.write_bytes(packed.read_bytes()[:-200])
+    merged = record_all([packed, digests[1]])
+    assert sorted(merged.recordings) == [1, 3] and "damaged" in merged.not_examined[0].why
 
 
 def test_the_lines_of_all_calls_are_there(tmp_path):

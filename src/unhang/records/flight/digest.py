@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
+import io
 import os
 import re
 import secrets
@@ -31,8 +32,10 @@ from unhang.model import NotExamined
 from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, Columns, Recording, What, columns_and_frames, compared
 from unhang.records.flight.entries import Call, Flight, Group
-from unhang.records.flight.opening import Opened
+from unhang.records.flight.opening import Opened, bytes_of, head_of
 from unhang.records.frames import Frame, user_frame
+from unhang.records.logs.streams import HEAD_BYTES
+from unhang.records.logs.unpacking import packing
 
 if TYPE_CHECKING:
     import zstandard
@@ -327,12 +330,22 @@ def _put(whole: Path, path: Path) -> None:
 
 
 def is_digest(path: Path) -> bool:
-    """By its first bytes, whatever its format; False where it cannot be read."""
+    """By its first bytes, whatever its format, packed or not; False where it cannot be read."""
     try:
         with path.open("rb") as f:
-            return _ANY_FORMAT.match(f.read(len(MAGIC))) is not None
+            head = f.read(HEAD_BYTES)
     except OSError:
         return False
+    return _ANY_FORMAT.match(head_of(path) if packing(head) else head) is not None
+
+
+def _opened(path: Path) -> IO[bytes]:
+    file = path.open("rb")
+    if not packing(file.read(HEAD_BYTES)):
+        file.seek(0)
+        return file
+    file.close()
+    return io.BytesIO(bytes_of(path)[0])
 
 
 def read(path: Path) -> Digest:
@@ -393,7 +406,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
     import zstandard
 
     try:
-        with path.open("rb") as f:
+        with _opened(path) as f:
             head = _ANY_FORMAT.match(f.read(len(MAGIC)))
             if head is None:
                 raise RecordError(f"{path} is no digest of flight-recorder dumps")
