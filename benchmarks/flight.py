@@ -226,7 +226,7 @@ def digest_of(folder: Path, host: int, hosts: int, entries: int) -> None:
             configured={g.name: g for g in groups},
         )
         where = digest.Name(host="", name=f"/tmp/nccl_trace_rank_{rank}", said=True)
-        dumps.append(digest.packed(columns, sites, rank=rank, where=where, second=False, size=400_000, clean=str))
+        dumps.append(digest.packed(columns, sites, rank=rank, where=where, second=False, clean=str))
     digest.write(folder, f"node{host:04}", dumps, clean=str)
 
 

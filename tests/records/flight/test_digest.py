@@ -236,6 +236,13 @@ def test_digests_are_not_summed_up_again(tmp_path):
         summed(digests, tmp_path / "none")
 
 
+def test_what_would_not_be_read_is_not_written(tmp_path):
+    paths = write(tmp_path / "dumps", {0: jobs.dump(history(3), {"0": ("default_pg", [0, 10**12])}), 1: jobs.dump(history(3), groups=None)})
+    done = summed(paths, tmp_path / "digests")
+    assert done.ranks == (1,) and "a list of members that is none" in done.not_examined[0].why and done.not_examined[0].unread
+    assert list(record_all([done.path]).recordings) == [1]
+
+
 def test_nothing_to_sum_up(tmp_path):
     bad = tmp_path / "rank_0"
     bad.write_bytes(b"\x80\x02}q\x00X\x09\x00\x00\x00pg_configq\x01")
@@ -376,6 +383,20 @@ def test_blocks_that_lie_are_refused_or_still_columns(one, tmp_path_factory, dat
         assert all(len(t.ids) == len(t.ends) for t in recording.tracks)
         flight(recording)
         judge({recording.rank: recording})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(0, 10**9), (0, -1), (4, 2**40), (16, [["0", "default_pg", [[0, 2, 10**9]]]]), (16, [["0", "", [[0, 10**7, 1]]]])]
+)
+def test_ranks_that_no_job_has_are_refused(one, tmp_path, field, value):
+    """A list of all ranks is made of them."""
+    head, first, *_ = digest._blocks(one)
+    dump = msgspec.msgpack.decode(first)
+    dump[field] = value
+    with (tmp_path / "x").open("wb") as f:
+        digest._fill(f, [head, msgspec.msgpack.encode(dump)])
+    with pytest.raises(RecordError, match="none of its 8 dumps can be read"):
+        digest.read(tmp_path / "x")
 
 
 @pytest.mark.parametrize("blocks", [bytes(16 * 1024**2), b"\xff" * 16 * 1024**2])

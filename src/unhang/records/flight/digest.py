@@ -54,7 +54,8 @@ _MOST_ENTRIES = 4_000_000
 _MOST_BLOCK_BYTES = 256 * 1024**2
 # 16,384 ranks of 2,000 calls take 600 MB; they are read one by one.
 _MOST_BYTES = 8 * 1024**3
-_MOST_MEMBERS = 1_000_000
+# No job has as many; a list of all ranks is made of what is told.
+_MOST_RANKS = 5_000_000
 
 Site = tuple[str, int, str]
 _Kinds = list[tuple[tuple[str, str], str, list[list[int]], list[list[int]], list[str], list[str], bool]]
@@ -84,7 +85,6 @@ class _Dump(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     name: str
     nth: int
     second: bool
-    size_bytes: int
     version: str
     kinds: msgspec.Raw
     kind_of: bytes
@@ -132,16 +132,16 @@ class Summed:
     block: bytes
 
 
-def summed(dump: Opened, *, rank: int, where: Name, second: bool, size: int, clean: Clean) -> Summed:
+def summed(dump: Opened, *, rank: int, where: Name, second: bool, clean: Clean) -> Summed:
     """Raises RecordError where it is no dump."""
     try:
         columns, frames = columns_and_frames(dump)
-        return packed(columns, list(_sites(frames)), rank=rank, where=where, second=second, size=size, clean=clean)
+        return packed(columns, list(_sites(frames)), rank=rank, where=where, second=second, clean=clean)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as e:
         raise RecordError(f"{where.name} is not a flight-recorder dump that can be understood: {type(e).__name__}: {e}") from e
 
 
-def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: Name, second: bool, size: int, clean: Clean) -> Summed:
+def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: Name, second: bool, clean: Clean) -> Summed:
     """Columns as a block; `sites[i]` is the user's line that issued entry i. Raises ValueError and the like where they are none."""
     place_of = {site: n for n, site in enumerate(dict.fromkeys(s for s in sites if s is not None), 1)}
     span, times = _times(columns)
@@ -152,7 +152,6 @@ def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: 
         name=_apart(where.name, clean),
         nth=where.nth,
         second=second,
-        size_bytes=size,
         version=_text(columns.version, clean),
         kinds=_raw([_plain(what, clean) for what in columns.kinds]),
         kind_of=_le(columns.kind_of),
@@ -169,6 +168,8 @@ def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: 
         cut=columns.cut,
         skipped=columns.skipped,
     )
+    # Nothing is written that would be refused when it is read.
+    _columns(dump)
     return Summed(rank=rank, block=msgspec.msgpack.encode(dump))
 
 
@@ -260,8 +261,10 @@ def _runs(members: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def _members(runs: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
-    if any(count < 1 or stride < 1 for _, count, stride in runs) or sum(count for _, count, _ in runs) > _MOST_MEMBERS:
+    if any(count < 1 or stride < 1 or not 0 <= first <= first + (count - 1) * stride < _MOST_RANKS for first, count, stride in runs):
         raise ValueError("a list of members that is none")
+    if sum(count for _, count, _ in runs) > _MOST_RANKS:
+        raise ValueError("more members than ranks")
     return tuple(n for first, count, stride in runs for n in range(first, first + count * stride, stride))
 
 
@@ -442,6 +445,8 @@ def _exactly(stream: zstandard.ZstdDecompressionReader, size: int) -> bytes:
 
 def _columns(dump: _Dump) -> Columns:
     """Raises ValueError and the like where the columns do not fit each other."""
+    if not (0 <= dump.rank < _MOST_RANKS and 0 <= dump.nth < _MOST_RANKS):
+        raise ValueError("a rank that no job has")
     kind_of, numbers, ends = _array("I", dump.kind_of), _numbers(dump.numbers), bytearray(dump.ends)
     if not len(kind_of) == len(numbers) == len(ends) == len(dump.site_of) // 4 <= _MOST_ENTRIES or ends.translate(None, _ENDS):
         raise ValueError("its columns do not fit each other")

@@ -260,11 +260,10 @@ def _read_digest(path: Path, _guard: bool) -> digest.Digest:
 
 def _sum(_needles: Any, _stop: Any, path: str, rank: int, said: bool, clean: digest.Clean, forked: bool) -> tuple[list[digest.Summed], str | None]:
     def read(guard: bool) -> list[digest.Summed]:
-        size = _size(Path(path))
         found = []
         for n, number, told, dump in _ranked(path, rank, guard=guard):
             where = digest.Name(host="", name=path, nth=n, told=told, said=said)
-            found.append(digest.summed(dump, rank=number, where=where, second=is_second(path), size=size, clean=clean))
+            found.append(digest.summed(dump, rank=number, where=where, second=is_second(path), clean=clean))
         return found
 
     found, why = _carefully(read, path, forked=forked)
