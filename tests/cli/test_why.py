@@ -397,3 +397,27 @@ def test_a_report_that_cannot_be_written_is_the_users_error(app, rundir, tmp_pat
         assert isinstance(failed.exception, UnhangError) and str(path.name) in str(failed.exception)
     assert run(app, rundir.path, "--report", tmp_path / "zh.html", "--lang", "zh").exit_code == 1
     assert 'lang="zh-CN"' in (tmp_path / "zh.html").read_text("utf-8")
+
+
+def test_a_bundle_is_judged_like_what_it_was_made_of(app, rundir, tmp_path):
+    target = tmp_path / "why.tar.gz"
+    ran = run(app, rundir.path, "--bundle", target, "--json")
+    assert ran.exit_code == 1 and f"wrote {target}" in ran.stderr and "look before you send it" in ran.stderr
+    again = run(app, target, "--json")
+    assert again.exit_code == 1
+    assert json.loads(again.stdout)["primary"] == json.loads(ran.stdout)["primary"]
+
+
+def test_a_bundle_does_not_write_over_a_log(app, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text("step 1\n")
+    ran = run(app, log, "--bundle", log)
+    assert isinstance(ran.exception, UnhangError) and "has to end in .tar.gz" in str(ran.exception)
+    assert log.read_text() == "step 1\n"
+
+
+def test_a_bundle_of_a_running_job_or_to_nowhere_is_refused(app, rundir, tmp_path):
+    ran = run(app, "--ras", "localhost:1", "--bundle", tmp_path / "a.tar.gz")
+    assert isinstance(ran.exception, UnhangError) and "--bundle is for what has ended" in str(ran.exception)
+    ran = run(app, rundir.path, "--bundle", tmp_path / "no" / "a.tar.gz")
+    assert isinstance(ran.exception, UnhangError) and "cannot write the bundle" in str(ran.exception)

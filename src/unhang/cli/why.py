@@ -13,6 +13,9 @@ import typer
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unhang.diagnosis.bundle import Bundled
     from unhang.diagnosis.logs import Judged
     from unhang.model import Verdict
     from unhang.records.logs.finding import Found
@@ -47,6 +50,14 @@ def why(
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FILE.html", help="Write the verdict with a timeline as one HTML file, too.")
     ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            "--bundle",
+            metavar="FILE.tar.gz",
+            help="Write what the verdict rests on, without credentials, as one archive for a bug report, too. unhang why reads it.",
+        ),
+    ] = None,
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
     no_color: NoColor = False,
 ) -> None:
@@ -67,12 +78,14 @@ def why(
         raise UnhangError("give either PATH... or --ras HOST:PORT", hint="unhang why train.log")
     if ras and (incident is not None or attempt is not None):
         raise UnhangError("--incident and --attempt are for what has ended; --ras asks a job that runs")
-    scene = _SceneOf() if report is not None else None
-    verdict, judged = (_running(ras, apart_s, quiet=as_json), None) if ras else _judge(paths or [], incident, attempt, quiet=as_json, scene=scene)
+    if bundle is not None:
+        _check_bundle(bundle, ras)
+    beside = _Beside(scene=report is not None, bundle=bundle, quiet=as_json)
+    verdict, judged = (_running(ras, apart_s, quiet=as_json), None) if ras else _judge(paths or [], incident, attempt, quiet=as_json, beside=beside)
     if verdict.primary is None and judged is not None:
         _refuse_no_logs(verdict)
-    if report is not None and scene is not None:
-        _write_report(report, verdict, scene, chosen)
+    if report is not None:
+        _write_report(report, verdict, beside, chosen)
     if as_json:
         import msgspec
 
@@ -111,25 +124,72 @@ def _show(verdict: Verdict, judged: Judged | None, lang: Language, *, everything
         render(judged, console, lang=lang)
 
 
-class _SceneOf:
-    """What a report draws beside the verdict. Taken while the run directory is there: one out of an archive is gone afterwards."""
+class _Beside:
+    """What is made beside the verdict. Taken while what was judged is there: a run directory out of an archive is gone afterwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, scene: bool, bundle: Path | None, quiet: bool) -> None:
         self.scene: Scene | None = None
+        self._draws = scene
+        self._bundle = bundle
+        self._quiet = quiet
 
-    def take(self, rundir: RunDir, incident: int | None) -> None:
-        from unhang.report.html.of_run import gather
+    def take_run(self, rundir: RunDir, verdict: Verdict, incident: int | None) -> None:
+        if self._draws:
+            from unhang.report.html.of_run import gather
 
-        self.scene = gather(rundir, number=incident)
+            self.scene = gather(rundir, number=incident)
+        if self._bundle is not None:
+            from unhang.diagnosis.bundle import of_run
+
+            self._write(lambda target, progress: of_run(target, rundir, verdict, progress=progress))
+
+    def take_files(self, found: Found, verdict: Verdict, judged: Judged | None) -> None:
+        if self._bundle is not None:
+            from unhang.diagnosis.bundle import of_files
+
+            lines = [(m.source, m.line) for m in judged.timeline] if judged is not None else []
+            self._write(lambda target, progress: of_files(target, found.sources, found.dumps, verdict, lines, progress=progress))
+
+    def _write(self, write: Callable[[Path, Callable[[int, int | None], None]], Bundled]) -> None:
+        from unhang.errors import UnhangError
+        from unhang.records.logs.opening import shown
+        from unhang.report.progress import counting
+
+        assert self._bundle is not None
+        name = shown(str(self._bundle))
+        try:
+            with counting("bundling", quiet=self._quiet) as progress:
+                written = write(self._bundle, progress)
+        except OSError as e:
+            raise UnhangError(f"cannot write the bundle {name}: {e.strerror or e}", hint="name another place with --bundle FILE.tar.gz") from e
+        _say(
+            f"wrote {name}: {written.files} files, {_size(written.size_bytes)}; credentials are hidden, hosts, paths and code are not: look before you send it"
+        )
+        for left in written.left_out:
+            _say(f"left out of it: {left.what}: {left.why}")
 
 
-def _write_report(path: Path, verdict: Verdict, scene: _SceneOf, lang: Language) -> None:
+def _size(size: int) -> str:
+    return f"{size / 1024:.0f} KiB" if size < 1024**2 else f"{size / 1024**2:.1f} MiB"
+
+
+def _check_bundle(bundle: Path, ras: list[str] | None) -> None:
+    """Before anything is read: a log that was meant as PATH must not be written over."""
+    from unhang.errors import UnhangError
+
+    if ras:
+        raise UnhangError("--bundle is for what has ended; of a job that runs, keep the answers: unhang why --ras HOST:PORT --json")
+    if not bundle.name.endswith((".tar.gz", ".tgz")):
+        raise UnhangError(f"--bundle {bundle}: its name has to end in .tar.gz", hint="unhang why train.log --bundle why.tar.gz")
+
+
+def _write_report(path: Path, verdict: Verdict, beside: _Beside, lang: Language) -> None:
     from unhang.errors import UnhangError
     from unhang.records.logs.opening import shown
     from unhang.report.html import render
 
     try:
-        path.write_text(render(verdict, scene.scene, lang=lang), "utf-8")
+        path.write_text(render(verdict, beside.scene, lang=lang), "utf-8")
     except OSError as e:
         raise UnhangError(f"cannot write the report {shown(str(path))}: {e.strerror or e}", hint="name another place with --report FILE.html") from e
     _say(f"wrote {shown(str(path))}")
@@ -141,7 +201,7 @@ def _running(asked: list[str], apart_s: float, *, quiet: bool) -> Verdict:
     return ras.judge(asked, apart_s=apart_s, quiet=quiet)
 
 
-def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool, scene: _SceneOf | None) -> tuple[Verdict, Judged | None]:
+def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool, beside: _Beside) -> tuple[Verdict, Judged | None]:
     from unhang.errors import UnhangError
     from unhang.records import named
     from unhang.records.logs.opening import shown
@@ -164,19 +224,18 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
 
         rundir = RunDir.open(Path(rundirs[0]))
         verdict = judge(rundir, number=incident)
-        if scene is not None:
-            scene.take(rundir, incident)
+        beside.take_run(rundir, verdict, incident)
         return verdict, None
     if runs:
-        return _newest(runs, paths[0], incident, scene), None
-    if alone is not None and named.is_file(alone) and (found := _packed(alone, incident, attempt, scene)) is not None:
+        return _newest(runs, paths[0], incident, beside), None
+    if alone is not None and named.is_file(alone) and (found := _packed(alone, incident, attempt, beside)) is not None:
         return found, None
     if incident is not None:
         raise UnhangError(f"--incident {incident}: only a run directory has incidents, and {paths[0]} is none")
     if holding is not None:
         run = _shortest(holding.path)
         _say(f"{shown(paths[0])} is part of the run directory {run}, which knows more: unhang why {shlex.quote(run)}")
-    return _judge_found(paths, attempt, quiet=quiet)
+    return _judge_found(paths, attempt, quiet=quiet, beside=beside)
 
 
 def _refuse_attempt(attempt: int | None, path: str) -> None:
@@ -186,7 +245,7 @@ def _refuse_attempt(attempt: int | None, path: str) -> None:
         raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {path}")
 
 
-def _packed(path: Path, incident: int | None, attempt: int | None, scene: _SceneOf | None) -> Verdict | None:
+def _packed(path: Path, incident: int | None, attempt: int | None, beside: _Beside) -> Verdict | None:
     """The verdict on the newest run directory in an archive; None where it holds none."""
     from unhang.records.logs.opening import shown
     from unhang.records.packed import holds_run, unpacked
@@ -203,8 +262,7 @@ def _packed(path: Path, incident: int | None, attempt: int | None, scene: _Scene
         others = f", the newest of {len(found.runs)} runs in {shown(str(path))}" if len(found.runs) > 1 else ""
         _say(f"judging the run directory {found.runs[-1].name}{others}")
         verdict = judge_packed(found, path, number=incident)
-        if scene is not None:
-            scene.take(RunDir(found.runs[-1].path), incident)
+        beside.take_run(RunDir(found.runs[-1].path), verdict, incident)
         return verdict
 
 
@@ -219,14 +277,21 @@ def _shortest(path: Path) -> str:
     return shown(min(str(path), os.path.relpath(path), key=len))
 
 
-def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool) -> tuple[Verdict, Judged | None]:
+def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool, beside: _Beside) -> tuple[Verdict, Judged | None]:
     """Logs, flight-recorder dumps, or both."""
-    from unhang.errors import UnhangError
     from unhang.records.logs.finding import find
 
     if "-" in paths and sys.stdin.isatty():
         typer.echo("unhang: reading standard input; end it with Ctrl-D", err=True)
     found = find(paths)
+    verdict, judged = _verdict_on(found, paths, attempt, quiet=quiet)
+    beside.take_files(found, verdict, judged)
+    return verdict, judged
+
+
+def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: bool) -> tuple[Verdict, Judged | None]:
+    from unhang.errors import UnhangError
+
     if not found.dumps:
         judged = _judge_logs(paths, found, attempt, quiet=quiet)
         return judged.verdict, judged
@@ -257,7 +322,7 @@ def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: b
     return judged
 
 
-def _newest(runs: list[Path], folder: str, incident: int | None, scene: _SceneOf | None) -> Verdict:
+def _newest(runs: list[Path], folder: str, incident: int | None, beside: _Beside) -> Verdict:
     from unhang.diagnosis.why import judge_newest
     from unhang.records.logs.opening import shown
     from unhang.records.rundir import RunDir
@@ -265,6 +330,5 @@ def _newest(runs: list[Path], folder: str, incident: int | None, scene: _SceneOf
     others = f", the newest of {len(runs)} runs in {shown(folder)}" if len(runs) > 1 else ""
     _say(f"judging {shown(str(runs[-1]))}{others}")
     verdict = judge_newest(runs, Path(folder), number=incident)
-    if scene is not None:
-        scene.take(RunDir(runs[-1]), incident)
+    beside.take_run(RunDir(runs[-1]), verdict, incident)
     return verdict
