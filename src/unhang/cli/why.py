@@ -162,9 +162,8 @@ class _Beside:
                 written = write(self._bundle, progress)
         except OSError as e:
             raise UnhangError(f"cannot write the bundle {name}: {e.strerror or e}", hint="name another place with --bundle FILE.tar.gz") from e
-        _say(
-            f"wrote {name}: {written.files} files, {_size(written.size_bytes)}; credentials are hidden, hosts, paths and code are not: look before you send it"
-        )
+        _say(f"wrote {name}: {written.files} files, {_size(written.size_bytes)}")
+        _say("credentials are hidden in it; hosts, paths and lines of code are not: look before you send it")
         for left in written.left_out:
             _say(f"left out of it: {left.what}: {left.why}")
 
