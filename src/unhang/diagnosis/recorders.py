@@ -98,6 +98,10 @@ def _step(step: Step) -> str:
     return waits if _is_message(step.call) else f"{waits} #{step.number} of group {step.group} for {words.ranks(step.lacking)}"
 
 
+def _there(step: Step) -> str:
+    return f"in {_named(step.call)}" if _is_message(step.call) else f"in {_named(step.call)} #{step.number} of group {step.group}"
+
+
 def _is_message(call: str) -> bool:
     return call.startswith(("send to", "receive from"))
 
@@ -314,9 +318,15 @@ class _Teller:
             why.append(f"of {words.ranks(o.unseen)} there is no dump, or it is cut off")
         if o.ahead:
             why.append(f"the ring of {words.ranks(o.ahead)} has overwritten #{o.number}")
+        if o.outside:
+            why.append(f"who belongs to group {o.group} is not in the dumps, and {words.ranks(o.outside)} may")
         if not why:
             why.append(f"{words.ranks(o.ranks)} {words.verb(o.ranks, 'has', 'have')} not recorded it, and need not have to")
+        if o.elsewhere:
+            told = "; ".join(f"{words.ranks(s.waiting)} {words.verb(s.waiting, 'waits', 'wait')} {_there(s)}" for s in o.elsewhere[:3])
+            why.append(f"{told}: if these belong to both groups, they were called in different orders")
         here = _named(o.call) if _is_message(o.call) else self._seq()
+        evidence = [e for r in (*o.waiting[:2], *(s.waiting[0] for s in o.elsewhere[:3])) for e in self._pending(r)]
         return Finding(
             cause="unknown",
             standing="not-established",
@@ -324,8 +334,8 @@ class _Teller:
             f"{'; '.join(why)}{self._path()} (possible: {', '.join(WAITING)})",
             ranks=o.waiting,
             where=self._place(o.waiting[0]),
-            evidence=tuple(e for r in o.waiting[:2] for e in self._pending(r)),
-            remedies=(_ALL_DUMPS,) if o.unseen else (_LARGER_RING,),
+            evidence=tuple(evidence),
+            remedies=(_ALL_DUMPS,) if o.unseen else (_LARGER_RING,) if o.ahead else (SUPERVISE,),
         )
 
     def _quiet(self) -> Finding:
