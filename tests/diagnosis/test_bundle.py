@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import io
 import json
 import os
@@ -215,3 +216,10 @@ def test_a_bundle_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeyp
     with pytest.raises(OSError, match="No space"):
         of_logs(target, tmp_path / "a.log")
     assert target.read_bytes() == before and sorted(p.name for p in tmp_path.iterdir()) == ["a.log", "b.tar.gz"]
+
+
+def test_what_was_packed_is_not_called_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.log.gz").write_bytes(gzip.compress(BROKEN.encode()))
+    of_logs(tmp_path / "b.tar.gz", "job.log.gz")
+    assert contents(tmp_path / "b.tar.gz")["job.log"].decode() == BROKEN

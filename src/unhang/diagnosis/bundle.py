@@ -45,6 +45,7 @@ AROUND_LINES = 30
 LINE_BYTES = 16 * 1024
 _USUAL_LINE_BYTES = 120
 _CHUNK_BYTES = 1 << 20
+_PACKED = re.compile(r"(?:\.(?:gz|xz|lzma|bz2|zst))+$")
 
 Progress = Callable[[int, "int | None"], None]
 
@@ -305,6 +306,6 @@ def _clean(data: bytes) -> bytes:
 
 
 def _member(name: str) -> str:
-    """A name in the archive that leads nowhere, and keeps the folders by which ranks are told apart."""
+    """A name in the archive that leads nowhere, keeps the folders by which ranks are told apart, and does not call text packed."""
     parts = [p for p in re.split(r"[/!\\]", name) if p not in ("", ".", "..")]
-    return "/".join(parts) or "log"
+    return _PACKED.sub("", "/".join(parts)) or "log"
