@@ -74,7 +74,7 @@ def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) ->
     """What a file sets that touches communication, with its index there."""
     chosen = [i for i, s in enumerate(parsed.settings) if variables.touches(s.name) or s.name in entries()]
     settings = [
-        Setting(name=s.name, value=variables.kept(s.name, s.value), source=name, line=s.first + 1, exported=s.exported)
+        Setting(name=s.name, value=variables.kept(s.name, s.value), source=name, line=s.first + 1, exported=s.exported, only_in_build=s.only_in_build)
         for s in (parsed.settings[i] for i in chosen)
     ]
     options = [Option(name=o.name, value=o.value, source=name, line=o.line + 1) for o in parsed.options]

@@ -11,6 +11,8 @@ from unhang.knowledge.variables.files.mentions import mentions
 from unhang.knowledge.variables.files.shell_words import Word, unquoted
 
 _INSTRUCTION = re.compile(r"[ \t]*(?:ONBUILD[ \t]+)?(?P<name>ENV|ARG|RUN|CMD|ENTRYPOINT)[ \t]+(?:--[a-z]+(?:=\S*)?[ \t]+)*", re.IGNORECASE)
+_HEREDOC = re.compile(r"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)")
+_ALL_HEREDOC = re.compile(r"<<-?(?P<quote>['\"]?)\w+(?P=quote)[ \t\r]*\n")
 _EXEC = re.compile(r"\[\s*\"")
 _JSON_WORD = re.compile(r'"(?P<word>[^"\\\n]*)"')
 _PAIR = re.compile(
@@ -32,18 +34,26 @@ def parse(text: str) -> Parsed:
             row += 1
         instruction = _INSTRUCTION.match(rows[first])
         if instruction is not None:
-            begin, end = lines.starts[first] + instruction.end(), lines.starts[row] + len(rows[row])
+            begin = lines.starts[first] + instruction.end()
+            if here := _HEREDOC.search(rows[row]):
+                # Where it ends with the file, the shell's reader says so.
+                row = next((n for n in range(row + 1, len(rows)) if rows[n].strip() == here["end"]), len(rows) - 1)
+            end = lines.starts[row] + len(rows[row])
             name = instruction["name"].upper()
             if name == "ENV":
                 settings += _of_env(text, begin, end, first, row)
             elif name == "ARG":
-                settings += [replace(one, only_in_build=True) for one in _of_arg(text, begin, end, first, row)]
+                # `ENV A=$A` hands it on.
+                settings += [
+                    replace(one, only_in_build=re.search(rf"\$\{{?{one.name}\b", text) is None) for one in _of_arg(text, begin, end, first, row)
+                ]
                 understood.append((begin, end))
             else:
                 script = _of_command(text, begin, end, lines)
                 scripts.append(script)
+                # `RUN A=b make` is meant for that command.
                 settings += [
-                    replace(one, alone=False, block=None, first=first, last=row, above=first, by_line=True, only_in_build=name == "RUN")
+                    replace(one, alone=False, block=None, by_line=True, only_in_build=name == "RUN" and one.statement is not None)
                     for one in script.settings
                 ]
                 # A script says itself what it does not understand.
@@ -64,6 +74,8 @@ def parse(text: str) -> Parsed:
 
 def _of_command(text: str, begin: int, end: int, lines: Lines) -> Parsed:
     """`RUN`, `CMD` and `ENTRYPOINT`: a script, or a list of words that no shell sees."""
+    if here := _ALL_HEREDOC.match(text, begin, end):
+        return shell.parse(text, begin=here.end(), finish=text.rfind("\n", here.end() - 1, end) + 1, lines=lines)
     if not _EXEC.match(text, begin, end):
         return shell.parse(text, begin=begin, finish=end, lines=lines)
     words = [
