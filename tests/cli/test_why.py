@@ -397,3 +397,19 @@ def test_a_report_that_cannot_be_written_is_the_users_error(app, rundir, tmp_pat
         assert isinstance(failed.exception, UnhangError) and str(path.name) in str(failed.exception)
     assert run(app, rundir.path, "--report", tmp_path / "zh.html", "--lang", "zh").exit_code == 1
     assert 'lang="zh-CN"' in (tmp_path / "zh.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("member", "code"),
+    [("run.json", 2), ("events.jsonl", 2), ("incidents/2/incident.json", 1), ("host.json", 1), ("verdict.json", 1), ("logs/attempt-0/rank0.out", 1)],
+)
+def test_a_fifo_in_a_run_directory_is_not_waited_for(rundir, member, code):
+    place = rundir.path / member
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    os.mkfifo(place)
+    # Nobody writes to it: whoever opens it waits for ever.
+    ran = subprocess.run([sys.executable, "-m", "unhang", "why", rundir.path, "--lang", "en"], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == code, ran.stderr
+    if member == "events.jsonl":
+        assert "it is a FIFO" in ran.stderr
