@@ -28,7 +28,11 @@ _OF_IMAGES = re.compile(
     r"NCCL_(?:VER|VERSION|HOME|ROOT|ROOT_DIR|DIR|PATH|PREFIX|(?:LIB|LIBS|LIBRARY|LIBRARIES|INCLUDE)(?:_?(?:DIR|PATH)S?)?"
     r"|(?:INSTALL|HDR|SOURCE|SRC|BIN)_?(?:DIR|PATH)|\w*PACKAGE\w*)"
 )
-_SECRET = re.compile(r"PSK|TOKEN|SECRET|PASSW|CREDENTIAL|(?<![A-Z])KEY(?![A-Z])|API_?KEY")
+# Whole words, also several at once: HFTOKEN, APIKEY, TOKEN2. Tokenizers and counts of tokens are none; who only looks like one stays hidden.
+_SECRET = re.compile(
+    r"PSK|(?<!MAX_)(?<!MIN_)(?<!NUM_)TOKEN(?!IZ)(?!S?_?(?:LENGTH|LIMIT|COUNT)(?:_|$))|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(?<![A-Z])(?:KEY|PASS|PAT|PWD)S?\d*(?![A-Z])"
+    r"|(?:API|ACCESS|PRIVATE|AUTH)_?KEY"
+)
 # Nothing else is kept of names that are not about communication; these may be misspelt ones that are.
 _NEAR = re.compile(r"(?:NCCL|TORCH|TORCHELASTIC|PYTORCH|CUDA|GLOO|ACCELERATE|DEEPSPEED|OMP|TOKENIZERS|MASTER|LOCAL)_\w+|\w+_(?:RANK|SIZE|ADDR|PORT)")
 _PLAIN = re.compile(r"[+-]?\d{1,6}|[A-Za-z]{1,8}")
