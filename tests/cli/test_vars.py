@@ -335,3 +335,18 @@ def test_what_is_set_while_an_image_is_built_holds_nowhere_else(run, tmp_path):
     ran = run(script)
     assert ran.exit_code == 1 and ran.stdout.count("while the image is built") == 2
     assert "while the image" not in ran.stdout[ran.stdout.index("NCCL_BUFFSIZE") :]
+
+
+def test_the_file_that_nccl_is_told_to_read(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.conf").write_text("NCCL_IB_TIMEOUT=true\n")
+    ran = run(environ={"NCCL_CONF_FILE": "my.conf"})
+    assert ran.exit_code == 1 and f"NCCL_IB_TIMEOUT=true  {tmp_path}/my.conf:1" in ran.stdout and "that each process is started in" in ran.stdout
+    gone = run(environ={"NCCL_CONF_FILE": "gone.conf"})
+    assert gone.exit_code == 1 and f"there is no file {tmp_path}/gone.conf" in gone.stdout
+    (tmp_path / "a.sh").write_text("export NCCL_CONF_FILE=gone.conf\n")
+    assert "was not looked at: unhang vars FILE" in run(tmp_path / "a.sh").stdout
+
+
+def test_what_only_looks_like_a_credential_is_shown(run):
+    assert "TOKENIZERS_PARALLELISM=false" in run(environ={"TOKENIZERS_PARALLELISM": "false"}).stdout

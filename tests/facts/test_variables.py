@@ -187,3 +187,20 @@ def test_rccl_has_files_of_its_own(machine, rocm, read):
     )
     (one,) = variables.collect(host, {"torch": "2.9.1"} | ({"rccl": ""} if rocm else {"nccl": "2.27.5"})).settings
     assert (one.value, one.source) == (read, f"/h/.{read}.conf")
+
+
+def test_a_file_that_is_named_relative_is_read_where_we_stand(machine, tmp_path, monkeypatch):
+    (tmp_path / "here.conf").write_text("NCCL_IB_TIMEOUT=22\n")
+    monkeypatch.chdir(tmp_path)
+    seen = variables.collect(Host(environ={"NCCL_CONF_FILE": "here.conf"}), {"nccl": "2.27.5"})
+    assert ("NCCL_IB_TIMEOUT", str(tmp_path / "here.conf")) in {(s.name, s.source) for s in seen.settings} and not seen.missing
+    # On a machine of which only the files are there nobody knows where a process is started.
+    elsewhere = variables.collect(machine({"/here.conf": "NCCL_DEBUG=INFO\n"}, environ={"NCCL_CONF_FILE": "here.conf"}), {"nccl": "2.27.5"})
+    assert [s.name for s in elsewhere.settings] == ["NCCL_CONF_FILE"]
+    assert any("here.conf is relative" in one for one in elsewhere.unread) and not elsewhere.missing
+
+
+@pytest.mark.parametrize(("nccl", "missing"), [("2.27.5", "/gone.conf"), ("2.22.3", "")])
+def test_a_file_that_is_named_and_not_there(machine, nccl, missing):
+    assert variables.collect(machine(environ={"NCCL_CONF_FILE": "/gone.conf", "HOME": "/h"}), {"nccl": nccl}).missing == missing
+    assert variables.collect(machine(environ={"HOME": "/h"}), {"nccl": nccl}).missing == ""

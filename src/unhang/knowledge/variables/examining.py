@@ -59,6 +59,7 @@ def place(seen: variables.Variables, *, is_this_host: bool = True) -> Place:
         adapters=seen.adapters if is_this_host else seen.adapters or None,
         gpus=seen.gpus,
         installed=seen.installed,
+        missing=seen.missing if is_this_host else "",
         is_this_host=is_this_host,
     )
 

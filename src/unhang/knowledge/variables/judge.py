@@ -63,6 +63,7 @@ class Place:
     adapters: tuple[str, ...] | None = None
     gpus: int | None = None
     installed: int | None = None
+    missing: str = ""
     is_this_host: bool = True
 
 

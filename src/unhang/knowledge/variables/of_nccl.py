@@ -556,6 +556,7 @@ VARIABLES = (
         "file with further variables",
         "存放更多变量的文件",
         error("~.*", "~ is not expanded: the file is not read", "~ 不会展开：该文件不会被读取"),
+        note("[^/~].*", "relative to the directory that each process is started in", "相对于每个进程启动时所在的目录"),
         since="2.23",
     ),
     _nccl("NCCL_CHECK_POINTERS", SWITCH, "0", "check pointers at each call", "每次调用检查指针"),

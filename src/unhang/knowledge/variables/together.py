@@ -375,6 +375,23 @@ def _from_conf(view: _View) -> Iterator[_Said]:
             )
 
 
+def _conf_file(view: _View) -> Iterator[_Said]:
+    if view.place.missing and "NCCL_CONF_FILE" in view.last:
+        yield (
+            "NCCL_CONF_FILE",
+            _of_host(
+                "warning",
+                f"there is no file {view.place.missing}: NCCL goes on without a word, and reads no ~/.nccl.conf either",
+                f"没有文件 {view.place.missing}：NCCL 不作提示继续运行，也不再读取 ~/.nccl.conf",
+            ),
+        )
+    elif view.last.get("NCCL_CONF_FILE") is not None and not view.place.is_this_host:
+        yield (
+            "NCCL_CONF_FILE",
+            _remark("note", "what that file sets was not looked at: unhang vars FILE does", "未查看该文件中的设置：请用 unhang vars FILE 查看"),
+        )
+
+
 def _launcher(view: _View) -> Iterator[_Said]:
     launcher = view.option("launcher")
     if launcher is None or launcher.value != "deepspeed":
@@ -406,5 +423,6 @@ _CHECKS: tuple[Callable[[_View], Iterable[_Said]], ...] = (
     _ranks,
     _of_no_use,
     _from_conf,
+    _conf_file,
     _launcher,
 )
