@@ -318,7 +318,10 @@ def test_a_name_in_a_form_that_is_not_understood(run, tmp_path, name, text, line
         ("a.sh", "# NCCL_DEBUG=INFO\ngrep -q NCCL_DEBUG=INFO a.log\ntorchrun --master_addr $MASTER_ADDR a.py\n"),
         ("a.yaml", "environment:\n  - NCCL_DEBUG\n# NCCL_ALGO=Ring\n"),
         ("a.py", 'import os\n"""NCCL_DEBUG=INFO helps."""\nx = os.environ.get("NCCL_DEBUG") or os.environ["NCCL_ALGO"]\nprint("NCCL_DEBUG=INFO")\n'),
-        ("a.py", "for name in ('NCCL_DEBUG', 'NCCL_ALGO'):\n    if name in os.environ or 'NCCL_DEBUG' in os.environ:\n        pass  # NCCL_DEBUG=1\n"),
+        (
+            "a.py",
+            "for name in ('NCCL_DEBUG', 'NCCL_ALGO'):\n    if name in os.environ or 'NCCL_DEBUG' in os.environ:\n        pass  # NCCL_DEBUG=1\n",
+        ),
         ("Dockerfile", "FROM a\n# NCCL_DEBUG=INFO\nRUN echo $NCCL_DEBUG\n"),
     ],
 )

@@ -79,9 +79,15 @@ def test_does_not_touch(name):
 @pytest.mark.parametrize(
     ("name", "kept"),
     [
-        *((name, False) for name in ("NCCL_PSK", "ACCELERATE_API_KEY", "HF_TOKEN", "HFTOKEN", "TOKEN_X", "A_TOKENS", "WANDB_API_KEY", "A_KEY", "A_KEY2")),
+        *(
+            (name, False)
+            for name in ("NCCL_PSK", "ACCELERATE_API_KEY", "HF_TOKEN", "HFTOKEN", "TOKEN_X", "A_TOKENS", "WANDB_API_KEY", "A_KEY", "A_KEY2")
+        ),
         *((name, False) for name in ("ACCELERATE_PASS", "A_TOKEN_LENGTH_TOKEN", "GITHUB_PAT", "DB_PWD", "X_APIKEY", "TOKEN", "MY_TOKEN_2")),
-        *((name, True) for name in ("TOKENIZERS_PARALLELISM", "TOKENIZER_PATH", "MAX_TOKENS", "NUM_TOKENS", "KEYBOARD", "NCCL_IB_PKEY", "NCCL_DEBUG")),
+        *(
+            (name, True)
+            for name in ("TOKENIZERS_PARALLELISM", "TOKENIZER_PATH", "MAX_TOKENS", "NUM_TOKENS", "KEYBOARD", "NCCL_IB_PKEY", "NCCL_DEBUG")
+        ),
         *((name, True) for name in ("FORWARD_COMPASS", "NCCL_PATH", "OMP_PATTERN", "TOKEN_LIMIT", "A_TOKEN_COUNT")),
     ],
 )

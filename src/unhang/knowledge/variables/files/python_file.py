@@ -46,7 +46,10 @@ def parse(text: str, *, name: str) -> Parsed:
         options += _options(node)
     settings.sort(key=lambda s: s.name_at)
     return Parsed(
-        settings=tuple(settings), options=tuple(options), commented=tuple(_comments(text, lines)), mentioned=tuple(mentioned_in(tree, settings, lines))
+        settings=tuple(settings),
+        options=tuple(options),
+        commented=tuple(_comments(text, lines)),
+        mentioned=tuple(mentioned_in(tree, settings, lines)),
     )
 
 

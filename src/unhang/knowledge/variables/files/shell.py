@@ -47,6 +47,9 @@ _HANDS_ON = re.compile(r"(?:-e|--env=|--setenv=|--preserve-env=).*")
 _OF_SSH = frozenset(f"-{c}" for c in "BbcDEeFIiJLlmOoPpQRSWw")
 _SETS_FISH = re.compile(r"-[A-Za-z]*x[A-Za-z]*|--export")
 _OF_BATCH = re.compile(r"#(?:SBATCH\s(?:.*\s)?--export(?:=|\s+)|PBS\s(?:.*\s)?-v\s+)(?P<list>(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'])+)")
+_PER_NODE = re.compile(r"#SBATCH\s(?:.*\s)?(?:--ntasks-per-node[= ]|--gpus-per-node[= ](?:\w+:)?|--gres[= ]gpu:(?:\w+:)?)(?P<count>\d{1,5})\b")
+# `torchrun --nnodes $WORLD_SIZE` knows what it counts.
+_COUNTS_HOSTS = re.compile(r"--(?:nnodes|num[_-]machines|num[_-]nodes)[= ]+\"?\$\{?WORLD_SIZE\b")
 _USED = re.compile(r"\$\{?(\w+)")
 # Where the place or the number of elements counts, none can go: `${A[1]}`, `${#A[@]}`, `$A`.
 _COUNTED = re.compile(r"\$\{[#!](\w+)\[|\$\{(\w+)\[(?![@*]\](?:[}/]|:?\+))|\$\{?(\w+)(?![\w\[])")
@@ -170,6 +173,10 @@ def parse(text: str, *, begin: int = 0, finish: int | None = None, indent: int =
             within, said = _of_array(array, seen, unbound_fails, counted)
             settings += within
             options += said
+    options += [
+        Said(name="per_node", value=m["count"], line=lines.of(start)) for start, stop in cutter.comments if (m := _PER_NODE.match(text, start, stop))
+    ]
+    options += [Said(name="nnodes", value="WORLD_SIZE", line=lines.of(m.start())) for m in _COUNTS_HOSTS.finditer(text, begin, finish)]
     inside = _rows_inside(cutter.inside, lines)
     # What follows on what is not closed is said to be unread as a whole.
     readable = min((at for _, at in cutter.unclosed), default=finish)
@@ -291,7 +298,9 @@ def _of_command(words: list[Word], seen: _Seen) -> tuple[list[Found], list[Said]
         found += handed
     if pure:
         # A command that does nothing takes its place: `then export A=b; fi`.
-        found = [replace(f, alone=alone, statement=(body[0].start, body[-1].end), among=None if alone else (body[0].start, body[-1].end)) for f in found]
+        found = [
+            replace(f, alone=alone, statement=(body[0].start, body[-1].end), among=None if alone else (body[0].start, body[-1].end)) for f in found
+        ]
     return found, said
 
 
