@@ -56,7 +56,8 @@ class Variables:
     the releases of what may read them ("" where a release is not known), and `plugins` the files that NCCL may load, which read some, too.
 
     What values name is None where that could not be seen: `interfaces` that are up with an address, those of them that are `running`,
-    `adapters` (RDMA), `gpus` that a process sees and those that are `installed`. `missing` is the file that NCCL_CONF_FILE names and that is not there.
+    `adapters` (RDMA), `gpus` that a process sees and those that are `installed`. `missing` is a file that NCCL_CONF_FILE names and that is not
+    there.
     """
 
     settings: tuple[Setting, ...]

@@ -1,6 +1,7 @@
-"""What torch makes of PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF: `key:value,key:[a:b,...]`, as `AllocatorConfig.h` and `CUDAAllocatorConfig.h` have it.
+"""What torch makes of PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF: `key:value,key:[a:b,...]`.
 
-Tried with torch 2.13: words are compared with regard to case, blanks fall away, the last of a key holds.
+As `AllocatorConfig.h` and `CUDAAllocatorConfig.h` have it, and tried with torch 2.13: words are compared with regard to case, blanks fall away, the
+last of a key holds.
 """
 
 from __future__ import annotations

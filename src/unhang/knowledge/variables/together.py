@@ -343,9 +343,10 @@ def _counted_by_slurm(view: _View) -> Iterator[_Said]:
             "WORLD_SIZE",
             _remark(
                 "error",
-                f"it counts hosts, and the job has {each} tasks or GPUs on each: the processes beyond that number are in no group, and the start hangs or fails; "
-                "with one task for each process: WORLD_SIZE=$SLURM_NTASKS",
-                f"它是主机数，而作业在每台主机上有 {each} 个任务或 GPU：超出的进程不在任何进程组中，启动会挂起或失败；每个进程一个任务时用 WORLD_SIZE=$SLURM_NTASKS",
+                f"it counts hosts, and the job has {each} tasks or GPUs on each: the processes beyond that number are in no group, and the start "
+                "hangs or fails; with one task for each process: WORLD_SIZE=$SLURM_NTASKS",
+                f"它是主机数，而作业在每台主机上有 {each} 个任务或 GPU：超出的进程不在任何进程组中，启动会挂起或失败；"
+                "每个进程一个任务时用 WORLD_SIZE=$SLURM_NTASKS",
             ),
         )
 

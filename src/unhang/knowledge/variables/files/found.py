@@ -42,7 +42,8 @@ class Found:
 
     `start` to `end` is what has to go with it: its flag and the space before it. `first` to `last` are the lines of its statement. `alone`: the
     statement consists of assignments of this kind only, and is commented out when all of them go; `among` is such a statement that shares its lines
-    with others, and gives way to `:`; `statement` is it in any case. `by_line`: it can go only with its lines. `block` is the one in which the statement stands.
+    with others, and gives way to `:`; `statement` is it in any case.
+    `by_line`: it can go only with its lines. `block` is the one in which the statement stands.
     `above` is the line above which a comment on it can stand, where that need not be `first`. `acts`: setting it runs a command or sets something
     else. `only_in_build`: it holds while an image is built, and not in its containers.
     """

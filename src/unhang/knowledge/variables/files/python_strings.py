@@ -30,9 +30,8 @@ def mentioned_in(tree: ast.AST, settings: Iterable[Found], lines: Lines) -> Iter
 
 
 def _named(node: ast.AST) -> Iterator[tuple[str, int]]:
-    if isinstance(node, ast.keyword) and node.arg:
-        if node.arg.isupper():
-            yield node.arg, node.lineno - 1
+    if isinstance(node, ast.keyword) and node.arg is not None and node.arg.isupper():
+        yield node.arg, node.lineno - 1
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         text = node.value
         if _NAME.fullmatch(text) and "_" in text:
@@ -57,7 +56,10 @@ def _harmless(node: ast.AST) -> Iterator[ast.AST]:
             yield from ast.walk(node)
         elif function in _LOOKS:
             yield from node.args[:1]
-    elif isinstance(node, ast.List | ast.Tuple | ast.Set):
+    elif isinstance(node, ast.List | ast.Tuple | ast.Set) and all(map(_is_name, node.elts)):
         # Names alone set nothing: they are gone through, or handed on.
-        if all(isinstance(e, ast.Constant) and isinstance(e.value, str) and _NAME.fullmatch(e.value) and is_known(e.value) for e in node.elts):
-            yield from node.elts
+        yield from node.elts
+
+
+def _is_name(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and _NAME.fullmatch(node.value) is not None and is_known(node.value)

@@ -1,5 +1,7 @@
-"""YAML and JSON: env maps (`A: b`), lists of `name` and `value` (Kubernetes), lists of `A=b` (docker-compose), scripts in blocks and commands on one line,
-`ddp_timeout`."""
+"""YAML and JSON: env maps (`A: b`), lists of `name` and `value` (Kubernetes), lists of `A=b` (docker-compose), scripts, `ddp_timeout`.
+
+Scripts stand in blocks or on one line.
+"""
 
 from __future__ import annotations
 
