@@ -288,6 +288,7 @@ def test_what_nothing_here_reads_gets_no_tick(run, site):
         ("a.sh", 'bash -c "export NCCL_IB_DISABLE=\\"1\\"; torchrun a.py"\n', 1),
         ("a.sh", "export SINGULARITYENV_NCCL_IB_DISABLE=1\n", 1),
         ("Makefile", "NCCL_IB_DISABLE := 1\n", 1),
+        ("job.toml", 'a = 1\nNCCL_IB_DISABLE = "1"\n', 2),
         ("Dockerfile", 'FROM a\nCMD ["NCCL_IB_DISABLE=1", "torchrun"]\n', 2),
         ("Dockerfile", "FROM a\nRUN echo NCCL_IB_DISABLE=1 >> /etc/nccl.conf\n", 2),
         ("a.yaml", "a: 1\nargs: 'run --with NCCL_IB_DISABLE=1'\n", 2),

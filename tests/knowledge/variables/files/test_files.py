@@ -345,6 +345,11 @@ def corrected(name, text, *, out=(), new=None):
         ("a.sh", "A=b C=d run\n", "# unhang: A: why\nC=d run\n"),
         ("a.sh", "x && export A=b\n", "# unhang: A: why\nx && :\n"),
         ("a.sh", "if x; then export A=b; fi\n", "# unhang: A: why\nif x; then :; fi\n"),
+        ("a.sh", "bash -c '\nexport A=b\nrun'\n", "# unhang: A: why\nbash -c '\n:\nrun'\n"),
+        ("a.sh", "ssh h sudo A=b run\n", "# unhang: A: why\nssh h sudo run\n"),
+        ("a.sh", "x\nsetenv A b\nset -x A b\n", "x\n# unhang: A: why\n# setenv A b\n# unhang: A: why\n# set -x A b\n"),
+        # What stays of these words would have to be put together anew.
+        ("Dockerfile", "FROM x\nRUN A=b y\nCMD [\"env\", \"A=b\"]\n", "FROM x\nRUN A=b y\nCMD [\"env\", \"A=b\"]\n"),
         ("a.sh", "run -x C=d \\\n  -x A=b \\\n  z\n", "# unhang: A: why\nrun -x C=d \\\n  \\\n  z\n"),
         ("a.sh", "x \\\n | A=b run\n", "# unhang: A: why\nx \\\n | run\n"),
         ("a.sh", "#SBATCH --export=ALL,A=b,C=d\n", "# unhang: A: why\n#SBATCH --export=ALL,C=d\n"),
