@@ -11,7 +11,8 @@ from unhang.knowledge.variables.known import entries
 
 # `$A` and `${A}` use it; `${A:=b}` sets it. SINGULARITYENV_A sets A in a container.
 _NAME = re.compile(
-    r"(?P<used>\$\{?[!#]?)?(?<![A-Za-z0-9_])(?:(?:SINGULARITY|APPTAINER)ENV_)?(?P<name>[A-Z][A-Z0-9_]+)(?![A-Za-z0-9_])(?P<sets>[ \t]*[:+?]?=(?![=~]))?"
+    r"(?P<used>\$\{?[!#]?)?(?<![A-Za-z0-9_])(?:(?:SINGULARITY|APPTAINER)ENV_)?(?P<name>[A-Z][A-Z0-9_]+)(?![A-Za-z0-9_])"
+    r"(?P<sets>[ \t]*[:+?]?=(?![=~]))?"
 )
 # Names of one word, or that any program may have, say something only where they are set.
 _FAMILY = re.compile(r"(?:[NR]CCL|MSCCL|TORCH|GLOO|UCX|FI|OMPI_MCA|OFI_NCCL|ACCELERATE|DEEPSPEED|FSDP|PYTORCH|CUDA)_")
