@@ -234,15 +234,18 @@ def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool) -> tuple
         raise UnhangError(f"--attempt {attempt} is for logs; flight-recorder dumps have none")
     from dataclasses import replace
 
-    from unhang.diagnosis.recorders import judge_dumps, with_logs
+    from unhang.diagnosis.recorders import judge_dumps, judge_with_logs
     from unhang.report.progress import reading
 
-    with reading(quiet=quiet) as progress:
-        of_dumps = judge_dumps(found.dumps, progress=progress)
     if not found.sources:
+        with reading(quiet=quiet) as progress:
+            of_dumps = judge_dumps(found.dumps, progress=progress)
         return replace(of_dumps, not_examined=(*of_dumps.not_examined, *found.not_examined)), None
     judged = _judge_logs(paths, found, attempt, quiet=quiet)
-    return with_logs(judged.verdict, of_dumps), judged
+    # What was dumped is of the last attempt.
+    statuses = judged.chosen.view.statuses if judged.attempt == judged.attempts else ()
+    with reading(quiet=quiet) as progress:
+        return judge_with_logs(found.dumps, judged.verdict, statuses, progress=progress), judged
 
 
 def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: bool) -> Judged:

@@ -20,11 +20,15 @@ from unhang.records.flight import Flight
 from unhang.records.frames import Frame
 from unhang.records.incident import Activity, Ended, Incident, Raised, RankRecord, Stacks
 from unhang.records.kernel import KernelEvent
-from unhang.records.logs import Hit, Line, Needles, Signature, Traceback, by_cause
+from unhang.records.logs import Hit, Line, Needles, Signature, Traceback, attempts, by_cause, exits, watchdog
+from unhang.records.logs.said import Exit, Status
 from unhang.records.match import Front, Wait, counting_messages, front_of, waits_of
 from unhang.records.rundir import RunDir
 
 T = TypeVar("T")
+
+# What logs tell beside the signatures of causes, to be held against the other records.
+_SAID = (*watchdog.SIGNATURES, *exits.SIGNATURES, *attempts.AGENTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +108,11 @@ class RankView:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """One incident. `hits` are keyed by cause id, `last_lines` by log; `incident_source` is incident.json, relative to the run directory."""
+    """One incident. `hits` are keyed by cause id, `last_lines` by log; `incident_source` is incident.json, relative to the run directory.
+
+    `statuses` are the counters that watchdogs printed, `exits` the ends of processes that launchers reported; () where a launcher started its workers
+    again by itself: then nothing tells of which of them a line is.
+    """
 
     incident: Incident
     incident_source: str
@@ -112,6 +120,8 @@ class Picture:
     hits: Mapping[str, tuple[Hit, ...]] = field(default_factory=dict)
     last_lines: Mapping[str, tuple[Line, ...]] = field(default_factory=dict)
     tracebacks: tuple[Traceback, ...] = ()
+    statuses: tuple[Status, ...] = ()
+    exits: tuple[Exit, ...] = ()
     kernel: tuple[KernelEvent, ...] | None = None
     kernel_source: str | None = None
     ras: ras.Report | None = None
@@ -192,7 +202,7 @@ class _Loader:
         self.rundir = rundir
         self.number = number
         self.signatures = signatures
-        self.needles = Needles(signatures)
+        self.needles = Needles((*signatures, *_SAID))
         self.inputs: list[Input] = []
         self.not_examined: list[NotExamined] = []
 
@@ -211,14 +221,19 @@ class _Loader:
             hits += found
             tracebacks += backs
         events = self._kernel(incident)
+        said = [h for h in hits if h.signature in _SAID]
+        restarted = sum(h.signature in attempts.AGENTS and "estart" in h.signature.needle for h in said)
+        said = [] if restarted else said
         asked = self._read(incident.ras, "ras", "NCCL's own view of the job (RAS)", ras.load) if incident.ras else None
         return Picture(
             incident=incident,
             incident_source=source,
             ranks=ranks,
-            hits=by_cause(hits, self.signatures),
+            hits=by_cause((h for h in hits if h.signature in self.signatures), self.signatures),
             last_lines=ends,
             tracebacks=tuple(tracebacks),
+            statuses=watchdog.statuses(h for h in said if h.signature in watchdog.SIGNATURES),
+            exits=exits.read(h for h in said if h.signature in exits.SIGNATURES),
             kernel=events,
             kernel_source=incident.kernel,
             ras=asked,

@@ -70,6 +70,16 @@ def verdict_section(verdict: Verdict, lang: Language) -> Markup:
     )
 
 
+def contradictions(verdict: Verdict, lang: Language) -> Markup | None:
+    """Where sources disagree: above what was not examined, because it bounds what the evidence is worth."""
+    found = verdict.contradictions
+    if not found:
+        return None
+    items = [element("li", element("p", c.says), _stated(c.statements)) for c in found]
+    more = element("details", element("summary", LABELS[lang]["more"].format(n=len(items) - 4)), element("ul", items[4:])) if items[4:] else None
+    return _section("contradictions", f"{LABELS[lang]['contradictions']} ({len(items)})", element("ul", items[:4]), more, class_="card warn")
+
+
 def not_examined(verdict: Verdict, lang: Language) -> Markup | None:
     """What could not be looked at: directly below the verdict, because it bounds what the verdict is worth."""
     if not verdict.not_examined:
@@ -200,11 +210,15 @@ def _joined(items: Sequence[Markup]) -> Iterator[str]:
 def _evidence(evidence: tuple[Evidence, ...], lang: Language, *, heading: str) -> Markup | None:
     if not evidence:
         return None
+    return element("div", element(heading, LABELS[lang]["evidence"], class_="minor"), _stated(evidence))
+
+
+def _stated(evidence: Sequence[Evidence]) -> Markup:
     items = (
         element("li", element("span", f"{e.source}{f':{e.line}' if e.line is not None else ''}", class_="source"), element("code", e.text))
         for e in evidence
     )
-    return element("div", element(heading, LABELS[lang]["evidence"], class_="minor"), element("ul", items, class_="evidence"))
+    return element("ul", items, class_="evidence")
 
 
 def _remedies(remedies: tuple[Remedy, ...], lang: Language, *, heading: str) -> Markup | None:
