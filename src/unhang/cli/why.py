@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unhang.model import Verdict
     from unhang.records.logs.finding import Found
     from unhang.records.rundir import RunDir
+    from unhang.records.trunks import Trunk
     from unhang.report.html.scene import Scene
     from unhang.report.language import Language
 
@@ -67,11 +68,11 @@ def why(
         raise UnhangError("give either PATH... or --ras HOST:PORT", hint="unhang why train.log")
     if ras and (incident is not None or attempt is not None):
         raise UnhangError("--incident and --attempt are for what has ended; --ras asks a job that runs")
-    scene = _SceneOf() if report is not None else None
+    scene = _SceneOf(drawn=report is not None, stacks=everything and not (as_json or markdown))
     verdict, judged = (_running(ras, apart_s, quiet=as_json), None) if ras else _judge(paths or [], incident, attempt, quiet=as_json, scene=scene)
     if verdict.primary is None and judged is not None:
         _refuse_no_logs(verdict)
-    if report is not None and scene is not None:
+    if report is not None:
         _write_report(report, verdict, scene, chosen)
     if as_json:
         import msgspec
@@ -82,7 +83,7 @@ def why(
 
         typer.echo(render_markdown(verdict, lang=chosen), nl=False)
     else:
-        _show(verdict, judged if everything else None, chosen, everything=everything)
+        _show(verdict, judged if everything else None, scene, chosen, everything=everything)
     # What could not be read is not called healthy.
     unread = any(n.unread for n in verdict.not_examined)
     raise typer.Exit(EXIT_FOUND if verdict.primary is not None else EXIT_USER if unread else EXIT_OK)
@@ -100,11 +101,17 @@ def _refuse_no_logs(verdict: Verdict) -> None:
         raise UnhangError("nothing was read: no log was given", cause=said)
 
 
-def _show(verdict: Verdict, judged: Judged | None, lang: Language, *, everything: bool) -> None:
+def _show(verdict: Verdict, judged: Judged | None, left: _SceneOf, lang: Language, *, everything: bool) -> None:
     from unhang.report import screen, terminal
 
     console = screen.console()
     terminal.render(verdict, console, lang=lang, whole=everything)
+    if left.trunk is not None:
+        from unhang.report.stacks import render as render_stacks
+
+        render_stacks(left.trunk, left.cwd, console, lang=lang, label="stacks" if judged is None else "stacks_in_logs")
+    for said in left.untold:
+        console.print(f"  {said}", soft_wrap=True, highlight=False, markup=False)
     if judged is not None:
         from unhang.report.timeline import render
 
@@ -112,15 +119,41 @@ def _show(verdict: Verdict, judged: Judged | None, lang: Language, *, everything
 
 
 class _SceneOf:
-    """What a report draws beside the verdict. Taken while the run directory is there: one out of an archive is gone afterwards."""
+    """What is shown beside the verdict. Taken while the run directory is there: one out of an archive is gone afterwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, drawn: bool, stacks: bool) -> None:
+        self._drawn, self._stacks = drawn, stacks
         self.scene: Scene | None = None
+        self.trunk: Trunk | None = None
+        self.cwd = ""
+        self.untold: list[str] = []
 
     def take(self, rundir: RunDir, incident: int | None) -> None:
-        from unhang.report.html.of_run import gather
+        if self._drawn:
+            from unhang.report.html.of_run import gather
 
-        self.scene = gather(rundir, number=incident)
+            self.scene = gather(rundir, number=incident)
+        if self._stacks:
+            from unhang.diagnosis.redact import redact_data
+            from unhang.records.trunks import of_run
+
+            if (found := of_run(rundir, incident)) is not None:
+                self.trunk, self.cwd = redact_data(found)
+
+    def take_logs(self, judged: Judged, found: Found) -> None:
+        if not self._stacks:
+            return
+        from unhang.diagnosis.redact import redact_data
+        from unhang.records.logs import dumped
+        from unhang.records.stacks import main_thread
+        from unhang.records.trunks import group
+
+        paths = {s.name: s.path for s in found.sources if s.path is not None and s.seekable}
+        told = dumped.read(judged.chosen.hits, paths)
+        self.trunk = redact_data(group({rank: main_thread(of_rank) for rank, of_rank in told.stacks.items()}))
+        if told.unplaced:
+            self.untold.append(f"{told.unplaced} stacks of processes whose rank the logs do not tell")
+        self.untold += [f"{redact_data(source)}: the stacks in it were not read: it is packed, or too large" for source in told.left]
 
 
 def _write_report(path: Path, verdict: Verdict, scene: _SceneOf, lang: Language) -> None:
@@ -141,7 +174,7 @@ def _running(asked: list[str], apart_s: float, *, quiet: bool) -> Verdict:
     return ras.judge(asked, apart_s=apart_s, quiet=quiet)
 
 
-def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool, scene: _SceneOf | None) -> tuple[Verdict, Judged | None]:
+def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool, scene: _SceneOf) -> tuple[Verdict, Judged | None]:
     from unhang.errors import UnhangError
     from unhang.records import named
     from unhang.records.logs.opening import shown
@@ -164,8 +197,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
 
         rundir = RunDir.open(Path(rundirs[0]))
         verdict = judge(rundir, number=incident)
-        if scene is not None:
-            scene.take(rundir, incident)
+        scene.take(rundir, incident)
         return verdict, None
     if runs:
         return _newest(runs, paths[0], incident, scene), None
@@ -176,7 +208,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
     if holding is not None:
         run = _shortest(holding.path)
         _say(f"{shown(paths[0])} is part of the run directory {run}, which knows more: unhang why {shlex.quote(run)}")
-    return _judge_found(paths, attempt, quiet=quiet)
+    return _judge_found(paths, attempt, quiet=quiet, beside=scene)
 
 
 def _refuse_attempt(attempt: int | None, path: str) -> None:
@@ -186,7 +218,7 @@ def _refuse_attempt(attempt: int | None, path: str) -> None:
         raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {path}")
 
 
-def _packed(path: Path, incident: int | None, attempt: int | None, scene: _SceneOf | None) -> Verdict | None:
+def _packed(path: Path, incident: int | None, attempt: int | None, scene: _SceneOf) -> Verdict | None:
     """The verdict on the newest run directory in an archive; None where it holds none."""
     from unhang.records.logs.opening import shown
     from unhang.records.packed import holds_run, unpacked
@@ -203,8 +235,7 @@ def _packed(path: Path, incident: int | None, attempt: int | None, scene: _Scene
         others = f", the newest of {len(found.runs)} runs in {shown(str(path))}" if len(found.runs) > 1 else ""
         _say(f"judging the run directory {found.runs[-1].name}{others}")
         verdict = judge_packed(found, path, number=incident)
-        if scene is not None:
-            scene.take(RunDir(found.runs[-1].path), incident)
+        scene.take(RunDir(found.runs[-1].path), incident)
         return verdict
 
 
@@ -219,7 +250,7 @@ def _shortest(path: Path) -> str:
     return shown(min(str(path), os.path.relpath(path), key=len))
 
 
-def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool) -> tuple[Verdict, Judged | None]:
+def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool, beside: _SceneOf) -> tuple[Verdict, Judged | None]:
     """Logs, flight-recorder dumps, or both."""
     from unhang.errors import UnhangError
     from unhang.records.logs.finding import find
@@ -229,6 +260,7 @@ def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool) -> tuple
     found = find(paths)
     if not found.dumps:
         judged = _judge_logs(paths, found, attempt, quiet=quiet)
+        beside.take_logs(judged, found)
         return judged.verdict, judged
     if attempt is not None and not found.sources:
         raise UnhangError(f"--attempt {attempt} is for logs; flight-recorder dumps have none")
@@ -242,6 +274,7 @@ def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool) -> tuple
             of_dumps = judge_dumps(found.dumps, progress=progress)
         return replace(of_dumps, not_examined=(*of_dumps.not_examined, *found.not_examined)), None
     judged = _judge_logs(paths, found, attempt, quiet=quiet)
+    beside.take_logs(judged, found)
     # What was dumped is of the last attempt.
     statuses = judged.chosen.view.statuses if judged.attempt == judged.attempts else ()
     with reading(quiet=quiet) as progress:
@@ -260,7 +293,7 @@ def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: b
     return judged
 
 
-def _newest(runs: list[Path], folder: str, incident: int | None, scene: _SceneOf | None) -> Verdict:
+def _newest(runs: list[Path], folder: str, incident: int | None, scene: _SceneOf) -> Verdict:
     from unhang.diagnosis.why import judge_newest
     from unhang.records.logs.opening import shown
     from unhang.records.rundir import RunDir
@@ -268,6 +301,5 @@ def _newest(runs: list[Path], folder: str, incident: int | None, scene: _SceneOf
     others = f", the newest of {len(runs)} runs in {shown(folder)}" if len(runs) > 1 else ""
     _say(f"judging {shown(str(runs[-1]))}{others}")
     verdict = judge_newest(runs, Path(folder), number=incident)
-    if scene is not None:
-        scene.take(RunDir(runs[-1]), incident)
+    scene.take(RunDir(runs[-1]), incident)
     return verdict

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 from unhang.diagnosis import clocks
 from unhang.diagnosis.clocks import Scale, Shared
 from unhang.knowledge.cause import LogView
-from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, exits, job_size, nccl, owner_of, watchdog, work
+from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, dumped, exits, job_size, nccl, owner_of, watchdog, work
 from unhang.records.logs.attempts import Failure, Marks
 from unhang.records.logs.tracebacks import BEHIND
 
@@ -30,6 +30,7 @@ CONTEXT: tuple[Signature, ...] = tuple(
             *work.FINISHED,
             *attempts.SIGNATURES,
             *job_size.SIGNATURES,
+            *dumped.SIGNATURES,
         )
     )
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from unhang.knowledge import catalogue
+from unhang.knowledge.words import ranges
 from unhang.model import Evidence, Finding, Remedy, Verdict
 from unhang.report.html.labels import KEYS, PAGE
 from unhang.report.html.markup import Markup, element, many
@@ -14,18 +15,6 @@ from unhang.report.terminal import nothing, ran, says, title, went_well
 
 MAX_STACKS = 64
 _MAX_SIDES = 32
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """ "0-6, 9"."""
-    shown: list[str] = []
-    found = sorted(set(numbers))
-    start = 0
-    for i in range(1, len(found) + 1):
-        if i == len(found) or found[i] != found[i - 1] + 1:
-            shown.append(str(found[start]) if i - start == 1 else f"{found[start]}{',' if i - start == 2 else '-'}{found[i - 1]}".replace(",", ", "))
-            start = i
-    return ", ".join(shown)
 
 
 def called(group: Group, lang: Language) -> tuple[str, str]:
