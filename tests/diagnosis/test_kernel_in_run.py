@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from unhang.diagnosis.logs import judge_logs
+
 # The machine had been up for 90,000 s when the incident was written, 31 s into the run.
 UP = 90_000.0
 XID = "[{at}] NVRM: Xid (PCI:0000:{bus}:00): {code}, pid='<unknown>', name=<unknown>, {says}\n"
@@ -119,3 +121,33 @@ def test_a_segfault_is_not_taken_from_the_hosts_pid_either(build, lab):
     b.dmesg("[89985.4] pt_main_thread[4001]: segfault at 10 ip 00007f sp 00007f error 4 in libnccl.so.2[7f+1]\n")
     ours, theirs = (b.judge("failure", uptime_s=UP, host_pids=h).primary.evidence for h in (True, False))
     assert any("segfault at" in e.text for e in ours) and not any("segfault at" in e.text for e in theirs)
+
+
+def in_logs(tmp_path, **texts):
+    for name, text in texts.items():
+        (tmp_path / f"{name}.log").write_text(text)
+    return judge_logs([str(tmp_path / f"{name}.log") for name in texts]).verdict
+
+
+NODES = {
+    f"rank{rank}": f"node{rank // 2}:{4000 + rank}:{4000 + rank} [{rank % 2}] NCCL INFO comm 0x55d1c0 rank {rank} nranks 4 cudaDev {rank % 2} "
+    f"nvmlDev {rank % 2} busId {bus} commId 0x9f21a1 - Init COMPLETE\n"
+    for rank, bus in enumerate(("1b000", "3b000", "1b000", "3b000"))
+}
+SYSLOG = "Nov  3 10:00:01 {host} kernel: [89985.12] NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+
+
+@pytest.mark.parametrize(("host", "rank"), [("node0", 1), ("node1", 3)])
+def test_in_logs_of_several_hosts_the_host_decides_whose_gpu_it_is(tmp_path, host, rank):
+    verdict = in_logs(tmp_path, **NODES, kern=SYSLOG.format(host=host))
+    assert (verdict.primary.cause, verdict.primary.ranks, verdict.primary.hosts) == ("gpu-hardware", (rank,), (host,))
+
+
+def test_a_kernel_log_that_names_no_host_names_no_rank_of_several(tmp_path):
+    verdict = in_logs(tmp_path, **NODES, dmesg=LOST)
+    assert (verdict.primary.cause, verdict.primary.ranks) == ("gpu-hardware", ())
+
+
+def test_a_kernel_log_of_the_only_host(tmp_path):
+    verdict = in_logs(tmp_path, rank0=NODES["rank0"], rank1=NODES["rank1"], dmesg=LOST)
+    assert (verdict.primary.cause, verdict.primary.ranks) == ("gpu-hardware", (1,))

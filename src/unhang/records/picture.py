@@ -21,20 +21,18 @@ from unhang.records.flight import Flight
 from unhang.records.frames import Frame
 from unhang.records.incident import Activity, Ended, Incident, Raised, RankRecord, Stacks
 from unhang.records.kernel import KernelEvent
-from unhang.records.logs import Hit, Line, Needles, Signature, Traceback, attempts, by_cause, exits, watchdog
+from unhang.records.logs import Hit, Line, Needles, Signature, Traceback, attempts, by_cause, exits, nccl, watchdog
 from unhang.records.logs.said import Exit, Status
 from unhang.records.match import Front, Wait, counting_messages, front_of, waits_of
 from unhang.records.rundir import RunDir
 
 T = TypeVar("T")
 
-# NCCL names the GPU of a rank when it starts (NCCL_DEBUG=INFO): its PCI address as one hexadecimal number without the signs between.
-_BUS_ID = Signature(needle=" busId ", pattern=r"cudaDev \d{1,4} .{0,60}?busId (?P<bus>[0-9a-f]{4,12})\b", role="context", keep=256)
 # The clock of the kernel's log and that of its uptime are not quite the same.
 _CLOCKS_S = 60.0
 
 # What logs tell beside the signatures of causes, to be held against the other records.
-_SAID = (*watchdog.SIGNATURES, *exits.SIGNATURES, *attempts.AGENTS, _BUS_ID)
+_SAID = (*watchdog.SIGNATURES, *exits.SIGNATURES, *attempts.AGENTS, nccl.BUS_ID)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -406,9 +404,8 @@ def _gpus(ranks: Sequence[RankView], said: Sequence[Hit]) -> dict[str, tuple[int
     """The ranks that use each GPU: as they said themselves, else as NCCL says in their own logs."""
     own = {r.number: address for r in ranks if (address := _address(r.record.gpu)) is not None}
     for hit in said:
-        if hit.signature == _BUS_ID and hit.rank is not None and hit.rank not in own:
-            number = hit.groups["bus"].zfill(5)
-            own[hit.rank] = f"{int(number[:-5] or '0', 16):04x}:{number[-5:-3]}:{number[-3:-1]}.{number[-1]}"
+        if hit.rank is not None and hit.rank not in own and (address := nccl.gpu_of(hit)) is not None:
+            own[hit.rank] = address
     found: dict[str, tuple[int, ...]] = {}
     for rank, address in sorted(own.items()):
         found[address] = (*found.get(address, ()), rank)
