@@ -120,6 +120,17 @@ def test_ras_says_running_of_a_process_that_has_ended(build, lab):
     assert c.statements[0].source.endswith("incidents/1/ras.json")
 
 
+def test_ras_of_another_process_with_that_number_is_none(build, lab):
+    b = build()
+    for number in (0, 1):
+        pending = lab.Entry(seq=65, done=False, frames=waits(lab))
+        b.rank(number, frames=waits(lab), entries=[*lab.steps(64), pending], backend="nccl", world=16)
+    b.rank(2, ended=lab.Ended(at_s=20.0, exitcode=1), backend="nccl", world=16, pid=77_777)
+    path = b.rundir.ras(1, "json")
+    b.rundir.write_bytes(path, json.dumps(in_json(V28, job())).encode())
+    assert b.judge(ras=b.rundir.relative(path)).contradictions == ()
+
+
 def test_ras_of_a_living_process_contradicts_nothing(build, lab):
     b = build()
     answer = in_json(V28, job())
