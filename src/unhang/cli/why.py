@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unhang.cli.beside import Beside
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from unhang.diagnosis.bundle import Bundled
     from unhang.diagnosis.logs import Judged
     from unhang.model import Verdict
     from unhang.records.logs.finding import Found
     from unhang.records.rundir import RunDir
-    from unhang.report.html.scene import Scene
     from unhang.report.language import Language
 
 
@@ -80,7 +77,7 @@ def why(
         raise UnhangError("--incident and --attempt are for what has ended; --ras asks a job that runs")
     if bundle is not None:
         _check_bundle(bundle, ras)
-    beside = _Beside(scene=report is not None, bundle=bundle, quiet=as_json)
+    beside = Beside(drawn=report is not None, stacks=everything and not (as_json or markdown), bundle=bundle, quiet=as_json)
     verdict, judged = (_running(ras, apart_s, quiet=as_json), None) if ras else _judge(paths or [], incident, attempt, quiet=as_json, beside=beside)
     if verdict.primary is None and judged is not None:
         _refuse_no_logs(verdict)
@@ -95,7 +92,7 @@ def why(
 
         typer.echo(render_markdown(verdict, lang=chosen), nl=False)
     else:
-        _show(verdict, judged if everything else None, chosen, everything=everything)
+        _show(verdict, judged if everything else None, beside, chosen, everything=everything)
     # What could not be read is not called healthy.
     unread = any(n.unread for n in verdict.not_examined)
     raise typer.Exit(EXIT_FOUND if verdict.primary is not None else EXIT_USER if unread else EXIT_OK)
@@ -113,63 +110,21 @@ def _refuse_no_logs(verdict: Verdict) -> None:
         raise UnhangError("nothing was read: no log was given", cause=said)
 
 
-def _show(verdict: Verdict, judged: Judged | None, lang: Language, *, everything: bool) -> None:
+def _show(verdict: Verdict, judged: Judged | None, beside: Beside, lang: Language, *, everything: bool) -> None:
     from unhang.report import screen, terminal
 
     console = screen.console()
     terminal.render(verdict, console, lang=lang, whole=everything)
+    if beside.trunk is not None:
+        from unhang.report.stacks import render as render_stacks
+
+        render_stacks(beside.trunk, beside.cwd, console, lang=lang, label="stacks" if judged is None else "stacks_in_logs")
+    for said in beside.untold:
+        console.print(f"  {said}", soft_wrap=True, highlight=False, markup=False)
     if judged is not None:
         from unhang.report.timeline import render
 
         render(judged, console, lang=lang)
-
-
-class _Beside:
-    """What is made beside the verdict. Taken while what was judged is there: a run directory out of an archive is gone afterwards."""
-
-    def __init__(self, *, scene: bool, bundle: Path | None, quiet: bool) -> None:
-        self.scene: Scene | None = None
-        self._draws = scene
-        self._bundle = bundle
-        self._quiet = quiet
-
-    def take_run(self, rundir: RunDir, verdict: Verdict, incident: int | None) -> None:
-        if self._draws:
-            from unhang.report.html.of_run import gather
-
-            self.scene = gather(rundir, number=incident)
-        if self._bundle is not None:
-            from unhang.diagnosis.bundle import of_run
-
-            self._write(lambda target, progress: of_run(target, rundir, verdict, progress=progress))
-
-    def take_files(self, found: Found, verdict: Verdict, judged: Judged | None) -> None:
-        if self._bundle is not None:
-            from unhang.diagnosis.bundle import of_files
-
-            lines = [(m.source, m.line) for m in judged.timeline] if judged is not None else []
-            self._write(lambda target, progress: of_files(target, found.sources, found.dumps, verdict, lines, progress=progress))
-
-    def _write(self, write: Callable[[Path, Callable[[int, int | None], None]], Bundled]) -> None:
-        from unhang.errors import UnhangError
-        from unhang.records.logs.opening import shown
-        from unhang.report.progress import counting
-
-        assert self._bundle is not None
-        name = shown(str(self._bundle))
-        try:
-            with counting("bundling", quiet=self._quiet) as progress:
-                written = write(self._bundle, progress)
-        except OSError as e:
-            raise UnhangError(f"cannot write the bundle {name}: {e.strerror or e}", hint="name another place with --bundle FILE.tar.gz") from e
-        _say(f"wrote {name}: {written.files} files, {_size(written.size_bytes)}")
-        _say("credentials are hidden in it; hosts, paths and lines of code are not: look before you send it")
-        for left in written.left_out:
-            _say(f"left out of it: {left.what}: {left.why}")
-
-
-def _size(size: int) -> str:
-    return f"{size / 1024:.0f} KiB" if size < 1024**2 else f"{size / 1024**2:.1f} MiB"
 
 
 def _check_bundle(bundle: Path, ras: list[str] | None) -> None:
@@ -182,7 +137,7 @@ def _check_bundle(bundle: Path, ras: list[str] | None) -> None:
         raise UnhangError(f"--bundle {bundle}: its name has to end in .tar.gz", hint="unhang why train.log --bundle why.tar.gz")
 
 
-def _write_report(path: Path, verdict: Verdict, beside: _Beside, lang: Language) -> None:
+def _write_report(path: Path, verdict: Verdict, beside: Beside, lang: Language) -> None:
     from unhang.errors import UnhangError
     from unhang.records.logs.opening import shown
     from unhang.report.html import render
@@ -200,7 +155,7 @@ def _running(asked: list[str], apart_s: float, *, quiet: bool) -> Verdict:
     return ras.judge(asked, apart_s=apart_s, quiet=quiet)
 
 
-def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool, beside: _Beside) -> tuple[Verdict, Judged | None]:
+def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
     from unhang.errors import UnhangError
     from unhang.records import named
     from unhang.records.logs.opening import shown
@@ -244,7 +199,7 @@ def _refuse_attempt(attempt: int | None, path: str) -> None:
         raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {path}")
 
 
-def _packed(path: Path, incident: int | None, attempt: int | None, beside: _Beside) -> Verdict | None:
+def _packed(path: Path, incident: int | None, attempt: int | None, beside: Beside) -> Verdict | None:
     """The verdict on the newest run directory in an archive; None where it holds none."""
     from unhang.records.logs.opening import shown
     from unhang.records.packed import holds_run, unpacked
@@ -276,7 +231,7 @@ def _shortest(path: Path) -> str:
     return shown(min(str(path), os.path.relpath(path), key=len))
 
 
-def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool, beside: _Beside) -> tuple[Verdict, Judged | None]:
+def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
     """Logs, flight-recorder dumps, or both."""
     from unhang.records.logs.finding import find
 
@@ -298,15 +253,18 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
         raise UnhangError(f"--attempt {attempt} is for logs; flight-recorder dumps have none")
     from dataclasses import replace
 
-    from unhang.diagnosis.recorders import judge_dumps, with_logs
+    from unhang.diagnosis.recorders import judge_dumps, judge_with_logs
     from unhang.report.progress import reading
 
-    with reading(quiet=quiet) as progress:
-        of_dumps = judge_dumps(found.dumps, progress=progress)
     if not found.sources:
+        with reading(quiet=quiet) as progress:
+            of_dumps = judge_dumps(found.dumps, progress=progress)
         return replace(of_dumps, not_examined=(*of_dumps.not_examined, *found.not_examined)), None
     judged = _judge_logs(paths, found, attempt, quiet=quiet)
-    return with_logs(judged.verdict, of_dumps), judged
+    # What was dumped is of the last attempt.
+    statuses = judged.chosen.view.statuses if judged.attempt == judged.attempts else ()
+    with reading(quiet=quiet) as progress:
+        return judge_with_logs(found.dumps, judged.verdict, statuses, progress=progress), judged
 
 
 def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: bool) -> Judged:
@@ -321,7 +279,7 @@ def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: b
     return judged
 
 
-def _newest(runs: list[Path], folder: str, incident: int | None, beside: _Beside) -> Verdict:
+def _newest(runs: list[Path], folder: str, incident: int | None, beside: Beside) -> Verdict:
     from unhang.diagnosis.why import judge_newest
     from unhang.records.logs.opening import shown
     from unhang.records.rundir import RunDir
