@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from unhang.diagnosis.logs import Judged
     from unhang.model import Verdict
     from unhang.records.logs.finding import Found
-    from unhang.records.rundir import RunDir
     from unhang.report.language import Language
 
 
