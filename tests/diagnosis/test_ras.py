@@ -192,7 +192,7 @@ def test_counts_that_fell_are_of_another_communicator():
 def test_two_communicators_of_one_name_are_not_compared():
     pair = together(allreduce(5, 5), allreduce(5, 5))
     verdict = twice(pair, later(pair))
-    assert verdict.primary is None and unread(verdict)
+    assert verdict.primary is None and unread(verdict)[0].count("communicator 0000000000000001") == 2
 
 
 @pytest.mark.parametrize(("form", "version"), [("json", V28), ("text", V26)])
@@ -286,6 +286,11 @@ def test_a_rank_that_aborts(form, version, moves):
     assert found.ranks == (2,) and found.standing == "not-established"
     assert "in communicator 0000000000000001 (4 ranks) rank 2 has status ABORT" in found.says and "ranks 0, 1 and 3 have status RUNNING" in found.says
     assert any("rank 2 (pid 1002 on 10.0.0.1)" in e.text for e in found.evidence)
+
+
+def test_a_rank_that_aborts_is_named_at_once():
+    now = allreduce(6, 6, 6, 6).changed(2, abort=True)
+    assert twice(allreduce(5, 5, 5, 5), now).primary.ranks == judge([told(now)]).primary.ranks == (2,)
 
 
 def test_all_abort():
