@@ -211,6 +211,15 @@ def test_a_command_that_never_became_a_training(build, lab):
     assert (v.primary.cause, v.primary.standing) == ("config-error", "established") and "--lrr" in v.primary.says
 
 
+@pytest.mark.parametrize("started", [True, False])
+def test_a_script_that_was_missed_beside_a_rank_that_had_been_started(build, lab, started):
+    b = build().log(None, "./run.sh: line 3: ./tools/prep.py: Permission denied\n")
+    if started:
+        b = b.rank(0, raised=lab.Raised(type="ValueError", text="bad sample", frames=(lab.user(5, "main"),), at_s=2.0))
+    v = b.judge("failure", exitcode=1)
+    assert (v.primary.cause, v.contributing) == ("rank-exception" if started else "config-error", ())
+
+
 def test_an_incident_that_does_not_exist(build, lab):
     rundir = build().rank(0).write()
     with pytest.raises(Exception, match="no incident 7; it has: 1"):
