@@ -421,3 +421,57 @@ def test_a_bundle_of_a_running_job_or_to_nowhere_is_refused(app, rundir, tmp_pat
     assert isinstance(ran.exception, UnhangError) and "--bundle is for what has ended" in str(ran.exception)
     ran = run(app, rundir.path, "--bundle", tmp_path / "no" / "a.tar.gz")
     assert isinstance(ran.exception, UnhangError) and "cannot write the bundle" in str(ran.exception)
+
+
+@pytest.mark.parametrize("option", ["--report", "--bundle"])
+@pytest.mark.parametrize("what", ["a log", "by another program", "a directory", "a fifo", "a link to a log"])
+def test_what_is_not_ours_is_not_written_over(app, tmp_path, option, what):
+    """`--report *.log` takes the first log for the report."""
+    log = tmp_path / "a.log"
+    log.write_text("step 1\n")
+    target = tmp_path / ("x.html" if option == "--report" else "x.tar.gz")
+    if what == "a log":
+        target = log
+    elif what == "by another program":
+        target.write_bytes(b"<!doctype html>\n<title>mine</title>" if option == "--report" else gzip.compress(b"step 1\n"))
+    elif what == "a directory":
+        target.mkdir()
+    elif what == "a fifo":
+        os.mkfifo(target)
+    else:
+        target.symlink_to(log)
+    before = target.read_bytes() if target.is_file() else None
+    other = tmp_path / "b.log"
+    other.write_text("step 1\n")
+    ran = run(app, other, option, target)
+    assert isinstance(ran.exception, UnhangError) and option in str(ran.exception) and not ran.stdout
+    assert before is None or target.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted({"a.log", "b.log", target.name})
+
+
+def test_a_record_of_a_run_is_not_written_over(app, rundir):
+    before = rundir.run.read_bytes()
+    assert isinstance(run(app, rundir.path, "--report", rundir.run).exception, UnhangError)
+    assert rundir.run.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["out.html", "OUT.HTM", "why.tar.gz"])
+def test_what_is_ours_is_written_anew(app, rundir, tmp_path, name):
+    target = tmp_path / name
+    target.write_bytes(b"")
+    option = "--bundle" if name.endswith(".gz") else "--report"
+    for _ in range(2):
+        assert run(app, rundir.path, option, target).exit_code == 1 and target.stat().st_size > 500
+    assert [p.name for p in tmp_path.iterdir() if p != rundir.path] == [name]
+
+
+@pytest.mark.parametrize("target", ["no/x.html", "no/x.tar.gz"])
+def test_the_verdict_is_told_whatever_becomes_of_the_files(app, rundir, tmp_path, target):
+    ran = run(app, rundir.path, "--report" if target.endswith("html") else "--bundle", tmp_path / target)
+    assert isinstance(ran.exception, UnhangError) and "cannot write" in str(ran.exception) and "process-stuck" in ran.stdout
+
+
+def test_a_report_of_a_run_whose_name_is_no_text(app, rundir, tmp_path):
+    named = rundir.path.rename(tmp_path / os.fsdecode(b"r\xff"))
+    assert run(app, named, "--report", tmp_path / "x.html", "--json").exit_code == 1
+    assert "r\\udcff" in (tmp_path / "x.html").read_text("utf-8")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-import msgspec
 import typer
 
+from unhang import encoding
 from unhang.errors import CommandNotFound, RunDirError, UnhangError
 from unhang.launch import command as commands
 from unhang.launch import environment, events, supervise
@@ -82,7 +82,7 @@ def run(request: Request) -> None:
         if isinstance(event, events.Drawn):
             drawn.append(event.verdict)
             try:
-                rundir.write_bytes(rundir.report, markdown.render(event.verdict).encode())
+                rundir.write_bytes(rundir.report, markdown.render(event.verdict).encode("utf-8", "replace"))
             except OSError as e:
                 live.tell(events.Note(text=f"cannot write {rundir.report}: {e.strerror}; the training goes on"))
 
@@ -112,7 +112,7 @@ def run(request: Request) -> None:
     if drawn and not outcome.interrupted:
         _write_report(rundir, drawn[-1])
     if request.as_json:
-        sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
+        sys.stdout.buffer.write(encoding.encode(outcome) + b"\n")
     raise typer.Exit(outcome.exitcode)
 
 
@@ -122,7 +122,7 @@ def _write_report(rundir: RunDir, verdict: Verdict) -> None:
         from unhang.report import html
         from unhang.report.html.of_run import gather
 
-        rundir.write_bytes(rundir.report_html, html.render(verdict, gather(rundir)).encode())
+        rundir.write_bytes(rundir.report_html, html.render(verdict, gather(rundir)).encode("utf-8", "replace"))
     except KeyboardInterrupt:
         return
     except Exception as e:
@@ -144,7 +144,7 @@ def _dry_run(command: commands.Command, path: Path, *, as_json: bool) -> None:
     settings = environment.evidence(version, os.environ, dumps=rundir.flight_of_torch(0))
     settings |= environment.attached(listener, os.environ, fatal=rundir.fatal(0), attempt=0, stdio=_LATER)
     if as_json:
-        typer.echo(msgspec.json.encode({"environment": dict(sorted(settings.items())), "command": command.argv}))
+        typer.echo(encoding.encode({"environment": dict(sorted(settings.items())), "command": command.argv}))
         return
     for name, value in sorted(settings.items()):
         typer.echo(f"{name}={shlex.quote(value)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from unhang.diagnosis.bundle import Bundled
     from unhang.diagnosis.logs import Judged
+    from unhang.errors import UnhangError
     from unhang.model import Verdict
     from unhang.records.logs.finding import Found
     from unhang.records.rundir import RunDir
@@ -80,22 +82,30 @@ def why(
         raise UnhangError("--incident and --attempt are for what has ended; --ras asks a job that runs")
     if bundle is not None:
         _check_bundle(bundle, ras)
+    if report is not None:
+        _check_report(report)
     beside = _Beside(scene=report is not None, bundle=bundle, quiet=as_json)
     verdict, judged = (_running(ras, apart_s, quiet=as_json), None) if ras else _judge(paths or [], incident, attempt, quiet=as_json, beside=beside)
     if verdict.primary is None and judged is not None:
         _refuse_no_logs(verdict)
-    if report is not None:
-        _write_report(report, verdict, beside, chosen)
     if as_json:
         import msgspec
 
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(verdict), indent=2).decode() + "\n")
+        from unhang import encoding
+
+        sys.stdout.write(msgspec.json.format(encoding.encode(verdict), indent=2).decode() + "\n")
     elif markdown:
         from unhang.report.markdown import render as render_markdown
 
         typer.echo(render_markdown(verdict, lang=chosen), nl=False)
     else:
         _show(verdict, judged if everything else None, chosen, everything=everything)
+    # The verdict is told by now, whatever becomes of the files.
+    if report is not None:
+        sys.stdout.flush()
+        _write_report(report, verdict, beside, chosen)
+    if beside.failed is not None:
+        raise beside.failed
     # What could not be read is not called healthy.
     unread = any(n.unread for n in verdict.not_examined)
     raise typer.Exit(EXIT_FOUND if verdict.primary is not None else EXIT_USER if unread else EXIT_OK)
@@ -129,6 +139,7 @@ class _Beside:
 
     def __init__(self, *, scene: bool, bundle: Path | None, quiet: bool) -> None:
         self.scene: Scene | None = None
+        self.failed: UnhangError | None = None
         self._draws = scene
         self._bundle = bundle
         self._quiet = quiet
@@ -161,7 +172,8 @@ class _Beside:
             with counting("bundling", quiet=self._quiet) as progress:
                 written = write(self._bundle, progress)
         except OSError as e:
-            raise UnhangError(f"cannot write the bundle {name}: {e.strerror or e}", hint="name another place with --bundle FILE.tar.gz") from e
+            self.failed = UnhangError(f"cannot write the bundle {name}: {e.strerror or e}", hint="name another place with --bundle FILE.tar.gz")
+            return
         _say(f"wrote {name}: {written.files} files, {_size(written.size_bytes)}")
         _say("credentials are hidden in it; hosts, paths and lines of code are not: look before you send it")
         for left in written.left_out:
@@ -173,13 +185,44 @@ def _size(size: int) -> str:
 
 
 def _check_bundle(bundle: Path, ras: list[str] | None) -> None:
-    """Before anything is read: a log that was meant as PATH must not be written over."""
     from unhang.errors import UnhangError
 
     if ras:
         raise UnhangError("--bundle is for what has ended; of a job that runs, keep the answers: unhang why --ras HOST:PORT --json")
-    if not bundle.name.endswith((".tar.gz", ".tgz")):
-        raise UnhangError(f"--bundle {bundle}: its name has to end in .tar.gz", hint="unhang why train.log --bundle why.tar.gz")
+    from unhang.diagnosis.bundle import is_one
+
+    _check_target("--bundle", bundle, (".tar.gz", ".tgz"), "why.tar.gz", is_one)
+
+
+def _check_report(report: Path) -> None:
+    from unhang.report.html import HEAD_BYTES, is_page
+
+    def is_ours(path: Path) -> bool:
+        with path.open("rb") as f:
+            return is_page(f.read(HEAD_BYTES))
+
+    _check_target("--report", report, (".html", ".htm"), "why.html", is_ours)
+
+
+def _check_target(option: str, target: Path, endings: tuple[str, ...], example: str, is_ours: Callable[[Path], bool]) -> None:
+    """Before anything is read: what is meant as PATH, or is somebody's own, must not be written over."""
+    from unhang.errors import UnhangError
+    from unhang.records.logs.opening import shown
+
+    name = f"{option} {shown(str(target))}"
+    hint = f"unhang why train.log {option} {example}"
+    if not target.name.lower().endswith(endings):
+        raise UnhangError(f"{name}: its name has to end in {endings[0]}", hint=hint)
+    try:
+        status = target.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UnhangError(f"{name}: it is {'a directory' if stat.S_ISDIR(status.st_mode) else 'no regular file'}", hint=hint)
+        if status.st_size and not is_ours(target):
+            raise UnhangError(f"{name}: that file was not written by unhang, and is left as it is", hint=hint)
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        raise UnhangError(f"{name}: {e.strerror or e}", hint=hint) from e
 
 
 def _write_report(path: Path, verdict: Verdict, beside: _Beside, lang: Language) -> None:
@@ -187,8 +230,15 @@ def _write_report(path: Path, verdict: Verdict, beside: _Beside, lang: Language)
     from unhang.records.logs.opening import shown
     from unhang.report.html import render
 
+    page = render(verdict, beside.scene, lang=lang).encode("utf-8", "replace")
+    whole = Path(os.path.realpath(path))
+    temporary = whole.with_name(f".{whole.name}.{os.getpid()}")
     try:
-        path.write_text(render(verdict, beside.scene, lang=lang), "utf-8")
+        try:
+            temporary.write_bytes(page)
+            temporary.replace(whole)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as e:
         raise UnhangError(f"cannot write the report {shown(str(path))}: {e.strerror or e}", hint="name another place with --report FILE.html") from e
     _say(f"wrote {shown(str(path))}")
