@@ -215,6 +215,42 @@ def test_the_newest_of_several_runs(app, rundir, tmp_path):
     assert "runs/b, the newest of 3 runs" in ran.stderr
 
 
+def test_the_newest_of_several_runs_went_well(app, tmp_path):
+    for day in (1, 2):
+        run_of_day = RunDir.create(tmp_path / "runs" / str(day))
+        run_of_day.write(run_of_day.run, {"schema": "unhang/run/1", "started": f"2026-11-0{day}T10:00:00+00:00"})
+        run_of_day.events.write_text('{"s":9.0,"event":"Finished","exitcode":0,"attempts":1}\n')
+    ran = run(app, tmp_path / "runs", "--lang", "en")
+    said, _, rest = ran.stdout.partition("not examined")
+    assert ran.exit_code == 0 and said.startswith("✓ nothing is wrong: the run ended with exit code 0") and "1 other run in" in rest
+    assert run(app, tmp_path / "runs", "--markdown", "--lang", "en").stdout.startswith("# nothing is wrong")
+    # What was not seen of the run itself is another matter.
+    run_of_day.run.write_text('{"schema": "unhang/run/1", "sta')
+    assert "nothing is wrong" not in run(app, run_of_day.path, "--lang", "en").stdout
+
+
+def test_an_empty_path_is_said_to_be_one(app, tmp_path):
+    for given in ([""], [tmp_path, ""]):
+        ran = run(app, *given)
+        assert isinstance(ran.exception, UnhangError) and "PATH is empty" in str(ran.exception)
+
+
+@pytest.mark.parametrize("name", ["bad.tar.gz", "bad.TGZ", "bad.tar", "bad.zip", "bad.xz", "bad.zst", "bad.bz2"])
+@pytest.mark.parametrize("how", ["named", "in a directory"])
+def test_what_is_named_as_an_archive_and_is_none_is_not_called_healthy(app, tmp_path, name, how):
+    """What Git LFS leaves, and the page of a download that failed."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    ran = run(app, folder / name if how == "named" else folder, "--json")
+    assert ran.exit_code == 2
+    left = [n for n in json.loads(ran.stdout)["not_examined"] if n["unread"]]
+    assert [n["what"] for n in left] == [str(folder / name)] and "nothing packed" in left[0]["why"]
+    # It may be a log all the same.
+    (folder / name).write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+    assert run(app, folder / name, "--json").exit_code == 1
+
+
 @pytest.mark.parametrize("name", ["run.json", "events.jsonl", "verdict.json", "verdict.md", "incident.json"])
 def test_records_are_no_logs(app, tmp_path, name):
     (tmp_path / name).write_text("OSError: [Errno 98] Address already in use\n")

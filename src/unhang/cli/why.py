@@ -78,6 +78,8 @@ def why(
     chosen = language.chosen(lang)
     if bool(paths) == bool(ras):
         raise UnhangError("give either PATH... or --ras HOST:PORT", hint="unhang why train.log")
+    if not all(paths or ["-"]):
+        raise UnhangError("one PATH is empty", cause="the variable that stood there has no value")
     if ras and (incident is not None or attempt is not None):
         raise UnhangError("--incident and --attempt are for what has ended; --ras asks a job that runs")
     if bundle is not None:

@@ -142,7 +142,8 @@ _LAUNCHERS = re.compile(r"/torch/distributed/(?:run|launch|launcher/.+|elastic/.
 
 def trained_behind(view: LogView, hit: Hit) -> bool:
     """Whether a training ran behind the line of a hit, in the same log: it counts steps, a rank raises what is its own, a collective times out."""
-    if hit.steps or any(_is_behind(t.at.source, t.at.line, hit) for t in (*view.timeouts, *view.statuses)):
+    gave_up = (*(t.at for t in view.timeouts), *(s.at for s in view.statuses))
+    if hit.steps or any(_is_behind(at.source, at.line, hit) for at in gave_up):
         return True
     return any(_is_behind(t.source, t.line, hit) and _is_named(t) and _may_be_the_same(t, hit) for t in _failures(view))
 
