@@ -57,6 +57,10 @@ class Finding:
     remedies: tuple[Remedy, ...] = ()
 
 
+# Begins the `why` of other runs that lie beside the one that was judged: they take nothing away from what is said of it.
+ONLY_NEWEST = "only the newest was judged"
+
+
 @dataclass(frozen=True, kw_only=True)
 class NotExamined:
     """Something that could not be looked at, and why. Never to be read as healthy.

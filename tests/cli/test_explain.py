@@ -33,6 +33,11 @@ def test_every_cause(run, cause):
     assert catalogue.get(cause).title in english.stdout and catalogue.get(cause).title_zh in chinese.stdout
 
 
+def test_lines_in_a_file_end_where_their_words_do(run):
+    printed = run("gpu-oom", "--lang", "en").stdout
+    assert printed.count("\n") > 20 and not [line for line in printed.splitlines() if line != line.rstrip()]
+
+
 def test_the_shell_completes_names():
     def complete(begun):
         asked = {"_UNHANG_COMPLETE": "complete_bash", "COMP_WORDS": f"unhang explain {begun}", "COMP_CWORD": "2"}

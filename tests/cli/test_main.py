@@ -115,6 +115,20 @@ def test_closed_streams(tmp_path, closed):
     assert ((logs / "launcher.out").read_text(), (logs / "launcher.err").read_text()) == ("out\n", "err\n")
 
 
+@pytest.mark.parametrize("what", ["argument", "cwd", "run directory"])
+def test_a_name_that_is_no_text_stops_no_training(tmp_path, what):
+    odd = os.fsdecode(b"a\xff")
+    cwd = tmp_path / (odd if what == "cwd" else "a")
+    cwd.mkdir()
+    run_dir = odd if what == "run directory" else "r"
+    done = unhang("run", "--run-dir", run_dir, "--on-failure", "abort", "sh", "-c", "echo began; exit 3", odd if what == "argument" else "a", cwd=cwd)
+    assert (done.returncode, done.stdout) == (3, "began\n"), done.stderr
+    run = json.loads((cwd / run_dir / "run.json").read_bytes())
+    assert (run["command"][-1] == "a?") is (what == "argument") and (run["cwd"].endswith("/a?")) is (what == "cwd")
+    assert all(json.loads(line) for line in (cwd / run_dir / "events.jsonl").read_text().splitlines())
+    assert (cwd / run_dir / "verdict.md").is_file() and (cwd / run_dir / "report.html").is_file()
+
+
 def test_dry_run_as_json(tmp_path):
     done = unhang("run", "--dry-run", "--json", "--run-dir", "here", "sh", "-c", "exit 3", cwd=tmp_path)
     plan = json.loads(done.stdout)

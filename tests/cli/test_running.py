@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from unhang.cli import running
+from unhang.errors import EXIT_INTERRUPTED
+from unhang.launch import environment, events, supervise
 from unhang.model import Finding, Verdict
 from unhang.records.rundir import RunDir
 from unhang.report import html
@@ -34,3 +36,50 @@ def test_a_report_that_fails_is_told_and_no_more(rundir, capsys, monkeypatch, er
     running._write_report(rundir, VERDICT)
     assert not rundir.report_html.exists()
     assert (str(rundir.report_html) in capsys.readouterr().err) is not isinstance(error, KeyboardInterrupt)
+
+
+def request_of(run_dir):
+    return running.Request(
+        words=("sh", "-c", "echo started"),
+        nproc_per_node=None,
+        module=False,
+        on_failure="abort",
+        max_restarts=0,
+        hang_after_s=None,
+        startup_s=9.0,
+        name=None,
+        run_dir=run_dir,
+        prefix=False,
+        quiet=True,
+        python=None,
+        check_world=True,
+        dry_run=False,
+        as_json=False,
+    )
+
+
+@pytest.mark.parametrize("made_before", [False, True])
+def test_an_interrupt_before_the_training_began_leaves_no_run_directory(tmp_path, monkeypatch, capsys, made_before):
+    def interrupted(_):
+        assert (tmp_path / "r").is_dir()
+        raise SystemExit(EXIT_INTERRUPTED)
+
+    monkeypatch.setattr(environment, "torch_version", interrupted)
+    if made_before:
+        (tmp_path / "r").mkdir()
+    with pytest.raises(SystemExit):
+        running.run(request_of(tmp_path / "r"))
+    assert (tmp_path / "r").exists() is made_before
+    assert "interrupted before the training began" in capsys.readouterr().err
+
+
+def test_an_interrupt_of_a_training_that_had_begun_leaves_its_records(tmp_path, monkeypatch, capsys):
+    def ended(supervisor):
+        supervisor._tell(events.Started(attempt=0, pid=1, command=("sh",)))
+        raise SystemExit(EXIT_INTERRUPTED)
+
+    monkeypatch.setattr(supervise.Supervisor, "run", ended)
+    monkeypatch.setattr(supervise.Supervisor, "_started", 0.0, raising=False)
+    with pytest.raises(SystemExit):
+        running.run(request_of(tmp_path / "r"))
+    assert (tmp_path / "r" / "events.jsonl").is_file() and "before" not in capsys.readouterr().err

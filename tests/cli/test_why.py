@@ -215,6 +215,42 @@ def test_the_newest_of_several_runs(app, rundir, tmp_path):
     assert "runs/b, the newest of 3 runs" in ran.stderr
 
 
+def test_the_newest_of_several_runs_went_well(app, tmp_path):
+    for day in (1, 2):
+        run_of_day = RunDir.create(tmp_path / "runs" / str(day))
+        run_of_day.write(run_of_day.run, {"schema": "unhang/run/1", "started": f"2026-11-0{day}T10:00:00+00:00"})
+        run_of_day.events.write_text('{"s":9.0,"event":"Finished","exitcode":0,"attempts":1}\n')
+    ran = run(app, tmp_path / "runs", "--lang", "en")
+    said, _, rest = ran.stdout.partition("not examined")
+    assert ran.exit_code == 0 and said.startswith("✓ nothing is wrong: the run ended with exit code 0") and "1 other run in" in rest
+    assert run(app, tmp_path / "runs", "--markdown", "--lang", "en").stdout.startswith("# nothing is wrong")
+    # What was not seen of the run itself is another matter.
+    run_of_day.run.write_text('{"schema": "unhang/run/1", "sta')
+    assert "nothing is wrong" not in run(app, run_of_day.path, "--lang", "en").stdout
+
+
+def test_an_empty_path_is_said_to_be_one(app, tmp_path):
+    for given in ([""], [tmp_path, ""]):
+        ran = run(app, *given)
+        assert isinstance(ran.exception, UnhangError) and "PATH is empty" in str(ran.exception)
+
+
+@pytest.mark.parametrize("name", ["bad.tar.gz", "bad.TGZ", "bad.tar", "bad.zip", "bad.xz", "bad.zst", "bad.bz2"])
+@pytest.mark.parametrize("how", ["named", "in a directory"])
+def test_what_is_named_as_an_archive_and_is_none_is_not_called_healthy(app, tmp_path, name, how):
+    """What Git LFS leaves, and the page of a download that failed."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
+    ran = run(app, folder / name if how == "named" else folder, "--json")
+    assert ran.exit_code == 2
+    left = [n for n in json.loads(ran.stdout)["not_examined"] if n["unread"]]
+    assert [n["what"] for n in left] == [str(folder / name)] and "nothing packed" in left[0]["why"]
+    # It may be a log all the same.
+    (folder / name).write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+    assert run(app, folder / name, "--json").exit_code == 1
+
+
 @pytest.mark.parametrize("name", ["run.json", "events.jsonl", "verdict.json", "verdict.md", "incident.json"])
 def test_records_are_no_logs(app, tmp_path, name):
     (tmp_path / name).write_text("OSError: [Errno 98] Address already in use\n")
@@ -437,3 +473,57 @@ def test_a_fifo_in_a_run_directory_is_not_waited_for(rundir, member, code):
     assert ran.returncode == code, ran.stderr
     if member == "events.jsonl":
         assert "it is a FIFO" in ran.stderr
+
+
+@pytest.mark.parametrize("option", ["--report", "--bundle"])
+@pytest.mark.parametrize("what", ["a log", "by another program", "a directory", "a fifo", "a link to a log"])
+def test_what_is_not_ours_is_not_written_over(app, tmp_path, option, what):
+    """`--report *.log` takes the first log for the report."""
+    log = tmp_path / "a.log"
+    log.write_text("step 1\n")
+    target = tmp_path / ("x.html" if option == "--report" else "x.tar.gz")
+    if what == "a log":
+        target = log
+    elif what == "by another program":
+        target.write_bytes(b"<!doctype html>\n<title>mine</title>" if option == "--report" else gzip.compress(b"step 1\n"))
+    elif what == "a directory":
+        target.mkdir()
+    elif what == "a fifo":
+        os.mkfifo(target)
+    else:
+        target.symlink_to(log)
+    before = target.read_bytes() if target.is_file() else None
+    other = tmp_path / "b.log"
+    other.write_text("step 1\n")
+    ran = run(app, other, option, target)
+    assert isinstance(ran.exception, UnhangError) and option in str(ran.exception) and not ran.stdout
+    assert before is None or target.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted({"a.log", "b.log", target.name})
+
+
+def test_a_record_of_a_run_is_not_written_over(app, rundir):
+    before = rundir.run.read_bytes()
+    assert isinstance(run(app, rundir.path, "--report", rundir.run).exception, UnhangError)
+    assert rundir.run.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["out.html", "OUT.HTM", "why.tar.gz"])
+def test_what_is_ours_is_written_anew(app, rundir, tmp_path, name):
+    target = tmp_path / name
+    target.write_bytes(b"")
+    option = "--bundle" if name.endswith(".gz") else "--report"
+    for _ in range(2):
+        assert run(app, rundir.path, option, target).exit_code == 1 and target.stat().st_size > 500
+    assert [p.name for p in tmp_path.iterdir() if p != rundir.path] == [name]
+
+
+@pytest.mark.parametrize("target", ["no/x.html", "no/x.tar.gz"])
+def test_the_verdict_is_told_whatever_becomes_of_the_files(app, rundir, tmp_path, target):
+    ran = run(app, rundir.path, "--report" if target.endswith("html") else "--bundle", tmp_path / target)
+    assert isinstance(ran.exception, UnhangError) and "cannot write" in str(ran.exception) and "process-stuck" in ran.stdout
+
+
+def test_a_report_of_a_run_whose_name_is_no_text(app, rundir, tmp_path):
+    named = rundir.path.rename(tmp_path / os.fsdecode(b"r\xff"))
+    assert run(app, named, "--report", tmp_path / "x.html", "--json").exit_code == 1
+    assert "r\\udcff" in (tmp_path / "x.html").read_text("utf-8")

@@ -211,6 +211,15 @@ def test_a_command_that_never_became_a_training(build, lab):
     assert (v.primary.cause, v.primary.standing) == ("config-error", "established") and "--lrr" in v.primary.says
 
 
+@pytest.mark.parametrize("started", [True, False])
+def test_a_script_that_was_missed_beside_a_rank_that_had_been_started(build, lab, started):
+    b = build().log(None, "./run.sh: line 3: ./tools/prep.py: Permission denied\n")
+    if started:
+        b = b.rank(0, raised=lab.Raised(type="ValueError", text="bad sample", frames=(lab.user(5, "main"),), at_s=2.0))
+    v = b.judge("failure", exitcode=1)
+    assert (v.primary.cause, v.contributing) == ("rank-exception" if started else "config-error", ())
+
+
 def test_an_incident_that_does_not_exist(build, lab):
     rundir = build().rank(0).write()
     with pytest.raises(Exception, match="no incident 7; it has: 1"):
@@ -305,14 +314,21 @@ def test_a_warning_is_nobodys_last_word(build, lab):
     assert "without a word" not in p.says and [e.text for e in p.evidence if e.source.endswith("rank1.err")] == ["no more samples"]
 
 
-def test_an_exit_code_names_the_log_and_skips_what_torchrun_always_says(build, lab):
+@pytest.mark.parametrize(("err", "out", "named"), [("words\n", "step 1\n", "rank1.err"), ("", "step 1\n", "rank1.out"), ("words\n", "", "rank1.err")])
+def test_an_exit_code_names_a_log_that_holds_something(build, lab, err, out, named):
+    p = survivor(killed(build(), lab, code=7), lab).log(1, out, stream="out").log(1, err).judge("failure").primary
+    assert f"logs/attempt-0/{named}" in p.remedies[0].says and ("ends without a word" in p.says) is (not err)
+
+
+def test_an_exit_code_of_a_rank_that_said_nothing_skips_what_torchrun_always_says(build, lab):
     b = survivor(killed(build(), lab, code=3), lab)
     b.log(1, "")
     noise = "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html\n" + "=" * 60 + "\n"
     b.log(None, "Failures:\nbad thing happened\n  exitcode  : 3 (pid: 4001)\n" + noise)
     p = b.judge("failure").primary
     assert "rank 1 ended itself with exit code 3" in p.says and "last seen at train.py:61 in load" in p.says
-    assert "logs/attempt-0/rank1.err" in p.remedies[0].says
+    # Nobody is sent to a file that is empty.
+    assert p.says.endswith("; it printed nothing") and [r.id for r in p.remedies] == ["find-the-exit"]
     assert not any("To enable traceback" in e.text for e in p.evidence) and any("exitcode  : 3" in e.text for e in p.evidence)
 
 

@@ -101,6 +101,57 @@ def test_a_batch_script_that_goes_on_without_a_helper(judge):
     assert judge(f"job.sh: line 3: ./notify.sh: No such file or directory\n{steps}").primary is None
 
 
+HELPERS = (
+    "./run.sh: line 3: ./tools/prep.py: Permission denied\n",
+    "./run.sh: line 3: ./tools/prep.sh: No such file or directory\n",
+    "python: can't open file '/srv/tools/prep.py': [Errno 2] No such file or directory\n",
+    "python: can't find '__main__' module in '/srv/tools'\n",
+)
+NO_MEMORY = (
+    'Traceback (most recent call last):\n  File "/srv/train.py", line 88, in <module>\n    loss.backward()\ntorch.OutOfMemoryError: CUDA out of '
+    "memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.00 GiB is free. 70.00 GiB is allocated by PyTorch\n"
+)
+OF_A_RANK = "".join(f"[rank0]: {line}\n" for line in NO_MEMORY.splitlines())
+
+
+@pytest.mark.parametrize("helper", HELPERS)
+def test_a_helper_that_was_missed_is_not_why_the_training_failed(judge, helper):
+    found = judge(f"{helper}***** Running training *****\n{OF_A_RANK}{TEARDOWN}{ENDED.format(1, -15)}")
+    assert found.primary.cause == "gpu-oom" and not found.contributing
+    # Nothing tells whose a traceback without a rank is: both are told.
+    found = judge(f"{helper}***** Running training *****\n{NO_MEMORY}")
+    assert found.primary.cause == "gpu-oom" and [(c.cause, c.standing) for c in found.contributing] == [("config-error", "possible")]
+    # Behind the failure it is as little.
+    found = judge(f"step 7\n{OF_A_RANK}{helper}")
+    assert found.primary.cause == "gpu-oom" and "established" not in [c.standing for c in found.contributing]
+
+
+TIMED_OUT = (
+    "[rank3]:[E1103 10:10:00.123456789 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=812, "
+    "OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
+)
+
+
+@pytest.mark.parametrize("helper", HELPERS)
+@pytest.mark.parametrize("step", ["step 100 loss 2.31\n", "loading\n"])
+def test_a_helper_that_was_missed_is_not_why_a_rank_waited(judge, helper, step):
+    found = judge(f"{helper}{step}{TIMED_OUT}")
+    assert found.primary.cause == "collective-timeout" and not found.contributing
+
+
+MISSED = "python: can't open file '/srv/train.py': [Errno 2] No such file or directory\n"
+
+
+@pytest.mark.parametrize("others", ["DistStoreError: timed out after 60 clients", "DistNetworkError: The client socket has timed out"])
+def test_ranks_that_wait_for_one_that_was_not_started_are_no_training(judge, others):
+    waiting = f'[rank0]: Traceback (most recent call last):\n[rank0]:   File "/srv/train.py", line 7, in main\n[rank0]:     x()\n[rank0]: {others}\n'
+    found = judge(MISSED * 2 + waiting).primary
+    assert (found.cause, found.standing) == ("config-error", "established")
+    agent = '  File "/opt/env/lib/python3.11/site-packages/torch/distributed/run.py", line 923, in main\n    run(args)\n'
+    found = judge(f"{MISSED * 2}Traceback (most recent call last):\n{agent}RuntimeError: the agent failed\n").primary
+    assert (found.cause, found.standing) == ("config-error", "established")
+
+
 def test_a_script_that_one_host_misses_is_of_its_file_system(judge):
     found = judge("node8: /usr/bin/python3: can't open file '/srv/u/train.py': [Errno 2] No such file or directory\n")
     assert found.primary.cause == "filesystem-shared"

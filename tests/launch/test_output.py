@@ -162,3 +162,30 @@ def test_a_prompt_is_passed_on_without_its_end(tmp_path):
 
     asyncio.run(main())
     assert passed == [b"one\n", b"password: "]
+
+
+def test_without_pseudo_terminals_the_training_has_pipes(tmp_path, monkeypatch):
+    def none_left():
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "openpty", none_left)
+
+    async def scenario(channel):
+        assert not os.isatty(channel.write_fd)
+        os.write(channel.write_fd, b"step 1\n")
+        channel.resize()
+        channel.release()
+        await channel.closed.wait()
+
+    passed, kept, troubles = through(tmp_path, scenario, terminal=True)
+    assert (passed, kept, len(troubles)) == (b"step 1\n", b"step 1\n", 1) and "no pseudo-terminal" in troubles[0]
+
+
+def test_where_there_is_no_pipe_no_log_is_left_open(tmp_path, monkeypatch):
+    def none_left():
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pipe", none_left)
+    with pytest.raises(OSError, match="Too many open files"):
+        Channel(rank=3, stream="out", log=tmp_path / "rank3.out", sink=print, trouble=print, terminal=False)
+    assert not (tmp_path / "rank3.out").exists()

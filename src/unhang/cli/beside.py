@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from unhang.diagnosis.bundle import Bundled
     from unhang.diagnosis.logs import Judged
+    from unhang.errors import UnhangError
     from unhang.model import Verdict
     from unhang.records.logs.finding import Found
     from unhang.records.rundir import RunDir
@@ -23,12 +24,16 @@ if TYPE_CHECKING:
 
 
 class Beside:
-    """`scene`: what a report draws. `trunk`: the stacks of all ranks, in paths relative to `cwd`; `untold`: which stacks are not in it, and why."""
+    """`scene`: what a report draws. `trunk`: the stacks of all ranks, in paths relative to `cwd`; `untold`: which stacks are not in it, and why.
+
+    `failed`: why the bundle could not be written; the verdict is told before that.
+    """
 
     def __init__(self, *, drawn: bool = False, stacks: bool = False, bundle: Path | None = None, quiet: bool = False) -> None:
         self._drawn, self._stacks = drawn, stacks
         self._bundle = bundle
         self._quiet = quiet
+        self.failed: UnhangError | None = None
         self.scene: Scene | None = None
         self.trunk: Trunk | None = None
         self.cwd = ""
@@ -82,7 +87,8 @@ class Beside:
             with counting("bundling", quiet=self._quiet) as progress:
                 written = write(target, progress)
         except OSError as e:
-            raise UnhangError(f"cannot write the bundle {name}: {e.strerror or e}", hint="name another place with --bundle FILE.tar.gz") from e
+            self.failed = UnhangError(f"cannot write the bundle {name}: {e.strerror or e}", hint="name another place with --bundle FILE.tar.gz")
+            return
         _say(f"wrote {name}: {written.files} files, {_size(written.size_bytes)}")
         _say("credentials are hidden in it; hosts, paths and lines of code are not: look before you send it")
         for left in written.left_out:

@@ -249,7 +249,7 @@ def _write(path: Path, data: bytes) -> None:
 def _print_json(found: object) -> None:
     import msgspec
 
-    from unhang.facts import encoding
+    from unhang import encoding
 
     sys.stdout.write(msgspec.json.format(encoding.encode(found), indent=2).decode() + "\n")
 

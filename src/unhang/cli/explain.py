@@ -46,4 +46,11 @@ def explain(
     if cause.strip().lower() == "unknown":
         console.print(f"unknown: {language.LABELS[chosen]['unknown']}", markup=False)
         return
-    console.print(Markdown(for_terminal(catalogue.get(cause), chosen)))
+    page = Markdown(for_terminal(catalogue.get(cause), chosen))
+    if console.is_terminal:
+        console.print(page)
+        return
+    with console.capture() as printed:
+        console.print(page)
+    # rich fills lines up to the width.
+    typer.echo("".join(f"{line.rstrip()}\n" for line in printed.get().splitlines()), nl=False)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-import msgspec
 import typer
 
-from unhang.errors import CommandNotFound, RunDirError, UnhangError
+from unhang import encoding
+from unhang.errors import EXIT_INTERRUPTED, CommandNotFound, RunDirError, UnhangError
 from unhang.launch import command as commands
 from unhang.launch import environment, events, supervise
 from unhang.launch.attempt import Options
@@ -47,8 +48,31 @@ class Request:
     as_json: bool
 
 
+class _Beginning:
+    """What there is before the training runs: an interrupt until then leaves nothing of it."""
+
+    def __init__(self) -> None:
+        self.over = False
+        self.made: Path | None = None
+
+    def undo(self) -> None:
+        if self.made is not None:
+            shutil.rmtree(self.made, ignore_errors=True)
+
+
 def run(request: Request) -> None:
     """Run it and leave with its exit code. Raises UnhangError."""
+    beginning = _Beginning()
+    try:
+        _run(request, beginning)
+    except SystemExit as e:
+        if e.code == EXIT_INTERRUPTED and not beginning.over:
+            beginning.undo()
+            typer.echo("unhang: interrupted before the training began", err=True)
+        raise
+
+
+def _run(request: Request, beginning: _Beginning) -> None:
     if request.on_failure not in get_args(supervise.OnFailure):
         raise UnhangError(f"--on-failure {request.on_failure}: it is one of {', '.join(get_args(supervise.OnFailure))}")
     words = request.words[1:] if request.words[:1] == ("--",) else request.words
@@ -72,17 +96,21 @@ def run(request: Request) -> None:
     if request.dry_run:
         _dry_run(command, path(), as_json=request.as_json)
         return
+    # One that a batch script has made stays.
+    there = request.run_dir is not None and request.run_dir.exists()
     rundir = RunDir.create(path)
+    beginning.made = None if there else rundir.path
     live = Live(prefix=request.prefix, quiet=request.quiet, output_to_stderr=request.as_json)
 
     drawn: list[Verdict] = []
 
     def tell(event: events.Event) -> None:
+        beginning.over = beginning.over or isinstance(event, events.Started)
         live.tell(event)
         if isinstance(event, events.Drawn):
             drawn.append(event.verdict)
             try:
-                rundir.write_bytes(rundir.report, markdown.render(event.verdict).encode())
+                rundir.write_bytes(rundir.report, markdown.render(event.verdict).encode("utf-8", "replace"))
             except OSError as e:
                 live.tell(events.Note(text=f"cannot write {rundir.report}: {e.strerror}; the training goes on"))
 
@@ -112,7 +140,7 @@ def run(request: Request) -> None:
     if drawn and not outcome.interrupted:
         _write_report(rundir, drawn[-1])
     if request.as_json:
-        sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
+        sys.stdout.buffer.write(encoding.encode(outcome) + b"\n")
     raise typer.Exit(outcome.exitcode)
 
 
@@ -122,7 +150,7 @@ def _write_report(rundir: RunDir, verdict: Verdict) -> None:
         from unhang.report import html
         from unhang.report.html.of_run import gather
 
-        rundir.write_bytes(rundir.report_html, html.render(verdict, gather(rundir)).encode())
+        rundir.write_bytes(rundir.report_html, html.render(verdict, gather(rundir)).encode("utf-8", "replace"))
     except KeyboardInterrupt:
         return
     except Exception as e:
@@ -144,7 +172,7 @@ def _dry_run(command: commands.Command, path: Path, *, as_json: bool) -> None:
     settings = environment.evidence(version, os.environ, dumps=rundir.flight_of_torch(0))
     settings |= environment.attached(listener, os.environ, fatal=rundir.fatal(0), attempt=0, stdio=_LATER)
     if as_json:
-        typer.echo(msgspec.json.encode({"environment": dict(sorted(settings.items())), "command": command.argv}))
+        typer.echo(encoding.encode({"environment": dict(sorted(settings.items())), "command": command.argv}))
         return
     for name, value in sorted(settings.items()):
         typer.echo(f"{name}={shlex.quote(value)}")

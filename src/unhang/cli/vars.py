@@ -210,6 +210,6 @@ def _not_followed(name: str, parsed: Parsed) -> Iterator[NotExamined]:
 def _print_json(examined: Examined) -> None:
     import msgspec
 
-    from unhang.facts import encoding
+    from unhang import encoding
 
     sys.stdout.write(msgspec.json.format(encoding.encode(examined), indent=2).decode() + "\n")

@@ -12,6 +12,7 @@ import typer
 
 from unhang.cli.beside import Beside
 from unhang.cli.options import NoColor
+from unhang.cli.targets import check_bundle, check_report, write_report
 
 if TYPE_CHECKING:
     from unhang.diagnosis.logs import Judged
@@ -88,28 +89,38 @@ def why(
         from unhang.cli import digest as summing
 
         raise typer.Exit(summing.write(paths or [], digest, as_json=as_json))
+    if not all(paths or ["-"]):
+        raise UnhangError("one PATH is empty", cause="the variable that stood there has no value")
     if ras and (incident is not None or attempt is not None):
         raise UnhangError("--incident and --attempt are for what has ended; --ras asks a job that runs")
     if apart_s is not None and not ras:
         raise UnhangError("--apart is for --ras: only a job that runs is asked twice", hint="unhang why --ras HOST:PORT --apart 60")
     if bundle is not None:
-        _check_bundle(bundle, ras)
+        check_bundle(bundle, ras)
+    if report is not None:
+        check_report(report)
     beside = Beside(drawn=report is not None, stacks=everything and not (as_json or markdown), bundle=bundle, quiet=as_json)
     verdict, judged = (_running(ras, apart_s, quiet=as_json), None) if ras else _judge(paths or [], incident, attempt, quiet=as_json, beside=beside)
     if verdict.primary is None and judged is not None:
         _refuse_no_logs(verdict)
-    if report is not None:
-        _write_report(report, verdict, beside, chosen)
     if as_json:
         import msgspec
 
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(verdict), indent=2).decode() + "\n")
+        from unhang import encoding
+
+        sys.stdout.write(msgspec.json.format(encoding.encode(verdict), indent=2).decode() + "\n")
     elif markdown:
         from unhang.report.markdown import render as render_markdown
 
         typer.echo(render_markdown(verdict, lang=chosen), nl=False)
     else:
         _show(verdict, judged if everything else None, beside, chosen, everything=everything)
+    # The verdict is told by now, whatever becomes of the files.
+    if report is not None:
+        sys.stdout.flush()
+        write_report(report, verdict, beside.scene, chosen)
+    if beside.failed is not None:
+        raise beside.failed
     # What could not be read is not called healthy.
     unread = any(n.unread for n in verdict.not_examined)
     raise typer.Exit(EXIT_FOUND if verdict.primary is not None else EXIT_USER if unread else EXIT_OK)
@@ -142,28 +153,6 @@ def _show(verdict: Verdict, judged: Judged | None, beside: Beside, lang: Languag
         from unhang.report.timeline import render
 
         render(judged, console, lang=lang)
-
-
-def _check_bundle(bundle: Path, ras: list[str] | None) -> None:
-    """Before anything is read: a log that was meant as PATH must not be written over."""
-    from unhang.errors import UnhangError
-
-    if ras:
-        raise UnhangError("--bundle is for what has ended; of a job that runs, keep the answers: unhang why --ras HOST:PORT --json")
-    if not bundle.name.endswith((".tar.gz", ".tgz")):
-        raise UnhangError(f"--bundle {bundle}: its name has to end in .tar.gz", hint="unhang why train.log --bundle why.tar.gz")
-
-
-def _write_report(path: Path, verdict: Verdict, beside: Beside, lang: Language) -> None:
-    from unhang.errors import UnhangError
-    from unhang.records.logs.opening import shown
-    from unhang.report.html import render
-
-    try:
-        path.write_text(render(verdict, beside.scene, lang=lang), "utf-8")
-    except OSError as e:
-        raise UnhangError(f"cannot write the report {shown(str(path))}: {e.strerror or e}", hint="name another place with --report FILE.html") from e
-    _say(f"wrote {shown(str(path))}")
 
 
 def _running(asked: list[str], apart_s: float | None, *, quiet: bool) -> Verdict:

@@ -16,6 +16,7 @@ import pickle
 import re
 import tarfile
 import tempfile
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from unhang import __version__
+from unhang import __version__, encoding
 from unhang.diagnosis.redact import redact, redact_data
 from unhang.errors import RecordError
 from unhang.model import NotExamined, Verdict
@@ -118,6 +119,15 @@ def of_files(
     return bundle.result(target)
 
 
+def is_one(path: Path) -> bool:
+    """Whether a file is such an archive. Raises OSError where it cannot be read."""
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            return archive.pax_headers.get("comment") == SCHEMA
+    except (tarfile.TarError, EOFError, zlib.error):
+        return False
+
+
 class _Bundle:
     def __init__(self, archive: tarfile.TarFile) -> None:
         self._archive = archive
@@ -146,13 +156,13 @@ class _Bundle:
 def _writing(target: Path, verdict: Verdict, made_of: Sequence[str]) -> Iterator[_Bundle]:
     fd, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
-        with os.fdopen(fd, "wb") as f, tarfile.open(fileobj=f, mode="w:gz", format=tarfile.PAX_FORMAT) as archive:
+        with os.fdopen(fd, "wb") as f, tarfile.open(fileobj=f, mode="w:gz", format=tarfile.PAX_FORMAT, pax_headers={"comment": SCHEMA}) as archive:
             bundle = _Bundle(archive)
             yield bundle
             if "verdict.json" not in bundle._names:
-                bundle.add("verdict.json", msgspec.json.encode(verdict))
+                bundle.add("verdict.json", encoding.encode(verdict))
             about = {"schema": SCHEMA, "unhang": __version__, "made_of": list(made_of), "left_out": msgspec.to_builtins(bundle.left_out)}
-            bundle.add("bundle.json", msgspec.json.encode(redact_data(about)))
+            bundle.add("bundle.json", encoding.encode(redact_data(about)))
         Path(temporary).replace(target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -90,6 +90,13 @@ READ_LOG = Remedy(
     says="Read the end of the log: whatever ended the process may have said why.",
     says_zh="看日志的末尾：结束进程的原因可能就写在那里。",
 )
+# Of a process that said nothing.
+FIND_EXIT = Remedy(
+    id="find-the-exit",
+    says="Look for what ends a process without an exception: os._exit, sys.exit, a library's own exit().",
+    says_zh="查找不抛异常就结束进程的地方：os._exit、sys.exit，或某个库自己的 exit()。",
+    command="grep -rnE 'os[.]_exit|sys[.]exit' --include='*.py' .",
+)
 
 
 def unknown_in_run(picture: Picture, symptoms: Sequence[Finding]) -> Finding | None:
@@ -223,21 +230,25 @@ def _left(picture: Picture, rank: RankView) -> Finding:
     assert rank.ended is not None
     code = rank.ended.exitcode
     how = f"ended itself with exit code {code}" if code is not None else "ended (its exit code is not known)"
-    log = next((r.path for r in picture.incident.logs if r.rank == rank.number and r.path.endswith(".err")), None)
+    own = sorted((r for r in picture.incident.logs if r.rank == rank.number and r.bytes), key=lambda r: not r.path.endswith(".err"))
+    log = own[0].path if own else None
     last = _last_words(picture, rank.number)
     wordless = log is not None and not any(e.source == log for e in last)
+    silent = log is None and any(r.rank == rank.number for r in picture.incident.logs)
     return _finding(
         picture,
         rank,
         says=f"rank {rank.number} {how} without an exception that anything saw{words.at(picture, rank)}"
-        + ("; its log ends without a word about it" if wordless else ""),
+        + ("; its log ends without a word about it" if wordless else "; it printed nothing" if silent else ""),
         evidence=(
             Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {rank.record.pid}) {how} at {words.seconds(rank.ended.at_s)}"),
             *words.stack_evidence(picture, rank, innermost=False),
             *last,
         ),
         remedies=(
-            READ_LOG
+            FIND_EXIT
+            if silent
+            else READ_LOG
             if log is None
             else replace(
                 READ_LOG,

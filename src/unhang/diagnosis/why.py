@@ -14,7 +14,7 @@ from unhang.diagnosis import course, verdict
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import RunDirError
 from unhang.knowledge import catalogue
-from unhang.model import Input, NotExamined, Verdict
+from unhang.model import ONLY_NEWEST, Input, NotExamined, Verdict
 from unhang.records import picture
 from unhang.records.packed import Unpacked
 from unhang.records.rundir import RunDir
@@ -46,7 +46,7 @@ def judge_packed(unpacked: Unpacked, archive: Path, *, number: int | None = None
 
 
 def _others(count: int, folder: Path, newest: str) -> tuple[NotExamined, ...]:
-    left = NotExamined(what=f"{count} other run{'s' if count > 1 else ''} in {folder}", why=f"only the newest was judged: {newest}")
+    left = NotExamined(what=f"{count} other run{'s' if count > 1 else ''} in {folder}", why=f"{ONLY_NEWEST}: {newest}")
     return (left,) if count else ()
 
 

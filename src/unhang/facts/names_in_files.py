@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from unhang.facts import encoding
+from unhang import encoding
 from unhang.facts.variable_readers import Library
 
 _CACHE = "variables-3.json"

@@ -17,9 +17,8 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from unhang import facts
+from unhang import encoding, facts
 from unhang.errors import UnhangError
-from unhang.facts import encoding
 from unhang.facts.host import Host
 from unhang.facts.subject import NotHere, Subject
 

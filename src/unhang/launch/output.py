@@ -37,12 +37,12 @@ class Channel:
         self._trouble = trouble
         self._path = log
         self._log: BinaryIO | None = None
+        self._read_fd, self.write_fd = _pair(terminal, trouble)
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             self._log = log.open("ab", buffering=0)
         except OSError as e:
             trouble(f"cannot write {log}: {e.strerror}; this output is not kept")
-        self._read_fd, self.write_fd = _terminal() if terminal else os.pipe()
         os.set_blocking(self._read_fd, False)
         self.closed = asyncio.Event()
         self._begun = b""
@@ -130,6 +130,17 @@ class Channel:
         os.close(self._read_fd)
         if self._log is not None:
             self._log.close()
+
+
+def _pair(terminal: bool, trouble: Callable[[str], None]) -> tuple[int, int]:
+    """What is read from, and what the training writes to. Raises OSError where there is not even a pipe to be had."""
+    if terminal:
+        try:
+            return _terminal()
+        except OSError as e:
+            # Containers without /dev/pts, and machines on which all are taken.
+            trouble(f"there is no pseudo-terminal to be had ({e.strerror or e}): the training's output is no terminal for it; it goes on")
+    return os.pipe()
 
 
 def _terminal() -> tuple[int, int]:

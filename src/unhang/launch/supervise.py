@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from unhang import encoding
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK
 from unhang.facts import snapshot
@@ -271,7 +272,7 @@ class Supervisor:
             line["verdict"] = {"cause": primary.cause, "says": primary.says} if primary else None
         try:
             with self._rundir.events.open("ab") as f:
-                f.write(msgspec.json.encode(line) + b"\n")
+                f.write(encoding.encode(line) + b"\n")
         except OSError as e:
             if not self._log_broken:
                 self._log_broken = True

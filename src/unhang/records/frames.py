@@ -26,7 +26,7 @@ _STDLIB = re.compile(r"/lib(?:64)?/python3\.?\d+t?(?:\.zip)?/")
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/")
 _TO_PACKAGE = re.compile(r".*/(?:site|dist)-packages/")
 _UNHANG = re.compile(
-    r"/unhang/(?:__init__|__main__|model|errors|facts|records|knowledge|diagnosis|probes|remedies|runtime|launch|bench|plan|pack|report|cli|testing)(?:/|\.py)"
+    r"/unhang/(?:__init__|__main__|model|errors|encoding|facts|records|knowledge|diagnosis|probes|remedies|runtime|launch|bench|plan|pack|report|cli|testing)(?:/|\.py)"
 )
 _TORCH = re.compile(r"(?:^|/)torch/")
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from unhang import encoding
 from unhang.errors import RunDirError
 from unhang.model import Verdict
 
@@ -208,7 +209,7 @@ class RunDir:
 
     def write(self, path: Path, value: object) -> None:
         """Write one JSON file whole. Raises OSError."""
-        self.write_bytes(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+        self.write_bytes(path, msgspec.json.format(encoding.encode(value), indent=2) + b"\n")
 
     def write_bytes(self, path: Path, data: bytes) -> None:
         """Write a file whole or not at all. Raises OSError."""

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from unhang.knowledge import catalogue
-from unhang.model import Evidence, Finding, Remedy, Verdict
+from unhang.model import ONLY_NEWEST, Evidence, Finding, Remedy, Verdict
 from unhang.report import screen
 from unhang.report.folding import fold
 from unhang.report.language import LABELS, STANDINGS, Language, chosen, reason
@@ -46,8 +46,9 @@ def title(finding: Finding, lang: Language) -> str:
 
 
 def went_well(verdict: Verdict) -> bool:
-    """Nothing was found, and all of a run was looked at. Of logs alone that can never be said."""
-    return verdict.primary is None and not verdict.not_examined and any(i.kind == "run" for i in verdict.inputs)
+    """Nothing was found, and all of the run that was judged was looked at. Of logs alone that can never be said."""
+    unseen = any(not n.why.startswith(ONLY_NEWEST) for n in verdict.not_examined)
+    return verdict.primary is None and not unseen and any(i.kind == "run" for i in verdict.inputs)
 
 
 def nothing(verdict: Verdict, lang: Language) -> str:

@@ -53,6 +53,16 @@ def test_a_damaged_one_is_made_again(tmp_path, compiles, damage):
     assert len(compiles) == 2
 
 
+def test_one_that_was_compiled_from_other_literals_is_not_loaded(tmp_path, compiles):
+    Hyperscan(LITERALS, tmp_path)
+    (mine,) = tmp_path.iterdir()
+    Hyperscan([b"other", b"words"], tmp_path)
+    (other,) = (p for p in tmp_path.iterdir() if p != mine)
+    mine.write_bytes(other.read_bytes())
+    assert Hyperscan(LITERALS, tmp_path).present(DATA) == FOUND
+    assert len(compiles) == 3
+
+
 def test_one_that_others_could_have_written_is_not_loaded(tmp_path, compiles):
     Hyperscan(LITERALS, tmp_path)
     (kept,) = tmp_path.iterdir()

@@ -18,6 +18,7 @@ from unhang.model import Evidence, Finding, HostFinding, Remedy
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
     from unhang.records.logs import Hit, Traceback
+    from unhang.records.picture import Picture
 
 # Where frameworks compare what they were given: functions by their names, and what a dataclass of options does once it is filled.
 _CHECKS = re.compile(
@@ -39,7 +40,9 @@ def _in_logs(view: LogView) -> Finding | None:
         best = min(hits, key=lambda h: STANDINGS.index(h.signature.standing))
         # What raised is the launcher, and none of its lines is at fault.
         launcher = best.signature in starting.BY_OTHERS
-        return CAUSE.of_hits(hits, None if launcher else view, commands=_commands(best))
+        missed = all(h.signature in starting.SIGNATURES for h in hits)
+        helper = missed and any(starting.other_failed(view, h) for h in hits)
+        return CAUSE.of_hits(hits, None if launcher else view, standing="possible" if helper else None, commands=_commands(best))
     train, micro, steps, world = (int(batch.groups[k]) for k in ("train", "micro", "steps", "world_size"))
     fits = micro * steps * world
     says = f"train_batch_size is {train}, but {micro} per GPU × {steps} accumulation steps × {world} ranks is {fits}"
@@ -50,9 +53,17 @@ def _in_logs(view: LogView) -> Finding | None:
 
 def _of_others(hit: Hit, view: LogView) -> bool:
     """Whether a script was missed on one of several hosts, which is filesystem-shared's, or by a batch script that went on without it."""
-    if hit.signature == starting.UNREADABLE:
-        return hit.host is not None and hit.groups["script"].startswith("/")
-    return hit.signature in starting.BY_OTHERS and passed_over(view, hit)
+    if hit.signature == starting.UNREADABLE and hit.host is not None and hit.groups["script"].startswith("/"):
+        return True
+    return hit.signature in starting.SIGNATURES and (passed_over(view, hit) or starting.trained_behind(view, hit))
+
+
+def _in_run(picture: Picture) -> Finding | None:
+    hits = picture.hits_of(CAUSE.id)
+    # A rank that took a step, or raised, had been started: what its batch script missed was a helper.
+    if picture.raised or any(r.record.step for r in picture.ranks):
+        hits = tuple(h for h in hits if h.signature not in starting.SIGNATURES)
+    return CAUSE.of_hits(hits)
 
 
 def _commands(hit: Hit) -> dict[str, str]:
@@ -560,6 +571,7 @@ CAUSE = Cause(
             remedies=("ask-the-scheduler",),
         ),
     ),
+    in_run=_in_run,
     in_logs=_in_logs,
     on_host=_on_host,
     remedies=(

@@ -1,4 +1,7 @@
-"""p2p-broken: direct copies between GPUs hang, fail or damage data."""
+"""p2p-broken: direct copies between GPUs hang, fail or damage data.
+
+Long because it judges machines by what stands between two GPUs (ACS, IOMMU, topology), beside the lines in which drivers and NCCL tell of it.
+"""
 
 from __future__ import annotations
 

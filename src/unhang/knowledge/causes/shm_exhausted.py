@@ -1,4 +1,7 @@
-"""shm-exhausted: /dev/shm is full or too small."""
+"""shm-exhausted: /dev/shm is full or too small.
+
+Long because everybody who asks for room there tells in words of its own that there is none, down to the launchers that report a bus error.
+"""
 
 from __future__ import annotations
 

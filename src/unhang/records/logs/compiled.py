@@ -55,13 +55,18 @@ def _own(path: Path) -> bytes:
         if status.st_uid != os.getuid() or status.st_mode & _WRITABLE_BY_OTHERS:
             raise PermissionError(f"{path} could have been written by others")
         digest, data = f.read(_DIGEST_BYTES), f.read()
-    if digest != _digest(data):
+    if digest != _digest(_keyed(path, data)):
         raise OSError(f"{path} is damaged")
     return data
 
 
 def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+def _keyed(path: Path, data: bytes) -> bytes:
+    """With the name, which tells what it was compiled from: one that was renamed, or copied over another, answers with that one's needles."""
+    return path.name.encode() + b"\0" + data
 
 
 def _keep(path: Path, data: bytes) -> None:
@@ -71,7 +76,7 @@ def _keep(path: Path, data: bytes) -> None:
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=_NAME)
     try:
         with os.fdopen(fd, "wb") as f:
-            f.write(_digest(data) + data)
+            f.write(_digest(_keyed(path, data)) + data)
         os.replace(name, path)  # noqa: PTH105
     except BaseException:
         os.unlink(name)  # noqa: PTH108

@@ -28,6 +28,8 @@ _MOST_ENTRIES = 1_000_000
 
 # Nothing is lost by it: ranks often have an empty log.
 EMPTY = "it is empty"
+# A download that failed leaves a page that says so, a checkout without its large files a pointer to them.
+_PACKED_NAME = re.compile(r"\.(gz|tgz|tar|zip|xz|txz|zst|bz2|tbz2?)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,11 @@ def find(paths: Sequence[str], *, wanted: str = "log", limits: Limits | None = N
     if not finder.dumps:
         _refuse_nothing(finder.sources)
     without = (NotExamined(what=s.name, why=why, unread=why != EMPTY) for s in finder.sources if s.named and (why := _no_line(s)))
+    misnamed = Misses("what was given")
+    for source in finder.sources:
+        if source.seekable and source.size_bytes and (ending := _PACKED_NAME.search(source.name)):
+            misnamed.add(source.name, f"its name ends in .{ending[1]}, and it is nothing packed: it was read as it stands", unread=True)
+    misnamed.report(finder.not_examined.append)
     return Found(sources=tuple(finder.sources), not_examined=(*finder.not_examined, *without), dumps=tuple(sorted(finder.dumps)))
 
 

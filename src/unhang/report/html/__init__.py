@@ -23,6 +23,9 @@ from unhang.report.language import Language
 from unhang.report.terminal import nothing, title
 
 _SCRIPTS = ("data.js", "painter.js", "view.js", "timeline.js", "search.js", "steering.js", "table.js", "boot.js")
+# What a page of ours begins with, of any version and language.
+HEAD_BYTES = 4096
+_OURS = re.compile("<!doctype html>.{0,2000} · unhang</title>".encode(), re.DOTALL)
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 # Words that only the static parts have need not travel twice.
 _NO_SCRIPT = ("divergence_caption", "divergence", "stacks_about", "no_script")
@@ -58,6 +61,11 @@ def render(verdict: Verdict, scene: Scene | None = None, *, lang: Language = "en
         "script": Markup(script),
     }
     return _PLACE.sub(lambda found: parts[found[1]], _static("page.html"))
+
+
+def is_page(head: bytes) -> bool:
+    """Whether a file that begins so (HEAD_BYTES of it) is such a page."""
+    return _OURS.match(head) is not None
 
 
 def _headline(verdict: Verdict, lang: Language) -> str:

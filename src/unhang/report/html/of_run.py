@@ -20,6 +20,7 @@ from unhang.records import match, trunks
 from unhang.records.flight import Flight
 from unhang.records.frames import Frame, is_user_file, place, short_path, user_frame
 from unhang.records.incident import Ended, Incident, RankRecord
+from unhang.records.logs.opening import shown
 from unhang.records.match import Front, Wait
 from unhang.records.rundir import RunDir
 from unhang.report.html.of_flights import scene_of
@@ -43,7 +44,7 @@ class _Left:
 
 def gather(rundir: RunDir, *, number: int | None = None) -> Scene:
     """The scene of incident `number`, by default of the last that can be read; where none can, the facts of the run. Without credentials."""
-    scene = Scene(title=rundir.path.name, facts=tuple(_facts(rundir)))
+    scene = Scene(title=shown(rundir.path.name), facts=tuple(_facts(rundir)))
     for n in [number] if number is not None else reversed(rundir.incident_numbers()):
         try:
             left = _read(rundir, n)
