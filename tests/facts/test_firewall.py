@@ -1,3 +1,4 @@
+import itertools
 import os
 import shutil
 import subprocess
@@ -228,7 +229,7 @@ def test_real_rules_in_a_namespace_of_their_own():
 def test_chains_that_call_each_other_many_times_are_gone_through_once(cpu_seconds):
     """Three jumps of each to the next, none of them understood: 3 ** 40 ways through."""
     cpu_seconds(20)
-    rules = [f"-A {a} -m mark --mark {n} -j {b}" for a, b in zip(NAMES, NAMES[1:], strict=False) for n in range(3)]
+    rules = [f"-A {a} -m mark --mark {n} -j {b}" for a, b in itertools.pairwise(NAMES) for n in range(3)]
     last = NAMES[-1]
     may = firewall.Firewall(
         chains=tuple(firewall._iptables(iptables(*rules, f"-A {last} -m mark --mark 1 -j DROP", input="ACCEPT", chains=NAMES[1:]), "iptables"))
