@@ -49,11 +49,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             remedies=("torch-for-this-gpu",),
         )
     lacking = {
-        g.compute_capability: g
+        c: g
         for g in gpus
-        if re.fullmatch(r"[0-9]+\.[0-9]+", g.compute_capability or "")
-        and torch.architectures
-        and not _runs(g.compute_capability, torch.architectures)
+        if (c := g.compute_capability) and re.fullmatch(r"[0-9]+\.[0-9]+", c) and torch.architectures and not _runs(c, torch.architectures)
     }
     for capability, card in lacking.items():
         yield CAUSE.host_finding(
