@@ -60,7 +60,10 @@ def doctor(
         bool, typer.Option("--write-speed", help="Measure how fast it, or else the working directory, takes a file; a gigabyte at most.")
     ] = False,
     live: Annotated[bool, typer.Option("--live", help="Then run small trainings with 1, 2, 4 ... ranks, stage by stage.")] = False,
-    python: Annotated[str | None, typer.Option(metavar="PATH", help="With --live: the training's Python.", show_default="the first on PATH")] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="With --live: the training's Python.", show_default="ours if it has torch, else the first on PATH"),
+    ] = None,
     ranks: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="With --live: at most so many ranks.", show_default="all GPUs; cores without one, 2 to 4")
     ] = None,
