@@ -62,7 +62,11 @@ PATTERNS: tuple[tuple[Kind, str, re.Pattern[str]], ...] = (
     ("link-down", "ink is ", re.compile(rf"(?<![\w.@-])(?P<interface>{_INTERFACE}): (?:NIC )?Link is [Dd]own\b")),
     ("oom-kill", "ut of memory", re.compile(r"[Oo]ut of memory.{0,200}?: Kill(?:ed)? process (?P<pid>\d+) \((?P<process>[^)]*)\)")),
     ("segfault", "segfault at", re.compile(r"(?P<process>[^\s\]]{1,32})\[(?P<pid>\d+)\]: segfault at ")),
-    ("hung-task", "blocked for more than", re.compile(r"INFO: task (?P<process>.{1,40}?):(?P<pid>\d+) blocked for more than \d+ seconds")),
+    (
+        "hung-task",
+        "blocked for more than",
+        re.compile(r"INFO: task (?P<process>.{1,40}?):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds"),
+    ),
     ("soft-lockup", "soft lockup - CPU#", re.compile(r"soft lockup - CPU#\d+ stuck for \d+s! \[(?P<process>[^\]]{1,40}):(?P<pid>\d+)\]")),
     ("memory", "[Hardware Error]", re.compile(r"\[Hardware Error\]: .{0,80}(?:[Uu]ncorrected|fatal)")),
     ("memory", "EDAC ", re.compile(r"EDAC .{0,40}\bUE\b")),

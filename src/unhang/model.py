@@ -112,7 +112,7 @@ class Verdict:
 
 
 DOCTOR_SCHEMA = "unhang/doctor/1"
-AreaState = Literal["ok", "found", "absent", "unknown"]
+AreaState = Literal["ok", "noted", "found", "absent", "unknown"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,9 @@ class HostFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class Area:
-    """One subject of a machine. "found": errors or warnings stand against it. "unknown": it, or a part of it, could not be looked at.
+    """One subject of a machine. "found": errors or warnings stand against it, "noted": notes alone.
+
+    "unknown": it, or a part of it, could not be looked at.
 
     `summary` is one line with what was seen, `details` more of it, `unread` what could not be.
     """

@@ -89,3 +89,10 @@ def test_incidents_that_cannot_be_looked_at(tmp_path):
     (tmp_path / "incidents" / "1" / "incident.json").symlink_to("x" * 300)
     with pytest.raises(RunDirError, match="File name too long"):
         RunDir(tmp_path).incident_numbers()
+
+
+def test_a_directory_for_checkpoints_that_is_closed_is_not_called_absent(place):
+    code, shown, said = unhang_as_user(place, "doctor", "--lang", "en", "--only", "storage", "--path", "locked/ckpt", "--fail-on", "never")
+    assert (code, said) == (0, []) and "storage" in shown
+    code, _, said = unhang_as_user(place, "doctor", "--lang", "en", "--only", "storage", "--path", "open/ckpt")
+    assert code == 2 and "there is no such directory" in said[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,14 +134,14 @@ def test_what_was_saved_can_be_read_back_whatever_was_hidden_in_it(run, tmp_path
 
 def test_a_snapshot_that_cannot_be_written_leaves_the_old_one(run, tmp_path, monkeypatch):
     path = tmp_path / "host.json"
-    path.write_text("old")
+    path.write_text(old := '{"schema": "unhang/host/2", "host": "x", "taken": "", "parts": {}}')
 
     def full(self, target):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
     assert "No space left" in str(run("--save", str(path), "--only", "memory").exception)
-    assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
+    assert (path.read_text(), list(tmp_path.iterdir())) == (old, [path])
 
 
 def test_names_that_are_no_text_are_saved_and_printed(run, tmp_path, monkeypatch):
@@ -273,3 +274,48 @@ def test_values_of_what_only_begins_as_ours_do_are_not_saved(run, tmp_path, monk
     assert kept["plain"] == {"OMP_NUM_THREAD": "4"} and set(environ) - {"NCCL_DEBUG", "NCCL_DOOR_OF_THE_LAB"} <= set(kept["names"])
     assert "471" not in path.read_text()
     assert json.loads(run("--diff", "now", str(path), "--json", "--only", "variables").stdout)["differences"] == []
+
+
+@pytest.mark.parametrize("option", ["--snapshot", "--diff"])
+def test_only_files_of_a_bounded_size_are_read_as_snapshots(run, tmp_path, saved, option):
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "large").open("wb") as f:
+        f.truncate(doctor._MAX_BYTES + 1)
+    for name, says in (("/dev/zero", "no regular file"), (str(tmp_path / "pipe"), "no regular file"), (str(tmp_path), "no regular file")):
+        assert f"{name} is {says}" in str(run(option, name, *([saved()] if option == "--diff" else [])).exception)
+    assert "is larger than 16 MiB" in str(run(option, str(tmp_path / "large"), *(["now"] if option == "--diff" else [])).exception)
+
+
+def test_an_area_that_was_not_saved_is_unknown(run, saved):
+    path = saved()
+    ran = run("--snapshot", path, "--only", "shm,gpu", "--json")
+    assert [(a["id"], a["state"], a["summary"]) for a in json.loads(ran.stdout)["areas"] if a["id"] == "gpu"] == [
+        ("gpu", "unknown", "not in this snapshot")
+    ]
+    assert "? GPUs" in (shown := run("--snapshot", path, "--only", "gpu,container").stdout) and "not in this snapshot" in shown
+    # The container, by which others are judged, is there, and was not asked for.
+    nothing = run("--snapshot", path, "--only", "gpu")
+    assert "holds nothing of what is asked for" in str(nothing.exception) and nothing.exception.cause == "it holds container, shm"
+    # A whole one names only what it holds.
+    assert {a["id"] for a in json.loads(run("--snapshot", path, "--json").stdout)["areas"]} == {"container", "shm"}
+
+
+def test_what_is_no_snapshot_is_not_replaced(run, tmp_path):
+    log = tmp_path / "b.log"
+    log.write_text("step 1 loss 2.0\n")
+    ran = run("--save", str(log), "--only", "numa")
+    assert "no snapshot of ours; it would be lost" in str(ran.exception) and ran.stdout == ""
+    assert log.read_text() == "step 1 loss 2.0\n"
+    again = tmp_path / "host.json"
+    for _ in range(2):
+        assert run("--save", str(again), "--only", "numa").exit_code == 0
+    assert snapshot.decode(again.read_bytes(), name="x").parts.keys() == {"container", "numa"}
+
+
+def test_saved_to_standard_output(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ran = run("--save", "-", "--only", "numa", "--fail-on", "never")
+    assert snapshot.decode(ran.stdout.encode(), name="-").parts.keys() == {"container", "numa"}
+    assert "NUMA" in ran.stderr and list(tmp_path.iterdir()) == []
+    for also in ("--json", "--fix"):
+        assert f"and so does {also}" in str(run("--save", "-", also, "--only", "numa").exception)

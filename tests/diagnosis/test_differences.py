@@ -46,3 +46,14 @@ def test_one_more_of_those_without_a_name_of_their_own_shifts_nothing(name):
 def test_much_is_cut():
     ((_, a, b),) = told({"x": {"text": "y" * 5000}}, {})
     assert len(a) < 200 and a.endswith("…") and b == "nothing"
+
+
+def test_who_listens_where_the_system_put_them_is_no_difference(machine):
+    def listening(*numbers):
+        rows = "".join(f"   0: 00000000:{n:04X} 00000000:0000 0A 0:0 00:0 0  1000        0 {n} 1 0 100 0 0 10 0\n" for n in numbers)
+        files = {"/proc/net/tcp": f"  sl\n{rows}", "/proc/sys/net/ipv4/ip_local_port_range": "29000\t60999\n"}
+        return snapshot.take(machine(files), only=["ports"])
+
+    assert between(listening(22, 40000), listening(22, 41000, 60999)) == ()
+    # The port of the store is in that range, too, and was chosen by somebody.
+    assert [d.b.split(", ")[0] for d in between(listening(22), listening(22, 80, 29500)) if d.path] == ["29500", "80"]

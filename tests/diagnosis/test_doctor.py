@@ -25,8 +25,9 @@ def test_areas_say_what_stands_against_them_and_what_was_not_seen(machine):
 
 
 def test_what_a_subject_could_not_see_of_itself_makes_it_unknown(machine):
-    without = taken(machine, total=8192 * MIB, free=8000 * MIB)
-    assert {a.id: a.state for a in doctor.examine(without).areas}["shm"] == "ok"
+    without = doctor.examine(taken(machine, total=8192 * MIB, free=8000 * MIB))
+    # What is only worth knowing stands against nothing, and is not passed over either.
+    assert {a.id: a.state for a in without.areas}["shm"] == "noted" and [f.severity for f in without.findings if f.area == "shm"] == ["note"]
     host = machine({"/proc/mounts": "tmpfs /dev/shm tmpfs rw 0 0\n", "/dev/shm": None})
     host.spaces["/dev/shm"] = Space(total_bytes=8192 * MIB, free_bytes=8000 * MIB, inodes=0, free_inodes=0)
     (area,) = doctor.examine(snapshot.take(host, only=["shm"])).areas
@@ -44,6 +45,11 @@ def test_a_cause_that_fails_is_told_and_hides_nothing(machine, monkeypatch):
     seen = doctor.examine(taken(machine))
     assert [f.cause for f in seen.findings] == ["shm-exhausted"]
     assert [(n.what, n.why) for n in seen.not_examined] == [("limits", "our own failure: KeyError: 'x'")]
+    # Nobody knows of which area it would have spoken.
+    room = taken(machine, total=8192 * MIB, free=8000 * MIB, only=("shm",))
+    assert [a.state for a in doctor.examine(room).areas] == ["unknown"]
+    monkeypatch.setattr(catalogue, "load", lambda: {"shm-exhausted": shm_exhausted.CAUSE})
+    assert [a.state for a in doctor.examine(room).areas] == ["ok"]
 
 
 def test_differences(machine):

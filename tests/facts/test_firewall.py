@@ -1,3 +1,4 @@
+import itertools
 import os
 import shutil
 import subprocess
@@ -223,3 +224,27 @@ def test_real_rules_in_a_namespace_of_their_own():
     assert firewall.dropped(found, FROM_PEER).rule == "policy drop"
     friend = firewall.Packet(hook="input", interface="eth0", peer="10.1.0.9", own="10.0.0.7", port=46883)
     assert firewall.dropped(found, friend) is None
+
+
+def test_chains_that_call_each_other_many_times_are_gone_through_once(cpu_seconds):
+    """Three jumps of each to the next, none of them understood: 3 ** 40 ways through."""
+    cpu_seconds(20)
+    rules = [f"-A {a} -m mark --mark {n} -j {b}" for a, b in itertools.pairwise(NAMES) for n in range(3)]
+    last = NAMES[-1]
+    may = firewall.Firewall(
+        chains=tuple(firewall._iptables(iptables(*rules, f"-A {last} -m mark --mark 1 -j DROP", input="ACCEPT", chains=NAMES[1:]), "iptables"))
+    )
+    assert firewall.dropped(may, FROM_PEER) is None
+    for_certain = firewall.Firewall(chains=tuple(firewall._iptables(iptables(*rules, "-A INPUT -j DROP", chains=NAMES[1:]), "iptables")))
+    assert firewall.dropped(for_certain, FROM_PEER).rule == "-A INPUT -j DROP"
+
+
+NAMES = ("INPUT", *(f"C{n}" for n in range(40)))
+
+
+@pytest.mark.parametrize("count", [2, 3000])
+def test_chains_without_an_end_are_not_followed_for_ever(count):
+    """No kernel takes them; a damaged snapshot may hold them."""
+    names = tuple(f"C{n}" for n in range(count))
+    rules = [f"-A {a} -j {b}" for a, b in zip(("INPUT", *names), (*names, names[0]), strict=True)]
+    assert firewall.dropped(firewall.Firewall(chains=tuple(firewall._iptables(iptables(*rules, chains=names), "iptables"))), FROM_PEER) is None

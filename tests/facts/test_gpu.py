@@ -236,7 +236,9 @@ def test_a_driver_that_hangs_is_not_waited_for(machine, monkeypatch):
 
 def test_no_gpu(machine):
     with pytest.raises(NotHere, match="no NVIDIA GPU on the PCI bus, no NVIDIA driver in /proc and /sys, and no libnvidia-ml"):
-        gpu.collect(machine())
+        gpu.collect(machine({"/sys/class": None}))
+    with pytest.raises(FileNotFoundError, match="/sys is not mounted"):
+        gpu.collect(machine({"/proc/cpuinfo": ""}))
 
 
 @pytest.mark.parametrize("text", ["", "NVRM version:\n", "\x00\xff Kernel Module", "NVRM version: Kernel Module one.two"])
@@ -260,7 +262,10 @@ def test_this_machine():
         assert "no NVIDIA GPU" in str(e)
 
 
-@pytest.mark.parametrize(("numbers", "said"), [([1], "GPU 1"), ([3, 1], "GPUs 1 and 3"), (range(8), "GPUs 0 to 7"), ([0, 1, 4], "GPUs 0, 1 and 4")])
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [([1], "GPU 1"), ([3, 1], "GPUs 1 and 3"), (range(8), "GPUs 0 to 7"), ([0, 1, 4], "GPUs 0, 1 and 4"), ([1, 2, 2**62], f"GPUs 1, 2 and {2**62}")],
+)
 def test_numbers_in_words(numbers, said):
     assert gpu.labels(numbers) == said
 

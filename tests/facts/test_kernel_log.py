@@ -1,4 +1,5 @@
 import datetime
+import os
 
 import pytest
 
@@ -92,7 +93,9 @@ def test_links_that_go_down_while_the_machine_starts_are_nothing(machine):
     assert [(e.interface, e.count, e.last_age_s) for e in log.events] == [("ens1f0np0", 2, 1000.0)]
     # Without times nobody knows which it was.
     assert kernel_log.collect(machine({"/dev/kmsg": kmsg((99_000.0, LINK))})).events == ()
-    assert kernel_log.collect(machine(UPTIME | {"/var/log/kern.log": f"{LINK}\n"})).events == ()
+    host = machine(UPTIME)
+    host.commands[("dmesg",)] = Ran(exitcode=0, out=f"{LINK}\n", err="")
+    assert kernel_log.collect(host).events == ()
 
 
 def test_faults_of_one_adapter_are_told_apart(machine):
@@ -135,11 +138,54 @@ def test_log_files_with_their_times(machine):
         (event,) = kernel_log.collect(machine(UPTIME | {"/var/log/kern.log": text})).events
         assert event.last_age_s == pytest.approx(600, abs=1), name
         assert event.text == XID
+    host = machine(UPTIME | {"/var/log/dmesg": f"[99000.000000] {XID}\n"})
+    os.utime(host.path("/var/log/dmesg"), (NOW - 90_000, NOW - 90_000))
+    log = kernel_log.collect(host)
+    assert (log.events[0].last_age_s, log.unread) == (1000.0, ("the kernel log since the machine had started (/var/log/dmesg ends there)",))
     # Of an earlier boot: a reboot lies between.
+    os.utime(host.path("/var/log/dmesg"), (NOW - 200_000, NOW - 200_000))
+    with pytest.raises(OSError, match=r"/var/log/dmesg: it holds nothing"):
+        kernel_log.collect(host)
     old = f"{stamp(200_000, '%b %d %H:%M:%S')} node7 kernel: {XID}\n"
-    assert kernel_log.collect(machine(UPTIME | {"/var/log/kern.log": old})).events == ()
-    (event,) = kernel_log.collect(machine(UPTIME | {"/var/log/dmesg": f"[99000.000000] {XID}\n"})).events
-    assert event.last_age_s == 1000.0
+    new = f"{stamp(600, '%b %d %H:%M:%S')} node7 kernel: nothing special\n"
+    assert kernel_log.collect(machine(UPTIME | {"/var/log/kern.log": old + new})).events == ()
+    with pytest.raises(OSError, match=r"/var/log/kern\.log: it holds nothing"):
+        kernel_log.collect(machine(UPTIME | {"/var/log/kern.log": old}))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"/dev/kmsg": "-> /dev/null"},
+        {"/dev/kmsg": ""},
+        {"/dev/kmsg": "30,1,99000000,-;systemd[1]: Started something.\n"},
+        {"/var/log/dmesg": ""},
+        {"/var/log/kern.log": "", "/var/log/messages": "Jan  1 00:00:00 node7 systemd: hi\n"},
+        {"/var/log/messages": f"{LINK}\n"},
+    ],
+)
+def test_a_log_that_shows_nothing_is_no_healthy_machine(machine, files):
+    with pytest.raises(OSError, match=r"shows nothing|holds nothing"):
+        kernel_log.collect(machine(UPTIME | files))
+
+
+@pytest.mark.parametrize("empty", [{"/dev/kmsg": "-> /dev/null"}, {"/dev/kmsg": ""}])
+def test_where_one_shows_nothing_the_next_is_asked(machine, empty):
+    stamp = datetime.datetime.fromtimestamp(NOW - 600).strftime("%b %d %H:%M:%S")
+    host = machine(UPTIME | empty | {"/var/log/kern.log": "", "/var/log/messages": f"{stamp} node7 kernel: {XID}\n"})
+    host.commands[("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-unix", "-n", "20000")] = Ran(
+        exitcode=0, out="-- No entries --\n", err=""
+    )
+    log = kernel_log.collect(host)
+    assert (log.source, [e.kind for e in log.events], log.unread) == ("/var/log/messages", ["xid"], ())
+
+
+@pytest.mark.parametrize(("comm", "there"), [("python", True), ("bash", False), (None, False)])
+def test_whether_a_task_that_hung_is_still_there(machine, comm, there):
+    files = {} if comm is None else {"/proc/811/comm": f"{comm}\n"}
+    lines = kmsg((99_000.0, "INFO: task python:811 blocked for more than 122 seconds."), (99_100.0, "python[811]: segfault at 0 ip 0"))
+    hung, crashed = kernel_log.collect(machine(UPTIME | files | {"/dev/kmsg": lines})).events
+    assert (hung.seconds, hung.process_is_there, crashed.process_is_there) == (122, there, None)
 
 
 def test_the_journal_where_the_kernel_refuses(machine):
@@ -159,7 +205,7 @@ def test_where_nothing_may_be_read(machine):
     "text", ["\x00\xff;;;\n", "3,1,99999999999999999999,-;NVRM: Xid (PCI:0000:3b:00): 99999999999999\n", "NVRM: Xid (PCI:" + "0" * 5000]
 )
 def test_damaged_lines_are_survived(machine, text):
-    kernel_log.collect(machine(UPTIME | {"/dev/kmsg": text}))
+    kernel_log.collect(machine(UPTIME | {"/dev/kmsg": kmsg((1.0, "Linux version 6.8.0")) + text}))
 
 
 @pytest.mark.parametrize(

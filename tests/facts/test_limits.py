@@ -115,6 +115,12 @@ def test_damaged(machine, text):
     limits.SUBJECT.summary(limits.collect(machine(dict.fromkeys(paths, text))))
 
 
+def test_limits_that_are_not_told_are_unread(machine):
+    rows = "\n".join(line for line in ROWS.splitlines() if "processes" not in line and "locked" not in line)
+    assert limits.collect(machine(PLAIN)).unread == ()
+    assert limits.collect(machine(PLAIN | {"/proc/self/limits": rows})).unread == ("the limit of processes", "the limit of locked memory")
+
+
 def test_without_proc(machine):
     with pytest.raises(OSError):
         limits.collect(machine())

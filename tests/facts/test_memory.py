@@ -126,8 +126,11 @@ def test_the_group_with_the_least_room_counts(tmp_path):
 @pytest.mark.parametrize("text", ["", ":::\n", "MemTotal:\n", "MemTotal: many kB\n", "MemTotal: ² kB\nMemFree: 1", "\xff\x00\n" * 50])
 def test_damaged(tmp_path, text):
     files = ("proc/meminfo", "proc/self/cgroup", "proc/vmstat", "proc/sys/vm/overcommit_memory", "sys/kernel/mm/transparent_hugepage/enabled")
-    found = memory.collect(machine(tmp_path, dict.fromkeys(files, text)))
+    with pytest.raises(ValueError, match="how much memory there is"):
+        memory.collect(machine(tmp_path / "a", dict.fromkeys(files, text)))
+    found = memory.collect(machine(tmp_path / "b", dict.fromkeys(files, text) | {"proc/meminfo": f"MemTotal: 1 kB\n{text}"}))
     memory.SUBJECT.summary(found)
+    assert found.unread == (() if "MemFree" in text else ("how much memory is available",))
 
 
 def test_of_this_machine():

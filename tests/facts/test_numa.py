@@ -59,7 +59,9 @@ def test_a_node_without_memory_and_one_without_cpus(machine):
 
 def test_without_nodes(machine):
     with pytest.raises(NotHere, match="knows no NUMA"):
-        numa.collect(machine())
+        numa.collect(machine({"/sys/class": None}))
+    with pytest.raises(FileNotFoundError):
+        numa.collect(machine({"/proc/cpuinfo": ""}))
     with pytest.raises(NotHere, match="knows no NUMA"):
         numa.collect(machine({f"{NODES}/online": "0\n"}))
 

@@ -183,7 +183,9 @@ def test_whether_it_is_a_virtual_machine(machine, files, virtual):
 
 def test_nothing_of_the_kind(machine):
     with pytest.raises(NotHere, match="no PCI bus"):
-        pcie.collect(machine({}))
+        pcie.collect(machine({"/sys/class": None}))
+    with pytest.raises(FileNotFoundError):
+        pcie.collect(machine({"/proc/cpuinfo": ""}))
     with pytest.raises(NotHere, match="no GPU, NIC"):
         pcie.collect(machine(function("pci0000:00/0000:00:02.0", "0x030000", vendor="0x8086")))
 

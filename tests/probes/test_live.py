@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from unhang.errors import UnhangError
+from unhang.launch import command
 from unhang.probes import live, plan, ranks
 
 pytestmark = pytest.mark.torch
@@ -189,7 +190,7 @@ def test_a_rank_that_the_kernel_holds_is_not_waited_for(monkeypatch, tmp_path):
         until = time.monotonic() + 30
         while not here.exists() and time.monotonic() < until:
             time.sleep(0.02)
-        monkeypatch.setattr(process, "kill", lambda: None)
+        monkeypatch.setattr(os, "killpg", lambda group, number: None)
     assert started.held == [process.pid]
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait(20) == -signal.SIGKILL
@@ -237,6 +238,70 @@ def wchan(process: psutil.Process) -> str:
 def hidden(folder: Path) -> Path:
     (folder / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
     return folder
+
+
+@pytest.fixture
+def group_of(tmp_path):
+    """A Python that is a shell's script without exec, which tells of its group; and who is left of that."""
+
+    def wrapper(code: str) -> str:
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/group\n{code}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    def left() -> list[str]:
+        group = int((tmp_path / "group").read_text())
+        alive = [p for p in psutil.process_iter() if group_id(p) == group]
+        return [cmdline(p) for p in psutil.wait_procs(alive, timeout=5)[1] if p.status() != psutil.STATUS_ZOMBIE]
+
+    return wrapper, left
+
+
+def group_id(process: psutil.Process) -> int | None:
+    try:
+        return os.getpgid(process.pid)
+    except ProcessLookupError:
+        return None
+
+
+@pytest.mark.parametrize("code", ["sleep 987", "sleep 987 & exit 0"])
+def test_what_a_wrapper_has_started_ends_with_it(group_of, monkeypatch, tmp_path, code):
+    monkeypatch.setattr(ranks, "_GRACE_S", 0.2)
+    wrapper, left = group_of
+    with ranks.Ranks(
+        wrapper(code), size=1, backend="gloo", stages=["import"], logs=tmp_path, timeout_s=5, environ=dict(os.environ), cwd=tmp_path
+    ) as started:
+        assert started.wait("import", 1)[0] == "failed"
+    assert (started.held, left()) == ([], [])
+
+
+@pytest.mark.parametrize("code", ["sleep 987", "sleep 987 >/dev/null & exit 0"])
+def test_a_wrapper_that_does_not_answer_leaves_nobody_behind(group_of, monkeypatch, code):
+    monkeypatch.setattr(live, "_ASK_S", 1.0)
+    monkeypatch.setattr(live, "_nvidia_devices", lambda: 0)
+    wrapper, left = group_of
+    assert live._gpus(wrapper(code), dict(os.environ)) == 0
+    assert left() == []
+
+
+@pytest.mark.parametrize("torch", [True, False])
+def test_the_same_python_as_run_takes(monkeypatch, torch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if torch else None)
+    assert live.find_python(None) == command._python(os.environ)
+    assert (live.find_python(None) == sys.executable) is torch or not torch
+
+
+def test_where_the_python_that_was_chosen_has_no_torch_another_is_named(only, monkeypatch, tmp_path):
+    only()
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={hidden(tmp_path)} exec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    found = live.examine(python=str(wrapper), ranks=1)
+    assert found.conclusion.endswith(f"{wrapper} has no torch: name the training's Python, unhang doctor --live --python {sys.executable}")
+    monkeypatch.setattr(live, "_torch_is_beside_us", lambda: False)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert live.examine(ranks=1).conclusion.endswith("name the training's Python, unhang doctor --live --python PATH")
 
 
 def test_no_such_python():

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 Level = Literal["error", "warning", "note", "never"]
 
+# A snapshot has some hundred kilobytes.
+_MAX_BYTES = 16 * 1024 * 1024
+_NOT_THERE = "not in this snapshot"
+
 
 def register(app: typer.Typer) -> None:
     app.command("doctor", short_help="Say what of this machine will make a training fail.")(doctor)
@@ -40,7 +44,9 @@ def doctor(
         typer.Option(metavar="AREA", autocompletion=_complete, help="Look at this area only; several with commas, or given several times."),
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", "-l", help="List the areas.")] = False,
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write what was seen to a file, without credentials.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what was seen to a file, without credentials; - is standard output.")
+    ] = None,
     snapshot: Annotated[Path | None, typer.Option(metavar="FILE", help="Judge what another machine saved.")] = None,
     diff: Annotated[
         tuple[str, str] | None, typer.Option(metavar="A B", help="What differs between two saved snapshots; the word now is this machine.")
@@ -54,7 +60,10 @@ def doctor(
         bool, typer.Option("--write-speed", help="Measure how fast it, or else the working directory, takes a file; a gigabyte at most.")
     ] = False,
     live: Annotated[bool, typer.Option("--live", help="Then run small trainings with 1, 2, 4 ... ranks, stage by stage.")] = False,
-    python: Annotated[str | None, typer.Option(metavar="PATH", help="With --live: the training's Python.", show_default="the first on PATH")] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(metavar="PATH", help="With --live: the training's Python.", show_default="ours if it has torch, else the first on PATH"),
+    ] = None,
     ranks: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="With --live: at most so many ranks.", show_default="all GPUs; cores without one, 2 to 4")
     ] = None,
@@ -105,24 +114,29 @@ def doctor(
         raise UnhangError("--path and --write-speed are for the area storage, and --only leaves it out", hint="add --only storage")
     if yes and not fix:
         raise UnhangError("--yes is for --fix")
+    to_stdout = save is not None and str(save) == "-"
+    if to_stdout and (also := [name for name, value in {"--json": as_json, "--fix": fix}.items() if value]):
+        raise UnhangError(f"--save - writes to standard output, and so does {' and '.join(also)}", hint="unhang doctor --save host.json")
+    if save is not None and not to_stdout:
+        _refuse_what_is_no_snapshot(save)
     here = Host(places=path or [], writes_are_timed=write_speed)
-    seen = _seen(snapshot, _with_context(only), here)
+    seen = _seen(snapshot, only, here)
     _refuse_no_directories(seen, path or [])
-    examination = _examined(seen, only, quiet=as_json, lang=chosen, elsewhere=snapshot is not None)
+    examination = _examined(seen, only, quiet=as_json, lang=chosen, elsewhere=snapshot is not None, stderr=to_stdout)
     repair = None
     if fix:
         from unhang.cli import repairing
 
         repair = repairing.repair(seen, examination, yes=yes, quiet=as_json, lang=chosen)
         if repair.changed:
-            seen = _seen(None, _with_context(only), here)
+            seen = _seen(None, only, here)
             examination = _examined(seen, only, quiet=as_json, lang=chosen)
     if save is not None:
         _save(seen, save)
-        if str(save) != "-" and not as_json:
+        if not to_stdout and not as_json:
             typer.echo(f"unhang: saved to {save}; on any machine: unhang doctor --snapshot {shlex.quote(str(save))}", err=True)
     if live:
-        examination = replace(examination, live=_run(python, ranks, quiet=as_json, lang=chosen))
+        examination = replace(examination, live=_run(python, ranks, quiet=as_json, lang=chosen, stderr=to_stdout))
     if as_json:
         import msgspec
 
@@ -140,7 +154,7 @@ def _refuse_no_directories(seen: Snapshot, given: list[str]) -> None:
     for path in given:
         # Following links would ask the file server, for as long as it likes.
         place = places.get(os.path.abspath(path))  # noqa: PTH100
-        if place is not None and place.problem is None and not place.is_directory:
+        if place is not None and place.problem is None and place.is_directory is False:
             raise UnhangError(f"--path {path}: {'it is no directory' if place.exists else 'there is no such directory'}")
 
 
@@ -150,7 +164,7 @@ def _with_context(only: list[str] | None) -> list[str]:
     return [*only, *CONTEXT] if only else []
 
 
-def _examined(seen: Snapshot, only: list[str], *, quiet: bool, lang: Language, elsewhere: bool = False) -> Examination:
+def _examined(seen: Snapshot, only: list[str], *, quiet: bool, lang: Language, elsewhere: bool = False, stderr: bool = False) -> Examination:
     from unhang.diagnosis.doctor import examine
 
     examination = examine(seen, only=only)
@@ -158,37 +172,77 @@ def _examined(seen: Snapshot, only: list[str], *, quiet: bool, lang: Language, e
         from unhang.report import screen
         from unhang.report.doctor import render
 
-        render(examination, screen.console(), lang=lang, details=bool(only), elsewhere=elsewhere)
+        render(examination, screen.console(stderr=stderr), lang=lang, details=bool(only), elsewhere=elsewhere)
     return examination
 
 
 def _seen(path: Path | None, only: list[str], here: Host) -> Snapshot:
+    """This machine, or what was saved, with what the judgement rests on. What was asked for and not saved is unknown. Raises UnhangError."""
+    from dataclasses import replace
+
+    from unhang.facts import snapshot
+
+    if path is None:
+        return snapshot.take(here, only=_with_context(only))
+    whole = _opened(path)
+    asked = _holding(whole, path, only).parts
+    context = _with_context(only)
+    parts = {}
+    for id in snapshot.subjects():
+        if id in whole.parts and (id in asked or id in context):
+            parts[id] = whole.parts[id]
+        elif id in only:
+            parts[id] = snapshot.Part(state="unknown", why=_NOT_THERE)
+    return replace(whole, parts=parts)
+
+
+def _opened(path: Path) -> Snapshot:
+    from unhang.facts import snapshot
+
+    return snapshot.decode(_read(path), name=str(path))
+
+
+def _holding(seen: Snapshot, path: Path, only: list[str]) -> Snapshot:
+    """What was asked for of it. Raises UnhangError where that is nothing."""
     from dataclasses import replace
 
     from unhang.errors import UnhangError
     from unhang.facts import snapshot
 
-    if path is None:
-        return snapshot.take(here, only=only)
-    try:
-        seen = snapshot.decode(path.read_bytes(), name=str(path))
-    except OSError as e:
-        raise UnhangError(f"cannot read {path}: {e.strerror}") from e
-    kept = {s.id for s in snapshot.chosen(only)}
-    parts = {id: part for id, part in seen.parts.items() if id in kept}
+    asked = {s.id for s in snapshot.chosen(only)}
+    parts = {id: part for id, part in seen.parts.items() if id in asked}
     if not parts:
-        raise UnhangError(f"{path} holds nothing of what is asked for", hint="unhang doctor --save host.json")
+        holds = f"it holds {', '.join(seen.parts)}" if seen.parts else None
+        raise UnhangError(f"{path} holds nothing of what is asked for", cause=holds, hint="unhang doctor --save host.json")
     return replace(seen, parts=parts)
 
 
-def _run(python: str | None, ranks: int | None, *, quiet: bool, lang: Language) -> Live:
+def _read(path: Path) -> bytes:
+    """Raises UnhangError for what is no regular file: a pipe may never end, and neither does a device."""
+    from unhang.errors import UnhangError
+
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise UnhangError(f"{path} is no regular file: a snapshot is read from one", hint="unhang doctor --save host.json")
+        with os.fdopen(fd, "rb") as f:
+            data = f.read(_MAX_BYTES + 1)
+    except (OSError, ValueError) as e:
+        raise UnhangError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from e
+    if len(data) > _MAX_BYTES:
+        raise UnhangError(f"{path} is larger than {_MAX_BYTES >> 20} MiB: no snapshot of a host", hint="unhang doctor --save host.json")
+    return data
+
+
+def _run(python: str | None, ranks: int | None, *, quiet: bool, lang: Language, stderr: bool = False) -> Live:
     from unhang.probes.live import examine
     from unhang.report import screen
     from unhang.report.probing import Progress, render_end
 
     if quiet:
         return examine(python=python, ranks=ranks)
-    console = screen.console()
+    console = screen.console(stderr=stderr)
     with Progress(console, lang=lang) as progress:
         found = examine(python=python, ranks=ranks, begun=progress.begun, ended=progress.ended)
     render_end(found, console, lang=lang)
@@ -200,10 +254,14 @@ def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) 
     from unhang.diagnosis.differences import between
     from unhang.diagnosis.handing_on import handed_on
     from unhang.errors import EXIT_FOUND, EXIT_OK
+    from unhang.facts import snapshot
     from unhang.facts.host import Host
 
+    def seen(which: str) -> Snapshot:
+        return snapshot.take(Host(), only=only) if which == "now" else _holding(_opened(Path(which)), Path(which), only)
+
     # What was saved is without credentials: else they would differ, and be shown.
-    differences = between(*(handed_on(_seen(None if which == "now" else Path(which), only, Host())) for which in (a, b)))
+    differences = between(*(handed_on(seen(which)) for which in (a, b)))
     if as_json:
         _print_json({"schema": "unhang/diff/1", "a": a, "b": b, "differences": differences})
     else:
@@ -227,8 +285,28 @@ def _save(seen: Snapshot, path: Path) -> None:
         raise UnhangError(f"cannot write {path}: {e.strerror}") from e
 
 
+def _refuse_what_is_no_snapshot(path: Path) -> None:
+    """A log, say, whose name stands where that of the new file should. An empty file holds nothing that could be lost."""
+    from unhang.errors import UnhangError
+
+    try:
+        there = path.stat()
+    except (OSError, ValueError):
+        return
+    if not stat.S_ISREG(there.st_mode) or not there.st_size:
+        return
+    try:
+        _opened(path)
+    except UnhangError as e:
+        raise UnhangError(f"--save {path}: that is there, and no snapshot of ours; it would be lost", cause=str(e), hint="choose another name") from e
+
+
 def _write(path: Path, data: bytes) -> None:
     """Whole or not at all. Raises OSError."""
+    if str(path) == "-":
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+        return
     if path.exists() and not path.is_file():
         # A pipe; a directory says so itself.
         path.write_bytes(data)

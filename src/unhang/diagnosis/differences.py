@@ -33,8 +33,9 @@ def between(a: Snapshot, b: Snapshot) -> tuple[Difference, ...]:
 def _of_area(a: Snapshot, b: Snapshot, id: str) -> Iterator[tuple[str, str, str]]:
     parts = [s.parts.get(id) for s in (a, b)]
     if all(part is not None and part.state == "read" for part in parts):
-        volatile = frozenset(snapshots.subjects()[id].volatile)
-        left, right = (_lasting(msgspec.to_builtins(part.facts), volatile) for part in parts if part is not None)
+        subject = snapshots.subjects()[id]
+        volatile = frozenset(subject.volatile)
+        left, right = (_lasting(msgspec.to_builtins(subject.lasting(part.facts)), volatile) for part in parts if part is not None)
         yield from _different(left, right, "")
     elif (states := [_state(s, id) for s in (a, b)])[0] != states[1]:
         yield "", states[0], states[1]

@@ -17,7 +17,10 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
 def examine(snapshot: Snapshot, *, only: Collection[str] = ()) -> Examination:
-    """Areas in the order of the snapshot; findings by severity, then by area. `only` leaves out the others."""
+    """Areas in the order of the snapshot; findings by severity, then by area. `only` leaves out the others.
+
+    Where a cause failed to judge, no area is called right: which it would have spoken of nobody knows.
+    """
     known = snapshots.subjects()
     findings: list[HostFinding] = []
     broken: list[NotExamined] = []
@@ -33,16 +36,17 @@ def examine(snapshot: Snapshot, *, only: Collection[str] = ()) -> Examination:
         Examination(
             host=snapshot.host,
             taken=snapshot.taken,
-            areas=tuple(_area(known[id], snapshot.parts[id], findings) for id in order),
+            areas=tuple(_area(known[id], snapshot.parts[id], findings, judged=not broken) for id in order),
             findings=tuple(findings),
             not_examined=tuple(broken),
         )
     )
 
 
-def _area(subject: Subject[object], part: Part, findings: list[HostFinding]) -> Area:
+def _area(subject: Subject[object], part: Part, findings: list[HostFinding], *, judged: bool) -> Area:
     if part.state != "read":
         return Area(id=subject.id, state="absent" if part.state == "absent" else "unknown", summary=part.why)
     unread = tuple(getattr(part.facts, "unread", ()))
-    state: AreaState = "found" if any(f.area == subject.id and f.severity != "note" for f in findings) else "unknown" if unread else "ok"
+    against = {f.severity for f in findings if f.area == subject.id}
+    state: AreaState = "found" if against - {"note"} else "unknown" if unread or not judged else "noted" if against else "ok"
     return Area(id=subject.id, state=state, summary=subject.summary(part.facts), details=tuple(subject.details(part.facts)), unread=unread)

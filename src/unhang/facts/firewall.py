@@ -20,6 +20,8 @@ Fate = Literal["accept", "drop"]
 _HOOKS: dict[str, Hook] = {"INPUT": "input", "OUTPUT": "output"}
 _MAX_RULES = 5000
 _COMMAND_S = 2.0
+# The kernel follows 16 jumps of nft; those of iptables are not counted.
+_MAX_DEPTH = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +98,10 @@ def collect(host: Host) -> Firewall:
 
 def dropped(firewall: Firewall, packet: Packet) -> Verdict | None:
     """Which chain drops a packet for certain; None where all let it pass, or where a rule is not understood that might."""
+    walk = _Walk(firewall, packet)
     for chain in firewall.chains:
         if chain.hook == packet.hook and _speaks(chain, packet.peer):
-            verdict = _walk(firewall, chain, packet, 0)
+            verdict = walk.through(chain)
             if verdict.fates == {"drop"}:
                 return Verdict(chain=chain, rule=verdict.by)
     return None
@@ -112,32 +115,51 @@ class _Way:
     by: str = ""
 
 
-def _walk(firewall: Firewall, chain: Chain, packet: Packet, depth: int) -> _Way:
-    fates: set[str] = set()
-    by = ""
-    for rule in chain.rules:
-        matched, target, to = _rule(chain, rule, packet)
-        if matched is False or not target:
-            continue
-        if target in ("jump", "goto"):
-            called = next((c for c in firewall.chains if (c.tool, c.table, c.name) == (chain.tool, chain.table, to)), None)
-            if called is None or depth > 20:
-                return _Way(frozenset({"accept", "drop", "through"}))
-            inner = _walk(firewall, called, packet, depth + 1)
-            leaves = frozenset({"through"} if "through" in inner.fates else ())
-            by = by or inner.by
-            fates |= inner.fates - leaves
-            if matched and (not leaves or target == "goto"):
-                return _end(chain, fates | (leaves if target == "goto" else frozenset()), by)
-            if leaves and target == "goto":
-                fates |= leaves
-            continue
-        if target == "drop":
-            by = by or rule
-        fates.add("through" if target == "return" else target)
-        if matched:
-            return _end(chain, fates, by)
-    return _end(chain, fates | {"through"}, by)
+_ANYTHING = _Way(frozenset({"accept", "drop", "through"}))
+
+
+class _Walk:
+    """The way of one packet. Each chain is gone through once, however many rules jump to it."""
+
+    def __init__(self, firewall: Firewall, packet: Packet) -> None:
+        self._packet = packet
+        self._chains = {(c.tool, c.table, c.name): c for c in reversed(firewall.chains)}
+        self._known: dict[tuple[str, str, str], _Way] = {}
+
+    def through(self, chain: Chain, depth: int = 0) -> _Way:
+        key = (chain.tool, chain.table, chain.name)
+        if key not in self._known:
+            # Whoever comes back to where it stands already goes round for ever, which no kernel lets a packet do.
+            self._known[key] = _ANYTHING
+            self._known[key] = self._gone(chain, depth)
+        return self._known[key]
+
+    def _gone(self, chain: Chain, depth: int) -> _Way:
+        fates: set[str] = set()
+        by = ""
+        for rule in chain.rules:
+            matched, target, to = _rule(chain, rule, self._packet)
+            if matched is False or not target:
+                continue
+            if target in ("jump", "goto"):
+                called = self._chains.get((chain.tool, chain.table, to))
+                if called is None or depth >= _MAX_DEPTH:
+                    return _ANYTHING
+                inner = self.through(called, depth + 1)
+                leaves = frozenset({"through"} if "through" in inner.fates else ())
+                by = by or inner.by
+                fates |= inner.fates - leaves
+                if matched and (not leaves or target == "goto"):
+                    return _end(chain, fates | (leaves if target == "goto" else frozenset()), by)
+                if leaves and target == "goto":
+                    fates |= leaves
+                continue
+            if target == "drop":
+                by = by or rule
+            fates.add("through" if target == "return" else target)
+            if matched:
+                return _end(chain, fates, by)
+        return _end(chain, fates | {"through"}, by)
 
 
 def _end(chain: Chain, fates: set[str] | frozenset[str], by: str) -> _Way:

@@ -101,6 +101,8 @@ def collect(host: Host) -> Gpus:
         seen = _ask_nvml(host)
     except FileNotFoundError as e:
         if not on_bus and module is None:
+            if not host.path("/sys/class").exists():
+                raise FileNotFoundError("/sys is not mounted, and there is no libnvidia-ml") from None
             raise NotHere("no NVIDIA GPU on the PCI bus, no NVIDIA driver in /proc and /sys, and no libnvidia-ml") from None
         error = str(e)
     except OSError as e:
@@ -145,7 +147,7 @@ def labels(numbers: Iterable[int]) -> str:
     found = sorted(set(numbers))
     if len(found) == 1:
         return f"GPU {found[0]}"
-    if len(found) > 2 and found == list(range(found[0], found[-1] + 1)):
+    if len(found) > 2 and found[-1] - found[0] == len(found) - 1:
         return f"GPUs {found[0]} to {found[-1]}"
     return f"GPUs {', '.join(map(str, found[:-1]))} and {found[-1]}"
 

@@ -24,7 +24,11 @@ _MAX_BYTES = 4 * 1024 * 1024
 _MAX_LINE = 400
 # The kernel's own lines end near 1,000 characters.
 _MAX_READ = 1000
-_KMSG = re.compile(r"\d+,\d+,(?P<us>\d+),[^;]*;(?P<text>.*)")
+# Written once, when the machine has started.
+_OF_THE_START = "/var/log/dmesg"
+# TASK_COMM_LEN, less its end.
+_COMM_CHARS = 15
+_KMSG = re.compile(r"(?P<priority>\d+),\d+,(?P<us>\d+),[^;]*;(?P<text>.*)")
 _EPOCH = re.compile(r"^(?P<s>\d{9,11}\.\d+) \S+ kernel: (?P<text>.*)")
 _ISO = re.compile(r"^(?P<t>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(?P<zone>Z|[+-]\d\d:?\d\d)? \S+ kernel: (?P<text>.*)")
 _SYSLOG = re.compile(r"^(?P<t>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) \S+ kernel: (?P<text>.*)")
@@ -36,6 +40,7 @@ class Event:
 
     `interface` is that of a NIC, `what` tells its faults apart in the driver's words.
 
+    `seconds` is how long a task had hung by then, `process_is_there` whether it was still a process of that number and name when we looked.
     Ages are seconds before the snapshot, None where the lines carry no time; `text` is the last of the lines.
     """
 
@@ -51,6 +56,8 @@ class Event:
     process: str | None = None
     interface: str | None = None
     what: str | None = None
+    seconds: int | None = None
+    process_is_there: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,18 +72,28 @@ class KernelLog:
 
 
 def collect(host: Host) -> KernelLog:
-    """Raises OSError where nothing lets us read it."""
+    """Raises OSError where nothing lets us read it, or shows one record of it: an empty log is no healthy machine."""
     refused: list[str] = []
     now, uptime = host.now_s(), _uptime(host)
-    for source, lines in _sources(host, refused):
+    for source, lines in _sources(host, refused, now=now, uptime=uptime):
         events, left_out = _together(_events(lines, now=now, uptime=uptime))
-        return KernelLog(source=source, uptime_s=uptime, events=events, left_out=left_out)
+        return KernelLog(
+            source=source,
+            uptime_s=uptime,
+            events=tuple(replace(e, process_is_there=_is_there(host, e)) if e.kind == "hung-task" else e for e in events),
+            left_out=left_out,
+            unread=("the kernel log since the machine had started (/var/log/dmesg ends there)",) if source == _OF_THE_START else (),
+        )
     raise OSError(f"the kernel log may not be read: {'; '.join(refused)}")
 
 
-def _sources(host: Host, refused: list[str]) -> Iterator[tuple[str, list[str]]]:
+def _sources(host: Host, refused: list[str], *, now: float, uptime: float | None) -> Iterator[tuple[str, list[str]]]:
+    """Those that show at least one record of the kernel. In containers /dev/kmsg may be /dev/null or a console."""
     try:
-        yield "/dev/kmsg", _kmsg(host)
+        lines = _kmsg(host)
+        if any(map(_is_the_kernels, lines)):
+            yield "/dev/kmsg", lines
+        refused.append("/dev/kmsg: it shows nothing")
     except OSError as e:
         refused.append(f"/dev/kmsg: {e.strerror or e}")
     for argv in (("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-unix", "-n", "20000"), ("dmesg",)):
@@ -85,14 +102,42 @@ def _sources(host: Host, refused: list[str]) -> Iterator[tuple[str, list[str]]]:
         except OSError as e:
             refused.append(f"{argv[0]}: {e.strerror or e}")
             continue
-        if ran.exitcode == 0 and ran.out.strip():
+        if ran.exitcode == 0 and ran.out.strip() and (argv[0] == "dmesg" or any(map(_EPOCH.match, ran.out.splitlines()))):
             yield argv[0], ran.out[-_MAX_BYTES:].splitlines()
         refused.append(f"{argv[0]}: {ran.err.strip()[:120] or 'it shows nothing'}")
-    for path in ("/var/log/kern.log", "/var/log/messages", "/var/log/dmesg"):
+    for path in ("/var/log/kern.log", "/var/log/messages", _OF_THE_START):
         try:
-            yield path, _tail(host, path)
+            if _is_of_this_boot(host, path, lines := _tail(host, path), now=now, uptime=uptime):
+                yield path, lines
+            refused.append(f"{path}: it holds nothing of the kernel since this machine started")
         except OSError as e:
             refused.append(f"{path}: {e.strerror or e}")
+
+
+def _is_the_kernels(line: str) -> bool:
+    """Other programs write records there, too (facility 0 is the kernel's)."""
+    found = _KMSG.match(line)
+    return found is not None and int(found["priority"][:9]) >> 3 == 0
+
+
+def _is_of_this_boot(host: Host, path: str, lines: list[str], *, now: float, uptime: float | None) -> bool:
+    if uptime is None:
+        return False
+    if path == _OF_THE_START and host.path(path).stat().st_mtime < now - uptime - 60:
+        # Its times begin at 0 with every boot.
+        return False
+    kernels = (line for line in reversed(lines) if " kernel: " in line or SINCE_BOOT.match(line))
+    return any((age := _age(line[:_MAX_READ], now=now, uptime=uptime)[0]) is not None and age <= uptime + 60 for line in kernels)
+
+
+def _is_there(host: Host, event: Event) -> bool | None:
+    """None where that cannot be told. A container counts its processes anew: the name has to fit, too."""
+    try:
+        return host.read(f"/proc/{event.pid}/comm").strip() == (event.process or "")[:_COMM_CHARS]
+    except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
+        return False
+    except OSError:
+        return None
 
 
 def _kmsg(host: Host) -> list[str]:
@@ -149,6 +194,7 @@ def _events(lines: Iterable[str], *, now: float, uptime: float | None) -> Iterat
                     process=groups.get("process"),
                     interface=groups.get("interface"),
                     what=groups.get("what"),
+                    seconds=int(groups["seconds"][:9]) if groups.get("seconds") else None,
                 )
                 break
 
@@ -236,5 +282,5 @@ SUBJECT = Subject(
     collect=collect,
     summary=_summary,
     timeout_s=8.0,
-    volatile=("first_age_s", "last_age_s", "uptime_s", "count"),
+    volatile=("first_age_s", "last_age_s", "uptime_s", "count", "seconds", "process_is_there"),
 )

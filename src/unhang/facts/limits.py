@@ -20,6 +20,10 @@ from unhang.facts.units import size
 _IPC_LOCK, _SYS_PTRACE, _SYS_ADMIN, _SYS_RESOURCE = 14, 19, 21, 24
 
 
+# As /proc/self/limits names them.
+_JUDGED = {"Max open files": "open files", "Max processes": "processes", "Max locked memory": "locked memory", "Max stack size": "the stack"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limit:
     """What is granted now, and how far a process without privileges may raise it; None is no limit."""
@@ -88,6 +92,7 @@ def collect(host: Host) -> Limits:
     capabilities = int(status["CapEff"], 16) if re.fullmatch(r"[0-9a-f]+", status.get("CapEff", "")) else None
     processes = given.get("Max processes")
     files = _words(host, "/proc/sys/fs/file-nr")
+    unread += [f"the limit of {what}" for name, what in _JUDGED.items() if name not in given]
     return Limits(
         open_files=given.get("Max open files"),
         processes=processes,

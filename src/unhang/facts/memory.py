@@ -37,6 +37,7 @@ class Memory:
     cgroup_reclaimable_bytes: int | None
     oom_kills: int | None
     host_oom_kills: int | None
+    unread: tuple[str, ...] = ()
 
     @property
     def left_bytes(self) -> int | None:
@@ -48,7 +49,7 @@ class Memory:
 
 
 def collect(host: Host) -> Memory:
-    """Read /proc/meminfo and this process's memory control group (v1 or v2). Raises OSError without /proc/meminfo."""
+    """Read /proc/meminfo and this process's memory control group (v1 or v2). Raises OSError without /proc/meminfo, ValueError without its total."""
     info: dict[str, int] = {}
     for line in host.read("/proc/meminfo").splitlines():
         name, _, value = line.partition(":")
@@ -56,10 +57,13 @@ def collect(host: Host) -> Memory:
         if words and words[0].isdecimal():
             # Counts of huge pages are the only values without a unit.
             info[name] = int(words[0]) * (1024 if words[1:] else 1)
+    if not info.get("MemTotal"):
+        raise ValueError("/proc/meminfo does not tell how much memory there is")
     group = _tightest(host)
+    available = info.get("MemAvailable", info.get("MemFree"))
     return Memory(
-        total_bytes=info.get("MemTotal", 0),
-        available_bytes=info.get("MemAvailable", info.get("MemFree")),
+        total_bytes=info["MemTotal"],
+        available_bytes=available,
         swap_total_bytes=info.get("SwapTotal", 0),
         swap_free_bytes=info.get("SwapFree", 0),
         huge_pages=info.get("HugePages_Total", 0),
@@ -75,6 +79,7 @@ def collect(host: Host) -> Memory:
         cgroup_reclaimable_bytes=group.reclaimable if group else None,
         oom_kills=oom_kills(host),
         host_oom_kills=cgroups.counted(host, "/proc/vmstat", ("oom_kill",)),
+        unread=("how much memory is available",) if available is None else (),
     )
 
 

@@ -71,6 +71,9 @@ def collect(host: Host) -> Numa:
     try:
         numbers = sorted(int(name[4:]) for name in host.names(_NODES) if re.fullmatch(r"node[0-9]{1,6}", name))
     except FileNotFoundError as e:
+        # Without /sys nothing is known.
+        if not host.path("/sys/class").exists():
+            raise
         raise NotHere(f"this kernel knows no NUMA nodes: there is no {_NODES}") from e
     if not numbers:
         raise NotHere(f"this kernel knows no NUMA nodes: none stands in {_NODES}")

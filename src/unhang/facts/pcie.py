@@ -93,6 +93,9 @@ def collect(host: Host) -> Pcie:
     try:
         names = host.names(DEVICES)
     except FileNotFoundError:
+        # Without /sys nothing is known.
+        if not host.path("/sys/class").exists():
+            raise
         raise NotHere(f"there is no PCI bus ({DEVICES})") from None
     unread: list[str] = []
     found = [d for name in names if (kind := _kind(host, name)) is not None for d in _device(host, name, kind, unread)]

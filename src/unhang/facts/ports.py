@@ -241,4 +241,14 @@ def _summary(ports: Ports) -> str:
     return said if ports.range_first is None else f"{said}; the system hands out {ports.range_first} to {ports.range_last}"
 
 
-SUBJECT = Subject(id="ports", title="ports", title_zh="端口", facts=Ports, collect=collect, summary=_summary, volatile=("in_range", "pid"))
+def _lasting(ports: Ports) -> Ports:
+    """Without who listens where the system put them; the store's port was chosen by somebody."""
+    if ports.range_first is None or ports.range_last is None:
+        return ports
+    chosen = (h for h in ports.listeners if h.port == ports.store_port or not ports.range_first <= h.port <= ports.range_last)
+    return replace(ports, listeners=tuple(chosen))
+
+
+SUBJECT = Subject(
+    id="ports", title="ports", title_zh="端口", facts=Ports, collect=collect, summary=_summary, volatile=("in_range", "pid"), lasting=_lasting
+)

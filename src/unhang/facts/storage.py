@@ -47,7 +47,8 @@ NETWORK = (
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A path that a training needs, and what for. `path` is where it is, or would be made: `exists` says which.
+    """A path that a training needs, and what for. `path` is where it is, or would be made: `exists` says which, None where it is behind a
+    directory that is closed to us.
 
     `mount`, `kind`, `device` and `options` are its file system's. `problem` is why it could not be asked: "stale", "does not answer", or the system's
     word; then `space` is None. `writable` is whether we may write there (where it does not exist: into the first directory above that does).
@@ -56,7 +57,7 @@ class Place:
 
     path: str
     purpose: str
-    exists: bool
+    exists: bool | None
     is_directory: bool | None = None
     mount: str | None
     kind: str | None
@@ -154,7 +155,7 @@ class _Asked(threading.Thread):
         super().__init__(name=f"facts-storage-{path}", daemon=True)
         self._host = host
         self._path = path
-        self.exists = False
+        self.exists: bool | None = None
         self.is_directory: bool | None = None
         self.space: Space | None = None
         self.writable: bool | None = None
@@ -162,10 +163,10 @@ class _Asked(threading.Thread):
 
     def run(self) -> None:
         try:
-            self.exists = self._host.path(self._path).exists()
-            self.is_directory = self._host.path(self._path).is_dir()
+            mode = self._mode(self._path)
+            self.exists, self.is_directory = mode is not None, mode is not None and S_ISDIR(mode)
             nearest = self._path
-            while nearest != "/" and not self._host.path(nearest).exists():
+            while nearest != "/" and self._mode(nearest) is None:
                 nearest = str(PurePosixPath(nearest).parent)
             self.writable = os.access(self._host.path(nearest), os.W_OK)
             self.space = self._host.space(nearest)
@@ -176,6 +177,13 @@ class _Asked(threading.Thread):
             self.writable = False
         except OSError as e:
             self.problem = "stale" if e.errno == errno.ESTALE else e.strerror or str(e)
+
+    def _mode(self, path: str) -> int | None:
+        """None where nothing is there. From Python 3.14 on Path.exists denies what is closed to us, too."""
+        try:
+            return self._host.path(path).stat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
 
 def _paths(host: Host, home: str | None) -> Iterator[tuple[str, str]]:

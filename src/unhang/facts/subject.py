@@ -23,7 +23,7 @@ class Subject(Generic[T]):
     not see of its subject stands in the data as None, and is named in a field `unread: tuple[str, ...]` where it has one.
     `summary` is one line with the numbers that a reader would ask for, `details` more lines for who asked for this subject alone.
     `volatile` are names of fields, at any depth, that change by themselves from minute to minute (what is free, ages, counters): two snapshots are
-    not said to differ for them.
+    not said to differ for them. `lasting` leaves out what else is there by chance, for the same purpose.
     """
 
     id: str
@@ -35,3 +35,4 @@ class Subject(Generic[T]):
     details: Callable[[T], Sequence[str]] = lambda facts: ()
     timeout_s: float = 5.0
     volatile: tuple[str, ...] = ()
+    lasting: Callable[[T], T] = lambda facts: facts

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
+import importlib.util
 import os
+import selectors
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from unhang.knowledge.variables.values import hides_gpus
 from unhang.model import Live, StageResult, Verdict
 from unhang.probes import plan
 from unhang.probes.plan import Stage
-from unhang.probes.ranks import Ranks
+from unhang.probes.ranks import Ranks, end_group
 
 # More failures of one world size say nothing new, and each may cost its whole bound.
 _MAX_FAILURES = 3
@@ -61,6 +64,9 @@ def examine(
         if not any(r.logs for r in results):
             shutil.rmtree(folder, ignore_errors=True)
     said, said_zh = conclusion(results, backend)
+    if (command := _another(results, chosen, asked=python is not None)) is not None:
+        said += f"; {chosen} has no torch: name the training's Python, {command}"
+        said_zh += f"；{chosen} 中没有 torch，请指定训练所用的 Python：{command}"
     if held:
         pids = ", ".join(map(str, held))
         said += f"; the kernel does not let go of process {pids}: a driver or a file server hangs"
@@ -73,13 +79,28 @@ def _cores() -> int:
 
 
 def find_python(asked: str | None) -> str:
-    """The Python of the training: as asked, else the one of the active environment, else the first on PATH, else ours."""
+    """The Python of the training: as asked, else as `unhang run` chooses: ours where torch is beside us, else the first on PATH."""
     if asked is not None:
         found = shutil.which(asked)
         if found is None:
             raise UnhangError(f"there is no Python at {asked}", hint="unhang doctor --live --python /path/to/env/bin/python")
         return found
+    if _torch_is_beside_us():
+        return sys.executable
     return shutil.which("python") or shutil.which("python3") or sys.executable
+
+
+def _torch_is_beside_us() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+def _another(results: list[StageResult], chosen: str, *, asked: bool) -> str | None:
+    """The command that names the Python to be taken instead, where this one has no torch."""
+    if not any(r.stage == "import" and r.state == "failed" and "No module named 'torch'" in r.says for r in results):
+        return None
+    if _torch_is_beside_us() and chosen != sys.executable:
+        return f"unhang doctor --live --python {shlex.quote(sys.executable)}"
+    return None if asked else "unhang doctor --live --python PATH"
 
 
 def _gpus(python: str, environ: Mapping[str, str]) -> int:
@@ -87,20 +108,34 @@ def _gpus(python: str, environ: Mapping[str, str]) -> int:
     if hides_gpus(environ.get("CUDA_VISIBLE_DEVICES", "0")):
         return 0
     try:
-        asked = subprocess.Popen([python, "-c", _ASK], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=dict(environ), stdin=subprocess.DEVNULL)
-    except OSError:
-        return _nvidia_devices()
-    assert asked.stdout is not None
-    with asked.stdout:
-        try:
-            seen = int(asked.communicate(timeout=_ASK_S)[0].split()[-1])
-        except (subprocess.TimeoutExpired, ValueError, IndexError):
-            seen = 0
-    asked.kill()
-    # A driver that hangs lets go of nobody.
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        asked.wait(_END_S)
+        seen = int(_answer(python, _ASK, environ).split()[-1])
+    except (OSError, ValueError, IndexError):
+        seen = 0
     return seen if seen > 0 else _nvidia_devices()
+
+
+def _answer(python: str, code: str, environ: Mapping[str, str]) -> bytes:
+    """What it prints until all of it has ended, or the bound is over; nothing of it stays. Raises OSError where it cannot be started."""
+    asked = subprocess.Popen(
+        [python, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        # A wrapper has children of its own.
+        start_new_session=True,
+    )
+    assert asked.stdout is not None
+    said = b""
+    until = time.monotonic() + _ASK_S
+    try:
+        with asked.stdout as pipe, selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            while selector.select(max(0.0, until - time.monotonic())) and (more := os.read(pipe.fileno(), 65536)):
+                said += more
+    finally:
+        end_group(asked, _END_S)
+    return said
 
 
 def _nvidia_devices() -> int:

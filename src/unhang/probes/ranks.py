@@ -45,6 +45,41 @@ class _Process:
     told: dict[str, Told] = field(default_factory=dict)
 
 
+def exitcode(process: subprocess.Popen[bytes]) -> int | None:
+    """As Popen tells it; None while it runs. It is not reaped: until then its number, and that of its group, is nobody else's."""
+    if process.returncode is not None:
+        return process.returncode
+    ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
+def end_group(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """End a process that leads a session of its own with what it has started there, a Python behind a wrapper; whether the kernel let go of it."""
+    _kill_group(process)
+    # In a driver or on a file server that hangs it lets go of nobody, for as long as it likes.
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    if process.returncode is None:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _await_end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    until = time.monotonic() + timeout_s
+    pause_s = 0.0005
+    while exitcode(process) is None and (left := until - time.monotonic()) > 0:
+        time.sleep(min(pause_s, left))
+        pause_s = min(2 * pause_s, 0.05)
+
+
 class Ranks:
     """World of `size` ranks that run `stages` in order; a context, after which no process is left."""
 
@@ -117,7 +152,7 @@ class Ranks:
                 state = "lacking" if any(t.state == "lacking" for t in told) else "passed"
                 why = next((t.why for t in told if t.state == state and t.why), "")
                 return state, why, max(t.seconds for t in told)
-            broken = any(t.state == "failed" for t in told) or any(p.popen.poll() is not None and not self._open(p) for p in self._processes)
+            broken = any(t.state == "failed" for t in told) or any(exitcode(p.popen) is not None and not self._open(p) for p in self._processes)
             if broken:
                 until = min(until, time.monotonic() + _GRACE_S)
             if not self._read(max(0.0, until - time.monotonic())) and time.monotonic() >= until:
@@ -137,8 +172,7 @@ class Ranks:
             if not text:
                 self._selector.unregister(key.fileobj)
                 key.fileobj.close()  # type: ignore[union-attr]
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.popen.wait(_GRACE_S)
+                _await_end(process.popen, _GRACE_S)
                 continue
             *lines, process.said = (process.said + text).split(b"\n")
             for line in lines:
@@ -150,16 +184,16 @@ class Ranks:
         failed = [(p.rank, t.why) for p in self._processes if (t := p.told.get(stage, Told())).state == "failed"]
         # A rank that noticed only that another had gone says less than that one.
         ended = [
-            (p.rank, _ended(p.popen.returncode))
+            (p.rank, _ended(exitcode(p.popen)))
             for p in self._processes
-            if p.popen.poll() is not None and p.told.get(stage, Told()).state != "failed"
+            if exitcode(p.popen) is not None and p.told.get(stage, Told()).state != "failed"
         ]
         if ended or failed:
             return "; ".join(f"rank {rank}: {why}" for rank, why in [*ended, *failed][:3])
         stuck = [p for p in self._processes if p.told.get(stage, Told()).state not in ("passed", "lacking")]
         for p in stuck:
-            with contextlib.suppress(ProcessLookupError):
-                p.popen.send_signal(signal.SIGUSR2)
+            if exitcode(p.popen) is None:
+                os.kill(p.popen.pid, signal.SIGUSR2)
         self._read(_STACKS_S)
         where = next((f" (at {t.at})" for p in stuck if (t := p.told.get(stage, Told())).at), "")
         names = ", ".join(str(p.rank) for p in stuck)
@@ -172,18 +206,11 @@ class Ranks:
                     p.popen.stdin.close()
         until = time.monotonic() + _GRACE_S
         for p in self._processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                p.popen.wait(max(0.0, until - time.monotonic()))
+            _await_end(p.popen, max(0.0, until - time.monotonic()))
         for p in self._processes:
-            if p.popen.poll() is None:
-                p.popen.kill()
+            _kill_group(p.popen)
         until = time.monotonic() + _GRACE_S
-        for p in self._processes:
-            # In a driver or on a file server that hangs the kernel lets go of nobody, for as long as it likes.
-            try:
-                p.popen.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                self.held.append(p.popen.pid)
+        self.held = [p.popen.pid for p in self._processes if not end_group(p.popen, max(0.0, until - time.monotonic()))]
         for key in list(self._selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
         self._selector.close()

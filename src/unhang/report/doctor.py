@@ -81,13 +81,15 @@ def _lines(examination: Examination, width: int, lang: Language, details: bool) 
         yield from (Text(t, style="yellow") for t in fold(f"{_WORDS[lang]['unread']}: {missed.what}: {missed.why}", width))
     states = [a.state for a in examination.areas]
     counts = {s: sum(f.severity == s for f in examination.findings) for s in SEVERITIES}
-    totals = _WORDS[lang]["totals"].format(**counts, **{s: states.count(s) for s in ("ok", "unknown", "absent")})
+    totals = _WORDS[lang]["totals"].format(
+        **counts, ok=states.count("ok") + states.count("noted"), **{s: states.count(s) for s in ("unknown", "absent")}
+    )
     yield from (Text(t, style="bold") for t in fold(totals, width))
 
 
 def _area(area: Area, title: str, column: int, against: list[HostFinding], width: int, lang: Language) -> Iterator[Text]:
     # What is only worth knowing is no fault, and no reason to be silent about it either.
-    mark, style = _MARKS[_worst(against) if against and area.state in ("found", "ok") else area.state]
+    mark, style = _MARKS[_worst(against) if against and area.state in ("found", "noted") else area.state]
     said = area.summary + (f"; {_WORDS[lang]['unread']}: {', '.join(area.unread)}" if area.unread else "")
     indent = " " * (column + 4)
     if 2 * len(indent) > width:

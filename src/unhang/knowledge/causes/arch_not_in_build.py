@@ -49,7 +49,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             remedies=("torch-for-this-gpu",),
         )
     lacking = {
-        g.compute_capability: g for g in gpus if g.compute_capability and torch.architectures and not _runs(g.compute_capability, torch.architectures)
+        c: g
+        for g in gpus
+        if (c := g.compute_capability) and re.fullmatch(r"[0-9]+\.[0-9]+", c) and torch.architectures and not _runs(c, torch.architectures)
     }
     for capability, card in lacking.items():
         yield CAUSE.host_finding(

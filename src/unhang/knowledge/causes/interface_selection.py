@@ -126,6 +126,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     if not chosen:
         return
     first, local = chosen[0], [i for i in chosen if _ends_here(i, way)]
+    met = f"{first.name} ({first.addresses[0] if first.addresses else 'without an address'})"
     over_rdma = (rdma := host.get(infiniband.SUBJECT)) is not None and bool(infiniband.active(rdma))
     leave_out = ("name-one-that-exists",) if nccl is not None else ("keep-off-virtual", "name-one-that-exists")
     evidence = (Evidence(source="/sys/class/net", text=f"NCCL takes {', '.join(i.name for i in chosen)}: {seen.nccl.why}"),)
@@ -133,7 +134,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="network",
             severity="error" if several else "warning",
-            says=f"NCCL meets the other ranks over {first.name} ({first.addresses[0]}), which no other host can reach",
+            says=f"NCCL meets the other ranks over {met}, which no other host can reach",
             leads_to="ranks of several hosts never find each other: connection refused, or timed out",
             evidence=evidence,
             remedies=leave_out,
@@ -143,7 +144,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="network",
             severity="warning",
-            says=f"NCCL meets the other ranks over {first.name} ({first.addresses[0]}), a tunnel or VPN",
+            says=f"NCCL meets the other ranks over {met}, a tunnel or VPN",
             leads_to="hosts outside of it cannot be reached, and what passes is slow and in small packets",
             evidence=evidence,
             remedies=("name-one-that-exists",),

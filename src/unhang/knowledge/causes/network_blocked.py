@@ -160,7 +160,10 @@ def _from_peers(host: Snapshot, seen: Network) -> Iterable[tuple[Packet, str]]:
     interface = seen.interface((seen.nccl.interfaces or ("",))[0]) or network.uplink(seen)
     if interface is None or interface.kind == "loopback" or not interface.addresses:
         return
-    own = ipaddress.ip_interface(interface.addresses[0])
+    try:
+        own = ipaddress.ip_interface(interface.addresses[0])
+    except ValueError:
+        return
     if own.is_link_local or own.network.num_addresses < 4:
         return
     known = seen.peer is not None and seen.peer.route is not None and seen.peer.route.interface == interface.name

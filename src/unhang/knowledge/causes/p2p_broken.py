@@ -123,7 +123,9 @@ def _redirected(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:
     between_gpus: dict[str, tuple[str, ...]] = {}
     to_nics: dict[str, tuple[str, ...]] = {}
     for b in bus.between:
-        first, second = devices[b.first], devices[b.second]
+        first, second = devices.get(b.first), devices.get(b.second)
+        if first is None or second is None:
+            continue
         if second.kind == "gpu" and {b.first, b.second} in joined:
             continue
         # Only Mellanox's are sure to read GPU memory themselves.
@@ -163,10 +165,10 @@ def _translated(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:
         for p in seen.pairs
         if p.p2p == "ok"
         and not (p.link or "").startswith("NV")
-        and any((kinds.get(address[i] or "") or "").startswith("DMA") for i in (p.first, p.second))
+        and any((kinds.get(address.get(i) or "") or "").startswith("DMA") for i in (p.first, p.second))
     ]
     if pairs:
-        one = address[pairs[0].first] or ""
+        one = address.get(pairs[0].first) or ""
         yield CAUSE.host_finding(
             area="pcie",
             severity="warning",
@@ -180,7 +182,7 @@ def _translated(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:
 def _joined(seen: Gpus) -> list[set[str | None]]:
     """Pairs of GPUs that have NVLink."""
     address = {g.index: g.address for g in seen.gpus}
-    return [{address[p.first], address[p.second]} for p in seen.pairs if (p.link or "").startswith("NV")]
+    return [{address.get(p.first), address.get(p.second)} for p in seen.pairs if (p.link or "").startswith("NV")]
 
 
 CAUSE = Cause(

@@ -23,6 +23,8 @@ _STATES = ("stopped", "uninterruptible", "gil", "idle", "unknown")
 
 # A rank that was held up longer ago has found its end, or its time-out.
 _RECENT_S = 1800
+# hung_task_timeout_secs is 120. Where somebody lowered it, the kernel also tells of what only waited for a busy disk.
+_LONG_S = 60
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
@@ -33,18 +35,24 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     hung = [e for e in log.events if e.kind == "hung-task"] if log is not None else []
     if not hung:
         return
-    last = hung[-1]
-    recent = last.last_age_s is not None and last.last_age_s < _RECENT_S
+    serious = [e for e in hung if _is_long(e) and e.last_age_s is not None and e.last_age_s < _RECENT_S]
+    last = (serious or hung)[-1]
+    for_s = f" for more than {last.seconds} s" if last.seconds is not None else ""
+    others = sum(e.count for e in hung) - last.count
     yield CAUSE.host_finding(
         area="kernel",
-        severity="warning" if recent else "note",
-        says=f"the kernel tells of tasks that hung in it: {last.process} ({last.pid}) {kernel_log.ago(last.last_age_s)}"
-        + (f", {len(hung) - 1} more before" if len(hung) > 1 else ""),
+        severity="warning" if serious else "note",
+        says=f"the kernel tells of tasks that hung in it: {last.process} ({last.pid}){for_s}, {kernel_log.times(last)}"
+        + (f"; {others} more {'report' if others == 1 else 'reports'} of others" if others else ""),
         leads_to="mostly a file system or a driver that does not answer; a rank that waits for it cannot be ended, and its collectives time out",
-        evidence=tuple(Evidence(source="kernel log", text=e.text) for e in hung[-3:]),
+        evidence=tuple(Evidence(source="kernel log", text=e.text) for e in [*[e for e in hung if e is not last][-2:], last]),
         remedies=("look-at-io",),
-        commands={"look-at-io": f"cat /proc/{last.pid}/stack"} if recent else None,
+        commands={"look-at-io": f"cat /proc/{last.pid}/stack" if last.process_is_there else "dmesg -T | grep -A 30 'blocked for more than'"},
     )
+
+
+def _is_long(event: Event) -> bool:
+    return event.seconds is None or event.seconds >= _LONG_S
 
 
 def _held_cpu(events: Iterable[Event]) -> Iterable[HostFinding]:
