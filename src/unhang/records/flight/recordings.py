@@ -16,7 +16,7 @@ from unhang.errors import RecordError, UnhangError
 from unhang.model import NotExamined
 from unhang.records.flight import digest
 from unhang.records.flight.columns import Recording, recording_of, with_second
-from unhang.records.flight.entries import Flight, Group, flight_of, together
+from unhang.records.flight.entries import Flight, Group, flight_of, not_understood, together
 from unhang.records.flight.naming import is_second, ranks_of
 from unhang.records.flight.opening import Opened, opened
 from unhang.records.logs.readers import Readers
@@ -237,8 +237,8 @@ def _left_out(recording: Recording, *, of_digest: bool = False) -> list[NotExami
     found = []
     if recording.cut:
         found.append(NotExamined(what=what, why=recording.cut, unread=True))
-    if recording.skipped:
-        found.append(NotExamined(what=what, why=f"{recording.skipped} of its entries could not be understood", unread=True))
+    if (skipped := not_understood(recording.skipped)) is not None and skipped != recording.cut:
+        found.append(NotExamined(what=what, why=skipped, unread=True))
     return found
 
 
