@@ -30,7 +30,7 @@ from unhang.errors import RecordError
 from unhang.model import NotExamined
 from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, Columns, Recording, What, columns_and_frames, compared
-from unhang.records.flight.entries import Call, Flight, Group, in_order, is_rank, not_understood
+from unhang.records.flight.entries import Call, Flight, Group, in_order, not_understood
 from unhang.records.flight.opening import Opened
 from unhang.records.frames import Frame, user_frame
 
@@ -259,8 +259,6 @@ def _runs(members: Sequence[int]) -> list[tuple[int, int, int]]:
 def _members(runs: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
     if any(count < 1 or stride < 1 for _, count, stride in runs) or sum(count for _, count, _ in runs) > _MOST_MEMBERS:
         raise ValueError("a list of members that is none")
-    if not all(is_rank(first) and is_rank(first + (count - 1) * stride) for first, count, stride in runs):
-        raise ValueError("a list of members that is none")
     return tuple(n for first, count, stride in runs for n in range(first, first + count * stride, stride))
 
 
@@ -347,8 +345,6 @@ def read(path: Path) -> Digest:
     for place, block in enumerate(blocks):
         try:
             dump = msgspec.msgpack.decode(block, type=_Dump)
-            if not is_rank(dump.rank):
-                raise ValueError("a rank that is none")
             recording = compared(_columns(dump), rank=dump.rank, source=str(path), size=size)
         except _NONE_OF_OURS:
             broken += 1

@@ -16,6 +16,7 @@ from typing import Any
 
 from unhang.errors import RecordError
 from unhang.records.flight import operations
+from unhang.records.flight.naming import is_rank
 from unhang.records.flight.opening import Opened, decoded, opened
 from unhang.records.frames import Frame
 from unhang.records.incident import Counters
@@ -24,8 +25,6 @@ Sizes = tuple[tuple[int, ...], ...]
 
 # The entry that ends a launch of several calls.
 COALESCED = "coalesced"
-# No job has as many ranks; a number from a file must not ask for memory.
-MOST_RANKS = 1 << 20
 _NOT_UNDERSTOOD = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError)
 
 
@@ -317,8 +316,3 @@ def members_of(raw: Any) -> tuple[int, ...]:
     except (TypeError, ValueError, OverflowError):
         return ()
     return members if all(map(is_rank, members)) else ()
-
-
-def is_rank(number: int) -> bool:
-    """Whether any job may have a rank of this number."""
-    return 0 <= number < MOST_RANKS
