@@ -72,11 +72,8 @@ def surplus(r):
 
 def of_two(r):
     """Two that differ, one of them at a line that issued something else before, long ago."""
-    return jobs.dump(
-        [*history(4, line=30), *(last(n, op="broadcast", line=31, state="completed", t=n * 1000) for n in range(4, 200))]
-        + [last(200, elements=8 if r else 4)],
-        groups(2),
-    )
+    others = (last(n, op="broadcast", line=31, state="completed", t=n * 1000) for n in range(4, 200))
+    return jobs.dump([*history(4, line=30), *others, last(200, elements=8 if r else 4)], groups(2))
 
 
 JOBS = {

@@ -30,8 +30,8 @@ def why(
         list[str] | None,
         typer.Argument(
             metavar="PATH...",
-            help="A run directory, packed or not (of several in one place the newest); or logs and flight-recorder dumps: files, directories, "
-            "globs, - for standard input. Packed ones (.gz .xz .zst .bz2 .tar.* .zip) are read as they are.",
+            help="A run directory, packed or not (of several in one place the newest); or logs, flight-recorder dumps and digests of them: files, "
+            "directories, globs, - for standard input. Packed ones (.gz .xz .zst .bz2 .tar.* .zip) are read as they are.",
         ),
     ] = None,
     ras: Annotated[
@@ -49,7 +49,11 @@ def why(
     ] = None,
     digest: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Judge nothing: sum up the flight-recorder dumps of this host into DIR, a few kilobytes a rank, for later."),
+        typer.Option(
+            metavar="DIR",
+            help="Judge nothing: sum up the flight-recorder dumps of this host, some kilobytes for each rank, into a file in DIR. Do so on each host "
+            "(srun, ssh, ...): `unhang why DIR` says of these files what it would say of all dumps.",
+        ),
     ] = None,
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
     no_color: NoColor = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pickle
@@ -74,6 +75,17 @@ def test_digests_and_dumps_in_any_order_are_the_job(tmp_path):
         merged = record_all(mixed)
         assert same(merged, whole) and not merged.unsure and merged.not_examined == ()
         assert judge(merged.recordings) == judge(whole.recordings)
+
+
+def test_a_packed_digest_is_read_as_it_is(tmp_path):
+    paths, digests = on_hosts(tmp_path, one_missing(4))
+    packed = tmp_path / "packed.gz"
+    packed.write_bytes(gzip.compress(digests[0].read_bytes()))
+    merged = record_all([packed, digests[1]])
+    assert same(merged, record_all(paths)) and flight(merged.recordings[0]).calls
+    packed.write_bytes(packed.read_bytes()[:-200])
+    merged = record_all([packed, digests[1]])
+    assert sorted(merged.recordings) == [1, 3] and "damaged" in merged.not_examined[0].why
 
 
 def test_the_lines_of_all_calls_are_there(tmp_path):
@@ -224,6 +236,13 @@ def test_digests_are_not_summed_up_again(tmp_path):
         summed(digests, tmp_path / "none")
 
 
+def test_what_would_not_be_read_is_not_written(tmp_path):
+    paths = write(tmp_path / "dumps", {0: jobs.dump(history(3), {"0": ("default_pg", [0, 10**12])}), 1: jobs.dump(history(3), groups=None)})
+    done = summed(paths, tmp_path / "digests")
+    assert done.ranks == (1,) and "a list of members that is none" in done.not_examined[0].why and done.not_examined[0].unread
+    assert list(record_all([done.path]).recordings) == [1]
+
+
 def test_nothing_to_sum_up(tmp_path):
     bad = tmp_path / "rank_0"
     bad.write_bytes(b"\x80\x02}q\x00X\x09\x00\x00\x00pg_configq\x01")
@@ -366,6 +385,20 @@ def test_blocks_that_lie_are_refused_or_still_columns(one, tmp_path_factory, dat
         judge({recording.rank: recording})
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [(0, 10**9), (0, -1), (4, 2**40), (16, [["0", "default_pg", [[0, 2, 10**9]]]]), (16, [["0", "", [[0, 10**7, 1]]]])]
+)
+def test_ranks_that_no_job_has_are_refused(one, tmp_path, field, value):
+    """A list of all ranks is made of them."""
+    head, first, *_ = digest._blocks(one)
+    dump = msgspec.msgpack.decode(first)
+    dump[field] = value
+    with (tmp_path / "x").open("wb") as f:
+        digest._fill(f, [head, msgspec.msgpack.encode(dump)])
+    with pytest.raises(RecordError, match="none of its 8 dumps can be read"):
+        digest.read(tmp_path / "x")
+
+
 @pytest.mark.parametrize("blocks", [bytes(16 * 1024**2), b"\xff" * 16 * 1024**2])
 def test_a_bomb_is_refused(tmp_path, blocks):
     path = tmp_path / "bomb.unhang-digest"
@@ -383,7 +416,7 @@ def test_no_more_is_unpacked_than_the_bound(one, tmp_path, monkeypatch):
 
 
 def test_a_digest_of_a_newer_format_is_said_and_the_rest_used(tmp_path):
-    paths, digests = on_hosts(tmp_path, one_missing(4))
+    _, digests = on_hosts(tmp_path, one_missing(4))
     data = digests[1].read_bytes()
     digests[1].write_bytes(data.replace(digest.MAGIC, b"UNHANG-DIGEST\x02\n", 1))
     merged = record_all(digests)

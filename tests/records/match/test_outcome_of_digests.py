@@ -28,7 +28,7 @@ def summed_up(monkeypatch, tmp_path):
             for rank in sorted(whole)[host::3]:
                 (opened,) = decoded(test_outcome.written(dumps[rank], as_json=rank in more.get("as_json", ())), "x")
                 where = digest.Name(host="", name=f"rank_{rank}", said=True)
-                blocks.append(digest.summed(opened, rank=rank, where=where, second=False, size=0, clean=str))
+                blocks.append(digest.summed(opened, rank=rank, where=where, second=False, clean=str))
             if blocks:
                 found |= {r.rank: r for r in digest.read(digest.write(folder, f"node{host}", blocks, clean=str)).recordings}
         assert {r: compared_of(one) for r, one in found.items()} == {r: compared_of(one) for r, one in whole.items()}

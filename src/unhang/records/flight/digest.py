@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
+import io
 import os
 import re
 import secrets
@@ -31,8 +32,10 @@ from unhang.model import NotExamined
 from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, Columns, Recording, What, columns_and_frames, compared
 from unhang.records.flight.entries import Call, Flight, Group, in_order, not_understood
-from unhang.records.flight.opening import Opened
+from unhang.records.flight.opening import Opened, bytes_of, head_of
 from unhang.records.frames import Frame, user_frame
+from unhang.records.logs.streams import HEAD_BYTES
+from unhang.records.logs.unpacking import packing
 
 if TYPE_CHECKING:
     import zstandard
@@ -51,7 +54,8 @@ _MOST_ENTRIES = 4_000_000
 _MOST_BLOCK_BYTES = 256 * 1024**2
 # 16,384 ranks of 2,000 calls take 600 MB; they are read one by one.
 _MOST_BYTES = 8 * 1024**3
-_MOST_MEMBERS = 1_000_000
+# No job has as many; a list of all ranks is made of what is told.
+_MOST_RANKS = 5_000_000
 
 Site = tuple[str, int, str]
 _Kinds = list[tuple[tuple[str, str], str, list[list[int]], list[list[int]], list[str], list[str], bool]]
@@ -81,7 +85,6 @@ class _Dump(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     name: str
     nth: int
     second: bool
-    size_bytes: int
     version: str
     kinds: msgspec.Raw
     kind_of: bytes
@@ -129,16 +132,16 @@ class Summed:
     block: bytes
 
 
-def summed(dump: Opened, *, rank: int, where: Name, second: bool, size: int, clean: Clean) -> Summed:
+def summed(dump: Opened, *, rank: int, where: Name, second: bool, clean: Clean) -> Summed:
     """Raises RecordError where it is no dump."""
     try:
         columns, frames = columns_and_frames(dump)
-        return packed(columns, list(_sites(frames)), rank=rank, where=where, second=second, size=size, clean=clean)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as e:
+        return packed(columns, list(_sites(frames)), rank=rank, where=where, second=second, clean=clean)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError) as e:
         raise RecordError(f"{where.name} is not a flight-recorder dump that can be understood: {type(e).__name__}: {e}") from e
 
 
-def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: Name, second: bool, size: int, clean: Clean) -> Summed:
+def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: Name, second: bool, clean: Clean) -> Summed:
     """Columns as a block; `sites[i]` is the user's line that issued entry i. Raises ValueError and the like where they are none."""
     place_of = {site: n for n, site in enumerate(dict.fromkeys(s for s in sites if s is not None), 1)}
     span, times = _times(columns)
@@ -149,7 +152,6 @@ def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: 
         name=_apart(where.name, clean),
         nth=where.nth,
         second=second,
-        size_bytes=size,
         version=_text(columns.version, clean),
         kinds=_raw([_plain(what, clean) for what in columns.kinds]),
         kind_of=_le(columns.kind_of),
@@ -166,6 +168,8 @@ def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: 
         cut=columns.cut,
         skipped=columns.skipped,
     )
+    # Nothing is written that would be refused when it is read.
+    _columns(dump)
     return Summed(rank=rank, block=msgspec.msgpack.encode(dump))
 
 
@@ -257,8 +261,10 @@ def _runs(members: Sequence[int]) -> list[tuple[int, int, int]]:
 
 
 def _members(runs: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
-    if any(count < 1 or stride < 1 for _, count, stride in runs) or sum(count for _, count, _ in runs) > _MOST_MEMBERS:
+    if any(count < 1 or stride < 1 or not 0 <= first <= first + (count - 1) * stride < _MOST_RANKS for first, count, stride in runs):
         raise ValueError("a list of members that is none")
+    if sum(count for _, count, _ in runs) > _MOST_RANKS:
+        raise ValueError("more members than ranks")
     return tuple(n for first, count, stride in runs for n in range(first, first + count * stride, stride))
 
 
@@ -327,12 +333,22 @@ def _put(whole: Path, path: Path) -> None:
 
 
 def is_digest(path: Path) -> bool:
-    """By its first bytes, whatever its format; False where it cannot be read."""
+    """By its first bytes, whatever its format, packed or not; False where it cannot be read."""
     try:
         with path.open("rb") as f:
-            return _ANY_FORMAT.match(f.read(len(MAGIC))) is not None
+            head = f.read(HEAD_BYTES)
     except OSError:
         return False
+    return _ANY_FORMAT.match(head_of(path) if packing(head) else head) is not None
+
+
+def _opened(path: Path) -> IO[bytes]:
+    file = path.open("rb")
+    if not packing(file.read(HEAD_BYTES)):
+        file.seek(0)
+        return file
+    file.close()
+    return io.BytesIO(bytes_of(path)[0])
 
 
 def read(path: Path) -> Digest:
@@ -393,7 +409,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
     import zstandard
 
     try:
-        with path.open("rb") as f:
+        with _opened(path) as f:
             head = _ANY_FORMAT.match(f.read(len(MAGIC)))
             if head is None:
                 raise RecordError(f"{path} is no digest of flight-recorder dumps")
@@ -429,6 +445,8 @@ def _exactly(stream: zstandard.ZstdDecompressionReader, size: int) -> bytes:
 
 def _columns(dump: _Dump) -> Columns:
     """Raises ValueError and the like where the columns do not fit each other."""
+    if not (0 <= dump.rank < _MOST_RANKS and 0 <= dump.nth < _MOST_RANKS):
+        raise ValueError("a rank that no job has")
     kind_of, numbers, ends = _array("I", dump.kind_of), _numbers(dump.numbers), bytearray(dump.ends)
     if not len(kind_of) == len(numbers) == len(ends) == len(dump.site_of) // 4 <= _MOST_ENTRIES or ends.translate(None, _ENDS):
         raise ValueError("its columns do not fit each other")
