@@ -215,6 +215,9 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
     if raw.get("pg_status"):
         name_of_id = {str(entry.get("pg_id")): read.kinds[k].group for k, entry in dict(zip(read.kind_of, entries, strict=True)).items()}
         counters = {name: c.enqueued for name, c in counters_of(raw, name_of_id).items()}
+    configuration = configured(raw, names)
+    if raw.get("pg_status") and not (entries or counters or configuration):
+        raise ValueError("nothing in it is what a recorder writes")
     columns = Columns(
         version=str(raw.get("version", "")),
         kinds=read.whats,
@@ -223,7 +226,7 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
         ends=read.ends,
         created=read.created,
         message_numbers=read.message_numbers,
-        configured=configured(raw, names),
+        configured=configuration,
         counters=counters,
         lost=lost,
         cut=dump.cut,

@@ -130,11 +130,14 @@ def _normalise(raw: Mapping[str, Any]) -> Flight:
     if skipped and not calls:
         raise ValueError("none of its entries is one")
     groups.update(configured(raw, groups))
+    counters = counters_of(raw, name_of_id)
+    if raw.get("pg_status") and not (calls or counters or groups):
+        raise ValueError("nothing in it is what a recorder writes")
     return Flight(
         version=str(raw.get("version", "")),
         groups=groups,
         calls={name: in_order(found) for name, found in calls.items()},
-        counters=counters_of(raw, name_of_id),
+        counters=counters,
         lost=lost,
         skipped=skipped,
     )

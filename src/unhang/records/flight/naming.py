@@ -14,7 +14,8 @@ from dataclasses import dataclass
 _ENDING = re.compile(r"\.(?:gz|zst|zstd|xz|bz2|json|jsonl|pkl|pickle|trace|dump|bin)$", re.IGNORECASE)
 _SECOND = re.compile(r"(^|/)cpu/(?=[^/]+$)")
 _NUMBER = re.compile(r"\d+")
-_RANK = re.compile(r"(?:^|[^a-z])(?:global_?)?ranks?[_\-.= ]?$|(?:^|[^a-z])r$", re.IGNORECASE)
+# A local rank is another one on every host.
+_RANK = re.compile(r"(?:^|[^a-z])(?<!local[_\-. ])(?:global_?)?ranks?[_\-.= ]?$|(?:^|[^a-z])r$", re.IGNORECASE)
 
 
 # No job has as many; a number from a file or its name must not ask for memory.

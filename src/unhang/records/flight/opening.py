@@ -25,6 +25,10 @@ from unhang.records.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, 
 MAX_BYTES = 512 * 1024 * 1024
 NEWEST_LOST = "it is cut off or damaged: its newest entries are lost"
 
+# More containers than this are believed only of a file that has so many bytes for each: an empty one takes a byte of a pickle, two of JSON, and 64 of
+# memory. Of a real dump's some 80 bytes of JSON, and 17 where calls have hundreds of tensors; of a pickle 4.
+_MANY_CONTAINERS = 200_000
+_BYTES_OF_CONTAINER = {"JSON": 8, "pickle": 3}
 _OF_A_DUMP = ("entries", "pg_status", "pg_config", "comm_lib_version", "nccl_version")
 _OF_A_HOST = ("ranks", "dumps")
 _BOM = b"\xef\xbb\xbf"
@@ -71,13 +75,25 @@ def decoded(data: bytes, source: str, *, guard: bool = True) -> tuple[Opened, ..
     if not data:
         raise RecordError(f"{source} is empty", cause="the process ended while it was writing")
     text = data.removeprefix(_BOM).lstrip()
+    is_json = text[:1] in (b"{", b"[")
+    if _mostly_empty(text if is_json else data, is_json=is_json):
+        raise RecordError(f"{source} is refused: it asks for more than its size can hold", cause="it is no flight-recorder dump")
     try:
-        found = _of_json(text, source) if text[:1] in (b"{", b"[") else _of_pickle(data, source, guard=guard)
+        found = _of_json(text, source) if is_json else _of_pickle(data, source, guard=guard)
     except RecursionError as e:
         raise RecordError(f"{source} is damaged: it is nested too deep", cause="it is no flight-recorder dump") from e
     if not found:
         raise RecordError(f"{source} is damaged: nothing in it can be read", cause="it was cut off, or it is no flight-recorder dump")
     return found
+
+
+def _mostly_empty(data: bytes, *, is_json: bool) -> bool:
+    """Whether a file holds containers with hardly anything in them. Bytes in strings and numbers are counted, too, which are few."""
+    least = _BYTES_OF_CONTAINER["JSON" if is_json else "pickle"]
+    if len(data) < _MANY_CONTAINERS:
+        return False
+    containers = sum(map(data.count, (b"{", b"[") if is_json else (b"}", b"]", b")", b"(", b"\x85", b"\x86", b"\x87")))
+    return containers > max(_MANY_CONTAINERS, len(data) // least)
 
 
 def bytes_of(path: Path) -> tuple[bytes, str | None]:
