@@ -158,9 +158,7 @@ def _members(rank: int, group: Group, declared: Mapping[str, set[tuple[int, ...]
     return next(iter(told)) if len(told) == 1 else ()
 
 
-def _ends(
-    message: Message, rank: int, declared: Mapping[str, set[tuple[int, ...]]], world: tuple[int, ...]
-) -> tuple[int | None, int | None]:
+def _ends(message: Message, rank: int, declared: Mapping[str, set[tuple[int, ...]]], world: tuple[int, ...]) -> tuple[int | None, int | None]:
     """Source and destination as ranks of the job. NCCL writes ranks of the group."""
     members = message.group.members or _members(rank, message.group, declared)
     if not members and (message.group.desc == "default_pg" or message.group.name == "0"):
