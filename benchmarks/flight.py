@@ -24,6 +24,7 @@ from array import array
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from operator import add
 from pathlib import Path
 
 import psutil
@@ -35,6 +36,7 @@ UNPICKLE = """
 import gc, os, pickle, sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from operator import add
 from pathlib import Path
 
 def load(path):
@@ -197,7 +199,9 @@ def digest_of(folder: Path, host: int, hosts: int, entries: int) -> None:
     from unhang.records.flight.entries import Group
 
     chance = random.Random(host)
+    noise = [int(900_000 * chance.random()) for _ in range(2 * entries)]
     world = 8 * hosts
+    everybody = Group(name="0", desc="default_pg", members=tuple(range(world)))
     sites = [("/home/user/train.py", 20 + i % 12, "step") for i in range(entries)]
     # Of 12 calls in a step six are among the ranks of a host, four across hosts, two of all; the last one is of all.
     turns = (0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 2, 2)
@@ -212,8 +216,9 @@ def digest_of(folder: Path, host: int, hosts: int, entries: int) -> None:
         groups = (
             Group(name=f"tp{host}", desc="tp", members=tuple(range(8 * host, 8 * host + 8))),
             Group(name=f"dp{local}", desc="dp", members=tuple(range(local, world, 8))),
-            Group(name="0", desc="default_pg", members=tuple(range(world))),
+            everybody,
         )
+        shift = chance.randrange(entries)
         calls = [(groups[g], 1024 + s) for s, g in enumerate(turns)]
         calls.append((groups[2], 7 if rank == world // 2 else 4))
         columns = Columns(
@@ -222,7 +227,7 @@ def digest_of(folder: Path, host: int, hosts: int, entries: int) -> None:
             kind_of=array("I", (i % 12 if i < entries - 1 else 12 for i in range(entries))),
             numbers=numbers,
             ends=bytearray([COMPLETED]) * (entries - 1) + bytearray([STARTED]),
-            created=array("q", (T0 + i * 1_000_000 + int(900_000 * chance.random()) for i in range(entries))),
+            created=array("q", map(add, range(T0, T0 + entries * 1_000_000, 1_000_000), noise[shift : shift + entries])),
             configured={g.name: g for g in groups},
         )
         where = digest.Name(host="", name=f"/tmp/nccl_trace_rank_{rank}", said=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from unhang.cli import demonstration
+from unhang.records.rundir import RunDir
 from unhang.testing.scenarios import SCENARIOS
 
 LINES = {"dataloader-deadlock": "evaluation.py:43", "collective-mismatch": "evaluation.py:62", "rank0-guarded-collective": "checkpoint.py:120"}
@@ -105,3 +107,19 @@ def test_an_interrupted_demo_ends_what_it_runs(tmp_path: Path, number: int):
     finally:
         demo.kill()
         demo.wait()
+
+
+@pytest.mark.parametrize("name", ["exception", "killed"])
+def test_a_rank_without_a_dump_is_a_problem_unless_it_cannot_answer(tmp_path: Path, name: str):
+    scenario = next(s for s in SCENARIOS if s.name == name)
+    rundir = RunDir.create(tmp_path / "run")
+    entry = {"profiling_name": "gloo:all_reduce", "collective_seq_id": 1, "process_group": ("0", "default_pg"), "state": "scheduled", "frames": []}
+    rundir.write_bytes(rundir.flight(1, 0), pickle.dumps({"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": [entry]}))
+    rundir.write_bytes(rundir.flight(1, 1), b"cut off")
+    problems = demonstration._problems(row(run_dir=str(rundir.path)), tmp_path, scenario, None, restarts=1)
+    assert ("no flight-recorder dump of [1]" in problems) == (name == "exception")
+    rundir.flight(1, 0).unlink()
+    assert any(
+        p.startswith("no flight-recorder dump of [0")
+        for p in demonstration._problems(row(run_dir=str(rundir.path)), tmp_path, scenario, None, restarts=1)
+    )

@@ -27,13 +27,18 @@ import datetime, os, sys, threading
 import torch, torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
 
-mode, out, world = sys.argv[1], sys.argv[2], int(sys.argv[3])
+mode, out, world, backend = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 odd = world - 1
 waiting = threading.Event()
 
 
 def train(rank):
-    t = torch.ones(4)
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
+    t = torch.ones(4, device="cuda" if backend == "nccl" else "cpu")
+    if mode in ("crossed", "chain"):
+        # With a second group, a dump of Gloo does not tell the members of the first either.
+        here, there = dist.new_group(range(world)), dist.new_group(range(world))
     for _ in range(4):
         dist.all_reduce(t)  # usual
     if mode == "missing":
@@ -42,7 +47,11 @@ def train(rank):
                 dist.send(t, odd)
             if rank == odd:
                 dist.recv(t, 0)
+    if rank == odd and mode == "shape":
+        t = torch.cat([t, t])
     dist.broadcast(t, 0)  # broadcast
+    if mode == "shape":
+        t = t[:4]
     open(f"{out}/near{rank}", "w").close()
     if rank == odd and mode == "missing":
         waiting.wait(100)
@@ -50,9 +59,23 @@ def train(rank):
         dist.barrier()  # instead
     if rank == odd and mode == "extra":
         dist.all_reduce(t)  # surplus
+    if rank == odd and mode == "order":
+        dist.barrier()  # early
+        dist.all_reduce(t)  # late
     if rank == odd and mode == "dtype":
-        t = torch.ones(4, dtype=torch.int32)
+        t = t.int()
+    if rank == odd and mode == "abort":
+        t = torch.cat([t, t])
+    if mode == "crossed":
+        for group in (there, here) if rank == odd else (here, there):
+            dist.all_reduce(t, group=group)  # crossed
+    if mode == "chain" and rank == odd:
+        waiting.wait(100)
+    if mode == "chain" and rank == odd - 1:
+        dist.all_reduce(t, group=there)  # between
     dist.all_reduce(t)  # last
+    if mode == "order":
+        dist.barrier()  # then
     waiting.wait(100)
 
 
@@ -68,7 +91,7 @@ def witness(rank):
     with open(f"{out}/.{rank}", "wb") as f:
         f.write(data)
     os.replace(f"{out}/.{rank}", f"{out}/gloo_trace_rank_{rank}")
-    while not all(os.path.exists(f"{out}/gloo_trace_rank_{r}") for r in range(world)):
+    while not all(os.path.exists(f"{out}/gloo_trace_rank_{r}") or os.path.exists(f"{out}/gone{r}") for r in range(world)):
         waiting.wait(0.05)
     os._exit(0)
 
@@ -78,12 +101,16 @@ for rank in range(world):
     if pid := os.fork():
         children.append(pid)
         continue
-    dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60))
+    dist.init_process_group(backend, init_method=f"file://{out}/store", rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60))
     threading.Thread(target=witness, args=(rank,), daemon=True).start()
-    train(rank)
+    try:
+        train(rank)
+    except RuntimeError:
+        waiting.wait(100)
     os._exit(1)
-for pid in children:
-    os.waitpid(pid, 0)
+for _ in children:
+    pid, _ = os.wait()
+    open(f"{out}/gone{children.index(pid)}", "w").close()
 """
 
 
@@ -91,11 +118,11 @@ def line(mark: str) -> int:
     return next(n for n, text in enumerate(SCRIPT.splitlines(), 1) if text.endswith(f"# {mark}"))
 
 
-def dumps(tmp_path: Path, mode: str, world: int) -> list[Path]:
+def dumps(tmp_path: Path, mode: str, world: int, backend: str = "gloo") -> list[Path]:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("UNHANG_", "TORCH_", "GLOO_"))} | {"OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, str(script), mode, str(tmp_path), str(world)], env=environment, start_new_session=True)
+    process = subprocess.Popen([sys.executable, str(script), mode, str(tmp_path), str(world), backend], env=environment, start_new_session=True)
     try:
         process.wait(timeout=100)
     finally:
@@ -103,7 +130,7 @@ def dumps(tmp_path: Path, mode: str, world: int) -> list[Path]:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     found = sorted(tmp_path.glob("gloo_trace_rank_*"))
-    assert len(found) == world
+    assert found
     return found
 
 
@@ -168,3 +195,66 @@ def test_two_digests_give_the_verdict_of_the_dumps(tmp_path, mode, world):
     if mode == "op":
         assert f"train.py:{line('instead')}" in merged.primary.says and merged.primary.where.endswith(f"train.py:{line('instead')} in train")
     assert sum(d.stat().st_size for d in digests) < 4000
+
+
+@pytest.mark.integration
+def test_two_calls_in_another_order(tmp_path):
+    p = judge_dumps(dumps(tmp_path, "order", 3)).primary
+    assert (p.cause, p.ranks) == ("collective-mismatch", (2,))
+    assert f"issued barrier at {tmp_path}/train.py:{line('early')} in train as call #6" in p.says and f"train.py:{line('last')}" in p.says
+
+
+@pytest.mark.parametrize("world", [3, MANY])
+def test_another_shape_that_gloo_lets_pass(tmp_path, world):
+    p = judge_dumps(dumps(tmp_path, "shape", world)).primary
+    assert (p.cause, p.ranks) == ("collective-mismatch", (world - 1,))
+    assert "issued broadcast of [8] Float" in p.says and p.where.endswith(f"train.py:{line('broadcast')} in train")
+
+
+@pytest.mark.integration
+def test_another_shape_by_which_gloo_aborts_a_rank(tmp_path):
+    verdict = judge_dumps(dumps(tmp_path, "abort", 3))
+    assert verdict.primary.cause == "collective-mismatch" and "all_reduce of [8] Float" in verdict.primary.says
+    # The aborted rank left nothing, and which of two went astray is not guessed.
+    assert verdict.primary.standing == "likely" and verdict.primary.ranks == (0, 2)
+    assert any(n.what == "the flight recorder of rank 1" for n in verdict.not_examined)
+
+
+def test_groups_in_another_order(tmp_path):
+    """Gloo's dumps do not tell who belongs to a group: that nobody is missing is not said."""
+    p = judge_dumps(dumps(tmp_path, "crossed", 3)).primary
+    assert (p.cause, p.standing) == ("unknown", "not-established")
+    # Whichever began to wait first.
+    here, there, others = (1, 2, "rank 2") if p.ranks == (0, 1) else (2, 1, "ranks 0 and 1")
+    assert p.ranks in ((0, 1), (2,)) and f"who belongs to group {here} is not in the dumps, and {others} may" in p.says
+    assert f"in all_reduce #1 of group {there}: if these belong to both groups, they were called in different orders" in p.says
+    assert {e.text[:22] for e in p.evidence} >= {"rank 0: #1 all_reduce ", "rank 2: #1 all_reduce "} and all("train.py" in e.text for e in p.evidence)
+
+
+@pytest.mark.integration
+def test_a_chain_of_groups_leads_to_the_rank_that_never_came(tmp_path):
+    p = judge_dumps(dumps(tmp_path, "chain", 4)).primary
+    assert (p.cause, p.ranks) == ("collective-timeout", (3,)) and "never came to" in p.says
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("mode", "cause", "mark"),
+    [
+        ("missing", "collective-timeout", "broadcast"),
+        ("op", "collective-mismatch", "instead"),
+        ("dtype", "collective-mismatch", "last"),
+        ("shape", "collective-mismatch", "broadcast"),
+        ("crossed", "collective-mismatch", None),
+        ("none", None, None),
+    ],
+)
+def test_the_recorders_of_nccl(tmp_path, mode, cause, mark):
+    import torch
+
+    if (world := torch.cuda.device_count()) < 3:
+        pytest.skip("a majority needs three GPUs: NCCL refuses two ranks on one")
+    p = judge_dumps(dumps(tmp_path, mode, min(world, 8), "nccl")).primary
+    assert (p and p.cause) == cause
+    if p is not None and mode != "crossed":
+        assert p.ranks == (min(world, 8) - 1,) and p.where.endswith(f"train.py:{line(mark)} in train")

@@ -1,6 +1,7 @@
 import asyncio
 import fcntl
 import os
+import select
 import struct
 import termios
 
@@ -116,3 +117,48 @@ def test_identity_is_that_of_the_writing_end(tmp_path):
         assert channel.identity == f"{status.st_dev}:{status.st_ino}"
 
     through(tmp_path, scenario)
+
+
+def test_lines_of_two_ranks_do_not_tear_each_other(tmp_path):
+    """As Python writes `print("rank", 1, "done")` under `-u`: every argument by itself."""
+    passed = []
+
+    async def main():
+        channels = [
+            Channel(
+                rank=rank,
+                stream="out",
+                log=tmp_path / f"rank{rank}.out",
+                sink=lambda rank, stream, data: passed.append((rank, data)),
+                trouble=pytest.fail,
+                terminal=False,
+            )
+            for rank in (0, 1)
+        ]
+        for piece in (b"rank", b" done", b"\n"):
+            for channel in channels:
+                os.write(channel.write_fd, piece)
+                while select.select([channel._read_fd], [], [], 0)[0]:
+                    await asyncio.sleep(0)
+        for channel in channels:
+            channel.close()
+
+    asyncio.run(main())
+    assert passed == [(0, b"rank done\n"), (1, b"rank done\n")]
+
+
+def test_a_prompt_is_passed_on_without_its_end(tmp_path):
+    async def scenario(channel):
+        os.write(channel.write_fd, b"one\npassword: ")
+        while b"".join(passed) != b"one\npassword: ":
+            await asyncio.sleep(0.01)
+
+    passed = []
+
+    async def main():
+        channel = Channel(rank=0, stream="out", log=tmp_path / "log", sink=lambda *a: passed.append(a[2]), trouble=pytest.fail, terminal=False)
+        await asyncio.wait_for(scenario(channel), 10)
+        channel.close()
+
+    asyncio.run(main())
+    assert passed == [b"one\n", b"password: "]

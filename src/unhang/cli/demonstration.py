@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import math
@@ -20,10 +21,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from unhang.errors import EXIT_FOUND, EXIT_INTERRUPTED, MissingExtra, RunDirError, UnhangError
+from unhang.errors import EXIT_FOUND, EXIT_INTERRUPTED, MissingExtra, RecordError, RunDirError, UnhangError
 from unhang.launch.ending import die_with_parent
 from unhang.launch.supervise import run_path
-from unhang.records.rundir import new_directory
+from unhang.records.flight import load
+from unhang.records.rundir import RunDir, new_directory
 from unhang.report import screen
 from unhang.testing.scenarios import QUICK, SCENARIOS, Scenario, places
 
@@ -126,8 +128,21 @@ def _problems(row: Row, recipe: Path, scenario: Scenario | None, calm: Row | Non
         found.append(f"where {row.where}, not one of {sorted(expected)}")
     if restarts != int(scenario.restarts):
         found.append(f"{restarts} restarts")
+    silent = {rank for rank in range(RANKS) if not (scenario.mute and rank == scenario.rank)} - _recorded(RunDir(Path(row.run_dir)))
+    if silent:
+        found.append(f"no flight-recorder dump of {sorted(silent)}")
     if calm is not None and not math.isclose(row.final_loss or math.nan, calm.final_loss or math.nan, rel_tol=1e-6):
         found.append(f"loss {row.final_loss!r}, not {calm.final_loss!r}")
+    return found
+
+
+def _recorded(rundir: RunDir) -> set[int]:
+    """The ranks whose collectives are in the first incident: asked while the ranks still lived, since nobody answers afterwards."""
+    found = set()
+    for rank in range(RANKS):
+        with contextlib.suppress(RecordError):
+            if load(rundir.flight(1, rank)).calls:
+                found.add(rank)
     return found
 
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unhang.cli.beside import Beside
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
     from unhang.diagnosis.logs import Judged
     from unhang.model import Verdict
     from unhang.records.logs.finding import Found
-    from unhang.records.rundir import RunDir
-    from unhang.report.html.scene import Scene
     from unhang.report.language import Language
 
 
@@ -55,6 +54,14 @@ def why(
             "(srun, ssh, ...): `unhang why DIR` says of these files what it would say of all dumps.",
         ),
     ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            "--bundle",
+            metavar="FILE.tar.gz",
+            help="Write what the verdict rests on, without credentials, as one archive for a bug report, too. unhang why reads it.",
+        ),
+    ] = None,
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
     no_color: NoColor = False,
 ) -> None:
@@ -74,19 +81,21 @@ def why(
     if bool(paths) == bool(ras):
         raise UnhangError("give either PATH... or --ras HOST:PORT", hint="unhang why train.log")
     if digest is not None:
-        if ras or markdown or everything or incident is not None or attempt is not None or report is not None:
+        if ras or markdown or everything or incident is not None or attempt is not None or report is not None or bundle is not None:
             raise UnhangError("--digest only sums up dumps: it goes with --json alone")
         from unhang.cli import digest as summing
 
         raise typer.Exit(summing.write(paths or [], digest, as_json=as_json))
     if ras and (incident is not None or attempt is not None):
         raise UnhangError("--incident and --attempt are for what has ended; --ras asks a job that runs")
-    scene = _SceneOf() if report is not None else None
-    verdict, judged = (_running(ras, apart_s, quiet=as_json), None) if ras else _judge(paths or [], incident, attempt, quiet=as_json, scene=scene)
+    if bundle is not None:
+        _check_bundle(bundle, ras)
+    beside = Beside(drawn=report is not None, stacks=everything and not (as_json or markdown), bundle=bundle, quiet=as_json)
+    verdict, judged = (_running(ras, apart_s, quiet=as_json), None) if ras else _judge(paths or [], incident, attempt, quiet=as_json, beside=beside)
     if verdict.primary is None and judged is not None:
         _refuse_no_logs(verdict)
-    if report is not None and scene is not None:
-        _write_report(report, verdict, scene, chosen)
+    if report is not None:
+        _write_report(report, verdict, beside, chosen)
     if as_json:
         import msgspec
 
@@ -96,7 +105,7 @@ def why(
 
         typer.echo(render_markdown(verdict, lang=chosen), nl=False)
     else:
-        _show(verdict, judged if everything else None, chosen, everything=everything)
+        _show(verdict, judged if everything else None, beside, chosen, everything=everything)
     # What could not be read is not called healthy.
     unread = any(n.unread for n in verdict.not_examined)
     raise typer.Exit(EXIT_FOUND if verdict.primary is not None else EXIT_USER if unread else EXIT_OK)
@@ -114,36 +123,40 @@ def _refuse_no_logs(verdict: Verdict) -> None:
         raise UnhangError("nothing was read: no log was given", cause=said)
 
 
-def _show(verdict: Verdict, judged: Judged | None, lang: Language, *, everything: bool) -> None:
+def _show(verdict: Verdict, judged: Judged | None, beside: Beside, lang: Language, *, everything: bool) -> None:
     from unhang.report import screen, terminal
 
     console = screen.console()
     terminal.render(verdict, console, lang=lang, whole=everything)
+    if beside.trunk is not None:
+        from unhang.report.stacks import render as render_stacks
+
+        render_stacks(beside.trunk, beside.cwd, console, lang=lang, label="stacks" if judged is None else "stacks_in_logs")
+    for said in beside.untold:
+        console.print(f"  {said}", soft_wrap=True, highlight=False, markup=False)
     if judged is not None:
         from unhang.report.timeline import render
 
         render(judged, console, lang=lang)
 
 
-class _SceneOf:
-    """What a report draws beside the verdict. Taken while the run directory is there: one out of an archive is gone afterwards."""
+def _check_bundle(bundle: Path, ras: list[str] | None) -> None:
+    """Before anything is read: a log that was meant as PATH must not be written over."""
+    from unhang.errors import UnhangError
 
-    def __init__(self) -> None:
-        self.scene: Scene | None = None
-
-    def take(self, rundir: RunDir, incident: int | None) -> None:
-        from unhang.report.html.of_run import gather
-
-        self.scene = gather(rundir, number=incident)
+    if ras:
+        raise UnhangError("--bundle is for what has ended; of a job that runs, keep the answers: unhang why --ras HOST:PORT --json")
+    if not bundle.name.endswith((".tar.gz", ".tgz")):
+        raise UnhangError(f"--bundle {bundle}: its name has to end in .tar.gz", hint="unhang why train.log --bundle why.tar.gz")
 
 
-def _write_report(path: Path, verdict: Verdict, scene: _SceneOf, lang: Language) -> None:
+def _write_report(path: Path, verdict: Verdict, beside: Beside, lang: Language) -> None:
     from unhang.errors import UnhangError
     from unhang.records.logs.opening import shown
     from unhang.report.html import render
 
     try:
-        path.write_text(render(verdict, scene.scene, lang=lang), "utf-8")
+        path.write_text(render(verdict, beside.scene, lang=lang), "utf-8")
     except OSError as e:
         raise UnhangError(f"cannot write the report {shown(str(path))}: {e.strerror or e}", hint="name another place with --report FILE.html") from e
     _say(f"wrote {shown(str(path))}")
@@ -155,7 +168,7 @@ def _running(asked: list[str], apart_s: float, *, quiet: bool) -> Verdict:
     return ras.judge(asked, apart_s=apart_s, quiet=quiet)
 
 
-def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool, scene: _SceneOf | None) -> tuple[Verdict, Judged | None]:
+def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
     from unhang.errors import UnhangError
     from unhang.records import named
     from unhang.records.logs.opening import shown
@@ -178,19 +191,18 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
 
         rundir = RunDir.open(Path(rundirs[0]))
         verdict = judge(rundir, number=incident)
-        if scene is not None:
-            scene.take(rundir, incident)
+        beside.take_run(rundir, verdict, incident)
         return verdict, None
     if runs:
-        return _newest(runs, paths[0], incident, scene), None
-    if alone is not None and named.is_file(alone) and (found := _packed(alone, incident, attempt, scene)) is not None:
+        return _newest(runs, paths[0], incident, beside), None
+    if alone is not None and named.is_file(alone) and (found := _packed(alone, incident, attempt, beside)) is not None:
         return found, None
     if incident is not None:
         raise UnhangError(f"--incident {incident}: only a run directory has incidents, and {paths[0]} is none")
     if holding is not None:
         run = _shortest(holding.path)
         _say(f"{shown(paths[0])} is part of the run directory {run}, which knows more: unhang why {shlex.quote(run)}")
-    return _judge_found(paths, attempt, quiet=quiet)
+    return _judge_found(paths, attempt, quiet=quiet, beside=beside)
 
 
 def _refuse_attempt(attempt: int | None, path: str) -> None:
@@ -200,7 +212,7 @@ def _refuse_attempt(attempt: int | None, path: str) -> None:
         raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {path}")
 
 
-def _packed(path: Path, incident: int | None, attempt: int | None, scene: _SceneOf | None) -> Verdict | None:
+def _packed(path: Path, incident: int | None, attempt: int | None, beside: Beside) -> Verdict | None:
     """The verdict on the newest run directory in an archive; None where it holds none."""
     from unhang.records.logs.opening import shown
     from unhang.records.packed import holds_run, unpacked
@@ -217,8 +229,7 @@ def _packed(path: Path, incident: int | None, attempt: int | None, scene: _Scene
         others = f", the newest of {len(found.runs)} runs in {shown(str(path))}" if len(found.runs) > 1 else ""
         _say(f"judging the run directory {found.runs[-1].name}{others}")
         verdict = judge_packed(found, path, number=incident)
-        if scene is not None:
-            scene.take(RunDir(found.runs[-1].path), incident)
+        beside.take_run(RunDir(found.runs[-1].path), verdict, incident)
         return verdict
 
 
@@ -233,14 +244,21 @@ def _shortest(path: Path) -> str:
     return shown(min(str(path), os.path.relpath(path), key=len))
 
 
-def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool) -> tuple[Verdict, Judged | None]:
+def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
     """Logs, flight-recorder dumps, or both."""
-    from unhang.errors import UnhangError
     from unhang.records.logs.finding import find
 
     if "-" in paths and sys.stdin.isatty():
         typer.echo("unhang: reading standard input; end it with Ctrl-D", err=True)
     found = find(paths)
+    verdict, judged = _verdict_on(found, paths, attempt, quiet=quiet)
+    beside.take_files(found, verdict, judged)
+    return verdict, judged
+
+
+def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: bool) -> tuple[Verdict, Judged | None]:
+    from unhang.errors import UnhangError
+
     if not found.dumps:
         judged = _judge_logs(paths, found, attempt, quiet=quiet)
         return judged.verdict, judged
@@ -248,15 +266,18 @@ def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool) -> tuple
         raise UnhangError(f"--attempt {attempt} is for logs; flight-recorder dumps have none")
     from dataclasses import replace
 
-    from unhang.diagnosis.recorders import judge_dumps, with_logs
+    from unhang.diagnosis.recorders import judge_dumps, judge_with_logs
     from unhang.report.progress import reading
 
-    with reading(quiet=quiet) as progress:
-        of_dumps = judge_dumps(found.dumps, progress=progress)
     if not found.sources:
+        with reading(quiet=quiet) as progress:
+            of_dumps = judge_dumps(found.dumps, progress=progress)
         return replace(of_dumps, not_examined=(*of_dumps.not_examined, *found.not_examined)), None
     judged = _judge_logs(paths, found, attempt, quiet=quiet)
-    return with_logs(judged.verdict, of_dumps), judged
+    # What was dumped is of the last attempt.
+    statuses = judged.chosen.view.statuses if judged.attempt == judged.attempts else ()
+    with reading(quiet=quiet) as progress:
+        return judge_with_logs(found.dumps, judged.verdict, statuses, progress=progress), judged
 
 
 def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: bool) -> Judged:
@@ -271,7 +292,7 @@ def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: b
     return judged
 
 
-def _newest(runs: list[Path], folder: str, incident: int | None, scene: _SceneOf | None) -> Verdict:
+def _newest(runs: list[Path], folder: str, incident: int | None, beside: Beside) -> Verdict:
     from unhang.diagnosis.why import judge_newest
     from unhang.records.logs.opening import shown
     from unhang.records.rundir import RunDir
@@ -279,6 +300,5 @@ def _newest(runs: list[Path], folder: str, incident: int | None, scene: _SceneOf
     others = f", the newest of {len(runs)} runs in {shown(folder)}" if len(runs) > 1 else ""
     _say(f"judging {shown(str(runs[-1]))}{others}")
     verdict = judge_newest(runs, Path(folder), number=incident)
-    if scene is not None:
-        scene.take(RunDir(runs[-1]), incident)
+    beside.take_run(RunDir(runs[-1]), verdict, incident)
     return verdict

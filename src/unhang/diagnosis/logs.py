@@ -30,6 +30,7 @@ from unhang.records.logs import LogRead, Needles, Role, Signature
 from unhang.records.logs.attempts import STARTS
 from unhang.records.logs.finding import EMPTY, Found, find
 from unhang.records.logs.kinds import OWN_RECORD
+from unhang.records.logs.said import LEFT_OUT
 
 _NAMED = ("established", "likely")
 # Of exceptions that were passed over, so many are told, and so much of each: why it was has to fit into the same line.
@@ -42,6 +43,8 @@ MARKS = tuple(
     Signature(needle=n, role="context")
     for n in ("Segmentation fault", "core dumped", "Fatal Python error", "Bus error", "FATAL ERROR", "CRITICAL:", "Floating point exception")
 )
+
+CUT = Signature(needle=LEFT_OUT, role="context")
 
 # The line of asterisks that closes what torchrun says before the first word of a rank.
 _BANNER = 1
@@ -96,7 +99,7 @@ def judge_logs(
         if source.kind == OWN_RECORD and source.path is not None:
             raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {source.path.parent}")
     not_examined = list(found.not_examined)
-    needles = Needles((*catalogue.signatures(), *CONTEXT, *MARKS, FATAL), cache=cache)
+    needles = Needles((*catalogue.signatures(), *CONTEXT, *MARKS, FATAL, CUT), cache=cache)
     reads = read_all(found.sources, needles, not_examined.append, progress)
     if not reads:
         raise UnhangError("none of the logs could be read", cause="; ".join(f"{n.what}: {n.why}" for n in not_examined[:3]))
@@ -163,6 +166,7 @@ class Judge:
             self.not_examined.append(NotExamined(what=f"attempt {failed[0]} of {number}", why=why))
         if primary is None:
             self._passed_over(attempt)
+        self._left_out()
         if len(self.attempts) > 1 and not (primary is None and failed is not None):
             others = ", ".join(str(a.number) for a in self.attempts if a.number != number)
             why = f"the verdict is on attempt {number} of {len(self.attempts)}: unhang why --attempt N"
@@ -282,6 +286,12 @@ class Judge:
             self.not_examined.append(NotExamined(what=f"{t.source}:{t.end} {says}", why=why))
         if len(found) > PASSED_OVER:
             self.not_examined.append(NotExamined(what=f"{len(found) - PASSED_OVER} more of the kind", why=why))
+
+    def _left_out(self) -> None:
+        cut = sorted({h.source for a in self.attempts for h in a.hits if h.signature == CUT})
+        if cut:
+            what = cut[0] if len(cut) == 1 else f"{len(cut)} logs, such as {cut[0]}"
+            self.not_examined.append(NotExamined(what=what, why="in part: lines were left out when it was bundled, in which nothing was found then"))
 
     def _nothing(self) -> None:
         told = {n.what for n in self.not_examined}

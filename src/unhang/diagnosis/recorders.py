@@ -10,14 +10,16 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from unhang.diagnosis import contradictions
 from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRACE, TRANSPORT, WAITING
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue, words
-from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Standing, Verdict
+from unhang.model import Contradiction, Evidence, Finding, Input, NotExamined, Remedy, Standing, Verdict
 from unhang.records.flight import Call, Flight
 from unhang.records.flight.recordings import Recorded, flight, record_all
 from unhang.records.frames import Frame, place, user_frame
+from unhang.records.logs.said import Status
 from unhang.records.match.front import Parting, parting_at
 from unhang.records.match.outcome import Outcome, Step, judge
 
@@ -40,10 +42,36 @@ _ALL_DUMPS = Remedy(
 
 def judge_dumps(paths: Sequence[Path], *, progress: Callable[[int, int], None] = lambda done, total: None) -> Verdict:
     """The verdict on dumps, one file for each rank or host. Raises UnhangError where none of them can be read."""
+    return _judged(_recorded(paths, progress))
+
+
+def judge_with_logs(
+    paths: Sequence[Path], of_logs: Verdict, statuses: Sequence[Status], *, progress: Callable[[int, int], None] = lambda done, total: None
+) -> Verdict:
+    """The verdict on dumps and on logs of the same job; `statuses` are what the watchdogs printed. Raises as `judge_dumps` does."""
+    recorded = _recorded(paths, progress)
+    of_dumps = _judged(recorded)
+    disagreeing = redact_data(contradictions.of_logs_and_dumps(statuses, recorded.recordings))
+    return with_logs(_weighed(of_logs, disagreeing), replace(_weighed(of_dumps, disagreeing), contradictions=disagreeing))
+
+
+def _weighed(verdict: Verdict, disagreeing: Sequence[Contradiction]) -> Verdict:
+    def less(finding: Finding) -> Finding:
+        return contradictions.lowered(finding, disagreeing)
+
+    primary = None if verdict.primary is None else less(verdict.primary)
+    return replace(verdict, primary=primary, contributing=tuple(map(less, verdict.contributing)), symptoms=tuple(map(less, verdict.symptoms)))
+
+
+def _recorded(paths: Sequence[Path], progress: Callable[[int, int], None]) -> Recorded:
     recorded = record_all(paths, progress=progress)
     if not recorded.recordings:
         told = "; ".join(f"{n.what}: {n.why}" for n in recorded.not_examined[:3])
         raise UnhangError("none of the flight-recorder dumps could be read", cause=told)
+    return recorded
+
+
+def _judged(recorded: Recorded) -> Verdict:
     told_nothing = not any(r.entries for r in recorded.recordings.values())
     outcome = judge(recorded.recordings)
     teller = _Teller(recorded, outcome)
@@ -70,6 +98,7 @@ def with_logs(of_logs: Verdict, of_dumps: Verdict) -> Verdict:
         primary=ordered[0] if ordered else None,
         contributing=(*roots[1:], *of_logs.contributing),
         symptoms=(*(f for f in ordered[1:] if f not in roots), *of_logs.symptoms),
+        contradictions=(*of_logs.contradictions, *of_dumps.contradictions),
         not_examined=(*of_logs.not_examined, *of_dumps.not_examined),
         inputs=(*of_logs.inputs, *of_dumps.inputs),
     )
@@ -96,6 +125,10 @@ def _step(step: Step) -> str:
     """ "rank 4 waits in all_reduce #2 of group tp2 for rank 5"."""
     waits = f"{words.ranks(step.waiting)} {words.verb(step.waiting, 'waits', 'wait')} in {_named(step.call)}"
     return waits if _is_message(step.call) else f"{waits} #{step.number} of group {step.group} for {words.ranks(step.lacking)}"
+
+
+def _there(step: Step) -> str:
+    return f"in {_named(step.call)}" if _is_message(step.call) else f"in {_named(step.call)} #{step.number} of group {step.group}"
 
 
 def _is_message(call: str) -> bool:
@@ -314,9 +347,15 @@ class _Teller:
             why.append(f"of {words.ranks(o.unseen)} there is no dump, or it is cut off")
         if o.ahead:
             why.append(f"the ring of {words.ranks(o.ahead)} has overwritten #{o.number}")
+        if o.outside:
+            why.append(f"who belongs to group {o.group} is not in the dumps, and {words.ranks(o.outside)} may")
         if not why:
             why.append(f"{words.ranks(o.ranks)} {words.verb(o.ranks, 'has', 'have')} not recorded it, and need not have to")
+        if o.elsewhere:
+            told = "; ".join(f"{words.ranks(s.waiting)} {words.verb(s.waiting, 'waits', 'wait')} {_there(s)}" for s in o.elsewhere[:3])
+            why.append(f"{told}: if these belong to both groups, they were called in different orders")
         here = _named(o.call) if _is_message(o.call) else self._seq()
+        evidence = [e for r in (*o.waiting[:2], *(s.waiting[0] for s in o.elsewhere[:3])) for e in self._pending(r)]
         return Finding(
             cause="unknown",
             standing="not-established",
@@ -324,8 +363,8 @@ class _Teller:
             f"{'; '.join(why)}{self._path()} (possible: {', '.join(WAITING)})",
             ranks=o.waiting,
             where=self._place(o.waiting[0]),
-            evidence=tuple(e for r in o.waiting[:2] for e in self._pending(r)),
-            remedies=(_ALL_DUMPS,) if o.unseen else (_LARGER_RING,),
+            evidence=tuple(evidence),
+            remedies=(_ALL_DUMPS,) if o.unseen else (_LARGER_RING,) if o.ahead else (SUPERVISE,),
         )
 
     def _quiet(self) -> Finding:

@@ -158,7 +158,7 @@ def redact_command(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def redact_data(data: T) -> T:
-    """Frozen data (a verdict, an examination) with every text in it redacted, and without characters that act on a terminal."""
+    """Data (a verdict, an examination, a record) with every text in it redacted, and without characters that act on a terminal."""
     clean: T = _redacted(data)
     return clean
 
@@ -178,6 +178,8 @@ def _redacted(value: Any) -> Any:
         return redact(CONTROLS.sub("", value))
     if isinstance(value, tuple):
         return tuple(map(_redacted, value))
+    if isinstance(value, list):
+        return list(map(_redacted, value))
     if isinstance(value, dict):
         return {_redacted(k): _of_setting(k, v) for k, v in value.items()}
     if is_dataclass(value) and not isinstance(value, type):

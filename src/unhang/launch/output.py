@@ -1,5 +1,7 @@
 """The training's own output: passed through unchanged, and kept in one log for each rank and stream.
 
+Ranks share our terminal, and torchrun starts Python with `-u`, which writes each argument of a `print` by itself: a line is passed on
+when it is whole, so that two ranks do not write into each other's lines. What has no end (a prompt, a progress bar) waits `LINE_WAIT_S`.
 A stream is a terminal for the training where our own is one, so that progress bars look as they would without us. A log
 that cannot be written is given up with a note; the training never notices.
 """
@@ -22,6 +24,7 @@ Stream = Literal["out", "err"]
 Sink = Callable[["int | None", Stream, bytes], None]
 
 READ_BYTES = 1 << 16
+LINE_WAIT_S = 0.05
 
 
 class Channel:
@@ -42,6 +45,8 @@ class Channel:
         self._read_fd, self.write_fd = _terminal() if terminal else os.pipe()
         os.set_blocking(self._read_fd, False)
         self.closed = asyncio.Event()
+        self._begun = b""
+        self._timer: asyncio.TimerHandle | None = None
         asyncio.get_running_loop().add_reader(self._read_fd, self._readable)
 
     @property
@@ -89,14 +94,39 @@ class Channel:
                 self._trouble(f"cannot write {self._path}: {e.strerror}; the rest of this output is not kept")
                 self._log.close()
                 self._log = None
-        self._sink(self.rank, self.stream, data)
+        self._pass_on(data)
         return True
+
+    def _pass_on(self, data: bytes) -> None:
+        data = self._begun + data
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if len(data) - end > READ_BYTES:
+            end = len(data)
+        self._begun = data[end:]
+        if end:
+            self._stop_waiting()
+            self._sink(self.rank, self.stream, data[:end])
+        if self._begun and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LINE_WAIT_S, self._let_go)
+
+    def _let_go(self) -> None:
+        """Pass on a line that has begun and has no end yet."""
+        self._stop_waiting()
+        if self._begun:
+            data, self._begun = self._begun, b""
+            self._sink(self.rank, self.stream, data)
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _end(self) -> None:
         if self.closed.is_set():
             return
         self.closed.set()
         asyncio.get_running_loop().remove_reader(self._read_fd)
+        self._let_go()
         os.close(self._read_fd)
         if self._log is not None:
             self._log.close()

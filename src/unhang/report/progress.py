@@ -16,14 +16,27 @@ PATIENCE_S = 1.0
 @contextmanager
 def reading(*, quiet: bool = False) -> Iterator[Callable[[int, int | None], None]]:
     """Gives a function that is told the bytes done, and how many there are where that is known."""
+    with _bar("reading", in_bytes=True, quiet=quiet) as tell:
+        yield tell
+
+
+@contextmanager
+def counting(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int | None], None]]:
+    """The same for a number of things, such as files."""
+    with _bar(what, in_bytes=False, quiet=quiet) as tell:
+        yield tell
+
+
+@contextmanager
+def _bar(what: str, *, in_bytes: bool, quiet: bool) -> Iterator[Callable[[int, int | None], None]]:
     if quiet or not sys.stderr.isatty() or screen.is_plain():
         yield lambda done, total: None
         return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TransferSpeedColumn
 
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
-    bar = Progress(*columns, console=screen.console(stderr=True), transient=True)
-    task = bar.add_task("reading", total=None)
+    counts = (DownloadColumn(binary_units=True), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
+    bar = Progress(TextColumn(what), BarColumn(), *counts, console=screen.console(stderr=True), transient=True)
+    task = bar.add_task(what, total=None)
     began, started = time.monotonic(), False
 
     def tell(done: int, total: int | None) -> None:

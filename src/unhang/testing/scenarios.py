@@ -8,7 +8,10 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One injected fault. `line` is a piece of the source line that the verdict has to name; `restarts`: the training must be started again."""
+    """One injected fault. `line` is a piece of the source line that the verdict has to name; `restarts`: the training must be started again.
+
+    `mute`: its rank cannot tell any more what it did; the recorders of all others have to be there.
+    """
 
     name: str
     says: str
@@ -17,6 +20,7 @@ class Scenario:
     rank: int
     line: str
     restarts: bool = True
+    mute: bool = False
 
 
 SCENARIOS = (
@@ -35,6 +39,7 @@ SCENARIOS = (
         cause="host-oom-or-killed",
         rank=1,
         line='faults.point("train.step"',
+        mute=True,
     ),
     Scenario(
         name="stopped",
@@ -43,6 +48,7 @@ SCENARIOS = (
         cause="process-stuck",
         rank=1,
         line='faults.point("train.step"',
+        mute=True,
     ),
     Scenario(
         name="exception",

@@ -195,7 +195,7 @@ def test_of_two_incidents_on_a_host_the_newer_one_is_taken(tmp_path):
 def test_ranks_are_numbered_by_all_names_together(tmp_path):
     """On its own each host would take another number of the name."""
     dumps = one_missing(4)
-    names = {0: "job17_0_4711", 1: "job17_1_813", 2: "job17_2_4711", 3: "job17_3_99"}
+    names = {0: "job17_0_4711", 1: "job17_1_813", 2: "job17_2_4712", 3: "job17_3_99"}
     folder = tmp_path / "d"
     paths = []
     for rank, name in names.items():

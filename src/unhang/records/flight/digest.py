@@ -244,7 +244,8 @@ def _raw(value: _Kinds | _Groups) -> msgspec.Raw:
     return msgspec.Raw(msgspec.msgpack.encode(value))
 
 
-def _runs(members: Sequence[int]) -> list[tuple[int, int, int]]:
+@lru_cache(maxsize=64)
+def _runs(members: tuple[int, ...]) -> list[tuple[int, int, int]]:
     """0, 8, 16, 24 is (0, 4, 8): a list of 16,384 ranks would be larger than all the rest."""
     found: list[tuple[int, int, int]] = []
     for n in members:

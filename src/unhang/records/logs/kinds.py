@@ -16,7 +16,7 @@ OWN_RECORD: Final = "a record that unhang wrote"
 # Directories that hold no logs, and very many files.
 NO_LOG_DIRECTORIES = {".git": "history of git", "__pycache__": "Python bytecode", "node_modules": "source code"}
 
-_OWN = re.compile(r"(?:^|/)(?:(?:run|host|incident|verdict)\.json|events\.jsonl|verdict\.md|incidents/\d+/.*)$", re.DOTALL)
+_OWN = re.compile(r"(?:^|/)(?:(?:run|host|incident|verdict|bundle)\.json|events\.jsonl|verdict\.md|incidents/\d+/.*)$", re.DOTALL)
 _PACKED = re.compile(r"\.(?:gz|xz|lzma|bz2|zst)$")
 _MODEL_SETTINGS = re.compile(r"(?:(?:\w+_)?config|tokenizer|special_tokens_map|added_tokens|vocab|.+\.(?:safetensors|bin)\.index)\.json")
 _SHARED_OBJECT = re.compile(r"\.so(?:\.\d+)*$")

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from unhang.records.logs.signature import Hit
 
+# Stands in a bundle where a part of a log is left out, before as many empty lines.
+LEFT_OUT = "[unhang: lines left out"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class At:

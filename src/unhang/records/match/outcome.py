@@ -85,7 +85,8 @@ class Outcome:
 
     `number` is the sequence number in `group` (of a message its own). `by` is how the odd ones are known. `unseen`: members without a readable dump,
     or whose dump has lost its end; `ahead`: members whose ring has overwritten the number. `known`: the recorders tell who belongs to the group.
-    `edit` says how the calls of the odd rank become those of the others. `silent`: that nobody waits.
+    `edit` says how the calls of the odd rank become those of the others. `outside`: ranks that may belong to the group, which nobody tells;
+    `elsewhere`: where these wait.
     """
 
     kind: Kind
@@ -105,6 +106,8 @@ class Outcome:
     edit: Edit | None = None
     path: tuple[Step, ...] = ()
     group_name: str = ""
+    outside: tuple[int, ...] = ()
+    elsewhere: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,11 +315,20 @@ class Judge:
             kind = "missing"
         elif (unfit := self._sums(node)) is not None:
             kind, (sides, ranks), by = "shape", unfit, "sums"
-        elif node.unseen or node.ahead or not node.meeting.known:
-            kind, ranks = ("cannot-tell" if node.unseen or node.ahead else "finished-on-some" if node.finished else "transport"), node.waiting
+        elif node.unseen or node.ahead or (not node.meeting.known and not node.finished and self._outside(node.meeting)):
+            kind, ranks = "cannot-tell", node.waiting
         else:
             kind, ranks = ("finished-on-some" if node.finished else "transport"), node.waiting
         return self._outcome(kind, node, ranks=ranks, sides=sides, by=by, path=steps), node.since_ns
+
+    def _outside(self, meeting: Meeting) -> tuple[int, ...]:
+        """Ranks that have not used a group, and may belong to it all the same where the recorders do not tell its members."""
+        return () if meeting.known else tuple(r for r in sorted(self.job.recordings) if r not in meeting.members)
+
+    def _elsewhere(self, meeting: Meeting) -> tuple[Step, ...]:
+        """Where those wait who may belong to a group."""
+        keys = dict.fromkeys(self.graph.of_rank[r] for r in self._outside(meeting) if r in self.graph.of_rank)
+        return self._steps(tuple(keys))
 
     def _outcome(
         self,
@@ -347,6 +359,8 @@ class Judge:
             sides=sides,
             by=by,
             path=path,
+            outside=self._outside(meeting) if kind == "cannot-tell" else (),
+            elsewhere=self._elsewhere(meeting) if kind == "cannot-tell" else (),
         )
 
     def _call(self, meeting: Meeting, number: int) -> str:
