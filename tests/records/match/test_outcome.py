@@ -420,3 +420,12 @@ def test_groups_that_were_made_again():
 
     found = answer({r: of(r) for r in range(4)})
     assert (found.kind, found.ranks, found.number, found.call) == ("missing", (2,), 4, "broadcast 8 Float")
+
+
+def test_a_rank_that_has_not_come_to_a_group_that_was_made_again():
+    def of(r):
+        old = [e | {"pg_id": 0} for e in history(9)]
+        return jobs.dump([*old, *([] if r == 2 else [jobs.entry(30, DEFAULT, 1, "broadcast", 8, 31, "started", t=90_000) | {"pg_id": 1}])], ALL4)
+
+    found = answer({r: of(r) for r in range(4)})
+    assert (found.kind, found.ranks, found.number, found.call) == ("missing", (2,), 1, "broadcast 8 Float")

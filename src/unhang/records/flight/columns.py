@@ -67,8 +67,8 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Track:
-    """One rank in one group. `ids[i]` is the call with number `first + i`, as an index into the recording's `calls`; 0 is a number without an entry, or
-    one of which entries are lost.
+    """One rank in one group. `ids[i]` is the call with number `first + i`, as an index into the recording's `calls`; 0 is a number without an entry,
+    or one of which entries are lost.
 
     `pending_ns` tells when each call that had not completed was issued, oldest first, by number. `sums` are the elements in and out of calls whose
     sums over all ranks have to fit, by number, of the newest.
@@ -103,6 +103,7 @@ class Recording:
 
     `oldest_ns`, `newest_ns`: when the first and last of its entries were made, `done_ns` the last that has completed. `lost`: the ring has
     overwritten its beginning; `cut`: the file has lost its end, or entries of it, which may have been the newest of any group.
+    `worlds`: how many default groups it had before the one that its tracks are of, as far as its ring goes back.
     """
 
     rank: int
@@ -125,6 +126,7 @@ class Recording:
     lost: bool = False
     cut: str | None = None
     skipped: int = 0
+    worlds: int = 0
 
 
 def with_second(accelerator: Recording, cpu: Recording) -> Recording:
@@ -170,7 +172,7 @@ class Columns:
     `kinds` are the different calls as the dump has them (group, name, sizes in and out, dtypes in and out, whether it is a message), `kind_of` tells
     which one an entry is. `message_numbers` are those of sends and receives, by the place of the entry. `configured` are the groups that the dump's
     configuration tells of, `counters` the newest operation that was enqueued, by group. `span`: when the first and the last entry were made, and the
-    last that has ended, where that is known beforehand.
+    last that has ended, where that is known beforehand. `worlds`: as in `Recording`.
     """
 
     version: str = ""
@@ -185,6 +187,7 @@ class Columns:
     lost: bool = False
     cut: str | None = None
     skipped: int = 0
+    worlds: int = 0
     span: tuple[int, int, int] | None = None
 
 
@@ -205,9 +208,9 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
         read = _entries_in_columns(entries, evened=True)
     if skipped and not entries:
         raise ValueError("none of its entries is one")
-    lost = has_lost(raw.get("entries"))
+    lost, worlds = has_lost(raw.get("entries")), 0
     if read.ids > len({kind.group for kind in read.kinds}):
-        raw = newest_generation({**raw, "entries": entries})
+        raw, worlds = newest_generation({**raw, "entries": entries})
         entries = raw["entries"]
         read = _entries_in_columns(entries, evened=True)
     names = {k.group: Group(name=k.group, desc=k.desc) for k in reversed(read.kinds)}
@@ -231,6 +234,7 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
         lost=lost,
         cut=dump.cut,
         skipped=skipped,
+        worlds=worlds,
     )
     return columns, [entry.get("frames") or () for entry in entries]
 
@@ -296,6 +300,7 @@ def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Reco
         lost=columns.lost,
         cut=columns.cut or not_understood(columns.skipped + strays),
         skipped=columns.skipped + strays,
+        worlds=columns.worlds,
     )
 
 

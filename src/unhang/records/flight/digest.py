@@ -100,6 +100,7 @@ class _Dump(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     lost: bool
     cut: str | None
     skipped: int
+    worlds: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +168,7 @@ def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: 
         lost=columns.lost,
         cut=columns.cut,
         skipped=columns.skipped,
+        worlds=columns.worlds,
     )
     # Nothing is written that would be refused when it is read.
     _columns(dump)
@@ -468,6 +470,7 @@ def _columns(dump: _Dump) -> Columns:
         lost=dump.lost,
         cut=dump.cut,
         skipped=dump.skipped,
+        worlds=dump.worlds,
         span=dump.span_ns,
     )
 

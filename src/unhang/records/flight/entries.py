@@ -1,13 +1,14 @@
 """One rank's dump in objects: every shape is brought into one, whatever backend and version wrote it.
 
 What may surprise: Gloo never moves an entry's `state` from "scheduled", only `retired` marks its end, and its `pg_config` is keyed ''; NCCL's
-`retired` without "completed" is a timeout, and of calls that were launched together only the last entry, "coalesced", ever completes; a group that was
-destroyed and made again starts with number 1 and its old name, in the same ring; JSON writes the numbers of `pg_status` as strings and has no frames. Dumps that unhang took carry the
-members of the groups behind the pickle.
+`retired` without "completed" is a timeout, and of calls that were launched together only the last entry, "coalesced", ever completes; a group that
+was destroyed and made again starts with number 1 and its old name, in the same ring; JSON writes the numbers of `pg_status` as strings and has no
+frames. Dumps that unhang took carry the members of the groups behind the pickle.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -114,7 +115,7 @@ def _normalise(raw: Mapping[str, Any]) -> Flight:
     groups: dict[str, Group] = {}
     name_of_id: dict[str, str] = {}
     lost = has_lost(raw.get("entries"))
-    raw = newest_generation(raw)
+    raw, _ = newest_generation(raw)
     shared = _Shared()
     skipped = 0
     for entry in raw.get("entries") or ():
@@ -151,10 +152,10 @@ def in_order(calls: Sequence[Call]) -> tuple[Call, ...]:
     return tuple(sorted(calls, key=lambda c: (c.created_ns, c.seq)))
 
 
-def newest_generation(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A dump without the entries of groups that were destroyed and made again by the same name; each process numbers its groups as it makes them.
+def newest_generation(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+    """A dump without the entries of groups that were destroyed and made again by the same name, and how many default groups are among these.
 
-    With the default group all groups end. Names that several living groups have at once stay as they are.
+    Each process numbers its groups as it makes them. With the default group all groups end. Names that several living groups have at once stay.
     """
     span: dict[str, dict[int, tuple[int, int]]] = {}
     descs: dict[str, str] = {}
@@ -169,23 +170,23 @@ def newest_generation(raw: Mapping[str, Any]) -> Mapping[str, Any]:
         of_name[pg] = (of_name.get(pg, (place, place))[0], place)
         descs[name] = desc
     gone = {pg for of_name in span.values() if _behind_each_other(of_name) for pg in sorted(of_name)[:-1]}
-    world = max((max(of_name) for name, of_name in span.items() if descs[name] == "default_pg" and gone & of_name.keys()), default=-1)
-    gone |= {pg for of_name in span.values() for pg in of_name if pg < world}
+    worlds = max((of_name for name, of_name in span.items() if descs[name] == "default_pg" and gone & of_name.keys()), key=len, default={})
+    gone |= {pg for of_name in span.values() for pg in of_name if pg < max(worlds, default=0)}
     if not gone:
-        return raw
+        return raw, 0
     ids = set(map(str, gone))
     status = raw.get("pg_status")
     return {
         **raw,
         "entries": [e for e in entries if not (isinstance(e, Mapping) and str(e.get("pg_id")) in ids)],
         "pg_status": {pg: told for pg, told in status.items() if str(pg) not in ids} if isinstance(status, Mapping) else {},
-    }
+    }, max(len(worlds) - 1, 0)
 
 
 def _behind_each_other(span: Mapping[int, tuple[int, int]]) -> bool:
     """Whether the entries of each generation begin behind the end of those of the one before; False for one alone."""
     in_turn = [span[pg] for pg in sorted(span)]
-    return len(in_turn) > 1 and all(one[1] < other[0] for one, other in zip(in_turn, in_turn[1:], strict=False))
+    return len(in_turn) > 1 and all(one[1] < other[0] for one, other in itertools.pairwise(in_turn))
 
 
 def not_understood(entries: int) -> str | None:

@@ -49,8 +49,8 @@ class Recorded:
 def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = lambda done, total: None) -> Recorded:
     """Read all dumps, and digests of dumps.
 
-    Of two folders with different dumps of one rank, two attempts, the newer one is taken. Of two dumps of one rank in a folder the one with more entries
-    is, of two with as many the newer one.
+    Of two folders with different dumps of one rank, two attempts, the newer one is taken; of two dumps of one rank in a folder the one with more
+    entries, and of two with as many the newer one.
     """
     digests = [p for p in paths if digest.is_digest(p)]
     dumps = [p for p in paths if p not in set(digests)]
@@ -99,8 +99,10 @@ def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = 
 
 
 def _one_behind_another(found: Sequence[_Placed], *, unsure: bool) -> tuple[list[Recording], bool]:
-    """The recordings with their ranks, and whether these are `unsure`: of files with several dumps each that tell no rank, one for each host, all dumps
-    are numbered."""
+    """The recordings with their ranks, and whether these are `unsure`.
+
+    Where files hold several dumps that tell no rank, one file for each host, all dumps are numbered.
+    """
     if not any(nth and not told for _, told, (_, nth) in found):
         return [r for r, _, _ in found], unsure
     taken = {r.rank for r, told, _ in found if told}

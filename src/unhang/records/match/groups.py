@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from unhang.records.flight import operations
 from unhang.records.flight.columns import Message, Recording, Track
@@ -45,6 +45,7 @@ class Job:
 
 def align(recordings: Mapping[int, Recording], *, world_size: int | None = None) -> Job:
     """Put the tracks of all ranks together by group. `world_size`: how many ranks there are, where that is known from elsewhere."""
+    recordings = _of_one_world(recordings)
     table: dict[str, int] = {"": 0}
     for rank in sorted(recordings):
         for text in recordings[rank].calls:
@@ -91,6 +92,20 @@ def align(recordings: Mapping[int, Recording], *, world_size: int | None = None)
     )
 
 
+def _of_one_world(recordings: Mapping[int, Recording]) -> Mapping[int, Recording]:
+    """Where the default group was destroyed and made again: the newest one's calls. A rank that has none yet in it has come to none of them.
+
+    Of a ring that has lost its beginning nobody knows which one its calls are of.
+    """
+    newest = max((r.worlds for r in recordings.values()), default=0)
+    return {
+        rank: replace(r, tracks=(), messages=(), counters={}, groups=(*r.groups, *(t.group for t in r.tracks)))
+        if r.worlds < newest and not r.lost
+        else r
+        for rank, r in recordings.items()
+    }
+
+
 def _described(recordings: Mapping[int, Recording]) -> dict[str, str]:
     """The description of each group by name, as most have it who tell one."""
     votes: dict[str, Counter[str]] = {}
@@ -98,7 +113,11 @@ def _described(recordings: Mapping[int, Recording]) -> dict[str, str]:
         for group in (*(t.group for t in recording.tracks), *recording.groups, *(m.group for m in recording.messages)):
             if group.desc and group.desc != "undefined":
                 votes.setdefault(group.name, Counter())[group.desc] += 1
-    return {name: "default_pg" if "default_pg" in of else min(of, key=lambda desc, of=of: (-of[desc], desc)) for name, of in votes.items()}
+    return {name: "default_pg" if "default_pg" in of else min(of.items(), key=_most)[0] for name, of in votes.items()}
+
+
+def _most(vote: tuple[str, int]) -> tuple[int, str]:
+    return -vote[1], vote[0]
 
 
 def _same_but_for_dtypes(table: Mapping[str, int]) -> dict[str, int]:
