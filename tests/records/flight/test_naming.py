@@ -56,8 +56,8 @@ def test_names_that_do_not_tell_are_numbered_and_it_is_said():
 def test_one_name_alone():
     assert ranks_of(["nccl_trace_rank_7"]).ranks == {"nccl_trace_rank_7": 7}
     assert ranks_of(["trace"]).unsure
-    found = ranks_of(["flight_20241122.trace"])
-    assert found.unsure and found.ranks == {"flight_20241122.trace": 0}
+    for name in ("flight_20241122.trace", "job17.trace"):
+        assert ranks_of([name]).unsure and ranks_of([name]).ranks == {name: 0}
 
 
 @pytest.mark.parametrize("more", [["rank_1.bak"], ["rank_0.json", "rank_1.json"], ["attempt_1/rank_0", "attempt_1/rank_1"], ["rank_1_2"]])
