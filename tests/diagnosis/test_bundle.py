@@ -18,6 +18,7 @@ from unhang.diagnosis.logs import judge_logs
 from unhang.diagnosis.recorders import judge_dumps
 from unhang.diagnosis.why import judge, judge_packed
 from unhang.model import Verdict
+from unhang.records.flight.recordings import sum_up
 from unhang.records.logs.finding import find
 from unhang.records.packed import unpacked
 
@@ -191,6 +192,15 @@ def test_dumps_are_written_anew(tmp_path, monkeypatch):
             (tmp_path / name).write_bytes(kept[name])
     after = judge_dumps(find(["dumps"]).dumps)
     assert dataclasses.replace(after, inputs=()) == dataclasses.replace(before, inputs=())
+
+
+def test_a_digest_stays_as_it_is(tmp_path):
+    default = ("0", "default_pg")
+    for rank in range(2):
+        raw = jobs.dump([jobs.entry(0, default, 1, "all_reduce", 4 + rank, 20, "started", t=1)], {"0": ("default_pg", [0, 1])})
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(raw, protocol=2))
+    path = sum_up(sorted(tmp_path.glob("rank_*")), tmp_path / "digests", "h0", clean=str).path
+    assert bundle._dump(path) == path.read_bytes()
 
 
 def test_several_dumps_in_a_file(tmp_path):

@@ -37,7 +37,9 @@ def why(
         list[str] | None,
         typer.Option(metavar="HOST:PORT", help="Ask a job that still runs, through NCCL's RAS socket; or files with its answers, the older first."),
     ] = None,
-    apart_s: Annotated[float, typer.Option("--apart", metavar="S", min=0, help="Ask it a second time after S seconds; 0: only once.")] = 10.0,
+    apart_s: Annotated[
+        float | None, typer.Option("--apart", metavar="S", min=0, help="Ask it a second time after S seconds; 0: only once.", show_default="10")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The verdict as JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The whole verdict as Markdown.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="The whole verdict, then the timeline of what was found, in order.")] = False,
@@ -88,6 +90,8 @@ def why(
         raise typer.Exit(summing.write(paths or [], digest, as_json=as_json))
     if ras and (incident is not None or attempt is not None):
         raise UnhangError("--incident and --attempt are for what has ended; --ras asks a job that runs")
+    if apart_s is not None and not ras:
+        raise UnhangError("--apart is for --ras: only a job that runs is asked twice", hint="unhang why --ras HOST:PORT --apart 60")
     if bundle is not None:
         _check_bundle(bundle, ras)
     beside = Beside(drawn=report is not None, stacks=everything and not (as_json or markdown), bundle=bundle, quiet=as_json)
@@ -162,7 +166,7 @@ def _write_report(path: Path, verdict: Verdict, beside: Beside, lang: Language) 
     _say(f"wrote {shown(str(path))}")
 
 
-def _running(asked: list[str], apart_s: float, *, quiet: bool) -> Verdict:
+def _running(asked: list[str], apart_s: float | None, *, quiet: bool) -> Verdict:
     from unhang.cli import ras
 
     return ras.judge(asked, apart_s=apart_s, quiet=quiet)
