@@ -18,6 +18,7 @@ from unhang.model import Input, InputKind, NotExamined
 from unhang.records import flight as flights
 from unhang.records import frames, kernel, logs, ras, stacks
 from unhang.records.flight import Flight
+from unhang.records.flight.entries import not_understood
 from unhang.records.frames import Frame
 from unhang.records.incident import Activity, Ended, Incident, Raised, RankRecord, Stacks
 from unhang.records.kernel import KernelEvent
@@ -421,8 +422,7 @@ def _address(told: str | None) -> str | None:
 
 def _left_out(flight: Flight) -> str:
     """What of a dump could not be read."""
-    skipped = f"{flight.skipped} of its entries could not be understood" if flight.skipped else ""
-    return "; ".join(part for part in (flight.cut, skipped) if part)
+    return "; ".join(dict.fromkeys(part for part in (flight.cut, not_understood(flight.skipped)) if part))
 
 
 def _in_order(record: RankRecord) -> bool:

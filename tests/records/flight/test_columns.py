@@ -94,11 +94,110 @@ def test_what_cannot_be_understood_is_skipped():
         of(jobs.dump([7]))
 
 
-def test_numbers_that_are_none():
-    with pytest.raises(RecordError, match="numbers from 1 to"):
-        of(jobs.dump([entry(1), entry(2) | {"collective_seq_id": 1 << 40}]))
+@pytest.mark.parametrize("number", [1 << 40, 1 << 80, -(1 << 50)])
+def test_numbers_that_are_none(number):
+    found = of(jobs.dump([entry(1), entry(2), entry(3) | {"collective_seq_id": number}]))
+    (track,) = found.tracks
+    assert (track.first, track.last, found.skipped) == (1, 2, 1) and "1 of its entries" in found.cut
     with pytest.raises(RecordError):
         of(jobs.dump([entry(1) | {"collective_seq_id": 1 << 80}]))
+
+
+@pytest.mark.parametrize(
+    "bad", [{"input_sizes": [["x"]]}, {"p2p_seq_id": "x", "is_p2p": True}, {"profiling_name": 7, "input_sizes": 3}, {"time_created_ns": 1 << 70}]
+)
+def test_one_field_that_is_none_is_one_entry(bad):
+    found = of(jobs.dump([entry(1), entry(2), entry(3) | bad]))
+    assert found.skipped == 1 and found.tracks[0].last == 2 and found.cut
+
+
+def test_counters_that_are_none_are_not_told():
+    found = of(
+        jobs.dump([entry(1) | {"pg_id": 0}], pg_status={"0": {"last_enqueued_collective": None}, "7": {"last_enqueued_collective": "3"}, "8": None})
+    )
+    assert found.counters == {"7": 3} and not found.skipped
+    with pytest.raises(RecordError):
+        of({"pg_status": {"0": None}})
+
+
+def nested(depth=50_000):
+    value = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_a_name_that_is_nested_is_none():
+    found = of(jobs.dump([entry(1), entry(2) | {"process_group": (nested(), "x")}]))
+    assert found.skipped == 1
+
+
+def launch(n, state="completed", *, closed=True, record=None):
+    """Two calls that were launched together, as NCCL writes them: only the last entry ever completes."""
+    record = 10 * n if record is None else record
+    parts = [
+        jobs.entry(record + i, DEFAULT, n, "_all_gather_base", size, 20, "scheduled", t=n * 1000, outputs=4 * size) for i, size in enumerate((4, 8))
+    ]
+    return [*parts, *([jobs.entry(record + 2, DEFAULT, n, "coalesced", 0, 20, state, t=n * 1000)] if closed else [])]
+
+
+def calls(found):
+    (track,) = found.tracks
+    return {track.first + i: found.calls[call].count("all_gather") if call else None for i, call in enumerate(track.ids)}
+
+
+def test_of_a_launch_at_the_edge_of_the_ring_calls_may_be_lost():
+    whole = [*launch(5, record=0), entry(6), entry(7)]
+    assert calls(of(jobs.dump(whole))) == {5: 2, 6: 0, 7: 0}
+    for lost in (1, 2):
+        found = of(jobs.dump(whole[lost:]))
+        assert found.lost and calls(found) == {5: None, 6: 0, 7: 0} and not found.tracks[0].pending_ns
+
+
+def test_a_launch_that_has_not_ended_is_not_compared():
+    found = of(jobs.dump([entry(1), *launch(2, closed=False)]))
+    assert calls(found) == {1: 0, 2: None} and list(found.tracks[0].pending_ns) == [2]
+    assert calls(of(jobs.dump([entry(1), *launch(2, "started")]))) == {1: 0, 2: 2}
+
+
+def test_of_a_dump_that_is_cut_off_the_newest_number_is_not_whole():
+    for entries in ([entry(1), entry(2), *launch(3, closed=False)], [entry(1), entry(2), launch(3)[0]], [entry(1), entry(2), entry(4)]):
+        (track,) = of(jobs.dump(entries), cut="its end is lost").tracks
+        assert (track.first, track.last) == (1, 2) and not track.pending_ns
+    assert not of(jobs.dump([entry(1, "started")]), cut="its end is lost").tracks
+
+
+def generation(pg, op, count, *, record=0, group=DEFAULT, state="completed"):
+    return [
+        jobs.entry(record + n - 1, group, n, op, 4, 20, "completed" if n < count else state, t=1000 * (record + n)) | {"pg_id": pg}
+        for n in range(1, count + 1)
+    ]
+
+
+@pytest.mark.parametrize("status", [{"0": 9, "1": 3}, {"1": 3, "0": 9}])
+def test_of_a_group_that_was_made_again_the_newest_counts(status):
+    """destroy_process_group and init_process_group: the same name, and numbers from 1."""
+    entries = [*generation(0, "all_reduce", 9), *generation(1, "broadcast", 3, record=9, state="started")]
+    found = of(jobs.dump(entries, pg_status={pg: {"last_enqueued_collective": n} for pg, n in status.items()}))
+    (track,) = found.tracks
+    assert (track.first, track.last, list(track.pending_ns)) == (1, 3, [3]) and set(track.ids) == {1} and found.calls[1].startswith("broadcast")
+    assert found.counters == {"0": 3} and not found.lost and found.entries == 3
+
+
+def test_with_the_default_group_all_groups_have_ended():
+    entries = [
+        *generation(0, "all_reduce", 2),
+        *generation(1, "broadcast", 2, record=2, group=("1", "tp")),
+        *generation(2, "all_reduce", 3, record=4),
+    ]
+    assert [t.group.name for t in of(jobs.dump(entries)).tracks] == ["0"]
+    # One group by itself may go and come while others live.
+    entries = [
+        *generation(0, "all_reduce", 2),
+        *generation(1, "broadcast", 2, record=2, group=("1", "tp")),
+        *generation(2, "broadcast", 3, record=4, group=("1", "tp")),
+    ]
+    assert {t.group.name: t.last for t in of(jobs.dump(entries)).tracks} == {"0": 2, "1": 3}
 
 
 def test_numbers_with_holes():

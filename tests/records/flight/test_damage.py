@@ -56,3 +56,42 @@ def test_a_dump_that_is_cut_off_never_makes_its_rank_the_one_that_never_came():
             pass
         outcome = judge(found)
         assert outcome.kind == "cannot-tell" and outcome.unseen == (1,)
+
+
+NESTED = 50_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x02}(X\x0e\0\0\0profiling_nameK\x01" + b"X\x05\0\0\0ranks}(" * NESTED + b"X\x07\0\0\0entries]" + b"u" * NESTED + b"u.",
+        b'{"ranks":' * NESTED + b"[]" + b"}" * NESTED,
+        b'{"entries":[{"profiling_name":"x","state":"' + b"[" * NESTED,
+    ],
+)
+def test_what_is_nested_deep_is_refused(data):
+    with pytest.raises(RecordError):
+        decoded(data, "x")
+
+
+def test_members_that_are_nested_deep_are_lost_alone():
+    data = pickle.dumps(jobs.run(jobs.Plan(world=2, steps=2))[0], protocol=2)
+    (opened,) = decoded(data + b'{"members":' + b"[" * NESTED, "x")
+    assert opened.raw["entries"] and "members" in opened.cut
+
+
+@pytest.mark.parametrize("data", [b'{"entries":[' + b"{}," * 300_000 + b"{}]}", b"\x80\x02}X\x07\0\0\0entries](" + b"}" * 300_000 + b"es."])
+def test_a_file_of_empty_containers_is_refused_before_it_is_read(data):
+    with pytest.raises(RecordError, match="more than its size can hold"):
+        decoded(data, "x")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_calls_with_hundreds_of_tensors_are_not(form):
+    many = jobs.entry(0, ("0", "default_pg"), 1, "allreduce_coalesced", 4, 20, "completed", t=1)
+    many |= {name: [[n, 3] for n in range(400)] for name in ("input_sizes", "output_sizes")} | {
+        name: ["Float"] * 400 for name in ("input_dtypes", "output_dtypes")
+    }
+    entries = [json.loads(json.dumps(many | {"record_id": n, "collective_seq_id": n + 1})) for n in range(600)]
+    (opened,) = decoded(FORMS[form](jobs.dump(entries)), "x")
+    assert len(opened.raw["entries"]) == 600

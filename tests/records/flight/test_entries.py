@@ -196,3 +196,36 @@ def test_only_files_are_read_and_no_more_of_them_than_a_dump_has(tmp_path, monke
     (tmp_path / "rank_0").write_bytes(b"x" * 11)
     with pytest.raises(RecordError, match="larger than any"):
         load(tmp_path / "rank_0")
+
+
+def p2p(name, number, state, at):
+    return entry(profiling_name=f"nccl:{name}", is_p2p=True, p2p_seq_id=number, collective_seq_id=0, state=state, time_created_ns=at)
+
+
+def test_calls_that_were_launched_together_end_with_their_last_entry():
+    entries = []
+    for number, end in ((1, "completed"), (2, "started")):
+        entries += [p2p(f"{what}", number, "scheduled", 10 * number + n) for n, what in enumerate(("send 0->1", "recv 0<-1"))]
+        entries.append(p2p("coalesced", number, end, 10 * number + 5))
+    entries.append(entry(profiling_name="nccl:all_reduce", collective_seq_id=1, state="scheduled", time_created_ns=99))
+    calls = parse(pickle.dumps(raw(*entries))).calls["0"]
+    assert [(c.op, c.done) for c in calls if c.is_p2p and c.seq == 1] == [("send 0->1", True), ("recv 0<-1", True), ("coalesced", True)]
+    assert not any(c.done for c in calls if c.seq == 2) and not calls[-1].done
+
+
+def test_of_a_group_that_was_made_again_the_newest_counts():
+    old = [entry(record_id=n, collective_seq_id=n + 1, retired=True, time_created_ns=n) for n in range(4)]
+    new = [entry(record_id=4 + n, pg_id=1, collective_seq_id=n + 1, profiling_name="gloo:broadcast", time_created_ns=9 + n) for n in range(2)]
+    flight = parse(pickle.dumps(raw(*old, *new, pg_status={"1": {"last_enqueued_collective": 2}, "0": {"last_enqueued_collective": 4}})))
+    assert [(c.op, c.seq) for c in flight.calls["0"]] == [("broadcast", 1), ("broadcast", 2)] and not flight.lost
+    assert {name: c.enqueued for name, c in flight.counters.items()} == {"0": 2}
+
+
+def test_names_that_several_groups_have_at_once_stay():
+    mixed = [entry(pg_id=n % 2, collective_seq_id=1 + n // 2, time_created_ns=n) for n in range(4)]
+    assert len(parse(pickle.dumps(raw(*mixed))).calls["0"]) == 4
+
+
+def test_a_field_that_is_none_is_no_reason_to_drop_the_rest():
+    flight = parse(pickle.dumps(raw(entry(), entry(input_sizes=[["x"]]), pg_status={"0": {"last_enqueued_collective": None}}, pg_config={"0": None})))
+    assert len(flight.calls["0"]) == 1 and flight.skipped == 1 and flight.cut and not flight.counters

@@ -46,8 +46,9 @@ def test_a_number_that_also_differs_is_not_the_one():
 
 
 def test_names_that_do_not_tell_are_numbered_and_it_is_said():
-    found = ranks_of(["b/rank_0", "a/rank_0", "a/rank_1", "b/rank_1"])
-    assert found.unsure and found.ranks == {"a/rank_0": 0, "a/rank_1": 1, "b/rank_0": 2, "b/rank_1": 3}
+    found = ranks_of(["b/local_rank_0", "a/local_rank_0", "a/local_rank_1", "b/local_rank_1"])
+    assert found.unsure and not found.said
+    assert found.ranks == {"a/local_rank_0": 0, "a/local_rank_1": 1, "b/local_rank_0": 2, "b/local_rank_1": 3}
     assert ranks_of(["one", "two"]).unsure
     assert ranks_of([]).ranks == {}
 
@@ -55,3 +56,20 @@ def test_names_that_do_not_tell_are_numbered_and_it_is_said():
 def test_one_name_alone():
     assert ranks_of(["nccl_trace_rank_7"]).ranks == {"nccl_trace_rank_7": 7}
     assert ranks_of(["trace"]).unsure
+    for name in ("flight_20241122.trace", "job17.trace"):
+        assert ranks_of([name]).unsure and ranks_of([name]).ranks == {name: 0}
+
+
+@pytest.mark.parametrize("more", [["rank_1.bak"], ["rank_0.json", "rank_1.json"], ["attempt_1/rank_0", "attempt_1/rank_1"], ["rank_1_2"]])
+def test_several_of_one_rank(more):
+    names = ["rank_0", "rank_1", *more]
+    found = ranks_of(names)
+    assert found.said and not found.unsure and set(found.ranks.values()) == {0, 1}
+    assert all(found.ranks[name] == int(name.split("rank_")[1][0]) for name in names)
+
+
+def test_numbers_that_no_job_has_are_no_ranks():
+    names = [f"trace_{n}_{20241122 + 7 * n}" for n in range(2)]
+    assert ranks_of(names).ranks == {name: n for n, name in enumerate(names)}
+    names = [f"trace_{20241122 + n}" for n in range(2)]
+    assert ranks_of(names).unsure

@@ -74,3 +74,55 @@ def test_two_recorders_of_each_rank(tmp_path):
     assert (outcome.kind, outcome.ranks, outcome.group_name, outcome.number) == ("missing", (1,), "cpu:0", 3)
     assert outcome.call == "barrier" and not found.unsure
     assert {name: len(calls) for name, calls in flight(found.recordings[0]).calls.items()} == {"0": 4, "cpu:0": 3}
+
+
+def test_of_two_attempts_the_newer_one_is_taken(tmp_path):
+    """The older one has more entries, and a rank that the newer one lacks."""
+    first = dumps()
+    second = {
+        r: raw | {"entries": [e | {"time_created_ns": e["time_created_ns"] + 10**12} for e in raw["entries"][:9]]}
+        for r, raw in first.items()
+        if r != 2
+    }
+    for attempt, found in enumerate((first, second)):
+        (tmp_path / f"attempt_{attempt}").mkdir()
+        for rank, raw in found.items():
+            (tmp_path / f"attempt_{attempt}" / f"rank_{rank}").write_bytes(pickle.dumps(raw))
+    found = record_all(sorted(tmp_path.rglob("rank_*")))
+    assert {r: recording.entries for r, recording in found.recordings.items()} == dict.fromkeys((0, 1, 3), 9) and not found.unsure
+    assert [(n.what, "ranks 0, 1, 3" in n.why) for n in found.not_examined] == [(str(tmp_path / "attempt_0"), True)]
+
+
+def test_copies_in_another_folder_or_format_are_the_same_dumps(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    for rank, raw in dumps().items():
+        (tmp_path / "a" / f"rank_{rank}").write_bytes(pickle.dumps(raw))
+        (tmp_path / "a" / f"rank_{rank}.json").write_text(json.dumps(raw))
+    (tmp_path / "b" / "rank_1.bak").write_bytes(pickle.dumps(dumps()[1]))
+    found = record_all([p for p in sorted(tmp_path.rglob("*")) if p.is_file()])
+    assert sorted(found.recordings) == [0, 1, 2, 3] and not found.unsure and judge(found.recordings).ranks == (1,)
+    assert len(found.not_examined) == 5 and all("too" in n.why for n in found.not_examined)
+
+
+def test_one_list_for_each_host(tmp_path):
+    raw = dumps()
+    for host in range(2):
+        (tmp_path / f"node{host}.json").write_text(json.dumps([raw[2 * host], raw[2 * host + 1]]))
+    found = record_all(sorted(tmp_path.iterdir()))
+    assert sorted(found.recordings) == [0, 1, 2, 3] and found.unsure and judge(found.recordings).ranks == (1,)
+    again = flight(found.recordings[3])
+    assert again is not None and sum(map(len, again.calls.values())) == len(raw[3]["entries"])
+
+
+def test_numbers_that_no_job_has(tmp_path):
+    raw = dumps()
+    for rank in range(4):
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(raw[rank] | {"rank": (-5, 10**15, None, True)[rank]}))
+    (tmp_path / "rank_999999999").write_bytes(pickle.dumps(raw[0]))
+    found = record_all(sorted(tmp_path.iterdir()))
+    assert sorted(found.recordings) == [0, 1, 2, 3] and "no job has that many" in found.not_examined[0].why
+    far = {r: raw[r] | {"pg_config": {"0": {"desc": "default_pg", "ranks": "[0, 1, 40000000000]"}}} for r in raw}
+    for rank in range(4):
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(far[rank]))
+    assert judge(record_all([tmp_path / f"rank_{r}" for r in range(4)]).recordings).members == (0, 1, 2, 3)

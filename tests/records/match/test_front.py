@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from unhang.records.flight import Call, Flight, Group
@@ -209,3 +211,31 @@ def test_a_dump_that_is_cut_off_has_lost_its_newest_calls():
     dumps |= {2: dump(call("0", 3, done=True), members=ALL, cut="its newest entries are lost")}
     f = front([record(r) for r in range(3)], dumps)
     assert (f.waiting, f.absent, f.unseen, f.complete) == ((0, 1), (), (2,), False)
+
+
+def test_launches_of_several_calls_are_compared_whole():
+    def launched(n, *ops, closed=True):
+        parts = [call("0", n, op, done=True, at=10 * n + i) for i, op in enumerate(ops)]
+        return [*parts, *([call("0", n, "coalesced", done=True, at=10 * n + 9)] if closed else [])]
+
+    def last(r, parts):
+        return dump(call("0", 1, done=True), *parts, call("0", 3, at=99), members={"0": (0, 1, 2)})
+
+    records = [record(r) for r in range(3)]
+    usual = launched(2, "all_gather", "broadcast")
+    assert front(records, {r: last(r, usual) for r in range(3)}).parting is None
+    found = front(records, {r: last(r, launched(2, "all_reduce", "broadcast") if r == 1 else usual) for r in range(3)})
+    assert found.parting.odd == (1,) and found.parting.seq == 2
+    # One of them had not been launched yet when the dump was taken.
+    pending = {r: dump(call("0", 1, done=True), *launched(2, "all_gather", "broadcast", closed=r != 1), members={"0": (0, 1, 2)}) for r in range(3)}
+    pending = {r: replace(f, calls={"0": tuple(replace(c, done=c.seq == 1) for c in f.calls["0"])}) for r, f in pending.items()}
+    assert front(records, pending).parting is None
+
+
+def test_dtypes_that_a_version_does_not_tell_are_no_difference():
+    def of(dtypes):
+        return dump(call("0", 1, input_sizes=((4,),), dtypes=dtypes), members={"0": (0, 1, 2)})
+
+    records = [record(r) for r in range(3)]
+    assert front(records, {0: of(("Float",)), 1: of(("Float",)), 2: of(())}).parting is None
+    assert front(records, {0: of(("Float",)), 1: of(("Float",)), 2: of(("Half",))}).parting.odd == (2,)

@@ -353,3 +353,79 @@ def test_a_group_that_is_served_by_a_thread_of_its_own():
     assert (found.kind, found.waiting, found.group_name) == ("transport", (0, 1), "0")
     found = answer({r: of(r, r == 1) for r in range(2)})
     assert (found.kind, found.ranks, found.group_name) == ("missing", (0,), "0")
+
+
+def test_what_one_version_does_not_tell_is_no_difference():
+    def of(change):
+        dumps = {r: jobs.dump([*history(3), *([] if r == 2 else [last(4, "started")])], ALL4) for r in range(4)}
+        for e in dumps[3]["entries"]:
+            change(e)
+        return dumps
+
+    def without_dtypes(e):
+        del e["input_dtypes"], e["output_dtypes"]
+
+    def without_group(e):
+        del e["process_group"]
+        e["pg_id"] = 0
+
+    def without_description(e):
+        e["process_group"] = ("0", "undefined")
+
+    for change in (without_dtypes, without_group, without_description):
+        found = answer(of(change))
+        assert (found.kind, found.ranks, found.waiting, found.group) == ("missing", (2,), (0, 1, 3), "0 (default_pg)"), change
+    found = answer({**of(without_description), 3: of(without_description)[3] | {"pg_config": {"0": {"desc": "undefined", "ranks": "[0, 1, 2, 3]"}}}})
+    assert (found.kind, found.ranks, found.known) == ("missing", (2,), True)
+
+
+def test_dtypes_that_are_told_are_compared_although_one_rank_tells_none():
+    dumps = {r: jobs.dump([*history(3), last(4, "started", dtype="Half" if r == 1 else "Float")], ALL4) for r in range(4)}
+    assert (answer(dumps).kind, answer(dumps).ranks) == ("dtype", (1,))
+    for e in dumps[3]["entries"]:
+        del e["input_dtypes"], e["output_dtypes"]
+    # Which of the two the last rank issued nobody knows.
+    assert answer(dumps).kind == "transport"
+    dumps[1]["entries"][-1]["input_sizes"] = [[5]]
+    assert (answer(dumps).kind, answer(dumps).ranks) == ("shape", (1,))
+
+
+def test_the_edges_of_a_launch_are_no_difference():
+    def launched(n, record, closed=True):
+        parts = [
+            jobs.entry(record + i, DEFAULT, n, "_all_gather_base", k, 20, "scheduled", t=10_000 + record, outputs=4 * k) for i, k in enumerate((4, 8))
+        ]
+        return [*parts, *([jobs.entry(record + 2, DEFAULT, n, "coalesced", 0, 20, "completed", t=10_000 + record)] if closed else [])]
+
+    def of(r, lost=0, upto=10):
+        more = [jobs.entry(8 + i, DEFAULT, 5 + i, "all_reduce", 4, 20, "completed" if i < 4 else "started", t=20_000 + i) for i in range(upto - 5)]
+        return jobs.dump([*launched(4, 5), *more][lost:], ALL4)
+
+    found = answer({r: of(r, lost=r % 3, upto=9 if r == 3 else 10) for r in range(4)})
+    assert (found.kind, found.ranks, found.number) == ("missing", (3,), 9)
+    inside = {r: jobs.dump([*history(3), *launched(4, 9, closed=r != 3)], ALL4) for r in range(4)}
+    for r in range(3):
+        inside[r]["entries"][-1] |= {"state": "started", "retired": False}
+    found = answer(inside)
+    assert found.kind in ("transport", "cannot-tell") and found.by == "nothing"
+
+
+def test_groups_that_were_made_again():
+    def of(r):
+        old = [e | {"pg_id": 0} for e in history(9)]
+        new = [jobs.entry(20 + n, DEFAULT, n, "broadcast", 8, 30, "completed", t=50_000 + n) | {"pg_id": 1} for n in (1, 2, 3)]
+        return jobs.dump(
+            [*old, *new, *([] if r == 2 else [jobs.entry(30, DEFAULT, 4, "broadcast", 8, 31, "started", t=90_000) | {"pg_id": 1}])], ALL4
+        )
+
+    found = answer({r: of(r) for r in range(4)})
+    assert (found.kind, found.ranks, found.number, found.call) == ("missing", (2,), 4, "broadcast 8 Float")
+
+
+def test_a_rank_that_has_not_come_to_a_group_that_was_made_again():
+    def of(r):
+        old = [e | {"pg_id": 0} for e in history(9)]
+        return jobs.dump([*old, *([] if r == 2 else [jobs.entry(30, DEFAULT, 1, "broadcast", 8, 31, "started", t=90_000) | {"pg_id": 1}])], ALL4)
+
+    found = answer({r: of(r) for r in range(4)})
+    assert (found.kind, found.ranks, found.number, found.call) == ("missing", (2,), 1, "broadcast 8 Float")

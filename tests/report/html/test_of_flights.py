@@ -74,3 +74,8 @@ def test_hosts_whose_clocks_may_differ():
 
 def test_no_dump_at_all():
     assert scene_of({}).tracks == () and "No flight recorder was read" in render(jobs.mismatch(), scene_of({}))
+
+
+def test_the_entry_that_ends_a_launch_is_no_call():
+    made = scene_of({0: flight(call(1, op="broadcast"), call(1, op="broadcast"), call(1, op="coalesced"), call(2, op="coalesced"))})
+    assert [(o.name, o.says) for o in made.operations[1:]] == [("coalesced", "2 × broadcast"), ("coalesced", "")]

@@ -8,6 +8,7 @@ other ranks; sends and receives have numbers of their own and are kept only whil
 from __future__ import annotations
 
 import marshal
+import operator
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from typing import Any, Literal
 
 from unhang.errors import RecordError
 from unhang.records.flight import operations
-from unhang.records.flight.entries import Group, configured, group_of, has_lost
+from unhang.records.flight.entries import COALESCED, Group, configured, counters_of, group_of, has_lost, newest_generation, not_understood
 from unhang.records.flight.opening import Opened
 
 # What is known of the end of a call.
@@ -41,6 +42,7 @@ _what = itemgetter(*_FIELDS[:-1])
 _number = itemgetter("collective_seq_id")
 _state = itemgetter("state", "retired")
 _created = itemgetter("time_created_ns")
+_pg = operator.methodcaller("get", "pg_id")
 # Numbers of one group are dense: more holes than calls means that they are no such numbers.
 _MOST_HOLES = 100_000
 # Of so many calls sums are kept.
@@ -65,7 +67,8 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Track:
-    """One rank in one group. `ids[i]` is the call with number `first + i`, as an index into the recording's `calls`; 0 is a number without an entry.
+    """One rank in one group. `ids[i]` is the call with number `first + i`, as an index into the recording's `calls`; 0 is a number without an entry,
+    or one of which entries are lost.
 
     `pending_ns` tells when each call that had not completed was issued, oldest first, by number. `sums` are the elements in and out of calls whose
     sums over all ranks have to fit, by number, of the newest.
@@ -99,7 +102,8 @@ class Recording:
     `calls[i]` is what has to be equal on all ranks; `groups` are those that its configuration names without a call in them.
 
     `oldest_ns`, `newest_ns`: when the first and last of its entries were made, `done_ns` the last that has completed. `lost`: the ring has
-    overwritten its beginning; `cut`: the file has lost its end.
+    overwritten its beginning; `cut`: the file has lost its end, or entries of it, which may have been the newest of any group.
+    `worlds`: how many default groups it had before the one that its tracks are of, as far as its ring goes back.
     """
 
     rank: int
@@ -122,6 +126,7 @@ class Recording:
     lost: bool = False
     cut: str | None = None
     skipped: int = 0
+    worlds: int = 0
 
 
 def with_second(accelerator: Recording, cpu: Recording) -> Recording:
@@ -156,7 +161,7 @@ def recording_of(dump: Opened, *, rank: int, source: str, size: int = 0) -> Reco
     """One dump in columns. Raises RecordError where it is none."""
     try:
         return compared(columns_of(dump), rank=rank, source=source, size=size)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as e:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError) as e:
         raise RecordError(f"{source} is not a flight-recorder dump that can be understood: {type(e).__name__}: {e}") from e
 
 
@@ -167,7 +172,7 @@ class Columns:
     `kinds` are the different calls as the dump has them (group, name, sizes in and out, dtypes in and out, whether it is a message), `kind_of` tells
     which one an entry is. `message_numbers` are those of sends and receives, by the place of the entry. `configured` are the groups that the dump's
     configuration tells of, `counters` the newest operation that was enqueued, by group. `span`: when the first and the last entry were made, and the
-    last that has ended, where that is known beforehand.
+    last that has ended, where that is known beforehand. `worlds`: as in `Recording`.
     """
 
     version: str = ""
@@ -182,57 +187,90 @@ class Columns:
     lost: bool = False
     cut: str | None = None
     skipped: int = 0
+    worlds: int = 0
     span: tuple[int, int, int] | None = None
 
 
 def columns_of(dump: Opened) -> Columns:
-    """Raises KeyError, TypeError, ValueError, IndexError, AttributeError or OverflowError where it is no dump."""
+    """Raises KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError or RecursionError where it is no dump."""
     return columns_and_frames(dump)[0]
 
 
 def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str, Any]]]]:
     """The same with the frames of every entry, innermost first, as the dump has them."""
     raw = dump.raw
-    entries = raw.get("entries") or []
     skipped = 0
     try:
-        keys = [marshal.dumps(what, 2) for what in map(_what, entries)]
-        numbers = array("q", map(_number, entries))
-        ends = bytearray(map(_ENDS.__getitem__, map(_state, entries)))
-        created = array("q", map(_created, entries))
-    except (KeyError, TypeError, ValueError, OverflowError):
-        entries, skipped = _evened(entries)
-        keys = [marshal.dumps(what, 2) for what in map(_what, entries)]
-        numbers = array("q", map(_number, entries))
-        ends = bytearray(_ENDS.get(state, ISSUED) for state in map(_state, entries))
-        created = array("q", map(_created, entries))
+        entries = raw.get("entries") or []
+        read = _entries_in_columns(entries)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+        entries, skipped = _evened(raw.get("entries") or [])
+        read = _entries_in_columns(entries, evened=True)
     if skipped and not entries:
         raise ValueError("none of its entries is one")
-    index = {key: n for n, key in enumerate(dict.fromkeys(keys))}
-    kinds = tuple(marshal.loads(key) for key in index)
-    kind_of = array("I", map(index.__getitem__, keys))
-    read = list(map(_kind, index))
-    name_of_id: dict[str, str] = {}
-    if raw.get("pg_status") and entries:
-        name_of_id = {str(entry.get("pg_id")): read[k].group for k, entry in dict(zip(kind_of, entries, strict=True)).items()}
-    messages = {n for n, kind in enumerate(read) if kind.p2p}
+    lost, worlds = has_lost(raw.get("entries")), 0
+    if read.ids > len({kind.group for kind in read.kinds}):
+        raw, worlds = newest_generation({**raw, "entries": entries})
+        entries = raw["entries"]
+        read = _entries_in_columns(entries, evened=True)
+    names = {k.group: Group(name=k.group, desc=k.desc) for k in reversed(read.kinds)}
+    counters = dict[str, int]()
+    if raw.get("pg_status"):
+        name_of_id = {str(entry.get("pg_id")): read.kinds[k].group for k, entry in dict(zip(read.kind_of, entries, strict=True)).items()}
+        counters = {name: c.enqueued for name, c in counters_of(raw, name_of_id).items()}
+    configuration = configured(raw, names)
+    if raw.get("pg_status") and not (entries or counters or configuration):
+        raise ValueError("nothing in it is what a recorder writes")
     columns = Columns(
         version=str(raw.get("version", "")),
-        kinds=kinds,
-        kind_of=kind_of,
-        numbers=numbers,
-        ends=ends,
-        created=created,
-        message_numbers={place: int(entries[place].get("p2p_seq_id") or 0) for place, k in enumerate(kind_of) if k in messages} if messages else {},
-        configured=configured(raw, {k.group: Group(name=k.group, desc=k.desc) for k in reversed(read)}),
-        counters={
-            name_of_id.get(str(pg), str(pg)): int(status.get("last_enqueued_collective", -1)) for pg, status in (raw.get("pg_status") or {}).items()
-        },
-        lost=has_lost(entries),
+        kinds=read.whats,
+        kind_of=read.kind_of,
+        numbers=read.numbers,
+        ends=read.ends,
+        created=read.created,
+        message_numbers=read.message_numbers,
+        configured=configuration,
+        counters=counters,
+        lost=lost,
         cut=dump.cut,
         skipped=skipped,
+        worlds=worlds,
     )
     return columns, [entry.get("frames") or () for entry in entries]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entries:
+    """The columns that the entries alone tell. `ids`: how many groups they are of, by the numbers that the process gave them."""
+
+    whats: tuple[What, ...]
+    kinds: list[_Kind]
+    ids: int
+    kind_of: array[int]
+    numbers: array[int]
+    ends: bytearray
+    created: array[int]
+    message_numbers: dict[int, int]
+
+
+def _entries_in_columns(entries: Sequence[Any], *, evened: bool = False) -> _Entries:
+    """Raises KeyError, TypeError, ValueError, AttributeError, OverflowError or RecursionError where a field is missing or none of its kind."""
+    keys = [marshal.dumps(what, 2) for what in map(_what, entries)]
+    states = map(_state, entries)
+    index = {key: n for n, key in enumerate(dict.fromkeys(keys))}
+    kind_of = array("I", map(index.__getitem__, keys))
+    kinds = list(map(_kind, index))
+    messages = {n for n, kind in enumerate(kinds) if kind.p2p}
+    return _Entries(
+        whats=tuple(marshal.loads(key) for key in index),
+        kinds=kinds,
+        ids=len(set(map(_pg, entries))),
+        kind_of=kind_of,
+        numbers=array("q", map(_number, entries)),
+        ends=bytearray(_ENDS.get(state, ISSUED) for state in states) if evened else bytearray(map(_ENDS.__getitem__, states)),
+        created=array("q", map(_created, entries)),
+        message_numbers={place: int(entries[place].get("p2p_seq_id") or 0) for place, k in enumerate(kind_of) if k in messages} if messages else {},
+    )
 
 
 def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Recording:
@@ -243,7 +281,7 @@ def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Reco
         groups.setdefault(kind.group, Group(name=kind.group, desc=kind.desc))
     used = {name: columns.configured.get(name, group) for name, group in groups.items()}
     texts: dict[str, int] = {"": 0}
-    tracks = _tracks(columns, kinds, used, texts)
+    tracks, strays = _tracks(columns, kinds, used, texts)
     oldest, newest, done = columns.span or _span(columns)
     return Recording(
         rank=rank,
@@ -260,8 +298,9 @@ def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Reco
         done_ns=done,
         entries=len(columns.kind_of),
         lost=columns.lost,
-        cut=columns.cut,
-        skipped=columns.skipped,
+        cut=columns.cut or not_understood(columns.skipped + strays),
+        skipped=columns.skipped + strays,
+        worlds=columns.worlds,
     )
 
 
@@ -298,13 +337,14 @@ def _kind(marshalled: bytes) -> _Kind:
 def _evened(entries: Sequence[Any]) -> tuple[list[dict[str, Any]], int]:
     """Entries of older versions, of JSON and of damaged files, with every field that is looked at; and how many are none."""
     found = []
+    whole = array("q")
     for entry in entries:
         try:
             name, desc = group_of(entry)
             number = entry.get("collective_seq_id", entry.get("seq_id"))
             even = {
                 "record_id": int(entry.get("record_id") or 0),
-                "pg_id": entry.get("pg_id", name),
+                "pg_id": pg if isinstance(pg := entry.get("pg_id"), (int, str)) else name,
                 "process_group": (name, desc),
                 "profiling_name": str(entry["profiling_name"]),
                 "input_sizes": [[int(n) for n in size] for size in entry.get("input_sizes") or ()],
@@ -319,13 +359,17 @@ def _evened(entries: Sequence[Any]) -> tuple[list[dict[str, Any]], int]:
                 "time_created_ns": int(entry.get("time_created_ns") or 0),
                 "frames": entry.get("frames"),
             }
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            _kind(marshal.dumps(_what(even), 2))
+            # What is no number of 64 bits is none.
+            whole[:] = array("q", (even["collective_seq_id"], even["p2p_seq_id"], even["time_created_ns"]))
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError):
             continue
         found.append(even)
     return found, len(entries) - len(found)
 
 
-def _tracks(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Group], texts: dict[str, int]) -> tuple[Track, ...]:
+def _tracks(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Group], texts: dict[str, int]) -> tuple[tuple[Track, ...], int]:
+    """With how many entries have a number that is none."""
     for kind in kinds:
         if not kind.p2p:
             texts.setdefault(kind.text, len(texts))
@@ -333,16 +377,21 @@ def _tracks(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Group
     of_kind = tuple(None if kind.p2p else (names[kind.group], texts[kind.text]) for kind in kinds)
     has_sums = any(k.sums is not None for k in kinds)
     gloo = {k.group for k in kinds if k.gloo}
-    tracks = []
+    tracks, strays = [], 0
     for name, (places, ids) in zip(names, _split(columns.kind_of.tobytes(), of_kind, len(names)), strict=True):
         if not ids:
             continue
         seqs, states, times = columns.numbers, columns.ends, columns.created
         if places is not None:
             seqs, states, times = array("q", places(seqs)), bytearray(places(states)), array("q", places(times))
-        track = _track(groups[name], ids, seqs, states, times, texts, gloo=name in gloo)
-        tracks.append(replace(track, sums=_sums(columns, kinds, name)) if has_sums else track)
-    return tuple(tracks)
+        if (near := _near_each_other(seqs)) is not None:
+            strays += len(seqs) - len(near)
+            ids, seqs, times = (array(c.typecode, map(c.__getitem__, near)) for c in (ids, seqs, times))
+            states = bytearray(map(states.__getitem__, near))
+        track = _track(groups[name], ids, seqs, states, times, texts, gloo=name in gloo, lost=columns.lost, cut=columns.cut is not None)
+        if track is not None:
+            tracks.append(replace(track, sums=_sums(columns, kinds, name)) if has_sums else track)
+    return tuple(tracks), strays
 
 
 @lru_cache(maxsize=16)
@@ -376,12 +425,33 @@ def _sums(columns: Columns, kinds: Sequence[_Kind], group: str) -> dict[int, tup
     return newest
 
 
-def _track(group: Group, ids: array[int], numbers: array[int], ends: bytearray, created: array[int], texts: dict[str, int], *, gloo: bool) -> Track:
+def _near_each_other(numbers: array[int]) -> list[int] | None:
+    """The places of those that may be numbers of one group; None for all of them."""
+    if abs(numbers[-1] - numbers[0]) < len(numbers) and numbers.tobytes() == _dense(numbers[0], numbers[-1]):
+        return None
+    reach = len(numbers) + _MOST_HOLES
+    if max(numbers) - min(numbers) <= reach:
+        return None
+    middle = sorted(numbers)[(len(numbers) - 1) // 2]
+    return [place for place, n in enumerate(numbers) if abs(n - middle) <= reach // 2]
+
+
+def _track(
+    group: Group,
+    ids: array[int],
+    numbers: array[int],
+    ends: bytearray,
+    created: array[int],
+    texts: dict[str, int],
+    *,
+    gloo: bool,
+    lost: bool,
+    cut: bool,
+) -> Track | None:
+    """None where nothing is left that is whole."""
     first, last = numbers[0], numbers[-1]
     if last - first + 1 != len(numbers) or numbers.tobytes() != _dense(first, last):
         first, last = min(numbers), max(numbers)
-        if last - first > len(numbers) + _MOST_HOLES:
-            raise ValueError(f"numbers from {first} to {last} in group {group.name}")
         ids, ends, created = _filled(first, last, ids, numbers, ends, created, texts)
     if gloo:
         # Whoever has issued another one behind it has been through it.
@@ -393,12 +463,27 @@ def _track(group: Group, ids: array[int], numbers: array[int], ends: bytearray, 
         for i in range(through):
             if ends[i] == ENDED:
                 ends[i] = COMPLETED
+    if cut:
+        # The number at the end of the file may have been one of several calls that were launched together, and the others are lost.
+        left = len(ids) - 1
+        while left and not ids[left - 1]:
+            left -= 1
+        ids, ends = ids[:left], ends[:left]
+        if not left:
+            return None
+    calls = list(texts)
+    unknown = {0} if lost and calls[ids[0]].split("+")[-1] == COALESCED else set[int]()
+    if len(parts := calls[ids[-1]].split("+")) > 1 and parts[-1] != COALESCED:
+        # It was being launched when the dump was taken.
+        unknown.add(len(ids) - 1)
+    if unknown:
+        ids = array("I", (0 if i in unknown else call for i, call in enumerate(ids)))
     return Track(
         group=group,
         first=first,
         ids=ids,
         ends=ends,
-        pending_ns={first + i: created[i] for i in compress(range(len(ends)), ends.translate(_IS_PENDING)) if ids[i]},
+        pending_ns={first + i: created[i] for i in compress(range(len(ends)), ends.translate(_IS_PENDING))},
         gloo=gloo,
     )
 
@@ -436,10 +521,10 @@ def _messages(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Gro
     """The pending ones, oldest first. Those that were launched together end with the entry "coalesced" of their number."""
     numbers, ends = columns.message_numbers, columns.ends
     of_message = [(place, kinds[columns.kind_of[place]], number) for place, number in numbers.items()]
-    together = {(kind.group, number): ends[place] for place, kind, number in of_message if kind.op == "coalesced"}
+    together = {(kind.group, number): ends[place] for place, kind, number in of_message if kind.op == COALESCED}
     found = list[Message]()
     for place, kind, number in of_message:
-        if kind.op == "coalesced" or together.get((kind.group, number), ends[place]) == COMPLETED or len(found) >= _MOST_MESSAGES:
+        if kind.op == COALESCED or together.get((kind.group, number), ends[place]) == COMPLETED or len(found) >= _MOST_MESSAGES:
             continue
         source, destination = operations.peers(kind.op) or (None, None)
         found.append(

@@ -31,7 +31,7 @@ from unhang.errors import RecordError
 from unhang.model import NotExamined
 from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, Columns, Recording, What, columns_and_frames, compared
-from unhang.records.flight.entries import Call, Flight, Group
+from unhang.records.flight.entries import Call, Flight, Group, in_order, not_understood
 from unhang.records.flight.opening import Opened, bytes_of, head_of
 from unhang.records.frames import Frame, user_frame
 from unhang.records.logs.streams import HEAD_BYTES
@@ -100,6 +100,7 @@ class _Dump(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     lost: bool
     cut: str | None
     skipped: int
+    worlds: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +138,7 @@ def summed(dump: Opened, *, rank: int, where: Name, second: bool, clean: Clean) 
     try:
         columns, frames = columns_and_frames(dump)
         return packed(columns, list(_sites(frames)), rank=rank, where=where, second=second, clean=clean)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as e:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError) as e:
         raise RecordError(f"{where.name} is not a flight-recorder dump that can be understood: {type(e).__name__}: {e}") from e
 
 
@@ -167,6 +168,7 @@ def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: 
         lost=columns.lost,
         cut=columns.cut,
         skipped=columns.skipped,
+        worlds=columns.worlds,
     )
     # Nothing is written that would be refused when it is read.
     _columns(dump)
@@ -468,6 +470,7 @@ def _columns(dump: _Dump) -> Columns:
         lost=dump.lost,
         cut=dump.cut,
         skipped=dump.skipped,
+        worlds=dump.worlds,
         span=dump.span_ns,
     )
 
@@ -522,8 +525,8 @@ def _flight(columns: Columns, sites: Sequence[Site | None]) -> Flight:
     return Flight(
         version=columns.version,
         groups=groups,
-        calls={name: tuple(sorted(found, key=lambda c: (c.created_ns, c.seq))) for name, found in calls.items()},
+        calls={name: in_order(found) for name, found in calls.items()},
         lost=columns.lost,
-        cut=columns.cut,
+        cut=columns.cut or not_understood(columns.skipped),
         skipped=columns.skipped,
     )

@@ -1,13 +1,15 @@
 """One rank's dump in objects: every shape is brought into one, whatever backend and version wrote it.
 
 What may surprise: Gloo never moves an entry's `state` from "scheduled", only `retired` marks its end, and its `pg_config` is keyed ''; NCCL's
-`retired` without "completed" is a timeout; JSON writes the numbers of `pg_status` as strings and has no frames. Dumps that unhang took carry the
-members of the groups behind the pickle.
+`retired` without "completed" is a timeout, and of calls that were launched together only the last entry, "coalesced", ever completes; a group that
+was destroyed and made again starts with number 1 and its old name, in the same ring; JSON writes the numbers of `pg_status` as strings and has no
+frames. Dumps that unhang took carry the members of the groups behind the pickle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -15,11 +17,16 @@ from typing import Any
 
 from unhang.errors import RecordError
 from unhang.records.flight import operations
+from unhang.records.flight.naming import is_rank
 from unhang.records.flight.opening import Opened, decoded, opened
 from unhang.records.frames import Frame
 from unhang.records.incident import Counters
 
 Sizes = tuple[tuple[int, ...], ...]
+
+# The entry that ends a launch of several calls.
+COALESCED = "coalesced"
+_NOT_UNDERSTOOD = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +102,9 @@ def _alone(found: tuple[Opened, ...], source: str) -> Opened:
 def flight_of(dump: Opened, *, source: str) -> Flight:
     """One dump in objects. Raises RecordError where it is none."""
     try:
-        return replace(_normalise(dump.raw), cut=dump.cut)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as e:
+        found = _normalise(dump.raw)
+        return replace(found, cut=dump.cut or not_understood(found.skipped))
+    except _NOT_UNDERSTOOD as e:
         raise RecordError(f"{source} is not a flight-recorder dump that can be understood: {type(e).__name__}: {e}") from e
 
 
@@ -106,14 +114,15 @@ def _normalise(raw: Mapping[str, Any]) -> Flight:
     calls: dict[str, list[Call]] = {}
     groups: dict[str, Group] = {}
     name_of_id: dict[str, str] = {}
-    entries = raw.get("entries") or ()
+    lost = has_lost(raw.get("entries"))
+    raw, _ = newest_generation(raw)
     shared = _Shared()
     skipped = 0
-    for entry in entries:
+    for entry in raw.get("entries") or ():
         try:
             name, desc = group_of(entry)
             call = _call(entry, name, shared)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
+        except _NOT_UNDERSTOOD:
             skipped += 1
             continue
         name_of_id[str(entry.get("pg_id", name))] = name
@@ -122,19 +131,82 @@ def _normalise(raw: Mapping[str, Any]) -> Flight:
     if skipped and not calls:
         raise ValueError("none of its entries is one")
     groups.update(configured(raw, groups))
-    counters = {}
-    for pg, status in (raw.get("pg_status") or {}).items():
-        counters[name_of_id.get(str(pg), str(pg))] = Counters(
-            enqueued=int(status.get("last_enqueued_collective", -1)), completed=int(status.get("last_completed_collective", -1))
-        )
+    counters = counters_of(raw, name_of_id)
+    if raw.get("pg_status") and not (calls or counters or groups):
+        raise ValueError("nothing in it is what a recorder writes")
     return Flight(
         version=str(raw.get("version", "")),
         groups=groups,
-        calls={name: tuple(sorted(found, key=lambda c: (c.created_ns, c.seq))) for name, found in calls.items()},
+        calls={name: in_order(found) for name, found in calls.items()},
         counters=counters,
-        lost=has_lost(entries),
+        lost=lost,
         skipped=skipped,
     )
+
+
+def in_order(calls: Sequence[Call]) -> tuple[Call, ...]:
+    """The calls of one group, oldest first; those that were launched together have ended where the last entry of their number has."""
+    ended = {(c.is_p2p, c.seq): c.done for c in calls if c.op == COALESCED}
+    if ended:
+        calls = [replace(c, done=done) if c.done is not (done := ended.get((c.is_p2p, c.seq), c.done)) else c for c in calls]
+    return tuple(sorted(calls, key=lambda c: (c.created_ns, c.seq)))
+
+
+def newest_generation(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+    """A dump without the entries of groups that were destroyed and made again by the same name, and how many default groups are among these.
+
+    Each process numbers its groups as it makes them. With the default group all groups end. Names that several living groups have at once stay.
+    """
+    span: dict[str, dict[int, tuple[int, int]]] = {}
+    descs: dict[str, str] = {}
+    entries = raw.get("entries") or ()
+    for place, entry in enumerate(entries):
+        try:
+            name, desc = group_of(entry)
+            pg = int(entry["pg_id"])
+        except _NOT_UNDERSTOOD:
+            continue
+        of_name = span.setdefault(name, {})
+        of_name[pg] = (of_name.get(pg, (place, place))[0], place)
+        descs[name] = desc
+    gone = {pg for of_name in span.values() if _behind_each_other(of_name) for pg in sorted(of_name)[:-1]}
+    worlds = max((of_name for name, of_name in span.items() if descs[name] == "default_pg" and gone & of_name.keys()), key=len, default={})
+    gone |= {pg for of_name in span.values() for pg in of_name if pg < max(worlds, default=0)}
+    if not gone:
+        return raw, 0
+    ids = set(map(str, gone))
+    status = raw.get("pg_status")
+    return {
+        **raw,
+        "entries": [e for e in entries if not (isinstance(e, Mapping) and str(e.get("pg_id")) in ids)],
+        "pg_status": {pg: told for pg, told in status.items() if str(pg) not in ids} if isinstance(status, Mapping) else {},
+    }, max(len(worlds) - 1, 0)
+
+
+def _behind_each_other(span: Mapping[int, tuple[int, int]]) -> bool:
+    """Whether the entries of each generation begin behind the end of those of the one before; False for one alone."""
+    in_turn = [span[pg] for pg in sorted(span)]
+    return len(in_turn) > 1 and all(one[1] < other[0] for one, other in itertools.pairwise(in_turn))
+
+
+def not_understood(entries: int) -> str | None:
+    """What is lost with so many entries: any of them may have been the newest of its group."""
+    return f"{entries} of its entries could not be understood" if entries else None
+
+
+def counters_of(raw: Mapping[str, Any], name_of_id: Mapping[str, str]) -> dict[str, Counters]:
+    """What the dump counts of each group, by name, where it can be understood."""
+    status = raw.get("pg_status")
+    found: dict[str, Counters] = {}
+    # An id may be another group's name.
+    for pg, told in sorted(status.items(), key=lambda item: str(item[0]) in name_of_id) if isinstance(status, Mapping) else ():
+        try:
+            found[name_of_id.get(str(pg), str(pg))] = Counters(
+                enqueued=int(told.get("last_enqueued_collective", -1)), completed=int(told.get("last_completed_collective", -1))
+            )
+        except _NOT_UNDERSTOOD:
+            continue
+    return found
 
 
 def together(accelerator: Flight, cpu: Flight) -> Flight:
@@ -164,13 +236,15 @@ def has_lost(entries: Any) -> bool:
 def configured(raw: Mapping[str, Any], groups: Mapping[str, Group]) -> dict[str, Group]:
     """The groups that a dump's configuration names; `groups` are those that its entries name."""
     found: dict[str, Group] = {}
-    for name, config in (raw.get("pg_config") or {}).items():
+    configs, members = raw.get("pg_config"), raw.get("members")
+    for name, config in configs.items() if isinstance(configs, Mapping) else ():
         # Gloo writes one entry keyed '' whose ranks belong to the default group, if they are there at all.
         key = name or next((g.name for g in groups.values() if g.desc == "default_pg"), "0")
+        config = config if isinstance(config, Mapping) else {}
         desc = str(config.get("desc") or "")
         known = groups.get(key, Group(name=key, desc=desc))
         found[key] = Group(name=key, desc=known.desc or desc, members=members_of(config.get("ranks")))
-    for name, ranks in (raw.get("members") or {}).items():
+    for name, ranks in members.items() if isinstance(members, Mapping) else ():
         known = found.get(name) or groups.get(name) or Group(name=name)
         found[name] = known if known.members else replace(known, members=members_of(ranks))
     return found
@@ -238,6 +312,11 @@ def members_of(raw: Any) -> tuple[int, ...]:
     """`ranks` is a string, "[0, 1]", in every version so far; () for what cannot be understood, which is no list of members."""
     if isinstance(raw, str):
         text = raw.strip()
-        parts = [n.strip() for n in text[1:-1].split(",")] if text[:1] == "[" and text[-1:] == "]" else [""]
-        return tuple(map(int, parts)) if all(n.isdecimal() for n in parts) else ()
-    return tuple(int(n) for n in raw or ())
+        raw = [n.strip() for n in text[1:-1].split(",")] if text[:1] == "[" and text[-1:] == "]" else ()
+        if not all(n.isdecimal() for n in raw):
+            return ()
+    try:
+        members = tuple(int(n) for n in raw or ())
+    except (TypeError, ValueError, OverflowError):
+        return ()
+    return members if all(map(is_rank, members)) else ()

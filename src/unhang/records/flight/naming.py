@@ -1,7 +1,8 @@
 """Which rank a dump is of: from the names of all dumps of one folder together, because one name alone may hold several numbers.
 
 torch appends the rank to a prefix that anybody may choose: `nccl_trace_rank_3`, `comm_lib_trace_rank_3`, `/shared/job17_node2_3`. Where a word before
-a number says "rank", that is it; else it is the number that is another one in every name.
+a number says "rank" in every name, that is it, though several have the same: a copy, another format, another attempt. Else it is the number that is
+another one in every name.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from dataclasses import dataclass
 _ENDING = re.compile(r"\.(?:gz|zst|zstd|xz|bz2|json|jsonl|pkl|pickle|trace|dump|bin)$", re.IGNORECASE)
 _SECOND = re.compile(r"(^|/)cpu/(?=[^/]+$)")
 _NUMBER = re.compile(r"\d+")
-_RANK = re.compile(r"(?:^|[^a-z])(?:global_?)?ranks?[_\-.= ]?$|(?:^|[^a-z])r$", re.IGNORECASE)
+# A local rank is another one on every host.
+_RANK = re.compile(r"(?:^|[^a-z])(?<!local[_\-. ])(?:global_?)?ranks?[_\-.= ]?$|(?:^|[^a-z])r$", re.IGNORECASE)
+
+
+# No job has as many; a number from a file or its name must not ask for memory.
+_MOST_RANKS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +36,11 @@ def is_second(name: str) -> bool:
     return _SECOND.search(name) is not None
 
 
+def is_rank(number: int) -> bool:
+    """Whether any job may have a rank of this number."""
+    return 0 <= number < _MOST_RANKS
+
+
 def ranks_of(names: Sequence[str]) -> Named:
     """The ranks of dumps by their paths, which are different from each other; both of a rank's recorders are its own."""
     first = {name: _SECOND.sub(r"\1", name) for name in names}
@@ -41,7 +52,7 @@ def _ranks(names: Sequence[str]) -> Named:
     plain = {name: _without_ending(name) for name in names}
     numbers = {name: list(_NUMBER.finditer(text)) for name, text in plain.items()}
     by_word = {name: n for name, text in plain.items() if (n := _said(text, numbers[name])) is not None}
-    if len(by_word) == len(names) and len(set(by_word.values())) == len(names):
+    if len(by_word) == len(names):
         return Named(ranks=by_word, said=True)
     if (by_place := _different(numbers)) is not None:
         return Named(ranks=by_place)
@@ -61,10 +72,15 @@ def _said(text: str, numbers: Sequence[re.Match[str]]) -> int | None:
 
 
 def _different(numbers: Mapping[str, Sequence[re.Match[str]]]) -> dict[str, int] | None:
-    """The number, counted from the end, that is another one in every name; of several the one whose numbers lie closest together."""
+    """The number, counted from the end, that is another one in every name; of several the one whose numbers lie closest together.
+
+    Of one name alone any number may be a date or a job's.
+    """
+    if len(numbers) < 2:
+        return None
     found: list[tuple[int, int, dict[str, int]]] = []
     for place in range(1, min((len(n) for n in numbers.values()), default=0) + 1):
-        ranks = {name: int(n[-place][0]) for name, n in numbers.items() if len(n[-place][0]) < 10}
+        ranks = {name: rank for name, n in numbers.items() if len(n[-place][0]) < 10 and is_rank(rank := int(n[-place][0]))}
         if len(ranks) == len(set(ranks.values())) == len(numbers):
             found.append((max(ranks.values()) - min(ranks.values()), place, ranks))
     return min(found, key=lambda f: f[:2])[2] if found else None

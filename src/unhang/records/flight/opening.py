@@ -16,6 +16,7 @@ from typing import Any
 
 from unhang.errors import RecordError
 from unhang.records.flight import unpickle
+from unhang.records.flight.naming import is_rank
 from unhang.records.logs import unpacking
 from unhang.records.logs.kinds import FLIGHT, no_log
 from unhang.records.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, Limits, Stream, chunks
@@ -24,6 +25,10 @@ from unhang.records.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, 
 MAX_BYTES = 512 * 1024 * 1024
 NEWEST_LOST = "it is cut off or damaged: its newest entries are lost"
 
+# More containers than this are believed only of a file that has so many bytes for each: an empty one takes a byte of a pickle, two of JSON, and 64 of
+# memory. Of a real dump's some 80 bytes of JSON, and 17 where calls have hundreds of tensors; of a pickle 4.
+_MANY_CONTAINERS = 200_000
+_BYTES_OF_CONTAINER = {"JSON": 8, "pickle": 3}
 _OF_A_DUMP = ("entries", "pg_status", "pg_config", "comm_lib_version", "nccl_version")
 _OF_A_HOST = ("ranks", "dumps")
 _BOM = b"\xef\xbb\xbf"
@@ -70,10 +75,25 @@ def decoded(data: bytes, source: str, *, guard: bool = True) -> tuple[Opened, ..
     if not data:
         raise RecordError(f"{source} is empty", cause="the process ended while it was writing")
     text = data.removeprefix(_BOM).lstrip()
-    found = _of_json(text, source) if text[:1] in (b"{", b"[") else _of_pickle(data, source, guard=guard)
+    is_json = text[:1] in (b"{", b"[")
+    if _mostly_empty(text if is_json else data, is_json=is_json):
+        raise RecordError(f"{source} is refused: it asks for more than its size can hold", cause="it is no flight-recorder dump")
+    try:
+        found = _of_json(text, source) if is_json else _of_pickle(data, source, guard=guard)
+    except RecursionError as e:
+        raise RecordError(f"{source} is damaged: it is nested too deep", cause="it is no flight-recorder dump") from e
     if not found:
         raise RecordError(f"{source} is damaged: nothing in it can be read", cause="it was cut off, or it is no flight-recorder dump")
     return found
+
+
+def _mostly_empty(data: bytes, *, is_json: bool) -> bool:
+    """Whether a file holds containers with hardly anything in them. Bytes in strings and numbers are counted, too, which are few."""
+    least = _BYTES_OF_CONTAINER["JSON" if is_json else "pickle"]
+    if len(data) < _MANY_CONTAINERS:
+        return False
+    containers = sum(map(data.count, (b"{", b"[") if is_json else (b"}", b"]", b")", b"(", b"\x85", b"\x86", b"\x87")))
+    return containers > max(_MANY_CONTAINERS, len(data) // least)
 
 
 def bytes_of(path: Path) -> tuple[bytes, str | None]:
@@ -130,7 +150,7 @@ def _of_pickle(data: bytes, source: str, *, guard: bool) -> tuple[Opened, ...]:
     if behind.startswith(b"{") and isinstance(value, dict):
         try:
             return _each(value | {"members": json.loads(behind)["members"]}, source)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return tuple(Opened(raw=o.raw, cut="what it tells of the members of groups is cut off") for o in _each(value, source))
     return _each(value, source)
 
@@ -138,8 +158,6 @@ def _of_pickle(data: bytes, source: str, *, guard: bool) -> tuple[Opened, ...]:
 def _of_json(text: bytes, source: str) -> tuple[Opened, ...]:
     try:
         return _each(json.loads(text), source)
-    except RecursionError as e:
-        raise RecordError(f"{source} is damaged: it is nested too deep") from e
     except ValueError as e:
         if found := tuple(_of_lines(text.decode("utf-8", "replace"), source)):
             return found
@@ -208,12 +226,12 @@ def _each(value: Any, source: str) -> tuple[Opened, ...]:
     if isinstance(value, dict):
         if _is_raw(value):
             told = value.get("rank")
-            return (Opened(raw=value, rank=told if isinstance(told, int) and not isinstance(told, bool) else None),)
+            return (Opened(raw=value, rank=told if isinstance(told, int) and not isinstance(told, bool) and is_rank(told) else None),)
         for name in _OF_A_HOST:
             if isinstance(value.get(name), (dict, list)):
                 return _each(value[name], source)
         ranked = [(re.fullmatch(r"(?:rank[_ -]?)?(\d{1,9})", str(key)), e) for key, e in value.items()]
-        if ranked and all(m is not None and _is_raw(e) for m, e in ranked):
+        if ranked and all(m is not None and is_rank(int(m[1])) and _is_raw(e) for m, e in ranked):
             return tuple(Opened(raw=e, rank=int(m[1])) for m, e in ranked if m is not None)
     raise RecordError(f"{source} is not a flight-recorder dump: it holds a {type(value).__name__}")
 

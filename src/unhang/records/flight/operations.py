@@ -110,3 +110,18 @@ def key(
     if how != "free":
         parts.append(dtypes)
     return " ".join(p for p in parts if p)
+
+
+def has_dtypes(key: str) -> bool:
+    """Whether dtypes are compared for what a key begins with."""
+    return rule(spelling(key.split(" ")[0])) != "free"
+
+
+def without_dtypes(key: str) -> str:
+    """A key, or several joined by "+", as a version writes it that tells no dtypes: "all_reduce 1024"."""
+    return "+".join(_without_dtypes(part) if has_dtypes(part) else part for part in key.split("+"))
+
+
+def _without_dtypes(key: str) -> str:
+    name, *parts = key.split(" ")
+    return " ".join((name, *(p for p in parts if not p[:1].isalpha())))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
+import re
 import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +18,8 @@ from unhang.errors import RecordError, UnhangError
 from unhang.model import NotExamined
 from unhang.records.flight import digest
 from unhang.records.flight.columns import Recording, recording_of, with_second
-from unhang.records.flight.entries import Flight, Group, flight_of, together
-from unhang.records.flight.naming import is_second, ranks_of
+from unhang.records.flight.entries import Flight, Group, flight_of, not_understood, together
+from unhang.records.flight.naming import is_rank, is_second, ranks_of
 from unhang.records.flight.opening import Opened, opened
 from unhang.records.logs.readers import Readers
 
@@ -28,6 +30,11 @@ _FEW_BYTES = 4 * 1024**2
 # What a process may take beside what it has: unpickled, a dump is some 20 times its size.
 _ROOM_BYTES = 1024**3
 _GROWTH = 40
+_SECOND_OF = re.compile(r"(?:^|/)cpu$")
+
+
+# A recording, whether its file itself tells the rank, and where it lies: the file, and which one in it.
+_Placed = tuple[Recording, bool, tuple[str, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +47,18 @@ class Recorded:
 
 
 def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = lambda done, total: None) -> Recorded:
-    """Read all dumps, and digests of dumps. Of two of one rank the one with more entries is taken, of two with as many the newer one."""
+    """Read all dumps, and digests of dumps.
+
+    Of two folders with different dumps of one rank, two attempts, the newer one is taken; of two dumps of one rank in a folder the one with more
+    entries, and of two with as many the newer one.
+    """
     digests = [p for p in paths if digest.is_digest(p)]
     dumps = [p for p in paths if p not in set(digests)]
     named = ranks_of([str(p) for p in dumps])
     size_of = {p: _size(p) for p in paths}
     total = sum(size_of.values())
     missed: list[NotExamined] = []
-    of_dumps, of_digests = list[Recording](), list[tuple[Recording, digest.Name]]()
+    of_files, of_digests = list[_Placed](), list[tuple[Recording, digest.Name]]()
     shared = _Shared()
     done = 0
 
@@ -63,8 +74,8 @@ def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = 
         for path, future in zip(dumps, futures, strict=True):
             recordings, why = readers.result(future)
             ready(path, why)
-            of_dumps += [shared.of(r) for r in recordings]
-            missed += [n for r in recordings for n in _left_out(r)]
+            of_files += [(shared.of(r), told, (str(path), r.place)) for r, told in recordings or ()]
+            missed += [n for r, _ in recordings or () for n in _left_out(r)]
     # What ranks have in common is decoded once, which several processes could not share.
     for path in digests:
         part, why = _carefully(partial(_read_digest, path), str(path), forked=False)
@@ -72,6 +83,9 @@ def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = 
         if part is not None:
             of_digests += [(shared.of(r), name) for r, name in zip(part.recordings, part.names, strict=True)]
             missed += [*part.missed, *(n for r in part.recordings for n in _left_out(r, of_digest=True))]
+    of_dumps, unsure_files = _one_behind_another(of_files, unsure=named.unsure)
+    of_dumps, older = _newest_attempt(of_dumps)
+    missed += older
     ranked, unsure = _ranked_together(of_digests)
     found, seconds = _Taken(missed), _Taken(missed)
     for recording in (*of_dumps, *ranked):
@@ -81,7 +95,42 @@ def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = 
         taken[rank] = with_second(taken[rank], second) if rank in taken else second
     for each in (found, seconds):
         each.tell()
-    return Recorded(recordings=dict(sorted(taken.items())), not_examined=tuple(missed), unsure=named.unsure or unsure)
+    return Recorded(recordings=dict(sorted(taken.items())), not_examined=tuple(missed), unsure=unsure_files or unsure)
+
+
+def _one_behind_another(found: Sequence[_Placed], *, unsure: bool) -> tuple[list[Recording], bool]:
+    """The recordings with their ranks, and whether these are `unsure`.
+
+    Where files hold several dumps that tell no rank, one file for each host, all dumps are numbered.
+    """
+    if not any(nth and not told for _, told, (_, nth) in found):
+        return [r for r, _, _ in found], unsure
+    taken = {r.rank for r, told, _ in found if told}
+    free = (n for n in itertools.count() if n not in taken)
+    in_order = sorted((each for each in found if not each[1]), key=lambda each: (each[0].is_second, each[0].rank - each[2][1], each[2]))
+    return [*(r for r, told, _ in found if told), *(replace(r, rank=next(free)) for r, _, _ in in_order)], True
+
+
+def _newest_attempt(found: Sequence[Recording]) -> tuple[list[Recording], list[NotExamined]]:
+    """The recordings without those of folders of which another folder has newer ones: ranks of two attempts do not fit each other."""
+    by_folder: dict[str, list[Recording]] = {}
+    for recording in found:
+        by_folder.setdefault(_SECOND_OF.sub("", str(Path(recording.source).parent)), []).append(recording)
+    newest = sorted(by_folder, key=lambda f: (max(r.newest_ns for r in by_folder[f]), len(by_folder[f]), f), reverse=True)
+    of_rank: dict[tuple[int, bool], list[tuple[int, ...]]] = {}
+    kept, left = list[Recording](), list[NotExamined]()
+    for folder in newest:
+        here = by_folder[folder]
+        older = [r for r in here if (of := of_rank.get((r.rank, r.is_second))) and _extent(r) not in of]
+        if older:
+            ranks = sorted({r.rank for r in older})
+            told = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}{', …' if len(ranks) > 8 else ''}"
+            left.append(NotExamined(what=folder, why=f"newer dumps of {told} are in another folder: all of this one were left out"))
+            continue
+        for recording in here:
+            of_rank.setdefault((recording.rank, recording.is_second), []).append(_extent(recording))
+        kept += here
+    return kept, left
 
 
 class _Taken:
@@ -130,7 +179,8 @@ def _ranked_together(found: Sequence[tuple[Recording, digest.Name]]) -> tuple[li
     paths = {name: f"{name.host}/{name.name}" for _, name in found}
     named = ranks_of(sorted(set(paths.values())))
     unsure = named.unsure and not all(name.told for _, name in found)
-    return [r if name.told else replace(r, rank=named.ranks[paths[name]] + name.nth) for r, name in found], unsure
+    ranked = [(r if name.told else replace(r, rank=named.ranks[paths[name]] + name.nth), name) for r, name in found]
+    return _one_behind_another([(r, name.told, (paths[name], name.nth)) for r, name in ranked], unsure=unsure)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,17 +287,17 @@ def _left_out(recording: Recording, *, of_digest: bool = False) -> list[NotExami
     found = []
     if recording.cut:
         found.append(NotExamined(what=what, why=recording.cut, unread=True))
-    if recording.skipped:
-        found.append(NotExamined(what=what, why=f"{recording.skipped} of its entries could not be understood", unread=True))
+    if (skipped := not_understood(recording.skipped)) is not None and skipped != recording.cut:
+        found.append(NotExamined(what=what, why=skipped, unread=True))
     return found
 
 
-def _read(_needles: Any, _stop: Any, path: str, rank: int, forked: bool) -> tuple[list[Recording], str | None]:
-    def read(guard: bool) -> list[Recording]:
+def _read(_needles: Any, _stop: Any, path: str, rank: int, forked: bool) -> tuple[list[tuple[Recording, bool]], str | None]:
+    def read(guard: bool) -> list[tuple[Recording, bool]]:
         size = _size(Path(path))
         return [
-            replace(recording_of(dump, rank=number, source=path, size=size), place=n, is_second=is_second(path))
-            for n, number, _, dump in _ranked(path, rank, guard=guard)
+            (replace(recording_of(dump, rank=number, source=path, size=size), place=n, is_second=is_second(path)), told)
+            for n, number, told, dump in _ranked(path, rank, guard=guard)
         ]
 
     found, why = _carefully(read, path, forked=forked)
@@ -284,6 +334,8 @@ def _carefully(read: Callable[[bool], T], path: str, *, forked: bool) -> tuple[T
         return None, str(e).removeprefix(f"{path} ").replace(path, "it") + (f" ({e.cause})" if e.cause else "")
     except MemoryError:
         return None, "there is not enough memory for it"
+    except RecursionError:
+        return None, "it is nested too deep: it is no flight-recorder dump"
     finally:
         if collecting:
             gc.enable()
@@ -292,6 +344,8 @@ def _carefully(read: Callable[[bool], T], path: str, *, forked: bool) -> tuple[T
 def _ranked(path: str, rank: int, *, guard: bool) -> Iterator[tuple[int, int, bool, Opened]]:
     """The dumps in a file: place, rank, whether the file itself tells that, dump."""
     dumps = opened(Path(path), guard=guard)
+    if not is_rank(rank) and any(dump.rank is None for dump in dumps):
+        raise RecordError(f"{path} is named as the dump of rank {rank}, and no job has that many")
     for n, dump in enumerate(dumps):
         yield n, dump.rank if dump.rank is not None else rank + n if len(dumps) > 1 else rank, dump.rank is not None, dump
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from unhang.records.flight import operations
+from unhang.records.flight.entries import COALESCED
 from unhang.records.frames import Frame, inside, other_line, user_frame
 
 if TYPE_CHECKING:
@@ -298,13 +299,14 @@ def _holds(flight: Flight, group: str, seq: int) -> bool:
 
 def _parting(group: str, seq: int, dumps: Mapping[int, Flight], here: Mapping[int, Wait], *, whole: bool) -> Parting | None:
     """The first sequence number, up to the front, at which ranks issued calls that do not fit each other."""
-    history = {r: {c.seq: c for c in f.calls.get(group, ()) if not c.is_p2p} for r, f in dumps.items()}
-    history = {r: calls for r, calls in history.items() if calls}
+    history = {r: calls for r, f in dumps.items() if (calls := _by_number(group, f))}
     common = sorted(set().union(*(calls.keys() for calls in history.values()))) if history else []
     for s in common:
         if s > seq:
             break
         calls = {r: h[s] for r, h in history.items() if s in h}
+        if any(_untyped(c) for c in calls.values()):
+            calls = {r: replace(c, op=operations.without_dtypes(c.op) if "+" in c.op else c.op, dtypes=()) for r, c in calls.items()}
         if len({key_of(c) for c in calls.values()}) > 1:
             sides = tuple(Side(rank=r, op=c.op, call=c, frames=c.frames, waiting=not c.done) for r, c in sorted(calls.items()))
             return _judged(group, s, sides, history)
@@ -316,6 +318,35 @@ def _parting(group: str, seq: int, dumps: Mapping[int, Flight], here: Mapping[in
             sides = tuple(Side(rank=r, op=stacks[r], call=None, frames=here[r].frames, waiting=True) for r in sorted(here))
             return _judged(group, seq, sides, {})
     return None
+
+
+def _by_number(group: str, flight: Flight) -> dict[int, Call]:
+    """The collectives of a group that can be compared; those that were launched together are one, named by all of them.
+
+    Of a launch at the edge of the ring entries may be lost, and it is not complete before its last entry, "coalesced".
+    """
+    parts: dict[int, list[Call]] = {}
+    for call in flight.calls.get(group, ()):
+        if not call.is_p2p:
+            parts.setdefault(call.seq, []).append(call)
+    oldest, newest = min(parts, default=0), max(parts, default=0)
+    found = {}
+    for seq, calls in parts.items():
+        ends = calls[-1].op == COALESCED
+        if (seq == oldest and flight.lost and ends) or (seq == newest and (flight.cut is not None or (len(calls) > 1 and not ends))):
+            continue
+        found[seq] = calls[0]
+        if len(calls) > 1:
+            op = "+".join(operations.key(c.op, c.input_sizes, c.output_sizes, c.dtypes, ()) for c in calls)
+            found[seq] = replace(calls[0], op=op, input_sizes=(), output_sizes=(), dtypes=())
+    return found
+
+
+def _untyped(call: Call) -> bool:
+    """Whether dtypes of a call that has them are not told: not every version does."""
+    if "+" in call.op:
+        return any(operations.without_dtypes(part) == part for part in call.op.split("+") if operations.has_dtypes(part))
+    return not call.dtypes and operations.has_dtypes(call.op)
 
 
 def parting_at(group: str, seq: int, dumps: Mapping[int, Flight]) -> Parting | None:

@@ -1,15 +1,17 @@
 """The process groups of a job, from the recordings of its ranks: who belongs to each, and one table of calls for all.
 
-A name is no identity: torch gives the same one to all parts when it splits a group, hence members count, too. Gloo's dumps do not tell members: those
-who used a group certainly belong to it, others may.
+A name is no identity: torch gives the same one to all parts when it splits a group, hence members count, too. Descriptions and dtypes are not told by
+every version. Gloo's dumps do not tell members: those who used a group certainly belong to it, others may.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from unhang.records.flight import operations
 from unhang.records.flight.columns import Message, Recording, Track
 from unhang.records.flight.entries import Group
 
@@ -43,29 +45,36 @@ class Job:
 
 def align(recordings: Mapping[int, Recording], *, world_size: int | None = None) -> Job:
     """Put the tracks of all ranks together by group. `world_size`: how many ranks there are, where that is known from elsewhere."""
+    recordings = _of_one_world(recordings)
     table: dict[str, int] = {"": 0}
-    tracks = [(rank, track) for rank in sorted(recordings) for track in _in_table(recordings[rank], table)]
+    for rank in sorted(recordings):
+        for text in recordings[rank].calls:
+            table.setdefault(text, len(table))
+    same = _same_but_for_dtypes(table)
+    tracks = [(rank, track) for rank in sorted(recordings) for track in _in_table(recordings[rank], same)]
     declared = _declared(recordings)
     seen = [*recordings, *(r for members in declared.values() for each in members for r in each)]
-    told_world = [each for (_, desc), lists in declared.items() if desc == "default_pg" for each in lists]
+    described = _described(recordings)
+    told_world = [each for name, lists in declared.items() if described.get(name) == "default_pg" for each in lists]
     world = tuple(range(max(world_size or 0, max(seen, default=-1) + 1)))
     world_known = world_size is not None or any(len(each) == len(world) for each in told_world)
-    by_identity: dict[tuple[str, str, tuple[int, ...]], dict[int, Track]] = {}
+    by_identity: dict[tuple[str, tuple[int, ...]], dict[int, Track]] = {}
     # By the object, which ranks share: hashing all members for each of them takes longer than all the rest.
     of_group: dict[int, dict[int, Track]] = {}
     for rank, track in tracks:
         if (among := of_group.get(id(track.group))) is None:
-            among = by_identity.setdefault((track.group.name, track.group.desc, _members(rank, track.group, declared)), {})
+            among = by_identity.setdefault((track.group.name, _members(rank, track.group, declared)), {})
             if track.group.members:
                 of_group[id(track.group)] = among
         among[rank] = track
-    for (name, desc), lists in declared.items():
+    for name, lists in declared.items():
         for members in lists:
             # A group in which nobody of those who are here has a call: it may still be waited in by others.
-            if members and desc != "default_pg":
-                by_identity.setdefault((name, desc, members), {})
+            if members and described.get(name) != "default_pg":
+                by_identity.setdefault((name, members), {})
     meetings = []
-    for (name, desc, members), found in sorted(by_identity.items(), key=lambda item: item[0]):
+    for (name, members), found in sorted(by_identity.items(), key=lambda item: item[0]):
+        desc = described.get(name, "")
         if members:
             meetings.append(Meeting(name=name, desc=desc, members=members, known=True, tracks=found))
         elif desc == "default_pg" or (not desc and name == "0"):
@@ -83,9 +92,55 @@ def align(recordings: Mapping[int, Recording], *, world_size: int | None = None)
     )
 
 
-def _in_table(recording: Recording, table: dict[str, int]) -> list[Track]:
+def _of_one_world(recordings: Mapping[int, Recording]) -> Mapping[int, Recording]:
+    """Where the default group was destroyed and made again: the newest one's calls. A rank that has none yet in it has come to none of them.
+
+    Of a ring that has lost its beginning nobody knows which one its calls are of.
+    """
+    newest = max((r.worlds for r in recordings.values()), default=0)
+    return {
+        rank: replace(r, tracks=(), messages=(), counters={}, groups=(*r.groups, *(t.group for t in r.tracks)))
+        if r.worlds < newest and not r.lost
+        else r
+        for rank, r in recordings.items()
+    }
+
+
+def _described(recordings: Mapping[int, Recording]) -> dict[str, str]:
+    """The description of each group by name, as most have it who tell one."""
+    votes: dict[str, Counter[str]] = {}
+    for recording in recordings.values():
+        for group in (*(t.group for t in recording.tracks), *recording.groups, *(m.group for m in recording.messages)):
+            if group.desc and group.desc != "undefined":
+                votes.setdefault(group.name, Counter())[group.desc] += 1
+    return {name: "default_pg" if "default_pg" in of else min(of.items(), key=_most)[0] for name, of in votes.items()}
+
+
+def _most(vote: tuple[str, int]) -> tuple[int, str]:
+    return -vote[1], vote[0]
+
+
+def _same_but_for_dtypes(table: Mapping[str, int]) -> dict[str, int]:
+    """The table with one id for calls that differ only in that not all ranks tell dtypes.
+
+    Where a call without them may be any of several, dtypes are not compared in any of these.
+    """
+    with_dtypes: dict[str, list[str]] = {}
+    for text in table:
+        if (bare := operations.without_dtypes(text)) != text and bare in table:
+            with_dtypes.setdefault(bare, []).append(text)
+    same = dict(table)
+    for bare, typed in with_dtypes.items():
+        if len(typed) == 1:
+            same[bare] = table[typed[0]]
+        else:
+            same.update(dict.fromkeys(typed, table[bare]))
+    return same
+
+
+def _in_table(recording: Recording, table: Mapping[str, int]) -> list[Track]:
     """The tracks with their ids as the job's table has them."""
-    mapping = [table.setdefault(text, len(table)) for text in recording.calls]
+    mapping = [table[text] for text in recording.calls]
     if mapping == list(range(len(mapping))):
         return list(recording.tracks)
     return [
@@ -102,29 +157,27 @@ def _in_table(recording: Recording, table: dict[str, int]) -> list[Track]:
     ]
 
 
-def _declared(recordings: Mapping[int, Recording]) -> dict[tuple[str, str], set[tuple[int, ...]]]:
-    """The lists of members that any rank tells, by name and description."""
-    found: dict[tuple[str, str], set[tuple[int, ...]]] = {}
+def _declared(recordings: Mapping[int, Recording]) -> dict[str, set[tuple[int, ...]]]:
+    """The lists of members that any rank tells, by name."""
+    found: dict[str, set[tuple[int, ...]]] = {}
     seen = set[int]()
     for recording in recordings.values():
         for group in (*(t.group for t in recording.tracks), *recording.groups, *(m.group for m in recording.messages)):
             if group.members and id(group) not in seen:
                 seen.add(id(group))
-                found.setdefault((group.name, group.desc), set()).add(tuple(sorted(group.members)))
+                found.setdefault(group.name, set()).add(tuple(sorted(group.members)))
     return found
 
 
-def _members(rank: int, group: Group, declared: Mapping[tuple[str, str], set[tuple[int, ...]]]) -> tuple[int, ...]:
+def _members(rank: int, group: Group, declared: Mapping[str, set[tuple[int, ...]]]) -> tuple[int, ...]:
     """Those that the rank itself tells, else those that another one tells of the only group of this name that the rank is in."""
     if group.members:
         return tuple(sorted(group.members))
-    told = {members for (name, _), lists in declared.items() if name == group.name for members in lists if rank in members}
+    told = {members for members in declared.get(group.name, ()) if rank in members}
     return next(iter(told)) if len(told) == 1 else ()
 
 
-def _ends(
-    message: Message, rank: int, declared: Mapping[tuple[str, str], set[tuple[int, ...]]], world: tuple[int, ...]
-) -> tuple[int | None, int | None]:
+def _ends(message: Message, rank: int, declared: Mapping[str, set[tuple[int, ...]]], world: tuple[int, ...]) -> tuple[int | None, int | None]:
     """Source and destination as ranks of the job. NCCL writes ranks of the group."""
     members = message.group.members or _members(rank, message.group, declared)
     if not members and (message.group.desc == "default_pg" or message.group.name == "0"):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import TypeVar
 
-from unhang.records.flight import Call, Flight
+from unhang.records.flight import COALESCED, Call, Flight
 from unhang.records.frames import place, user_frame
 from unhang.report.html.scene import Group, Operation, RankRow, Scene, State, Track
 
@@ -79,8 +79,10 @@ class _Maker:
         return Track(rank=rank, group=group, first=first, ops=ops, states=bytes(states), starts_ns=starts if timed else None, sites=sites)
 
     def _operation(self, parts: list[Call]) -> int:
-        call = parts[0]
-        key = (call.op, _says(call)) if len(parts) == 1 else ("coalesced", f"{len(parts)} × {call.op}")
+        # The entry that ends a launch is no call; of a launch whose beginning is lost it may be all there is.
+        calls = [c for c in parts if c.op != COALESCED] or parts
+        call = calls[0]
+        key = (call.op, _says(call)) if len(parts) == 1 else (COALESCED, f"{len(calls)} × {call.op}")
         return _numbered(self.operations, key)
 
     def _site(self, call: Call) -> int:
