@@ -302,7 +302,7 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
     from unhang.report.progress import reading
 
     with reading(quiet=quiet) as progress:
-        of_dumps = judge_dumps(found.dumps, progress=progress)
+        of_dumps = judge_dumps(found.dumps, alone=not found.sources, progress=progress)
     if not found.sources:
         return replace(of_dumps, not_examined=(*of_dumps.not_examined, *found.not_examined)), None
     judged = _judge_logs(paths, found, attempt, quiet=quiet)
