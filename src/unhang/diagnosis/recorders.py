@@ -1,6 +1,7 @@
 """Why did it fail, from flight-recorder dumps alone: those that somebody collected of a job that nobody watched.
 
-The recorders tell who is missing or went astray, never why a rank is missing. Frames are read again of the few ranks that are quoted.
+The recorders tell who is missing or went astray, never why a rank is missing. Frames are read again of the few ranks that are quoted. Long because
+every kind of outcome has words of its own, from the same few calls.
 """
 
 from __future__ import annotations

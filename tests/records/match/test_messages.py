@@ -51,7 +51,7 @@ def test_counted(sent, got, kind, ranks, number):
 
 def test_where_the_rings_have_lost_the_beginning_nothing_is_counted():
     found = answer([(4, OPEN)], [(8, OPEN), (4, OPEN)], first=700)
-    assert (found.kind, found.ranks, found.ahead) == ("cannot-tell", (0,), (1,)) or (found.kind, found.ranks) == ("cannot-tell", (1,))
+    assert (found.kind, found.ranks, found.ahead) == ("cannot-tell", (0,), (1,))
     found = answer([(4, OPEN)], [(8, OPEN)], first=700)
     assert (found.kind, found.by) == ("p2p-size", "nothing")
 
