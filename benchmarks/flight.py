@@ -1,9 +1,9 @@
 """How fast `unhang why` answers on flight-recorder dumps: whole processes, interleaved with torch's own analyser, and with merely unpickling them.
 
 Makes its own dumps as torch's C++ pickler writes them (protocol 2, frames shared): 64 ranks with 2,000 entries of 20 frames each, one of which
-differs in its last call; with --full also 256 ranks, 1,024 ranks, and 256 ranks in three groups, for which torch's analyser takes minutes. Prints one
-JSON line last. Ratios are of interleaved runs, with the range of the pairs; memory is that of all processes together, shared pages counted once, in a
-run of its own.
+differs in its last call, and digests of 1,024 ranks; with --full also 256 ranks, 1,024 ranks, 256 ranks in three groups, for which torch's analyser
+takes minutes, and digests of 16,384. Prints one JSON line last. Ratios are of interleaved runs, with the range of the pairs; memory is that of all
+processes together, shared pages counted once, in a run of its own.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ import json
 import os
 import pickle
 import platform
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from array import array
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from operator import add
 from pathlib import Path
 
 import psutil
@@ -31,6 +36,7 @@ UNPICKLE = """
 import gc, os, pickle, sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from operator import add
 from pathlib import Path
 
 def load(path):
@@ -171,9 +177,68 @@ def compare(folder: Path, analyser: Path | None, repeats: int, limit_s: float) -
     return result
 
 
+def summing_up(dumps: Path, folder: Path, ranks: int, limit_s: float) -> dict[str, object]:
+    """What it takes to sum up dumps, and how much smaller the digest is."""
+    seconds = timed([sys.executable, "-m", "unhang", "why", "--json", "--digest", str(folder), str(dumps)], (0,), limit_s)
+    size, packed = (sum(p.stat().st_size for p in of.iterdir()) for of in (dumps, folder))
+    return {"digest_s": round(seconds or limit_s, 2), "digest_bytes_per_rank": packed // ranks, "times_smaller": size // packed}
+
+
+def digests(folder: Path, *, hosts: int, entries: int) -> Path:
+    """Digests of hosts with 8 ranks each, in a group of the host, one across hosts and that of all, with steps of uneven length; the last call of the
+    rank in the middle has another size. The library itself makes them, of columns."""
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("fork")) as pool:
+        for made in [pool.submit(digest_of, folder, host, hosts, entries) for host in range(hosts)]:
+            made.result()
+    return folder
+
+
+def digest_of(folder: Path, host: int, hosts: int, entries: int) -> None:
+    from unhang.records.flight import digest
+    from unhang.records.flight.columns import COMPLETED, STARTED, Columns
+    from unhang.records.flight.entries import Group
+
+    chance = random.Random(host)
+    noise = [int(900_000 * chance.random()) for _ in range(2 * entries)]
+    world = 8 * hosts
+    everybody = Group(name="0", desc="default_pg", members=tuple(range(world)))
+    sites = [("/home/user/train.py", 20 + i % 12, "step") for i in range(entries)]
+    # Of 12 calls in a step six are among the ranks of a host, four across hosts, two of all; the last one is of all.
+    turns = (0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 2, 2)
+    numbers, counts = array("q"), [0, 0, 0]
+    for i in range(entries):
+        group = turns[i % 12] if i < entries - 1 else 2
+        counts[group] += 1
+        numbers.append(counts[group])
+    dumps = []
+    for local in range(8):
+        rank = 8 * host + local
+        groups = (
+            Group(name=f"tp{host}", desc="tp", members=tuple(range(8 * host, 8 * host + 8))),
+            Group(name=f"dp{local}", desc="dp", members=tuple(range(local, world, 8))),
+            everybody,
+        )
+        shift = chance.randrange(entries)
+        calls = [(groups[g], 1024 + s) for s, g in enumerate(turns)]
+        calls.append((groups[2], 7 if rank == world // 2 else 4))
+        columns = Columns(
+            version="2.10",
+            kinds=tuple(((g.name, g.desc), "nccl:all_reduce", [[size]], [[size]], ["Float"], ["Float"], False) for g, size in calls),
+            kind_of=array("I", (i % 12 if i < entries - 1 else 12 for i in range(entries))),
+            numbers=numbers,
+            ends=bytearray([COMPLETED]) * (entries - 1) + bytearray([STARTED]),
+            created=array("q", map(add, range(T0, T0 + entries * 1_000_000, 1_000_000), noise[shift : shift + entries])),
+            configured={g.name: g for g in groups},
+        )
+        where = digest.Name(host="", name=f"/tmp/nccl_trace_rank_{rank}", said=True)
+        dumps.append(digest.packed(columns, sites, rank=rank, where=where, second=False, clean=str))
+    digest.write(folder, f"node{host:04}", dumps, clean=str)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="256 and 1,024 ranks, and three groups (torch's analyser takes some 20 minutes)")
+    parser.add_argument("--only-digests", action="store_true", help="no dumps, only digests of 1,024 ranks, with --full of 16,384")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--entries", type=int, default=2000)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds after which torch's analyser is ended")
@@ -181,7 +246,7 @@ def main() -> None:
     options = parser.parse_args()
     program = Path(sys.executable).with_name("torchfrtrace")
     analyser = program if program.is_file() else None
-    jobs = [(64, 1), *([(256, 1), (256, 3), (1024, 1)] if options.full else [])]
+    jobs = [] if options.only_digests else [(64, 1), *([(256, 1), (256, 3), (1024, 1)] if options.full else [])]
     result: dict[str, object] = {"benchmark": "flight", "entries": options.entries, "n": options.repeats}
     for ranks, groups in jobs:
         name = f"{ranks} ranks" + (f", {groups} groups" if groups > 1 else "")
@@ -189,7 +254,17 @@ def main() -> None:
             dumps = make(Path(folder) / "dumps", ranks=ranks, entries=options.entries, groups=groups)
             size = sum(p.stat().st_size for p in dumps.iterdir())
             result[name] = found = {"mb": size // MB} | compare(dumps, analyser, options.repeats if ranks == 64 else 1, options.limit)
+            found |= summing_up(dumps, Path(folder) / "digests", ranks, options.limit)
             print(name, found, file=sys.stderr)
+    hosts = 2048 if options.full else 128
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        made = digests(Path(folder) / "digests", hosts=hosts, entries=options.entries)
+        size = sum(p.stat().st_size for p in made.iterdir())
+        ours = [sys.executable, "-m", "unhang", "why", "--json", str(made)]
+        times = [s for _ in range(options.repeats) if (s := timed(ours, (1,), options.limit)) is not None]
+        name = f"digests of {hosts * 8} ranks"
+        result[name] = found = {"bytes_per_rank": size // (hosts * 8), "s": spread(times), "peak_mb": peak_bytes(ours, options.limit) // MB}
+        print(name, found, file=sys.stderr)
     if analyser is None:
         print("torchfrtrace is not installed: nothing to compare with", file=sys.stderr)
     result["machine"] = f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}"

@@ -12,6 +12,8 @@ Standing = Literal["established", "likely", "possible", "not-established"]
 TrialState = Literal["passed", "failed", "untried"]
 Severity = Literal["error", "warning", "note"]
 InputKind = Literal["log", "flight", "stacks", "kernel", "snapshot", "ras", "run"]
+# What two sources differ in: whether a call was issued, whether it was completed, whether a process lives, how it ended.
+Disagreement = Literal["issued", "completed", "alive", "ending"]
 
 VERDICT_SCHEMA = "unhang/verdict/1"
 
@@ -68,6 +70,19 @@ class NotExamined:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Contradiction:
+    """Two sources that cannot both be right about the same ranks. Neither is dropped, and nothing between them is made up.
+
+    `says` is one sentence with what both tell; `statements` are the two of them, each where it stands.
+    """
+
+    about: Disagreement
+    says: str
+    ranks: tuple[int, ...]
+    statements: tuple[Evidence, Evidence]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Input:
     """Something that was read to reach the verdict."""
 
@@ -78,12 +93,16 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """The answer to "why did it fail?". `primary` is None where nothing is wrong."""
+    """The answer to "why did it fail?". `primary` is None where nothing is wrong.
+
+    A finding that rests on one side of a contradiction is one standing below what that side alone would give.
+    """
 
     schema: str = VERDICT_SCHEMA
     primary: Finding | None
     contributing: tuple[Finding, ...] = ()
     symptoms: tuple[Finding, ...] = ()
+    contradictions: tuple[Contradiction, ...] = ()
     not_examined: tuple[NotExamined, ...] = ()
     inputs: tuple[Input, ...] = ()
 

@@ -254,3 +254,22 @@ def test_areas_with_commas(run, saved):
         a["id"] for a in json.loads(run("--snapshot", path, "--only", "shm", "--only", "container", "--json").stdout)["areas"]
     ]
     assert both.exit_code == 1
+
+
+def test_values_of_what_only_begins_as_ours_do_are_not_saved(run, tmp_path, monkeypatch):
+    environ = {
+        "NCCL_DEBUG": "INFO",
+        "OMP_NUM_THREAD": "4",
+        "NCCL_DOOR_OF_THE_LAB": "4711",
+        "CUDA_PIN_OF_MY_CARD": "4712",
+        "MASTER_PIN": "4713",
+        "HOUSE_ADDR": "4714",
+    }
+    monkeypatch.setattr("unhang.facts.host.os.environ", {"HOME": str(tmp_path), "PATH": "/usr/bin", **environ})
+    path = tmp_path / "host.json"
+    run("--save", str(path), "--only", "variables", "--fail-on", "never")
+    kept = json.loads(path.read_text())["parts"]["variables"]["facts"]
+    assert {s["name"]: s["value"] for s in kept["settings"]} == {"NCCL_DEBUG": "INFO", "NCCL_DOOR_OF_THE_LAB": None}
+    assert kept["plain"] == {"OMP_NUM_THREAD": "4"} and set(environ) - {"NCCL_DEBUG", "NCCL_DOOR_OF_THE_LAB"} <= set(kept["names"])
+    assert "471" not in path.read_text()
+    assert json.loads(run("--diff", "now", str(path), "--json", "--only", "variables").stdout)["differences"] == []

@@ -199,6 +199,7 @@ def test_on_a_terminal_it_asks(answer, expected):
     os.close(ours)
     os.close(theirs)
     assert "Remove them? [y/N]" in done.stdout
+    assert ("nothing was removed" in done.stdout) is (answer != "y\n")
     assert left(done.stdout) == expected
     assert "Aborted" not in done.stderr
 

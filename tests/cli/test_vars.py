@@ -176,7 +176,7 @@ def test_a_file_that_could_not_be_followed(run, tmp_path, text, said):
     script = tmp_path / "a.sh"
     script.write_text(text)
     ran = run("--rewrite", script)
-    assert ran.exit_code == 1 and ran.stdout == text and said in ran.stderr
+    assert ran.exit_code == 2 and ran.stdout == text and said in ran.stderr
     missed = json.loads(run("--json", script).stdout)["not_examined"]
     assert [f"{one['what']} was not looked at: {one['why']}" for one in missed] == [f"{tmp_path}/{said}"]
     assert "not looked at" in run(script).stdout
@@ -273,3 +273,84 @@ def test_all_of_them_and_some_of_them_at_once_is_refused(run):
 def test_what_nothing_here_reads_gets_no_tick(run, site):
     (site / "nvidia_nccl_cu12-2.27.5.dist-info").rmdir()
     assert run("DEEPSPEED_TIMEOUT").stdout.splitlines()[1].startswith("- DEEPSPEED_TIMEOUT")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("a.sh", "pdsh -w n[1-4] 'NCCL_IB_DISABLE=1 torchrun a.py'\n", 1),
+        ("a.sh", "ARGS='-x NCCL_IB_DISABLE=1'\nmpirun $ARGS a\n", 1),
+        ("a.sh", "\ncat > job.sh <<E\nexport NCCL_IB_DISABLE=1\nE\n", 3),
+        ("a.sh", "echo NCCL_IB_DISABLE=1 >> /etc/nccl.conf\n", 1),
+        ("a.sh", "sed -i s/a/NCCL_IB_DISABLE=1/ job.sh\n", 1),
+        ("a.sh", ": ${NCCL_IB_DISABLE:=1}\n", 1),
+        ("a.sh", "X=$(NCCL_IB_DISABLE=1 nccl-tests)\n", 1),
+        ("a.sh", 'bash -c "export NCCL_IB_DISABLE=\\"1\\"; torchrun a.py"\n', 1),
+        ("a.sh", "export SINGULARITYENV_NCCL_IB_DISABLE=1\n", 1),
+        ("Makefile", "NCCL_IB_DISABLE := 1\n", 1),
+        ("job.toml", 'a = 1\nNCCL_IB_DISABLE = "1"\n', 2),
+        ("Dockerfile", 'FROM a\nCMD ["NCCL_IB_DISABLE=1", "torchrun"]\n', 2),
+        ("Dockerfile", "FROM a\nRUN echo NCCL_IB_DISABLE=1 >> /etc/nccl.conf\n", 2),
+        ("a.yaml", "a: 1\nargs: 'run --with NCCL_IB_DISABLE=1'\n", 2),
+        ("a.py", "import os\nos.system('NCCL_IB_DISABLE=1 torchrun a.py')\n", 2),
+        ("a.py", "set_variable('NCCL_IB_DISABLE', '1')\n", 1),
+        ("a.py", "x = os.environ.setdefault('NCCL_IB_DISABLE', '1')\n", 1),
+    ],
+)
+def test_a_name_in_a_form_that_is_not_understood(run, tmp_path, name, text, line):
+    script = tmp_path / name
+    script.write_text(text)
+    ran = run(script, "--json")
+    missed = json.loads(ran.stdout)["not_examined"]
+    assert [(m["what"], m["why"], m["unread"]) for m in missed] == [
+        (f"{script}:{line}", "it mentions NCCL_IB_DISABLE in a form that is not understood", True)
+    ]
+    assert ran.exit_code == 2
+    corrected = run("--rewrite", script)
+    assert corrected.exit_code == 2 and corrected.stdout == text and f"corrected {script}:{line} was not looked at" in corrected.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", 'echo "NCCL_DEBUG=$NCCL_DEBUG" >&2\n[ -z "$NCCL_DEBUG" ] && unset NCCL_ALGO || true\n'),
+        ("a.sh", "for name in NCCL_DEBUG NCCL_ALGO; do echo ${!name}; done\n"),
+        ("a.sh", "mpirun -x NCCL_DEBUG -x PATH a; docker run -e NCCL_DEBUG --env=NCCL_ALGO b; srun --export=ALL,NCCL_DEBUG c\n"),
+        ("a.sh", "# NCCL_DEBUG=INFO\ngrep -q NCCL_DEBUG=INFO a.log\ntorchrun --master_addr $MASTER_ADDR a.py\n"),
+        ("a.yaml", "environment:\n  - NCCL_DEBUG\n# NCCL_ALGO=Ring\n"),
+        ("a.py", 'import os\n"""NCCL_DEBUG=INFO helps."""\nx = os.environ.get("NCCL_DEBUG") or os.environ["NCCL_ALGO"]\nprint("NCCL_DEBUG=INFO")\n'),
+        (
+            "a.py",
+            "for name in ('NCCL_DEBUG', 'NCCL_ALGO'):\n    if name in os.environ or 'NCCL_DEBUG' in os.environ:\n        pass  # NCCL_DEBUG=1\n",
+        ),
+        ("Dockerfile", "FROM a\n# NCCL_DEBUG=INFO\nRUN echo $NCCL_DEBUG\n"),
+    ],
+)
+def test_a_name_that_is_only_used_is_no_setting(run, tmp_path, name, text):
+    script = tmp_path / name
+    script.write_text(text)
+    ran = run(script, "--json")
+    assert ran.exit_code == 0 and json.loads(ran.stdout)["not_examined"] == [], ran.stdout
+
+
+def test_what_is_set_while_an_image_is_built_holds_nowhere_else(run, tmp_path):
+    script = tmp_path / "Dockerfile"
+    script.write_text("FROM a\nARG NCCL_ALGO=Ring\nRUN export NCCL_DEBUG=INFO && make\nCMD NCCL_BUFFSIZE=4194304 torchrun a.py\n")
+    ran = run(script)
+    assert ran.exit_code == 1 and ran.stdout.count("while the image is built") == 2
+    assert "while the image" not in ran.stdout[ran.stdout.index("NCCL_BUFFSIZE") :]
+
+
+def test_the_file_that_nccl_is_told_to_read(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.conf").write_text("NCCL_IB_TIMEOUT=true\n")
+    ran = run(environ={"NCCL_CONF_FILE": "my.conf"})
+    assert ran.exit_code == 1 and f"NCCL_IB_TIMEOUT=true  {tmp_path}/my.conf:1" in ran.stdout and "that each process is started in" in ran.stdout
+    gone = run(environ={"NCCL_CONF_FILE": "gone.conf"})
+    assert gone.exit_code == 1 and f"there is no file {tmp_path}/gone.conf" in gone.stdout
+    (tmp_path / "a.sh").write_text("export NCCL_CONF_FILE=gone.conf\n")
+    assert "was not looked at: unhang vars FILE" in run(tmp_path / "a.sh").stdout
+
+
+def test_what_only_looks_like_a_credential_is_shown(run):
+    assert "TOKENIZERS_PARALLELISM=false" in run(environ={"TOKENIZERS_PARALLELISM": "false"}).stdout

@@ -63,7 +63,7 @@ def test_a_verdict_is_exit_code_1_and_json_is_the_interface(app, rundir):
     verdict = msgspec.json.decode(ran.stdout, type=Verdict)
     assert verdict.primary.cause == "process-stuck" and verdict.schema == "unhang/verdict/1"
     raw = json.loads(ran.stdout)
-    assert list(raw) == ["schema", "primary", "contributing", "symptoms", "not_examined", "inputs"]
+    assert list(raw) == ["schema", "primary", "contributing", "symptoms", "contradictions", "not_examined", "inputs"]
     assert list(raw["primary"]) == ["cause", "standing", "says", "ranks", "hosts", "where", "evidence", "remedies"]
     assert list(raw["primary"]["evidence"][0]) == ["source", "text", "line"]
     assert list(raw["primary"]["remedies"][0]) == ["id", "says", "says_zh", "env", "command", "verify", "trial"]
@@ -421,3 +421,19 @@ def test_a_bundle_of_a_running_job_or_to_nowhere_is_refused(app, rundir, tmp_pat
     assert isinstance(ran.exception, UnhangError) and "--bundle is for what has ended" in str(ran.exception)
     ran = run(app, rundir.path, "--bundle", tmp_path / "no" / "a.tar.gz")
     assert isinstance(ran.exception, UnhangError) and "cannot write the bundle" in str(ran.exception)
+
+
+@pytest.mark.parametrize(
+    ("member", "code"),
+    [("run.json", 2), ("events.jsonl", 2), ("incidents/2/incident.json", 1), ("host.json", 1), ("verdict.json", 1), ("logs/attempt-0/rank0.out", 1)],
+)
+def test_a_fifo_in_a_run_directory_is_not_waited_for(rundir, member, code):
+    place = rundir.path / member
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
+    os.mkfifo(place)
+    # Nobody writes to it: whoever opens it waits for ever.
+    ran = subprocess.run([sys.executable, "-m", "unhang", "why", rundir.path, "--lang", "en"], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == code, ran.stderr
+    if member == "events.jsonl":
+        assert "it is a FIFO" in ran.stderr

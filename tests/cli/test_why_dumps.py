@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import os
 import pickle
 import shutil
 import subprocess
@@ -397,3 +399,128 @@ def test_dumps_have_no_attempts(tmp_path, ask):
     folder = write(tmp_path / "d", {r: jobs.dump(history(2), groups(2)) for r in range(2)})
     done = CliRunner().invoke(ask.app, ["why", str(folder), "--attempt", "1"])
     assert isinstance(done.exception, UnhangError) and "--attempt 1 is for logs" in str(done.exception)
+
+
+def sum_up(ask, folder, *paths, code=0):
+    done = CliRunner().invoke(ask.app, ["why", "--digest", str(folder), *map(str, paths)])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def test_digests_of_all_hosts_give_the_answer_of_the_dumps(ask, tmp_path):
+    dumps = {r: jobs.dump([*history(3), fourth(elements=7 if r == 2 else 4, line=99 if r == 2 else 20)], groups(4)) for r in range(4)}
+    folder = write(tmp_path / "dumps", dumps)
+    whole = ask(folder)
+    for n in range(2):
+        host = tmp_path / f"host{n}"
+        host.mkdir()
+        for r in (2 * n, 2 * n + 1):
+            shutil.copy(folder / f"nccl_trace_rank_{r}", host)
+        told = sum_up(ask, tmp_path / "digests", host).stdout
+        assert "2 dumps in" in told and f"unhang why {tmp_path}/digests" in told
+    for paths in ([tmp_path / "digests"], sorted((tmp_path / "digests").iterdir()), [tmp_path / "host0", *(tmp_path / "digests").glob("*-rank2.*")]):
+        merged = ask(*paths)
+        for name in ("cause", "standing", "says", "ranks", "where", "remedies"):
+            assert merged["primary"][name] == whole["primary"][name], name
+        assert [e["text"] for e in merged["primary"]["evidence"]] == [e["text"] for e in whole["primary"]["evidence"]]
+        assert merged["not_examined"] == whole["not_examined"] == []
+
+
+def test_a_digest_is_told_as_json(ask, tmp_path):
+    folder = write(tmp_path / "dumps", {r: jobs.dump(history(3), groups(4)) for r in (2, 3)})
+    (folder / "nccl_trace_rank_1").write_bytes(b"\x80\x02}q\x00X\x09\x00\x00\x00pg_configq\x01")
+    done = CliRunner().invoke(ask.app, ["why", "--json", "--digest", str(tmp_path / "digests"), str(folder)])
+    told = json.loads(done.stdout)
+    path = Path(told.pop("digest"))
+    assert path.parent == tmp_path / "digests" and told.pop("bytes") == path.stat().st_size
+    (missed,) = told.pop("not_examined")
+    assert missed["what"].endswith("rank_1") and missed["unread"]
+    # One of them could not be read: that is no success.
+    assert done.exit_code == 2 and told == {"schema": "unhang/digest/1", "ranks": [2, 3], "dumps": 2}
+    v = ask(path)
+    assert v["inputs"] == [{"source": str(path), "kind": "flight", "bytes": path.stat().st_size}]
+    assert any("nccl_trace_rank_1 on " in n["what"] and n["unread"] for n in v["not_examined"])
+
+
+@pytest.mark.parametrize("also", ["--markdown", "--all", "--incident=1", "--attempt=1", "--report=x.html"])
+def test_a_digest_is_no_verdict(ask, tmp_path, also):
+    done = CliRunner().invoke(ask.app, ["why", "--digest", str(tmp_path / "d"), str(tmp_path), also])
+    assert isinstance(done.exception, UnhangError) and "--digest only sums up" in str(done.exception)
+
+
+def test_a_running_job_has_no_digest(ask, tmp_path):
+    done = CliRunner().invoke(ask.app, ["why", "--digest", str(tmp_path / "d"), "--ras", "h"])
+    assert isinstance(done.exception, UnhangError) and "--digest only sums up" in str(done.exception)
+
+
+def refused(ask, *words):
+    """The message of what is refused, with the exit code of the real program."""
+    done = subprocess.run(
+        [sys.executable, "-m", "unhang", "why", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
+    return " ".join(done.stderr.split())
+
+
+def test_a_digest_of_nothing_is_refused(ask, tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "none").mkdir()
+    (tmp_path / "logs" / "train.log").write_text("step 1\n")
+    told = refused(ask, "--digest", tmp_path / "d", tmp_path / "logs")
+    assert "there is no flight-recorder dump to sum up" in told and "given were 1 other file, as " in told
+    assert f"there is no flight-recorder dump in {tmp_path}/none" in refused(ask, "--digest", tmp_path / "d", tmp_path / "none")
+    assert "there is no " in refused(ask, "--digest", tmp_path / "d", tmp_path / "nowhere")
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_digest_that_cannot_be_written(ask, tmp_path):
+    folder = write(tmp_path / "dumps", {0: jobs.dump(history(3), groups(1))})
+    (tmp_path / "file").write_text("mine")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert f"cannot write a digest to {place}: it is no directory" in refused(ask, "--digest", place, folder)
+    assert "cannot write a digest to /proc/digests: " in refused(ask, "--digest", "/proc/digests", folder)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_digest_overwrites_no_other_one(ask, tmp_path):
+    for elements in (4, 4, 8):
+        folder = write(tmp_path / "dumps", {r: jobs.dump([*history(3), fourth(elements=elements)], groups(2)) for r in range(2)})
+        command = ("--digest", tmp_path / "digests", folder)
+        if elements == 8:
+            assert "holds something else: it was left as it is" in refused(ask, *command)
+        else:
+            sum_up(ask, tmp_path / "digests", folder)
+    (path,) = (tmp_path / "digests").iterdir()
+    assert "all_reduce of [4]" in ask(path)["primary"]["evidence"][0]["text"]
+
+
+def test_digests_beside_the_dumps_are_left_out_the_next_time(ask, tmp_path):
+    folder = write(tmp_path / "dumps", {r: jobs.dump([*history(3), fourth()], groups(2)) for r in range(2)})
+    sum_up(ask, folder, folder)
+    again = sum_up(ask, folder, folder)
+    assert "it is a digest, which is not summed up again" in again.stderr and "2 dumps in" in again.stdout
+    v = ask(folder)
+    assert v["primary"]["ranks"] == [0, 1] and ["stands in" in n["why"] for n in v["not_examined"]] == [True]
+
+
+def test_no_digest_of_a_newer_unhang_passes_for_nothing(ask, tmp_path):
+    folder = write(tmp_path / "dumps", {r: jobs.dump(history(3), groups(2)) for r in range(2)})
+    sum_up(ask, tmp_path / "digests", folder)
+    (path,) = (tmp_path / "digests").iterdir()
+    path.write_bytes(b"UNHANG-DIGEST\x09\n" + path.read_bytes()[15:])
+    told = refused(ask, path)
+    assert "a digest of format 9, and this unhang reads format 1" in told and "another version of unhang wrote it" in told
+
+
+def test_progress_is_shown_on_a_terminal(ask, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr("unhang.report.progress.reading", lambda quiet=False: contextlib.nullcontext(lambda done, total: told.append((done, total))))
+    folder = write(tmp_path / "dumps", {r: jobs.dump(history(3), groups(3)) for r in range(3)})
+    sum_up(ask, tmp_path / "digests", folder)
+    size = sum(p.stat().st_size for p in folder.iterdir())
+    assert len(told) == 3 and told[-1] == (size, size)

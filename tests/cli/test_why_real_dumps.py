@@ -6,12 +6,14 @@ import contextlib
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.diagnosis.test_digests import told
 
 from unhang.diagnosis.recorders import judge_dumps
 
@@ -172,6 +174,30 @@ def test_nothing_is_wrong(tmp_path):
     p = judge_dumps(dumps(tmp_path, "none", 2)).primary
     assert (p.cause, p.standing) == ("unknown", "not-established")
     assert "none of the 2 ranks with a dump waits in a recorded call; the last call of group 0 (default_pg), all_reduce #6, is over" in p.says
+
+
+@pytest.mark.parametrize(
+    ("mode", "world"), [("op", 3), *(pytest.param(m, w, marks=pytest.mark.integration) for m, w in (("missing", 4), ("dtype", 2)))]
+)
+def test_two_digests_give_the_verdict_of_the_dumps(tmp_path, mode, world):
+    paths = dumps(tmp_path, mode, world)
+    whole = judge_dumps(paths)
+    for host in range(2):
+        folder = tmp_path / f"host{host}"
+        folder.mkdir()
+        for path in paths[host::2]:
+            shutil.copy(path, folder)
+        command = [sys.executable, "-m", "unhang", "why", "--digest", str(tmp_path / "digests"), str(folder)]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=environment)
+        assert done.returncode == 0, done.stderr
+    digests = sorted((tmp_path / "digests").iterdir())
+    merged = judge_dumps(digests)
+    assert len(digests) == 2 and told(merged) == told(whole) and whole.primary.cause in ("collective-mismatch", "collective-timeout")
+    assert f"train.py:{line('last')}" in merged.primary.says
+    if mode == "op":
+        assert f"train.py:{line('instead')}" in merged.primary.says and merged.primary.where.endswith(f"train.py:{line('instead')} in train")
+    assert sum(d.stat().st_size for d in digests) < 4000
 
 
 @pytest.mark.integration

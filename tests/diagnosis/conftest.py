@@ -141,6 +141,7 @@ class Builder:
         world: int = 2,
         pid: int | None = None,
         last_beat_s: float | None = 10.0,
+        gpu: str | None = None,
     ) -> Builder:
         stacks = flight = None
         if frames:
@@ -164,6 +165,7 @@ class Builder:
                 local_rank=number,
                 world_size=world,
                 backend=backend,
+                gpu=gpu,
                 groups=counters,
                 last_beat_s=last_beat_s,
                 last_progress_s=10.0,

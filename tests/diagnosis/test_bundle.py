@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import io
 import json
 import os
@@ -17,6 +18,7 @@ from unhang.diagnosis.logs import judge_logs
 from unhang.diagnosis.recorders import judge_dumps
 from unhang.diagnosis.why import judge, judge_packed
 from unhang.model import Verdict
+from unhang.records.flight.recordings import sum_up
 from unhang.records.logs.finding import find
 from unhang.records.packed import unpacked
 
@@ -192,6 +194,15 @@ def test_dumps_are_written_anew(tmp_path, monkeypatch):
     assert dataclasses.replace(after, inputs=()) == dataclasses.replace(before, inputs=())
 
 
+def test_a_digest_stays_as_it_is(tmp_path):
+    default = ("0", "default_pg")
+    for rank in range(2):
+        raw = jobs.dump([jobs.entry(0, default, 1, "all_reduce", 4 + rank, 20, "started", t=1)], {"0": ("default_pg", [0, 1])})
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(raw, protocol=2))
+    path = sum_up(sorted(tmp_path.glob("rank_*")), tmp_path / "digests", "h0", clean=str).path
+    assert bundle._dump(path) == path.read_bytes()
+
+
 def test_several_dumps_in_a_file(tmp_path):
     default = ("0", "default_pg")
     raw = {str(r): jobs.dump([jobs.entry(0, default, 1, "all_reduce", 4 + r, 20, "started", t=1)], {"0": ("default_pg", [0, 1])}) for r in range(2)}
@@ -215,3 +226,10 @@ def test_a_bundle_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeyp
     with pytest.raises(OSError, match="No space"):
         of_logs(target, tmp_path / "a.log")
     assert target.read_bytes() == before and sorted(p.name for p in tmp_path.iterdir()) == ["a.log", "b.tar.gz"]
+
+
+def test_what_was_packed_is_not_called_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.log.gz").write_bytes(gzip.compress(BROKEN.encode()))
+    of_logs(tmp_path / "b.tar.gz", "job.log.gz")
+    assert contents(tmp_path / "b.tar.gz")["job.log"].decode() == BROKEN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -138,3 +139,248 @@ def test_a_cut_answer_is_not_whole():
 def test_without_an_answer_there_is_nothing_to_judge():
     with pytest.raises(ValueError, match="no answer"):
         judge([])
+
+
+# What two answers cannot be compared in ------------------------------------------------------------------------------------------------------------
+
+
+def unread(verdict):
+    return [f"{n.what}: {n.why}" for n in verdict.not_examined if n.unread]
+
+
+def named(of_job, *hashes):
+    """The same communicators under other names."""
+    return replace(of_job, comms=tuple(replace(c, hash=h) for c, h in zip(of_job.comms, hashes, strict=True)))
+
+
+def allreduce(*counts, hash=1, **changes):
+    ranks = tuple(replace(r, counts=(0, 0, 0, 0, n), **changes) for r, n in zip(ranks_of(1, len(counts)), counts, strict=True))
+    return Job(comms=(Comm(hash, ranks),))
+
+
+def together(*jobs):
+    return Job(comms=tuple(c for j in jobs for c in j.comms))
+
+
+def test_communicators_that_are_not_the_same_are_judged_as_if_asked_once():
+    verdict = twice(allreduce(5, 5, 5, 5), allreduce(9, 9, 3, 9, hash=2))
+    assert verdict.primary.ranks == () and "rank 2" in verdict.primary.says
+    assert "the answer before does not have this communicator, and that may be the moment" in verdict.primary.says
+    assert verdict.primary.remedies[0].id == "ask-twice"
+    assert any("launches go on in communicator 0000000000000002" in u for u in unread(verdict))
+    assert any("become of communicator 0000000000000001" in u for u in unread(verdict))
+
+
+def test_a_new_communicator_beside_one_that_moves():
+    verdict = twice(allreduce(5, 5, 5, 5), together(allreduce(6, 6, 6, 6), allreduce(9, 9, 3, 9, hash=2)))
+    assert "of communicator 0000000000000002 (4 ranks) has launched 3 AllReduce" in verdict.primary.says and verdict.primary.ranks == ()
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_communicator_in_one_answer_only_is_unknown(gone):
+    both, one = together(allreduce(5, 5), allreduce(3, 3, hash=2)), allreduce(6, 6)
+    verdict = twice(both, one) if gone else twice(one, later(both, by=2))
+    assert verdict.primary is None and len(unread(verdict)) == 1
+    assert "communicator 0000000000000002" in unread(verdict)[0]
+
+
+def test_counts_that_fell_are_of_another_communicator():
+    verdict = twice(allreduce(9, 9), allreduce(3, 3))
+    assert verdict.primary is None and any("made anew" in u for u in unread(verdict))
+
+
+def test_two_communicators_of_one_name_are_not_compared():
+    pair = together(allreduce(5, 5), allreduce(5, 5))
+    verdict = twice(pair, later(pair))
+    assert verdict.primary is None and unread(verdict)[0].count("communicator 0000000000000001") == 2
+
+
+@pytest.mark.parametrize(("form", "version"), [("json", V28), ("text", V26)])
+def test_a_rank_that_stays_behind_while_the_others_go_on(form, version):
+    verdict = twice(allreduce(5, 5, 4, 5), allreduce(6, 6, 4, 6), form=form, version=version)
+    assert verdict.primary.ranks == (2,) and verdict.primary.hosts == ("10.0.0.1",)
+    assert "has launched 4 AllReduce, 6 by 3 others; rank 2 launched nothing for 10 s, while ranks 0, 1 and 3 went on" in verdict.primary.says
+
+
+def test_a_rank_that_comes_late_and_is_waited_for():
+    found = twice(allreduce(9, 9, 3, 9), allreduce(9, 9, 4, 9)).primary
+    assert found.ranks == (2,) and "ranks 0, 1 and 3 launched nothing for 10 s, while rank 2 went on" in found.says
+
+
+def test_a_rank_that_was_not_behind_before_may_be_so_for_a_moment():
+    found = twice(allreduce(5, 5, 5, 5), allreduce(6, 5, 6, 6)).primary
+    assert found.ranks == () and "some of its ranks go on, and that may be the moment" in found.says
+
+
+def test_a_rank_that_has_caught_up_is_nothing():
+    verdict = twice(allreduce(5, 5, 4, 5), allreduce(5, 5, 5, 5))
+    assert verdict.primary is None and not unread(verdict)
+
+
+def test_a_communicator_that_rests_while_others_move_is_not_called_healthy():
+    verdict = twice(together(allreduce(5, 5), allreduce(7, 7, hash=2)), together(allreduce(5, 5), allreduce(8, 8, hash=2)))
+    assert verdict.primary is None
+    (left,) = unread(verdict)
+    assert "communicator 0000000000000001" in left and "nobody has launched anything in it for 10 s, while others go on" in left
+
+
+def test_a_communicator_that_was_never_used_may_rest():
+    verdict = twice(together(allreduce(0, 0), allreduce(7, 7, hash=2)), together(allreduce(0, 0), allreduce(8, 8, hash=2)))
+    assert verdict.primary is None and not unread(verdict)
+
+
+def test_a_kind_that_is_used_for_the_first_time_is_a_move():
+    before, now = allreduce(5, 5), Job(comms=(Comm(1, tuple(replace(r, counts=(1, 0, 0, 0, 5)) for r in ranks_of(1, 2))),))
+    verdict = twice(before, now)
+    assert verdict.primary is None and not unread(verdict)
+
+
+@pytest.mark.parametrize("after", [16, 20])
+def test_ranks_that_are_only_counted(after):
+    def halves(low, high):
+        return allreduce(*([low] * 8), *([high] * 8))
+
+    moved = twice(halves(5, 6), halves(after, after + 1), form="text", version=V26)
+    assert moved.primary is None and not unread(moved)
+    rests = twice(halves(5, 6), halves(5, 6), form="text", version=V26).primary
+    assert "nobody launched anything for 10 s" in rests.says
+    some = twice(halves(5, 6), halves(5, after), form="text", version=V26).primary
+    assert "that may be the moment" in some.says and some.ranks == ()
+
+
+@pytest.mark.parametrize(("form", "version"), [("json", V28), ("text", V24), ("text", V26)])
+def test_a_communicator_that_is_being_set_up_in_both_answers(form, version):
+    def starting(at):
+        return together(allreduce(0, 0, 0, 0, hash=7, init=7), allreduce(at, at))
+
+    found = twice(starting(5), starting(6), form=form, version=version).primary
+    assert "being set up in both answers, 10 s apart" in found.says and found.ranks == ()
+    done = twice(starting(5), together(allreduce(1, 1, 1, 1, hash=7), allreduce(6, 6)), form=form, version=version)
+    assert done.primary is None
+    assert judge([told(starting(5), form=form, version=version)]).primary is None
+
+
+def test_communicators_without_counts_beside_one_that_moves():
+    verdict = twice(all_but(5), later(all_but(5)), form="text", version=V26)
+    assert verdict.primary is None and not unread(verdict)
+    beside = together(all_but(5), allreduce(3, 3))
+    verdict = twice(beside, later(beside), form="text", version=V26)
+    assert verdict.primary is None and any("no counts" in u and "2 ranks" in u for u in unread(verdict))
+
+
+def test_an_answer_without_communicators():
+    nothing = Told(report=parse(json.dumps({"communicators": []}).encode(), source="x"), bytes=1)
+    assert any("tells of no communicator" in u for u in unread(judge([nothing, nothing])))
+
+
+# States of ranks -----------------------------------------------------------------------------------------------------------------------------------
+
+both_forms = pytest.mark.parametrize(("form", "version"), [("json", V28), ("text", V24), ("text", V26)])
+
+
+@both_forms
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_rank_that_aborts(form, version, moves):
+    before = allreduce(5, 5, 5, 5).changed(2, abort=True)
+    found = twice(before, later(before, by=int(moves)), form=form, version=version).primary
+    assert found.ranks == (2,) and found.standing == "not-established"
+    assert "in communicator 0000000000000001 (4 ranks) rank 2 has status ABORT" in found.says and "ranks 0, 1 and 3 have status RUNNING" in found.says
+    assert any("rank 2 (pid 1002 on 10.0.0.1)" in e.text for e in found.evidence)
+
+
+def test_a_rank_that_aborts_is_named_at_once():
+    now = allreduce(6, 6, 6, 6).changed(2, abort=True)
+    assert twice(allreduce(5, 5, 5, 5), now).primary.ranks == judge([told(now)]).primary.ranks == (2,)
+
+
+def test_all_abort():
+    found = judge([told(allreduce(5, 5, 5, 5, abort=True))]).primary
+    assert "ranks 0 to 3 have status ABORT" in found.says and found.ranks == ()
+
+
+@both_forms
+def test_a_rank_that_answers_and_is_no_member(form, version):
+    left = allreduce(5, 5, 5, 5).changed(3, missing="left")
+    found = twice(left, later(left), form=form, version=version).primary
+    assert found.ranks == (3,) and "has not joined yet, or has left already" in found.says
+    assert "it was the same 10 s before" in found.says
+    assert not any("launched by all" in e.text for f in (found, *twice(left, left).contributing) for e in f.evidence)
+
+
+def test_a_member_that_differs_since_a_moment_is_not_named():
+    now = allreduce(6, 6, 6, 6).changed(1, finalize=True)
+    found = twice(allreduce(5, 5, 5, 5), now).primary
+    assert found.ranks == () and "it was not so in the answer before, and that may be the moment" in found.says
+    assert judge([told(now)]).primary.ranks == ()
+    assert twice(now, later(now)).primary.ranks == (1,)
+
+
+def test_half_and_half_no_state_is_blamed():
+    now = allreduce(6, 6, 6, 6).changed(1, finalize=True).changed(3, finalize=True)
+    assert twice(now, now).primary.ranks == ()
+
+
+def test_a_rank_that_is_not_told_of_is_missing():
+    def short(n):
+        raw = in_json(V28, allreduce(n, n, n, n))
+        raw["communicators"][0]["ranks"].pop()
+        raw["communicators"][0]["ranks_count"] = 3
+        return Told(report=parse(json.dumps(raw).encode(), source="x"), bytes=1)
+
+    verdict = judge([short(5), short(5)], apart_s=10.0)
+    assert "of 1 rank of communicator 0000000000000001 (4 ranks) nothing is told" in verdict.primary.says
+    still = verdict.contributing[0]
+    assert "no rank that is told of" in still.says and "launched by 3 of 4 ranks; of the others nothing is told" in still.evidence[0].text
+    assert judge([short(5), short(6)], apart_s=10.0).primary is not None
+
+
+# What is claimed -----------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_asked_once_another_collective_is_only_possible():
+    ranks = tuple(replace(r, counts=(2, 0, 20, 20, 64) if r.number == 3 else WAITS) for r in ranks_of(2, 4))
+    found = judge([told(Job(comms=(Comm(1, ranks),)))]).primary
+    assert (found.cause, found.standing, found.ranks, found.hosts) == ("collective-mismatch", "possible", (), ())
+    assert "asked once, that may be the moment" in found.says and "none since" not in found.says
+    assert [r.id for r in found.remedies] == ["ask-twice", "same-order", "check-each-call"]
+
+
+def test_where_somebody_is_behind_nobody_says_that_all_are_equal():
+    verdict = twice(all_but(5), all_but(5))
+    assert not any("launched equally many" in f.says for f in (verdict.primary, *verdict.contributing))
+
+
+@pytest.mark.parametrize("apart_s", [0.0, -3590.0])
+def test_answers_that_are_not_in_order_are_refused(apart_s):
+    with pytest.raises(ValueError, match="not newer"):
+        judge([told(job()), told(job())], apart_s=apart_s)
+
+
+@pytest.mark.parametrize("counts", [lambda i: {f"K{i}": 1}, lambda i: {"AllReduce": i + 1}], ids=["kinds", "counts"])
+def test_work_grows_with_the_answer_and_not_with_its_square(counts):
+    """Every rank with a kind, or a count, of its own. Steps of the interpreter are counted, not seconds."""
+
+    def steps(n):
+        def answer(more):
+            ranks = [{"rank": i, "host": "h", "pid": i, "collective_counts": counts(i + more)} for i in range(n)]
+            data = json.dumps({"communicators": [{"hash": "0x1", "size": n, "ranks": ranks}]}).encode()
+            return Told(report=parse(data, source="x"), bytes=1)
+
+        seen = 0
+
+        def trace(frame, event, arg):
+            nonlocal seen
+            frame.f_trace_opcodes = True
+            seen += 1
+            return trace
+
+        sys.settrace(trace)
+        try:
+            judge([answer(0), answer(0)], apart_s=1.0)
+            judge([answer(0), answer(1)], apart_s=1.0)
+        finally:
+            sys.settrace(None)
+        return seen
+
+    steps(8)  # what is imported on the way
+    assert steps(240) < 5 * steps(80)

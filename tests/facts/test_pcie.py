@@ -181,11 +181,6 @@ def test_whether_it_is_a_virtual_machine(machine, files, virtual):
     assert pcie.virtual(machine(files)) == virtual
 
 
-def test_addresses_are_written_alike():
-    assert pcie.normal("00000000:3B:00.0") == pcie.normal("0000:3b:00") == "0000:3b:00.0"
-    assert pcie.normal("00010000:01:00.0") == "10000:01:00.0"
-
-
 def test_nothing_of_the_kind(machine):
     with pytest.raises(NotHere, match="no PCI bus"):
         pcie.collect(machine({}))

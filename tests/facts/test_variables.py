@@ -76,7 +76,21 @@ def test_does_not_touch(name):
     assert not variables.touches(name)
 
 
-@pytest.mark.parametrize(("name", "kept"), [("NCCL_PSK", False), ("ACCELERATE_API_KEY", False), ("NCCL_IB_PKEY", True), ("NCCL_DEBUG", True)])
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        *(
+            (name, False)
+            for name in ("NCCL_PSK", "ACCELERATE_API_KEY", "HF_TOKEN", "HFTOKEN", "TOKEN_X", "A_TOKENS", "WANDB_API_KEY", "A_KEY", "A_KEY2")
+        ),
+        *((name, False) for name in ("ACCELERATE_PASS", "A_TOKEN_LENGTH_TOKEN", "GITHUB_PAT", "DB_PWD", "X_APIKEY", "TOKEN", "MY_TOKEN_2")),
+        *(
+            (name, True)
+            for name in ("TOKENIZERS_PARALLELISM", "TOKENIZER_PATH", "MAX_TOKENS", "NUM_TOKENS", "KEYBOARD", "NCCL_IB_PKEY", "NCCL_DEBUG")
+        ),
+        *((name, True) for name in ("FORWARD_COMPASS", "NCCL_PATH", "OMP_PATTERN", "TOKEN_LIMIT", "A_TOKEN_COUNT")),
+    ],
+)
 def test_secrets(name, kept):
     assert (variables.kept(name, "v") == "v") is kept
 
@@ -179,3 +193,20 @@ def test_rccl_has_files_of_its_own(machine, rocm, read):
     )
     (one,) = variables.collect(host, {"torch": "2.9.1"} | ({"rccl": ""} if rocm else {"nccl": "2.27.5"})).settings
     assert (one.value, one.source) == (read, f"/h/.{read}.conf")
+
+
+def test_a_file_that_is_named_relative_is_read_where_we_stand(machine, tmp_path, monkeypatch):
+    (tmp_path / "here.conf").write_text("NCCL_IB_TIMEOUT=22\n")
+    monkeypatch.chdir(tmp_path)
+    seen = variables.collect(Host(environ={"NCCL_CONF_FILE": "here.conf"}), {"nccl": "2.27.5"})
+    assert ("NCCL_IB_TIMEOUT", str(tmp_path / "here.conf")) in {(s.name, s.source) for s in seen.settings} and not seen.missing
+    # On a machine of which only the files are there nobody knows where a process is started.
+    elsewhere = variables.collect(machine({"/here.conf": "NCCL_DEBUG=INFO\n"}, environ={"NCCL_CONF_FILE": "here.conf"}), {"nccl": "2.27.5"})
+    assert [s.name for s in elsewhere.settings] == ["NCCL_CONF_FILE"]
+    assert any("here.conf is relative" in one for one in elsewhere.unread) and not elsewhere.missing
+
+
+@pytest.mark.parametrize(("nccl", "missing"), [("2.27.5", "/gone.conf"), ("2.22.3", "")])
+def test_a_file_that_is_named_and_not_there(machine, nccl, missing):
+    assert variables.collect(machine(environ={"NCCL_CONF_FILE": "/gone.conf", "HOME": "/h"}), {"nccl": nccl}).missing == missing
+    assert variables.collect(machine(environ={"HOME": "/h"}), {"nccl": nccl}).missing == ""

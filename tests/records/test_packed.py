@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import pickle
 import tarfile
 import zipfile
 
@@ -132,3 +133,57 @@ def test_large_archives_of_logs_are_not_read_to_their_end(tmp_path, monkeypatch)
     assert packed.holds_run(tar(tmp_path / "b.tar", [("r/logs/attempt-0/rank0.err", b"0" * 4000), ("r/run.json", RUN % 1)], "w"))
     (tmp_path / "c.log").write_text("step 1\n")
     assert not packed.holds_run(tmp_path / "c.log")
+
+
+def dump(rank: int) -> bytes:
+    return pickle.dumps({"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": [{"record_id": rank}]}, protocol=2)
+
+
+@pytest.mark.parametrize("kind", ["tar", "tar.gz", "zip"])
+def test_dumps_are_taken_with_their_folders(tmp_path, kind):
+    archive = tmp_path / f"dumps.{kind}"
+    files = {f"h{rank // 2}/nccl_trace_rank_{rank}": dump(rank) for rank in range(4)}
+    if kind == "zip":
+        with zipfile.ZipFile(archive, "w") as z:
+            for name, data in files.items():
+                z.writestr(name, data)
+    else:
+        with tarfile.open(archive, "w:gz" if kind.endswith("gz") else "w") as tar:
+            for name, data in files.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    assert packed.holds_dumps(archive) and not packed.holds_run(archive)
+    with packed.unpacked_dumps(archive) as found:
+        assert {str(p.relative_to(found.folder)): p.read_bytes() for p in found.paths} == files
+        assert (found.others, found.not_examined) == (False, ())
+        folder = found.folder
+    assert not folder.exists()
+
+
+def test_dumps_beside_logs_and_names_that_lead_out(tmp_path):
+    archive = tmp_path / "all.tar"
+    with tarfile.open(archive, "w") as tar:
+        for name, data in {"../../rank_9": dump(9), "/etc/rank_8": dump(8), "rank_0": dump(0), "train.log": b"step 1\n", "model.pt": b"x"}.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    with packed.unpacked_dumps(archive) as found:
+        assert [p.name for p in found.paths] == ["rank_0"] and found.others
+        (left,) = found.not_examined
+        assert left.unread and "leads out" in left.why
+    assert not (tmp_path / "rank_9").exists()
+
+
+def test_an_archive_of_dumps_that_is_cut_off(tmp_path):
+    archive = tmp_path / "all.tar"
+    with tarfile.open(archive, "w") as tar:
+        for rank in range(3):
+            info = tarfile.TarInfo(f"rank_{rank}")
+            info.size = len(dump(rank))
+            tar.addfile(info, io.BytesIO(dump(rank)))
+    archive.write_bytes(archive.read_bytes()[:2200])
+    with packed.unpacked_dumps(archive) as found:
+        assert [p.name for p in found.paths] == ["rank_0", "rank_1"]
+        assert found.not_examined and found.not_examined[0].unread
+    assert not packed.holds_dumps(tmp_path / "nothing")

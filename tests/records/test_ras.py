@@ -163,14 +163,20 @@ def test_uneven_hosts():
     assert (report.nodes, report.processes, report.gpus) == (2, 7, 7)
 
 
+def paces(first, second):
+    return [c.pace for c in ras.compare(first, second)]
+
+
 def test_counts_that_stand_still_between_two_answers():
     first = answer_of(V29, job().changed(11, counts=(1, 0, 20, 20, 60)))
-    assert len(ras.standstill(first, first)) == 3
+    assert paces(first, first) == ["still"] * 3
     moved = answer_of(V29, job().changed(11, counts=(1, 0, 20, 20, 61)))
-    assert [c.size for c in ras.standstill(first, moved)] == [2, 2]
+    assert paces(first, moved) == ["mixed", "still", "still"]
+    change = ras.compare(first, moved)[0]
+    assert change.moved == {11} and change.still == set(range(16)) - {11}
     # Text tells no counts of the healthy, and nothing is concluded from that.
     text = answer_of(V26, job().changed(11, counts=(1, 0, 20, 20, 60)))
-    assert [c.size for c in ras.standstill(text, text)] == [16]
+    assert paces(text, text) == ["still", "unknown", "unknown"]
 
 
 def test_many_bare_ranks_are_cut_by_nccl_itself():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -70,6 +71,12 @@ def test_a_process_that_is_not_known_in_one_place_is_known_from_another():
     assert (member.pid, member.nvml_dev, member.state, member.counts) == (9, 5, "FINALIZE", {"AllReduce": 4})
 
 
+def test_a_rank_that_is_named_with_the_status_of_its_group_is_one_of_it():
+    one = "Rank 3 has status ABORT -- GPU 3 managed by process 9 on node 10.0.0.1"
+    said = about("Communicator ranks have different status", "3 ranks have status RUNNING", "1 ranks have status ABORT", one)
+    assert [(s.state, s.ranks_count, s.ranks) for s in said.states] == [("RUNNING", 3, (0, 1, 2)), ("ABORT", 1, (3,))]
+
+
 def sick():
     return job(nodes=2, per_node=4).changed(1, missing="silent").changed(2, error=1).changed(3, counts=(9, 9, 9, 9, 9)).changed(5, finalize=True)
 
@@ -124,4 +131,58 @@ def check(data):
         return
     for communicator in report.communicators:
         assert all(b.launched < b.most for b in communicator.behind)
-        assert all(m.rank < communicator.size for m in communicator.members) or report.format == "json"
+        assert all(m.rank < communicator.size for m in communicator.members)
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+@pytest.mark.parametrize("size", [0, -3, 3])
+def test_ranks_that_a_communicator_cannot_have_are_damage(form, size):
+    if form == "json":
+        raw = in_json(V32, job())
+        raw["communicators"][0]["size"] = size
+        data = json.dumps(raw)
+    else:
+        data = f"Communicators... (1.0s)\n 0 1 1 4 {size} 4 RUNNING MISMATCH\nWarnings\n#0-0 (ab) MISMATCH\n"
+        data += "Communicator ranks have different AllReduce operation counts\n2 ranks have launched up to operation 5\n"
+        data += "2 ranks have launched up to operation 4\nRank 7 has launched up to operation 3\n"
+    with pytest.raises(RecordError):
+        parse(data.encode())
+
+
+def test_a_rank_that_is_told_of_twice_is_damage():
+    raw = in_json(V32, job())
+    raw["communicators"][0]["ranks"][1]["rank"] = 0
+    with pytest.raises(RecordError, match="a rank twice"):
+        parse(json.dumps(raw).encode())
+
+
+@pytest.mark.parametrize(
+    ("bound", "at", "says"),
+    [("MAX_FIELDS", 100, "more fields than any"), ("MAX_RANKS", 17, "more than 17 ranks"), ("MAX_COMMUNICATORS", 2, "3 communicators")],
+)
+def test_more_than_any_job_has_is_refused(monkeypatch, bound, at, says):
+    data = json.dumps(in_json(V32, job())).encode()
+    monkeypatch.setattr(f"unhang.records.ras.document.{bound}", at)
+    with pytest.raises(RecordError, match=says):
+        parse(data)
+
+
+def test_a_kind_of_operations_for_each_rank_is_damage():
+    ranks = [{"rank": i, "collective_counts": {f"K{i}": 1}} for i in range(300)]
+    with pytest.raises(RecordError, match="kinds of operations"):
+        parse(json.dumps({"communicators": [{"hash": "0x1", "size": 300, "ranks": ranks}]}).encode())
+
+
+def test_an_answer_takes_not_much_more_memory_than_its_size():
+    """As RAS writes it, of ranks that all differ in host and process."""
+    raw = in_json(V32, job(nodes=64, per_node=8))
+    data = json.dumps(raw, indent=2).encode()
+    parse(data)
+    tracemalloc.start()
+    try:
+        report = parse(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(report.communicators[0].members) == 512
+    assert peak < 3 * len(data)

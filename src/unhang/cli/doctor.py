@@ -198,12 +198,12 @@ def _run(python: str | None, ranks: int | None, *, quiet: bool, lang: Language) 
 def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) -> int:
     """Raises UnhangError. As diff does: 0 where nothing differs, 1 where something does."""
     from unhang.diagnosis.differences import between
-    from unhang.diagnosis.redact import redact_data
+    from unhang.diagnosis.handing_on import handed_on
     from unhang.errors import EXIT_FOUND, EXIT_OK
     from unhang.facts.host import Host
 
     # What was saved is without credentials: else they would differ, and be shown.
-    differences = between(*(redact_data(_seen(None if which == "now" else Path(which), only, Host())) for which in (a, b)))
+    differences = between(*(handed_on(_seen(None if which == "now" else Path(which), only, Host())) for which in (a, b)))
     if as_json:
         _print_json({"schema": "unhang/diff/1", "a": a, "b": b, "differences": differences})
     else:
@@ -215,12 +215,12 @@ def _compare(a: str, b: str, only: list[str], *, as_json: bool, lang: Language) 
 
 
 def _save(seen: Snapshot, path: Path) -> None:
-    from unhang.diagnosis.redact import redact_data
+    from unhang.diagnosis.handing_on import handed_on
     from unhang.errors import UnhangError
     from unhang.facts import snapshot
 
     # Text by text: what is taken out of the JSON as a whole may take its quotes along.
-    data = snapshot.encode(redact_data(seen)) + b"\n"
+    data = snapshot.encode(handed_on(seen)) + b"\n"
     try:
         _write(path, data)
     except OSError as e:

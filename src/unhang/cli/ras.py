@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
+import shlex
+import stat
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -15,26 +16,54 @@ import typer
 if TYPE_CHECKING:
     from unhang.diagnosis.ras import Told
     from unhang.model import Verdict
-    from unhang.records.ras import Address, Report
+    from unhang.records.ras import Address
+
+APART_S = 10.0
+_IS = "it is HOST, HOST:PORT, or a file that holds an answer"
 
 
-def judge(given: Sequence[str], *, apart_s: float, quiet: bool) -> Verdict:
-    """The verdict on a job that is asked twice, or on answers in files. Raises UnhangError."""
+def judge(given: Sequence[str], *, apart_s: float | None, quiet: bool) -> Verdict:
+    """The verdict on a job that is asked twice (None: `APART_S` apart, 0: once), or on answers in files. Raises UnhangError."""
     from unhang.diagnosis import ras
     from unhang.errors import UnhangError
     from unhang.records import named
-    from unhang.records.ras import address
+    from unhang.records.ras import NoHost, address
 
-    if all(named.is_file(g) for g in given) and len(given) <= 2:
+    files = [g for g in given if named.is_file(g)]
+    if len(files) == len(given) <= 2:
+        if apart_s is not None:
+            raise UnhangError("--apart is for a job that is asked, not for answers in files")
         told = [_of_file(Path(g)) for g in given]
-        return ras.judge(told, apart_s=_between(told[0].report, told[-1].report) if len(told) > 1 else None)
+        return ras.judge(told, apart_s=_between(*told) if len(told) > 1 else None)
+    for g in given:
+        if g not in files and (what := _no_file(g, alone=len(given) == 1)) is not None:
+            raise UnhangError(f"--ras {g}: {what}", cause=_IS)
     if len(given) > 1:
-        raise UnhangError("--ras: give one HOST:PORT, or one or two files that hold answers, the older first")
-    if "/" in given[0]:
-        raise UnhangError(f"--ras {given[0]}: there is no such file")
+        missing = next((g for g in given if g not in files), None) if files else None
+        more = f"--ras {missing}: there is no such file; " if missing is not None else "--ras: "
+        raise UnhangError(f"{more}give one HOST:PORT, or one or two files that hold answers, the older first")
+    apart_s = APART_S if apart_s is None else apart_s
     if not math.isfinite(apart_s):
         raise UnhangError(f"--apart {apart_s}: that is no time")
-    return ras.judge(_asked(address(given[0]), apart_s, quiet=quiet), apart_s=apart_s or None)
+    try:
+        return ras.judge(_asked(address(given[0]), apart_s, quiet=quiet), apart_s=apart_s or None)
+    except NoHost as e:
+        if ":" in given[0]:
+            raise
+        raise UnhangError(f"--ras {given[0]}: there is neither such a file nor such a host ({e})", cause=_IS) from e
+
+
+def _no_file(given: str, *, alone: bool) -> str | None:
+    """What is wrong with a name that is no regular file; None where it may be a host's."""
+    try:
+        mode = Path(given).stat().st_mode
+    except (OSError, ValueError):
+        return "there is no such file" if "/" in given else None
+    # A host may be called like a directory here.
+    if stat.S_ISDIR(mode):
+        return "that is a directory, no file that holds an answer" if "/" in given or given in (".", "..") or not alone else None
+    kinds = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a Unix socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
+    return next((f"that is {kind}, no file that holds an answer" for test, kind in kinds if test(mode)), None)
 
 
 def _asked(where: Address, apart_s: float, *, quiet: bool) -> list[Told]:
@@ -59,8 +88,23 @@ def _of_file(path: Path) -> Told:
     return Told(report=load(path), bytes=path.stat().st_size)
 
 
-def _between(first: Report, second: Report) -> float | None:
-    """Seconds between two answers; None where they do not tell when they were given."""
-    with contextlib.suppress(ValueError):
-        return (datetime.fromisoformat(second.timestamp) - datetime.fromisoformat(first.timestamp)).total_seconds()
-    return None
+def _between(first: Told, second: Told) -> float | None:
+    """Seconds between two answers; None where they do not tell when they were given. Raises UnhangError where the second is not the newer one."""
+    from unhang.errors import UnhangError
+
+    older, newer = first.report, second.report
+    if Path(older.source).samefile(newer.source):
+        raise UnhangError(f"--ras {newer.source}: the same answer twice shows nothing", cause="two answers are compared, the older first")
+    try:
+        apart_s = (datetime.fromisoformat(newer.timestamp) - datetime.fromisoformat(older.timestamp)).total_seconds()
+    except (ValueError, TypeError, OverflowError):
+        # Not told, or one with a zone and the other without.
+        return None
+    if apart_s < 0:
+        raise UnhangError(
+            f"--ras {newer.source}: its answer ({newer.timestamp}) is older than that of {older.source} ({older.timestamp})",
+            hint=f"unhang why --ras {shlex.quote(newer.source)} --ras {shlex.quote(older.source)}",
+        )
+    if not apart_s:
+        raise UnhangError(f"--ras: both answers are of {newer.timestamp}, and so close together they show nothing")
+    return apart_s

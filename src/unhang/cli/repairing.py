@@ -47,9 +47,13 @@ def repair(seen: Snapshot, examination: Examination, *, yes: bool, quiet: bool, 
         steps = cleaning.apply(steps)
         if console is not None:
             repairs.render_outcome(steps, console, lang=lang)
+    elif removable and console is not None and can_ask:
+        repairs.render_declined("remove", console, lang=lang)
     written, why = _write(Path(settings.FILE), wanted, asks) if wanted else ("", "")
     if console is not None and (written or why):
         repairs.render_written(written, why, console, lang=lang)
+    elif wanted and console is not None and can_ask:
+        repairs.render_declined("write", console, lang=lang)
     return Repair(segments=steps, settings=wanted, written=written, why=why)
 
 

@@ -52,7 +52,8 @@ def vars(
     A checked table decides for the releases that it holds; for others the installed files are searched. Nothing is imported.
 
     Exit code: 0 if nothing is wrong, 1 if something is, 2 for bad input, 3 for our own failure, 130 if interrupted.
-    With --rewrite: 0 if nothing that is wrong is left in what was printed, 1 if something is; stderr says what.
+    A variable in a form that is not understood counts as bad input: what the file makes of it is not known.
+    With --rewrite: 0 if nothing that is wrong is left in what was printed, 1 if something is, 2 if part of it was not understood; stderr says what.
     """
     from dataclasses import replace
 
@@ -80,9 +81,9 @@ def vars(
     plugins = variable_readers.plugins(host) if libs is None else None
     scan = examining.scanner(found if plugins is None else (*found, plugins), reader)
     if correct:
-        something_is_left = _rewrite(what or [], seen, scan, chosen)
+        exit_code = _rewrite(what or [], seen, scan, chosen)
         reader.save()
-        raise typer.Exit(EXIT_FOUND if something_is_left else EXIT_OK)
+        raise typer.Exit(exit_code)
     if show_all and what:
         raise UnhangError("--all lists every variable that is known: it takes no names and files")
     judged, missed = _judged(what or [], show_all, seen, scan)
@@ -157,9 +158,9 @@ def _of_file(path: Path) -> bytes:
         return f.read(_MAX_BYTES + 1)
 
 
-def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -> bool:
-    """Print the corrected file, and say on stderr what is left in it; whether any of that is wrong."""
-    from unhang.errors import UnhangError
+def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -> int:
+    """Print the corrected file, and say on stderr what is left in it; the exit code that follows from that."""
+    from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
     from unhang.knowledge.variables import examining
     from unhang.knowledge.variables.files import opening, rewriting
     from unhang.report.language import LABELS
@@ -191,9 +192,10 @@ def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -
                 typer.echo(f"unhang: {where}{but if remark.kind in ('not-read', 'typo', 'renamed') else ''}: {remark.says.of(lang)}", err=True)
         if one.state == "unknown" and one.what is None and not one.remarks:
             typer.echo(f"unhang: {where}: {labels['readers_unknown']}", err=True)
-    for missed in _not_followed(name, corrected):
+    unread = list(_not_followed(name, corrected))
+    for missed in unread:
         typer.echo(f"unhang: {labels['corrected_not_followed'].format(what=missed.what, why=missed.why)}", err=True)
-    return left.something_is_wrong or bool(corrected.unclosed)
+    return EXIT_USER if unread else EXIT_FOUND if left.something_is_wrong else EXIT_OK
 
 
 def _not_followed(name: str, parsed: Parsed) -> Iterator[NotExamined]:
@@ -201,6 +203,8 @@ def _not_followed(name: str, parsed: Parsed) -> Iterator[NotExamined]:
 
     for one in parsed.unclosed:
         yield NotExamined(what=f"{name} behind line {one.line + 1}", why=f"a {one.what} that begins there is not closed", unread=True)
+    for mention in parsed.mentioned:
+        yield NotExamined(what=f"{name}:{mention.line + 1}", why=f"it mentions {mention.name} in a form that is not understood", unread=True)
 
 
 def _print_json(examined: Examined) -> None:

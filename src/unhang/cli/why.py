@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unhang.cli.beside import Beside
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from unhang.diagnosis.bundle import Bundled
     from unhang.diagnosis.logs import Judged
     from unhang.model import Verdict
     from unhang.records.logs.finding import Found
-    from unhang.records.rundir import RunDir
-    from unhang.report.html.scene import Scene
     from unhang.report.language import Language
 
 
@@ -33,15 +29,17 @@ def why(
         list[str] | None,
         typer.Argument(
             metavar="PATH...",
-            help="A run directory, packed or not (of several in one place the newest); or logs and flight-recorder dumps: files, directories, "
-            "globs, - for standard input. Packed ones (.gz .xz .zst .bz2 .tar.* .zip) are read as they are.",
+            help="A run directory, packed or not (of several in one place the newest); or logs, flight-recorder dumps and digests of them: files, "
+            "directories, globs, - for standard input. Packed ones (.gz .xz .zst .bz2 .tar.* .zip) are read as they are.",
         ),
     ] = None,
     ras: Annotated[
         list[str] | None,
         typer.Option(metavar="HOST:PORT", help="Ask a job that still runs, through NCCL's RAS socket; or files with its answers, the older first."),
     ] = None,
-    apart_s: Annotated[float, typer.Option("--apart", metavar="S", min=0, help="Ask it a second time after S seconds; 0: only once.")] = 10.0,
+    apart_s: Annotated[
+        float | None, typer.Option("--apart", metavar="S", min=0, help="Ask it a second time after S seconds; 0: only once.", show_default="10")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The verdict as JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The whole verdict as Markdown.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="The whole verdict, then the timeline of what was found, in order.")] = False,
@@ -49,6 +47,14 @@ def why(
     attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Judge this attempt in the logs.", show_default="the last one")] = None,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FILE.html", help="Write the verdict with a timeline as one HTML file, too.")
+    ] = None,
+    digest: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Judge nothing: sum up the flight-recorder dumps of this host, some kilobytes for each rank, into a file in DIR. Do so on each host "
+            "(srun, ssh, ...): `unhang why DIR` says of these files what it would say of all dumps.",
+        ),
     ] = None,
     bundle: Annotated[
         Path | None,
@@ -76,11 +82,19 @@ def why(
     chosen = language.chosen(lang)
     if bool(paths) == bool(ras):
         raise UnhangError("give either PATH... or --ras HOST:PORT", hint="unhang why train.log")
+    if digest is not None:
+        if ras or markdown or everything or incident is not None or attempt is not None or report is not None or bundle is not None:
+            raise UnhangError("--digest only sums up dumps: it goes with --json alone")
+        from unhang.cli import digest as summing
+
+        raise typer.Exit(summing.write(paths or [], digest, as_json=as_json))
     if ras and (incident is not None or attempt is not None):
         raise UnhangError("--incident and --attempt are for what has ended; --ras asks a job that runs")
+    if apart_s is not None and not ras:
+        raise UnhangError("--apart is for --ras: only a job that runs is asked twice", hint="unhang why --ras HOST:PORT --apart 60")
     if bundle is not None:
         _check_bundle(bundle, ras)
-    beside = _Beside(scene=report is not None, bundle=bundle, quiet=as_json)
+    beside = Beside(drawn=report is not None, stacks=everything and not (as_json or markdown), bundle=bundle, quiet=as_json)
     verdict, judged = (_running(ras, apart_s, quiet=as_json), None) if ras else _judge(paths or [], incident, attempt, quiet=as_json, beside=beside)
     if verdict.primary is None and judged is not None:
         _refuse_no_logs(verdict)
@@ -95,7 +109,7 @@ def why(
 
         typer.echo(render_markdown(verdict, lang=chosen), nl=False)
     else:
-        _show(verdict, judged if everything else None, chosen, everything=everything)
+        _show(verdict, judged if everything else None, beside, chosen, everything=everything)
     # What could not be read is not called healthy.
     unread = any(n.unread for n in verdict.not_examined)
     raise typer.Exit(EXIT_FOUND if verdict.primary is not None else EXIT_USER if unread else EXIT_OK)
@@ -113,63 +127,21 @@ def _refuse_no_logs(verdict: Verdict) -> None:
         raise UnhangError("nothing was read: no log was given", cause=said)
 
 
-def _show(verdict: Verdict, judged: Judged | None, lang: Language, *, everything: bool) -> None:
+def _show(verdict: Verdict, judged: Judged | None, beside: Beside, lang: Language, *, everything: bool) -> None:
     from unhang.report import screen, terminal
 
     console = screen.console()
     terminal.render(verdict, console, lang=lang, whole=everything)
+    if beside.trunk is not None:
+        from unhang.report.stacks import render as render_stacks
+
+        render_stacks(beside.trunk, beside.cwd, console, lang=lang, label="stacks" if judged is None else "stacks_in_logs")
+    for said in beside.untold:
+        console.print(f"  {said}", soft_wrap=True, highlight=False, markup=False)
     if judged is not None:
         from unhang.report.timeline import render
 
         render(judged, console, lang=lang)
-
-
-class _Beside:
-    """What is made beside the verdict. Taken while what was judged is there: a run directory out of an archive is gone afterwards."""
-
-    def __init__(self, *, scene: bool, bundle: Path | None, quiet: bool) -> None:
-        self.scene: Scene | None = None
-        self._draws = scene
-        self._bundle = bundle
-        self._quiet = quiet
-
-    def take_run(self, rundir: RunDir, verdict: Verdict, incident: int | None) -> None:
-        if self._draws:
-            from unhang.report.html.of_run import gather
-
-            self.scene = gather(rundir, number=incident)
-        if self._bundle is not None:
-            from unhang.diagnosis.bundle import of_run
-
-            self._write(lambda target, progress: of_run(target, rundir, verdict, progress=progress))
-
-    def take_files(self, found: Found, verdict: Verdict, judged: Judged | None) -> None:
-        if self._bundle is not None:
-            from unhang.diagnosis.bundle import of_files
-
-            lines = [(m.source, m.line) for m in judged.timeline] if judged is not None else []
-            self._write(lambda target, progress: of_files(target, found.sources, found.dumps, verdict, lines, progress=progress))
-
-    def _write(self, write: Callable[[Path, Callable[[int, int | None], None]], Bundled]) -> None:
-        from unhang.errors import UnhangError
-        from unhang.records.logs.opening import shown
-        from unhang.report.progress import counting
-
-        assert self._bundle is not None
-        name = shown(str(self._bundle))
-        try:
-            with counting("bundling", quiet=self._quiet) as progress:
-                written = write(self._bundle, progress)
-        except OSError as e:
-            raise UnhangError(f"cannot write the bundle {name}: {e.strerror or e}", hint="name another place with --bundle FILE.tar.gz") from e
-        _say(f"wrote {name}: {written.files} files, {_size(written.size_bytes)}")
-        _say("credentials are hidden in it; hosts, paths and lines of code are not: look before you send it")
-        for left in written.left_out:
-            _say(f"left out of it: {left.what}: {left.why}")
-
-
-def _size(size: int) -> str:
-    return f"{size / 1024:.0f} KiB" if size < 1024**2 else f"{size / 1024**2:.1f} MiB"
 
 
 def _check_bundle(bundle: Path, ras: list[str] | None) -> None:
@@ -182,7 +154,7 @@ def _check_bundle(bundle: Path, ras: list[str] | None) -> None:
         raise UnhangError(f"--bundle {bundle}: its name has to end in .tar.gz", hint="unhang why train.log --bundle why.tar.gz")
 
 
-def _write_report(path: Path, verdict: Verdict, beside: _Beside, lang: Language) -> None:
+def _write_report(path: Path, verdict: Verdict, beside: Beside, lang: Language) -> None:
     from unhang.errors import UnhangError
     from unhang.records.logs.opening import shown
     from unhang.report.html import render
@@ -194,13 +166,13 @@ def _write_report(path: Path, verdict: Verdict, beside: _Beside, lang: Language)
     _say(f"wrote {shown(str(path))}")
 
 
-def _running(asked: list[str], apart_s: float, *, quiet: bool) -> Verdict:
+def _running(asked: list[str], apart_s: float | None, *, quiet: bool) -> Verdict:
     from unhang.cli import ras
 
     return ras.judge(asked, apart_s=apart_s, quiet=quiet)
 
 
-def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool, beside: _Beside) -> tuple[Verdict, Judged | None]:
+def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
     from unhang.errors import UnhangError
     from unhang.records import named
     from unhang.records.logs.opening import shown
@@ -244,7 +216,7 @@ def _refuse_attempt(attempt: int | None, path: str) -> None:
         raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {path}")
 
 
-def _packed(path: Path, incident: int | None, attempt: int | None, beside: _Beside) -> Verdict | None:
+def _packed(path: Path, incident: int | None, attempt: int | None, beside: Beside) -> Verdict | None:
     """The verdict on the newest run directory in an archive; None where it holds none."""
     from unhang.records.logs.opening import shown
     from unhang.records.packed import holds_run, unpacked
@@ -276,7 +248,7 @@ def _shortest(path: Path) -> str:
     return shown(min(str(path), os.path.relpath(path), key=len))
 
 
-def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool, beside: _Beside) -> tuple[Verdict, Judged | None]:
+def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
     """Logs, flight-recorder dumps, or both."""
     from unhang.records.logs.finding import find
 
@@ -298,15 +270,18 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
         raise UnhangError(f"--attempt {attempt} is for logs; flight-recorder dumps have none")
     from dataclasses import replace
 
-    from unhang.diagnosis.recorders import judge_dumps, with_logs
+    from unhang.diagnosis.recorders import judge_dumps, judge_with_logs
     from unhang.report.progress import reading
 
-    with reading(quiet=quiet) as progress:
-        of_dumps = judge_dumps(found.dumps, alone=not found.sources, progress=progress)
     if not found.sources:
+        with reading(quiet=quiet) as progress:
+            of_dumps = judge_dumps(found.dumps, progress=progress)
         return replace(of_dumps, not_examined=(*of_dumps.not_examined, *found.not_examined)), None
     judged = _judge_logs(paths, found, attempt, quiet=quiet)
-    return with_logs(judged.verdict, of_dumps), judged
+    # What was dumped is of the last attempt.
+    statuses = judged.chosen.view.statuses if judged.attempt == judged.attempts else ()
+    with reading(quiet=quiet) as progress:
+        return judge_with_logs(found.dumps, judged.verdict, statuses, progress=progress), judged
 
 
 def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: bool) -> Judged:
@@ -321,7 +296,7 @@ def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: b
     return judged
 
 
-def _newest(runs: list[Path], folder: str, incident: int | None, beside: _Beside) -> Verdict:
+def _newest(runs: list[Path], folder: str, incident: int | None, beside: Beside) -> Verdict:
     from unhang.diagnosis.why import judge_newest
     from unhang.records.logs.opening import shown
     from unhang.records.rundir import RunDir

@@ -13,8 +13,9 @@ from typing import NamedTuple, TypeVar
 
 from unhang.diagnosis import clocks
 from unhang.diagnosis.clocks import Scale, Shared
+from unhang.kernel_lines import device_of
 from unhang.knowledge.cause import LogView
-from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, exits, job_size, nccl, owner_of, watchdog, work
+from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, dumped, exits, job_size, nccl, owner_of, watchdog, work
 from unhang.records.logs.attempts import Failure, Marks
 from unhang.records.logs.tracebacks import BEHIND
 
@@ -30,6 +31,7 @@ CONTEXT: tuple[Signature, ...] = tuple(
             *work.FINISHED,
             *attempts.SIGNATURES,
             *job_size.SIGNATURES,
+            *dumped.SIGNATURES,
         )
     )
 )
@@ -102,6 +104,7 @@ def assemble(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> tuple
         backs = [_with_label(t) for t in backs]
     ranks = _ranks_of_processes(hits)
     hits = _ordered([_with_rank(h, ranks) for h in hits], order)
+    hits = _with_gpus(hits)
     backs = _ordered([_with_rank(t, ranks) for t in backs], order)
     for number in range(1, course.total + 1):
         hits, backs = _as_launchers_say(number, hits, backs)
@@ -238,6 +241,26 @@ def _labels_are_nodes(hits: Sequence[Hit], backs: Sequence[Traceback]) -> bool:
 
 def _is_about_others(piece: Hit | Traceback) -> bool:
     return isinstance(piece, Hit) and "rank" in piece.groups
+
+
+def _with_gpus(hits: list[Hit]) -> list[Hit]:
+    """What the driver says of a GPU is of the rank that NCCL says uses it: on the same host, for the GPUs of all hosts have the same addresses."""
+    users: dict[tuple[int, str | None, str], set[int]] = {}
+    for h in hits:
+        if h.rank is not None and (address := nccl.gpu_of(h)) is not None:
+            users.setdefault((h.attempt, h.host, address), set()).add(h.rank)
+    hosts = {host for _, host, _ in users}
+    return [_with_gpu(h, users, hosts) if h.rank is None and {"xid", "bus"} <= h.groups.keys() else h for h in hits]
+
+
+def _with_gpu(hit: Hit, users: Mapping[tuple[int, str | None, str], set[int]], hosts: set[str | None]) -> Hit:
+    host = hit.host if hit.host is not None or len(hosts) != 1 else next(iter(hosts))
+    try:
+        address = device_of(hit.groups["bus"])
+    except ValueError:
+        return hit
+    found = users.get((hit.attempt, host, address), set()) if address is not None else set()
+    return replace(hit, rank=next(iter(found)), host=host) if len(found) == 1 else hit
 
 
 def _ranks_of_processes(hits: Sequence[Hit]) -> dict[Process, int]:

@@ -29,7 +29,7 @@ from unhang import __version__
 from unhang.diagnosis.redact import redact, redact_data
 from unhang.errors import RecordError
 from unhang.model import NotExamined, Verdict
-from unhang.records.flight import opening
+from unhang.records.flight import digest, opening
 from unhang.records.logs.opening import Source, walk
 from unhang.records.logs.said import LEFT_OUT
 from unhang.records.logs.streams import words
@@ -45,6 +45,7 @@ AROUND_LINES = 30
 LINE_BYTES = 16 * 1024
 _USUAL_LINE_BYTES = 120
 _CHUNK_BYTES = 1 << 20
+_PACKED = re.compile(r"(?:\.(?:gz|xz|lzma|bz2|zst))+$")
 
 Progress = Callable[[int, "int | None"], None]
 
@@ -198,7 +199,9 @@ def _json(data: bytes, name: str) -> bytes:
 
 
 def _dump(path: Path) -> bytes:
-    """The dumps of a file written anew, as a pickle. What had been cut off is cut off again."""
+    """The dumps of a file written anew, as a pickle; what had been cut off is cut off again. A digest was cleaned when it was made."""
+    if digest.is_digest(path):
+        return path.read_bytes()
     found = opening.opened(path)
     data = [_as_was(o.raw) for o in found]
     if any(o.rank is not None for o in found) or len(found) > 1:
@@ -305,6 +308,6 @@ def _clean(data: bytes) -> bytes:
 
 
 def _member(name: str) -> str:
-    """A name in the archive that leads nowhere, and keeps the folders by which ranks are told apart."""
+    """A name in the archive that leads nowhere, keeps the folders by which ranks are told apart, and does not call text packed."""
     parts = [p for p in re.split(r"[/!\\]", name) if p not in ("", ".", "..")]
-    return "/".join(parts) or "log"
+    return _PACKED.sub("", "/".join(parts)) or "log"

@@ -13,6 +13,7 @@ import msgspec
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OK
 from unhang.knowledge import words
 from unhang.model import Evidence, Finding, NotExamined, Remedy
+from unhang.records.rundir import refuse_special
 
 MAX_LINE_BYTES = 1024 * 1024
 
@@ -63,6 +64,7 @@ def read(path: Path, *, source: str) -> Course:
     opened: list[int] = []
     damaged = 0
     decoder = msgspec.json.Decoder(_Event)
+    refuse_special(path)
     try:
         with path.open("rb") as f:
             for number, raw in enumerate(f, 1):

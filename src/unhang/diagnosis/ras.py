@@ -1,20 +1,22 @@
 """What is wrong with a job that still runs: judged from what NCCL's RAS says of it, once or twice.
 
 RAS counts operations that were launched, not those that ended. Counts that differ prove nothing while they move, and a hang in which every rank has
-joined shows nothing but counts that stand still: what cannot be concluded is said, and never taken for health.
+joined shows nothing but counts that stand still: what cannot be concluded is said, and never taken for health. A communicator that only the newer of
+two answers has is judged as if it had been asked once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.unknown import LOST, SUPERVISE, TRANSPORT, WAITING
 from unhang.knowledge import catalogue, words
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
-from unhang.records.ras import Communicator, Member, Missing, Process, Report, standstill
+from unhang.records.ras import Change, Communicator, InState, Member, Missing, Process, Report, compare
 
 # So many communicators, processes and ranks are named one by one.
 _NAMED = 4
@@ -42,14 +44,16 @@ class Told:
 
 
 def judge(told: Sequence[Told], *, apart_s: float | None = None) -> Verdict:
-    """The verdict on a running job from one answer, or from two, the older first, taken `apart_s` seconds apart.
+    """The verdict on a running job from one answer, or from two, the older first, taken `apart_s` seconds apart (None: not known).
 
-    `primary` is None only where nothing is conspicuous and launches go on. Raises ValueError without an answer.
+    `primary` is None and nothing is unread only where both answers have the same communicators, nothing about them is conspicuous, and none that was
+    ever used stands still. Raises ValueError without an answer, and where `apart_s` is not positive.
     """
     if not told:
         raise ValueError("no answer to judge")
-    now = told[-1].report
-    scene = _Scene(now, standstill(told[0].report, now) if len(told) > 1 else None, apart_s)
+    if apart_s is not None and apart_s <= 0:
+        raise ValueError(f"the second answer is not newer than the first ({apart_s} s)")
+    scene = _Scene(told[-1].report, told[0].report if len(told) > 1 else None, apart_s)
     found = scene.blames()
     if (still := scene.still()) is not None:
         found.append(still)
@@ -65,22 +69,27 @@ def judge(told: Sequence[Told], *, apart_s: float | None = None) -> Verdict:
 
 def blames(report: Report, *, stands_for_s: float | None) -> list[Finding]:
     """Whom one answer names in a job that is known to stand still for that long; the surest first."""
-    return _Scene(report, report.communicators, stands_for_s).blames()
+    return _Scene(report, None, stands_for_s, stands=True).blames()
 
 
 class _Scene:
-    """The newest report, and which of its communicators stand still; None where it was asked once."""
+    """The newest report, and what has become of each communicator since `first`; `stands`: the whole job is known to stand still."""
 
-    def __init__(self, report: Report, standing: Sequence[Communicator] | None, apart_s: float | None) -> None:
+    def __init__(self, report: Report, first: Report | None, apart_s: float | None, *, stands: bool = False) -> None:
         self.report = report
-        self.standing = None if standing is None else {(c.hash, c.secondary) for c in standing}
+        self.first = first
+        self.stands = stands
+        if first is not None:
+            self.changes = compare(first, report)
+        else:
+            self.changes = tuple(Change(communicator=c, pace="still" if stands else "unknown") for c in report.communicators)
         self.apart = "" if apart_s is None else f" for {words.seconds(apart_s)}"
         # Only in a communicator of all are ranks numbered as the job numbers them.
         most = max((c.size for c in report.communicators), default=0)
         self.of_all = most if most == report.gpus and sum(c.size == most for c in report.communicators) == 1 else None
 
     def blames(self) -> list[Finding]:
-        return [f for f in (self.failed(), self.lost(), self.parted(), self.behind()) if f is not None]
+        return [f for f in (self.failed(), self.lost(), self.strayed(), self.underway(), self.parted(), self.behind()) if f is not None]
 
     def failed(self) -> Finding | None:
         """Ranks on which NCCL itself reports an error."""
@@ -102,13 +111,15 @@ class _Scene:
         """Processes that do not answer."""
         report = self.report
         count = report.silent_count + report.dead_count
-        missing = [(c, c.missing_count) for c in report.communicators if "INCOMPLETE" in c.problems and c.missing_count]
+        missing = [(c, n) for c in report.communicators if "INCOMPLETE" in c.problems and (n := _absent(c))]
         if not count and not missing:
             return None
         first = next(iter((*report.dead, *report.silent)), None)
         how = "and is given up as dead" if report.dead and first in report.dead else "now"
         who = (
-            f"{_many(count, 'process', 'processes')} of the job {'does' if count == 1 else 'do'} not answer {how}" if count else "ranks do not answer"
+            f"{_many(count, 'process', 'processes')} of the job {'does' if count == 1 else 'do'} not answer {how}"
+            if count
+            else f"of {_many(missing[0][1], 'rank', 'ranks')} of {_named(missing[0][0])} nothing is told"
         )
         named = f": {_process(first)}" if first is not None and count == 1 else ""
         c = missing[0][0] if missing else None
@@ -119,15 +130,83 @@ class _Scene:
             gone,
             (
                 *(f"no answer: {_process(p)}{' (given up)' if p in report.dead else ''}" for p in (*report.dead, *report.silent)),
-                *(f"{_named(c)}: {n} of {c.size} ranks missing: {_members(c.missing)}" for c, n in missing),
+                *(f"{_named(c)}: {n} of {c.size} ranks missing{_members([m for m in c.missing if m.unresponsive is not False])}" for c, n in missing),
             ),
             (STACKS, SUPERVISE),
             hosts=_hosts((*report.dead, *report.silent)),
         )
 
+    def strayed(self) -> Finding | None:
+        """Ranks in another state than most of their communicator, and ranks that give up."""
+        found = []
+        for change in self.changes:
+            c = change.communicator
+            odd, tied = _odd_states(c.states)
+            if odd:
+                before = frozenset(change.before.states if change.before is not None else ())
+                lasts = self.stands or any(s.state == "ABORT" for s in odd) or (self.first is not None and all(s in before for s in odd))
+                found.append((change, odd, tied, lasts))
+        if not found:
+            return None
+        change, odd, tied, lasts = min(found, key=lambda f: (not f[3], f[2], sum(s.ranks_count for s in f[1]) / f[0].communicator.size))
+        c = change.communicator
+        says = f"in {_named(c)} {_stated(odd)}"
+        if rest := [s for s in c.states if s not in odd]:
+            says += f", while {_stated(rest)}"
+        if any(s.outside for s in odd):
+            says += "; who is no member has not joined yet, or has left already"
+        if any(s.state == "ABORT" for s in odd):
+            says += "; a communicator is aborted after an error or a timeout, whose cause stands in the logs"
+        if self.first is not None and lasts and all(s.state != "ABORT" for s in odd):
+            says += f"; it was the same {self.apart.removeprefix(' for ') or 'in the answer'} before"
+        elif not lasts:
+            says += self._moment(change, "it was not so in the answer before")
+        return self._finding(
+            f"{says} (possible: {', '.join(LOST if any(s.state == 'ABORT' for s in odd) else WAITING)})",
+            c,
+            tuple(r for s in odd for r in s.ranks) if lasts and not tied else (),
+            (
+                f"{_named(c)}: {s.state}: {_who(s.ranks, s.ranks_count)}{_at(c, s.ranks)}"
+                for f in found
+                for c in (f[0].communicator,)
+                for s in c.states
+            ),
+            (STACKS, SUPERVISE) if lasts else (ASK_TWICE, STACKS),
+        )
+
+    def underway(self) -> Finding | None:
+        """Communicators that both answers find being set up, or taken down, by all of their ranks."""
+        if self.first is None:
+            return None
+        nameless = Counter((c.size, c.state) for c in self.first.communicators if not c.hash)
+        found = []
+        for change in self.changes:
+            c = change.communicator
+            if c.state not in ("INIT", "FINALIZE") or len(c.states) > 1:
+                continue
+            if change.before.state == c.state if change.before is not None else not c.hash and nameless[c.size, c.state]:
+                found.append(c)
+        if not found:
+            return None
+        c = max(found, key=lambda c: c.size)
+        apart = self.apart and f", {self.apart.removeprefix(' for ')} apart"
+        doing = "being set up" if c.state == "INIT" else "being taken down"
+        return self._finding(
+            f"{_named(c) if c.hash else f'a communicator of {c.size} ranks'} is {doing} in both answers{apart}: its ranks wait for one that"
+            " has not come, they cannot reach each other, or it takes that long"
+            f" (possible: {', '.join(dict.fromkeys((*WAITING, *TRANSPORT)))})",
+            c,
+            (),
+            (f"{_named(c)}: {c.state}" for c in found),
+            (STACKS, SUPERVISE),
+        )
+
     def parted(self) -> Finding | None:
         """Ranks that have launched as many operations as the others, of other kinds: another collective was called in the place of one."""
-        for c in self._standing():
+        for change in self.changes:
+            c = change.communicator
+            if change.pace == "moves":
+                continue
             totals = {m.rank: sum(m.counts.values()) for m in c.members if m.counts}
             if len(totals) < c.size or len(set(totals.values())) > 1:
                 continue
@@ -136,61 +215,84 @@ class _Scene:
                 continue
             odd = [m for m in c.members if _counts(m) != kinds[0][0]]
             even = len(kinds) == 2 and kinds[0][1] == kinds[1][1]
-            usual = next(m for m in c.members if m not in odd)
+            usual = next(m for m in c.members if _counts(m) == kinds[0][0])
             number = next(iter(totals.values()))
+            stands = change.pace == "still"
+            named = stands and not even
             cause = catalogue.load()["collective-mismatch"]
-            who = "which of them is wrong is not in evidence" if even else f"{words.ranks(m.rank for m in odd)} called something else than the others"
-            return cause.finding(
-                standing="possible" if even else "likely",
-                says=f"all ranks of {_named(c)} have launched {number} operations, but not the same ones, and none{self.apart or ' since'}: {who}",
-                ranks=() if even else self._ranks(c, tuple(m.rank for m in odd)),
-                hosts=() if even else _hosts(odd),
+            says = f"all ranks of {_named(c)} have launched {number} operations, but not the same ones"
+            if stands:
+                says += f", and none{self.apart or ' since'}"
+            says += (
+                ": which of them is wrong is not in evidence"
+                if even
+                else f": {words.ranks(m.rank for m in odd)} called something else than the others"
+            )
+            finding = cause.finding(
+                standing="likely" if named else "possible",
+                says=says if stands else says + self._moment(change, "some of its ranks go on"),
+                ranks=self._ranks(c, tuple(m.rank for m in odd)) if named else (),
+                hosts=_hosts(odd) if named else (),
                 evidence=self._evidence(f"{_named(c)}: {_member(m)}: {_kinds(m)}" for m in (usual, *odd[: _NAMED - 1])),
                 remedies=("same-order", "check-each-call"),
             )
+            return finding if stands else replace(finding, remedies=(ASK_TWICE, *finding.remedies))
         return None
 
     def behind(self) -> Finding | None:
         """Ranks that have launched fewer operations than others."""
-        found = [(c, b) for c in self._standing() for b in c.behind]
+        found = [
+            ((b.op, b.launched) in lasting, change, b)
+            for change in self.changes
+            if change.pace != "moves"
+            for lasting in (_lasting(change),)
+            for b in change.communicator.behind
+        ]
         if not found:
             return None
         # Ranks that wait in one communicator are behind in the others: the one with most ranks ahead tells of those who are waited for.
-        c, b = min(found, key=lambda f: (f[1].ranks_count / f[0].size, f[1].ranks_count))
+        sure, change, b = min(found, key=lambda f: (not f[0], f[2].ranks_count / f[1].communicator.size, f[2].ranks_count))
+        c = change.communicator
         ahead = next(g for g in c.launched if g.op == b.op and g.count == b.most)
         op = "operations" if b.op == "collective" else b.op
         more = b.ranks_count > ahead.ranks_count
         few, many = (ahead, b) if more else (b, ahead)
-        odd = self._ranks(c, few.ranks)
-        launched = b.most if more else b.launched
-        says = f"{_who(few.ranks, few.ranks_count)} of {_named(c)} {'has' if few.ranks_count == 1 else 'have'} launched {launched} {op}"
-        says += f", {b.launched if more else b.most} by {many.ranks_count} others"
-        if self.standing is None:
-            says += "; asked once, that may be the moment"
-        else:
+        count, of_others = (b.most, b.launched) if more else (b.launched, b.most)
+        says = f"{_who(few.ranks, few.ranks_count)} of {_named(c)} {'has' if few.ranks_count == 1 else 'have'} launched {count} {op}"
+        says += f", {of_others} by {many.ranks_count} others"
+        if not sure:
+            says += self._moment(change, "some of its ranks go on")
+        elif change.pace == "still":
             says += f", and nobody launched anything{self.apart}: "
             says += "they wait for the others there" if more else "the others wait for them"
+        else:
+            rest, goes_on = (b, ahead) if change.still.issuperset(b.ranks) else (ahead, b)
+            says += f"; {_who(rest.ranks, rest.ranks_count)} launched nothing{self.apart or ' since the answer before'}, while"
+            says += f" {_who(goes_on.ranks, goes_on.ranks_count)} went on"
         return self._finding(
             f"{says} (possible: {', '.join(WAITING)})",
             c,
-            () if self.standing is None else odd,
+            few.ranks if sure else (),
             (f"{_named(c)}: {g.count} {g.op} launched by {_who(g.ranks, g.ranks_count)}{_at(c, g.ranks)}" for g in c.launched if g.op == b.op),
-            (ASK_TWICE, STACKS) if self.standing is None else (STACKS, SUPERVISE),
+            (STACKS, SUPERVISE) if sure else (ASK_TWICE, STACKS),
         )
 
     def still(self) -> Finding | None:
         """Nobody is behind, and nobody launches anything."""
-        used = [c for c in self.report.communicators if c.hash and any(g.count for g in c.launched)]
-        if self.standing is None or not used or any((c.hash, c.secondary) not in self.standing for c in used):
+        used = [change for change in self.changes if _used(change.communicator)]
+        if self.first is None or not used or any(change.pace != "still" or change.communicator.behind for change in used):
             return None
-        c = max(used, key=lambda c: c.size)
+        told = [change.communicator for change in used]
+        c = max(told, key=lambda c: c.size)
+        whole = all(_counted(c) == c.size for c in told)
+        nobody, equal = ("no rank", "all") if whole else ("no rank that is told of", "all of these")
         return self._finding(
-            f"no rank of any communicator has launched an operation{self.apart}, and all have launched equally many: either they wait in the newest"
-            f" one, whose data does not arrive (possible: {', '.join(TRANSPORT)}), or the job is busy elsewhere (a checkpoint, an evaluation, data);"
-            " RAS does not count what has ended",
+            f"{nobody} of any communicator has launched an operation{self.apart}, and {equal} have launched equally many:"
+            f" either they wait in the newest one, whose data does not arrive (possible: {', '.join(TRANSPORT)}), or the job is busy elsewhere"
+            " (a checkpoint, an evaluation, data); RAS does not count what has ended",
             c,
             (),
-            (f"{_named(c)}: {', '.join(f'{g.count} {g.op}' for g in c.launched)}, launched by all {c.size} ranks" for c in used),
+            (f"{_named(c)}: {_some([f'{g.count} {g.op}' for g in c.launched])}, launched by {_everybody(c)}" for c in told),
             (STACKS, SUPERVISE),
         )
 
@@ -198,19 +300,57 @@ class _Scene:
         report = self.report
         if report.cut:
             yield NotExamined(what=f"the rest of the answer of {report.source}", why=report.cut, unread=True)
+        if self.first is not None and self.first.cut:
+            yield NotExamined(what=f"the rest of the first answer, of {self.first.source}", why=self.first.cut, unread=True)
         if report.timeouts:
             yield NotExamined(what="processes that RAS gave up on while it asked", why=f"{report.timeouts} connections timed out")
-        if self.standing is None:
+        if self.first is None:
             yield NotExamined(what="whether launches go on", why="RAS was asked once", unread=True)
-        elif not any(c.hash and c.launched for c in report.communicators):
-            version = report.nccl_version or "of unknown version"
-            why = f"the answer of {report.source} has no counts (NCCL {version}; the JSON of 2.28.7 and later has)"
-            yield NotExamined(what="whether launches go on", why=why, unread=True)
+        else:
+            yield from self._not_compared(self.first)
         yield NotExamined(what="whether the launched operations have ended", why="RAS counts launches only; the flight recorder knows more")
 
-    def _standing(self) -> list[Communicator]:
-        """The communicators whose differences count: those that stand still; asked once, all."""
-        return [c for c in self.report.communicators if self.standing is None or not c.hash or (c.hash, c.secondary) in self.standing]
+    def _not_compared(self, first: Report) -> Iterable[NotExamined]:
+        """What two answers leave open about launches."""
+        report = self.report
+        version = report.nccl_version or "of unknown version"
+        uncounted = [c for c in report.communicators if not any(m.counts for m in c.members) and not c.launched]
+        if not report.communicators:
+            yield NotExamined(what="whether launches go on", why=f"the answer of {report.source} tells of no communicator", unread=True)
+        elif uncounted:
+            what = "whether launches go on" + ("" if len(uncounted) == len(report.communicators) else f" in {_communicators(uncounted)}")
+            why = f"the answer of {report.source} has no counts (NCCL {version}; the JSON of 2.28.7 and later has)"
+            if report.format == "json":
+                why = f"the answer of {report.source} has no counts of it"
+            yield NotExamined(what=what, why=why, unread=True)
+        without = {id(c) for c in uncounted}
+        counted = [change for change in self.changes if id(change.communicator) not in without]
+        if new := [change.communicator for change in counted if change.before is None]:
+            why = "the first answer does not have it: it was made anew, or another job answered; ask again"
+            yield NotExamined(what=f"whether launches go on in {_communicators(new)}", why=why, unread=True)
+        if other := [change.communicator for change in counted if change.before is not None and change.pace == "unknown"]:
+            yield NotExamined(
+                what=f"whether launches go on in {_communicators(other)}", why="the two answers count different things of it", unread=True
+            )
+        known = {id(change.before) for change in self.changes}
+        # Text does not name the healthy: one that is not named now may be well.
+        if not any(not c.hash for c in report.communicators) and (gone := [c for c in first.communicators if c.hash and id(c) not in known]):
+            why = "only the first answer has it: it was destroyed, or another job answered; ask again"
+            yield NotExamined(what=f"what has become of {_communicators(gone)}", why=why, unread=True)
+        if any(change.pace in ("moves", "mixed") for change in counted):
+            resting = [change.communicator for change in counted if change.pace == "still" and _used(change.communicator)]
+            if resting:
+                why = f"nobody has launched anything in it{self.apart or ' since the first answer'}, while others go on"
+                why += ": it is used seldom, or somebody waits; ask with a longer --apart"
+                yield NotExamined(what=f"whether launches go on in {_communicators(resting)}", why=why, unread=True)
+
+    def _moment(self, change: Change, otherwise: str) -> str:
+        """Why a difference may be nothing."""
+        if self.first is None:
+            return "; asked once, that may be the moment"
+        if change.before is None:
+            return "; the answer before does not have this communicator, and that may be the moment"
+        return f"; {'the answer before counts something else' if change.pace == 'unknown' else otherwise}, and that may be the moment"
 
     def _ranks(self, c: Communicator, ranks: Sequence[int]) -> tuple[int, ...]:
         return tuple(sorted(ranks)) if c.size == self.of_all else ()
@@ -224,7 +364,7 @@ class _Scene:
         remedies: tuple[Remedy, ...],
         hosts: tuple[str, ...] = (),
     ) -> Finding:
-        known = () if c is None else tuple(m for r in ranks if (m := c.member(r)) is not None)
+        known = () if c is None else c.told(ranks)
         return Finding(
             cause="unknown",
             standing="not-established",
@@ -236,7 +376,7 @@ class _Scene:
         )
 
     def _evidence(self, texts: Iterable[str]) -> tuple[Evidence, ...]:
-        return tuple(Evidence(source=self.report.source, text=t) for t in list(texts)[: 2 * _NAMED])
+        return tuple(Evidence(source=self.report.source, text=t) for t in islice(texts, 2 * _NAMED))
 
 
 def _counts(m: Member) -> tuple[tuple[str, int], ...]:
@@ -270,14 +410,85 @@ def _member(m: Member | Missing) -> str:
 
 
 def _members(found: Sequence[Member | Missing]) -> str:
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return ", ".join(map(_member, found[:_NAMED])) + more
+    """ ": rank 1 (pid 7 on 10.0.0.1), rank 2", "" for nobody."""
+    return f": {_some([_member(m) for m in found], _NAMED)}" if found else ""
 
 
 def _at(c: Communicator, ranks: Sequence[int]) -> str:
     """Who a few ranks are."""
-    known = [m for r in ranks if (m := c.member(r)) is not None and m.pid is not None]
-    return f": {_members(known)}" if known and len(ranks) <= _NAMED else ""
+    return _members([m for m in c.told(ranks) if m.pid is not None]) if len(ranks) <= _NAMED else ""
+
+
+def _absent(c: Communicator) -> int:
+    """How many ranks have told nothing; not those that answer, and are no members."""
+    return c.missing_count - sum(s.ranks_count for s in c.states if s.outside)
+
+
+def _odd_states(states: Sequence[InState]) -> tuple[list[InState], bool]:
+    """Those that are not as the most are, or abort; and whether nobody can be named: others are as many, or the most abort."""
+    if not states:
+        return [], False
+    usual = max(states, key=lambda s: s.ranks_count)
+    odd = [s for s in states if s is not usual or s.state == "ABORT"]
+    return odd, usual.state == "ABORT" or sum(s.ranks_count == usual.ranks_count for s in states) > 1
+
+
+def _lasting(change: Change) -> set[tuple[str, int]]:
+    """The differences (kind, count of those behind) that are more than a moment.
+
+    Nobody moves; or those behind were behind already in the answer before, and since then one side has rested while the other went on.
+    """
+    behind = change.communicator.behind
+    if change.pace == "still":
+        return {(b.op, b.launched) for b in behind}
+    if change.before is None or change.pace != "mixed":
+        return set()
+    ahead: dict[str, frozenset[int]] = {}
+    for g in sorted(change.communicator.launched, key=lambda g: g.count):
+        ahead[g.op] = frozenset(g.ranks)
+    was: dict[str, set[int]] = {}
+    for old in change.before.behind:
+        was.setdefault(old.op, set()).update(old.ranks)
+    found = set()
+    for b in behind:
+        first = ahead[b.op]
+        if b.ranks and first and was.get(b.op, set()).issuperset(b.ranks):
+            waits = change.still.issuperset(b.ranks) and change.moved >= first
+            waited_for = change.moved.issuperset(b.ranks) and change.still >= first
+            if waits or waited_for:
+                found.add((b.op, b.launched))
+    return found
+
+
+def _stated(states: Iterable[InState]) -> str:
+    """ "rank 2 has status ABORT, 3 ranks have status RUNNING"."""
+    return ", ".join(f"{_who(s.ranks, s.ranks_count)} {'has' if s.ranks_count == 1 else 'have'} status {s.state}" for s in states)
+
+
+def _used(c: Communicator) -> bool:
+    return any(g.count for g in c.launched)
+
+
+def _counted(c: Communicator) -> int:
+    """Of how many ranks at least it is told what they have launched, kind by kind."""
+    found = Counter[str]()
+    for g in c.launched:
+        found[g.op] += g.ranks_count
+    return min(found.values(), default=0)
+
+
+def _everybody(c: Communicator) -> str:
+    counted = _counted(c)
+    return f"all {c.size} ranks" if counted == c.size else f"{counted} of {c.size} ranks; of the others nothing is told"
+
+
+def _communicators(found: Sequence[Communicator]) -> str:
+    return _some([_named(c) for c in found], _NAMED)
+
+
+def _some(texts: Sequence[str], at_most: int = 4 * _NAMED) -> str:
+    more = f" and {len(texts) - at_most} more" if len(texts) > at_most else ""
+    return ", ".join(texts[:at_most]) + more
 
 
 def _hosts(found: Iterable[Member | Missing | Process]) -> tuple[str, ...]:

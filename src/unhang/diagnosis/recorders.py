@@ -11,15 +11,17 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
+from unhang.diagnosis import contradictions
 from unhang.diagnosis.logs import ONLY_LOGS
 from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRACE, TRANSPORT, WAITING
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue, words
-from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Standing, Verdict
+from unhang.model import Contradiction, Evidence, Finding, Input, NotExamined, Remedy, Standing, Verdict
 from unhang.records.flight import Call, Flight
 from unhang.records.flight.recordings import Recorded, flight, record_all
 from unhang.records.frames import Frame, place, user_frame
+from unhang.records.logs.said import Status
 from unhang.records.match.front import Parting, parting_at
 from unhang.records.match.messages import settled
 from unhang.records.match.outcome import Outcome, Step, judge
@@ -43,14 +45,36 @@ _ALL_DUMPS = Remedy(
 )
 
 
-def judge_dumps(paths: Sequence[Path], *, alone: bool = True, progress: Callable[[int, int], None] = lambda done, total: None) -> Verdict:
-    """The verdict on dumps, one file for each rank or host. Raises UnhangError where none of them can be read and they were given `alone`."""
+def judge_dumps(paths: Sequence[Path], *, progress: Callable[[int, int], None] = lambda done, total: None) -> Verdict:
+    """The verdict on dumps, one file for each rank or host. Raises UnhangError where none of them can be read."""
     recorded = record_all(paths, progress=progress)
     if not recorded.recordings:
-        if not alone:
-            return redact_data(Verdict(primary=None, not_examined=recorded.not_examined))
         told = "; ".join(f"{n.what}: {n.why}" for n in recorded.not_examined[:3])
         raise UnhangError("none of the flight-recorder dumps could be read", cause=told)
+    return _judged(recorded)
+
+
+def judge_with_logs(
+    paths: Sequence[Path], of_logs: Verdict, statuses: Sequence[Status], *, progress: Callable[[int, int], None] = lambda done, total: None
+) -> Verdict:
+    """The verdict on dumps and on logs of the same job; `statuses` are what the watchdogs printed. Dumps that cannot be read are told."""
+    recorded = record_all(paths, progress=progress)
+    if not recorded.recordings:
+        return with_logs(of_logs, redact_data(Verdict(primary=None, not_examined=recorded.not_examined)))
+    of_dumps = _judged(recorded)
+    disagreeing = redact_data(contradictions.of_logs_and_dumps(statuses, recorded.recordings))
+    return with_logs(_weighed(of_logs, disagreeing), replace(_weighed(of_dumps, disagreeing), contradictions=disagreeing))
+
+
+def _weighed(verdict: Verdict, disagreeing: Sequence[Contradiction]) -> Verdict:
+    def less(finding: Finding) -> Finding:
+        return contradictions.lowered(finding, disagreeing)
+
+    primary = None if verdict.primary is None else less(verdict.primary)
+    return replace(verdict, primary=primary, contributing=tuple(map(less, verdict.contributing)), symptoms=tuple(map(less, verdict.symptoms)))
+
+
+def _judged(recorded: Recorded) -> Verdict:
     told_nothing = not any(r.entries for r in recorded.recordings.values())
     outcome = settled(judge(recorded.recordings), lambda rank: flight(recorded.recordings[rank]) if rank in recorded.recordings else None)
     teller = _Teller(recorded, outcome)
@@ -79,6 +103,7 @@ def with_logs(of_logs: Verdict, of_dumps: Verdict) -> Verdict:
         primary=ordered[0] if ordered else None,
         contributing=(*roots[1:], *of_logs.contributing),
         symptoms=(*(f for f in ordered[1:] if f not in roots), *of_logs.symptoms),
+        contradictions=(*of_logs.contradictions, *of_dumps.contradictions),
         not_examined=(*(m for n in of_logs.not_examined for m in (stacks if n == ONLY_LOGS else (n,))), *of_dumps.not_examined),
         inputs=(*of_logs.inputs, *of_dumps.inputs),
     )

@@ -206,7 +206,7 @@ def _signalled(picture: Picture, rank: RankView) -> Finding:
     evidence = [Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {rank.record.pid}) ended with exit code {-number}")]
     if rank.fatal_source is not None and rank.fatal_signal:
         evidence.append(Evidence(source=rank.fatal_source, line=1, text=rank.fatal_signal))
-    crash = next((e for e in picture.kernel or () if e.kind == "segfault" and e.pid == rank.record.pid), None)
+    crash = picture.kernel_told("segfault", rank)
     if crash is not None and picture.kernel_source is not None:
         evidence.append(Evidence(source=picture.kernel_source, line=crash.line, text=crash.text))
     return _finding(

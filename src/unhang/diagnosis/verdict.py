@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from unhang.diagnosis import contradictions
 from unhang.diagnosis.precedence import SAME_EVENT_S, ranked
 from unhang.diagnosis.unknown import unknown_in_run
 from unhang.knowledge import catalogue
@@ -27,6 +28,8 @@ def of_picture(picture: Picture) -> Verdict:
         found = ask(cause, lambda c: c.in_run(picture) if c.in_run else c.of_hits(picture.hits_of(c.id)), not_examined)
         if found is not None:
             (roots if cause.role == "root" else symptoms).append(found)
+    disagreeing = contradictions.of_picture(picture)
+    roots, symptoms = ([contradictions.lowered(f, disagreeing) for f in found] for found in (roots, symptoms))
     onset = {id(f): _onset(picture, f) for f in roots}
     roots = ranked(roots, not_later=lambda a, b: onset[id(a)] <= onset[id(b)] + SAME_EVENT_S, place=lambda f: onset[id(f)])
     blamed = _blamed_by_nccl(picture)
@@ -37,6 +40,7 @@ def of_picture(picture: Picture) -> Verdict:
         primary=primary,
         contributing=tuple(others),
         symptoms=besides(primary, symptoms),
+        contradictions=disagreeing,
         not_examined=tuple(not_examined),
         inputs=picture.inputs,
     )

@@ -18,6 +18,7 @@ from unhang.facts.host import Host
 from unhang.facts.nvml import Gpu, Seen
 from unhang.facts.subject import NotHere, Subject
 from unhang.facts.units import size
+from unhang.kernel_lines import normal
 
 # A driver without persistence wakes every GPU first, a second or two each.
 _NVML_S = 15.0
@@ -194,7 +195,7 @@ def _without_nvml(host: Host, on_bus: tuple[str, ...], devices: Mapping[str, pci
     bare_metal = pcie.virtual(host) == ""
     for index, address in enumerate(listed or on_bus):
         said = {k.strip(): v.strip() for k, _, v in (line.partition(":") for line in _lines(host, f"/proc/driver/nvidia/gpus/{address}/information"))}
-        device = devices.get(pcie.normal(address))
+        device = devices.get(normal(address))
         above = devices.get(device.path[-1]) if device and len(device.path) > 1 else None
         # In a virtual machine the widths of the bus are made up.
         width = device.width if device and bare_metal else None
@@ -202,7 +203,7 @@ def _without_nvml(host: Host, on_bus: tuple[str, ...], devices: Mapping[str, pci
         minor = said.get("Device Minor", "")
         yield Gpu(
             index=index,
-            address=pcie.normal(address),
+            address=normal(address),
             name=said.get("Model"),
             uuid=said.get("GPU UUID"),
             minor=int(minor) if minor.isdecimal() else None,

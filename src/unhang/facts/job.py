@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from unhang.facts import conf_file
 from unhang.facts.host import Host
 
 
@@ -51,7 +52,10 @@ def setting(host: Host, name: str) -> Setting | None:
     if name in host.environ:
         return Setting(name=name, value=host.environ[name], place="the environment")
     home = host.environ.get("HOME")
-    own = host.environ.get("NCCL_CONF_FILE") or (f"{home}/.nccl.conf" if home else None)
+    try:
+        own = conf_file.named(host) or (f"{home}/.nccl.conf" if home else None)
+    except OSError:
+        own = None
     for path in (own, "/etc/nccl.conf"):
         if path is None:
             continue

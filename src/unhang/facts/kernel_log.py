@@ -10,28 +10,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from unhang.facts.host import Host
-from unhang.facts.pcie import normal
 from unhang.facts.subject import Subject
-
-Kind = Literal[
-    "xid",
-    "sxid",
-    "gpu-lost",
-    "gpu-start-failed",
-    "driver-mismatch",
-    "pcie-error",
-    "iommu-fault",
-    "nic",
-    "oom-kill",
-    "segfault",
-    "hung-task",
-    "soft-lockup",
-    "memory",
-    "link-down",
-]
+from unhang.kernel_lines import NEEDLES, PATTERNS, SINCE_BOOT, Kind, device_of
 
 # What happened in the last hours may be why a training ended, and may come back in the next; what is older is history.
 RECENT_S = 6 * 3600
@@ -42,51 +24,7 @@ _MAX_BYTES = 4 * 1024 * 1024
 _MAX_LINE = 400
 # The kernel's own lines end near 1,000 characters.
 _MAX_READ = 1000
-_BUS = r"(?P<device>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}(?:\.[0-7])?)"
-_INTERFACE = r"[\w.@-]{1,15}"
-# The needle is what a line must hold before its pattern is tried.
-_PATTERNS: tuple[tuple[Kind, str, re.Pattern[str]], ...] = (
-    ("xid", "NVRM: Xid", re.compile(rf"NVRM: Xid \((?:PCI:)?{_BUS}\): (?P<code>\d+)")),
-    ("sxid", "SXid", re.compile(rf"SXid \((?:PCI:)?{_BUS}\): (?P<code>\d+)(?:, (?P<severity>Fatal|Non-fatal))?")),
-    ("gpu-lost", "fallen off the bus", re.compile(rf"NVRM: (?:.{{0,80}}?{_BUS})?.{{0,120}}?fallen off the bus")),
-    ("gpu-start-failed", "RmInitAdapter failed", re.compile(rf"NVRM: GPU {_BUS}: RmInitAdapter failed")),
-    ("driver-mismatch", "NVRM: API mismatch", re.compile(r"NVRM: API mismatch: ")),
-    ("pcie-error", "PCIe Bus Error", re.compile(rf"{_BUS}: PCIe Bus Error: severity=(?P<severity>Correct(?:ed|able)|Uncorrected \([\w-]+\))")),
-    ("pcie-error", "AER: ", re.compile(rf"AER: (?:Multiple )?(?P<severity>Uncorrected \([\w-]+\)) error (?:message )?received(?: from|:) {_BUS}")),
-    ("iommu-fault", "IO_PAGE_FAULT", re.compile(rf"{_BUS}: AMD-Vi: .{{0,20}}IO_PAGE_FAULT ")),
-    ("iommu-fault", "IO_PAGE_FAULT", re.compile(r"AMD-Vi: .{0,20}\[?IO_PAGE_FAULT device=(?P<device>[0-9a-f:.]{7,12})")),
-    ("iommu-fault", "DMAR: [", re.compile(r"DMAR: \[.{0,60}?\] Request device \[(?P<device>[0-9a-f:.]{7,12})\]")),
-    (
-        "nic",
-        "mlx5_core",
-        re.compile(
-            rf"mlx5_core {_BUS}.{{0,120}}?(?P<what>health compromised|[Ff]atal error|firmware assert|bad device here|TX timeout|[Hh]igh temperature"
-            r"|Will cause a leak of a command resource|Command completion arrived after timeout)"
-        ),
-    ),
-    (
-        "nic",
-        "bnxt_en",
-        re.compile(rf"bnxt_en {_BUS}.{{0,60}}?(?P<what>Firmware not responding|(?:[Ff]irmware|FW) fatal|Error recovery is not supported)"),
-    ),
-    (
-        "nic",
-        "NETDEV WATCHDOG",
-        re.compile(rf"(?:{_BUS} (?P<interface>{_INTERFACE}): )?(?P<what>NETDEV WATCHDOG).{{0,80}}?: transmit queue \d+ timed out"),
-    ),
-    ("nic", "hw csum failure", re.compile(rf"(?<![\w.@-])(?P<interface>{_INTERFACE}): (?P<what>hw csum failure)")),
-    ("link-down", "ink down", re.compile(rf"{_BUS} (?P<interface>{_INTERFACE}): Link down\b")),
-    ("link-down", "ink is ", re.compile(rf"(?<![\w.@-])(?P<interface>{_INTERFACE}): (?:NIC )?Link is [Dd]own\b")),
-    ("oom-kill", "ut of memory", re.compile(r"[Oo]ut of memory.{0,200}?: Kill(?:ed)? process (?P<pid>\d+) \((?P<process>[^)]*)\)")),
-    ("segfault", "segfault at", re.compile(r"(?P<process>[^\s\]]{1,32})\[(?P<pid>\d+)\]: segfault at ")),
-    ("hung-task", "blocked for more than", re.compile(r"INFO: task (?P<process>.{1,40}?):(?P<pid>\d+) blocked for more than \d+ seconds")),
-    ("soft-lockup", "soft lockup - CPU#", re.compile(r"soft lockup - CPU#\d+ stuck for \d+s! \[(?P<process>[^\]]{1,40}):(?P<pid>\d+)\]")),
-    ("memory", "[Hardware Error]", re.compile(r"\[Hardware Error\]: .{0,80}(?:[Uu]ncorrected|fatal)")),
-    ("memory", "EDAC ", re.compile(r"EDAC .{0,40}\bUE\b")),
-)
-_NEEDLES = tuple(dict.fromkeys(needle for _, needle, _ in _PATTERNS))
 _KMSG = re.compile(r"\d+,\d+,(?P<us>\d+),[^;]*;(?P<text>.*)")
-_SINCE_BOOT = re.compile(r"^(?:<\d+>)?\[ *(?P<s>\d+\.\d+)\](?:\[[^\]]*\])? ?(?P<text>.*)")
 _EPOCH = re.compile(r"^(?P<s>\d{9,11}\.\d+) \S+ kernel: (?P<text>.*)")
 _ISO = re.compile(r"^(?P<t>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(?P<zone>Z|[+-]\d\d:?\d\d)? \S+ kernel: (?P<text>.*)")
 _SYSLOG = re.compile(r"^(?P<t>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) \S+ kernel: (?P<text>.*)")
@@ -188,13 +126,13 @@ def _tail(host: Host, path: str) -> list[str]:
 
 def _events(lines: Iterable[str], *, now: float, uptime: float | None) -> Iterator[Event]:
     for line in lines:
-        if not any(needle in line for needle in _NEEDLES):
+        if not any(needle in line for needle in NEEDLES):
             continue
         age, text = _age(line[:_MAX_READ], now=now, uptime=uptime)
         if age is not None and uptime is not None and age > uptime + 60:
             # Before this boot: a reboot has cured or changed it.
             continue
-        for kind, needle, pattern in _PATTERNS:
+        for kind, needle, pattern in PATTERNS:
             if needle in text and (found := pattern.search(text)):
                 groups = found.groupdict()
                 if kind == "link-down" and (age is None or uptime is None or uptime - age < _STARTING_S):
@@ -204,7 +142,7 @@ def _events(lines: Iterable[str], *, now: float, uptime: float | None) -> Iterat
                     text=text[:_MAX_LINE],
                     first_age_s=age,
                     last_age_s=age,
-                    device=_device(groups.get("device")),
+                    device=device_of(groups.get("device")),
                     code=int(groups["code"][:9]) if groups.get("code") else None,
                     severity=groups.get("severity"),
                     pid=int(groups["pid"][:9]) if groups.get("pid") else None,
@@ -235,12 +173,6 @@ def times(event: Event) -> str:
     return ago(event.last_age_s) + (f", {event.count} times" if event.count > 1 else "")
 
 
-def _device(address: str | None) -> str | None:
-    if not address:
-        return None
-    return normal(address if address.count(":") == 2 else f"0000:{address}")
-
-
 def _together(events: Iterable[Event]) -> tuple[tuple[Event, ...], int]:
     """One event of each kind, device, code, process name and fault; the newest where they are too many."""
     found: dict[object, Event] = {}
@@ -256,7 +188,7 @@ def _age(line: str, *, now: float, uptime: float | None) -> tuple[float | None, 
     """How long ago a line was written, and its text behind time and host."""
     if m := _KMSG.match(line):
         return None if uptime is None else round(max(0.0, uptime - int(m["us"]) / 1e6), 1), m["text"]
-    if m := _SINCE_BOOT.match(line):
+    if m := SINCE_BOOT.match(line):
         # A file may be of an earlier boot that lasted longer.
         return None if uptime is None or float(m["s"]) > uptime + 60 else round(max(0.0, uptime - float(m["s"])), 1), m["text"]
     if m := _EPOCH.match(line):
@@ -279,7 +211,7 @@ def _age(line: str, *, now: float, uptime: float | None) -> tuple[float | None, 
 
 
 def _bare(text: str) -> str:
-    return found["text"] if (found := _SINCE_BOOT.match(text)) else text
+    return found["text"] if (found := SINCE_BOOT.match(text)) else text
 
 
 def _uptime(host: Host) -> float | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, TypeVar
 
-from unhang.facts.pcie import normal
+from unhang.kernel_lines import normal
 
 T = TypeVar("T")
 

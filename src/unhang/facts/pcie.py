@@ -144,12 +144,6 @@ def ports_between(first: Device, second: Device) -> tuple[str, ...]:
     return (*first.path[common:], *second.path[common:])
 
 
-def normal(address: str) -> str:
-    """An address as sysfs writes it: "0000:3b:00.0", from NVML's "00000000:3B:00.0" or a log's "0000:3b:00"."""
-    domain, _, rest = address.lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}" + ("" if "." in rest else ".0")
-
-
 def virtual(host: Host) -> str | None:
     """The name of the virtual machine that this is; "" on bare metal; None where nothing tells."""
     vendor = " ".join(text for name in ("sys_vendor", "product_name") if (text := _text(host, f"/sys/class/dmi/id/{name}")))

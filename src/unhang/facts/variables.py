@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from unhang.facts import network, variable_readers, which_nccl
+from unhang.facts import conf_file, network, variable_readers, which_nccl
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
 
@@ -20,7 +20,7 @@ TOUCHES = re.compile(
     r"|DS_(?:ACCELERATOR|ENV_FILE|SKIP_CUDA_CHECK|IGNORE_CUDA_DETECTION)|DDP_(?:TIMEOUT|BACKEND)|TORCH_INCLUDE_(?:STACK_TRACE|ONLY_ACTIVE)"
     r"|TORCH_CPP_LOG_LEVEL|TORCH_SHOW_CPP_STACKTRACES|TORCH_DISABLE_SHARE_RDZV_TCP_STORE|TP_SOCKET_IFNAME|USE_LIBUV|MASTER_(?:ADDR|PORT)"
     r"|(?:LOCAL_|GROUP_|ROLE_|NODE_)?RANK|(?:LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|OMPI_COMM_WORLD_(?:LOCAL_)?(?:RANK|SIZE)|(?:MIN_|MAX_)?NNODES"
-    r"|NPROC_PER_NODE|MAX_RESTARTS|RDZV_ID|FORCE_TORCHRUN|USE_RAY|OPTIM_TORCH|OMP_NUM_THREADS|TOKENIZERS_PARALLELISM"
+    r"|PYTORCH_(?:CUDA_)?ALLOC_CONF|NPROC_PER_NODE|MAX_RESTARTS|RDZV_ID|FORCE_TORCHRUN|USE_RAY|OPTIM_TORCH|OMP_NUM_THREADS|TOKENIZERS_PARALLELISM"
     r"|CUDA_(?:LAUNCH_BLOCKING|VISIBLE_DEVICES|DEVICE_ORDER|DEVICE_MAX_CONNECTIONS|MODULE_LOADING)"
 )
 # A build or an image says so of itself; nobody set it.
@@ -28,7 +28,11 @@ _OF_IMAGES = re.compile(
     r"NCCL_(?:VER|VERSION|HOME|ROOT|ROOT_DIR|DIR|PATH|PREFIX|(?:LIB|LIBS|LIBRARY|LIBRARIES|INCLUDE)(?:_?(?:DIR|PATH)S?)?"
     r"|(?:INSTALL|HDR|SOURCE|SRC|BIN)_?(?:DIR|PATH)|\w*PACKAGE\w*)"
 )
-_SECRET = re.compile(r"PSK|TOKEN|SECRET|PASSW|CREDENTIAL|(?<![A-Z])KEY(?![A-Z])|API_?KEY")
+# Whole words, also several at once: HFTOKEN, APIKEY, TOKEN2. Tokenizers and counts of tokens are none; who only looks like one stays hidden.
+_SECRET = re.compile(
+    r"PSK|(?<!MAX_)(?<!MIN_)(?<!NUM_)TOKEN(?!IZ)(?!S?_?(?:LENGTH|LIMIT|COUNT)(?:_|$))|SECRET|PASSW|PASSPHRASE|CREDENTIAL|(?<![A-Z])(?:KEY|PASS|PAT|PWD)S?\d*(?![A-Z])"
+    r"|(?:API|ACCESS|PRIVATE|AUTH)_?KEY"
+)
 # Nothing else is kept of names that are not about communication; these may be misspelt ones that are.
 _NEAR = re.compile(r"(?:NCCL|TORCH|TORCHELASTIC|PYTORCH|CUDA|GLOO|ACCELERATE|DEEPSPEED|OMP|TOKENIZERS|MASTER|LOCAL)_\w+|\w+_(?:RANK|SIZE|ADDR|PORT)")
 _PLAIN = re.compile(r"[+-]?\d{1,6}|[A-Za-z]{1,8}")
@@ -52,7 +56,8 @@ class Variables:
     the releases of what may read them ("" where a release is not known), and `plugins` the files that NCCL may load, which read some, too.
 
     What values name is None where that could not be seen: `interfaces` that are up with an address, those of them that are `running`,
-    `adapters` (RDMA), `gpus` that a process sees and those that are `installed`.
+    `adapters` (RDMA), `gpus` that a process sees and those that are `installed`. `missing` is a file that NCCL_CONF_FILE names and that is not
+    there.
     """
 
     settings: tuple[Setting, ...]
@@ -66,6 +71,7 @@ class Variables:
     plain: Mapping[str, str] = field(default_factory=dict)
     plugins: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    missing: str = ""
 
 
 def touches(name: str) -> bool:
@@ -128,8 +134,9 @@ def collect(host: Host, libraries: Mapping[str, str] | None = None) -> Variables
     of_environment = [Setting(name=n, value=kept(n, v), source="environment") for n, v in sorted(host.environ.items()) if touches(n)]
     settings = {s.name: s for s in of_environment}
     # NCCL sets what is not set yet: the environment first, then the user's file, then the host's.
-    for path in _conf_files(host, libraries):
-        for setting in _of_conf(host, path, unread):
+    missing: list[str] = []
+    for path in _conf_files(host, libraries, unread):
+        for setting in _of_conf(host, path, unread, missing):
             settings.setdefault(setting.name, setting)
     others = sorted(n for n in host.environ if n not in settings)
     interfaces, running = _interfaces(host, unread)
@@ -145,24 +152,35 @@ def collect(host: Host, libraries: Mapping[str, str] | None = None) -> Variables
         gpus=_gpus(host, installed),
         installed=installed,
         plugins=which_nccl.plugins(host),
+        missing=next((path for path in missing if _is_named(host, path)), ""),
         unread=tuple(unread),
     )
 
 
-def _conf_files(host: Host, libraries: Mapping[str, str]) -> Iterator[str]:
+def _conf_files(host: Host, libraries: Mapping[str, str], unread: list[str]) -> Iterator[str]:
     which = "rccl" if "rccl" in libraries else "nccl"
-    named = host.environ.get("NCCL_CONF_FILE")
-    if named and variable_readers.at_least(libraries.get("nccl", ""), 2, 23):
-        yield named
+    if host.environ.get("NCCL_CONF_FILE") and variable_readers.at_least(libraries.get("nccl", ""), 2, 23):
+        try:
+            yield conf_file.named(host) or ""
+        except OSError as e:
+            unread.append(str(e))
     elif home := host.environ.get("HOME"):
         yield f"{home}/.{which}.conf"
     yield f"/etc/{which}.conf"
 
 
-def _of_conf(host: Host, path: str, unread: list[str]) -> Iterator[Setting]:
+def _is_named(host: Host, path: str) -> bool:
+    try:
+        return conf_file.named(host) == path
+    except OSError:
+        return False
+
+
+def _of_conf(host: Host, path: str, unread: list[str], missing: list[str]) -> Iterator[Setting]:
     try:
         lines = host.read(path).splitlines()
     except (FileNotFoundError, NotADirectoryError):
+        missing.append(path)
         return
     except OSError as e:
         unread.append(f"{path}: {e.strerror or e}")

@@ -54,6 +54,18 @@ def ranks(numbers: Iterable[int]) -> str:
     return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
 
 
+def ranges(numbers: Iterable[int]) -> str:
+    """ "0-6, 9"."""
+    shown: list[str] = []
+    found = sorted(set(numbers))
+    start = 0
+    for i in range(1, len(found) + 1):
+        if i == len(found) or found[i] != found[i - 1] + 1:
+            shown.append(str(found[start]) if i - start == 1 else f"{found[start]}{',' if i - start == 2 else '-'}{found[i - 1]}".replace(",", ", "))
+            start = i
+    return ", ".join(shown)
+
+
 def verb(numbers: Sequence[int], one: str, many: str) -> str:
     return one if len(set(numbers)) == 1 else many
 

@@ -29,6 +29,8 @@ from unhang.records.incident import Activity, Ended, Incident, IncidentKind, Log
 from unhang.records.rundir import RunDir
 
 KERNEL_LINES = 400
+# PROC_PID_INIT_INO (include/linux/proc_ns.h).
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +201,8 @@ class Incidents:
             exitcode=situation.exitcode,
             oom_kills=None if oom is None or self._oom_before is None else oom - self._oom_before,
             kernel=kernel,
+            uptime_s=_uptime(self._host),
+            host_pids=_host_pids(self._host),
             ras=opened.ras,
             ranks=tuple(_record(state, opened, situation) for state in situation.states),
             logs=situation.logs,
@@ -223,6 +227,21 @@ class Incidents:
             missed.append(Missed(what="kernel log", why=f"{path}: {e.strerror}"))
             return None
         return self._rundir.relative(path)
+
+
+def _uptime(host: Host) -> float | None:
+    try:
+        return float(host.read("/proc/uptime").split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _host_pids(host: Host) -> bool | None:
+    """Whether this process counts pids as the kernel log does: it is in the first of all pid namespaces."""
+    try:
+        return str(host.path("/proc/self/ns/pid").readlink()) == f"pid:[{_FIRST_PID_NAMESPACE}]"
+    except OSError:
+        return None
 
 
 def _parted(rundir: RunDir, records: Mapping[int, RankRecord]) -> bool:
@@ -280,6 +299,7 @@ def _record(state: RankState, opened: Open, situation: Situation) -> RankRecord:
         world_size=state.world_size,
         backend=state.backend,
         device=state.device,
+        gpu=state.gpu,
         timeout_s=state.timeout_s,
         step=state.step,
         groups=state.groups,

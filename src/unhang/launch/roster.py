@@ -181,6 +181,7 @@ class Roster:
             state = self._enter(peer, rank)
         state.joined, state.left, state.alone_s = True, False, None
         state.world_size, state.backend, state.device = world, message.get("backend"), message.get("device") or state.device
+        state.gpu = message.get("gpu") or state.gpu
         state.timeout_s, state.torch = message.get("timeout_s"), message.get("torch")
         self.watch.begin(state, t=self._clock())
         self._tell(events.Joined(rank=rank, world_size=world, backend=str(state.backend), device=state.device))
@@ -194,6 +195,7 @@ class Roster:
             # A training of one process, or one whose launcher told it nothing.
             state = self._enter(peer, next(r for r in range(len(self.watch.ranks) + 1) if r not in self.watch.ranks))
         state.device = message.get("device") or state.device
+        state.gpu = message.get("gpu") or state.gpu
         state.torch = message.get("torch") or state.torch
         if state.step == 0:
             state.step = 1

@@ -45,6 +45,7 @@ class RankState:
     alone_s: float | None = None
     backend: str | None = None
     device: str | None = None
+    gpu: str | None = None
     timeout_s: float | None = None
     torch: str | None = None
     joined: bool = False

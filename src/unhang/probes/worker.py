@@ -234,7 +234,7 @@ def pairs(rank: Rank, at: Callable[[str], None]) -> str:
                 dist.send(x, dst=other)
             rank.done()
             _expect(rank, got, torch.full_like(got, other + 1, dtype=torch.int64))
-    return f"{len(every)} pairs"
+    return "1 pair" if len(every) == 1 else f"{len(every)} pairs"
 
 
 def sizes(rank: Rank, at: Callable[[str], None]) -> str:

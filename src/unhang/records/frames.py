@@ -24,6 +24,7 @@ class Frame:
 
 _STDLIB = re.compile(r"/lib(?:64)?/python3\.?\d+t?(?:\.zip)?/")
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/")
+_TO_PACKAGE = re.compile(r".*/(?:site|dist)-packages/")
 _UNHANG = re.compile(
     r"/unhang/(?:__init__|__main__|model|errors|facts|records|knowledge|diagnosis|probes|remedies|runtime|launch|bench|plan|pack|report|cli|testing)(?:/|\.py)"
 )
@@ -72,6 +73,11 @@ def shown_path(file: str, cwd: str) -> str:
     """The path relative to the working directory of the training when it lies inside, else as it is."""
     root = cwd.rstrip("/") + "/"
     return file[len(root) :] if len(root) > 1 and file.startswith(root) else file
+
+
+def short_path(file: str, cwd: str) -> str:
+    """The same; of what is installed, from the name of its package on."""
+    return _TO_PACKAGE.sub("", shown_path(file, cwd))
 
 
 def place(frame: Frame, cwd: str) -> str:

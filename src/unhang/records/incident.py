@@ -118,7 +118,7 @@ class RankRecord:
     """All that is known of one rank at the moment of the incident.
 
     `last_place` is where its main thread was last seen by a heartbeat, `last_beat_s` when. `answered`: the process itself
-    answered the request for evidence. `stacks`, `flight`: files, relative to the run directory.
+    answered the request for evidence. `gpu` is the PCI address of its device. `stacks`, `flight`: files, relative to the run directory.
     """
 
     rank: int
@@ -128,6 +128,7 @@ class RankRecord:
     world_size: int | None = None
     backend: str | None = None
     device: str | None = None
+    gpu: str | None = None
     timeout_s: float | None = None
     step: int | None = None
     groups: dict[str, Counters] = field(default_factory=dict)
@@ -173,7 +174,8 @@ class Incident:
     """One thing that went wrong. `stalled_for_s` and `threshold_s` belong to hangs and stragglers; `exitcode` is the command's own.
 
     `guards` are those of the lines in the flight recorders; stacks carry their own (`Frame.guards`). `oom_kills` counts the OOM killer's
-    victims in the memory cgroup since the start of the run; None where that cannot be read.
+    victims in the memory cgroup since the start of the run; None where that cannot be read. `uptime_s` is how long the machine had been up, by which
+    lines of its kernel log are dated. `host_pids`: our pids are the host's, as the kernel log has them; False in a container with pids of its own.
     """
 
     schema: str = INCIDENT_SCHEMA
@@ -191,6 +193,8 @@ class Incident:
     exitcode: int | None = None
     oom_kills: int | None = None
     kernel: str | None = None
+    uptime_s: float | None = None
+    host_pids: bool | None = None
     ras: str | None = None
     ranks: tuple[RankRecord, ...] = ()
     logs: tuple[LogRef, ...] = ()

@@ -1,41 +1,64 @@
-"""The kernel's own log (dmesg): processes that the OOM killer ended, and processes that crashed."""
+"""The kernel's own log (dmesg) as a run left it: processes that it ended, GPUs, NVSwitches, NICs and links that it tells of.
+
+What may surprise: its pids are the host's, which a container counts otherwise; and it reaches back to the start of the machine, so that most of it
+may be of other jobs. `KernelEvent.boot_s` tells when, in seconds since that start.
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from unhang.records.logs import lines
+from unhang.errors import RecordError
+from unhang.kernel_lines import NEEDLES, PATTERNS, SINCE_BOOT, Kind, device_of
 
-EventKind = Literal["oom-kill", "segfault"]
-
-_PATTERNS: tuple[tuple[EventKind, str, re.Pattern[str]], ...] = (
-    ("oom-kill", "ut of memory", re.compile(r"[Oo]ut of memory.*?: Kill(?:ed)? process (?P<pid>\d+) \((?P<name>[^)]*)\)")),
-    ("segfault", "segfault at", re.compile(r"(?P<name>[^\s\]]+)\[(?P<pid>\d+)\]: segfault at ")),
-)
+# What befalls a device, whichever process uses it; of the first ones it is a GPU.
+GPUS: tuple[Kind, ...] = ("xid", "gpu-lost", "gpu-start-failed")
+DEVICES: tuple[Kind, ...] = (*GPUS, "sxid", "driver-mismatch", "pcie-error", "iommu-fault", "nic", "memory", "link-down")
+_MAX_BYTES = 16 * 1024 * 1024
+_MAX_LINE = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelEvent:
-    """One thing that the kernel did to a process."""
+    """One thing that the kernel told. `pid` and `name` are of a process as the host counts it, `device` is a PCI address as sysfs writes it."""
 
-    kind: EventKind
-    pid: int
-    name: str
+    kind: Kind
     text: str
     line: int
+    pid: int | None = None
+    name: str | None = None
+    device: str | None = None
+    boot_s: float | None = None
 
 
 def events(path: Path) -> list[KernelEvent]:
     """What the file tells, oldest first. Raises RecordError where it cannot be read."""
-    return list(_events(path))
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_BYTES).decode("utf-8", "replace")
+    except OSError as e:
+        raise RecordError(f"{path} cannot be read: {e.strerror or e}") from e
+    return list(_events(text.split("\n")))
 
 
-def _events(path: Path) -> Iterator[KernelEvent]:
-    for line in lines(path):
-        for kind, needle, pattern in _PATTERNS:
-            if needle in line.text and (found := pattern.search(line.text)):
-                yield KernelEvent(kind=kind, pid=int(found["pid"]), name=found["name"], text=line.text, line=line.number)
+def _events(lines: list[str]) -> Iterator[KernelEvent]:
+    for number, line in enumerate(lines, 1):
+        if not any(needle in line for needle in NEEDLES):
+            continue
+        stamped = SINCE_BOOT.match(line[:_MAX_LINE])
+        text = stamped["text"] if stamped else line[:_MAX_LINE]
+        for kind, needle, pattern in PATTERNS:
+            if needle in text and (found := pattern.search(text)):
+                groups = found.groupdict()
+                yield KernelEvent(
+                    kind=kind,
+                    text=text,
+                    line=number,
+                    pid=int(groups["pid"][:9]) if groups.get("pid") else None,
+                    name=groups.get("process"),
+                    device=device_of(groups.get("device")),
+                    boot_s=float(stamped["s"]) if stamped else None,
+                )
+                break

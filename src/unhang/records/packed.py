@@ -1,6 +1,7 @@
-"""Run directories out of an archive: unpacked to a temporary directory that is gone afterwards.
+"""Run directories and flight-recorder dumps out of an archive: unpacked to a temporary directory that is gone afterwards.
 
-Names of members lead nowhere: only the files that a run directory has are taken, as regular files, into directories that are numbered here.
+Names of members lead nowhere: only the files that a run directory has, or what begins like a dump, are taken, as regular files, into directories that
+are numbered here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from unhang.errors import UnhangError
 from unhang.model import NotExamined
 from unhang.records.logs import tars, unpacking, zips
-from unhang.records.logs.kinds import Misses
+from unhang.records.logs.kinds import FLIGHT, Misses, no_log
 from unhang.records.logs.opening import is_zip, leads_out, shown
 from unhang.records.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, Limits, Stream, chunks, spool_folder, words
 from unhang.records.rundir import MEMBER, RunDir, started
@@ -42,6 +43,16 @@ class Unpacked:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Dumps:
+    """The dumps of an archive, unpacked into `folder`. `others`: something else is in it that may be a log."""
+
+    folder: Path
+    paths: tuple[Path, ...]
+    others: bool
+    not_examined: tuple[NotExamined, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Member:
     name: str
     kind: str | None
@@ -52,20 +63,32 @@ class _Member:
 
 def holds_run(path: Path) -> bool:
     """Whether a file is an archive that seems to hold a run directory. What cannot be read holds none."""
+    return _holds(path, lambda member: (found := MEMBER.fullmatch(member.name)) is not None and found["file"] == "run.json")
+
+
+def holds_dumps(path: Path) -> bool:
+    """Whether a file is an archive that seems to hold flight-recorder dumps. What cannot be read holds none."""
+    return _holds(path, _is_dump)
+
+
+def _holds(path: Path, wanted: Callable[[_Member], bool]) -> bool:
     seen, foreign = 0, False
     try:
         with _members(path, Limits()) as (members, _):
             for member in members:
-                found = MEMBER.fullmatch(member.name)
-                if found is not None and found["file"] == "run.json":
+                if wanted(member):
                     return True
-                foreign |= found is None and member.kind is None
+                foreign |= MEMBER.fullmatch(member.name) is None and member.kind is None
                 seen += member.cost_bytes
                 if foreign and seen > _LOOK_BYTES:
                     break
     except (OSError, Damaged):
         pass
     return False
+
+
+def _is_dump(member: _Member) -> bool:
+    return member.kind is None and no_log("", member.content().peek(HEAD_BYTES)) == FLIGHT
 
 
 @contextlib.contextmanager
@@ -82,6 +105,42 @@ def unpacked(path: Path, *, limits: Limits | None = None) -> Iterator[Unpacked]:
                 f"cannot unpack {shown(str(path))}: {words(e)}", hint="unpack it where there is room, and give the run directory; or set TMPDIR"
             ) from e
         yield found
+
+
+@contextlib.contextmanager
+def unpacked_dumps(path: Path, *, limits: Limits | None = None) -> Iterator[Dumps]:
+    """The flight-recorder dumps in an archive, for as long as the context lasts. Raises UnhangError where there is no room for them."""
+    limits = limits or Limits()
+    limits = Limits(members=limits.members, ratio=limits.ratio, always_bytes=limits.always_bytes, unpacked_bytes=limits.spool_bytes)
+    with tempfile.TemporaryDirectory(prefix="unhang-", dir=spool_folder()) as folder:
+        try:
+            found = _unpack_dumps(path, Path(folder), limits)
+        except OSError as e:
+            raise UnhangError(f"cannot unpack {shown(str(path))}: {words(e)}", hint="unpack it where there is room; or set TMPDIR") from e
+        yield found
+
+
+def _unpack_dumps(path: Path, folder: Path, limits: Limits) -> Dumps:
+    misses = Misses(shown(str(path)))
+    paths, others = list[Path](), False
+    try:
+        with _members(path, limits) as (members, budget):
+            for member in members:
+                budget.take_member()
+                if not _is_dump(member):
+                    others |= member.kind is None and no_log(member.name) is None
+                elif leads_out(member.name):
+                    misses.add(shown(f"{path}!{member.name}"), "its name leads out of the archive; it was not opened", unread=True)
+                else:
+                    _write(member, folder / member.name)
+                    paths.append(folder / member.name)
+                if budget.exceeded:
+                    raise budget.exceeded
+    except Damaged as e:
+        misses.add(e.what, e.why, unread=True)
+    not_examined: list[NotExamined] = []
+    misses.report(not_examined.append)
+    return Dumps(folder=folder, paths=tuple(paths), others=others, not_examined=tuple(not_examined))
 
 
 def _unpack(path: Path, folder: Path, limits: Limits) -> Unpacked:

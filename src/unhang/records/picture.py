@@ -6,13 +6,14 @@ collectives. Nothing here names a cause. Whatever could not be read stands in `n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
 from unhang.errors import RecordError, UnhangError
+from unhang.kernel_lines import Kind, device_of
 from unhang.model import Input, InputKind, NotExamined
 from unhang.records import flight as flights
 from unhang.records import frames, kernel, logs, ras, stacks
@@ -20,11 +21,18 @@ from unhang.records.flight import Flight
 from unhang.records.frames import Frame
 from unhang.records.incident import Activity, Ended, Incident, Raised, RankRecord, Stacks
 from unhang.records.kernel import KernelEvent
-from unhang.records.logs import Hit, Line, Needles, Signature, Traceback, by_cause
+from unhang.records.logs import Hit, Line, Needles, Signature, Traceback, attempts, by_cause, exits, nccl, watchdog
+from unhang.records.logs.said import Exit, Status
 from unhang.records.match import Front, Wait, counting_messages, front_of, waits_of
 from unhang.records.rundir import RunDir
 
 T = TypeVar("T")
+
+# The clock of the kernel's log and that of its uptime are not quite the same.
+_CLOCKS_S = 60.0
+
+# What logs tell beside the signatures of causes, to be held against the other records.
+_SAID = (*watchdog.SIGNATURES, *exits.SIGNATURES, *attempts.AGENTS, nccl.BUS_ID)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +112,12 @@ class RankView:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """One incident. `hits` are keyed by cause id, `last_lines` by log; `incident_source` is incident.json, relative to the run directory."""
+    """One incident. `hits` are keyed by cause id, `last_lines` by log; `incident_source` is incident.json, relative to the run directory.
+
+    `statuses` are the counters that watchdogs printed, `exits` the ends of processes that launchers reported; () where a launcher started its workers
+    again by itself: then nothing tells of which of them a line is. `kernel` is what the kernel log tells since the run began; None where it could not
+    be read. `gpus` are the ranks that use each GPU, by PCI address; those of which it is not known are in none.
+    """
 
     incident: Incident
     incident_source: str
@@ -112,8 +125,11 @@ class Picture:
     hits: Mapping[str, tuple[Hit, ...]] = field(default_factory=dict)
     last_lines: Mapping[str, tuple[Line, ...]] = field(default_factory=dict)
     tracebacks: tuple[Traceback, ...] = ()
+    statuses: tuple[Status, ...] = ()
+    exits: tuple[Exit, ...] = ()
     kernel: tuple[KernelEvent, ...] | None = None
     kernel_source: str | None = None
+    gpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     ras: ras.Report | None = None
     inputs: tuple[Input, ...] = ()
     not_examined: tuple[NotExamined, ...] = ()
@@ -171,8 +187,19 @@ class Picture:
         last = rank.record.last_progress_s
         return self.incident.at_s if last is None else last
 
+    def kernel_told(self, kind: Kind, rank: RankView) -> KernelEvent | None:
+        """What the kernel log tells of the process of a rank; None also where its pids are not ours."""
+        if self.incident.host_pids is False:
+            return None
+        return next((e for e in self.kernel or () if e.kind == kind and e.pid == rank.record.pid), None)
+
     def oom_kill_of(self, rank: RankView) -> KernelEvent | None:
-        return next((e for e in self.kernel or () if e.kind == "oom-kill" and e.pid == rank.record.pid), None)
+        return self.kernel_told("oom-kill", rank)
+
+    @property
+    def oom_kills_of_somebody(self) -> tuple[KernelEvent, ...]:
+        """Kills in the kernel log that may be of our ranks or of others: it counts pids as the host does, and we in a namespace of our own."""
+        return tuple(e for e in self.kernel or () if e.kind == "oom-kill") if self.incident.host_pids is False else ()
 
     def raised_as(self, rank: RankView) -> tuple[str, ...]:
         """The causes whose signatures the exception of a rank carries."""
@@ -192,7 +219,7 @@ class _Loader:
         self.rundir = rundir
         self.number = number
         self.signatures = signatures
-        self.needles = Needles(signatures)
+        self.needles = Needles((*signatures, *_SAID))
         self.inputs: list[Input] = []
         self.not_examined: list[NotExamined] = []
 
@@ -210,16 +237,24 @@ class _Loader:
             found, backs, ends[log.path] = self._log(log.path, log.bytes, log.rank)
             hits += found
             tracebacks += backs
+        said = [h for h in hits if h.signature in _SAID]
+        gpus = _gpus(ranks, said)
         events = self._kernel(incident)
+        hits += self._told_by_kernel(incident, events or (), ranks, gpus)
+        restarted = sum(h.signature in attempts.AGENTS and "estart" in h.signature.needle for h in said)
+        said = [] if restarted else said
         asked = self._read(incident.ras, "ras", "NCCL's own view of the job (RAS)", ras.load) if incident.ras else None
         return Picture(
             incident=incident,
             incident_source=source,
             ranks=ranks,
-            hits=by_cause(hits, self.signatures),
+            hits=by_cause((h for h in hits if h.signature in self.signatures), self.signatures),
             last_lines=ends,
             tracebacks=tuple(tracebacks),
+            statuses=watchdog.statuses(h for h in said if h.signature in watchdog.SIGNATURES),
+            exits=exits.read(h for h in said if h.signature in exits.SIGNATURES),
             kernel=events,
+            gpus=gpus,
             kernel_source=incident.kernel,
             ras=asked,
             inputs=tuple(self.inputs),
@@ -304,7 +339,38 @@ class _Loader:
                 self._miss("the kernel log", "it was not captured")
             return None
         found = self._read(incident.kernel, "kernel", "the kernel log", kernel.events)
-        return None if found is None else tuple(found)
+        if found is None:
+            return None
+        undated = sum(e.kind in kernel.DEVICES and _of_this_run(e, incident) is None for e in found)
+        if undated:
+            lines = f"{undated} line{'s' if undated > 1 else ''} of the kernel log about devices"
+            self._miss(lines, "whether they are of this run or older cannot be told: they carry no time that can be compared")
+        return tuple(e for e in found if _of_this_run(e, incident) is not False)
+
+    def _told_by_kernel(
+        self, incident: Incident, events: Sequence[KernelEvent], ranks: Sequence[RankView], gpus: Mapping[str, tuple[int, ...]]
+    ) -> list[Hit]:
+        """What signatures find in the kernel's lines about devices, with the ranks that use the device. Nothing of GPUs that are surely others'."""
+        known = {n for of_gpu in gpus.values() for n in of_gpu} >= {r.number for r in ranks}
+        wanted = {e.line: e for e in events if e.kind in kernel.DEVICES and _of_this_run(e, incident)}
+        wanted = {n: e for n, e in wanted.items() if not (known and e.kind in kernel.GPUS and e.device is not None and e.device not in gpus)}
+        if not wanted or incident.kernel is None:
+            return []
+        try:
+            found = logs.read(self.rundir.path / incident.kernel, self.needles, source=incident.kernel).hits
+        except (UnhangError, OSError) as e:
+            self._miss("the kernel log", str(e))
+            return []
+        hosts = {r.record.host for r in ranks}
+        host = next(iter(hosts)) if len(hosts) == 1 else None
+        placed = []
+        for hit in found:
+            if hit.line not in wanted or hit.signature not in self.signatures:
+                continue
+            event = wanted[hit.line]
+            users = gpus.get(event.device, ()) if event.device is not None and event.kind in kernel.GPUS else ()
+            placed += [replace(hit, rank=n, host=host, pid=None) for n in users or (None,)]
+        return placed
 
     def _read(self, source: str, kind: InputKind, what: str, reader: Callable[[Path], T], *, size: int | None = None) -> T | None:
         path = self.rundir.path / source
@@ -325,6 +391,32 @@ class _Loader:
 
     def _miss(self, what: str, why: str) -> None:
         self.not_examined.append(NotExamined(what=what, why=why))
+
+
+def _of_this_run(event: KernelEvent, incident: Incident) -> bool | None:
+    """Whether the kernel told it since the run began; None where that cannot be known."""
+    if event.boot_s is None or incident.uptime_s is None:
+        return None
+    return event.boot_s >= incident.uptime_s - incident.at_s - _CLOCKS_S
+
+
+def _gpus(ranks: Sequence[RankView], said: Sequence[Hit]) -> dict[str, tuple[int, ...]]:
+    """The ranks that use each GPU: as they said themselves, else as NCCL says in their own logs."""
+    own = {r.number: address for r in ranks if (address := _address(r.record.gpu)) is not None}
+    for hit in said:
+        if hit.rank is not None and hit.rank not in own and (address := nccl.gpu_of(hit)) is not None:
+            own[hit.rank] = address
+    found: dict[str, tuple[int, ...]] = {}
+    for rank, address in sorted(own.items()):
+        found[address] = (*found.get(address, ()), rank)
+    return found
+
+
+def _address(told: str | None) -> str | None:
+    try:
+        return device_of(told)
+    except ValueError:
+        return None
 
 
 def _left_out(flight: Flight) -> str:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import os
 import re
 from collections.abc import Callable
@@ -198,6 +199,7 @@ class RunDir:
     def read(self, path: Path, kind: type[T]) -> T:
         """Decode one JSON file. Raises RunDirError where it is missing or damaged."""
         try:
+            refuse_special(path)
             return msgspec.json.decode(path.read_bytes(), type=kind)
         except OSError as e:
             raise RunDirError(f"cannot read {path}: {e.strerror or e}") from e
@@ -236,6 +238,12 @@ def new_directory(path: Path | Callable[[], Path]) -> Path:
             if not chosen.is_dir() or any(chosen.iterdir()):
                 raise
             return chosen
+
+
+def refuse_special(path: Path) -> None:
+    """Raises OSError for what is there and is no file: a FIFO would be waited for without end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is a directory" if path.is_dir() else "it is a FIFO, a socket or a device, and no file")
 
 
 def runs_in(folder: Path) -> list[Path]:

@@ -42,7 +42,8 @@ def from_pyspy(data: bytes) -> Stacks:
     return Stacks(source="py-spy", threads=tuple(_main_first(threads)))
 
 
-_THREAD = re.compile(r"^(?P<current>Current thread|Thread) 0x(?P<id>[0-9a-f]+)(?: \[(?P<name>.*)\])? \(most recent call first\):")
+# A thread that was asked for alone is only a "Stack".
+_THREAD = re.compile(r"^(?:(?:Current thread|Thread) 0x(?P<id>[0-9a-f]+)(?: \[(?P<name>.*)\])?|Stack) \(most recent call first\):")
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)$')
 
 
@@ -62,7 +63,7 @@ def from_faulthandler(text: str) -> Stacks:
     for line in text.splitlines():
         if header := _THREAD.match(line):
             close()
-            name, frames = header["name"] or f"thread 0x{header['id'].lstrip('0')}", []
+            name, frames = header["name"] or (f"thread 0x{header['id'].lstrip('0')}" if header["id"] else "thread"), []
         elif line.startswith("Extension modules:"):
             break
         elif name and (found := _FRAME.match(line)):
@@ -71,6 +72,33 @@ def from_faulthandler(text: str) -> Stacks:
     if not threads:
         raise RecordError("no Python stack in what faulthandler wrote", cause="it was cut off, or the process had no thread with a Python frame")
     return Stacks(source="fatal-signal", threads=tuple(_main_first(threads)))
+
+
+_SPIED = re.compile(r'^Thread (?P<id>(?:0x)?[0-9A-Fa-f]+) \([\w+]+\)(?:: "(?P<name>.*)")?$')
+_SPIED_FRAME = re.compile(r"^ {4}(?P<name>\S.*) \((?P<file>.+):(?P<line>\d+)\)$")
+
+
+def from_pyspy_text(text: str) -> Stacks:
+    """What `py-spy dump` printed for people; without --full-filenames, files are names alone. Raises RecordError where no stack is in the text."""
+    threads: list[ThreadStack] = []
+    head: re.Match[str] | None = None
+    frames: list[Frame] = []
+
+    def close() -> None:
+        if head is not None and frames:
+            name = head["name"] or f"thread {head['id']}"
+            threads.append(ThreadStack(name=name, main=name == "MainThread", frames=tuple(reversed(frames))))
+
+    for line in text.splitlines():
+        if (found := _SPIED.match(line)) is not None:
+            close()
+            head, frames = found, []
+        elif head is not None and (found := _SPIED_FRAME.match(line)) is not None:
+            frames.append(Frame(file=found["file"], line=int(found["line"]), name=found["name"]))
+    close()
+    if not threads:
+        raise RecordError("no Python stack in what py-spy printed")
+    return Stacks(source="py-spy", threads=tuple(_main_first(threads)))
 
 
 @lru_cache(maxsize=4096)

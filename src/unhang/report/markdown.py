@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from unhang.knowledge import catalogue
-from unhang.model import Finding, Remedy, Verdict
+from unhang.model import Evidence, Finding, Remedy, Verdict
 from unhang.report.language import LABELS, STANDINGS, Language, reason
 from unhang.report.terminal import nothing, ran, says, title
 
@@ -36,6 +36,13 @@ def _lines(verdict: Verdict, lang: Language) -> Iterator[str]:
             yield ""
             for finding in findings:
                 yield from _finding(finding, lang)
+    if verdict.contradictions:
+        yield f"## {labels['contradictions']}"
+        yield ""
+        for c in verdict.contradictions:
+            yield f"- {_plain(c.says)}"
+            yield from (f"    - {_stands(e)}" for e in c.statements)
+        yield ""
     if verdict.not_examined:
         yield f"## {labels['not_examined']}"
         yield ""
@@ -60,14 +67,17 @@ def _finding(finding: Finding, lang: Language) -> Iterator[str]:
         yield f"- {labels['where']}: {code(finding.where)}"
     if finding.evidence:
         yield f"- {labels['evidence']}:"
-        for e in finding.evidence:
-            place = f"{e.source}{f':{e.line}' if e.line is not None else ''}"
-            yield f"    - {code(place)}: {code(e.text)}"
+        yield from (f"    - {_stands(e)}" for e in finding.evidence)
     if finding.remedies:
         yield f"- {labels['remedy']}:"
         for r in finding.remedies:
             yield f"    - {_remedy(r, lang)}"
     yield ""
+
+
+def _stands(evidence: Evidence) -> str:
+    place = f"{evidence.source}{f':{evidence.line}' if evidence.line is not None else ''}"
+    return f"{code(place)}: {code(evidence.text)}"
 
 
 def _remedy(remedy: Remedy, lang: Language) -> str:

@@ -93,7 +93,7 @@ def _lines(result: StageResult, width: int, lang: Language) -> Iterator[Text]:
         yield Text.assemble((mark, style), head[1:].rstrip())
         yield from (Text(line) for line in fold(text, width, first=" " * 6) if text)
     else:
-        yield Text.assemble((mark, style), head[1:] + text)
+        yield Text.assemble((mark, style), (head[1:] + text).rstrip())
     if result.verdict is not None and result.verdict.primary is not None:
         yield from _finding(result.verdict.primary, width, lang)
     if result.logs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 from rich.console import Console
 from rich.text import Text
@@ -29,6 +30,8 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "remove": "Remove them?",
         "write": "Write the settings?",
         "overwrite": "The file is there already. Overwrite it?",
+        "not-removed": "nothing was removed",
+        "not-written": "nothing was written",
         "nobody-asked": "nothing was changed: there is no terminal to ask on; --yes agrees beforehand",
     },
     "zh": {
@@ -43,6 +46,8 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "remove": "删除它们？",
         "write": "写入这些设置？",
         "overwrite": "文件已经存在，要覆盖吗？",
+        "not-removed": "没有删除任何内容",
+        "not-written": "没有写入任何内容",
         "nobody-asked": "没有做任何改动：没有可以询问的终端；使用 --yes 预先同意",
     },
 }
@@ -73,6 +78,10 @@ def render_outcome(steps: Sequence[Step], console: Console, *, lang: Language) -
     gone = [s for s in tried if s.outcome == "removed"]
     head = _WORDS[lang]["removed"].format(n=len(gone), all=len(tried), size=size(sum(s.size_bytes for s in gone)))
     _print(console, [Text(head, style="bold"), *_steps([s for s in tried if s.outcome == "refused"], console, lang)])
+
+
+def render_declined(question: Literal["remove", "write"], console: Console, *, lang: Language) -> None:
+    _print(console, [Text(_WORDS[lang]["not-removed" if question == "remove" else "not-written"])])
 
 
 def render_nobody_asked(console: Console, *, lang: Language) -> None:

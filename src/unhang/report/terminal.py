@@ -108,6 +108,7 @@ def _rest(verdict: Verdict, lang: Language, width: int, *, whole: bool, unexamin
         yield from _labelled(labels["also"], ", ".join(dict.fromkeys(others)), width)
     if verdict.symptoms:
         yield from _labelled(labels["symptoms"], ", ".join(dict.fromkeys(f.cause for f in verdict.symptoms)), width)
+    yield from _contradictions(verdict, lang, width, whole=whole)
     if verdict.not_examined:
         yield Text(labels["not_examined"], style="bold")
         count = len(verdict.not_examined)
@@ -118,6 +119,20 @@ def _rest(verdict: Verdict, lang: Language, width: int, *, whole: bool, unexamin
             yield Text(" " * _INDENT + labels["more"].format(n=count - shown), style="yellow")
     if finding is not None and finding.cause in catalogue.load():
         yield from _labelled(labels["explain"], f"unhang explain {finding.cause}", width)
+
+
+def _contradictions(verdict: Verdict, lang: Language, width: int, *, whole: bool) -> Iterator[Text]:
+    """On the first screen the first of them, and how many there are besides; both statements where the `whole` is shown."""
+    found = verdict.contradictions
+    if not found:
+        return
+    count = "" if whole or len(found) == 1 else f" ({LABELS[lang]['more'].format(n=len(found) - 1)})"
+    yield Text(f"{LABELS[lang]['contradictions']}{count}", style="bold magenta")
+    for c in found if whole else found[:1]:
+        yield from _wrapped(c.says, width, at_most=MAX_LINES if whole else 2)
+        if whole:
+            for statement in c.statements:
+                yield from (Text(line, style="dim") for line in _evidence_lines(_source(statement), statement.text, width))
 
 
 def _no_sign(verdict: Verdict, finding: Finding) -> list[str]:

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from unhang.facts import variables
-from unhang.knowledge.variables.examining import all_names, place
+from unhang.knowledge.variables.examining import all_names, in_file, place
+from unhang.knowledge.variables.files.opening import parse
 from unhang.knowledge.variables.judge import Option, Place, Setting, judge, typo_outside
 from unhang.knowledge.variables.known import entries
 from unhang.knowledge.variables.readers import table
@@ -475,3 +476,101 @@ def test_thousands_of_unknown_names_take_no_time():
 
 def test_secrets_have_no_value():
     assert look({"NCCL_PSK": "0123456789abcdef"})["NCCL_PSK"].value is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("NCCL_ALGO", "Ring", ""),
+        ("NCCL_ALGO", "^nvlstree,PAT", ""),
+        ("NCCL_ALGO", "ring;allreduce:tree,ring;broadcast:^collnetdirect", ""),
+        ("NCCL_ALGO", "Rnig", "'Rnig' is none of Tree, Ring"),
+        ("NCCL_ALGO", "Ring, Tree", "' Tree' is none of"),
+        ("NCCL_ALGO", "allreduce:tree;ring", "names no collective"),
+        ("NCCL_ALGO", "allgather:nvls,reducescatter:nvls", "'reducescatter:nvls' is none of"),
+        ("NCCL_ALGO", "all_reduce:tree", "'all_reduce' is none of Broadcast"),
+        ("NCCL_ALGO", "LL128", "is none of"),
+        ("NCCL_PROTO", "Simple", ""),
+        ("NCCL_PROTO", "^LL128", ""),
+        ("NCCL_PROTO", "allreduce:^ll128,ll", ""),
+        ("NCCL_PROTO", "LL64", "'LL64' is none of LL, LL128, Simple"),
+        ("NCCL_PROTO", "$P", ""),
+    ],
+)
+def test_what_nccl_is_left_to_choose_from(name, value, words):
+    errors = said(look({name: value})[name], "error")
+    assert (words in errors) if words else not errors
+    assert ("corrupts data" in said(look({"NCCL_PROTO": value})["NCCL_PROTO"])) is False or "128" in value
+
+
+@pytest.mark.parametrize(
+    ("value", "corrupts"), [("LL128", True), ("LL,LL128", True), ("allreduce:LL128", True), ("^LL128", False), ("reduce:^LL128", False)]
+)
+def test_a_protocol_that_is_forced(value, corrupts):
+    assert ("corrupts data" in said(look({"NCCL_PROTO": value})["NCCL_PROTO"], "warning")) is corrupts
+
+
+# Each tried with torch 2.13.
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("expandable_segments:True", ""),
+        ("max_split_size_mb:128, expandable_segments: False", ""),
+        ("garbage_collection_threshold:0.8,max_split_size_mb:20,", ""),
+        ("roundup_power2_divisions:[256:1,512:2,>:8],backend:native", ""),
+        ("backend:cudaMallocAsync", ""),
+        ("per_process_memory_fraction:1,pinned_num_register_threads:8", ""),
+        ("$CONF", ""),
+        ("expandable_segments:true", "takes True or False, written so, and not 'true'"),
+        ("expandable_segment:True", "no option 'expandable_segment'; the nearest is expandable_segments"),
+        ("expandable_segments", "'expandable_segments' is no key:value"),
+        ("max_split_size_mb=128", "is no key:value"),
+        ("max_split_size_mb:128;expandable_segments:True", "is no key:value"),
+        ("max_split_size_mb:10", "has to be 20 or more"),
+        ("max_split_size_mb:big", "takes a whole number"),
+        ("garbage_collection_threshold:80", "a share between 0 and 1"),
+        ("garbage_collection_threshold:1.0", "a share between 0 and 1"),
+        ("backend:cudamallocasync", "backend is one of native"),
+        ("roundup_power2_divisions:3", "powers of 2, and not '3'"),
+        ("roundup_power2_divisions:[256:1,512:3]", "powers of 2, and not '3'"),
+    ],
+)
+@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+def test_options_of_the_allocator(name, value, words):
+    judged = look({name: value})[name]
+    errors = said(judged, "error")
+    assert judged.state == "read" and ((words in errors) if words else not errors), errors
+
+
+def test_the_new_name_of_the_allocators_options():
+    old = Place(libraries={"torch": "2.8.0"})
+    judged = look({"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, old)["PYTORCH_ALLOC_CONF"]
+    assert judged.state == "not-read" and "it has it since 2.9; instead: PYTORCH_CUDA_ALLOC_CONF" in said(judged, "warning")
+    assert look({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, old)["PYTORCH_CUDA_ALLOC_CONF"].state == "read"
+
+
+@pytest.mark.parametrize("host_has", [None, (), ("mlx5_0", "mlx5_1", "mlx5_10")])
+@pytest.mark.parametrize(("value", "words"), [("mlx5_0,mlx5_1", "prefixes"), ("mlx5_1", "prefix"), ("=mlx5_0,mlx5_1", ""), ("^mlx5_0", "")])
+def test_a_list_of_adapters_in_a_pod_is_one_of_prefixes(value, words, host_has):
+    text = f'spec:\n  containers:\n  - name: a\n    env:\n    - name: NCCL_IB_HCA\n      value: "{value}"\n'
+    seen = variables.Variables(settings=(), names=(), libraries=HERE, interfaces=None, adapters=host_has, gpus=None)
+    ((_, judged),) = in_file(parse("pod.yaml", text), "pod.yaml", seen, nothing)
+    assert (words in said(judged)) if words else "prefix" not in said(judged), said(judged)
+
+
+@pytest.mark.parametrize(
+    ("head", "value", "command", "hosts"),
+    [
+        ("#SBATCH --ntasks-per-node=8", "$SLURM_NNODES", "srun python a.py", True),
+        ("#SBATCH --gpus-per-node=h100:8", "${SLURM_JOB_NUM_NODES}", "srun python a.py", True),
+        ("#SBATCH -N 2 --gres=gpu:4", '"$SLURM_JOB_NUM_NODES"', "srun python a.py", True),
+        ("#SBATCH --ntasks-per-node=1", "$SLURM_NNODES", "srun python a.py", False),
+        ("#SBATCH --ntasks-per-node=8", "$SLURM_NTASKS", "srun python a.py", False),
+        ("#SBATCH --gres=gpu:8", "$SLURM_NNODES", "torchrun --nnodes=$WORLD_SIZE --nproc-per-node 8 a.py", False),
+    ],
+)
+def test_a_world_size_that_slurm_counts_hosts_for(head, value, command, hosts):
+    parsed = parse("a.sbatch", f"#!/bin/bash\n{head}\nexport WORLD_SIZE={value}\n{command}\n")
+    seen = variables.Variables(settings=(), names=(), libraries=HERE, interfaces=None, adapters=None, gpus=None)
+    ((_, judged),) = in_file(parsed, "a.sbatch", seen, nothing)
+    assert ("it counts hosts" in said(judged, "error")) is hosts

@@ -20,16 +20,18 @@ def recordings(dumps, *, as_json=()):
     order = list(dumps)
     random.Random(len(order)).shuffle(order)
     for r in order:
-        if r in as_json:
-            raw = copy.deepcopy(dumps[r])
-            for e in raw["entries"]:
-                del e["frames"]
-            data = json.dumps(raw).encode()
-        else:
-            data = pickle.dumps(dumps[r], protocol=2)
-        (opened,) = decoded(data, "x")
+        (opened,) = decoded(written(dumps[r], as_json=r in as_json), "x")
         found[r] = recording_of(opened, rank=r, source=f"rank_{r}")
     return found
+
+
+def written(dump, *, as_json=False):
+    if not as_json:
+        return pickle.dumps(dump, protocol=2)
+    raw = copy.deepcopy(dump)
+    for e in raw["entries"]:
+        del e["frames"]
+    return json.dumps(raw).encode()
 
 
 def answer(dumps, **more):

@@ -91,8 +91,8 @@ def test_who_waits_who_is_missing_and_of_whom_nothing_is_known(run):
     missing = next(t for t in scene.tracks if t.rank == 2)
     assert State(missing.states[-1]) == State.MISSING and missing.first + len(missing.states) - 1 == 5
     assert [(g.ranks, g.shared, [x.name for x in g.lines]) for g in scene.stacks] == [
-        ((0, 1), 1, ["main", "step", "all_reduce"]),
         ((2,), 1, ["main", "save"]),
+        ((0, 1), 1, ["main", "step", "all_reduce"]),
     ]
     assert scene.title == "t5-20261122" and scene.taken == "2026-11-22 06:00:00 UTC"
     page = render(judge(rundir), scene)

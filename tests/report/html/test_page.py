@@ -14,9 +14,10 @@ from importlib import resources
 import pytest
 from tests.report.html import jobs
 
+from unhang.knowledge import words
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.report import markdown
-from unhang.report.html import render, sections
+from unhang.report.html import render
 from unhang.report.html.labels import KEYS, PAGE
 from unhang.report.html.markup import Markup, data, element
 from unhang.report.html.scene import Fact, Facts, Group, Operation, RankRow, Scene, Side, StackGroup, StackLine
@@ -211,8 +212,8 @@ def test_both_languages_have_every_word():
 
 
 def test_ranges():
-    assert sections.ranges([]) == "" and sections.ranges([4]) == "4"
-    assert sections.ranges([1, 0]) == "0, 1" and sections.ranges([5, 0, 1, 2, 3, 7, 8]) == "0-3, 5, 7, 8"
+    assert words.ranges([]) == "" and words.ranges([4]) == "4"
+    assert words.ranges([1, 0]) == "0, 1" and words.ranges([5, 0, 1, 2, 3, 7, 8]) == "0-3, 5, 7, 8"
 
 
 def test_elements():

@@ -220,9 +220,17 @@ def _killer(picture: Picture, killed: list[RankView]) -> tuple[str, bool, tuple[
             source=picture.incident_source, text=f"the OOM killer took {kills} process{'es' if kills > 1 else ''} of this memory cgroup"
         )
         return "the OOM killer of its memory cgroup counted it", True, (counted,)
-    log = "could not be read" if picture.kernel is None else "shows no OOM kill of it"
     counter = "could not be read" if kills is None else "counted none"
-    return f"by whom is not in evidence (the kernel log {log}; the memory cgroup {counter})", False, ()
+    if somebody := picture.oom_kills_of_somebody:
+        last = somebody[-1]
+        log = (
+            f"shows an OOM kill of {last.name} ({last.pid}), and whether that is this rank cannot be told: it counts pids as the host does, "
+            "and this container in its own way"
+        )
+        evidence: tuple[Evidence, ...] = (Evidence(source=picture.kernel_source or "", line=last.line, text=last.text),)
+    else:
+        log, evidence = "could not be read" if picture.kernel is None else "shows no OOM kill of it", ()
+    return f"by whom is not in evidence (the kernel log {log}; the memory cgroup {counter})", False, evidence
 
 
 CAUSE = Cause(

@@ -59,6 +59,7 @@ def place(seen: variables.Variables, *, is_this_host: bool = True) -> Place:
         adapters=seen.adapters if is_this_host else seen.adapters or None,
         gpus=seen.gpus,
         installed=seen.installed,
+        missing=seen.missing if is_this_host else "",
         is_this_host=is_this_host,
     )
 
@@ -74,7 +75,7 @@ def in_file(parsed: Parsed, name: str, seen: variables.Variables, scan: Scan) ->
     """What a file sets that touches communication, with its index there."""
     chosen = [i for i, s in enumerate(parsed.settings) if variables.touches(s.name) or s.name in entries()]
     settings = [
-        Setting(name=s.name, value=variables.kept(s.name, s.value), source=name, line=s.first + 1, exported=s.exported)
+        Setting(name=s.name, value=variables.kept(s.name, s.value), source=name, line=s.first + 1, exported=s.exported, only_in_build=s.only_in_build)
         for s in (parsed.settings[i] for i in chosen)
     ]
     options = [Option(name=o.name, value=o.value, source=name, line=o.line + 1) for o in parsed.options]

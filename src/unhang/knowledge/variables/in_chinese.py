@@ -54,6 +54,7 @@ _CHINESE: Mapping[str, str] = {
     "1 under torchrun with several processes, else all cores": "torchrun 多进程时为 1，否则为全部核心",
     "unset": "未设置",
     "integer": "整数",
+    "key:value, separated by commas": "键:值，逗号分隔",
     "word": "单词",
     "list of words": "单词列表",
     "list of prefixes; =exact, ^exclude": "前缀列表；= 精确匹配，^ 排除",

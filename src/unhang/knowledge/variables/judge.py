@@ -28,18 +28,23 @@ _GUESSES = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One assignment. `value` is None where it is secret, or only known when the program runs; `line` counts from 1. `exported`: programs get it."""
+    """One assignment. `value` is None where it is secret, or only known when the program runs; `line` counts from 1. `exported`: programs get it.
+    `only_in_build`: it holds while an image is built.
+    """
 
     name: str
     value: str | None
     source: str
     line: int | None = None
     exported: bool = True
+    only_in_build: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """Something else that a file sets and that variables can contradict: "ddp_timeout" and "group_timeout" in seconds, "launcher"."""
+    """Something else that a file sets and that variables can contradict: "ddp_timeout" and "group_timeout" in seconds, "launcher",
+    "per_node" (tasks or GPUs of each host that a batch system gives), "nnodes" (the variable that a launcher takes the number of hosts from).
+    """
 
     name: str
     value: str
@@ -60,6 +65,7 @@ class Place:
     adapters: tuple[str, ...] | None = None
     gpus: int | None = None
     installed: int | None = None
+    missing: str = ""
     is_this_host: bool = True
 
 
@@ -126,7 +132,9 @@ def _judged(setting: Setting, place: Place, scan: Scan, guesses: Iterator[int]) 
     elif variable is not None and variable.now and (renamed := _renamed(variable, setting.value, readers, place.libraries)):
         now, remark = renamed
         remarks.append(remark)
-    if not setting.exported and state != "not-read":
+    if setting.only_in_build and state != "not-read":
+        remarks.append(_ONLY_IN_BUILD)
+    elif not setting.exported and state != "not-read":
         remarks.append(_NOT_EXPORTED)
     if variable is not None and setting.value is not None and _is_held_against(variable, state, readers, place.libraries):
         said = values.judge(variable, setting.value)
@@ -221,6 +229,14 @@ _NOT_EXPORTED = Remark(
     kind="not-exported",
     severity="warning",
     says=Text("set without export: programs that the script starts do not get it", "没有 export：脚本启动的程序得不到它"),
+)
+_ONLY_IN_BUILD = Remark(
+    kind="not-exported",
+    severity="warning",
+    says=Text(
+        "RUN and ARG set it while the image is built, and its containers do not get it: ENV does",
+        "RUN 和 ARG 只在构建镜像时设置它，容器得不到它：应使用 ENV",
+    ),
 )
 _LISTED = ("nccl", "torch", "accelerate", "deepspeed", "lightning", "llamafactory")
 

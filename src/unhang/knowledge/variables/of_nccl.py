@@ -369,7 +369,7 @@ VARIABLES = (
     # Algorithms and resources
     _nccl(
         "NCCL_ALGO",
-        TEXT,
+        Kind("nccl-tuning", choices=("Tree", "Ring", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT")),
         "the best",
         "allowed algorithms",
         "允许的算法",
@@ -377,11 +377,11 @@ VARIABLES = (
     ),
     _nccl(
         "NCCL_PROTO",
-        TEXT,
+        Kind("nccl-tuning", choices=("LL", "LL128", "Simple")),
         "the best",
         "allowed protocols",
         "允许的协议",
-        warning(r"(?:[^^].*)?ll128.*", "LL128 where the platform does not support it corrupts data", "平台不支持时强制 LL128 会损坏数据"),
+        warning(r"(?!.*\^)(?:.*[,:;])?ll128.*", "LL128 where the platform does not support it corrupts data", "平台不支持时强制 LL128 会损坏数据"),
     ),
     _nccl(
         "NCCL_BUFFSIZE",
@@ -556,6 +556,7 @@ VARIABLES = (
         "file with further variables",
         "存放更多变量的文件",
         error("~.*", "~ is not expanded: the file is not read", "~ 不会展开：该文件不会被读取"),
+        note("[^/~].*", "relative to the directory that each process is started in", "相对于每个进程启动时所在的目录"),
         since="2.23",
     ),
     _nccl("NCCL_CHECK_POINTERS", SWITCH, "0", "check pointers at each call", "每次调用检查指针"),

@@ -53,6 +53,12 @@ def _torch(
 
 _ON = r"1|y|yes|t|true"
 _OFF = r"0|n|no|f|false"
+_ALLOCATOR = Kind("torch-allocator")
+_ASYNC = note(
+    r".*cudamallocasync.*",
+    "CUDA's own allocator: max_split_size_mb, garbage_collection_threshold, roundup_power2_divisions and expandable_segments do nothing with it",
+    "使用 CUDA 自己的分配器：max_split_size_mb、garbage_collection_threshold、roundup_power2_divisions、expandable_segments 都不起作用",
+)
 _MODES = Kind("torch-int", 0, 3)
 _BLOCKING = warning(
     _ON,
@@ -342,6 +348,31 @@ VARIABLES = (
         "0",
         "several ranks on one device with symmetric memory",
         "对称内存允许多个 rank 共用设备",
+    ),
+    # The allocator: its entries end a run before the first collective
+    _torch(
+        "PYTORCH_CUDA_ALLOC_CONF",
+        _ALLOCATOR,
+        "unset",
+        "options of the allocator of GPU memory; it goes before PYTORCH_ALLOC_CONF",
+        "显存分配器的选项；优先于 PYTORCH_ALLOC_CONF",
+        _ASYNC,
+    ),
+    _torch(
+        "PYTORCH_ALLOC_CONF",
+        _ALLOCATOR,
+        "unset",
+        "options of the allocator of device memory",
+        "设备内存分配器的选项",
+        _ASYNC,
+        # pytorch/pytorch#183387
+        note(
+            r".*expandable_segments\s*:\s*true.*",
+            "torch 2.9.1 passes over expandable_segments under this name, on CUDA; PYTORCH_CUDA_ALLOC_CONF is read by all releases",
+            "在 CUDA 上 torch 2.9.1 会忽略此名称下的 expandable_segments；PYTORCH_CUDA_ALLOC_CONF 各版本都读取",
+        ),
+        since="2.9",
+        instead=Text("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
     ),
     # gloo and tensorpipe
     _torch(

@@ -5,6 +5,7 @@ Each check is a function of the view that yields remarks for a setting; a value 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -66,8 +67,12 @@ def compare(judged: list[Judged], place: Place, options: tuple[Option, ...]) -> 
 
 
 def _without_guess(judged: Judged, place: Place) -> Judged:
-    """A list of adapters is told by what it matches where that is known; where there are none, nothing is lost without them."""
-    guess = (judged.name == "NCCL_IB_HCA" and place.adapters is not None) or (judged.name == "NCCL_IB_DISABLE" and place.adapters == ())
+    """A list of adapters is told by what it matches where that is known; where there are none, nothing is lost without them. A file may be meant for
+    other hosts than this one.
+    """
+    guess = (judged.name == "NCCL_IB_HCA" and place.adapters is not None and place.is_this_host) or (
+        judged.name == "NCCL_IB_DISABLE" and place.adapters == ()
+    )
     if not guess or not values.is_known(judged.value):
         return judged
     return Judged(**{**vars(judged), "remarks": tuple(r for r in judged.remarks if r.kind != "effect")})
@@ -303,6 +308,7 @@ def _ranks(view: _View) -> Iterator[_Said]:
                 "把它当作进程数的程序会挂起或只用到部分 GPU",
             ),
         )
+    yield from _counted_by_slurm(view)
     hosts = view.hosts("NNODES")
     if "FORCE_TORCHRUN" in view.last and hosts is not None and hosts > 1:
         if "NODE_RANK" not in view.last and "RANK" in view.last:
@@ -323,6 +329,26 @@ def _ranks(view: _View) -> Iterator[_Said]:
                     "不设 MASTER_PORT 时 LLaMA-Factory 在每台主机上随机选端口：启动会挂起",
                 ),
             )
+
+
+_NUMBER_OF_HOSTS = re.compile(r"\$\{?(?:SLURM_NNODES|SLURM_JOB_NUM_NODES)\}?")
+
+
+def _counted_by_slurm(view: _View) -> Iterator[_Said]:
+    world = view.last.get("WORLD_SIZE")
+    each = max((int(o.value) for o in view.options if o.name == "per_node"), default=1)
+    is_meant = any(o.name == "nnodes" and o.value == "WORLD_SIZE" for o in view.options)
+    if world is not None and _NUMBER_OF_HOSTS.fullmatch(world.value or "") and each > 1 and not is_meant:
+        yield (
+            "WORLD_SIZE",
+            _remark(
+                "error",
+                f"it counts hosts, and the job has {each} tasks or GPUs on each: the processes beyond that number are in no group, and the start "
+                "hangs or fails; with one task for each process: WORLD_SIZE=$SLURM_NTASKS",
+                f"它是主机数，而作业在每台主机上有 {each} 个任务或 GPU：超出的进程不在任何进程组中，启动会挂起或失败；"
+                "每个进程一个任务时用 WORLD_SIZE=$SLURM_NTASKS",
+            ),
+        )
 
 
 def _counts_hosts(world: int, hosts: int | None, each: int | None) -> bool:
@@ -375,6 +401,23 @@ def _from_conf(view: _View) -> Iterator[_Said]:
             )
 
 
+def _conf_file(view: _View) -> Iterator[_Said]:
+    if view.place.missing and "NCCL_CONF_FILE" in view.last:
+        yield (
+            "NCCL_CONF_FILE",
+            _of_host(
+                "warning",
+                f"there is no file {view.place.missing}: NCCL goes on without a word, and reads no ~/.nccl.conf either",
+                f"没有文件 {view.place.missing}：NCCL 不作提示继续运行，也不再读取 ~/.nccl.conf",
+            ),
+        )
+    elif view.last.get("NCCL_CONF_FILE") is not None and not view.place.is_this_host:
+        yield (
+            "NCCL_CONF_FILE",
+            _remark("note", "what that file sets was not looked at: unhang vars FILE does", "未查看该文件中的设置：请用 unhang vars FILE 查看"),
+        )
+
+
 def _launcher(view: _View) -> Iterator[_Said]:
     launcher = view.option("launcher")
     if launcher is None or launcher.value != "deepspeed":
@@ -406,5 +449,6 @@ _CHECKS: tuple[Callable[[_View], Iterable[_Said]], ...] = (
     _ranks,
     _of_no_use,
     _from_conf,
+    _conf_file,
     _launcher,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from unhang.facts.variables import half_read, visible_gpus
+from unhang.knowledge.variables import allocator, tuning
 from unhang.knowledge.variables.variable import Kind, Text, Trap, Variable
 from unhang.model import Severity
 
@@ -86,6 +87,10 @@ def _wrong(kind: Kind, value: str) -> tuple[Severity, Text] | None:
         return _wrong_for_nccl(kind, value)
     if kind.parser in ("torch-int", "torch-bool"):
         return _wrong_for_torch(kind, value)
+    if kind.parser == "nccl-tuning":
+        return tuning.wrong(value.strip(), kind.choices)
+    if kind.parser == "torch-allocator":
+        return allocator.wrong(value)
     if kind.parser == "gpus":
         return _wrong_for_cuda(value)
     if kind.parser == "threads":

@@ -9,7 +9,21 @@ from typing import Literal
 from unhang.model import Severity
 
 Parser = Literal[
-    "nccl-int", "torch-int", "torch-bool", "python-int", "hosts", "choice", "choices", "prefixes", "gpus", "threads", "float", "path", "text"
+    "nccl-int",
+    "nccl-tuning",
+    "torch-int",
+    "torch-bool",
+    "torch-allocator",
+    "python-int",
+    "hosts",
+    "choice",
+    "choices",
+    "prefixes",
+    "gpus",
+    "threads",
+    "float",
+    "path",
+    "text",
 ]
 # Who reads it. Those of `readers.tsv` are looked up there; of the others only documentation is known.
 Owner = Literal[
@@ -62,8 +76,10 @@ class Kind:
 
 _NAMES: Mapping[Parser, str] = {
     "nccl-int": "integer",
+    "nccl-tuning": "list of words; ^exclude",
     "torch-int": "integer",
     "torch-bool": "0, 1",
+    "torch-allocator": "key:value, separated by commas",
     "python-int": "integer",
     "hosts": "≥ 1, or MIN:MAX",
     "choice": "word",

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import marshal
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import compress
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -29,13 +31,20 @@ _ENDS = {
     ("scheduled", True): ENDED,
     ("scheduled", False): ISSUED,
 }
+# For `bytes.translate`.
+_HAS_ENDED = bytes(n in (COMPLETED, ENDED) for n in range(256))
+_IS_PENDING = bytes(n != COMPLETED for n in range(256))
 _FIELDS = ("process_group", "profiling_name", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "is_p2p", "p2p_seq_id")
+# (group and its description, name, sizes in and out, dtypes in and out, whether it is a message), as the dump has them.
+What = tuple[Any, ...]
 _what = itemgetter(*_FIELDS[:-1])
 _number = itemgetter("collective_seq_id")
 _state = itemgetter("state", "retired")
 _created = itemgetter("time_created_ns")
 # Numbers of one group are dense: more holes than calls means that they are no such numbers.
 _MOST_HOLES = 100_000
+# Of so many calls sums are kept.
+_NEWEST = 64
 # A dump has some dozens of different calls; every one that is different from all others is a hostile one's.
 _MOST_MESSAGES = 4096
 
@@ -86,8 +95,8 @@ class Track:
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """One rank's recorder; its dump is the one at `place` of those in `source`, that of its second recorder in `second`. `calls[i]` is what has to be
-    equal on all ranks; `groups` are those that its configuration names without a call in them.
+    """One rank's recorder; its dump is the one at `place` of those in `source`, that of its second recorder in `second` (alone it `is_second`).
+    `calls[i]` is what has to be equal on all ranks; `groups` are those that its configuration names without a call in them.
 
     `oldest_ns`, `newest_ns`: when the first and last of its entries were made, `done_ns` the last that has completed. `lost`: the ring has
     overwritten its beginning; `cut`: the file has lost its end.
@@ -95,7 +104,9 @@ class Recording:
 
     rank: int
     source: str
+    is_second: bool = False
     second: str | None = None
+    second_place: int = 0
     place: int = 0
     bytes: int = 0
     version: str = ""
@@ -123,7 +134,8 @@ def with_second(accelerator: Recording, cpu: Recording) -> Recording:
     return replace(
         accelerator,
         second=cpu.source,
-        bytes=accelerator.bytes + cpu.bytes,
+        second_place=cpu.place,
+        bytes=accelerator.bytes + (cpu.bytes if cpu.source != accelerator.source else 0),
         calls=(*accelerator.calls, *cpu.calls),
         tracks=(
             *accelerator.tracks,
@@ -143,12 +155,43 @@ def with_second(accelerator: Recording, cpu: Recording) -> Recording:
 def recording_of(dump: Opened, *, rank: int, source: str, size: int = 0) -> Recording:
     """One dump in columns. Raises RecordError where it is none."""
     try:
-        return _recording(dump, rank, source, size)
+        return compared(columns_of(dump), rank=rank, source=source, size=size)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as e:
         raise RecordError(f"{source} is not a flight-recorder dump that can be understood: {type(e).__name__}: {e}") from e
 
 
-def _recording(dump: Opened, rank: int, source: str, size: int) -> Recording:
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """The entries of one dump, oldest first, one item of each column for each entry.
+
+    `kinds` are the different calls as the dump has them (group, name, sizes in and out, dtypes in and out, whether it is a message), `kind_of` tells
+    which one an entry is. `message_numbers` are those of sends and receives, by the place of the entry. `configured` are the groups that the dump's
+    configuration tells of, `counters` the newest operation that was enqueued, by group. `span`: when the first and the last entry were made, and the
+    last that has ended, where that is known beforehand.
+    """
+
+    version: str = ""
+    kinds: tuple[What, ...] = ()
+    kind_of: array[int]
+    numbers: array[int]
+    ends: bytearray
+    created: array[int]
+    message_numbers: Mapping[int, int] = field(default_factory=dict)
+    configured: Mapping[str, Group] = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
+    lost: bool = False
+    cut: str | None = None
+    skipped: int = 0
+    span: tuple[int, int, int] | None = None
+
+
+def columns_of(dump: Opened) -> Columns:
+    """Raises KeyError, TypeError, ValueError, IndexError, AttributeError or OverflowError where it is no dump."""
+    return columns_and_frames(dump)[0]
+
+
+def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str, Any]]]]:
+    """The same with the frames of every entry, innermost first, as the dump has them."""
     raw = dump.raw
     entries = raw.get("entries") or []
     skipped = 0
@@ -165,37 +208,66 @@ def _recording(dump: Opened, rank: int, source: str, size: int) -> Recording:
         created = array("q", map(_created, entries))
     if skipped and not entries:
         raise ValueError("none of its entries is one")
-    kinds = {key: _Kind(marshal.loads(key)) for key in dict.fromkeys(keys)}
-    groups: dict[str, Group] = {}
+    index = {key: n for n, key in enumerate(dict.fromkeys(keys))}
+    kinds = tuple(marshal.loads(key) for key in index)
+    kind_of = array("I", map(index.__getitem__, keys))
+    read = list(map(_kind, index))
     name_of_id: dict[str, str] = {}
-    for kind in kinds.values():
-        groups.setdefault(kind.group, Group(name=kind.group, desc=kind.desc))
-    told = configured(raw, groups)
     if raw.get("pg_status") and entries:
-        name_of_id = {str(entry.get("pg_id")): kinds[key].group for key, entry in dict(zip(keys, entries, strict=True)).items()}
-    used = {name: told.get(name, group) for name, group in groups.items()}
-    texts: dict[str, int] = {"": 0}
-    tracks = _tracks(keys, kinds, numbers, ends, created, used, texts)
-    return Recording(
-        rank=rank,
-        source=source,
-        bytes=size,
+        name_of_id = {str(entry.get("pg_id")): read[k].group for k, entry in dict(zip(kind_of, entries, strict=True)).items()}
+    messages = {n for n, kind in enumerate(read) if kind.p2p}
+    columns = Columns(
         version=str(raw.get("version", "")),
-        calls=tuple(texts),
-        tracks=tracks,
-        groups=tuple(g for name, g in told.items() if name not in groups),
+        kinds=kinds,
+        kind_of=kind_of,
+        numbers=numbers,
+        ends=ends,
+        created=created,
+        message_numbers={place: int(entries[place].get("p2p_seq_id") or 0) for place, k in enumerate(kind_of) if k in messages} if messages else {},
+        configured=configured(raw, {k.group: Group(name=k.group, desc=k.desc) for k in reversed(read)}),
         counters={
             name_of_id.get(str(pg), str(pg)): int(status.get("last_enqueued_collective", -1)) for pg, status in (raw.get("pg_status") or {}).items()
         },
-        messages=_messages(keys, kinds, entries, ends, created, used),
-        oldest_ns=min(created, default=0),
-        newest_ns=max(created, default=0),
-        done_ns=max((ns for ns, end in zip(created, ends, strict=True) if end in (COMPLETED, ENDED)), default=0),
-        entries=len(entries),
         lost=has_lost(entries),
         cut=dump.cut,
         skipped=skipped,
     )
+    return columns, [entry.get("frames") or () for entry in entries]
+
+
+def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Recording:
+    """What is compared between ranks. Raises ValueError for numbers that are none."""
+    kinds = [_kind(marshal.dumps(what, 2)) for what in columns.kinds]
+    groups: dict[str, Group] = {}
+    for kind in kinds:
+        groups.setdefault(kind.group, Group(name=kind.group, desc=kind.desc))
+    used = {name: columns.configured.get(name, group) for name, group in groups.items()}
+    texts: dict[str, int] = {"": 0}
+    tracks = _tracks(columns, kinds, used, texts)
+    oldest, newest, done = columns.span or _span(columns)
+    return Recording(
+        rank=rank,
+        source=source,
+        bytes=size,
+        version=columns.version,
+        calls=tuple(texts),
+        tracks=tracks,
+        groups=tuple(g for name, g in columns.configured.items() if name not in groups),
+        counters=columns.counters,
+        messages=_messages(columns, kinds, used),
+        oldest_ns=oldest,
+        newest_ns=newest,
+        done_ns=done,
+        entries=len(columns.kind_of),
+        lost=columns.lost,
+        cut=columns.cut,
+        skipped=columns.skipped,
+    )
+
+
+def _span(columns: Columns) -> tuple[int, int, int]:
+    created = columns.created
+    return min(created, default=0), max(created, default=0), max(compress(created, columns.ends.translate(_HAS_ENDED)), default=0)
 
 
 class _Kind:
@@ -203,7 +275,7 @@ class _Kind:
 
     __slots__ = ("desc", "dtypes", "elements", "gloo", "group", "op", "p2p", "sums", "text")
 
-    def __init__(self, what: tuple[Any, ...]) -> None:
+    def __init__(self, what: What) -> None:
         group, name, sent, got, sent_types, got_types, p2p = what
         self.group, self.desc = (str(group[0]), str(group[1]) if len(group) > 1 else "") if isinstance(group, (list, tuple)) else (str(group), "")
         backend, self.op = operations.split(str(name))
@@ -215,6 +287,12 @@ class _Kind:
         self.sums = (
             (operations.elements(sent or ()), operations.elements(got or ())) if operations.rule(operations.spelling(self.op)) == "sums" else None
         )
+
+
+@lru_cache(maxsize=4096)
+def _kind(marshalled: bytes) -> _Kind:
+    """Ranks issue the same calls."""
+    return _Kind(marshal.loads(marshalled))
 
 
 def _evened(entries: Sequence[Any]) -> tuple[list[dict[str, Any]], int]:
@@ -239,6 +317,7 @@ def _evened(entries: Sequence[Any]) -> tuple[list[dict[str, Any]], int]:
                 "state": str(entry.get("state")),
                 "retired": bool(entry.get("retired")),
                 "time_created_ns": int(entry.get("time_created_ns") or 0),
+                "frames": entry.get("frames"),
             }
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             continue
@@ -246,61 +325,67 @@ def _evened(entries: Sequence[Any]) -> tuple[list[dict[str, Any]], int]:
     return found, len(entries) - len(found)
 
 
-def _tracks(
-    keys: Sequence[bytes],
-    kinds: Mapping[bytes, _Kind],
-    numbers: array[int],
-    ends: bytearray,
-    created: array[int],
-    groups: Mapping[str, Group],
-    texts: dict[str, int],
-) -> tuple[Track, ...]:
-    for kind in kinds.values():
+def _tracks(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Group], texts: dict[str, int]) -> tuple[Track, ...]:
+    for kind in kinds:
         if not kind.p2p:
             texts.setdefault(kind.text, len(texts))
-    only = next(iter(kinds.values())) if kinds else None
-    if only is not None and all(k.group == only.group and not k.p2p for k in kinds.values()):
-        index = {key: texts[kind.text] for key, kind in kinds.items()}
-        of_group = {only.group: (array("I", map(index.__getitem__, keys)), numbers, ends, created)}
-    else:
-        of_group = {}
-        for key, number, end, ns in zip(keys, numbers, ends, created, strict=True):
-            kind = kinds[key]
-            if kind.p2p:
-                continue
-            if (columns := of_group.get(kind.group)) is None:
-                columns = of_group[kind.group] = (array("I"), array("q"), bytearray(), array("q"))
-            columns[0].append(texts[kind.text])
-            columns[1].append(number)
-            columns[2].append(end)
-            columns[3].append(ns)
-    sums = {texts[k.text]: None for k in kinds.values() if k.sums is not None}
-    gloo = {k.group for k in kinds.values() if k.gloo}
-    found = []
-    for name, (ids, seqs, states, times) in of_group.items():
+    names = {name: n for n, name in enumerate(dict.fromkeys(kind.group for kind in kinds if not kind.p2p))}
+    of_kind = tuple(None if kind.p2p else (names[kind.group], texts[kind.text]) for kind in kinds)
+    has_sums = any(k.sums is not None for k in kinds)
+    gloo = {k.group for k in kinds if k.gloo}
+    tracks = []
+    for name, (places, ids) in zip(names, _split(columns.kind_of.tobytes(), of_kind, len(names)), strict=True):
+        if not ids:
+            continue
+        seqs, states, times = columns.numbers, columns.ends, columns.created
+        if places is not None:
+            seqs, states, times = array("q", places(seqs)), bytearray(places(states)), array("q", places(times))
         track = _track(groups[name], ids, seqs, states, times, texts, gloo=name in gloo)
-        if sums:
-            newest = dict[int, tuple[int, int]]()
-            for key, number in zip(reversed(keys), reversed(numbers), strict=True):
-                kind = kinds[key]
-                if kind.sums is not None and kind.group == name and not kind.p2p and len(newest) < 64:
-                    newest.setdefault(number, kind.sums)
-            track = Track(
-                group=track.group, first=track.first, ids=track.ids, ends=track.ends, pending_ns=track.pending_ns, sums=newest, gloo=track.gloo
-            )
-        found.append(track)
-    return tuple(found)
+        tracks.append(replace(track, sums=_sums(columns, kinds, name)) if has_sums else track)
+    return tuple(tracks)
+
+
+@lru_cache(maxsize=16)
+def _split(
+    kind_of: bytes, of_kind: tuple[tuple[int, int] | None, ...], groups: int
+) -> tuple[tuple[Callable[[Any], tuple[int, ...]] | None, array[int]], ...]:
+    """For each group what takes its entries out of a column, None for all of them, and its calls. `of_kind`: group and call of each kind. On most
+    ranks they are the same."""
+    kinds = array("I")
+    kinds.frombytes(kind_of)
+    places: list[list[int]] = [[] for _ in range(groups)]
+    ids = [array("I") for _ in range(groups)]
+    for place, kind in enumerate(kinds):
+        if (of := of_kind[kind]) is not None:
+            places[of[0]].append(place)
+            ids[of[0]].append(of[1])
+    # Of one place itemgetter gives no tuple.
+    return tuple(
+        (None if len(at) == len(kinds) else itemgetter(*at) if len(at) > 1 else lambda column, at=at: tuple(column[n] for n in at), calls)
+        for at, calls in zip(places, ids, strict=True)
+    )
+
+
+def _sums(columns: Columns, kinds: Sequence[_Kind], group: str) -> dict[int, tuple[int, int]]:
+    """Of the newest calls of a group."""
+    newest = dict[int, tuple[int, int]]()
+    for k, number in zip(reversed(columns.kind_of), reversed(columns.numbers), strict=True):
+        kind = kinds[k]
+        if kind.sums is not None and kind.group == group and not kind.p2p and len(newest) < _NEWEST:
+            newest.setdefault(number, kind.sums)
+    return newest
 
 
 def _track(group: Group, ids: array[int], numbers: array[int], ends: bytearray, created: array[int], texts: dict[str, int], *, gloo: bool) -> Track:
-    first, last = min(numbers), max(numbers)
-    dense = last - first + 1 == len(numbers) and numbers[0] == first and numbers == array("q", range(first, last + 1))
-    if not dense:
+    first, last = numbers[0], numbers[-1]
+    if last - first + 1 != len(numbers) or numbers.tobytes() != _dense(first, last):
+        first, last = min(numbers), max(numbers)
         if last - first > len(numbers) + _MOST_HOLES:
             raise ValueError(f"numbers from {first} to {last} in group {group.name}")
         ids, ends, created = _filled(first, last, ids, numbers, ends, created, texts)
     if gloo:
         # Whoever has issued another one behind it has been through it.
+        ends = bytearray(ends)
         tail = len(ends)
         while tail and ends[tail - 1] != ENDED:
             tail -= 1
@@ -313,9 +398,14 @@ def _track(group: Group, ids: array[int], numbers: array[int], ends: bytearray, 
         first=first,
         ids=ids,
         ends=ends,
-        pending_ns={first + i: created[i] for i, end in enumerate(ends) if end != COMPLETED and ids[i]},
+        pending_ns={first + i: created[i] for i in compress(range(len(ends)), ends.translate(_IS_PENDING)) if ids[i]},
         gloo=gloo,
     )
+
+
+@lru_cache(maxsize=16)
+def _dense(first: int, last: int) -> bytes:
+    return array("q", range(first, last + 1)).tobytes()
 
 
 def _filled(
@@ -342,33 +432,15 @@ def _filled(
     return full, states, times
 
 
-def _messages(
-    keys: Sequence[bytes],
-    kinds: Mapping[bytes, _Kind],
-    entries: Sequence[Mapping[str, Any]],
-    ends: bytearray,
-    created: array[int],
-    groups: Mapping[str, Group],
-) -> tuple[Message, ...]:
+def _messages(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Group]) -> tuple[Message, ...]:
     """The pending ones, oldest first. Those that were launched together end with the entry "coalesced" of their number."""
-    if not any(k.p2p for k in kinds.values()):
-        return ()
-    together: dict[tuple[str, int], int] = {}
-    pending = list[tuple[int, _Kind, int]]()
-    for place, key in enumerate(keys):
-        kind = kinds[key]
-        if kind.p2p and kind.op == "coalesced":
-            together[kind.group, int(entries[place].get("p2p_seq_id") or 0)] = ends[place]
-    for place, key in enumerate(keys):
-        kind = kinds[key]
-        if not kind.p2p or kind.op == "coalesced":
+    numbers, ends = columns.message_numbers, columns.ends
+    of_message = [(place, kinds[columns.kind_of[place]], number) for place, number in numbers.items()]
+    together = {(kind.group, number): ends[place] for place, kind, number in of_message if kind.op == "coalesced"}
+    found = list[Message]()
+    for place, kind, number in of_message:
+        if kind.op == "coalesced" or together.get((kind.group, number), ends[place]) == COMPLETED or len(found) >= _MOST_MESSAGES:
             continue
-        number = int(entries[place].get("p2p_seq_id") or 0)
-        if together.get((kind.group, number), ends[place]) == COMPLETED or len(pending) >= _MOST_MESSAGES:
-            continue
-        pending.append((place, kind, number))
-    found = []
-    for place, kind, number in pending:
         source, destination = operations.peers(kind.op) or (None, None)
         found.append(
             Message(
@@ -378,7 +450,7 @@ def _messages(
                 destination=destination,
                 elements=kind.elements,
                 dtypes=kind.dtypes,
-                created_ns=created[place],
+                created_ns=columns.created[place],
                 number=number,
             )
         )

@@ -18,10 +18,11 @@ _RANK = re.compile(r"(?:^|[^a-z])(?:global_?)?ranks?[_\-.= ]?$|(?:^|[^a-z])r$", 
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """The rank of each name. `unsure`: they were numbered in order of name, because the names do not tell."""
+    """The rank of each name. `unsure`: they were numbered in order of name, because the names do not tell; `said`: each name alone says its rank."""
 
     ranks: Mapping[str, int]
     unsure: bool = False
+    said: bool = False
 
 
 def is_second(name: str) -> bool:
@@ -33,7 +34,7 @@ def ranks_of(names: Sequence[str]) -> Named:
     """The ranks of dumps by their paths, which are different from each other; both of a rank's recorders are its own."""
     first = {name: _SECOND.sub(r"\1", name) for name in names}
     named = _ranks(sorted(set(first.values())))
-    return Named(ranks={name: named.ranks[key] for name, key in first.items()}, unsure=named.unsure)
+    return Named(ranks={name: named.ranks[key] for name, key in first.items()}, unsure=named.unsure, said=named.said)
 
 
 def _ranks(names: Sequence[str]) -> Named:
@@ -41,7 +42,7 @@ def _ranks(names: Sequence[str]) -> Named:
     numbers = {name: list(_NUMBER.finditer(text)) for name, text in plain.items()}
     by_word = {name: n for name, text in plain.items() if (n := _said(text, numbers[name])) is not None}
     if len(by_word) == len(names) and len(set(by_word.values())) == len(names):
-        return Named(ranks=by_word)
+        return Named(ranks=by_word, said=True)
     if (by_place := _different(numbers)) is not None:
         return Named(ranks=by_place)
     return Named(ranks={name: n for n, name in enumerate(sorted(names, key=_natural))}, unsure=True)

@@ -60,7 +60,7 @@ def head_of(path: Path) -> bytes:
 
 def opened(path: Path, *, guard: bool = True) -> tuple[Opened, ...]:
     """The dumps in a file. Raises RecordError where it is missing, foreign or refused, or holds nothing that can be read."""
-    data, damage = _bytes_of(path)
+    data, damage = bytes_of(path)
     found = decoded(data, str(path), guard=guard)
     return tuple(Opened(raw=o.raw, rank=o.rank, cut=o.cut or damage) for o in found)
 
@@ -76,8 +76,8 @@ def decoded(data: bytes, source: str, *, guard: bool = True) -> tuple[Opened, ..
     return found
 
 
-def _bytes_of(path: Path) -> tuple[bytes, str | None]:
-    """What is in a file, unpacked, and what its packing has lost."""
+def bytes_of(path: Path) -> tuple[bytes, str | None]:
+    """What is in a file, unpacked, and what its packing has lost. Raises RecordError where it cannot be read or is larger than any dump."""
     try:
         # Devices and pipes have no end, whatever their size says.
         if path.exists() and not path.is_file():

@@ -8,16 +8,20 @@ import os
 import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from unhang.errors import RecordError
+from unhang.errors import RecordError, UnhangError
 from unhang.model import NotExamined
+from unhang.records.flight import digest
 from unhang.records.flight.columns import Recording, recording_of, with_second
-from unhang.records.flight.entries import Flight, Group, flight_of, load, together
+from unhang.records.flight.entries import Flight, Group, flight_of, together
 from unhang.records.flight.naming import is_second, ranks_of
-from unhang.records.flight.opening import opened
+from unhang.records.flight.opening import Opened, opened
 from unhang.records.logs.readers import Readers
+
+T = TypeVar("T")
 
 # Below it a process is not worth its start.
 _FEW_BYTES = 4 * 1024**2
@@ -36,60 +40,189 @@ class Recorded:
 
 
 def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = lambda done, total: None) -> Recorded:
-    """Read all dumps. Of two of one rank the one with more entries is taken."""
+    """Read all dumps, and digests of dumps. Of two of one rank the one with more entries is taken, of two with as many the newer one."""
+    digests = [p for p in paths if digest.is_digest(p)]
+    dumps = [p for p in paths if p not in set(digests)]
+    named = ranks_of([str(p) for p in dumps])
+    size_of = {p: _size(p) for p in paths}
+    total = sum(size_of.values())
+    missed: list[NotExamined] = []
+    of_dumps, of_digests = list[Recording](), list[tuple[Recording, digest.Name]]()
+    shared = _Shared()
+    done = 0
+
+    def ready(path: Path, why: str | None) -> None:
+        nonlocal done
+        done += size_of[path]
+        progress(done, total)
+        if why is not None:
+            missed.append(NotExamined(what=str(path), why=why, unread=True))
+
+    with Readers(None, parallel=sum(size_of[p] for p in dumps) > _FEW_BYTES) as readers:
+        futures = [readers.submit(_read, str(path), named.ranks[str(path)], readers.forked) for path in dumps]
+        for path, future in zip(dumps, futures, strict=True):
+            recordings, why = readers.result(future)
+            ready(path, why)
+            of_dumps += [shared.of(r) for r in recordings]
+            missed += [n for r in recordings for n in _left_out(r)]
+    # What ranks have in common is decoded once, which several processes could not share.
+    for path in digests:
+        part, why = _carefully(partial(_read_digest, path), str(path), forked=False)
+        ready(path, why or (part.damage if part is not None else None))
+        if part is not None:
+            of_digests += [(shared.of(r), name) for r, name in zip(part.recordings, part.names, strict=True)]
+            missed += [*part.missed, *(n for r in part.recordings for n in _left_out(r, of_digest=True))]
+    ranked, unsure = _ranked_together(of_digests)
+    found, seconds = _Taken(missed), _Taken(missed)
+    for recording in (*of_dumps, *ranked):
+        (seconds if recording.is_second else found).add(recording)
+    taken = found.of_rank
+    for rank, second in seconds.of_rank.items():
+        taken[rank] = with_second(taken[rank], second) if rank in taken else second
+    for each in (found, seconds):
+        each.tell()
+    return Recorded(recordings=dict(sorted(taken.items())), not_examined=tuple(missed), unsure=named.unsure or unsure)
+
+
+class _Taken:
+    """One recording for each rank, and what was left out for it."""
+
+    def __init__(self, missed: list[NotExamined]) -> None:
+        self.of_rank: dict[int, Recording] = {}
+        self._missed = missed
+        self._left: dict[tuple[str, bool], list[tuple[int, str]]] = {}
+
+    def add(self, recording: Recording) -> None:
+        known = self.of_rank.setdefault(recording.rank, recording)
+        if known is recording:
+            return
+        better, other = (recording, known) if _extent(recording) > _extent(known) else (known, recording)
+        self.of_rank[recording.rank] = better
+        self._left.setdefault((other.source, _extent(better) == _extent(other)), []).append((recording.rank, better.source))
+
+    def tell(self) -> None:
+        for (source, equal), left in sorted(self._left.items()):
+            ranks = sorted({rank for rank, _ in left})
+            whose = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+            files = sorted({taken for _, taken in left})
+            where = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+            why = f"the dump of {whose} in it stands in {where}, too"
+            if not equal:
+                why = f"another dump of {whose} was taken, newer or with more entries: {where}"
+            self._missed.append(NotExamined(what=source, why=why))
+
+
+def _extent(recording: Recording) -> tuple[int, int, int, int]:
+    return recording.entries, recording.newest_ns, recording.done_ns, recording.oldest_ns
+
+
+def _ranked_together(found: Sequence[tuple[Recording, digest.Name]]) -> tuple[list[Recording], bool]:
+    """The recordings out of digests with their ranks, and whether those were numbered in order of name.
+
+    Each host has seen its own names alone. Where they do not say "rank", or two hosts have different dumps of one rank, all names together tell; what
+    a file itself tells stays.
+    """
+    claims: dict[tuple[int, bool], dict[str, tuple[int, ...]]] = {}
+    for recording, name in found:
+        claims.setdefault((recording.rank, recording.is_second), {})[name.host] = _extent(recording)
+    if all(name.told or name.said for _, name in found) and all(len(set(of_hosts.values())) == 1 for of_hosts in claims.values()):
+        return [recording for recording, _ in found], False
+    paths = {name: f"{name.host}/{name.name}" for _, name in found}
+    named = ranks_of(sorted(set(paths.values())))
+    unsure = named.unsure and not all(name.told for _, name in found)
+    return [r if name.told else replace(r, rank=named.ranks[paths[name]] + name.nth) for r, name in found], unsure
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummedUp:
+    """A digest that was written, and what is not in it. `dumps` are those that are."""
+
+    path: Path
+    dumps: int
+    ranks: tuple[int, ...]
+    not_examined: tuple[NotExamined, ...] = ()
+
+
+def sum_up(
+    paths: Sequence[Path], folder: Path, host: str, *, clean: digest.Clean, progress: Callable[[int, int], None] = lambda done, total: None
+) -> SummedUp:
+    """Write the digest of these dumps into a folder. `clean` takes credentials out of a text.
+
+    Raises UnhangError where none of them can be read, OSError where it cannot be written, RecordError where another one is there by its name.
+    """
+    already = [p for p in paths if digest.is_digest(p)]
+    paths = [p for p in paths if p not in already]
     named = ranks_of([str(p) for p in paths])
     sizes = [_size(p) for p in paths]
-    missed: list[NotExamined] = []
-    found: dict[int, Recording] = {}
-    seconds: dict[int, Recording] = {}
-    groups: dict[Group, Group] = {}
-    texts: dict[tuple[str, ...], tuple[str, ...]] = {}
+    missed = [NotExamined(what=str(p), why="it is a digest, which is not summed up again") for p in already]
+    unread: list[tuple[str, str]] = []
+    found: list[digest.Summed] = []
     done = 0
     with Readers(None, parallel=sum(sizes) > _FEW_BYTES) as readers:
-        futures = [readers.submit(_read, str(path), named.ranks[str(path)], readers.forked) for path in paths]
+        futures = [readers.submit(_sum, str(path), named.ranks[str(path)], named.said, clean, readers.forked) for path in paths]
         for path, size, future in zip(paths, sizes, futures, strict=True):
-            recordings, why = readers.result(future)
+            summed, why = readers.result(future)
             done += size
             progress(done, sum(sizes))
+            found += summed
             if why is not None:
-                missed.append(NotExamined(what=str(path), why=why, unread=True))
-            for recording in (_shared(r, groups, texts) for r in recordings):
-                missed += _left_out(recording)
-                if is_second(recording.source):
-                    seconds[recording.rank] = recording
-                    continue
-                known = found.get(recording.rank)
-                if known is None or recording.entries > known.entries:
-                    found[recording.rank] = recording
-                if known is not None:
-                    less = min(recording, known, key=lambda r: r.entries)
-                    missed.append(NotExamined(what=less.source, why=f"another dump of rank {less.rank} with more entries was taken"))
-    for rank, second in seconds.items():
-        found[rank] = with_second(found[rank], second) if rank in found else second
-    return Recorded(recordings=dict(sorted(found.items())), not_examined=tuple(missed), unsure=named.unsure)
+                unread.append((str(path), why))
+    missed += [NotExamined(what=what, why=why, unread=True) for what, why in unread]
+    if named.unsure:
+        missed.append(NotExamined(what="which dump is of which rank", why="their names do not tell: they are numbered when all digests are merged"))
+    if not found:
+        told = "; ".join(f"{n.what}: {n.why}" for n in missed[:3])
+        raise UnhangError("none of the flight-recorder dumps could be read", cause=told)
+    found.sort(key=lambda s: s.rank)
+    written = digest.write(folder, host, found, unread, clean=clean)
+    return SummedUp(path=written, dumps=len(found), ranks=tuple(sorted({s.rank for s in found})), not_examined=tuple(missed))
 
 
 def flight(recording: Recording) -> Flight | None:
     """The dump of a rank once more, in objects and with its frames; None where it has gone."""
     try:
-        dumps = opened(Path(recording.source))
-        told = [d for d in dumps if d.rank == recording.rank]
-        alone = told[0] if told else dumps[recording.place] if recording.place < len(dumps) else None
-        first = None if alone is None else flight_of(alone, source=recording.source)
-        return first if first is None or recording.second is None else together(first, load(Path(recording.second)))
+        first = _flight(Path(recording.source), recording.rank, recording.place)
+        if first is None or recording.second is None:
+            return first
+        second = _flight(Path(recording.second), recording.rank, recording.second_place)
+        return first if second is None else together(first, second)
     except (RecordError, OSError):
         return None
 
 
-def _shared(recording: Recording, groups: dict[Group, Group], texts: dict[tuple[str, ...], tuple[str, ...]]) -> Recording:
-    """The same with what other ranks have, too, held once: of 1,024 ranks each one tells the 1,024 members of the default group."""
-    return replace(
-        recording,
-        calls=texts.setdefault(recording.calls, recording.calls),
-        tracks=tuple(replace(t, group=groups.setdefault(t.group, t.group)) for t in recording.tracks),
-        groups=tuple(groups.setdefault(g, g) for g in recording.groups),
-        messages=tuple(replace(m, group=groups.setdefault(m.group, m.group)) for m in recording.messages),
-    )
+def _flight(path: Path, rank: int, place: int) -> Flight | None:
+    if digest.is_digest(path):
+        return digest.flight(path, place)
+    dumps = opened(path)
+    told = [d for d in dumps if d.rank == rank]
+    alone = told[0] if told else dumps[place] if place < len(dumps) else None
+    return None if alone is None else flight_of(alone, source=str(path))
+
+
+class _Shared:
+    """What ranks have in common, held once: of 1,024 ranks each one tells the 1,024 members of the default group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Group, Group] = {}
+        # Those of them by identity, which is quicker than 1,024 numbers.
+        self._held: set[int] = set()
+        self._texts: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def of(self, recording: Recording) -> Recording:
+        return replace(
+            recording,
+            calls=self._texts.setdefault(recording.calls, recording.calls),
+            tracks=tuple(replace(t, group=self._group(t.group)) for t in recording.tracks),
+            groups=tuple(map(self._group, recording.groups)),
+            messages=tuple(replace(m, group=self._group(m.group)) for m in recording.messages),
+        )
+
+    def _group(self, group: Group) -> Group:
+        if id(group) in self._held:
+            return group
+        found = self._groups.setdefault(group, group)
+        self._held.add(id(found))
+        return found
 
 
 def _size(path: Path) -> int:
@@ -99,42 +232,68 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _left_out(recording: Recording) -> list[NotExamined]:
+def _left_out(recording: Recording, *, of_digest: bool = False) -> list[NotExamined]:
+    what = f"{recording.source}: the dump of rank {recording.rank} in it" if of_digest else recording.source
     found = []
     if recording.cut:
-        found.append(NotExamined(what=recording.source, why=recording.cut, unread=True))
+        found.append(NotExamined(what=what, why=recording.cut, unread=True))
     if recording.skipped:
-        found.append(NotExamined(what=recording.source, why=f"{recording.skipped} of its entries could not be understood", unread=True))
+        found.append(NotExamined(what=what, why=f"{recording.skipped} of its entries could not be understood", unread=True))
     return found
 
 
 def _read(_needles: Any, _stop: Any, path: str, rank: int, forked: bool) -> tuple[list[Recording], str | None]:
-    """One file. Never raises: what a process raises ends the reading of all."""
+    def read(guard: bool) -> list[Recording]:
+        size = _size(Path(path))
+        return [
+            replace(recording_of(dump, rank=number, source=path, size=size), place=n, is_second=is_second(path))
+            for n, number, _, dump in _ranked(path, rank, guard=guard)
+        ]
+
+    found, why = _carefully(read, path, forked=forked)
+    return found or [], why
+
+
+def _read_digest(path: Path, _guard: bool) -> digest.Digest:
+    return digest.read(path)
+
+
+def _sum(_needles: Any, _stop: Any, path: str, rank: int, said: bool, clean: digest.Clean, forked: bool) -> tuple[list[digest.Summed], str | None]:
+    def read(guard: bool) -> list[digest.Summed]:
+        found = []
+        for n, number, told, dump in _ranked(path, rank, guard=guard):
+            where = digest.Name(host="", name=path, nth=n, told=told, said=said)
+            found.append(digest.summed(dump, rank=number, where=where, second=is_second(path), clean=clean))
+        return found
+
+    found, why = _carefully(read, path, forked=forked)
+    return found or [], why
+
+
+def _carefully(read: Callable[[bool], T], path: str, *, forked: bool) -> tuple[T | None, str | None]:
+    """One file, read with or without a guard against what asks for memory. Never raises: what a process raises ends the reading of all."""
     collecting = gc.isenabled()
     gc.disable()
     try:
         if forked:
             # A packed one may be worth more memory than that.
             with contextlib.suppress(MemoryError), _bounded(_size(Path(path))) as bounded:
-                return _recordings(path, rank, guard=not bounded), None
-        return _recordings(path, rank, guard=True), None
+                return read(not bounded), None
+        return read(True), None
     except RecordError as e:
-        return [], str(e).removeprefix(f"{path} ").replace(path, "it") + (f" ({e.cause})" if e.cause else "")
+        return None, str(e).removeprefix(f"{path} ").replace(path, "it") + (f" ({e.cause})" if e.cause else "")
     except MemoryError:
-        return [], "there is not enough memory for it"
+        return None, "there is not enough memory for it"
     finally:
         if collecting:
             gc.enable()
 
 
-def _recordings(path: str, rank: int, *, guard: bool) -> list[Recording]:
+def _ranked(path: str, rank: int, *, guard: bool) -> Iterator[tuple[int, int, bool, Opened]]:
+    """The dumps in a file: place, rank, whether the file itself tells that, dump."""
     dumps = opened(Path(path), guard=guard)
-    size = _size(Path(path))
-    found = []
     for n, dump in enumerate(dumps):
-        number = dump.rank if dump.rank is not None else rank + n if len(dumps) > 1 else rank
-        found.append(replace(recording_of(dump, rank=number, source=path, size=size), place=n))
-    return found
+        yield n, dump.rank if dump.rank is not None else rank + n if len(dumps) > 1 else rank, dump.rank is not None, dump
 
 
 @contextlib.contextmanager

@@ -39,13 +39,13 @@ class Found:
     dumps: tuple[Path, ...] = ()
 
 
-def find(paths: Sequence[str], *, limits: Limits | None = None, stdin: IO[bytes] | None = None) -> Found:
-    """The sources that `paths` name. Raises UnhangError where one of them is missing, unreadable, or holds nothing to read.
+def find(paths: Sequence[str], *, wanted: str = "log", limits: Limits | None = None, stdin: IO[bytes] | None = None) -> Found:
+    """The sources that `paths` name; `wanted` is what they are called. Raises UnhangError where one of them is missing, unreadable, or holds nothing.
 
     A file that is named is always taken, unless all that there is is empty or binary; one that is stands under `not_examined` as well. In directories
     and patterns, what is plainly no log is counted there instead.
     """
-    finder = _Finder(limits or Limits(), stdin)
+    finder = _Finder(limits or Limits(), stdin, wanted)
     for path in paths:
         finder.add(path)
     if not finder.dumps:
@@ -55,8 +55,9 @@ def find(paths: Sequence[str], *, limits: Limits | None = None, stdin: IO[bytes]
 
 
 class _Finder:
-    def __init__(self, limits: Limits, stdin: IO[bytes] | None) -> None:
+    def __init__(self, limits: Limits, stdin: IO[bytes] | None, wanted: str) -> None:
         self.limits = limits
+        self.wanted = wanted
         self.stdin = stdin
         self.sources: list[Source] = []
         self.dumps: list[Path] = []
@@ -106,9 +107,9 @@ class _Finder:
         found = self._walk(path, misses)
         if not found:
             raise UnhangError(
-                f"there is no log in {shown(path)}",
+                f"there is no {self.wanted} in {shown(path)}",
                 cause=str(misses) or EMPTY,
-                hint="name a run directory (it holds run.json) or a log file",
+                hint="name a run directory (it holds run.json) or a log file" if self.wanted == "log" else None,
             )
         misses.report(self.not_examined.append)
 

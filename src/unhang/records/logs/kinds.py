@@ -34,10 +34,11 @@ _ENDINGS = {
     for ending in endings.split()
 }
 FLIGHT: Final = "a flight-recorder dump"
-# A pickle of a dict or list of plain values whose first names are those of a dump, or JSON with them; torch 2.2 wrote a list of entries.
+# A pickle of plain values whose first names are those of a dump, or JSON with them; torch 2.2 wrote a list of entries. And our digest of dumps.
 _FLIGHT = re.compile(
     rb"\x80[\2-\5](?:\x95.{8})?[\]}(].{0,490}?(?:pg_config|pg_status|comm_lib_version|nccl_comm_state|record_id|profiling_name)"
-    rb"|(?:\xef\xbb\xbf)?\s{0,64}[{\[].{0,480}?\"(?:pg_config|pg_status|comm_lib_version|nccl_comm_state|collective_seq_id|profiling_name)\"\s{0,8}:",
+    rb"|(?:\xef\xbb\xbf)?\s{0,64}[{\[].{0,480}?\"(?:pg_config|pg_status|comm_lib_version|nccl_comm_state|collective_seq_id|profiling_name)\"\s{0,8}:"
+    rb"|UNHANG-DIGEST[\x01-\xff]\n",
     re.DOTALL,
 )
 _MAGIC = (

@@ -54,11 +54,21 @@ CALL = Signature(
     keep=128,
     newest=True,
 )
-SIGNATURES = (VERSION, START, COMPLETE, TRANSPORT, INTERFACE, SETTING, TRACE, CALL)
+# `cudaDev 1 nvmlDev 1 busId 3b000`: the PCI address of the writer's GPU as one hexadecimal number, without the signs between its parts.
+BUS_ID = _context(" busId ", r"cudaDev \d{1,4} .{0,60}?busId (?P<bus>[0-9a-f]{4,12})\b")
+SIGNATURES = (VERSION, START, COMPLETE, TRANSPORT, INTERFACE, SETTING, TRACE, CALL, BUS_ID)
 # Each rank sends and receives as often as it has to: their communicators are not counted alike.
 _POINT_TO_POINT = ("Send", "Recv")
 # Source, host, pid and pointer, which is only unique within its process.
 _Communicator = tuple[str, str | None, int | None, str]
+
+
+def gpu_of(hit: Hit) -> str | None:
+    """The PCI address that a hit of BUS_ID tells, as sysfs writes it: "0000:3b:00.0"."""
+    if hit.signature != BUS_ID:
+        return None
+    number = hit.groups["bus"].zfill(5)
+    return f"{int(number[:-5] or '0', 16):04x}:{number[-5:-3]}:{number[-3:-1]}.{number[-1]}"
 
 
 def read(hits: Iterable[Hit]) -> NcclSaid:

@@ -51,8 +51,14 @@ def align(recordings: Mapping[int, Recording], *, world_size: int | None = None)
     world = tuple(range(max(world_size or 0, max(seen, default=-1) + 1)))
     world_known = world_size is not None or any(len(each) == len(world) for each in told_world)
     by_identity: dict[tuple[str, str, tuple[int, ...]], dict[int, Track]] = {}
+    # By the object, which ranks share: hashing all members for each of them takes longer than all the rest.
+    of_group: dict[int, dict[int, Track]] = {}
     for rank, track in tracks:
-        by_identity.setdefault((track.group.name, track.group.desc, _members(rank, track.group, declared)), {})[rank] = track
+        if (among := of_group.get(id(track.group))) is None:
+            among = by_identity.setdefault((track.group.name, track.group.desc, _members(rank, track.group, declared)), {})
+            if track.group.members:
+                of_group[id(track.group)] = among
+        among[rank] = track
     for (name, desc), lists in declared.items():
         for members in lists:
             # A group in which nobody of those who are here has a call: it may still be waited in by others.
@@ -99,9 +105,11 @@ def _in_table(recording: Recording, table: dict[str, int]) -> list[Track]:
 def _declared(recordings: Mapping[int, Recording]) -> dict[tuple[str, str], set[tuple[int, ...]]]:
     """The lists of members that any rank tells, by name and description."""
     found: dict[tuple[str, str], set[tuple[int, ...]]] = {}
+    seen = set[int]()
     for recording in recordings.values():
         for group in (*(t.group for t in recording.tracks), *recording.groups, *(m.group for m in recording.messages)):
-            if group.members:
+            if group.members and id(group) not in seen:
+                seen.add(id(group))
                 found.setdefault((group.name, group.desc), set()).add(tuple(sorted(group.members)))
     return found
 

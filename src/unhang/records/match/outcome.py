@@ -293,9 +293,8 @@ class Judge:
             assert node.message is not None
             partner = node.message[2]
             return () if partner is None or self._counterpart(node) is not None else (partner,)
-        joined = (
-            r for r in node.meeting.members if r not in node.waiting and r not in node.absent and r not in node.unseen and r not in node.finished
-        )
+        others = {*node.waiting, *node.absent, *node.unseen, *node.finished}
+        joined = (r for r in node.meeting.members if r not in others)
         return (*node.absent, *(r for r in joined if self._waits_before(r, node)))
 
     def _waits_before(self, rank: int, node: _Node) -> bool:

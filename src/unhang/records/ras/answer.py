@@ -21,7 +21,7 @@ def load(path: Path) -> Report:
     try:
         # Devices and pipes have no end, whatever their size says.
         if path.exists() and not path.is_file():
-            raise RecordError(f"{path} is no file")
+            raise RecordError(f"{path} is no regular file")
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as e:

@@ -63,6 +63,10 @@ class Answer:
         return parse(self.data, source=self.source, cut=self.cut)
 
 
+class NoHost(RecordError):
+    """The name is no host's."""
+
+
 class _NoAnswer(RecordError):
     """The greeting was not answered in time: another process on the same port may."""
 
@@ -87,6 +91,9 @@ def address(text: str | None = None, *, environ: Mapping[str, str] | None = None
     if port and not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= 65535):
         raise _no_address(given)
     if any(c.isspace() or not c.isprintable() for c in host) or "]" in host or "/" in host:
+        raise _no_address(given)
+    # As IDNA has it; the codec's own words for that help nobody.
+    if host and ":" not in host and not all(0 < len(label) < 64 for label in host.removesuffix(".").split(".")):
         raise _no_address(given)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return Address(host=host or DEFAULT_HOST, port=int(port or DEFAULT_PORT))
@@ -310,7 +317,7 @@ def _resolved(where: Address, end: float) -> list[tuple[Any, ...]]:
     thread.join(max(0.0, end - time.monotonic()))
     if failed or not found:
         why = _why(failed[0]) if failed else "the name server does not answer"
-        raise RecordError(f"cannot find the host {where.host!r}: {why}", cause="the name is misspelt, or unknown on this host")
+        raise NoHost(f"cannot find the host {where.host!r}: {why}", cause="the name is misspelt, or unknown on this host")
     return list(found)
 
 
@@ -337,6 +344,8 @@ def _left(end: float) -> float:
 def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "timed out"
+    if isinstance(error, UnicodeError):
+        return "that cannot be the name of a host"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 

@@ -6,12 +6,22 @@ The text answer judges; here the same rules are applied, so that both say the sa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from unhang.errors import RecordError
-from unhang.records.ras.model import Communicator, Failure, Launched, Member, Missing, Phase, Problem, Process, Report, State
+from unhang.records.ras.model import Communicator, Failure, InState, Launched, Member, Missing, Phase, Problem, Process, Report, State
+
+# 200,000 ranks are ten communicators on each of 20,000 GPUs. A rank has about 18 fields.
+MAX_RANKS = 1 << 18
+MAX_FIELDS = 18 * MAX_RANKS
+# Of the text answer, too.
+MAX_COMMUNICATORS = 65_536
+# NCCL 2.32 counts 13 kinds of operations.
+_MAX_KINDS = 256
+# Ranks that have launched equally much share what they have launched.
+_KEPT_COUNTS = 256
 
 # nccl.h, ncclResult_t. In the words of the text answer.
 _SUCCESS, _IN_PROGRESS = 0, 7
@@ -64,8 +74,8 @@ class _Communicator(msgspec.Struct):
     size: int
     secondary_hash: str = ""
     missing_ranks_count: int = 0
-    ranks: list[_Rank] = []
-    missing_ranks: list[_MissingRank] = []
+    ranks: list[msgspec.Raw] = []
+    missing_ranks: list[msgspec.Raw] = []
 
 
 class _Ras(msgspec.Struct):
@@ -74,7 +84,7 @@ class _Ras(msgspec.Struct):
 
 
 class _Whole(msgspec.Struct):
-    communicators: list[_Communicator]
+    communicators: list[msgspec.Raw]
     nccl_version: str = ""
     cuda_runtime_version: int | None = None
     cuda_driver_version: int | None = None
@@ -82,14 +92,25 @@ class _Whole(msgspec.Struct):
     ras: _Ras | None = None
 
 
+_WHOLE = msgspec.json.Decoder(_Whole)
+_COMMUNICATOR = msgspec.json.Decoder(_Communicator)
+_RANK = msgspec.json.Decoder(_Rank)
+_MISSING_RANK = msgspec.json.Decoder(_MissingRank)
+
+
 def parse(data: bytes, *, source: str, cut: str | None = None) -> Report:
-    """Read a JSON answer. Raises RecordError where it is cut off, damaged, or none of RAS."""
+    """Read a JSON answer. Raises RecordError where it is cut off, damaged, none of RAS, or larger than any job's."""
+    # Every field has a colon, and nothing is made in memory without one.
+    if (fields := data.count(b":")) > MAX_FIELDS:
+        raise RecordError(f"{source} has more fields than any answer of NCCL's RAS (about {fields}, more than {MAX_FIELDS})")
     try:
-        whole = msgspec.json.decode(data, type=_Whole)
+        whole = _WHOLE.decode(data)
+        if len(whole.communicators) > MAX_COMMUNICATORS:
+            raise RecordError(f"{source} is damaged: it tells of {len(whole.communicators)} communicators")
+        communicators = tuple(_communicators(whole.communicators, source))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         why = cut or "the process that was asked ended while it answered, or this is no answer of NCCL's RAS"
         raise RecordError(f"{source} cannot be understood as an answer of NCCL's RAS ({len(data)} bytes): {e}", cause=why) from e
-    communicators = tuple(_communicator(c) for c in whole.communicators)
     named: list[Member | Missing] = []
     for c in communicators:
         named += [*c.members, *c.missing]
@@ -117,49 +138,90 @@ def parse(data: bytes, *, source: str, cut: str | None = None) -> Report:
     )
 
 
-def _communicator(raw: _Communicator) -> Communicator:
-    members = tuple(_member(r) for r in raw.ranks)
-    missing = tuple(
-        Missing(
-            rank=m.rank,
-            host=_host(m.host),
-            pid=_known(m.pid),
-            cuda_dev=_known(m.cuda_dev),
-            nvml_dev=_known(m.nvml_dev),
-            unresponsive=m.status.unresponsive if m.status else None,
-            dead=m.status.considered_dead if m.status else None,
-        )
-        for m in raw.missing_ranks
-    )
+def _communicators(written: Iterable[msgspec.Raw], source: str) -> Iterator[Communicator]:
+    """One by one: what was decoded of one is gone before the next."""
+    ranks = 0
+    for one in written:
+        raw = _COMMUNICATOR.decode(one)
+        ranks += len(raw.ranks) + len(raw.missing_ranks)
+        if ranks > MAX_RANKS:
+            raise RecordError(f"{source} is damaged: it tells of more than {MAX_RANKS} ranks")
+        yield _communicator(raw, source)
+
+
+def _communicator(raw: _Communicator, source: str) -> Communicator:
+    members = tuple(_members(raw.ranks))
+    if len(set().union(*(m.counts for m in members))) > _MAX_KINDS:
+        raise RecordError(f"{source} is damaged: communicator {raw.hash[:40]!r} has more than {_MAX_KINDS} kinds of operations")
+    missing = tuple(_missing(_MISSING_RANK.decode(m)) for m in raw.missing_ranks)
+    told = {m.rank for m in members} | {m.rank for m in missing}
+    if len(told) < len(members) + len(missing) or not all(0 <= rank < raw.size for rank in (min(told, default=0), max(told, default=0))):
+        raise RecordError(f"{source} is damaged: communicator {raw.hash[:40]!r} of {raw.size} ranks has a rank twice, or one that is not among them")
+    # A rank that is listed nowhere has told nothing either.
+    missing_count = max(raw.missing_ranks_count, raw.size - len(members))
     launched = tuple(_launched(members))
     failures = (
         *_failures("initialization", ((m.rank, m.init_result) for m in members)),
         *_failures("asynchronous", ((m.rank, m.async_result) for m in members)),
     )
-    states = {m.state for m in members if m.state} | ({"NOCOMM"} if any(m.unresponsive is False for m in missing) else set[State]())
+    states = tuple(_states(members, missing))
     kinds = [group.op for group in launched]
     problems: list[Problem] = []
-    if any(m.unresponsive is not False for m in missing) or raw.missing_ranks_count > len(missing):
+    if any(m.unresponsive is not False for m in missing) or missing_count > len(missing):
         problems.append("INCOMPLETE")
     if failures:
         problems.append("ERROR")
-    if len(states) > 1 or "NOCOMM" in states or len(kinds) > len(set(kinds)):
+    if len(states) > 1 or any(s.outside for s in states) or len(kinds) > len(set(kinds)):
         problems.append("MISMATCH")
     return Communicator(
         hash=normal_hash(raw.hash),
         secondary=raw.secondary_hash,
         size=raw.size,
-        state=next((s for s in _ORDER if s in states), None),
+        state=next((s for s in _ORDER if any(s == i.state for i in states)), None),
         problems=tuple(problems),
         members=members,
         missing=missing,
-        missing_count=max(raw.missing_ranks_count, len(missing)),
+        missing_count=missing_count,
         launched=launched,
         failures=failures,
+        states=states,
     )
 
 
-def _member(raw: _Rank) -> Member:
+def _members(ranks: Iterable[msgspec.Raw]) -> Iterator[Member]:
+    kept: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
+    for written in ranks:
+        raw = _RANK.decode(written)
+        if len(kept) >= _KEPT_COUNTS:
+            kept.clear()
+        yield _member(raw, kept.setdefault(tuple(raw.collective_counts.items()), raw.collective_counts))
+
+
+def _missing(raw: _MissingRank) -> Missing:
+    return Missing(
+        rank=raw.rank,
+        host=_host(raw.host),
+        pid=_known(raw.pid),
+        cuda_dev=_known(raw.cuda_dev),
+        nvml_dev=_known(raw.nvml_dev),
+        unresponsive=raw.status.unresponsive if raw.status else None,
+        dead=raw.status.considered_dead if raw.status else None,
+    )
+
+
+def _states(members: Iterable[Member], missing: Iterable[Missing]) -> list[InState]:
+    ranks: defaultdict[State, list[int]] = defaultdict(list)
+    for m in members:
+        if m.state is not None:
+            ranks[m.state].append(m.rank)
+    for gone in missing:
+        if gone.unresponsive is False:
+            ranks["NOCOMM"].append(gone.rank)
+    found = [InState(state=state, ranks_count=len(of), ranks=tuple(sorted(of))) for state, of in ranks.items()]
+    return sorted(found, key=lambda s: -s.ranks_count)
+
+
+def _member(raw: _Rank, counts: dict[str, int]) -> Member:
     return Member(
         rank=raw.rank,
         host=_host(raw.host),
@@ -167,7 +229,7 @@ def _member(raw: _Rank) -> Member:
         cuda_dev=_known(raw.cuda_dev),
         nvml_dev=_known(raw.nvml_dev),
         state=_state(raw.status) if raw.status else None,
-        counts=raw.collective_counts,
+        counts=counts,
         init_result=raw.status.init_state if raw.status else None,
         async_result=raw.status.async_error if raw.status else None,
     )
@@ -184,11 +246,11 @@ def _state(status: _RankStatus) -> State:
 
 def _launched(members: tuple[Member, ...]) -> Iterable[Launched]:
     """Kinds that nobody has used are left out; one that a rank does not count is not taken for zero."""
-    for op in dict.fromkeys(op for m in members for op in m.counts):
-        ranks: defaultdict[int, list[int]] = defaultdict(list)
-        for m in members:
-            if op in m.counts:
-                ranks[m.counts[op]].append(m.rank)
+    found: dict[str, dict[int, list[int]]] = {}
+    for m in members:
+        for op, count in m.counts.items():
+            found.setdefault(op, {}).setdefault(count, []).append(m.rank)
+    for op, ranks in found.items():
         if any(ranks):
             yield from (Launched(op=op, count=count, ranks_count=len(ranks[count]), ranks=tuple(ranks[count])) for count in sorted(ranks))
 

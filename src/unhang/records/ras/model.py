@@ -2,11 +2,12 @@
 
 What may surprise: a rank's number is its number in *that communicator*, not in the job; process id, host and device say who it is. Hosts are
 addresses, never names. Counts are of operations that were *launched*. They differ for a moment in every healthy job, so one report proves nothing:
-ask twice and compare (`standstill`). A hang that all ranks have joined shows nothing but counts that stand still.
+ask twice and compare (`compare`). A hang that all ranks have joined shows nothing but counts that stand still.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -31,7 +32,7 @@ class Process:
     nvml_devs: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
     """One rank of one communicator that answered; None where the answer does not say.
 
@@ -50,7 +51,7 @@ class Member:
     async_result: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Missing:
     """One rank that told nothing of the communicator. `unresponsive`: its process did not answer at all. `dead`: nor will it be asked again."""
 
@@ -85,6 +86,23 @@ class Behind:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InState:
+    """The ranks of a communicator that are in the same state. `ranks` is () where the answer only counts them.
+
+    `state` is one of `State`, or a word that only a newer version of NCCL has.
+    """
+
+    state: str
+    ranks_count: int
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def outside(self) -> bool:
+        """Whether they answer, and are no members of the communicator."""
+        return self.state in ("NOCOMM", "UNKNOWN")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Failure:
     """An error that NCCL itself reported on ranks of a communicator. `ranks` is () where the answer only counts them."""
 
@@ -100,7 +118,8 @@ class Communicator:
 
     `secondary` makes the hash unique (JSON); `label` is the text answer's own name ("#0-1"), good within one answer only. `size` is the number of
     ranks that it was made with. `state` is the furthest that any rank has gone. `members` are those that answered and are told one by one: all in
-    JSON, only the conspicuous ones in text. `missing_count` may be more than `missing` holds.
+    JSON, only the conspicuous ones in text. `missing_count` may be more than `missing` holds. `states`: who is in which state, the most first; of
+    healthy communicators in text, all in one.
     """
 
     hash: str = ""
@@ -114,6 +133,7 @@ class Communicator:
     missing_count: int = 0
     launched: tuple[Launched, ...] = ()
     failures: tuple[Failure, ...] = ()
+    states: tuple[InState, ...] = ()
 
     @property
     def name(self) -> str:
@@ -135,8 +155,13 @@ class Communicator:
 
     def member(self, rank: int) -> Member | Missing | None:
         """What is told of one rank of this communicator; None where nothing is."""
+        return next(iter(self.told((rank,))), None)
+
+    def told(self, ranks: Iterable[int]) -> list[Member | Missing]:
+        """What is told of these ranks, in the communicator's order; who is not told of is left out."""
+        wanted = frozenset(ranks)
         everyone: tuple[Member | Missing, ...] = (*self.members, *self.missing)
-        return next((m for m in everyone if m.rank == rank), None)
+        return [m for m in everyone if m.rank in wanted]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,18 +196,3 @@ class Report:
     def troubled(self) -> tuple[Communicator, ...]:
         """The communicators that RAS itself finds something about. () in a cut answer is not health."""
         return tuple(c for c in self.communicators if c.problems)
-
-
-def standstill(first: Report, second: Report) -> tuple[Communicator, ...]:
-    """The communicators of `second` in which no rank has launched anything since `first`, by the counts that both tell.
-
-    Raises nothing. A communicator without counts in either report is left out: unknown. Whether standing still is wrong is for the caller to say:
-    it depends on the time between the two, and on communicators that are used seldom. Source: NCCL user guide, troubleshooting/ras ("repeated
-    queries").
-    """
-    before = {(c.hash, c.secondary): _counts(c) for c in first.communicators if c.hash}
-    return tuple(c for c in second.communicators if c.hash and (now := _counts(c)) and now == before.get((c.hash, c.secondary)))
-
-
-def _counts(communicator: Communicator) -> dict[tuple[str, int], tuple[int, tuple[int, ...]]]:
-    return {(group.op, group.count): (group.ranks_count, group.ranks) for group in communicator.launched}

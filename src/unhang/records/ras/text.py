@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
 from unhang.errors import RecordError
-from unhang.records.ras.document import normal_hash
-from unhang.records.ras.model import Communicator, Failure, Launched, Member, Missing, Phase, Problem, Process, Report, State
+from unhang.records.ras.document import MAX_COMMUNICATORS, normal_hash
+from unhang.records.ras.model import Communicator, Failure, InState, Launched, Member, Missing, Phase, Problem, Process, Report, State
 
 # No job comes near; a damaged number must not fill the memory.
-MAX_COMMUNICATORS = 65_536
 MAX_RANKS = 1 << 20
 # Ranks that are filled in, over all communicators.
 _MAX_FILLED = 4_000_000
@@ -153,7 +152,7 @@ class _Reader:
             problems=cast("tuple[Problem, ...]", problems),
         )
         self._communicators += row.count
-        if row.size > MAX_RANKS or self._communicators > MAX_COMMUNICATORS or len(self.rows) > MAX_COMMUNICATORS:
+        if not 0 < row.size <= MAX_RANKS or self._communicators > MAX_COMMUNICATORS or len(self.rows) > MAX_COMMUNICATORS:
             raise RecordError(f"{self.source} is damaged: it tells of {row.count} communicators of {row.size} ranks")
         self.rows.append(row)
 
@@ -194,7 +193,15 @@ class _Reader:
             if found[9]:
                 detail.where[rank] = (found[9], _number(found[8]), _number(found[6]), _number(found[7] or found[6]))
             own = self._opened(detail, 1, found[2], found[3], found[4], found[5])
-            if own is not None:
+            if (
+                own is not None
+                and self._group is not None
+                and (own.kind, own.what, own.value) == (self._group.kind, self._group.what, self._group.value)
+            ):
+                # Named with what was said of its group already.
+                detail.groups.pop()
+                self._group.ranks.append(rank)
+            elif own is not None:
                 own.ranks.append(rank)
                 self._group = None
             elif self._group is not None:
@@ -274,7 +281,10 @@ def _communicators(reader: _Reader) -> Iterator[Communicator]:
             unused.discard(label)
             detail = reader.details.get(label)
             if detail is None:
-                yield Communicator(label=label, size=row.size, state=row.state, problems=row.problems)
+                states = (
+                    (InState(state=row.state, ranks_count=row.size),) if "INCOMPLETE" not in row.problems and "MISMATCH" not in row.problems else ()
+                )
+                yield Communicator(label=label, size=row.size, state=row.state, problems=row.problems, states=states)
                 continue
             budget -= row.size * (1 + len({(g.kind, g.what) for g in detail.groups}))
             yield _described(label, row, detail, reader, fill=budget >= 0)
@@ -323,6 +333,10 @@ def _described(label: str, row: _Row, detail: _Detail, reader: _Reader, *, fill:
     failures = [
         Failure(phase=cast(Phase, g.what), says=g.value, ranks_count=g.count, ranks=tuple(g.ranks)) for g in detail.groups if g.kind == "failure"
     ]
+    missing_count = max(len(missing), detail.absent_count + sum(g.count for g in outside))
+    states = [InState(state=g.value, ranks_count=g.count, ranks=tuple(sorted(g.ranks))) for g in statuses]
+    if not states and missing_count < row.size:
+        states = [InState(state=row.state, ranks_count=row.size - missing_count)]
     return Communicator(
         hash=detail.hash,
         label=label,
@@ -331,9 +345,10 @@ def _described(label: str, row: _Row, detail: _Detail, reader: _Reader, *, fill:
         problems=row.problems,
         members=tuple(members),
         missing=tuple(missing[rank] for rank in sorted(missing)),
-        missing_count=max(len(missing), detail.absent_count + sum(g.count for g in outside)),
+        missing_count=missing_count,
         launched=tuple(launched),
         failures=tuple(failures),
+        states=tuple(sorted(states, key=lambda s: -s.ranks_count)),
     )
 
 

@@ -45,7 +45,7 @@ def render(verdict: Verdict, scene: Scene | None = None, *, lang: Language = "en
         ),
         "taken": many(scene.taken),
         "theme": many(words["theme"]),
-        "verdict": many(sections.verdict_section(verdict, lang), sections.not_examined(verdict, lang)),
+        "verdict": many(sections.verdict_section(verdict, lang), sections.contradictions(verdict, lang), sections.not_examined(verdict, lang)),
         "divergence": many(sections.divergences(scene, lang)),
         "timeline": _timeline(lang) if drawn else many(element("p", words["no_timeline"], class_="quiet")),
         "timeline_title": many(words["timeline"]),

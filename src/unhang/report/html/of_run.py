@@ -6,7 +6,6 @@ Logs are not read again. What cannot be read is left out here; the verdict says 
 from __future__ import annotations
 
 import datetime
-import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -17,19 +16,16 @@ from unhang.diagnosis.redact import redact_data
 from unhang.errors import RecordError, UnhangError
 from unhang.facts.units import size
 from unhang.records import flight as dumps
-from unhang.records import match
-from unhang.records import stacks as pythons
+from unhang.records import match, trunks
 from unhang.records.flight import Flight
-from unhang.records.frames import Frame, is_user_file, place, shown_path, user_frame, without_hook
-from unhang.records.incident import Ended, Incident, RankRecord, Stacks
+from unhang.records.frames import Frame, is_user_file, place, short_path, user_frame
+from unhang.records.incident import Ended, Incident, RankRecord
 from unhang.records.match import Front, Wait
 from unhang.records.rundir import RunDir
 from unhang.report.html.of_flights import scene_of
 from unhang.report.html.scene import Concern, Divergence, Doing, Fact, Facts, RankRow, Scene, Side, StackGroup, StackLine, State, Track
 
 _WORST_FIRST: tuple[Doing, ...] = ("odd", "missing", "waiting", "unknown", "ended", "completed")
-_INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
-_MOST_FRAMES = 60
 _MOST_FACTS = 60
 _MOST_FACT_CHARS = 400
 
@@ -63,16 +59,11 @@ def _read(rundir: RunDir, number: int) -> _Left:
         raise RecordError(f"{rundir.incident(number)} is no file of this run directory")
     incident = rundir.read_incident(number)
     flights: dict[int, Flight] = {}
-    frames: dict[int, tuple[Frame, ...]] = {}
     for record in incident.ranks:
         with suppress(UnhangError, OSError):
             if record.flight and rundir.holds(rundir.path / record.flight):
                 flights[record.rank] = dumps.load(rundir.path / record.flight)
-        with suppress(UnhangError, OSError):
-            if record.stacks and rundir.holds(rundir.path / record.stacks):
-                frames[record.rank] = pythons.main_thread(rundir.read(rundir.path / record.stacks, Stacks))
-        if record.raised is not None and record.raised.frames:
-            frames[record.rank] = record.raised.frames
+    frames = trunks.main_threads(rundir, incident)
     records = {r.rank: r for r in incident.ranks}
     alive = {rank: r for rank, r in records.items() if r.ended is None or r.raised is not None}
     waits = {rank: w for rank, r in alive.items() if (w := match.waits_of(r, flights.get(rank), frames.get(rank, ()))) is not None}
@@ -222,34 +213,18 @@ def _ending(ended: Ended) -> str:
 
 
 def _stacks(left: _Left) -> tuple[StackGroup, ...]:
-    places: dict[tuple[tuple[str, int, str], ...], list[int]] = {}
-    kept: dict[tuple[tuple[str, int, str], ...], tuple[Frame, ...]] = {}
-    for rank, frames in sorted(left.frames.items()):
-        shown = without_hook(frames)[-_MOST_FRAMES:]
-        key = tuple((f.file, f.line, f.name) for f in shown)
-        if key:
-            places.setdefault(key, []).append(rank)
-            kept.setdefault(key, shown)
-    shared = _common(list(places)) if len(places) > 1 else 0
+    trunk = trunks.group(left.frames)
+    if trunk is None:
+        return ()
+    shared = len(trunk.frames) if trunk.branches else 0
     return tuple(
-        StackGroup(ranks=tuple(ranks), lines=tuple(_line(f, left.incident.cwd) for f in kept[key]), shared=min(shared, len(key) - 1))
-        for key, ranks in places.items()
+        StackGroup(ranks=ranks, lines=tuple(_line(f, left.incident.cwd) for f in frames), shared=min(shared, len(frames) - 1))
+        for ranks, frames in trunks.ends(trunk)
     )
 
 
-def _common(keys: list[tuple[tuple[str, int, str], ...]]) -> int:
-    """How many frames, from the outermost on, all have."""
-    count = 0
-    for frames in zip(*keys, strict=False):
-        if len(set(frames)) > 1:
-            break
-        count += 1
-    return count
-
-
 def _line(frame: Frame, cwd: str) -> StackLine:
-    file = _INSTALLED.sub("", shown_path(frame.file, cwd))
-    return StackLine(file=file, line=frame.line, name=frame.name, code=frame.code, own=is_user_file(frame.file))
+    return StackLine(file=short_path(frame.file, cwd), line=frame.line, name=frame.name, code=frame.code, own=is_user_file(frame.file))
 
 
 def _facts(rundir: RunDir) -> Iterator[Facts]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from unhang.knowledge import catalogue
+from unhang.knowledge.words import ranges
 from unhang.model import Evidence, Finding, Remedy, Verdict
 from unhang.report.html.labels import KEYS, PAGE
 from unhang.report.html.markup import Markup, element, many
@@ -14,18 +15,6 @@ from unhang.report.terminal import nothing, ran, says, title, went_well
 
 MAX_STACKS = 64
 _MAX_SIDES = 32
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """ "0-6, 9"."""
-    shown: list[str] = []
-    found = sorted(set(numbers))
-    start = 0
-    for i in range(1, len(found) + 1):
-        if i == len(found) or found[i] != found[i - 1] + 1:
-            shown.append(str(found[start]) if i - start == 1 else f"{found[start]}{',' if i - start == 2 else '-'}{found[i - 1]}".replace(",", ", "))
-            start = i
-    return ", ".join(shown)
 
 
 def called(group: Group, lang: Language) -> tuple[str, str]:
@@ -68,6 +57,16 @@ def verdict_section(verdict: Verdict, lang: Language) -> Markup:
         id="verdict",
         aria_labelledby="verdict-title",
     )
+
+
+def contradictions(verdict: Verdict, lang: Language) -> Markup | None:
+    """Where sources disagree: above what was not examined, because it bounds what the evidence is worth."""
+    found = verdict.contradictions
+    if not found:
+        return None
+    items = [element("li", element("p", c.says), _stated(c.statements)) for c in found]
+    more = element("details", element("summary", LABELS[lang]["more"].format(n=len(items) - 4)), element("ul", items[4:])) if items[4:] else None
+    return _section("contradictions", f"{LABELS[lang]['contradictions']} ({len(items)})", element("ul", items[:4]), more, class_="card warn")
 
 
 def not_examined(verdict: Verdict, lang: Language) -> Markup | None:
@@ -200,11 +199,15 @@ def _joined(items: Sequence[Markup]) -> Iterator[str]:
 def _evidence(evidence: tuple[Evidence, ...], lang: Language, *, heading: str) -> Markup | None:
     if not evidence:
         return None
+    return element("div", element(heading, LABELS[lang]["evidence"], class_="minor"), _stated(evidence))
+
+
+def _stated(evidence: Sequence[Evidence]) -> Markup:
     items = (
         element("li", element("span", f"{e.source}{f':{e.line}' if e.line is not None else ''}", class_="source"), element("code", e.text))
         for e in evidence
     )
-    return element("div", element(heading, LABELS[lang]["evidence"], class_="minor"), element("ul", items, class_="evidence"))
+    return element("ul", items, class_="evidence")
 
 
 def _remedies(remedies: tuple[Remedy, ...], lang: Language, *, heading: str) -> Markup | None:

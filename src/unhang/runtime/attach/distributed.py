@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from . import session
+from .device import gpu
 
 
 def patch(module: ModuleType) -> None:
@@ -40,12 +41,14 @@ def _joined(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     session.claim_children()
     session.use_recorders(module)
     torch: Any = sys.modules["torch"]
+    device = _device(torch, kwargs.get("device_id"))
     attached.link.post(
         "joined",
         rank=module.get_rank(),
         world_size=module.get_world_size(),
         backend=_backend(module),
-        device=_device(torch, kwargs.get("device_id")),
+        device=device,
+        gpu=gpu(torch, device),
         timeout_s=_timeout_s(module, args, kwargs),
         torch=str(torch.__version__),
     )

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from . import session
+from .device import gpu
 
 
 def patch(module: ModuleType) -> None:
@@ -42,7 +43,8 @@ def _surroundings(optimizer: Any) -> dict[str, object]:
         initialized = bool(distributed.is_available() and distributed.is_initialized())
     except Exception:
         initialized = False
-    return {"device": _device(torch, optimizer), "torch": str(torch.__version__), "initialized": initialized}
+    device = _device(torch, optimizer)
+    return {"device": device, "gpu": gpu(torch, device), "torch": str(torch.__version__), "initialized": initialized}
 
 
 def _device(torch: Any, optimizer: Any) -> str | None:

@@ -5,9 +5,9 @@ Only the standard library is used here: the attached process may live in an envi
 From the process ("m" names the message; pid is checked against the kernel's word for the peer):
     hello     {v, token, pid, rank, local_rank, world_size, host, python, argv, wants_stdio}
               rank, local_rank, world_size come from the environment and may be null. First message, once.
-    joined    {rank, world_size, backend, device, timeout_s, torch}       torch.distributed was initialised
+    joined    {rank, world_size, backend, device, gpu, timeout_s, torch}  torch.distributed was initialised
     left      {}                                                          ... and was destroyed
-    stepping  {device, torch, initialized}                                the first optimizer step has ended
+    stepping  {device, gpu, torch, initialized}                           the first optimizer step has ended
     beat      {t, step, groups: {name: [enqueued, completed]}, place: [file, line, name] | null, sig, inside: str | null}
               t: CLOCK_MONOTONIC in seconds. sig: changes whenever the main thread stands at another instruction.
               inside: the function of torch.distributed that the main thread is in.

@@ -46,6 +46,23 @@ def pairs(name, text):
         ("grep 'A=b' x\n", []),
         ("A=b\r\nC=d\r\n", [("A", "b", 1), ("C", "d", 2)]),
         ("export A='unclosed\n", [("A", "unclosed\n", 1)]),
+        ("export \"A=b\" 'C=d e'\n", [("A", "b", 1), ("C", "d e", 1)]),
+        ("sudo -E -u me A=b run A=c\n", [("A", "b", 1)]),
+        ("sudo A=b run\n", [("A", "b", 1)]),
+        ("bash -lc 'A=b run' X=y\n", [("A", "b", 1)]),
+        ("srun -N 2 sh -c \"export A=b; run \\$A\"\n", [("A", "b", 1)]),
+        ("bash -eo pipefail -c '\nexport A=b\nrun'\n", [("A", "b", 2)]),
+        ("bash run.sh -c 'A=b'\n", []),
+        ("docker run -e A=b img bash -c 'C=d run'\n", [("A", "b", 1), ("C", "d", 1)]),
+        ("ssh -p 22 -o X=y me@host A=b run C=d\n", [("A", "b", 1)]),
+        ("ssh host 'cd /x && export A=b; run'\n", [("A", "b", 1)]),
+        ("timeout 5 ssh -t host env A=b run\n", [("A", "b", 1)]),
+        ("rsync -e ssh host A=b\n", []),
+        ("eval \"export A=b\"\n", [("A", "b", 1)]),
+        ("env -S 'A=b C=d run' x\n", [("A", "b", 1), ("C", "d", 1)]),
+        ("setenv A 'b c'\nsetenv C\n", [("A", "b c", 1), ("C", "", 2)]),
+        ("set -gx A b c; set -x -g D e; set E f\n", [("A", "b c", 1), ("D", "e", 1)]),
+        ("set -x\nset -euo pipefail\nA=b run\n", [("A", "b", 3)]),
     ],
 )  # fmt: skip
 def test_shell(text, found):
@@ -213,7 +230,7 @@ def test_options_of_launchers():
 
 def test_dockerfile():
     text = 'FROM x\nENV A=b \\\n    # a comment\n    C="d e"\nENV F g h\nRUN export I=j\nARG K=l\n'
-    assert pairs("Dockerfile", text) == [("A", "b", 2), ("C", "d e", 2), ("F", "g h", 5)]
+    assert pairs("Dockerfile", text) == [("A", "b", 2), ("C", "d e", 2), ("F", "g h", 5), ("I", "j", 6), ("K", "l", 7)]
     assert pairs("some.text", text)[0] == ("A", "b", 2)
 
 
@@ -308,7 +325,7 @@ def test_many_scripts_in_one_file_take_no_time():
 
 
 def test_a_dockerfile_without_its_name():
-    assert pairs("some.text", "\r\n# x\nARG A=1\n\nfrom x\nENV A=b\n") == [("A", "b", 6)]
+    assert pairs("some.text", "\r\n# x\nARG A=1\n\nfrom x\nENV A=b\n") == [("A", "1", 3), ("A", "b", 6)]
 
 
 def corrected(name, text, *, out=(), new=None):
@@ -328,6 +345,11 @@ def corrected(name, text, *, out=(), new=None):
         ("a.sh", "A=b C=d run\n", "# unhang: A: why\nC=d run\n"),
         ("a.sh", "x && export A=b\n", "# unhang: A: why\nx && :\n"),
         ("a.sh", "if x; then export A=b; fi\n", "# unhang: A: why\nif x; then :; fi\n"),
+        ("a.sh", "bash -c '\nexport A=b\nrun'\n", "# unhang: A: why\nbash -c '\n:\nrun'\n"),
+        ("a.sh", "ssh h sudo A=b run\n", "# unhang: A: why\nssh h sudo run\n"),
+        ("a.sh", "x\nsetenv A b\nset -x A b\n", "x\n# unhang: A: why\n# setenv A b\n# unhang: A: why\n# set -x A b\n"),
+        # What stays of these words would have to be put together anew.
+        ("Dockerfile", "FROM x\nRUN A=b y\nCMD [\"env\", \"A=b\"]\n", "FROM x\nRUN A=b y\nCMD [\"env\", \"A=b\"]\n"),
         ("a.sh", "run -x C=d \\\n  -x A=b \\\n  z\n", "# unhang: A: why\nrun -x C=d \\\n  \\\n  z\n"),
         ("a.sh", "x \\\n | A=b run\n", "# unhang: A: why\nx \\\n | run\n"),
         ("a.sh", "#SBATCH --export=ALL,A=b,C=d\n", "# unhang: A: why\n#SBATCH --export=ALL,C=d\n"),
@@ -502,3 +524,28 @@ def test_what_cannot_go_is_left_and_told():
     for text in ("import os; os.environ['A'] = 'b'\n", "e = {\n    'A': 'b', 'c': 'd',\n}\n"):
         done = corrected("a.py", text, out=("A",))
         assert done.text == text and [s.name for s in done.left] == ["A"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("RUN export A=b && make\n", [("A", "b", True)]),
+        ("RUN A=b make\n", [("A", "b", False)]),
+        ("RUN --mount=type=cache,target=/x A=b make\n", [("A", "b", False)]),
+        ("RUN <<EOF\nexport A=b\nmake\nEOF\nENV C=d\n", [("A", "b", True), ("C", "d", False)]),
+        ("RUN cat > x <<EOF && y\nENV A=b\nEOF\nENV C=d\n", [("C", "d", False)]),
+        ("ARG A=b\n", [("A", "b", True)]),
+        ("ARG A=b\nARG X\nENV C=$A\n", [("A", "b", False), ("C", "$A", False)]),
+        ("CMD A=b torchrun a.py\n", [("A", "b", False)]),
+        ('CMD ["bash", "-c", "A=b torchrun a.py"]\n', [("A", "b", False)]),
+        ('ENTRYPOINT ["env", "A=b", "torchrun"]\n', [("A", "b", False)]),
+    ],
+)
+def test_commands_of_a_dockerfile(text, found):
+    parsed = parse("Dockerfile", f"FROM x\n{text}")
+    assert [(s.name, s.value, s.only_in_build) for s in parsed.settings] == found and not parsed.unclosed
+
+
+def test_commands_in_yaml():
+    text = 'a: bash -c "NCCL_DEBUG=INFO x"\nb: [bash, -c, "NCCL_ALGO=Ring y"]\nc:\n- sh\n- -lc\n- NCCL_PROTO=LL z\nd: [NCCL_NET=IB]\n'
+    assert pairs("a.yaml", text) == [("NCCL_DEBUG", "INFO", 1), ("NCCL_ALGO", "Ring", 2), ("NCCL_PROTO", "LL", 6), ("NCCL_NET", "IB", 7)]

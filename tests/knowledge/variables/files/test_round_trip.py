@@ -40,6 +40,19 @@ echo \"; export NCCL_TIMEOUT=\'\"; python y
 export NCCL_TIMEOUT=$'a\'b' NCCL_DEBUG=$'IN\x46O'
 python "$q" "$d" $'a\tb' $"c"
 """,
+    "scripts_in_words": """export NCCL_DEBUG=INFO
+bash -c 'NCCL_TIMEOUT=5 NCCL_ALGO=Ring python a'
+bash -c 'export NCCL_TIMEOUT=5; python b' && bash -eo pipefail -c '
+export NCCL_TIMEOUT=5
+export NCCL_RINGS=1 NCCL_ASYNC_ERROR_HANDLING=1 # both
+if true; then export NCCL_TIMEOUT=7; fi
+python c'
+sh -c "export NCCL_TIMEOUT=5 NCCL_ALGO=Tree; python \\$NCCL_ALGO"
+eval "export NCCL_RINGS=6"
+env -S 'NCCL_TIMEOUT=5 NCCL_ALGO=Ring python d'
+export "NCCL_TIMEOUT=8" 'NCCL_PROTO=LL'
+python e
+""",
     "arrays": """ENVS=(NCCL_TIMEOUT=1800)
 MORE=( NCCL_DEBUG=INFO NCCL_TIMEOUT=1800 # a comment
   "NCCL_RINGS=0 1" 'NCCL_ALGO=Ring'

@@ -42,9 +42,10 @@ class Found:
 
     `start` to `end` is what has to go with it: its flag and the space before it. `first` to `last` are the lines of its statement. `alone`: the
     statement consists of assignments of this kind only, and is commented out when all of them go; `among` is such a statement that shares its lines
-    with others, and gives way to `:`. `by_line`: it can go only with its lines. `block` is the one in which the statement stands.
+    with others, and gives way to `:`; `statement` is it in any case.
+    `by_line`: it can go only with its lines. `block` is the one in which the statement stands.
     `above` is the line above which a comment on it can stand, where that need not be `first`. `acts`: setting it runs a command or sets something
-    else.
+    else. `only_in_build`: it holds while an image is built, and not in its containers.
     """
 
     name: str
@@ -57,11 +58,13 @@ class Found:
     alone: bool
     by_line: bool = False
     among: tuple[int, int] | None = None
+    statement: tuple[int, int] | None = None
     exported: bool = True
     block: Block | None = None
     item: Item | None = None
     above: int | None = None
     acts: bool = False
+    only_in_build: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +85,27 @@ class Unclosed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mention:
+    """A variable that stands on `line` (from 0) in a form that is not understood: whether it is set there is not known."""
+
+    name: str
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Parsed:
-    """`comments`: whether the format has comments that begin with #. `commented` is where they stand, from character to character."""
+    """`comments`: whether the format has comments that begin with #. `commented` is where they stand, from character to character.
+
+    `mentioned` are names that stand neither there nor in a setting, nor where they are only used; `understood` are stretches where that is so.
+    """
 
     settings: tuple[Found, ...] = ()
     options: tuple[Said, ...] = ()
     comments: bool = True
     commented: tuple[tuple[int, int], ...] = ()
     unclosed: tuple[Unclosed, ...] = ()
+    mentioned: tuple[Mention, ...] = ()
+    understood: tuple[tuple[int, int], ...] = ()
 
 
 def lines_of_comments(text: str) -> tuple[tuple[int, int], ...]:

@@ -14,6 +14,8 @@ from operator import itemgetter
 
 from unhang.errors import UnhangError
 from unhang.knowledge.variables.files.found import Block, Found, Lines, Parsed, Said
+from unhang.knowledge.variables.files.mentions import is_known
+from unhang.knowledge.variables.files.python_strings import mentioned_in
 
 _SPACE = re.compile(r"\s*")
 _BEHIND_STATEMENT, _BEHIND_ENTRY = re.compile(r"\s*(?:#.*)?"), re.compile(r"\s*,\s*(?:#.*)?")
@@ -43,7 +45,12 @@ def parse(text: str, *, name: str) -> Parsed:
         settings += [_found(called, value, at, statement, lines, blocks.get(id(statement))) for called, value, at, statement in _assignments(node)]
         options += _options(node)
     settings.sort(key=lambda s: s.name_at)
-    return Parsed(settings=tuple(settings), options=tuple(options), commented=tuple(_comments(text, lines)))
+    return Parsed(
+        settings=tuple(settings),
+        options=tuple(options),
+        commented=tuple(_comments(text, lines)),
+        mentioned=tuple(mentioned_in(tree, settings, lines)),
+    )
 
 
 def _comments(text: str, lines: Lines) -> Iterator[tuple[int, int]]:
@@ -65,8 +72,8 @@ def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
 
 def _assignments(node: ast.AST) -> Iterator[tuple[str, str | None, ast.expr | ast.keyword, ast.AST]]:
     """Name, value, where the name stands, and what has to go with it."""
-    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(target := node.targets[0], ast.Subscript) and _is_environ(target.value):
-        if (called := _text(target.slice)) is not None:
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(target := node.targets[0], ast.Subscript):
+        if (called := _text(target.slice)) is not None and (_is_environ(target.value) or is_known(called)):
             yield called, _text(node.value), target.slice, node
     elif isinstance(node, ast.Expr) and isinstance(call := node.value, ast.Call):
         function = call.func

@@ -1,6 +1,7 @@
 """Assignments in shell and Slurm scripts and env files: `export A=b`, `A=b cmd`, `env A=b cmd`, `-x A=b`, `--env A=b`, `#SBATCH --export=ALL,A=b`.
 
-Also those that an array holds for `env "${ENVS[@]}" cmd`.
+Also those that an array holds for `env "${ENVS[@]}" cmd`, and those of a script in a word: `bash -c 'A=b cmd'`, `ssh host 'export A=b; cmd'`.
+csh's `setenv A b` and fish's `set -x A b` are known; else such a script is read as one of bash.
 """
 
 from __future__ import annotations
@@ -8,10 +9,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from unhang.knowledge.variables.files.found import Block, Found, Item, Lines, Parsed, Said, Unclosed
+from unhang.knowledge.variables.files.mentions import mentions
 from unhang.knowledge.variables.files.shell_words import ASSIGNMENT, Cutter, Word, acts, pieces, unquoted
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -24,9 +26,30 @@ _ENDS = frozenset(("fi", "done", "esac", "}"))
 _FLAGS = frozenset(("-x", "-e", "--env", "-env", "--setenv", "-E"))
 _PAIR_FLAGS = frozenset(("-genv", "-env"))
 _OF_ENV = frozenset(("-i", "-", "--ignore-environment", "-0", "--null", "-v", "--debug", "env"))
+# What `env` and `sudo` take a word for.
+_TAKES_WORD = frozenset(("-u", "-C", "-g", "-h", "-p", "-r", "-t", "-D", "-R", "-T", "-U", "--user", "--group", "--host", "--chdir", "--unset"))
 # Of these -e and -x say nothing of variables: `echo -e "A=b"`, `grep -e A=b`.
-_OF_TEXT = frozenset(("echo", "printf", "grep", "egrep", "fgrep", "zgrep", "rg", "sed", "perl", "awk", "read", "set", "curl", "ssh"))
+_OF_TEXT = frozenset(("echo", "printf", "grep", "egrep", "fgrep", "zgrep", "rg", "sed", "perl", "awk", "read", "set", "curl"))
+# These set nothing, unless what they print is written to a file or read by a program.
+_PRINTS = frozenset(("echo", "printf"))
+_SEARCHES = frozenset(("grep", "egrep", "fgrep", "zgrep", "rg"))
+_WRITES = re.compile(r"(?<![02-9])>(?!&)|\|")
+_STATEMENT_ENDS = re.compile(r"\n|;|&&|\|\|")
+# Of a name without a value these say whether it is there, or hand on what was set before.
+_NAMES_ONLY = _DECLARING | {"unset", "printenv", "for", "select", "[", "[[", "test"}
+_LIST_FLAGS = frozenset(("-genvlist", "-envlist", "--export"))
+_BEFORE_SSH = frozenset(("sudo", "env", "nohup", "timeout", "nice", "sshpass"))
+_SHELLS = frozenset(("bash", "sh", "zsh", "dash", "ksh", "su"))
+_SCRIPT_FLAG = re.compile(r"-[A-Za-z]*c|--command")
+# A script in quotes of which the text is that of the script: `\$A` is what the inner shell is to see of it.
+_SCRIPT = re.compile(r"(?:'(?P<single>[^']*)'|\"(?P<double>(?:[^\"\\`]|\\\$|\\\r?\n)*)\"|(?P<bare>[^'\"\\`\s]+))")
+_HANDS_ON = re.compile(r"(?:-e|--env=|--setenv=|--preserve-env=).*")
+_OF_SSH = frozenset(f"-{c}" for c in "BbcDEeFIiJLlmOoPpQRSWw")
+_SETS_FISH = re.compile(r"-[A-Za-z]*x[A-Za-z]*|--export")
 _OF_BATCH = re.compile(r"#(?:SBATCH\s(?:.*\s)?--export(?:=|\s+)|PBS\s(?:.*\s)?-v\s+)(?P<list>(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"'])+)")
+_PER_NODE = re.compile(r"#SBATCH\s(?:.*\s)?(?:--ntasks-per-node[= ]|--gpus-per-node[= ](?:\w+:)?|--gres[= ]gpu:(?:\w+:)?)(?P<count>\d{1,5})\b")
+# `torchrun --nnodes $WORLD_SIZE` knows what it counts.
+_COUNTS_HOSTS = re.compile(r"--(?:nnodes|num[_-]machines|num[_-]nodes)[= ]+\"?\$\{?WORLD_SIZE\b")
 _USED = re.compile(r"\$\{?(\w+)")
 # Where the place or the number of elements counts, none can go: `${A[1]}`, `${#A[@]}`, `$A`.
 _COUNTED = re.compile(r"\$\{[#!](\w+)\[|\$\{(\w+)\[(?![@*]\](?:[}/]|:?\+))|\$\{?(\w+)(?![\w\[])")
@@ -106,11 +129,12 @@ def parse(text: str, *, begin: int = 0, finish: int | None = None, indent: int =
     where: dict[int, tuple[_Open, int]] = {}
     ran = commented = 0
     cutter = Cutter(text, finish, indent)
+    seen = _Seen(lines=lines, indent=indent)
     arrays: list[Word] = []
     for between, words in cutter.commands(begin):
         settings += _of_comments(cutter.comments[commented:], lines)
         commented = len(cutter.comments)
-        found, said = _of_command(words, lines)
+        found, said = _of_command(words, seen)
         block = blocks.enter(between, words)
         rest = [w for w in words if w.raw not in _RESERVED]
         first = rest[0].raw if rest else ""
@@ -132,6 +156,9 @@ def parse(text: str, *, begin: int = 0, finish: int | None = None, indent: int =
         options += said
         arrays += [w for w in words if w.elements is not None]
     settings += _of_comments(cutter.comments[commented:], lines)
+    for script in seen.scripts:
+        settings += map(_within_a_word, script.settings)
+        options += script.options
     settings = [replace(s, block=where[s.name_at][0].closed()) if s.alone else s for s in settings]
     if not ran or all_exported:
         settings = [replace(s, exported=True) for s in settings]
@@ -143,16 +170,73 @@ def parse(text: str, *, begin: int = 0, finish: int | None = None, indent: int =
         counted = {name for m in _COUNTED.finditer(text, begin, finish) for name in m.groups() if name}
         unbound_fails = _UNBOUND_FAILS.search(text, begin, finish) is not None
         for array in arrays:
-            within, said = _of_array(array, lines, unbound_fails, counted)
+            within, said = _of_array(array, seen, unbound_fails, counted)
             settings += within
             options += said
+    options += [
+        Said(name="per_node", value=m["count"], line=lines.of(start)) for start, stop in cutter.comments if (m := _PER_NODE.match(text, start, stop))
+    ]
+    options += [Said(name="nnodes", value="WORLD_SIZE", line=lines.of(m.start())) for m in _COUNTS_HOSTS.finditer(text, begin, finish)]
     inside = _rows_inside(cutter.inside, lines)
+    # What follows on what is not closed is said to be unread as a whole.
+    readable = min((at for _, at in cutter.unclosed), default=finish)
+    scripts = seen.scripts
     return Parsed(
         settings=tuple(replace(s, above=_above(s.first, inside)) for s in sorted(settings, key=lambda s: s.name_at)),
         options=tuple(options),
-        commented=tuple(cutter.comments),
-        unclosed=tuple(Unclosed(what=what, line=lines.of(at)) for what, at in cutter.unclosed),
+        commented=tuple(sorted([*cutter.comments, *(span for script in scripts for span in script.commented)])),
+        unclosed=(
+            *(Unclosed(what=what, line=lines.of(at)) for what, at in cutter.unclosed),
+            *(one for script in scripts for one in script.unclosed),
+        ),
+        mentioned=(
+            *mentions(text, begin, readable, lines, settings, [*cutter.comments, *seen.understood]),
+            *(one for script in scripts for one in script.mentioned),
+        ),
+        understood=tuple(seen.understood),
     )
+
+
+@dataclass(kw_only=True)
+class _Seen:
+    """What a script's commands hold beside its settings: `scripts` in words, and stretches of which it is `understood` that they set nothing."""
+
+    lines: Lines
+    indent: int
+    scripts: list[Parsed] = field(default_factory=list)
+    understood: list[tuple[int, int]] = field(default_factory=list)
+
+    def script(self, word: Word) -> None:
+        """Read a word as the script that another shell gets; what is quoted in it again is left."""
+        found = _SCRIPT.fullmatch(word.raw)
+        if found is None or found.lastgroup is None:
+            return
+        begin, finish = (word.start + at for at in found.span(found.lastgroup))
+        self.scripts.append(parse(self.lines.text, begin=begin, finish=finish, indent=self.indent, lines=self.lines))
+        self.understood.append((begin, finish))
+
+    def word(self, word: Word) -> None:
+        self.understood.append((word.start, word.end))
+
+    def command(self, words: list[Word]) -> None:
+        """Where a command names variables without setting any."""
+        name = words[0].raw
+        if name in _NAMES_ONLY:
+            self.understood += [(w.start, w.end) for w in words[1:] if _NAME.fullmatch(w.raw)]
+        elif name in _SEARCHES or (name in _PRINTS and not _is_written(words, self.lines.text)):
+            self.understood.append((words[0].start, words[-1].end))
+
+
+def _is_written(words: list[Word], text: str) -> bool:
+    """Whether what a command prints goes to a file or a program."""
+    between = "".join(text[a.end : b.start] for a, b in pairwise(words))
+    end = _STATEMENT_ENDS.search(text, words[-1].end)
+    return _WRITES.search(between + text[words[-1].end : len(text) if end is None else end.start()]) is not None
+
+
+def _within_a_word(one: Found) -> Found:
+    """A setting of a script that is no file: nothing goes with its lines."""
+    return replace(one, alone=False, block=None, among=one.statement if one.alone else one.among)
 
 
 def _of_comments(comments: list[tuple[int, int]], lines: Lines) -> Iterator[Found]:
@@ -180,81 +264,177 @@ def _exports(words: list[Word]) -> bool:
     return "n" not in flags if words[0].raw == "export" else "x" in flags
 
 
-def _of_command(words: list[Word], lines: Lines) -> tuple[list[Found], list[Said]]:
+def _of_command(words: list[Word], seen: _Seen) -> tuple[list[Found], list[Said]]:
+    lines = seen.lines
     i = 0
     while i < len(words) and words[i].raw in _RESERVED:
         i += 1
     reserved, body = i, words[i:]
     if not body:
         return [], []
+    seen.command(body)
     first, last = lines.of(words[0].start), lines.of(words[-1].end - 1)
     ahead = 0
     while ahead < len(body) and ASSIGNMENT.match(body[ahead].raw):
         ahead += 1
     plain = ahead == len(body)
     declaring = body[0].raw in _DECLARING
-    pure = plain or (declaring and all(ASSIGNMENT.match(w.raw) or w.raw.startswith("-") for w in body[1:]))
+    other = _of_other_shells(body, first, last, lines)
+    pure = plain or other is not None or (declaring and all(_assigned(w) is not None or w.raw.startswith("-") for w in body[1:]))
     alone = pure and reserved == 0 and _is_whole(words[0].start, words[-1].end, lines)
     found = [_found(word, first, last, lines, exported=not plain) for word in body[:ahead]]
     said: list[Said] = []
-    if declaring:
+    if other is not None:
+        found.append(other)
+    elif declaring:
         # `export $MORE` alone prints all that is exported where MORE is empty.
         by_line = not pure and not any(_NAME.fullmatch(w.raw) for w in body[1:])
         handed_on = _exports(body)
-        found += [replace(_found(word, first, last, lines, exported=handed_on), by_line=by_line) for word in body[1:] if ASSIGNMENT.match(word.raw)]
+        for word in body[1:]:
+            if (named := _assigned(word)) is not None:
+                found.append(replace(_found(named, first, last, lines, start=word.start, exported=handed_on), by_line=by_line))
     else:
-        handed, said = _of_arguments(body[ahead:], first, last, lines)
+        handed, said = _of_arguments(body[ahead:], first, last, seen)
         found += handed
     if pure:
         # A command that does nothing takes its place: `then export A=b; fi`.
-        found = [replace(f, alone=alone, among=None if alone else (body[0].start, body[-1].end)) for f in found]
+        found = [
+            replace(f, alone=alone, statement=(body[0].start, body[-1].end), among=None if alone else (body[0].start, body[-1].end)) for f in found
+        ]
     return found, said
 
 
-def _of_arguments(words: list[Word], first: int, last: int, lines: Lines) -> tuple[list[Found], list[Said]]:
-    """What a program is handed: `env A=b`, `-x A=b`, `--export=ALL,A=b`."""
+def _assigned(word: Word) -> Word | None:
+    """The assignment that a word is, also in quotes: `export "A=b"`."""
+    quote = re.match(r"['\"]?(?=[A-Za-z_]\w*\+?=)", word.raw)
+    return None if quote is None else _bare(word, quote.end())
+
+
+def _of_other_shells(words: list[Word], first: int, last: int, lines: Lines) -> Found | None:
+    """csh's `setenv A b` and fish's `set -x A b`."""
+    at = 1
+    if words[0].raw == "set":
+        while at < len(words) and words[at].raw.startswith("-"):
+            at += 1
+        if at + 1 >= len(words) or not any(_SETS_FISH.fullmatch(w.raw) for w in words[1:at]):
+            return None
+    elif words[0].raw != "setenv" or not 2 <= len(words) <= 3:
+        return None
+    if not _NAME.fullmatch(words[at].raw):
+        return None
+    value = " ".join(unquoted(w.raw) for w in words[at + 1 :])
+    found = _found(words[at], first, last, lines, start=words[0].start, end=words[-1].end, value=value)
+    return replace(found, acts=any(acts(w.raw) for w in words))
+
+
+def _of_arguments(words: list[Word], first: int, last: int, seen: _Seen) -> tuple[list[Found], list[Said]]:
+    """What a program is handed: `env A=b`, `-x A=b`, `--export=ALL,A=b`, and the scripts that shells are, `bash -c 'A=b cmd'`."""
+    lines = seen.lines
     found: list[Found] = []
     said: list[Said] = []
     in_env = of_deepspeed = False
+    of_shell = ""
     previous: Word | None = None
     if words and words[0].raw.rpartition("/")[2] in _OF_TEXT:
         return [], []
+    if words and words[0].raw == "eval":
+        for word in words[1:]:
+            seen.script(word)
+        return [], []
     for n, word in enumerate(words):
         raw = word.raw
+        before = "" if previous is None else previous.raw
         bare = re.match(r"['\"]?(?=[A-Za-z_]\w*\+?=)", raw)
-        if raw == "env" or raw.endswith("/env"):
+        program = raw.rpartition("/")[2]
+        if program == "ssh" and _is_begun_by(words[:n]):
+            handed, told = _of_remote(words[n + 1 :], first, last, seen)
+            return [*found, *handed], [*said, *told]
+        if of_shell and _SCRIPT_FLAG.fullmatch(before):
+            seen.script(word)
+            of_shell = ""
+        elif of_shell and of_shell != "su" and not raw.startswith(("-", "+")) and not before.endswith("o"):
+            of_shell = ""
+        if program in _SHELLS:
+            of_shell = program
+        if program in ("env", "sudo"):
             in_env = True
+        elif in_env and before in ("-S", "--split-string"):
+            seen.script(word)
+            in_env = False
         elif in_env and bare is not None:
             found.append(_found(_bare(word, bare.end()), first, last, lines, start=word.start))
-        elif in_env and not raw.startswith("-") and (previous is None or previous.raw not in ("-u", "-C", "-S")):
+        elif in_env and not raw.startswith("-") and before not in _TAKES_WORD:
             in_env = False
-        if previous is not None and previous.raw in _FLAGS and bare is not None:
+        if previous is not None and before in _FLAGS and bare is not None:
             found.append(_found(_bare(word, bare.end()), first, last, lines, start=previous.start))
         elif (m := re.match(r"(?:--env|-e|--setenv)=?(?P<quote>['\"]?)(?=[A-Z_][A-Z0-9_]*=)", raw)) is not None:
             named = Word(raw=raw[m.end() :].removesuffix(m["quote"]), start=word.start + m.end(), end=word.end)
             found.append(_found(named, first, last, lines, start=word.start))
-        elif previous is not None and previous.raw in _PAIR_FLAGS and _NAME.fullmatch(raw) and n + 1 < len(words):
+        elif previous is not None and before in _PAIR_FLAGS and _NAME.fullmatch(raw) and n + 1 < len(words):
             value = unquoted(words[n + 1].raw)
             found.append(_found(word, first, last, lines, start=previous.start, end=words[n + 1].end, value=value))
         elif (m := re.match(r"(?P<quote>['\"]?)--export=", raw)) is not None:
             found += _of_list(word.start + m.end(), raw[m.end() :], first, last, quote=m["quote"])
-        elif previous is not None and previous.raw == "--export":
+            seen.word(word)
+        elif before == "--export":
             found += _of_list(word.start, raw, first, last)
+            seen.word(word)
         elif (m := re.match(r"--ddp[_-]timeout(?:=(?P<value>\d+))?$", raw)) is not None:
             given = m["value"] or (words[n + 1].raw if n + 1 < len(words) else "")
             if given.isdigit():
                 said.append(Said(name="ddp_timeout", value=given, line=lines.of(word.start)))
         elif raw in ("--hostfile", "-H") and of_deepspeed:
             said.append(Said(name="launcher", value="deepspeed", line=lines.of(word.start)))
-        of_deepspeed = of_deepspeed or raw.rpartition("/")[2] == "deepspeed"
+        elif (before in _FLAGS and _NAME.fullmatch(raw)) or before in _LIST_FLAGS or _HANDS_ON.fullmatch(raw):
+            seen.word(word)
+        of_deepspeed = of_deepspeed or program == "deepspeed"
         previous = word
     return found, said
 
 
-def _of_array(array: Word, lines: Lines, unbound_fails: bool, counted: set[str]) -> tuple[list[Found], list[Said]]:
+def _is_begun_by(words: list[Word]) -> bool:
+    """Whether these only start the program that follows: `sudo timeout 5 ssh`, and no `--rsh ssh`."""
+    return all(
+        w.raw in _BEFORE_SSH or w.raw.startswith("-") or w.raw[:1].isdigit() or ASSIGNMENT.match(w.raw) or (n and words[n - 1].raw in _TAKES_WORD)
+        for n, w in enumerate(words)
+    ) and not (words and words[-1].raw.startswith("--"))
+
+
+def _of_remote(words: list[Word], first: int, last: int, seen: _Seen) -> tuple[list[Found], list[Said]]:
+    """What stands behind `ssh`: options, the host, and the command."""
+    at = 0
+    while at < len(words) and words[at].raw.startswith("-"):
+        at += 2 if words[at].raw in _OF_SSH else 1
+    rest = words[at + 1 :]
+    if len(rest) == 1 or (rest and rest[0].raw[:1] in ("'", '"') and _assigned(rest[0]) is None):
+        seen.script(rest[0])
+        rest = rest[1:]
+    ahead = 0
+    while ahead < len(rest) and ASSIGNMENT.match(rest[ahead].raw):
+        ahead += 1
+    handed, said = _of_arguments(rest[ahead:], first, last, seen)
+    return [*(_found(word, first, last, seen.lines) for word in rest[:ahead]), *handed], said
+
+
+def of_words(words: list[Word], lines: Lines) -> Parsed:
+    """A command that no shell sees, word by word: `["env", "A=b", "torchrun"]`."""
+    seen = _Seen(lines=lines, indent=0)
+    first, last = lines.of(words[0].start), lines.of(words[-1].end)
+    found, said = _of_arguments(words, first, last, seen)
+    return Parsed(
+        settings=tuple(replace(one, by_line=True) for one in [*found, *(s for script in seen.scripts for s in map(_within_a_word, script.settings))]),
+        options=(*said, *(o for script in seen.scripts for o in script.options)),
+        unclosed=tuple(one for script in seen.scripts for one in script.unclosed),
+        mentioned=tuple(one for script in seen.scripts for one in script.mentioned),
+        understood=tuple(seen.understood),
+    )
+
+
+def _of_array(array: Word, seen: _Seen, unbound_fails: bool, counted: set[str]) -> tuple[list[Found], list[Said]]:
     """What stands in `ENVS=(A=b C=d)` or `ARGS=(-x A=b)`, of which each goes for itself."""
+    lines = seen.lines
     elements = list(array.elements or ())
-    found, said = _of_arguments(elements, 0, 0, lines)
+    found, said = _of_arguments(elements, 0, 0, seen)
     taken = {f.name_at for f in found}
     previous = ""
     for word in elements:

@@ -80,10 +80,7 @@ class Cutter:
                     words, between = [], ""
                 between += c
                 is_target = False
-                i += 1
-                if c == "\n" and heredocs:
-                    i = self._behind_heredocs(i, heredocs)
-                    heredocs = []
+                i = self._behind_operator(i, heredocs)
             elif c in " \t\r":
                 i += 1
             elif c in "<>":
@@ -167,6 +164,14 @@ class Cutter:
         if text.startswith("(", at + 1):
             return at + 1, False
         return at + (2 if text[at + 1 : at + 2] in (">", "&", "|") else 1), True
+
+    def _behind_operator(self, at: int, heredocs: list[tuple[str, bool, int]]) -> int:
+        """Behind one character of it; where it ends a line, behind the here-documents that were waiting for that, which are then none any more."""
+        if self.text[at] != "\n" or not heredocs:
+            return at + 1
+        waiting = [*heredocs]
+        heredocs.clear()
+        return self._behind_heredocs(at + 1, waiting)
 
     def _behind_heredocs(self, at: int, heredocs: list[tuple[str, bool, int]]) -> int:
         begin = at
@@ -315,10 +320,7 @@ class Cutter:
                     if not depth:
                         return i + 1
                 is_first = True
-                i += 1
-                if c == "\n" and heredocs:
-                    i = self._behind_heredocs(i, heredocs)
-                    heredocs = []
+                i = self._behind_operator(i, heredocs)
             elif c in " \t\r":
                 i += 1
             elif c in "<>":

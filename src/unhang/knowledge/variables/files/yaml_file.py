@@ -1,23 +1,31 @@
-"""YAML and JSON: env maps (`A: b`), lists of `name` and `value` (Kubernetes), lists of `A=b` (docker-compose), scripts in blocks, `ddp_timeout`."""
+"""YAML and JSON: env maps (`A: b`), lists of `name` and `value` (Kubernetes), lists of `A=b` (docker-compose), scripts, `ddp_timeout`.
+
+Scripts stand in blocks or on one line.
+"""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
 from unhang.knowledge.variables.files import shell
 from unhang.knowledge.variables.files.found import Found, Lines, Parsed, Said, lines_of_comments
+from unhang.knowledge.variables.files.mentions import is_known, mentions
 
 if TYPE_CHECKING:
     import yaml
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 _ITEM = re.compile(r"(?P<name>[A-Z][A-Z0-9_]*)=(?P<value>.*)", re.DOTALL)
+_SCRIPT_FLAG = re.compile(r"-[a-z]*c")
 _INDENT = re.compile(r"(?:[ ]*\r?\n)*(?P<indent>[ ]*)")
+# An item that is a name alone hands on what was set outside.
+_HANDED_ON = re.compile(r"^[ \t]*-[ \t]+(?P<name>[A-Z][A-Z0-9_]+)[ \t]*\r?$", re.MULTILINE)
+_COMMAND = re.compile(r"[A-Z][A-Z0-9_]+=\S*[\s;]")
 _MAX_DEPTH = 200
 
 
@@ -57,12 +65,14 @@ def parse(text: str, *, name: str, is_json: bool) -> Parsed:
         before = bisect_right(begins, start) - 1
         if before < 0 or scripts[before].finish <= start:
             commented.append((start, end))
+    understood = [*commented, *((script.begin, script.finish) for script in scripts), *(m.span("name") for m in _HANDED_ON.finditer(text))]
     return Parsed(
         settings=tuple(settings),
         options=tuple(options),
         comments=not is_json,
         commented=tuple(sorted(commented)),
         unclosed=tuple(one for script in scripts for one in script.parsed.unclosed),
+        mentioned=(*mentions(text, 0, len(text), lines, settings, understood), *(one for script in scripts for one in script.parsed.mentioned)),
     )
 
 
@@ -97,8 +107,11 @@ def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> I
         return
     seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
+        before = ""
         for item in node.value:
-            if isinstance(item, yaml.ScalarNode) and (found := _ITEM.fullmatch(item.value)):
+            is_script, before = _SCRIPT_FLAG.fullmatch(before) is not None, item.value if isinstance(item, yaml.ScalarNode) else ""
+            if isinstance(item, yaml.ScalarNode) and not is_script and (found := _ITEM.fullmatch(item.value)):
+                seen.add(id(item))
                 start = item.start_mark.index
                 yield _found(found["name"], found["value"], lines.text.find(found["name"], start), item, item, node, lines)
             yield from _walk(item, lines, seen, depth + 1)
@@ -117,6 +130,7 @@ def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> I
                 if key.value == "ddp_timeout" and value.value.isdigit():
                     yield Said(name="ddp_timeout", value=value.value, line=key.start_mark.line)
                 elif _NAME.fullmatch(key.value):
+                    seen.add(id(value))
                     given = None if value.tag.endswith(":null") and not value.value else value.value
                     yield _found(key.value, given, lines.text.find(key.value, key.start_mark.index), key, value, node, lines)
             yield from _walk(value, lines, seen, depth + 1)
@@ -128,6 +142,21 @@ def _walk(node: yaml.Node | None, lines: Lines, seen: set[int], depth: int) -> I
             indent = len(indented["indent"]) if indented is not None else 0
             inside = shell.parse(lines.text, begin=script, finish=finish, indent=indent, lines=lines)
             yield _Script(begin=script, finish=finish, parsed=inside)
+    elif isinstance(node, yaml.ScalarNode) and _COMMAND.search(node.value) and (command := _on_one_line(node, lines)) is not None:
+        yield command
+
+
+def _on_one_line(node: yaml.ScalarNode, lines: Lines) -> _Script | None:
+    """`command: bash -c "A=b torchrun"`, where the text of the file is that of the value and it sets something."""
+    quoted = node.style in ("'", '"')
+    begin, finish = node.start_mark.index + quoted, node.end_mark.index - quoted
+    if lines.text[begin:finish] != node.value:
+        return None
+    inside = shell.parse(lines.text, begin=begin, finish=finish, lines=lines)
+    if not any(is_known(one.name) for one in inside.settings) or inside.unclosed:
+        return None
+    settings = tuple(replace(one, alone=False, block=None, by_line=True) for one in inside.settings)
+    return _Script(begin=begin, finish=finish, parsed=replace(inside, settings=settings))
 
 
 def _found(name: str, value: str | None, name_at: int, begin: yaml.Node, end: yaml.Node, parent: yaml.CollectionNode, lines: Lines) -> Found:

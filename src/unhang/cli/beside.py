@@ -1,0 +1,97 @@
+"""What `unhang why` makes beside the verdict: the picture for a report, grouped stacks, a bundle.
+
+All of it is taken while what was judged is there: a run directory out of an archive is gone afterwards.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unhang.diagnosis.bundle import Bundled
+    from unhang.diagnosis.logs import Judged
+    from unhang.model import Verdict
+    from unhang.records.logs.finding import Found
+    from unhang.records.rundir import RunDir
+    from unhang.records.trunks import Trunk
+    from unhang.report.html.scene import Scene
+
+
+class Beside:
+    """`scene`: what a report draws. `trunk`: the stacks of all ranks, in paths relative to `cwd`; `untold`: which stacks are not in it, and why."""
+
+    def __init__(self, *, drawn: bool = False, stacks: bool = False, bundle: Path | None = None, quiet: bool = False) -> None:
+        self._drawn, self._stacks = drawn, stacks
+        self._bundle = bundle
+        self._quiet = quiet
+        self.scene: Scene | None = None
+        self.trunk: Trunk | None = None
+        self.cwd = ""
+        self.untold: list[str] = []
+
+    def take_run(self, rundir: RunDir, verdict: Verdict, incident: int | None) -> None:
+        if self._drawn:
+            from unhang.report.html.of_run import gather
+
+            self.scene = gather(rundir, number=incident)
+        if self._stacks:
+            from unhang.diagnosis.redact import redact_data
+            from unhang.records.trunks import of_run as stacks_of_run
+
+            if (found := stacks_of_run(rundir, incident)) is not None:
+                self.trunk, self.cwd = redact_data(found)
+        if self._bundle is not None:
+            from unhang.diagnosis.bundle import of_run
+
+            self._write(self._bundle, lambda target, progress: of_run(target, rundir, verdict, progress=progress))
+
+    def take_files(self, found: Found, verdict: Verdict, judged: Judged | None) -> None:
+        if self._stacks and judged is not None:
+            self._take_stacks(judged, found)
+        if self._bundle is not None:
+            from unhang.diagnosis.bundle import of_files
+
+            lines = [(m.source, m.line) for m in judged.timeline] if judged is not None else []
+            self._write(self._bundle, lambda target, progress: of_files(target, found.sources, found.dumps, verdict, lines, progress=progress))
+
+    def _take_stacks(self, judged: Judged, found: Found) -> None:
+        from unhang.diagnosis.redact import redact_data
+        from unhang.records.logs import dumped
+        from unhang.records.stacks import main_thread
+        from unhang.records.trunks import group
+
+        paths = {s.name: s.path for s in found.sources if s.path is not None and s.seekable}
+        told = dumped.read(judged.chosen.hits, paths)
+        self.trunk = redact_data(group({rank: main_thread(of_rank) for rank, of_rank in told.stacks.items()}))
+        if told.unplaced:
+            self.untold.append(f"{told.unplaced} stacks of processes whose rank the logs do not tell")
+        self.untold += [f"{redact_data(source)}: the stacks in it were not read: it is packed, or too large" for source in told.left]
+
+    def _write(self, target: Path, write: Callable[[Path, Callable[[int, int | None], None]], Bundled]) -> None:
+        from unhang.errors import UnhangError
+        from unhang.records.logs.opening import shown
+        from unhang.report.progress import counting
+
+        name = shown(str(target))
+        try:
+            with counting("bundling", quiet=self._quiet) as progress:
+                written = write(target, progress)
+        except OSError as e:
+            raise UnhangError(f"cannot write the bundle {name}: {e.strerror or e}", hint="name another place with --bundle FILE.tar.gz") from e
+        _say(f"wrote {name}: {written.files} files, {_size(written.size_bytes)}")
+        _say("credentials are hidden in it; hosts, paths and lines of code are not: look before you send it")
+        for left in written.left_out:
+            _say(f"left out of it: {left.what}: {left.why}")
+
+
+def _say(text: str) -> None:
+    typer.echo(f"unhang: {text}", err=True)
+
+
+def _size(size: int) -> str:
+    return f"{size / 1024:.0f} KiB" if size < 1024**2 else f"{size / 1024**2:.1f} MiB"

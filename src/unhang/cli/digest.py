@@ -1,0 +1,59 @@
+"""Flight-recorder dumps summed up where they lie; the summaries of all hosts are judged together."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import sys
+from pathlib import Path
+
+import typer
+
+_DUMP = "flight-recorder dump"
+
+
+def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
+    """Write this host's digest and say where; the exit code. Raises UnhangError."""
+    import msgspec
+
+    from unhang.diagnosis.redact import redact
+    from unhang.errors import EXIT_OK, EXIT_USER, RecordError, UnhangError
+    from unhang.records.flight.recordings import sum_up
+    from unhang.records.logs.finding import find
+    from unhang.records.logs.opening import shown
+    from unhang.report.progress import reading
+
+    found = find(paths, wanted=_DUMP)
+    if not found.dumps:
+        given = f"{len(found.sources)} other file{'s' if len(found.sources) != 1 else ''}, as {found.sources[0].name}" if found.sources else None
+        raise UnhangError(f"there is no {_DUMP} to sum up", cause=given and f"given were {given}", hint="unhang why --digest DIR /path/to/dumps")
+    with reading(quiet=as_json) as progress:
+        try:
+            done = sum_up(found.dumps, folder, socket.gethostname(), clean=redact, progress=progress)
+        except RecordError as e:
+            raise UnhangError(str(e), cause=e.cause, hint="move it away, or name another directory") from e
+        except (FileExistsError, NotADirectoryError) as e:
+            raise UnhangError(f"cannot write a digest to {shown(str(folder))}: it is no directory") from e
+        except OSError as e:
+            raise UnhangError(f"cannot write a digest to {shown(str(folder))}: {e.strerror or e}") from e
+    missed = [*found.not_examined, *done.not_examined]
+    size = done.path.stat().st_size
+    if as_json:
+        told = {
+            "schema": "unhang/digest/1",
+            "digest": str(done.path),
+            "bytes": size,
+            "ranks": done.ranks,
+            "dumps": done.dumps,
+            "not_examined": missed,
+        }
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
+    else:
+        dumps = f"{done.dumps} dump{'s' if done.dumps != 1 else ''}"
+        next_step = f"unhang why {shlex.quote(str(folder))}"
+        typer.echo(f"{shown(str(done.path))}: {dumps} in {size:,} bytes; when the digests of all hosts are there: {shown(next_step)}")
+        for n in missed:
+            typer.echo(f"unhang: not in it: {shown(n.what)}: {shown(n.why)}", err=True)
+        if found.sources:
+            typer.echo("unhang: not in it: the logs that were given", err=True)
+    return EXIT_USER if any(n.unread for n in missed) else EXIT_OK

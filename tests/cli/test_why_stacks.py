@@ -1,0 +1,38 @@
+"""`unhang why --all` shows where the ranks stand: of a run directory, and of stacks that logs hold."""
+
+from __future__ import annotations
+
+from tests.diagnosis.conftest import Builder, Entry, in_collective, steps, user
+from tests.records.logs.test_dumped import PY_SPY
+from typer.testing import CliRunner
+
+from unhang.cli.app import app
+
+
+def shown(*arguments):
+    done = CliRunner().invoke(app, ["why", "--lang", "en", *map(str, arguments)])
+    assert done.exit_code == 1, done.output
+    return done.stdout
+
+
+def test_of_a_run_directory(tmp_path):
+    b = Builder(tmp_path / "run")
+    frames = in_collective("all_reduce", user(40, "main"), user(20, "step"))
+    for number in (0, 1, 2):
+        b.rank(number, frames=frames, entries=[*steps(5), Entry(seq=6, done=False, frames=frames)], world=4)
+    here = user(61, "load", code="batch = next(it)  # api_key=hf_abcdefghijklmnopqrstuvwxyz0123456789")
+    b.rank(3, frames=(user(40, "main"), here), entries=steps(5), world=4)
+    rundir = b.write()
+    rows = [row.rstrip() for row in shown("--all", rundir.path).split("where the main threads stand\n")[1].splitlines()]
+    assert rows[:4] == ["  ranks 0-3 (4)", "    train.py:40 in main", "    rank 3", rows[3]]
+    assert rows[3].startswith("      train.py:61 in load  batch = next(it)") and "hf_abcdef" not in rows[3]
+    assert rows[4:6] == ["    ranks 0-2 (3)", "      train.py:20 in step"]
+    assert rows[-1] == "      torch/distributed/distributed_c10d.py:3252 in all_reduce"
+    assert "main threads" not in shown(rundir.path)
+
+
+def test_of_stacks_in_logs(tmp_path):
+    for rank in (0, 1):
+        (tmp_path / f"rank{rank}.log").write_text(f"epoch 1\n{PY_SPY}RuntimeError: CUDA error: an illegal memory access was encountered\n")
+    told = shown("--all", tmp_path)
+    assert "stacks in the logs" in told and "ranks 0, 1 (2)" in told and "train.py:20 in step" in told
