@@ -171,13 +171,94 @@ def test_of_two_the_one_whose_line_did_otherwise_before(tmp_path, ask):
     assert (p["cause"], p["ranks"]) == ("collective-mismatch", [1]) and "the same line issued something else before" in p["says"]
 
 
+def test_of_several_odd_ranks_the_first_beside_the_usual(tmp_path, ask):
+    sizes = [4, 4, 4, 5, 6]
+    p = ask(write(tmp_path / "d", {r: jobs.dump([*history(3), fourth(elements=sizes[r])], groups(5)) for r in range(5)}))["primary"]
+    assert p["ranks"] == [3, 4] and "rank 3 issued all_reduce of [5] Float" in p["says"] and "(3 of 5 ranks agree)" in p["says"]
+    assert "where ranks 0 to 2 issued all_reduce of [4] Float" in p["says"] and "and rank 4 issued all_reduce of [6] Float" in p["says"]
+    assert ["all_reduce of [5]" in p["evidence"][0]["text"], "all_reduce of [4]" in p["evidence"][1]["text"]] == [True, True]
+
+
+def test_the_calls_that_differ_are_shown_first(tmp_path, ask):
+    dumps = {r: jobs.dump([*history(3), fourth(op=("all_reduce", "broadcast")[r], line=20 + r)], groups(2)) for r in range(2)}
+    p = ask(write(tmp_path / "d", dumps))["primary"]
+    assert ["#4 all_reduce" in p["evidence"][0]["text"], "#4 broadcast" in p["evidence"][1]["text"]] == [True, True]
+    assert sum("before: #3" in e["text"] for e in p["evidence"]) == 2
+
+
 def test_nothing_is_wrong(tmp_path, ask):
     folder = write(tmp_path / "d", {r: jobs.dump(history(3), groups(2)) for r in range(2)})
-    assert ask(folder, code=0)["primary"] is None
+    v = ask(folder, code=0)
+    assert v["primary"] is None
+    assert [n["what"] for n in v["not_examined"]] == ["stacks, process states"]
+    assert "none of the 2 ranks with a dump waits in a recorded call" in v["not_examined"][0]["why"]
+    assert "the last call of group 0 (default_pg), all_reduce #3, is over on all of them" in v["not_examined"][0]["why"]
     # Cut off, it is not called healthy.
     (folder / "nccl_trace_rank_1").write_bytes((folder / "nccl_trace_rank_1").read_bytes()[:-300])
     v = ask(folder)
     assert v["primary"]["cause"] == "unknown" and any(n["unread"] and "cut off" in n["why"] for n in v["not_examined"])
+
+
+def gloo(numbers):
+    calls = [jobs.entry(n, DEFAULT, n, "all_reduce", 4, 20, "completed", t=n * 1000, backend="gloo") for n in numbers]
+    return jobs.dump([c | {"record_id": i} for i, c in enumerate(calls)], pg_config={"": {"name": "", "desc": "", "ranks": "[]"}})
+
+
+def test_calls_of_gloo_that_are_over_are_called_neither_waiting_nor_well(tmp_path, ask):
+    v = ask(write(tmp_path / "d", {r: gloo([1, 2, 3]) for r in range(2)}))
+    p = v["primary"]
+    assert (p["cause"], p["standing"], p["ranks"]) == ("unknown", "not-established", [])
+    assert p["says"].startswith(
+        "none of the 2 ranks with a dump waits in a recorded call; the last call of group 0 (default_pg), all_reduce #3, is over"
+    )
+    assert "Gloo's recorder calls over what has failed, too" in p["says"]
+    assert {"stacks, process states", "sends and receives"} == {n["what"] for n in v["not_examined"]}
+    # One of two dumps.
+    v = ask(write(tmp_path / "d", {1: gloo([1, 2, 3])}))
+    assert "rank 1 does not wait in a recorded call; its last call of group 0 (default_pg), all_reduce #3, is over" in v["primary"]["says"]
+    assert "whether others wait cannot be told: of rank 0 there is no dump" in v["primary"]["says"]
+
+
+def test_who_may_have_been_wanted_in_a_call_of_gloo_that_is_over(tmp_path, ask):
+    dumps = {r: gloo([1, 2, 3]) for r in range(3)}
+    for r in (0, 1):
+        dumps[r]["entries"].append(jobs.entry(3, ("1", "undefined"), 1, "all_reduce", 2, 30, "completed", t=9000, backend="gloo"))
+    p = ask(write(tmp_path / "d", dumps))["primary"]
+    assert "rank 2 has not issued all_reduce #1 of group 1, and may have been wanted in it" in p["says"]
+    assert "is over on ranks 0 and 1" in p["says"]
+
+
+def test_a_call_that_is_pending_while_its_ranks_go_on(tmp_path, ask):
+    names = {"0": ("default_pg", [0, 1]), "ck": ("ckpt", [0, 1])}
+
+    def of(r, *behind):
+        steps = [jobs.entry(i + 1, DEFAULT, i + 1, "all_reduce", 4, 20, "completed", t=i * 1_000_000_000) for i in range(60)]
+        saves = [jobs.entry(0, ("ck", "ckpt"), 1, "all_reduce", 4, 90, "started", t=0)] if r == 0 else []
+        return jobs.dump([e | {"record_id": n} for n, e in enumerate((*saves, *steps, *behind))], names)
+
+    p = ask(write(tmp_path / "d", {r: of(r) for r in range(2)}))["primary"]
+    assert p["cause"] == "unknown" and p["ranks"] == [1]
+    assert "rank 0 has had all_reduce #1 of group ck (ckpt) pending for over 30 s and went on with other calls" in p["says"]
+    assert "rank 1 has not recorded it (the last call of rank 1 is all_reduce #60 of group 0)" in p["says"]
+    assert "group ck (ckpt), all_reduce #1, is over" not in p["says"] and "line 90" in p["evidence"][0]["text"]
+    # Beside a hang it is left aside, and told.
+    hung = jobs.entry(0, DEFAULT, 61, "all_reduce", 4, 20, "started", t=61_000_000_000)
+    v = ask(write(tmp_path / "d", {r: of(r, *([hung] if r == 0 else [])) for r in range(2)}))
+    assert "rank 1 never came to all_reduce #61" in v["primary"]["says"]
+    assert [n["what"] for n in v["not_examined"]] == ["all_reduce #1 of group ck (ckpt)"]
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        ([], "the recorder of rank 2 holds no call"),
+        ([*history(3), fourth() | {"collective_seq_id": "?"}], "the dump of rank 2 has entries that could not be understood"),
+    ],
+)
+def test_a_dump_that_does_not_tell_is_no_missing_rank(tmp_path, ask, second, why):
+    dumps = {r: jobs.dump(second if r == 2 else [*history(3), fourth()], groups(4)) for r in range(4)}
+    p = ask(write(tmp_path / "d", dumps))["primary"]
+    assert p["cause"] == "unknown" and p["ranks"] == [0, 1, 3] and why in p["says"]
 
 
 def test_dumps_that_hold_no_calls(tmp_path, ask):
@@ -227,8 +308,43 @@ def test_dumps_beside_logs(tmp_path, ask):
     assert ask(tmp_path / "d")["primary"]["ranks"] == [2]
 
 
-def message(what, *, elements=4, line=70):
-    return jobs.entry(9, DEFAULT, 0, what, elements, line, "started", t=9_000_000) | {"is_p2p": True, "p2p_seq_id": 1}
+def test_a_dump_that_cannot_be_read_beside_a_log_that_can(tmp_path, ask):
+    (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps(jobs.dump(history(2), groups(2)))[:60])
+    (tmp_path / "train.log").write_text(
+        "step 1\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.00 GiB is free.\n"
+    )
+    v = ask(tmp_path)
+    assert (v["primary"]["cause"], v["primary"]["standing"]) == ("gpu-oom", "established")
+    assert [n["unread"] for n in v["not_examined"] if "nccl_trace_rank_0" in n["what"]] == [True]
+    (tmp_path / "train.log").write_text("step 1 loss 2.3\nstep 2 loss 2.1\n")
+    assert ask(tmp_path, code=2)["primary"] is None
+
+
+def test_what_was_not_given_beside_dumps(tmp_path, ask):
+    dumps = {r: jobs.dump([*history(3), *([] if r == 2 else [fourth()])], groups(4)) for r in range(4)}
+    (write(tmp_path / "d", dumps) / "rank2.log").write_text("step 1 loss 2.3\n")
+    told = {n["what"]: n["why"] for n in ask(tmp_path / "d")["not_examined"]}
+    assert "only logs and flight-recorder dumps were given" in told["stacks, process states"]
+    assert not any("flight recorder," in what for what in told)
+
+
+def message(what, *, elements=4, line=70, number=1, state="started", t=9_000_000):
+    return jobs.entry(9, DEFAULT, 0, what, elements, line, state, t=t) | {"is_p2p": True, "p2p_seq_id": number}
+
+
+def test_a_message_is_told_from_its_sender(tmp_path, ask):
+    dumps = {0: jobs.dump([*history(2), message("recv 0<-1")], groups(2)), 1: jobs.dump([*history(2), message("send 1->0", elements=8)], groups(2))}
+    p = ask(write(tmp_path / "d", dumps))["primary"]
+    assert "a message of 8 elements Float (rank 1 at /home/user/train.py:70 in step) is received as 4 elements Float (rank 0" in p["says"]
+
+
+def test_a_message_that_is_over_on_one_side(tmp_path, ask):
+    sent = [message("send 0->1", elements=8, state="completed"), message("send 0->1", number=2, line=71, t=9_100_000)]
+    got = [message("recv 1<-0", elements=8, line=72), message("recv 1<-0", number=2, line=73, t=9_100_000)]
+    p = ask(write(tmp_path / "d", {0: jobs.dump([*history(2), *sent], groups(2)), 1: jobs.dump([*history(2), *got], groups(2))}))["primary"]
+    assert (p["cause"], p["ranks"], p["where"]) == ("unknown", [1], "/home/user/train.py:72 in step")
+    assert "both sides of a receive from rank 0" in p["says"] and "it is over on rank 0 only: rank 1 waits" in p["says"]
 
 
 def test_messages_are_followed_and_shown_with_their_lines(tmp_path, ask):

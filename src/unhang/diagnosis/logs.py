@@ -44,6 +44,7 @@ MARKS = tuple(
     for n in ("Segmentation fault", "core dumped", "Fatal Python error", "Bus error", "FATAL ERROR", "CRITICAL:", "Floating point exception")
 )
 
+ONLY_LOGS = NotExamined(what="stacks, flight recorder, process states", why="only logs were given; unhang run takes these before anything is ended")
 CUT = Signature(needle=LEFT_OUT, role="context")
 
 # The line of asterisks that closes what torchrun says before the first word of a rank.
@@ -173,9 +174,7 @@ class Judge:
             self.not_examined.append(NotExamined(what=f"attempt {others}", why=why))
         elif primary is None:
             self._nothing()
-        self.not_examined.append(
-            NotExamined(what="stacks, flight recorder, process states", why="only logs were given; unhang run takes these before anything is ended")
-        )
+        self.not_examined.append(ONLY_LOGS)
         return Verdict(
             primary=primary,
             contributing=(*roots[1:], *passed),

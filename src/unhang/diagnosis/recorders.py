@@ -1,6 +1,7 @@
 """Why did it fail, from flight-recorder dumps alone: those that somebody collected of a job that nobody watched.
 
-The recorders tell who is missing or went astray, never why a rank is missing. Frames are read again of the few ranks that are quoted.
+The recorders tell who is missing or went astray, never why a rank is missing. Frames are read again of the few ranks that are quoted. Long because
+every kind of outcome has words of its own, from the same few calls.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from unhang.diagnosis import contradictions
+from unhang.diagnosis.logs import ONLY_LOGS
 from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRACE, TRANSPORT, WAITING
 from unhang.errors import UnhangError
@@ -21,11 +23,14 @@ from unhang.records.flight.recordings import Recorded, flight, record_all
 from unhang.records.frames import Frame, place, user_frame
 from unhang.records.logs.said import Status
 from unhang.records.match.front import Parting, parting_at
+from unhang.records.match.messages import settled
 from unhang.records.match.outcome import Outcome, Step, judge
 
 # Of how many ranks the frames are read.
 _QUOTED = 6
 _MISMATCHES = ("op", "shape", "dtype", "order", "extra", "lacking", "p2p-size", "p2p-both-send", "groups-crossed")
+_STACKS = "stacks, process states"
+_NO_STACKS = NotExamined(what=_STACKS, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
 _LARGER_RING = replace(
     TRACE,
     id="larger-ring",
@@ -42,14 +47,20 @@ _ALL_DUMPS = Remedy(
 
 def judge_dumps(paths: Sequence[Path], *, progress: Callable[[int, int], None] = lambda done, total: None) -> Verdict:
     """The verdict on dumps, one file for each rank or host. Raises UnhangError where none of them can be read."""
-    return _judged(_recorded(paths, progress))
+    recorded = record_all(paths, progress=progress)
+    if not recorded.recordings:
+        told = "; ".join(f"{n.what}: {n.why}" for n in recorded.not_examined[:3])
+        raise UnhangError("none of the flight-recorder dumps could be read", cause=told)
+    return _judged(recorded)
 
 
 def judge_with_logs(
     paths: Sequence[Path], of_logs: Verdict, statuses: Sequence[Status], *, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Verdict:
-    """The verdict on dumps and on logs of the same job; `statuses` are what the watchdogs printed. Raises as `judge_dumps` does."""
-    recorded = _recorded(paths, progress)
+    """The verdict on dumps and on logs of the same job; `statuses` are what the watchdogs printed. Dumps that cannot be read are told."""
+    recorded = record_all(paths, progress=progress)
+    if not recorded.recordings:
+        return with_logs(of_logs, redact_data(Verdict(primary=None, not_examined=recorded.not_examined)))
     of_dumps = _judged(recorded)
     disagreeing = redact_data(contradictions.of_logs_and_dumps(statuses, recorded.recordings))
     return with_logs(_weighed(of_logs, disagreeing), replace(_weighed(of_dumps, disagreeing), contradictions=disagreeing))
@@ -63,19 +74,11 @@ def _weighed(verdict: Verdict, disagreeing: Sequence[Contradiction]) -> Verdict:
     return replace(verdict, primary=primary, contributing=tuple(map(less, verdict.contributing)), symptoms=tuple(map(less, verdict.symptoms)))
 
 
-def _recorded(paths: Sequence[Path], progress: Callable[[int, int], None]) -> Recorded:
-    recorded = record_all(paths, progress=progress)
-    if not recorded.recordings:
-        told = "; ".join(f"{n.what}: {n.why}" for n in recorded.not_examined[:3])
-        raise UnhangError("none of the flight-recorder dumps could be read", cause=told)
-    return recorded
-
-
 def _judged(recorded: Recorded) -> Verdict:
     told_nothing = not any(r.entries for r in recorded.recordings.values())
-    outcome = judge(recorded.recordings)
+    outcome = settled(judge(recorded.recordings), lambda rank: flight(recorded.recordings[rank]) if rank in recorded.recordings else None)
     teller = _Teller(recorded, outcome)
-    not_examined = [*recorded.not_examined, *_left(recorded, outcome, told_nothing=told_nothing)]
+    not_examined = [*recorded.not_examined, *_left(recorded, outcome, told_nothing=told_nothing), *teller.left()]
     inputs = {r.source: r.bytes for r in recorded.recordings.values()}
     return redact_data(
         Verdict(
@@ -94,21 +97,23 @@ def with_logs(of_logs: Verdict, of_dumps: Verdict) -> Verdict:
     if len(roots) == 2 and roots[1].standing == "established" and roots[0].standing != "established":
         roots.reverse()
     ordered = [*roots, *(f for f in reversed(findings) if f not in roots)]
+    # What the dumps say of stacks says more.
+    stacks = () if any(n.what == _STACKS for n in of_dumps.not_examined) else (_NO_STACKS,)
     return Verdict(
         primary=ordered[0] if ordered else None,
         contributing=(*roots[1:], *of_logs.contributing),
         symptoms=(*(f for f in ordered[1:] if f not in roots), *of_logs.symptoms),
         contradictions=(*of_logs.contradictions, *of_dumps.contradictions),
-        not_examined=(*of_logs.not_examined, *of_dumps.not_examined),
+        not_examined=(*(m for n in of_logs.not_examined for m in (stacks if n == ONLY_LOGS else (n,))), *of_dumps.not_examined),
         inputs=(*of_logs.inputs, *of_dumps.inputs),
     )
 
 
 def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[NotExamined]:
     found = []
-    absent = sorted({*outcome.unseen, *(r for r in outcome.members if r not in recorded.recordings)})
+    absent = sorted(r for r in {*outcome.unseen, *outcome.members} if r not in recorded.recordings)
     if absent:
-        found.append(NotExamined(what=f"the flight recorder of {words.ranks(absent)}", why="no dump of it was given, or it is cut off"))
+        found.append(NotExamined(what=f"the flight recorder of {words.ranks(absent)}", why="no dump of it was given"))
     if recorded.unsure:
         found.append(NotExamined(what="which dump is of which rank", why="their names do not tell: they were numbered in order of name"))
     if told_nothing:
@@ -129,6 +134,10 @@ def _step(step: Step) -> str:
 
 def _there(step: Step) -> str:
     return f"in {_named(step.call)}" if _is_message(step.call) else f"in {_named(step.call)} #{step.number} of group {step.group}"
+
+
+def _this(step: Step) -> str:
+    return _there(step).removeprefix("in ")
 
 
 def _is_message(call: str) -> bool:
@@ -156,6 +165,59 @@ class _Teller:
             return self._joined()
         return self._untold()
 
+    def left(self) -> list[NotExamined]:
+        """What no recorder tells of this outcome."""
+        o = self.outcome
+        if o.kind in ("nothing-wrong", "cannot-tell") and not o.waiting:
+            if not any(r.entries for r in self.recordings.values()):
+                return []
+            why = "only flight-recorder dumps were given"
+            found = [NotExamined(what=_STACKS, why=f"{why}, and {self._nobody_waits()}" if o.kind == "nothing-wrong" else why)]
+            gloo = any(t.gloo for r in self.recordings.values() for t in r.tracks)
+            return [*found, NotExamined(what="sends and receives", why="Gloo's flight recorder does not hold them")] if gloo else found
+        return [NotExamined(what=_this(s), why=f"{self._beside(s, 'it')}: whether that is meant is in no dump") for s in o.aside[:3]]
+
+    def _nobody_waits(self) -> str:
+        """ "none of the 2 ranks with a dump waits in a recorded call; the last call of group 0, all_reduce #3, is over on all of them"."""
+        o, given = self.outcome, sorted(self.recordings)
+        alone = len(given) == 1
+        what = "its newest recorded calls" if o.aside else "a recorded call"
+        says = f"rank {given[0]} does not wait in {what}" if alone else f"none of the {len(given)} ranks with a dump waits in {what}"
+        for s in o.last[:3]:
+            where = "" if alone else " on all of them" if s.waiting == tuple(given) else f" on {words.ranks(s.waiting)}"
+            says += f"; {'its' if alone else 'the'} last call of group {s.group}, {_named(s.call)} #{s.number}, is over{where}"
+        return f"{says}; of {len(o.last) - 3} more groups, too" if len(o.last) > 3 else says
+
+    def _beside(self, step: Step, what: str) -> str:
+        """ "rank 1 has had broadcast #1 of group 2 pending for over 30 s and went on with other calls; rank 0 has not recorded it"."""
+        one = words.verb(step.waiting, "has", "have")
+        says = f"{words.ranks(step.waiting)} {one} had {what} pending for over 30 s and went on with other calls"
+        if not step.lacking:
+            return says
+        says += f"; {words.ranks(step.lacking)} {words.verb(step.lacking, 'has', 'have')} not recorded it"
+        last = self._last(step.lacking[0])
+        return f"{says} (the last call of rank {step.lacking[0]} is {last.op} #{last.seq} of group {last.group})" if last is not None else says
+
+    def _blind(self, ranks: Sequence[int]) -> str:
+        """Why dumps do not tell what these ranks have done."""
+        why: dict[str, list[int]] = {}
+        for rank in ranks:
+            r = self.recordings.get(rank)
+            if r is None:
+                reason = "of {} there is no dump"
+            elif r.cut:
+                reason = "the dump of {} is cut off"
+            elif r.skipped:
+                reason = "the dump of {} has entries that could not be understood"
+            elif not r.entries:
+                reason = "the recorder of {} holds no call: none was made, or it was off, or kept only what was pending"
+            elif r.lost:
+                reason = "the ring of {} has lost that time"
+            else:
+                reason = "the dump of {} holds only what was pending"
+            why.setdefault(reason, []).append(rank)
+        return "; ".join(reason.format(words.ranks(found)) for reason, found in why.items())
+
     def _flight(self, rank: int) -> Flight | None:
         if rank not in self._flights:
             recording = self.recordings.get(rank)
@@ -174,7 +236,10 @@ class _Teller:
     def _message(self, rank: int) -> Call | None:
         found = self._flight(rank)
         calls = found.calls.get(self.outcome.group_name, ()) if found is not None else ()
-        return next((c for c in calls if c.is_p2p and c.seq == self.outcome.number and not c.done), None)
+        side = next((s for s in self.outcome.sides if s.ranks == (rank,)), None)
+        number, kind = (self.outcome.number, "") if side is None or side.number is None else (side.number, side.call.split(" ")[0])
+        there = [c for c in calls if c.is_p2p and c.seq == number and c.op.startswith(kind) and c.op != "coalesced"]
+        return next((c for c in there if not c.done), there[0] if side is not None and there else None)
 
     def _waited(self, rank: int) -> Call | None:
         """The call that the outcome is about, as this rank issued it."""
@@ -204,7 +269,7 @@ class _Teller:
         standing: Standing = "established" if o.by != "nothing" and o.known and not (o.unseen or o.ahead) else "likely"
         how = ""
         if o.kind == "p2p-size":
-            standing = "established"
+            standing = "established" if o.by == "pairs" else "likely"
         elif o.by == "majority":
             total = sum(len(s.ranks) for s in o.sides)
             how = f" ({total - len(odd)} of {total} ranks agree)"
@@ -213,18 +278,23 @@ class _Teller:
             standing = "established" if o.known else "likely"
         elif o.by == "nothing":
             how = "; which of them went astray cannot be told from this"
-        sides = sorted(o.sides, key=lambda s: (not set(s.ranks) & set(odd) or s.ranks != tuple(r for r in s.ranks if r in odd), s.ranks))
-        said = [self._did(s.ranks) for s in sides[:2]]
+        strayed = [s for s in o.sides if set(s.ranks) <= set(odd)]
+        usual = [s for s in o.sides if s not in strayed]
+        sides = [*strayed[:1], *usual[:1], *strayed[1:]] if strayed and usual and o.kind != "p2p-size" else list(o.sides)
+        said = [self._did(s.ranks) for s in sides[:3]]
         if o.by == "sums":
             says = f"what is sent in {self._seq()} is not what is received: {'; '.join(self._sums(s.call, s.ranks) for s in sides[:3])}"
         elif o.kind == "p2p-size":
             says = f"a message of {self._sized(0)} is received as {self._sized(1)}"
         else:
-            says = f"{said[0]} as {self._seq()}, where {said[1]}"
+            says = f"{said[0]} as {self._seq()}, where {' and '.join(said[1:])}" if not usual else f"{said[0]} as {self._seq()}, where {said[1]}"
+            says += "".join(f", and {more}" for more in said[2:]) if usual else ""
         says += self._edit() + how
         shown = self._place(sides[0].ranks[0]) if o.by != "nothing" or how.startswith(" (the same") or o.kind == "p2p-size" else None
-        evidence = [e for s in sides[:3] for e in self._around(s.ranks[0])]
-        if o.by == "majority" and (earlier := self._earlier(odd, sides[-1].ranks)) is not None:
+        # The calls that differ first: the rest is cut where there is little room.
+        around = [self._around(s.ranks[0]) for s in sides[:3]]
+        evidence = [*(e for here, _ in around for e in here), *(e for _, more in around for e in more)]
+        if o.by == "majority" and (earlier := self._earlier(odd, sides[1].ranks)) is not None:
             says += earlier[0]
             evidence.append(earlier[1])
         remedy = {"shape": "same-size", "p2p-size": "same-size", "dtype": "same-dtype"}.get(o.kind, "same-order")
@@ -316,7 +386,12 @@ class _Teller:
         o = self.outcome
         at = self._at(self._waited(o.waiting[0]))
         here = _named(o.call) if _is_message(o.call) else self._seq()
-        if o.finished:
+        if o.finished and _is_message(o.call):
+            says = (
+                f"both sides of {here}{at} were posted, and it is over on {words.ranks(o.finished)} only: {words.ranks(o.waiting)} waits; "
+                f"look at the link between them"
+            )
+        elif o.finished:
             says = (
                 f"all have come to {here}{at}, and it is over on {words.ranks(o.finished)} only: {words.ranks(o.waiting)} "
                 f"{words.verb(o.waiting, 'waits', 'wait')} for data; look at the links from {words.ranks(o.finished)} to the others"
@@ -344,11 +419,15 @@ class _Teller:
         at = self._at(self._waited(o.waiting[0]))
         why = []
         if o.unseen:
-            why.append(f"of {words.ranks(o.unseen)} there is no dump, or it is cut off")
-        if o.ahead:
+            why.append(self._blind(o.unseen))
+        if o.ahead and _is_message(o.call):
+            why.append(f"the rings have overwritten what went before it, and unequally many are pending on {words.ranks((*o.waiting, *o.ahead))}")
+        elif o.ahead:
             why.append(f"the ring of {words.ranks(o.ahead)} has overwritten #{o.number}")
         if o.outside:
             why.append(f"who belongs to group {o.group} is not in the dumps, and {words.ranks(o.outside)} may")
+        elif not o.known:
+            why.append(f"who belongs to group {o.group} is not in the dumps, and there may be more ranks")
         if not why:
             why.append(f"{words.ranks(o.ranks)} {words.verb(o.ranks, 'has', 'have')} not recorded it, and need not have to")
         if o.elsewhere:
@@ -364,23 +443,49 @@ class _Teller:
             ranks=o.waiting,
             where=self._place(o.waiting[0]),
             evidence=tuple(evidence),
-            remedies=(_ALL_DUMPS,) if o.unseen else (_LARGER_RING,) if o.ahead else (SUPERVISE,),
+            remedies=(self._remedy(),),
         )
+
+    def _remedy(self) -> Remedy:
+        """How more would be told."""
+        o = self.outcome
+        given = [self.recordings.get(r) for r in o.unseen]
+        if any(r is None or r.cut or r.skipped for r in given):
+            return _ALL_DUMPS
+        if any(r is not None and not r.entries for r in given):
+            return TRACE
+        return _LARGER_RING if o.ahead or any(r is not None and r.lost for r in given) else SUPERVISE
 
     def _quiet(self) -> Finding:
         o = self.outcome
-        parts = []
-        if o.unseen:
-            parts.append(f"of {words.ranks(o.unseen)} there is no dump, or it is cut off")
+        parts = [self._blind(o.unseen)] if o.unseen else []
         if o.ahead:
             parts.append(f"the ring of {words.ranks(o.ahead)} has overwritten all that the others still have")
+        parts += [self._beside(s, _this(s)) for s in o.aside[:2]]
+        for s in o.last:
+            if s.lacking and len(parts) < 3:
+                had = words.verb(s.lacking, "has", "have")
+                parts.append(
+                    f"{words.ranks(s.lacking)} {had} not issued {_named(s.call)} #{s.number} of group {s.group}, and may have been wanted in it"
+                )
+        if o.unproven:
+            parts.append("Gloo's recorder calls over what has failed, too")
+        if not o.known:
+            parts.append("how many ranks there are is not in the dumps")
+        shown = [r for s in (o.aside or o.last)[:2] for r in (s.waiting[0], *s.lacking[:1])]
+        whether = "whether others wait" if len(self.recordings) == 1 else "whether all is well"
         return Finding(
             cause="unknown",
             standing="not-established",
-            says=f"none of the {len(self.recordings)} ranks with a dump waits in a call, and nothing that can be compared differs; "
-            f"whether all is well cannot be told: {'; '.join(parts)}",
-            remedies=(_ALL_DUMPS,) if o.unseen else (_LARGER_RING,),
+            ranks=tuple(sorted({r for s in o.aside[:2] for r in s.lacking})),
+            says=f"{self._nobody_waits()}; {whether} cannot be told: {'; '.join(parts)}",
+            evidence=tuple(e for r in dict.fromkeys(shown) for e in (self._pending(r) or self._newest(r))),
+            remedies=(self._remedy(),),
         )
+
+    def _newest(self, rank: int) -> list[Evidence]:
+        c = self._last(rank)
+        return [] if c is None else [self._evidence(rank, f"rank {rank}: last call #{c.seq} {words.call(c)} of group {c.group}{self._line(c)}")]
 
     def _path(self) -> str:
         """How the chain led there, where it has more than one place."""
@@ -417,18 +522,18 @@ class _Teller:
     def _evidence(self, rank: int, text: str) -> Evidence:
         return Evidence(source=self.recordings[rank].source if rank in self.recordings else "", text=text)
 
-    def _around(self, rank: int) -> list[Evidence]:
-        """What a rank issued at the number, and the calls before and behind it."""
+    def _around(self, rank: int) -> tuple[list[Evidence], list[Evidence]]:
+        """What a rank issued at the number; the calls before and behind it."""
         o = self.outcome
-        if o.number is None or (calls := self._calls(rank)) == {}:
+        if o.number is None or o.kind == "p2p-size":
             call = self._message(rank)
-            return [self._evidence(rank, f"rank {rank}: {words.call(call)}{self._line(call)}")] if call is not None else []
-        found = []
-        for number, word in ((o.number - 1, "before: "), (o.number, ""), (o.number + 1, "behind: ")):
+            return [self._evidence(rank, f"rank {rank}: {words.call(call)}{self._line(call)}")] if call is not None else [], []
+        calls, found = self._calls(rank), dict[str, Evidence]()
+        for number, word in ((o.number, ""), (o.number - 1, "before: "), (o.number + 1, "behind: ")):
             if (call := calls.get(number)) is not None:
                 state = "done" if call.done else "not finished"
-                found.append(self._evidence(rank, f"rank {rank}: {word}#{number} {words.call(call)} ({state}){self._line(call)}"))
-        return found
+                found[word] = self._evidence(rank, f"rank {rank}: {word}#{number} {words.call(call)} ({state}){self._line(call)}")
+        return [e for word, e in found.items() if not word], [e for word, e in found.items() if word]
 
     def _pending(self, rank: int) -> list[Evidence]:
         """What a rank waits in."""

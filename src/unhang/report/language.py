@@ -113,6 +113,13 @@ LABELS: Mapping[Language, Mapping[str, str]] = {
 REASONS: Mapping[str, str] = {
     "stacks, flight recorder, process states": "调用栈、flight recorder、进程状态",
     "only logs were given; unhang run takes these before anything is ended": "只给了日志；用 unhang run 运行时，会在结束任何进程之前取得这些信息",
+    "stacks, process states": "调用栈、进程状态",
+    "only logs and flight-recorder dumps were given; unhang run takes these before anything is ended": (
+        "只给了日志和 flight recorder 转储；用 unhang run 运行时，会在结束任何进程之前取得这些信息"
+    ),
+    "only flight-recorder dumps were given": "只给了 flight recorder 转储",
+    "sends and receives": "发送与接收",
+    "Gloo's flight recorder does not hold them": "Gloo 的 flight recorder 不记录它们",
     "nothing in it was recognised: it may be a healthy log, or none of a training": "没有认出任何内容：可能是正常的日志，也可能不是训练日志",
     "it is empty": "文件是空的",
     "another job; give it alone": "属于另一个任务；请单独给出",

@@ -242,7 +242,7 @@ def test_both_send_first():
 
 def test_messages_have_ranks_of_their_group():
     groups = {"pp": ("pp", [2, 5])}
-    dumps = {r: jobs.dump([], groups if r in (2, 5) else {}) for r in range(6)}
+    dumps = {r: jobs.dump(history(1), groups if r in (2, 5) else {}) for r in range(6)}
     dumps[2]["entries"].append(message(0, "send 0->1", group=("pp", "pp")))
     found = answer(dumps)
     assert (found.kind, found.ranks, found.waiting) == ("p2p-alone", (5,), (2,))
@@ -251,12 +251,10 @@ def test_messages_have_ranks_of_their_group():
 def test_messages_that_were_launched_together_end_together():
     pair = {"0": ("default_pg", [0, 1])}
     parts = [message(0, "send 0->1", state="scheduled"), message(1, "recv 0<-1", state="scheduled")]
-    done = {0: jobs.dump([*parts, message(2, "coalesced", state="completed")], pair)}
-    done[1] = jobs.dump(
-        [message(0, "recv 1<-0", state="scheduled"), message(1, "send 1->0", state="scheduled"), message(2, "coalesced", state="completed")], pair
-    )
+    theirs = [message(0, "recv 1<-0", state="scheduled"), message(1, "send 1->0", state="scheduled")]
+    done = {r: jobs.dump([*history(1), *of, message(2, "coalesced", state="completed")], pair) for r, of in enumerate((parts, theirs))}
     assert answer(done).kind == "nothing-wrong"
-    stuck = {0: jobs.dump([*parts, message(2, "coalesced")], pair), 1: jobs.dump([], pair)}
+    stuck = {0: jobs.dump([*parts, message(2, "coalesced")], pair), 1: jobs.dump(history(1), pair)}
     found = answer(stuck)
     assert (found.kind, found.ranks) == ("p2p-alone", (1,))
 
@@ -308,8 +306,86 @@ def test_gloo_calls_that_failed_count_as_retired():
     # A broadcast may be over for who sent it.
     dumps = {r: gloo([1, 2, 3] if r == 2 else [1, 2, 3, 4], members=[0, 1, 2, 3], op="broadcast") for r in range(4)}
     assert answer(dumps).kind == "cannot-tell"
-    dumps = {r: gloo([1, 2, 3, 4], members=[0, 1, 2, 3]) for r in range(4)}
-    assert answer(dumps).kind == "nothing-wrong"
+
+
+def test_all_have_come_and_gloo_calls_it_over_whether_it_failed_or_not():
+    found = answer({r: gloo([1, 2, 3, 4], members=[0, 1, 2, 3]) for r in range(4)})
+    assert (found.kind, found.waiting, found.known, found.unproven) == ("cannot-tell", (), True, True)
+    assert [(s.group, s.number, s.waiting, s.lacking) for s in found.last] == [("0 (default_pg)", 4, (0, 1, 2, 3), ())]
+
+
+def test_gloo_calls_that_are_over_are_not_waited_in():
+    """The highest rank's dump is missing, and the others' last call has failed, or not: nobody tells how many there are."""
+    found = answer({r: gloo([1, 2, 3, 4]) for r in range(3)})
+    assert (found.kind, found.waiting, found.known) == ("cannot-tell", (), False)
+    # Of one rank alone.
+    found = answer({1: gloo([1, 2, 3])})
+    assert (found.kind, found.waiting, found.unseen) == ("cannot-tell", (), (0,))
+
+
+@pytest.mark.parametrize("state", ["completed", "scheduled"])
+def test_who_may_belong_to_a_group_of_gloo_is_named(state):
+    """Rank 2 never comes to the only call of a group whose members nobody tells: over, after the others timed out, or still pending."""
+    dumps = {r: gloo([1, 2, 3]) for r in range(3)}
+    for r in (0, 1):
+        dumps[r]["entries"].append(jobs.entry(3, ("1", "undefined"), 1, "all_reduce", 2, 30, state, t=9000, backend="gloo"))
+    found = answer(dumps)
+    assert found.kind == "cannot-tell"
+    if state == "scheduled":
+        assert (found.waiting, found.outside) == ((0, 1), (2,))
+    else:
+        assert (found.waiting, found.last[0].waiting, found.last[0].lacking) == ((), (0, 1), (2,))
+
+
+def test_where_nobody_tells_the_members_that_nobody_is_missing_is_not_said():
+    found = answer({r: jobs.dump([*history(3), last(4, "started")]) for r in range(3)})
+    assert (found.kind, found.known, found.waiting) == ("cannot-tell", False, (0, 1, 2))
+    # One has finished what needs all: all had come.
+    found = answer({r: jobs.dump([*history(3), last(4, "completed" if r == 2 else "started")]) for r in range(3)})
+    assert (found.kind, found.finished) == ("finished-on-some", (2,))
+
+
+def test_who_has_not_issued_what_is_over_elsewhere():
+    """A broadcast is over for who sends it."""
+    found = answer({r: jobs.dump([*history(3), *([last(4, "completed", op="broadcast")] if r == 0 else [])], ALL4) for r in range(4)})
+    assert (found.kind, found.waiting, found.last[0].lacking) == ("cannot-tell", (), (1, 2, 3))
+
+
+def three_of_four(second, **changes):
+    """Ranks 0, 1 and 3 wait in #4; `second` are the entries of rank 2."""
+    dumps = {r: jobs.dump([*history(3), last(4, "started")], ALL4) for r in range(4)}
+    dumps[2] = jobs.dump(second, ALL4) | changes
+    return dumps
+
+
+def status(enqueued, completed):
+    return {"0": {"last_enqueued_collective": enqueued, "last_started_collective": enqueued, "last_completed_collective": completed}}
+
+
+def test_a_recorder_that_holds_nothing_proves_nothing():
+    found = answer(three_of_four([]))
+    assert (found.kind, found.unseen) == ("cannot-tell", (2,))
+    # Only pending calls were kept, and it has none: its counters tell that it has been through #4.
+    found = answer(three_of_four([], pg_status=status(4, 4)))
+    assert (found.kind, found.unseen) == ("cannot-tell", (2,))
+    found = answer(three_of_four([], pg_status=status(3, 3)))
+    assert (found.kind, found.ranks) == ("missing", (2,))
+
+
+def test_a_counter_proves_only_against_a_dump_that_lacks_what_is_over():
+    pending = jobs.entry(3, DEFAULT, 2, "all_reduce", 4, 20, "scheduled", t=500)
+    dumps = three_of_four([pending], pg_status=status(4, 1))
+    dumps = {r: d | {"entries": d["entries"][-1:]} for r, d in dumps.items()}
+    found = answer(dumps)
+    assert (found.kind, found.number, found.ranks, found.unseen) == ("cannot-tell", 4, (0, 1, 3), (2,))
+    # Messages count, too, and the entries say that the newest call is #3.
+    found = answer(three_of_four(history(3), pg_status=status(9, 9)))
+    assert (found.kind, found.ranks) == ("missing", (2,))
+
+
+def test_an_entry_that_could_not_be_understood_may_be_the_one():
+    found = answer(three_of_four([*history(3), last(4, "started") | {"collective_seq_id": "?"}]))
+    assert (found.kind, found.unseen) == ("cannot-tell", (2,))
 
 
 def test_messages_on_gloo_are_in_no_entry():
@@ -348,9 +424,11 @@ def test_a_group_that_is_served_by_a_thread_of_its_own():
         last = [jobs.entry(61, DEFAULT, 61, "all_reduce", 4, 20, "started", t=61_000_000_000)] if hung else []
         return jobs.dump([*([signal] if r == 1 else []), *steps, *last], pair)
 
-    assert answer({r: of(r, False) for r in range(2)}).kind == "nothing-wrong"
+    found = answer({r: of(r, False) for r in range(2)})
+    assert (found.kind, found.waiting) == ("cannot-tell", ())
+    assert [(s.group, s.number, s.waiting, s.lacking) for s in found.aside] == [("sig (signal)", 1, (1,), (0,))]
     found = answer({r: of(r, True) for r in range(2)})
-    assert (found.kind, found.waiting, found.group_name) == ("transport", (0, 1), "0")
+    assert (found.kind, found.waiting, found.group_name) == ("transport", (0, 1), "0") and found.aside[0].waiting == (1,)
     found = answer({r: of(r, r == 1) for r in range(2)})
     assert (found.kind, found.ranks, found.group_name) == ("missing", (0,), "0")
 
@@ -429,3 +507,49 @@ def test_a_rank_that_has_not_come_to_a_group_that_was_made_again():
 
     found = answer({r: of(r) for r in range(4)})
     assert (found.kind, found.ranks, found.number, found.call) == ("missing", (2,), 1, "broadcast 8 Float")
+
+
+def test_a_checkpoint_in_which_some_stand_while_all_go_on():
+    names = {"0": ("default_pg", [0, 1, 2, 3]), "ck": ("ckpt", [0, 1, 2, 3])}
+
+    def of(r):
+        steps = [jobs.entry(i, DEFAULT, i, "all_reduce", 4, 20, "completed", t=10 + i * 1_000_000_000) for i in range(1, 61)]
+        first = jobs.entry(0, ("ck", "ckpt"), 1, "all_reduce", 4, 90, "started", t=0) if r != 3 else steps[0] | {"record_id": 0}
+        return jobs.dump([first, *(steps if r != 3 else steps[1:])], names)
+
+    found = answer({r: of(r) for r in range(4)})
+    assert (found.kind, found.waiting) == ("cannot-tell", ())
+    assert [(s.group, s.waiting, s.lacking) for s in found.aside] == [("ck (ckpt)", (0, 1, 2), (3,))]
+    assert [s.group for s in found.last] == ["0 (default_pg)"]
+
+
+def test_a_time_that_cannot_be_does_not_take_a_rank_out_of_a_hang():
+    dumps = {r: jobs.dump([*history(3), last(4, "started")], ALL4) for r in range(4)}
+    dumps[3]["entries"][0]["time_created_ns"] = 2**62
+    found = answer(dumps)
+    assert (found.kind, found.waiting, found.aside) == ("transport", (0, 1, 2, 3), ())
+
+
+def test_of_places_of_which_nothing_can_be_told_the_fullest():
+    """Two groups of Gloo in another order: whoever waits first."""
+    for first in (0, 2):
+        dumps = {r: gloo([1]) for r in range(3)}
+        for r in range(3):
+            group = ("2", "undefined") if r == 2 else ("1", "undefined")
+            dumps[r]["entries"].append(jobs.entry(1, group, 1, "all_reduce", 2, 30, "scheduled", t=5000 if r == first else 9000, backend="gloo"))
+        found = answer(dumps)
+        assert (found.kind, found.waiting, found.outside) == ("cannot-tell", (0, 1), (2,))
+
+
+def test_a_partner_whose_dump_has_lost_that_time_is_not_blamed():
+    dumps = {0: jobs.dump([message(0, "send 0->1", t=5000)], {"0": ("default_pg", [0, 1])})}
+    late = [jobs.entry(500 + i, DEFAULT, i + 1, "all_reduce", 4, 20, "completed", t=20_000_000_000 + i) for i in range(3)]
+    dumps[1] = jobs.dump(late, {"0": ("default_pg", [0, 1])})
+    found = answer(dumps)
+    assert (found.kind, found.ranks, found.unseen) == ("cannot-tell", (0,), (1,))
+
+
+def test_the_sender_of_a_message_is_the_first_side():
+    pair = {"0": ("default_pg", [0, 1])}
+    found = answer({0: jobs.dump([message(0, "recv 0<-1")], pair), 1: jobs.dump([message(0, "send 1->0", elements=8)], pair)})
+    assert [(s.call, s.ranks) for s in found.sides] == [("send 8 Float", (1,)), ("recv 4 Float", (0,))]

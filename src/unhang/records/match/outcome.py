@@ -3,18 +3,19 @@
 Every rank waits in the oldest call that it has not completed. A place where ranks wait is a node; from it leads an edge to the place in which each
 rank that it lacks waits. At the end of the edges stands what to look at: ranks that wait in nothing, calls that do not fit each other, a circle, or a
 call that all have joined. What may surprise: on NCCL many calls are enqueued behind the one that hangs, so that a rank may have "issued" what it will
-never run. Long because finding the ends of all chains, and saying what each end is, need the same graph.
+never run; on Gloo a call that is over may have failed, and nobody waits in it. Long because finding the ends of all chains, and saying what each end
+is, need the same graph.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from unhang.records.flight import operations
-from unhang.records.flight.columns import COMPLETED, ENDED, Message, Recording, Track
+from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, STARTED, Message, Recording, Track
 from unhang.records.match.edits import Edit, edit
 from unhang.records.match.groups import Job, Meeting, align
 from unhang.records.match.voting import Parted, parted
@@ -36,6 +37,7 @@ Kind = Literal[
     "nothing-wrong",
     "cannot-tell",
 ]
+By = Literal["majority", "sums", "pairs", "nothing"]
 # Before all others what proves itself, at the end what proves nothing.
 _WEIGHT: tuple[Kind, ...] = (
     "op",
@@ -62,10 +64,11 @@ _ASIDE_NS = 30_000_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class SideOf:
-    """Ranks that issued the same call as the same number; `call` is what was compared."""
+    """Ranks that issued the same call as the same number; `call` is what was compared. `number`: of a message, each side has its own."""
 
     call: str
     ranks: tuple[int, ...]
+    number: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +86,12 @@ class Step:
 class Outcome:
     """One answer. `ranks` are those to look at: missing, odd, or, where nobody can be blamed, all that are concerned.
 
-    `number` is the sequence number in `group` (of a message its own). `by` is how the odd ones are known. `unseen`: members without a readable dump,
-    or whose dump has lost its end; `ahead`: members whose ring has overwritten the number. `known`: the recorders tell who belongs to the group.
-    `edit` says how the calls of the odd rank become those of the others. `outside`: ranks that may belong to the group, which nobody tells;
-    `elsewhere`: where these wait.
+    `number` is the sequence number in `group` (of a message its own). `by` is how the odd ones are known; "pairs": both sides' messages were counted.
+    `unseen`: members whose dump does not tell, or who have none; `ahead`: members whose ring has overwritten the number. `known`: the recorders tell
+    who belongs to the group. `edit` says how the calls of the odd rank become those of the others. `outside`: ranks that may belong to the group,
+    which nobody tells; `elsewhere`: where these wait. `aside`: pending calls behind which the same ranks went on, `lacking` those who have not
+    recorded them. `last`, where nobody waits: the newest call of each group, `lacking` those who have not issued it and may have been wanted in it;
+    `unproven`: it is over, and may have failed.
     """
 
     kind: Kind
@@ -102,12 +107,15 @@ class Outcome:
     ahead: tuple[int, ...] = ()
     gave_up: bool = False
     sides: tuple[SideOf, ...] = ()
-    by: Literal["majority", "sums", "nothing"] = "nothing"
+    by: By = "nothing"
     edit: Edit | None = None
     path: tuple[Step, ...] = ()
     group_name: str = ""
     outside: tuple[int, ...] = ()
     elsewhere: tuple[Step, ...] = ()
+    aside: tuple[Step, ...] = ()
+    last: tuple[Step, ...] = ()
+    unproven: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,98 +154,137 @@ class Judge:
         self.job = job
         self.parted = {id(m): found for m in job.meetings if (found := parted(m.tracks)) is not None}
         self.graph = _Graph()
+        self.aside: tuple[Step, ...] = ()
+        self._failed: dict[tuple[int, int], bool] = {}
         self._wait()
 
     def outcome(self) -> Outcome:
         """The end of the chain that says most; of several the earliest."""
         ends = [(o, since) for o, since in self._ends()]
         ends += [(o, 0) for m in self.job.meetings if (o := self._silent_parting(m)) is not None]
-        if not ends:
-            return self._quiet()
-        # Of one end the longest way to it.
-        return min(ends, key=lambda e: (_WEIGHT.index(e[0].kind), e[1], e[0].group, e[0].number or 0, e[0].waiting, -len(e[0].path), str(e[0].path)))[
-            0
-        ]
+        return replace(min(ends, key=_rank_of_end)[0] if ends else self._quiet(), aside=self.aside)
 
     def _wait(self) -> None:
         """Find the oldest pending call of every rank, and the nodes that follow from them."""
         first: dict[int, tuple[int, object]] = {}
+        late: dict[object, dict[int, int]] = {}
         key: object
         places: dict[object, tuple[Meeting | None, int, tuple[int, Message, int | None] | None]] = {}
+
+        def waits(rank: int, ns: int, key: object) -> None:
+            if rank not in first or ns < first[rank][0]:
+                first[rank] = (ns, key)
+
         for place, meeting in enumerate(self.job.meetings):
             for rank, track in meeting.tracks.items():
                 done = self.job.recordings[rank].done_ns
-                waits = (n for n, ns in sorted(track.pending_ns.items()) if track.end(n) == ENDED or done - ns < _ASIDE_NS)
-                number = next((n for n in waits if not self._done_after_all(meeting, track, n)), None)
-                if number is not None:
+                beside = False
+                for number, ns in sorted(track.pending_ns.items()):
+                    if self._over(meeting, track, number):
+                        continue
                     key = (place, number)
-                    places[key] = (meeting, number, None)
-                    first[rank] = min(first.get(rank, (track.pending_ns[number], key)), (track.pending_ns[number], key), key=lambda f: f[0])
+                    if track.end(number) == ENDED or done - ns < _ASIDE_NS:
+                        places[key] = (meeting, number, None)
+                        waits(rank, ns, key)
+                        break
+                    if not beside:
+                        places[key] = (meeting, number, None)
+                        late.setdefault(key, {})[rank] = ns
+                        beside = True
         for rank, messages in self.job.messages.items():
+            beside = False
             for message, source, destination in messages:
-                if self.job.recordings[rank].done_ns - message.created_ns >= _ASIDE_NS:
-                    continue
                 key = ("message", rank, message.number, message.kind, source, destination)
                 places[key] = (None, message.number, (rank, message, destination if message.kind == "send" else source))
-                if rank not in first or message.created_ns < first[rank][0]:
-                    first[rank] = (message.created_ns, key)
+                if self.job.recordings[rank].done_ns - message.created_ns < _ASIDE_NS:
+                    waits(rank, message.created_ns, key)
+                elif not beside:
+                    late.setdefault(key, {})[rank] = message.created_ns
+                    beside = True
+        # What others wait in is waited in, whatever a clock says.
+        for key in [key for key in late if any(key == at for _, at in first.values())]:
+            for rank, ns in late.pop(key).items():
+                waits(rank, ns, key)
         self.graph.of_rank = {rank: key for rank, (_, key) in first.items()}
         waiting_in: dict[object, list[int]] = {}
         for rank, (_, key) in first.items():
             waiting_in.setdefault(key, []).append(rank)
-        for key in waiting_in:
-            where, at, posted = places[key]
-            waiting = tuple(sorted(waiting_in[key]))
-            since = min(first[r][0] for r in waiting)
-            if where is None:
-                self.graph.nodes[key] = _Node(meeting=None, number=at, message=posted, waiting=waiting, since_ns=since)
-            else:
-                self.graph.nodes[key] = self._node(where, at, waiting, since)
+        for key, ranks in waiting_in.items():
+            self.graph.nodes[key] = self._place(places[key], tuple(sorted(ranks)), min(first[r][0] for r in ranks))
+        beside_them = {key: self._place(places[key], tuple(sorted(ranks)), min(ranks.values())) for key, ranks in late.items()}
+        ordered = sorted(beside_them.items(), key=lambda n: (n[1].since_ns, str(n[0])))
+        self.aside = tuple(self._step(node, tuple(r for r in (*node.absent, *node.unseen) if r in self.job.recordings)) for _, node in ordered)
 
-    @staticmethod
-    def _done_after_all(meeting: Meeting, track: Track, number: int) -> bool:
-        """Whether a Gloo call that has ended, well or not, has ended well: all have come to it, or somebody has gone on behind it."""
+    def _over(self, meeting: Meeting, track: Track, number: int) -> bool:
+        """Whether nobody waits in a call any more: Gloo's has ended, well or not, and nothing shows that it has failed."""
         if not track.gloo or track.end(number) != ENDED:
             return False
-        others = meeting.tracks.values()
-        return any(t.end(number) == COMPLETED for t in others) or all(
-            r in meeting.tracks and meeting.tracks[r].last >= number for r in meeting.members
-        )
+        key = (id(meeting), number)
+        if key not in self._failed:
+            ended = [t for t in meeting.tracks.values() if t.end(number) == ENDED]
+            since = min(t.pending_ns[number] for t in ended)
+            self._failed[key] = (
+                operations.needs_all(self._op(meeting, number))
+                and all(t.end(number) != COMPLETED for t in meeting.tracks.values())
+                and any(self._stand(meeting, r, number, since) == "absent" for r in meeting.members)
+            )
+        return not self._failed[key]
+
+    def _place(self, place: tuple[Meeting | None, int, tuple[int, Message, int | None] | None], waiting: tuple[int, ...], since: int) -> _Node:
+        meeting, number, posted = place
+        if meeting is None:
+            return _Node(meeting=None, number=number, message=posted, waiting=waiting, since_ns=since)
+        return self._node(meeting, number, waiting, since)
 
     def _node(self, meeting: Meeting, number: int, waiting: tuple[int, ...], since: int) -> _Node:
-        finished, absent, unseen, ahead = list[int](), list[int](), list[int](), list[int]()
-        inside = set(waiting)
+        stands: dict[str, list[int]] = {}
         for rank in meeting.members:
-            recording = self.job.recordings.get(rank)
-            track = meeting.tracks.get(rank)
-            if rank in inside:
-                continue
-            if recording is None:
-                unseen.append(rank)
-            elif track is None:
-                # The ring keeps the newest of all groups: what is not in it is older than its oldest, or was never issued.
-                elsewhere = recording.lost and recording.oldest_ns + _CLOCKS_NS > since
-                # Counters go by a number that each process gives its groups; only the default group's is its name.
-                told = recording.counters.get(meeting.name) if meeting.name == "0" else None
-                (unseen if recording.cut or (elsewhere and not (told is not None and told < number)) else absent).append(rank)
-            elif track.last < number:
-                (unseen if recording.cut else absent).append(rank)
-            elif track.first > number or not track.at(number):
-                ahead.append(rank)
-            elif track.end(number) == COMPLETED:
-                finished.append(rank)
+            if rank not in waiting:
+                stands.setdefault(self._stand(meeting, rank, number, since), []).append(rank)
         gloo_end = all(meeting.tracks[r].gloo and meeting.tracks[r].end(number) == ENDED for r in waiting)
         return _Node(
             meeting=meeting,
             number=number,
             waiting=waiting,
-            finished=tuple(finished),
-            absent=tuple(absent),
-            unseen=tuple(unseen),
-            ahead=tuple(ahead),
+            finished=tuple(stands.get("finished", ())),
+            absent=tuple(stands.get("absent", ())),
+            unseen=tuple(stands.get("unseen", ())),
+            ahead=tuple(stands.get("ahead", ())),
             since_ns=since,
             gave_up=gloo_end,
         )
+
+    def _stand(self, meeting: Meeting, rank: int, number: int, since: int) -> Literal["absent", "unseen", "ahead", "finished", "joined"]:
+        """How a member stands to a call that others have waited in since then."""
+        recording, track = self.job.recordings.get(rank), meeting.tracks.get(rank)
+        if recording is None:
+            return "unseen"
+        if track is None or track.last < number:
+            return "unseen" if self._hides(recording, meeting, number, since) else "absent"
+        if track.first > number:
+            return "ahead"
+        if not track.at(number):
+            return "unseen" if recording.skipped else "ahead"
+        return "finished" if track.end(number) == COMPLETED else "joined"
+
+    @staticmethod
+    def _hides(recording: Recording, meeting: Meeting, number: int, since: int) -> bool:
+        """Whether a rank may have issued a call that its dump does not hold."""
+        if recording.cut or recording.skipped:
+            return True
+        used = recording.rank in meeting.tracks
+        # Counters go by a number that each process gives its groups; without an entry only the default group's is its name.
+        told = recording.counters.get(meeting.name) if used or meeting.name == "0" else None
+        if told is not None and told < number:
+            return False
+        if not recording.entries:
+            return True
+        # The ring keeps the newest of all groups: what is not in it is older than its oldest, or was never issued.
+        if not used and recording.lost and recording.oldest_ns + _CLOCKS_NS > since:
+            return True
+        # A counter takes messages, too: Gloo's always, NCCL's where the last was one. Against entries that hold what is over it proves nothing.
+        gloo = any(t.gloo for t in meeting.tracks.values())
+        return told is not None and not gloo and not _holds_what_is_over(recording)
 
     def _lacking(self, key: object) -> tuple[int, ...]:
         """The ranks for which those in a node wait: absent, or in a call that they issued before."""
@@ -306,16 +353,16 @@ class Judge:
         kind: Kind
         ranks = free
         sides: tuple[SideOf, ...] = ()
-        by: Literal["majority", "sums", "nothing"] = "nothing"
+        by: By = "nothing"
         # On Gloo whoever sends may be through while others are not; only what needs all proves that somebody is missing.
-        unsure = node.gave_up and not operations.needs_all(self._call(node.meeting, node.number).split(" ")[0])
-        if free and unsure:
+        needs_all = operations.needs_all(self._op(node.meeting, node.number))
+        if free and node.gave_up and not needs_all:
             kind = "cannot-tell"
         elif free:
             kind = "missing"
         elif (unfit := self._sums(node)) is not None:
             kind, (sides, ranks), by = "shape", unfit, "sums"
-        elif node.unseen or node.ahead or (not node.meeting.known and not node.finished and self._outside(node.meeting)):
+        elif node.unseen or node.ahead or not (node.meeting.known or (node.finished and needs_all)):
             kind, ranks = "cannot-tell", node.waiting
         else:
             kind, ranks = ("finished-on-some" if node.finished else "transport"), node.waiting
@@ -337,7 +384,7 @@ class Judge:
         *,
         ranks: tuple[int, ...],
         sides: tuple[SideOf, ...] = (),
-        by: Literal["majority", "sums", "nothing"] = "nothing",
+        by: By = "nothing",
         path: tuple[Step, ...] = (),
     ) -> Outcome:
         meeting = node.meeting
@@ -366,6 +413,9 @@ class Judge:
     def _call(self, meeting: Meeting, number: int) -> str:
         votes = Counter(call for t in meeting.tracks.values() if (call := t.at(number)))
         return self.job.calls[min(votes, key=lambda c: (-votes[c], self.job.calls[c]))] if votes else ""
+
+    def _op(self, meeting: Meeting, number: int) -> str:
+        return self._call(meeting, number).split(" ")[0]
 
     def _sums(self, node: _Node) -> tuple[tuple[SideOf, ...], tuple[int, ...]] | None:
         """all_to_all: what all send is what all receive. Only where every member tells."""
@@ -426,7 +476,7 @@ class Judge:
         if other is not None:
             kind = "p2p-size" if (other.elements, other.dtypes) != (message.elements, message.dtypes) else "transport"
             ranks = tuple(sorted({rank, *(() if partner is None else (partner,))}))
-        elif partner is None or partner not in self.job.recordings or self.job.recordings[partner].cut:
+        elif partner is None or self._hides_messages(partner, message.created_ns):
             kind, ranks = "cannot-tell", (rank,)
         else:
             kind, ranks = "p2p-alone", (partner,)
@@ -439,10 +489,17 @@ class Judge:
             members=tuple(sorted({rank, *(() if partner is None else (partner,))})),
             ranks=ranks,
             waiting=node.waiting,
-            unseen=() if partner is None or partner in self.job.recordings else (partner,),
+            unseen=(partner,) if kind == "cannot-tell" and partner is not None else (),
             sides=() if other is None or partner is None else _message_sides(message, rank, other, partner),
             path=path,
         )
+
+    def _hides_messages(self, rank: int, since: int) -> bool:
+        """Whether a rank may have posted a message since then that its dump does not hold."""
+        recording = self.job.recordings.get(rank)
+        if recording is None or recording.cut or recording.skipped or not recording.entries:
+            return True
+        return recording.lost and recording.oldest_ns + _CLOCKS_NS > since
 
     def _circle(self, circle: tuple[object, ...]) -> tuple[Outcome, int]:
         begin = min(range(len(circle)), key=lambda n: (self.graph.nodes[circle[n]].since_ns, self.graph.nodes[circle[n]].waiting))
@@ -472,23 +529,63 @@ class Judge:
         )
 
     def _steps(self, path: tuple[object, ...]) -> tuple[Step, ...]:
-        found = []
-        for key in path:
-            node = self.graph.nodes[key]
-            if node.meeting is not None:
-                group, call = node.meeting.shown, self._call(node.meeting, node.number)
-            else:
-                assert node.message is not None
-                group, call = node.message[1].group.name, _words(node.message[1], node.message[0], node.message[2])
-            found.append(Step(group=group, number=node.number, call=call, waiting=node.waiting, lacking=self._lacking(key)))
-        return tuple(found)
+        return tuple(self._step(self.graph.nodes[key], self._lacking(key)) for key in path)
+
+    def _step(self, node: _Node, lacking: tuple[int, ...]) -> Step:
+        if node.meeting is not None:
+            group, call = node.meeting.shown, self._call(node.meeting, node.number)
+        else:
+            assert node.message is not None
+            group, call = node.message[1].group.name, _words(node.message[1], node.message[0], node.message[2])
+        return Step(group=group, number=node.number, call=call, waiting=node.waiting, lacking=lacking)
 
     def _quiet(self) -> Outcome:
         """Nobody waits, and nothing differs: as far as can be seen."""
-        unseen = tuple(r for r in self.job.world if r not in self.job.recordings or self.job.recordings[r].cut)
+        recordings = self.job.recordings
+        unseen = tuple(r for r in self.job.world if r not in recordings or recordings[r].cut or recordings[r].skipped or not recordings[r].entries)
         apart = tuple(sorted({r for m in self.job.meetings for r in _never_met(m)}))
-        kind: Kind = "cannot-tell" if unseen or apart or not any(r.entries for r in self.job.recordings.values()) else "nothing-wrong"
-        return Outcome(kind=kind, members=self.job.world, known=self.job.world_known, ranks=(), unseen=unseen, ahead=apart)
+        unproven = any(t.gloo and t.end(t.last) == ENDED for m in self.job.meetings for t in m.tracks.values())
+        last = [step for m in self.job.meetings if (step := self._newest(m)) is not None]
+        doubtful = unseen or apart or unproven or self.aside or any(s.lacking for s in last) or not self.job.world_known
+        return Outcome(
+            kind="cannot-tell" if doubtful else "nothing-wrong",
+            members=self.job.world,
+            known=self.job.world_known,
+            unseen=unseen,
+            ahead=apart,
+            last=tuple(sorted(last, key=lambda s: (not s.lacking, -len(s.waiting), s.group))),
+            unproven=unproven,
+        )
+
+    def _newest(self, meeting: Meeting) -> Step | None:
+        """The newest call of a group, and who may have been wanted in it and has not issued it; None where it is pending."""
+        number = max(t.last for t in meeting.tracks.values())
+        if any(t.end(number) in (ISSUED, STARTED) for t in meeting.tracks.values()):
+            return None
+
+        def lacks(rank: int) -> bool:
+            recording, track = self.job.recordings.get(rank), meeting.tracks.get(rank)
+            return recording is not None and (not recording.lost if track is None else track.last < number)
+
+        return Step(
+            group=meeting.shown,
+            number=number,
+            call=self._call(meeting, number),
+            waiting=tuple(sorted(r for r, t in meeting.tracks.items() if t.last >= number)),
+            lacking=tuple(sorted(r for r in (*meeting.members, *self._outside(meeting)) if lacks(r))),
+        )
+
+
+def _rank_of_end(end: tuple[Outcome, int]) -> tuple[object, ...]:
+    """What says most, then what began first; where nothing can be told, what most ranks wait in. Of one end the longest way to it."""
+    o, since = end
+    most = -len(o.waiting) if o.kind == "cannot-tell" else 0
+    return _WEIGHT.index(o.kind), most, since, o.group, o.number or 0, o.waiting, -len(o.path), str(o.path)
+
+
+def _holds_what_is_over(recording: Recording) -> bool:
+    """Whether a dump holds calls that have completed: torch may have been told to keep only those that have not."""
+    return any(end == COMPLETED and call for t in recording.tracks for end, call in zip(t.ends, t.ids, strict=True))
 
 
 def _never_met(meeting: Meeting) -> tuple[int, ...]:
@@ -514,4 +611,6 @@ def _words(message: Message, rank: int, partner: int | None) -> str:
 
 
 def _message_sides(message: Message, rank: int, other: Message, partner: int) -> tuple[SideOf, ...]:
-    return tuple(SideOf(call=f"{m.kind} {m.elements} {'/'.join(m.dtypes)}".strip(), ranks=(r,)) for m, r in ((message, rank), (other, partner)))
+    """The sender first."""
+    both = sorted(((message, rank), (other, partner)), key=lambda side: side[0].kind != "send")
+    return tuple(SideOf(call=f"{m.kind} {m.elements} {'/'.join(m.dtypes)}".strip(), ranks=(r,), number=m.number) for m, r in both)
