@@ -205,10 +205,10 @@ class _Teller:
             r = self.recordings.get(rank)
             if r is None:
                 reason = "of {} there is no dump"
-            elif r.cut:
-                reason = "the dump of {} is cut off"
             elif r.skipped:
                 reason = "the dump of {} has entries that could not be understood"
+            elif r.cut:
+                reason = "the dump of {} is cut off"
             elif not r.entries:
                 reason = "the recorder of {} holds no call: none was made, or it was off, or kept only what was pending"
             elif r.lost:
