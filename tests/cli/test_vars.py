@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import typer
@@ -354,3 +355,25 @@ def test_the_file_that_nccl_is_told_to_read(run, tmp_path, monkeypatch):
 
 def test_what_only_looks_like_a_credential_is_shown(run):
     assert "TOKENIZERS_PARALLELISM=false" in run(environ={"TOKENIZERS_PARALLELISM": "false"}).stdout
+
+
+def test_a_pipe_is_not_waited_for(run, tmp_path):
+    os.mkfifo(tmp_path / "ff")
+    ran = run(str(tmp_path / "ff"))
+    assert isinstance(ran.exception, UnhangError) and "is a FIFO, not a file" in str(ran.exception)
+
+
+def test_a_long_value_is_no_file(run):
+    adapters = ",".join(f"mlx5_{n}" for n in range(800))
+    assert run(f"NCCL_IB_HCA={adapters}", "--json").exit_code in (0, 1)
+
+
+@pytest.mark.parametrize("argv", [("--rewrite", "--json", "a.sh"), ("--rewrite", "--all"), ("--rewrite", "NCCL_TIMEOUT=1")])
+def test_what_rewrite_does_not_go_with_is_said(run, argv):
+    assert "--rewrite" in str(run(*argv).exception)
+
+
+def test_what_reaches_no_program_has_no_effect(run, tmp_path):
+    (tmp_path / "p.sh").write_text("NCCL_P2P_DISABLE=1\ntorchrun t.py\n")
+    said = run(str(tmp_path / "p.sh"), "--lang", "en").stdout
+    assert "set without export" in said and "copies are off" not in said

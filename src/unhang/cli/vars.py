@@ -67,6 +67,8 @@ def vars(
     from unhang.report import language, screen
 
     chosen = language.chosen(lang)
+    if correct and (as_json or show_all):
+        raise UnhangError(f"--rewrite prints a corrected file: it goes with no {'--json' if as_json else '--all'}")
     if libs is not None and not named.is_dir(libs):
         raise UnhangError(f"there is no directory {libs}", hint="unhang vars --libs /path/to/lib/python3.11/site-packages")
     host = Host()
@@ -154,6 +156,11 @@ def _read(name: str) -> tuple[str, Parsed]:
 
 
 def _of_file(path: Path) -> bytes:
+    from unhang.errors import UnhangError
+
+    # A shell's <(command) is one, too, and has a writer.
+    if path.is_fifo() and path.parts[1:2] not in (("dev",), ("proc",)):
+        raise UnhangError(f"{path} is a FIFO, not a file", hint=f"unhang vars - < {path}")
     with path.open("rb") as f:
         return f.read(_MAX_BYTES + 1)
 
@@ -163,12 +170,15 @@ def _rewrite(what: Sequence[str], seen: Variables, scan: Scan, lang: Language) -
     from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
     from unhang.knowledge.variables import examining
     from unhang.knowledge.variables.files import opening, rewriting
+    from unhang.records import named
     from unhang.report.language import LABELS
     from unhang.report.vars import redacted
 
     if len(what) != 1:
         raise UnhangError("--rewrite takes one file", hint="unhang vars --rewrite train.sh > corrected.sh")
     name = what[0]
+    if _SETTING.fullmatch(name) is not None and not named.exists(name):
+        raise UnhangError(f"--rewrite takes a file, and {name} is none", hint=f"unhang vars {name}")
     text, parsed = _read(name)
     if not parsed.comments:
         raise UnhangError(f"{name} is JSON, which has no comments: nothing can be commented out", hint=f"unhang vars {name}")

@@ -6,6 +6,7 @@ anything is there.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -35,4 +36,7 @@ def _mode(path: str | os.PathLike[str]) -> int | None:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     except OSError as e:
+        if e.errno == errno.ENAMETOOLONG:
+            # Nothing of that name can be there.
+            return None
         raise UnhangError(f"cannot read {os.fspath(path)}: {e.strerror or e}") from e

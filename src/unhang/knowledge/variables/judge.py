@@ -139,7 +139,10 @@ def _judged(setting: Setting, place: Place, scan: Scan, guesses: Iterator[int]) 
     if variable is not None and setting.value is not None and _is_held_against(variable, state, readers, place.libraries):
         said = values.judge(variable, setting.value)
         wrong = {s for s in said if s[1] not in {t.says for t in variable.traps}}
-        remarks += [Remark(kind="value" if (severity, text) in wrong else "effect", severity=severity, says=text) for severity, text in said]
+        # What a value does is nothing where no program gets it.
+        gets_it = remarks[-1:] not in ([_NOT_EXPORTED], [_ONLY_IN_BUILD])
+        kept = [s for s in said if s in wrong or gets_it]
+        remarks += [Remark(kind="value" if (severity, text) in wrong else "effect", severity=severity, says=text) for severity, text in kept]
     span = table().span(variable.owner, setting.name) if variable is not None else None
     return Judged(
         name=setting.name,
@@ -260,7 +263,7 @@ def _renamed(variable: Variable, value: str | None, readers: tuple[Reader, ...],
     is_read = any(r.library == variable.owner for r in readers)
     if has_it is False or (has_it and not is_read) or (variable.owner == "nccl" and "rccl" in libraries):
         return None
-    both = variable.both or Text("it wins", "以后者为准")
+    both = variable.both or Text("the new name wins", "以新名称为准")
     en = f"the old name of {variable.now} (since {variable.owner} {variable.now_since}); where both are set {both.en}"
     zh = f"这是 {variable.now} 的旧名称（{variable.owner} {variable.now_since} 起）；两者都设置时{both.zh}"
     kind = entries()[variable.now].kind

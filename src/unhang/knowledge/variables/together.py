@@ -80,7 +80,8 @@ def _without_guess(judged: Judged, place: Place) -> Judged:
 
 def _without_new_name(judged: Judged, view: _View) -> Judged:
     """Where both names are set and both count, neither takes the other's place."""
-    return replace(judged, now="") if judged.now in view.last and entries()[judged.name].both is not None else judged
+    entry = entries().get(judged.name)
+    return replace(judged, now="") if judged.now in view.last and entry is not None and entry.both is not None else judged
 
 
 def _remark(severity: Severity, en: str, zh: str) -> Remark:
