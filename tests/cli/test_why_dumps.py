@@ -10,6 +10,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -524,3 +525,42 @@ def test_progress_is_shown_on_a_terminal(ask, tmp_path, monkeypatch):
     sum_up(ask, tmp_path / "digests", folder)
     size = sum(p.stat().st_size for p in folder.iterdir())
     assert len(told) == 3 and told[-1] == (size, size)
+
+
+def packed(folder, name):
+    archive = folder.parent / name
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, folder.name)
+    return archive
+
+
+def test_dumps_in_an_archive_are_those_in_its_folder(tmp_path, ask):
+    dumps = {r: jobs.dump([*history(3), fourth(op="broadcast" if r == 2 else "all_reduce")], groups(4)) for r in range(4)}
+    folder = write(tmp_path / "d", dumps)
+    loose, archive = ask(folder), packed(folder, "d.tar.gz")
+    found = ask(archive)
+    assert json.loads(json.dumps(found).replace(f"{archive}!d/", f"{folder}/")) == loose
+    (folder / "train.log").write_text(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total capacity of 79.15 GiB\n"
+    )
+    both = ask(packed(folder, "both.tgz"))
+    assert {both["primary"]["cause"], *(c["cause"] for c in both["contributing"])} == {"gpu-oom", "collective-mismatch"}
+    assert not any("no log: a flight-recorder dump" in n["why"] for n in both["not_examined"])
+
+
+def test_an_archive_whose_dumps_cannot_be_read_is_called_by_its_name(tmp_path, ask):
+    folder = write(tmp_path / "d", {r: jobs.dump(history(3), groups(2)) for r in range(2)})
+    for path in folder.iterdir():
+        path.write_bytes(path.read_bytes()[:70])
+    ran = CliRunner().invoke(ask.app, ["why", str(packed(folder, "d.tar.gz"))])
+    assert isinstance(ran.exception, UnhangError) and "d.tar.gz!d/nccl_trace_rank_" in (ran.exception.cause or "")
+
+
+def test_a_bundle_of_dumps_is_judged_alike(tmp_path, ask):
+    dumps = {r: jobs.dump([*history(3), fourth(op="broadcast" if r == 2 else "all_reduce")], groups(4)) for r in range(4)}
+    folder, target = write(tmp_path / "d", dumps), tmp_path / "b.tar.gz"
+    for _ in range(2):
+        ran = CliRunner().invoke(ask.app, ["why", str(folder), "--json", "--bundle", str(target)])
+        assert ran.exit_code == 1, ran.output
+        one, two = json.loads(ran.stdout)["primary"], ask(target)["primary"]
+        assert (one["cause"], one["says"], one["ranks"], one["where"]) == (two["cause"], two["says"], two["ranks"], two["where"])

@@ -55,14 +55,17 @@ class Beside:
 
             self._write(self._bundle, lambda target, progress: of_run(target, rundir, verdict, progress=progress))
 
-    def take_files(self, found: Found, verdict: Verdict, judged: Judged | None) -> None:
+    def take_files(self, found: Found, verdict: Verdict, judged: Judged | None, called: Callable[[str], str] = str) -> None:
+        """`called` gives the name by which the user knows a file that was unpacked."""
         if self._stacks and judged is not None:
             self._take_stacks(judged, found)
         if self._bundle is not None:
             from unhang.diagnosis.bundle import of_files
 
             lines = [(m.source, m.line) for m in judged.timeline] if judged is not None else []
-            self._write(self._bundle, lambda target, progress: of_files(target, found.sources, found.dumps, verdict, lines, progress=progress))
+            self._write(
+                self._bundle, lambda target, progress: of_files(target, found.sources, found.dumps, verdict, lines, called=called, progress=progress)
+            )
 
     def _take_stacks(self, judged: Judged, found: Found) -> None:
         from unhang.diagnosis.redact import redact_data

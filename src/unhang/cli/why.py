@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -15,6 +16,8 @@ from unhang.cli.options import NoColor
 from unhang.cli.targets import check_bundle, check_report, write_report
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from unhang.diagnosis.logs import Judged
     from unhang.model import Verdict
     from unhang.records.logs.finding import Found
@@ -239,14 +242,72 @@ def _shortest(path: Path) -> str:
 
 def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
     """Logs, flight-recorder dumps, or both."""
+    from unhang.errors import UnhangError
     from unhang.records.logs.finding import find
 
     if "-" in paths and sys.stdin.isatty():
         typer.echo("unhang: reading standard input; end it with Ctrl-D", err=True)
-    found = find(paths)
-    verdict, judged = _verdict_on(found, paths, attempt, quiet=quiet)
-    beside.take_files(found, verdict, judged)
-    return verdict, judged
+    names: dict[str, str] = {}
+
+    def called(text: str) -> str:
+        """As the user knows it: what came out of an archive is by its name there."""
+        for unpacked, name in names.items():
+            text = text.replace(unpacked, name)
+        return text
+
+    with contextlib.ExitStack() as unpacked:
+        found = _with_packed_dumps(find(paths), unpacked, names)
+        try:
+            verdict, judged = _verdict_on(found, paths, attempt, quiet=quiet)
+        except UnhangError as e:
+            raise UnhangError(called(str(e)), cause=e.cause and called(e.cause), hint=e.hint) from e
+        beside.take_files(found, verdict, judged, called)
+    return _told(verdict, called) if names else verdict, judged
+
+
+def _with_packed_dumps(found: Found, unpacked: contextlib.ExitStack, names: dict[str, str]) -> Found:
+    """With the dumps that stand in archives, unpacked for as long as `unpacked` lasts; `names` tells what to call their folders."""
+    archives = [s for s in found.sources if not s.seekable and s.path is not None]
+    if not archives:
+        return found
+    from dataclasses import replace
+
+    from unhang.records.packed import holds_dumps, unpacked_dumps
+
+    sources, dumps, missed = list(found.sources), list(found.dumps), list(found.not_examined)
+    for source in archives:
+        if source.path is None or not holds_dumps(source.path):
+            continue
+        these = unpacked.enter_context(unpacked_dumps(source.path))
+        names[f"{these.folder}/"] = f"{source.name}!"
+        dumps += these.paths
+        missed += these.not_examined
+        if not these.others:
+            sources.remove(source)
+    return replace(found, sources=tuple(sources), dumps=tuple(dumps), not_examined=tuple(missed))
+
+
+def _told(verdict: Verdict, called: Callable[[str], str]) -> Verdict:
+    """With the names by which the user knows what was read."""
+    from dataclasses import replace
+
+    import msgspec
+
+    from unhang.model import Verdict
+    from unhang.records.logs.kinds import FLIGHT
+
+    # Read apart from the logs beside them.
+    left = tuple(n for n in verdict.not_examined if n.why != f"no log: {FLIGHT}")
+    told = msgspec.to_builtins(replace(verdict, not_examined=left))
+
+    def renamed(value: object) -> object:
+        if isinstance(value, str):
+            return called(value)
+        if isinstance(value, dict):
+            return {k: renamed(v) for k, v in value.items()}
+        return [renamed(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+    return msgspec.convert(renamed(told), Verdict)
 
 
 def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: bool) -> tuple[Verdict, Judged | None]:

@@ -91,9 +91,13 @@ def of_files(
     verdict: Verdict,
     found: Iterable[tuple[str, int | None]] = (),
     *,
+    called: Callable[[str], str] = str,
     progress: Progress = lambda done, total: None,
 ) -> Bundled:
-    """Write logs and dumps to `target` (.tar.gz). `found`: the lines on which something was found, by the name of their source. Raises OSError."""
+    """Write logs and dumps to `target` (.tar.gz). `found`: the lines on which something was found, by the name of their source.
+
+    `called` gives the name of a file that was unpacked. Raises OSError.
+    """
     told = _told(verdict)
     for source, line in found:
         if line is not None:
@@ -113,7 +117,7 @@ def of_files(
                 bundle.leave_out(name, words(e))
         for path in dumps:
             try:
-                bundle.add(_member(str(path)), _dump(path))
+                bundle.add(_member(called(str(path))), _dump(path))
             except RecordError as e:
                 bundle.leave_out(str(path), str(e))
     return bundle.result(target)
