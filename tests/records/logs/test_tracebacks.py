@@ -74,6 +74,7 @@ def test_a_line_that_tells_of_no_error_is_no_record_of_one(tmp_path, level):
         # Two ranks in one step.
         ("step 2 loss 0.3\nstep 2 loss 0.4\nloss 0.5\n", ("step 2",)),
         ("the next step fails as well\n", ()),
+        ("slurmstepd: error: *** STEP 4711.0 ON node1 CANCELLED AT 2026-11-03T10:42:12 ***\nsrun: Job step aborted\n", ()),
         ("other\n" * 40 + "epoch 1: 8 batches\n", ()),
         ("", ()),
     ],

@@ -47,7 +47,8 @@ _REMOTE = re.compile(r'(?:\w+\.)*_?RemoteTraceback:|"""')
 # A level that whoever prints an exception that he has caught gives it. What was told before a crash is mostly INFO.
 _OF_ERRORS = frozenset(("WARNING", "ERROR", "CRITICAL"))
 # What trainings count, and a progress bar. A loss counts nothing: two ranks have two of them in one step.
-_STEP = re.compile(r"\b(?:step|iter|iteration|epoch)s?\b[\"']?[\s:=#\[(]{0,3}\d[\d.]*|\b\d+(?:/\d+|it) \[(?=\d)", re.IGNORECASE)
+# A job's step of Slurm ("*** STEP 4711.0 ON node1 CANCELLED", "StepId=4711.0") is none.
+_STEP = re.compile(r"(?!STEP \d+\.\w+ ON )\b(?:step|iter|iteration|epoch)s?\b[\"']?[\s:=#\[(]{0,3}\d[\d.]*|\b\d+(?:/\d+|it) \[(?=\d)", re.IGNORECASE)
 _MAX_STEP_CHARS = 500
 _LOGGED_STEP = "{'loss': "
 # Trackers sum up at the end of a process, also of one that crashed.
