@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from unhang.frozen import dataclass
 from unhang.knowledge import words
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.collective_timeout import GLOO_TIMEOUT

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from unhang.frozen import dataclass
 from unhang.knowledge import words
 from unhang.knowledge.cause import LogView
 from unhang.model import Evidence

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from unhang.frozen import dataclass
 
 if TYPE_CHECKING:
     from unhang.records.frames import Frame

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unhang.frozen import dataclass
 from unhang.model import Evidence
 from unhang.records.frames import Frame, user_frame
 

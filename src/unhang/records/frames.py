@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from unhang.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from unhang.frozen import dataclass
 from unhang.knowledge import serving
 from unhang.knowledge.caught import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unhang.frozen import dataclass
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.causes.rank_exception import own_tracebacks

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from unhang.frozen import dataclass
 
 _ENDING = re.compile(r"\.(?:gz|zst|zstd|xz|bz2|json|jsonl|pkl|pickle|trace|dump|bin)$", re.IGNORECASE)
 _SECOND = re.compile(r"(^|/)cpu/(?=[^/]+$)")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from unhang.errors import RecordError
+from unhang.frozen import dataclass
 from unhang.records import stacks
 from unhang.records.incident import Stacks
 from unhang.records.logs.line import Line, lines

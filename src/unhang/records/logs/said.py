@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from unhang.frozen import dataclass
 
 if TYPE_CHECKING:
     from unhang.records.logs.signature import Hit

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
+
+from unhang.frozen import dataclass
 
 if TYPE_CHECKING:
     from unhang.model import Standing

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from unhang.frozen import dataclass
 
 _LINE_OF_COMMENT = re.compile(r"^[ \t]*#.*", re.MULTILINE)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
+from unhang.frozen import dataclass
 from unhang.knowledge.variables.files.found import Block, Found, Lines, Parsed
 
 if TYPE_CHECKING:
