@@ -14,15 +14,15 @@ from typing import Any
 import typer
 
 from unhang import __version__
-from unhang.cli import demo, doctor, explain, vars, why
-from unhang.cli import run as run_verb
 from unhang.cli.main import answer_interrupts
 from unhang.cli.options import NoColor
+from unhang.cli.verbs import Verbs
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, UnhangError
 from unhang.report import screen
 
 app = typer.Typer(
     name="unhang",
+    cls=Verbs,
     help="Distributed PyTorch training that starts, stays up, and explains itself.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -44,10 +44,6 @@ def _options(
     no_color: NoColor = False,
 ) -> None:
     pass
-
-
-for verb in (run_verb, why, doctor, vars, explain, demo):
-    verb.register(app)
 
 
 def run() -> None:

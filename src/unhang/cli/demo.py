@@ -11,7 +11,7 @@ from unhang.cli.options import NoColor
 
 
 def register(app: typer.Typer) -> None:
-    app.command("demo", short_help="Break a small training in seven ways, and see each found.")(demo)
+    app.command("demo")(demo)
 
 
 def demo(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shlex
 import stat
 import sys
@@ -28,7 +27,7 @@ _NOT_THERE = "not in this snapshot"
 
 
 def register(app: typer.Typer) -> None:
-    app.command("doctor", short_help="Say what of this machine will make a training fail.")(doctor)
+    app.command("doctor")(doctor)
 
 
 def _complete(begun: str) -> list[str]:
@@ -312,7 +311,7 @@ def _write(path: Path, data: bytes) -> None:
         path.write_bytes(data)
         return
     path = Path(os.path.realpath(path))
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(fd, "wb") as f:

@@ -10,7 +10,7 @@ from unhang.cli.options import NoColor
 
 
 def register(app: typer.Typer) -> None:
-    app.command("explain", short_help="Print what is known of a cause.")(explain)
+    app.command("explain")(explain)
 
 
 def _complete(begun: str) -> list[str]:

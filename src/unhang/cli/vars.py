@@ -28,7 +28,7 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 def register(app: typer.Typer) -> None:
-    app.command("vars", short_help="Say which variables are read here, and which are wrong.")(vars)
+    app.command("vars")(vars)
 
 
 def vars(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    app.command("why", short_help="Say why a run failed, and what to do.")(why)
+    app.command("why")(why)
 
 
 def why(
