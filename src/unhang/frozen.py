@@ -1,8 +1,8 @@
 """`dataclass` as the standard library has it, put together in a fifth of the time where it is frozen and keyword-only, as ours are.
 
-The standard library's compiles six functions for each class, which takes a millisecond, and a command imports a hundred classes. Here `__init__` alone
-is compiled; the others are closures over the names of the fields, and as quick to call. `fields`, `replace`, `is_dataclass`, pickling and msgspec see a
-dataclass, for that is what it is; only one of the same kind can be derived from it.
+The standard library's compiles six functions for each class, which takes a millisecond, and a command imports a hundred classes. Here `__init__`
+alone is compiled; the others are closures over the names of the fields, and as quick to call. `fields`, `replace`, `is_dataclass`, pickling and
+msgspec see a dataclass, for that is what it is; only one of the same kind can be derived from it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import unhang
 PACKAGE = Path(unhang.__file__).parent
 # A room may import those of lower levels only; rooms on one level do not import each other.
 LEVELS = [
-    {"model", "errors", "frozen", "encoding", "kernel_lines", "__init__"},
+    {"model", "errors", "frozen", "patterns", "encoding", "kernel_lines", "__init__"},
     {"facts", "records"},
     {"knowledge"},
     {"diagnosis"},

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.model import Evidence, Finding, Remedy
+from unhang.patterns import lazily
 from unhang.records.frames import Frame, place, user_frame
 from unhang.records.logs import Signature
 
@@ -37,16 +38,16 @@ _SIGINT, _SIGTERM = 2, 15
 # Nobody sends these to a training, and no launcher, but itself.
 _CRASHES = (-4, -7, -8, -11)
 # How launchers tell that they were told to end.
-_ASKED = re.compile(r"death signal, shutting down|got signal: (?:1|2|15)\b|CANCELLED AT|Received SIGTERM")
-_TYPED = re.compile(r"SIGINT|got signal: 2\b")
-_FAULT_FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9}) in (.+)$', re.MULTILINE)
+_ASKED = lazily(r"death signal, shutting down|got signal: (?:1|2|15)\b|CANCELLED AT|Received SIGTERM")
+_TYPED = lazily(r"SIGINT|got signal: 2\b")
+_FAULT_FRAME = lazily(r'^ *File "([^"\n]+)", line (\d{1,9}) in (.+)$', re.MULTILINE)
 # What Python's fault handler prints of the thread that crashed, innermost first.
 FATAL = Signature(
     needle="Current thread 0x",
     near=r'^Current thread 0x.*\n(?P<stack>(?: *File "[^"\n]+", line \d{1,9} in .+\n?)+)',
     role="context",
 )
-_WARNING = re.compile(r"\S.{0,300}:\d+: \w*Warning: ")
+_WARNING = lazily(r"\S.{0,300}:\d+: \w*Warning: ")
 
 _SIGNALS_TELL = {
     4: "an instruction that this CPU does not have: a library built for another one",

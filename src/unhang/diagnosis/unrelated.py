@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from unhang.diagnosis import clocks
 from unhang.diagnosis.clocks import Scale
 from unhang.model import NotExamined
+from unhang.patterns import lazily
 from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, job_size, nccl, owner_of
 
 # What waits in a queue before it is started again may take longer: then something else has to differ as well.
@@ -26,16 +27,16 @@ MAX_JOBS = 32
 _BEGINS = frozenset((*attempts.STARTS, *job_size.SIGNATURES, nccl.START))
 _SIZES = frozenset(job_size.SIGNATURES)
 # The last one is Ray's.
-_JOB_DIRECTORY = re.compile(r"(?:slurm|jobs?|runs?)[-_.]?\w*\d[\w.-]*|\d{4,}|session_[\w.-]*\d[\w.-]*", re.ASCII | re.IGNORECASE)
+_JOB_DIRECTORY = lazily(r"(?:slurm|jobs?|runs?)[-_.]?\w*\d[\w.-]*|\d{4,}|session_[\w.-]*\d[\w.-]*", re.ASCII | re.IGNORECASE)
 # Numbers of jobs, and days. Ray's workers have groups of different sizes within one job.
-_JOB = re.compile(r"(?<![\da-f])\d{5,}(?![\da-f])|(?<=-)[\da-f]{8}(?=-\d+\.)", re.ASCII)
-_ATTEMPT_DIRECTORY = re.compile(r"attempt[-_]?\d{1,6}", re.ASCII)
-_ATTEMPT = re.compile(r"((?:attempt|restart|retry)[-_.]?)\d+", re.ASCII)
-_MEMBER = re.compile(r"((?:rank|node|worker|master|host|proc|task|gpu|nid|cn|gn|dgx|hgx|replica)[-_.=]?)\d+", re.ASCII)
-_SUBMITIT = re.compile(r"(\d+(?:_\d+)?)_\d+_log", re.ASCII)
-_SUFFIXES = re.compile(r"(?:\.(?:gz|xz|zst|bz2|log|txt|out|err|stdout|stderr))+$")
-_STREAM = re.compile(r"std(?:out|err)")
-_IP_ADDRESS = re.compile(r"[\d.]+|[\da-f:]*:[\da-f:]*")
+_JOB = lazily(r"(?<![\da-f])\d{5,}(?![\da-f])|(?<=-)[\da-f]{8}(?=-\d+\.)", re.ASCII)
+_ATTEMPT_DIRECTORY = lazily(r"attempt[-_]?\d{1,6}", re.ASCII)
+_ATTEMPT = lazily(r"((?:attempt|restart|retry)[-_.]?)\d+", re.ASCII)
+_MEMBER = lazily(r"((?:rank|node|worker|master|host|proc|task|gpu|nid|cn|gn|dgx|hgx|replica)[-_.=]?)\d+", re.ASCII)
+_SUBMITIT = lazily(r"(\d+(?:_\d+)?)_\d+_log", re.ASCII)
+_SUFFIXES = lazily(r"(?:\.(?:gz|xz|zst|bz2|log|txt|out|err|stdout|stderr))+$")
+_STREAM = lazily(r"std(?:out|err)")
+_IP_ADDRESS = lazily(r"[\d.]+|[\da-f:]*:[\da-f:]*")
 
 
 @dataclass(kw_only=True)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from unhang.patterns import lazily
 from unhang.records.logs import owner_of
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from unhang.records.logs import Hit, Traceback
 
 # A warning that tells what the program does instead.
-_INSTEAD = re.compile(r"\b(?:INFO|WARN(?:ING)?)\b.{0,200}?\b(?:re)?(?:trying|falling back|skipping)\b", re.IGNORECASE)
+_INSTEAD = lazily(r"\b(?:INFO|WARN(?:ING)?)\b.{0,200}?\b(?:re)?(?:trying|falling back|skipping)\b", re.IGNORECASE)
 
 # More than teardown, launchers and other ranks print behind a failure that ended a process.
 LONG = 30

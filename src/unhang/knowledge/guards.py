@@ -6,13 +6,14 @@ import re
 from typing import TYPE_CHECKING
 
 from unhang.frozen import dataclass
+from unhang.patterns import lazily
 from unhang.records.frames import Frame, is_user_file, user_frame
 
 if TYPE_CHECKING:
     from unhang.records.match import Side
     from unhang.records.picture import Picture
 
-_NAMES = re.compile(
+_NAMES = lazily(
     r"\b(?:\w*_)?(?:rank|rank_?id|rank_?0|rank_zero\w*)\b"
     r"|\bis_(?:main|master|chief|local_main|local_master|global_zero|rank_zero|rank_?0|first_rank|world_process_zero|local_process_zero|world_zero)\w*\b"
     r"|\br\b(?=\s*(?:[=!]=|not in\b|in\b))"
@@ -21,7 +22,7 @@ _NAMES = re.compile(
 )
 _NEEDS_ALL = ("all_reduce", "allreduce", "all_gather", "allgather", "_allgather_base", "barrier")
 # True on every rank of a distributed job, or on none: these select nobody.
-_SELECTS_NOBODY = re.compile(r"rank\b\)?\s*(?:is(?: not)? None|>=\s*0|>\s*-1|[!=]=\s*-1|<\s*0)")
+_SELECTS_NOBODY = lazily(r"rank\b\)?\s*(?:is(?: not)? None|>=\s*0|>\s*-1|[!=]=\s*-1|<\s*0)")
 
 
 @dataclass(frozen=True, kw_only=True)

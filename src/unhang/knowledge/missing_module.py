@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.model import Remedy
     from unhang.records.frames import Frame
 
 _MAX_HOSTS = 4
-_MISSING = re.compile(r"^No module named '?(?P<module>[A-Za-z_][\w.]{0,120})'?")
-_SITE = re.compile(r"^(?P<prefix>/.{1,200}?)/lib(?:64)?/python3\.\d+/site-packages/")
+_MISSING = lazily(r"^No module named '?(?P<module>[A-Za-z_][\w.]{0,120})'?")
+_SITE = lazily(r"^(?P<prefix>/.{1,200}?)/lib(?:64)?/python3\.\d+/site-packages/")
 # What torchrun says of a process that failed.
-_BINARY = re.compile(r"of binary: (?P<binary>/\S*python[\d.]*)(?=\s|$)")
+_BINARY = lazily(r"of binary: (?P<binary>/\S*python[\d.]*)(?=\s|$)")
 # Packages by the module that they bring, where nobody doubts it. Of others only their owner knows: `pip install apex` installs somebody else's.
 _PACKAGES = {
     "bs4": "beautifulsoup4",

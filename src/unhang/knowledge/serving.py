@@ -13,16 +13,17 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from unhang.frozen import dataclass
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.records.frames import Frame
     from unhang.records.logs import Hit
 
 # Their own files, or one of their options in the message itself.
-_FILE = re.compile(r"-packages/(?:vllm|vllm_ascend|sglang)/|/vllm/(?:v1|worker|engine|executor|model_executor|device_allocator)/|/sglang/srt/")
-_OPTION = re.compile(r"gpu[-_]memory[-_]utilization|max[-_]model[-_]len|mem[-_]fraction[-_]static|cumem_allocator\.cpp")
-_LOADING = re.compile(r"^(?:load_model|load_weights|initialize_model|make_layers|create_weights)$")
-_MEASURING = re.compile(r"^(?:profile_run|determine_available_memory|determine_num_available_blocks)$")
+_FILE = lazily(r"-packages/(?:vllm|vllm_ascend|sglang)/|/vllm/(?:v1|worker|engine|executor|model_executor|device_allocator)/|/sglang/srt/")
+_OPTION = lazily(r"gpu[-_]memory[-_]utilization|max[-_]model[-_]len|mem[-_]fraction[-_]static|cumem_allocator\.cpp")
+_LOADING = lazily(r"^(?:load_model|load_weights|initialize_model|make_layers|create_weights)$")
+_MEASURING = lazily(r"^(?:profile_run|determine_available_memory|determine_num_available_blocks)$")
 
 # Where this much of a GPU is free, a desktop or a driver holds the rest, and nothing is there to be ended.
 _FREE_ENOUGH = 0.75

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
+
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import LogView
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 HOSTS = r"(?P<host>[\w.,\[\]+-]+)"
 TASKS = r"(?P<tasks>[\d,-]+)"
 _MAX_CHARS = 40
-_LAUNCHER = re.compile(r"ChildFailedError|closing signal SIG|first observed failure|failed \(exitcode|return code =|Killing subprocess")
+_LAUNCHER = lazily(r"ChildFailedError|closing signal SIG|first observed failure|failed \(exitcode|return code =|Killing subprocess")
 _SHOWN = 2
 # Cray's names have several brackets: `x1000c[0-7]s[0-3]b0n[0-1]`.
-_NAME = re.compile(r"((?:[^,\[\]]|\[[^\[\]]*\])*)(?:,|\Z)")
-_GROUP = re.compile(r"\[([^\[\]]*)\]")
-_RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
+_NAME = lazily(r"((?:[^,\[\]]|\[[^\[\]]*\])*)(?:,|\Z)")
+_GROUP = lazily(r"\[([^\[\]]*)\]")
+_RANGE = lazily(r"(\d{1,9})-(\d{1,9})")
 
 
 def shortened(hits: Iterable[Hit]) -> tuple[Hit, ...]:

@@ -5,9 +5,9 @@ What a batch script misses may be a helper as well as the training. Where a trai
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
+from unhang.patterns import lazily
 from unhang.records.logs import Signature
 
 if TYPE_CHECKING:
@@ -133,11 +133,11 @@ BY_OTHERS = (
 SIGNATURES = frozenset((*BY_PYTHON, *BY_OTHERS))
 
 # What is raised because somebody else ended, was not there, or asked for an end: whoever waits for a rank that could not be started raises it.
-_OF_OTHERS = re.compile(
+_OF_OTHERS = lazily(
     r"(?:.*\.)?(?:(?:ChildFailed|CalledProcess|Dist\w*|Rendezvous\w*|Timeout|Connection\w*|BrokenPipe|EOF|Ray\w*|Actor\w*)Error"
     r"|Process(?:Raised|Exited)Exception|Sign\w*Exception|SIGTERMException|KeyboardInterrupt|SystemExit)"
 )
-_LAUNCHERS = re.compile(r"/torch/distributed/(?:run|launch|launcher/.+|elastic/.+)\.py$|/accelerate/commands/|/deepspeed/launcher/|/bin/[^/]+$")
+_LAUNCHERS = lazily(r"/torch/distributed/(?:run|launch|launcher/.+|elastic/.+)\.py$|/accelerate/commands/|/deepspeed/launcher/|/bin/[^/]+$")
 
 
 def trained_behind(view: LogView, hit: Hit) -> bool:

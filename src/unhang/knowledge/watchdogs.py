@@ -5,12 +5,12 @@ Sequence numbers count the collectives of one group on one rank. Ranks that make
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.frozen import dataclass
 from unhang.model import Evidence
+from unhang.patterns import lazily
 from unhang.records.frames import Frame, user_frame
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _NEEDS_ALL_CALLS = frozenset(
         "_reduce_scatter_base", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier",
     )
 )  # fmt: skip
-_GUARD = re.compile(
+_GUARD = lazily(
     r"\bif\b.*(?:\brank\b\W{0,3}\s*==\s*0|\bget_rank\(\)\s*==\s*0|is_main_process|is_global_zero|is_world_process_zero|not\s+(?:\w+\.)*rank\b)"
 )
 _GAVE_UP = ("collective-timeout", "peer-lost", "store-disconnect")

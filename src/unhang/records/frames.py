@@ -6,10 +6,10 @@ work where unhang is not installed; a conformance test holds the two equal.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from unhang.frozen import dataclass
+from unhang.patterns import lazily
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +23,13 @@ class Frame:
     guards: tuple[str, ...] = ()
 
 
-_STDLIB = re.compile(r"/lib(?:64)?/python3\.?\d+t?(?:\.zip)?/")
-_INSTALLED = re.compile(r"/(?:site|dist)-packages/")
-_TO_PACKAGE = re.compile(r".*/(?:site|dist)-packages/")
-_UNHANG = re.compile(
+_STDLIB = lazily(r"/lib(?:64)?/python3\.?\d+t?(?:\.zip)?/")
+_INSTALLED = lazily(r"/(?:site|dist)-packages/")
+_TO_PACKAGE = lazily(r".*/(?:site|dist)-packages/")
+_UNHANG = lazily(
     r"/unhang/(?:__init__|__main__|model|errors|encoding|facts|records|knowledge|diagnosis|probes|remedies|runtime|launch|bench|plan|pack|report|cli|testing)(?:/|\.py)"
 )
-_TORCH = re.compile(r"(?:^|/)torch/")
+_TORCH = lazily(r"(?:^|/)torch/")
 
 
 def is_user_file(path: str) -> bool:

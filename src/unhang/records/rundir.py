@@ -31,6 +31,7 @@ import msgspec
 from unhang import encoding
 from unhang.errors import RunDirError
 from unhang.model import Verdict
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.records.incident import Incident, Stacks
@@ -39,7 +40,7 @@ RUN_SCHEMA = "unhang/run/1"
 
 _NAME = r"\w[\w.-]{0,120}"
 # A file of a run directory, by its path in an archive: `run` leads to the run directory, `file` is its name in it.
-MEMBER = re.compile(
+MEMBER = lazily(
     r"(?P<run>(?:.*?/)??)(?P<file>(?:run|host|verdict)\.json|verdict\.md|report\.html|events\.jsonl"
     rf"|(?:logs|fatal|flight)/attempt-\d{{1,6}}/{_NAME}"
     rf"|incidents/\d{{1,6}}/(?:(?:incident|verdict)\.json|kernel\.txt|ras\.(?:json|txt)|(?:stacks|flight(?:/cpu)?)/{_NAME}))",

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from unhang.errors import RecordError
+from unhang.patterns import lazily
 from unhang.records.frames import Frame
 from unhang.records.incident import Stacks, ThreadStack
 
@@ -43,8 +44,8 @@ def from_pyspy(data: bytes) -> Stacks:
 
 
 # A thread that was asked for alone is only a "Stack".
-_THREAD = re.compile(r"^(?:(?:Current thread|Thread) 0x(?P<id>[0-9a-f]+)(?: \[(?P<name>.*)\])?|Stack) \(most recent call first\):")
-_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)$')
+_THREAD = lazily(r"^(?:(?:Current thread|Thread) 0x(?P<id>[0-9a-f]+)(?: \[(?P<name>.*)\])?|Stack) \(most recent call first\):")
+_FRAME = lazily(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)$')
 
 
 def from_faulthandler(text: str) -> Stacks:
@@ -74,8 +75,8 @@ def from_faulthandler(text: str) -> Stacks:
     return Stacks(source="fatal-signal", threads=tuple(_main_first(threads)))
 
 
-_SPIED = re.compile(r'^Thread (?P<id>(?:0x)?[0-9A-Fa-f]+) \([\w+]+\)(?:: "(?P<name>.*)")?$')
-_SPIED_FRAME = re.compile(r"^ {4}(?P<name>\S.*) \((?P<file>.+):(?P<line>\d+)\)$")
+_SPIED = lazily(r'^Thread (?P<id>(?:0x)?[0-9A-Fa-f]+) \([\w+]+\)(?:: "(?P<name>.*)")?$')
+_SPIED_FRAME = lazily(r"^ {4}(?P<name>\S.*) \((?P<file>.+):(?P<line>\d+)\)$")
 
 
 def from_pyspy_text(text: str) -> Stacks:

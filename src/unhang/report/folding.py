@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from rich.cells import cell_len, chop_cells
+
+from unhang.patterns import lazily
 
 _WIDE = "\u2e80-\u9fff\uf900-\ufaff"
 # What closes stays with what it closes.
 _CLOSING = "\u3001\u3002\uff01\uff09\uff0c\uff1a\uff1b\uff1f"
-_PIECE = re.compile(rf"\s+|[{_WIDE}{_CLOSING}][{_CLOSING}]*|[^\s{_WIDE}{_CLOSING}]+[{_CLOSING}]*")
+_PIECE = lazily(rf"\s+|[{_WIDE}{_CLOSING}][{_CLOSING}]*|[^\s{_WIDE}{_CLOSING}]+[{_CLOSING}]*")
 
 
 def fold(text: str, width: int, *, first: str = "", deeper: str | None = None) -> list[str]:

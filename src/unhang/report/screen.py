@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING
+
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -13,7 +14,7 @@ MIN_WIDTH = 40
 # Longer lines are hard to read; a file or a pager behind a pipe has no width of its own.
 MAX_WIDTH = 140
 # What rich fails at, or shows nothing with, is no width: `COLUMNS=0`, `COLUMNS=²`.
-_SIZE = re.compile(r"0*[1-9][0-9]{0,4}")
+_SIZE = lazily(r"0*[1-9][0-9]{0,4}")
 _without_colours = False
 
 

@@ -17,6 +17,7 @@ from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of
 from unhang.knowledge.guards import guard_of_parting
 from unhang.knowledge.watchdogs import Ahead, Parted, Stood, ahead, collective, evidence_of, parted, rank_0_apart, ranks_of, stood
 from unhang.model import Evidence, Finding, Remedy, Standing
+from unhang.patterns import lazily
 from unhang.records.frames import is_user_file, other_line, place, user_frame
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 # Every group begins at 1: two groups meet in small numbers by chance.
 _SELDOM_MET = 100
 # The sequence number is a fingerprint's only part that a stray collective of a side process changes too.
-_SEQUENCE = re.compile(r"SequenceNumber=\d+,?\s*")
+_SEQUENCE = lazily(r"SequenceNumber=\d+,?\s*")
 
 
 def _in_run(picture: Picture) -> Finding | None:

@@ -5,7 +5,6 @@ Long because every program refuses its options in words of its own; most of it i
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from unhang.knowledge import starting, words
 from unhang.knowledge.caught import passed_over
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from unhang.records.picture import Picture
 
 # Where frameworks compare what they were given: functions by their names, and what a dataclass of options does once it is filled.
-_CHECKS = re.compile(
+_CHECKS = lazily(
     r"_*(?:verify|validate|check|parse|sanity_check|post_process)\w*_(?:args|arguments|config|configs|options)|(?:get|create|parse)_\w*(?:train_args|_config)|"
     r"verify_with_\w+|_prepare_deepspeed|_prepare_fsdp|_do_(?:error|sanity|arg)_check|set_auto_wrap_policy|trainer_config_\w+|_batch_assertion"
 )
-_OPTIONS = re.compile(r"(?:config\w*|arg_utils|arguments|\w*_?args|hparams|dataclasses)\.py$")
+_OPTIONS = lazily(r"(?:config\w*|arg_utils|arguments|\w*_?args|hparams|dataclasses)\.py$")
 # Two words only of programs that have subcommands, and of scripts behind their interpreter: others may name themselves by a sentence.
-_PROGRAM_NAME = re.compile(r"(?:(?:accelerate|python|ray|vllm|swift|deepspeed|llamafactory-cli) )?[\w./+-]{1,160}")
+_PROGRAM_NAME = lazily(r"(?:(?:accelerate|python|ray|vllm|swift|deepspeed|llamafactory-cli) )?[\w./+-]{1,160}")
 _REFUSALS = ("ValueError", "AssertionError", "NotImplementedError", "ValidationError", "ConfigError", "ArgumentError")
 
 

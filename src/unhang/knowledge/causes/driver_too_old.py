@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 # The oldest drivers for any minor release of a CUDA major version, from the release notes of the toolkit.
 _MINIMUM = {10: "440.33", 11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 # Forward compatibility is refused on these.
-_CONSUMER = re.compile(r"GeForce|TITAN", re.IGNORECASE)
+_CONSUMER = lazily(r"GeForce|TITAN", re.IGNORECASE)
 
 
 def _in_logs(view: LogView) -> Finding | None:

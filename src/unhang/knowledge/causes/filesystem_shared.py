@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
     from unhang.records.logs import Traceback
 
-_QUOTED = re.compile(r"No such file or directory: b?'(?P<path>[^']{1,200})'")
+_QUOTED = lazily(r"No such file or directory: b?'(?P<path>[^']{1,200})'")
 _MISSING_TYPES = ("FileNotFoundError", "NotADirectoryError", "HFValidationError")
 _NOT_HERE = ("compare-nodes", "same-path-everywhere")
 _RACE = ("one-writer", "node-local-cache")

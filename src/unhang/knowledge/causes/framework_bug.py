@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
@@ -18,8 +19,8 @@ _SIGABRT = -6
 
 
 # What the threads of a Python process are called: by the interpreter, by torch, by NCCL, by what starts them.
-_PYTHON = re.compile(r"python|pt_|ray|torch|vllm|sglang|deepspeed|accelerate|nccl|cuda", re.IGNORECASE)
-_LIBRARY = re.compile(r" in (?P<name>[\w.+-]{1,120}?)\[")
+_PYTHON = lazily(r"python|pt_|ray|torch|vllm|sglang|deepspeed|accelerate|nccl|cuda", re.IGNORECASE)
+_LIBRARY = lazily(r" in (?P<name>[\w.+-]{1,120}?)\[")
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:

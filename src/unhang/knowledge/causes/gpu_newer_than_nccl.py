@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
 
-_KERNELS = re.compile(r"NCCL WARN Cuda failure (?:\d+ )?'(?:named symbol not found|invalid device function|no kernel image)")
+_KERNELS = lazily(r"NCCL WARN Cuda failure (?:\d+ )?'(?:named symbol not found|invalid device function|no kernel image)")
 # The first release for GPUs of a compute capability, from NVIDIA's release notes; the largest that a GPU reaches counts.
 _FIRST = {(8, 0): (2, 8), (9, 0): (2, 15), (10, 0): (2, 25, 1), (12, 0): (2, 26, 2)}
 _BLACKWELL = r"RTX 50[5-9]0|RTX PRO [2-6]\d00 Blackwell|\bG?B[123]00\b|\bGB10\b|\bsm_1[0-2]\d\b"

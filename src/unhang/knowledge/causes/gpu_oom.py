@@ -15,6 +15,7 @@ from unhang.knowledge import serving
 from unhang.knowledge.caught import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
@@ -26,15 +27,15 @@ _PINNING = r"\.pin_memory\(|cudaHostAlloc|cudaMallocHost|cudaHostRegister|Cachin
 _SIZE = r"(\d+(?:\.\d+)?) ?([KMGT]i?B|bytes|B)\b"
 _UNITS = {"b": 1, "bytes": 1, "kb": 2**10, "kib": 2**10, "mb": 2**20, "mib": 2**20, "gb": 2**30, "gib": 2**30, "tb": 2**40, "tib": 2**40}
 # The wording of torch up to 2.0 stands in brackets, of 2.1 and later in sentences (2.1 wrote "capacty").
-_WANTED = re.compile(rf"Tried to allocate {_SIZE}")
-_DEVICE = re.compile(r"\b(?:GPU|NPU|XPU|MLU) (\d+)(?:;| has a total)")
-_TOTAL = re.compile(rf"{_SIZE} total capacity|has a total capac\w+ of {_SIZE}")
-_FREE = re.compile(rf"{_SIZE} (?:is )?free\b")
-_ALLOCATED = re.compile(rf"{_SIZE} already allocated|Of the allocated memory {_SIZE} is allocated by PyTorch")
-_RESERVED = re.compile(rf"{_SIZE} (?:reserved in total by PyTorch|cached)")
-_UNALLOCATED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
-_OWN = re.compile(rf"this process has {_SIZE} memory in use")
-_OTHERS = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
+_WANTED = lazily(rf"Tried to allocate {_SIZE}")
+_DEVICE = lazily(r"\b(?:GPU|NPU|XPU|MLU) (\d+)(?:;| has a total)")
+_TOTAL = lazily(rf"{_SIZE} total capacity|has a total capac\w+ of {_SIZE}")
+_FREE = lazily(rf"{_SIZE} (?:is )?free\b")
+_ALLOCATED = lazily(rf"{_SIZE} already allocated|Of the allocated memory {_SIZE} is allocated by PyTorch")
+_RESERVED = lazily(rf"{_SIZE} (?:reserved in total by PyTorch|cached)")
+_UNALLOCATED = lazily(rf"{_SIZE} is reserved by PyTorch but unallocated")
+_OWN = lazily(rf"this process has {_SIZE} memory in use")
+_OTHERS = lazily(rf"Process (\d+) has {_SIZE} memory in use")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from unhang.knowledge import srun, words
 from unhang.knowledge.caught import passed_over
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
@@ -28,7 +29,7 @@ _TIME = ("more-time", "save-on-signal")
 _PREEMPTED = ("requeue", "save-on-signal")
 _HANGUP = ("detach",)
 # What a rank of a training is called in a kernel log: 15 characters of the command or of the thread.
-_OURS = re.compile(r"py|torch|pt_|ray|vllm|sglang|deepspeed|accelerate|train|trtllm|nccl|mpi", re.IGNORECASE)
+_OURS = lazily(r"py|torch|pt_|ray|vllm|sglang|deepspeed|accelerate|train|trtllm|nccl|mpi", re.IGNORECASE)
 
 
 # What a rank takes of the host before it has loaded anything: torch alone some 300 MiB, with CUDA's context and NCCL 2 to 4 GiB.

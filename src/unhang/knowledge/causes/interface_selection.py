@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.network import Interface
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from unhang.records.logs.said import At
 
 # Interfaces that no other host can reach, however healthy they look on their own.
-_LOCAL_ONLY = re.compile(
+_LOCAL_ONLY = lazily(
     r"^(?:Bootstrap|NET/Socket)?\s*(?:\[0\])?(?P<name>(?:lo|docker\w*|veth\w*|virbr\w*|br-\w+|cni\w*|flannel[\w.]*|cali\w*|lxc\w*|podman\w*)(?=:|$)"
     r"|[\w.@-]+(?=:fe80:))"
 )
@@ -80,7 +80,7 @@ _BAD_FAMILY = Signature(
 )
 
 # Bridges and the ends of containers, which end on this host. A bridge that carries the default route is something else.
-_BRIDGES = re.compile(r"(?:docker|virbr|veth|cni|flannel|cali|lxc|podman)|br-[0-9a-f]{12}$")
+_BRIDGES = lazily(r"(?:docker|virbr|veth|cni|flannel|cali|lxc|podman)|br-[0-9a-f]{12}$")
 
 
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:

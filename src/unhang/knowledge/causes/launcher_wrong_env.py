@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.python_env import Program, PythonEnv, Shadow
@@ -19,10 +19,10 @@ _PYTHON_AND = rf"(?P<program>{_LAUNCHERS}|python[\d.]*)"
 # What comes with the environment of a training and with no system: its absence says that another environment answers.
 _TRAINING = r"torch|deepspeed|accelerate|lightning|pytorch_lightning|transformers|llamafactory|vllm|megatron|ray"
 
-_MISSING = re.compile(r"No module named '?(?P<module>[\w.]+)")
-_PACKAGES = re.compile(r"^(?P<prefix>/.{1,160}?)/lib(?:64)?/python3(?:\.\d+)?/(?:site|dist)-packages/")
-_SCRIPT = re.compile(rf"^(?P<prefix>/.{{1,160}}?)/bin/(?:{_LAUNCHERS})$")
-_BINARY = re.compile(r"of binary: (?P<binary>/\S+)")
+_MISSING = lazily(r"No module named '?(?P<module>[\w.]+)")
+_PACKAGES = lazily(r"^(?P<prefix>/.{1,160}?)/lib(?:64)?/python3(?:\.\d+)?/(?:site|dist)-packages/")
+_SCRIPT = lazily(rf"^(?P<prefix>/.{{1,160}}?)/bin/(?:{_LAUNCHERS})$")
+_BINARY = lazily(r"of binary: (?P<binary>/\S+)")
 _MODULES = {
     "torchrun": ("torch", "torch.distributed.run"),
     "accelerate": ("accelerate", "accelerate.commands.launch"),
@@ -30,7 +30,7 @@ _MODULES = {
     "llamafactory-cli": ("llamafactory", "llamafactory.cli"),
 }
 # Made to stand apart: what they hold is meant to be used from beside any environment.
-_ISOLATED = re.compile(r"/(?:pipx/venvs|uv/tools)/")
+_ISOLATED = lazily(r"/(?:pipx/venvs|uv/tools)/")
 
 
 def _in_logs(view: LogView) -> Finding | None:

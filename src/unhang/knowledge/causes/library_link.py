@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.caught import stepped_over, that_ended_something
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.libraries import Copy, Libraries
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _LIBRARY = r"(?P<library>(?<![\w.+-])[\w.+-]{1,80}\.so[\w.]{0,24})"
 
 # What loaders and linkers end with, and an exception whose traceback is not in the log.
-_FATAL = re.compile(
+_FATAL = lazily(
     r"symbol lookup error|error while loading shared libraries|undefined reference to|^(?:\([^()]{1,60}\) )?[\w.]{0,60}(?:Error|Exception): "
 )
 # Lines that the text of an exception may have.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, Remedy
+from unhang.patterns import lazily
 
-_RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_RELEASE = lazily(r"(\d+)\.(\d+)\.(\d+)")
 _Release = tuple[int, int, int]
 # Releases of each bug: the first that has it, the first that does not.
 _AFFECTED: dict[str, tuple[_Release, _Release]] = {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.firewall import Packet
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from unhang.records.logs import Hit
 
 # A rank on the same host is never behind a firewall.
-_SELF = re.compile(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
+_SELF = lazily(r"^(?:127\.|::1$|localhost$|\[?::ffff:127\.)")
 # torch 2.13 prints an address that it has already freed in "The client socket has failed to connect to".
-_GARBAGE = re.compile(r"^\d+\.\d+\.0\.0$|^\[?[0-9a-f]+:0:[0-9a-f]+:0:")
+_GARBAGE = lazily(r"^\d+\.\d+\.0\.0$|^\[?[0-9a-f]+:0:[0-9a-f]+:0:")
 _HARD = "No route to host|Network is unreachable|Connection timed out|Host is down|Destination Host Unreachable"
 
 

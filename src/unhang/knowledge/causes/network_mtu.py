@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
 from unhang.model import Evidence, HostFinding, Remedy
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.network import Interface
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from unhang.model import Severity
 
 # The bridge of a network that `docker network create` or compose made is called after the first 12 digits of its id.
-_NETWORK = re.compile(r"br-(?P<id>[0-9a-f]{12})")
+_NETWORK = lazily(r"br-(?P<id>[0-9a-f]{12})")
 # What VXLAN adds to each packet, over IPv4.
 _VXLAN_BYTES = 50
 

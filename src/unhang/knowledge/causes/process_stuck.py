@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -10,13 +9,14 @@ from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.stuck import held_back
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Standing
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.kernel_log import Event
     from unhang.facts.snapshot import Snapshot
     from unhang.records.picture import Picture, RankView
 
-_SLEEP = re.compile(r"(?<![\w.])(?:time\.)?sleep\(")
+_SLEEP = lazily(r"(?<![\w.])(?:time\.)?sleep\(")
 _NANOSLEEP = ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")
 _STATES = ("stopped", "uninterruptible", "gil", "idle", "unknown")
 

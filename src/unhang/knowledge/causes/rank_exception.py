@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from unhang.knowledge import missing_module, words
 from unhang.knowledge.caught import closed_pipe, that_ended_something
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, Remedy, Standing
+from unhang.patterns import lazily
 from unhang.records.frames import Frame, is_user_file, place, user_frame
 from unhang.records.logs import Traceback
 
@@ -33,18 +33,18 @@ _OF_OTHERS = frozenset(
 )  # fmt: skip
 # Mostly the other end's fault. They speak where nothing else does.
 _WEAK = frozenset(("ConnectionResetError", "ConnectionAbortedError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "CancelledError"))
-_SUPERVISOR = re.compile(r"WorkerProc initialization failed|Engine core initialization failed|See (?:the )?(?:stack trace|root cause)")
+_SUPERVISOR = lazily(r"WorkerProc initialization failed|Engine core initialization failed|See (?:the )?(?:stack trace|root cause)")
 # Where Python itself clears up: what goes wrong there is printed and passed over ("Exception ignored in").
-_CLEARING_UP = re.compile(r"multiprocessing/(?:resource_tracker|resource_sharer)\.py$|/weakref\.py$|/atexit\.py$")
+_CLEARING_UP = lazily(r"multiprocessing/(?:resource_tracker|resource_sharer)\.py$|/weakref\.py$|/atexit\.py$")
 # What carries an exception from a worker or a replica to the one that uses it; the worker's own traceback stands behind it.
-_CARRIED = re.compile(r"^Caught \w+ in (?P<where>.{1,80}?)\.?$")
+_CARRIED = lazily(r"^Caught \w+ in (?P<where>.{1,80}?)\.?$")
 # A file that Python cannot take apart: nobody who reads it gets any further.
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError")
 # No sample brings these about: the code, or what is installed, is not as it should be.
 _OF_CODE = frozenset(
     (*_SYNTAX, "ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError", "NotImplementedError", "RecursionError", "MemoryError")
 )
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+_NUMBERS = lazily(r"0x[0-9a-f]+|\d+")
 
 
 def _in_run(picture: Picture) -> Finding | None:

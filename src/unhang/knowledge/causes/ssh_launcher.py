@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Finding, Remedy
+from unhang.patterns import lazily
 
 _GIT = r"git@|Could not read from remote repository|git clone|Cloning into"
 
@@ -24,7 +23,7 @@ _NOT_FOUND_THERE = Signature(
     says="the shell that was opened on another host cannot run {program}: {error}",
     remedies=("same-path",),
 )
-_BY_SSH = re.compile(r"\b(?:ssh|pdsh|srun|mpirun)\b|^(?:\[[\w,<>]+\]:)?[\w.-]+: bash: line ")
+_BY_SSH = lazily(r"\b(?:ssh|pdsh|srun|mpirun)\b|^(?:\[[\w,<>]+\]:)?[\w.-]+: bash: line ")
 
 CAUSE = Cause(
     id="ssh-launcher",

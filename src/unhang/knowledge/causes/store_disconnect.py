@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.caught import that_ended_something
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.model import Finding
 
 # Threads print it whose process leaves in order, but after the one with the store.
-_AT_THE_END = re.compile(r"(?:recvValue\w*|sendBytes) failed|\"should dump\" flag")
+_AT_THE_END = lazily(r"(?:recvValue\w*|sendBytes) failed|\"should dump\" flag")
 
 
 def _in_logs(view: LogView) -> Finding | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from unhang.frozen import dataclass
@@ -12,6 +11,7 @@ from unhang.knowledge.causes.rank_exception import own_tracebacks
 from unhang.knowledge.stuck import held_back, in_loader
 from unhang.knowledge.watchdogs import ranks_of
 from unhang.model import Evidence, Finding, Remedy, Standing
+from unhang.patterns import lazily
 from unhang.records.frames import place, user_frame
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 # Functions in which all ranks but one wait for the work of that one: transformers, accelerate, fastai, YOLO, and scripts after them.
 _WAITING_ROOMS = ("main_process_first", "local_main_process_first", "_goes_first", "torch_distributed_zero_first", "zero_first", "rank_zero_first")
 # Every rank does these at the start, and they are over quickly.
-_SHARED = re.compile(r"Loading (?:extension module|(?:safetensors )?checkpoint shards)|Load weight begin")
-_PROGRESS = re.compile(r"(?P<percent>\d{1,3})%\|")
-_ELAPSED = re.compile(r"\[(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)<")
+_SHARED = lazily(r"Loading (?:extension module|(?:safetensors )?checkpoint shards)|Load weight begin")
+_PROGRESS = lazily(r"(?P<percent>\d{1,3})%\|")
+_ELAPSED = lazily(r"\[(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)<")
 # A line that stands this close before the first complaint was the last that its rank said.
 _LAST_LINES = 60
 _LEFT_AT_BARRIER = "but received errors while waiting for send/recv"

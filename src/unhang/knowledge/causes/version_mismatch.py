@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy
+from unhang.patterns import lazily
 
 if TYPE_CHECKING:
     from unhang.facts.libraries import Libraries
     from unhang.facts.snapshot import Snapshot
     from unhang.records.logs.said import At
 
-_RELEASE = re.compile(r"(\d+\.\d+\.\d+)(?:\+cuda(\d+\.\d+))?")
+_RELEASE = lazily(r"(\d+\.\d+\.\d+)(?:\+cuda(\d+\.\d+))?")
 
 
 def _in_logs(view: LogView) -> Finding | None:

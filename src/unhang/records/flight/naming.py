@@ -11,12 +11,13 @@ import re
 from collections.abc import Mapping, Sequence
 
 from unhang.frozen import dataclass
+from unhang.patterns import lazily
 
-_ENDING = re.compile(r"\.(?:gz|zst|zstd|xz|bz2|json|jsonl|pkl|pickle|trace|dump|bin)$", re.IGNORECASE)
-_SECOND = re.compile(r"(^|/)cpu/(?=[^/]+$)")
-_NUMBER = re.compile(r"\d+")
+_ENDING = lazily(r"\.(?:gz|zst|zstd|xz|bz2|json|jsonl|pkl|pickle|trace|dump|bin)$", re.IGNORECASE)
+_SECOND = lazily(r"(^|/)cpu/(?=[^/]+$)")
+_NUMBER = lazily(r"\d+")
 # A local rank is another one on every host.
-_RANK = re.compile(r"(?:^|[^a-z])(?<!local[_\-. ])(?:global_?)?ranks?[_\-.= ]?$|(?:^|[^a-z])r$", re.IGNORECASE)
+_RANK = lazily(r"(?:^|[^a-z])(?<!local[_\-. ])(?:global_?)?ranks?[_\-.= ]?$|(?:^|[^a-z])r$", re.IGNORECASE)
 
 
 # No job has as many; a number from a file or its name must not ask for memory.

@@ -6,10 +6,11 @@ NCCL, which may be of any size; all_to_all may be uneven on every rank, as long 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from math import prod
 from typing import Literal
+
+from unhang.patterns import lazily
 
 Rule = Literal["equal", "gathered", "scattered", "rooted", "sums", "free"]
 
@@ -49,7 +50,7 @@ _RULES: dict[str, Rule] = {
 }
 # No rank can finish these before all have come.
 _NEEDS_ALL = ("all_reduce", "all_gather", "reduce_scatter", "barrier", "all_to_all")
-_PEERS = re.compile(r"(?:(?:send|recv)(?:AnySource)?)\s+(\d+|\?)\s*(->|<-)\s*(\d+|\?)")
+_PEERS = lazily(r"(?:(?:send|recv)(?:AnySource)?)\s+(\d+|\?)\s*(->|<-)\s*(\d+|\?)")
 
 
 def split(profiling_name: str) -> tuple[str, str]:

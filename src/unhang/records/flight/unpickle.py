@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from unhang.errors import RecordError
+from unhang.patterns import lazily
 
 # A call of 20 frames takes some 100 opcodes, and a second goes by over two million of them where they are looked at one by one.
 MAX_OPCODES = 20_000_000
@@ -24,7 +25,7 @@ _BUFFER_BYTES = 128 * 1024
 _STOP = ord(".")
 # Opcodes that a length stands behind: so many bytes of it, little endian.
 _SIZED = {ord("X"): 4, 0x8C: 1, 0x8A: 1, 0x8B: 4, ord("U"): 1, ord("T"): 4}
-_HEAD = re.compile(rb"\x80[\2-\5](?:\x95.{8})?[\]}(]", re.DOTALL)
+_HEAD = lazily(rb"\x80[\2-\5](?:\x95.{8})?[\]}(]", re.DOTALL)
 # The longest run that is matched at once: what the expression remembers of it takes memory.
 _RUN = 2000
 

@@ -6,13 +6,13 @@ threading's bootstrap; two dumps may stand directly behind each other, and are t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 
 from unhang.errors import RecordError
 from unhang.frozen import dataclass
+from unhang.patterns import lazily
 from unhang.records import stacks
 from unhang.records.incident import Stacks
 from unhang.records.logs.line import Line, lines
@@ -28,10 +28,10 @@ SIGNATURES = (FAULTHANDLER, PY_SPY)
 # A log in which stacks stand is read once more, for the lines behind their heads.
 MAX_BYTES = 256 * 1024 * 1024
 _MAX_LINES = 4000
-_HEAD = re.compile(
+_HEAD = lazily(
     r"^(?P<id>(?:Current thread|Thread) (?:0x)?[0-9A-Fa-f]{1,16}\b|Stack) ?.{0,80}?(?:\(most recent call first\):|\([\w+]{1,20}\)(?:: \".*\")?$)"
 )
-_FRAME = re.compile(r'^(?:  File ".+", line (?:\d+|\?\?\?) in |    \S.* \(.+:\d+\)$)')
+_FRAME = lazily(r'^(?:  File ".+", line (?:\d+|\?\?\?) in |    \S.* \(.+:\d+\)$)')
 
 
 @dataclass(frozen=True, kw_only=True)

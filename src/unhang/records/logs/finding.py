@@ -16,6 +16,7 @@ from typing import IO
 from unhang.errors import UnhangError
 from unhang.frozen import dataclass
 from unhang.model import NotExamined
+from unhang.patterns import lazily
 from unhang.records.logs import unpacking
 from unhang.records.logs.kinds import FLIGHT, NO_LOG_DIRECTORIES, OWN_RECORD, Misses, no_log
 from unhang.records.logs.opening import Limits, Source, is_plain, kind_of, shown
@@ -29,7 +30,7 @@ _MOST_ENTRIES = 1_000_000
 # Nothing is lost by it: ranks often have an empty log.
 EMPTY = "it is empty"
 # A download that failed leaves a page that says so, a checkout without its large files a pointer to them.
-_PACKED_NAME = re.compile(r"\.(gz|tgz|tar|zip|xz|txz|zst|bz2|tbz2?)$", re.IGNORECASE)
+_PACKED_NAME = lazily(r"\.(gz|tgz|tar|zip|xz|txz|zst|bz2|tbz2?)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)

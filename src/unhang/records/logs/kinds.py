@@ -11,15 +11,16 @@ from collections.abc import Callable
 from typing import Final
 
 from unhang.model import NotExamined
+from unhang.patterns import lazily
 
 OWN_RECORD: Final = "a record that unhang wrote"
 # Directories that hold no logs, and very many files.
 NO_LOG_DIRECTORIES = {".git": "history of git", "__pycache__": "Python bytecode", "node_modules": "source code"}
 
-_OWN = re.compile(r"(?:^|/)(?:(?:run|host|incident|verdict|bundle)\.json|events\.jsonl|verdict\.md|incidents/\d+/.*)$", re.DOTALL)
-_PACKED = re.compile(r"\.(?:gz|xz|lzma|bz2|zst)$")
-_MODEL_SETTINGS = re.compile(r"(?:(?:\w+_)?config|tokenizer|special_tokens_map|added_tokens|vocab|.+\.(?:safetensors|bin)\.index)\.json")
-_SHARED_OBJECT = re.compile(r"\.so(?:\.\d+)*$")
+_OWN = lazily(r"(?:^|/)(?:(?:run|host|incident|verdict|bundle)\.json|events\.jsonl|verdict\.md|incidents/\d+/.*)$", re.DOTALL)
+_PACKED = lazily(r"\.(?:gz|xz|lzma|bz2|zst)$")
+_MODEL_SETTINGS = lazily(r"(?:(?:\w+_)?config|tokenizer|special_tokens_map|added_tokens|vocab|.+\.(?:safetensors|bin)\.index)\.json")
+_SHARED_OBJECT = lazily(r"\.so(?:\.\d+)*$")
 _ENDINGS = {
     ending: kind
     for kind, endings in {
@@ -35,22 +36,22 @@ _ENDINGS = {
 }
 FLIGHT: Final = "a flight-recorder dump"
 # A pickle of plain values whose first names are those of a dump, or JSON with them; torch 2.2 wrote a list of entries. And our digest of dumps.
-_FLIGHT = re.compile(
+_FLIGHT = lazily(
     rb"\x80[\2-\5](?:\x95.{8})?[\]}(].{0,490}?(?:pg_config|pg_status|comm_lib_version|nccl_comm_state|record_id|profiling_name)"
     rb"|(?:\xef\xbb\xbf)?\s{0,64}[{\[].{0,480}?\"(?:pg_config|pg_status|comm_lib_version|nccl_comm_state|collective_seq_id|profiling_name)\"\s{0,8}:"
     rb"|UNHANG-DIGEST[\x01-\xff]\n",
     re.DOTALL,
 )
 _MAGIC = (
-    (re.compile(rb"\x7fELF|!<arch>\n"), "a program or library"),
-    (re.compile(rb"GGUF[\1-\x0f]\0\0\0|.{5}\0\0\0\{\"|\x80[\2-\5](?:\x8a\x0a|\x95|\}|\]|c[a-z_.]+\n)|\x89HDF\r\n", re.DOTALL), "a model checkpoint"),
-    (re.compile(rb"PAR1\x15|ARROW1\0\0|\x93NUMPY|SQLite format 3\0"), "a data file"),
-    (re.compile(rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a|RIFF.{4}(?:WEBP|WAVE|AVI )", re.DOTALL), "an image, audio or video file"),
-    (re.compile(rb"%PDF-\d"), "a document"),
+    (lazily(rb"\x7fELF|!<arch>\n"), "a program or library"),
+    (lazily(rb"GGUF[\1-\x0f]\0\0\0|.{5}\0\0\0\{\"|\x80[\2-\5](?:\x8a\x0a|\x95|\}|\]|c[a-z_.]+\n)|\x89HDF\r\n", re.DOTALL), "a model checkpoint"),
+    (lazily(rb"PAR1\x15|ARROW1\0\0|\x93NUMPY|SQLite format 3\0"), "a data file"),
+    (lazily(rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a|RIFF.{4}(?:WEBP|WAVE|AVI )", re.DOTALL), "an image, audio or video file"),
+    (lazily(rb"%PDF-\d"), "a document"),
     # The first entry of what torch.save and numpy.savez write, and of a wheel or jar.
-    (re.compile(rb"PK\x03\x04.{26}[^/\0]{1,200}/(?:data\.pkl|\.format_version|byteorder|version)", re.DOTALL), "a model checkpoint"),
-    (re.compile(rb"PK\x03\x04.{26}[^/\0]{1,200}\.npy", re.DOTALL), "a data file"),
-    (re.compile(rb"PK\x03\x04.{26}META-INF/", re.DOTALL), "a software package"),
+    (lazily(rb"PK\x03\x04.{26}[^/\0]{1,200}/(?:data\.pkl|\.format_version|byteorder|version)", re.DOTALL), "a model checkpoint"),
+    (lazily(rb"PK\x03\x04.{26}[^/\0]{1,200}\.npy", re.DOTALL), "a data file"),
+    (lazily(rb"PK\x03\x04.{26}META-INF/", re.DOTALL), "a software package"),
 )
 # No text has these, in any encoding but UTF-16; of packed or random bytes they are a tenth.
 _NO_TEXT = bytes(set(range(32)) - set(b"\0\a\b\t\n\v\f\r\x1b"))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from unhang.errors import RecordError
 from unhang.frozen import dataclass
+from unhang.patterns import lazily
 from unhang.records.logs.json_lines import JSON_BEGINS, unwrapped
 from unhang.records.logs.prefix import Said, strip
 
@@ -46,16 +47,16 @@ class Line:
 
 
 # Colours and titles, of seven bits and of eight, also cut off where the line is; an ESC that is left over is dropped.
-_ANSI = re.compile(
+_ANSI = lazily(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*(?:[@-~]|\Z)|(?:\x1b\]|\x9d)[^\x07\x1b\x9c\x9d]*(?:\x07|\x1b\\|\x9c)|\x1b(?:[()*+][0-9A-Za-z]|[@-Z\\-_])?"
 )
 # What acts on a terminal, or shows a text in another order than it has: control characters but tab and line feed, and bidirectional controls.
-CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+CONTROLS = lazily(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 # Colours that lost their ESC on the way or had it written out: copied from a browser, `cat -v`, JSON, rsyslog.
-_BARE_COLOUR = re.compile(r"(?:\^\[|#033|\\(?:x1b|u001b|033|e))?\[\d{1,3}(?:;\d{1,3}){0,8}m(?!\])", re.ASCII | re.IGNORECASE)
+_BARE_COLOUR = lazily(r"(?:\^\[|#033|\\(?:x1b|u001b|033|e))?\[\d{1,3}(?:;\d{1,3}){0,8}m(?!\])", re.ASCII | re.IGNORECASE)
 _MAX_BARE_COLOURS_NESTED = 8
 # At the end of a line nothing else looks like this: `[m` and `[K` of grep and gcc, `(B[m` of tput, a colour that goes on in the next line.
-_BARE_AT_END = re.compile(r"(?:\^\[|#033|\\(?:x1b|u001b|033|e)|\(B)?\[(?:\d{0,3}(?:;\d{1,3}){0,8}m|[0-2]?K)\Z", re.ASCII | re.IGNORECASE)
+_BARE_AT_END = lazily(r"(?:\^\[|#033|\\(?:x1b|u001b|033|e)|\(B)?\[(?:\d{0,3}(?:;\d{1,3}){0,8}m|[0-2]?K)\Z", re.ASCII | re.IGNORECASE)
 _MAX_BARE_CHARS = 64
 
 
@@ -147,7 +148,7 @@ def lines(path: Path, *, limit_bytes: int | None = None, offset: int = 0, number
 
 
 # How torchrun sums up, whatever the failure was.
-_SAYS_NOTHING = re.compile(
+_SAYS_NOTHING = lazily(
     r"^\s*(?:[=*-]{4,}|\[\d+\]:|Root Cause \(first observed failure\):|(?:time|host|rank) {2,}: .*|error_file: <N/A>|<NO_OTHER_FAILURES>"
     r"|traceback : To enable traceback see:.*)\s*$"
 )

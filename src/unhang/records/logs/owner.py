@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from unhang.frozen import dataclass
+from unhang.patterns import lazily
 
 # A host name that is recognisable as one: "node7", "job-abc-worker-3", "dgx-a100-03.cluster.local", "ip-10-0-0-2". "gpu0" and "gpt-2" are none.
 _NODE_STEMS = "node|worker|host|compute|dgx|hgx|master|slave|server|nid|cn|gn|gpunode|cnode"
@@ -29,32 +30,32 @@ class Owner:
     attempt: int | None = None
 
 
-_PARTS = re.compile(r"[/\\!]+")
-_SUFFIX = re.compile(r"\.(?:gz|xz|zst|bz2|lz4|tar|tgz|txz|zip|log|txt|out|err|stdout|stderr|json|jsonl)$", re.IGNORECASE)
-_ATTEMPT = re.compile(r"attempt[-_]?(\d{1,6})", re.ASCII)
-_STREAM = re.compile(r"std(?:out|err)\.log|error\.json")
+_PARTS = lazily(r"[/\\!]+")
+_SUFFIX = lazily(r"\.(?:gz|xz|zst|bz2|lz4|tar|tgz|txz|zip|log|txt|out|err|stdout|stderr|json|jsonl)$", re.IGNORECASE)
+_ATTEMPT = lazily(r"attempt[-_]?(\d{1,6})", re.ASCII)
+_STREAM = lazily(r"std(?:out|err)\.log|error\.json")
 # "rank3", "rank_03", "rank.3", "rank=3"; "node_rank_3" is another thing.
-_RANK = re.compile(r"(?<![a-z])(local|node|machine|group|role|replica)?[-_.]?rank[-_.=]?(\d{1,7})(?!\d)", re.ASCII)
-_RANGE = re.compile(r"ranks?[-_.]?\d+(?:-|\.\.|_to_)(?:rank)?\d{1,5}(?![\d-])", re.ASCII)
-_WORKER = re.compile(r"(?:log[-_.])?worker[-_.]?(\d{1,7})", re.ASCII)
+_RANK = lazily(r"(?<![a-z])(local|node|machine|group|role|replica)?[-_.]?rank[-_.=]?(\d{1,7})(?!\d)", re.ASCII)
+_RANGE = lazily(r"ranks?[-_.]?\d+(?:-|\.\.|_to_)(?:rank)?\d{1,5}(?![\d-])", re.ASCII)
+_WORKER = lazily(r"(?:log[-_.])?worker[-_.]?(\d{1,7})", re.ASCII)
 # submitit: <job>[_<array task>]_<task>_log.err
-_SUBMITIT = re.compile(r"\d+(?:_\d+)?_(\d{1,7})_log", re.ASCII)
-_PID = re.compile(r"(?<![a-z])pid[-_.=]?(\d{1,8})(?!\d)", re.ASCII)
+_SUBMITIT = lazily(r"\d+(?:_\d+)?_(\d{1,7})_log", re.ASCII)
+_PID = lazily(r"(?<![a-z])pid[-_.=]?(\d{1,8})(?!\d)", re.ASCII)
 # NCCL_DEBUG_FILE with %h and %p, as people write it.
-_NCCL = re.compile(
+_NCCL = lazily(
     r"nccl(?:[-_.]?(?:debug|log|info|trace|out))*[-_.](?:([\w.-]*[A-Za-z][\w.-]*?|[\d.]+)[-_.])?(?:pid[-_.]?)?(\d{3,8})", re.ASCII | re.IGNORECASE
 )
 # Ray: worker-<id>-<job>-<pid>, python-core-worker-<id>_<pid>
-_RAY = re.compile(r"(?:worker-[0-9a-f]{28,56}-[0-9a-f]{8}-|python-core-(?:worker|driver)-[0-9a-f]{28,56}_)(\d{1,8})", re.ASCII)
+_RAY = lazily(r"(?:worker-[0-9a-f]{28,56}-[0-9a-f]{8}-|python-core-(?:worker|driver)-[0-9a-f]{28,56}_)(\d{1,8})", re.ASCII)
 # kubelet: /var/log/containers/<pod>_<namespace>_<container>-<id>.log and /var/log/pods/<namespace>_<pod>_<uid>/<container>/0.log
-_CONTAINER = re.compile(r"([a-z0-9][a-z0-9.-]*)_[a-z0-9-]+_[a-z0-9-]+-[0-9a-f]{64}", re.ASCII)
-_POD = re.compile(r"[a-z0-9-]+_([a-z0-9][a-z0-9.-]*)_[0-9a-f]{8}-[0-9a-f-]{27}", re.ASCII)
+_CONTAINER = lazily(r"([a-z0-9][a-z0-9.-]*)_[a-z0-9-]+_[a-z0-9-]+-[0-9a-f]{64}", re.ASCII)
+_POD = lazily(r"[a-z0-9-]+_([a-z0-9][a-z0-9.-]*)_[0-9a-f]{8}-[0-9a-f-]{27}", re.ASCII)
 # "job-abc-worker-3", "job-abc-worker-3-x7k2p"; with "worker-3" alone there is no job before it.
-_POD_NAME = re.compile(r"[a-z0-9][a-z0-9-]*-(?:worker|master|launcher|chief|head|trainer|node|ps|replica)-\d{1,6}(?:-[a-z0-9]{5})?", re.ASCII)
-_NODE = re.compile(rf"{NODE_NAME}|{IP_ADDRESS}", re.ASCII)
+_POD_NAME = lazily(r"[a-z0-9][a-z0-9-]*-(?:worker|master|launcher|chief|head|trainer|node|ps|replica)-\d{1,6}(?:-[a-z0-9]{5})?", re.ASCII)
+_NODE = lazily(rf"{NODE_NAME}|{IP_ADDRESS}", re.ASCII)
 # "job-1234-node7-3": where the host's name begins and ends is open; "node7" is part of it at least.
-_JOB_ID = re.compile(r"(?:^|-)\d+-[a-z]", re.ASCII)
-_NODE_PART = re.compile(r"(?:node|host|compute|dgx|hgx|nid|cn|gn|gpunode)\d{1,6}", re.ASCII)
+_JOB_ID = lazily(r"(?:^|-)\d+-[a-z]", re.ASCII)
+_NODE_PART = lazily(r"(?:node|host|compute|dgx|hgx|nid|cn|gn|gpunode)\d{1,6}", re.ASCII)
 
 
 def owner_of(name: str) -> Owner:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from unhang.patterns import lazily
 from unhang.records.logs.owner import IP_ADDRESS, NODE_NAME
 from unhang.records.logs.stamp import Stamp, counted, glog, wall
 
@@ -157,8 +158,8 @@ def _ray(said: Said, found: re.Match[str]) -> None:
         said.rank = int(named[1])
 
 
-_VLLM_RANK = re.compile(r"[A-Za-z]*Worker_TP(\d{1,5})(?:_EP\d+)?", re.ASCII).fullmatch
-_RAY_RANK = re.compile(r"\brank=(\d{1,7})", re.ASCII).search
+_VLLM_RANK = lazily(r"[A-Za-z]*Worker_TP(\d{1,5})(?:_EP\d+)?", re.ASCII).fullmatch
+_RAY_RANK = lazily(r"\brank=(\d{1,7})", re.ASCII).search
 
 
 def _date(said: Said, found: re.Match[str]) -> None:
@@ -253,7 +254,7 @@ def _nothing(said: Said, found: re.Match[str]) -> None:
     pass
 
 
-_LEVEL_AHEAD = re.compile(rf"(?:[\w.]{{1,100}}(?: - |: ?| \| ?))?\[?{_LEVEL}(?=[\]:| ]|$)", re.ASCII).match
+_LEVEL_AHEAD = lazily(rf"(?:[\w.]{{1,100}}(?: - |: ?| \| ?))?\[?{_LEVEL}(?=[\]:| ]|$)", re.ASCII).match
 _DIGITS, _LOWER, _UPPER = string.digits, string.ascii_lowercase, string.ascii_uppercase
 _LETTERS = _LOWER + _UPPER
 _PREFIX, _MARKER = False, True

@@ -11,14 +11,15 @@ import re
 from collections.abc import Iterator
 
 from unhang.frozen import dataclass
+from unhang.patterns import lazily
 from unhang.records.logs.streams import CHUNK_BYTES, Damaged, Stream, cut_off
 
 BLOCK_BYTES = 512
 # Long names and extended attributes; nothing honest is longer.
 MAX_HEADER_BYTES = 1024**2
-_OCTAL = re.compile(rb"[ \0]*([0-7]*)[ \0]*")
+_OCTAL = lazily(rb"[ \0]*([0-7]*)[ \0]*")
 _FILES = (b"\0", b"0", b"7", b"S")
-_RECORD = re.compile(rb"(\d{1,7}) ([^=]{1,200})=")
+_RECORD = lazily(rb"(\d{1,7}) ([^=]{1,200})=")
 _WITHOUT_DATA = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"5": "a directory", b"6": "a FIFO"}
 
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from unhang.patterns import lazily
 from unhang.records.frames import Frame
 
 if TYPE_CHECKING:
@@ -31,37 +32,37 @@ BEHIND = 30
 CUT = 8
 
 _PLAIN = "Traceback (most recent call last):"
-_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>.+))?$')
+_FRAME = lazily(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<name>.+))?$')
 # Forms, chats and some log shippers take the blanks off the front of lines, and web pages `<module>`.
-_FLAT = re.compile(r'^File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in ?(?P<name>.*))?$')
-_EXCEPTION = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
+_FLAT = lazily(r'^File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in ?(?P<name>.*))?$')
+_EXCEPTION = lazily(r"^(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
 # Names that nothing but exceptions has.
-_ERROR = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|SystemExit)")
-_SPAWNED = re.compile(r"-- Process (\d+) terminated with the following error")
+_ERROR = lazily(r"[\w.]*(?:Error|Exception|Interrupt|SystemExit)")
+_SPAWNED = lazily(r"-- Process (\d+) terminated with the following error")
 _LEVELS = frozenset(("DEBUG", "INFO", "NOTE", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL", "TRACE", "Warning", "Error", "Info"))
 # What Python and asyncio print of exceptions that end nobody but a thread, a task or an object.
 _IGNORED = ("Exception ignored in", "Exception in thread", "Task exception was never retrieved", "--- Logging error ---")
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 # What a pool puts around the traceback of its worker.
-_REMOTE = re.compile(r'(?:\w+\.)*_?RemoteTraceback:|"""')
+_REMOTE = lazily(r'(?:\w+\.)*_?RemoteTraceback:|"""')
 # A level that whoever prints an exception that he has caught gives it. What was told before a crash is mostly INFO.
 _OF_ERRORS = frozenset(("WARNING", "ERROR", "CRITICAL"))
 # What trainings count, and a progress bar. A loss counts nothing: two ranks have two of them in one step.
 # A job's step of Slurm ("*** STEP 4711.0 ON node1 CANCELLED", "StepId=4711.0") is none.
-_STEP = re.compile(r"(?!STEP \d+\.\w+ ON )\b(?:step|iter|iteration|epoch)s?\b[\"']?[\s:=#\[(]{0,3}\d[\d.]*|\b\d+(?:/\d+|it) \[(?=\d)", re.IGNORECASE)
+_STEP = lazily(r"(?!STEP \d+\.\w+ ON )\b(?:step|iter|iteration|epoch)s?\b[\"']?[\s:=#\[(]{0,3}\d[\d.]*|\b\d+(?:/\d+|it) \[(?=\d)", re.IGNORECASE)
 _MAX_STEP_CHARS = 500
 _LOGGED_STEP = "{'loss': "
 # Trackers sum up at the end of a process, also of one that crashed.
-_SUMMARY = re.compile(r"\s*\[?(?:wandb|swanlab|trackio|mlflow|neptune|clearml|comet(?:_ml)?)\b", re.IGNORECASE)
+_SUMMARY = lazily(r"\s*\[?(?:wandb|swanlab|trackio|mlflow|neptune|clearml|comet(?:_ml)?)\b", re.IGNORECASE)
 # rich's box, and what it is drawn with where the encoding has no lines: `╭── Traceback (most recent call last) ──╮`, `+-- ... --+`.
-_TOP = re.compile(r"[╭+][─-]+ Traceback \(most recent call last\) [─-]")
+_TOP = lazily(r"[╭+][─-]+ Traceback \(most recent call last\) [─-]")
 _EDGES = ("╭", "╰", "+")
 _SIDES = ("│", "|")
 # `/job/train.py:12 in main`, wrapped anywhere; of code that is in no file only `in main:12`, which names no place.
-_PLACE = re.compile(r"(?P<file>.+?):(?P<line>\d{1,9}) ?in ?(?P<name>\S.*)$")
+_PLACE = lazily(r"(?P<file>.+?):(?P<line>\d{1,9}) ?in ?(?P<name>\S.*)$")
 _MAX_PLACE = 4096
 # `❱ 12 │   work()`, the arrow where the frame stands.
-_CODE = re.compile(r"(?P<here>[❱>?]?) *(?P<line>\d{1,9})(?: (?P<code>.*))?$")
+_CODE = lazily(r"(?P<here>[❱>?]?) *(?P<line>\d{1,9})(?: (?P<code>.*))?$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -290,7 +291,7 @@ def _exception(text: str) -> re.Match[str] | None:
 
 
 # Lines that Python itself puts between frames.
-_AMID = re.compile(r"\[Previous line repeated \d+ more times?\]|\s*\|")
+_AMID = lazily(r"\[Previous line repeated \d+ more times?\]|\s*\|")
 
 
 @lru_cache(maxsize=16384)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from unhang.frozen import dataclass
+from unhang.patterns import lazily
 from unhang.records.logs.prefix import GROUP
 
 
@@ -18,7 +19,7 @@ class Writer:
     pid: int | None = None
 
 
-_MARKER = re.compile(
+_MARKER = lazily(
     r"\[rank(\d{1,7})\]:"
     rf"|\[{GROUP}[Rr]ank:? ?(\d{{1,7}})\]:?"
     # NCCL: host:pid:tid [device]
@@ -28,7 +29,7 @@ _MARKER = re.compile(
     re.ASCII,
 )
 # Between markers of one writer stand spaces and the time at most.
-_BETWEEN = re.compile(r"[\s:]*(?:\[[EWIF]?[\d:. ,/T-]{4,40}[^\]]{0,80}\][\s:]*)?", re.ASCII)
+_BETWEEN = lazily(r"[\s:]*(?:\[[EWIF]?[\d:. ,/T-]{4,40}[^\]]{0,80}\][\s:]*)?", re.ASCII)
 
 
 def writer_at(text: str, position: int) -> Writer:
