@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from unittest import mock
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import unhang.diagnosis.redact as module
 from unhang.diagnosis.redact import HIDDEN, redact, redact_command, redact_data
 from unhang.facts import job
 from unhang.knowledge import catalogue
@@ -341,3 +343,18 @@ def test_what_we_say_ourselves_is_no_secret():
     for cause in catalogue.load().values():
         for text in (cause.title, cause.title_zh, cause.what, cause.why, *cause.explain.values(), *(t for r in cause.remedies for _, t in texts(r))):
             assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["pa\u017fsword=hunter2hunter", "api_\u212aey: hunter2hunter", "log\u0131n me pas\u017fword hunter2hunter", "S\u0130G=hunter2hunter12"]
+)
+def test_letters_that_are_others_where_case_does_not_count(text):
+    assert "hunter2" not in redact(text)
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
+def test_no_pattern_that_matches_is_left_out(text):
+    everywhere = tuple((("",), pattern, shown) for _, pattern, shown in module._BARE_CREDENTIALS)
+    once = redact(text)
+    with mock.patch.multiple(module, _BARE_CREDENTIALS=everywhere, _WORDS=("",)):
+        assert redact(text) == once

@@ -14,7 +14,6 @@ from typing import NamedTuple, TypeVar
 from unhang.diagnosis import clocks
 from unhang.diagnosis.clocks import Scale, Shared
 from unhang.frozen import dataclass
-from unhang.kernel_lines import device_of
 from unhang.knowledge.cause import LogView
 from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, dumped, exits, job_size, nccl, owner_of, watchdog, work
 from unhang.records.logs.attempts import Failure, Marks
@@ -255,6 +254,8 @@ def _with_gpus(hits: list[Hit]) -> list[Hit]:
 
 
 def _with_gpu(hit: Hit, users: Mapping[tuple[int, str | None, str], set[int]], hosts: set[str | None]) -> Hit:
+    from unhang.kernel_lines import device_of
+
     host = hit.host if hit.host is not None or len(hosts) != 1 else next(iter(hosts))
     try:
         address = device_of(hit.groups["bus"])

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
+from unhang.patterns import lazily
 from unhang.records.logs.line import CONTROLS
 
 T = TypeVar("T")
@@ -31,47 +32,51 @@ _KEY = (
 )
 # Tokens are also what a language model reads.
 _TOKEN = r"(?<![A-Za-z0-9])token|(?<=auth)token|(?<=access)token|(?<=refresh)token|(?<=session)token|(?-i:(?<=[a-z])Token)"
+# One of these is in every name that the patterns below look for.
+_WORDS = ("pass", "pw", "key", "secret", "signature", "credential", "token", "authorization")
+# What `re` takes for a letter of ASCII besides that letter where case does not count.
+_SMALL = str.maketrans({"\u0130": "i", "\u0131": "i", "\u017f": "s", "\u212a": "k"})
 _QUOTE = r"\\{0,4}['\"]"
 # What stands in front of these words is not matched: it stays in any case.
-_NAMED = re.compile(
+_NAMED = lazily(
     rf"(?:(?P<password>{_PASSWORD})|(?P<key>{_KEY})|(?P<token>{_TOKEN})|(?P<auth>authorization))"
     rf"(?:_?\d{{1,2}})?(?P<closed>{_QUOTE})?\]?[ \t]{{0,8}}(?:={{1,3}}>?|:=|:(?!:)|%3D)[ \t]{{0,8}}",
     re.IGNORECASE,
 )
 # A command line, as one text or as a list of words.
-_FLAG = re.compile(
+_FLAG = lazily(
     rf"(?<![\w-])--?[\w.-]{{0,40}}?(?:(?P<password>{_PASSWORD})|(?P<key>{_KEY})|(?P<token>{_TOKEN})|(?P<auth>authorization))"
     rf"(?:(?P<closed>{_QUOTE}),[ \t]{{0,8}}(?=[bu]?['\"\\])|[ \t]{{1,8}}(?!-))",
     re.IGNORECASE,
 )
 # A pod's environment, or a list of pairs.
-_PAIR = re.compile(
+_PAIR = lazily(
     r"(?<![A-Z0-9])(?:(?P<password>PASSWORD|PASSWD|PASSPHRASE)|(?P<key>(?:API|ACCESS|PRIVATE)_?KEY(?:_ID)?|SECRET(?:_ACCESS)?(?:_KEY)?)|(?P<token>TOKEN)"
     rf"|(?P<auth>AUTHORIZATION))(?P<closed>{_QUOTE})?(?:,?\s{{0,8}}(?:{_QUOTE})?value(?:{_QUOTE})?\s{{0,4}}[:=][ \t]{{0,8}}"
     r"|(?<=['\"]),[ \t]{0,8}(?=['\"\\]))"
 )
-_ORDINARY_TOKEN = re.compile(
+_ORDINARY_TOKEN = lazily(
     r"(?:\b|_|-)(?:eos|bos|pad|unk|sep|cls|mask|image|video|audio|vision|speech|special|start|begin|end|stop|next|new|first|last|previous|per|num|max|min"
     r"|total|think|thinking|unexpected|unknown|invalid|unrecognized|illegal|bad|missing|boi|eoi|eot|eom|eod|eop|fim|prefix|suffix|middle)[-_ ]?$",
     re.IGNORECASE,
 )
 _END = r"(?=[\s,;&)\]}'\"\\]|$)"
 # Code in a traceback, settings that are off, variables that a shell would have filled in.
-_NO_SECRET = re.compile(
+_NO_SECRET = lazily(
     rf"{re.escape(HIDDEN)}|(?:None|True|False|null|str|bytes|required|optional|missing){_END}|\*{{3,64}}{_END}|Optional\[|(?:self|args|cfg|config|opts?|torch)\."
     rf"|os\.(?:environ|getenv)|\$\{{\w{{1,64}}\}}{_END}|(?-i:\$[A-Z_][A-Z0-9_]{{1,64}}){_END}",
     re.IGNORECASE,
 )
-_COUNT = re.compile(rf"[-+]?\d{{1,9}}(?:\.\d{{0,9}})?(?:e[-+]?\d{{1,3}})?(?:ns|us|ms|s|k|m|b|kb|mb|gb|%)?{_END}", re.IGNORECASE)
-_BEGINS_CODE = re.compile(r"[\[{(<]")
+_COUNT = lazily(rf"[-+]?\d{{1,9}}(?:\.\d{{0,9}})?(?:e[-+]?\d{{1,3}})?(?:ns|us|ms|s|k|m|b|kb|mb|gb|%)?{_END}", re.IGNORECASE)
+_BEGINS_CODE = lazily(r"[\[{(<]")
 # `SecretStr('`, `b"`.
-_OPENING = re.compile(r"(?:[A-Za-z_][\w.]{0,40}\()?[bBuUrRfF]{0,2}(?P<escape>\\{0,4})(?P<quote>['\"])")
-_TO_QUOTE = {q: re.compile(rf"[^\\\n{q}]*(?:\\.[^\\\n{q}]*)*") for q in "'\""}
-_TO_ESCAPED_QUOTE = re.compile(r"[^\\\n]*(?:\\(?!\\{0,3}['\"])[^\\\n]*)*")
+_OPENING = lazily(r"(?:[A-Za-z_][\w.]{0,40}\()?[bBuUrRfF]{0,2}(?P<escape>\\{0,4})(?P<quote>['\"])")
+_TO_QUOTE = {q: lazily(rf"[^\\\n{q}]*(?:\\.[^\\\n{q}]*)*") for q in "'\""}
+_TO_ESCAPED_QUOTE = lazily(r"[^\\\n]*(?:\\(?!\\{0,3}['\"])[^\\\n]*)*")
 # Behind a comma or an ampersand the next setting may begin; else it belongs to the value.
-_BARE = re.compile(r"(?:[^\s'\",;&)\]}\\]|\\(?!['\"])|[,;&)\]}](?=[A-Za-z0-9])(?!\w{1,40}[ \t]?[=:]))+")
-_SCHEME = re.compile(r"(?:bearer|basic|token|negotiate|api-?key)[ \t]{1,8}", re.IGNORECASE)
-_LONG_SCHEME = re.compile(r"(?:aws4-\S{1,30}|digest|oauth|signature)[ \t][^'\n]*", re.IGNORECASE)
+_BARE = lazily(r"(?:[^\s'\",;&)\]}\\]|\\(?!['\"])|[,;&)\]}](?=[A-Za-z0-9])(?!\w{1,40}[ \t]?[=:]))+")
+_SCHEME = lazily(r"(?:bearer|basic|token|negotiate|api-?key)[ \t]{1,8}", re.IGNORECASE)
+_LONG_SCHEME = lazily(r"(?:aws4-\S{1,30}|digest|oauth|signature)[ \t][^'\n]*", re.IGNORECASE)
 _MIN_TOKEN_CHARS = 6
 _MIN_AUTHORIZATION_CHARS = 8
 _MAX_NAME_CHARS = 64
@@ -81,52 +86,60 @@ _MAX_QUOTED_CHARS = 400
 # `--header Authorization: Bearer abc`, `login NAME password abc`.
 _NAMING_WORDS = 3
 
-_URL = re.compile(r"://(?P<user>[^\s:/@'\"<>]{0,256})(?P<colon>:?)(?P<password>(?<=:)[^\s/'\"<>]{1,512})?@")
-_TOKEN_AS_USER = re.compile(r"(?=[^\d]{0,256}\d).{12,}|.{20,}")
-_BARE_CREDENTIALS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"(?P<keep>\bbearer[ \t]{1,8})[\w.~+/=-]{16,}", re.IGNORECASE), r"\g<keep>" + HIDDEN),
-    (re.compile(r"(?P<keep>\bpass(?:word|phrase)[ \t]{1,4}(?:is|was)[ \t]{1,4})(?=\S{0,64}\d)[^\s,;]+", re.IGNORECASE), r"\g<keep>" + HIDDEN),
-    (re.compile(r"(?P<keep>\blogin[ \t]{1,4}\S{1,64}[ \t]{1,4}password[ \t]{1,4})\S+", re.IGNORECASE), r"\g<keep>" + HIDDEN),
+_URL = lazily(r"://(?P<user>[^\s:/@'\"<>]{0,256})(?P<colon>:?)(?P<password>(?<=:)[^\s/'\"<>]{1,512})?@")
+_TOKEN_AS_USER = lazily(r"(?=[^\d]{0,256}\d).{12,}|.{20,}")
+# What the text has to hold, in small letters; the pattern; what is put in its place.
+_BARE_CREDENTIALS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
+    (("bearer",), lazily(r"(?P<keep>\bbearer[ \t]{1,8})[\w.~+/=-]{16,}", re.IGNORECASE), r"\g<keep>" + HIDDEN),
+    (
+        ("password", "passphrase"),
+        lazily(r"(?P<keep>\bpass(?:word|phrase)[ \t]{1,4}(?:is|was)[ \t]{1,4})(?=\S{0,64}\d)[^\s,;]+", re.IGNORECASE),
+        r"\g<keep>" + HIDDEN,
+    ),
+    (("login",), lazily(r"(?P<keep>\blogin[ \t]{1,4}\S{1,64}[ \t]{1,4}password[ \t]{1,4})\S+", re.IGNORECASE), r"\g<keep>" + HIDDEN),
     # As curl takes them. Containers take numbers of users and groups in the same way.
     (
-        re.compile(
+        ("-u",),
+        lazily(
             r"(?P<keep>(?<![\w-])(?:-[uU]|--(?:proxy-)?user)(?:['\"],)?[ \t=]{1,4}['\"]?"
             r"(?!\d{1,9}:\d{1,9}(?:\s|['\"]|$))[\w.@\\-]{1,64}:)(?!\$)[^\s'\"]+"
         ),
         r"\g<keep>" + HIDDEN,
     ),
     (
-        re.compile(r"(?P<keep>(?<![A-Za-z0-9])sig(?:nature)?(?:=|%3D))(?=[A-Za-z_%+/-]{0,64}\d)[A-Za-z0-9_%+/=-]{12,}", re.IGNORECASE),
+        ("sig",),
+        lazily(r"(?P<keep>(?<![A-Za-z0-9])sig(?:nature)?(?:=|%3D))(?=[A-Za-z_%+/-]{0,64}\d)[A-Za-z0-9_%+/=-]{12,}", re.IGNORECASE),
         r"\g<keep>" + HIDDEN,
     ),
-    (re.compile(r"(?P<keep>\b(?:set-)?cookie['\"]?:[ \t]{0,8}['\"]?)(?=\w{1,64}=)[^'\"\n]+", re.IGNORECASE), r"\g<keep>" + HIDDEN),
+    (("cookie",), lazily(r"(?P<keep>\b(?:set-)?cookie['\"]?:[ \t]{0,8}['\"]?)(?=\w{1,64}=)[^'\"\n]+", re.IGNORECASE), r"\g<keep>" + HIDDEN),
     # Whoever has the address of a chat's webhook can write into the chat.
     (
-        re.compile(
+        ("hook",),
+        lazily(
             r"(?P<keep>hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/|/open-apis/bot/v2/hook/|/cgi-bin/webhook/send\?key=)"
             r"[\w/-]{8,}"
         ),
         r"\g<keep>" + HIDDEN,
     ),
-    (re.compile(r"\b(?:hf_|api_org_|gsk_|r8_|npm_)[A-Za-z0-9]{16,}"), HIDDEN),
-    (re.compile(r"\bsk-(?!learn)[A-Za-z0-9_-]{16,}"), HIDDEN),
-    (re.compile(r"\b(?:[srp]k_(?:live|test)_|whsec_)[A-Za-z0-9]{10,}"), HIDDEN),
-    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\b(?:LTAI|AKID)[A-Za-z0-9]{12,40}\b"), HIDDEN),
-    (re.compile(r"\bAIza[A-Za-z0-9_-]{30,}|\bya29\.[\w-]{20,}|\bGOCSPX-[\w-]{20,}"), HIDDEN),
-    (re.compile(r"\bxox[a-z]-[A-Za-z0-9-]{10,}|\bxapp-[A-Za-z0-9-]{10,}"), HIDDEN),
-    (re.compile(r"\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}"), HIDDEN),
-    (re.compile(r"\b(?:glpat|nvapi|dckr_pat|pypi|hvs|dop_v1)[-_.][A-Za-z0-9_-]{16,}"), HIDDEN),
+    (("hf_", "api_org_", "gsk_", "r8_", "npm_"), lazily(r"\b(?:hf_|api_org_|gsk_|r8_|npm_)[A-Za-z0-9]{16,}"), HIDDEN),
+    (("sk-",), lazily(r"\bsk-(?!learn)[A-Za-z0-9_-]{16,}"), HIDDEN),
+    (("k_live_", "k_test_", "whsec_"), lazily(r"\b(?:[srp]k_(?:live|test)_|whsec_)[A-Za-z0-9]{10,}"), HIDDEN),
+    (("akia", "asia", "ltai", "akid"), lazily(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\b(?:LTAI|AKID)[A-Za-z0-9]{12,40}\b"), HIDDEN),
+    (("aiza", "ya29.", "gocspx-"), lazily(r"\bAIza[A-Za-z0-9_-]{30,}|\bya29\.[\w-]{20,}|\bGOCSPX-[\w-]{20,}"), HIDDEN),
+    (("xox", "xapp-"), lazily(r"\bxox[a-z]-[A-Za-z0-9-]{10,}|\bxapp-[A-Za-z0-9-]{10,}"), HIDDEN),
+    (("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"), lazily(r"\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}"), HIDDEN),
+    (("glpat", "nvapi", "dckr_pat", "pypi", "hvs", "dop_v1"), lazily(r"\b(?:glpat|nvapi|dckr_pat|pypi|hvs|dop_v1)[-_.][A-Za-z0-9_-]{16,}"), HIDDEN),
     # Begun only where such a word begins, else every `-eyJ` in a long one would be tried to its end.
-    (re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)?"), HIDDEN),
+    (("eyj",), lazily(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)?"), HIDDEN),
     # Weights & Biases keys are bare: 40 hexadecimal digits behind a word that names them. Git commits look alike and stay.
-    (re.compile(r"(?P<keep>\bwandb\b(?:(?!commit|sha|rev)[^\n]){0,40}?[\s=:'\"])[0-9a-f]{40}\b", re.IGNORECASE), r"\g<keep>" + HIDDEN),
-    (re.compile(r"\bwandb_v1_\w{20,}"), HIDDEN),
-    (re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
+    (("wandb",), lazily(r"(?P<keep>\bwandb\b(?:(?!commit|sha|rev)[^\n]){0,40}?[\s=:'\"])[0-9a-f]{40}\b", re.IGNORECASE), r"\g<keep>" + HIDDEN),
+    (("wandb_v1_",), lazily(r"\bwandb_v1_\w{20,}"), HIDDEN),
+    (("-----begin",), lazily(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
 )
 # What is glued to a credential may show as one only when that is gone.
 _MAX_PASSES = 5
 # What is left of a word that was cut may be the rest of anything.
-_CUT_WORD = re.compile(r"…[A-Za-z0-9_+/=.%~:@-]{20,}\S*")
+_CUT_WORD = lazily(r"…[A-Za-z0-9_+/=.%~:@-]{20,}\S*")
 
 
 def redact(text: str) -> str:
@@ -134,7 +147,7 @@ def redact(text: str) -> str:
 
     A text that begins with `…` directly before a long word was cut inside that word, which is hidden. Redacting again changes nothing.
     """
-    if found := _CUT_WORD.match(text):
+    if text.startswith("…") and (found := _CUT_WORD.match(text)):
         text = f"…{HIDDEN}{text[found.end() :]}"
     for _ in range(_MAX_PASSES):
         before, text = text, _pass(text)
@@ -164,12 +177,15 @@ def redact_data(data: T) -> T:
 
 
 def _pass(text: str) -> str:
+    small = (text if text.isascii() else text.translate(_SMALL)).lower()
     if "://" in text:
         text = _URL.sub(_url, text)
-    for names in (_FLAG, _PAIR, _NAMED):
-        text = _named(text, names)
-    for pattern, replacement in _BARE_CREDENTIALS:
-        text = pattern.sub(replacement, text)
+    if any(word in small for word in _WORDS):
+        for names in (_FLAG, _PAIR, _NAMED):
+            text = _named(text, names)
+    for needles, pattern, replacement in _BARE_CREDENTIALS:
+        if any(needle in small for needle in needles):
+            text = pattern.sub(replacement, text)
     return text
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from unhang.diagnosis import contradictions
 from unhang.diagnosis.precedence import SAME_EVENT_S, ranked
 from unhang.diagnosis.unknown import unknown_in_run
 from unhang.knowledge import catalogue
@@ -21,6 +20,9 @@ if TYPE_CHECKING:
 
 def of_picture(picture: Picture) -> Verdict:
     """The verdict on one incident, as the evidence has it: credentials are still in it."""
+    # Of no use to logs, which need the rest of this module.
+    from unhang.diagnosis import contradictions
+
     not_examined = list(picture.not_examined)
     roots: list[Finding] = []
     symptoms: list[Finding] = []

@@ -26,10 +26,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
-from unhang import encoding
 from unhang.errors import RunDirError
+from unhang.frozen import dataclass
 from unhang.model import Verdict
 from unhang.patterns import lazily
 
@@ -200,6 +198,8 @@ class RunDir:
 
     def read(self, path: Path, kind: type[T]) -> T:
         """Decode one JSON file. Raises RunDirError where it is missing or damaged."""
+        import msgspec
+
         try:
             refuse_special(path)
             return msgspec.json.decode(path.read_bytes(), type=kind)
@@ -210,6 +210,10 @@ class RunDir:
 
     def write(self, path: Path, value: object) -> None:
         """Write one JSON file whole. Raises OSError."""
+        import msgspec
+
+        from unhang import encoding
+
         self.write_bytes(path, msgspec.json.format(encoding.encode(value), indent=2) + b"\n")
 
     def write_bytes(self, path: Path, data: bytes) -> None:
@@ -256,6 +260,8 @@ def runs_in(folder: Path) -> list[Path]:
 
 def started(run: Path) -> float:
     """When a run was started, in seconds since 1970."""
+    import msgspec
+
     path = run / "run.json"
     try:
         told = msgspec.json.decode(path.read_bytes(), type=_Run).started
@@ -266,5 +272,6 @@ def started(run: Path) -> float:
     return path.stat().st_mtime
 
 
-class _Run(msgspec.Struct):
+@dataclass(frozen=True, kw_only=True)
+class _Run:
     started: str = ""

@@ -9,6 +9,8 @@ from unhang.patterns import lazily
 _WIDE = "\u2e80-\u9fff\uf900-\ufaff"
 # What closes stays with what it closes.
 _CLOSING = "\u3001\u3002\uff01\uff09\uff0c\uff1a\uff1b\uff1f"
+# A class of characters beyond those of ASCII takes ten times as long to compile.
+_WORD = lazily(r"\s+|\S+")
 _PIECE = lazily(rf"\s+|[{_WIDE}{_CLOSING}][{_CLOSING}]*|[^\s{_WIDE}{_CLOSING}]+[{_CLOSING}]*")
 
 
@@ -16,7 +18,7 @@ def fold(text: str, width: int, *, first: str = "", deeper: str | None = None) -
     """All of it in lines of at most `width` cells, which begin with `first` and then `deeper`; at least one line."""
     deeper = first if deeper is None else deeper
     lines, line, empty = list[str](), first, True
-    for piece in _PIECE.findall(" ".join(text.split())):
+    for piece in (_WORD if text.isascii() else _PIECE).findall(" ".join(text.split())):
         if cell_len(line) + cell_len(piece) <= width:
             line += piece if not (empty and piece == " ") else ""
             empty = empty and piece == " "

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unhang.errors import RecordError
 from unhang.frozen import dataclass
 from unhang.patterns import lazily
-from unhang.records import stacks
-from unhang.records.incident import Stacks
 from unhang.records.logs.line import Line, lines
 from unhang.records.logs.signature import Hit, Signature
+
+if TYPE_CHECKING:
+    from unhang.records.incident import Stacks
 
 FAULTHANDLER = Signature(
     needle="(most recent call first):", pattern=r"^(?:(?:Current thread|Thread) 0x[0-9a-f]{4,16}\b|Stack \()", role="context", keep=256, newest=True
@@ -98,6 +100,8 @@ def _dumps(found: Iterable[Line], ranks: Mapping[int, int | None]) -> list[tuple
 
 
 def _parsed(text: list[str]) -> Stacks | None:
+    from unhang.records import stacks
+
     try:
         whole = "\n".join(text)
         return stacks.from_faulthandler(whole) if "(most recent call first):" in text[0] else stacks.from_pyspy_text(whole)
