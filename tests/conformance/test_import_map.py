@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import unhang
+from unhang.cli.verbs import SAYS
 
 PACKAGE = Path(unhang.__file__).parent
 # A room may import those of lower levels only; rooms on one level do not import each other.
@@ -67,10 +68,68 @@ def test_torch_is_imported_inside_functions_of_the_rooms_that_may(path):
     assert not anywhere or room_of(path) in MAY_IMPORT_TORCH
 
 
-@pytest.mark.parametrize("argv", [["-c", "import unhang"], ["-m", "unhang", "--help"], ["-m", "unhang", "explain", "--list"]])
+LOADED = """import atexit, runpy, sys
+sys.argv[0] = "unhang"
+atexit.register(lambda: print("loaded:", *sys.modules, file=sys.stderr))
+runpy.run_module("unhang", run_name="__main__", alter_sys=True)
+"""
+
+
+def loaded(*argv: str, code: int = 0) -> set[str]:
+    """What the command has imported when it ends. `-X importtime` does not tell of what `importlib` was asked for."""
+    done = subprocess.run([sys.executable, "-c", LOADED, *argv], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr[-2000:]
+    return set(done.stderr.rpartition("loaded:")[2].split())
+
+
+def within(names: set[str], *packages: str) -> set[str]:
+    return {name for name in names for package in packages if name == package or name.startswith(f"{package}.")}
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["explain", "--list"]])
 def test_torch_is_not_loaded(argv):
-    done = subprocess.run([sys.executable, "-X", "importtime", *argv], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    loaded = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
-    assert "unhang" in loaded
-    assert not {name for name in loaded if name.split(".")[0] in ("torch", "numpy", "transformers")}
+    names = loaded(*argv)
+    assert "unhang" in names
+    assert not within(names, "torch", "numpy", "transformers")
+
+
+def test_the_library_loads_nothing():
+    code = "import sys; before = set(sys.modules); import unhang; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert set(done.stdout.split()) <= {"unhang", "__future__"}
+
+
+# What other verbs, other records and other packages need: half of the time in which a small log is answered would go there.
+NOT_FOR_A_LOG = (
+    *(f"unhang.cli.{verb}" for verb in ("run", "doctor", "vars", "explain", "demo", "digest", "ras", "running", "repairing")),
+    *(f"unhang.records.{name}" for name in ("flight", "match", "ras", "incident", "picture", "stacks", "kernel", "trunks")),
+    *("unhang.diagnosis.contradictions", "unhang.diagnosis.recorders", "unhang.diagnosis.why", "unhang.diagnosis.bundle", "unhang.kernel_lines"),
+    *("unhang.facts", "unhang.launch", "unhang.probes", "unhang.remedies", "unhang.runtime", "unhang.testing", "unhang.report.html"),
+    *("unhang.knowledge.variables", "unhang.report.markdown"),
+    *("msgspec", "yaml", "psutil", "pynvml", "zstandard", "tarfile", "zipfile", "multiprocessing", "concurrent", "asyncio", "html", "secrets"),
+    *("rich.markdown", "rich.traceback", "rich.live", "pygments", "torch", "numpy"),
+)
+FAILED = "2026-11-03 02:16:07,507 - INFO - step 1 loss 5.8\n[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+
+
+def test_what_a_small_log_does_not_need_is_not_loaded(tmp_path):
+    log = tmp_path / "rank3.log"
+    log.write_text(FAILED)
+    names = loaded("why", str(log), code=1)
+    assert "unhang.knowledge.causes.gpu_oom" in names and within(names, *NOT_FOR_A_LOG) == set()
+
+
+def test_json_of_a_small_log_needs_no_terminal(tmp_path):
+    log = tmp_path / "rank3.log"
+    log.write_text(FAILED)
+    names = loaded("why", "--json", str(log), code=1)
+    assert "msgspec" in names and within(names, "rich", *(set(NOT_FOR_A_LOG) - {"msgspec"})) == set()
+
+
+@pytest.mark.parametrize("verb", [None, "run", "why", "doctor", "vars", "explain", "demo"])
+def test_help_loads_what_it_prints(verb):
+    names = loaded(*([verb] if verb else []), "--help")
+    others = {f"unhang.cli.{other}" for other in SAYS if other != verb}
+    assert verb is None or f"unhang.cli.{verb}" in names
+    below = ("facts", "records", "knowledge", "diagnosis", "launch", "probes", "remedies", "runtime", "testing")
+    assert within(names, *others, *(f"unhang.{room}" for room in below), "rich", "msgspec", "psutil", "yaml") == set()

@@ -58,7 +58,7 @@ def strip(text: str, said: Said) -> str:
         else:
             break
     text = text[start:]
-    if start and said.level is None and (found := _LEVEL_AHEAD(text)):
+    if start and said.level is None and (found := _LEVEL_AHEAD.match(text)):
         said.level = _LEVELS[found[1]]
     return text
 
@@ -152,14 +152,14 @@ def _ray(said: Said, found: re.Match[str]) -> None:
     said.pid = int(found[2])
     said.host = found[3] or said.host
     # vLLM names a worker by those of its ranks that count more than one: with tensor parallelism alone that is its rank.
-    if named := _VLLM_RANK(name):
+    if named := _VLLM_RANK.fullmatch(name):
         said.task = int(named[1])
-    elif named := _RAY_RANK(name):
+    elif named := _RAY_RANK.search(name):
         said.rank = int(named[1])
 
 
-_VLLM_RANK = lazily(r"[A-Za-z]*Worker_TP(\d{1,5})(?:_EP\d+)?", re.ASCII).fullmatch
-_RAY_RANK = lazily(r"\brank=(\d{1,7})", re.ASCII).search
+_VLLM_RANK = lazily(r"[A-Za-z]*Worker_TP(\d{1,5})(?:_EP\d+)?", re.ASCII)
+_RAY_RANK = lazily(r"\brank=(\d{1,7})", re.ASCII)
 
 
 def _date(said: Said, found: re.Match[str]) -> None:
@@ -254,7 +254,7 @@ def _nothing(said: Said, found: re.Match[str]) -> None:
     pass
 
 
-_LEVEL_AHEAD = lazily(rf"(?:[\w.]{{1,100}}(?: - |: ?| \| ?))?\[?{_LEVEL}(?=[\]:| ]|$)", re.ASCII).match
+_LEVEL_AHEAD = lazily(rf"(?:[\w.]{{1,100}}(?: - |: ?| \| ?))?\[?{_LEVEL}(?=[\]:| ]|$)", re.ASCII)
 _DIGITS, _LOWER, _UPPER = string.digits, string.ascii_lowercase, string.ascii_uppercase
 _LETTERS = _LOWER + _UPPER
 _PREFIX, _MARKER = False, True
