@@ -13,7 +13,8 @@ from unhang.cli.verbs import SAYS
 PACKAGE = Path(unhang.__file__).parent
 # A room may import those of lower levels only; rooms on one level do not import each other.
 LEVELS = [
-    {"model", "errors", "frozen", "patterns", "encoding", "kernel_lines", "__init__"},
+    {"frozen", "patterns"},
+    {"model", "errors", "encoding", "kernel_lines", "__init__"},
     {"facts", "records"},
     {"knowledge"},
     {"diagnosis"},
