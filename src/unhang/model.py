@@ -5,10 +5,8 @@ Frozen, plain data. `Verdict` is an interface, printed by `--json` and kept as `
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
-
-from unhang.frozen import dataclass
 
 Standing = Literal["established", "likely", "possible", "not-established"]
 TrialState = Literal["passed", "failed", "untried"]

@@ -13,7 +13,7 @@ from unhang.cli.verbs import SAYS
 PACKAGE = Path(unhang.__file__).parent
 # A room may import those of lower levels only; rooms on one level do not import each other.
 LEVELS = [
-    {"frozen", "patterns"},
+    {"patterns"},
     {"model", "errors", "encoding", "kernel_lines", "__init__"},
     {"facts", "records"},
     {"knowledge"},

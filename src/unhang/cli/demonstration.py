@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,7 +22,6 @@ from rich.console import Console
 from rich.table import Table
 
 from unhang.errors import EXIT_FOUND, EXIT_INTERRUPTED, MissingExtra, RecordError, RunDirError, UnhangError
-from unhang.frozen import dataclass
 from unhang.launch.ending import die_with_parent
 from unhang.launch.supervise import run_path
 from unhang.records.flight import load

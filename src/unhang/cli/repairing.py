@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
 from unhang.facts import shm
 from unhang.facts.snapshot import Snapshot
-from unhang.frozen import dataclass
 from unhang.model import Examination
 from unhang.remedies import cleaning, settings
 from unhang.report import repairs, screen

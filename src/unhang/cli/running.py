@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -14,7 +15,6 @@ import typer
 
 from unhang import encoding
 from unhang.errors import EXIT_INTERRUPTED, CommandNotFound, RunDirError, UnhangError
-from unhang.frozen import dataclass
 from unhang.launch import command as commands
 from unhang.launch import environment, events, supervise
 from unhang.launch.attempt import Options

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from unhang.frozen import dataclass
 from unhang.knowledge import words
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.collective_timeout import GLOO_TIMEOUT

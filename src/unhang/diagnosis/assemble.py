@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from unhang.diagnosis import clocks
 from unhang.diagnosis.clocks import Scale, Shared
-from unhang.frozen import dataclass
 from unhang.knowledge.cause import LogView
 from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, dumped, exits, job_size, nccl, owner_of, watchdog, work
 from unhang.records.logs.attempts import Failure, Marks

@@ -19,6 +19,7 @@ import tempfile
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,7 +29,6 @@ import msgspec
 from unhang import __version__, encoding
 from unhang.diagnosis.redact import redact, redact_data
 from unhang.errors import RecordError
-from unhang.frozen import dataclass
 from unhang.model import NotExamined, Verdict
 from unhang.records.flight import digest, opening
 from unhang.records.logs.opening import Source, walk

@@ -6,8 +6,7 @@ Assumed: hosts whose logs print no zone are set to the same one, unless shared e
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-
-from unhang.frozen import dataclass
+from dataclasses import dataclass
 
 # A host whose shared events scatter more than this has no offset that means anything.
 MAX_SCATTER_S = 5.0

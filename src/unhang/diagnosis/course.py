@@ -5,12 +5,12 @@ A run directory without incidents is no proof of health: unhang itself may have 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OK
-from unhang.frozen import dataclass
 from unhang.knowledge import words
 from unhang.model import Evidence, Finding, NotExamined, Remedy
 from unhang.records.rundir import refuse_special

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from unhang.frozen import dataclass
+from dataclasses import dataclass
+
 from unhang.knowledge import words
 from unhang.knowledge.cause import LogView
 from unhang.model import Evidence

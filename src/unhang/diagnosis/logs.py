@@ -7,7 +7,7 @@ from it. There are no stacks here, and whatever was not looked at is said under 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, 
 from unhang.diagnosis.unrelated import newest_job
 from unhang.diagnosis.verdict import ask, besides
 from unhang.errors import UnhangError
-from unhang.frozen import dataclass
 from unhang.knowledge import catalogue
 from unhang.knowledge.caught import caught, failed, logged_over, stepped_over, that_ended_something
 from unhang.knowledge.cause import STANDINGS, Cause, LogView

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.unknown import LOST, SUPERVISE, TRANSPORT, WAITING
-from unhang.frozen import dataclass
 from unhang.knowledge import catalogue, words
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.records.ras import Change, Communicator, InState, Member, Missing, Process, Report, compare

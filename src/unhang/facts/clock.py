@@ -6,10 +6,10 @@ The kernel's own answer (adjtimex, which anyone may ask) holds inside containers
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
-from unhang.frozen import dataclass
 
 # STA_UNSYNC of include/uapi/linux/timex.h.
 _UNSYNCHRONISED = 0x40

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
-from unhang.frozen import dataclass
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot

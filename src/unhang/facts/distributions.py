@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from unhang.facts import paths
 from unhang.facts.host import Host
-from unhang.frozen import dataclass
 
 _RECORD = re.compile(r"(?P<name>[A-Za-z0-9](?:[\w.-]*?[A-Za-z0-9])?)-(?P<version>\d[^-]*|[^-]+)(?:-py\d[\d.]*)?\.(?:dist|egg)-info")
 _PINNED = re.compile(r"Requires-Dist: *(?P<name>[\w.-]+)(?:\[[^\]]*\])? *\(? *={2,3} *(?P<version>[^\s;,)*]+) *\)? *(?:;(?P<marker>.*))?$")

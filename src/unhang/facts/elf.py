@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from unhang.facts import paths
 from unhang.facts.host import Host
-from unhang.frozen import dataclass
 
 _NEEDED, _STRTAB, _RPATH, _RUNPATH, _LOAD, _DYNAMIC = 1, 5, 15, 29, 1, 2
 _MAX_TABLE_BYTES = 1 << 20

@@ -9,11 +9,11 @@ import ipaddress
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 from unhang.facts.host import Host, Ran
 from unhang.facts.subject import NotHere, Subject
-from unhang.frozen import dataclass
 
 Hook = Literal["input", "output"]
 Fate = Literal["accept", "drop"]

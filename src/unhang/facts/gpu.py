@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from unhang.facts import nvml, pcie
@@ -18,7 +18,6 @@ from unhang.facts.host import Host
 from unhang.facts.nvml import Gpu, Seen
 from unhang.facts.subject import NotHere, Subject
 from unhang.facts.units import size
-from unhang.frozen import dataclass
 from unhang.kernel_lines import normal
 
 # A driver without persistence wakes every GPU first, a second or two each.

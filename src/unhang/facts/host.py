@@ -12,10 +12,9 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from unhang.frozen import dataclass
 
 _CHUNK_BYTES = 16 * 1024**2
 

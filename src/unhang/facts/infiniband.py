@@ -6,6 +6,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from unhang.facts import job
@@ -13,7 +14,6 @@ from unhang.facts.host import Host
 from unhang.facts.job import Setting
 from unhang.facts.subject import NotHere, Subject
 from unhang.facts.units import counted
-from unhang.frozen import dataclass
 
 _BASE = "/sys/class/infiniband"
 _MAX_GIDS = 256

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from unhang.facts import conf_file
 from unhang.facts.host import Host
-from unhang.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,10 @@ import datetime
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
-from unhang.frozen import dataclass
 from unhang.kernel_lines import NEEDLES, PATTERNS, SINCE_BOOT, Kind, device_of
 
 # What happened in the last hours may be why a training ended, and may come back in the next; what is older is history.

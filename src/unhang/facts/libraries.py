@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from unhang.facts import distributions, elf, paths, python_env
 from unhang.facts.host import Host
 from unhang.facts.subject import NotHere, Subject
-from unhang.frozen import dataclass
 
 if TYPE_CHECKING:
     from unhang.facts.nvml import Gpu

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 
 from unhang.facts import cgroups
 from unhang.facts.host import Host
 from unhang.facts.numa import numbered
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
-from unhang.frozen import dataclass
 
 # Bits of CapEff (linux/capability.h).
 _IPC_LOCK, _SYS_PTRACE, _SYS_ADMIN, _SYS_RESOURCE = 14, 19, 21, 24

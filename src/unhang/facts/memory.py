@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from unhang.facts import cgroups
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
-from unhang.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from unhang.facts import job
 from unhang.facts.host import Host
 from unhang.facts.job import Job
 from unhang.facts.subject import Subject
-from unhang.frozen import dataclass
 
 # The resolver itself waits 5 s for each server, twice.
 _PATIENCE_S = 2.0

@@ -12,6 +12,7 @@ import re
 import struct
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,7 +20,6 @@ import msgspec
 
 from unhang import encoding
 from unhang.facts.variable_readers import Library
-from unhang.frozen import dataclass
 
 _CACHE = "variables-3.json"
 _IN_BINARIES = (b"NCCL_", b"RCCL_", b"MSCCL", b"SHARP_", b"TORCH_", b"TORCHELASTIC_", b"GLOO_", b"TP_SOCKET", b"UCC_")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +12,6 @@ from unhang.facts import job, names
 from unhang.facts.host import Host
 from unhang.facts.job import Job, Setting
 from unhang.facts.subject import Subject
-from unhang.frozen import dataclass
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot

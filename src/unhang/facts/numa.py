@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal
 
 from unhang.facts import cgroups
 from unhang.facts.host import Host
 from unhang.facts.subject import NotHere, Subject
 from unhang.facts.units import size
-from unhang.frozen import dataclass
 
 _NODES = "/sys/devices/system/node"
 _DEVICES = "/sys/bus/pci/devices"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, TypeVar
 
-from unhang.frozen import dataclass
 from unhang.kernel_lines import normal
 
 T = TypeVar("T")

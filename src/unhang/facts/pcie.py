@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
 from unhang.facts.host import Host
 from unhang.facts.subject import NotHere, Subject
-from unhang.frozen import dataclass
 
 DEVICES = "/sys/bus/pci/devices"
 NVIDIA = "0x10de"

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from unhang.facts import job
@@ -15,7 +15,6 @@ from unhang.facts.host import Host
 from unhang.facts.job import Job
 from unhang.facts.subject import Subject
 from unhang.facts.units import counted
-from unhang.frozen import dataclass
 
 # torchrun, accelerate, DeepSpeed and init_process_group all take it unless they are told another.
 USUAL_PORT = 29500

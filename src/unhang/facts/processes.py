@@ -7,9 +7,9 @@ threads (transport, watchdogs, our heartbeat) are busy for reasons of their own.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 
 from unhang.facts.host import Host
-from unhang.frozen import dataclass
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from unhang.facts import distributions, paths, shebang
@@ -16,7 +17,6 @@ from unhang.facts.distributions import Lead
 from unhang.facts.host import Host
 from unhang.facts.shebang import Fault
 from unhang.facts.subject import NotHere, Subject
-from unhang.frozen import dataclass
 
 Kind = Literal["venv", "conda", "system", "installation"]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Literal
 
 from unhang.facts import paths
 from unhang.facts.host import Host
-from unhang.frozen import dataclass
 
 Fault = Literal["gone", "too-long", "carriage-return"]
 

@@ -11,7 +11,7 @@ import pkgutil
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, TypeVar
 
@@ -21,7 +21,6 @@ from unhang import encoding, facts
 from unhang.errors import UnhangError
 from unhang.facts.host import Host
 from unhang.facts.subject import NotHere, Subject
-from unhang.frozen import dataclass
 
 T = TypeVar("T")
 State = Literal["read", "absent", "unknown"]

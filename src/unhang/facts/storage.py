@@ -11,14 +11,13 @@ import pwd
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR
 
 from unhang.facts.host import Host, Space
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
-from unhang.frozen import dataclass
 
 _ANSWERS_S = 1.5
 # As much of a checkpoint as tells how fast the rest would be; a page cache takes some hundred megabytes at once and has to be written out, too.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from unhang.facts.host import Host
-from unhang.frozen import dataclass
 
 T = TypeVar("T")
 

@@ -10,11 +10,11 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from unhang.facts import paths, which_nccl
 from unhang.facts.host import Host
-from unhang.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from unhang.facts import conf_file, network, variable_readers, which_nccl
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
-from unhang.frozen import dataclass
 
 # Families whose names are all of interest, and single names.
 TOUCHES = re.compile(

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from unhang.facts import libraries, paths
 from unhang.facts.host import Host
-from unhang.frozen import dataclass
 
 _FILE = re.compile(r"libnccl\.so(?:\.\d+)*")
 _RCCL = re.compile(r"librccl\.so(?:\.\d+)*")

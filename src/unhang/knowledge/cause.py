@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from unhang.frozen import dataclass
 from unhang.knowledge import words
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
 from unhang.records.frames import place, user_frame

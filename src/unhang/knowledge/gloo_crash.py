@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unhang.frozen import dataclass
 from unhang.knowledge import words
 from unhang.model import Evidence
 from unhang.records.frames import Frame, other_line, user_frame

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unhang.frozen import dataclass
 from unhang.patterns import lazily
 from unhang.records.frames import Frame, is_user_file, user_frame
 

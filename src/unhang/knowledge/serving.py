@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from unhang.frozen import dataclass
 from unhang.patterns import lazily
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ Sequence numbers count the collectives of one group on one rank. Ranks that make
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unhang.frozen import dataclass
 from unhang.model import Evidence
 from unhang.patterns import lazily
 from unhang.records.frames import Frame, user_frame

@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -24,7 +25,6 @@ from unhang.diagnosis.redact import redact_command
 from unhang.errors import CommandNotFound
 from unhang.facts import processes
 from unhang.facts.host import Host
-from unhang.frozen import dataclass
 from unhang.launch import ending, environment, events
 from unhang.launch.alarm import Alarm
 from unhang.launch.command import Command

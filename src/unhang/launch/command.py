@@ -9,10 +9,10 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from unhang.errors import CommandNotFound, UnhangError
-from unhang.frozen import dataclass
 from unhang.records import named
 
 # The launchers' own options, as they are spelled with dashes; each also exists with underscores.

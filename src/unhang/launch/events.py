@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Union
 
-from unhang.frozen import dataclass
 from unhang.model import Verdict
 
 

@@ -13,11 +13,11 @@ import itertools
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unhang.errors import RecordError
-from unhang.frozen import dataclass
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState
 from unhang.records import flight as flights

@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from unhang.diagnosis import why
@@ -17,7 +17,6 @@ from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
 from unhang.facts import memory
 from unhang.facts.host import Host
-from unhang.frozen import dataclass
 from unhang.launch import events, ras
 from unhang.launch.evidence import Taken, Taker, guarded, guarded_lines
 from unhang.launch.listener import Peer

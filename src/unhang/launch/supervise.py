@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,7 +26,6 @@ from unhang.diagnosis.redact import redact_command
 from unhang.errors import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK
 from unhang.facts import snapshot
 from unhang.facts.host import Host
-from unhang.frozen import dataclass
 from unhang.launch import ending, environment, events
 from unhang.launch.attempt import Attempt, Options, Result
 from unhang.launch.command import Command

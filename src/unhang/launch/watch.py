@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from unhang.frozen import dataclass
 from unhang.launch.rhythm import FAREWELL_S, Rhythm
 from unhang.records.frames import Frame
 from unhang.records.incident import Counters, Ended, Raised

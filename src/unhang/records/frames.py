@@ -7,8 +7,8 @@ work where unhang is not installed; a conformance test holds the two equal.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from unhang.frozen import dataclass
 from unhang.patterns import lazily
 
 

@@ -6,10 +6,9 @@ back, by `unhang why`, at any time and on any machine. Times called `_s` are sec
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
-from unhang.frozen import dataclass
 from unhang.records.frames import Frame
 
 INCIDENT_SCHEMA = "unhang/incident/1"

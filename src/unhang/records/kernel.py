@@ -7,10 +7,10 @@ may be of other jobs. `KernelEvent.boot_s` tells when, in seconds since that sta
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from unhang.errors import RecordError
-from unhang.frozen import dataclass
 from unhang.kernel_lines import NEEDLES, PATTERNS, SINCE_BOOT, Kind, device_of
 
 # What befalls a device, whichever process uses it; of the first ones it is a GPU.

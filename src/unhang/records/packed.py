@@ -10,10 +10,10 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from unhang.errors import UnhangError
-from unhang.frozen import dataclass
 from unhang.model import NotExamined
 from unhang.records.logs import tars, unpacking, zips
 from unhang.records.logs.kinds import FLIGHT, Misses, no_log

@@ -7,13 +7,12 @@ collectives. Nothing here names a cause. Whatever could not be read stands in `n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
 from unhang.errors import RecordError, UnhangError
-from unhang.frozen import dataclass
 from unhang.kernel_lines import Kind, device_of
 from unhang.model import Input, InputKind, NotExamined
 from unhang.records import flight as flights

@@ -23,11 +23,11 @@ import errno
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from unhang.errors import RunDirError
-from unhang.frozen import dataclass
 from unhang.model import Verdict
 from unhang.patterns import lazily
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from unhang.errors import UnhangError
-from unhang.frozen import dataclass
 from unhang.records import stacks
 from unhang.records.frames import Frame, without_hook
 from unhang.records.incident import Incident, Stacks

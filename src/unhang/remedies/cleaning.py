@@ -15,12 +15,11 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from unhang.facts.shm import Segment, Shm
-from unhang.frozen import dataclass
 
 SHM = "/dev/shm"
 # A job that is starting makes a segment, and tells its name to its peers afterwards.

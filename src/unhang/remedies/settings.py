@@ -6,9 +6,9 @@ import os
 import re
 import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from unhang.frozen import dataclass
 from unhang.model import HostFinding
 
 FILE = "unhang.env"

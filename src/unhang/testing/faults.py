@@ -20,9 +20,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
-
-from unhang.frozen import dataclass
 
 ENV_FAULT = "UNHANG_FAULT"
 ENV_RECORD = "UNHANG_FAULT_RECORD"

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from unhang.frozen import dataclass
 from unhang.knowledge import serving
 from unhang.knowledge.caught import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unhang.frozen import dataclass
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.causes.rank_exception import own_tracebacks

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from unhang.facts import variables
 from unhang.facts.names_in_files import Reader
 from unhang.facts.variable_readers import Library
-from unhang.frozen import dataclass
 from unhang.knowledge.variables import values
 from unhang.knowledge.variables.files.found import Parsed
 from unhang.knowledge.variables.judge import Judged, Option, Place, Setting, judge, typo_outside

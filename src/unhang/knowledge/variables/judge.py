@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from unhang.facts.variable_readers import PLUGINS
 from unhang.facts.variables import kept, touches
-from unhang.frozen import dataclass
 from unhang.knowledge.variables import values
 from unhang.knowledge.variables.families import foreign
 from unhang.knowledge.variables.known import entries, misspelt, nearest, owned

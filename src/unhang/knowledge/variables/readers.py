@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Literal
-
-from unhang.frozen import dataclass
 
 How = Literal["table", "scan", "documentation"]
 Answer = Literal["reads", "logs", "in-binary"]

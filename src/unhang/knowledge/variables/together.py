@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from unhang.facts.variables import beyond, visible_gpus
-from unhang.frozen import dataclass
 from unhang.knowledge.variables import values
 from unhang.knowledge.variables.judge import Judged, Option, Place, Remark
 from unhang.knowledge.variables.known import entries

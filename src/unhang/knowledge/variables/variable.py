@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
-from unhang.frozen import dataclass
 from unhang.model import Severity
 
 Parser = Literal[

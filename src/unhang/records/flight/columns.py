@@ -11,14 +11,13 @@ import marshal
 import operator
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import compress
 from operator import itemgetter
 from typing import Any, Literal
 
 from unhang.errors import RecordError
-from unhang.frozen import dataclass
 from unhang.records.flight import operations
 from unhang.records.flight.entries import COALESCED, Group, configured, counters_of, group_of, has_lost, newest_generation, not_understood
 from unhang.records.flight.opening import Opened

@@ -18,7 +18,7 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -28,7 +28,6 @@ from zlib import crc32
 import msgspec
 
 from unhang.errors import RecordError
-from unhang.frozen import dataclass
 from unhang.model import NotExamined
 from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, Columns, Recording, What, columns_and_frames, compared

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from unhang.errors import RecordError
-from unhang.frozen import dataclass
 from unhang.records.flight import operations
 from unhang.records.flight.naming import is_rank
 from unhang.records.flight.opening import Opened, decoded, opened

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from unhang.frozen import dataclass
 from unhang.patterns import lazily
 
 _ENDING = lazily(r"\.(?:gz|zst|zstd|xz|bz2|json|jsonl|pkl|pickle|trace|dump|bin)$", re.IGNORECASE)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unhang.errors import RecordError
-from unhang.frozen import dataclass
 from unhang.records.flight import unpickle
 from unhang.records.flight.naming import is_rank
 from unhang.records.logs import unpacking

@@ -9,13 +9,12 @@ import os
 import re
 import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from unhang.errors import RecordError, UnhangError
-from unhang.frozen import dataclass
 from unhang.model import NotExamined
 from unhang.records.flight import digest
 from unhang.records.flight.columns import Recording, recording_of, with_second

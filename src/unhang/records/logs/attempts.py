@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from unhang.frozen import dataclass
 from unhang.records.logs import exits, tracebacks
 from unhang.records.logs.signature import Hit, Signature
 

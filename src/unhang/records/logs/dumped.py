@@ -7,12 +7,11 @@ threading's bootstrap; two dumps may stand directly behind each other, and are t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unhang.errors import RecordError
-from unhang.frozen import dataclass
 from unhang.patterns import lazily
 from unhang.records.logs.line import Line, lines
 from unhang.records.logs.signature import Hit, Signature

@@ -9,12 +9,12 @@ import re
 import stat
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO
 
 from unhang.errors import UnhangError
-from unhang.frozen import dataclass
 from unhang.model import NotExamined
 from unhang.patterns import lazily
 from unhang.records.logs import unpacking

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unhang.errors import RecordError
-from unhang.frozen import dataclass
 from unhang.patterns import lazily
 from unhang.records.logs.json_lines import JSON_BEGINS, unwrapped
 from unhang.records.logs.prefix import Said, strip

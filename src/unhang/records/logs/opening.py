@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from unhang.errors import RecordError
-from unhang.frozen import dataclass
 from unhang.model import NotExamined
 from unhang.records.logs import tars, unpacking, zips
 from unhang.records.logs.kinds import Misses, is_binary, no_log

@@ -6,8 +6,8 @@ Only grammars that leave no choice are read: `worker-3` inside a pod's name is a
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from unhang.frozen import dataclass
 from unhang.patterns import lazily
 
 # A host name that is recognisable as one: "node7", "job-abc-worker-3", "dgx-a100-03.cluster.local", "ip-10-0-0-2". "gpu0" and "gpt-2" are none.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from unhang.frozen import dataclass
 
 if TYPE_CHECKING:
     from unhang.records.logs.signature import Hit

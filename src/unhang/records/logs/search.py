@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from unhang.errors import RecordError
-from unhang.frozen import dataclass
 from unhang.records.logs.blocks import Block, Readable, blocks
 from unhang.records.logs.looking import Found, Look
 from unhang.records.logs.needles import TRACEBACK, Needles

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from calendar import isleap
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
 from typing import Literal
-
-from unhang.frozen import dataclass
 
 # glog, syslog and vLLM print no year; until `resolve` they stand in this one, a leap year so that 29 February exists.
 NO_YEAR = 2000

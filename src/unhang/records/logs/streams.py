@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
-
-from unhang.frozen import dataclass
 
 CHUNK_BYTES = 256 * 1024
 # As much as tells every packing, archive and kind of file apart: a tar header.

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from unhang.frozen import dataclass
 from unhang.patterns import lazily
 from unhang.records.logs.streams import CHUNK_BYTES, Damaged, Stream, cut_off
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from unhang.frozen import dataclass
 from unhang.patterns import lazily
 from unhang.records.logs.prefix import GROUP
 

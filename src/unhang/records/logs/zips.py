@@ -11,9 +11,9 @@ import struct
 import zlib
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unhang.frozen import dataclass
 from unhang.records.logs.streams import Bytes, Damaged, Stream, chunks
 
 if TYPE_CHECKING:

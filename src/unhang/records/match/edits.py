@@ -7,9 +7,9 @@ calls.
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from typing import Literal
 
-from unhang.frozen import dataclass
 from unhang.records.flight.columns import Track
 
 Change = Literal["content", "order", "extra", "lacking"]

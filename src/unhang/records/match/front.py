@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from unhang.frozen import dataclass
 from unhang.records.flight import operations
 from unhang.records.flight.entries import COALESCED
 from unhang.records.frames import Frame, inside, other_line, user_frame

@@ -9,9 +9,8 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
-from unhang.frozen import dataclass
 from unhang.records.flight import operations
 from unhang.records.flight.columns import Message, Recording, Track
 from unhang.records.flight.entries import Group

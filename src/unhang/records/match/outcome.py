@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from unhang.frozen import dataclass
 from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, STARTED, Message, Recording, Track
 from unhang.records.match.edits import Edit, edit

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from unhang.frozen import dataclass
 from unhang.records.flight.columns import Track
 
 _BLOCK = 64

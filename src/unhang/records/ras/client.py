@@ -14,10 +14,10 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from unhang.errors import RecordError
-from unhang.frozen import dataclass
 from unhang.records.ras.answer import MAX_BYTES, parse
 from unhang.records.ras.model import Format, Report
 

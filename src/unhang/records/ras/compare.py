@@ -8,9 +8,9 @@ queries").
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Literal
 
-from unhang.frozen import dataclass
 from unhang.records.ras.model import Communicator, Member, Report
 
 # "mixed": some ranks have launched something, of others that is not so, or not known.

@@ -8,10 +8,8 @@ ask twice and compare (`compare`). A hang that all ranks have joined shows nothi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
-
-from unhang.frozen import dataclass
 
 # NOCOMM (UNKNOWN until 2.25): the process answers, and is no member of the communicator: not yet, or no more.
 State = Literal["INIT", "RUNNING", "FINALIZE", "ABORT", "NOCOMM", "UNKNOWN"]

@@ -9,13 +9,12 @@ import datetime
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import RecordError, UnhangError
 from unhang.facts.units import size
-from unhang.frozen import dataclass
 from unhang.records import flight as dumps
 from unhang.records import match, trunks
 from unhang.records.flight import Flight

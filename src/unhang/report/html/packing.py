@@ -12,9 +12,8 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from unhang.frozen import dataclass
 from unhang.report.html.scene import Divergence, Scene, Track
 
 # A tab of a browser takes some 20 bytes for a bar, and paints half a million in a few milliseconds.

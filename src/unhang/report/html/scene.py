@@ -7,10 +7,9 @@ number, so that a rank of 2,000 operations is five arrays and no object for each
 from __future__ import annotations
 
 from array import array
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
-
-from unhang.frozen import dataclass
 
 
 class State(IntEnum):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
-
-from unhang.frozen import dataclass
 
 _LINE_OF_COMMENT = re.compile(r"^[ \t]*#.*", re.MULTILINE)
 

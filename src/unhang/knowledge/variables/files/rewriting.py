@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from unhang.frozen import dataclass
 from unhang.knowledge.variables.files.found import Block, Found, Lines, Parsed
 
 if TYPE_CHECKING:

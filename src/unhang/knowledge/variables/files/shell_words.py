@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
-
-from unhang.frozen import dataclass
 
 ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)\+?=")
 # Behind these another command begins.

@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
-from unhang.frozen import dataclass
 from unhang.knowledge.variables.files import shell
 from unhang.knowledge.variables.files.found import Found, Lines, Parsed, Said, lines_of_comments
 from unhang.knowledge.variables.files.mentions import is_known, mentions
