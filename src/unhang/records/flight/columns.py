@@ -21,6 +21,7 @@ from unhang.errors import RecordError
 from unhang.records.flight import operations
 from unhang.records.flight.entries import COALESCED, Group, configured, counters_of, group_of, has_lost, newest_generation, not_understood
 from unhang.records.flight.opening import Opened
+from unhang.records.flight.repeats import Repeats
 
 # What is known of the end of a call.
 ISSUED, STARTED, COMPLETED, ENDED = 0, 1, 2, 3
@@ -198,12 +199,16 @@ def columns_of(dump: Opened) -> Columns:
 
 def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str, Any]]]]:
     """The same with the frames of every entry, innermost first, as the dump has them."""
-    raw = dump.raw
+    raw, repeats = dump.raw, dump.repeats
     skipped = 0
     try:
         entries = raw.get("entries") or []
         read = _entries_in_columns(entries)
+        if repeats is not None and read.ids > len({kind.group for kind in read.kinds}):
+            return columns_and_frames(dump.whole())
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+        if repeats is not None:
+            return columns_and_frames(dump.whole())
         entries, skipped = _evened(raw.get("entries") or [])
         read = _entries_in_columns(entries, evened=True)
     if skipped and not entries:
@@ -221,6 +226,9 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
     configuration = configured(raw, names)
     if raw.get("pg_status") and not (entries or counters or configuration):
         raise ValueError("nothing in it is what a recorder writes")
+    frames = [entry.get("frames") or () for entry in entries]
+    if repeats is not None:
+        read, frames = _repeated(read, repeats), [frames[form] for form in repeats.form_of]
     columns = Columns(
         version=str(raw.get("version", "")),
         kinds=read.whats,
@@ -236,7 +244,7 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
         skipped=skipped,
         worlds=worlds,
     )
-    return columns, [entry.get("frames") or () for entry in entries]
+    return columns, frames
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,6 +278,22 @@ def _entries_in_columns(entries: Sequence[Any], *, evened: bool = False) -> _Ent
         ends=bytearray(_ENDS.get(state, ISSUED) for state in states) if evened else bytearray(map(_ENDS.__getitem__, states)),
         created=array("q", map(_created, entries)),
         message_numbers={place: int(entries[place].get("p2p_seq_id") or 0) for place, k in enumerate(kind_of) if k in messages} if messages else {},
+    )
+
+
+def _repeated(forms: _Entries, repeats: Repeats) -> _Entries:
+    """The columns of all entries, of those of one entry of each form."""
+    of = repeats.form_of
+    kind_of = array("I", map(forms.kind_of.__getitem__, of))
+    messages = {n for n, kind in enumerate(forms.kinds) if kind.p2p}
+    numbers = repeats.numbers("p2p_seq_id") if messages else ()
+    return replace(
+        forms,
+        kind_of=kind_of,
+        numbers=repeats.numbers("collective_seq_id"),
+        ends=bytearray(map(forms.ends.__getitem__, of)),
+        created=repeats.numbers("time_created_ns"),
+        message_numbers={place: n for place, (k, n) in enumerate(zip(kind_of, numbers, strict=True)) if k in messages} if messages else {},
     )
 
 

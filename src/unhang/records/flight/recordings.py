@@ -343,7 +343,7 @@ def _carefully(read: Callable[[bool], T], path: str, *, forked: bool) -> tuple[T
 
 def _ranked(path: str, rank: int, *, guard: bool) -> Iterator[tuple[int, int, bool, Opened]]:
     """The dumps in a file: place, rank, whether the file itself tells that, dump."""
-    dumps = opened(Path(path), guard=guard)
+    dumps = opened(Path(path), guard=guard, shorter=True)
     if not is_rank(rank) and any(dump.rank is None for dump in dumps):
         raise RecordError(f"{path} is named as the dump of rank {rank}, and no job has that many")
     for n, dump in enumerate(dumps):
