@@ -19,7 +19,8 @@ from typing import Any, Literal
 
 from unhang.errors import RecordError
 from unhang.records.flight import operations
-from unhang.records.flight.entries import COALESCED, Group, configured, counters_of, group_of, has_lost, newest_generation, not_understood
+from unhang.records.flight.batches import COALESCED, has_lost, is_message, marks_batches, told_as_usual
+from unhang.records.flight.entries import Group, configured, counters_of, group_of, newest_generation, not_understood
 from unhang.records.flight.opening import Opened
 from unhang.records.flight.repeats import Repeats
 
@@ -104,7 +105,8 @@ class Recording:
 
     `oldest_ns`, `newest_ns`: when the first and last of its entries were made, `done_ns` the last that has completed. `lost`: the ring has
     overwritten its beginning; `cut`: the file has lost its end, or entries of it, which may have been the newest of any group.
-    `worlds`: how many default groups it had before the one that its tracks are of, as far as its ring goes back.
+    `untold`: what the recorder does not tell. `worlds`: how many default groups it had before the one that its tracks are of, as far as its ring goes
+    back.
     """
 
     rank: int
@@ -126,6 +128,7 @@ class Recording:
     entries: int = 0
     lost: bool = False
     cut: str | None = None
+    untold: str | None = None
     skipped: int = 0
     worlds: int = 0
 
@@ -154,6 +157,7 @@ def with_second(accelerator: Recording, cpu: Recording) -> Recording:
         entries=accelerator.entries + cpu.entries,
         lost=accelerator.lost or cpu.lost,
         cut=accelerator.cut or cpu.cut,
+        untold=accelerator.untold or cpu.untold,
         skipped=accelerator.skipped + cpu.skipped,
     )
 
@@ -187,6 +191,7 @@ class Columns:
     counters: Mapping[str, int] = field(default_factory=dict)
     lost: bool = False
     cut: str | None = None
+    untold: str | None = None
     skipped: int = 0
     worlds: int = 0
     span: tuple[int, int, int] | None = None
@@ -204,7 +209,7 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
     try:
         entries = raw.get("entries") or []
         read = _entries_in_columns(entries)
-        if repeats is not None and read.ids > len({kind.group for kind in read.kinds}):
+        if repeats is not None and (read.ids > len({kind.group for kind in read.kinds}) or _unusual(read.kinds, raw.get("version"))):
             return columns_and_frames(dump.whole())
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         if repeats is not None:
@@ -216,6 +221,12 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
     lost, worlds = has_lost(raw.get("entries")), 0
     if read.ids > len({kind.group for kind in read.kinds}):
         raw, worlds = newest_generation({**raw, "entries": entries})
+        entries = raw["entries"]
+        read = _entries_in_columns(entries, evened=True)
+    cut = untold = None
+    if _unusual(read.kinds, raw.get("version")):
+        told = told_as_usual({**raw, "entries": entries})
+        raw, cut, untold = told.raw, told.cut, told.untold
         entries = raw["entries"]
         read = _entries_in_columns(entries, evened=True)
     names = {k.group: Group(name=k.group, desc=k.desc) for k in reversed(read.kinds)}
@@ -240,7 +251,8 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
         configured=configuration,
         counters=counters,
         lost=lost,
-        cut=dump.cut,
+        cut=dump.cut or cut,
+        untold=untold,
         skipped=skipped,
         worlds=worlds,
     )
@@ -279,6 +291,11 @@ def _entries_in_columns(entries: Sequence[Any], *, evened: bool = False) -> _Ent
         created=array("q", map(_created, entries)),
         message_numbers={place: int(entries[place].get("p2p_seq_id") or 0) for place, k in enumerate(kind_of) if k in messages} if messages else {},
     )
+
+
+def _unusual(kinds: Sequence[_Kind], version: object) -> bool:
+    """Whether messages have to be told in another way (`batches`)."""
+    return any(k.p2p and k.endless for k in kinds) or (any(k.p2p for k in kinds) and not marks_batches(version))
 
 
 def _repeated(forms: _Entries, repeats: Repeats) -> _Entries:
@@ -323,6 +340,7 @@ def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Reco
         entries=len(columns.kind_of),
         lost=columns.lost,
         cut=columns.cut or not_understood(columns.skipped + strays),
+        untold=columns.untold,
         skipped=columns.skipped + strays,
         worlds=columns.worlds,
     )
@@ -336,14 +354,15 @@ def _span(columns: Columns) -> tuple[int, int, int]:
 class _Kind:
     """All entries with the same group, name and sizes."""
 
-    __slots__ = ("desc", "dtypes", "elements", "gloo", "group", "op", "p2p", "sums", "text")
+    __slots__ = ("desc", "dtypes", "elements", "endless", "gloo", "group", "op", "p2p", "sums", "text")
 
     def __init__(self, what: What) -> None:
         group, name, sent, got, sent_types, got_types, p2p = what
         self.group, self.desc = (str(group[0]), str(group[1]) if len(group) > 1 else "") if isinstance(group, (list, tuple)) else (str(group), "")
         backend, self.op = operations.split(str(name))
         self.gloo = backend == "gloo"
-        self.p2p = bool(p2p) or self.op.startswith(("send ", "recv "))
+        self.endless = backend == "xccl"
+        self.p2p = is_message(self.op, p2p)
         self.dtypes = tuple(dict.fromkeys(map(str, (*(sent_types or ()), *(got_types or ())))))
         self.elements = operations.elements(sent or got or ())
         self.text = operations.key(self.op, sent or (), got or (), sent_types or (), got_types or ())

@@ -101,6 +101,7 @@ class _Dump(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     cut: str | None
     skipped: int
     worlds: int
+    untold: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +170,7 @@ def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: 
         cut=columns.cut,
         skipped=columns.skipped,
         worlds=columns.worlds,
+        untold=columns.untold,
     )
     # Nothing is written that would be refused when it is read.
     _columns(dump)
@@ -471,6 +473,7 @@ def _columns(dump: _Dump) -> Columns:
         cut=dump.cut,
         skipped=dump.skipped,
         worlds=dump.worlds,
+        untold=dump.untold,
         span=dump.span_ns,
     )
 

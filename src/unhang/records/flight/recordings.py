@@ -287,6 +287,8 @@ def _left_out(recording: Recording, *, of_digest: bool = False) -> list[NotExami
     found = []
     if recording.cut:
         found.append(NotExamined(what=what, why=recording.cut, unread=True))
+    if recording.untold:
+        found.append(NotExamined(what=what, why=recording.untold, unread=True))
     if (skipped := not_understood(recording.skipped)) is not None and skipped != recording.cut:
         found.append(NotExamined(what=what, why=skipped, unread=True))
     return found

@@ -236,6 +236,7 @@ def _laid_out(entry: bytes, keys: Keys) -> _Layout | None:
     # How many values stand on the stack, from the last mark on, and what of them stood before each mark.
     held, before = 0, list[int]()
     field = text = ""
+    seen = set[str]()
     at = 0
     while (token := _TOKEN.match(entry, at)) is not None:
         kind, at = token.lastgroup, token.end()
@@ -258,9 +259,14 @@ def _laid_out(entry: bytes, keys: Keys) -> _Layout | None:
         else:
             if is_key:
                 field = name_of.get(token[0], "")
-            elif kind == "number" and len(before) == 1 and field in _NUMBERS:
-                skip, width, code = _WIDTHS[token[0][0]]
-                numbers.append(_Number(field=field, at=token.start() + skip, width=width, code=code))
+            elif len(before) == 1 and field in _NUMBERS:
+                # Of a key that is there twice the last value counts.
+                if field in seen:
+                    return None
+                seen.add(field)
+                if kind == "number":
+                    skip, width, code = _WIDTHS[token[0][0]]
+                    numbers.append(_Number(field=field, at=token.start() + skip, width=width, code=code))
             held += 1
         text = ""
         if kind == "text":
