@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
+from unhang.knowledge import fingerprints, words
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.fingerprints import Fingerprint
 from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of
 from unhang.knowledge.guards import guard_of_parting
 from unhang.knowledge.watchdogs import Ahead, Parted, Stood, ahead, collective, evidence_of, parted, rank_0_apart, ranks_of, stood
@@ -164,6 +165,9 @@ def _of_words(picture: Picture) -> Finding | None:
     hits = [h for h in picture.hits_of(CAUSE.id) if "other" in h.groups]
     if not hits:
         return None
+    if found := fingerprints.sides(hits):
+        places = {r.number: at for r in picture.raised if (at := picture.where(r)) is not None}
+        return _of_sides(found, len(picture.ranks), places)
     numbers = _named(hits)
     speaker = next((r for r in picture.raised if r.number in numbers or not numbers), None)
     at = picture.where(speaker) if speaker is not None else None
@@ -175,6 +179,39 @@ def _of_words(picture: Picture) -> Finding | None:
         evidence=words.hit_evidence(hits),
         remedies=("same-order",),
     )
+
+
+def _of_sides(found: Sequence[fingerprints.Side], world_size: int, places: Mapping[int, str]) -> Finding:
+    """`places` are the lines of the ranks that raised."""
+    astray = fingerprints.odd(found, world_size)
+    numbers = tuple(sorted(r for s in astray or found for r in s.ranks))
+    first, rest = (astray[0], found[0]) if astray else (found[0], found[1])
+    at = {s.fingerprint.call: list(dict.fromkeys(places[r] for r in s.ranks if r in places)) for s in found}
+    lines_differ = len({p for of_side in at.values() for p in of_side}) > 1
+
+    def did(side: fingerprints.Side) -> str:
+        shown = f" at {at[side.fingerprint.call][0]}" if lines_differ and at[side.fingerprint.call] else ""
+        return f"{words.ranks(side.ranks)} issued {side.fingerprint.says}{shown}"
+
+    seq = f" as call #{first.fingerprint.seq}" if first.fingerprint.seq is not None else ""
+    others = "".join(f" and {did(s)}" for s in found[1:3] if s not in (first, rest))
+    agree = f"{len(found[0].ranks)} of {world_size} ranks agree" if astray else "which of them went astray is not in evidence"
+    shown = [s.hits[0] for s in (first, *(s for s in found if s is not first)) if s.hits]
+    return CAUSE.finding(
+        standing="established",
+        says=f"{did(first)}{seq}, where {did(rest)}{others} (torch's own check; {agree})",
+        ranks=numbers,
+        hosts=tuple(dict.fromkeys(h.host for s in astray or found for h in s.hits if h.host is not None)),
+        where=next(iter(at[first.fingerprint.call]), None) if astray or not lines_differ else None,
+        evidence=words.hit_evidence(shown),
+        remedies=_of_kind(first.fingerprint, rest.fingerprint),
+    )
+
+
+def _of_kind(one: Fingerprint, other: Fingerprint) -> tuple[str, ...]:
+    if one.op != other.op:
+        return ("same-order",)
+    return ("same-size", "same-order") if one.shape != other.shape else ("same-dtype", "same-order")
 
 
 def _named(hits: Sequence[Hit]) -> tuple[int, ...]:
@@ -249,12 +286,30 @@ def _of_places(view: LogView) -> Finding | None:
 
 
 def _of_check(hits: Sequence[Hit], view: LogView) -> Finding | None:
+    if sides := fingerprints.sides(hits):
+        return _of_sides(sides, view.world_size or _least_size(sides, view), _places(hits, view))
     numbers, standing = _named(hits), _worth(hits)
     only = "" if standing == "established" else "; only their counts of collectives differ, so one of them has made more calls before"
     differ = next((d.strip() for h in hits if (d := h.groups.get("differ"))), "")
     says = f"{words.ranks(numbers)} issued different collectives (torch's own check{f': {differ}' if differ else ''}){only}"
     found = CAUSE.of_hits(hits, view, standing=standing, remedies=("same-order", "same-size"))
     return None if found is None else replace(found, ranks=numbers, says=says)
+
+
+def _least_size(found: Sequence[fingerprints.Side], view: LogView) -> int:
+    """Where nothing tells the size of the job, it has at least the ranks below the highest that is named."""
+    return max({*view.printed, *(r for s in found for r in s.ranks)}) + 1
+
+
+def _places(hits: Sequence[Hit], view: LogView) -> dict[int, str]:
+    """The user's line of each rank that raised what the check found."""
+    found: dict[int, str] = {}
+    for h in hits:
+        back = view.traceback_of(h)
+        frame = user_frame(back.frames) if back is not None else None
+        if frame is not None:
+            found.setdefault(int(h.groups["one"]) if h.rank is None else h.rank, place(frame, ""))
+    return found
 
 
 def _of_parted(found: Parted) -> Finding:
@@ -320,6 +375,18 @@ _TRACE = Signature(
     remedies=("same-branches", "leaf-modules", "check-each-call"),
 )
 
+# TORCH_NCCL_DESYNC_DEBUG=1: what the ranks that came began under one number of their group.
+_DESYNC = Signature(
+    needle=" started ranks:",
+    pattern=r"#(?P<seq>\d+) started ranks:",
+    near=r"(?<= started ranks:)\s+\[(?P<ones>\d[\d, ]*)\] started (?P<one_op>\w+)\s+\[(?P<others>\d[\d, ]*)\] started (?P<other_op>\w+)",
+    says=(
+        "in one group, rank(s) {ones} began {one_op} as number {seq}, and rank(s) {others} {other_op} (torch's own desync report, which counts in "
+        "the group)"
+    ),
+    remedies=("same-order", "check-each-call"),
+)
+
 CAUSE = Cause(
     id="collective-mismatch",
     role="root",
@@ -347,6 +414,7 @@ CAUSE = Cause(
             says="rank {rank} issued another collective ({op}) than the others (torch's own check)",
             remedies=("same-order", "same-size"),
         ),
+        _DESYNC,
         # DDP
         Signature(
             needle="Expected to have finished reduction in the prior iteration",
@@ -670,6 +738,7 @@ CAUSE = Cause(
             "10.0.0.8<41522> message truncated : receiving 524288 bytes instead of 65536. If you believe your socket network is in healthy state,"
         ),
         "  Communicator ranks have different AllReduce operation counts",
+        ("\t - Snapshot of ranks' latest states:\n\t   #120 started ranks:\n\t     [0, 1, 3] started ALLREDUCE\n\t     [2] started BROADCAST"),
         "Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: all_reduce does not match found collective type: broadcast",
     ),
     near_misses=(
@@ -683,6 +752,10 @@ CAUSE = Cause(
         (
             "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1) Use of a module "
             "parameter"
+        ),
+        (
+            "\t - Snapshot of ranks' latest states:\n\t   #119 finished ranks:\n\t     [2] finished ALLREDUCE\n\t   #120 started ranks:\n"
+            "\t     [0, 1, 3] started ALLREDUCE"
         ),
         "Invalidate trace cache @ step 12 and module 31: cache has only 31 modules",
         "Warning: find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the forward pass.",
