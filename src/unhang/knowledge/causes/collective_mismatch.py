@@ -236,6 +236,8 @@ def _in_logs(view: LogView) -> Finding | None:
         return _of_check(checked, view)
     if found := parted(view):
         return _of_parted(found)
+    if desync := [h for h in hits if h.signature == _DESYNC]:
+        return CAUSE.of_hits(desync, view, says=_DESYNCED.format_map(desync[0].groups))
     if established := [h for h in hits if h.signature.standing == "established"]:
         return _of_said(established, view)
     if shifted := ahead(view):
@@ -380,11 +382,12 @@ _DESYNC = Signature(
     needle=" started ranks:",
     pattern=r"#(?P<seq>\d+) started ranks:",
     near=r"(?<= started ranks:)\s+\[(?P<ones>\d[\d, ]*)\] started (?P<one_op>\w+)\s+\[(?P<others>\d[\d, ]*)\] started (?P<other_op>\w+)",
-    says=(
-        "in one group, rank(s) {ones} began {one_op} as number {seq}, and rank(s) {others} {other_op} (torch's own desync report, which counts in "
-        "the group)"
-    ),
+    says="ranks of one group began different operations as number {seq} (torch's own desync report)",
     remedies=("same-order", "check-each-call"),
+)
+_DESYNCED = (
+    "in one group, rank(s) {ones} began {one_op} as number {seq}, and rank(s) {others} {other_op} (torch's own desync report, whose numbers count "
+    "within the group)"
 )
 
 CAUSE = Cause(
