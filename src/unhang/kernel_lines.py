@@ -89,8 +89,8 @@ SINCE_BOOT = re.compile(r"^(?:<\d+>)?\[ *(?P<s>\d+\.\d+)\](?:\[[^\]]*\])? ?(?P<t
 class Meaning:
     """What a line says. `code` is the number of an Xid or SXid, `device` a PCI address as sysfs writes it, `pid` a process as the host counts it.
 
-    `severity` is of an SXid ("Fatal"), or of a PCIe error in the older kernels' words ("Uncorrected (Fatal)"). `interface` is the name of a NIC, `what`
-    tells its faults apart in the driver's words; `seconds` is how long a task had hung by then.
+    `severity` is of an SXid ("Fatal"), or of a PCIe error in the older kernels' words ("Uncorrected (Fatal)"). `interface` is the name of a NIC;
+    `what` tells its faults apart in the driver's words; `seconds` is how long a task had hung by then.
     """
 
     kind: Kind
