@@ -22,13 +22,13 @@ from unhang.records.flight import Call, Flight
 from unhang.records.flight.recordings import Recorded, flight, record_all
 from unhang.records.frames import Frame, place, user_frame
 from unhang.records.logs.said import Status
-from unhang.records.match.front import Parting, parting_at
 from unhang.records.match.messages import settled
 from unhang.records.match.outcome import Outcome, Step, judge
+from unhang.records.match.partings import DIFFERENT, Parting, parting_of
 
 # Of how many ranks the frames are read.
 _QUOTED = 6
-_MISMATCHES = ("op", "shape", "dtype", "order", "extra", "lacking", "p2p-size", "p2p-both-send", "groups-crossed")
+_MISMATCHES = (*DIFFERENT, "p2p-both-send", "groups-crossed")
 _STACKS = "stacks, process states"
 _NO_STACKS = NotExamined(what=_STACKS, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
 _LARGER_RING = replace(
@@ -259,7 +259,7 @@ class _Teller:
         if o.by != "nothing" or o.number is None or not o.sides or len(ranks) > 2 * _QUOTED:
             return None
         dumps = {r: f for r in ranks if (f := self._flight(r)) is not None}
-        return parting_at(o.group_name, o.number, dumps) if len(dumps) == len(ranks) else None
+        return parting_of(o, dumps)
 
     def _mismatch(self) -> Finding:
         o = self.outcome
@@ -283,13 +283,13 @@ class _Teller:
         sides = [*strayed[:1], *usual[:1], *strayed[1:]] if strayed and usual and o.kind != "p2p-size" else list(o.sides)
         said = [self._did(s.ranks) for s in sides[:3]]
         if o.by == "sums":
-            says = f"what is sent in {self._seq()} is not what is received: {'; '.join(self._sums(s.call, s.ranks) for s in sides[:3])}"
+            says = f"what is sent in {self._seq()} is not what is received: {'; '.join(words.sums(s.call, s.ranks) for s in sides[:3])}"
         elif o.kind == "p2p-size":
             says = f"a message of {self._sized(0)} is received as {self._sized(1)}"
         else:
             says = f"{said[0]} as {self._seq()}, where {' and '.join(said[1:])}" if not usual else f"{said[0]} as {self._seq()}, where {said[1]}"
             says += "".join(f", and {more}" for more in said[2:]) if usual else ""
-        says += self._edit() + how
+        says += words.edited(o.kind, o.edit) + how
         shown = self._place(sides[0].ranks[0]) if o.by != "nothing" or how.startswith(" (the same") or o.kind == "p2p-size" else None
         # The calls that differ first: the rest is cut where there is little room.
         around = [self._around(s.ranks[0]) for s in sides[:3]]
@@ -303,23 +303,8 @@ class _Teller:
         )
 
     def _sized(self, n: int) -> str:
-        _, elements, dtypes = (*self.outcome.sides[n].call.split(" "), "")[:3]
         rank = self.outcome.sides[n].ranks[0]
-        return f"{elements} elements {dtypes}".rstrip() + f" (rank {rank}{self._at(self._message(rank))})"
-
-    @staticmethod
-    def _sums(call: str, ranks: Sequence[int]) -> str:
-        sent, _, got = call.rpartition(" ")[2].partition(">")
-        return f"{words.ranks(ranks)} {words.verb(ranks, 'sends', 'send')} {sent} and {words.verb(ranks, 'receives', 'receive')} {got} elements"
-
-    def _edit(self) -> str:
-        o = self.outcome
-        if o.kind == "order":
-            return "; the next two calls are swapped"
-        if o.edit is not None and o.kind in ("extra", "lacking"):
-            many = f"{o.edit.count} calls" if o.edit.count > 1 else "one call"
-            return f"; from there on its calls are those of the others with {many} {'too many' if o.kind == 'extra' else 'left out'}"
-        return ""
+        return f"{words.sized(self.outcome.sides[n].call)} (rank {rank}{self._at(self._message(rank))})"
 
     def _earlier(self, odd: Sequence[int], usual: Sequence[int]) -> tuple[str, Evidence] | None:
         """An equal call from another line before the ranks parted: the one too many, where it was of the usual kind."""

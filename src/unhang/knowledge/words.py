@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from unhang.records.flight import Call
     from unhang.records.frames import Frame
     from unhang.records.logs import Hit
+    from unhang.records.match.edits import Edit
+    from unhang.records.match.outcome import Kind
     from unhang.records.picture import Picture, RankView
 
 # Linux numbers: a verdict may be drawn on another system than the one that the run died on.
@@ -85,6 +87,28 @@ def call(c: Call) -> str:
     """ "all_reduce of [8] Float"."""
     sizes = ", ".join(str(list(s)) for s in c.input_sizes)
     return f"{c.op} of {sizes} {'/'.join(dict.fromkeys(c.dtypes))}".rstrip() if sizes else c.op
+
+
+def edited(kind: Kind, edit: Edit | None) -> str:
+    """ "; the next two calls are swapped": how the calls of the rank that strayed become those of the others, "" where that is not told."""
+    if kind == "order":
+        return "; the next two calls are swapped"
+    if edit is not None and kind in ("extra", "lacking"):
+        many = f"{edit.count} calls" if edit.count > 1 else "one call"
+        return f"; from there on its calls are those of the others with {many} {'too many' if kind == 'extra' else 'left out'}"
+    return ""
+
+
+def sums(said: str, numbers: Sequence[int]) -> str:
+    """ "rank 1 sends 4 and receives 3 elements", of what was compared of an all_to_all: "all_to_all Float 4>3"."""
+    sent, _, got = said.rpartition(" ")[2].partition(">")
+    return f"{ranks(numbers)} {verb(numbers, 'sends', 'send')} {sent} and {verb(numbers, 'receives', 'receive')} {got} elements"
+
+
+def sized(said: str) -> str:
+    """ "8 elements Float", of what was compared of a message: "send 8 Float"."""
+    _, elements, dtypes = (*said.split(" "), "")[:3]
+    return f"{elements} elements {dtypes}".rstrip()
 
 
 def waiting(picture: Picture) -> str:

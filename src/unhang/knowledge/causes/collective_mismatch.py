@@ -21,7 +21,7 @@ from unhang.records.frames import is_user_file, other_line, place, user_frame
 
 if TYPE_CHECKING:
     from unhang.records.logs import Hit
-    from unhang.records.match import Parting, Side
+    from unhang.records.match import Parting, Side, Wait
     from unhang.records.picture import Picture
 
 # Every group begins at 1: two groups meet in small numbers by chance.
@@ -42,40 +42,63 @@ def _in_run(picture: Picture) -> Finding | None:
 
 def _of_crossing(picture: Picture, crossed: tuple[int, ...]) -> Finding:
     """Calls of one group may overtake those of another on NCCL, where each has a stream of its own: never more than likely."""
-    waits = list({(picture.waits[r].group, picture.waits[r].seq): picture.waits[r] for r in crossed}.values())[:3]
+    waits = list({_place_of(w): w for r in crossed if (w := picture.waits.get(r)) is not None}.values())
     said = []
-    for w in waits:
-        same = [r for r in crossed if (picture.waits[r].group, picture.waits[r].seq) == (w.group, w.seq)]
+    for w in waits[:3]:
+        same = [r for r in crossed if r in picture.waits and _place_of(picture.waits[r]) == _place_of(w)]
         at = f" ({picture.place(w.place)})" if w.place is not None else ""
-        said.append(f"{words.ranks(same)} in {w.op} #{w.seq} of group {w.group}{at}")
+        said.append(f"{words.ranks(same)} in {_called(w)}{at}")
     told = "; ".join(said)
+    if all(w.op.startswith("send") for w in waits):
+        says = f"ranks send to each other, and none of them receives: {told}"
+    elif len({w.group for w in waits}) > 1:
+        says = f"ranks wait for each other in different groups: {told}; each was to come to the other's call only behind its own"
+    else:
+        says = f"ranks wait for each other in a circle: {told}; each was to come to the other's call only behind its own"
     return CAUSE.finding(
         standing="likely",
-        says=f"ranks wait for each other in different groups: {told}; each was to come to the other's call only behind its own",
+        says=says,
         ranks=crossed,
         hosts=words.hosts(picture, crossed),
         evidence=tuple(
             Evidence(
                 source=picture.rank(w.rank).record.flight or picture.incident_source,
-                text=f"rank {w.rank} waits in {words.call(w.call) if w.call is not None else w.op} #{w.seq} of group {w.group}"
+                text=f"rank {w.rank} waits in {_called(w, words.call(w.call) if w.call is not None else w.op)}"
                 + (f", {words.frame(w.place)}" if w.place is not None else ""),
             )
-            for w in waits
+            for w in waits[:3]
         ),
         remedies=("same-order",),
     )
 
 
+def _place_of(wait: Wait) -> tuple[object, ...]:
+    return (wait.group, wait.seq) if wait.seq is not None else (wait.group, wait.rank, wait.op)
+
+
+def _called(wait: Wait, what: str = "") -> str:
+    """ "all_reduce #4 of group 0"; a message has no number that both sides know."""
+    number = f" #{wait.seq}" if wait.seq is not None else ""
+    return f"{what or wait.op}{number} of group {wait.group}"
+
+
 def _of_parting(picture: Picture, parting: Parting) -> Finding:
     numbers = parting.odd or tuple(s.rank for s in parting.sides)
-    standing: Standing = "established" if parting.odd and all(s.call is not None for s in parting.sides) else "likely"
-    kinds = list(dict.fromkeys(s.key for s in parting.sides))
+    standing: Standing = "established" if parting.by == "pairs" or (parting.odd and parting.whole) else "likely"
+    kinds = list(dict.fromkeys(s.says for s in parting.sides))
     first_odd = parting.side(numbers[0])
-    rest = next(s for s in parting.sides if s.key != first_odd.key)
+    rest = next(s for s in parting.sides if s.says != first_odd.says)
     seq = f" as call #{parting.seq} of group {parting.group}" if parting.seq is not None else ""
-    says = f"{_did(picture, parting, first_odd)}{seq}, where {_did(picture, parting, rest)}"
-    says += _how_known(picture, parting)
-    shown = [next(s for s in parting.sides if s.key == key) for key in kinds[:3]]
+    if parting.kind == "p2p-size":
+        says = f"a message of {_sized(picture, parting.sides[0])} is received as {_sized(picture, parting.sides[1])}"
+    elif parting.by == "sums":
+        told = (words.sums(kind, [s.rank for s in parting.sides if s.says == kind]) for kind in kinds[:3])
+        says = f"what is sent in call #{parting.seq} of group {parting.group} is not what is received: {'; '.join(told)}"
+        says += _at_one_line(picture, parting)
+    else:
+        says = f"{_did(picture, parting, first_odd)}{seq}, where {_did(picture, parting, rest)}"
+        says += words.edited(parting.kind, parting.edit) + _how_known(picture, parting)
+    shown = [next(s for s in parting.sides if s.says == key) for key in kinds[:3]]
     return CAUSE.finding(
         standing=standing,
         says=says,
@@ -83,8 +106,18 @@ def _of_parting(picture: Picture, parting: Parting) -> Finding:
         hosts=words.hosts(picture, numbers),
         where=_where(picture, parting, first_odd),
         evidence=tuple(_side_evidence(picture, s, parting) for s in shown),
-        remedies=_remedies(first_odd, rest),
+        remedies=("same-size", "check-each-call") if parting.kind == "p2p-size" or parting.by == "sums" else _remedies(first_odd, rest),
     )
+
+
+def _sized(picture: Picture, side: Side) -> str:
+    at = f" at {picture.place(side.place)}" if side.place is not None else ""
+    return f"{words.sized(side.says)} (rank {side.rank}{at})"
+
+
+def _at_one_line(picture: Picture, parting: Parting) -> str:
+    places = {picture.place(s.place) for s in parting.sides if s.place is not None}
+    return f", all at {places.pop()}" if len(places) == 1 else ""
 
 
 def _where(picture: Picture, parting: Parting, shown: Side) -> str | None:
@@ -107,7 +140,7 @@ def _how_known(picture: Picture, parting: Parting) -> str:
 
 
 def _did(picture: Picture, parting: Parting, side: Side) -> str:
-    same = [s.rank for s in parting.sides if s.key == side.key]
+    same = [s.rank for s in parting.sides if s.says == side.says]
     at = f" at {picture.place(side.place)}" if side.place is not None else ""
     return f"{words.ranks(same)} issued {words.call(side.call) if side.call is not None else side.op}{at}"
 
