@@ -255,8 +255,12 @@ def _parted(rundir: RunDir, records: Mapping[int, RankRecord]) -> bool:
         with contextlib.suppress(UnhangError):
             if record.stacks:
                 frames[rank] = stacks.main_thread(rundir.read_stacks(record.stacks))
-    front = match.standstill(records, dumps, frames).front
-    return front is not None and front.parting is not None
+    stands = match.standstill(records, dumps, frames)
+    parting = stands.front.parting if stands.front is not None else None
+    # Of a group in which nobody waits it is history; messages that were not counted from the first may be of two moments.
+    if parting is None or (parting.kind == "p2p-size" and parting.by != "pairs"):
+        return False
+    return parting.group is None or any(w.group == parting.group for w in stands.waits.values())
 
 
 def _spare(rundir: RunDir) -> RunDir:

@@ -84,7 +84,7 @@ def _called(wait: Wait, what: str = "") -> str:
 
 def _of_parting(picture: Picture, parting: Parting) -> Finding:
     numbers = parting.odd or tuple(s.rank for s in parting.sides)
-    standing: Standing = "established" if parting.by == "pairs" or (parting.odd and parting.whole) else "likely"
+    standing: Standing = "established" if parting.by == "pairs" or (parting.whole and (parting.odd or parting.by == "sums")) else "likely"
     kinds = list(dict.fromkeys(s.says for s in parting.sides))
     first_odd = parting.side(numbers[0])
     rest = next(s for s in parting.sides if s.says != first_odd.says)
@@ -92,7 +92,8 @@ def _of_parting(picture: Picture, parting: Parting) -> Finding:
     if parting.kind == "p2p-size":
         says = f"a message of {_sized(picture, parting.sides[0])} is received as {_sized(picture, parting.sides[1])}"
     elif parting.by == "sums":
-        told = (words.sums(kind, [s.rank for s in parting.sides if s.says == kind]) for kind in kinds[:3])
+        odd_first = sorted(kinds, key=lambda kind: kind != first_odd.says)
+        told = (words.sums(kind, [s.rank for s in parting.sides if s.says == kind]) for kind in odd_first[:3])
         says = f"what is sent in call #{parting.seq} of group {parting.group} is not what is received: {'; '.join(told)}"
         says += _at_one_line(picture, parting)
     else:

@@ -200,7 +200,9 @@ class _Watched:
         o = outcome
         parting = parting_of(o, self.flights)
         crossed = o.ranks if o.kind in ("groups-crossed", "p2p-both-send") else ()
-        waiting = tuple(r for r in o.waiting if r in waits) or tuple(sorted(waits))
+        # Of a message both sides wait, where both have posted theirs.
+        there = o.ranks if o.kind == "transport" else o.waiting
+        waiting = tuple(r for r in there if r in waits) or tuple(sorted(waits))
         if parting is None and not crossed and o.kind != "p2p-alone":
             parting = self._parted_stacks(o, waits)
         here = [r for r in o.members if r in self.records]
