@@ -289,3 +289,52 @@ def test_dtypes_that_a_version_does_not_tell_are_no_difference():
     records = [record(r) for r in range(3)]
     assert front(records, {0: of(("Float",)), 1: of(("Float",)), 2: of(())}).parting is None
     assert front(records, {0: of(("Float",)), 1: of(("Float",)), 2: of(("Half",))}).parting.odd == (2,)
+
+
+def test_a_rank_without_a_dump_is_placed_by_its_heartbeats():
+    """Rank 2 was stopped: its heartbeats tell whether it came, and on which call of another group it waits."""
+    dumps = {r: dump(call("0", 3, done=True), call("0", 4), members=ALL) for r in (0, 1)}
+    for enqueued, completed, absent in ((3, 3, (2,)), (4, 3, ()), (4, 4, ())):
+        f = front([record(0), record(1), record(2, groups={"0": Counters(enqueued=enqueued, completed=completed)})], dumps)
+        assert (f.seq, f.absent, f.unseen, f.complete) == (4, absent, (), True)
+        assert f.finished == ((2,) if completed == 4 else ())
+    # It waits in a group of its own with a rank that nobody waits for.
+    dumps[0] = dump(call("0", 3, done=True), members=ALL | {"1": (0, 2)})
+    waiting = record(2, groups={"0": Counters(enqueued=3, completed=3), "1": Counters(enqueued=1, completed=0)})
+    found = stands([record(0), record(1), waiting], dumps)
+    assert (found.waits[2].group, found.waits[2].seq, found.front.group, found.front.absent) == ("1", 1, "1", (0,))
+
+
+def test_heartbeats_of_a_rank_without_a_dump_may_be_of_a_group_that_was_destroyed():
+    def made_again(rank):
+        old = [call("0", n, done=True, pg=0) for n in (1, 2, 3)]
+        return dump(*old, call("0", 1, at=9, pg=1), members=ALL)
+
+    dumps = {r: made_again(r) for r in (0, 1)}
+    f = front([record(0), record(1), record(2, groups={"0": Counters(enqueued=3, completed=3)})], dumps)
+    assert (f.seq, f.waiting, f.absent, f.unseen, f.complete) == (1, (0, 1), (), (2,), False)
+
+
+def test_who_has_ended_waits_in_nothing():
+    dumps = {r: dump(call("0", 3, done=True), call("0", 4), members=ALL) for r in range(3)}
+    found = stands([record(0), record(1), record(2, ended=Ended(at_s=1.0))], dumps, alive=[0, 1])
+    assert set(found.waits) == {0, 1} and (found.front.waiting, found.front.absent) == ((0, 1), ())
+    assert stands([record(r, ended=Ended(at_s=1.0)) for r in range(3)], dumps, alive=[]).front is None
+
+
+def test_a_gloo_call_that_has_ended_is_waited_in_by_whom_its_stack_shows_there():
+    dumps = {r: dump(gloo(3, 3), gloo(4, 4), members=ALL) if r != 2 else dump(gloo(3, 3), members=ALL) for r in range(3)}
+    f = front([record(r) for r in range(3)], dumps, {0: inside("all_reduce"), 1: inside("all_reduce"), 2: inside("work")[:1]})
+    assert (f.seq, f.waiting, f.absent) == (4, (0, 1), (2,))
+    # At another line both have gone on.
+    assert front([record(r) for r in range(3)], dumps, {r: inside("work", line=8)[:1] for r in range(3)}) is None
+
+
+@pytest.mark.parametrize("also_alive", [False, True])
+def test_a_message_that_no_recorder_holds_while_all_others_wait_for_its_rank(also_alive):
+    dumps = {r: dump(gloo(2, 2), gloo(3, 3, done=False), members=ALL) for r in (0, 1)} | {2: dump(gloo(2, 2), members=ALL)}
+    if also_alive:
+        dumps[1] = dump(gloo(2, 2), members=ALL)
+    f = front([record(r) for r in range(3)], dumps, {2: inside("recv")})
+    # Whom rank 2 receives from is not told: a rank at work may be about to send.
+    assert f.crossed == (() if also_alive else (0, 1, 2))

@@ -51,7 +51,7 @@ def _of_crossing(picture: Picture, crossed: tuple[int, ...]) -> Finding:
     told = "; ".join(said)
     if all(w.op.startswith("send") for w in waits):
         says = f"ranks send to each other, and none of them receives: {told}"
-    elif len({w.group for w in waits}) > 1:
+    elif len({w.group for w in waits if w.group is not None}) > 1:
         says = f"ranks wait for each other in different groups: {told}; each was to come to the other's call only behind its own"
     else:
         says = f"ranks wait for each other in a circle: {told}; each was to come to the other's call only behind its own"
@@ -77,9 +77,9 @@ def _place_of(wait: Wait) -> tuple[object, ...]:
 
 
 def _called(wait: Wait, what: str = "") -> str:
-    """ "all_reduce #4 of group 0"; a message has no number that both sides know."""
+    """ "all_reduce #4 of group 0"; a message has no number that both sides know, and no group where its stack alone tells."""
     number = f" #{wait.seq}" if wait.seq is not None else ""
-    return f"{what or wait.op}{number} of group {wait.group}"
+    return f"{what or wait.op}{number}" + (f" of group {wait.group}" if wait.group is not None else "")
 
 
 def _of_parting(picture: Picture, parting: Parting) -> Finding:

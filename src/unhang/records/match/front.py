@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, Heard, Recording, Track
 from unhang.records.flight.entries import COALESCED, Group
 from unhang.records.frames import Frame, inside, user_frame
@@ -158,12 +159,13 @@ class _Watched:
         return Group(name=name, desc=next((g.desc for g in told if g.desc), ""), members=next(iter(members)) if len(members) == 1 else ())
 
     def _with_stack(self, recording: Recording) -> Recording:
-        """With the call in which a rank stands although it counts as ended; without one that is over for a rank that stands elsewhere."""
+        """With the call in which a rank stands although it counts as ended."""
         rank = recording.rank
         last = max((c for calls in self.flights[rank].calls.values() for c in calls if not c.is_p2p), key=lambda c: c.created_ns, default=None)
         if last is None or last.backend == "nccl" or _pending(recording):
             return recording
-        if not op_of_stack(self.frames[rank]) or not _same_line(last.frames, self.frames[rank]):
+        op = op_of_stack(self.frames[rank])
+        if not op or op.startswith(_P2P) or not _same_line(last.frames, self.frames[rank]):
             return recording
         return replace(recording, tracks=tuple(_still_in(t, last) if t.group.name == last.group else t for t in recording.tracks))
 
@@ -199,7 +201,7 @@ class _Watched:
     def _front(self, outcome: Outcome, waits: Mapping[int, Wait]) -> Front:
         o = outcome
         parting = parting_of(o, self.flights)
-        crossed = o.ranks if o.kind in ("groups-crossed", "p2p-both-send") else ()
+        crossed = o.ranks if o.kind in ("groups-crossed", "p2p-both-send") else self._crossed_with_messages(o, waits)
         # Of a message both sides wait, where both have posted theirs.
         there = o.ranks if o.kind == "transport" else o.waiting
         waiting = tuple(r for r in there if r in waits) or tuple(sorted(waits))
@@ -227,6 +229,15 @@ class _Watched:
             crossed=crossed,
             finished=o.finished if o.kind == "finished-on-some" else (),
         )
+
+    def _crossed_with_messages(self, outcome: Outcome, waits: Mapping[int, Wait]) -> tuple[int, ...]:
+        """Ranks that never came because they are in messages, which Gloo records nowhere, while all that could be their partners wait for them."""
+        if outcome.kind != "missing" or not self._whole_world or not operations.needs_all(outcome.call):
+            return ()
+        everybody = all(r in waits and (r in outcome.ranks or r in outcome.waiting) for r, record in self.records.items() if record.ended is None)
+        in_messages = all(waits[r].group is None and waits[r].op.startswith(_P2P) for r in outcome.ranks if r in waits)
+        living = all(self.records[r].ended is None for r in outcome.ranks if r in self.records)
+        return tuple(sorted({*outcome.ranks, *outcome.waiting})) if everybody and in_messages and living else ()
 
     def _disputes(self, rank: int, outcome: Outcome) -> bool:
         """Whether the heartbeats of a rank know of a newer call than its dump, which was taken after them."""
