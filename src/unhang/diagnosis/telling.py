@@ -11,17 +11,17 @@ from functools import cached_property
 
 from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRACE, TRANSPORT, WAITING
 from unhang.knowledge import catalogue, words
-from unhang.knowledge.text import AND, NOTHING, THEN, Text, joined, possible, ranks, same
+from unhang.knowledge.text import AND, NOTHING, THEN, Text, edited, joined, possible, ranks, same, sized, sums
 from unhang.model import Evidence, Finding, NotExamined, Remedy, Standing
 from unhang.records.flight import Call, Flight
 from unhang.records.flight.recordings import Recorded, flight
 from unhang.records.frames import Frame, place, user_frame
-from unhang.records.match.front import Parting, parting_at
 from unhang.records.match.outcome import Outcome, Step
+from unhang.records.match.partings import DIFFERENT, Parting, parting_of
 
 # Of how many ranks the frames are read.
 _QUOTED = 6
-_MISMATCHES = ("op", "shape", "dtype", "order", "extra", "lacking", "p2p-size", "p2p-both-send", "groups-crossed")
+_MISMATCHES = (*DIFFERENT, "p2p-both-send", "groups-crossed")
 STACKS = Text("stacks, process states", "调用栈、进程状态")
 _LARGER_RING = replace(
     TRACE,
@@ -230,7 +230,7 @@ class Teller:
         if o.by != "nothing" or o.number is None or not o.sides or len(ranks) > 2 * _QUOTED:
             return None
         dumps = {r: f for r in ranks if (f := self._flight(r)) is not None}
-        return parting_at(o.group_name, o.number, dumps) if len(dumps) == len(ranks) else None
+        return parting_of(o, dumps)
 
     def _mismatch(self) -> Finding:
         o = self.outcome
@@ -256,7 +256,7 @@ class Teller:
         said = [self._did(s.ranks) for s in sides[:3]]
         if o.by == "sums":
             says = Text("what is sent in {here} is not what is received: {sums}", "{here} 中发送的数量与接收的不一致：{sums}").fill(
-                here=self._seq(), sums=joined(self._sums(s.call, s.ranks) for s in sides[:3])
+                here=self._seq(), sums=joined(sums(s.call, s.ranks) for s in sides[:3])
             )
         elif o.kind == "p2p-size":
             says = Text("a message of {sent} is received as {got}", "发送的消息为 {sent}，接收方期望的是 {got}").fill(
@@ -268,7 +268,7 @@ class Teller:
             )
             if usual:
                 says += joined((Text(", and {more}", "，另外 {more}").fill(more=more) for more in said[2:]), NOTHING)
-        says += self._edit() + how
+        says += edited(o.kind, o.edit) + how
         shown = self._place(sides[0].ranks[0]) if o.by != "nothing" or by_history or o.kind == "p2p-size" else None
         # The calls that differ first: the rest is cut where there is little room.
         around = [self._around(s.ranks[0]) for s in sides[:3]]
@@ -282,36 +282,9 @@ class Teller:
         )
 
     def _sized(self, n: int) -> Text:
-        _, elements, dtypes = (*self.outcome.sides[n].call.split(" "), "")[:3]
         rank = self.outcome.sides[n].ranks[0]
-        return Text("{n} elements{dtypes} (rank {rank}{at})", "{n} 个元素{dtypes}（rank {rank}{at}）").fill(
-            n=elements, dtypes=f" {dtypes}" if dtypes else "", rank=rank, at=self._at(self._message(rank))
-        )
-
-    @staticmethod
-    def _sums(call: str, numbers: Sequence[int]) -> Text:
-        sent, _, got = call.rpartition(" ")[2].partition(">")
-        return Text("{who} {sends} {sent} and {receives} {got} elements", "{who} 发送 {sent} 个、接收 {got} 个元素").fill(
-            who=ranks(numbers),
-            sends=words.verb(numbers, "sends", "send"),
-            sent=sent,
-            receives=words.verb(numbers, "receives", "receive"),
-            got=got,
-        )
-
-    def _edit(self) -> Text:
-        o = self.outcome
-        if o.kind == "order":
-            return Text("; the next two calls are swapped", "；接下来的两次调用次序颠倒")
-        if o.edit is not None and o.kind in ("extra", "lacking"):
-            return Text(
-                "; from there on its calls are those of the others with {many} {how}", "；从那里起，它的调用与其他进程的相比{how}了 {n} 次"
-            ).fill(
-                many=f"{o.edit.count} calls" if o.edit.count > 1 else "one call",
-                n=o.edit.count,
-                how=Text("too many", "多") if o.kind == "extra" else Text("left out", "少"),
-            )
-        return NOTHING
+        at = self._at(self._message(rank))
+        return Text("{what} (rank {rank}{at})", "{what}（rank {rank}{at}）").fill(what=sized(self.outcome.sides[n].call), rank=rank, at=at)
 
     def _earlier(self, odd: Sequence[int], usual: Sequence[int]) -> tuple[Text, Evidence] | None:
         """An equal call from another line before the ranks parted: the one too many, where it was of the usual kind."""

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.model import Finding
+
+if TYPE_CHECKING:
+    from unhang.records.match.edits import Edit
+    from unhang.records.match.outcome import Kind
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,35 @@ def ranks(numbers: Iterable[int]) -> Text:
 def possible(causes: Sequence[str]) -> Text:
     """ " (possible: dns-resolution, network-blocked)"."""
     return Text(" (possible: {ids})", "（可能是：{ids}）").fill(ids=", ".join(causes))
+
+
+def edited(kind: Kind, edit: Edit | None) -> Text:
+    """ "; the next two calls are swapped": how the calls of the rank that strayed become those of the others, NOTHING where that is not told."""
+    if kind == "order":
+        return Text("; the next two calls are swapped", "；接下来的两次调用次序颠倒")
+    if edit is not None and kind in ("extra", "lacking"):
+        says = Text("; from there on its calls are those of the others with {many} {how}", "；从那里起，它的调用与其他进程的相比{how}了 {n} 次")
+        how = Text("too many", "多") if kind == "extra" else Text("left out", "少")
+        return says.fill(many=f"{edit.count} calls" if edit.count > 1 else "one call", n=edit.count, how=how)
+    return NOTHING
+
+
+def sums(said: str, numbers: Sequence[int]) -> Text:
+    """ "rank 1 sends 4 and receives 3 elements", of what was compared of an all_to_all: "all_to_all Float 4>3"."""
+    sent, _, got = said.rpartition(" ")[2].partition(">")
+    return Text("{who} {sends} {sent} and {receives} {got} elements", "{who} 发送 {sent} 个、接收 {got} 个元素").fill(
+        who=ranks(numbers),
+        sends=words.verb(numbers, "sends", "send"),
+        sent=sent,
+        receives=words.verb(numbers, "receives", "receive"),
+        got=got,
+    )
+
+
+def sized(said: str) -> Text:
+    """ "8 elements Float", of what was compared of a message: "send 8 Float"."""
+    _, elements, dtypes = (*said.split(" "), "")[:3]
+    return Text("{n} elements{dtypes}", "{n} 个元素{dtypes}").fill(n=elements, dtypes=f" {dtypes}" if dtypes else "")
 
 
 def continued(finding: Finding, more: Text) -> Finding:

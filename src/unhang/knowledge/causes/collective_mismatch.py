@@ -23,7 +23,7 @@ from unhang.records.frames import is_user_file, other_line, place, user_frame
 
 if TYPE_CHECKING:
     from unhang.records.logs import Hit
-    from unhang.records.match import Parting, Side
+    from unhang.records.match import Parting, Side, Wait
     from unhang.records.picture import Picture
 
 # Every group begins at 1: two groups meet in small numbers by chance.
@@ -44,45 +44,74 @@ def _in_run(picture: Picture) -> Finding | None:
 
 def _of_crossing(picture: Picture, crossed: tuple[int, ...]) -> Finding:
     """Calls of one group may overtake those of another on NCCL, where each has a stream of its own: never more than likely."""
-    waits = list({(picture.waits[r].group, picture.waits[r].seq): picture.waits[r] for r in crossed}.values())[:3]
+    waits = list({_place_of(w): w for r in crossed if (w := picture.waits.get(r)) is not None}.values())
     said = []
-    for w in waits:
-        same = [r for r in crossed if (picture.waits[r].group, picture.waits[r].seq) == (w.group, w.seq)]
+    for w in waits[:3]:
+        same = [r for r in crossed if r in picture.waits and _place_of(picture.waits[r]) == _place_of(w)]
         at = f" ({picture.place(w.place)})" if w.place is not None else ""
-        said.append(f"{words.ranks(same)} in {w.op} #{w.seq} of group {w.group}{at}")
+        said.append(f"{words.ranks(same)} in {_called(w)}{at}")
     told = "; ".join(said)
+    if all(w.op.startswith("send") for w in waits):
+        says = f"ranks send to each other, and none of them receives: {told}"
+    elif len({w.group for w in waits if w.group is not None}) > 1:
+        says = f"ranks wait for each other in different groups: {told}; each was to come to the other's call only behind its own"
+    else:
+        says = f"ranks wait for each other in a circle: {told}; each was to come to the other's call only behind its own"
     return CAUSE.finding(
         standing="likely",
-        says=f"ranks wait for each other in different groups: {told}; each was to come to the other's call only behind its own",
+        says=says,
         ranks=crossed,
         hosts=words.hosts(picture, crossed),
         evidence=tuple(
             Evidence(
                 source=picture.rank(w.rank).record.flight or picture.incident_source,
-                text=f"rank {w.rank} waits in {words.call(w.call) if w.call is not None else w.op} #{w.seq} of group {w.group}"
+                text=f"rank {w.rank} waits in {_called(w, words.call(w.call) if w.call is not None else w.op)}"
                 + (f", {words.frame(w.place)}" if w.place is not None else ""),
             )
-            for w in waits
+            for w in waits[:3]
         ),
         remedies=("same-order",),
     )
 
 
+def _place_of(wait: Wait) -> tuple[object, ...]:
+    return (wait.group, wait.seq) if wait.seq is not None else (wait.group, wait.rank, wait.op)
+
+
+def _called(wait: Wait, what: str = "") -> str:
+    """ "all_reduce #4 of group 0"; a message has no number that both sides know, and no group where its stack alone tells."""
+    number = f" #{wait.seq}" if wait.seq is not None else ""
+    return f"{what or wait.op}{number}" + (f" of group {wait.group}" if wait.group is not None else "")
+
+
 def _of_parting(picture: Picture, parting: Parting) -> Finding:
     numbers = parting.odd or tuple(s.rank for s in parting.sides)
-    standing: Standing = "established" if parting.odd and all(s.call is not None for s in parting.sides) else "likely"
-    kinds = list(dict.fromkeys(s.key for s in parting.sides))
+    standing: Standing = "established" if parting.by == "pairs" or (parting.whole and (parting.odd or parting.by == "sums")) else "likely"
+    kinds = list(dict.fromkeys(s.says for s in parting.sides))
     first_odd = parting.side(numbers[0])
-    rest = next(s for s in parting.sides if s.key != first_odd.key)
-    says = Text("{one}{seq}, where {other}", "{seq}{one}，而 {other}").fill(
-        one=_did(picture, parting, first_odd),
-        seq=Text(" as call #{seq} of group {group}", "组 {group} 的调用 #{seq}：").fill(seq=parting.seq, group=str(parting.group))
-        if parting.seq is not None
-        else NOTHING,
-        other=_did(picture, parting, rest),
-    )
-    says += _how_known(picture, parting)
-    shown = [next(s for s in parting.sides if s.key == key) for key in kinds[:3]]
+    rest = next(s for s in parting.sides if s.says != first_odd.says)
+    if parting.kind == "p2p-size":
+        says = Text("a message of {sent} is received as {got}", "发送的消息为 {sent}，接收方期望的是 {got}").fill(
+            sent=_sized(picture, parting.sides[0]), got=_sized(picture, parting.sides[1])
+        )
+    elif parting.by == "sums":
+        odd_first = sorted(kinds, key=lambda kind: kind != first_odd.says)
+        told = (text.sums(kind, [s.rank for s in parting.sides if s.says == kind]) for kind in odd_first[:3])
+        says = Text(
+            "what is sent in call #{seq} of group {group} is not what is received: {sums}",
+            "组 {group} 的调用 #{seq} 中发送的数量与接收的不一致：{sums}",
+        ).fill(seq=str(parting.seq), group=str(parting.group), sums=text.joined(told))
+        says += _at_one_line(picture, parting)
+    else:
+        says = Text("{one}{seq}, where {other}", "{seq}{one}，而 {other}").fill(
+            one=_did(picture, parting, first_odd),
+            seq=Text(" as call #{seq} of group {group}", "组 {group} 的调用 #{seq}：").fill(seq=parting.seq, group=str(parting.group))
+            if parting.seq is not None
+            else NOTHING,
+            other=_did(picture, parting, rest),
+        )
+        says += text.edited(parting.kind, parting.edit) + _how_known(picture, parting)
+    shown = [next(s for s in parting.sides if s.says == key) for key in kinds[:3]]
     return CAUSE.finding(
         standing=standing,
         says=says,
@@ -90,8 +119,18 @@ def _of_parting(picture: Picture, parting: Parting) -> Finding:
         hosts=words.hosts(picture, numbers),
         where=_where(picture, parting, first_odd),
         evidence=tuple(_side_evidence(picture, s, parting) for s in shown),
-        remedies=_remedies(first_odd, rest),
+        remedies=("same-size", "check-each-call") if parting.kind == "p2p-size" or parting.by == "sums" else _remedies(first_odd, rest),
     )
+
+
+def _sized(picture: Picture, side: Side) -> Text:
+    at = Text(" at {at}", "，位于 {at}").fill(at=picture.place(side.place)) if side.place is not None else NOTHING
+    return Text("{what} (rank {rank}{at})", "{what}（rank {rank}{at}）").fill(what=text.sized(side.says), rank=side.rank, at=at)
+
+
+def _at_one_line(picture: Picture, parting: Parting) -> Text:
+    places = {picture.place(s.place) for s in parting.sides if s.place is not None}
+    return Text(", all at {at}", "，全部位于 {at}").fill(at=places.pop()) if len(places) == 1 else NOTHING
 
 
 def _where(picture: Picture, parting: Parting, shown: Side) -> str | None:
@@ -120,7 +159,7 @@ def _how_known(picture: Picture, parting: Parting) -> Text:
 
 def _did(picture: Picture, parting: Parting, side: Side) -> Text:
     return _issued(
-        [s.rank for s in parting.sides if s.key == side.key],
+        [s.rank for s in parting.sides if s.says == side.says],
         words.call(side.call) if side.call is not None else side.op,
         picture.place(side.place) if side.place is not None else None,
     )

@@ -99,6 +99,15 @@ class Track:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Heard:
+    """What a living rank counted in a group: the newest call that it issued lies in `least`..`most`; `done` is the newest that has completed."""
+
+    least: int
+    most: int
+    done: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recording:
     """One rank's recorder; its dump is the one at `place` of those in `source`, that of its second recorder in `second` (alone it `is_second`).
     `calls[i]` is what has to be equal on all ranks; `groups` are those that its configuration names without a call in them.
@@ -106,7 +115,7 @@ class Recording:
     `oldest_ns`, `newest_ns`: when the first and last of its entries were made, `done_ns` the last that has completed. `lost`: the ring has
     overwritten its beginning; `cut`: the file has lost its end, or entries of it, which may have been the newest of any group.
     `untold`: what the recorder does not tell. `worlds`: how many default groups it had before the one that its tracks are of, as far as its ring goes
-    back.
+    back. `heard`: what somebody who watched the rank heard of it beside its dump, by the name of the group; None where nobody did.
     """
 
     rank: int
@@ -131,6 +140,7 @@ class Recording:
     untold: str | None = None
     skipped: int = 0
     worlds: int = 0
+    heard: Mapping[str, Heard] | None = None
 
 
 def with_second(accelerator: Recording, cpu: Recording) -> Recording:

@@ -84,15 +84,16 @@ class Flight:
 
 def load(path: Path) -> Flight:
     """Read the dump of one rank. Raises RecordError where it is missing, foreign or refused, or nothing of it can be read."""
-    return flight_of(_alone(opened(path), str(path)), source=str(path))
+    return flight_of(alone(opened(path), str(path)), source=str(path))
 
 
 def parse(data: bytes, *, source: str = "the dump") -> Flight:
     """The same, of bytes in hand."""
-    return flight_of(_alone(decoded(data, source), source), source=source)
+    return flight_of(alone(decoded(data, source), source), source=source)
 
 
-def _alone(found: tuple[Opened, ...], source: str) -> Opened:
+def alone(found: tuple[Opened, ...], source: str) -> Opened:
+    """The only dump in a file. Raises RecordError where there are several."""
     if len(found) > 1:
         raise RecordError(f"{source} holds the dumps of {len(found)} ranks, where that of one was expected")
     return found[0]

@@ -15,9 +15,8 @@ from typing import Any
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import RecordError, UnhangError
 from unhang.facts.units import size
-from unhang.records import flight as dumps
 from unhang.records import match, trunks
-from unhang.records.flight import Flight
+from unhang.records.flight import Flight, dump
 from unhang.records.frames import Frame, is_user_file, place, short_path, user_frame
 from unhang.records.incident import Ended, Incident, RankRecord
 from unhang.records.logs.opening import shown
@@ -59,16 +58,17 @@ def _read(rundir: RunDir, number: int) -> _Left:
     if not rundir.holds(rundir.incident(number)):
         raise RecordError(f"{rundir.incident(number)} is no file of this run directory")
     incident = rundir.read_incident(number)
-    flights: dict[int, Flight] = {}
+    dumps: dict[int, dump.Dump] = {}
     for record in incident.ranks:
         with suppress(UnhangError, OSError):
             if record.flight and rundir.holds(rundir.path / record.flight):
-                flights[record.rank] = dumps.load(rundir.path / record.flight)
+                dumps[record.rank] = dump.read(rundir.path / record.flight, rank=record.rank)
     frames = trunks.main_threads(rundir, incident)
     records = {r.rank: r for r in incident.ranks}
-    alive = {rank: r for rank, r in records.items() if r.ended is None or r.raised is not None}
-    waits = {rank: w for rank, r in alive.items() if (w := match.waits_of(r, flights.get(rank), frames.get(rank, ()))) is not None}
-    return _Left(incident=incident, flights=flights, frames=frames, waits=waits, front=match.front_of(records, flights, waits))
+    alive = [rank for rank, r in records.items() if r.ended is None or r.raised is not None]
+    stands = match.standstill(records, dumps, frames, alive=alive)
+    flights = {rank: d.flight for rank, d in dumps.items()}
+    return _Left(incident=incident, flights=flights, frames=frames, waits=stands.waits, front=stands.front)
 
 
 def _scene(left: _Left, scene: Scene) -> Scene:
