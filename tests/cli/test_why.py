@@ -296,6 +296,21 @@ def test_a_packed_run_directory(app, rundir, tmp_path, how):
     assert "is for logs" in str(run(app, path, "--attempt", 1).exception)
 
 
+@pytest.mark.parametrize("how", ["w:gz", "w"])
+def test_a_run_directory_in_an_archive_through_a_pipe(app, rundir, tmp_path, how):
+    path = tmp_path / "packed"
+    with tarfile.open(path, how) as archive:
+        archive.add(rundir.path, "runs/mine")
+        archive.add(rundir.path, "runs/again")
+    ran = run(app, "-", "--json", input=path.read_bytes())
+    verdict = msgspec.json.decode(ran.stdout, type=Verdict)
+    assert (ran.exit_code, verdict.primary.cause) == (1, "process-stuck") and "stdin!runs/mine, the newest of 2 runs in stdin" in ran.stderr
+    assert any(n.what == "1 other run in stdin" for n in verdict.not_examined)
+    assert "5.0 s" in run(app, "-", "--json", "--incident", 1, input=path.read_bytes()).stdout
+    refused = run(app, "-", "--incident", 1, input=b"step 1\n").exception
+    assert isinstance(refused, UnhangError) and "only a run directory has incidents" in str(refused)
+
+
 def test_a_packed_run_directory_that_is_cut_off(app, rundir, tmp_path):
     rundir.events.write_text('{"s":9.0,"event":"Finished","exitcode":0}\n')
     path = tmp_path / "packed"

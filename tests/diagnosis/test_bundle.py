@@ -18,9 +18,9 @@ from unhang.diagnosis.logs import judge_logs
 from unhang.diagnosis.recorders import judge_dumps
 from unhang.diagnosis.why import judge, judge_packed
 from unhang.model import Verdict
+from unhang.records import packed
 from unhang.records.flight.recordings import sum_up
 from unhang.records.logs.finding import find
-from unhang.records.packed import unpacked
 
 TOKEN = "hf_" + "aBcDeFgHiJ" * 4
 KEY = "\n".join(
@@ -150,8 +150,8 @@ def test_a_run_directory_stays_one(tmp_path, build, lab):
     assert written.files == len(kept)
     assert not any(TOKEN.encode() in text for text in kept.values())
     assert json.loads(kept["run.json"])["environ"]["NCCL_DEBUG"] == "INFO"
-    with unpacked(tmp_path / "run.tar.gz") as found:
-        again = judge_packed(found, tmp_path / "run.tar.gz")
+    with packed.folder() as into:
+        again = judge_packed(packed.unpack(find([str(tmp_path / "run.tar.gz")]).sources[0], "runs", into), "run.tar.gz")
     assert again.primary == verdict.primary
 
 
