@@ -185,7 +185,7 @@ def test_a_log_file(app, tmp_path):
 
 def test_bad_input_says_what_is_wrong(app, rundir, tmp_path):
     log = tmp_path / "a.log"
-    log.write_text("")
+    log.write_text("step 1\n")
     for arguments, words in (
         ((tmp_path / "none",), "there is no"),
         ((rundir.path, log), "give it alone"),

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import msgspec
 
 from unhang import __version__, encoding
-from unhang.diagnosis.redact import redact, redact_data
+from unhang.diagnosis.redact import HIDDEN, redact, redact_data
 from unhang.errors import RecordError
 from unhang.model import NotExamined, Verdict
 from unhang.records.flight import digest, opening
@@ -44,8 +44,18 @@ MOST_LINES = 4_000
 AROUND_LINES = 30
 # Of a line that is longer, the beginning: a progress bar, or a tensor printed whole.
 LINE_BYTES = 16 * 1024
+# What stands behind the cut tells whether a credential begins before it: no pattern of `redact` looks further ahead.
+_AHEAD_BYTES = 4 * 1024
 _USUAL_LINE_BYTES = 120
 _CHUNK_BYTES = 1 << 20
+_KEY_BEGIN = re.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_END = re.compile(rb"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+# Behind whatever prefix a line has.
+_KEY_LINE = re.compile(
+    rb"(?:(?<![A-Za-z0-9+/=])[A-Za-z0-9+/=]{16,}|^[ \t|>]{0,40}[A-Za-z0-9+/=]{1,100}|(?:Proc-Type|DEK-Info): [^\n]{0,200})[ \t\r'\",|\\]{0,8}$"
+)
+_MOST_KEY_LINES = 200
+_MOST_STRANGE_LINES = 16
 _PACKED = re.compile(r"(?:\.(?:gz|xz|lzma|bz2|zst))+$")
 
 Progress = Callable[[int, "int | None"], None]
@@ -277,7 +287,7 @@ def _excerpt(log: _Readable, told: Iterable[int], share: int) -> bytes:
     pieces, block, gap = list[bytes](), list[bytes](), 0
     # What may turn out to be the end.
     last = deque[bytes](maxlen=share - share // 4)
-    for number, line in enumerate(_lines(log), 1):
+    for number, line in enumerate(_without_keys(_lines(log)), 1):
         while windows and windows[0].stop <= number:
             windows.popleft()
         if windows and number in windows[0]:
@@ -294,16 +304,37 @@ def _excerpt(log: _Readable, told: Iterable[int], share: int) -> bytes:
 
 
 def _lines(log: _Readable) -> Iterator[bytes]:
-    """The lines of a log with their ends, each cut to LINE_BYTES."""
-    begun = b""
+    """The lines of a log with their ends; of a long one LINE_BYTES, and what is needed to cut it there."""
+    begun, most = b"", LINE_BYTES + _AHEAD_BYTES
     while chunk := log.read(_CHUNK_BYTES):
         *whole, rest = chunk.split(b"\n")
         for line in whole:
-            yield (begun + line)[:LINE_BYTES] + b"\n"
+            yield (begun + line)[:most] + b"\n"
             begun = b""
-        begun = (begun + rest)[:LINE_BYTES]
+        begun = (begun + rest)[:most]
     if begun:
         yield begun
+
+
+def _without_keys(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """As many lines: of a private key that stands on several, some of which may be left out later, each one is hidden for itself."""
+    left = strange = 0
+    for line in lines:
+        end = line[len(line.rstrip(b"\n")) :]
+        if left and (found := _KEY_END.search(line)):
+            left = 0
+            yield HIDDEN.encode() + line[found.end() :]
+        elif left and (found := _KEY_LINE.search(line)):
+            left, strange = left - 1, 0
+            yield line[: found.start()] + HIDDEN.encode() + end
+        elif (found := _KEY_BEGIN.search(line)) and not _KEY_END.search(line, found.end()):
+            left, strange = _MOST_KEY_LINES, 0
+            yield line[: found.start()] + HIDDEN.encode() + end
+        else:
+            # Other ranks may write in between; and a line of code that looks for a key begins none.
+            strange += 1
+            left = left - 1 if left and strange <= _MOST_STRANGE_LINES else 0
+            yield line
 
 
 def _mark(lines: int) -> bytes:
@@ -311,10 +342,22 @@ def _mark(lines: int) -> bytes:
 
 
 def _cleaned(block: Sequence[bytes]) -> bytes:
-    """Lines without credentials, as many as before: of a key that stands on several, one is left."""
-    text = b"".join(block)
-    clean = _clean(text)
-    return clean + b"\n" * (text.count(b"\n") - clean.count(b"\n"))
+    """Lines without credentials, as many as before, each of LINE_BYTES at most."""
+    pieces, run = list[bytes](), list[bytes]()
+    for line in block:
+        if len(line) <= LINE_BYTES:
+            run.append(line)
+        else:
+            pieces += [_clean(b"".join(run)), _cut(line)]
+            run = []
+    return b"".join([*pieces, _clean(b"".join(run))])
+
+
+def _cut(line: bytes) -> bytes:
+    """The beginning of a long line without credentials, and without the beginning of one: as far as what follows makes no difference to it."""
+    whole = line.rstrip(b"\n")
+    shown = os.path.commonprefix([_clean(whole), _clean(whole[:LINE_BYTES])])
+    return shown + line[len(whole) :]
 
 
 def _clean(data: bytes) -> bytes:
