@@ -356,8 +356,8 @@ def _cleaned(block: Sequence[bytes]) -> bytes:
 def _cut(line: bytes) -> bytes:
     """The beginning of a long line without credentials, and without the beginning of one: as far as what follows makes no difference to it."""
     whole = line.rstrip(b"\n")
-    shown = os.path.commonprefix([_clean(whole), _clean(whole[:LINE_BYTES])])
-    return shown + line[len(whole) :]
+    # Of characters, though it is called after paths.
+    return os.path.commonprefix([_clean(whole), _clean(whole[:LINE_BYTES])]) + line[len(whole) :]  # noqa: RUF071
 
 
 def _clean(data: bytes) -> bytes:
