@@ -60,7 +60,7 @@ def places(verdict: Verdict, prefix: str = "") -> list[tuple[str, int | None, st
 def of_logs(target, *paths):
     found = find([str(p) for p in paths])
     judged = judge_logs([str(p) for p in paths], found=found)
-    written = bundle.of_files(target, found.sources, found.dumps, judged.verdict, [(m.source, m.line) for m in judged.timeline])
+    written = bundle.of_files(target, found.sources, found.dumps, judged.verdict, [(m.source, m.line) for m in judged.timeline], judged.places)
     return judged.verdict, written
 
 

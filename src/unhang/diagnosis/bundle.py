@@ -33,6 +33,7 @@ from unhang.model import NotExamined, Verdict
 from unhang.records.flight import digest, opening
 from unhang.records.logs.opening import Source, walk
 from unhang.records.logs.said import LEFT_OUT
+from unhang.records.logs.signature import NEAR_LINES
 from unhang.records.logs.streams import words
 from unhang.records.rundir import MEMBER, RunDir
 
@@ -99,19 +100,21 @@ def of_files(
     sources: Sequence[Source],
     dumps: Sequence[Path],
     verdict: Verdict,
-    found: Iterable[tuple[str, int | None]] = (),
+    found: Iterable[tuple[str, int]] = (),
+    places: Iterable[tuple[str, int]] = (),
     *,
     called: Callable[[str], str] = str,
     progress: Progress = lambda done, total: None,
 ) -> Bundled:
-    """Write logs and dumps to `target` (.tar.gz). `found`: the lines on which something was found, by the name of their source.
+    """Write logs and dumps to `target` (.tar.gz). `found`: the lines on which something was found, by the name of their source;
+    `places`: the others that were looked at.
 
     `called` gives the name of a file that was unpacked. Raises OSError.
     """
-    told = _told(verdict)
-    for source, line in found:
-        if line is not None:
-            told.setdefault(source, []).append(line)
+    told, beside = _told(verdict), dict[str, list[int]]()
+    for lines, pairs in ((told, found), (beside, places)):
+        for source, line in pairs:
+            lines.setdefault(source, []).append(line)
     with _writing(target, verdict, [s.name for s in sources] + [str(p) for p in dumps]) as bundle:
         share = _lines_each(max(len(sources), len({i.source for i in verdict.inputs})))
         for done, opened in enumerate(walk(sources, bundle.left_out.append)):
@@ -119,10 +122,10 @@ def of_files(
             progress(done, len(sources) if len(sources) > 1 else None)
             try:
                 if opened.stream is not None:
-                    bundle.add(_member(name), _excerpt(opened.stream, told.get(name, ()), share))
+                    bundle.add(_member(name), _excerpt(opened.stream, told.get(name, ()), share, beside.get(name, ())))
                 elif opened.path is not None:
                     with opened.path.open("rb") as log:
-                        bundle.add(_member(name), _excerpt(log, told.get(name, ()), share))
+                        bundle.add(_member(name), _excerpt(log, told.get(name, ()), share, beside.get(name, ())))
             except OSError as e:
                 bundle.leave_out(name, words(e))
         for path in dumps:
@@ -265,25 +268,28 @@ def _text(text: str) -> str:
     return redact(text)
 
 
-def _windows(told: Iterable[int], share: int) -> list[range]:
-    """The lines that stay whatever follows them, counted from 1: the first, and those around what tells something."""
-    near = sorted(line for line in set(told) if line > 0)
-    if len(near) > share:
-        # What was found first and last says more than what stands between.
-        near = [*near[: share // 2], *near[-share // 2 :]]
-    around = AROUND_LINES if len(near) * AROUND_LINES < 2 * share else 2
-    windows = [range(1, share // 4 + 1)]
-    for n in near:
-        if n - around <= windows[-1].stop:
-            windows[-1] = range(windows[-1].start, max(windows[-1].stop, n + around + 1))
+def _windows(told: Iterable[int], share: int, beside: Iterable[int] = ()) -> list[range]:
+    """The lines that stay whatever follows them, counted from 1: the first, and those around what tells something; less around what is `beside`."""
+    ranges = [range(1, share // 4 + 1)]
+    for lines, most in ((told, AROUND_LINES), (beside, NEAR_LINES)):
+        near = sorted(line for line in set(lines) if line > 0)
+        if len(near) > share:
+            # What was found first and last says more than what stands between.
+            near = [*near[: share // 2], *near[-share // 2 :]]
+        around = most if len(near) * most < 2 * share else 2
+        ranges += [range(n - around, n + around + 1) for n in near]
+    windows = ranges[:1]
+    for each in sorted(ranges[1:], key=lambda r: r.start):
+        if each.start <= windows[-1].stop:
+            windows[-1] = range(windows[-1].start, max(windows[-1].stop, each.stop))
         else:
-            windows.append(range(n - around, n + around + 1))
+            windows.append(each)
     return windows
 
 
-def _excerpt(log: _Readable, told: Iterable[int], share: int) -> bytes:
+def _excerpt(log: _Readable, told: Iterable[int], share: int, beside: Iterable[int] = ()) -> bytes:
     """What stays of a log, without credentials: the windows and its end; a mark and empty lines for what lies between: each keeps its number."""
-    windows = deque(_windows(told, share))
+    windows = deque(_windows(told, share, beside))
     pieces, block, gap = list[bytes](), list[bytes](), 0
     # What may turn out to be the end.
     last = deque[bytes](maxlen=share - share // 4)
