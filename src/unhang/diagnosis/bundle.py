@@ -122,17 +122,17 @@ def of_files(
             progress(done, len(sources) if len(sources) > 1 else None)
             try:
                 if opened.stream is not None:
-                    bundle.add(_member(name), _excerpt(opened.stream, told.get(name, ()), share, beside.get(name, ())))
+                    bundle.add(_member(name), _excerpt(opened.stream, told.get(name, ()), share, beside.get(name, ())), mtime=opened.source.mtime)
                 elif opened.path is not None:
                     with opened.path.open("rb") as log:
-                        bundle.add(_member(name), _excerpt(log, told.get(name, ()), share, beside.get(name, ())))
+                        bundle.add(_member(name), _excerpt(log, told.get(name, ()), share, beside.get(name, ())), mtime=opened.source.mtime)
             except OSError as e:
                 bundle.leave_out(name, words(e))
         for path in dumps:
             try:
-                bundle.add(_member(called(str(path))), _dump(path))
-            except RecordError as e:
-                bundle.leave_out(str(path), str(e))
+                bundle.add(_member(called(str(path))), _dump(path), mtime=path.stat().st_mtime)
+            except (OSError, RecordError) as e:
+                bundle.leave_out(called(str(path)), called(words(e) if isinstance(e, OSError) else str(e)))
     return bundle.result(target)
 
 
@@ -151,7 +151,8 @@ class _Bundle:
         self._names: set[str] = set()
         self.left_out: list[NotExamined] = []
 
-    def add(self, name: str, content: bytes) -> None:
+    def add(self, name: str, content: bytes, *, mtime: float | None = None) -> None:
+        """`mtime`, in seconds since 1970, tells the year of times that are printed without one."""
         stem, n = name, 1
         while name in self._names:
             n += 1
@@ -160,6 +161,7 @@ class _Bundle:
         info = tarfile.TarInfo(name)
         info.size = len(content)
         info.mode = 0o644
+        info.mtime = mtime or 0
         self._archive.addfile(info, io.BytesIO(content))
 
     def leave_out(self, name: str, why: str) -> None:
@@ -201,18 +203,19 @@ def _lines_each(logs: int) -> int:
 
 
 def _add_record(bundle: _Bundle, path: Path, name: str, told: Iterable[int], share: int) -> None:
+    mtime = path.stat().st_mtime
     if re.match(r"(?:incidents/\d+/)?flight/", name):
-        bundle.add(name, _dump(path))
+        bundle.add(name, _dump(path), mtime=mtime)
     elif name.startswith("logs/"):
         with path.open("rb") as log:
-            bundle.add(name, _excerpt(log, told, share))
+            bundle.add(name, _excerpt(log, told, share), mtime=mtime)
     elif name.endswith(".json"):
-        bundle.add(name, _json(path.read_bytes(), name))
+        bundle.add(name, _json(path.read_bytes(), name), mtime=mtime)
     elif name.endswith(".jsonl"):
-        bundle.add(name, b"".join(_json(line, name) + b"\n" for line in path.read_bytes().splitlines() if line.strip()))
+        bundle.add(name, b"".join(_json(line, name) + b"\n" for line in path.read_bytes().splitlines() if line.strip()), mtime=mtime)
     elif name != "report.html":
         # A report can be made again.
-        bundle.add(name, _clean(path.read_bytes()))
+        bundle.add(name, _clean(path.read_bytes()), mtime=mtime)
 
 
 def _json(data: bytes, name: str) -> bytes:
@@ -291,22 +294,29 @@ def _excerpt(log: _Readable, told: Iterable[int], share: int, beside: Iterable[i
     """What stays of a log, without credentials: the windows and its end; a mark and empty lines for what lies between: each keeps its number."""
     windows = deque(_windows(told, share, beside))
     pieces, block, gap = list[bytes](), list[bytes](), 0
-    # What may turn out to be the end.
-    last = deque[bytes](maxlen=share - share // 4)
+    # What may turn out to be the end, each line with whether it stays if it is not.
+    recent = deque[tuple[bytes, bool]]()
+
+    def settle(line: bytes, *, stays: bool) -> None:
+        nonlocal block, gap
+        if not stays:
+            gap += 1
+            return
+        if gap:
+            pieces.extend((_cleaned(block), _mark(gap)))
+            block, gap = [], 0
+        block.append(line)
+
     for number, line in enumerate(_without_keys(_lines(log)), 1):
         while windows and windows[0].stop <= number:
             windows.popleft()
-        if windows and number in windows[0]:
-            if gap + len(last):
-                pieces += [_cleaned(block), _mark(gap + len(last))]
-                last.clear()
-                block, gap = [], 0
-            block.append(line)
-        else:
-            gap += len(last) == last.maxlen
-            last.append(line)
-    pieces += [_cleaned(block), _mark(gap), _cleaned(list(last))] if gap else [_cleaned([*block, *last])]
-    return b"".join(pieces)
+        recent.append((line, bool(windows) and number in windows[0]))
+        if len(recent) > share - share // 4:
+            line, stays = recent.popleft()
+            settle(line, stays=stays)
+    for line, _ in recent:
+        settle(line, stays=True)
+    return b"".join([*pieces, _cleaned(block)])
 
 
 def _lines(log: _Readable) -> Iterator[bytes]:
