@@ -101,6 +101,30 @@ def test_lines_far_apart_stay_where_they_were():
     assert text[-1] == b"no end" and text[10] == b"[unhang: lines left out: 49,987]"
 
 
+def test_the_end_stays_whole_whatever_is_found_in_it():
+    log = b"".join(b"line %d\n" % n for n in range(1, 1001))
+    text = bundle._excerpt(io.BytesIO(log), [995], 40, [980]).split(b"\n")
+    assert text[970:1000] == [b"line %d" % n for n in range(971, 1001)]
+    assert sum(t.startswith(b"[unhang") for t in text) == 1
+
+
+def test_what_tells_attempts_apart_and_the_times_of_files_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"step {n} loss 0.{n}" for n in range(60_000)]
+    for at, said in ((20_000, BROKEN), (25_000, "Setting OMP_NUM_THREADS environment variable for each process to be 1"), (40_000, BROKEN)):
+        lines.insert(at, said)
+    (tmp_path / "a.log").write_text("\n".join(lines))
+    os.utime(tmp_path / "a.log", (1_762_000_000.5, 1_762_000_000.5))
+    found = find(["a.log"])
+    judged = judge_logs(["a.log"], found=found)
+    assert judged.attempts == 2
+    bundle.of_files(tmp_path / "b.tar.gz", found.sources, (), judged.verdict, (), judged.places)
+    again = judge_logs(["b.tar.gz"])
+    assert (again.attempts, again.verdict.primary.cause, again.verdict.primary.says) == (2, judged.verdict.primary.cause, judged.verdict.primary.says)
+    with tarfile.open(tmp_path / "b.tar.gz") as tar:
+        assert tar.getmember("a.log").mtime == 1_762_000_000.5
+
+
 @pytest.mark.parametrize("ends", [b"", b"\n"])
 def test_lines_without_end_and_without_number(ends):
     log = b"x" * 3_000_000 + b"\n\n" + b"\xff\xfe not utf-8 \x00" + ends
@@ -313,7 +337,7 @@ def test_a_bundle_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeyp
     of_logs(target, tmp_path / "a.log")
     before = target.read_bytes()
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(bundle._Bundle, "add", full)

@@ -372,8 +372,9 @@ def _cleaned(block: Sequence[bytes]) -> bytes:
 def _cut(line: bytes) -> bytes:
     """The beginning of a long line without credentials, and without the beginning of one: as far as what follows makes no difference to it."""
     whole = line.rstrip(b"\n")
-    # Of characters, though it is called after paths.
-    return os.path.commonprefix([_clean(whole), _clean(whole[:LINE_BYTES])]) + line[len(whole) :]  # noqa: RUF071
+    clean, cut = _clean(whole), _clean(whole[:LINE_BYTES])
+    alike = next((n for n, (a, b) in enumerate(zip(clean, cut, strict=False)) if a != b), min(len(clean), len(cut)))
+    return cut[:alike] + line[len(whole) :]
 
 
 def _clean(data: bytes) -> bytes:

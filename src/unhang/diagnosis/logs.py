@@ -128,7 +128,12 @@ def judge_logs(
         job=tuple((redact(what), redact(said)) for what, said in job.told(chosen.view)),
         attempt=number,
         attempts=len(all_attempts),
-        places=tuple((r.source, line) for r in reads for line in (*(h.line for h in r.hits), *(n for t in r.tracebacks for n in (t.line, t.end)))),
+        places=tuple(
+            (r.source, line)
+            for r in reads
+            for line in (*(h.line for h in r.hits), *(n for t in r.tracebacks for n in (t.line, t.end)))
+            if line is not None
+        ),
     )
 
 
