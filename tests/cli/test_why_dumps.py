@@ -12,15 +12,19 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
 import typer
+import zstandard
 from tests.records.match import jobs
 from typer.testing import CliRunner
 
 from unhang.cli import why
 from unhang.errors import UnhangError
+from unhang.records import packed as unpacking
+from unhang.records.flight import digest
 from unhang.report.language import REASONS
 
 DEFAULT = ("0", "default_pg")
@@ -59,8 +63,8 @@ def ask():
     app.callback()(lambda: None)
     why.register(app)
 
-    def ask(*paths, code=1):
-        done = CliRunner().invoke(app, ["why", *map(str, paths), "--json"])
+    def ask(*paths, code=1, given=None):
+        done = CliRunner().invoke(app, ["why", *map(str, paths), "--json"], input=given)
         assert done.exit_code == code, done.output
         verdict = json.loads(done.stdout)
         if {i["kind"] for i in verdict["inputs"]} == {"flight"}:
@@ -581,6 +585,118 @@ def test_an_archive_whose_dumps_cannot_be_read_is_called_by_its_name(tmp_path, a
         path.write_bytes(path.read_bytes()[:70])
     ran = CliRunner().invoke(ask.app, ["why", str(packed(folder, "d.tar.gz"))])
     assert isinstance(ran.exception, UnhangError) and "d.tar.gz!d/nccl_trace_rank_" in (ran.exception.cause or "")
+
+
+def four():
+    return {r: jobs.dump([*history(3), fourth(op="broadcast" if r == 2 else "all_reduce")], groups(4)) for r in range(4)}
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """Where everything is unpacked to: nothing stays."""
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    yield folder
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("singly", [False, True])
+def test_dumps_in_an_archive_through_a_pipe(tmp_path, ask, kept, singly):
+    folder = write(tmp_path / "d", four())
+    for path in folder.iterdir() if singly else ():
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    found = ask("-", given=packed(folder, "d.tar.gz").read_bytes())
+    assert json.loads(json.dumps(found).replace("stdin!d/", f"{folder}/")) == ask(folder)
+    assert "kept" not in json.dumps(found)
+
+
+def test_dumps_singly_packed_in_an_archive(tmp_path, ask, kept):
+    folder = write(tmp_path / "d", four())
+    for path in folder.iterdir():
+        path.with_name(f"{path.name}.zst").write_bytes(zstandard.compress(path.read_bytes()))
+        path.unlink()
+    archive = packed(folder, "d.tar.gz")
+    assert json.loads(json.dumps(ask(archive)).replace(f"{archive}!d/", f"{folder}/")) == ask(folder)
+
+
+def test_archives_of_several_hosts(tmp_path, ask, kept):
+    dumps = four()
+    for host in range(2):
+        # Only the folders of the archives tell the ranks.
+        for local in range(2):
+            write(tmp_path / f"h{2 * host + local}" / "d", {0: dumps[2 * host + local]}, prefix="trace")
+            packed(tmp_path / f"h{2 * host + local}" / "d", "dumps.tar.gz")
+    loose = ask(*(tmp_path / f"h{n}" / "d" for n in range(4)))
+    found = ask(*(tmp_path / f"h{n}" / "dumps.tar.gz" for n in range(4)))
+    assert found["primary"]["ranks"] == loose["primary"]["ranks"] == [2]
+    assert json.loads(json.dumps(found).replace("/dumps.tar.gz!d/", "/d/")) == loose
+
+
+def test_an_archive_is_looked_through_once(tmp_path, ask, monkeypatch):
+    looked = []
+    held = unpacking.held
+    monkeypatch.setattr(unpacking, "held", lambda given, **options: (looked.append(given.name), held(given, **options))[1])
+    archive = packed(write(tmp_path / "d", four()), "d.tar.gz")
+    ask(archive)
+    assert looked == [str(archive)]
+
+
+def test_dumps_behind_what_is_looked_through_are_not_called_healthy(tmp_path, ask, monkeypatch):
+    monkeypatch.setattr(unpacking, "_LOOK_BYTES", 1000)
+    folder = write(tmp_path / "d", four())
+    (folder / "a.log").write_text("step 1\n" * 1000)
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as tar:
+        for name in sorted(p.name for p in folder.iterdir()):
+            tar.add(folder / name, name)
+    assert any(n["unread"] and "flight-recorder dump" in n["why"] for n in ask(path, code=2)["not_examined"])
+
+
+def test_nothing_stays_behind_when_it_is_interrupted(tmp_path, ask, kept, monkeypatch):
+    archive = packed(write(tmp_path / "d", four()), "d.tar.gz")
+    seen = []
+
+    def interrupted(*_, **__):
+        seen.extend(kept.rglob("nccl_trace_rank_*"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unhang.diagnosis.recorders.judge_dumps", interrupted)
+    for given in (None, archive.read_bytes()):
+        assert CliRunner().invoke(ask.app, ["why", "-" if given else str(archive)], input=given).exit_code == 130
+    assert len(seen) == 8
+
+
+@pytest.mark.parametrize("how", ["archive", "pipe", "with a log"])
+def test_dumps_in_archives_are_summed_up(tmp_path, ask, kept, how):
+    folder = write(tmp_path / "d", four())
+    sum_up(ask, tmp_path / "loose", folder)
+    if how == "with a log":
+        (folder / "train.log").write_text("step 1\n")
+    archive = packed(folder, "d.tar.gz")
+    given = ["-"] if how == "pipe" else [str(archive)]
+    ran = CliRunner().invoke(ask.app, ["why", *given, "--digest", str(tmp_path / "digests"), "--json"], input=archive.read_bytes())
+    assert ran.exit_code == 0, ran.output
+    told = json.loads(ran.stdout)
+    assert (told["ranks"], told["dumps"]) == ([0, 1, 2, 3], 4)
+    one, two = ask(tmp_path / "loose"), ask(tmp_path / "digests")
+    assert (one["primary"]["says"], one["primary"]["ranks"]) == (two["primary"]["says"], two["primary"]["ranks"])
+    (made,) = (tmp_path / "digests").iterdir()
+    assert all(n.name.startswith("stdin!d/" if how == "pipe" else f"{archive}!d/") for n in digest.read(made).names)
+
+
+def test_an_archive_without_dumps_cannot_be_summed_up(tmp_path, ask, kept):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a.log").write_text("step 1\n")
+    archive = packed(tmp_path / "d", "d.tar.gz")
+    ran = CliRunner().invoke(ask.app, ["why", str(archive), "--digest", str(tmp_path / "digests")])
+    assert isinstance(ran.exception, UnhangError) and str(archive) in (ran.exception.cause or "")
+    folder = write(tmp_path / "d", {0: jobs.dump(history(1), groups(2))})
+    (folder / "nccl_trace_rank_0").write_bytes((folder / "nccl_trace_rank_0").read_bytes()[:70])
+    ran = CliRunner().invoke(ask.app, ["why", str(packed(folder, "d.tar.gz")), "--digest", str(tmp_path / "digests")])
+    assert isinstance(ran.exception, UnhangError) and f"{archive}!d/nccl" in (ran.exception.cause or "")
 
 
 def test_a_bundle_of_dumps_is_judged_alike(tmp_path, ask):

@@ -62,9 +62,11 @@ class Beside:
         if self._bundle is not None:
             from unhang.diagnosis.bundle import of_files
 
-            lines = [(m.source, m.line) for m in judged.timeline] if judged is not None else []
+            lines = [(m.source, m.line) for m in judged.timeline if m.line is not None] if judged is not None else []
+            places = judged.places if judged is not None else ()
             self._write(
-                self._bundle, lambda target, progress: of_files(target, found.sources, found.dumps, verdict, lines, called=called, progress=progress)
+                self._bundle,
+                lambda target, progress: of_files(target, found.sources, found.dumps, verdict, lines, places, called=called, progress=progress),
             )
 
     def _take_stacks(self, judged: Judged, found: Found) -> None:

@@ -68,13 +68,17 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """The verdict, what the logs tell of the job, and the attempt that was judged with every line that was found."""
+    """The verdict, what the logs tell of the job, and the attempt that was judged with every line that was found.
+
+    `places`: source and line of all that was looked at, of what tells attempts apart as well.
+    """
 
     verdict: Verdict
     chosen: Attempt
     job: tuple[tuple[str, str], ...]
     attempt: int
     attempts: int
+    places: tuple[tuple[str, int], ...] = ()
 
     @cached_property
     def timeline(self) -> tuple[Moment, ...]:
@@ -125,6 +129,12 @@ def judge_logs(
         job=tuple((redact(what), redact(said)) for what, said in job.told(chosen.view)),
         attempt=number,
         attempts=len(all_attempts),
+        places=tuple(
+            (r.source, line)
+            for r in reads
+            for line in (*(h.line for h in r.hits), *(n for t in r.tracebacks for n in (t.line, t.end)))
+            if line is not None
+        ),
     )
 
 

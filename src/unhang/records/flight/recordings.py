@@ -194,9 +194,15 @@ class SummedUp:
 
 
 def sum_up(
-    paths: Sequence[Path], folder: Path, host: str, *, clean: digest.Clean, progress: Callable[[int, int], None] = lambda done, total: None
+    paths: Sequence[Path],
+    folder: Path,
+    host: str,
+    *,
+    clean: digest.Clean,
+    called: Callable[[str], str] = str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> SummedUp:
-    """Write the digest of these dumps into a folder. `clean` takes credentials out of a text.
+    """Write the digest of these dumps into a folder. `clean` takes credentials out of a text, `called` gives the name of a file that was unpacked.
 
     Raises UnhangError where none of them can be read, OSError where it cannot be written, RecordError where another one is there by its name.
     """
@@ -204,19 +210,19 @@ def sum_up(
     paths = [p for p in paths if p not in already]
     named = ranks_of([str(p) for p in paths])
     sizes = [_size(p) for p in paths]
-    missed = [NotExamined(what=str(p), why="it is a digest, which is not summed up again") for p in already]
+    missed = [NotExamined(what=called(str(p)), why="it is a digest, which is not summed up again") for p in already]
     unread: list[tuple[str, str]] = []
     found: list[digest.Summed] = []
     done = 0
     with Readers(None, parallel=sum(sizes) > _FEW_BYTES) as readers:
-        futures = [readers.submit(_sum, str(path), named.ranks[str(path)], named.said, clean, readers.forked) for path in paths]
+        futures = [readers.submit(_sum, str(path), called(str(path)), named.ranks[str(path)], named.said, clean, readers.forked) for path in paths]
         for path, size, future in zip(paths, sizes, futures, strict=True):
             summed, why = readers.result(future)
             done += size
             progress(done, sum(sizes))
             found += summed
             if why is not None:
-                unread.append((str(path), why))
+                unread.append((called(str(path)), called(why)))
     missed += [NotExamined(what=what, why=why, unread=True) for what, why in unread]
     if named.unsure:
         missed.append(NotExamined(what="which dump is of which rank", why="their names do not tell: they are numbered when all digests are merged"))
@@ -310,11 +316,13 @@ def _read_digest(path: Path, _guard: bool) -> digest.Digest:
     return digest.read(path)
 
 
-def _sum(_needles: Any, _stop: Any, path: str, rank: int, said: bool, clean: digest.Clean, forked: bool) -> tuple[list[digest.Summed], str | None]:
+def _sum(
+    _needles: Any, _stop: Any, path: str, name: str, rank: int, said: bool, clean: digest.Clean, forked: bool
+) -> tuple[list[digest.Summed], str | None]:
     def read(guard: bool) -> list[digest.Summed]:
         found = []
         for n, number, told, dump in _ranked(path, rank, guard=guard):
-            where = digest.Name(host="", name=path, nth=n, told=told, said=said)
+            where = digest.Name(host="", name=name, nth=n, told=told, said=said)
             found.append(digest.summed(dump, rank=number, where=where, second=is_second(path), clean=clean))
         return found
 
