@@ -440,7 +440,7 @@ def test_printing(opened):
 
 def test_a_verdict_alone(opened):
     page = opened((jobs.mismatch(), None))
-    assert "No flight recorder was read" in shown(page, "#timeline")
+    assert "No call of a flight recorder was read" in shown(page, "#timeline")
 
 
 def test_a_damaged_page_says_so_and_keeps_the_verdict(browser, tmp_path):
