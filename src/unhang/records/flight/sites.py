@@ -19,9 +19,9 @@ def sites_of(frames: Sequence[Sequence[Mapping[str, Any]]]) -> list[Site | None]
     of_frames: dict[tuple[int, ...], Site | None] = {}
     for stack in frames:
         if id(stack) not in of_list:
-            key = tuple(map(id, stack))
+            key = tuple(map(id, stack)) if isinstance(stack, (list, tuple)) else ()
             if key not in of_frames:
-                of_frames[key] = _site(stack)
+                of_frames[key] = _site(stack) if key else None
             of_list[id(stack)] = of_frames[key]
     return [of_list[id(stack)] for stack in frames]
 
