@@ -76,6 +76,14 @@ def test_hosts_whose_clocks_may_differ():
     assert not scene_of(two, hosts={0: "a", 1: "a"}).hosts_differ and scene_of(two, hosts={0: "a", 1: "b"}).hosts_differ
 
 
+def test_when_dumps_were_taken_is_not_made_up():
+    one = {0: flight(call(1), call(2))}
+    assert scene_of(one).until_ns == 0 and scene_of(one, until_ns=500).until_ns == 1002 and scene_of(one, until_ns=2000).until_ns == 2000
+    assert '"until_told":false' in render(jobs.mismatch(), scene_of(one)) and '"until_told":true' in render(
+        jobs.mismatch(), scene_of(one, until_ns=1)
+    )
+
+
 def test_no_dump_at_all():
     assert scene_of({}).tracks == () and "No call of a flight recorder was read" in render(jobs.mismatch(), scene_of({}))
 

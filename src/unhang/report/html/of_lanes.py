@@ -26,7 +26,7 @@ _MOST_TENSORS = 3
 
 
 def scene_of(lanes: Mapping[int, Sequence[Lanes]], *, cwd: str = "", hosts: Mapping[int, str] | None = None, until_ns: int = 0) -> Scene:
-    """The tracks of all ranks. Lines are shown relative to `cwd`; `until_ns` is when the dumps were taken."""
+    """The tracks of all ranks. Lines are shown relative to `cwd`; `until_ns` is when the dumps were taken, 0 where nobody knows."""
     maker = _Maker(cwd, lanes)
     tracks = [maker.track(rank, of, lane) for rank in sorted(lanes) for of in lanes[rank] for lane in of.lanes]
     newest = max((t.starts_ns[-1] for t in tracks if t.starts_ns), default=0)
@@ -36,7 +36,7 @@ def scene_of(lanes: Mapping[int, Sequence[Lanes]], *, cwd: str = "", hosts: Mapp
         operations=tuple(Operation(name=name, says=says) for name, says in maker.operations),
         sites=tuple(maker.sites),
         tracks=tuple(tracks),
-        until_ns=max(until_ns, newest),
+        until_ns=max(until_ns, newest) if until_ns else 0,
         hosts_differ=len(set((hosts or {}).values())) > 1,
         left_out=sum(of.left_out for each in lanes.values() for of in each),
     )
