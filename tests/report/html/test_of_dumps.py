@@ -85,6 +85,17 @@ def test_what_gloo_has_retired_is_waited_in_by_nobody_and_never_called_well(draw
     done = [jobs.entry(n, DEFAULT, n, "all_reduce", 4, 20, "completed", t=n * 1000, backend="gloo") for n in (1, 2, 3)]
     scene = drawn({r: jobs.dump(done, world(2)) for r in range(2)})
     assert concerns(scene) == {0: "outside", 1: "outside"} and states(scene, 0) == [State.ENDED] * 3
+    scene = drawn({r: jobs.dump([e | {"state": "completed"} for e in done], world(2)) for r in range(2)})
+    assert states(scene, 0) == [State.ENDED] * 3
+
+
+def test_where_sums_do_not_fit_and_no_most_agree_nobody_is_blamed(drawn):
+    def uneven(rank):
+        last = jobs.entry(2, DEFAULT, 3, "all_to_all", 4 + rank, 50, "started", t=3000, outputs=9)
+        return [*calls(2, last="completed"), last]
+
+    scene = drawn({r: jobs.dump(uneven(r), world(2)) for r in range(2)})
+    assert concerns(scene) == {0: "waiting", 1: "waiting"} and scene.divergences[0].odd == () and len(scene.divergences[0].sides) == 2
 
 
 def test_a_recorder_that_was_off_and_one_that_is_cut_tell_nothing(drawn, tmp_path):
