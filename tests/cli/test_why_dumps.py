@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from typer.testing import CliRunner
 
 from unhang.cli import why
 from unhang.errors import UnhangError
+from unhang.report.language import REASONS
 
 DEFAULT = ("0", "default_pg")
 
@@ -44,6 +46,13 @@ def write(folder, dumps, prefix="nccl_trace_rank_"):
     return folder
 
 
+def in_chinese(says, says_zh):
+    """Told in Chinese with the same numbers and the same lines."""
+    assert re.search("[一-鿿]", says_zh) and "{" not in says_zh, says
+    for what in (r"\d+", r"\w+\.py:\d+ in \w+", r"[a-z]+_[a-z]+"):
+        assert set(re.findall(what, says)) == set(re.findall(what, says_zh)), says_zh
+
+
 @pytest.fixture
 def ask():
     app = typer.Typer()
@@ -53,7 +62,15 @@ def ask():
     def ask(*paths, code=1):
         done = CliRunner().invoke(app, ["why", *map(str, paths), "--json"])
         assert done.exit_code == code, done.output
-        return json.loads(done.stdout)
+        verdict = json.loads(done.stdout)
+        if {i["kind"] for i in verdict["inputs"]} == {"flight"}:
+            if verdict["primary"] is not None:
+                in_chinese(verdict["primary"]["says"], verdict["primary"]["says_zh"])
+            for left in verdict["not_examined"]:
+                for part in ("what", "why"):
+                    if left[part] not in REASONS and left["what_zh"]:
+                        in_chinese(left[part], left[f"{part}_zh"])
+        return verdict
 
     ask.app = app
     return ask
@@ -152,6 +169,16 @@ def test_the_last_call_of_who_never_came_and_where_the_others_wait(tmp_path, ask
     assert (p["cause"], p["standing"], p["ranks"], p["where"]) == ("collective-timeout", "not-established", [2], "/home/user/train.py:20 in step")
     assert "rank 2 never came to all_reduce #4 of group 0 (default_pg), in which ranks 0, 1 and 3 wait at /home/user/train.py:30 in step" in p["says"]
     assert "its last call was all_reduce #3 of group 0 at /home/user/train.py:20 in step" in p["says"]
+
+
+def test_people_read_it_in_chinese(tmp_path, ask):
+    write(tmp_path, {r: jobs.dump(history(3) + ([fourth()] if r else []), groups(3)) for r in range(3)})
+    shown = " ".join(CliRunner().invoke(ask.app, ["why", str(tmp_path), "--lang", "zh"]).stdout.split())
+    assert "rank 0 从未到达组 0 (default_pg) 的 all_reduce #4，而 rank 1、2 在其中等待" in shown and "never came" not in shown
+    assert "从未到达组 0" in CliRunner().invoke(ask.app, ["why", str(tmp_path), "--lang", "zh", "--markdown"]).stdout
+    write(tmp_path, {r: jobs.dump(history(3), groups(2)) for r in range(2)})
+    shown = "".join(CliRunner().invoke(ask.app, ["why", str(tmp_path), "--lang", "zh", "--all"]).stdout.split())
+    assert "有转储的2个rank都没有在已记录的调用中等待" in shown and "none of the" not in shown
 
 
 def test_a_call_too_many_of_the_usual_kind_is_shown_where_it_was(tmp_path, ask):

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
+from unhang.knowledge import fingerprints, text, words
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.fingerprints import Fingerprint
 from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of
 from unhang.knowledge.guards import guard_of_parting
+from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import Ahead, Parted, Stood, ahead, collective, evidence_of, parted, rank_0_apart, ranks_of, stood
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.records.frames import is_user_file, other_line, place, user_frame
@@ -72,8 +74,13 @@ def _of_parting(picture: Picture, parting: Parting) -> Finding:
     kinds = list(dict.fromkeys(s.key for s in parting.sides))
     first_odd = parting.side(numbers[0])
     rest = next(s for s in parting.sides if s.key != first_odd.key)
-    seq = f" as call #{parting.seq} of group {parting.group}" if parting.seq is not None else ""
-    says = f"{_did(picture, parting, first_odd)}{seq}, where {_did(picture, parting, rest)}"
+    says = Text("{one}{seq}, where {other}", "{seq}{one}，而 {other}").fill(
+        one=_did(picture, parting, first_odd),
+        seq=Text(" as call #{seq} of group {group}", "组 {group} 的调用 #{seq}：").fill(seq=parting.seq, group=str(parting.group))
+        if parting.seq is not None
+        else NOTHING,
+        other=_did(picture, parting, rest),
+    )
     says += _how_known(picture, parting)
     shown = [next(s for s in parting.sides if s.key == key) for key in kinds[:3]]
     return CAUSE.finding(
@@ -94,22 +101,36 @@ def _where(picture: Picture, parting: Parting, shown: Side) -> str | None:
     return picture.place(shown.place)
 
 
-def _how_known(picture: Picture, parting: Parting) -> str:
+def _how_known(picture: Picture, parting: Parting) -> Text:
     if parting.by == "majority":
-        return f" ({len(parting.sides) - len(parting.odd)} of {len(parting.sides)} ranks agree)"
+        agree = len(parting.sides) - len(parting.odd)
+        return Text(" ({n} of {total} ranks agree)", "（{total} 个 rank 中有 {n} 个一致）").fill(n=agree, total=len(parting.sides))
     if parting.by == "history":
-        return " (the same line issued something else before)"
+        return Text(" (the same line issued something else before)", "（同一行代码之前发出的是别的调用）")
     rare = next((s.place for s in parting.sides if s.rank in parting.rare and s.place is not None), None)
-    seen = f" ({picture.place(rare)} was hardly ever reached before)" if rare is not None else ""
+    seen = NOTHING
+    if rare is not None:
+        seen = Text(" ({place} was hardly ever reached before)", "（此前几乎从未到达过 {place}）").fill(place=picture.place(rare))
     if len(parting.sides) == 2:
-        return f"; one of them went its own way; which one cannot be told from two{seen}"
-    return f"; which of them went astray is not in evidence{seen}"
+        return (
+            Text("; one of them went its own way; which one cannot be told from two", "；其中一个走了自己的路，只有两个进程，无法判断是哪一个") + seen
+        )
+    return Text("; which of them went astray is not in evidence", "；哪一个走错了，证据中没有") + seen
 
 
-def _did(picture: Picture, parting: Parting, side: Side) -> str:
-    same = [s.rank for s in parting.sides if s.key == side.key]
-    at = f" at {picture.place(side.place)}" if side.place is not None else ""
-    return f"{words.ranks(same)} issued {words.call(side.call) if side.call is not None else side.op}{at}"
+def _did(picture: Picture, parting: Parting, side: Side) -> Text:
+    return _issued(
+        [s.rank for s in parting.sides if s.key == side.key],
+        words.call(side.call) if side.call is not None else side.op,
+        picture.place(side.place) if side.place is not None else None,
+    )
+
+
+def _issued(ranks: Sequence[int], call: str, at: str | None) -> Text:
+    """ "rank 1 issued all_reduce of [8] Float at train.py:30 in step"."""
+    where = Text(" at {at}", "（位于 {at}）").fill(at=at) if at is not None else NOTHING
+    what = Text(call, call.replace(" of ", " ", 1))
+    return Text("{who} issued {what}{where}", "{who} 发出了 {what}{where}").fill(who=text.ranks(ranks), what=what, where=where)
 
 
 def _side_evidence(picture: Picture, side: Side, parting: Parting) -> Evidence:
@@ -164,6 +185,9 @@ def _of_words(picture: Picture) -> Finding | None:
     hits = [h for h in picture.hits_of(CAUSE.id) if "other" in h.groups]
     if not hits:
         return None
+    if found := fingerprints.sides(hits):
+        places = {r.number: at for r in picture.raised if (at := picture.where(r)) is not None}
+        return _of_sides(found, len(picture.ranks), places)
     numbers = _named(hits)
     speaker = next((r for r in picture.raised if r.number in numbers or not numbers), None)
     at = picture.where(speaker) if speaker is not None else None
@@ -175,6 +199,46 @@ def _of_words(picture: Picture) -> Finding | None:
         evidence=words.hit_evidence(hits),
         remedies=("same-order",),
     )
+
+
+def _of_sides(found: Sequence[fingerprints.Side], world_size: int, places: Mapping[int, str]) -> Finding:
+    """`places` are the lines of the ranks that raised."""
+    astray = fingerprints.odd(found, world_size)
+    numbers = tuple(sorted(r for s in astray or found for r in s.ranks))
+    first, rest = (astray[0], found[0]) if astray else (found[0], found[1])
+    at = {s.fingerprint.call: list(dict.fromkeys(places[r] for r in s.ranks if r in places)) for s in found}
+    lines_differ = len({p for of_side in at.values() for p in of_side}) > 1
+
+    def did(side: fingerprints.Side) -> Text:
+        places_of_side = at[side.fingerprint.call]
+        return _issued(side.ranks, side.fingerprint.says, places_of_side[0] if lines_differ and places_of_side else None)
+
+    agree = Text("which of them went astray is not in evidence", "哪一个走错了，证据中没有")
+    if astray:
+        agree = Text("{n} of {total} ranks agree", "{total} 个 rank 中有 {n} 个一致").fill(n=len(found[0].ranks), total=world_size)
+    seq = first.fingerprint.seq
+    says = Text("{one}{seq}, where {others} (torch's own check; {agree})", "{seq}{one}，而 {others}（torch 自己的检查；{agree}）").fill(
+        one=did(first),
+        seq=Text(" as call #{n}", "调用 #{n}：").fill(n=seq) if seq is not None else NOTHING,
+        others=text.joined((did(s) for s in (rest, *(s for s in found[1:3] if s not in (first, rest)))), text.AND),
+        agree=agree,
+    )
+    shown = [s.hits[0] for s in (first, *(s for s in found if s is not first)) if s.hits]
+    return CAUSE.finding(
+        standing="established",
+        says=says,
+        ranks=numbers,
+        hosts=tuple(dict.fromkeys(h.host for s in astray or found for h in s.hits if h.host is not None)),
+        where=next(iter(at[first.fingerprint.call]), None) if astray or not lines_differ else None,
+        evidence=words.hit_evidence(shown),
+        remedies=_of_kind(first.fingerprint, rest.fingerprint),
+    )
+
+
+def _of_kind(one: Fingerprint, other: Fingerprint) -> tuple[str, ...]:
+    if one.op != other.op:
+        return ("same-order",)
+    return ("same-size", "same-order") if one.shape != other.shape else ("same-dtype", "same-order")
 
 
 def _named(hits: Sequence[Hit]) -> tuple[int, ...]:
@@ -199,6 +263,8 @@ def _in_logs(view: LogView) -> Finding | None:
         return _of_check(checked, view)
     if found := parted(view):
         return _of_parted(found)
+    if desync := [h for h in hits if h.signature == _DESYNC]:
+        return CAUSE.of_hits(desync, view, says=_DESYNCED.format_map(desync[0].groups))
     if established := [h for h in hits if h.signature.standing == "established"]:
         return _of_said(established, view)
     if shifted := ahead(view):
@@ -249,12 +315,30 @@ def _of_places(view: LogView) -> Finding | None:
 
 
 def _of_check(hits: Sequence[Hit], view: LogView) -> Finding | None:
+    if sides := fingerprints.sides(hits):
+        return _of_sides(sides, view.world_size or _least_size(sides, view), _places(hits, view))
     numbers, standing = _named(hits), _worth(hits)
     only = "" if standing == "established" else "; only their counts of collectives differ, so one of them has made more calls before"
     differ = next((d.strip() for h in hits if (d := h.groups.get("differ"))), "")
     says = f"{words.ranks(numbers)} issued different collectives (torch's own check{f': {differ}' if differ else ''}){only}"
     found = CAUSE.of_hits(hits, view, standing=standing, remedies=("same-order", "same-size"))
     return None if found is None else replace(found, ranks=numbers, says=says)
+
+
+def _least_size(found: Sequence[fingerprints.Side], view: LogView) -> int:
+    """Where nothing tells the size of the job, it has at least the ranks below the highest that is named."""
+    return max({*view.printed, *(r for s in found for r in s.ranks)}) + 1
+
+
+def _places(hits: Sequence[Hit], view: LogView) -> dict[int, str]:
+    """The user's line of each rank that raised what the check found."""
+    found: dict[int, str] = {}
+    for h in hits:
+        back = view.traceback_of(h)
+        frame = user_frame(back.frames) if back is not None else None
+        if frame is not None:
+            found.setdefault(int(h.groups["one"]) if h.rank is None else h.rank, place(frame, ""))
+    return found
 
 
 def _of_parted(found: Parted) -> Finding:
@@ -320,6 +404,19 @@ _TRACE = Signature(
     remedies=("same-branches", "leaf-modules", "check-each-call"),
 )
 
+# TORCH_NCCL_DESYNC_DEBUG=1: what the ranks that came began under one number of their group.
+_DESYNC = Signature(
+    needle=" started ranks:",
+    pattern=r"#(?P<seq>\d+) started ranks:",
+    near=r"(?<= started ranks:)\s+\[(?P<ones>\d[\d, ]*)\] started (?P<one_op>\w+)\s+\[(?P<others>\d[\d, ]*)\] started (?P<other_op>\w+)",
+    says="ranks of one group began different operations as number {seq} (torch's own desync report)",
+    remedies=("same-order", "check-each-call"),
+)
+_DESYNCED = (
+    "in one group, rank(s) {ones} began {one_op} as number {seq}, and rank(s) {others} {other_op} (torch's own desync report, whose numbers count "
+    "within the group)"
+)
+
 CAUSE = Cause(
     id="collective-mismatch",
     role="root",
@@ -347,6 +444,7 @@ CAUSE = Cause(
             says="rank {rank} issued another collective ({op}) than the others (torch's own check)",
             remedies=("same-order", "same-size"),
         ),
+        _DESYNC,
         # DDP
         Signature(
             needle="Expected to have finished reduction in the prior iteration",
@@ -670,6 +768,7 @@ CAUSE = Cause(
             "10.0.0.8<41522> message truncated : receiving 524288 bytes instead of 65536. If you believe your socket network is in healthy state,"
         ),
         "  Communicator ranks have different AllReduce operation counts",
+        ("\t - Snapshot of ranks' latest states:\n\t   #120 started ranks:\n\t     [0, 1, 3] started ALLREDUCE\n\t     [2] started BROADCAST"),
         "Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: all_reduce does not match found collective type: broadcast",
     ),
     near_misses=(
@@ -683,6 +782,10 @@ CAUSE = Cause(
         (
             "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1) Use of a module "
             "parameter"
+        ),
+        (
+            "\t - Snapshot of ranks' latest states:\n\t   #119 finished ranks:\n\t     [2] finished ALLREDUCE\n\t   #120 started ranks:\n"
+            "\t     [0, 1, 3] started ALLREDUCE"
         ),
         "Invalidate trace cache @ step 12 and module 31: cache has only 31 modules",
         "Warning: find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the forward pass.",

@@ -19,8 +19,10 @@ from typing import Any, Literal
 
 from unhang.errors import RecordError
 from unhang.records.flight import operations
-from unhang.records.flight.entries import COALESCED, Group, configured, counters_of, group_of, has_lost, newest_generation, not_understood
+from unhang.records.flight.batches import COALESCED, has_lost, is_message, marks_batches, told_as_usual
+from unhang.records.flight.entries import Group, configured, counters_of, group_of, newest_generation, not_understood
 from unhang.records.flight.opening import Opened
+from unhang.records.flight.repeats import Repeats
 
 # What is known of the end of a call.
 ISSUED, STARTED, COMPLETED, ENDED = 0, 1, 2, 3
@@ -103,7 +105,8 @@ class Recording:
 
     `oldest_ns`, `newest_ns`: when the first and last of its entries were made, `done_ns` the last that has completed. `lost`: the ring has
     overwritten its beginning; `cut`: the file has lost its end, or entries of it, which may have been the newest of any group.
-    `worlds`: how many default groups it had before the one that its tracks are of, as far as its ring goes back.
+    `untold`: what the recorder does not tell. `worlds`: how many default groups it had before the one that its tracks are of, as far as its ring goes
+    back.
     """
 
     rank: int
@@ -125,6 +128,7 @@ class Recording:
     entries: int = 0
     lost: bool = False
     cut: str | None = None
+    untold: str | None = None
     skipped: int = 0
     worlds: int = 0
 
@@ -153,6 +157,7 @@ def with_second(accelerator: Recording, cpu: Recording) -> Recording:
         entries=accelerator.entries + cpu.entries,
         lost=accelerator.lost or cpu.lost,
         cut=accelerator.cut or cpu.cut,
+        untold=accelerator.untold or cpu.untold,
         skipped=accelerator.skipped + cpu.skipped,
     )
 
@@ -186,6 +191,7 @@ class Columns:
     counters: Mapping[str, int] = field(default_factory=dict)
     lost: bool = False
     cut: str | None = None
+    untold: str | None = None
     skipped: int = 0
     worlds: int = 0
     span: tuple[int, int, int] | None = None
@@ -198,12 +204,16 @@ def columns_of(dump: Opened) -> Columns:
 
 def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str, Any]]]]:
     """The same with the frames of every entry, innermost first, as the dump has them."""
-    raw = dump.raw
+    raw, repeats = dump.raw, dump.repeats
     skipped = 0
     try:
         entries = raw.get("entries") or []
         read = _entries_in_columns(entries)
+        if repeats is not None and (read.ids > len({kind.group for kind in read.kinds}) or _unusual(read.kinds, raw.get("version"))):
+            return columns_and_frames(dump.whole())
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+        if repeats is not None:
+            return columns_and_frames(dump.whole())
         entries, skipped = _evened(raw.get("entries") or [])
         read = _entries_in_columns(entries, evened=True)
     if skipped and not entries:
@@ -211,6 +221,12 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
     lost, worlds = has_lost(raw.get("entries")), 0
     if read.ids > len({kind.group for kind in read.kinds}):
         raw, worlds = newest_generation({**raw, "entries": entries})
+        entries = raw["entries"]
+        read = _entries_in_columns(entries, evened=True)
+    cut = untold = None
+    if _unusual(read.kinds, raw.get("version")):
+        told = told_as_usual({**raw, "entries": entries})
+        raw, cut, untold = told.raw, told.cut, told.untold
         entries = raw["entries"]
         read = _entries_in_columns(entries, evened=True)
     names = {k.group: Group(name=k.group, desc=k.desc) for k in reversed(read.kinds)}
@@ -221,6 +237,9 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
     configuration = configured(raw, names)
     if raw.get("pg_status") and not (entries or counters or configuration):
         raise ValueError("nothing in it is what a recorder writes")
+    frames = [entry.get("frames") or () for entry in entries]
+    if repeats is not None:
+        read, frames = _repeated(read, repeats), [frames[form] for form in repeats.form_of]
     columns = Columns(
         version=str(raw.get("version", "")),
         kinds=read.whats,
@@ -232,11 +251,12 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
         configured=configuration,
         counters=counters,
         lost=lost,
-        cut=dump.cut,
+        cut=dump.cut or cut,
+        untold=untold,
         skipped=skipped,
         worlds=worlds,
     )
-    return columns, [entry.get("frames") or () for entry in entries]
+    return columns, frames
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +293,27 @@ def _entries_in_columns(entries: Sequence[Any], *, evened: bool = False) -> _Ent
     )
 
 
+def _unusual(kinds: Sequence[_Kind], version: object) -> bool:
+    """Whether messages have to be told in another way (`batches`)."""
+    return any(k.p2p and k.endless for k in kinds) or (any(k.p2p for k in kinds) and not marks_batches(version))
+
+
+def _repeated(forms: _Entries, repeats: Repeats) -> _Entries:
+    """The columns of all entries, of those of one entry of each form."""
+    of = repeats.form_of
+    kind_of = array("I", map(forms.kind_of.__getitem__, of))
+    messages = {n for n, kind in enumerate(forms.kinds) if kind.p2p}
+    numbers = repeats.numbers("p2p_seq_id") if messages else ()
+    return replace(
+        forms,
+        kind_of=kind_of,
+        numbers=repeats.numbers("collective_seq_id"),
+        ends=bytearray(map(forms.ends.__getitem__, of)),
+        created=repeats.numbers("time_created_ns"),
+        message_numbers={place: n for place, (k, n) in enumerate(zip(kind_of, numbers, strict=True)) if k in messages} if messages else {},
+    )
+
+
 def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Recording:
     """What is compared between ranks. Raises ValueError for numbers that are none."""
     kinds = kinds_of(columns)
@@ -299,6 +340,7 @@ def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Reco
         entries=len(columns.kind_of),
         lost=columns.lost,
         cut=columns.cut or not_understood(columns.skipped + strays),
+        untold=columns.untold,
         skipped=columns.skipped + strays,
         worlds=columns.worlds,
     )
@@ -317,14 +359,15 @@ def _span(columns: Columns) -> tuple[int, int, int]:
 class _Kind:
     """All entries with the same group, name and sizes."""
 
-    __slots__ = ("desc", "dtypes", "elements", "gloo", "group", "op", "p2p", "sums", "text")
+    __slots__ = ("desc", "dtypes", "elements", "endless", "gloo", "group", "op", "p2p", "sums", "text")
 
     def __init__(self, what: What) -> None:
         group, name, sent, got, sent_types, got_types, p2p = what
         self.group, self.desc = (str(group[0]), str(group[1]) if len(group) > 1 else "") if isinstance(group, (list, tuple)) else (str(group), "")
         backend, self.op = operations.split(str(name))
         self.gloo = backend == "gloo"
-        self.p2p = bool(p2p) or self.op.startswith(("send ", "recv "))
+        self.endless = backend == "xccl"
+        self.p2p = is_message(self.op, p2p)
         self.dtypes = tuple(dict.fromkeys(map(str, (*(sent_types or ()), *(got_types or ())))))
         self.elements = operations.elements(sent or got or ())
         self.text = operations.key(self.op, sent or (), got or (), sent_types or (), got_types or ())

@@ -3,7 +3,8 @@ the summaries travel.
 
 It holds all that is compared between ranks, and of every call the line of the user's code that issued it; of times only those that are looked at.
 A file is `MAGIC`, then one zstd stream of blocks: length and CRC-32, four bytes each, little-endian, and MessagePack. The first block tells of the
-host, every other one of one dump. One that is cut off or damaged gives the dumps before the damage, and says how many are lost.
+host, every other one of one dump. One that is cut off or damaged gives the dumps before the damage, and says how many are lost. Long because what is
+written and how it is read again belong side by side: the two have to change together.
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ class _Dump(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     cut: str | None
     skipped: int
     worlds: int
+    untold: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +174,7 @@ def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: 
         cut=columns.cut,
         skipped=columns.skipped,
         worlds=columns.worlds,
+        untold=columns.untold,
     )
     # Nothing is written that would be refused when it is read.
     _columns(dump)
@@ -472,6 +475,7 @@ def _columns(dump: _Dump) -> Columns:
         cut=dump.cut,
         skipped=dump.skipped,
         worlds=dump.worlds,
+        untold=dump.untold,
         span=dump.span_ns,
     )
 

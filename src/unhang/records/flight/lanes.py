@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple, TypeVar
 
+from unhang.records.flight.batches import COALESCED
 from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, STARTED, Columns, What, kinds_of, split
-from unhang.records.flight.entries import COALESCED, Call, Flight, Group
+from unhang.records.flight.entries import Call, Flight, Group
 from unhang.records.flight.sites import Site
 from unhang.records.frames import Frame, user_frame
 

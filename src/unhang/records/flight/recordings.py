@@ -332,6 +332,8 @@ def _left_out(recording: Recording, *, of_digest: bool = False) -> list[NotExami
     found = []
     if recording.cut:
         found.append(NotExamined(what=what, why=recording.cut, unread=True))
+    if recording.untold:
+        found.append(NotExamined(what=what, why=recording.untold, unread=True))
     if (skipped := not_understood(recording.skipped)) is not None and skipped != recording.cut:
         found.append(NotExamined(what=what, why=skipped, unread=True))
     return found
@@ -407,7 +409,7 @@ def _carefully(read: Callable[[bool], T], path: str, *, forked: bool) -> tuple[T
 
 def _ranked(path: str, rank: int, *, guard: bool) -> Iterator[tuple[int, int, bool, Opened]]:
     """The dumps in a file: place, rank, whether the file itself tells that, dump."""
-    dumps = opened(Path(path), guard=guard)
+    dumps = opened(Path(path), guard=guard, shorter=True)
     if not is_rank(rank) and any(dump.rank is None for dump in dumps):
         raise RecordError(f"{path} is named as the dump of rank {rank}, and no job has that many")
     for n, dump in enumerate(dumps):

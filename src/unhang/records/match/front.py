@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from unhang.records.flight import operations
-from unhang.records.flight.entries import COALESCED
+from unhang.records.flight.batches import COALESCED
 from unhang.records.frames import Frame, inside, other_line, user_frame
 
 if TYPE_CHECKING:
