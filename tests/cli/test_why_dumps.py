@@ -707,3 +707,39 @@ def test_a_bundle_of_dumps_is_judged_alike(tmp_path, ask):
         assert ran.exit_code == 1, ran.output
         one, two = json.loads(ran.stdout)["primary"], ask(target)["primary"]
         assert (one["cause"], one["says"], one["ranks"], one["where"]) == (two["cause"], two["says"], two["ranks"], two["where"])
+
+
+def test_a_report_of_dumps_has_their_timeline_and_reads_none_of_them_again(tmp_path, ask, monkeypatch):
+    from unhang.records.flight import recordings
+
+    read = []
+    opened = recordings.opened
+    monkeypatch.setattr(recordings, "opened", lambda path, **more: read.append(path) or opened(path, **more))
+    folder = write(
+        tmp_path / "job7", {r: jobs.dump([*history(3), fourth(**({"line": 44, "op": "broadcast"} if r == 2 else {}))], groups(4)) for r in range(4)}
+    )
+    ask(folder)
+    without = sorted(read)
+    read.clear()
+    ask(folder, "--report", tmp_path / "x.html")
+    page = (tmp_path / "x.html").read_text("utf-8")
+    assert sorted(read) == without
+    assert '<canvas id="lanes"' in page and "job7" in page and "Where the ranks parted" in page and "/home/user/train.py:44 in step" in page
+
+
+@pytest.mark.parametrize("how", ["beside logs", "in an archive", "not one can be read"])
+def test_a_report_wherever_dumps_stand(tmp_path, ask, how):
+    folder = write(tmp_path / "job7", {r: jobs.dump([*history(3), fourth()], groups(3)) for r in range(2)})
+    given, code = [folder], 1
+    if how != "in an archive":
+        (tmp_path / "train.log").write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+        given.append(tmp_path / "train.log")
+    if how == "not one can be read":
+        for path in folder.iterdir():
+            path.write_bytes(path.read_bytes()[:70])
+    if how == "in an archive":
+        given = [packed(folder, "job7.tar.gz")]
+    ask(*given, "--report", tmp_path / "x.html", code=code)
+    page = (tmp_path / "x.html").read_text("utf-8")
+    assert ('<canvas id="lanes"' in page) is (how != "not one can be read")
+    assert ("job7.tar.gz" in page) is (how == "in an archive") and str(tmp_path) not in page.split('id="scene"')[1]

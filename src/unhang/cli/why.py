@@ -247,14 +247,14 @@ def _judge_found(given: Given, paths: list[str], attempt: int | None, *, quiet: 
     from unhang.errors import UnhangError
 
     try:
-        verdict, judged = _verdict_on(given.found, paths, attempt, quiet=quiet)
+        verdict, judged = _verdict_on(given.found, paths, attempt, quiet=quiet, beside=beside)
     except UnhangError as e:
         raise UnhangError(given.called(str(e)), cause=e.cause and given.called(e.cause), hint=e.hint) from e
     beside.take_files(given.found, verdict, judged, given.called)
     return given.told(verdict), judged
 
 
-def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: bool) -> tuple[Verdict, Judged | None]:
+def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
     from unhang.errors import UnhangError
 
     if not found.dumps:
@@ -264,18 +264,29 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
         raise UnhangError(f"--attempt {attempt} is for logs; flight-recorder dumps have none")
     from dataclasses import replace
 
-    from unhang.diagnosis.recorders import judge_dumps, judge_with_logs
+    from unhang.diagnosis.recorders import examine, examine_with_logs
     from unhang.report.progress import reading
 
     if not found.sources:
         with reading(quiet=quiet) as progress:
-            of_dumps = judge_dumps(found.dumps, progress=progress)
+            examined = examine(found.dumps, drawn=beside.drawn, progress=progress)
+        beside.take_dumps(examined, _title(paths))
+        of_dumps = examined.verdict
         return replace(of_dumps, not_examined=(*of_dumps.not_examined, *found.not_examined)), None
     judged = _judge_logs(paths, found, attempt, quiet=quiet)
     # What was dumped is of the last attempt.
     statuses = judged.chosen.view.statuses if judged.attempt == judged.attempts else ()
     with reading(quiet=quiet) as progress:
-        return judge_with_logs(found.dumps, judged.verdict, statuses, progress=progress), judged
+        examined = examine_with_logs(found.dumps, judged.verdict, statuses, drawn=beside.drawn, progress=progress)
+    beside.take_dumps(examined, _title(paths))
+    return examined.verdict, judged
+
+
+def _title(paths: list[str]) -> str:
+    """What was given, where it has one name."""
+    from unhang.records.logs.opening import shown
+
+    return shown(Path(paths[0]).resolve().name) if len(paths) == 1 and paths[0] != "-" else ""
 
 
 def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: bool) -> Judged:

@@ -6,7 +6,7 @@ The recorders tell who is missing or went astray, never why a rank is missing; `
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unhang.diagnosis import contradictions
@@ -25,25 +25,49 @@ from unhang.records.match.outcome import Outcome, judge
 _NO_STACKS = NotExamined(what=STACKS.en, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """The verdict on dumps, and what it was drawn from.
+
+    `outcome` is None where no dump could be read; `odd` are the ranks that went astray, where that is known.
+    """
+
+    verdict: Verdict
+    recorded: Recorded
+    outcome: Outcome | None = None
+    odd: tuple[int, ...] = ()
+
+
 def judge_dumps(paths: Sequence[Path], *, progress: Callable[[int, int], None] = lambda done, total: None) -> Verdict:
     """The verdict on dumps, one file for each rank or host. Raises UnhangError where none of them can be read."""
-    recorded = record_all(paths, progress=progress)
+    return examine(paths, progress=progress).verdict
+
+
+def examine(paths: Sequence[Path], *, drawn: bool = False, progress: Callable[[int, int], None] = lambda done, total: None) -> Examined:
+    """The same with what it was drawn from, and, `drawn`, what a timeline draws. Raises UnhangError where none of the dumps can be read."""
+    recorded = record_all(paths, drawn=drawn, progress=progress)
     if not recorded.recordings:
         told = "; ".join(f"{n.what}: {n.why}" for n in recorded.not_examined[:3])
         raise UnhangError("none of the flight-recorder dumps could be read", cause=told)
     return _judged(recorded)
 
 
-def judge_with_logs(
-    paths: Sequence[Path], of_logs: Verdict, statuses: Sequence[Status], *, progress: Callable[[int, int], None] = lambda done, total: None
-) -> Verdict:
-    """The verdict on dumps and on logs of the same job; `statuses` are what the watchdogs printed. Dumps that cannot be read are told."""
-    recorded = record_all(paths, progress=progress)
+def examine_with_logs(
+    paths: Sequence[Path],
+    of_logs: Verdict,
+    statuses: Sequence[Status],
+    *,
+    drawn: bool = False,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Examined:
+    """Of dumps and of logs of the same job; `statuses` are what the watchdogs printed. Dumps that cannot be read are told."""
+    recorded = record_all(paths, drawn=drawn, progress=progress)
     if not recorded.recordings:
-        return with_logs(of_logs, redact_data(Verdict(primary=None, not_examined=recorded.not_examined)))
-    of_dumps = _judged(recorded)
+        return Examined(verdict=with_logs(of_logs, redact_data(Verdict(primary=None, not_examined=recorded.not_examined))), recorded=recorded)
+    examined = _judged(recorded)
     disagreeing = redact_data(contradictions.of_logs_and_dumps(statuses, recorded.recordings))
-    return with_logs(_weighed(of_logs, disagreeing), replace(_weighed(of_dumps, disagreeing), contradictions=disagreeing))
+    of_dumps = replace(_weighed(examined.verdict, disagreeing), contradictions=disagreeing)
+    return replace(examined, verdict=with_logs(_weighed(of_logs, disagreeing), of_dumps))
 
 
 def _weighed(verdict: Verdict, disagreeing: Sequence[Contradiction]) -> Verdict:
@@ -54,19 +78,20 @@ def _weighed(verdict: Verdict, disagreeing: Sequence[Contradiction]) -> Verdict:
     return replace(verdict, primary=primary, contributing=tuple(map(less, verdict.contributing)), symptoms=tuple(map(less, verdict.symptoms)))
 
 
-def _judged(recorded: Recorded) -> Verdict:
+def _judged(recorded: Recorded) -> Examined:
     told_nothing = not any(r.entries for r in recorded.recordings.values())
     outcome = settled(judge(recorded.recordings), lambda rank: flight(recorded.recordings[rank]) if rank in recorded.recordings else None)
     teller = Teller(recorded, outcome)
     not_examined = [*recorded.not_examined, *_left(recorded, outcome, told_nothing=told_nothing), *teller.left()]
     inputs = {r.source: r.bytes for r in recorded.recordings.values()}
-    return redact_data(
+    verdict = redact_data(
         Verdict(
             primary=teller.finding(),
             not_examined=tuple(not_examined),
             inputs=tuple(Input(source=source, kind="flight", bytes=size) for source, size in sorted(inputs.items())),
         )
     )
+    return Examined(verdict=verdict, recorded=recorded, outcome=outcome, odd=teller.odd())
 
 
 def with_logs(of_logs: Verdict, of_dumps: Verdict) -> Verdict:

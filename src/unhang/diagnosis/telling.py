@@ -112,6 +112,15 @@ class Teller:
             return self._joined()
         return self._untold()
 
+    def odd(self) -> tuple[int, ...]:
+        """Who went astray; () where nobody did, or where that cannot be told."""
+        o = self.outcome
+        if o.kind not in _MISMATCHES or o.kind in ("groups-crossed", "p2p-both-send", "p2p-size"):
+            return ()
+        if o.by != "nothing":
+            return o.ranks if len(o.ranks) < sum(len(s.ranks) for s in o.sides) else ()
+        return self.parting.odd if self.parting is not None and self.parting.by == "history" else ()
+
     def left(self) -> list[NotExamined]:
         """What no recorder tells of this outcome."""
         o = self.outcome

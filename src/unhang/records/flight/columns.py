@@ -326,7 +326,7 @@ def _repeated(forms: _Entries, repeats: Repeats) -> _Entries:
 
 def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Recording:
     """What is compared between ranks. Raises ValueError for numbers that are none."""
-    kinds = [_kind(marshal.dumps(what, 2)) for what in columns.kinds]
+    kinds = kinds_of(columns)
     groups: dict[str, Group] = {}
     for kind in kinds:
         groups.setdefault(kind.group, Group(name=kind.group, desc=kind.desc))
@@ -354,6 +354,11 @@ def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Reco
         skipped=columns.skipped + strays,
         worlds=columns.worlds,
     )
+
+
+def kinds_of(columns: Columns) -> list[_Kind]:
+    """What is known of each of its different calls."""
+    return [_kind(marshal.dumps(what, 2)) for what in columns.kinds]
 
 
 def _span(columns: Columns) -> tuple[int, int, int]:
@@ -431,7 +436,7 @@ def _tracks(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Group
     has_sums = any(k.sums is not None for k in kinds)
     gloo = {k.group for k in kinds if k.gloo}
     tracks, strays = [], 0
-    for name, (places, ids) in zip(names, _split(columns.kind_of.tobytes(), of_kind, len(names)), strict=True):
+    for name, (places, ids) in zip(names, split(columns.kind_of.tobytes(), of_kind, len(names)), strict=True):
         if not ids:
             continue
         seqs, states, times = columns.numbers, columns.ends, columns.created
@@ -448,7 +453,7 @@ def _tracks(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Group
 
 
 @lru_cache(maxsize=16)
-def _split(
+def split(
     kind_of: bytes, of_kind: tuple[tuple[int, int] | None, ...], groups: int
 ) -> tuple[tuple[Callable[[Any], tuple[int, ...]] | None, array[int]], ...]:
     """For each group what takes its entries out of a column, None for all of them, and its calls. `of_kind`: group and call of each kind. On most
