@@ -1,8 +1,8 @@
 """How fast `unhang why` answers on flight-recorder dumps: whole processes, interleaved with torch's own analyser, and with merely unpickling them.
 
-Makes its own dumps as torch's C++ pickler writes them (protocol 2, frames shared): 64 ranks with 2,000 entries of 20 frames each, one of which
-differs in its last call, and digests of 1,024 ranks; with --full also 256 ranks, 1,024 ranks, 256 ranks in three groups, for which torch's analyser
-takes minutes, and digests of 16,384. Prints one JSON line last. Ratios are of interleaved runs, with the range of the pairs; memory is that of all
+Makes its own dumps, byte for byte as torch's C++ pickler writes them: 64 ranks with 2,000 entries of 20 frames each, one of which differs in its last
+call, and digests of 1,024 ranks; with --full also 256 ranks, 1,024 ranks, 256 ranks in three groups, for which torch's analyser takes minutes, and
+digests of 16,384. Prints one JSON line last. Ratios are of interleaved runs, with the range of the pairs; memory is that of all
 processes together, shared pages counted once, in a run of its own.
 """
 
@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import json
 import os
-import pickle
 import platform
 import random
 import statistics
@@ -49,61 +48,68 @@ if __name__ == "__main__":
 """
 
 
-def frames(line: int) -> list[dict[str, object]]:
-    """A stack of 20 frames, innermost first."""
-    inner = [{"name": "all_reduce", "filename": "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "line": 99}]
-    user = [{"name": "step", "filename": "/home/user/train.py", "line": line}, {"name": "main", "filename": "/home/user/train.py", "line": 5}]
-    library = [{"name": f"f{k}", "filename": f"/opt/venv/lib/python3.11/site-packages/torch/nn/modules/m{k}.py", "line": 10 + k} for k in range(17)]
-    return [*inner, *library, *user]
+INNER = {"name": "all_reduce", "filename": "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "line": 99}
+LIBRARY = [{"name": f"f{k}", "filename": f"/opt/venv/lib/python3.11/site-packages/torch/nn/modules/m{k}.py", "line": 10 + k} for k in range(17)]
+MAIN = {"name": "main", "filename": "/home/user/train.py", "line": 5}
 
 
 def make(folder: Path, *, ranks: int, entries: int, groups: int) -> Path:
     """One dump a rank. The last call of the rank in the middle has another size; all stand in it."""
     folder.mkdir()
-    sites = [frames(20 + s) for s in range(12)]
-    sizes = [[[1024, 1024 + s]] for s in range(12)]
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("fork")) as pool:
+        for made in [pool.submit(dump_of, folder, rank, ranks, entries, groups) for rank in range(ranks)]:
+            made.result()
+    return folder
+
+
+def dump_of(folder: Path, rank: int, ranks: int, entries: int, groups: int) -> None:
+    from unhang.testing.dumps import pickled
+
+    # Innermost first.
+    sites = [[INNER, *LIBRARY, {"name": "step", "filename": "/home/user/train.py", "line": 20 + s}, MAIN] for s in range(12)]
     names = [("0", "default_pg"), *((str(g), f"group{g}") for g in range(1, groups))]
-    config = {name: {"name": name, "desc": desc, "ranks": str(list(range(ranks)))} for name, desc in names}
-    for rank in range(ranks):
-        made = []
-        counts = [0] * groups
-        for i in range(entries):
-            last = i == entries - 1
-            group = 0 if last else i % groups
-            counts[group] += 1
-            size = [[7]] if last and rank == ranks // 2 else sizes[i % 12]
-            made.append(
-                {
-                    "frames": sites[i % 12],
-                    "record_id": i,
-                    "pg_id": group,
-                    "process_group": names[group],
-                    "thread_name": "pt_main_thread",
-                    "thread_id": "1",
-                    "collective_seq_id": counts[group],
-                    "p2p_seq_id": 0,
-                    "op_id": counts[group],
-                    "profiling_name": "nccl:all_reduce",
-                    "time_created_ns": T0 + i * 1_000_000 + rank * 977,
-                    "input_sizes": size,
-                    "input_dtypes": ["Float"],
-                    "output_sizes": size,
-                    "output_dtypes": ["Float"],
-                    "state": "started" if last else "completed",
-                    "time_discovered_started_ns": T0 + i * 1_000_000,
-                    "time_discovered_completed_ns": None if last else T0 + i * 1_000_000 + 500,
-                    "retired": not last,
-                    "timeout_ms": 600_000,
-                    "is_p2p": False,
-                }
-            )
-        status = {
+    made, counts = [], [0] * groups
+    for i in range(entries):
+        last = i == entries - 1
+        group = 0 if last else i % groups
+        counts[group] += 1
+        size = [[7]] if last and rank == ranks // 2 else [[1024, 1024 + i % 12]]
+        made.append(
+            {
+                "frames": sites[i % 12],
+                "record_id": i,
+                "pg_id": group,
+                "process_group": names[group],
+                "thread_name": "pt_main_thread",
+                "thread_id": str(140_660_692_761_472 + 4096 * rank),
+                "collective_seq_id": counts[group],
+                "p2p_seq_id": 0,
+                "op_id": counts[group],
+                "profiling_name": "nccl:all_reduce",
+                "time_created_ns": T0 + i * 1_000_000 + rank * 977,
+                "input_sizes": size,
+                "input_dtypes": ["Float"],
+                "output_sizes": size,
+                "output_dtypes": ["Float"],
+                "state": "started" if last else "completed",
+                "time_discovered_started_ns": T0 + i * 1_000_000,
+                "time_discovered_completed_ns": None if last else T0 + i * 1_000_000 + 500,
+                "retired": not last,
+                "timeout_ms": 600_000,
+                "is_p2p": False,
+            }
+        )
+    dump = {
+        "version": "2.10",
+        "pg_config": {name: {"name": name, "desc": desc, "ranks": str(list(range(ranks)))} for name, desc in names},
+        "comm_lib_version": "2.27.5",
+        "pg_status": {
             str(g): dict.fromkeys(("last_enqueued_collective", "last_started_collective", "last_completed_collective"), n)
             for g, n in enumerate(counts)
-        }
-        dump = {"version": "2.10", "pg_config": config, "comm_lib_version": "2.27.5", "pg_status": status, "entries": made}
-        (folder / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
-    return folder
+        },
+        "entries": made,
+    }
+    (folder / f"nccl_trace_rank_{rank}").write_bytes(pickled(dump))
 
 
 def timed(command: Sequence[str], codes: Sequence[int], limit_s: float) -> float | None:

@@ -45,7 +45,10 @@ class Remedy:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One cause found in the evidence. `says` is one sentence with the numbers in it; `where` is "file.py:88 in function"."""
+    """One cause found in the evidence. `says` is one sentence with the numbers in it; `where` is "file.py:88 in function".
+
+    `says_zh` is `says` in Chinese, "" where it is told in English only.
+    """
 
     cause: str
     standing: Standing
@@ -55,6 +58,7 @@ class Finding:
     where: str | None = None
     evidence: tuple[Evidence, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+    says_zh: str = ""
 
 
 # Begins the `why` of other runs that lie beside the one that was judged: they take nothing away from what is said of it.
@@ -66,24 +70,28 @@ class NotExamined:
     """Something that could not be looked at, and why. Never to be read as healthy.
 
     `unread`: it was given to be read, and that could not be done, or not to its end (damage, no permission). What was left out on purpose is not.
+    `what_zh` and `why_zh` are the same in Chinese, "" where they are of one run and told in English only.
     """
 
     what: str
     why: str
     unread: bool = False
+    what_zh: str = ""
+    why_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contradiction:
     """Two sources that cannot both be right about the same ranks. Neither is dropped, and nothing between them is made up.
 
-    `says` is one sentence with what both tell; `statements` are the two of them, each where it stands.
+    `says` is one sentence with what both tell, `says_zh` the same in Chinese; `statements` are the two of them, each where it stands.
     """
 
     about: Disagreement
     says: str
     ranks: tuple[int, ...]
     statements: tuple[Evidence, Evidence]
+    says_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

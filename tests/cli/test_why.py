@@ -64,7 +64,7 @@ def test_a_verdict_is_exit_code_1_and_json_is_the_interface(app, rundir):
     assert verdict.primary.cause == "process-stuck" and verdict.schema == "unhang/verdict/1"
     raw = json.loads(ran.stdout)
     assert list(raw) == ["schema", "primary", "contributing", "symptoms", "contradictions", "not_examined", "inputs"]
-    assert list(raw["primary"]) == ["cause", "standing", "says", "ranks", "hosts", "where", "evidence", "remedies"]
+    assert list(raw["primary"]) == ["cause", "standing", "says", "ranks", "hosts", "where", "evidence", "remedies", "says_zh"]
     assert list(raw["primary"]["evidence"][0]) == ["source", "text", "line"]
     assert list(raw["primary"]["remedies"][0]) == ["id", "says", "says_zh", "env", "command", "verify", "trial"]
 
@@ -185,7 +185,7 @@ def test_a_log_file(app, tmp_path):
 
 def test_bad_input_says_what_is_wrong(app, rundir, tmp_path):
     log = tmp_path / "a.log"
-    log.write_text("")
+    log.write_text("step 1\n")
     for arguments, words in (
         ((tmp_path / "none",), "there is no"),
         ((rundir.path, log), "give it alone"),
@@ -294,6 +294,21 @@ def test_a_packed_run_directory(app, rundir, tmp_path, how):
     with pytest.raises(UnhangError, match=r"packed!runs/mine has no incident 9; it has: 1, 2"):
         raise run(app, path, "--incident", 9).exception
     assert "is for logs" in str(run(app, path, "--attempt", 1).exception)
+
+
+@pytest.mark.parametrize("how", ["w:gz", "w"])
+def test_a_run_directory_in_an_archive_through_a_pipe(app, rundir, tmp_path, how):
+    path = tmp_path / "packed"
+    with tarfile.open(path, how) as archive:
+        archive.add(rundir.path, "runs/mine")
+        archive.add(rundir.path, "runs/again")
+    ran = run(app, "-", "--json", input=path.read_bytes())
+    verdict = msgspec.json.decode(ran.stdout, type=Verdict)
+    assert (ran.exit_code, verdict.primary.cause) == (1, "process-stuck") and "stdin!runs/mine, the newest of 2 runs in stdin" in ran.stderr
+    assert any(n.what == "1 other run in stdin" for n in verdict.not_examined)
+    assert "5.0 s" in run(app, "-", "--json", "--incident", 1, input=path.read_bytes()).stdout
+    refused = run(app, "-", "--incident", 1, input=b"step 1\n").exception
+    assert isinstance(refused, UnhangError) and "only a run directory has incidents" in str(refused)
 
 
 def test_a_packed_run_directory_that_is_cut_off(app, rundir, tmp_path):

@@ -7,19 +7,25 @@ import gzip
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
 import typer
+import zstandard
 from tests.records.match import jobs
 from typer.testing import CliRunner
 
 from unhang.cli import why
 from unhang.errors import UnhangError
+from unhang.records import packed as unpacking
+from unhang.records.flight import digest
+from unhang.report.language import REASONS
 
 DEFAULT = ("0", "default_pg")
 
@@ -44,16 +50,31 @@ def write(folder, dumps, prefix="nccl_trace_rank_"):
     return folder
 
 
+def in_chinese(says, says_zh):
+    """Told in Chinese with the same numbers and the same lines."""
+    assert re.search("[一-鿿]", says_zh) and "{" not in says_zh, says
+    for what in (r"\d+", r"\w+\.py:\d+ in \w+", r"[a-z]+_[a-z]+"):
+        assert set(re.findall(what, says)) == set(re.findall(what, says_zh)), says_zh
+
+
 @pytest.fixture
 def ask():
     app = typer.Typer()
     app.callback()(lambda: None)
     why.register(app)
 
-    def ask(*paths, code=1):
-        done = CliRunner().invoke(app, ["why", *map(str, paths), "--json"])
+    def ask(*paths, code=1, given=None):
+        done = CliRunner().invoke(app, ["why", *map(str, paths), "--json"], input=given)
         assert done.exit_code == code, done.output
-        return json.loads(done.stdout)
+        verdict = json.loads(done.stdout)
+        if {i["kind"] for i in verdict["inputs"]} == {"flight"}:
+            if verdict["primary"] is not None:
+                in_chinese(verdict["primary"]["says"], verdict["primary"]["says_zh"])
+            for left in verdict["not_examined"]:
+                for part in ("what", "why"):
+                    if left[part] not in REASONS and left["what_zh"]:
+                        in_chinese(left[part], left[f"{part}_zh"])
+        return verdict
 
     ask.app = app
     return ask
@@ -152,6 +173,16 @@ def test_the_last_call_of_who_never_came_and_where_the_others_wait(tmp_path, ask
     assert (p["cause"], p["standing"], p["ranks"], p["where"]) == ("collective-timeout", "not-established", [2], "/home/user/train.py:20 in step")
     assert "rank 2 never came to all_reduce #4 of group 0 (default_pg), in which ranks 0, 1 and 3 wait at /home/user/train.py:30 in step" in p["says"]
     assert "its last call was all_reduce #3 of group 0 at /home/user/train.py:20 in step" in p["says"]
+
+
+def test_people_read_it_in_chinese(tmp_path, ask):
+    write(tmp_path, {r: jobs.dump(history(3) + ([fourth()] if r else []), groups(3)) for r in range(3)})
+    shown = " ".join(CliRunner().invoke(ask.app, ["why", str(tmp_path), "--lang", "zh"]).stdout.split())
+    assert "rank 0 从未到达组 0 (default_pg) 的 all_reduce #4，而 rank 1、2 在其中等待" in shown and "never came" not in shown
+    assert "从未到达组 0" in CliRunner().invoke(ask.app, ["why", str(tmp_path), "--lang", "zh", "--markdown"]).stdout
+    write(tmp_path, {r: jobs.dump(history(3), groups(2)) for r in range(2)})
+    shown = "".join(CliRunner().invoke(ask.app, ["why", str(tmp_path), "--lang", "zh", "--all"]).stdout.split())
+    assert "有转储的2个rank都没有在已记录的调用中等待" in shown and "none of the" not in shown
 
 
 def test_a_call_too_many_of_the_usual_kind_is_shown_where_it_was(tmp_path, ask):
@@ -556,6 +587,118 @@ def test_an_archive_whose_dumps_cannot_be_read_is_called_by_its_name(tmp_path, a
     assert isinstance(ran.exception, UnhangError) and "d.tar.gz!d/nccl_trace_rank_" in (ran.exception.cause or "")
 
 
+def four():
+    return {r: jobs.dump([*history(3), fourth(op="broadcast" if r == 2 else "all_reduce")], groups(4)) for r in range(4)}
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """Where everything is unpacked to: nothing stays."""
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    yield folder
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("singly", [False, True])
+def test_dumps_in_an_archive_through_a_pipe(tmp_path, ask, kept, singly):
+    folder = write(tmp_path / "d", four())
+    for path in folder.iterdir() if singly else ():
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    found = ask("-", given=packed(folder, "d.tar.gz").read_bytes())
+    assert json.loads(json.dumps(found).replace("stdin!d/", f"{folder}/")) == ask(folder)
+    assert "kept" not in json.dumps(found)
+
+
+def test_dumps_singly_packed_in_an_archive(tmp_path, ask, kept):
+    folder = write(tmp_path / "d", four())
+    for path in folder.iterdir():
+        path.with_name(f"{path.name}.zst").write_bytes(zstandard.compress(path.read_bytes()))
+        path.unlink()
+    archive = packed(folder, "d.tar.gz")
+    assert json.loads(json.dumps(ask(archive)).replace(f"{archive}!d/", f"{folder}/")) == ask(folder)
+
+
+def test_archives_of_several_hosts(tmp_path, ask, kept):
+    dumps = four()
+    for host in range(2):
+        # Only the folders of the archives tell the ranks.
+        for local in range(2):
+            write(tmp_path / f"h{2 * host + local}" / "d", {0: dumps[2 * host + local]}, prefix="trace")
+            packed(tmp_path / f"h{2 * host + local}" / "d", "dumps.tar.gz")
+    loose = ask(*(tmp_path / f"h{n}" / "d" for n in range(4)))
+    found = ask(*(tmp_path / f"h{n}" / "dumps.tar.gz" for n in range(4)))
+    assert found["primary"]["ranks"] == loose["primary"]["ranks"] == [2]
+    assert json.loads(json.dumps(found).replace("/dumps.tar.gz!d/", "/d/")) == loose
+
+
+def test_an_archive_is_looked_through_once(tmp_path, ask, monkeypatch):
+    looked = []
+    held = unpacking.held
+    monkeypatch.setattr(unpacking, "held", lambda given, **options: (looked.append(given.name), held(given, **options))[1])
+    archive = packed(write(tmp_path / "d", four()), "d.tar.gz")
+    ask(archive)
+    assert looked == [str(archive)]
+
+
+def test_dumps_behind_what_is_looked_through_are_not_called_healthy(tmp_path, ask, monkeypatch):
+    monkeypatch.setattr(unpacking, "_LOOK_BYTES", 1000)
+    folder = write(tmp_path / "d", four())
+    (folder / "a.log").write_text("step 1\n" * 1000)
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as tar:
+        for name in sorted(p.name for p in folder.iterdir()):
+            tar.add(folder / name, name)
+    assert any(n["unread"] and "flight-recorder dump" in n["why"] for n in ask(path, code=2)["not_examined"])
+
+
+def test_nothing_stays_behind_when_it_is_interrupted(tmp_path, ask, kept, monkeypatch):
+    archive = packed(write(tmp_path / "d", four()), "d.tar.gz")
+    seen = []
+
+    def interrupted(*_, **__):
+        seen.extend(kept.rglob("nccl_trace_rank_*"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unhang.diagnosis.recorders.judge_dumps", interrupted)
+    for given in (None, archive.read_bytes()):
+        assert CliRunner().invoke(ask.app, ["why", "-" if given else str(archive)], input=given).exit_code == 130
+    assert len(seen) == 8
+
+
+@pytest.mark.parametrize("how", ["archive", "pipe", "with a log"])
+def test_dumps_in_archives_are_summed_up(tmp_path, ask, kept, how):
+    folder = write(tmp_path / "d", four())
+    sum_up(ask, tmp_path / "loose", folder)
+    if how == "with a log":
+        (folder / "train.log").write_text("step 1\n")
+    archive = packed(folder, "d.tar.gz")
+    given = ["-"] if how == "pipe" else [str(archive)]
+    ran = CliRunner().invoke(ask.app, ["why", *given, "--digest", str(tmp_path / "digests"), "--json"], input=archive.read_bytes())
+    assert ran.exit_code == 0, ran.output
+    told = json.loads(ran.stdout)
+    assert (told["ranks"], told["dumps"]) == ([0, 1, 2, 3], 4)
+    one, two = ask(tmp_path / "loose"), ask(tmp_path / "digests")
+    assert (one["primary"]["says"], one["primary"]["ranks"]) == (two["primary"]["says"], two["primary"]["ranks"])
+    (made,) = (tmp_path / "digests").iterdir()
+    assert all(n.name.startswith("stdin!d/" if how == "pipe" else f"{archive}!d/") for n in digest.read(made).names)
+
+
+def test_an_archive_without_dumps_cannot_be_summed_up(tmp_path, ask, kept):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "a.log").write_text("step 1\n")
+    archive = packed(tmp_path / "d", "d.tar.gz")
+    ran = CliRunner().invoke(ask.app, ["why", str(archive), "--digest", str(tmp_path / "digests")])
+    assert isinstance(ran.exception, UnhangError) and str(archive) in (ran.exception.cause or "")
+    folder = write(tmp_path / "d", {0: jobs.dump(history(1), groups(2))})
+    (folder / "nccl_trace_rank_0").write_bytes((folder / "nccl_trace_rank_0").read_bytes()[:70])
+    ran = CliRunner().invoke(ask.app, ["why", str(packed(folder, "d.tar.gz")), "--digest", str(tmp_path / "digests")])
+    assert isinstance(ran.exception, UnhangError) and f"{archive}!d/nccl" in (ran.exception.cause or "")
+
+
 def test_a_bundle_of_dumps_is_judged_alike(tmp_path, ask):
     dumps = {r: jobs.dump([*history(3), fourth(op="broadcast" if r == 2 else "all_reduce")], groups(4)) for r in range(4)}
     folder, target = write(tmp_path / "d", dumps), tmp_path / "b.tar.gz"
@@ -564,3 +707,39 @@ def test_a_bundle_of_dumps_is_judged_alike(tmp_path, ask):
         assert ran.exit_code == 1, ran.output
         one, two = json.loads(ran.stdout)["primary"], ask(target)["primary"]
         assert (one["cause"], one["says"], one["ranks"], one["where"]) == (two["cause"], two["says"], two["ranks"], two["where"])
+
+
+def test_a_report_of_dumps_has_their_timeline_and_reads_none_of_them_again(tmp_path, ask, monkeypatch):
+    from unhang.records.flight import recordings
+
+    read = []
+    opened = recordings.opened
+    monkeypatch.setattr(recordings, "opened", lambda path, **more: read.append(path) or opened(path, **more))
+    folder = write(
+        tmp_path / "job7", {r: jobs.dump([*history(3), fourth(**({"line": 44, "op": "broadcast"} if r == 2 else {}))], groups(4)) for r in range(4)}
+    )
+    ask(folder)
+    without = sorted(read)
+    read.clear()
+    ask(folder, "--report", tmp_path / "x.html")
+    page = (tmp_path / "x.html").read_text("utf-8")
+    assert sorted(read) == without
+    assert '<canvas id="lanes"' in page and "job7" in page and "Where the ranks parted" in page and "/home/user/train.py:44 in step" in page
+
+
+@pytest.mark.parametrize("how", ["beside logs", "in an archive", "not one can be read"])
+def test_a_report_wherever_dumps_stand(tmp_path, ask, how):
+    folder = write(tmp_path / "job7", {r: jobs.dump([*history(3), fourth()], groups(3)) for r in range(2)})
+    given, code = [folder], 1
+    if how != "in an archive":
+        (tmp_path / "train.log").write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+        given.append(tmp_path / "train.log")
+    if how == "not one can be read":
+        for path in folder.iterdir():
+            path.write_bytes(path.read_bytes()[:70])
+    if how == "in an archive":
+        given = [packed(folder, "job7.tar.gz")]
+    ask(*given, "--report", tmp_path / "x.html", code=code)
+    page = (tmp_path / "x.html").read_text("utf-8")
+    assert ('<canvas id="lanes"' in page) is (how != "not one can be read")
+    assert ("job7.tar.gz" in page) is (how == "in an archive") and str(tmp_path) not in page.split('id="scene"')[1]

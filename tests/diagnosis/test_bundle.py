@@ -8,19 +8,24 @@ import io
 import json
 import os
 import pickle
+import random
 import tarfile
+import tracemalloc
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.records.match import jobs
 
 from unhang.diagnosis import bundle
 from unhang.diagnosis.logs import judge_logs
 from unhang.diagnosis.recorders import judge_dumps
+from unhang.diagnosis.redact import HIDDEN
 from unhang.diagnosis.why import judge, judge_packed
 from unhang.model import Verdict
+from unhang.records import packed
 from unhang.records.flight.recordings import sum_up
 from unhang.records.logs.finding import find
-from unhang.records.packed import unpacked
 
 TOKEN = "hf_" + "aBcDeFgHiJ" * 4
 KEY = "\n".join(
@@ -55,7 +60,7 @@ def places(verdict: Verdict, prefix: str = "") -> list[tuple[str, int | None, st
 def of_logs(target, *paths):
     found = find([str(p) for p in paths])
     judged = judge_logs([str(p) for p in paths], found=found)
-    written = bundle.of_files(target, found.sources, found.dumps, judged.verdict, [(m.source, m.line) for m in judged.timeline])
+    written = bundle.of_files(target, found.sources, found.dumps, judged.verdict, [(m.source, m.line) for m in judged.timeline], judged.places)
     return judged.verdict, written
 
 
@@ -96,10 +101,124 @@ def test_lines_far_apart_stay_where_they_were():
     assert text[-1] == b"no end" and text[10] == b"[unhang: lines left out: 49,987]"
 
 
+def test_the_end_stays_whole_whatever_is_found_in_it():
+    log = b"".join(b"line %d\n" % n for n in range(1, 1001))
+    text = bundle._excerpt(io.BytesIO(log), [995], 40, [980]).split(b"\n")
+    assert text[970:1000] == [b"line %d" % n for n in range(971, 1001)]
+    assert sum(t.startswith(b"[unhang") for t in text) == 1
+
+
+def test_what_tells_attempts_apart_and_the_times_of_files_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [f"step {n} loss 0.{n}" for n in range(60_000)]
+    for at, said in ((20_000, BROKEN), (25_000, "Setting OMP_NUM_THREADS environment variable for each process to be 1"), (40_000, BROKEN)):
+        lines.insert(at, said)
+    (tmp_path / "a.log").write_text("\n".join(lines))
+    os.utime(tmp_path / "a.log", (1_762_000_000.5, 1_762_000_000.5))
+    found = find(["a.log"])
+    judged = judge_logs(["a.log"], found=found)
+    assert judged.attempts == 2
+    bundle.of_files(tmp_path / "b.tar.gz", found.sources, (), judged.verdict, (), judged.places)
+    again = judge_logs(["b.tar.gz"])
+    assert (again.attempts, again.verdict.primary.cause, again.verdict.primary.says) == (2, judged.verdict.primary.cause, judged.verdict.primary.says)
+    with tarfile.open(tmp_path / "b.tar.gz") as tar:
+        assert tar.getmember("a.log").mtime == 1_762_000_000.5
+
+
 @pytest.mark.parametrize("ends", [b"", b"\n"])
 def test_lines_without_end_and_without_number(ends):
     log = b"x" * 3_000_000 + b"\n\n" + b"\xff\xfe not utf-8 \x00" + ends
     assert bundle._excerpt(io.BytesIO(log), [-1, 0, 99], 40) == b"x" * bundle.LINE_BYTES + b"\n\n\xff\xfe not utf-8 \x00" + ends
+
+
+SECRETS = [
+    ("", TOKEN, ""),
+    ("AWS_SECRET_ACCESS_KEY=", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", " x"),
+    ("https://bob:", "p4ssw0rdp4ssw0rd", "@git.example.org/x.git"),
+    ("-e 'PASSWORD=", "twowords andmore", "' image"),
+    ('{"name": "DB_PASSWORD", "value": "', "twowords andmore", '"}'),
+    ("", "eyJ" + "hbGciOiJIUzI1NiJ9" * 3 + "." + "eyJzdWIiOiIxMjM0In0" * 9 + ".sigsigsigsig", ""),
+    ("wandb login ", "0123456789abcdef0123456789abcdef01234567", ""),
+    ("curl -u me:", "abcdefabcdef", " x"),
+    ("Cookie: session=", "abcdefabcdef; b=ghijklmn", ""),
+    ("", "-----BEGIN PRIVATE KEY-----\\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSj\\n-----END PRIVATE KEY-----", " x"),
+]
+
+
+def leaked(text: str, secret: str, least: int = 5) -> set[str]:
+    """The pieces of a secret that stand in a text."""
+    return {secret[n : n + least] for n in range(len(secret) - least + 1) if secret[n : n + least] in text} - {"-----", "BEGIN", "PRIVATE KEY"}
+
+
+@pytest.fixture
+def short_lines(monkeypatch):
+    """Redacting takes long."""
+    monkeypatch.setattr(bundle, "LINE_BYTES", 400)
+    monkeypatch.setattr(bundle, "_AHEAD_BYTES", 400)
+
+
+@pytest.mark.usefixtures("short_lines")
+@pytest.mark.parametrize(("before", "secret", "behind"), SECRETS)
+def test_a_line_is_cut_without_the_beginning_of_a_credential(before, secret, behind):
+    whole = f"{before}{secret}{behind}"
+    for offset in range(bundle.LINE_BYTES - len(whole) - 3, bundle.LINE_BYTES + 2):
+        line = "\n".join(["step 1", "=" * (offset - 1) + f" {whole} " + "rest of the line " * 40, "step 2", ""])
+        kept = bundle._excerpt(io.BytesIO(line.encode()), [], 40).decode()
+        assert kept.startswith("step 1\n" + "=" * min(offset - 1, bundle.LINE_BYTES)) and kept.endswith("\nstep 2\n") and kept.count("\n") == 3
+        assert not leaked(kept, secret), offset
+        assert max(map(len, kept.split("\n"))) <= bundle.LINE_BYTES + 2 * len(HIDDEN)
+
+
+WORDS = [*(f"{a}{b}{c}" for a, b, c in SECRETS), "'", '"', " ", ",", "token=", "password: ", "\\", "://", "x" * 20, "…", "@"]
+
+
+@pytest.mark.usefixtures("short_lines")
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=8).map("".join), st.integers(0, 400))
+def test_what_a_cut_line_shows_stands_in_the_whole_line_without_credentials(text, before):
+    whole = ("-" * before + text + " end" * 100).encode()
+    assert bundle._clean(whole).startswith(bundle._cut(whole))
+
+
+class Endless:
+    """A line of a gigabyte, with a credential across every place at which it may be cut."""
+
+    def __init__(self, size: int) -> None:
+        self.left = size
+
+    def read(self, size: int) -> bytes:
+        size = min(size, self.left)
+        self.left -= size
+        return (b"x" * 50 + b" " + TOKEN.encode() + b" ").ljust(100) * (size // 100) + b"." * (size % 100)
+
+
+def test_a_line_of_a_gigabyte_takes_no_memory():
+    tracemalloc.start()
+    try:
+        kept = bundle._excerpt(Endless(1 << 30), [], 40)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 * 1024**2 and len(kept) <= bundle.LINE_BYTES and not leaked(kept.decode(), TOKEN)
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank0]: ", "    | ", "2026-11-02 10:00:00,123 "])
+@pytest.mark.parametrize("told", [[], [60], [52, 70]])
+def test_of_a_private_key_nothing_stays_wherever_lines_are_left_out(prefix, told):
+    key = ["-----BEGIN RSA PRIVATE KEY-----", *(random.Random(n).randbytes(48).hex() for n in range(60)), "c2hvcnQ=", "-----END RSA PRIVATE KEY-----"]
+    lines = [*(f"step {n}" for n in range(20)), *(prefix + k for k in key), *(f"step {n}" for n in range(20, 200))]
+    lines.insert(50, "[rank1]: step 11 loss 0.25")
+    kept = bundle._excerpt(io.BytesIO("\n".join(lines).encode()), told, 40).decode().split("\n")
+    assert len(kept) == len(lines) and not any(leaked("\n".join(kept), k, 8) for k in key[1:-2])
+    # Each of the other lines stands where it stood.
+    assert all(k == line for k, line in zip(kept, lines, strict=True) if "step" in k and "[unhang" not in k)
+    assert kept[0] == "step 0" and kept[-1] == "step 199"
+
+
+def test_code_that_looks_for_a_key_begins_none():
+    log = b'  if "-----BEGIN PRIVATE KEY-----" in text:\n' + b"".join(b"line %d\n" % n for n in range(30)) + b"aGVsbG8gd29ybGQgaGVsbG8gd29ybGQ=\n"
+    kept = bundle._excerpt(io.BytesIO(log), [], 400)
+    assert kept.endswith(b"aGVsbG8gd29ybGQgaGVsbG8gd29ybGQ=\n") and b"line 0\n" in kept and b"line 29\n" in kept
 
 
 def test_names_lead_nowhere_and_none_is_lost(tmp_path, monkeypatch):
@@ -150,8 +269,8 @@ def test_a_run_directory_stays_one(tmp_path, build, lab):
     assert written.files == len(kept)
     assert not any(TOKEN.encode() in text for text in kept.values())
     assert json.loads(kept["run.json"])["environ"]["NCCL_DEBUG"] == "INFO"
-    with unpacked(tmp_path / "run.tar.gz") as found:
-        again = judge_packed(found, tmp_path / "run.tar.gz")
+    with packed.folder() as into:
+        again = judge_packed(packed.unpack(find([str(tmp_path / "run.tar.gz")]).sources[0], "runs", into), "run.tar.gz")
     assert again.primary == verdict.primary
 
 
@@ -218,7 +337,7 @@ def test_a_bundle_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeyp
     of_logs(target, tmp_path / "a.log")
     before = target.read_bytes()
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(bundle._Bundle, "add", full)

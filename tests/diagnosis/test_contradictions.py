@@ -37,6 +37,7 @@ def test_a_heartbeat_that_counts_more_than_the_recorder_has(build, lab):
     (c,) = b.judge().contradictions
     assert (c.about, c.ranks) == ("issued", (2,))
     assert c.says == "rank 2: its heartbeat counts 9 calls issued in group 0, its recorder's newest is #5"
+    assert c.says_zh == "rank 2：心跳显示组 0 中发出了 9 次调用，而 flight recorder 中最新的是 #5"
     assert [s.source for s in c.statements] == ["incidents/1/incident.json", "incidents/1/flight/rank_2"]
     assert "9 issued and 5 completed in group 0 (10 s after the start)" in c.statements[0].text
     assert "all_reduce #5" in c.statements[1].text
@@ -71,6 +72,7 @@ def test_a_stack_inside_a_call_that_the_recorder_has_not(build, lab):
     assert (c.about, c.ranks) == ("issued", (2,))
     assert c.says.startswith("rank 2: its stack is inside all_reduce, and its recorder has no such call that has not ended")
     assert "torch records a call only when NCCL has taken it" in c.says
+    assert c.says_zh.startswith("rank 2：调用栈停在 all_reduce 中，而 flight recorder 中没有") and "torch 要等 NCCL" in c.says_zh
     assert [s.source for s in c.statements] == ["incidents/1/stacks/rank2.json", "incidents/1/flight/rank_2"]
     assert "in all_reduce" in c.statements[0].text and "all_reduce #5, which has ended" in c.statements[1].text
 
@@ -167,6 +169,7 @@ def test_a_kill_in_the_kernel_log_of_a_process_that_ended_otherwise(build, lab):
     (c,) = b.judge("failure").contradictions
     assert (c.about, c.ranks, c.statements[0].line) == ("ending", (1,), 1)
     assert "OOM killer" in c.says and "exit code 1" in c.says
+    assert c.says_zh == "rank 1：内核日志说它的进程被 OOM killer 结束，而 unhang 看到它以退出码 1 结束"
 
 
 def test_a_kill_that_both_saw_is_none(build, lab):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -91,6 +92,7 @@ def test_everybody_came_and_nothing_moves():
     found = twice(job(), job()).primary
     assert (found.cause, found.standing, found.ranks) == ("unknown", "not-established", ())
     assert "all have launched equally many" in found.says and "RAS does not count what has ended" in found.says
+    assert found.says_zh.startswith("10 s 之内没有任何 rank 发起新的操作") and "RAS 不统计已经结束的操作" in found.says_zh
 
 
 @pytest.mark.parametrize("how", ["silent", "dead"])
@@ -142,6 +144,18 @@ def test_without_an_answer_there_is_nothing_to_judge():
 
 
 # What two answers cannot be compared in ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("of_job", [job(), later(job()), all_but(1)])
+@pytest.mark.parametrize("answers", [1, 2])
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_what_stays_open_is_told_in_chinese_too(of_job, answers, form):
+    verdict = judge([told(of_job, form=form)] * answers, apart_s=10.0 if answers == 2 else None)
+    assert verdict.not_examined
+    for left in verdict.not_examined:
+        for says, says_zh in ((left.what, left.what_zh), (left.why, left.why_zh)):
+            assert re.search("[一-鿿]", says_zh) and "{" not in says_zh
+            assert set(re.findall(r"\d+", says)) == set(re.findall(r"\d+", says_zh))
 
 
 def unread(verdict):

@@ -21,6 +21,8 @@ from unhang.report import markdown
 GOOGLE = "AIza" + "SyA1234567890abcdefghijklmnopqrstuv"
 SLACK = "xoxb" + "-123456789012-abcdefghijkl"
 STRIPE = "sk" + "_live_51Habcdefghijklmnop"
+SENDGRID = "SG" + ".abcdefghijklmnopqrstuv.abcdefghijklmnopqrstuvwxyz0123456789"
+HF = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwX"
 HEX40 = "0123456789abcdef0123456789abcdef01234567"
 
 SECRETS = [
@@ -96,6 +98,42 @@ SECRETS = [
     ("pw: hunter2", "hunter2"),
     ("machine api.wandb.ai login user password zzzz", "zzzz"),
     ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----", "MIIE"),
+    ("-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nlQOYBF\n-----END PGP PRIVATE KEY BLOCK-----", "lQOYBF"),
+    # Coloured, in a text that was quoted, in an address, behind a name.
+    (f"\x1b[32m{HF}\x1b[0m", HF),
+    (f"\x1b[1;33m{HF}", HF),
+    ("HF_TOKEN\x1b[33m=\x1b[0m\x1b[32m'abc def1'\x1b[0m", "def1"),
+    ("\x1b[33mpassword\x1b[0m: \x1b[32mhunter2\x1b[0m", "hunter2"),
+    ("Namespace(\x1b[33mtoken\x1b[0m=\x1b[32m'abc def1'\x1b[0m)", "def1"),
+    (f"b'login\\n{HF}\\n'", HF),
+    (f"https://x/?a=%20{HF}", HF),
+    (f"token_{HF}", HF),
+    (f"b'\\tghp_{'a1' * 18}'", "a1a1"),
+    # What programs are given, and what they have in their files.
+    (f"WANDB_KEY={HEX40}", "0123456789"),
+    (f"wandb: local-{HEX40}", "0123456789"),
+    (f"local-{HEX40}", "0123456789"),
+    (f"machine api.wandb.ai\n  login user\n  password {HEX40}", "0123456789"),
+    ("aws configure set aws_secret_access_key wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY", "wJalr"),
+    ("AZURE_STORAGE_KEY=abcd12345==", "abcd12345"),
+    ("'KAGGLE_KEY': 'abcdef0123'", "abcdef0123"),
+    ('{"username":"me","key":"0123456789abcdef0123456789abcdef"}', "0123456789"),
+    ("TENCENTCLOUD_SECRET_ID=xyz111 x", "xyz111"),
+    ("ak=abcDEF1234567890 sk=xyzDEF1234567890", "DEF1234567890"),
+    ("--sk abcDEF1234567890", "abcDEF"),
+    ("docker login -u me -p hunter2 registry", "hunter2"),
+    ("docker login -u '$oauthtoken' --password=hunter2 nvcr.io", "hunter2"),
+    ("swanlab login -k hunter2", "hunter2"),
+    ("sshpass -p hunter2 ssh h", "hunter2"),
+    ("mysql -h db -uroot -phunter2", "hunter2"),
+    ("ansible_ssh_pass=hunter2", "hunter2"),
+    ("get(url, auth=('me', 'hunter2'))", "hunter2"),
+    ("HTTPBasicAuth('me', 'hunter2')", "hunter2"),
+    ("cookies={'sid': 'abcdef123456'}", "abcdef"),
+    ("Bearer: abcdefghijklmnopqrst", "abcdef"),
+    ("https_proxy=http://me:pr0xy/pw@proxy:3128", "pr0xy/pw"),
+    (f"https://api.telegram.org/bot{'1' * 9}:AAExampleExample/sendMessage", "AAExample"),
+    (f"key {SENDGRID}", SENDGRID),
     # Cut inside a word, of which the name is gone.
     ("…s3cr3tparts3cr3tpart!rest CUDA out of memory", "rest"),
 ]
@@ -114,6 +152,7 @@ def test_secrets_go(text, secret):
         ("?token=abc123&step=7", f"?token={HIDDEN}&step=7"),
         ('{"HF_TOKEN": "aaa, bbb", "lr": 1}', f'{{"HF_TOKEN": "{HIDDEN}", "lr": 1}}'),
         ("-e 'PASSWORD=two words' image", f"-e 'PASSWORD={HIDDEN}' image"),
+        ("\x1b[33mtoken\x1b[0m=\x1b[32mabcdef1\x1b[0m lr", f"\x1b[33mtoken\x1b[0m=\x1b[32m{HIDDEN}\x1b[0m lr"),
         ("https://u:p4ss@git.example.org/x.git is gone", f"https://u:{HIDDEN}@git.example.org/x.git is gone"),
         ("…s3cr3tparts3cr3tpart!rest CUDA out of memory", f"…{HIDDEN} CUDA out of memory"),
     ],
@@ -168,6 +207,13 @@ def test_what_stands_around_them_stays(text, shown):
         "PWD=/home/u OLDPWD=/data",
         "docker run --user 1000:1000 -u 0:0 image; curl -u me:$PASS; python -u /job/train.py:3; date -u +%H:%M",
         "hf_transfer hf_hub_download sk-learn-intelex-extension",
+        "PRIMARY_KEY=tensor_id_12345 PUBLIC_KEY=ssh-rsa12345678 CACHE_KEY: layer0123456 NCCL_KEY=1",
+        "store key=worker/0/abcdef0123456789, {'username': 'me', 'key': 'weight'}, ak=1 sk=2, task=abcdefghijkl12345678",
+        "docker run -p 8888:8888 img; mkdir -p /data/x1; srun -p gpu; ssh -p 2222 node1; mysql -P 3306; login node -p 1",
+        "http://10.0.0.1:8080/a@b tcp://node0:29500/x@y pkg @ git+https://github.com/a/b.git@v1.2",
+        "cookies={} num_cookies=3 bearer of bad news, secret_ideas: none",
+        "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 GPU-5c2f1a3b-aaaa-bbbb-cccc-0123456789ab",
+        "\x1b[32mtokens\x1b[0m=\x1b[36m128\x1b[0m \x1b[33mtoken\x1b[0m=\x1b[36m4711\x1b[0m",
         "wait timeout after 2000ms, keys: /default_pg/0//cpu//0/0",
         "…/train.py:88 in step",
         "… RuntimeError: CUDA error: device-side assert triggered",
@@ -230,7 +276,22 @@ LENGTH = 50_000
             "sig=1",
         ),
         *("eyJ-", "eyJaaaaaaaaaa.", "eyJaaaaaaaaaa.aaaaaaaaaa.", "-----BEGIN ", "wandb ", "sk-", "login a password ", "password is a"),
-        *("-u ", "-u a:", "-u 1:1"),
+        *(
+            "-u ",
+            "-u a:",
+            "-u 1:1",
+            "docker login ",
+            "docker login -p",
+            "mysql ",
+            "login a\n",
+            "A_",
+            "AB_KEY",
+            "cookies={",
+            "auth=('",
+            "hf_",
+            "\x1b[1m",
+        ),
+        *("'username':'a',", "--sk ", "sk=", "SG.", "SG.aaaaaaaaaaaaaaaa.", "://a:/", "local-", "token\x1b[1m", "token=\x1b[1m"),
     ],
 )
 def test_hostile_repetitions_take_no_time(unit, cpu_seconds):
@@ -246,6 +307,7 @@ def test_hostile_repetitions_take_no_time(unit, cpu_seconds):
         (["t.py", "--token", "abc123", "--lr", "1"], {2}),
         (["t.py", "--password", "two words", "abc"], {2}),
         (["wandb", "login", HEX40], {2}),
+        (["docker", "login", "-u", "me", "-p", "hunter2", "registry"], {5}),
         (["curl", "-H", "Authorization:", "Bearer", "abcdefgh", "x"], {4}),
         (["t.py", "--max-tokens", "4096", "--eos-token", "</s>", "--tokenizer", "gpt2", "--api-key", "--verbose"], set()),
         (["t.py", "--password", "[redacted]", "x"], set()),
@@ -273,6 +335,7 @@ PLANTED = Finding(
     cause=SECRET,
     standing="likely",
     says=SECRET,
+    says_zh=SECRET,
     ranks=(1,),
     hosts=(SECRET, SECRET),
     where=SECRET,
@@ -284,7 +347,7 @@ VERDICT = Verdict(
     primary=PLANTED,
     contributing=(PLANTED,),
     symptoms=(PLANTED,),
-    not_examined=(NotExamined(what=SECRET, why=SECRET),),
+    not_examined=(NotExamined(what=SECRET, why=SECRET, what_zh=SECRET, why_zh=SECRET),),
     inputs=(Input(source=SECRET, kind="log", bytes=1),),
 )
 

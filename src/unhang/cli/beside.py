@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from unhang.diagnosis.bundle import Bundled
     from unhang.diagnosis.logs import Judged
+    from unhang.diagnosis.recorders import Examined
     from unhang.errors import UnhangError
     from unhang.model import Verdict
     from unhang.records.logs.finding import Found
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
 
 
 class Beside:
-    """`scene`: what a report draws. `trunk`: the stacks of all ranks, in paths relative to `cwd`; `untold`: which stacks are not in it, and why.
+    """`drawn`: whether a report is to be written; `scene`: what it draws. `trunk`: the stacks of all ranks, in paths relative to `cwd`; `untold`:
+    which stacks are not in it, and why.
 
     `failed`: why the bundle could not be written; the verdict is told before that.
     """
 
     def __init__(self, *, drawn: bool = False, stacks: bool = False, bundle: Path | None = None, quiet: bool = False) -> None:
-        self._drawn, self._stacks = drawn, stacks
+        self.drawn = drawn
+        self._stacks = stacks
         self._bundle = bundle
         self._quiet = quiet
         self.failed: UnhangError | None = None
@@ -40,7 +43,7 @@ class Beside:
         self.untold: list[str] = []
 
     def take_run(self, rundir: RunDir, verdict: Verdict, incident: int | None) -> None:
-        if self._drawn:
+        if self.drawn:
             from unhang.report.html.of_run import gather
 
             self.scene = gather(rundir, number=incident)
@@ -55,6 +58,12 @@ class Beside:
 
             self._write(self._bundle, lambda target, progress: of_run(target, rundir, verdict, progress=progress))
 
+    def take_dumps(self, examined: Examined, title: str) -> None:
+        if self.drawn:
+            from unhang.report.html.of_dumps import scene_of
+
+            self.scene = scene_of(examined, title=title)
+
     def take_files(self, found: Found, verdict: Verdict, judged: Judged | None, called: Callable[[str], str] = str) -> None:
         """`called` gives the name by which the user knows a file that was unpacked."""
         if self._stacks and judged is not None:
@@ -62,9 +71,11 @@ class Beside:
         if self._bundle is not None:
             from unhang.diagnosis.bundle import of_files
 
-            lines = [(m.source, m.line) for m in judged.timeline] if judged is not None else []
+            lines = [(m.source, m.line) for m in judged.timeline if m.line is not None] if judged is not None else []
+            places = judged.places if judged is not None else ()
             self._write(
-                self._bundle, lambda target, progress: of_files(target, found.sources, found.dumps, verdict, lines, called=called, progress=progress)
+                self._bundle,
+                lambda target, progress: of_files(target, found.sources, found.dumps, verdict, lines, places, called=called, progress=progress),
             )
 
     def _take_stacks(self, judged: Judged, found: Found) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import typer
 
+from unhang.cli import unpacking
+
 _DUMP = "flight-recorder dump"
 
 
@@ -23,13 +25,14 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
     from unhang.records.logs.opening import shown
     from unhang.report.progress import reading
 
-    found = find(paths, wanted=_DUMP)
-    if not found.dumps:
-        given = f"{len(found.sources)} other file{'s' if len(found.sources) != 1 else ''}, as {found.sources[0].name}" if found.sources else None
-        raise UnhangError(f"there is no {_DUMP} to sum up", cause=given and f"given were {given}", hint="unhang why --digest DIR /path/to/dumps")
-    with reading(quiet=as_json) as progress:
+    given = find(paths, wanted=_DUMP)
+    with unpacking.taken_out(given, runs=False) as taken, reading(quiet=as_json) as progress:
+        found = taken.found
+        if not found.dumps:
+            was = f"{len(given.sources)} other file{'s' if len(given.sources) != 1 else ''}, as {given.sources[0].name}" if given.sources else None
+            raise UnhangError(f"there is no {_DUMP} to sum up", cause=was and f"given were {was}", hint="unhang why --digest DIR /path/to/dumps")
         try:
-            done = sum_up(found.dumps, folder, socket.gethostname(), clean=redact, progress=progress)
+            done = sum_up(found.dumps, folder, socket.gethostname(), clean=redact, called=taken.called, progress=progress)
         except RecordError as e:
             raise UnhangError(str(e), cause=e.cause, hint="move it away, or name another directory") from e
         except (FileExistsError, NotADirectoryError) as e:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import sys
@@ -11,16 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unhang.cli import unpacking
 from unhang.cli.beside import Beside
 from unhang.cli.options import NoColor
 from unhang.cli.targets import check_bundle, check_report, write_report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from unhang.cli.unpacking import Given
     from unhang.diagnosis.logs import Judged
     from unhang.model import Verdict
     from unhang.records.logs.finding import Found
+    from unhang.records.packed import Unpacked
     from unhang.report.language import Language
 
 
@@ -191,14 +191,20 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
         return verdict, None
     if runs:
         return _newest(runs, paths[0], incident, beside), None
-    if alone is not None and named.is_file(alone) and (found := _packed(alone, incident, attempt, beside)) is not None:
-        return found, None
-    if incident is not None:
-        raise UnhangError(f"--incident {incident}: only a run directory has incidents, and {paths[0]} is none")
-    if holding is not None:
-        run = _shortest(holding.path)
-        _say(f"{shown(paths[0])} is part of the run directory {run}, which knows more: unhang why {shlex.quote(run)}")
-    return _judge_found(paths, attempt, quiet=quiet, beside=beside)
+    if "-" in paths and sys.stdin.isatty():
+        _say("reading standard input; end it with Ctrl-D")
+    from unhang.records.logs.finding import find
+
+    found = find(paths)
+    with unpacking.taken_out(found, runs=alone is not None and not named.is_dir(alone)) as given:
+        if given.runs is not None:
+            return _packed(given.runs, paths[0], incident, attempt, beside), None
+        if incident is not None:
+            raise UnhangError(f"--incident {incident}: only a run directory has incidents, and {paths[0]} is none")
+        if holding is not None:
+            run = _shortest(holding.path)
+            _say(f"{shown(paths[0])} is part of the run directory {run}, which knows more: unhang why {shlex.quote(run)}")
+        return _judge_found(given, paths, attempt, quiet=quiet, beside=beside)
 
 
 def _refuse_attempt(attempt: int | None, path: str) -> None:
@@ -208,25 +214,21 @@ def _refuse_attempt(attempt: int | None, path: str) -> None:
         raise UnhangError(f"--attempt {attempt} is for logs; a run directory has incidents", hint=f"unhang why --incident N {path}")
 
 
-def _packed(path: Path, incident: int | None, attempt: int | None, beside: Beside) -> Verdict | None:
-    """The verdict on the newest run directory in an archive; None where it holds none."""
+def _packed(unpacked: Unpacked, name: str, incident: int | None, attempt: int | None, beside: Beside) -> Verdict:
+    """The verdict on the newest run directory in an archive."""
+    from unhang.diagnosis.why import judge_packed
+    from unhang.records.logs.finding import STDIN
     from unhang.records.logs.opening import shown
-    from unhang.records.packed import holds_run, unpacked
     from unhang.records.rundir import RunDir
 
-    if not holds_run(path):
-        return None
-    from unhang.diagnosis.why import judge_packed
-
-    with unpacked(path) as found:
-        if not found.runs:
-            return None
-        _refuse_attempt(attempt, str(path))
-        others = f", the newest of {len(found.runs)} runs in {shown(str(path))}" if len(found.runs) > 1 else ""
-        _say(f"judging the run directory {found.runs[-1].name}{others}")
-        verdict = judge_packed(found, path, number=incident)
-        beside.take_run(RunDir(found.runs[-1].path), verdict, incident)
-        return verdict
+    _refuse_attempt(attempt, name)
+    archive = STDIN if name == "-" else name
+    newest = unpacked.runs[-1]
+    others = f", the newest of {len(unpacked.runs)} runs in {shown(archive)}" if len(unpacked.runs) > 1 else ""
+    _say(f"judging the run directory {newest.name}{others}")
+    verdict = judge_packed(unpacked, archive, number=incident)
+    beside.take_run(RunDir(newest.path), verdict, incident)
+    return verdict
 
 
 def _say(text: str) -> None:
@@ -240,77 +242,19 @@ def _shortest(path: Path) -> str:
     return shown(min(str(path), os.path.relpath(path), key=len))
 
 
-def _judge_found(paths: list[str], attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
+def _judge_found(given: Given, paths: list[str], attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
     """Logs, flight-recorder dumps, or both."""
     from unhang.errors import UnhangError
-    from unhang.records.logs.finding import find
 
-    if "-" in paths and sys.stdin.isatty():
-        typer.echo("unhang: reading standard input; end it with Ctrl-D", err=True)
-    names: dict[str, str] = {}
-
-    def called(text: str) -> str:
-        """As the user knows it: what came out of an archive is by its name there."""
-        for unpacked, name in names.items():
-            text = text.replace(unpacked, name)
-        return text
-
-    with contextlib.ExitStack() as unpacked:
-        found = _with_packed_dumps(find(paths), unpacked, names)
-        try:
-            verdict, judged = _verdict_on(found, paths, attempt, quiet=quiet)
-        except UnhangError as e:
-            raise UnhangError(called(str(e)), cause=e.cause and called(e.cause), hint=e.hint) from e
-        beside.take_files(found, verdict, judged, called)
-    return _told(verdict, called) if names else verdict, judged
+    try:
+        verdict, judged = _verdict_on(given.found, paths, attempt, quiet=quiet, beside=beside)
+    except UnhangError as e:
+        raise UnhangError(given.called(str(e)), cause=e.cause and given.called(e.cause), hint=e.hint) from e
+    beside.take_files(given.found, verdict, judged, given.called)
+    return given.told(verdict), judged
 
 
-def _with_packed_dumps(found: Found, unpacked: contextlib.ExitStack, names: dict[str, str]) -> Found:
-    """With the dumps that stand in archives, unpacked for as long as `unpacked` lasts; `names` tells what to call their folders."""
-    archives = [s for s in found.sources if not s.seekable and s.path is not None]
-    if not archives:
-        return found
-    from dataclasses import replace
-
-    from unhang.records.packed import holds_dumps, unpacked_dumps
-
-    sources, dumps, missed = list(found.sources), list(found.dumps), list(found.not_examined)
-    for source in archives:
-        if source.path is None or not holds_dumps(source.path):
-            continue
-        these = unpacked.enter_context(unpacked_dumps(source.path))
-        names[f"{these.folder}/"] = f"{source.name}!"
-        dumps += these.paths
-        missed += these.not_examined
-        if not these.others:
-            sources.remove(source)
-    return replace(found, sources=tuple(sources), dumps=tuple(dumps), not_examined=tuple(missed))
-
-
-def _told(verdict: Verdict, called: Callable[[str], str]) -> Verdict:
-    """With the names by which the user knows what was read."""
-    from dataclasses import replace
-
-    import msgspec
-
-    from unhang.model import Verdict
-    from unhang.records.logs.kinds import FLIGHT
-
-    # Read apart from the logs beside them.
-    left = tuple(n for n in verdict.not_examined if n.why != f"no log: {FLIGHT}")
-    told = msgspec.to_builtins(replace(verdict, not_examined=left))
-
-    def renamed(value: object) -> object:
-        if isinstance(value, str):
-            return called(value)
-        if isinstance(value, dict):
-            return {k: renamed(v) for k, v in value.items()}
-        return [renamed(v) for v in value] if isinstance(value, (list, tuple)) else value
-
-    return msgspec.convert(renamed(told), Verdict)
-
-
-def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: bool) -> tuple[Verdict, Judged | None]:
+def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: bool, beside: Beside) -> tuple[Verdict, Judged | None]:
     from unhang.errors import UnhangError
 
     if not found.dumps:
@@ -320,18 +264,29 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
         raise UnhangError(f"--attempt {attempt} is for logs; flight-recorder dumps have none")
     from dataclasses import replace
 
-    from unhang.diagnosis.recorders import judge_dumps, judge_with_logs
+    from unhang.diagnosis.recorders import examine, examine_with_logs
     from unhang.report.progress import reading
 
     if not found.sources:
         with reading(quiet=quiet) as progress:
-            of_dumps = judge_dumps(found.dumps, progress=progress)
+            examined = examine(found.dumps, drawn=beside.drawn, progress=progress)
+        beside.take_dumps(examined, _title(paths))
+        of_dumps = examined.verdict
         return replace(of_dumps, not_examined=(*of_dumps.not_examined, *found.not_examined)), None
     judged = _judge_logs(paths, found, attempt, quiet=quiet)
     # What was dumped is of the last attempt.
     statuses = judged.chosen.view.statuses if judged.attempt == judged.attempts else ()
     with reading(quiet=quiet) as progress:
-        return judge_with_logs(found.dumps, judged.verdict, statuses, progress=progress), judged
+        examined = examine_with_logs(found.dumps, judged.verdict, statuses, drawn=beside.drawn, progress=progress)
+    beside.take_dumps(examined, _title(paths))
+    return examined.verdict, judged
+
+
+def _title(paths: list[str]) -> str:
+    """What was given, where it has one name."""
+    from unhang.records.logs.opening import shown
+
+    return shown(Path(paths[0]).resolve().name) if len(paths) == 1 and paths[0] != "-" else ""
 
 
 def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: bool) -> Judged:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import LogView
-from unhang.knowledge.causes.collective_timeout import GLOO_TIMEOUT
+from unhang.knowledge.causes.collective_timeout import BARRIER, DESYNC, GLOO_TIMEOUT
+from unhang.knowledge.causes.peer_lost import LEFT_AT_BARRIER
 from unhang.knowledge.watchdogs import stood
 from unhang.model import Evidence
 from unhang.records.frames import place
+from unhang.records.logs import Hit
 from unhang.records.logs.said import At, Call, Status, Timeout
 
 _SIGTERM = -15
@@ -20,9 +23,10 @@ _SIGTERM = -15
 class Absent:
     """One collective that was given up.
 
-    `waiting` entered it. `behind` never did, by their own counters; `lagging` issued fewer collectives than those who waited, by NCCL's log of all
-    calls; `silent` printed nothing at all; `unheard` printed other things, but nothing about this collective. `everybody`: all ranks of the job
-    entered it. `stopped` are the missing ones that a launcher then ended. `on_gloo`: Gloo told it, whose lines name neither collective nor group.
+    `waiting` entered it. `behind` never did, by their own counters; `named` did not by a check of torch's own, which `by` names; `lagging` issued
+    fewer collectives than those who waited, by NCCL's log of all calls; `silent` printed nothing at all; `unheard` printed other things, but nothing
+    about this collective. `everybody`: all ranks of the job entered it. `stopped` are the missing ones that a launcher then ended. `on_gloo`: Gloo
+    told it, whose lines name neither collective nor group.
     """
 
     op: str
@@ -36,13 +40,15 @@ class Absent:
     unheard: tuple[int, ...]
     everybody: bool
     evidence: tuple[Evidence, ...]
+    named: tuple[int, ...] = ()
+    by: str = ""
     stopped: tuple[int, ...] = ()
     on_gloo: bool = False
 
     @property
     def missing(self) -> tuple[int, ...]:
         """The ranks to look at: those that are proven to be behind, else those that seem to be, else those that said nothing."""
-        return self.behind or self.lagging or self.silent or self.unheard
+        return self.behind or self.named or self.lagging or self.silent or self.unheard
 
     @property
     def says(self) -> str:
@@ -50,6 +56,7 @@ class Absent:
         who = f"{words.ranks(self.waiting)} waited {words.seconds(self.timeout_ms / 1000)} in {what}"
         for numbers, how in (
             (self.behind, "never entered it by {} own counters"),
+            (self.named, f"did not come to it ({self.by})"),
             (self.lagging, "had issued fewer collectives by {} own log of NCCL's calls"),
             (self.silent, "printed nothing at all"),
             (self.unheard, "printed nothing about it" if self.on_gloo else "did not report it"),
@@ -71,7 +78,7 @@ def absent(view: LogView) -> Absent | None:
     """The first collective that was given up, and who was not there; None where no watchdog says anything."""
     first = next((t for t in view.timeouts if t.at.rank is not None), None)
     if first is None:
-        return _of_statuses(view) or _of_gloo(view)
+        return _of_barrier(view) or _of_statuses(view) or _of_gloo(view)
     # Only a status line names the group, and not every rank's log holds one.
     group = next((t.group for t in view.timeouts if t.group is not None and (t.seq, t.op) == (first.seq, first.op)), None)
     same = [t for t in view.timeouts if (t.seq, t.op) == (first.seq, first.op) and t.group in (group, None)]
@@ -83,6 +90,10 @@ def absent(view: LogView) -> Absent | None:
     for t in same:
         each.setdefault(t.at.rank, t)
     lagging = () if behind else _lagging(view, waiting)
+    if not behind and (told := _of_desync(view, group)) and (named := tuple(r for r in told[0] if r not in waiting)):
+        made = _made(view, first, waiting, named, (*_evidence([*each.values()][:1], view, ()), *words.hit_evidence((told[1],))))
+        by = "torch's own desync report" if group is not None else "torch's own desync report, in the numbers of the group"
+        return replace(made, behind=(), named=named, by=by)
     evidence = (*_evidence([*each.values()][:2], view, behind), *(_quoted(c.at) for c in lagging[:1]))
     return _made(view, first, waiting, behind, evidence, tuple(c.at.rank for c in lagging if c.at.rank is not None))
 
@@ -100,6 +111,60 @@ def _of_statuses(view: LogView) -> Absent | None:
     first = next(s for s in view.statuses if s.group == group and s.at.rank in waiting)
     given_up = Timeout(at=first.at, group=group, seq=seq, op="a collective", numel_in=None, numel_out=None, timeout_ms=0, ran_ms=None)
     return _made(view, given_up, waiting, behind, tuple(_evidence([given_up], view, behind)))
+
+
+def _of_desync(view: LogView, group: str | None) -> tuple[tuple[int, ...], Hit] | None:
+    """Whom a report of TORCH_NCCL_DESYNC_DEBUG=1 calls late, and its line; None of groups beside the first: the numbers count within the group."""
+    if group is not None and not group.startswith("0"):
+        return None
+    hits = [h for h in view.hits_of("collective-timeout") if h.signature in DESYNC]
+    return None if not hits else (tuple(sorted({int(n) for n in re.findall(r"\d{1,9}", hits[0].groups["missing"])})), hits[0])
+
+
+def _of_barrier(view: LogView) -> Absent | None:
+    """What rank 0 prints of torch's monitored barrier, alone or before each collective under TORCH_DISTRIBUTED_DEBUG=DETAIL.
+
+    Without `wait_all_ranks` the first missing rank alone is named. Its numbers count within the group: they are those of the job where another rank
+    that came prints its own number in both, or where they are all of the job.
+    """
+    hits = [h for h in view.hits_of("collective-timeout") if h.signature == BARRIER and h.rank in (0, None)]
+    if not hits:
+        return None
+    reached = [h for h in view.hits_of("peer-lost") if h.signature == LEFT_AT_BARRIER and h.rank is not None and "came" in h.groups]
+    first = max(hits, key=lambda h: len(h.groups["missing"]))
+    numbers = tuple(sorted({int(n) for n in re.findall(r"\d{1,9}", first.groups["missing"])}))
+    came = {0, *(int(h.groups["came"]) for h in reached)}
+    size = view.world_size or max({*view.printed, *numbers, *came}) + 1
+    if {h.rank for h in reached} != came - {0} or not (reached or len({*numbers, *came}) == size):
+        return None
+    where = {s.rank: s for s in stood(view)}
+    # Who was called missing and speaks of the same barrier came after all, too late.
+    missing = tuple(n for n in numbers if n not in came)
+    stand = where.get(0)
+    if not missing:
+        return None
+    return Absent(
+        op="a monitored barrier" if stand is None else f"{stand.call} ({place(stand.frame, '')})",
+        seq=None,
+        group=None,
+        timeout_ms=int(first.groups["timeout_ms"]),
+        waiting=tuple(sorted(came)),
+        behind=(),
+        lagging=(),
+        silent=(),
+        unheard=(),
+        everybody=False,
+        evidence=words.hit_evidence((first, *reached)),
+        named=missing,
+        by="torch's own monitored barrier",
+        stopped=_ended_by_launcher(view, missing),
+        on_gloo=True,
+    )
+
+
+def _ended_by_launcher(view: LogView, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    ended = {e.at.rank: e.code for e in view.exits if e.at.rank is not None}
+    return tuple(r for r in numbers if ended.get(r) == _SIGTERM)
 
 
 def _of_gloo(view: LogView) -> Absent | None:
@@ -131,7 +196,7 @@ def _of_gloo(view: LogView) -> Absent | None:
         unheard=missing if 2 * len(came - {None}) >= size else (),
         everybody=view.world_size is not None and len(came - {None}) >= view.world_size,
         evidence=words.hit_evidence([next(h for h in hits if h.rank == r) for r in waiting]),
-        stopped=tuple(r for r in missing if ended.get(r) == _SIGTERM) if 2 * len(came - {None}) >= size else (),
+        stopped=_ended_by_launcher(view, missing) if 2 * len(came - {None}) >= size else (),
         on_gloo=True,
     )
 

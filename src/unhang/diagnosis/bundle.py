@@ -27,12 +27,13 @@ from typing import Any, Protocol
 import msgspec
 
 from unhang import __version__, encoding
-from unhang.diagnosis.redact import redact, redact_data
+from unhang.diagnosis.redact import HIDDEN, redact, redact_data
 from unhang.errors import RecordError
 from unhang.model import NotExamined, Verdict
 from unhang.records.flight import digest, opening
 from unhang.records.logs.opening import Source, walk
 from unhang.records.logs.said import LEFT_OUT
+from unhang.records.logs.signature import NEAR_LINES
 from unhang.records.logs.streams import words
 from unhang.records.rundir import MEMBER, RunDir
 
@@ -44,8 +45,18 @@ MOST_LINES = 4_000
 AROUND_LINES = 30
 # Of a line that is longer, the beginning: a progress bar, or a tensor printed whole.
 LINE_BYTES = 16 * 1024
+# What stands behind the cut tells whether a credential begins before it: no pattern of `redact` looks further ahead.
+_AHEAD_BYTES = 4 * 1024
 _USUAL_LINE_BYTES = 120
 _CHUNK_BYTES = 1 << 20
+_KEY_BEGIN = re.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_END = re.compile(rb"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+# Behind whatever prefix a line has.
+_KEY_LINE = re.compile(
+    rb"(?:(?<![A-Za-z0-9+/=])[A-Za-z0-9+/=]{16,}|^[ \t|>]{0,40}[A-Za-z0-9+/=]{1,100}|(?:Proc-Type|DEK-Info): [^\n]{0,200})[ \t\r'\",|\\]{0,8}$"
+)
+_MOST_KEY_LINES = 200
+_MOST_STRANGE_LINES = 16
 _PACKED = re.compile(r"(?:\.(?:gz|xz|lzma|bz2|zst))+$")
 
 Progress = Callable[[int, "int | None"], None]
@@ -89,19 +100,21 @@ def of_files(
     sources: Sequence[Source],
     dumps: Sequence[Path],
     verdict: Verdict,
-    found: Iterable[tuple[str, int | None]] = (),
+    found: Iterable[tuple[str, int]] = (),
+    places: Iterable[tuple[str, int]] = (),
     *,
     called: Callable[[str], str] = str,
     progress: Progress = lambda done, total: None,
 ) -> Bundled:
-    """Write logs and dumps to `target` (.tar.gz). `found`: the lines on which something was found, by the name of their source.
+    """Write logs and dumps to `target` (.tar.gz). `found`: the lines on which something was found, by the name of their source;
+    `places`: the others that were looked at.
 
     `called` gives the name of a file that was unpacked. Raises OSError.
     """
-    told = _told(verdict)
-    for source, line in found:
-        if line is not None:
-            told.setdefault(source, []).append(line)
+    told, beside = _told(verdict), dict[str, list[int]]()
+    for lines, pairs in ((told, found), (beside, places)):
+        for source, line in pairs:
+            lines.setdefault(source, []).append(line)
     with _writing(target, verdict, [s.name for s in sources] + [str(p) for p in dumps]) as bundle:
         share = _lines_each(max(len(sources), len({i.source for i in verdict.inputs})))
         for done, opened in enumerate(walk(sources, bundle.left_out.append)):
@@ -109,17 +122,17 @@ def of_files(
             progress(done, len(sources) if len(sources) > 1 else None)
             try:
                 if opened.stream is not None:
-                    bundle.add(_member(name), _excerpt(opened.stream, told.get(name, ()), share))
+                    bundle.add(_member(name), _excerpt(opened.stream, told.get(name, ()), share, beside.get(name, ())), mtime=opened.source.mtime)
                 elif opened.path is not None:
                     with opened.path.open("rb") as log:
-                        bundle.add(_member(name), _excerpt(log, told.get(name, ()), share))
+                        bundle.add(_member(name), _excerpt(log, told.get(name, ()), share, beside.get(name, ())), mtime=opened.source.mtime)
             except OSError as e:
                 bundle.leave_out(name, words(e))
         for path in dumps:
             try:
-                bundle.add(_member(called(str(path))), _dump(path))
-            except RecordError as e:
-                bundle.leave_out(str(path), str(e))
+                bundle.add(_member(called(str(path))), _dump(path), mtime=path.stat().st_mtime)
+            except (OSError, RecordError) as e:
+                bundle.leave_out(called(str(path)), called(words(e) if isinstance(e, OSError) else str(e)))
     return bundle.result(target)
 
 
@@ -138,7 +151,8 @@ class _Bundle:
         self._names: set[str] = set()
         self.left_out: list[NotExamined] = []
 
-    def add(self, name: str, content: bytes) -> None:
+    def add(self, name: str, content: bytes, *, mtime: float | None = None) -> None:
+        """`mtime`, in seconds since 1970, tells the year of times that are printed without one."""
         stem, n = name, 1
         while name in self._names:
             n += 1
@@ -147,6 +161,7 @@ class _Bundle:
         info = tarfile.TarInfo(name)
         info.size = len(content)
         info.mode = 0o644
+        info.mtime = mtime or 0
         self._archive.addfile(info, io.BytesIO(content))
 
     def leave_out(self, name: str, why: str) -> None:
@@ -188,18 +203,19 @@ def _lines_each(logs: int) -> int:
 
 
 def _add_record(bundle: _Bundle, path: Path, name: str, told: Iterable[int], share: int) -> None:
+    mtime = path.stat().st_mtime
     if re.match(r"(?:incidents/\d+/)?flight/", name):
-        bundle.add(name, _dump(path))
+        bundle.add(name, _dump(path), mtime=mtime)
     elif name.startswith("logs/"):
         with path.open("rb") as log:
-            bundle.add(name, _excerpt(log, told, share))
+            bundle.add(name, _excerpt(log, told, share), mtime=mtime)
     elif name.endswith(".json"):
-        bundle.add(name, _json(path.read_bytes(), name))
+        bundle.add(name, _json(path.read_bytes(), name), mtime=mtime)
     elif name.endswith(".jsonl"):
-        bundle.add(name, b"".join(_json(line, name) + b"\n" for line in path.read_bytes().splitlines() if line.strip()))
+        bundle.add(name, b"".join(_json(line, name) + b"\n" for line in path.read_bytes().splitlines() if line.strip()), mtime=mtime)
     elif name != "report.html":
         # A report can be made again.
-        bundle.add(name, _clean(path.read_bytes()))
+        bundle.add(name, _clean(path.read_bytes()), mtime=mtime)
 
 
 def _json(data: bytes, name: str) -> bytes:
@@ -255,55 +271,86 @@ def _text(text: str) -> str:
     return redact(text)
 
 
-def _windows(told: Iterable[int], share: int) -> list[range]:
-    """The lines that stay whatever follows them, counted from 1: the first, and those around what tells something."""
-    near = sorted(line for line in set(told) if line > 0)
-    if len(near) > share:
-        # What was found first and last says more than what stands between.
-        near = [*near[: share // 2], *near[-share // 2 :]]
-    around = AROUND_LINES if len(near) * AROUND_LINES < 2 * share else 2
-    windows = [range(1, share // 4 + 1)]
-    for n in near:
-        if n - around <= windows[-1].stop:
-            windows[-1] = range(windows[-1].start, max(windows[-1].stop, n + around + 1))
+def _windows(told: Iterable[int], share: int, beside: Iterable[int] = ()) -> list[range]:
+    """The lines that stay whatever follows them, counted from 1: the first, and those around what tells something; less around what is `beside`."""
+    ranges = [range(1, share // 4 + 1)]
+    for lines, most in ((told, AROUND_LINES), (beside, NEAR_LINES)):
+        near = sorted(line for line in set(lines) if line > 0)
+        if len(near) > share:
+            # What was found first and last says more than what stands between.
+            near = [*near[: share // 2], *near[-share // 2 :]]
+        around = most if len(near) * most < 2 * share else 2
+        ranges += [range(n - around, n + around + 1) for n in near]
+    windows = ranges[:1]
+    for each in sorted(ranges[1:], key=lambda r: r.start):
+        if each.start <= windows[-1].stop:
+            windows[-1] = range(windows[-1].start, max(windows[-1].stop, each.stop))
         else:
-            windows.append(range(n - around, n + around + 1))
+            windows.append(each)
     return windows
 
 
-def _excerpt(log: _Readable, told: Iterable[int], share: int) -> bytes:
+def _excerpt(log: _Readable, told: Iterable[int], share: int, beside: Iterable[int] = ()) -> bytes:
     """What stays of a log, without credentials: the windows and its end; a mark and empty lines for what lies between: each keeps its number."""
-    windows = deque(_windows(told, share))
+    windows = deque(_windows(told, share, beside))
     pieces, block, gap = list[bytes](), list[bytes](), 0
-    # What may turn out to be the end.
-    last = deque[bytes](maxlen=share - share // 4)
-    for number, line in enumerate(_lines(log), 1):
+    # What may turn out to be the end, each line with whether it stays if it is not.
+    recent = deque[tuple[bytes, bool]]()
+
+    def settle(line: bytes, *, stays: bool) -> None:
+        nonlocal block, gap
+        if not stays:
+            gap += 1
+            return
+        if gap:
+            pieces.extend((_cleaned(block), _mark(gap)))
+            block, gap = [], 0
+        block.append(line)
+
+    for number, line in enumerate(_without_keys(_lines(log)), 1):
         while windows and windows[0].stop <= number:
             windows.popleft()
-        if windows and number in windows[0]:
-            if gap + len(last):
-                pieces += [_cleaned(block), _mark(gap + len(last))]
-                last.clear()
-                block, gap = [], 0
-            block.append(line)
-        else:
-            gap += len(last) == last.maxlen
-            last.append(line)
-    pieces += [_cleaned(block), _mark(gap), _cleaned(list(last))] if gap else [_cleaned([*block, *last])]
-    return b"".join(pieces)
+        recent.append((line, bool(windows) and number in windows[0]))
+        if len(recent) > share - share // 4:
+            line, stays = recent.popleft()
+            settle(line, stays=stays)
+    for line, _ in recent:
+        settle(line, stays=True)
+    return b"".join([*pieces, _cleaned(block)])
 
 
 def _lines(log: _Readable) -> Iterator[bytes]:
-    """The lines of a log with their ends, each cut to LINE_BYTES."""
-    begun = b""
+    """The lines of a log with their ends; of a long one LINE_BYTES, and what is needed to cut it there."""
+    begun, most = b"", LINE_BYTES + _AHEAD_BYTES
     while chunk := log.read(_CHUNK_BYTES):
         *whole, rest = chunk.split(b"\n")
         for line in whole:
-            yield (begun + line)[:LINE_BYTES] + b"\n"
+            yield (begun + line)[:most] + b"\n"
             begun = b""
-        begun = (begun + rest)[:LINE_BYTES]
+        begun = (begun + rest)[:most]
     if begun:
         yield begun
+
+
+def _without_keys(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """As many lines: of a private key that stands on several, some of which may be left out later, each one is hidden for itself."""
+    left = strange = 0
+    for line in lines:
+        end = line[len(line.rstrip(b"\n")) :]
+        if left and (found := _KEY_END.search(line)):
+            left = 0
+            yield HIDDEN.encode() + line[found.end() :]
+        elif left and (found := _KEY_LINE.search(line)):
+            left, strange = left - 1, 0
+            yield line[: found.start()] + HIDDEN.encode() + end
+        elif (found := _KEY_BEGIN.search(line)) and not _KEY_END.search(line, found.end()):
+            left, strange = _MOST_KEY_LINES, 0
+            yield line[: found.start()] + HIDDEN.encode() + end
+        else:
+            # Other ranks may write in between; and a line of code that looks for a key begins none.
+            strange += 1
+            left = left - 1 if left and strange <= _MOST_STRANGE_LINES else 0
+            yield line
 
 
 def _mark(lines: int) -> bytes:
@@ -311,10 +358,23 @@ def _mark(lines: int) -> bytes:
 
 
 def _cleaned(block: Sequence[bytes]) -> bytes:
-    """Lines without credentials, as many as before: of a key that stands on several, one is left."""
-    text = b"".join(block)
-    clean = _clean(text)
-    return clean + b"\n" * (text.count(b"\n") - clean.count(b"\n"))
+    """Lines without credentials, as many as before, each of LINE_BYTES at most."""
+    pieces, run = list[bytes](), list[bytes]()
+    for line in block:
+        if len(line) <= LINE_BYTES:
+            run.append(line)
+        else:
+            pieces += [_clean(b"".join(run)), _cut(line)]
+            run = []
+    return b"".join([*pieces, _clean(b"".join(run))])
+
+
+def _cut(line: bytes) -> bytes:
+    """The beginning of a long line without credentials, and without the beginning of one: as far as what follows makes no difference to it."""
+    whole = line.rstrip(b"\n")
+    clean, cut = _clean(whole), _clean(whole[:LINE_BYTES])
+    alike = next((n for n, (a, b) in enumerate(zip(clean, cut, strict=False)) if a != b), min(len(clean), len(cut)))
+    return cut[:alike] + line[len(whole) :]
 
 
 def _clean(data: bytes) -> bytes:

@@ -8,12 +8,13 @@ recorder knows nothing; on Gloo calls of one group may end out of order, so that
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import STANDINGS
-from unhang.model import Contradiction, Evidence, Finding
+from unhang.knowledge.text import Text, same
+from unhang.model import Contradiction, Disagreement, Evidence, Finding
 from unhang.records.flight import operations
 from unhang.records.match import counting_messages
 
@@ -24,8 +25,40 @@ if TYPE_CHECKING:
     from unhang.records.picture import Picture, RankView
 
 _SIGKILL = -9
+_LATE = Text("; torch records a call only when NCCL has taken it", "；torch 要等 NCCL 接受一次调用之后才记录它")
 # Every rank of a large job may differ in the same way.
 MOST = 64
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """A call by its number in its group; `op` is "" where that is not kept."""
+
+    seq: int
+    op: str = ""
+
+    @property
+    def says(self) -> str:
+        return f"{self.op} #{self.seq}".lstrip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Recorder:
+    """What a rank's recorder has of one group: its newest call, and its oldest that has not ended."""
+
+    newest: _Numbered
+    pending: _Numbered | None
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Counter:
+    """What another source counted in the same group. `says` is a template with {n}, {done} and {group}; `statement` is where both numbers stand."""
+
+    issued: int
+    completed: int
+    says: Text
+    statement: Evidence
 
 
 def of_picture(picture: Picture) -> tuple[Contradiction, ...]:
@@ -53,7 +86,8 @@ def of_logs_and_dumps(statuses: Iterable[Status], recordings: Mapping[int, Recor
             if track.group.name != _group(status) or track.gloo or not track.ids:
                 continue
             pending = min(track.pending_ns, default=None)
-            found += _against(status, recording.source, newest=track.last, pending=pending, op="")
+            recorder = _Recorder(newest=_Numbered(track.last), pending=None if pending is None else _Numbered(pending), source=recording.source)
+            found += _against(status.at.rank, _group(status), _printed(status), recorder)
     return tuple(found[:MOST])
 
 
@@ -84,32 +118,36 @@ def _heartbeat(picture: Picture, rank: RankView, messages: frozenset[str]) -> It
         calls = _collectives(flight, group)
         if not calls or group in messages:
             continue
-        newest = max(c.seq for c in calls)
-        if beat.enqueued > newest:
-            yield Contradiction(
-                about="issued",
-                says=f"rank {rank.number}: its heartbeat counts {beat.enqueued} calls issued in group {group}, its recorder's newest is #{newest}",
-                ranks=(rank.number,),
-                statements=(
-                    Evidence(
-                        source=picture.incident_source,
-                        text=f"rank {rank.number}: {beat.enqueued} issued and {beat.completed} completed in group {group}{_beaten(rank)}",
-                    ),
-                    Evidence(source=record.flight, text=f"rank {rank.number}: the newest call of group {group} is {_called(calls[-1])}"),
-                ),
-            )
-        pending = _oldest_pending(calls)
-        if pending is not None and pending.backend == "nccl" and beat.completed >= pending.seq:
-            yield Contradiction(
-                about="completed",
-                says=f"rank {rank.number}: its heartbeat counts {beat.completed} calls completed in group {group}, and in its recorder "
-                f"{_called(pending)} has not ended",
-                ranks=(rank.number,),
-                statements=(
-                    Evidence(source=picture.incident_source, text=f"rank {rank.number}: {beat.completed} completed in group {group}{_beaten(rank)}"),
-                    Evidence(source=record.flight, text=f"rank {rank.number}: {_called(pending)} of group {group} has not ended"),
-                ),
-            )
+        told = f"rank {rank.number}: {beat.enqueued} issued and {beat.completed} completed in group {group}{_beaten(rank)}"
+        counter = _Counter(
+            issued=beat.enqueued,
+            completed=beat.completed,
+            says=Text("its heartbeat counts {n} calls {done} in group {group}", "心跳显示组 {group} 中{done}了 {n} 次调用"),
+            statement=Evidence(source=picture.incident_source, text=told),
+        )
+        yield from _against(rank.number, group, counter, _recorder(calls, record.flight))
+
+
+def _against(number: int | None, group: str, counter: _Counter, recorder: _Recorder) -> Iterator[Contradiction]:
+    """A counter against the recorder of the same rank: it may know less of what was issued, never more; and nothing completed that is pending."""
+    if number is None:
+        return
+    if counter.issued > recorder.newest.seq:
+        says = counter.says.fill(n=counter.issued, done=Text("issued", "发出"), group=group)
+        has = Text(", its recorder's newest is #{seq}", "，而 flight recorder 中最新的是 #{seq}").fill(seq=recorder.newest.seq)
+        stands = f"rank {number}: the newest call of group {group} is {recorder.newest.says}"
+        yield _made("issued", number, says + has, counter.statement, Evidence(source=recorder.source, text=stands))
+    if recorder.pending is not None and counter.completed >= recorder.pending.seq:
+        says = counter.says.fill(n=counter.completed, done=Text("completed", "完成"), group=group)
+        has = Text(", and in its recorder {call} has not ended", "，而 flight recorder 中 {call} 还没有结束").fill(call=recorder.pending.says)
+        stands = f"rank {number}: {recorder.pending.says} of group {group} has not ended"
+        yield _made("completed", number, says + has, counter.statement, Evidence(source=recorder.source, text=stands))
+
+
+def _made(about: Disagreement, number: int, says: Text, *statements: Evidence) -> Contradiction:
+    one, other = statements
+    told = Text("rank {number}: {says}", "rank {number}：{says}").fill(number=number, says=says)
+    return Contradiction(about=about, says=told.en, says_zh=told.zh, ranks=(number,), statements=(one, other))
 
 
 def _stack(picture: Picture, rank: RankView) -> Iterator[Contradiction]:
@@ -128,17 +166,20 @@ def _stack(picture: Picture, rank: RankView) -> Iterator[Contradiction]:
         return
     calls = [c for of_group in flight.calls.values() for c in of_group if not c.is_p2p]
     last = max(calls, key=lambda c: c.created_ns, default=None)
-    has = f"its last call is {_called(last)}, which has ended" if last is not None else "it has no call at all"
-    late = "; torch records a call only when NCCL has taken it" if "nccl" in (record.backend or "") else ""
+    has = Text("it has no call at all", "其中没有任何调用")
+    if last is not None:
+        has = Text("its last call is {call}, which has ended", "最后一次调用是 {call}，已经结束").fill(call=_called(last))
+    says = Text(
+        "its stack is inside {op}, and its recorder has no such call that has not ended ({has}{late})",
+        "调用栈停在 {op} 中，而 flight recorder 中没有这样一个未结束的调用（{has}{late}）",
+    ).fill(op=wait.op, has=has, late=_LATE if "nccl" in (record.backend or "") else same(""))
     inner = next((f for f in reversed(wait.frames) if f.name == wait.op), wait.frames[-1])
-    yield Contradiction(
-        about="issued",
-        says=f"rank {rank.number}: its stack is inside {wait.op}, and its recorder has no such call that has not ended ({has}{late})",
-        ranks=(rank.number,),
-        statements=(
-            Evidence(source=record.stacks, text=f"rank {rank.number}: {words.frame(inner)}"),
-            Evidence(source=record.flight, text=f"rank {rank.number}: {has}"),
-        ),
+    yield _made(
+        "issued",
+        rank.number,
+        says,
+        Evidence(source=record.stacks, text=f"rank {rank.number}: {words.frame(inner)}"),
+        Evidence(source=record.flight, text=f"rank {rank.number}: {has.en}"),
     )
 
 
@@ -150,36 +191,7 @@ def _watchdog(picture: Picture, rank: RankView) -> Iterator[Contradiction]:
         calls = _collectives(flight, _group(status))
         if status.at.rank != rank.number or not calls or any(c.backend == "gloo" for c in calls):
             continue
-        pending = _oldest_pending(calls)
-        yield from _against(
-            status,
-            rank.record.flight,
-            newest=max(c.seq for c in calls),
-            pending=None if pending is None else pending.seq,
-            op="" if pending is None else f" {pending.op}",
-        )
-
-
-def _against(status: Status, source: str, *, newest: int, pending: int | None, op: str) -> Iterator[Contradiction]:
-    """A watchdog's counters against the newest number and the oldest pending one of the same rank's recorder, in one group."""
-    rank, group = status.at.rank, _group(status)
-    if rank is None:
-        return
-    printed = Evidence(source=status.at.source, line=status.at.line, text=status.at.text.strip())
-    if status.enqueued > newest:
-        yield Contradiction(
-            about="issued",
-            says=f"rank {rank}: its log says that #{status.enqueued} of group {group} was issued, its recorder's newest is #{newest}",
-            ranks=(rank,),
-            statements=(printed, Evidence(source=source, text=f"rank {rank}: the newest call of group {group} is #{newest}")),
-        )
-    if pending is not None and status.completed >= pending:
-        yield Contradiction(
-            about="completed",
-            says=f"rank {rank}: its log says that #{status.completed} of group {group} was completed, and in its recorder #{pending}{op} has not",
-            ranks=(rank,),
-            statements=(printed, Evidence(source=source, text=f"rank {rank}: #{pending}{op} of group {group} has not ended")),
-        )
+        yield from _against(rank.number, _group(status), _printed(status), _recorder(calls, rank.record.flight))
 
 
 def _ras(picture: Picture, rank: RankView) -> Iterator[Contradiction]:
@@ -194,29 +206,34 @@ def _ras(picture: Picture, rank: RankView) -> Iterator[Contradiction]:
         return
     from unhang.records.ras import Member
 
-    how = _ended(rank) if ended is not None else ""
     if isinstance(told, Member) and ended is not None:
         state = f" ({told.state})" if told.state else ""
-        yield Contradiction(
-            about="alive",
-            says=f"rank {rank.number}: NCCL's RAS has an answer of it{state}, and the supervisor saw that it {how}",
-            ranks=(rank.number,),
-            statements=(
-                Evidence(source=report.source, text=f"rank {rank.number} (pid {told.pid}) answers{state}"),
-                Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {record.pid}) {how} at {words.seconds(ended.at_s)}"),
-            ),
-        )
+        answers = Evidence(source=report.source, text=f"rank {rank.number} (pid {told.pid}) answers{state}")
+        says = Text("NCCL's RAS has an answer of it{state}", "NCCL 的 RAS 得到了它的应答{state}").fill(state=state)
+        yield _unlike_supervisor("alive", picture, rank, says, answers)
     elif not isinstance(told, Member) and (told.dead or told.unresponsive) and rank.alive and record.answered:
-        gone = "is dead" if told.dead else "does not answer"
-        yield Contradiction(
-            about="alive",
-            says=f"rank {rank.number}: to NCCL's RAS it {gone}, and it answered the supervisor",
-            ranks=(rank.number,),
-            statements=(
-                Evidence(source=report.source, text=f"rank {rank.number} (pid {told.pid}) {gone}"),
-                Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {record.pid}) answered when it was asked for evidence"),
-            ),
+        gone = Text("is dead", "已死") if told.dead else Text("does not answer", "没有应答")
+        yield _made(
+            "alive",
+            rank.number,
+            Text("to NCCL's RAS it {gone}, and it answered the supervisor", "在 NCCL 的 RAS 看来它{gone}，而它应答了 unhang").fill(gone=gone),
+            Evidence(source=report.source, text=f"rank {rank.number} (pid {told.pid}) {gone.en}"),
+            Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {record.pid}) answered when it was asked for evidence"),
         )
+
+
+def _unlike_supervisor(about: Disagreement, picture: Picture, rank: RankView, says: Text, statement: Evidence) -> Contradiction:
+    """What another source says of a process, against what the supervisor saw of it."""
+    code = None if rank.ended is None else rank.ended.exitcode
+    if rank.ended is None:
+        saw, stands = Text(", and the supervisor saw it alive", "，而 unhang 看到它还活着"), "is alive"
+    else:
+        stands = f"ended with exit code {code}" if code is not None else "ended"
+        ended = Text(stands, f"以退出码 {code} 结束" if code is not None else "已经结束")
+        saw = Text(", and the supervisor saw that it {ended}", "，而 unhang 看到它{ended}").fill(ended=ended)
+        stands += f" at {words.seconds(rank.ended.at_s)}"
+    seen = Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {rank.record.pid}) {stands}")
+    return _made(about, rank.number, says + saw, statement, seen)
 
 
 def _launcher(picture: Picture, rank: RankView) -> Iterator[Contradiction]:
@@ -225,41 +242,21 @@ def _launcher(picture: Picture, rank: RankView) -> Iterator[Contradiction]:
     if told is None:
         return
     printed = Evidence(source=told.at.source, line=told.at.line, text=told.at.text.strip())
+    says = Text("the launcher's log says that it ended with exit code {code}", "启动器的日志说它以退出码 {code} 结束").fill(code=told.code)
     if ended is None:
-        if not (record.answered or (rank.activity is not None and rank.activity.state != "Z")):
-            return
-        yield Contradiction(
-            about="alive",
-            says=f"rank {rank.number}: the launcher's log says that it ended with exit code {told.code}, and the supervisor saw it alive",
-            ranks=(rank.number,),
-            statements=(printed, Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {record.pid}) is alive")),
-        )
+        if record.answered or (rank.activity is not None and rank.activity.state != "Z"):
+            yield _unlike_supervisor("alive", picture, rank, says, printed)
     elif ended.exitcode is not None and _as_signal(ended.exitcode) != _as_signal(told.code):
-        yield Contradiction(
-            about="ending",
-            says=f"rank {rank.number}: the launcher's log says exit code {told.code}, the supervisor saw that it {_ended(rank)}",
-            ranks=(rank.number,),
-            statements=(printed, Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {record.pid}) {_ended(rank)}")),
-        )
+        yield _unlike_supervisor("ending", picture, rank, says, printed)
 
 
 def _kernel(picture: Picture, rank: RankView) -> Iterator[Contradiction]:
     event, ended = picture.oom_kill_of(rank), rank.ended
     if event is None or picture.kernel_source is None or (ended is not None and (ended.exitcode is None or _as_signal(ended.exitcode) == _SIGKILL)):
         return
-    how = "saw it alive" if ended is None else f"saw that it {_ended(rank)}"
-    yield Contradiction(
-        about="alive" if ended is None else "ending",
-        says=f"rank {rank.number}: the kernel log says that the OOM killer ended its process, and the supervisor {how}",
-        ranks=(rank.number,),
-        statements=(
-            Evidence(source=picture.kernel_source, line=event.line, text=event.text),
-            Evidence(
-                source=picture.incident_source,
-                text=f"rank {rank.number} (pid {rank.record.pid}) {_ended(rank) if ended is not None else 'is alive'}",
-            ),
-        ),
-    )
+    killed = Text("the kernel log says that the OOM killer ended its process", "内核日志说它的进程被 OOM killer 结束")
+    statement = Evidence(source=picture.kernel_source, line=event.line, text=event.text)
+    yield _unlike_supervisor("alive" if ended is None else "ending", picture, rank, killed, statement)
 
 
 def _group(status: Status) -> str:
@@ -276,8 +273,25 @@ def _collectives(flight: Flight, group: str) -> list[Call]:
     return [found[number] for number in sorted(found)]
 
 
-def _oldest_pending(calls: Sequence[Call]) -> Call | None:
-    return next((c for c in calls if not c.done), None)
+def _recorder(calls: Sequence[Call], source: str) -> _Recorder:
+    """On Gloo calls of one group may end out of order: one that is pending tells nothing of those behind it."""
+    pending = next((c for c in calls if not c.done), None)
+    newest = max(calls, key=lambda c: c.seq)
+    in_order = pending is not None and pending.backend == "nccl"
+    return _Recorder(
+        newest=_Numbered(newest.seq, newest.op),
+        pending=_Numbered(pending.seq, pending.op) if pending is not None and in_order else None,
+        source=source,
+    )
+
+
+def _printed(status: Status) -> _Counter:
+    return _Counter(
+        issued=status.enqueued,
+        completed=status.completed,
+        says=Text("its log says that #{n} of group {group} was {done}", "日志说组 {group} 的 #{n} 已经{done}"),
+        statement=Evidence(source=status.at.source, line=status.at.line, text=status.at.text.strip()),
+    )
 
 
 def _called(call: Call) -> str:
@@ -286,11 +300,6 @@ def _called(call: Call) -> str:
 
 def _beaten(rank: RankView) -> str:
     return f" ({words.seconds(rank.record.last_beat_s)} after the start)" if rank.record.last_beat_s is not None else ""
-
-
-def _ended(rank: RankView) -> str:
-    code = rank.ended.exitcode if rank.ended is not None else None
-    return f"ended with exit code {code}" if code is not None else "ended"
 
 
 def _as_signal(code: int) -> int:

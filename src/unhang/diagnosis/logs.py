@@ -25,6 +25,7 @@ from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
 from unhang.knowledge.caught import caught, failed, logged_over, stepped_over, that_ended_something
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
+from unhang.knowledge.text import Text, continued
 from unhang.model import Evidence, Finding, Input, NotExamined, Verdict
 from unhang.records.logs import LogRead, Needles, Role, Signature
 from unhang.records.logs.attempts import STARTS
@@ -67,13 +68,17 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """The verdict, what the logs tell of the job, and the attempt that was judged with every line that was found."""
+    """The verdict, what the logs tell of the job, and the attempt that was judged with every line that was found.
+
+    `places`: source and line of all that was looked at, of what tells attempts apart as well.
+    """
 
     verdict: Verdict
     chosen: Attempt
     job: tuple[tuple[str, str], ...]
     attempt: int
     attempts: int
+    places: tuple[tuple[str, int], ...] = ()
 
     @cached_property
     def timeline(self) -> tuple[Moment, ...]:
@@ -124,6 +129,12 @@ def judge_logs(
         job=tuple((redact(what), redact(said)) for what, said in job.told(chosen.view)),
         attempt=number,
         attempts=len(all_attempts),
+        places=tuple(
+            (r.source, line)
+            for r in reads
+            for line in (*(h.line for h in r.hits), *(n for t in r.tracebacks for n in (t.line, t.end)))
+            if line is not None
+        ),
     )
 
 
@@ -160,7 +171,8 @@ class Judge:
         failed = None if alone else self._failed_before(number)
         if primary is not None and primary.standing not in _NAMED and failed is not None:
             earlier, before = failed
-            roots = [replace(f, says=f"{f.says} (in attempt {earlier} of {number})") for f in before]
+            in_attempt = Text(" (in attempt {n} of {total})", "（第 {n} 次尝试，共 {total} 次）").fill(n=earlier, total=number)
+            roots = [continued(f, in_attempt) for f in before]
             primary = roots[0]
         elif primary is None and failed is not None:
             why = f"it failed, the last one did not: unhang why --attempt {failed[0]}"
@@ -202,7 +214,7 @@ class Judge:
                 (roots if cause.role == "root" else symptoms).append(found)
             elif (logged or any(id(h) in over for h in view.hits_of(cause.id))) and (found := self._asked(cause, view)) is not None:
                 standing = max(found.standing, "possible", key=STANDINGS.index)
-                passed.append(replace(found, standing=standing, says=f"{found.says}; training steps follow it"))
+                passed.append(continued(replace(found, standing=standing), Text("; training steps follow it", "；此后训练步仍在继续")))
         if not (roots or symptoms or failed(view)):
             passed.clear()
         symptoms.sort(key=order.of)

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from unhang.diagnosis.redact import redact_data
+from unhang.diagnosis.telling import unexamined
 from unhang.diagnosis.unknown import LOST, SUPERVISE, TRANSPORT, WAITING
 from unhang.knowledge import catalogue, words
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, possible, same
 from unhang.model import Evidence, Finding, Input, NotExamined, Remedy, Verdict
 from unhang.records.ras import Change, Communicator, InState, Member, Missing, Process, Report, compare
 
@@ -33,6 +35,9 @@ ASK_TWICE = Remedy(
     says_zh="再问一次：计数不同且不再变化才是卡住；健康的任务里计数只会短暂不同。",
     command="unhang why --ras HOST:PORT",
 )
+
+
+_LAUNCHES = Text("whether launches go on", "是否还在发起操作")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +89,7 @@ class _Scene:
         else:
             self.changes = tuple(Change(communicator=c, pace="still" if stands else "unknown") for c in report.communicators)
         self.apart = "" if apart_s is None else f" for {words.seconds(apart_s)}"
+        self._apart = NOTHING if apart_s is None else Text(" for {s}", "{s} 之内").fill(s=words.seconds(apart_s))
         # Only in a communicator of all are ranks numbered as the job numbers them.
         most = max((c.size for c in report.communicators), default=0)
         self.of_all = most if most == report.gpus and sum(c.size == most for c in report.communicators) == 1 else None
@@ -286,10 +292,22 @@ class _Scene:
         c = max(told, key=lambda c: c.size)
         whole = all(_counted(c) == c.size for c in told)
         nobody, equal = ("no rank", "all") if whole else ("no rank that is told of", "all of these")
-        return self._finding(
-            f"{nobody} of any communicator has launched an operation{self.apart}, and {equal} have launched equally many:"
-            f" either they wait in the newest one, whose data does not arrive (possible: {', '.join(TRANSPORT)}), or the job is busy elsewhere"
+        zh = "没有任何 rank" if whole else "回答中提到的 rank 都没有再"
+        says = Text(
+            "{nobody} of any communicator has launched an operation{apart}, and {equal} have launched equally many:"
+            " either they wait in the newest one, whose data does not arrive{possible}, or the job is busy elsewhere"
             " (a checkpoint, an evaluation, data); RAS does not count what has ended",
+            "{apart}{zh} 发起新的操作，而且{equal}发起的次数相同：要么都在最新的一次中等待，而数据没有到达{possible}，"
+            "要么任务正忙于别的事（检查点、评估、数据）；RAS 不统计已经结束的操作",
+        ).fill(
+            nobody=nobody,
+            zh=zh,
+            apart=self._apart,
+            equal=Text(equal, "所有 rank " if whole else "这些 rank "),
+            possible=possible(TRANSPORT),
+        )
+        return self._finding(
+            says,
             c,
             (),
             (f"{_named(c)}: {_some([f'{g.count} {g.op}' for g in c.launched])}, launched by {_everybody(c)}" for c in told),
@@ -298,17 +316,25 @@ class _Scene:
 
     def not_examined(self) -> Iterable[NotExamined]:
         report = self.report
-        if report.cut:
-            yield NotExamined(what=f"the rest of the answer of {report.source}", why=report.cut, unread=True)
-        if self.first is not None and self.first.cut:
-            yield NotExamined(what=f"the rest of the first answer, of {self.first.source}", why=self.first.cut, unread=True)
+        for of, what in (
+            (report, Text("the rest of the answer of {source}", "{source} 的回答的其余部分")),
+            (self.first, Text("the rest of the first answer, of {source}", "第一次回答（{source}）的其余部分")),
+        ):
+            if of is not None and of.cut:
+                yield unexamined(what.fill(source=of.source), same(of.cut), unread=True)
         if report.timeouts:
-            yield NotExamined(what="processes that RAS gave up on while it asked", why=f"{report.timeouts} connections timed out")
+            yield unexamined(
+                Text("processes that RAS gave up on while it asked", "RAS 询问时放弃了的进程"),
+                Text("{n} connections timed out", "{n} 个连接超时").fill(n=report.timeouts),
+            )
         if self.first is None:
-            yield NotExamined(what="whether launches go on", why="RAS was asked once", unread=True)
+            yield unexamined(_LAUNCHES, Text("RAS was asked once", "只问了 RAS 一次"), unread=True)
         else:
             yield from self._not_compared(self.first)
-        yield NotExamined(what="whether the launched operations have ended", why="RAS counts launches only; the flight recorder knows more")
+        yield unexamined(
+            Text("whether the launched operations have ended", "已发起的操作是否已经结束"),
+            Text("RAS counts launches only; the flight recorder knows more", "RAS 只统计发起；flight recorder 知道得更多"),
+        )
 
     def _not_compared(self, first: Report) -> Iterable[NotExamined]:
         """What two answers leave open about launches."""
@@ -316,33 +342,46 @@ class _Scene:
         version = report.nccl_version or "of unknown version"
         uncounted = [c for c in report.communicators if not any(m.counts for m in c.members) and not c.launched]
         if not report.communicators:
-            yield NotExamined(what="whether launches go on", why=f"the answer of {report.source} tells of no communicator", unread=True)
+            why = Text("the answer of {source} tells of no communicator", "{source} 的回答中没有任何通信器").fill(source=report.source)
+            yield unexamined(_LAUNCHES, why, unread=True)
         elif uncounted:
-            what = "whether launches go on" + ("" if len(uncounted) == len(report.communicators) else f" in {_communicators(uncounted)}")
-            why = f"the answer of {report.source} has no counts (NCCL {version}; the JSON of 2.28.7 and later has)"
+            why = Text("the answer of {source} has no counts", "{source} 的回答中没有次数").fill(source=report.source)
             if report.format == "json":
-                why = f"the answer of {report.source} has no counts of it"
-            yield NotExamined(what=what, why=why, unread=True)
+                why = Text("the answer of {source} has no counts of it", "{source} 的回答中没有它的次数").fill(source=report.source)
+            else:
+                why += Text(" (NCCL {version}; the JSON of 2.28.7 and later has)", "（NCCL {version}；2.28.7 及以后的 JSON 才有）").fill(
+                    version=version
+                )
+            yield unexamined(_LAUNCHES if len(uncounted) == len(report.communicators) else _launches_in(uncounted), why, unread=True)
         without = {id(c) for c in uncounted}
         counted = [change for change in self.changes if id(change.communicator) not in without]
         if new := [change.communicator for change in counted if change.before is None]:
-            why = "the first answer does not have it: it was made anew, or another job answered; ask again"
-            yield NotExamined(what=f"whether launches go on in {_communicators(new)}", why=why, unread=True)
-        if other := [change.communicator for change in counted if change.before is not None and change.pace == "unknown"]:
-            yield NotExamined(
-                what=f"whether launches go on in {_communicators(other)}", why="the two answers count different things of it", unread=True
+            why = Text(
+                "the first answer does not have it: it was made anew, or another job answered; ask again",
+                "第一次回答中没有它：它是新建的，或者回答的是另一个任务；请再问一次",
             )
+            yield unexamined(_launches_in(new), why, unread=True)
+        if other := [change.communicator for change in counted if change.before is not None and change.pace == "unknown"]:
+            why = Text("the two answers count different things of it", "两次回答统计的内容不同")
+            yield unexamined(_launches_in(other), why, unread=True)
         known = {id(change.before) for change in self.changes}
         # Text does not name the healthy: one that is not named now may be well.
         if not any(not c.hash for c in report.communicators) and (gone := [c for c in first.communicators if c.hash and id(c) not in known]):
-            why = "only the first answer has it: it was destroyed, or another job answered; ask again"
-            yield NotExamined(what=f"what has become of {_communicators(gone)}", why=why, unread=True)
+            why = Text(
+                "only the first answer has it: it was destroyed, or another job answered; ask again",
+                "只有第一次回答中有它：它已销毁，或者回答的是另一个任务；请再问一次",
+            )
+            what = Text("what has become of {communicators}", "{communicators}后来怎样").fill(communicators=_communicators(gone))
+            yield unexamined(what, why, unread=True)
         if any(change.pace in ("moves", "mixed") for change in counted):
             resting = [change.communicator for change in counted if change.pace == "still" and _used(change.communicator)]
             if resting:
-                why = f"nobody has launched anything in it{self.apart or ' since the first answer'}, while others go on"
-                why += ": it is used seldom, or somebody waits; ask with a longer --apart"
-                yield NotExamined(what=f"whether launches go on in {_communicators(resting)}", why=why, unread=True)
+                why = Text(
+                    "nobody has launched anything in it{apart}, while others go on: it is used seldom, or somebody waits; ask with a longer --apart",
+                    "{apart}没有 rank 在其中发起操作，而其他的还在继续：它很少使用，或者有 rank 在等待；请把 --apart 设得更长再问",
+                )
+                since = self._apart or Text(" since the first answer", "自第一次回答以来")
+                yield unexamined(_launches_in(resting), why.fill(apart=since), unread=True)
 
     def _moment(self, change: Change, otherwise: str) -> str:
         """Why a difference may be nothing."""
@@ -357,7 +396,7 @@ class _Scene:
 
     def _finding(
         self,
-        says: str,
+        says: str | Text,
         c: Communicator | None,
         ranks: Sequence[int],
         evidence: Iterable[str],
@@ -368,7 +407,8 @@ class _Scene:
         return Finding(
             cause="unknown",
             standing="not-established",
-            says=says,
+            says=says if isinstance(says, str) else says.en,
+            says_zh="" if isinstance(says, str) else says.zh,
             ranks=() if c is None else self._ranks(c, ranks),
             hosts=hosts or _hosts(known),
             evidence=self._evidence(evidence),
@@ -482,8 +522,16 @@ def _everybody(c: Communicator) -> str:
     return f"all {c.size} ranks" if counted == c.size else f"{counted} of {c.size} ranks; of the others nothing is told"
 
 
-def _communicators(found: Sequence[Communicator]) -> str:
-    return _some([_named(c) for c in found], _NAMED)
+def _communicators(found: Sequence[Communicator]) -> Text:
+    shown = joined(
+        (Text(_named(c), f"通信器 {c.name}（{c.size} 个 rank）" if c.name else f"{c.size} 个 rank 的通信器") for c in found[:_NAMED]),
+        COMMA,
+    )
+    return shown + Text(" and {n} more", " 等 {n} 个").fill(n=len(found) - _NAMED) if len(found) > _NAMED else shown
+
+
+def _launches_in(found: Sequence[Communicator]) -> Text:
+    return Text("whether launches go on in {communicators}", "{communicators}中是否还在发起操作").fill(communicators=_communicators(found))
 
 
 def _some(texts: Sequence[str], at_most: int = 4 * _NAMED) -> str:

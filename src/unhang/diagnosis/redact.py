@@ -22,16 +22,18 @@ HIDDEN = "[redacted]"
 # `DB_PASS=` and `pw:`; a training has forward passes.
 _PASSWORD = (
     r"pass(?:word|wd|phrase)|(?<=[_;])pwd|(?<=;)pass(?==)|(?-i:(?<=[A-Z]_)(?<!FORWARD_)(?<!BACKWARD_)PASS)(?=['\"]?\s?[=:])"
-    r"|(?<![A-Za-z0-9_.-])pw(?=['\"]?\s?[=:])"
+    r"|(?:(?<=ssh_)|(?<=become_))pass(?=['\"]?\s?[=:])|(?<![A-Za-z0-9_.-])pw(?=['\"]?\s?[=:])"
 )
 _KEY = (
     r"(?:api|access|account|private|signing|encryption|subscription)[-_ ]?key(?:[-_]?id)?|shared[-_]?access[-_]?(?:key|signature)"
-    r"|secret(?:[-_]?access)?(?:[-_]?key)?"
+    r"|secret(?:[-_]?access)?(?:[-_]?(?:key|id(?![A-Za-z])))?"
     # Prose has a colon behind credentials, and files of them have a path.
     r"|credentials?(?=['\"\\=]|[ \t]=)(?!=['\"]?[/~.])"
 )
 # Tokens are also what a language model reads.
-_TOKEN = r"(?<![A-Za-z0-9])token|(?<=auth)token|(?<=access)token|(?<=refresh)token|(?<=session)token|(?-i:(?<=[a-z])Token)"
+_TOKEN = r"(?<![A-Za-z0-9])token|(?<=[\d\[]m)token|(?<=auth)token|(?<=access)token|(?<=refresh)token|(?<=session)token|(?-i:(?<=[a-z])Token)"
+# rich and loguru colour names and values.
+_COLOUR = r"(?:\x1b\[[\d;]{0,16}m)?"
 # One of these is in every name that the patterns below look for.
 _WORDS = ("pass", "pw", "key", "secret", "signature", "credential", "token", "authorization")
 # What `re` takes for a letter of ASCII besides that letter where case does not count.
@@ -40,7 +42,7 @@ _QUOTE = r"\\{0,4}['\"]"
 # What stands in front of these words is not matched: it stays in any case.
 _NAMED = lazily(
     rf"(?:(?P<password>{_PASSWORD})|(?P<key>{_KEY})|(?P<token>{_TOKEN})|(?P<auth>authorization))"
-    rf"(?:_?\d{{1,2}})?(?P<closed>{_QUOTE})?\]?[ \t]{{0,8}}(?:={{1,3}}>?|:=|:(?!:)|%3D)[ \t]{{0,8}}",
+    rf"(?:_?\d{{1,2}})?(?P<closed>{_QUOTE})?\]?{_COLOUR}[ \t]{{0,8}}(?:={{1,3}}>?|:=|:(?!:)|%3D){_COLOUR}[ \t]{{0,8}}{_COLOUR}",
     re.IGNORECASE,
 )
 # A command line, as one text or as a list of words.
@@ -60,7 +62,7 @@ _ORDINARY_TOKEN = lazily(
     r"|total|think|thinking|unexpected|unknown|invalid|unrecognized|illegal|bad|missing|boi|eoi|eot|eom|eod|eop|fim|prefix|suffix|middle)[-_ ]?$",
     re.IGNORECASE,
 )
-_END = r"(?=[\s,;&)\]}'\"\\]|$)"
+_END = r"(?=[\s,;&)\]}'\"\\\x1b]|$)"
 # Code in a traceback, settings that are off, variables that a shell would have filled in.
 _NO_SECRET = lazily(
     rf"{re.escape(HIDDEN)}|(?:None|True|False|null|str|bytes|required|optional|missing){_END}|\*{{3,64}}{_END}|Optional\[|(?:self|args|cfg|config|opts?|torch)\."
@@ -74,7 +76,7 @@ _OPENING = lazily(r"(?:[A-Za-z_][\w.]{0,40}\()?[bBuUrRfF]{0,2}(?P<escape>\\{0,4}
 _TO_QUOTE = {q: lazily(rf"[^\\\n{q}]*(?:\\.[^\\\n{q}]*)*") for q in "'\""}
 _TO_ESCAPED_QUOTE = lazily(r"[^\\\n]*(?:\\(?!\\{0,3}['\"])[^\\\n]*)*")
 # Behind a comma or an ampersand the next setting may begin; else it belongs to the value.
-_BARE = lazily(r"(?:[^\s'\",;&)\]}\\]|\\(?!['\"])|[,;&)\]}](?=[A-Za-z0-9])(?!\w{1,40}[ \t]?[=:]))+")
+_BARE = lazily(r"(?:[^\s'\",;&)\]}\\\x1b]|\\(?!['\"])|[,;&)\]}](?=[A-Za-z0-9])(?!\w{1,40}[ \t]?[=:]))+")
 _SCHEME = lazily(r"(?:bearer|basic|token|negotiate|api-?key)[ \t]{1,8}", re.IGNORECASE)
 _LONG_SCHEME = lazily(r"(?:aws4-\S{1,30}|digest|oauth|signature)[ \t][^'\n]*", re.IGNORECASE)
 _MIN_TOKEN_CHARS = 6
@@ -83,20 +85,20 @@ _MAX_NAME_CHARS = 64
 # The longest word of an ordinary token, with what stands on either side of it.
 _MAX_ORDINARY_CHARS = 16
 _MAX_QUOTED_CHARS = 400
-# `--header Authorization: Bearer abc`, `login NAME password abc`.
-_NAMING_WORDS = 3
+# `--header Authorization: Bearer abc`, `login NAME password abc`, `docker login -u NAME -p abc`.
+_NAMING_WORDS = 6
 
-_URL = lazily(r"://(?P<user>[^\s:/@'\"<>]{0,256})(?P<colon>:?)(?P<password>(?<=:)[^\s/'\"<>]{1,512})?@")
+# A password may have a slash in it; what follows a port is a path.
+_URL = lazily(r"://(?P<user>[^\s:/@'\"<>]{0,256})(?P<colon>:?)(?P<password>(?<=:)(?!\d{1,5}[/,])(?:[^\s/'\"<>]|/(?!/)){1,512})?@")
 _TOKEN_AS_USER = lazily(r"(?=[^\d]{0,256}\d).{12,}|.{20,}")
-# What the text has to hold, in small letters; the pattern; what is put in its place.
+# Also behind a colour, a line's end that is written as two characters, and what an address has instead of a sign.
+_START = r"(?:(?<![A-Za-z0-9])|(?<=[\d\[]m)|(?<=\\[nrt])|(?<=%[0-9A-Fa-f][0-9A-Fa-f]))"
+_KEPT = r"\g<keep>" + HIDDEN
+# One of the needles stands, in lower case, in whatever the pattern matches: most texts have none, and are searched no further.
 _BARE_CREDENTIALS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
-    (("bearer",), lazily(r"(?P<keep>\bbearer[ \t]{1,8})[\w.~+/=-]{16,}", re.IGNORECASE), r"\g<keep>" + HIDDEN),
-    (
-        ("password", "passphrase"),
-        lazily(r"(?P<keep>\bpass(?:word|phrase)[ \t]{1,4}(?:is|was)[ \t]{1,4})(?=\S{0,64}\d)[^\s,;]+", re.IGNORECASE),
-        r"\g<keep>" + HIDDEN,
-    ),
-    (("login",), lazily(r"(?P<keep>\blogin[ \t]{1,4}\S{1,64}[ \t]{1,4}password[ \t]{1,4})\S+", re.IGNORECASE), r"\g<keep>" + HIDDEN),
+    (("bearer",), lazily(r"(?P<keep>\bbearer[ \t:=]{1,8})[\w.~+/=-]{16,}", re.IGNORECASE), _KEPT),
+    (("pass",), lazily(r"(?P<keep>\bpass(?:word|phrase)[ \t]{1,4}(?:is|was)[ \t]{1,4})(?=\S{0,64}\d)[^\s,;]+", re.IGNORECASE), _KEPT),
+    (("login",), lazily(r"(?P<keep>\blogin\s{1,8}\S{1,64}\s{1,8}password\s{1,8})\S+", re.IGNORECASE), _KEPT),
     # As curl takes them. Containers take numbers of users and groups in the same way.
     (
         ("-u",),
@@ -104,37 +106,102 @@ _BARE_CREDENTIALS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
             r"(?P<keep>(?<![\w-])(?:-[uU]|--(?:proxy-)?user)(?:['\"],)?[ \t=]{1,4}['\"]?"
             r"(?!\d{1,9}:\d{1,9}(?:\s|['\"]|$))[\w.@\\-]{1,64}:)(?!\$)[^\s'\"]+"
         ),
-        r"\g<keep>" + HIDDEN,
+        _KEPT,
+    ),
+    (
+        ("login", "sshpass", "mysql"),
+        lazily(
+            r"(?P<keep>(?<![\w-])(?:(?:docker|podman|helm|oc|swanlab)[ \t]{1,4}(?:registry[ \t]{1,4})?login\b[^\n]{0,80}?[ \t]-[pk][ \t=]{1,4}"
+            r"|sshpass[ \t]{1,4}-p[ \t]{0,4}|mysql(?:dump|admin)?\b[^\n]{0,80}?[ \t]-p))(?!\$)[^\s;]+"
+        ),
+        _KEPT,
+    ),
+    (
+        ("secret_access_key", "access_key_secret"),
+        lazily(r"(?P<keep>(?:secret_access_key|access_key_secret)[ \t]{1,4})(?=[A-Za-z/+]{0,64}\d)[A-Za-z0-9/+=]{16,}", re.IGNORECASE),
+        _KEPT,
+    ),
+    # `KAGGLE_KEY=`, `AZURE_STORAGE_KEY=`, and kaggle.json.
+    (
+        ("_key",),
+        lazily(
+            r"(?P<keep>(?<![A-Za-z0-9])[A-Z][A-Z0-9]{1,30}(?:_[A-Z0-9]{1,30}){0,4}(?<!PUBLIC)(?<!PRIMARY)(?<!CACHE)(?<!SORT)_KEY"
+            r"['\"]?[ \t]?[=:][ \t]?['\"]?)(?=[A-Za-z+/_-]{0,64}\d)[A-Za-z0-9+/=_-]{8,}"
+        ),
+        _KEPT,
+    ),
+    (
+        ("username",),
+        lazily(
+            rf"(?P<keep>{_QUOTE}username{_QUOTE}:[ \t]?{_QUOTE}[^'\"\n\\]{{1,64}}{_QUOTE},[ \t]?{_QUOTE}key{_QUOTE}:[ \t]?{_QUOTE})[0-9a-f]{{32}}"
+        ),
+        _KEPT,
+    ),
+    # What clouds in China call the two halves of a key.
+    (
+        tuple(f"{half}{sign}" for half in ("ak", "sk") for sign in ("=", ":", "'", '"', " ", "\t")),
+        lazily(
+            r"(?P<keep>(?<![A-Za-z0-9.])(?:[as]k['\"]?[ \t]?[=:][ \t]?['\"]?|--[as]k[ \t=]))(?=[A-Za-z+/]{0,64}\d)[A-Za-z0-9+/=]{16,}",
+            re.IGNORECASE,
+        ),
+        _KEPT,
+    ),
+    (
+        ("auth=", "auth("),
+        lazily(r"(?P<keep>(?:\bauth=|(?:Basic|Digest)Auth)\([bu]?['\"][^'\"\n]{0,64}['\"],[ \t]{0,4}[bu]?['\"])[^'\"\n]+"),
+        _KEPT,
     ),
     (
         ("sig",),
         lazily(r"(?P<keep>(?<![A-Za-z0-9])sig(?:nature)?(?:=|%3D))(?=[A-Za-z_%+/-]{0,64}\d)[A-Za-z0-9_%+/=-]{12,}", re.IGNORECASE),
-        r"\g<keep>" + HIDDEN,
+        _KEPT,
     ),
-    (("cookie",), lazily(r"(?P<keep>\b(?:set-)?cookie['\"]?:[ \t]{0,8}['\"]?)(?=\w{1,64}=)[^'\"\n]+", re.IGNORECASE), r"\g<keep>" + HIDDEN),
-    # Whoever has the address of a chat's webhook can write into the chat.
+    (("cookie",), lazily(r"(?P<keep>\b(?:set-)?cookie['\"]?:[ \t]{0,8}['\"]?)(?=\w{1,64}=)[^'\"\n]+", re.IGNORECASE), _KEPT),
+    (("cookies",), lazily(r"(?P<keep>\bcookies['\"]?[ \t]?[:=][ \t]?\{)[^}\n]+", re.IGNORECASE), _KEPT),
+    # Whoever has the address of a chat's webhook, or of a bot, can write into the chat.
     (
         ("hook",),
         lazily(
             r"(?P<keep>hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/|/open-apis/bot/v2/hook/|/cgi-bin/webhook/send\?key=)"
             r"[\w/-]{8,}"
         ),
-        r"\g<keep>" + HIDDEN,
+        _KEPT,
     ),
-    (("hf_", "api_org_", "gsk_", "r8_", "npm_"), lazily(r"\b(?:hf_|api_org_|gsk_|r8_|npm_)[A-Za-z0-9]{16,}"), HIDDEN),
-    (("sk-",), lazily(r"\bsk-(?!learn)[A-Za-z0-9_-]{16,}"), HIDDEN),
-    (("k_live_", "k_test_", "whsec_"), lazily(r"\b(?:[srp]k_(?:live|test)_|whsec_)[A-Za-z0-9]{10,}"), HIDDEN),
-    (("akia", "asia", "ltai", "akid"), lazily(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\b(?:LTAI|AKID)[A-Za-z0-9]{12,40}\b"), HIDDEN),
-    (("aiza", "ya29.", "gocspx-"), lazily(r"\bAIza[A-Za-z0-9_-]{30,}|\bya29\.[\w-]{20,}|\bGOCSPX-[\w-]{20,}"), HIDDEN),
-    (("xox", "xapp-"), lazily(r"\bxox[a-z]-[A-Za-z0-9-]{10,}|\bxapp-[A-Za-z0-9-]{10,}"), HIDDEN),
-    (("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"), lazily(r"\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}"), HIDDEN),
-    (("glpat", "nvapi", "dckr_pat", "pypi", "hvs", "dop_v1"), lazily(r"\b(?:glpat|nvapi|dckr_pat|pypi|hvs|dop_v1)[-_.][A-Za-z0-9_-]{16,}"), HIDDEN),
+    (("telegram",), lazily(r"(?P<keep>api\.telegram\.org/bot)\d{1,16}:[\w-]{8,}"), _KEPT),
+    (("hf_", "api_org_", "gsk_", "r8_", "npm_"), lazily(_START + r"(?:hf_|api_org_|gsk_|r8_|npm_)[A-Za-z0-9]{16,}"), HIDDEN),
+    (("sk-",), lazily(_START + r"sk-(?!learn)[A-Za-z0-9_-]{16,}"), HIDDEN),
+    (("k_live", "k_test", "whsec_"), lazily(_START + r"(?:[srp]k_(?:live|test)_|whsec_)[A-Za-z0-9]{10,}"), HIDDEN),
+    (("akia", "asia", "ltai", "akid"), lazily(_START + r"(?:(?:AKIA|ASIA)[A-Z0-9]{16}\b|(?:LTAI|AKID)[A-Za-z0-9]{12,40}\b)"), HIDDEN),
+    (
+        ("aiza", "ya29.", "gocspx-", "sg."),
+        lazily(_START + r"(?:AIza[A-Za-z0-9_-]{30,}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,}|SG\.[\w-]{16,32}\.[\w-]{16,})"),
+        HIDDEN,
+    ),
+    (("xox", "xapp-"), lazily(_START + r"(?:xox[a-z]|xapp)-[A-Za-z0-9-]{10,}"), HIDDEN),
+    (
+        ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+        lazily(_START + r"(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})"),
+        HIDDEN,
+    ),
+    (
+        ("glpat", "nvapi", "dckr_pat", "pypi", "hvs", "dop_v1"),
+        lazily(_START + r"(?:glpat|nvapi|dckr_pat|pypi|hvs|dop_v1)[-_.][A-Za-z0-9_-]{16,}"),
+        HIDDEN,
+    ),
     # Begun only where such a word begins, else every `-eyJ` in a long one would be tried to its end.
     (("eyj",), lazily(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)?"), HIDDEN),
     # Weights & Biases keys are bare: 40 hexadecimal digits behind a word that names them. Git commits look alike and stay.
-    (("wandb",), lazily(r"(?P<keep>\bwandb\b(?:(?!commit|sha|rev)[^\n]){0,40}?[\s=:'\"])[0-9a-f]{40}\b", re.IGNORECASE), r"\g<keep>" + HIDDEN),
-    (("wandb_v1_",), lazily(r"\bwandb_v1_\w{20,}"), HIDDEN),
-    (("-----begin",), lazily(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
+    (
+        ("wandb",),
+        lazily(r"(?P<keep>\bwandb\b(?:(?!commit|sha|rev)[^\n]){0,40}?[\s=:'\"])(?:local-)?[0-9a-f]{40}\b", re.IGNORECASE),
+        _KEPT,
+    ),
+    (("wandb_v1_", "local-"), lazily(_START + r"(?:wandb_v1_\w{20,}|local-[0-9a-f]{40}\b)"), HIDDEN),
+    (
+        ("private key",),
+        lazily(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)", re.DOTALL),
+        HIDDEN,
+    ),
 )
 # What is glued to a credential may show as one only when that is gone.
 _MAX_PASSES = 5

@@ -265,7 +265,10 @@ def _all_joined(picture: Picture) -> Finding:
     waiting = picture.front.waiting
     first = picture.waits[waiting[0]]
     says, remains = "; whether anybody is missing is not in evidence", WAITING
-    if picture.front.complete:
+    if picture.front.finished:
+        over = words.ranks(picture.front.finished)
+        says, remains = f", which all have come to and which is over on {over} only: look at the links from {over} to the others", TRANSPORT
+    elif picture.front.complete:
         says, remains = " and nobody is missing: the code agrees, the data does not arrive", TRANSPORT
     elif not_seen := words.not_seen(picture):
         says = f"; whether anybody is missing is not in evidence: {not_seen}"

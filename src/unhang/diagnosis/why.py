@@ -35,8 +35,8 @@ def judge_newest(runs: Sequence[Path], folder: Path, *, number: int | None = Non
     return _but_for(judge(RunDir.open(runs[-1]), number=number), _others(len(runs) - 1, folder, str(runs[-1])))
 
 
-def judge_packed(unpacked: Unpacked, archive: Path, *, number: int | None = None) -> Verdict:
-    """The verdict on the newest run directory of an archive, in which there is one. Raises RunDirError."""
+def judge_packed(unpacked: Unpacked, archive: str, *, number: int | None = None) -> Verdict:
+    """The verdict on the newest run directory of the archive of this name, in which there is one. Raises RunDirError."""
     newest = unpacked.runs[-1]
     try:
         found = judge(RunDir.open(newest.path), number=number)
@@ -45,7 +45,7 @@ def judge_packed(unpacked: Unpacked, archive: Path, *, number: int | None = None
     return _but_for(found, (*unpacked.not_examined, *_others(len(unpacked.runs) - 1, archive, newest.name)))
 
 
-def _others(count: int, folder: Path, newest: str) -> tuple[NotExamined, ...]:
+def _others(count: int, folder: Path | str, newest: str) -> tuple[NotExamined, ...]:
     left = NotExamined(what=f"{count} other run{'s' if count > 1 else ''} in {folder}", why=f"{ONLY_NEWEST}: {newest}")
     return (left,) if count else ()
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
 from unhang.records.frames import place, user_frame
 from unhang.records.logs import Hit, Role, Signature, Traceback
@@ -90,7 +91,7 @@ class Cause:
         self,
         *,
         standing: Standing,
-        says: str,
+        says: str | Text,
         remedies: tuple[str, ...] | None = None,
         ranks: tuple[int, ...] = (),
         hosts: tuple[str, ...] = (),
@@ -102,12 +103,13 @@ class Cause:
         return Finding(
             cause=self.id,
             standing=standing,
-            says=says,
+            says=says if isinstance(says, str) else says.en,
             ranks=ranks,
             hosts=hosts,
             where=where,
             evidence=evidence,
             remedies=self._chosen(remedies, commands),
+            says_zh="" if isinstance(says, str) else says.zh,
         )
 
     def host_finding(

@@ -57,7 +57,8 @@ def guarded(picture: Picture, rank: int, call_frames: tuple[Frame, ...] = ()) ->
 def guard_of_parting(picture: Picture) -> tuple[tuple[int, ...], Guarded, Side] | None:
     """Where ranks issued different calls: the odd ranks, the guard that explains it, and the side that stands under it."""
     parting = picture.front.parting if picture.front else None
-    if parting is None:
+    # Who sends and who receives is chosen by a test of the rank, and one line may bring other sizes.
+    if parting is None or parting.by == "sums" or parting.kind == "p2p-size":
         return None
     found = {s.rank: g for s in parting.sides if (g := guarded(picture, s.rank, s.frames if s.call is not None else ())) is not None}
     under = tuple(r for r in found if parting.side(r).waiting)

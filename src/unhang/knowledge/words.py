@@ -93,7 +93,9 @@ def waiting(picture: Picture) -> str:
     if front is None or not front.waiting:
         return ""
     first = picture.waits[front.waiting[0]]
-    op = "a collective" if len({picture.waits[r].op for r in front.waiting}) > 1 else first.op
+    ops = {picture.waits[r].op for r in front.waiting}
+    several = "messages" if all(op.startswith(("send", "recv")) for op in ops) else "a collective"
+    op = several if len(ops) > 1 else first.op
     at = f" ({picture.place(first.place)})" if first.place is not None else ""
     return f"{ranks(front.waiting)} {verb(front.waiting, 'waits', 'wait')} in {op}{at}"
 

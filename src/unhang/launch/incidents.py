@@ -22,8 +22,9 @@ from unhang.launch.evidence import Taken, Taker, guarded, guarded_lines
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState, Stall
 from unhang.model import Verdict
-from unhang.records import flight as flights
 from unhang.records import match, stacks
+from unhang.records.flight import dump
+from unhang.records.flight.dump import Dump
 from unhang.records.frames import Frame
 from unhang.records.incident import Activity, Ended, Incident, IncidentKind, LogRef, Missed, RankRecord
 from unhang.records.rundir import RunDir
@@ -245,20 +246,21 @@ def _host_pids(host: Host) -> bool | None:
 
 
 def _parted(rundir: RunDir, records: Mapping[int, RankRecord]) -> bool:
-    dumps: dict[int, flights.Flight] = {}
+    dumps: dict[int, Dump] = {}
     frames: dict[int, tuple[Frame, ...]] = {}
     for rank, record in records.items():
         with contextlib.suppress(UnhangError):
             if record.flight:
-                dumps[rank] = flights.load(rundir.path / record.flight)
+                dumps[rank] = dump.read(rundir.path / record.flight, rank=rank)
         with contextlib.suppress(UnhangError):
             if record.stacks:
                 frames[rank] = stacks.main_thread(rundir.read_stacks(record.stacks))
-    messages = match.counting_messages(dumps)
-    inside = {r: match.waits_of(record, dumps.get(r), frames.get(r, ()), messages=messages) for r, record in records.items()}
-    waits = {r: w for r, w in inside.items() if w is not None}
-    front = match.front_of(records, dumps, waits)
-    return front is not None and front.parting is not None
+    stands = match.standstill(records, dumps, frames)
+    parting = stands.front.parting if stands.front is not None else None
+    # Of a group in which nobody waits it is history; messages that were not counted from the first may be of two moments.
+    if parting is None or (parting.kind == "p2p-size" and parting.by != "pairs"):
+        return False
+    return parting.group is None or any(w.group == parting.group for w in stands.waits.values())
 
 
 def _spare(rundir: RunDir) -> RunDir:

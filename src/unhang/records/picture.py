@@ -15,16 +15,16 @@ from typing import TypeVar
 from unhang.errors import RecordError, UnhangError
 from unhang.kernel_lines import Kind, device_of
 from unhang.model import Input, InputKind, NotExamined
-from unhang.records import flight as flights
 from unhang.records import frames, kernel, logs, ras, stacks
-from unhang.records.flight import Flight
+from unhang.records.flight import Flight, dump
+from unhang.records.flight.dump import Dump
 from unhang.records.flight.entries import not_understood
 from unhang.records.frames import Frame
 from unhang.records.incident import Activity, Ended, Incident, Raised, RankRecord, Stacks
 from unhang.records.kernel import KernelEvent
 from unhang.records.logs import Hit, Line, Needles, Signature, Traceback, attempts, by_cause, exits, nccl, watchdog
 from unhang.records.logs.said import Exit, Status
-from unhang.records.match import Front, Wait, counting_messages, front_of, waits_of
+from unhang.records.match import Front, Standstill, Wait, standstill
 from unhang.records.rundir import RunDir
 
 T = TypeVar("T")
@@ -45,12 +45,16 @@ class RankView:
     fatal: Stacks | None = None
     fatal_source: str | None = None
     fatal_signal: str | None = None
-    flight: Flight | None = None
+    dump: Dump | None = None
     raised_hits: tuple[Hit, ...] = ()
 
     @property
     def number(self) -> int:
         return self.record.rank
+
+    @property
+    def flight(self) -> Flight | None:
+        return self.dump.flight if self.dump is not None else None
 
     @property
     def activity(self) -> Activity | None:
@@ -151,16 +155,23 @@ class Picture:
         return not told or any("nccl" in backend for backend in told)
 
     @cached_property
+    def _standstill(self) -> Standstill:
+        return standstill(
+            {r.number: r.record for r in self.ranks},
+            {r.number: r.dump for r in self.ranks if r.dump},
+            {r.number: r.frames for r in self.ranks},
+            alive=[r.number for r in self.ranks if r.alive or r.raised_symptom],
+        )
+
+    @property
     def waits(self) -> Mapping[int, Wait]:
         """Who is inside a collective that has not finished, or was until it failed through no fault of its own; and in which."""
-        messages = counting_messages({r.number: r.flight for r in self.ranks if r.flight})
-        inside = ((r.number, waits_of(r.record, r.flight, r.frames, messages=messages)) for r in self.ranks if r.alive or r.raised_symptom)
-        return {number: w for number, w in inside if w is not None}
+        return self._standstill.waits
 
-    @cached_property
+    @property
     def front(self) -> Front | None:
         """The collective at which the job stands still: who waits in it, who is absent. None where nobody waits."""
-        return front_of({r.number: r.record for r in self.ranks}, {r.number: r.flight for r in self.ranks if r.flight}, self.waits)
+        return self._standstill.front
 
     @cached_property
     def missing(self) -> tuple[RankView, ...]:
@@ -266,7 +277,7 @@ class _Loader:
         what = f"rank {record.rank}"
         captured = self._read(record.stacks, "stacks", f"the stacks of {what}", lambda p: self.rundir.read(p, Stacks)) if record.stacks else None
         record = self._with_torchs_dump(record, incident)
-        flight = self._flight(record)
+        taken = self._dump(record)
         fatal, fatal_source, signal = self._fatal(record, incident)
         named = {m.what for m in self.not_examined}
         if record.ended is None and incident.kind != "world-size":
@@ -281,7 +292,7 @@ class _Loader:
         return RankView(
             record=record,
             stacks=captured,
-            flight=flight,
+            dump=taken,
             fatal=fatal,
             fatal_source=fatal_source,
             fatal_signal=signal,
@@ -293,17 +304,21 @@ class _Loader:
         own = self.rundir.flight_of_torch(incident.attempt) / f"rank_{record.rank}"
         return replace(record, flight=self.rundir.relative(own)) if record.flight is None and own.is_file() else record
 
-    def _flight(self, record: RankRecord) -> Flight | None:
+    def _dump(self, record: RankRecord) -> Dump | None:
         """The dump of a rank, with the one of the second recorder that a build for an accelerator has for Gloo."""
         if record.flight is None:
             return None
         what = f"the flight recorder of rank {record.rank}"
-        found = self._read(record.flight, "flight", what, flights.load)
+
+        def read(path: Path) -> Dump:
+            return dump.read(path, rank=record.rank)
+
+        found = self._read(record.flight, "flight", what, read)
         beside = Path(record.flight).parent / "cpu" / Path(record.flight).name
         if (self.rundir.path / beside).is_file():
-            second = self._read(str(beside), "flight", f"the second {what.removeprefix('the ')}", flights.load)
-            found = second if found is None else found if second is None else flights.together(found, second)
-        if found is not None and (left := _left_out(found)):
+            second = self._read(str(beside), "flight", f"the second {what.removeprefix('the ')}", read)
+            found = second if found is None else found if second is None else dump.both(found, second)
+        if found is not None and (left := _left_out(found.flight)):
             self._miss(f"a part of {what}", left)
         return found
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from unhang.records.incident import Incident, Stacks
 
 RUN_SCHEMA = "unhang/run/1"
+# Other programs write a run.json as well: ours has this in its first bytes, or an events.jsonl beside it.
+RUN_MARK, RUN_MARK_WITHIN_BYTES = b"unhang/run/", 65_536
 
 _NAME = r"\w[\w.-]{0,120}"
 # A file of a run directory, by its path in an archive: `run` leads to the run directory, `file` is its name in it.
@@ -69,10 +71,10 @@ class RunDir:
 
     @staticmethod
     def is_one(path: Path) -> bool:
-        """Whether `path` is a run directory: other programs write a run.json as well."""
+        """Whether `path` is a run directory."""
         run = path / "run.json"
         try:
-            return run.is_file() and ((path / "events.jsonl").is_file() or b"unhang/run/" in run.read_bytes()[:65_536])
+            return run.is_file() and ((path / "events.jsonl").is_file() or RUN_MARK in run.read_bytes()[:RUN_MARK_WITHIN_BYTES])
         except OSError:
             return False
 

@@ -1,4 +1,7 @@
-"""The languages that explanations and fixed labels come in. What a finding says about a run stays English."""
+"""The languages that explanations and fixed labels come in.
+
+What a finding says about a run brings its Chinese with it (`says_zh`) where the sentence has one; else it stays English.
+"""
 
 from __future__ import annotations
 
@@ -130,6 +133,7 @@ REASONS: Mapping[str, str] = {
     "the end of the run": "运行的结尾",
     "it is not recorded: unhang itself was killed, or the run still goes on": "没有记录：unhang 本身被杀死，或者运行还在继续",
     "the rest of the training": "训练的其余部分",
+    "it is cut off or damaged: its newest entries are lost": "文件不完整或已损坏：最新的条目已丢失",
     "damaged": "已损坏",
     "no log: a model checkpoint": "不是日志：模型检查点",
     "no log: settings of a model": "不是日志：模型的设置",

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Remedy, Verdict
-from unhang.report.language import LABELS, STANDINGS, Language, reason
-from unhang.report.terminal import nothing, ran, says, title
+from unhang.report.language import LABELS, STANDINGS, Language
+from unhang.report.terminal import nothing, ran, says, title, unseen
 
 
 def render(verdict: Verdict, *, lang: Language = "en") -> str:
@@ -40,13 +40,13 @@ def _lines(verdict: Verdict, lang: Language) -> Iterator[str]:
         yield f"## {labels['contradictions']}"
         yield ""
         for c in verdict.contradictions:
-            yield f"- {_plain(c.says)}"
+            yield f"- {_plain(says(c, lang))}"
             yield from (f"    - {_stands(e)}" for e in c.statements)
         yield ""
     if verdict.not_examined:
         yield f"## {labels['not_examined']}"
         yield ""
-        yield from (f"- {_plain(reason(n.what, lang))}: {_plain(reason(n.why, lang))}" for n in verdict.not_examined)
+        yield from (f"- {': '.join(map(_plain, unseen(n, lang)))}" for n in verdict.not_examined)
         yield ""
     if verdict.inputs:
         yield f"## {labels['inputs']}"
@@ -56,7 +56,7 @@ def _lines(verdict: Verdict, lang: Language) -> Iterator[str]:
 
 def _finding(finding: Finding, lang: Language) -> Iterator[str]:
     labels = LABELS[lang]
-    yield f"**{finding.cause}** ({STANDINGS[lang][finding.standing]}): {_plain(finding.says)}"
+    yield f"**{finding.cause}** ({STANDINGS[lang][finding.standing]}): {_plain(says(finding, lang))}"
     yield ""
     if finding.ranks:
         on = f" ({', '.join(map(code, finding.hosts))})" if finding.hosts else ""

@@ -102,7 +102,7 @@ def _lines(result: StageResult, width: int, lang: Language) -> Iterator[Text]:
 
 def _finding(finding: Finding, width: int, lang: Language) -> Iterator[Text]:
     yield Text.assemble("      ", (finding.cause, "bold"), f"  {STANDINGS[lang][finding.standing]}")
-    yield from (Text(line) for line in fold(finding.says, width, first=" " * 6))
+    yield from (Text(line) for line in fold(says(finding, lang), width, first=" " * 6))
     for remedy in finding.remedies[:2]:
         yield from (Text(line) for line in fold(f"→ {says(remedy, lang)}", width, first=" " * 6, deeper=" " * 8))
         if line := ran(remedy):

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from unhang.knowledge import catalogue
-from unhang.model import ONLY_NEWEST, Evidence, Finding, Remedy, Verdict
+from unhang.model import ONLY_NEWEST, Contradiction, Evidence, Finding, NotExamined, Remedy, Verdict
 from unhang.report import screen
 from unhang.report.folding import fold
 from unhang.report.language import LABELS, STANDINGS, Language, chosen, reason
@@ -58,9 +58,16 @@ def nothing(verdict: Verdict, lang: Language) -> str:
     return LABELS[lang]["unread" if any(n.unread for n in verdict.not_examined) else "unrecognised"]
 
 
-def says(remedy: Remedy, lang: Language) -> str:
-    """What a remedy says in a language; English where it has no other."""
-    return (remedy.says_zh or remedy.says) if lang == "zh" else remedy.says
+def says(told: Remedy | Finding | Contradiction, lang: Language) -> str:
+    """What something says in a language; English where it has no other."""
+    return (told.says_zh or told.says) if lang == "zh" else told.says
+
+
+def unseen(left: NotExamined, lang: Language) -> tuple[str, str]:
+    """What was not examined, and why, in a language; English where it has no other."""
+    if lang != "zh":
+        return left.what, left.why
+    return left.what_zh or reason(left.what, lang), left.why_zh or reason(left.why, lang)
 
 
 def ran(remedy: Remedy) -> str:
@@ -104,7 +111,7 @@ def _rest(verdict: Verdict, lang: Language, width: int, *, whole: bool, unexamin
     if others and whole:
         yield Text(labels["also"], style="bold")
         for f in verdict.contributing:
-            yield from _wrapped(f"{f.cause} ({STANDINGS[lang][f.standing]}): {f.says}", width, at_most=4)
+            yield from _wrapped(f"{f.cause} ({STANDINGS[lang][f.standing]}): {says(f, lang)}", width, at_most=4)
     elif others:
         yield from _labelled(labels["also"], ", ".join(dict.fromkeys(others)), width)
     if verdict.symptoms:
@@ -115,7 +122,7 @@ def _rest(verdict: Verdict, lang: Language, width: int, *, whole: bool, unexamin
         count = len(verdict.not_examined)
         shown = count if whole or count <= unexamined else max(1, unexamined - 1)
         for n in sorted(verdict.not_examined, key=lambda n: not n.unread)[:shown]:
-            yield from _wrapped(f"{reason(n.what, lang)}: {reason(n.why, lang)}", width, at_most=MAX_LINES if whole else 2, style="yellow")
+            yield from _wrapped(": ".join(unseen(n, lang)), width, at_most=MAX_LINES if whole else 2, style="yellow")
         if count > shown:
             yield Text(" " * _INDENT + labels["more"].format(n=count - shown), style="yellow")
     if finding is not None and finding.cause in catalogue.load():
@@ -130,7 +137,7 @@ def _contradictions(verdict: Verdict, lang: Language, width: int, *, whole: bool
     count = "" if whole or len(found) == 1 else f" ({LABELS[lang]['more'].format(n=len(found) - 1)})"
     yield Text(f"{LABELS[lang]['contradictions']}{count}", style="bold magenta")
     for c in found if whole else found[:1]:
-        yield from _wrapped(c.says, width, at_most=MAX_LINES if whole else 2)
+        yield from _wrapped(says(c, lang), width, at_most=MAX_LINES if whole else 2)
         if whole:
             for statement in c.statements:
                 yield from (Text(line, style="dim") for line in _evidence_lines(_source(statement), statement.text, width))
@@ -152,7 +159,7 @@ def _head(finding: Finding, lang: Language, width: int, *, at_most: int) -> Iter
     head.append(f"  {STANDINGS[lang][finding.standing]}", style=_COLOURS[finding.standing])
     yield head
     yield from _wrapped(title(finding, lang), width, at_most=2, style="bold")
-    yield from _wrapped(finding.says, width, at_most=at_most)
+    yield from _wrapped(says(finding, lang), width, at_most=at_most)
     if finding.ranks:
         word = labels["rank"] if len(finding.ranks) == 1 else labels["ranks"]
         on = f" {labels['on']} {', '.join(finding.hosts)}" if finding.hosts else ""

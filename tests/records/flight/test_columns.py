@@ -87,6 +87,11 @@ def test_groups_without_a_call_are_known():
     assert [g.name for g in of(jobs.dump([entry(1)], {"0": ("default_pg", [0, 1]), "dp": ("dp", [0])})).groups] == ["dp"]
 
 
+def test_the_first_version_tells_members_by_number():
+    raw = old("1.4", jobs.dump([entry(1), entry(2)])) | {"pg_config": {0: [0, 1, 2]}}
+    assert of(raw).tracks[0].group.members == (0, 1, 2)
+
+
 def test_what_cannot_be_understood_is_skipped():
     found = of(jobs.dump([entry(1), {"profiling_name": "nccl:x", "input_sizes": 3}, 7, entry(2)]))
     assert found.skipped == 2 and len(found.tracks[0].ids) == 2

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import random
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -435,3 +436,18 @@ def test_progress_counts_dumps_and_digests(tmp_path):
         told = []
         work(lambda done, total, told=told: told.append((done, total)))
         assert len(told) >= 4 and told == sorted(told) and told[-1][0] == told[-1][1] > 0
+
+
+def test_what_is_drawn_of_a_digest_is_that_of_its_dumps_but_for_times(tmp_path):
+    (tmp_path / "dumps").mkdir()
+    plan = jobs.Plan(world=8, tp=2, steps=5)
+    for rank, raw in jobs.run(plan).items():
+        (tmp_path / "dumps" / f"rank_{rank}").write_bytes(pickle.dumps(raw))
+    paths = sorted((tmp_path / "dumps").iterdir())
+    sum_up(paths, tmp_path / "digests", "node7", clean=str)
+    of_dumps, of_digest = record_all(paths, drawn=True), record_all(sorted((tmp_path / "digests").iterdir()), drawn=True)
+    assert of_dumps.lanes and set(of_digest.hosts.values()) == {"node7"} and not of_dumps.hosts
+    for rank, lanes in of_dumps.lanes.items():
+        (mine,), (theirs,) = (lanes, of_digest.lanes[rank])
+        assert (theirs.calls, theirs.sites) == (mine.calls, mine.sites)
+        assert list(theirs.lanes) == [replace(lane, starts_ns=None) for lane in mine.lanes]

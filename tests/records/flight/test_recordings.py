@@ -126,3 +126,53 @@ def test_numbers_that_no_job_has(tmp_path):
     for rank in range(4):
         (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(far[rank]))
     assert judge(record_all([tmp_path / f"rank_{r}" for r in range(4)]).recordings).members == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("few_bytes", [0, 1 << 30])
+def test_what_is_drawn_is_made_where_the_dump_is_read(tmp_path, monkeypatch, few_bytes):
+    """Each file is read once, in whichever process."""
+    monkeypatch.setattr(recordings, "_FEW_BYTES", few_bytes)
+    for rank, raw in dumps().items():
+        (tmp_path / f"trace_rank_{rank}").write_bytes(pickle.dumps(raw, protocol=2))
+    read = []
+    opened = recordings.opened
+    monkeypatch.setattr(recordings, "opened", lambda path, **more: read.append(path) or opened(path, **more))
+    found = record_all(sorted(tmp_path.iterdir()), drawn=True)
+    assert len(read) == (0 if few_bytes == 0 else 4)
+    assert {rank: sum(len(lane.ends) for of in lanes for lane in of.lanes) for rank, lanes in found.lanes.items()} == {
+        rank: r.entries for rank, r in found.recordings.items()
+    }
+    # What ranks have in common is held once.
+    one, other = (found.lanes[rank][0].lanes[0] for rank in (0, 2))
+    assert one.ops is other.ops and one.sites is other.sites and one.group is other.group
+    assert record_all(sorted(tmp_path.iterdir())).lanes == {}
+
+
+def test_a_dump_that_cannot_be_drawn_is_read_all_the_same(tmp_path, monkeypatch):
+    def fails(*args, **more):
+        raise ValueError
+
+    monkeypatch.setattr(recordings, "lanes_of", fails)
+    for rank, raw in dumps().items():
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(raw))
+    (tmp_path / "rank_9").write_bytes(pickle.dumps({"entries": [7]}))
+    paths = sorted(tmp_path.iterdir())
+    found, without = record_all(paths, drawn=True), record_all(paths)
+    assert sorted(found.recordings) == [0, 1, 2, 3] and found.lanes == {} and found.not_examined == without.not_examined
+
+
+def test_what_is_drawn_of_a_second_recorder(tmp_path):
+    test_two_recorders_of_each_rank(tmp_path)
+    found = record_all(sorted(tmp_path.rglob("rank_*")), drawn=True)
+    assert [(lane.group.name, lane.gloo, len(lane.ends)) for of in found.lanes[0] for lane in of.lanes] == [("0", False, 4), ("cpu:0", True, 3)]
+
+
+def test_so_much_is_drawn_and_no_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(recordings, "_MOST_DRAWN", 160)
+    monkeypatch.setattr(recordings, "_LEAST_DRAWN", 10)
+    for rank, raw in dumps(8).items():
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(raw))
+    found = record_all(sorted(tmp_path.iterdir()), drawn=True)
+    assert all(r.entries > 20 for r in found.recordings.values() if r.rank != 1)
+    for rank, (of,) in found.lanes.items():
+        assert sum(len(lane.ends) for lane in of.lanes) <= 20 and of.left_out == max(0, found.recordings[rank].entries - 20)

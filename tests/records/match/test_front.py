@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 
 import pytest
 
-from unhang.records.flight import Call, Flight, Group
+from unhang.records import flight
+from unhang.records.flight.dump import dump_of
+from unhang.records.flight.opening import Opened
 from unhang.records.frames import Frame
 from unhang.records.incident import Counters, Ended, RankRecord
-from unhang.records.match import counting_messages, front_of, key_of, waits_of
+from unhang.records.match import key_of, standstill
 
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 
@@ -22,22 +24,70 @@ def inside(op, line=7):
     return (Frame(file="/home/user/train.py", line=line, name="step"), Frame(file=TORCH, line=99, name=op))
 
 
-def call(group, seq, op="all_reduce", *, done=False, p2p=False, at=0, **more):
-    return Call(group=group, seq=seq, op=op, done=done, is_p2p=p2p, frames=inside(op.split()[0]), created_ns=at or seq, **more)
+@dataclass(frozen=True)
+class Call:
+    """One recorded call, as a test asks for it."""
+
+    group: str
+    seq: int
+    op: str = "all_reduce"
+    done: bool = False
+    p2p: bool = False
+    at: int = 0
+    backend: str = "nccl"
+    op_id: int | None = None
+    sizes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    pg: int | None = None
+    out: tuple[tuple[int, ...], ...] = ()
 
 
-def dump(*calls, members=None, **more):
-    groups = {name: Group(name=name, members=ranks) for name, ranks in (members or {}).items()}
-    return Flight(version="2.10", groups=groups, calls={c.group: tuple(x for x in calls if x.group == c.group) for c in calls}, **more)
+def call(group, seq, op="all_reduce", **more):
+    return Call(group, seq, op, **more)
+
+
+def entry(c, n):
+    return {
+        "record_id": n,
+        "pg_id": sum(c.group.encode()) if c.pg is None else c.pg,
+        "process_group": (c.group, "default_pg" if c.group == "0" else "undefined"),
+        "collective_seq_id": 0 if c.p2p else c.seq,
+        "p2p_seq_id": c.seq if c.p2p else 0,
+        **({} if c.op_id is None else {"op_id": c.op_id}),
+        "profiling_name": f"{c.backend}:{c.op}",
+        "time_created_ns": (c.at or c.seq) * 1000,
+        "input_sizes": [list(s) for s in c.sizes],
+        "output_sizes": [list(s) for s in c.out],
+        "input_dtypes": list(c.dtypes),
+        "output_dtypes": [],
+        "state": "scheduled" if c.backend == "gloo" else "completed" if c.done else "started",
+        "retired": c.done,
+        "is_p2p": c.p2p,
+        "frames": [{"name": f.name, "filename": f.file, "line": f.line} for f in reversed(inside(c.op.split()[0]))],
+    }
+
+
+def dump(*calls, members=None, counters=None, lost=False, cut=None):
+    ordered = sorted(calls, key=lambda c: c.at or c.seq)
+    raw = {
+        "version": "2.10",
+        "entries": [entry(c, n + lost) for n, c in enumerate(ordered)],
+        "members": {name: list(ranks) for name, ranks in (members or {}).items()},
+        "pg_status": {
+            str(sum(name.encode())): {"last_enqueued_collective": c.enqueued, "last_completed_collective": c.completed}
+            for name, c in (counters or {}).items()
+        },
+    }
+    return Opened(raw=raw, cut=cut)
 
 
 def front(records, dumps=None, stacks=None):
-    dumps, stacks = dumps or {}, stacks or {}
-    by_rank = {r.rank: r for r in records}
-    messages = counting_messages(dumps)
-    waits = {rank: waits_of(r, dumps.get(rank), stacks.get(rank, ()), messages=messages) for rank, r in by_rank.items()}
-    found = {rank: w for rank, w in waits.items() if w is not None}
-    return front_of(by_rank, dumps, found)
+    return stands(records, dumps, stacks).front
+
+
+def stands(records, dumps=None, stacks=None, **more):
+    found = {rank: dump_of(opened, rank=rank, source=f"rank_{rank}") for rank, opened in (dumps or {}).items()}
+    return standstill({r.rank: r for r in records}, found, stacks or {}, **more)
 
 
 def test_a_member_that_never_used_its_group_is_absent_and_others_are_not():
@@ -85,7 +135,8 @@ def test_a_pipeline_at_work_has_not_parted():
         for r in range(3)
     }
     f = front([record(r) for r in range(3)], dumps)
-    assert (f.waiting, f.parting, f.complete) == ((0, 1, 2), None, False)
+    # Rank 2 waits for rank 1, which waits for what rank 0 sends.
+    assert (f.waiting, f.absent, f.parting, f.complete) == ((0, 1), (), None, True)
 
 
 @pytest.mark.parametrize("op", ["send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list"])
@@ -196,7 +247,7 @@ def test_two_groups_in_different_orders():
 
 def test_what_has_to_be_equal():
     def key(op, sizes, out=((4,),)):
-        return key_of(call("0", 1, op, input_sizes=sizes, output_sizes=out))
+        return key_of(flight.Call(group="0", seq=1, op=op, done=True, input_sizes=sizes, output_sizes=out))
 
     assert key("all_gather_v", ((1,),)) == key("all_gather_v", ((2,),))
     assert key("reduce_scatter_v", ((1,),)) == key("reduce_scatter_v", ((2,),))
@@ -214,9 +265,9 @@ def test_a_dump_that_is_cut_off_has_lost_its_newest_calls():
 
 
 def test_launches_of_several_calls_are_compared_whole():
-    def launched(n, *ops, closed=True):
-        parts = [call("0", n, op, done=True, at=10 * n + i) for i, op in enumerate(ops)]
-        return [*parts, *([call("0", n, "coalesced", done=True, at=10 * n + 9)] if closed else [])]
+    def launched(n, *ops, closed=True, done=True):
+        parts = [call("0", n, op, done=done, at=10 * n + i) for i, op in enumerate(ops)]
+        return [*parts, *([call("0", n, "coalesced", done=done, at=10 * n + 9)] if closed else [])]
 
     def last(r, parts):
         return dump(call("0", 1, done=True), *parts, call("0", 3, at=99), members={"0": (0, 1, 2)})
@@ -227,15 +278,63 @@ def test_launches_of_several_calls_are_compared_whole():
     found = front(records, {r: last(r, launched(2, "all_reduce", "broadcast") if r == 1 else usual) for r in range(3)})
     assert found.parting.odd == (1,) and found.parting.seq == 2
     # One of them had not been launched yet when the dump was taken.
-    pending = {r: dump(call("0", 1, done=True), *launched(2, "all_gather", "broadcast", closed=r != 1), members={"0": (0, 1, 2)}) for r in range(3)}
-    pending = {r: replace(f, calls={"0": tuple(replace(c, done=c.seq == 1) for c in f.calls["0"])}) for r, f in pending.items()}
-    assert front(records, pending).parting is None
+    pending = {r: launched(2, "all_gather", "broadcast", closed=r != 1, done=False) for r in range(3)}
+    assert front(records, {r: dump(call("0", 1, done=True), *parts, members={"0": (0, 1, 2)}) for r, parts in pending.items()}).parting is None
 
 
 def test_dtypes_that_a_version_does_not_tell_are_no_difference():
     def of(dtypes):
-        return dump(call("0", 1, input_sizes=((4,),), dtypes=dtypes), members={"0": (0, 1, 2)})
+        return dump(call("0", 1, sizes=((4,),), dtypes=dtypes), members={"0": (0, 1, 2)})
 
     records = [record(r) for r in range(3)]
     assert front(records, {0: of(("Float",)), 1: of(("Float",)), 2: of(())}).parting is None
     assert front(records, {0: of(("Float",)), 1: of(("Float",)), 2: of(("Half",))}).parting.odd == (2,)
+
+
+def test_a_rank_without_a_dump_is_placed_by_its_heartbeats():
+    """Rank 2 was stopped: its heartbeats tell whether it came, and on which call of another group it waits."""
+    dumps = {r: dump(call("0", 3, done=True), call("0", 4), members=ALL) for r in (0, 1)}
+    for enqueued, completed, absent in ((3, 3, (2,)), (4, 3, ()), (4, 4, ())):
+        f = front([record(0), record(1), record(2, groups={"0": Counters(enqueued=enqueued, completed=completed)})], dumps)
+        assert (f.seq, f.absent, f.unseen, f.complete) == (4, absent, (), True)
+        assert f.finished == ((2,) if completed == 4 else ())
+    # It waits in a group of its own with a rank that nobody waits for.
+    dumps[0] = dump(call("0", 3, done=True), members=ALL | {"1": (0, 2)})
+    waiting = record(2, groups={"0": Counters(enqueued=3, completed=3), "1": Counters(enqueued=1, completed=0)})
+    found = stands([record(0), record(1), waiting], dumps)
+    assert (found.waits[2].group, found.waits[2].seq, found.front.group, found.front.absent) == ("1", 1, "1", (0,))
+
+
+def test_heartbeats_of_a_rank_without_a_dump_may_be_of_a_group_that_was_destroyed():
+    def made_again(rank):
+        old = [call("0", n, done=True, pg=0) for n in (1, 2, 3)]
+        return dump(*old, call("0", 1, at=9, pg=1), members=ALL)
+
+    dumps = {r: made_again(r) for r in (0, 1)}
+    f = front([record(0), record(1), record(2, groups={"0": Counters(enqueued=3, completed=3)})], dumps)
+    assert (f.seq, f.waiting, f.absent, f.unseen, f.complete) == (1, (0, 1), (), (2,), False)
+
+
+def test_who_has_ended_waits_in_nothing():
+    dumps = {r: dump(call("0", 3, done=True), call("0", 4), members=ALL) for r in range(3)}
+    found = stands([record(0), record(1), record(2, ended=Ended(at_s=1.0))], dumps, alive=[0, 1])
+    assert set(found.waits) == {0, 1} and (found.front.waiting, found.front.absent) == ((0, 1), ())
+    assert stands([record(r, ended=Ended(at_s=1.0)) for r in range(3)], dumps, alive=[]).front is None
+
+
+def test_a_gloo_call_that_has_ended_is_waited_in_by_whom_its_stack_shows_there():
+    dumps = {r: dump(gloo(3, 3), gloo(4, 4), members=ALL) if r != 2 else dump(gloo(3, 3), members=ALL) for r in range(3)}
+    f = front([record(r) for r in range(3)], dumps, {0: inside("all_reduce"), 1: inside("all_reduce"), 2: inside("work")[:1]})
+    assert (f.seq, f.waiting, f.absent) == (4, (0, 1), (2,))
+    # At another line both have gone on.
+    assert front([record(r) for r in range(3)], dumps, {r: inside("work", line=8)[:1] for r in range(3)}) is None
+
+
+@pytest.mark.parametrize("also_alive", [False, True])
+def test_a_message_that_no_recorder_holds_while_all_others_wait_for_its_rank(also_alive):
+    dumps = {r: dump(gloo(2, 2), gloo(3, 3, done=False), members=ALL) for r in (0, 1)} | {2: dump(gloo(2, 2), members=ALL)}
+    if also_alive:
+        dumps[1] = dump(gloo(2, 2), members=ALL)
+    f = front([record(r) for r in range(3)], dumps, {2: inside("recv")})
+    # Whom rank 2 receives from is not told: a rank at work may be about to send.
+    assert f.crossed == (() if also_alive else (0, 1, 2))

@@ -67,3 +67,31 @@ def test_messages_that_were_launched_together_are_over_together():
     dumps = {0: jobs.dump(parts, PAIR), 1: jobs.dump([message(0, "recv 1<-0"), message(1, "recv 1<-0", number=2, elements=8)], PAIR)}
     found = settled(judge(recordings(dumps)), lambda rank: parse(pickle.dumps(dumps[rank], protocol=2)))
     assert (found.kind, found.ranks, found.number) == ("finished-on-some", (1,), 1)
+
+
+def batched(rank, *ops, state):
+    """A batch of messages, and the entry that ends it."""
+    found = [message(n + 1, op, elements=4, number=1, state="completed" if state == "completed" else "scheduled", t=5000) for n, op in enumerate(ops)]
+    return [*history(1), *found, message(len(ops) + 1, "coalesced", elements=0, number=1, state=state, t=5001)]
+
+
+def test_of_a_batch_the_message_without_another_side_is_the_one():
+    dumps = {
+        0: jobs.dump(batched(0, "send 0->1", "recv 0<-1", state="started"), PAIR),
+        1: jobs.dump(batched(1, "recv 1<-0", state="completed"), PAIR),
+    }
+    found = settled(judge(recordings(dumps)), lambda rank: parse(pickle.dumps(dumps[rank], protocol=2)))
+    assert (found.kind, found.ranks, found.waiting, found.call) == ("p2p-alone", (1,), (0,), "receive from rank 1")
+
+
+def test_a_receive_from_anybody_fits():
+    found = answer_of("send 0->1", "recv 1<-?")
+    assert (found.kind, found.ranks) == ("transport", (0, 1))
+
+
+def answer_of(sent, got):
+    dumps = {
+        0: jobs.dump([*history(1), message(1, sent, elements=4, number=1, state=OPEN, t=5000)], PAIR),
+        1: jobs.dump([*history(1), message(1, got, elements=4, number=1, state=OPEN, t=5000)], PAIR),
+    }
+    return settled(judge(recordings(dumps)), lambda rank: parse(pickle.dumps(dumps[rank], protocol=2)))

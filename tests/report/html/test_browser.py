@@ -5,13 +5,17 @@ from __future__ import annotations
 import base64
 import itertools
 import os
+import pickle
 from dataclasses import replace
 
 import pytest
+from tests.records.match import jobs as dumped
 from tests.report.html import chromium, jobs
 from tests.report.html.test_page import HOSTILE, hostile
 
+from unhang.diagnosis.recorders import examine
 from unhang.report.html import render
+from unhang.report.html.of_dumps import scene_of
 from unhang.report.html.packing import pack, unpacked
 from unhang.report.html.scene import Divergence, Group
 
@@ -438,9 +442,33 @@ def test_printing(opened):
     assert paper.startswith(b"%PDF") and paper.count(b"/Type /Page") > 3
 
 
+def test_dumps_alone(opened, tmp_path):
+    """Which host each is of, and when they were taken, nobody tells."""
+    plan = dumped.Plan(world=16, tp=4, steps=12)
+    (tmp_path / "dumps").mkdir()
+    for rank, raw in dumped.run(plan, {5: [*plan.calls(5)[:60], None]}, ahead=2).items():
+        if rank != 9:
+            (tmp_path / "dumps" / f"rank_{rank}").write_bytes(pickle.dumps(raw, protocol=2))
+    examined = examine(sorted((tmp_path / "dumps").iterdir()), drawn=True)
+    page = opened((examined.verdict, scene_of(examined)))
+    number = examined.outcome.number
+    assert selected(page)["rank"] == 5 and f"#{number}" in shown(page, "#details") and "never came" in shown(page, "#details")
+    assert (
+        "no recorder: not known" in shown(page, "#details")
+        and pixels(page, "unseen-2") > 0
+        and "clocks of the hosts may differ" in shown(page, "#notes")
+    )
+    page.evaluate(f"unhang.timeline.select(unhang.timeline.at(0, unhang.timeline.selected.group, {number}))")
+    page.evaluate(PAINTED)
+    said = shown(page, "#details")
+    assert "issued, not finished" in said and "/home/user/train.py:50 in step" in said and "START" in said.upper()
+    assert "FOR" not in said.upper().split()
+    assert page.evaluate("slow.every((ms) => ms < 1000)")
+
+
 def test_a_verdict_alone(opened):
     page = opened((jobs.mismatch(), None))
-    assert "No flight recorder was read" in shown(page, "#timeline")
+    assert "No call of a flight recorder was read" in shown(page, "#timeline")
 
 
 def test_a_damaged_page_says_so_and_keeps_the_verdict(browser, tmp_path):

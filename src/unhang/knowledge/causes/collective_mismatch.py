@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
+from unhang.knowledge import fingerprints, text, words
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.fingerprints import Fingerprint
 from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of
 from unhang.knowledge.guards import guard_of_parting
+from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import Ahead, Parted, Stood, ahead, collective, evidence_of, parted, rank_0_apart, ranks_of, stood
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.patterns import lazily
@@ -22,7 +24,7 @@ from unhang.records.frames import is_user_file, other_line, place, user_frame
 
 if TYPE_CHECKING:
     from unhang.records.logs import Hit
-    from unhang.records.match import Parting, Side
+    from unhang.records.match import Parting, Side, Wait
     from unhang.records.picture import Picture
 
 # Every group begins at 1: two groups meet in small numbers by chance.
@@ -43,40 +45,74 @@ def _in_run(picture: Picture) -> Finding | None:
 
 def _of_crossing(picture: Picture, crossed: tuple[int, ...]) -> Finding:
     """Calls of one group may overtake those of another on NCCL, where each has a stream of its own: never more than likely."""
-    waits = list({(picture.waits[r].group, picture.waits[r].seq): picture.waits[r] for r in crossed}.values())[:3]
+    waits = list({_place_of(w): w for r in crossed if (w := picture.waits.get(r)) is not None}.values())
     said = []
-    for w in waits:
-        same = [r for r in crossed if (picture.waits[r].group, picture.waits[r].seq) == (w.group, w.seq)]
+    for w in waits[:3]:
+        same = [r for r in crossed if r in picture.waits and _place_of(picture.waits[r]) == _place_of(w)]
         at = f" ({picture.place(w.place)})" if w.place is not None else ""
-        said.append(f"{words.ranks(same)} in {w.op} #{w.seq} of group {w.group}{at}")
+        said.append(f"{words.ranks(same)} in {_called(w)}{at}")
     told = "; ".join(said)
+    if all(w.op.startswith("send") for w in waits):
+        says = f"ranks send to each other, and none of them receives: {told}"
+    elif len({w.group for w in waits if w.group is not None}) > 1:
+        says = f"ranks wait for each other in different groups: {told}; each was to come to the other's call only behind its own"
+    else:
+        says = f"ranks wait for each other in a circle: {told}; each was to come to the other's call only behind its own"
     return CAUSE.finding(
         standing="likely",
-        says=f"ranks wait for each other in different groups: {told}; each was to come to the other's call only behind its own",
+        says=says,
         ranks=crossed,
         hosts=words.hosts(picture, crossed),
         evidence=tuple(
             Evidence(
                 source=picture.rank(w.rank).record.flight or picture.incident_source,
-                text=f"rank {w.rank} waits in {words.call(w.call) if w.call is not None else w.op} #{w.seq} of group {w.group}"
+                text=f"rank {w.rank} waits in {_called(w, words.call(w.call) if w.call is not None else w.op)}"
                 + (f", {words.frame(w.place)}" if w.place is not None else ""),
             )
-            for w in waits
+            for w in waits[:3]
         ),
         remedies=("same-order",),
     )
 
 
+def _place_of(wait: Wait) -> tuple[object, ...]:
+    return (wait.group, wait.seq) if wait.seq is not None else (wait.group, wait.rank, wait.op)
+
+
+def _called(wait: Wait, what: str = "") -> str:
+    """ "all_reduce #4 of group 0"; a message has no number that both sides know, and no group where its stack alone tells."""
+    number = f" #{wait.seq}" if wait.seq is not None else ""
+    return f"{what or wait.op}{number}" + (f" of group {wait.group}" if wait.group is not None else "")
+
+
 def _of_parting(picture: Picture, parting: Parting) -> Finding:
     numbers = parting.odd or tuple(s.rank for s in parting.sides)
-    standing: Standing = "established" if parting.odd and all(s.call is not None for s in parting.sides) else "likely"
-    kinds = list(dict.fromkeys(s.key for s in parting.sides))
+    standing: Standing = "established" if parting.by == "pairs" or (parting.whole and (parting.odd or parting.by == "sums")) else "likely"
+    kinds = list(dict.fromkeys(s.says for s in parting.sides))
     first_odd = parting.side(numbers[0])
-    rest = next(s for s in parting.sides if s.key != first_odd.key)
-    seq = f" as call #{parting.seq} of group {parting.group}" if parting.seq is not None else ""
-    says = f"{_did(picture, parting, first_odd)}{seq}, where {_did(picture, parting, rest)}"
-    says += _how_known(picture, parting)
-    shown = [next(s for s in parting.sides if s.key == key) for key in kinds[:3]]
+    rest = next(s for s in parting.sides if s.says != first_odd.says)
+    if parting.kind == "p2p-size":
+        says = Text("a message of {sent} is received as {got}", "发送的消息为 {sent}，接收方期望的是 {got}").fill(
+            sent=_sized(picture, parting.sides[0]), got=_sized(picture, parting.sides[1])
+        )
+    elif parting.by == "sums":
+        odd_first = sorted(kinds, key=lambda kind: kind != first_odd.says)
+        told = (text.sums(kind, [s.rank for s in parting.sides if s.says == kind]) for kind in odd_first[:3])
+        says = Text(
+            "what is sent in call #{seq} of group {group} is not what is received: {sums}",
+            "组 {group} 的调用 #{seq} 中发送的数量与接收的不一致：{sums}",
+        ).fill(seq=str(parting.seq), group=str(parting.group), sums=text.joined(told))
+        says += _at_one_line(picture, parting)
+    else:
+        says = Text("{one}{seq}, where {other}", "{seq}{one}，而 {other}").fill(
+            one=_did(picture, parting, first_odd),
+            seq=Text(" as call #{seq} of group {group}", "组 {group} 的调用 #{seq}：").fill(seq=parting.seq, group=str(parting.group))
+            if parting.seq is not None
+            else NOTHING,
+            other=_did(picture, parting, rest),
+        )
+        says += text.edited(parting.kind, parting.edit) + _how_known(picture, parting)
+    shown = [next(s for s in parting.sides if s.says == key) for key in kinds[:3]]
     return CAUSE.finding(
         standing=standing,
         says=says,
@@ -84,8 +120,18 @@ def _of_parting(picture: Picture, parting: Parting) -> Finding:
         hosts=words.hosts(picture, numbers),
         where=_where(picture, parting, first_odd),
         evidence=tuple(_side_evidence(picture, s, parting) for s in shown),
-        remedies=_remedies(first_odd, rest),
+        remedies=("same-size", "check-each-call") if parting.kind == "p2p-size" or parting.by == "sums" else _remedies(first_odd, rest),
     )
+
+
+def _sized(picture: Picture, side: Side) -> Text:
+    at = Text(" at {at}", "，位于 {at}").fill(at=picture.place(side.place)) if side.place is not None else NOTHING
+    return Text("{what} (rank {rank}{at})", "{what}（rank {rank}{at}）").fill(what=text.sized(side.says), rank=side.rank, at=at)
+
+
+def _at_one_line(picture: Picture, parting: Parting) -> Text:
+    places = {picture.place(s.place) for s in parting.sides if s.place is not None}
+    return Text(", all at {at}", "，全部位于 {at}").fill(at=places.pop()) if len(places) == 1 else NOTHING
 
 
 def _where(picture: Picture, parting: Parting, shown: Side) -> str | None:
@@ -95,22 +141,36 @@ def _where(picture: Picture, parting: Parting, shown: Side) -> str | None:
     return picture.place(shown.place)
 
 
-def _how_known(picture: Picture, parting: Parting) -> str:
+def _how_known(picture: Picture, parting: Parting) -> Text:
     if parting.by == "majority":
-        return f" ({len(parting.sides) - len(parting.odd)} of {len(parting.sides)} ranks agree)"
+        agree = len(parting.sides) - len(parting.odd)
+        return Text(" ({n} of {total} ranks agree)", "（{total} 个 rank 中有 {n} 个一致）").fill(n=agree, total=len(parting.sides))
     if parting.by == "history":
-        return " (the same line issued something else before)"
+        return Text(" (the same line issued something else before)", "（同一行代码之前发出的是别的调用）")
     rare = next((s.place for s in parting.sides if s.rank in parting.rare and s.place is not None), None)
-    seen = f" ({picture.place(rare)} was hardly ever reached before)" if rare is not None else ""
+    seen = NOTHING
+    if rare is not None:
+        seen = Text(" ({place} was hardly ever reached before)", "（此前几乎从未到达过 {place}）").fill(place=picture.place(rare))
     if len(parting.sides) == 2:
-        return f"; one of them went its own way; which one cannot be told from two{seen}"
-    return f"; which of them went astray is not in evidence{seen}"
+        return (
+            Text("; one of them went its own way; which one cannot be told from two", "；其中一个走了自己的路，只有两个进程，无法判断是哪一个") + seen
+        )
+    return Text("; which of them went astray is not in evidence", "；哪一个走错了，证据中没有") + seen
 
 
-def _did(picture: Picture, parting: Parting, side: Side) -> str:
-    same = [s.rank for s in parting.sides if s.key == side.key]
-    at = f" at {picture.place(side.place)}" if side.place is not None else ""
-    return f"{words.ranks(same)} issued {words.call(side.call) if side.call is not None else side.op}{at}"
+def _did(picture: Picture, parting: Parting, side: Side) -> Text:
+    return _issued(
+        [s.rank for s in parting.sides if s.says == side.says],
+        words.call(side.call) if side.call is not None else side.op,
+        picture.place(side.place) if side.place is not None else None,
+    )
+
+
+def _issued(ranks: Sequence[int], call: str, at: str | None) -> Text:
+    """ "rank 1 issued all_reduce of [8] Float at train.py:30 in step"."""
+    where = Text(" at {at}", "（位于 {at}）").fill(at=at) if at is not None else NOTHING
+    what = Text(call, call.replace(" of ", " ", 1))
+    return Text("{who} issued {what}{where}", "{who} 发出了 {what}{where}").fill(who=text.ranks(ranks), what=what, where=where)
 
 
 def _side_evidence(picture: Picture, side: Side, parting: Parting) -> Evidence:
@@ -165,6 +225,9 @@ def _of_words(picture: Picture) -> Finding | None:
     hits = [h for h in picture.hits_of(CAUSE.id) if "other" in h.groups]
     if not hits:
         return None
+    if found := fingerprints.sides(hits):
+        places = {r.number: at for r in picture.raised if (at := picture.where(r)) is not None}
+        return _of_sides(found, len(picture.ranks), places)
     numbers = _named(hits)
     speaker = next((r for r in picture.raised if r.number in numbers or not numbers), None)
     at = picture.where(speaker) if speaker is not None else None
@@ -176,6 +239,46 @@ def _of_words(picture: Picture) -> Finding | None:
         evidence=words.hit_evidence(hits),
         remedies=("same-order",),
     )
+
+
+def _of_sides(found: Sequence[fingerprints.Side], world_size: int, places: Mapping[int, str]) -> Finding:
+    """`places` are the lines of the ranks that raised."""
+    astray = fingerprints.odd(found, world_size)
+    numbers = tuple(sorted(r for s in astray or found for r in s.ranks))
+    first, rest = (astray[0], found[0]) if astray else (found[0], found[1])
+    at = {s.fingerprint.call: list(dict.fromkeys(places[r] for r in s.ranks if r in places)) for s in found}
+    lines_differ = len({p for of_side in at.values() for p in of_side}) > 1
+
+    def did(side: fingerprints.Side) -> Text:
+        places_of_side = at[side.fingerprint.call]
+        return _issued(side.ranks, side.fingerprint.says, places_of_side[0] if lines_differ and places_of_side else None)
+
+    agree = Text("which of them went astray is not in evidence", "哪一个走错了，证据中没有")
+    if astray:
+        agree = Text("{n} of {total} ranks agree", "{total} 个 rank 中有 {n} 个一致").fill(n=len(found[0].ranks), total=world_size)
+    seq = first.fingerprint.seq
+    says = Text("{one}{seq}, where {others} (torch's own check; {agree})", "{seq}{one}，而 {others}（torch 自己的检查；{agree}）").fill(
+        one=did(first),
+        seq=Text(" as call #{n}", "调用 #{n}：").fill(n=seq) if seq is not None else NOTHING,
+        others=text.joined((did(s) for s in (rest, *(s for s in found[1:3] if s not in (first, rest)))), text.AND),
+        agree=agree,
+    )
+    shown = [s.hits[0] for s in (first, *(s for s in found if s is not first)) if s.hits]
+    return CAUSE.finding(
+        standing="established",
+        says=says,
+        ranks=numbers,
+        hosts=tuple(dict.fromkeys(h.host for s in astray or found for h in s.hits if h.host is not None)),
+        where=next(iter(at[first.fingerprint.call]), None) if astray or not lines_differ else None,
+        evidence=words.hit_evidence(shown),
+        remedies=_of_kind(first.fingerprint, rest.fingerprint),
+    )
+
+
+def _of_kind(one: Fingerprint, other: Fingerprint) -> tuple[str, ...]:
+    if one.op != other.op:
+        return ("same-order",)
+    return ("same-size", "same-order") if one.shape != other.shape else ("same-dtype", "same-order")
 
 
 def _named(hits: Sequence[Hit]) -> tuple[int, ...]:
@@ -200,6 +303,8 @@ def _in_logs(view: LogView) -> Finding | None:
         return _of_check(checked, view)
     if found := parted(view):
         return _of_parted(found)
+    if desync := [h for h in hits if h.signature == _DESYNC]:
+        return CAUSE.of_hits(desync, view, says=_DESYNCED.format_map(desync[0].groups))
     if established := [h for h in hits if h.signature.standing == "established"]:
         return _of_said(established, view)
     if shifted := ahead(view):
@@ -250,12 +355,30 @@ def _of_places(view: LogView) -> Finding | None:
 
 
 def _of_check(hits: Sequence[Hit], view: LogView) -> Finding | None:
+    if sides := fingerprints.sides(hits):
+        return _of_sides(sides, view.world_size or _least_size(sides, view), _places(hits, view))
     numbers, standing = _named(hits), _worth(hits)
     only = "" if standing == "established" else "; only their counts of collectives differ, so one of them has made more calls before"
     differ = next((d.strip() for h in hits if (d := h.groups.get("differ"))), "")
     says = f"{words.ranks(numbers)} issued different collectives (torch's own check{f': {differ}' if differ else ''}){only}"
     found = CAUSE.of_hits(hits, view, standing=standing, remedies=("same-order", "same-size"))
     return None if found is None else replace(found, ranks=numbers, says=says)
+
+
+def _least_size(found: Sequence[fingerprints.Side], view: LogView) -> int:
+    """Where nothing tells the size of the job, it has at least the ranks below the highest that is named."""
+    return max({*view.printed, *(r for s in found for r in s.ranks)}) + 1
+
+
+def _places(hits: Sequence[Hit], view: LogView) -> dict[int, str]:
+    """The user's line of each rank that raised what the check found."""
+    found: dict[int, str] = {}
+    for h in hits:
+        back = view.traceback_of(h)
+        frame = user_frame(back.frames) if back is not None else None
+        if frame is not None:
+            found.setdefault(int(h.groups["one"]) if h.rank is None else h.rank, place(frame, ""))
+    return found
 
 
 def _of_parted(found: Parted) -> Finding:
@@ -321,6 +444,19 @@ _TRACE = Signature(
     remedies=("same-branches", "leaf-modules", "check-each-call"),
 )
 
+# TORCH_NCCL_DESYNC_DEBUG=1: what the ranks that came began under one number of their group.
+_DESYNC = Signature(
+    needle=" started ranks:",
+    pattern=r"#(?P<seq>\d+) started ranks:",
+    near=r"(?<= started ranks:)\s+\[(?P<ones>\d[\d, ]*)\] started (?P<one_op>\w+)\s+\[(?P<others>\d[\d, ]*)\] started (?P<other_op>\w+)",
+    says="ranks of one group began different operations as number {seq} (torch's own desync report)",
+    remedies=("same-order", "check-each-call"),
+)
+_DESYNCED = (
+    "in one group, rank(s) {ones} began {one_op} as number {seq}, and rank(s) {others} {other_op} (torch's own desync report, whose numbers count "
+    "within the group)"
+)
+
 CAUSE = Cause(
     id="collective-mismatch",
     role="root",
@@ -348,6 +484,7 @@ CAUSE = Cause(
             says="rank {rank} issued another collective ({op}) than the others (torch's own check)",
             remedies=("same-order", "same-size"),
         ),
+        _DESYNC,
         # DDP
         Signature(
             needle="Expected to have finished reduction in the prior iteration",
@@ -671,6 +808,7 @@ CAUSE = Cause(
             "10.0.0.8<41522> message truncated : receiving 524288 bytes instead of 65536. If you believe your socket network is in healthy state,"
         ),
         "  Communicator ranks have different AllReduce operation counts",
+        ("\t - Snapshot of ranks' latest states:\n\t   #120 started ranks:\n\t     [0, 1, 3] started ALLREDUCE\n\t     [2] started BROADCAST"),
         "Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: all_reduce does not match found collective type: broadcast",
     ),
     near_misses=(
@@ -684,6 +822,10 @@ CAUSE = Cause(
         (
             "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1) Use of a module "
             "parameter"
+        ),
+        (
+            "\t - Snapshot of ranks' latest states:\n\t   #119 finished ranks:\n\t     [2] finished ALLREDUCE\n\t   #120 started ranks:\n"
+            "\t     [0, 1, 3] started ALLREDUCE"
         ),
         "Invalidate trace cache @ step 12 and module 31: cache has only 31 modules",
         "Warning: find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the forward pass.",

@@ -19,6 +19,29 @@ GLOO_TIMEOUT = Signature(
     says="Gloo waited {timeout_ms} ms for a {what} from its peer",
 )
 
+BARRIER = Signature(
+    needle="failed to pass monitoredBarrier in",
+    pattern=r"Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier in (?P<timeout_ms>\d+) ms",
+    role="symptom",
+    says="rank(s) {missing} did not come to a monitored barrier within {timeout_ms} ms",
+)
+
+# TORCH_NCCL_DESYNC_DEBUG=1 (TraceUtils.h)
+DESYNC = (
+    Signature(
+        needle="are the lagging ranks that caused this timeout",
+        pattern=r"ranks \[(?P<missing>[\d, ]+)\] are the lagging ranks",
+        role="symptom",
+        says="torch's own report: ranks {missing} never joined any collective",
+    ),
+    Signature(
+        needle=", but didn't join collective #",
+        pattern=r"\[(?P<missing>[\d, ]+)\] finished collective #(?P<last>\d+), but didn't join collective #(?P<seq>\d+)",
+        role="symptom",
+        says="torch's own report: ranks {missing} finished collective #{last} and never joined #{seq}",
+    ),
+)
+
 
 def _in_logs(view: LogView) -> Finding | None:
     """Who waited in what, and who is known not to have come: the rank to look at is one that printed nothing."""
@@ -80,25 +103,8 @@ CAUSE = Cause(
         Signature(needle="we are taking the entire process down", role="symptom"),
         Signature(needle="Observed flight recorder dump signal from another rank", role="symptom"),
         Signature(needle="Received a dump signal due to a collective timeout", role="symptom"),
-        # TORCH_NCCL_DESYNC_DEBUG=1
-        Signature(
-            needle="are the lagging ranks that caused this timeout",
-            pattern=r"ranks \[(?P<missing>[\d, ]+)\] are the lagging ranks",
-            role="symptom",
-            says="torch's own report: ranks {missing} never joined any collective",
-        ),
-        Signature(
-            needle=", but didn't join collective #",
-            pattern=r"\[(?P<missing>[\d, ]+)\] finished collective #(?P<last>\d+), but didn't join collective #(?P<seq>\d+)",
-            role="symptom",
-            says="torch's own report: ranks {missing} finished collective #{last} and never joined #{seq}",
-        ),
-        Signature(
-            needle="failed to pass monitoredBarrier in",
-            pattern=r"Ranks? (?P<missing>[\d, ]+) failed to pass monitoredBarrier in (?P<timeout_ms>\d+) ms",
-            role="symptom",
-            says="rank(s) {missing} did not come to a monitored barrier within {timeout_ms} ms",
-        ),
+        *DESYNC,
+        BARRIER,
         Signature(needle="timed out in monitoredBarrier after", pattern=r"monitoredBarrier after (?P<timeout_ms>\d+) ms", role="symptom"),
         # vLLM, SGLang, Horovod: the engine's own watch.
         Signature(needle="No available shared memory broadcast block found", role="symptom"),

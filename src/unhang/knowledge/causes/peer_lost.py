@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from unhang.knowledge.cause import Cause, Signature
 
+LEFT_AT_BARRIER = Signature(
+    needle="but received errors while waiting for send/recv",
+    pattern=r"(?:Rank (?P<came>\d{1,9}) successfully reached monitoredBarrier, )?but received errors while waiting for send/recv",
+    role="symptom",
+)
+
 CAUSE = Cause(
     id="peer-lost",
     role="symptom",
@@ -30,7 +36,7 @@ CAUSE = Cause(
             role="symptom",
             says="the connection to {address} was already gone",
         ),
-        Signature(needle="but received errors while waiting for send/recv", role="symptom"),
+        LEFT_AT_BARRIER,
         Signature(
             needle="ncclRemoteError",
             pattern=r"ncclRemoteError: A call failed possibly due to a network error or a remote process exiting",

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def _in_run(picture: Picture) -> Finding | None:
     if (parted := guard_of_parting(picture)) is not None and picture.front is not None and picture.front.parting is not None:
         odd, guard, side = parted
-        other = next(s for s in picture.front.parting.sides if s.key != side.key)
-        others = [s.rank for s in picture.front.parting.sides if s.key == other.key]
+        other = next(s for s in picture.front.parting.sides if s.says != side.says)
+        others = [s.rank for s in picture.front.parting.sides if s.says == other.says]
         elsewhere = f"; {words.ranks(others)} issued {other.op}" + (f" ({picture.place(other.place)})" if other.place else "")
-        under = [s.rank for s in picture.front.parting.sides if s.key == side.key]
+        under = [s.rank for s in picture.front.parting.sides if s.says == side.says]
         return _finding(picture, odd, under, guard, side.op, elsewhere)
     if (guard_alone := guard_of_wait(picture)) is not None and picture.front is not None:
         waiting = list(picture.front.waiting)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView
+from unhang.knowledge.causes.peer_lost import LEFT_AT_BARRIER
 from unhang.knowledge.causes.rank_exception import own_tracebacks
 from unhang.knowledge.stuck import held_back, in_loader
 from unhang.knowledge.watchdogs import ranks_of
@@ -26,7 +27,6 @@ _PROGRESS = lazily(r"(?P<percent>\d{1,3})%\|")
 _ELAPSED = lazily(r"\[(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)<")
 # A line that stands this close before the first complaint was the last that its rank said.
 _LAST_LINES = 60
-_LEFT_AT_BARRIER = "but received errors while waiting for send/recv"
 # Their lines stand in healthy logs, too.
 _HARMLESS_TOO = ("dns-resolution", "ineffective-setting", "interface-selection")
 _STORE_WAITS = ("wait timeout after ", "waitForInput: ", "Socket Timeout", "in store based barrier on rank", "via c10d key-value store by key")
@@ -101,7 +101,7 @@ def _wait(view: LogView) -> _Wait | None:
     hits = [h for h in view.hits_of("store-disconnect") if h.signature.needle in _STORE_WAITS]
     hits += [h for h in view.hits_of("collective-timeout") if h.groups.get("timeout_ms") and "missing" not in h.groups]
     # Other ranks came to a monitored barrier, and rank 0 had given up on one that did not.
-    hits += [h for h in view.hits_of("peer-lost") if h.signature.needle == _LEFT_AT_BARRIER]
+    hits += [h for h in view.hits_of("peer-lost") if h.signature == LEFT_AT_BARRIER]
     if not hits:
         return None
     first_hit = hits[0]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from unhang.knowledge.text import Text as Text
 from unhang.model import Severity
 
 Parser = Literal[
@@ -29,17 +30,6 @@ Parser = Literal[
 Owner = Literal[
     "nccl", "torch", "accelerate", "deepspeed", "lightning", "llamafactory", "cuda", "openmp", "ucx", "libfabric", "mpi", "system", "plugin", "nobody"
 ]
-
-
-@dataclass(frozen=True)
-class Text:
-    """One text in both languages."""
-
-    en: str
-    zh: str
-
-    def of(self, language: str) -> str:
-        return self.zh if language == "zh" else self.en
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,8 @@
 pickle of plain builtins, or JSON; any class in it is refused.
 """
 
-from unhang.records.flight.entries import COALESCED, Call, Flight, Group, Sizes, load, parse, together
+from unhang.records.flight.batches import COALESCED
+from unhang.records.flight.entries import Call, Flight, Group, Sizes, load, parse, together
 from unhang.records.flight.opening import is_dump
 
 __all__ = ["COALESCED", "Call", "Flight", "Group", "Sizes", "is_dump", "load", "parse", "together"]

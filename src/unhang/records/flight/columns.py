@@ -19,8 +19,10 @@ from typing import Any, Literal
 
 from unhang.errors import RecordError
 from unhang.records.flight import operations
-from unhang.records.flight.entries import COALESCED, Group, configured, counters_of, group_of, has_lost, newest_generation, not_understood
+from unhang.records.flight.batches import COALESCED, has_lost, is_message, marks_batches, told_as_usual
+from unhang.records.flight.entries import Group, configured, counters_of, group_of, newest_generation, not_understood
 from unhang.records.flight.opening import Opened
+from unhang.records.flight.repeats import Repeats
 
 # What is known of the end of a call.
 ISSUED, STARTED, COMPLETED, ENDED = 0, 1, 2, 3
@@ -97,13 +99,23 @@ class Track:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Heard:
+    """What a living rank counted in a group: the newest call that it issued lies in `least`..`most`; `done` is the newest that has completed."""
+
+    least: int
+    most: int
+    done: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recording:
     """One rank's recorder; its dump is the one at `place` of those in `source`, that of its second recorder in `second` (alone it `is_second`).
     `calls[i]` is what has to be equal on all ranks; `groups` are those that its configuration names without a call in them.
 
     `oldest_ns`, `newest_ns`: when the first and last of its entries were made, `done_ns` the last that has completed. `lost`: the ring has
     overwritten its beginning; `cut`: the file has lost its end, or entries of it, which may have been the newest of any group.
-    `worlds`: how many default groups it had before the one that its tracks are of, as far as its ring goes back.
+    `untold`: what the recorder does not tell. `worlds`: how many default groups it had before the one that its tracks are of, as far as its ring goes
+    back. `heard`: what somebody who watched the rank heard of it beside its dump, by the name of the group; None where nobody did.
     """
 
     rank: int
@@ -125,8 +137,10 @@ class Recording:
     entries: int = 0
     lost: bool = False
     cut: str | None = None
+    untold: str | None = None
     skipped: int = 0
     worlds: int = 0
+    heard: Mapping[str, Heard] | None = None
 
 
 def with_second(accelerator: Recording, cpu: Recording) -> Recording:
@@ -153,6 +167,7 @@ def with_second(accelerator: Recording, cpu: Recording) -> Recording:
         entries=accelerator.entries + cpu.entries,
         lost=accelerator.lost or cpu.lost,
         cut=accelerator.cut or cpu.cut,
+        untold=accelerator.untold or cpu.untold,
         skipped=accelerator.skipped + cpu.skipped,
     )
 
@@ -186,6 +201,7 @@ class Columns:
     counters: Mapping[str, int] = field(default_factory=dict)
     lost: bool = False
     cut: str | None = None
+    untold: str | None = None
     skipped: int = 0
     worlds: int = 0
     span: tuple[int, int, int] | None = None
@@ -198,12 +214,16 @@ def columns_of(dump: Opened) -> Columns:
 
 def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str, Any]]]]:
     """The same with the frames of every entry, innermost first, as the dump has them."""
-    raw = dump.raw
+    raw, repeats = dump.raw, dump.repeats
     skipped = 0
     try:
         entries = raw.get("entries") or []
         read = _entries_in_columns(entries)
+        if repeats is not None and (read.ids > len({kind.group for kind in read.kinds}) or _unusual(read.kinds, raw.get("version"))):
+            return columns_and_frames(dump.whole())
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+        if repeats is not None:
+            return columns_and_frames(dump.whole())
         entries, skipped = _evened(raw.get("entries") or [])
         read = _entries_in_columns(entries, evened=True)
     if skipped and not entries:
@@ -211,6 +231,12 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
     lost, worlds = has_lost(raw.get("entries")), 0
     if read.ids > len({kind.group for kind in read.kinds}):
         raw, worlds = newest_generation({**raw, "entries": entries})
+        entries = raw["entries"]
+        read = _entries_in_columns(entries, evened=True)
+    cut = untold = None
+    if _unusual(read.kinds, raw.get("version")):
+        told = told_as_usual({**raw, "entries": entries})
+        raw, cut, untold = told.raw, told.cut, told.untold
         entries = raw["entries"]
         read = _entries_in_columns(entries, evened=True)
     names = {k.group: Group(name=k.group, desc=k.desc) for k in reversed(read.kinds)}
@@ -221,6 +247,9 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
     configuration = configured(raw, names)
     if raw.get("pg_status") and not (entries or counters or configuration):
         raise ValueError("nothing in it is what a recorder writes")
+    frames = [entry.get("frames") or () for entry in entries]
+    if repeats is not None:
+        read, frames = _repeated(read, repeats), [frames[form] for form in repeats.form_of]
     columns = Columns(
         version=str(raw.get("version", "")),
         kinds=read.whats,
@@ -232,11 +261,12 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
         configured=configuration,
         counters=counters,
         lost=lost,
-        cut=dump.cut,
+        cut=dump.cut or cut,
+        untold=untold,
         skipped=skipped,
         worlds=worlds,
     )
-    return columns, [entry.get("frames") or () for entry in entries]
+    return columns, frames
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,9 +303,30 @@ def _entries_in_columns(entries: Sequence[Any], *, evened: bool = False) -> _Ent
     )
 
 
+def _unusual(kinds: Sequence[_Kind], version: object) -> bool:
+    """Whether messages have to be told in another way (`batches`)."""
+    return any(k.p2p and k.endless for k in kinds) or (any(k.p2p for k in kinds) and not marks_batches(version))
+
+
+def _repeated(forms: _Entries, repeats: Repeats) -> _Entries:
+    """The columns of all entries, of those of one entry of each form."""
+    of = repeats.form_of
+    kind_of = array("I", map(forms.kind_of.__getitem__, of))
+    messages = {n for n, kind in enumerate(forms.kinds) if kind.p2p}
+    numbers = repeats.numbers("p2p_seq_id") if messages else ()
+    return replace(
+        forms,
+        kind_of=kind_of,
+        numbers=repeats.numbers("collective_seq_id"),
+        ends=bytearray(map(forms.ends.__getitem__, of)),
+        created=repeats.numbers("time_created_ns"),
+        message_numbers={place: n for place, (k, n) in enumerate(zip(kind_of, numbers, strict=True)) if k in messages} if messages else {},
+    )
+
+
 def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Recording:
     """What is compared between ranks. Raises ValueError for numbers that are none."""
-    kinds = [_kind(marshal.dumps(what, 2)) for what in columns.kinds]
+    kinds = kinds_of(columns)
     groups: dict[str, Group] = {}
     for kind in kinds:
         groups.setdefault(kind.group, Group(name=kind.group, desc=kind.desc))
@@ -299,9 +350,15 @@ def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Reco
         entries=len(columns.kind_of),
         lost=columns.lost,
         cut=columns.cut or not_understood(columns.skipped + strays),
+        untold=columns.untold,
         skipped=columns.skipped + strays,
         worlds=columns.worlds,
     )
+
+
+def kinds_of(columns: Columns) -> list[_Kind]:
+    """What is known of each of its different calls."""
+    return [_kind(marshal.dumps(what, 2)) for what in columns.kinds]
 
 
 def _span(columns: Columns) -> tuple[int, int, int]:
@@ -312,14 +369,15 @@ def _span(columns: Columns) -> tuple[int, int, int]:
 class _Kind:
     """All entries with the same group, name and sizes."""
 
-    __slots__ = ("desc", "dtypes", "elements", "gloo", "group", "op", "p2p", "sums", "text")
+    __slots__ = ("desc", "dtypes", "elements", "endless", "gloo", "group", "op", "p2p", "sums", "text")
 
     def __init__(self, what: What) -> None:
         group, name, sent, got, sent_types, got_types, p2p = what
         self.group, self.desc = (str(group[0]), str(group[1]) if len(group) > 1 else "") if isinstance(group, (list, tuple)) else (str(group), "")
         backend, self.op = operations.split(str(name))
         self.gloo = backend == "gloo"
-        self.p2p = bool(p2p) or self.op.startswith(("send ", "recv "))
+        self.endless = backend == "xccl"
+        self.p2p = is_message(self.op, p2p)
         self.dtypes = tuple(dict.fromkeys(map(str, (*(sent_types or ()), *(got_types or ())))))
         self.elements = operations.elements(sent or got or ())
         self.text = operations.key(self.op, sent or (), got or (), sent_types or (), got_types or ())
@@ -378,7 +436,7 @@ def _tracks(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Group
     has_sums = any(k.sums is not None for k in kinds)
     gloo = {k.group for k in kinds if k.gloo}
     tracks, strays = [], 0
-    for name, (places, ids) in zip(names, _split(columns.kind_of.tobytes(), of_kind, len(names)), strict=True):
+    for name, (places, ids) in zip(names, split(columns.kind_of.tobytes(), of_kind, len(names)), strict=True):
         if not ids:
             continue
         seqs, states, times = columns.numbers, columns.ends, columns.created
@@ -395,7 +453,7 @@ def _tracks(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Group
 
 
 @lru_cache(maxsize=16)
-def _split(
+def split(
     kind_of: bytes, of_kind: tuple[tuple[int, int] | None, ...], groups: int
 ) -> tuple[tuple[Callable[[Any], tuple[int, ...]] | None, array[int]], ...]:
     """For each group what takes its entries out of a column, None for all of them, and its calls. `of_kind`: group and call of each kind. On most

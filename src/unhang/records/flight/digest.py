@@ -3,7 +3,8 @@ the summaries travel.
 
 It holds all that is compared between ranks, and of every call the line of the user's code that issued it; of times only those that are looked at.
 A file is `MAGIC`, then one zstd stream of blocks: length and CRC-32, four bytes each, little-endian, and MessagePack. The first block tells of the
-host, every other one of one dump. One that is cut off or damaged gives the dumps before the damage, and says how many are lost.
+host, every other one of one dump. One that is cut off or damaged gives the dumps before the damage, and says how many are lost. Long because what is
+written and how it is read again belong side by side: the two have to change together.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import secrets
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
@@ -32,8 +33,10 @@ from unhang.model import NotExamined
 from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, Columns, Recording, What, columns_and_frames, compared
 from unhang.records.flight.entries import Call, Flight, Group, in_order, not_understood
+from unhang.records.flight.lanes import Lanes, lanes_of
 from unhang.records.flight.opening import Opened, bytes_of, head_of
-from unhang.records.frames import Frame, user_frame
+from unhang.records.flight.sites import Site, sites_of
+from unhang.records.frames import Frame
 from unhang.records.logs.streams import HEAD_BYTES
 from unhang.records.logs.unpacking import packing
 
@@ -57,7 +60,6 @@ _MOST_BYTES = 8 * 1024**3
 # No job has as many; a list of all ranks is made of what is told.
 _MOST_RANKS = 5_000_000
 
-Site = tuple[str, int, str]
 _Kinds = list[tuple[tuple[str, str], str, list[list[int]], list[list[int]], list[str], list[str], bool]]
 _Groups = list[tuple[str, str, list[tuple[int, int, int]]]]
 # What takes credentials out of a text.
@@ -101,6 +103,7 @@ class _Dump(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     cut: str | None
     skipped: int
     worlds: int
+    untold: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +119,13 @@ class Name:
 
 @dataclass(frozen=True, kw_only=True)
 class Digest:
-    """What a digest tells. `names[i]` is that of `recordings[i]`; `damage` says what of the file could not be read."""
+    """What a digest tells. `names[i]` is that of `recordings[i]`; `damage` says what of the file could not be read. `lanes[i]`, where they were asked
+    for: what is drawn of it, without times; None where it cannot be."""
 
     host: str
     recordings: tuple[Recording, ...]
     names: tuple[Name, ...]
+    lanes: tuple[Lanes | None, ...] = ()
     missed: tuple[NotExamined, ...] = ()
     damage: str | None = None
 
@@ -137,7 +142,7 @@ def summed(dump: Opened, *, rank: int, where: Name, second: bool, clean: Clean) 
     """Raises RecordError where it is no dump."""
     try:
         columns, frames = columns_and_frames(dump)
-        return packed(columns, list(_sites(frames)), rank=rank, where=where, second=second, clean=clean)
+        return packed(columns, sites_of(frames), rank=rank, where=where, second=second, clean=clean)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError) as e:
         raise RecordError(f"{where.name} is not a flight-recorder dump that can be understood: {type(e).__name__}: {e}") from e
 
@@ -169,6 +174,7 @@ def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: 
         cut=columns.cut,
         skipped=columns.skipped,
         worlds=columns.worlds,
+        untold=columns.untold,
     )
     # Nothing is written that would be refused when it is read.
     _columns(dump)
@@ -183,26 +189,6 @@ def _apart(text: str, clean: Clean) -> str:
     """A name without what is secret in it; two that differ still do."""
     cleaned = _text(text, clean)
     return cleaned if cleaned == text else f"{cleaned}#{crc32(text.encode('utf-8', 'replace')):08x}"
-
-
-def _sites(frames: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[Site | None]:
-    known: dict[tuple[int, ...], Site | None] = {}
-    for stack in frames:
-        # In a pickle the very same frames stand in thousands of entries.
-        key = tuple(map(id, stack))
-        if key not in known:
-            known[key] = _site(stack)
-        yield known[key]
-
-
-def _site(stack: Sequence[Mapping[str, Any]]) -> Site | None:
-    try:
-        frame = user_frame(
-            [Frame(file=str(f.get("filename", "")), line=int(f.get("line") or 0), name=str(f.get("name", ""))) for f in reversed(stack)]
-        )
-    except (TypeError, ValueError, AttributeError):
-        return None
-    return None if frame is None else (frame.file, frame.line, frame.name)
 
 
 def _times(columns: Columns) -> tuple[tuple[int, int, int], list[tuple[int, int]]]:
@@ -354,21 +340,26 @@ def _opened(path: Path) -> IO[bytes]:
     return io.BytesIO(bytes_of(path)[0])
 
 
-def read(path: Path) -> Digest:
-    """All dumps that were summed up, in columns, each one's `place` among them. Raises RecordError where nothing of it can be read."""
+def read(path: Path, *, drawn: int = 0) -> Digest:
+    """All dumps that were summed up, in columns, each one's `place` among them; with what is drawn of so many calls of the file.
+
+    Raises RecordError where nothing of it can be read.
+    """
     blocks = _blocks(path)
     host = _host(path, blocks)
     size = path.stat().st_size
-    found, names = list[Recording](), list[Name]()
+    found, names, lanes = list[Recording](), list[Name](), list[Lanes | None]()
     broken = 0
     for place, block in enumerate(blocks):
         try:
             dump = msgspec.msgpack.decode(block, type=_Dump)
-            recording = compared(_columns(dump), rank=dump.rank, source=str(path), size=size)
+            columns = _columns(dump)
+            recording = compared(columns, rank=dump.rank, source=str(path), size=size)
         except _NONE_OF_OURS:
             broken += 1
             continue
         found.append(replace(recording, place=place, is_second=dump.second))
+        lanes += [_lanes(dump, columns, drawn // max(1, host.dumps))] if drawn else []
         names.append(Name(host=host.host, name=dump.name, nth=dump.nth, told=dump.told, said=dump.said))
     if not found and host.dumps:
         raise RecordError(f"{path} is damaged: none of its {host.dumps} dumps can be read", cause=_CUT)
@@ -377,9 +368,22 @@ def read(path: Path) -> Digest:
         host=host.host,
         recordings=tuple(found),
         names=tuple(names),
+        lanes=tuple(lanes),
         missed=tuple(NotExamined(what=f"{what} on {host.host}", why=why, unread=True) for what, why in host.missed),
         damage=f"it is cut off or damaged: {lost} of its {host.dumps} dumps cannot be read" if lost else None,
     )
+
+
+def _lanes(dump: _Dump, columns: Columns, most: int) -> Lanes | None:
+    try:
+        return lanes_of(columns, _sites(dump), timed=False, most=most)
+    except _NONE_OF_OURS:
+        return None
+
+
+def _sites(dump: _Dump) -> list[Site | None]:
+    """The user's line of each entry."""
+    return [dump.sites[s - 1] if s else None for s in _array("I", dump.site_of)]
 
 
 _NONE_OF_OURS = (msgspec.DecodeError, KeyError, TypeError, ValueError, IndexError, OverflowError)
@@ -394,7 +398,7 @@ def flight(path: Path, place: int) -> Flight | None:
         if n == place:
             try:
                 dump = msgspec.msgpack.decode(block, type=_Dump)
-                return _flight(_columns(dump), [dump.sites[s - 1] if s else None for s in _array("I", dump.site_of)])
+                return _flight(_columns(dump), _sites(dump))
             except _NONE_OF_OURS as e:
                 raise RecordError(f"{path} is damaged: {type(e).__name__}: {e}") from e
     return None
@@ -471,6 +475,7 @@ def _columns(dump: _Dump) -> Columns:
         cut=dump.cut,
         skipped=dump.skipped,
         worlds=dump.worlds,
+        untold=dump.untold,
         span=dump.span_ns,
     )
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from unhang.errors import RecordError
 from unhang.records.flight import operations
+from unhang.records.flight.batches import COALESCED, has_lost, is_message, told_as_usual
 from unhang.records.flight.naming import is_rank
 from unhang.records.flight.opening import Opened, decoded, opened
 from unhang.records.frames import Frame
@@ -24,8 +25,6 @@ from unhang.records.incident import Counters
 
 Sizes = tuple[tuple[int, ...], ...]
 
-# The entry that ends a launch of several calls.
-COALESCED = "coalesced"
 _NOT_UNDERSTOOD = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError)
 
 
@@ -85,15 +84,16 @@ class Flight:
 
 def load(path: Path) -> Flight:
     """Read the dump of one rank. Raises RecordError where it is missing, foreign or refused, or nothing of it can be read."""
-    return flight_of(_alone(opened(path), str(path)), source=str(path))
+    return flight_of(alone(opened(path), str(path)), source=str(path))
 
 
 def parse(data: bytes, *, source: str = "the dump") -> Flight:
     """The same, of bytes in hand."""
-    return flight_of(_alone(decoded(data, source), source), source=source)
+    return flight_of(alone(decoded(data, source), source), source=source)
 
 
-def _alone(found: tuple[Opened, ...], source: str) -> Opened:
+def alone(found: tuple[Opened, ...], source: str) -> Opened:
+    """The only dump in a file. Raises RecordError where there are several."""
     if len(found) > 1:
         raise RecordError(f"{source} holds the dumps of {len(found)} ranks, where that of one was expected")
     return found[0]
@@ -103,7 +103,7 @@ def flight_of(dump: Opened, *, source: str) -> Flight:
     """One dump in objects. Raises RecordError where it is none."""
     try:
         found = _normalise(dump.raw)
-        return replace(found, cut=dump.cut or not_understood(found.skipped))
+        return replace(found, cut=dump.cut or found.cut or not_understood(found.skipped))
     except _NOT_UNDERSTOOD as e:
         raise RecordError(f"{source} is not a flight-recorder dump that can be understood: {type(e).__name__}: {e}") from e
 
@@ -115,7 +115,8 @@ def _normalise(raw: Mapping[str, Any]) -> Flight:
     groups: dict[str, Group] = {}
     name_of_id: dict[str, str] = {}
     lost = has_lost(raw.get("entries"))
-    raw, _ = newest_generation(raw)
+    told = told_as_usual(newest_generation(raw)[0])
+    raw = told.raw
     shared = _Shared()
     skipped = 0
     for entry in raw.get("entries") or ():
@@ -140,6 +141,7 @@ def _normalise(raw: Mapping[str, Any]) -> Flight:
         calls={name: in_order(found) for name, found in calls.items()},
         counters=counters,
         lost=lost,
+        cut=told.cut,
         skipped=skipped,
     )
 
@@ -227,20 +229,15 @@ def together(accelerator: Flight, cpu: Flight) -> Flight:
     )
 
 
-def has_lost(entries: Any) -> bool:
-    """Whether the ring has overwritten its beginning: its first entry is not the first that was ever recorded."""
-    first = entries[0].get("record_id") if entries and isinstance(entries[0], dict) else None
-    return isinstance(first, int) and first > 0
-
-
 def configured(raw: Mapping[str, Any], groups: Mapping[str, Group]) -> dict[str, Group]:
     """The groups that a dump's configuration names; `groups` are those that its entries name."""
     found: dict[str, Group] = {}
     configs, members = raw.get("pg_config"), raw.get("members")
     for name, config in configs.items() if isinstance(configs, Mapping) else ():
         # Gloo writes one entry keyed '' whose ranks belong to the default group, if they are there at all.
-        key = name or next((g.name for g in groups.values() if g.desc == "default_pg"), "0")
-        config = config if isinstance(config, Mapping) else {}
+        key = str(name) or next((g.name for g in groups.values() if g.desc == "default_pg"), "0")
+        # Version 1.4 has nothing but the ranks.
+        config = config if isinstance(config, Mapping) else {"ranks": config} if isinstance(config, (list, tuple)) else {}
         desc = str(config.get("desc") or "")
         known = groups.get(key, Group(name=key, desc=desc))
         found[key] = Group(name=key, desc=known.desc or desc, members=members_of(config.get("ranks")))
@@ -289,7 +286,7 @@ class _Shared:
 
 def _call(entry: Mapping[str, Any], group: str, shared: _Shared) -> Call:
     backend, op = operations.split(str(entry.get("profiling_name") or ""))
-    p2p = bool(entry.get("is_p2p")) or op.startswith(("send ", "recv "))
+    p2p = is_message(op, entry.get("is_p2p"))
     seq = entry.get("p2p_seq_id") if p2p else entry.get("collective_seq_id", entry.get("seq_id"))
     completed = entry.get("state") == "completed"
     return Call(

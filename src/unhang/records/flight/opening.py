@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from unhang.errors import RecordError
 from unhang.records.flight import unpickle
 from unhang.records.flight.naming import is_rank
+from unhang.records.flight.repeats import Repeats, repeats
 from unhang.records.logs import unpacking
 from unhang.records.logs.kinds import FLIGHT, no_log
 from unhang.records.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, Limits, Stream, chunks
@@ -36,11 +37,21 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """One rank's dump as plain values. `rank` is what the file says of it, None where it says nothing; `cut` says what is lost."""
+    """One rank's dump as plain values. `rank` is what the file says of it, None where it says nothing; `cut` says what is lost.
+
+    With `repeats` the entries in `raw` are one of each form, and `repeats` tells of all.
+    """
 
     raw: Mapping[str, Any]
     rank: int | None = None
     cut: str | None = None
+    repeats: Repeats | None = None
+
+    def whole(self) -> Opened:
+        """The same with all entries in `raw`."""
+        if self.repeats is None:
+            return self
+        return replace(self, raw={**self.raw, "entries": self.repeats.expanded(self.raw["entries"])}, repeats=None)
 
 
 def is_dump(head: bytes) -> bool:
@@ -63,11 +74,27 @@ def head_of(path: Path) -> bytes:
         return b""
 
 
-def opened(path: Path, *, guard: bool = True) -> tuple[Opened, ...]:
-    """The dumps in a file. Raises RecordError where it is missing, foreign or refused, or holds nothing that can be read."""
+def opened(path: Path, *, guard: bool = True, shorter: bool = False) -> tuple[Opened, ...]:
+    """The dumps in a file; `shorter`: with `repeats` where that can be. Raises RecordError where it is missing, foreign or refused, or holds nothing
+    that can be read."""
     data, damage = bytes_of(path)
-    found = decoded(data, str(path), guard=guard)
-    return tuple(Opened(raw=o.raw, rank=o.rank, cut=o.cut or damage) for o in found)
+    found = (_of_forms(data, str(path), guard=guard) if shorter else ()) or decoded(data, str(path), guard=guard)
+    return tuple(replace(o, cut=o.cut or damage) for o in found)
+
+
+def _of_forms(data: bytes, source: str, *, guard: bool) -> tuple[Opened, ...]:
+    """() where the dump has to be read whole."""
+    found = repeats(data)
+    if found is None:
+        return ()
+    try:
+        (dump,) = decoded(found.data, source, guard=guard)
+    except (RecordError, ValueError):
+        return ()
+    entries = dump.raw.get("entries")
+    if dump.cut or not isinstance(entries, list) or len(entries) != found.forms or not all(isinstance(e, dict) for e in entries):
+        return ()
+    return (replace(dump, repeats=found),)
 
 
 def decoded(data: bytes, source: str, *, guard: bool = True) -> tuple[Opened, ...]:

@@ -9,7 +9,7 @@ import os
 import re
 import resource
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,10 +17,12 @@ from typing import Any, TypeVar
 from unhang.errors import RecordError, UnhangError
 from unhang.model import NotExamined
 from unhang.records.flight import digest
-from unhang.records.flight.columns import Recording, recording_of, with_second
+from unhang.records.flight.columns import Recording, columns_and_frames, compared, recording_of, with_second
 from unhang.records.flight.entries import Flight, Group, flight_of, not_understood, together
+from unhang.records.flight.lanes import Drawn, Lanes, lanes_of
 from unhang.records.flight.naming import is_rank, is_second, ranks_of
 from unhang.records.flight.opening import Opened, opened
+from unhang.records.flight.sites import Site, sites_of
 from unhang.records.logs.readers import Readers
 
 T = TypeVar("T")
@@ -30,6 +32,10 @@ _FEW_BYTES = 4 * 1024**2
 # What a process may take beside what it has: unpickled, a dump is some 20 times its size.
 _ROOM_BYTES = 1024**3
 _GROWTH = 40
+# Of so many calls of all dumps together, 16 bytes each, and of so many of each file in any case.
+_MOST_DRAWN = 16_000_000
+_LEAST_DRAWN = 1_000
+_NOT_UNDERSTOOD = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError)
 _SECOND_OF = re.compile(r"(?:^|/)cpu$")
 
 
@@ -39,15 +45,20 @@ _Placed = tuple[Recording, bool, tuple[str, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """Every rank's recording, and the file it stands in. `unsure`: ranks were numbered in order of name."""
+    """Every rank's recording, and the file it stands in. `unsure`: ranks were numbered in order of name.
+
+    `lanes`, where they were asked for: what is drawn of each rank, of its second recorder behind that of the first. `hosts`: where digests tell them.
+    """
 
     recordings: Mapping[int, Recording]
     not_examined: tuple[NotExamined, ...] = ()
     unsure: bool = False
+    lanes: Mapping[int, tuple[Lanes, ...]] = field(default_factory=dict)
+    hosts: Mapping[int, str] = field(default_factory=dict)
 
 
-def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = lambda done, total: None) -> Recorded:
-    """Read all dumps, and digests of dumps.
+def record_all(paths: Sequence[Path], *, drawn: bool = False, progress: Callable[[int, int], None] = lambda done, total: None) -> Recorded:
+    """Read all dumps, and digests of dumps; `drawn`: with what a timeline draws of them.
 
     Of two folders with different dumps of one rank, two attempts, the newer one is taken; of two dumps of one rank in a folder the one with more
     entries, and of two with as many the newer one.
@@ -60,6 +71,9 @@ def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = 
     missed: list[NotExamined] = []
     of_files, of_digests = list[_Placed](), list[tuple[Recording, digest.Name]]()
     shared = _Shared()
+    # By where the dump lies: the file, and which one in it.
+    lanes, hosts = dict[tuple[str, int], Lanes](), dict[tuple[str, int], str]()
+    share = max(_LEAST_DRAWN, _MOST_DRAWN // max(1, len(paths))) if drawn else 0
     done = 0
 
     def ready(path: Path, why: str | None) -> None:
@@ -70,18 +84,21 @@ def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = 
             missed.append(NotExamined(what=str(path), why=why, unread=True))
 
     with Readers(None, parallel=sum(size_of[p] for p in dumps) > _FEW_BYTES) as readers:
-        futures = [readers.submit(_read, str(path), named.ranks[str(path)], readers.forked) for path in dumps]
+        futures = [readers.submit(_read, str(path), named.ranks[str(path)], share, readers.forked) for path in dumps]
         for path, future in zip(dumps, futures, strict=True):
-            recordings, why = readers.result(future)
+            read, why = readers.result(future)
             ready(path, why)
-            of_files += [(shared.of(r), told, (str(path), r.place)) for r, told in recordings or ()]
-            missed += [n for r, _ in recordings or () for n in _left_out(r)]
+            of_files += [(shared.of(r), told, (str(path), r.place)) for r, told, _ in read]
+            lanes |= {(str(path), r.place): shared.drawn(of) for r, _, of in read if of is not None}
+            missed += [n for r, _, _ in read for n in _left_out(r)]
     # What ranks have in common is decoded once, which several processes could not share.
     for path in digests:
-        part, why = _carefully(partial(_read_digest, path), str(path), forked=False)
+        part, why = _carefully(partial(_read_digest, path, share), str(path), forked=False)
         ready(path, why or (part.damage if part is not None else None))
         if part is not None:
             of_digests += [(shared.of(r), name) for r, name in zip(part.recordings, part.names, strict=True)]
+            lanes |= {(r.source, r.place): shared.drawn(of) for r, of in zip(part.recordings, part.lanes, strict=False) if of is not None}
+            hosts |= {(r.source, r.place): part.host for r in part.recordings}
             missed += [*part.missed, *(n for r in part.recordings for n in _left_out(r, of_digest=True))]
     of_dumps, unsure_files = _one_behind_another(of_files, unsure=named.unsure)
     of_dumps, older = _newest_attempt(of_dumps)
@@ -95,7 +112,19 @@ def record_all(paths: Sequence[Path], *, progress: Callable[[int, int], None] = 
         taken[rank] = with_second(taken[rank], second) if rank in taken else second
     for each in (found, seconds):
         each.tell()
-    return Recorded(recordings=dict(sorted(taken.items())), not_examined=tuple(missed), unsure=unsure_files or unsure)
+    return Recorded(
+        recordings=dict(sorted(taken.items())),
+        not_examined=tuple(missed),
+        unsure=unsure_files or unsure,
+        lanes={rank: of for rank, r in sorted(taken.items()) if (of := _lanes(r, lanes))},
+        hosts={rank: hosts[at] for rank, r in taken.items() if (at := (r.source, r.place)) in hosts},
+    )
+
+
+def _lanes(recording: Recording, lanes: Mapping[tuple[str, int], Lanes]) -> tuple[Lanes, ...]:
+    first = lanes.get((recording.source, recording.place))
+    second = lanes.get((recording.second, recording.second_place)) if recording.second is not None else None
+    return tuple(found for found in (first, second and second.of_second()) if found is not None)
 
 
 def _one_behind_another(found: Sequence[_Placed], *, unsure: bool) -> tuple[list[Recording], bool]:
@@ -194,9 +223,15 @@ class SummedUp:
 
 
 def sum_up(
-    paths: Sequence[Path], folder: Path, host: str, *, clean: digest.Clean, progress: Callable[[int, int], None] = lambda done, total: None
+    paths: Sequence[Path],
+    folder: Path,
+    host: str,
+    *,
+    clean: digest.Clean,
+    called: Callable[[str], str] = str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> SummedUp:
-    """Write the digest of these dumps into a folder. `clean` takes credentials out of a text.
+    """Write the digest of these dumps into a folder. `clean` takes credentials out of a text, `called` gives the name of a file that was unpacked.
 
     Raises UnhangError where none of them can be read, OSError where it cannot be written, RecordError where another one is there by its name.
     """
@@ -204,19 +239,19 @@ def sum_up(
     paths = [p for p in paths if p not in already]
     named = ranks_of([str(p) for p in paths])
     sizes = [_size(p) for p in paths]
-    missed = [NotExamined(what=str(p), why="it is a digest, which is not summed up again") for p in already]
+    missed = [NotExamined(what=called(str(p)), why="it is a digest, which is not summed up again") for p in already]
     unread: list[tuple[str, str]] = []
     found: list[digest.Summed] = []
     done = 0
     with Readers(None, parallel=sum(sizes) > _FEW_BYTES) as readers:
-        futures = [readers.submit(_sum, str(path), named.ranks[str(path)], named.said, clean, readers.forked) for path in paths]
+        futures = [readers.submit(_sum, str(path), called(str(path)), named.ranks[str(path)], named.said, clean, readers.forked) for path in paths]
         for path, size, future in zip(paths, sizes, futures, strict=True):
             summed, why = readers.result(future)
             done += size
             progress(done, sum(sizes))
             found += summed
             if why is not None:
-                unread.append((str(path), why))
+                unread.append((called(str(path)), called(why)))
     missed += [NotExamined(what=what, why=why, unread=True) for what, why in unread]
     if named.unsure:
         missed.append(NotExamined(what="which dump is of which rank", why="their names do not tell: they are numbered when all digests are merged"))
@@ -257,6 +292,9 @@ class _Shared:
         # Those of them by identity, which is quicker than 1,024 numbers.
         self._held: set[int] = set()
         self._texts: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._drawn: dict[tuple[Drawn, ...], tuple[Drawn, ...]] = {}
+        self._sites: dict[tuple[Site | None, ...], tuple[Site | None, ...]] = {}
+        self._columns: dict[bytes, bytes] = {}
 
     def of(self, recording: Recording) -> Recording:
         return replace(
@@ -265,6 +303,19 @@ class _Shared:
             tracks=tuple(replace(t, group=self._group(t.group)) for t in recording.tracks),
             groups=tuple(map(self._group, recording.groups)),
             messages=tuple(replace(m, group=self._group(m.group)) for m in recording.messages),
+        )
+
+    def drawn(self, lanes: Lanes) -> Lanes:
+        def once(columns: bytes) -> bytes:
+            return self._columns.setdefault(columns, columns)
+
+        return replace(
+            lanes,
+            calls=self._drawn.setdefault(lanes.calls, lanes.calls),
+            sites=self._sites.setdefault(lanes.sites, lanes.sites),
+            lanes=tuple(
+                replace(lane, group=self._group(lane.group), ops=once(lane.ops), sites=once(lane.sites), ends=once(lane.ends)) for lane in lanes.lanes
+            ),
         )
 
     def _group(self, group: Group) -> Group:
@@ -287,32 +338,55 @@ def _left_out(recording: Recording, *, of_digest: bool = False) -> list[NotExami
     found = []
     if recording.cut:
         found.append(NotExamined(what=what, why=recording.cut, unread=True))
+    if recording.untold:
+        found.append(NotExamined(what=what, why=recording.untold, unread=True))
     if (skipped := not_understood(recording.skipped)) is not None and skipped != recording.cut:
         found.append(NotExamined(what=what, why=skipped, unread=True))
     return found
 
 
-def _read(_needles: Any, _stop: Any, path: str, rank: int, forked: bool) -> tuple[list[tuple[Recording, bool]], str | None]:
-    def read(guard: bool) -> list[tuple[Recording, bool]]:
+def _read(_needles: Any, _stop: Any, path: str, rank: int, drawn: int, forked: bool) -> tuple[list[tuple[Recording, bool, Lanes | None]], str | None]:
+    """`drawn`: what is drawn of so many calls is wanted, too."""
+
+    def read(guard: bool) -> list[tuple[Recording, bool, Lanes | None]]:
         size = _size(Path(path))
-        return [
-            (replace(recording_of(dump, rank=number, source=path, size=size), place=n, is_second=is_second(path)), told)
-            for n, number, told, dump in _ranked(path, rank, guard=guard)
-        ]
+        found = []
+        for n, number, told, dump in _ranked(path, rank, guard=guard):
+            recording, lanes = _recorded(dump, number, path, size, drawn)
+            found.append((replace(recording, place=n, is_second=is_second(path)), told, lanes))
+        return found
 
     found, why = _carefully(read, path, forked=forked)
     return found or [], why
 
 
-def _read_digest(path: Path, _guard: bool) -> digest.Digest:
-    return digest.read(path)
+def _recorded(dump: Opened, rank: int, path: str, size: int, drawn: int) -> tuple[Recording, Lanes | None]:
+    """A dump in columns, and what is drawn of it; that it cannot be drawn costs nothing else. Raises RecordError where it is none."""
+    if not drawn:
+        return recording_of(dump, rank=rank, source=path, size=size), None
+    try:
+        columns, frames = columns_and_frames(dump)
+        recording = compared(columns, rank=rank, source=path, size=size)
+    except _NOT_UNDERSTOOD:
+        # Says why it is none.
+        return recording_of(dump, rank=rank, source=path, size=size), None
+    try:
+        return recording, lanes_of(columns, sites_of(frames), most=drawn)
+    except _NOT_UNDERSTOOD:
+        return recording, None
 
 
-def _sum(_needles: Any, _stop: Any, path: str, rank: int, said: bool, clean: digest.Clean, forked: bool) -> tuple[list[digest.Summed], str | None]:
+def _read_digest(path: Path, drawn: int, _guard: bool) -> digest.Digest:
+    return digest.read(path, drawn=drawn)
+
+
+def _sum(
+    _needles: Any, _stop: Any, path: str, name: str, rank: int, said: bool, clean: digest.Clean, forked: bool
+) -> tuple[list[digest.Summed], str | None]:
     def read(guard: bool) -> list[digest.Summed]:
         found = []
         for n, number, told, dump in _ranked(path, rank, guard=guard):
-            where = digest.Name(host="", name=path, nth=n, told=told, said=said)
+            where = digest.Name(host="", name=name, nth=n, told=told, said=said)
             found.append(digest.summed(dump, rank=number, where=where, second=is_second(path), clean=clean))
         return found
 
@@ -343,7 +417,7 @@ def _carefully(read: Callable[[bool], T], path: str, *, forked: bool) -> tuple[T
 
 def _ranked(path: str, rank: int, *, guard: bool) -> Iterator[tuple[int, int, bool, Opened]]:
     """The dumps in a file: place, rank, whether the file itself tells that, dump."""
-    dumps = opened(Path(path), guard=guard)
+    dumps = opened(Path(path), guard=guard, shorter=True)
     if not is_rank(rank) and any(dump.rank is None for dump in dumps):
         raise RecordError(f"{path} is named as the dump of rank {rank}, and no job has that many")
     for n, dump in enumerate(dumps):

@@ -1,7 +1,8 @@
 """Python stacks that stand in a log: of faulthandler (a signal, a fatal error, `dump_traceback_later`), or of a py-spy that somebody called.
 
 Each writes one thread after the other, the innermost frame first. What may surprise: faulthandler names no thread, the main one is that without
-threading's bootstrap; two dumps may stand directly behind each other, and are told apart because a thread comes again.
+threading's bootstrap; two dumps may stand directly behind each other, and are told apart because a thread comes again. torch's debug server (2.10
+and later) collects the same from all ranks, in a file for each point in time or on a page, with a heading before the stacks of each rank.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _MAX_LINES = 4000
 _HEAD = lazily(
     r"^(?P<id>(?:Current thread|Thread) (?:0x)?[0-9A-Fa-f]{1,16}\b|Stack) ?.{0,80}?(?:\(most recent call first\):|\([\w+]{1,20}\)(?:: \".*\")?$)"
 )
-_FRAME = lazily(r'^(?:  File ".+", line (?:\d+|\?\?\?) in |    \S.* \(.+:\d+\)$)')
+_FRAME = lazily(r'^(?:  File ".+", line (?:\d+|\?\?\?) in |    \S.* \(.+:\d+\)$|  <no Python frame>$)')
+# torch/distributed/debug: `dump_dir` writes files, /stacks and /pyspy_dump are pages.
+_HEADING = lazily(r"^\s*(?:=== |<h2>)Rank (?P<rank>\d{1,9}): http\S{1,300}/handler/(?:dump_traceback|pyspy_dump)\b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +75,16 @@ def read(hits: Iterable[Hit], paths: Mapping[str, Path]) -> Dumped:
 
 
 def _dumps(found: Iterable[Line], ranks: Mapping[int, int | None]) -> list[tuple[int | None, list[str]]]:
-    """The lines of each dump, with the rank that its first head was given; those of other writers may stand between them."""
+    """The lines of each dump, with the rank of the heading above it, or that its first head was given; those of other writers may stand between."""
     first, last = min(ranks), max(ranks)
+    of_heading: int | None = None
     done: list[tuple[int | None, list[str]]] = []
     open_: dict[int | None, tuple[int | None, list[str], set[str]]] = {}
     for line in found:
+        if (heading := _HEADING.match(line.text)) is not None:
+            of_heading = int(heading["rank"])
+            done += [known[:2] for known in open_.values()]
+            open_.clear()
         if line.number < first:
             continue
         if line.number > last + _MAX_LINES or (line.number > last and not open_):
@@ -86,7 +94,8 @@ def _dumps(found: Iterable[Line], ranks: Mapping[int, int | None]) -> list[tuple
         if head is not None and (known is None or head["id"] in (*known[2], "Stack")):
             if known is not None:
                 done.append(known[:2])
-            open_[line.rank] = (ranks.get(line.number, line.rank), [line.text], {head["id"]})
+            told = ranks.get(line.number, line.rank) if of_heading is None else of_heading
+            open_[line.rank] = (told, [line.text], {head["id"]})
         elif known is not None and head is not None:
             known[1].append(line.text)
             known[2].add(head["id"])

@@ -16,7 +16,7 @@ from typing import IO
 from unhang.errors import RecordError
 from unhang.model import NotExamined
 from unhang.records.logs import tars, unpacking, zips
-from unhang.records.logs.kinds import Misses, is_binary, no_log
+from unhang.records.logs.kinds import FLIGHT, Misses, is_binary, no_log
 from unhang.records.logs.streams import HEAD_BYTES, Budget, Bytes, Damaged, FileBytes, Limits, SpooledBytes, Stream, chunks, words
 
 __all__ = ["Limits", "LogStream", "Opened", "Source", "is_plain", "kind_of", "shown", "walk"]
@@ -179,7 +179,7 @@ class _Walk:
         tarred, zipped = tars.is_header(head), is_zip(head)
         # An archive that was named is opened, whatever it looks like.
         if not (source.named and (tarred or zipped)) and (what := kind_of("" if source.named else re.split(r"[/!]", name)[-1], head)):
-            self.misses.add(name, f"no log: {what}", unread=source.named)
+            self.misses.add(name, f"no log: {what}", unread=source.named or what == FLIGHT)
         elif (tarred or zipped) and depth == self.limits.depth:
             self.misses.add(name, f"an archive inside {depth} others; it was not opened", unread=True)
         elif tarred:

@@ -1,6 +1,6 @@
-"""Collectives across ranks. `front` answers for a supervised incident, with stacks and counters; `outcome.judge` for dumps alone, of a thousand
-ranks."""
+"""Collectives across ranks. `outcome` judges recorders, of a thousand ranks; `front` joins to it what is known beside them of a supervised job."""
 
-from unhang.records.match.front import Front, Parting, Side, Wait, counting_messages, front_of, key_of, waits_of
+from unhang.records.match.front import Front, Standstill, Wait, counting_messages, standstill
+from unhang.records.match.partings import Parting, Side, key_of
 
-__all__ = ["Front", "Parting", "Side", "Wait", "counting_messages", "front_of", "key_of", "waits_of"]
+__all__ = ["Front", "Parting", "Side", "Standstill", "Wait", "counting_messages", "key_of", "standstill"]

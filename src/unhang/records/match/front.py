@@ -1,36 +1,43 @@
-"""Collectives across ranks: who waits in which, who is absent from it, and where the ranks parted.
+"""Where a supervised job stands still: `outcome` judges the recorders, and what they do not hold is joined to it here.
 
-Ranks are aligned per group by sequence number, never by the position in a dump. What may surprise: a size mismatch on Gloo can let
-the smaller side finish, so that the ranks that parted need not all be waiting; send and recv are in no Gloo dump, so that a wait may
-be known from its stack alone.
+Of a rank without a dump its heartbeats tell how far it came. What may surprise: on Gloo a collective that has just failed counts as ended while the
+rank still stands in it, which its stack tells; send and recv are in no Gloo dump, so that a wait may be known from its stack alone; a rank that has
+ended waits in nothing, whatever its recorder holds.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from array import array
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from unhang.records.flight import operations
-from unhang.records.flight.entries import COALESCED
-from unhang.records.frames import Frame, inside, other_line, user_frame
+from unhang.records.flight.batches import COALESCED
+from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, Heard, Recording, Track
+from unhang.records.flight.entries import Group
+from unhang.records.frames import Frame, inside, user_frame
+from unhang.records.match.groups import align
+from unhang.records.match.messages import settled
+from unhang.records.match.outcome import Judge, Outcome, Place
+from unhang.records.match.partings import DIFFERENT, Parting, Side, parting_of
 
 if TYPE_CHECKING:
     from unhang.records.flight import Call, Flight
+    from unhang.records.flight.dump import Dump
     from unhang.records.incident import RankRecord
 
 # Two ranks that talk to each other make different calls, and which ones depends on their place in a pipeline. Prefixes, for send_object_list.
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
-# A line is the usual one when it was reached this often, and another one so many times less.
-_HABIT = 3
-_RARELY = 10
 _C10D = "torch/distributed/distributed_c10d"
+_ANY = 1 << 62
+# Of so many calls that heartbeats count as issued and not completed.
+_MOST_PENDING = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """One rank inside a collective that has not finished. `group`, `seq` are None where only the stack tells."""
+    """One rank inside a collective that has not finished. `group`, `seq` are None where only the stack tells; `seq` also of a message."""
 
     rank: int
     op: str
@@ -46,52 +53,13 @@ class Wait:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
-    """What one rank issued at the place where the ranks parted; `call` is None where only its stack tells."""
-
-    rank: int
-    op: str
-    call: Call | None
-    frames: tuple[Frame, ...]
-    waiting: bool
-
-    @property
-    def place(self) -> Frame | None:
-        return user_frame(self.frames)
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        return (self.op,) if self.call is None else key_of(self.call)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parting:
-    """Ranks of one group issued different calls at one sequence number.
-
-    `odd` are the ranks that did what was not meant, () where that cannot be told; `by` is how that is known. `rare` are the ranks at a line that was
-    hardly ever reached before, while the others stand at one that all came to again and again: seen, and no blame. The rank at the new line may be
-    the one that rightly went on, and the other one may have had a batch too many.
-    """
-
-    group: str | None
-    seq: int | None
-    sides: tuple[Side, ...]
-    odd: tuple[int, ...]
-    by: Literal["majority", "history", "nothing"]
-    rare: tuple[int, ...] = ()
-
-    def side(self, rank: int) -> Side:
-        return next(s for s in self.sides if s.rank == rank)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Front:
     """Where the job stands still.
 
     `complete`: all who belong to it are known, here, and seen to be in it. Where it is not, somebody may be missing though nobody is `absent`; of a
     group whose members are not known, the living ranks that wait in nothing are. `unseen` are members of whom nothing tells whether they came,
     `disputed` those of whom two sources tell different things, `lost` those that came, but whose recorder has overwritten with what. `crossed` are
-    ranks that wait for each other in several groups, each of which it entered in another order than the others.
+    ranks that wait for each other in a circle. `finished` are those for whom the call is over while it is not for the others.
     """
 
     group: str | None
@@ -104,35 +72,22 @@ class Front:
     disputed: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
     crossed: tuple[int, ...] = ()
+    finished: tuple[int, ...] = ()
 
 
-def key_of(call: Call) -> tuple[object, ...]:
-    """What has to be equal on all ranks."""
-    return (operations.key(call.op, call.input_sizes, call.output_sizes, call.dtypes, ()),)
+@dataclass(frozen=True, kw_only=True)
+class Standstill:
+    """Who waits in what, by rank, and where the job stands still: None where nobody waits."""
+
+    waits: Mapping[int, Wait] = field(default_factory=dict)
+    front: Front | None = None
 
 
-def waits_of(record: RankRecord, flight: Flight | None, frames: Sequence[Frame], *, messages: frozenset[str] = frozenset()) -> Wait | None:
-    """The collective that a rank is inside of: from its flight recorder, else from its counters, else from its stack.
-
-    `messages`: the groups whose counters count more than collectives (`counting_messages`); those have no sequence numbers.
-    """
-    stack = tuple(frames)
-    by_stack = _op_of_stack(stack)
-    if flight is not None:
-        pending = [c for calls in flight.calls.values() for c in calls if not c.done]
-        if pending:
-            first = min(pending, key=lambda c: (c.created_ns, c.seq))
-            return Wait(rank=record.rank, op=first.op, group=first.group, seq=None if first.is_p2p else first.seq, call=first, frames=stack)
-        last = max((c for calls in flight.calls.values() for c in calls if not c.is_p2p), key=lambda c: c.created_ns, default=None)
-        if last is not None and last.backend != "nccl" and by_stack and _same_line(last.frames, stack):
-            # On Gloo a collective that has just failed counts as ended, too, while the rank still stands in it. On NCCL the rank is in the next one.
-            return Wait(rank=record.rank, op=last.op, group=last.group, seq=last.seq, call=last, frames=stack)
-    else:
-        for group, counters in sorted(record.groups.items()):
-            if counters.enqueued > counters.completed:
-                seq = None if group in messages else counters.completed + 1
-                return Wait(rank=record.rank, op=by_stack or "a collective", group=group, seq=seq, frames=stack)
-    return Wait(rank=record.rank, op=by_stack, frames=stack) if by_stack else None
+def standstill(
+    records: Mapping[int, RankRecord], dumps: Mapping[int, Dump], frames: Mapping[int, Sequence[Frame]], *, alive: Collection[int] | None = None
+) -> Standstill:
+    """What all ranks tell together. `frames`: their main threads; `alive`: those that can wait in something at all, by default all."""
+    return _Watched(records, dumps, frames, records.keys() if alive is None else alive).standstill()
 
 
 def counting_messages(dumps: Mapping[int, Flight]) -> frozenset[str]:
@@ -140,144 +95,220 @@ def counting_messages(dumps: Mapping[int, Flight]) -> frozenset[str]:
     return frozenset(group for group in {g for f in dumps.values() for g in f.calls} if _counts_messages(group, dumps))
 
 
-def front_of(records: Mapping[int, RankRecord], dumps: Mapping[int, Flight], waits: Mapping[int, Wait]) -> Front | None:
-    """The collective at which the job stands still: of all in which somebody waits, the one whose absentees wait nowhere else."""
-    if not waits:
+class _Watched:
+    """All that is known of the ranks of one job."""
+
+    def __init__(
+        self, records: Mapping[int, RankRecord], dumps: Mapping[int, Dump], frames: Mapping[int, Sequence[Frame]], alive: Collection[int]
+    ) -> None:
+        self.records = records
+        self.flights = {r: d.flight for r, d in dumps.items() if r in records}
+        self.frames = {r: tuple(frames.get(r, ())) for r in records}
+        self.messages = counting_messages(self.flights)
+        self.recordings: dict[int, Recording] = {}
+        gone = {r for r in records if r not in alive}
+        for rank, record in records.items():
+            if rank in dumps:
+                self.recordings[rank] = self._with_stack(replace(dumps[rank].recording, heard=self._heard(record)))
+            elif _was_seen(record):
+                self.recordings[rank] = self._of_counters(record)
+            if rank in dumps and not _pending(self.recordings[rank]):
+                gone.add(rank)
+        self.alive = frozenset(alive)
+        self.judge = Judge(align(self.recordings, world_size=self._world_size()), gone=gone)
+
+    def standstill(self) -> Standstill:
+        places = self.judge.places()
+        waits = {r: w for r in sorted(self.alive) if r in self.records and (w := self._wait(self.records[r], places.get(r))) is not None}
+        if not waits:
+            return Standstill()
+        outcome = settled(self.judge.outcome(), self.flights.get)
+        at_one_place = outcome.waiting or outcome.kind in DIFFERENT or outcome.kind in ("groups-crossed", "p2p-both-send")
+        return Standstill(waits=waits, front=self._front(outcome, waits) if at_one_place else self._front_of_stacks(waits))
+
+    def _heard(self, record: RankRecord) -> dict[str, Heard]:
+        return {
+            group: Heard(least=-1, most=c.enqueued, done=-1)
+            if group in self.messages
+            else Heard(least=c.enqueued, most=c.enqueued, done=min(c.enqueued, c.completed))
+            for group, c in record.groups.items()
+        }
+
+    def _of_counters(self, record: RankRecord) -> Recording:
+        """A rank without a dump: what its heartbeats counted as issued and not completed."""
+        tracks = []
+        for group, c in sorted(record.groups.items()):
+            if group in self.messages:
+                continue
+            pending = min(max(c.enqueued - c.completed, 0), _MOST_PENDING)
+            first = c.completed + 1 if pending else c.completed
+            tracks.append(
+                Track(
+                    group=self._group(group, record.rank),
+                    first=first,
+                    ids=array("I", bytes(4 * max(pending, 1))),
+                    ends=bytearray([ISSUED if pending else COMPLETED]) * max(pending, 1),
+                    pending_ns=dict.fromkeys(range(first, first + pending), 0),
+                )
+            )
+        return Recording(rank=record.rank, source="", tracks=tuple(tracks), heard=self._heard(record))
+
+    def _group(self, name: str, rank: int) -> Group:
+        """A group as the dumps of others have it: Gloo's part of one that has both backends has the same members."""
+        told = [g for f in self.flights.values() for n in (name, name.removeprefix("cpu:")) if (g := f.groups.get(n)) is not None]
+        members = {g.members for g in told if rank in g.members}
+        return Group(name=name, desc=next((g.desc for g in told if g.desc), ""), members=next(iter(members)) if len(members) == 1 else ())
+
+    def _with_stack(self, recording: Recording) -> Recording:
+        """With the call in which a rank stands although it counts as ended."""
+        rank = recording.rank
+        last = max((c for calls in self.flights[rank].calls.values() for c in calls if not c.is_p2p), key=lambda c: c.created_ns, default=None)
+        if last is None or last.backend == "nccl" or _pending(recording):
+            return recording
+        op = op_of_stack(self.frames[rank])
+        if not op or op.startswith(_P2P) or not _same_line(last.frames, self.frames[rank]):
+            return recording
+        return replace(recording, tracks=tuple(_still_in(t, last) if t.group.name == last.group else t for t in recording.tracks))
+
+    def _world_size(self) -> int:
+        return max((r.world_size or 1 for r in self.records.values()), default=1)
+
+    @property
+    def _whole_world(self) -> bool:
+        """Whether the ranks of all hosts are here."""
+        return len(self.records) >= self._world_size()
+
+    def _wait(self, record: RankRecord, place: Place | None) -> Wait | None:
+        """What a rank is inside of: as the recorders have it, else its counters, else its stack."""
+        rank, stack = record.rank, self.frames[record.rank]
+        by_stack = op_of_stack(stack)
+        flight = self.flights.get(rank)
+        if place is not None:
+            call = self._call(flight, place)
+            op = call.op if call is not None else by_stack or "a collective"
+            return Wait(rank=rank, op=op, group=place.group, seq=None if place.is_message else place.number, call=call, frames=stack)
+        if flight is None:
+            for group, counters in sorted(record.groups.items()):
+                if group in self.messages and counters.enqueued > counters.completed:
+                    return Wait(rank=rank, op=by_stack or "a collective", group=group, frames=stack)
+        return Wait(rank=rank, op=by_stack, frames=stack) if by_stack else None
+
+    @staticmethod
+    def _call(flight: Flight | None, place: Place) -> Call | None:
+        calls = flight.calls.get(place.group, ()) if flight is not None else ()
+        there = [c for c in calls if c.is_p2p == place.is_message and c.seq == place.number and c.op != COALESCED]
+        return next((c for c in there if not c.done), there[0] if there else None)
+
+    def _front(self, outcome: Outcome, waits: Mapping[int, Wait]) -> Front:
+        o = outcome
+        parting = parting_of(o, self.flights)
+        crossed = o.ranks if o.kind in ("groups-crossed", "p2p-both-send") else self._crossed_with_messages(o, waits)
+        # Of a message both sides wait, where both have posted theirs.
+        there = o.ranks if o.kind == "transport" else o.waiting
+        waiting = tuple(r for r in there if r in waits) or tuple(sorted(waits))
+        if parting is None and not crossed and o.kind != "p2p-alone":
+            parting = self._parted_stacks(o, waits)
+        here = [r for r in o.members if r in self.records]
+        absent = [r for r in (o.ranks if o.kind in ("missing", "p2p-alone") else ()) if r in self.records]
+        if not o.known and parting is None and not crossed:
+            absent += [r for r, record in self.records.items() if record.ended is None and r not in waits and r not in (*o.members, *absent)]
+        ops = {waits[r].op for r in waiting}
+        disputed = [r for r in here if self._disputes(r, o) or (r in absent and r in waits and waits[r].group is None and waits[r].op in ops)]
+        unseen = tuple(r for r in o.unseen if r in self.records and r not in disputed)
+        lost = tuple(r for r in o.ahead if r in self.records)
+        everybody = o.known and set(o.members) <= self.records.keys() and not (disputed or unseen or lost)
+        return Front(
+            group=o.group_name,
+            seq=None if o.call.startswith(("send to", "receive from")) else o.number,
+            waiting=waiting,
+            absent=tuple(r for r in sorted(absent) if r not in disputed),
+            complete=everybody and o.kind != "cannot-tell",
+            parting=parting,
+            unseen=unseen,
+            disputed=tuple(disputed),
+            lost=lost,
+            crossed=crossed,
+            finished=o.finished if o.kind == "finished-on-some" else (),
+        )
+
+    def _crossed_with_messages(self, outcome: Outcome, waits: Mapping[int, Wait]) -> tuple[int, ...]:
+        """Ranks that never came because they are in messages, which Gloo records nowhere, while all that could be their partners wait for them."""
+        if outcome.kind != "missing" or not self._whole_world or not operations.needs_all(outcome.call):
+            return ()
+        everybody = all(r in waits and (r in outcome.ranks or r in outcome.waiting) for r, record in self.records.items() if record.ended is None)
+        in_messages = all(waits[r].group is None and waits[r].op.startswith(_P2P) for r in outcome.ranks if r in waits)
+        living = all(self.records[r].ended is None for r in outcome.ranks if r in self.records)
+        return tuple(sorted({*outcome.ranks, *outcome.waiting})) if everybody and in_messages and living else ()
+
+    def _disputes(self, rank: int, outcome: Outcome) -> bool:
+        """Whether the heartbeats of a rank know of a newer call than its dump, which was taken after them."""
+        flight, beats = self.flights.get(rank), self.records[rank].groups.get(outcome.group_name)
+        if flight is None or beats is None or flight.cut is not None or outcome.group_name in self.messages:
+            return False
+        return (newest := _newest(flight, outcome.group_name)) is not None and beats.enqueued > newest
+
+    def _parted_stacks(self, outcome: Outcome, waits: Mapping[int, Wait]) -> Parting | None:
+        """Where some rank has no dump: what the stacks of all that wait in one group say, on all of them alike."""
+        here = {r: w for r, w in waits.items() if w.group == outcome.group_name and w.seq is not None and r in outcome.members}
+        if not self._whole_world or len(here) < 2 or all(w.call is not None for w in here.values()):
+            return None
+        return _of_stacks(outcome.group_name, outcome.number, {r: (op_of_stack(w.frames), w.frames) for r, w in here.items()})
+
+    def _front_of_stacks(self, waits: Mapping[int, Wait]) -> Front:
+        parting = None
+        ops = {w.op for w in waits.values()}
+        comparable = self._whole_world and not any(op.startswith(_P2P) for op in ops)
+        if comparable and len(waits) == sum(r.ended is None for r in self.records.values()):
+            parting = _of_stacks(None, None, {r: (w.op, w.frames) for r, w in waits.items()})
+        return Front(
+            group=None,
+            seq=None,
+            waiting=tuple(sorted(waits)),
+            absent=tuple(r for r in sorted(self.records) if r not in waits),
+            complete=comparable,
+            parting=parting,
+        )
+
+
+def _of_stacks(group: str | None, seq: int | None, stacks: Mapping[int, tuple[str, tuple[Frame, ...]]]) -> Parting | None:
+    """None where they stand in the same operation, in messages, or in none."""
+    ranks_of: dict[str, list[int]] = {}
+    for rank, (op, _) in sorted(stacks.items()):
+        ranks_of.setdefault(op, []).append(rank)
+    if len(ranks_of) < 2 or any(not op or op.startswith(_P2P) for op in ranks_of):
         return None
-    groups = sorted({(w.group, _among(w.group, w.rank, dumps)) for w in waits.values() if w.group is not None}, key=str)
-    fronts = [f for group, among in groups if (f := _front(group, among, records, dumps, waits)) is not None]
-    if not fronts:
-        return _front_of_stacks(records, waits)
-    # Missing here and waiting there: follow it to the group at the end of the chain.
-    ends = [f for f in fronts if any(r not in waits for r in f.absent)]
-    parted = [f for f in fronts if f.parting is not None]
-    # A member whose oldest call is in another group has issued this one behind it, or not at all.
-    met = [f for f in fronts if not any(waits[r].group not in (None, f.group) for r in _behind(f, records, dumps, waits))]
-    crossed = tuple(sorted({r for f in fronts for r in f.waiting})) if len(fronts) > 1 and not (ends or parted or met) else ()
-    return replace(min(ends or parted or met or fronts, key=lambda f: not f.complete), crossed=crossed)
-
-
-def _among(group: str, rank: int, dumps: Mapping[int, Flight]) -> tuple[int, ...]:
-    """The members of a group as this rank's dump has them: names repeat where torch splits a group. () where that is not told."""
-    known = dumps[rank].groups.get(group.removeprefix("cpu:")) if rank in dumps else None
-    if known is None or not known.members:
-        told = {g.members for f in dumps.values() if (g := f.groups.get(group.removeprefix("cpu:"))) is not None and rank in g.members}
-        return next(iter(told)) if len(told) == 1 else ()
-    return known.members
-
-
-def _behind(front: Front, records: Mapping[int, RankRecord], dumps: Mapping[int, Flight], waits: Mapping[int, Wait]) -> tuple[int, ...]:
-    """The members of a front's group that wait elsewhere."""
-    among = _among(front.group or "", front.waiting[0], dumps) or _members(front.group or "", records, dumps) or ()
-    return tuple(r for r in among if r in waits and r not in front.waiting)
-
-
-def _front(
-    group: str, among: tuple[int, ...], records: Mapping[int, RankRecord], dumps: Mapping[int, Flight], waits: Mapping[int, Wait]
-) -> Front | None:
-    if among:
-        dumps = {r: f for r, f in dumps.items() if r in among}
-        here = {r: w for r, w in waits.items() if w.group == group and w.seq is not None and r in among}
-    else:
-        here = {r: w for r, w in waits.items() if w.group == group and w.seq is not None}
-    if not here:
-        return None
-    seq = min(w.seq for w in here.values() if w.seq is not None)
-    parting = _parting(group, seq, dumps, here, whole=_whole_world(records))
-    known = among or _members(group, records, dumps)
-    reached = {r: _reached(group, record, dumps.get(r), messages=_counts_messages(group, dumps)) for r, record in records.items()}
-    members = set(known or (r for r, reach in reached.items() if reach.least >= 0))
-    if not known and parting is None:
-        members |= {r for r, record in records.items() if record.ended is None and r not in waits}
-    ops = {w.op for w in here.values() if w.seq == seq}
-    came_by_stack = {r for r, w in waits.items() if w.group is None and w.op in ops}
-    present = sorted(members & records.keys())
-    absent = [r for r in present if reached[r].most < seq]
-    disputed = [r for r in present if reached[r].disputed or (r in absent and r in came_by_stack)]
-    unseen = [r for r in present if reached[r].least < seq <= reached[r].most and r not in here]
-    lost = [r for r in present if reached[r].least >= seq and r in dumps and not _holds(dumps[r], group, seq)]
-    return Front(
+    most = max(ranks_of, key=lambda op: len(ranks_of[op]))
+    odd = tuple(r for op, ranks in ranks_of.items() if op != most for r in ranks) if 2 * len(ranks_of[most]) > len(stacks) else ()
+    return Parting(
         group=group,
         seq=seq,
-        waiting=tuple(sorted(r for r, w in here.items() if w.seq == seq)),
-        absent=tuple(r for r in absent if r not in disputed),
-        complete=bool(known) and members <= records.keys() and not (disputed or unseen or lost),
-        parting=parting,
-        unseen=tuple(r for r in unseen if r not in disputed),
-        disputed=tuple(disputed),
-        lost=tuple(lost),
+        sides=tuple(Side(rank=r, op=op, says=op, call=None, frames=frames, waiting=True) for r, (op, frames) in sorted(stacks.items())),
+        odd=tuple(sorted(odd)),
+        by="majority" if odd else "nothing",
     )
 
 
-def _front_of_stacks(records: Mapping[int, RankRecord], waits: Mapping[int, Wait]) -> Front:
-    parting = None
-    ops = {w.op for w in waits.values()}
-    comparable = _whole_world(records) and not any(op.startswith(_P2P) for op in ops)
-    if comparable and len(ops) > 1 and len(waits) == sum(r.ended is None for r in records.values()):
-        sides = tuple(Side(rank=r, op=w.op, call=None, frames=w.frames, waiting=True) for r, w in sorted(waits.items()))
-        parting = _judged(None, None, sides, {})
-    return Front(
-        group=None,
-        seq=None,
-        waiting=tuple(sorted(waits)),
-        absent=tuple(r for r in sorted(records) if r not in waits),
-        complete=comparable,
-        parting=parting,
-    )
+def _was_seen(record: RankRecord) -> bool:
+    """Whether anything is known of a rank."""
+    told = record.last_beat_s is not None or record.stacks is not None or record.ended is not None or record.raised is not None
+    return told or bool(record.groups)
 
 
-def _members(group: str, records: Mapping[int, RankRecord], dumps: Mapping[int, Flight]) -> tuple[int, ...] | None:
-    """All ranks of a group, those of other hosts too; None where nothing tells."""
-    # Counters of a build with two recorders; in the dump of either, the group has its own name.
-    name = group.removeprefix("cpu:")
-    told = [known for flight in dumps.values() if (known := flight.groups.get(name)) is not None]
-    members = next((g.members for g in told if g.members), None)
-    # The default group is the one that torch numbers 0.
-    if members is None and (name in ("0", "", "default_pg") or any(g.desc == "default_pg" for g in told)):
-        return tuple(range(max(_world_size(records), max(records) + 1)))
-    return members
+def _pending(recording: Recording) -> bool:
+    """Whether a rank has a call or a message that is surely not over."""
+    return bool(recording.messages) or any(t.end(n) != ENDED or not t.gloo for t in recording.tracks for n in t.pending_ns)
 
 
-def _world_size(records: Mapping[int, RankRecord]) -> int:
-    return max((r.world_size or 1 for r in records.values()), default=1)
+def _still_in(track: Track, call: Call) -> Track:
+    if (place := call.seq - track.first) not in range(len(track.ends)):
+        return track
+    ends = bytearray(track.ends)
+    ends[place] = ISSUED
+    return replace(track, ends=ends, pending_ns={**track.pending_ns, call.seq: call.created_ns})
 
 
-def _whole_world(records: Mapping[int, RankRecord]) -> bool:
-    """Whether the ranks of all hosts are here."""
-    return len(records) >= _world_size(records)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Reach:
-    """The newest sequence number that a rank issued in a group lies in `least`..`most`; `disputed`: its counters contradict its dump."""
-
-    least: int
-    most: int
-    disputed: bool = False
-
-
-_NOWHERE = _Reach(least=-1, most=-1)
-_ANYWHERE = _Reach(least=-1, most=1 << 62)
-
-
-def _reached(group: str, record: RankRecord, flight: Flight | None, *, messages: bool) -> _Reach:
-    """How far a rank came in a group. Its own entries are the truth where it has any."""
-    beats = record.groups.get(group)
-    seqs = [c.seq for c in flight.calls.get(group, ()) if not c.is_p2p] if flight is not None else []
-    if seqs:
-        newest = max(seqs)
-        if flight is not None and flight.cut is not None:
-            return _Reach(least=newest, most=_ANYWHERE.most)
-        # A heartbeat is older than the dump: it cannot know of more.
-        return _Reach(least=newest, most=newest, disputed=not messages and beats is not None and beats.enqueued > newest)
-    told = [c for c in (beats, flight.counters.get(group) if flight is not None else None) if c is not None]
-    if told:
-        issued = max(c.enqueued for c in told)
-        return _Reach(least=-1 if messages else issued, most=issued)
-    if flight is not None and not flight.lost and flight.cut is None:
-        return _NOWHERE
-    seen = record.last_beat_s is not None or record.stacks is not None or record.ended is not None or record.raised is not None
-    return _NOWHERE if seen and flight is None else _ANYWHERE
+def _newest(flight: Flight, group: str) -> int | None:
+    return max((c.seq for c in flight.calls.get(group, ()) if not c.is_p2p), default=None)
 
 
 def _counts_messages(group: str, dumps: Mapping[int, Flight]) -> bool:
@@ -291,151 +322,15 @@ def _counts_messages(group: str, dumps: Mapping[int, Flight]) -> bool:
     )
 
 
-def _holds(flight: Flight, group: str, seq: int) -> bool:
-    """Whether a dump still has the entry of a call, or none at all of its group: then its counters have told."""
-    seqs = [c.seq for c in flight.calls.get(group, ()) if not c.is_p2p]
-    return not seqs or seq in seqs
-
-
-def _parting(group: str, seq: int, dumps: Mapping[int, Flight], here: Mapping[int, Wait], *, whole: bool) -> Parting | None:
-    """The first sequence number, up to the front, at which ranks issued calls that do not fit each other."""
-    history = {r: calls for r, f in dumps.items() if (calls := _by_number(group, f))}
-    common = sorted(set().union(*(calls.keys() for calls in history.values()))) if history else []
-    for s in common:
-        if s > seq:
-            break
-        calls = {r: h[s] for r, h in history.items() if s in h}
-        if any(_untyped(c) for c in calls.values()):
-            calls = {r: replace(c, op=operations.without_dtypes(c.op) if "+" in c.op else c.op, dtypes=()) for r, c in calls.items()}
-        if len({key_of(c) for c in calls.values()}) > 1:
-            sides = tuple(Side(rank=r, op=c.op, call=c, frames=c.frames, waiting=not c.done) for r, c in sorted(calls.items()))
-            return _judged(group, s, sides, history)
-    unseen = [w for w in here.values() if w.call is None]
-    if unseen and whole and len(here) > 1:
-        # Some rank has no dump: compare what the stacks say, on all of them alike.
-        stacks = {r: _op_of_stack(w.frames) for r, w in here.items()}
-        if len(set(stacks.values())) > 1 and all(op and not op.startswith(_P2P) for op in stacks.values()):
-            sides = tuple(Side(rank=r, op=stacks[r], call=None, frames=here[r].frames, waiting=True) for r in sorted(here))
-            return _judged(group, seq, sides, {})
-    return None
-
-
-def _by_number(group: str, flight: Flight) -> dict[int, Call]:
-    """The collectives of a group that can be compared; those that were launched together are one, named by all of them.
-
-    Of a launch at the edge of the ring entries may be lost, and it is not complete before its last entry, "coalesced".
-    """
-    parts: dict[int, list[Call]] = {}
-    for call in flight.calls.get(group, ()):
-        if not call.is_p2p:
-            parts.setdefault(call.seq, []).append(call)
-    oldest, newest = min(parts, default=0), max(parts, default=0)
-    found = {}
-    for seq, calls in parts.items():
-        ends = calls[-1].op == COALESCED
-        if (seq == oldest and flight.lost and ends) or (seq == newest and (flight.cut is not None or (len(calls) > 1 and not ends))):
-            continue
-        found[seq] = calls[0]
-        if len(calls) > 1:
-            op = "+".join(operations.key(c.op, c.input_sizes, c.output_sizes, c.dtypes, ()) for c in calls)
-            found[seq] = replace(calls[0], op=op, input_sizes=(), output_sizes=(), dtypes=())
-    return found
-
-
-def _untyped(call: Call) -> bool:
-    """Whether dtypes of a call that has them are not told: not every version does."""
-    if "+" in call.op:
-        return any(operations.without_dtypes(part) == part for part in call.op.split("+") if operations.has_dtypes(part))
-    return not call.dtypes and operations.has_dtypes(call.op)
-
-
-def parting_at(group: str, seq: int, dumps: Mapping[int, Flight]) -> Parting | None:
-    """The first number up to `seq` at which the calls of some dumps do not fit each other, and what that tells of who went astray."""
-    return _parting(group, seq, dumps, {}, whole=False)
-
-
-def _judged(group: str | None, seq: int | None, sides: tuple[Side, ...], history: Mapping[int, Mapping[int, Call]]) -> Parting:
-    majority = _unlike_most(sides)
-    if majority is not None:
-        return Parting(group=group, seq=seq, sides=sides, odd=majority, by="majority")
-    changed = _unlike_before(sides, history, seq)
-    if changed:
-        return Parting(group=group, seq=seq, sides=sides, odd=changed, by="history")
-    return Parting(group=group, seq=seq, sides=sides, odd=(), by="nothing", rare=_at_unusual_line(sides, history, seq))
-
-
-def _unlike_most(sides: Sequence[Side]) -> tuple[int, ...] | None:
-    """The ranks outside the majority; None where there is none."""
-    votes = Counter(s.key for s in sides)
-    (common, count), *_ = votes.most_common(1)
-    return tuple(s.rank for s in sides if s.key != common) if count * 2 > len(sides) else None
-
-
-def _unlike_before(sides: Sequence[Side], history: Mapping[int, Mapping[int, Call]], seq: int | None) -> tuple[int, ...]:
-    """The ranks whose line issued something else before; () unless the others did as their lines always did."""
-    unusual = tuple(s.rank for s in sides if s.call is not None and _differs_from_history(s.call, history, seq))
-    usual = tuple(s.rank for s in sides if s.call is not None and _fits_history(s.call, history, seq))
-    return unusual if usual and len(unusual) + len(usual) == len(sides) else ()
-
-
-def _at_unusual_line(sides: Sequence[Side], history: Mapping[int, Mapping[int, Call]], seq: int | None) -> tuple[int, ...]:
-    """The ranks at a line that was hardly ever reached before, while the others are at the line that all ranks were at again and again."""
-    if not sides or any(s.call is None or s.place is None for s in sides):
-        return ()
-    usual = max(sides, key=lambda s: min(_times(s.place, history, seq)))
-    odd = tuple(s.rank for s in sides if _is_habit(usual.place, s.place, history, seq))
-    return odd if all(s.rank in odd or not other_line(s.place, usual.place) for s in sides) else ()
-
-
-def _is_habit(line: Frame | None, other: Frame | None, history: Mapping[int, Mapping[int, Call]], seq: int | None) -> bool:
-    """Whether every rank reached `line` again and again before, and none of them `other` more than now and then."""
-    often = min(_times(line, history, seq))
-    return often >= _HABIT and max(_times(other, history, seq)) * _RARELY <= often
-
-
-def _times(line: Frame | None, history: Mapping[int, Mapping[int, Call]], seq: int | None) -> list[int]:
-    """How often each rank was at a line before."""
-    if line is None or seq is None or not history:
-        return [0]
-    at = (line.file, line.line)
-    return [
-        sum(1 for s, c in calls.items() if s < seq and (u := user_frame(c.frames)) is not None and (u.file, u.line) == at)
-        for calls in history.values()
-    ]
-
-
-def _before(call: Call, history: Mapping[int, Mapping[int, Call]], seq: int | None) -> set[tuple[object, ...]]:
-    """What the line of this call issued at earlier sequence numbers, on any rank."""
-    line = user_frame(call.frames)
-    if line is None:
-        return set()
-    at = (line.file, line.line)
-    found = set()
-    for calls in history.values():
-        for s, c in calls.items():
-            if seq is not None and s < seq and (u := user_frame(c.frames)) is not None and (u.file, u.line) == at:
-                found.add(key_of(c))
-    return found
-
-
-def _differs_from_history(call: Call, history: Mapping[int, Mapping[int, Call]], seq: int | None) -> bool:
-    before = _before(call, history, seq)
-    return len(before) == 1 and key_of(call) not in before
-
-
-def _fits_history(call: Call, history: Mapping[int, Mapping[int, Call]], seq: int | None) -> bool:
-    return key_of(call) in _before(call, history, seq)
-
-
 def _same_line(one: Sequence[Frame], other: Sequence[Frame]) -> bool:
     a, b = user_frame(one), user_frame(other)
     return a is not None and b is not None and (a.file, a.line) == (b.file, b.line)
 
 
-def _op_of_stack(frames: Sequence[Frame]) -> str:
+def op_of_stack(frames: Iterable[Frame]) -> str:
     """The collective whose function the innermost frames are in, "" where they are in none."""
     op = ""
-    for frame in reversed(frames):
+    for frame in reversed(tuple(frames)):
         if not (inside(frame, "torch") or inside(frame, "contextlib") or frame.file.startswith("<")):
             break
         if inside(frame, _C10D):

@@ -15,6 +15,11 @@ from unhang.records.flight import operations
 from unhang.records.flight.columns import Message, Recording, Track
 from unhang.records.flight.entries import Group
 
+# The default group, where nothing describes it; of a build with two recorders, in the second one, too.
+_DEFAULT = ("0", "cpu:0")
+# Above every number of a call.
+_ANY = 1 << 62
+
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
@@ -77,7 +82,7 @@ def align(recordings: Mapping[int, Recording], *, world_size: int | None = None)
         desc = described.get(name, "")
         if members:
             meetings.append(Meeting(name=name, desc=desc, members=members, known=True, tracks=found))
-        elif desc == "default_pg" or (not desc and name == "0"):
+        elif desc == "default_pg" or (not desc and name in _DEFAULT):
             meetings.append(Meeting(name=name, desc=desc, members=world, known=world_known, tracks=found))
         else:
             meetings.append(Meeting(name=name, desc=desc, members=tuple(sorted(found)), known=False, tracks=found))
@@ -98,12 +103,16 @@ def _of_one_world(recordings: Mapping[int, Recording]) -> Mapping[int, Recording
     Of a ring that has lost its beginning nobody knows which one its calls are of.
     """
     newest = max((r.worlds for r in recordings.values()), default=0)
-    return {
-        rank: replace(r, tracks=(), messages=(), counters={}, groups=(*r.groups, *(t.group for t in r.tracks)))
-        if r.worlds < newest and not r.lost
-        else r
-        for rank, r in recordings.items()
-    }
+    return {rank: _of_none(r) if r.worlds < newest and not r.lost else r for rank, r in recordings.items()}
+
+
+def _of_none(recording: Recording) -> Recording:
+    """A rank that has no call in the newest default group. What was heard of one without a dump may be of any."""
+    groups = (*recording.groups, *(t.group for t in recording.tracks))
+    heard = recording.heard
+    if heard is not None:
+        heard = {} if recording.entries else {name: replace(h, least=-1, most=max(h.most, _ANY), done=-1) for name, h in heard.items()}
+    return replace(recording, tracks=(), messages=(), counters={}, groups=groups, heard=heard)
 
 
 def _described(recordings: Mapping[int, Recording]) -> dict[str, str]:

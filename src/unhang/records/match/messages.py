@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from unhang.records.flight import operations
+from unhang.records.flight.batches import COALESCED
 from unhang.records.flight.entries import Call, Flight
 from unhang.records.match.outcome import Kind, Outcome, SideOf
 
@@ -27,8 +28,10 @@ def settled(outcome: Outcome, read: Callable[[int], Flight | None]) -> Outcome:
         return outcome
     pending = next((c for c in _of_group(flights[waiting], outcome.group_name) if c.seq == outcome.number and not c.done), None)
     ends = operations.peers(pending.op) if pending is not None else None
-    if ends is None or None in ends:
+    if pending is None or ends is None or None in ends:
         return outcome
+    if (alone := _alone_in_batch(outcome, waiting, pending, flights[waiting], read)) is not None:
+        return alone
     sender, receiver = (waiting, partner) if outcome.call.startswith("send") else (partner, waiting)
     sent = _between(flights[sender], outcome.group_name, "send", ends)
     got = _between(flights[receiver], outcome.group_name, "recv", ends)
@@ -36,6 +39,31 @@ def settled(outcome: Outcome, read: Callable[[int], Flight | None]) -> Outcome:
         unequal = sum(not c.done for c in sent) != sum(not c.done for c in got)
         return _untold(outcome, waiting, partner) if outcome.kind != "p2p-alone" and unequal else outcome
     return _counted(outcome, sender, receiver, sent, got)
+
+
+def _alone_in_batch(outcome: Outcome, waiting: int, pending: Call, flight: Flight, read: Callable[[int], Flight | None]) -> Outcome | None:
+    """The first message of a pending batch whose other side was never posted: the others of the batch are not over before it is."""
+    mine = _of_group(flight, outcome.group_name)
+    batch = [c for c in mine if c.seq == pending.seq and not c.done]
+    group = flight.groups.get(outcome.group_name)
+    if len(batch) < 2 or group is None or flight.lost:
+        return None
+    for call in batch:
+        ends, kind = operations.peers(call.op), "send" if call.op.startswith("send") else "recv"
+        if ends is None or (place := ends[kind == "send"]) is None or place >= len(group.members):
+            continue
+        there = group.members[place]
+        other = read(there)
+        if other is None or other.lost or other.cut or other.skipped:
+            continue
+        before = _between(flight, outcome.group_name, kind, ends)
+        if before.index(call) >= len(_between(other, outcome.group_name, "recv" if kind == "send" else "send", ends)):
+            words = _words(waiting, waiting, there) if kind == "send" else _words(waiting, there, waiting)
+            members = tuple(sorted((waiting, there)))
+            return replace(
+                outcome, kind="p2p-alone", number=call.seq, call=words, members=members, ranks=(there,), waiting=(waiting,), finished=(), sides=()
+            )
+    return None
 
 
 def _counted(outcome: Outcome, sender: int, receiver: int, sent: Sequence[Call], got: Sequence[Call]) -> Outcome:
@@ -77,14 +105,13 @@ def _untold(outcome: Outcome, waiting: int, partner: int) -> Outcome:
 
 
 def _of_group(flight: Flight, group: str) -> list[Call]:
-    """The messages of a group, oldest first; those that were launched together are over with the entry "coalesced" of their number."""
-    messages = [c for c in flight.calls.get(group, ()) if c.is_p2p]
-    over = {c.seq for c in messages if c.op == "coalesced" and c.done}
-    return [c if c.done or c.seq not in over else replace(c, done=True) for c in messages if c.op != "coalesced"]
+    """The messages of a group, oldest first."""
+    return [c for c in flight.calls.get(group, ()) if c.is_p2p and c.op != COALESCED]
 
 
 def _between(flight: Flight, group: str, kind: str, ends: tuple[int | None, int | None]) -> list[Call]:
-    return [c for c in _of_group(flight, group) if c.op.startswith(kind) and operations.peers(c.op) == ends]
+    """The sends or receives from one rank to another, with those of any source."""
+    return [c for c in _of_group(flight, group) if c.op.startswith(kind) and operations.peers(c.op) in (ends, (None, ends[1]))]
 
 
 def _words(here: int, sender: int, receiver: int) -> str:

@@ -10,7 +10,7 @@ is, need the same graph.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -147,11 +147,21 @@ def judge(recordings: Mapping[int, Recording], *, world_size: int | None = None)
     return Judge(job).outcome()
 
 
-class Judge:
-    """One job."""
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a rank waits: in a call with this number of a group, or in its message with it."""
 
-    def __init__(self, job: Job) -> None:
+    group: str
+    number: int
+    is_message: bool = False
+
+
+class Judge:
+    """One job. `gone`: ranks that wait in nothing, whatever their recorder says: they have ended, or were seen elsewhere."""
+
+    def __init__(self, job: Job, *, gone: Collection[int] = ()) -> None:
         self.job = job
+        self.gone = frozenset(gone)
         self.parted = {id(m): found for m in job.meetings if (found := parted(m.tracks)) is not None}
         self.graph = _Graph()
         self.aside: tuple[Step, ...] = ()
@@ -163,6 +173,17 @@ class Judge:
         ends = [(o, since) for o, since in self._ends()]
         ends += [(o, 0) for m in self.job.meetings if (o := self._silent_parting(m)) is not None]
         return replace(min(ends, key=_rank_of_end)[0] if ends else self._quiet(), aside=self.aside)
+
+    def places(self) -> dict[int, Place]:
+        """Where each rank waits, of those that do."""
+        found = {}
+        for rank, key in self.graph.of_rank.items():
+            node = self.graph.nodes[key]
+            if node.meeting is not None:
+                found[rank] = Place(group=node.meeting.name, number=node.number)
+            elif node.message is not None:
+                found[rank] = Place(group=node.message[1].group.name, number=node.number, is_message=True)
+        return found
 
     def _wait(self) -> None:
         """Find the oldest pending call of every rank, and the nodes that follow from them."""
@@ -177,6 +198,8 @@ class Judge:
 
         for place, meeting in enumerate(self.job.meetings):
             for rank, track in meeting.tracks.items():
+                if rank in self.gone:
+                    continue
                 done = self.job.recordings[rank].done_ns
                 beside = False
                 for number, ns in sorted(track.pending_ns.items()):
@@ -192,6 +215,8 @@ class Judge:
                         late.setdefault(key, {})[rank] = ns
                         beside = True
         for rank, messages in self.job.messages.items():
+            if rank in self.gone:
+                continue
             beside = False
             for message, source, destination in messages:
                 key = ("message", rank, message.number, message.kind, source, destination)
@@ -210,8 +235,8 @@ class Judge:
         for rank, (_, key) in first.items():
             waiting_in.setdefault(key, []).append(rank)
         for key, ranks in waiting_in.items():
-            self.graph.nodes[key] = self._place(places[key], tuple(sorted(ranks)), min(first[r][0] for r in ranks))
-        beside_them = {key: self._place(places[key], tuple(sorted(ranks)), min(ranks.values())) for key, ranks in late.items()}
+            self.graph.nodes[key] = self._place(places[key], tuple(sorted(ranks)), _since(first[r][0] for r in ranks))
+        beside_them = {key: self._place(places[key], tuple(sorted(ranks)), _since(ranks.values())) for key, ranks in late.items()}
         ordered = sorted(beside_them.items(), key=lambda n: (n[1].since_ns, str(n[0])))
         self.aside = tuple(self._step(node, tuple(r for r in (*node.absent, *node.unseen) if r in self.job.recordings)) for _, node in ordered)
 
@@ -259,6 +284,8 @@ class Judge:
         recording, track = self.job.recordings.get(rank), meeting.tracks.get(rank)
         if recording is None:
             return "unseen"
+        if (told := self._heard(recording, meeting, number)) is not None:
+            return told
         if track is None or track.last < number:
             return "unseen" if self._hides(recording, meeting, number, since) else "absent"
         if track.first > number:
@@ -266,6 +293,21 @@ class Judge:
         if not track.at(number):
             return "unseen" if recording.skipped else "ahead"
         return "finished" if track.end(number) == COMPLETED else "joined"
+
+    @staticmethod
+    def _heard(recording: Recording, meeting: Meeting, number: int) -> Literal["absent", "unseen", "finished", "joined"] | None:
+        """What was heard of a rank whose dump has no call of the group; None where that tells nothing, or nobody listened."""
+        track = meeting.tracks.get(recording.rank)
+        if recording.heard is None or (track is not None and any(track.ids)):
+            return None
+        told = recording.heard.get(meeting.name)
+        if told is None:
+            return None if recording.entries or recording.lost or recording.cut or recording.skipped else "absent"
+        if told.most < number:
+            return "absent"
+        if told.least < number:
+            return "unseen"
+        return "finished" if told.done >= number else "joined"
 
     @staticmethod
     def _hides(recording: Recording, meeting: Meeting, number: int, since: int) -> bool:
@@ -453,13 +495,18 @@ class Judge:
             ranks=found.odd or everybody,
             waiting=node.waiting if node is not None else (),
             finished=tuple(sorted(r for r, t in meeting.tracks.items() if t.end(found.number) == COMPLETED)),
-            unseen=tuple(r for r in meeting.members if r not in self.job.recordings),
-            ahead=tuple(sorted(r for r, t in meeting.tracks.items() if t.first > found.number)),
+            unseen=tuple(r for r in meeting.members if not self._recorded(r)),
+            ahead=tuple(sorted(r for r, t in meeting.tracks.items() if t.first > found.number and self._recorded(r))),
             sides=sides,
             by="majority" if found.odd else "nothing",
             edit=change,
             path=path,
         )
+
+    def _recorded(self, rank: int) -> bool:
+        """Whether there is a dump of a rank; one that is watched may have none."""
+        recording = self.job.recordings.get(rank)
+        return recording is not None and (recording.heard is None or recording.entries > 0)
 
     def _silent_parting(self, meeting: Meeting) -> Outcome | None:
         """Ranks that issued different calls in a group in which nobody waits: data went astray, or it is where everything ended."""
@@ -574,6 +621,11 @@ class Judge:
             waiting=tuple(sorted(r for r, t in meeting.tracks.items() if t.last >= number)),
             lacking=tuple(sorted(r for r in (*meeting.members, *self._outside(meeting)) if lacks(r))),
         )
+
+
+def _since(times_ns: Iterable[int]) -> int:
+    """The earliest; 0 where none is known."""
+    return min((ns for ns in times_ns if ns), default=0)
 
 
 def _rank_of_end(end: tuple[Outcome, int]) -> tuple[object, ...]:

@@ -184,6 +184,7 @@ def _data(scene: Scene, lang: Language, max_bars: int) -> Markup:
         "t0_ms": packed.t0_ns // 1_000_000,
         "unit_ms": packed.unit_ns / 1e6,
         "until": packed.until,
+        "until_told": scene.until_ns > 0,
         "left_out": packed.left_out,
         "hosts_differ": scene.hosts_differ,
     }

@@ -6,7 +6,6 @@ Logs are not read again. What cannot be read is left out here; the verdict says 
 from __future__ import annotations
 
 import datetime
-from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,18 +14,18 @@ from typing import Any
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import RecordError, UnhangError
 from unhang.facts.units import size
-from unhang.records import flight as dumps
 from unhang.records import match, trunks
-from unhang.records.flight import Flight
+from unhang.records.flight import Flight, dump
+from unhang.records.flight.lanes import lanes_of_flight
 from unhang.records.frames import Frame, is_user_file, place, short_path, user_frame
 from unhang.records.incident import Ended, Incident, RankRecord
 from unhang.records.logs.opening import shown
 from unhang.records.match import Front, Wait
 from unhang.records.rundir import RunDir
-from unhang.report.html.of_flights import scene_of
-from unhang.report.html.scene import Concern, Divergence, Doing, Fact, Facts, RankRow, Scene, Side, StackGroup, StackLine, State, Track
+from unhang.report.html.diverging import group_at, sides_of, with_missing
+from unhang.report.html.of_lanes import scene_of
+from unhang.report.html.scene import Concern, Divergence, Fact, Facts, RankRow, Scene, StackGroup, StackLine
 
-_WORST_FIRST: tuple[Doing, ...] = ("odd", "missing", "waiting", "unknown", "ended", "completed")
 _MOST_FACTS = 60
 _MOST_FACT_CHARS = 400
 
@@ -59,24 +58,30 @@ def _read(rundir: RunDir, number: int) -> _Left:
     if not rundir.holds(rundir.incident(number)):
         raise RecordError(f"{rundir.incident(number)} is no file of this run directory")
     incident = rundir.read_incident(number)
-    flights: dict[int, Flight] = {}
+    dumps: dict[int, dump.Dump] = {}
     for record in incident.ranks:
         with suppress(UnhangError, OSError):
             if record.flight and rundir.holds(rundir.path / record.flight):
-                flights[record.rank] = dumps.load(rundir.path / record.flight)
+                dumps[record.rank] = dump.read(rundir.path / record.flight, rank=record.rank)
     frames = trunks.main_threads(rundir, incident)
     records = {r.rank: r for r in incident.ranks}
-    alive = {rank: r for rank, r in records.items() if r.ended is None or r.raised is not None}
-    waits = {rank: w for rank, r in alive.items() if (w := match.waits_of(r, flights.get(rank), frames.get(rank, ()))) is not None}
-    return _Left(incident=incident, flights=flights, frames=frames, waits=waits, front=match.front_of(records, flights, waits))
+    alive = [rank for rank, r in records.items() if r.ended is None or r.raised is not None]
+    stands = match.standstill(records, dumps, frames, alive=alive)
+    flights = {rank: d.flight for rank, d in dumps.items()}
+    return _Left(incident=incident, flights=flights, frames=frames, waits=stands.waits, front=stands.front)
 
 
 def _scene(left: _Left, scene: Scene) -> Scene:
     incident = left.incident
-    drawn = scene_of(left.flights, cwd=incident.cwd, hosts={r.rank: r.host for r in incident.ranks}, until_ns=_nanoseconds(incident.at))
+    drawn = scene_of(
+        {rank: (lanes_of_flight(f),) for rank, f in left.flights.items()},
+        cwd=incident.cwd,
+        hosts={r.rank: r.host for r in incident.ranks},
+        until_ns=_nanoseconds(incident.at),
+    )
     divergence = _divergence(left, drawn)
     if divergence is not None:
-        drawn = _with_missing(drawn, divergence)
+        drawn = with_missing(drawn, divergence)
     return replace(
         drawn,
         title=scene.title,
@@ -102,67 +107,15 @@ def _divergence(left: _Left, scene: Scene) -> Divergence | None:
         return None
     parting = front.parting
     name, number = (front.group, front.seq) if parting is None else (parting.group, parting.seq)
-    group = next((i for i, g in enumerate(scene.groups) if g.name == name and not g.point_to_point), None)
-    if group is None or number is None:
-        return None
     records = {r.rank: r for r in left.incident.ranks}
     absent = [r for r in front.absent if r not in left.waits] if parting is None else []
     known = tuple(r for r in absent if r in left.flights or name in records[r].groups)
     unknown = (*(r for r in absent if r not in known), *(() if parting is not None else front.unseen))
     odd = parting.odd if parting is not None else ()
-    if not odd and not known:
+    group = group_at(scene, name, (*odd, *known)) if name is not None else None
+    if group is None or number is None or not (odd or known):
         return None
-    return Divergence(group=group, number=number, odd=odd, missing=known, sides=_sides(scene, group, number, odd, known, unknown))
-
-
-def _sides(scene: Scene, group: int, number: int, odd: tuple[int, ...], missing: tuple[int, ...], unknown: tuple[int, ...]) -> tuple[Side, ...]:
-    kinds: dict[tuple[int, int, int, bool], list[int]] = {}
-    for track in scene.tracks:
-        i = number - track.first
-        if track.group == group and 0 <= i < len(track.states) and track.states[i] != State.NONE:
-            site = track.sites[i] if track.sites is not None else 0
-            kinds.setdefault((track.ops[i], site, track.states[i], track.rank in odd), []).append(track.rank)
-    words: dict[State, Doing] = {State.ISSUED: "waiting", State.STARTED: "waiting", State.COMPLETED: "completed", State.ENDED: "ended"}
-    sides = []
-    for (op, site, state, is_odd), ranks in kinds.items():
-        operation = scene.operations[op]
-        doing = "odd" if is_odd else words[State(state)]
-        sides.append(Side(ranks=tuple(ranks), operation=operation.name, says=operation.says, site=scene.sites[site], doing=doing))
-    if missing:
-        sides.append(Side(ranks=missing, doing="missing"))
-    if unknown:
-        sides.append(Side(ranks=unknown, doing="unknown"))
-    return tuple(sorted(sides, key=lambda side: (_WORST_FIRST.index(side.doing), len(side.ranks))))
-
-
-def _with_missing(scene: Scene, divergence: Divergence) -> Scene:
-    """The tracks of those that never came, up to the number in which the others wait; one that never used the group gets a track of that alone."""
-    number, group = divergence.number, divergence.group
-    came = min(
-        (t.starts_ns[number - t.first] for t in scene.tracks if t.group == group and t.starts_ns and 0 <= number - t.first < len(t.states)), default=0
-    )
-    tracks = [_extended(t, number, came) if t.group == group and t.rank in divergence.missing else t for t in scene.tracks]
-    lacking = [r for r in divergence.missing if not any(t.rank == r and t.group == group for t in scene.tracks)]
-    none = Track(rank=0, group=group, first=number, ops=array("H"), states=b"", starts_ns=array("q") if came else None, sites=array("H"))
-    tracks += [_extended(replace(none, rank=r), number, came) for r in lacking]
-    return replace(scene, tracks=tuple(tracks))
-
-
-def _extended(track: Track, number: int, came_ns: int) -> Track:
-    lacking = number - track.first - len(track.states) + 1
-    # What was dropped as damaged is not filled up.
-    if not 0 < lacking <= 4096:
-        return track
-    starts = track.starts_ns
-    if starts is not None:
-        starts = starts + type(starts)("q", [max(came_ns, starts[-1] if starts else 0)] * lacking)
-    return replace(
-        track,
-        ops=track.ops + type(track.ops)("H", bytes(2 * lacking)),
-        sites=None if track.sites is None else track.sites + type(track.sites)("H", bytes(2 * lacking)),
-        states=track.states + bytes([State.MISSING]) * lacking,
-        starts_ns=starts,
-    )
+    return Divergence(group=group, number=number, odd=odd, missing=known, sides=sides_of(scene, group, number, odd, known, unknown))
 
 
 def _row(record: RankRecord, left: _Left, divergence: Divergence | None) -> RankRow:

@@ -62,7 +62,12 @@ def pack(scene: Scene, *, max_bars: int = MAX_BARS) -> Packed:
         "ends": _planes([ends], 4),
     }
     return Packed(
-        blocks={name: _deflated(data) for name, data in columns.items()}, tracks=header, t0_ns=t0, unit_ns=unit, until=until, left_out=left_out
+        blocks={name: _deflated(data) for name, data in columns.items()},
+        tracks=header,
+        t0_ns=t0,
+        unit_ns=unit,
+        until=until,
+        left_out=left_out + scene.left_out,
     )
 
 
@@ -136,7 +141,7 @@ def _clock(tracks: Iterable[Track], until_ns: int) -> tuple[int, int, int]:
         for column in (track.starts_ns, track.ends_ns):
             if column is None:
                 continue
-            told = [t for t in column if t > 0]
+            told = column if column and min(column) > 0 else [t for t in column if t > 0]
             if told:
                 t0 = min(t0 or told[0], min(told))
                 last = max(last, max(told))
@@ -151,11 +156,14 @@ def _times(track: Track, t0: int, unit: int) -> tuple[array[int], array[int]]:
     count = len(track.states)
     if track.starts_ns is None:
         return array("I", bytes(4 * count)), array("I", bytes(4 * count))
-    units, now = [], 0
-    for t in track.starts_ns:
-        if t > 0:
-            now = (t - t0) // unit
-        units.append(now)
+    if count and min(track.starts_ns) > 0:
+        units = [(t - t0) // unit for t in track.starts_ns]
+    else:
+        units, now = [], 0
+        for t in track.starts_ns:
+            if t > 0:
+                now = (t - t0) // unit
+            units.append(now)
     starts = array("I", [(b - a) & _MASK for a, b in zip([0, *units], units, strict=False)])
     if track.ends_ns is None:
         return starts, array("I", bytes(4 * count))

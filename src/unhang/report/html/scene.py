@@ -149,7 +149,7 @@ class Facts:
 class Scene:
     """All that a page shows beside the verdict. `until_ns` is when the evidence was taken, 0 where that is not known.
 
-    `hosts_differ`: the times are those of several clocks, so that numbers are the sounder axis.
+    `hosts_differ`: the times are those of several clocks, so that numbers are the sounder axis. `left_out`: older operations that are in no track.
     """
 
     title: str = ""
@@ -164,3 +164,4 @@ class Scene:
     facts: tuple[Facts, ...] = ()
     until_ns: int = 0
     hosts_differ: bool = False
+    left_out: int = 0

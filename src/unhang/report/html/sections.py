@@ -10,8 +10,8 @@ from unhang.model import Evidence, Finding, Remedy, Verdict
 from unhang.report.html.labels import KEYS, PAGE
 from unhang.report.html.markup import Markup, element, many
 from unhang.report.html.scene import Divergence, Group, Scene, StackGroup
-from unhang.report.language import LABELS, STANDINGS, Language, reason
-from unhang.report.terminal import nothing, ran, says, title, went_well
+from unhang.report.language import LABELS, STANDINGS, Language
+from unhang.report.terminal import nothing, ran, says, title, unseen, went_well
 
 MAX_STACKS = 64
 _MAX_SIDES = 32
@@ -48,7 +48,7 @@ def verdict_section(verdict: Verdict, lang: Language) -> Markup:
             class_="standing",
         ),
         element("h1", title(finding, lang), id="verdict-title"),
-        element("p", finding.says, class_="says"),
+        element("p", says(finding, lang), class_="says"),
         _who(finding, lang),
         _remedies(finding.remedies, lang, heading="h2"),
         _evidence(finding.evidence, lang, heading="h2"),
@@ -64,7 +64,7 @@ def contradictions(verdict: Verdict, lang: Language) -> Markup | None:
     found = verdict.contradictions
     if not found:
         return None
-    items = [element("li", element("p", c.says), _stated(c.statements)) for c in found]
+    items = [element("li", element("p", says(c, lang)), _stated(c.statements)) for c in found]
     more = element("details", element("summary", LABELS[lang]["more"].format(n=len(items) - 4)), element("ul", items[4:])) if items[4:] else None
     return _section("contradictions", f"{LABELS[lang]['contradictions']} ({len(items)})", element("ul", items[:4]), more, class_="card warn")
 
@@ -75,8 +75,9 @@ def not_examined(verdict: Verdict, lang: Language) -> Markup | None:
         return None
     left = sorted(verdict.not_examined, key=lambda n: not n.unread)
     items = [
-        element("li", element("strong", reason(n.what, lang)), " ", element("span", reason(n.why, lang)), class_="unread" if n.unread else None)
+        element("li", element("strong", what), " ", element("span", why), class_="unread" if n.unread else None)
         for n in left
+        for what, why in (unseen(n, lang),)
     ]
     shown, folded = (items, []) if len(items) <= 6 else (items[:4], items[4:])
     more = element("details", element("summary", LABELS[lang]["more"].format(n=len(folded))), element("ul", folded)) if folded else None
@@ -168,7 +169,7 @@ def _finding(finding: Finding, lang: Language) -> Markup:
             element("span", STANDINGS[lang][finding.standing], class_="chip"),
             class_=f"standing {finding.standing}",
         ),
-        element("p", finding.says),
+        element("p", says(finding, lang)),
         _who(finding, lang),
         _remedies(finding.remedies, lang, heading="h4"),
         _evidence(finding.evidence, lang, heading="h4"),

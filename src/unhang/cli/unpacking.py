@@ -1,0 +1,84 @@
+"""What comes packed in what was given, taken out for as long as it is judged, and called by the names that the user knows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unhang.model import NotExamined, Verdict
+    from unhang.records.logs.finding import Found
+    from unhang.records.packed import Unpacked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """`found`: with the dumps out of archives and pipes, without those that hold nothing else. `runs`: run directories, if that was all."""
+
+    found: Found
+    runs: Unpacked | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def called(self, text: str) -> str:
+        """As the user knows it: what came out of an archive is by its name there."""
+        for place, name in self.names.items():
+            if place in text:
+                text = text.replace(place, name).replace("!/", "!")
+        return text
+
+    def told(self, verdict: Verdict) -> Verdict:
+        """With the names by which the user knows what was read."""
+        if not self.names:
+            return verdict
+        import msgspec
+
+        from unhang.model import Verdict
+
+        told = msgspec.to_builtins(replace(verdict, not_examined=tuple(n for n in verdict.not_examined if not self._was_read(n))))
+
+        def renamed(value: object) -> object:
+            if isinstance(value, str):
+                return self.called(value)
+            if isinstance(value, dict):
+                return {k: renamed(v) for k, v in value.items()}
+            return [renamed(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+        return msgspec.convert(renamed(told), Verdict)
+
+    def _was_read(self, left: NotExamined) -> bool:
+        """Whether something is a dump that whoever read the logs beside it left to others."""
+        from unhang.records.logs.kinds import FLIGHT
+
+        return left.why == f"no log: {FLIGHT}" and any(name in left.what for name in self.names.values())
+
+
+@contextlib.contextmanager
+def taken_out(found: Found, *, runs: bool) -> Iterator[Given]:
+    """With what stands in archives and pipes; `runs`: run directories, too, where one of them is all that was given. Raises UnhangError."""
+    packed = [s for s in found.sources if not s.seekable]
+    if not packed:
+        yield Given(found=found)
+        return
+    from unhang.records.packed import folder, held, unpack
+
+    sources, dumps, missed = list(found.sources), list(found.dumps), list(found.not_examined)
+    names: dict[str, str] = {}
+    of_runs = None
+    with contextlib.ExitStack() as stack:
+        into = None
+        for source in packed:
+            if (holds := held(source, runs=runs and len(sources) == 1 and not dumps)) is None:
+                continue
+            into = into or stack.enter_context(folder())
+            these = unpack(source, holds, into)
+            if holds == "runs":
+                of_runs = these if these.runs else None
+                continue
+            names[these.place] = these.called
+            dumps += these.dumps
+            missed += these.not_examined
+            if not these.others:
+                sources.remove(source)
+        yield Given(found=replace(found, sources=tuple(sources), dumps=tuple(dumps), not_examined=tuple(missed)), runs=of_runs, names=names)

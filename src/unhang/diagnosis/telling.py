@@ -1,0 +1,572 @@
+"""What flight recorders tell, in words: one outcome of comparing them, in both languages, with the calls and lines that it rests on.
+
+Frames are read again of the few ranks that are quoted. Long because every kind of outcome has words of its own, from the same few calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRACE, TRANSPORT, WAITING
+from unhang.knowledge import catalogue, words
+from unhang.knowledge.text import AND, NOTHING, THEN, Text, edited, joined, possible, ranks, same, sized, sums
+from unhang.model import Evidence, Finding, NotExamined, Remedy, Standing
+from unhang.records.flight import Call, Flight
+from unhang.records.flight.recordings import Recorded, flight
+from unhang.records.frames import Frame, place, user_frame
+from unhang.records.match.outcome import Outcome, Step
+from unhang.records.match.partings import DIFFERENT, Parting, parting_of
+
+# Of how many ranks the frames are read.
+_QUOTED = 6
+_MISMATCHES = (*DIFFERENT, "p2p-both-send", "groups-crossed")
+STACKS = Text("stacks, process states", "调用栈、进程状态")
+_LARGER_RING = replace(
+    TRACE,
+    id="larger-ring",
+    says="Let the recorder keep more: its ring has overwritten what would have to be compared.",
+    says_zh="让 flight recorder 保留更多记录：需要比较的那一段已被它的环形缓冲区覆盖。",
+)
+_ALL_DUMPS = Remedy(
+    id="all-dumps",
+    says="Collect the dumps of all ranks: they are often written inside the container, or to a directory of each host.",
+    says_zh="收集所有 rank 的转储：它们往往写在容器内部，或各主机自己的目录里。",
+    env={"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/shared/nccl_trace_rank_", "TORCH_FR_DUMP_TEMP_FILE": "/shared/nccl_trace_rank_"},
+)
+
+
+_MORE_RANKS = Text("; whether more ranks belong to the group is not in the dumps", "；转储中没有该组是否还有别的 rank")
+
+
+def _named(call: str) -> Text:
+    """The operation of a call, or what is sent or received."""
+    if not _is_message(call):
+        return same(call.split("+")[0].split(" ")[0]) if call.split("+")[0].split(" ")[0] else Text("a call", "一次调用")
+    kind, _, partner = call.partition(" to " if call.startswith("send") else " from ")
+    zh = "任意 rank" if partner == "any rank" else partner
+    return Text(f"a {call}", f"发往 {zh} 的 {kind}" if kind == "send" else f"来自 {zh} 的 {kind}")
+
+
+def _numbered(step: Step) -> Text:
+    return Text("{call} #{number} of group {group}", "组 {group} 的 {call} #{number}").fill(
+        call=_named(step.call), number=str(step.number), group=step.group
+    )
+
+
+def _wait(numbers: Sequence[int], where: Text) -> Text:
+    """ "ranks 0 and 2 wait in ..."."""
+    waits = words.verb(numbers, "waits", "wait")
+    return Text("{who} {waits} in {where}", "{who} 在{where} 中等待").fill(who=ranks(numbers), waits=waits, where=where)
+
+
+def _step(step: Step) -> Text:
+    """ "rank 4 waits in all_reduce #2 of group tp2 for rank 5"."""
+    waits = _wait(step.waiting, _this(step))
+    return waits if _is_message(step.call) else waits + Text(" for {who}", "，等的是 {who}").fill(who=ranks(step.lacking))
+
+
+def _this(step: Step) -> Text:
+    return _named(step.call) if _is_message(step.call) else _numbered(step)
+
+
+def _call(call: Call) -> Text:
+    """ "all_reduce #3 of group 0"."""
+    return Text("{op} #{seq} of group {group}", "组 {group} 的 {op} #{seq}").fill(op=call.op, seq=call.seq, group=call.group)
+
+
+def _what(call: Call) -> Text:
+    """ "all_reduce of [8] Float"."""
+    en = words.call(call)
+    return Text(en, en.replace(" of ", " ", 1))
+
+
+def unexamined(what: Text, why: Text, *, unread: bool = False) -> NotExamined:
+    """What was not examined, in both languages."""
+    return NotExamined(what=what.en, why=why.en, unread=unread, what_zh=what.zh, why_zh=why.zh)
+
+
+def _is_message(call: str) -> bool:
+    return call.startswith(("send to", "receive from"))
+
+
+class Teller:
+    """Puts an outcome into words."""
+
+    def __init__(self, recorded: Recorded, outcome: Outcome) -> None:
+        self.recordings = recorded.recordings
+        self.outcome = outcome
+        self._flights: dict[int, Flight | None] = {}
+
+    def finding(self) -> Finding | None:
+        """None where nothing is wrong."""
+        o = self.outcome
+        if o.kind == "nothing-wrong":
+            return None
+        if o.kind in _MISMATCHES:
+            return self._mismatch()
+        if o.kind in ("missing", "p2p-alone"):
+            return self._missing()
+        if o.kind in ("transport", "finished-on-some"):
+            return self._joined()
+        return self._untold()
+
+    def odd(self) -> tuple[int, ...]:
+        """Who went astray; () where nobody did, or where that cannot be told."""
+        o = self.outcome
+        if o.kind not in _MISMATCHES or o.kind in ("groups-crossed", "p2p-both-send", "p2p-size"):
+            return ()
+        if o.by != "nothing":
+            return o.ranks if len(o.ranks) < sum(len(s.ranks) for s in o.sides) else ()
+        return self.parting.odd if self.parting is not None and self.parting.by == "history" else ()
+
+    def left(self) -> list[NotExamined]:
+        """What no recorder tells of this outcome."""
+        o = self.outcome
+        if o.kind in ("nothing-wrong", "cannot-tell") and not o.waiting:
+            if not any(r.entries for r in self.recordings.values()):
+                return []
+            why = Text("only flight-recorder dumps were given", "只给了 flight recorder 转储")
+            if o.kind == "nothing-wrong":
+                why += Text(", and {nobody}", "，而且{nobody}").fill(nobody=self._nobody_waits())
+            found = [unexamined(STACKS, why)]
+            gloo = any(t.gloo for r in self.recordings.values() for t in r.tracks)
+            return [*found, NotExamined(what="sends and receives", why="Gloo's flight recorder does not hold them")] if gloo else found
+        meant = Text(": whether that is meant is in no dump", "：这是否有意为之，转储中没有")
+        return [unexamined(_this(s), self._beside(s, Text("it", "它")) + meant) for s in o.aside[:3]]
+
+    def _nobody_waits(self) -> Text:
+        """ "none of the 2 ranks with a dump waits in a recorded call; the last call of group 0, all_reduce #3, is over on all of them"."""
+        o, given = self.outcome, sorted(self.recordings)
+        alone = len(given) == 1
+        what = Text("its newest recorded calls", "最新记录的调用") if o.aside else Text("a recorded call", "已记录的调用")
+        if alone:
+            says = Text("rank {rank} does not wait in {what}", "rank {rank} 没有在{what}中等待").fill(rank=given[0], what=what)
+        else:
+            says = Text("none of the {n} ranks with a dump waits in {what}", "有转储的 {n} 个 rank 都没有在{what}中等待").fill(
+                n=len(given), what=what
+            )
+        for s in o.last[:3]:
+            where = NOTHING
+            if not alone:
+                on_all = s.waiting == tuple(given)
+                where = Text(" on all of them", "在所有这些 rank 上") if on_all else Text(" on {who}", "在 {who} 上").fill(who=ranks(s.waiting))
+            says += Text(
+                "; {its} last call of group {group}, {call} #{number}, is over{where}", "；组 {group} 的最后一次调用 {call} #{number} {where}已经结束"
+            ).fill(its="its" if alone else "the", group=s.group, call=_named(s.call), number=str(s.number), where=where)
+        more = len(o.last) - 3
+        return says + Text("; of {n} more groups, too", "；另有 {n} 个组也是如此").fill(n=more) if more > 0 else says
+
+    def _beside(self, step: Step, what: Text) -> Text:
+        """ "rank 1 has had broadcast #1 of group 2 pending for over 30 s and went on with other calls; rank 0 has not recorded it"."""
+        says = Text(
+            "{who} {has} had {what} pending for over 30 s and went on with other calls", "{who} 让{what}挂起了 30 s 以上，期间又发出了其他调用"
+        ).fill(who=ranks(step.waiting), has=words.verb(step.waiting, "has", "have"), what=what)
+        if not step.lacking:
+            return says
+        says += Text("; {who} {has} not recorded it", "；{who} 没有记录到它").fill(
+            who=ranks(step.lacking), has=words.verb(step.lacking, "has", "have")
+        )
+        last = self._last(step.lacking[0])
+        if last is None:
+            return says
+        return says + Text(" (the last call of rank {rank} is {call})", "（rank {rank} 的最后一次调用是{call}）").fill(
+            rank=step.lacking[0], call=_call(last)
+        )
+
+    def _blind(self, numbers: Sequence[int]) -> Text:
+        """Why dumps do not tell what these ranks have done."""
+        why: dict[Text, list[int]] = {}
+        for rank in numbers:
+            r = self.recordings.get(rank)
+            if r is None:
+                reason = Text("of {who} there is no dump", "没有 {who} 的转储")
+            elif r.skipped:
+                reason = Text("the dump of {who} has entries that could not be understood", "{who} 的转储中有无法理解的条目")
+            elif r.cut:
+                reason = Text("the dump of {who} is cut off", "{who} 的转储不完整")
+            elif not r.entries:
+                reason = Text(
+                    "the recorder of {who} holds no call: none was made, or it was off, or kept only what was pending",
+                    "{who} 的 flight recorder 中没有调用：没有发出过调用，或者没有打开，或者只保留了未完成的调用",
+                )
+            elif r.lost:
+                reason = Text("the ring of {who} has lost that time", "{who} 的环形缓冲区中，那一段已被覆盖")
+            else:
+                reason = Text("the dump of {who} holds only what was pending", "{who} 的转储中只有未完成的调用")
+            why.setdefault(reason, []).append(rank)
+        return joined(reason.fill(who=ranks(found)) for reason, found in why.items())
+
+    def _flight(self, rank: int) -> Flight | None:
+        if rank not in self._flights:
+            recording = self.recordings.get(rank)
+            self._flights[rank] = flight(recording) if recording is not None and len(self._flights) < 4 * _QUOTED else None
+        return self._flights[rank]
+
+    def _calls(self, rank: int) -> Mapping[int, Call]:
+        """The calls of a rank in the group, by number; of several launched together the first."""
+        found = self._flight(rank)
+        calls = found.calls.get(self.outcome.group_name, ()) if found is not None else ()
+        return {c.seq: c for c in reversed(calls) if not c.is_p2p}
+
+    def _call(self, rank: int) -> Call | None:
+        return None if self.outcome.number is None else self._calls(rank).get(self.outcome.number)
+
+    def _message(self, rank: int) -> Call | None:
+        found = self._flight(rank)
+        calls = found.calls.get(self.outcome.group_name, ()) if found is not None else ()
+        side = next((s for s in self.outcome.sides if s.ranks == (rank,)), None)
+        number, kind = (self.outcome.number, "") if side is None or side.number is None else (side.number, side.call.split(" ")[0])
+        there = [c for c in calls if c.is_p2p and c.seq == number and c.op.startswith(kind) and c.op != "coalesced"]
+        return next((c for c in there if not c.done), there[0] if side is not None and there else None)
+
+    def _waited(self, rank: int) -> Call | None:
+        """The call that the outcome is about, as this rank issued it."""
+        return self._message(rank) if _is_message(self.outcome.call) or self.outcome.kind == "p2p-size" else self._call(rank)
+
+    def _last(self, rank: int) -> Call | None:
+        """The newest call of a rank, in any group."""
+        found = self._flight(rank)
+        calls = [c for of_group in found.calls.values() for c in of_group] if found is not None else []
+        return max(calls, key=lambda c: c.created_ns, default=None)
+
+    @cached_property
+    def parting(self) -> Parting | None:
+        """Two sides of one size: whose line issued something else before may still tell."""
+        o = self.outcome
+        ranks = [r for s in o.sides for r in s.ranks]
+        if o.by != "nothing" or o.number is None or not o.sides or len(ranks) > 2 * _QUOTED:
+            return None
+        dumps = {r: f for r in ranks if (f := self._flight(r)) is not None}
+        return parting_of(o, dumps)
+
+    def _mismatch(self) -> Finding:
+        o = self.outcome
+        if o.kind == "groups-crossed" or o.kind == "p2p-both-send":
+            return self._crossed()
+        odd = o.ranks
+        standing: Standing = "established" if o.by != "nothing" and o.known and not (o.unseen or o.ahead) else "likely"
+        how, by_history = NOTHING, False
+        if o.kind == "p2p-size":
+            standing = "established" if o.by == "pairs" else "likely"
+        elif o.by == "majority":
+            total = sum(len(s.ranks) for s in o.sides)
+            how = Text(" ({n} of {total} ranks agree)", "（{total} 个 rank 中有 {n} 个一致）").fill(n=total - len(odd), total=total)
+        elif o.by == "nothing" and self.parting is not None and self.parting.by == "history":
+            odd, by_history = self.parting.odd, True
+            how = Text(" (the same line issued something else before)", "（同一行代码之前发出的是别的调用）")
+            standing = "established" if o.known else "likely"
+        elif o.by == "nothing":
+            how = Text("; which of them went astray cannot be told from this", "；由此无法判断是哪一方走错了")
+        strayed = [s for s in o.sides if set(s.ranks) <= set(odd)]
+        usual = [s for s in o.sides if s not in strayed]
+        sides = [*strayed[:1], *usual[:1], *strayed[1:]] if strayed and usual and o.kind != "p2p-size" else list(o.sides)
+        said = [self._did(s.ranks) for s in sides[:3]]
+        if o.by == "sums":
+            says = Text("what is sent in {here} is not what is received: {sums}", "{here} 中发送的数量与接收的不一致：{sums}").fill(
+                here=self._seq(), sums=joined(sums(s.call, s.ranks) for s in sides[:3])
+            )
+        elif o.kind == "p2p-size":
+            says = Text("a message of {sent} is received as {got}", "发送的消息为 {sent}，接收方期望的是 {got}").fill(
+                sent=self._sized(0), got=self._sized(1)
+            )
+        else:
+            says = Text("{one} as {here}, where {other}", "{here}：{one}，而 {other}").fill(
+                one=said[0], here=self._seq(), other=joined(said[1:], AND) if not usual else said[1]
+            )
+            if usual:
+                says += joined((Text(", and {more}", "，另外 {more}").fill(more=more) for more in said[2:]), NOTHING)
+        says += edited(o.kind, o.edit) + how
+        shown = self._place(sides[0].ranks[0]) if o.by != "nothing" or by_history or o.kind == "p2p-size" else None
+        # The calls that differ first: the rest is cut where there is little room.
+        around = [self._around(s.ranks[0]) for s in sides[:3]]
+        evidence = [*(e for here, _ in around for e in here), *(e for _, more in around for e in more)]
+        if o.by == "majority" and (earlier := self._earlier(odd, sides[1].ranks)) is not None:
+            says += THEN + earlier[0]
+            evidence.append(earlier[1])
+        remedy = {"shape": "same-size", "p2p-size": "same-size", "dtype": "same-dtype"}.get(o.kind, "same-order")
+        return catalogue.load()["collective-mismatch"].finding(
+            standing=standing, says=says, ranks=odd, where=shown, evidence=tuple(evidence), remedies=(remedy, "check-each-call")
+        )
+
+    def _sized(self, n: int) -> Text:
+        rank = self.outcome.sides[n].ranks[0]
+        at = self._at(self._message(rank))
+        return Text("{what} (rank {rank}{at})", "{what}（rank {rank}{at}）").fill(what=sized(self.outcome.sides[n].call), rank=rank, at=at)
+
+    def _earlier(self, odd: Sequence[int], usual: Sequence[int]) -> tuple[Text, Evidence] | None:
+        """An equal call from another line before the ranks parted: the one too many, where it was of the usual kind."""
+        o = self.outcome
+        if not odd or not usual or o.number is None:
+            return None
+        theirs, ours = self._calls(odd[0]), self._calls(usual[0])
+        for number in sorted(n for n in theirs.keys() & ours.keys() if n < o.number):
+            a, b = user_frame(theirs[number].frames), user_frame(ours[number].frames)
+            if a is not None and b is not None and (a.file, a.line) != (b.file, b.line):
+                text = f"rank {odd[0]}: #{number} {words.call(theirs[number])}, {words.frame(a)}; rank {usual[0]}: {words.frame(b)}"
+                says = Text("already #{number} came from {a}, where the others were at {b}", "早在 #{number} 时它就来自 {a}，而其他进程在 {b}")
+                return says.fill(number=number, a=place(a, ""), b=place(b, "")), self._evidence(odd[0], text)
+        return None
+
+    def _crossed(self) -> Finding:
+        o = self.outcome
+        if o.kind == "p2p-both-send":
+            says = Text("ranks send to each other, and none of them receives: {told}", "各 rank 互相发送，却没有一个在接收：{told}")
+        else:
+            says = Text("ranks wait for each other in a circle, each in another call: {told}", "各 rank 循环等待，每个停在不同的调用中：{told}")
+        says = says.fill(told=joined(_step(s) for s in o.path[:4]))
+        evidence = [e for s in o.path[:4] if s.waiting for e in self._pending(s.waiting[0])]
+        return catalogue.load()["collective-mismatch"].finding(
+            standing="likely", says=says, ranks=o.ranks, evidence=tuple(evidence), remedies=("same-order", "check-each-call")
+        )
+
+    def _missing(self) -> Finding:
+        o = self.outcome
+        waiting, absent = o.waiting, o.ranks
+        first = waiting[0]
+        at = self._at(self._waited(first))
+        here = self._seq() if o.kind == "missing" else _named(o.call)
+        last = {r: self._last(r) for r in absent[:_QUOTED]}
+        shown = next((c for c in last.values() if c is not None), None)
+        says = Text("{absent} {never} {here}, in which {waiting} {waits}{at}", "{absent} {never}{here}，而 {waiting} 在其中{waits}{at}").fill(
+            absent=ranks(absent),
+            never=Text("never came to", "从未到达") if o.kind == "missing" else Text("posted nothing that fits", "没有发出与之对应的调用："),
+            here=here,
+            waiting=ranks(waiting),
+            waits=Text("gave up", "等到超时") if o.gave_up else Text(words.verb(waiting, "waits", "wait"), "等待"),
+            at=at,
+        )
+        if shown is not None:
+            says += Text("; {its} last call was {call}{at}", "；其最后一次调用是{call}{at}").fill(
+                its=words.verb(absent, "its", "their"), call=_call(shown), at=self._at(shown)
+            )
+        elif not last or all(r in self.recordings and not self.recordings[r].entries for r in absent):
+            says += Text("; no call of {it} is recorded", "；没有记录到它的任何调用").fill(it=words.verb(absent, "it", "them"))
+        if len(absent) > len(waiting) and o.kind == "missing":
+            says += Text("; or {who} {has} made a call too many", "；也可能是 {who} 多发出了一次调用").fill(
+                who=ranks(waiting), has=words.verb(waiting, "has", "have")
+            )
+            if (earlier := self._earlier(waiting, absent)) is not None:
+                says += Text(": ", "：") + earlier[0]
+        says += self._path()
+        if not o.known:
+            says += _MORE_RANKS
+        says += Text("; why is not in evidence", "；原因不在证据之中") + possible(WAITING)
+        evidence = [
+            *(self._evidence(r, f"rank {r}: last call #{c.seq} {words.call(c)} of group {c.group}{self._line(c)}") for r, c in last.items() if c),
+            *(e for r in waiting[:2] for e in self._pending(r)),
+        ]
+        where = user_frame(shown.frames) if shown is not None and len(absent) == 1 else None
+        return Finding(
+            cause="collective-timeout",
+            standing="not-established",
+            says=says.en,
+            says_zh=says.zh,
+            ranks=absent,
+            where=place(where, "") if where is not None else None,
+            evidence=tuple(evidence),
+            remedies=(SUPERVISE,),
+        )
+
+    def _joined(self) -> Finding:
+        o = self.outcome
+        at = self._at(self._waited(o.waiting[0]))
+        here = (_named(o.call) if _is_message(o.call) else self._seq()) + at
+        parts: dict[str, Text | str] = {
+            "here": here,
+            "over": ranks(o.finished),
+            "who": ranks(o.waiting),
+            "waits": words.verb(o.waiting, "waits", "wait"),
+        }
+        if o.finished and _is_message(o.call):
+            says = Text(
+                "both sides of {here} were posted, and it is over on {over} only: {who} waits; look at the link between them",
+                "{here} 的双方都已发出，但只在 {over} 上结束：{who} 还在等待；请检查两者之间的链路",
+            ).fill(**parts)
+        elif o.finished:
+            says = Text(
+                "all have come to {here}, and it is over on {over} only: {who} {waits} for data; look at the links from {over} to the others",
+                "所有 rank 都已到达{here}，但只在 {over} 上结束：{who} 还在等数据；请检查 {over} 到其他 rank 的链路",
+            ).fill(**parts)
+        else:
+            says = Text(
+                "{who} {waits} in {here} and nobody is missing: the code agrees, the data does not arrive",
+                "{who} 在{here} 中等待，没有缺席的 rank：代码一致，只是数据没有到达",
+            ).fill(**parts)
+        if not o.known:
+            says += _MORE_RANKS
+        says += self._path() + possible(TRANSPORT)
+        return Finding(
+            cause="unknown",
+            standing="not-established",
+            says=says.en,
+            says_zh=says.zh,
+            ranks=o.ranks,
+            where=self._place(o.waiting[0]),
+            evidence=tuple(e for r in (*o.finished[:1], *o.waiting[:2]) for e in self._pending(r)),
+            remedies=(NCCL_DEBUG, SUPERVISE),
+        )
+
+    def _untold(self) -> Finding | None:
+        o = self.outcome
+        if not o.waiting:
+            # Nobody waits in anything: what was not seen is said under not_examined.
+            return self._quiet() if any(r.entries for r in self.recordings.values()) else None
+        at = self._at(self._waited(o.waiting[0]))
+        why = [self._blind(o.unseen)] if o.unseen else []
+        if o.ahead and _is_message(o.call):
+            why.append(
+                Text(
+                    "the rings have overwritten what went before it, and unequally many are pending on {who}",
+                    "环形缓冲区已覆盖它之前的记录，而 {who} 上未完成的数量不等",
+                ).fill(who=ranks((*o.waiting, *o.ahead)))
+            )
+        elif o.ahead:
+            why.append(Text("the ring of {who} has overwritten #{n}", "{who} 的环形缓冲区已覆盖 #{n}").fill(who=ranks(o.ahead), n=str(o.number)))
+        if o.outside:
+            why.append(
+                Text("who belongs to group {group} is not in the dumps, and {who} may", "转储中没有组 {group} 的成员，{who} 可能属于它").fill(
+                    group=o.group, who=ranks(o.outside)
+                )
+            )
+        elif not o.known:
+            why.append(
+                Text(
+                    "who belongs to group {group} is not in the dumps, and there may be more ranks", "转储中没有组 {group} 的成员，可能还有别的 rank"
+                ).fill(group=o.group)
+            )
+        if not why:
+            why.append(
+                Text("{who} {has} not recorded it, and need not have to", "{who} 没有记录到它，但也不一定要有").fill(
+                    who=ranks(o.ranks), has=words.verb(o.ranks, "has", "have")
+                )
+            )
+        if o.elsewhere:
+            why.append(
+                Text(
+                    "{told}: if these belong to both groups, they were called in different orders", "{told}：如果它们同属两个组，那么调用的次序不同"
+                ).fill(told=joined(_wait(s.waiting, _this(s)) for s in o.elsewhere[:3]))
+            )
+        here = (_named(o.call) if _is_message(o.call) else self._seq()) + at
+        says = _wait(o.waiting, here) + Text("; whether anybody is missing cannot be told: ", "；无法判断是否有 rank 缺席：") + joined(why)
+        says += self._path() + possible(WAITING)
+        evidence = [e for r in (*o.waiting[:2], *(s.waiting[0] for s in o.elsewhere[:3])) for e in self._pending(r)]
+        return Finding(
+            cause="unknown",
+            standing="not-established",
+            says=says.en,
+            says_zh=says.zh,
+            ranks=o.waiting,
+            where=self._place(o.waiting[0]),
+            evidence=tuple(evidence),
+            remedies=(self._remedy(),),
+        )
+
+    def _remedy(self) -> Remedy:
+        """How more would be told."""
+        o = self.outcome
+        given = [self.recordings.get(r) for r in o.unseen]
+        if any(r is None or r.cut or r.skipped for r in given):
+            return _ALL_DUMPS
+        if any(r is not None and not r.entries for r in given):
+            return TRACE
+        return _LARGER_RING if o.ahead or any(r is not None and r.lost for r in given) else SUPERVISE
+
+    def _quiet(self) -> Finding:
+        o = self.outcome
+        parts = [self._blind(o.unseen)] if o.unseen else []
+        if o.ahead:
+            parts.append(
+                Text("the ring of {who} has overwritten all that the others still have", "{who} 的环形缓冲区已覆盖其他 rank 还保留着的全部记录").fill(
+                    who=ranks(o.ahead)
+                )
+            )
+        parts += [self._beside(s, _this(s)) for s in o.aside[:2]]
+        for s in o.last:
+            if s.lacking and len(parts) < 3:
+                parts.append(
+                    Text("{who} {has} not issued {call}, and may have been wanted in it", "{who} 没有发出{call}，而它可能本该参与").fill(
+                        who=ranks(s.lacking), has=words.verb(s.lacking, "has", "have"), call=_numbered(s)
+                    )
+                )
+        if o.unproven:
+            parts.append(Text("Gloo's recorder calls over what has failed, too", "Gloo 的 flight recorder 把失败的调用也记为已结束"))
+        if not o.known:
+            parts.append(Text("how many ranks there are is not in the dumps", "转储中没有 rank 的总数"))
+        shown = [r for s in (o.aside or o.last)[:2] for r in (s.waiting[0], *s.lacking[:1])]
+        whether = Text("whether others wait", "其他 rank 是否在等待") if len(self.recordings) == 1 else Text("whether all is well", "是否一切正常")
+        says = self._nobody_waits() + Text("; {whether} cannot be told: ", "；无法判断{whether}：").fill(whether=whether) + joined(parts)
+        return Finding(
+            cause="unknown",
+            standing="not-established",
+            ranks=tuple(sorted({r for s in o.aside[:2] for r in s.lacking})),
+            says=says.en,
+            says_zh=says.zh,
+            evidence=tuple(e for r in dict.fromkeys(shown) for e in (self._pending(r) or self._newest(r))),
+            remedies=(self._remedy(),),
+        )
+
+    def _newest(self, rank: int) -> list[Evidence]:
+        c = self._last(rank)
+        return [] if c is None else [self._evidence(rank, f"rank {rank}: last call #{c.seq} {words.call(c)} of group {c.group}{self._line(c)}")]
+
+    def _path(self) -> Text:
+        """How the chain led there, where it has more than one place."""
+        steps = self.outcome.path
+        told = [_step(s) for s in steps if s.lacking] if len(steps) > 1 else []
+        return Text(" ({told})", "（{told}）").fill(told=joined(told)) if told else NOTHING
+
+    def _seq(self) -> Text:
+        o = self.outcome
+        return Text("{call} #{number} of group {group}", "组 {group} 的 {call} #{number}").fill(
+            call=Text("call", "调用") if o.kind in _MISMATCHES else _named(o.call), number=str(o.number), group=str(o.group)
+        )
+
+    def _did(self, numbers: Sequence[int]) -> Text:
+        call = self._call(numbers[0])
+        side = next(s for s in self.outcome.sides if s.ranks == tuple(numbers))
+        what = _what(call) if call is not None and "+" not in side.call else same(side.call)
+        return Text("{who} issued {what}{at}", "{who} 发出了 {what}{at}").fill(who=ranks(numbers), what=what, at=self._at(call))
+
+    @staticmethod
+    def _at(call: Call | None) -> Text:
+        frame = user_frame(call.frames) if call is not None else None
+        return Text(" at {place}", "（位于 {place}）").fill(place=place(frame, "")) if frame is not None else NOTHING
+
+    @staticmethod
+    def _line(call: Call) -> str:
+        frame: Frame | None = user_frame(call.frames)
+        return f", {words.frame(frame)}" if frame is not None else ""
+
+    def _place(self, rank: int) -> str | None:
+        call = self._waited(rank)
+        frame = user_frame(call.frames) if call is not None else None
+        return place(frame, "") if frame is not None else None
+
+    def _evidence(self, rank: int, text: str) -> Evidence:
+        return Evidence(source=self.recordings[rank].source if rank in self.recordings else "", text=text)
+
+    def _around(self, rank: int) -> tuple[list[Evidence], list[Evidence]]:
+        """What a rank issued at the number; the calls before and behind it."""
+        o = self.outcome
+        if o.number is None or o.kind == "p2p-size":
+            call = self._message(rank)
+            return [self._evidence(rank, f"rank {rank}: {words.call(call)}{self._line(call)}")] if call is not None else [], []
+        calls, found = self._calls(rank), dict[str, Evidence]()
+        for number, word in ((o.number, ""), (o.number - 1, "before: "), (o.number + 1, "behind: ")):
+            if (call := calls.get(number)) is not None:
+                state = "done" if call.done else "not finished"
+                found[word] = self._evidence(rank, f"rank {rank}: {word}#{number} {words.call(call)} ({state}){self._line(call)}")
+        return [e for word, e in found.items() if not word], [e for word, e in found.items() if word]
+
+    def _pending(self, rank: int) -> list[Evidence]:
+        """What a rank waits in."""
+        found = self._flight(rank)
+        calls = [c for of_group in found.calls.values() for c in of_group] if found is not None else []
+        here = None if self.outcome.kind in _MISMATCHES else self._waited(rank)
+        oldest = here or min((c for c in calls if not c.done), key=lambda c: c.created_ns, default=None)
+        if oldest is None:
+            return []
+        state = "done" if oldest.done else "waits"
+        return [self._evidence(rank, f"rank {rank}: #{oldest.seq} {words.call(oldest)} of group {oldest.group} ({state}){self._line(oldest)}")]

@@ -1,0 +1,110 @@
+"""Sentences in both languages, put together from pieces that have both: what a run or an answer told, said in numbers of that run.
+
+A piece is a template with {names}; what is filled in is of the run, and is never read as a template. Names of ranks, calls, groups, files and
+variables are the same in both languages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from unhang.knowledge import words
+from unhang.model import Finding
+
+if TYPE_CHECKING:
+    from unhang.records.match.edits import Edit
+    from unhang.records.match.outcome import Kind
+
+
+@dataclass(frozen=True)
+class Text:
+    """One text in both languages."""
+
+    en: str
+    zh: str
+
+    def of(self, language: str) -> str:
+        return self.zh if language == "zh" else self.en
+
+    def fill(self, **values: Text | str | int) -> Text:
+        """The template with these values in it, each in its language."""
+        sides = [{n: v.of(lang) if isinstance(v, Text) else v for n, v in values.items()} for lang in ("en", "zh")]
+        return Text(self.en.format_map(sides[0]), self.zh.format_map(sides[1]))
+
+    def __add__(self, other: Text) -> Text:
+        return Text(self.en + other.en, self.zh + other.zh)
+
+    def __bool__(self) -> bool:
+        return bool(self.en)
+
+
+NOTHING = Text("", "")
+THEN = Text("; ", "；")
+AND = Text(" and ", "，")
+COMMA = Text(", ", "、")
+
+
+def same(text: str) -> Text:
+    """What is the same in both languages: a name, a number, a line of code."""
+    return Text(text, text)
+
+
+def joined(texts: Iterable[Text], between: Text = THEN) -> Text:
+    found = tuple(texts)
+    return Text(between.en.join(t.en for t in found), between.zh.join(t.zh for t in found))
+
+
+def ranks(numbers: Iterable[int]) -> Text:
+    """ "ranks 0 to 6", "rank 0 到 6"."""
+    found = sorted(set(numbers))
+    return Text(words.ranks(found), _ranks_zh(found))
+
+
+def possible(causes: Sequence[str]) -> Text:
+    """ " (possible: dns-resolution, network-blocked)"."""
+    return Text(" (possible: {ids})", "（可能是：{ids}）").fill(ids=", ".join(causes))
+
+
+def edited(kind: Kind, edit: Edit | None) -> Text:
+    """ "; the next two calls are swapped": how the calls of the rank that strayed become those of the others, NOTHING where that is not told."""
+    if kind == "order":
+        return Text("; the next two calls are swapped", "；接下来的两次调用次序颠倒")
+    if edit is not None and kind in ("extra", "lacking"):
+        says = Text("; from there on its calls are those of the others with {many} {how}", "；从那里起，它的调用与其他进程的相比{how}了 {n} 次")
+        how = Text("too many", "多") if kind == "extra" else Text("left out", "少")
+        return says.fill(many=f"{edit.count} calls" if edit.count > 1 else "one call", n=edit.count, how=how)
+    return NOTHING
+
+
+def sums(said: str, numbers: Sequence[int]) -> Text:
+    """ "rank 1 sends 4 and receives 3 elements", of what was compared of an all_to_all: "all_to_all Float 4>3"."""
+    sent, _, got = said.rpartition(" ")[2].partition(">")
+    return Text("{who} {sends} {sent} and {receives} {got} elements", "{who} 发送 {sent} 个、接收 {got} 个元素").fill(
+        who=ranks(numbers),
+        sends=words.verb(numbers, "sends", "send"),
+        sent=sent,
+        receives=words.verb(numbers, "receives", "receive"),
+        got=got,
+    )
+
+
+def sized(said: str) -> Text:
+    """ "8 elements Float", of what was compared of a message: "send 8 Float"."""
+    _, elements, dtypes = (*said.split(" "), "")[:3]
+    return Text("{n} elements{dtypes}", "{n} 个元素{dtypes}").fill(n=elements, dtypes=f" {dtypes}" if dtypes else "")
+
+
+def continued(finding: Finding, more: Text) -> Finding:
+    """The finding with something put behind what it says, in each language that it has."""
+    return replace(finding, says=finding.says + more.en, says_zh=finding.says_zh and finding.says_zh + more.zh)
+
+
+def _ranks_zh(found: Sequence[int]) -> str:
+    if not found:
+        return "没有任何 rank"
+    if len(found) > 2 and list(found) == list(range(found[0], found[-1] + 1)):
+        return f"rank {found[0]} 到 {found[-1]}"
+    shown = "、".join(map(str, found[:8]))
+    return f"rank {shown} 等 {len(found)} 个" if len(found) > 8 else f"rank {shown}"

@@ -1,0 +1,181 @@
+"""What frames add where the calls of ranks part: whose line issued something else before, who stands at a line that is hardly ever reached.
+
+Columns have no frames: the few ranks that parted are looked at again in objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from unhang.records.flight import operations
+from unhang.records.flight.batches import COALESCED
+from unhang.records.frames import Frame, other_line, user_frame
+from unhang.records.match.edits import Edit
+from unhang.records.match.outcome import Kind, Outcome
+
+if TYPE_CHECKING:
+    from unhang.records.flight import Call, Flight
+
+DIFFERENT: tuple[Kind, ...] = ("op", "shape", "dtype", "order", "extra", "lacking", "p2p-size")
+# A line is the usual one when it was reached this often, and another one so many times less.
+_HABIT = 3
+_RARELY = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """What one rank issued at the place where the ranks parted, `says` what of it was compared; `call` is None where only its stack tells."""
+
+    rank: int
+    op: str
+    says: str
+    call: Call | None
+    frames: tuple[Frame, ...]
+    waiting: bool
+
+    @property
+    def place(self) -> Frame | None:
+        return user_frame(self.frames)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parting:
+    """Ranks of one group issued different calls at one sequence number, or two ranks halves of a message that do not fit.
+
+    `odd` are the ranks that did what was not meant, () where that cannot be told; `by` is how that is known. `rare` are the ranks at a line that was
+    hardly ever reached before, while the others stand at one that all came to again and again: seen, and no blame. The rank at the new line may be
+    the one that rightly went on, and the other one may have had a batch too many. `whole`: no member of the group is without its call here.
+    """
+
+    group: str | None
+    seq: int | None
+    sides: tuple[Side, ...]
+    odd: tuple[int, ...]
+    by: Literal["majority", "history", "sums", "pairs", "nothing"]
+    rare: tuple[int, ...] = ()
+    kind: Kind = "op"
+    edit: Edit | None = None
+    whole: bool = False
+
+    def side(self, rank: int) -> Side:
+        return next(s for s in self.sides if s.rank == rank)
+
+
+def key_of(call: Call) -> tuple[object, ...]:
+    """What has to be equal on all ranks."""
+    return (operations.key(call.op, call.input_sizes, call.output_sizes, call.dtypes, ()),)
+
+
+def parting_of(outcome: Outcome, dumps: Mapping[int, Flight]) -> Parting | None:
+    """The outcome with the calls themselves; None where it is none of calls that differ, or one of these is in no dump."""
+    o = outcome
+    if o.kind not in DIFFERENT or not o.sides or o.number is None:
+        return None
+    sides = []
+    for s in o.sides:
+        for rank in s.ranks:
+            found = _message(o, s.number, s.call, dumps.get(rank)) if o.kind == "p2p-size" else call_at(dumps.get(rank), o.group_name, o.number)
+            if found is None:
+                return None
+            sides.append(Side(rank=rank, op=found.op, says=s.call, call=found, frames=found.frames, waiting=not found.done))
+    sides = sides if o.kind == "p2p-size" else sorted(sides, key=lambda s: s.rank)
+    parting = Parting(
+        group=o.group_name,
+        seq=None if o.kind == "p2p-size" else o.number,
+        sides=tuple(sides),
+        odd=o.ranks if o.by in ("majority", "sums") and len(o.ranks) < len(sides) else (),
+        by=o.by,
+        kind=o.kind,
+        edit=o.edit,
+        whole=o.known and not (o.unseen or o.ahead),
+    )
+    if o.by != "nothing" or o.kind == "p2p-size":
+        return parting
+    history = {r: _by_number(o.group_name, f) for r, f in dumps.items()}
+    if changed := _unlike_before(parting.sides, history, o.number):
+        return replace(parting, odd=changed, by="history")
+    return replace(parting, rare=_at_unusual_line(parting.sides, history, o.number))
+
+
+def call_at(flight: Flight | None, group: str, number: int) -> Call | None:
+    """A rank's call with this number; those that were launched together are one, named by all of them."""
+    return _by_number(group, flight, only=number).get(number) if flight is not None else None
+
+
+def _message(outcome: Outcome, number: int | None, says: str, flight: Flight | None) -> Call | None:
+    calls = flight.calls.get(outcome.group_name, ()) if flight is not None else ()
+    kind = says.split(" ")[0]
+    there = [c for c in calls if c.is_p2p and c.seq == number and c.op.startswith(kind) and c.op != COALESCED]
+    return next((c for c in there if not c.done), there[0] if there else None)
+
+
+def _by_number(group: str, flight: Flight, *, only: int | None = None) -> dict[int, Call]:
+    """The collectives of a group."""
+    parts: dict[int, list[Call]] = {}
+    for call in flight.calls.get(group, ()):
+        if not call.is_p2p and only in (None, call.seq):
+            parts.setdefault(call.seq, []).append(call)
+    return {seq: calls[0] if len(calls) == 1 else _together(calls) for seq, calls in parts.items()}
+
+
+def _together(calls: Sequence[Call]) -> Call:
+    op = "+".join(operations.key(c.op, c.input_sizes, c.output_sizes, c.dtypes, ()) for c in calls)
+    return replace(calls[0], op=op, input_sizes=(), output_sizes=(), dtypes=())
+
+
+def _unlike_before(sides: Sequence[Side], history: Mapping[int, Mapping[int, Call]], seq: int) -> tuple[int, ...]:
+    """The ranks whose line issued something else before; () unless the others did as their lines always did."""
+    unusual = tuple(s.rank for s in sides if s.call is not None and _differs_from_history(s.call, history, seq))
+    usual = tuple(s.rank for s in sides if s.call is not None and _fits_history(s.call, history, seq))
+    return unusual if usual and len(unusual) + len(usual) == len(sides) else ()
+
+
+def _at_unusual_line(sides: Sequence[Side], history: Mapping[int, Mapping[int, Call]], seq: int) -> tuple[int, ...]:
+    """The ranks at a line that was hardly ever reached before, while the others are at the line that all ranks were at again and again."""
+    if any(s.place is None for s in sides):
+        return ()
+    usual = max(sides, key=lambda s: min(_times(s.place, history, seq)))
+    odd = tuple(s.rank for s in sides if _is_habit(usual.place, s.place, history, seq))
+    return odd if all(s.rank in odd or not other_line(s.place, usual.place) for s in sides) else ()
+
+
+def _is_habit(line: Frame | None, other: Frame | None, history: Mapping[int, Mapping[int, Call]], seq: int) -> bool:
+    """Whether every rank reached `line` again and again before, and none of them `other` more than now and then."""
+    often = min(_times(line, history, seq))
+    return often >= _HABIT and max(_times(other, history, seq)) * _RARELY <= often
+
+
+def _times(line: Frame | None, history: Mapping[int, Mapping[int, Call]], seq: int) -> list[int]:
+    """How often each rank was at a line before."""
+    if line is None or not history:
+        return [0]
+    at = (line.file, line.line)
+    return [
+        sum(1 for s, c in calls.items() if s < seq and (u := user_frame(c.frames)) is not None and (u.file, u.line) == at)
+        for calls in history.values()
+    ]
+
+
+def _before(call: Call, history: Mapping[int, Mapping[int, Call]], seq: int) -> set[tuple[object, ...]]:
+    """What the line of this call issued at earlier sequence numbers, on any rank."""
+    line = user_frame(call.frames)
+    if line is None:
+        return set()
+    at = (line.file, line.line)
+    found = set()
+    for calls in history.values():
+        for s, c in calls.items():
+            if s < seq and (u := user_frame(c.frames)) is not None and (u.file, u.line) == at:
+                found.add(key_of(c))
+    return found
+
+
+def _differs_from_history(call: Call, history: Mapping[int, Mapping[int, Call]], seq: int) -> bool:
+    before = _before(call, history, seq)
+    return len(before) == 1 and key_of(call) not in before
+
+
+def _fits_history(call: Call, history: Mapping[int, Mapping[int, Call]], seq: int) -> bool:
+    return key_of(call) in _before(call, history, seq)

@@ -1,0 +1,142 @@
+"""A scene out of the lanes of flight recorders, of dumps in columns or in objects. Gloo's recorder never tells how an operation ended, which is kept
+as it is.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from unhang.records.flight import COALESCED
+from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, STARTED
+from unhang.records.flight.entries import Group as DumpGroup
+from unhang.records.flight.lanes import MOST_IDS, Drawn, Lane, Lanes
+from unhang.records.flight.sites import Site
+from unhang.records.frames import Frame, place
+from unhang.report.html.scene import Group, Operation, RankRow, Scene, State, Track
+
+_Key = TypeVar("_Key")
+_GroupKey = tuple[str, bool, tuple[int, ...]]
+
+_STATES = {ISSUED: State.ISSUED, STARTED: State.STARTED, COMPLETED: State.COMPLETED, ENDED: State.ENDED}
+_OF_END = bytes(_STATES.get(n, State.NONE) for n in range(256))
+_OF_GLOO_END = bytes(State.ENDED if n == COMPLETED else _STATES.get(n, State.NONE) for n in range(256))
+_MOST_TENSORS = 3
+
+
+def scene_of(lanes: Mapping[int, Sequence[Lanes]], *, cwd: str = "", hosts: Mapping[int, str] | None = None, until_ns: int = 0) -> Scene:
+    """The tracks of all ranks. Lines are shown relative to `cwd`; `until_ns` is when the dumps were taken, 0 where nobody knows."""
+    maker = _Maker(cwd, lanes)
+    tracks = [maker.track(rank, of, lane) for rank in sorted(lanes) for of in lanes[rank] for lane in of.lanes]
+    newest = max((t.starts_ns[-1] for t in tracks if t.starts_ns), default=0)
+    return Scene(
+        ranks=tuple(RankRow(rank=r, host=(hosts or {}).get(r, "")) for r in sorted(lanes)),
+        groups=maker.groups(),
+        operations=tuple(Operation(name=name, says=says) for name, says in maker.operations),
+        sites=tuple(maker.sites),
+        tracks=tuple(tracks),
+        until_ns=max(until_ns, newest) if until_ns else 0,
+        hosts_differ=len(set((hosts or {}).values())) > 1,
+        left_out=sum(of.left_out for each in lanes.values() for of in each),
+    )
+
+
+class _Maker:
+    """The tables of all ranks. Lanes number within their own dump."""
+
+    def __init__(self, cwd: str, lanes: Mapping[int, Sequence[Lanes]]) -> None:
+        self.cwd = cwd
+        self.operations: dict[tuple[str, str], int] = {("", ""): 0}
+        self.sites: dict[str, int] = {"": 0}
+        self._groups: dict[_GroupKey, int] = {}
+        self._descs: dict[_GroupKey, str] = {}
+        self._of_group: dict[tuple[int, bool], int] = {}
+        # Of most ranks the columns are the same.
+        self._ops: dict[tuple[bytes, tuple[Drawn, ...]], array[int]] = {}
+        self._lines: dict[tuple[bytes, tuple[Site | None, ...]], array[int]] = {}
+        self._declared: dict[str, set[tuple[int, ...]]] = {}
+        for group in {id(lane.group): lane.group for each in lanes.values() for of in each for lane in of.lanes}.values():
+            if group.members:
+                self._declared.setdefault(group.name, set()).add(group.members)
+
+    def groups(self) -> tuple[Group, ...]:
+        return tuple(
+            Group(name=name, desc=self._descs[name, p2p, members], members=() if p2p else members, point_to_point=p2p)
+            for name, p2p, members in self._groups
+        )
+
+    def track(self, rank: int, lanes: Lanes, lane: Lane) -> Track:
+        ops = self._ops.get((lane.ops, lanes.calls))
+        if ops is None:
+            ops = self._ops[lane.ops, lanes.calls] = _through(lane.ops, lambda n: self._operation(lanes.calls[n]))
+        lines = self._lines.get((lane.sites, lanes.sites))
+        if lines is None:
+            lines = self._lines[lane.sites, lanes.sites] = _through(lane.sites, lambda n: self._site(lanes.sites[n]))
+        return Track(
+            rank=rank,
+            group=self._group(rank, lane.group, p2p=lane.p2p),
+            first=lane.first,
+            ops=ops,
+            states=lane.ends.translate(_OF_GLOO_END if lane.gloo else _OF_END),
+            starts_ns=lane.starts_ns,
+            sites=lines,
+        )
+
+    def _operation(self, call: Drawn) -> int:
+        return _numbered(self.operations, (_name(call), _says(call)))
+
+    def _site(self, site: Site | None) -> int:
+        if site is None:
+            return 0
+        file, line, name = site
+        return _numbered(self.sites, place(Frame(file=file, line=line, name=name), self.cwd))
+
+    def _group(self, rank: int, group: DumpGroup, *, p2p: bool) -> int:
+        """A name is no identity: torch gives the same one to all parts when it splits a group. Where a rank tells no members, the only list that has
+        it does."""
+        known = self._of_group.get((id(group), p2p))
+        if known is not None:
+            return known
+        members = group.members
+        if not members:
+            told = [m for m in self._declared.get(group.name, ()) if rank in m]
+            members = told[0] if len(told) == 1 else ()
+        key = (group.name, p2p, members)
+        if group.desc or key not in self._descs:
+            self._descs[key] = group.desc
+        number = self._groups.setdefault(key, len(self._groups))
+        if group.members:
+            # By the object, which ranks share: to hash all members for each of them takes longer than all the rest.
+            self._of_group[id(group), p2p] = number
+        return number
+
+
+def _through(column: bytes, number_of: Callable[[int], int]) -> array[int]:
+    """A column in the numbers of all ranks; what is in a table and in no column gets none."""
+    ids = array("H", column)
+    table = {n: number_of(n) for n in dict.fromkeys(ids)}
+    return array("H", map(table.__getitem__, ids))
+
+
+def _numbered(table: dict[_Key, int], key: _Key) -> int:
+    number = table.get(key)
+    if number is None:
+        if len(table) >= MOST_IDS:
+            return 0
+        number = table[key] = len(table)
+    return number
+
+
+def _name(call: Drawn) -> str:
+    return COALESCED if call.together else call.op
+
+
+def _says(call: Drawn) -> str:
+    """ "6,553,600 × BFloat16", or of several that were launched together "4 × all_reduce"."""
+    if call.together:
+        return f"{call.together} × {call.op}"
+    counts = [f"{n:,}" if n >= 0 else "?" for n in call.elements[:_MOST_TENSORS]]
+    if len(call.elements) > _MOST_TENSORS:
+        counts.append("…")
+    return " × ".join(part for part in (" + ".join(counts), ", ".join(call.dtypes)) if part)
