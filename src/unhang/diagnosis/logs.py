@@ -6,7 +6,7 @@ from it. There are no stacks here, and whatever was not looked at is said under 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from unhang.diagnosis import job
 from unhang.diagnosis.absent import Absent, absent
 from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble
 from unhang.diagnosis.init import Unfinished, unfinished
+from unhang.diagnosis.kernel_told import Doubt, sifted, weighed
 from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.diagnosis.reading import read_all
 from unhang.diagnosis.redact import redact, redact_data
@@ -111,10 +112,13 @@ def judge_logs(
     causes = catalogue.signatures()
     reads, other_jobs = newest_job(reads, causes)
     not_examined += other_jobs
+    sorted_out = sifted(reads, causes)
+    reads = sorted_out.reads
+    not_examined += sorted_out.not_examined
     all_attempts = assemble(reads, causes)
     if attempt is not None and not 1 <= attempt <= len(all_attempts):
         raise UnhangError(f"there is no attempt {attempt}: the logs hold {len(all_attempts)}")
-    judge = Judge(reads, not_examined, all_attempts)
+    judge = Judge(reads, not_examined, all_attempts, sorted_out.doubts)
     number = attempt or judge.last()
     verdict = judge.verdict(number, alone=attempt is not None)
     chosen = all_attempts[number - 1]
@@ -130,11 +134,18 @@ def judge_logs(
 class Judge:
     """Asks the causes about the attempts of one job."""
 
-    def __init__(self, reads: Sequence[LogRead], not_examined: Iterable[NotExamined], attempts: Sequence[Attempt]) -> None:
+    def __init__(
+        self,
+        reads: Sequence[LogRead],
+        not_examined: Iterable[NotExamined],
+        attempts: Sequence[Attempt],
+        doubts: Mapping[tuple[str, int | None], Doubt],
+    ) -> None:
         self.lines = {r.source: r.lines for r in reads}
         self.inputs = tuple(Input(source=r.source, kind="log", bytes=r.bytes) for r in reads)
         self.not_examined = list(not_examined)
         self.attempts = attempts
+        self.doubts = doubts
 
     def last(self) -> int:
         """The last attempt of which more is in the logs than its start: one that has only begun has neither failed nor gone well."""
@@ -209,7 +220,10 @@ class Judge:
         return by_precedence(roots, order), by_precedence(passed, order), symptoms
 
     def _asked(self, cause: Cause, view: LogView) -> Finding | None:
-        return ask(cause, lambda c: c.in_logs(view) if c.in_logs else c.of_hits(view.hits_of(c.id), view), self.not_examined)
+        def answer(of: LogView) -> Finding | None:
+            return cause.in_logs(of) if cause.in_logs else cause.of_hits(of.hits_of(cause.id), of)
+
+        return ask(cause, lambda c: weighed(view, self.doubts, c.id, answer), self.not_examined)
 
     def _failed_before(self, number: int) -> tuple[int, list[Finding]] | None:
         """The last attempt before this one whose cause is named."""
