@@ -320,6 +320,7 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
         raise UnhangError(f"--attempt {attempt} is for logs; flight-recorder dumps have none")
     from dataclasses import replace
 
+    from unhang.diagnosis.explained import explained
     from unhang.diagnosis.recorders import judge_dumps, judge_with_logs
     from unhang.report.progress import reading
 
@@ -331,7 +332,8 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
     # What was dumped is of the last attempt.
     statuses = judged.chosen.view.statuses if judged.attempt == judged.attempts else ()
     with reading(quiet=quiet) as progress:
-        return judge_with_logs(found.dumps, judged.verdict, statuses, progress=progress), judged
+        verdict = judge_with_logs(found.dumps, judged.verdict, statuses, progress=progress)
+    return explained(verdict, judged.chosen.view), judged
 
 
 def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: bool) -> Judged:

@@ -16,7 +16,7 @@ from unhang.kernel_lines import PATTERNS
 from unhang.knowledge.cause import STANDINGS, LogView
 from unhang.knowledge.text import NOTHING, Text, joined, same
 from unhang.model import Finding, NotExamined, Standing
-from unhang.records.logs import Hit, LogRead, Signature, Traceback
+from unhang.records.logs import Hit, LogRead, Signature, Traceback, owner_of
 
 # What `dmesg -T` is off by after weeks, clocks that nobody sets, and what the kernel tells some minutes later (hung tasks).
 SLACK_S = 600.0
@@ -77,7 +77,7 @@ def sifted(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> Sifted:
             if (key := (hit.source, hit.line)) not in told:
                 continue
             # In a log of the job, behind lines of the job, it was printed at their time.
-            among = read in of_jobs and ((first is not None and first < hit.place) or hit.rank is not None or hit.local_rank is not None)
+            among = read in of_jobs and ((first is not None and first < hit.place) or _has_writer(hit))
             if (relation := job.relation(hit)) == "outside":
                 others[key] = hit
             elif (doubt := job.doubt(hit, relation, among=among)) is not None:
@@ -92,7 +92,13 @@ def _is_jobs(read: LogRead, told: set[tuple[str, int | None]]) -> bool:
     """Whether a log is of a training: without any line of the kernel's, or with somebody in it who is a rank, or raised."""
     if not any((h.source, h.line) in told for h in read.hits):
         return bool(read.hits or read.tracebacks)
-    return bool(read.ranks or read.tracebacks) or any(h.rank is not None or h.local_rank is not None for h in read.hits if h.signature.role != "root")
+    ranks = read.ranks - {owner_of(read.source).rank}
+    return bool(ranks or read.tracebacks) or any(_has_writer(h) for h in read.hits if (h.source, h.line) not in told)
+
+
+def _has_writer(hit: Hit) -> bool:
+    """Whether the line itself tells which rank printed it: a kernel log may lie in a rank's directory."""
+    return (hit.rank is not None and not hit.by_name) or hit.local_rank is not None
 
 
 def _pieces(read: LogRead) -> Iterable[Hit | Traceback]:
@@ -111,8 +117,10 @@ class _Job:
         exact: list[float] = []
         failed: list[float] = []
         for read in reads:
-            times = [(read.begins_at_s, read.begins_utc_offset_s, False)]
-            for p in _pieces(read):
+            pieces = sorted(_pieces(read), key=lambda p: p.place)
+            # A kernel log that was put in front of the job's lends it no beginning.
+            times = [(read.begins_at_s, read.begins_utc_offset_s, False)] if not pieces or (read.source, pieces[0].line) not in told else []
+            for p in pieces:
                 if isinstance(p, Hit) and (p.source, p.line) in told:
                     continue
                 if p.host is not None:
@@ -225,7 +233,8 @@ def weighed(view: LogView, doubts: Mapping[tuple[str, int | None], Doubt], cause
     lines = {(h.source, h.line) for h in in_doubt}
     rest = tuple(h for h in view.hits_of(cause) if (h.source, h.line) not in lines)
     own = ask(replace(view, hits={**view.hits, cause: rest}))
-    if any(not is_kernels(h) for h in rest) and own is not None:
+    # Which process the kernel ended is a question of its own.
+    if own is not None and any(not is_kernels(h) for h in rest) and not any("pid" in h.groups for h in in_doubt):
         return found
     # Of several lines the one with the best tie speaks.
     best = min(in_doubt, key=lambda h: STANDINGS.index(_worth(h, doubts)))
@@ -243,7 +252,7 @@ def weighed(view: LogView, doubts: Mapping[tuple[str, int | None], Doubt], cause
 def _worth(hit: Hit, doubts: Mapping[tuple[str, int | None], Doubt]) -> Standing:
     doubt = doubts[hit.source, hit.line]
     # Only a rank's own GPU gives a line of the driver a rank.
-    return doubt.with_gpu if hit.rank is not None else doubt.alone
+    return doubt.with_gpu if hit.rank is not None and not hit.by_name else doubt.alone
 
 
 def _is_of_a_rank(hit: Hit, view: LogView) -> bool:

@@ -1,7 +1,7 @@
 """Why did it fail, from logs alone: files, directories and archives that somebody kept, of a run that nobody watched.
 
 Signatures, time and ranks: every cause is asked about one view of the whole job, then roots are put over symptoms and the earlier over what follows
-from it. There are no stacks here, and whatever was not looked at is said under `not_examined`.
+from it. Whatever was not looked at is said under `not_examined`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from pathlib import Path
 
 from unhang.diagnosis import job
 from unhang.diagnosis.absent import Absent, absent
-from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble
+from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble, with_stacks
 from unhang.diagnosis.init import Unfinished, unfinished
 from unhang.diagnosis.kernel_told import Doubt, sifted, weighed
 from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.diagnosis.reading import read_all
 from unhang.diagnosis.redact import redact, redact_data
+from unhang.diagnosis.stood import standing_in_stacks
 from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, TRACE, TRANSPORT, WAITING, only_symptoms_in_logs
 from unhang.diagnosis.unrelated import newest_job
 from unhang.diagnosis.verdict import ask, besides
@@ -46,6 +47,9 @@ MARKS = tuple(
 )
 
 ONLY_LOGS = NotExamined(what="stacks, flight recorder, process states", why="only logs were given; unhang run takes these before anything is ended")
+ONLY_STACKS = NotExamined(
+    what="flight recorder, process states", why="only logs with stacks were given; unhang run takes these before anything is ended"
+)
 CUT = Signature(needle=LEFT_OUT, role="context")
 
 # The line of asterisks that closes what torchrun says before the first word of a rank.
@@ -115,7 +119,9 @@ def judge_logs(
     sorted_out = sifted(reads, causes)
     reads = sorted_out.reads
     not_examined += sorted_out.not_examined
-    all_attempts = assemble(reads, causes)
+    paths = {s.name: s.path for s in found.sources if s.path is not None and s.seekable}
+    all_attempts, unread = with_stacks(assemble(reads, causes), paths)
+    not_examined += [NotExamined(what=f"the stacks in {source}", why="it is packed, or too large to be read twice") for source in unread]
     if attempt is not None and not 1 <= attempt <= len(all_attempts):
         raise UnhangError(f"there is no attempt {attempt}: the logs hold {len(all_attempts)}")
     judge = Judge(reads, not_examined, all_attempts, sorted_out.doubts)
@@ -185,7 +191,7 @@ class Judge:
             self.not_examined.append(NotExamined(what=f"attempt {others}", why=why))
         elif primary is None:
             self._nothing()
-        self.not_examined.append(ONLY_LOGS)
+        self.not_examined.append(ONLY_STACKS if attempt.view.stacks else ONLY_LOGS)
         return Verdict(
             primary=primary,
             contributing=(*roots[1:], *passed),
@@ -241,6 +247,8 @@ class Judge:
         begun = unfinished(view)
         if begun is not None and all(self._at_the_end(e) for e in begun.evidence):
             return self._begun(begun)
+        if not symptoms and not view.finished and (seen := standing_in_stacks(view)) is not None:
+            return seen
         if symptoms:
             return only_symptoms_in_logs(view, symptoms, [h for h in attempt.hits if h.signature == FATAL])
         raised = that_ended_something(view.tracebacks, view)

@@ -117,7 +117,7 @@ def waits_of(record: RankRecord, flight: Flight | None, frames: Sequence[Frame],
     `messages`: the groups whose counters count more than collectives (`counting_messages`); those have no sequence numbers.
     """
     stack = tuple(frames)
-    by_stack = _op_of_stack(stack)
+    by_stack = op_of_stack(stack)
     if flight is not None:
         pending = [c for calls in flight.calls.values() for c in calls if not c.done]
         if pending:
@@ -313,7 +313,7 @@ def _parting(group: str, seq: int, dumps: Mapping[int, Flight], here: Mapping[in
     unseen = [w for w in here.values() if w.call is None]
     if unseen and whole and len(here) > 1:
         # Some rank has no dump: compare what the stacks say, on all of them alike.
-        stacks = {r: _op_of_stack(w.frames) for r, w in here.items()}
+        stacks = {r: op_of_stack(w.frames) for r, w in here.items()}
         if len(set(stacks.values())) > 1 and all(op and not op.startswith(_P2P) for op in stacks.values()):
             sides = tuple(Side(rank=r, op=stacks[r], call=None, frames=here[r].frames, waiting=True) for r in sorted(here))
             return _judged(group, seq, sides, {})
@@ -432,8 +432,8 @@ def _same_line(one: Sequence[Frame], other: Sequence[Frame]) -> bool:
     return a is not None and b is not None and (a.file, a.line) == (b.file, b.line)
 
 
-def _op_of_stack(frames: Sequence[Frame]) -> str:
-    """The collective whose function the innermost frames are in, "" where they are in none."""
+def op_of_stack(frames: Sequence[Frame]) -> str:
+    """The collective of torch.distributed whose function the innermost frames are in, "" where they are in none."""
     op = ""
     for frame in reversed(frames):
         if not (inside(frame, "torch") or inside(frame, "contextlib") or frame.file.startswith("<")):

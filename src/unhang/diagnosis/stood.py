@@ -1,0 +1,56 @@
+"""What stacks in logs tell where no cause speaks: where everybody stands."""
+
+from __future__ import annotations
+
+from unhang.diagnosis.unknown import SUPERVISE, TRANSPORT, WAITING
+from unhang.knowledge import stacked
+from unhang.knowledge.cause import LogView
+from unhang.knowledge.text import Text, joined, possible, ranks
+from unhang.model import Finding
+from unhang.records.frames import place
+
+_SHOWN = 4
+_MISMATCHED = ("collective-mismatch", "rank0-guarded-collective")
+
+
+def standing_in_stacks(view: LogView) -> Finding | None:
+    """Where the processes stand, and no blame: all in one collective, in several, or in none. None without stacks near the ends of their logs."""
+    shown = stacked.recent(view)
+    if not shown:
+        return None
+    found = stacked.scene(view)
+    alone = [s for s in shown if not stacked.op_of(s)]
+    if len(found.inside) == 1 and not alone:
+        op, frame, stacks = found.inside[0]
+        numbers = [s.rank for s in stacks if s.rank is not None]
+        where = op if frame is None else f"{op} ({place(frame, '')})"
+        says = Text("{who} stand in {op}", "{who} 停在 {op} 中").fill(who=ranks(numbers), op=where)
+        if len(numbers) == 1:
+            says = Text("{who} stands in {op}", "{who} 停在 {op} 中").fill(who=ranks(numbers), op=where)
+        unseen = sorted(set(range(view.world_size)) - set(numbers)) if view.world_size is not None else []
+        if unseen:
+            says += Text("; of {who} there is no stack", "；没有 {who} 的调用栈").fill(who=ranks(unseen)) + possible(WAITING)
+        else:
+            says += Text("; by these stacks nobody is missing", "；从这些调用栈看，没有谁缺席") + possible((*TRANSPORT, *WAITING[:1]))
+    elif len(found.inside) > 1 and not alone:
+        says = stacked.within(found) + Text(
+            "; whether these belong to one group is not in the stacks", "；调用栈没有说明它们是否属于同一个组"
+        ) + possible(_MISMATCHED)
+    else:
+        says = joined((stacked.stands(s) for s in alone[:_SHOWN]), Text(", ", "，"))
+        if len(alone) > _SHOWN:
+            says += Text(", and {n} more", "，另有 {n} 个").fill(n=len(alone) - _SHOWN)
+        inside = stacked.within(found)
+        none = Text(", and none of them is in a collective", "，都不在集合通信中")
+        says += (Text("; {inside}", "；{inside}").fill(inside=inside) if inside else none) + Text(
+            "; whether they stay there is not in evidence", "；是否一直停在那里不在证据之中"
+        )
+    return Finding(
+        cause="unknown",
+        standing="not-established",
+        says=says.en,
+        ranks=tuple(sorted({s.rank for s in shown if s.rank is not None})),
+        evidence=stacked.evidence(shown[:_SHOWN]),
+        remedies=(SUPERVISE,),
+        says_zh=says.zh,
+    )
