@@ -15,7 +15,9 @@ JOB = "".join(STEP.format(r=r) for r in (0, 1)) + "".join(TIMEOUT.format(r=r) fo
 LOST = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
 ECC = "NVRM: Xid (PCI:0000:3b:00): 48, pid=4711, name=python, DBE\n"
 OOM = "Out of memory: Killed process 4711 (python) total-vm:123456kB, anon-rss:99999kB\n"
-KILLED = "E1122 03:10:06.000000 9 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: {pid}) of binary: p\n"
+KILLED = (
+    "E1122 03:10:06.000000 9 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: {pid}) of binary: p\n"
+)
 NCCL = (
     "node0:4001:4001 [1] NCCL INFO comm 0x55d1c0 rank 1 nranks 4 cudaDev 1 nvmlDev 1 busId 3b000 commId 0x9f21a1 - Init COMPLETE\n"
     "node0:4000:4000 [0] NCCL INFO comm 0x55d1c0 rank 0 nranks 4 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x9f21a1 - Init COMPLETE\n"

@@ -116,7 +116,7 @@ def assemble(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> tuple
 
 
 def with_stacks(attempts: Sequence[Attempt], paths: Mapping[str, Path]) -> tuple[tuple[Attempt, ...], tuple[str, ...]]:
-    """The attempts with the stacks that their logs hold, and the logs in which those could not be read; `paths` are files that can be opened again."""
+    """The attempts with the stacks that their logs hold, and the logs in which those could not be read; `paths` are files to be opened again."""
     found: list[Attempt] = []
     left: list[str] = []
     for attempt in attempts:

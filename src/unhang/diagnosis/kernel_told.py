@@ -14,7 +14,7 @@ from typing import Literal
 
 from unhang.kernel_lines import PATTERNS
 from unhang.knowledge.cause import STANDINGS, LogView
-from unhang.knowledge.text import NOTHING, Text, joined, same
+from unhang.knowledge.text import Text, joined, same
 from unhang.model import Finding, NotExamined, Standing
 from unhang.records.logs import Hit, LogRead, Signature, Traceback, owner_of
 
@@ -37,7 +37,7 @@ _Relation = Literal["inside", "outside", "zone", "unseen", "after"]
 
 @dataclass(frozen=True, kw_only=True)
 class Doubt:
-    """Why a line of a kernel log may be of another time or machine. `alone`: the best standing that it gives; `with_gpu`: of a GPU that a rank uses."""
+    """Why a line of a kernel log may be of another time or machine. `alone`: the best that it gives; `with_gpu`: of a GPU that a rank uses."""
 
     alone: Standing
     with_gpu: Standing
@@ -61,7 +61,7 @@ def is_kernels(hit: Hit) -> bool:
 
 
 def sifted(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> Sifted:
-    """What is left of the kernel's lines beside logs of a job. Where only a kernel log was given, all of it. `causes` are the signatures of causes."""
+    """What is left of the kernel's lines beside logs of a job. Where nothing but a kernel log was given, all of it. `causes`: their signatures."""
     told = {(h.source, h.line) for r in reads for h in r.hits if is_kernels(h)}
     of_jobs = [r for r in reads if _is_jobs(r, told)]
     if not told or not of_jobs:

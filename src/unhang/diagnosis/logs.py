@@ -119,9 +119,9 @@ def judge_logs(
     sorted_out = sifted(reads, causes)
     reads = sorted_out.reads
     not_examined += sorted_out.not_examined
-    paths = {s.name: s.path for s in found.sources if s.path is not None and s.seekable}
-    all_attempts, unread = with_stacks(assemble(reads, causes), paths)
-    not_examined += [NotExamined(what=f"the stacks in {source}", why="it is packed, or too large to be read twice") for source in unread]
+    files = {s.name: s.path for s in found.sources if s.path is not None and s.seekable}
+    all_attempts, unread = with_stacks(assemble(reads, causes), files)
+    not_examined += [NotExamined(what=f"the stacks in {source}", why="it is packed, or too large to be read twice", unread=True) for source in unread]
     if attempt is not None and not 1 <= attempt <= len(all_attempts):
         raise UnhangError(f"there is no attempt {attempt}: the logs hold {len(all_attempts)}")
     judge = Judge(reads, not_examined, all_attempts, sorted_out.doubts)

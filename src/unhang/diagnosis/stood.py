@@ -33,9 +33,11 @@ def standing_in_stacks(view: LogView) -> Finding | None:
         else:
             says += Text("; by these stacks nobody is missing", "；从这些调用栈看，没有谁缺席") + possible((*TRANSPORT, *WAITING[:1]))
     elif len(found.inside) > 1 and not alone:
-        says = stacked.within(found) + Text(
-            "; whether these belong to one group is not in the stacks", "；调用栈没有说明它们是否属于同一个组"
-        ) + possible(_MISMATCHED)
+        says = (
+            stacked.within(found)
+            + Text("; whether these belong to one group is not in the stacks", "；调用栈没有说明它们是否属于同一个组")
+            + possible(_MISMATCHED)
+        )
     else:
         says = joined((stacked.stands(s) for s in alone[:_SHOWN]), Text(", ", "，"))
         if len(alone) > _SHOWN:

@@ -44,7 +44,7 @@ class Apart:
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """`inside` are the ranks in each collective, by its name and the line that called it; `apart` those in none. `waited`: ranks that gave up waiting."""
+    """`inside` are the ranks in each collective, by its name and the line that called it; `apart` those in none. `waited` are ranks that gave up."""
 
     inside: tuple[tuple[str, Frame | None, tuple[Stack, ...]], ...]
     apart: tuple[Apart, ...]
@@ -92,7 +92,7 @@ def stands(stack: Stack) -> Text:
 
 
 def within(found: Scene) -> Text:
-    """ "ranks 0 and 1 are in all_reduce (plain.py:14 in main)"; what the logs tell of who gave up waiting where no stack shows it; "" without either."""
+    """ "ranks 0 and 1 are in all_reduce (plain.py:14 in main)"; who gave up waiting where no stack shows it; "" without either."""
     told = [
         Text("{who} {are} in {op}", "{who} 在 {op} 中").fill(
             who=ranks(s.rank for s in stacks if s.rank is not None),

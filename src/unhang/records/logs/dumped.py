@@ -28,7 +28,7 @@ PY_SPY = Signature(
 # Of a process that has no names for its threads.
 _UNNAMED = r"^Thread (?:0x)?[0-9A-Fa-f]{1,16} \((?:idle|active)(?:\+gil)?\)$"
 NAMELESS = tuple(
-    Signature(needle=needle, pattern=_UNNAMED, role="context", keep=256, newest=True) for needle in ("(idle)", "(active)", "(idle+gil)", "(active+gil)")
+    Signature(needle=f"({state})", pattern=_UNNAMED, role="context", keep=256, newest=True) for state in ("idle", "active", "idle+gil", "active+gil")
 )
 SIGNATURES = (FAULTHANDLER, PY_SPY, *NAMELESS)
 # A log in which stacks stand is read once more, for the lines behind their heads.

@@ -54,7 +54,7 @@ class Status:
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """Where the main thread of a process stood, innermost frame last, by a stack in a log from `line` to `end`; `rank` is None where nothing tells it.
+    """Where the main thread of a process stood, innermost frame last, by a stack in a log from `line` to `end`; `rank` is None where not told.
 
     `executes`: whether py-spy saw it on a processor, None where faulthandler wrote it, which does not tell.
     """
