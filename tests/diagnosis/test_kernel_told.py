@@ -129,7 +129,12 @@ def test_a_log_that_begins_with_the_failure(tmp_path):
 def test_a_job_that_only_stopped_printing_may_have_gone_on(tmp_path):
     steps = "".join(STEP.format(r=r) for r in (0, 1))
     verdict = judged(tmp_path, "[Sun Nov 22 03:30:00 2026] " + LOST, steps)
-    assert told(verdict) in ({"gpu-hardware": "possible"}, {"gpu-hardware": "likely"})
+    assert told(verdict) == {"gpu-hardware": "possible"} and "after the last line" in verdict.primary.says
+
+
+def test_beside_a_log_in_which_nothing_is_recognised(tmp_path):
+    verdict = judged(tmp_path, "[Tue Oct 20 01:00:00 2026] " + LOST, "2026-11-22 03:00:00 hello\n")
+    assert told(verdict) == {"gpu-hardware": "possible"} and "nothing was recognised" in verdict.primary.says
 
 
 def test_a_kernel_log_alone_is_answered(tmp_path):

@@ -64,6 +64,9 @@ def sifted(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> Sifted:
     """What is left of the kernel's lines beside logs of a job. Where nothing but a kernel log was given, all of it. `causes`: their signatures."""
     told = {(h.source, h.line) for r in reads for h in r.hits if is_kernels(h)}
     of_jobs = [r for r in reads if _is_jobs(r, told)]
+    if told and not of_jobs and any(r.begins_at_s is not None and not r.hits for r in reads):
+        doubt = Doubt(alone="possible", with_gpu="possible", why=_NO_JOB)
+        return Sifted(reads=list(reads), doubts=dict.fromkeys(told, doubt))
     if not told or not of_jobs:
         return Sifted(reads=list(reads))
     job = _Job(of_jobs, told, causes)
@@ -203,6 +206,7 @@ _UNDATED = Text(
     "内核日志没有说明时间：它从机器启动时开始计时，也从那时开始记录",
 )
 _NO_TIMES = Text("the job's logs carry no times to compare that with", "任务的日志没有可比较的时间")
+_NO_JOB = Text("in the logs beside it nothing was recognised that tells of a job", "旁边的日志里没有认出任何与任务有关的内容")
 _NO_HOST = Text("that the kernel log is of a host of this job is not told", "没有说明这份内核日志属于该任务的主机")
 _OTHER_HOST = Text("its host {host} is named nowhere else in the logs of this job", "该任务的日志里没有出现过主机 {host}")
 _BEFORE = Text("dated {at}, before this job ({job})", "时间为 {at}，早于该任务（{job}）")

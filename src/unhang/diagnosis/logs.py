@@ -48,7 +48,10 @@ MARKS = tuple(
 
 ONLY_LOGS = NotExamined(what="stacks, flight recorder, process states", why="only logs were given; unhang run takes these before anything is ended")
 ONLY_STACKS = NotExamined(
-    what="flight recorder, process states", why="only logs with stacks were given; unhang run takes these before anything is ended"
+    what="flight recorder, process states",
+    why="only logs with stacks were given; unhang run takes these before anything is ended",
+    what_zh="flight recorder、进程状态",
+    why_zh="只给了带有调用栈的日志；用 unhang run 运行时，会在结束任何进程之前取得这些信息",
 )
 CUT = Signature(needle=LEFT_OUT, role="context")
 
@@ -121,7 +124,7 @@ def judge_logs(
     not_examined += sorted_out.not_examined
     files = {s.name: s.path for s in found.sources if s.path is not None and s.seekable}
     all_attempts, unread = with_stacks(assemble(reads, causes), files)
-    not_examined += [NotExamined(what=f"the stacks in {source}", why="it is packed, or too large to be read twice", unread=True) for source in unread]
+    not_examined += [_unread_stacks(source) for source in unread]
     if attempt is not None and not 1 <= attempt <= len(all_attempts):
         raise UnhangError(f"there is no attempt {attempt}: the logs hold {len(all_attempts)}")
     judge = Judge(reads, not_examined, all_attempts, sorted_out.doubts)
@@ -134,6 +137,13 @@ def judge_logs(
         job=tuple((redact(what), redact(said)) for what, said in job.told(chosen.view)),
         attempt=number,
         attempts=len(all_attempts),
+    )
+
+
+def _unread_stacks(source: str) -> NotExamined:
+    why = "it is packed, or too large to be read twice"
+    return NotExamined(
+        what=f"the stacks in {source}", why=why, unread=True, what_zh=f"{source} 中的调用栈", why_zh="文件是打包的，或太大而不能再读一遍"
     )
 
 
