@@ -102,6 +102,12 @@ def test_a_stack_of_nobody_known(judged):
     assert (p.cause, p.ranks) == ("unknown", ()) and "a process stands at plain.py:10 in load" in p.says
 
 
+def test_stacks_of_several_in_one_log_that_names_no_rank(judged):
+    p = told(judged(all=faulthandler(IN_REDUCE) + faulthandler(IN_REDUCE) + faulthandler(IN_LOAD)))
+    assert (p.cause, p.standing, p.ranks) == ("unknown", "not-established", ())
+    assert "a process stands at /u/plain.py:10 in load; 2 stacks whose rank is not told are in all_reduce; whether they stay" in p.says
+
+
 def test_old_stacks_and_stacks_of_a_crash_tell_nothing_of_the_end(judged):
     steps = "".join(f"step {n} loss 2.0\n" for n in range(300))
     verdict = judged(rank0=faulthandler(IN_REDUCE) + steps, rank1=faulthandler(IN_LOAD) + steps).verdict

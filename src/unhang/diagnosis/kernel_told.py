@@ -65,8 +65,8 @@ def sifted(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> Sifted:
     told = {(h.source, h.line) for r in reads for h in r.hits if is_kernels(h)}
     of_jobs = [r for r in reads if _is_jobs(r, told)]
     if told and not of_jobs and any(r.begins_at_s is not None and not r.hits for r in reads):
-        doubt = Doubt(alone="possible", with_gpu="possible", why=_NO_JOB)
-        return Sifted(reads=list(reads), doubts=dict.fromkeys(told, doubt))
+        beside = Doubt(alone="possible", with_gpu="possible", why=_NO_JOB)
+        return Sifted(reads=list(reads), doubts=dict.fromkeys(told, beside))
     if not told or not of_jobs:
         return Sifted(reads=list(reads))
     job = _Job(of_jobs, told, causes)
