@@ -86,6 +86,11 @@ def test_all_in_one_collective_blames_nobody(judged):
     assert "ranks 0 and 1 stand in all_reduce (/u/plain.py:14 in main); by these stacks nobody is missing" in p.says and "network" in p.says
 
 
+def test_one_stack_says_nothing_of_the_others(judged):
+    p = told(judged(rank0=faulthandler(IN_REDUCE)))
+    assert p.standing == "not-established" and "rank 0 stands in all_reduce" in p.says and "of no other rank there is a stack" in p.says
+
+
 def test_in_two_collectives(judged):
     p = told(judged(rank0=faulthandler(IN_BARRIER), rank1=faulthandler(IN_REDUCE), rank2=faulthandler(IN_REDUCE)))
     assert (p.cause, p.standing) == ("unknown", "not-established") and "collective-mismatch" in p.says

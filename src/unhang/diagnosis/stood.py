@@ -32,7 +32,9 @@ def standing_in_stacks(view: LogView) -> Finding | None:
         if len(numbers) == 1:
             says = Text("{who} stands in {op}", "{who} 停在 {op} 中").fill(who=ranks(numbers), op=where)
         unseen = sorted(set(range(view.world_size)) - set(numbers)) if view.world_size is not None else []
-        if unseen:
+        if len(numbers) == 1 and view.world_size is None:
+            says += Text("; of no other rank there is a stack", "；没有其他 rank 的调用栈") + possible(WAITING)
+        elif unseen:
             says += Text("; of {who} there is no stack", "；没有 {who} 的调用栈").fill(who=ranks(unseen)) + possible(WAITING)
         else:
             says += Text("; by these stacks nobody is missing", "；从这些调用栈看，没有谁缺席") + possible((*TRANSPORT, *WAITING[:1]))
@@ -47,7 +49,7 @@ def standing_in_stacks(view: LogView) -> Finding | None:
         if len(alone) > _SHOWN:
             says += Text(", and {n} more", "，另有 {n} 个").fill(n=len(alone) - _SHOWN)
         inside = [t for t in (stacked.within(found), *nobodys) if t]
-        says = joined((t for t in (says, *inside) if t))
+        says = joined(t for t in (says, *inside) if t)
         if not inside:
             says += Text(", and none of them is in a collective", "，都不在集合通信中")
         says += Text("; whether they stay there is not in evidence", "；是否一直停在那里不在证据之中")
