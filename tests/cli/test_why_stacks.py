@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.diagnosis.conftest import Builder, Entry, in_collective, steps, user
+from tests.diagnosis.conftest import Builder, Entry, dump, in_collective, steps, user
 from tests.records.logs.test_dumped import PY_SPY
 from typer.testing import CliRunner
 
@@ -36,3 +36,22 @@ def test_of_stacks_in_logs(tmp_path):
         (tmp_path / f"rank{rank}.log").write_text(f"epoch 1\n{PY_SPY}RuntimeError: CUDA error: an illegal memory access was encountered\n")
     told = shown("--all", tmp_path)
     assert "stacks in the logs" in told and "ranks 0, 1 (2)" in told and "train.py:20 in step" in told
+
+
+def test_a_stack_tells_why_a_rank_is_missing_in_flight_recorders(tmp_path):
+    frames = in_collective("all_reduce", user(40, "main"), user(20, "step"))
+    for number in (0, 1):
+        (tmp_path / f"nccl_trace_rank_{number}").write_bytes(dump([*steps(5), Entry(seq=6, done=False, frames=frames)], world=3))
+    (tmp_path / "nccl_trace_rank_2").write_bytes(dump(steps(5), world=3))
+    alone = shown(tmp_path)
+    assert "collective-timeout" in alone.splitlines()[0] and "why is not in evidence" in alone
+    (tmp_path / "pyspy_rank2.txt").write_text('Thread 24851 (idle): "MainThread"\n    read (dataset.py:88)\n    <module> (fr.py:23)\n')
+    told = shown(tmp_path)
+    assert told.splitlines()[0].split() == ["✗", "process-stuck", "likely"]
+    assert "rank 2 stands at dataset.py:88 in read" in told and "why is not in evidence" not in told and "collective-timeout" in told
+    assert "nothing in it was recognised" not in told and "stacks, process states" not in told and "process states: only logs, stacks" in told
+
+
+def test_stacks_alone_are_never_called_healthy(tmp_path):
+    (tmp_path / "pyspy_rank0.txt").write_text("Thread 24851 (idle)\n    read (dataset.py:88)\n    <module> (fr.py:23)\n")
+    assert "rank 0 stands at dataset.py:88 in read" in shown(tmp_path)

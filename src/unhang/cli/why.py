@@ -264,6 +264,7 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
         raise UnhangError(f"--attempt {attempt} is for logs; flight-recorder dumps have none")
     from dataclasses import replace
 
+    from unhang.diagnosis.explained import explained
     from unhang.diagnosis.recorders import examine, examine_with_logs
     from unhang.report.progress import reading
 
@@ -279,7 +280,7 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
     with reading(quiet=quiet) as progress:
         examined = examine_with_logs(found.dumps, judged.verdict, statuses, drawn=beside.drawn, progress=progress)
     beside.take_dumps(examined, _title(paths))
-    return examined.verdict, judged
+    return explained(examined.verdict, judged.chosen.view), judged
 
 
 def _title(paths: list[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from unhang.diagnosis import clocks
@@ -43,6 +44,7 @@ _TEARDOWN = "launcher-teardown"
 # Of what a teardown may look like, this also happens in runs that go on: some tool failed, a data loader was closed.
 _NO_END = ("subprocess.CalledProcessError: Command", "is killed by signal: Terminated")
 _WORK, _STARTS, _SIZES = frozenset(work.SIGNATURES), frozenset(attempts.STARTS), frozenset(job_size.SIGNATURES)
+_STACKS = frozenset(dumped.SIGNATURES)
 # These tell attempts apart, and nothing else.
 _COURSE = frozenset((attempts.GAVE_UP, *attempts.STEPS))
 
@@ -110,6 +112,19 @@ def assemble(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> tuple
     printed = frozenset(n for r in reads for n in r.ranks)
     lines = {r.source: r.lines for r in reads}
     return tuple(_attempt(n, hits, backs, causes, printed, lines) for n in range(1, course.total + 1))
+
+
+def with_stacks(attempts: Sequence[Attempt], paths: Mapping[str, Path]) -> tuple[tuple[Attempt, ...], tuple[str, ...]]:
+    """The attempts with the stacks that their logs hold, and the logs in which those could not be read; `paths` are files to be opened again."""
+    found: list[Attempt] = []
+    left: list[str] = []
+    for attempt in attempts:
+        if any(h.signature in _STACKS for h in attempt.hits):
+            told = dumped.read(attempt.hits, paths)
+            attempt = replace(attempt, view=replace(attempt.view, stacks=told.standing))
+            left += told.left
+        found.append(attempt)
+    return tuple(found), tuple(dict.fromkeys(left))
 
 
 def _attempt(

@@ -1,23 +1,25 @@
 """Why did it fail, from logs alone: files, directories and archives that somebody kept, of a run that nobody watched.
 
 Signatures, time and ranks: every cause is asked about one view of the whole job, then roots are put over symptoms and the earlier over what follows
-from it. There are no stacks here, and whatever was not looked at is said under `not_examined`.
+from it. Whatever was not looked at is said under `not_examined`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from unhang.diagnosis import job
 from unhang.diagnosis.absent import Absent, absent
-from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble
+from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble, with_stacks
 from unhang.diagnosis.init import Unfinished, unfinished
+from unhang.diagnosis.kernel_told import Doubt, sifted, weighed
 from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.diagnosis.reading import read_all
 from unhang.diagnosis.redact import redact, redact_data
+from unhang.diagnosis.stood import standing_in_stacks
 from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, TRACE, TRANSPORT, WAITING, only_symptoms_in_logs
 from unhang.diagnosis.unrelated import newest_job
 from unhang.diagnosis.verdict import ask, besides
@@ -46,6 +48,12 @@ MARKS = tuple(
 )
 
 ONLY_LOGS = NotExamined(what="stacks, flight recorder, process states", why="only logs were given; unhang run takes these before anything is ended")
+ONLY_STACKS = NotExamined(
+    what="flight recorder, process states",
+    why="only logs with stacks were given; unhang run takes these before anything is ended",
+    what_zh="flight recorder、进程状态",
+    why_zh="只给了带有调用栈的日志；用 unhang run 运行时，会在结束任何进程之前取得这些信息",
+)
 CUT = Signature(needle=LEFT_OUT, role="context")
 
 # The line of asterisks that closes what torchrun says before the first word of a rank.
@@ -116,10 +124,15 @@ def judge_logs(
     causes = catalogue.signatures()
     reads, other_jobs = newest_job(reads, causes)
     not_examined += other_jobs
-    all_attempts = assemble(reads, causes)
+    sorted_out = sifted(reads, causes)
+    reads = sorted_out.reads
+    not_examined += sorted_out.not_examined
+    files = {s.name: s.path for s in found.sources if s.path is not None and s.seekable}
+    all_attempts, unread = with_stacks(assemble(reads, causes), files)
+    not_examined += [_unread_stacks(source) for source in unread]
     if attempt is not None and not 1 <= attempt <= len(all_attempts):
         raise UnhangError(f"there is no attempt {attempt}: the logs hold {len(all_attempts)}")
-    judge = Judge(reads, not_examined, all_attempts)
+    judge = Judge(reads, not_examined, all_attempts, sorted_out.doubts)
     number = attempt or judge.last()
     verdict = judge.verdict(number, alone=attempt is not None)
     chosen = all_attempts[number - 1]
@@ -138,14 +151,28 @@ def judge_logs(
     )
 
 
+def _unread_stacks(source: str) -> NotExamined:
+    why = "it is packed, or too large to be read twice"
+    return NotExamined(
+        what=f"the stacks in {source}", why=why, unread=True, what_zh=f"{source} 中的调用栈", why_zh="文件是打包的，或太大而不能再读一遍"
+    )
+
+
 class Judge:
     """Asks the causes about the attempts of one job."""
 
-    def __init__(self, reads: Sequence[LogRead], not_examined: Iterable[NotExamined], attempts: Sequence[Attempt]) -> None:
+    def __init__(
+        self,
+        reads: Sequence[LogRead],
+        not_examined: Iterable[NotExamined],
+        attempts: Sequence[Attempt],
+        doubts: Mapping[tuple[str, int | None], Doubt],
+    ) -> None:
         self.lines = {r.source: r.lines for r in reads}
         self.inputs = tuple(Input(source=r.source, kind="log", bytes=r.bytes) for r in reads)
         self.not_examined = list(not_examined)
         self.attempts = attempts
+        self.doubts = doubts
 
     def last(self) -> int:
         """The last attempt of which more is in the logs than its start: one that has only begun has neither failed nor gone well."""
@@ -186,7 +213,7 @@ class Judge:
             self.not_examined.append(NotExamined(what=f"attempt {others}", why=why))
         elif primary is None:
             self._nothing()
-        self.not_examined.append(ONLY_LOGS)
+        self.not_examined.append(ONLY_STACKS if attempt.view.stacks else ONLY_LOGS)
         return Verdict(
             primary=primary,
             contributing=(*roots[1:], *passed),
@@ -221,7 +248,10 @@ class Judge:
         return by_precedence(roots, order), by_precedence(passed, order), symptoms
 
     def _asked(self, cause: Cause, view: LogView) -> Finding | None:
-        return ask(cause, lambda c: c.in_logs(view) if c.in_logs else c.of_hits(view.hits_of(c.id), view), self.not_examined)
+        def answer(of: LogView) -> Finding | None:
+            return cause.in_logs(of) if cause.in_logs else cause.of_hits(of.hits_of(cause.id), of)
+
+        return ask(cause, lambda c: weighed(view, self.doubts, c.id, answer), self.not_examined)
 
     def _failed_before(self, number: int) -> tuple[int, list[Finding]] | None:
         """The last attempt before this one whose cause is named."""
@@ -239,6 +269,8 @@ class Judge:
         begun = unfinished(view)
         if begun is not None and all(self._at_the_end(e) for e in begun.evidence):
             return self._begun(begun)
+        if not symptoms and not view.finished and (seen := standing_in_stacks(view)) is not None:
+            return seen
         if symptoms:
             return only_symptoms_in_logs(view, symptoms, [h for h in attempt.hits if h.signature == FATAL])
         raised = that_ended_something(view.tracebacks, view)

@@ -22,7 +22,7 @@ from unhang.records.logs.said import Status
 from unhang.records.match.messages import settled
 from unhang.records.match.outcome import Outcome, judge
 
-_NO_STACKS = NotExamined(what=STACKS.en, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
+NO_STACKS = NotExamined(what=STACKS.en, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ def with_logs(of_logs: Verdict, of_dumps: Verdict) -> Verdict:
         roots.reverse()
     ordered = [*roots, *(f for f in reversed(findings) if f not in roots)]
     # What the dumps say of stacks says more.
-    stacks = () if any(n.what == STACKS.en for n in of_dumps.not_examined) else (_NO_STACKS,)
+    stacks = () if any(n.what == STACKS.en for n in of_dumps.not_examined) else (NO_STACKS,)
     return Verdict(
         primary=ordered[0] if ordered else None,
         contributing=(*roots[1:], *of_logs.contributing),

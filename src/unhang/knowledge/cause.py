@@ -16,7 +16,7 @@ from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
 from unhang.records.frames import place, user_frame
 from unhang.records.logs import Hit, Role, Signature, Traceback
-from unhang.records.logs.said import Exit, NcclSaid, Status, Timeout
+from unhang.records.logs.said import Exit, NcclSaid, Stack, Status, Timeout
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
@@ -34,7 +34,8 @@ class LogView:
     `hits` are keyed by cause id, in time where the lines carry one and in the order of the files otherwise. `timeouts` and `statuses` are the
     watchdogs' own words, `exits` the launchers', `nccl` NCCL's. `work` are lines that tell of slow work outside collectives (tokenising,
     saving, downloading). `printed` are the ranks that wrote anything, `world_size` is None where nothing tells it. `lines` is the number of lines
-    of each source: what stands long before the end of its log ended nothing by itself. `finished`: that the training says it is through.
+    of each source: what stands long before the end of its log ended nothing by itself. `finished`: that the training says it is through. `stacks` are
+    the main threads as faulthandler or py-spy saw them, one of each rank.
     """
 
     hits: Mapping[str, tuple[Hit, ...]] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class LogView:
     world_size: int | None = None
     lines: Mapping[str, int] = field(default_factory=dict)
     finished: bool = False
+    stacks: tuple[Stack, ...] = ()
 
     def hits_of(self, cause: str) -> tuple[Hit, ...]:
         return self.hits.get(cause, ())

@@ -87,8 +87,9 @@ def from_pyspy_text(text: str) -> Stacks:
 
     def close() -> None:
         if head is not None and frames:
-            name = head["name"] or f"thread {head['id']}"
-            threads.append(ThreadStack(name=name, main=name == "MainThread", frames=tuple(reversed(frames))))
+            # Python tells py-spy the names once `threading` is imported; before, and of a stripped Python, the script is below the main thread alone.
+            main = head["name"] == "MainThread" if head["name"] else frames[-1].name == "<module>"
+            threads.append(ThreadStack(name=head["name"] or f"thread {head['id']}", main=main, frames=tuple(reversed(frames))))
 
     for line in text.splitlines():
         if (found := _SPIED.match(line)) is not None:

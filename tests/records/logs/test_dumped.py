@@ -116,3 +116,12 @@ def test_traces_of_c_plus_plus_are_no_python_stacks(tmp_path):
 def test_what_is_no_pyspy_output_is_refused(text):
     with pytest.raises(RecordError):
         from_pyspy_text(text)
+
+
+def test_where_processes_stand_without_those_that_crashed(tmp_path):
+    unnamed = "Thread 17 (active+gil)\n    read (data.py:8)\n    <module> (train.py:4)\n"
+    crash = 'Fatal Python error: Aborted\n\nCurrent thread 0x00007f58253e8b80 (most recent call first):\n  File "/u/a.py", line 3 in f\n'
+    found = read(tmp_path, rank0=PY_SPY, rank1=unnamed, rank2=crash, other=unnamed)
+    seen = [(s.rank, s.source, s.line, s.executes, s.frames[-1].name) for s in found.standing]
+    assert seen == [(0, "rank0", 4, False, "all_reduce"), (1, "rank1", 1, True, "read"), (None, "other", 1, True, "read")]
+    assert set(found.stacks) == {0, 1, 2} and found.unplaced == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
+from unhang.knowledge import stacked, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.stuck import held_back, line_in_data_set
 from unhang.model import Evidence, Finding, Remedy
@@ -51,7 +51,8 @@ _GONE = frozenset(("ConnectionResetError", "ConnectionRefusedError", "BrokenPipe
 
 
 def _in_logs(view: LogView) -> Finding | None:
-    return CAUSE.of_hits(view.hits_of(CAUSE.id), view) or _worker_gone(view)
+    remedies = ("loader-timeout", "start-method", "threads-in-workers")
+    return CAUSE.of_hits(view.hits_of(CAUSE.id), view) or _worker_gone(view) or stacked.held(view, CAUSE, "loader", remedies)
 
 
 def _worker_gone(view: LogView) -> Finding | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
-from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge import stacked, words
+from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.knowledge.stuck import held_back
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Standing
 from unhang.patterns import lazily
@@ -103,7 +103,10 @@ def _in_run(picture: Picture) -> Finding | None:
 def _in_logs(view: LogView) -> Finding | None:
     """torch's heartbeat also fails while a rank that has timed out dumps and aborts: then it is a consequence."""
     waited = bool(view.timeouts) or bool(view.hits_of("collective-timeout"))
-    return CAUSE.of_hits(tuple(h for h in view.hits_of(CAUSE.id) if not waited or h.signature not in _HEARTBEAT), view)
+    told = CAUSE.of_hits(tuple(h for h in view.hits_of(CAUSE.id) if not waited or h.signature not in _HEARTBEAT), view)
+    seen = stacked.held(view, CAUSE, "stands", ("look-inside", "bound-the-wait"))
+    found = [f for f in (told, seen) if f is not None]
+    return min(found, key=lambda f: STANDINGS.index(f.standing), default=None)
 
 
 def _since(picture: Picture) -> str:

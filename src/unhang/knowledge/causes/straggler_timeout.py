@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
+from unhang.knowledge import stacked, words
 from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.causes.peer_lost import LEFT_AT_BARRIER
 from unhang.knowledge.causes.rank_exception import own_tracebacks
@@ -72,6 +72,10 @@ def _in_run(picture: Picture) -> Finding | None:
 
 def _in_logs(view: LogView) -> Finding | None:
     """Somebody gave up waiting, and another rank was at work then. A timeout alone says nothing about who was late."""
+    return _of_lines(view) or stacked.held(view, CAUSE, "executes", ("share-the-work", "raise-the-timeout"))
+
+
+def _of_lines(view: LogView) -> Finding | None:
     wait = _wait(view)
     if wait is None:
         return _of_comers(view)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unhang.records.frames import Frame
     from unhang.records.logs.signature import Hit
 
 # Stands in a bundle where a part of a log is left out, before as many empty lines.
@@ -49,6 +50,21 @@ class Status:
     failed: int
     enqueued: int
     completed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """Where the main thread of a process stood, innermost frame last, by a stack in a log from `line` to `end`; `rank` is None where not told.
+
+    `executes`: whether py-spy saw it on a processor, None where faulthandler wrote it, which does not tell.
+    """
+
+    source: str
+    line: int
+    end: int
+    rank: int | None
+    frames: tuple[Frame, ...]
+    executes: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,69 @@
+"""Flight recorders tell who is missing and never why: where stacks of those ranks were given beside them, these do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from unhang.diagnosis.logs import ONLY_STACKS
+from unhang.diagnosis.recorders import NO_STACKS
+from unhang.diagnosis.redact import redact_data
+from unhang.diagnosis.telling import STACKS
+from unhang.knowledge import catalogue, stacked
+from unhang.knowledge.cause import LogView
+from unhang.knowledge.stacked import Kind
+from unhang.knowledge.text import Text, ranks
+from unhang.model import NotExamined, Verdict
+
+_CAUSES: dict[Kind, tuple[str, tuple[str, ...]]] = {
+    "loader": ("dataloader-deadlock", ("loader-timeout", "start-method", "threads-in-workers")),
+    "executes": ("straggler-timeout", ("share-the-work", "raise-the-timeout")),
+    "stands": ("process-stuck", ("look-inside", "bound-the-wait")),
+}
+# What the recorders alone do not tell, at the end of their sentence.
+_WHY = re.compile(r"(?:; why is not in evidence|；原因不在证据之中).*", re.DOTALL)
+_STATES = Text("process states", "进程状态")
+_NOT_GIVEN = Text(
+    "only logs, stacks and flight-recorder dumps were given; unhang run takes these before anything is ended",
+    "只给出了日志、调用栈和 flight recorder 转储；unhang run 会在结束任何进程之前采集这些",
+)
+
+
+def explained(verdict: Verdict, view: LogView) -> Verdict:
+    """A verdict on recorders and logs, with what the stacks in the logs tell of ranks that are missing in the recorders."""
+    if not view.stacks:
+        return verdict
+    # Where everybody stands is told by the recorders, too.
+    symptoms = tuple(f for f in verdict.symptoms if f.cause != "unknown")
+    verdict = replace(verdict, symptoms=symptoms, not_examined=tuple(_left(verdict, view)))
+    primary = verdict.primary
+    if primary is None or primary.cause != "collective-timeout":
+        return verdict
+    apart = [stacked.apart_of(s) for s in stacked.recent(view) if s.rank in primary.ranks and not stacked.op_of(s)]
+    if not apart:
+        return verdict
+    chosen = [a for a in apart if a.kind == apart[0].kind]
+    id, remedies = _CAUSES[apart[0].kind]
+    besides = Text(f"; {_WHY.sub('', primary.says)}", f"；{_WHY.sub('', primary.says_zh or primary.says)}")
+    root = redact_data(stacked.told(catalogue.load()[id], chosen, besides, remedies, waited=True, others=primary.evidence[:3]))
+    others = tuple(f for f in verdict.contributing if f.cause != root.cause)
+    return replace(verdict, primary=root, contributing=others, symptoms=(primary, *symptoms))
+
+
+def _left(verdict: Verdict, view: LogView) -> Iterator[NotExamined]:
+    """What was not looked at, without the stacks that were."""
+    said = False
+    for n in verdict.not_examined:
+        if n not in (ONLY_STACKS, NO_STACKS) and n.what != STACKS.en:
+            yield n
+        elif not said:
+            said = True
+            yield NotExamined(what=_STATES.en, why=_NOT_GIVEN.en, what_zh=_STATES.zh, why_zh=_NOT_GIVEN.zh)
+    primary = verdict.primary
+    seen = {s.rank for s in view.stacks}
+    unseen = [r for r in primary.ranks if r not in seen] if primary is not None and primary.cause == "collective-timeout" else []
+    if unseen:
+        what = Text("the stacks of {who}", "{who} 的调用栈").fill(who=ranks(unseen))
+        why = Text("none of them was given", "没有给出")
+        yield NotExamined(what=what.en, why=why.en, what_zh=what.zh, why_zh=why.zh)

@@ -1,0 +1,283 @@
+"""Whether a line of a kernel log is about the job that failed: a kernel log reaches back to the start of its machine, and may be of any machine.
+
+What is dated outside the job's time is left out and said. What cannot be dated, or whose host is not known, is worth less, unless the pid or the GPU
+of a rank ties it to the job. What may surprise: `dmesg -T` and many logs print local time without its zone, so that times may be whole hours apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from typing import Literal
+
+from unhang import kernel_lines
+from unhang.knowledge.cause import STANDINGS, LogView
+from unhang.knowledge.text import Text, joined, same
+from unhang.model import Finding, NotExamined, Standing
+from unhang.records.logs import Hit, LogRead, Signature, Traceback, owner_of
+
+# What `dmesg -T` is off by after weeks, clocks that nobody sets, and what the kernel tells some minutes later (hung tasks).
+SLACK_S = 600.0
+_HOUR_S = 3600
+# Time zones reach from -12 to +14.
+_ZONES_H = 14
+# A log whose times begin with the failure: torch's usual timeouts lie before that, and days of training may.
+_WAITED_S = 3600.0
+_UNSEEN_S = 3 * 86_400.0
+_BEGAN_S = 30.0
+_KERNEL = re.compile(
+    r"^(?:\[ *\d+\.\d+\] ?)?(?:kernel: )?(?:NVRM: |nvidia-nvswitch\d*: |mlx5_core |bnxt_en |pcieport |AMD-Vi: |DMAR: |EDAC |mce: |nfs: server "
+    r"|oom-kill:constraint=|oom_reaper: |(?:Memory cgroup o|O)ut of memory: Kill|INFO: task |watchdog: BUG: )"
+)
+_ADDRESS = re.compile(r"[\d.]+|[\da-f:]*:[\da-f:]*")
+_Relation = Literal["inside", "outside", "zone", "unseen", "after"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubt:
+    """Why a line of a kernel log may be of another time or machine. `alone`: the best that it gives; `with_gpu`: of a GPU that a rank uses."""
+
+    alone: Standing
+    with_gpu: Standing
+    why: Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sifted:
+    """Logs without the kernel's lines of another time, which `not_examined` tells of; `doubts` by source and line of those that are left."""
+
+    reads: list[LogRead]
+    not_examined: tuple[NotExamined, ...] = ()
+    doubts: Mapping[tuple[str, int | None], Doubt] = field(default_factory=dict)
+
+
+def is_kernels(hit: Hit) -> bool:
+    """Whether the kernel printed what a signature of a cause hit."""
+    return hit.signature.role == "root" and (_KERNEL.match(hit.text) is not None or kernel_lines.read(hit.text) is not None)
+
+
+def sifted(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> Sifted:
+    """What is left of the kernel's lines beside logs of a job. Where nothing but a kernel log was given, all of it. `causes`: their signatures."""
+    told = {(h.source, h.line) for r in reads for h in r.hits if is_kernels(h)}
+    of_jobs = [r for r in reads if _is_jobs(r, told)]
+    if told and not of_jobs and any(r.begins_at_s is not None and not r.hits for r in reads):
+        beside = Doubt(alone="possible", with_gpu="possible", why=_NO_JOB)
+        return Sifted(reads=list(reads), doubts=dict.fromkeys(told, beside))
+    if not told or not of_jobs:
+        return Sifted(reads=list(reads))
+    job = _Job(of_jobs, told, causes)
+    kept: list[LogRead] = []
+    doubts: dict[tuple[str, int | None], Doubt] = {}
+    left: list[NotExamined] = []
+    for read in reads:
+        first = min((p.place for p in _pieces(read) if not (isinstance(p, Hit) and (p.source, p.line) in told)), default=None)
+        others: dict[tuple[str, int | None], Hit] = {}
+        for hit in read.hits:
+            if (key := (hit.source, hit.line)) not in told:
+                continue
+            # In a log of the job, behind lines of the job, it was printed at their time.
+            among = read in of_jobs and ((first is not None and first < hit.place) or _has_writer(hit))
+            if (relation := job.relation(hit)) == "outside":
+                others[key] = hit
+            elif (doubt := job.doubt(hit, relation, among=among)) is not None:
+                doubts[key] = doubt
+        kept.append(replace(read, hits=tuple(h for h in read.hits if (h.source, h.line) not in others)) if others else read)
+        if others:
+            left.append(job.left(read.source, tuple(others.values())))
+    return Sifted(reads=kept, not_examined=tuple(left), doubts=doubts)
+
+
+def _is_jobs(read: LogRead, told: set[tuple[str, int | None]]) -> bool:
+    """Whether a log is of a training: without any line of the kernel's, or with somebody in it who is a rank, or raised."""
+    if not any((h.source, h.line) in told for h in read.hits):
+        return bool(read.hits or read.tracebacks)
+    ranks = read.ranks - {owner_of(read.source).rank}
+    return bool(ranks or read.tracebacks) or any(_has_writer(h) for h in read.hits if (h.source, h.line) not in told)
+
+
+def _has_writer(hit: Hit) -> bool:
+    """Whether the line itself tells which rank printed it: a kernel log may lie in a rank's directory."""
+    return (hit.rank is not None and not hit.by_name) or hit.local_rank is not None
+
+
+def _pieces(read: LogRead) -> Iterable[Hit | Traceback]:
+    yield from read.hits
+    yield from read.tracebacks
+
+
+class _Job:
+    """When and where the job ran, as far as its own lines tell."""
+
+    def __init__(self, reads: Sequence[LogRead], told: set[tuple[str, int | None]], causes: Mapping[Signature, str]) -> None:
+        self.hosts: set[str] = set()
+        # Whether anything in its logs says that it failed: what only stops printing may go on.
+        self.ended = False
+        printed: list[float] = []
+        exact: list[float] = []
+        failed: list[float] = []
+        for read in reads:
+            pieces = sorted(_pieces(read), key=lambda p: p.place)
+            # A kernel log that was put in front of the job's lends it no beginning.
+            times = [(read.begins_at_s, read.begins_utc_offset_s, False)] if not pieces or (read.source, pieces[0].line) not in told else []
+            for p in pieces:
+                if isinstance(p, Hit) and (p.source, p.line) in told:
+                    continue
+                if p.host is not None:
+                    self.hosts.add(_short(p.host))
+                bad = isinstance(p, Traceback) or (p.signature in causes and p.signature.role != "context")
+                times.append((p.at_s, p.utc_offset_s, bad))
+                self.ended |= bad
+            for at_s, offset_s, bad in times:
+                if at_s is None:
+                    continue
+                printed.append(at_s)
+                if offset_s is not None:
+                    exact.append(at_s - offset_s)
+                if bad:
+                    failed.append(at_s)
+        self.printed = (min(printed), max(printed)) if printed else None
+        self.exact = (min(exact), max(exact)) if exact else None
+        # Many logs have no time before the first message of torch's own.
+        self.begun = bool(printed) and (not failed or min(failed) - min(printed) > _BEGAN_S)
+
+    def relation(self, hit: Hit) -> _Relation | None:
+        """When a line was printed, seen from the job; None where that cannot be told."""
+        if hit.at_s is None or self.printed is None:
+            return None
+        if hit.utc_offset_s is not None and self.exact is not None:
+            return self._when(hit.at_s - hit.utc_offset_s, self.exact)
+        found = self._when(hit.at_s, self.printed)
+        if found == "inside":
+            return found
+        shifted = (hit.at_s + h * _HOUR_S for h in range(-_ZONES_H, _ZONES_H + 1) if h)
+        return "zone" if any(self._when(at_s, self.printed) == "inside" for at_s in shifted) else found
+
+    def _when(self, at_s: float, span: tuple[float, float]) -> _Relation:
+        first, last = span[0] - SLACK_S, span[1] + SLACK_S
+        if at_s > last:
+            return "outside" if self.ended else "after"
+        if at_s >= (first if self.begun else first - _WAITED_S):
+            return "inside"
+        return "unseen" if not self.begun and at_s >= first - _UNSEEN_S else "outside"
+
+    def doubt(self, hit: Hit, relation: _Relation | None, *, among: bool) -> Doubt | None:
+        if relation is None:
+            if among:
+                return None
+            why = _UNDATED if hit.at_s is None else _NO_TIMES
+            return Doubt(alone="possible", with_gpu="likely", why=why)
+        if relation != "inside":
+            assert self.printed is not None and hit.at_s is not None
+            told = _WHEN[relation].fill(at=_time(hit.at_s), job=_span(self.printed))
+            return Doubt(alone="possible", with_gpu="likely", why=told)
+        if among:
+            return None
+        host = None if hit.host is None else _short(hit.host)
+        if host is None or not self.hosts:
+            several = len(self.hosts) > 1
+            return Doubt(alone="possible" if several else "likely", with_gpu="established", why=_NO_HOST)
+        named = {bool(_ADDRESS.fullmatch(h)) for h in self.hosts}
+        if host in self.hosts:
+            return None
+        # An address and a name may be one host.
+        if named != {bool(_ADDRESS.fullmatch(host))}:
+            return Doubt(alone="possible", with_gpu="established", why=_NO_HOST)
+        return Doubt(alone="possible", with_gpu="possible", why=_OTHER_HOST.fill(host=host))
+
+    def left(self, source: str, hits: Sequence[Hit]) -> NotExamined:
+        times = [h.at_s for h in hits if h.at_s is not None]
+        assert self.printed is not None
+        span = _span((min(times), max(times)))
+        what = Text("{source}: {n} of the kernel", "{source}：内核的 {zh} 行").fill(
+            source=source, n=f"{len(hits)} line{'' if len(hits) == 1 else 's'}", zh=len(hits)
+        )
+        before, after = min(times) < self.printed[0], max(times) > self.printed[1]
+        how = _BOTH if before and after else _BEFORE if before else _AFTER
+        why = how.fill(at=span, job=_span(self.printed))
+        return NotExamined(what=what.en, why=why.en, what_zh=what.zh, why_zh=why.zh)
+
+
+_UNDATED = Text(
+    "when, the kernel log does not tell: it counts from the start of the machine, and reaches back to it",
+    "内核日志没有说明时间：它从机器启动时开始计时，也从那时开始记录",
+)
+_NO_TIMES = Text("the job's logs carry no times to compare that with", "任务的日志没有可比较的时间")
+_NO_JOB = Text("in the logs beside it nothing was recognised that tells of a job", "旁边的日志里没有认出任何与任务有关的内容")
+_NO_HOST = Text("that the kernel log is of a host of this job is not told", "没有说明这份内核日志属于该任务的主机")
+_OTHER_HOST = Text("its host {host} is named nowhere else in the logs of this job", "该任务的日志里没有出现过主机 {host}")
+_BEFORE = Text("dated {at}, before this job ({job})", "时间为 {at}，早于该任务（{job}）")
+_AFTER = Text("dated {at}, after this job ({job})", "时间为 {at}，晚于该任务（{job}）")
+_BOTH = Text("dated {at}, outside the time of this job ({job})", "时间为 {at}，不在该任务的时间内（{job}）")
+_WHEN: Mapping[str, Text] = {
+    "zone": Text(
+        "it is dated {at}, outside the time of the job ({job}), unless their clocks are of different time zones",
+        "时间为 {at}，不在任务的时间内（{job}），除非两者的时钟属于不同时区",
+    ),
+    "unseen": Text(
+        "it is dated {at}, and the first time in the job's logs is that of the failure ({job})",
+        "时间为 {at}，而任务日志里最早的时间就是失败的时间（{job}）",
+    ),
+    "after": Text("it is dated {at}, after the last line of the job's logs ({job})", "时间为 {at}，晚于任务日志的最后一行（{job}）"),
+}
+
+
+def weighed(view: LogView, doubts: Mapping[tuple[str, int | None], Doubt], cause: str, ask: Callable[[LogView], Finding | None]) -> Finding | None:
+    """The answer of one cause, no better than what ties the kernel's lines to the job, and with what speaks against it.
+
+    What a rank's own log tells of the same cause stands as it is.
+    """
+    found = ask(view)
+    in_doubt = [h for h in view.hits_of(cause) if (h.source, h.line) in doubts and not _is_of_a_rank(h, view)]
+    if found is None or not in_doubt:
+        return found
+    lines = {(h.source, h.line) for h in in_doubt}
+    rest = tuple(h for h in view.hits_of(cause) if (h.source, h.line) not in lines)
+    own = ask(replace(view, hits={**view.hits, cause: rest}))
+    # Which process the kernel ended is a question of its own.
+    if own is not None and any(not is_kernels(h) for h in rest) and not any("pid" in h.groups for h in in_doubt):
+        return found
+    # Of several lines the one with the best tie speaks.
+    best = min(in_doubt, key=lambda h: STANDINGS.index(_worth(h, doubts)))
+    standing = max(found.standing, _worth(best, doubts), key=STANDINGS.index)
+    if own is not None and STANDINGS.index(own.standing) <= STANDINGS.index(standing):
+        evidence = (*own.evidence, *(e for e in found.evidence if (e.source, e.line) in lines))
+        return replace(own, says=f"{own.says}; a kernel log beside it: {found.says} ({doubts[best.source, best.line].why.en})", evidence=evidence)
+    if standing == found.standing and standing != "possible":
+        return found
+    why = doubts[best.source, best.line].why
+    says_zh = f"{found.says_zh}；{why.zh}" if found.says_zh else ""
+    return replace(found, standing=standing, says=f"{found.says}; {why.en}", says_zh=says_zh)
+
+
+def _worth(hit: Hit, doubts: Mapping[tuple[str, int | None], Doubt]) -> Standing:
+    doubt = doubts[hit.source, hit.line]
+    # Only a rank's own GPU gives a line of the driver a rank.
+    return doubt.with_gpu if hit.rank is not None and not hit.by_name else doubt.alone
+
+
+def _is_of_a_rank(hit: Hit, view: LogView) -> bool:
+    """Whether a line names the process of a rank, as a launcher or NCCL does."""
+    pid = hit.groups.get("pid") or hit.groups.get("process")
+    if pid is None:
+        return False
+    ours = {e.at.pid for e in view.exits} | {i.at.pid for i in view.nccl.inits}
+    return pid in {str(p) for p in ours if p is not None}
+
+
+def _short(host: str) -> str:
+    return host if _ADDRESS.fullmatch(host) else host.partition(".")[0]
+
+
+def _time(at_s: float) -> Text:
+    return same(datetime.fromtimestamp(at_s, tz=timezone.utc).strftime("%Y-%m-%d %H:%M"))
+
+
+def _span(times: tuple[float, float]) -> Text:
+    first, last = _time(times[0]), _time(times[1])
+    if first == last:
+        return first
+    if first.en[:10] == last.en[:10]:
+        last = same(last.en[11:])
+    return joined((first, last), Text(" to ", " 至 "))

@@ -1,0 +1,145 @@
+"""Kernel logs beside those of a job: lines of another time are no cause, and those that nothing dates or ties to the job are no proof."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.diagnosis.logs import judge_logs
+
+STEP = "[rank{r}]: 2026-11-22 03:00:00 step 1000 loss 2.31\n"
+TIMEOUT = (
+    "[rank{r}]:[E1122 03:10:05.12{r}456789 ProcessGroupNCCL.cpp:616] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4001, "
+    "OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
+)
+JOB = "".join(STEP.format(r=r) for r in (0, 1)) + "".join(TIMEOUT.format(r=r) for r in (1, 2, 3))
+LOST = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+ECC = "NVRM: Xid (PCI:0000:3b:00): 48, pid=4711, name=python, DBE\n"
+OOM = "Out of memory: Killed process 4711 (python) total-vm:123456kB, anon-rss:99999kB\n"
+KILLED = (
+    "E1122 03:10:06.000000 9 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) local_rank: 1 (pid: {pid}) of binary: p\n"
+)
+NCCL = (
+    "node0:4001:4001 [1] NCCL INFO comm 0x55d1c0 rank 1 nranks 4 cudaDev 1 nvmlDev 1 busId 3b000 commId 0x9f21a1 - Init COMPLETE\n"
+    "node0:4000:4000 [0] NCCL INFO comm 0x55d1c0 rank 0 nranks 4 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x9f21a1 - Init COMPLETE\n"
+)
+ON_NODE1 = NCCL.replace("node0:400", "node1:500").replace("rank 1", "rank 3").replace("rank 0", "rank 2")
+
+
+def judged(tmp_path, kernel, job=JOB, name="dmesg.txt"):
+    (tmp_path / "train.log").write_text(job)
+    (tmp_path / name).write_text(kernel)
+    return judge_logs([str(tmp_path / name), str(tmp_path / "train.log")]).verdict
+
+
+def told(verdict):
+    return {f.cause: f.standing for f in (verdict.primary, *verdict.contributing) if f is not None}
+
+
+def left(verdict):
+    return [n for n in verdict.not_examined if "of the kernel" in n.what]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[Tue Oct 20 01:00:00 2026] " + LOST,
+        "2026-10-20T01:00:00,123456+00:00 " + LOST,
+        "Oct 20 01:00:00 gpu17 kernel: " + LOST,
+        "[Tue Oct 20 01:00:00 2026] " + OOM,
+        "[Mon Nov 23 23:00:00 2026] " + LOST,
+    ],
+)
+def test_lines_of_another_day_are_no_cause_and_are_told(tmp_path, line):
+    verdict = judged(tmp_path, line)
+    assert (verdict.primary.cause, verdict.primary.standing) == ("collective-timeout", "not-established") and not verdict.contributing
+    (n,) = left(verdict)
+    assert "1 line of the kernel" in n.what and ("before this job" in n.why or "after this job" in n.why) and "2026-11-22 03:00 to 03:10" in n.why
+    assert n.what_zh and n.why_zh and not n.unread
+
+
+def test_in_one_file_with_the_job(tmp_path):
+    (tmp_path / "all.log").write_text("[Tue Oct 20 01:00:00 2026] " + LOST + JOB)
+    verdict = judge_logs([str(tmp_path / "all.log")]).verdict
+    assert verdict.primary.cause == "collective-timeout" and left(verdict)
+
+
+def test_a_pid_of_a_month_ago_is_another_process(tmp_path):
+    verdict = judged(tmp_path, "[Tue Oct 20 01:00:00 2026] " + OOM, JOB + KILLED.format(pid=4711))
+    assert verdict.primary.cause == "host-oom-or-killed" and "by whom is not in the log" in verdict.primary.says and left(verdict)
+
+
+def test_an_exact_time_after_the_failure(tmp_path):
+    job = JOB.replace("2026-11-22 03:00:00 step", "2026-11-22T03:00:00+00:00 step").replace("[E1122 03:10", "2026-11-22T03:10:05+00:00 [E1122 03:10")
+    verdict = judged(tmp_path, "2026-11-22T05:00:00+00:00 node0 kernel: " + LOST, job)
+    assert "gpu-hardware" not in told(verdict) and left(verdict)
+
+
+def test_whole_hours_apart_may_be_time_zones(tmp_path):
+    verdict = judged(tmp_path, "[Sun Nov 22 11:09:00 2026] " + LOST)
+    assert told(verdict) == {"gpu-hardware": "possible"} and "time zones" in verdict.primary.says and "2026-11-22 11:09" in verdict.primary.says
+    verdict = judged(tmp_path, "[Sun Nov 22 11:39:00 2026] " + LOST)
+    assert told(verdict) == {"collective-timeout": "not-established"} and left(verdict)
+
+
+def test_within_the_time_of_the_job(tmp_path):
+    verdict = judged(tmp_path, "[Sun Nov 22 03:00:20 2026] " + LOST)
+    assert told(verdict) == {"gpu-hardware": "likely"} and "is not told" in verdict.primary.says and not left(verdict)
+    verdict = judged(tmp_path, "Nov 22 03:00:20 node0 kernel: " + LOST, NCCL + JOB)
+    assert told(verdict) == {"gpu-hardware": "established"} and verdict.primary.ranks == (1,)
+    verdict = judged(tmp_path, "Nov 22 03:00:20 node9 kernel: " + LOST, NCCL + JOB)
+    assert told(verdict) == {"gpu-hardware": "possible"} and "node9" in verdict.primary.says
+    verdict = judged(tmp_path, "[Sun Nov 22 03:00:20 2026] " + LOST, NCCL + ON_NODE1 + JOB)
+    assert told(verdict) == {"gpu-hardware": "possible"}
+
+
+def test_lines_without_a_date(tmp_path):
+    verdict = judged(tmp_path, "[86399.000123] " + LOST)
+    assert told(verdict) == {"gpu-hardware": "possible"} and "start of the machine" in verdict.primary.says
+    assert verdict.symptoms[0].cause == "collective-timeout"
+    verdict = judged(tmp_path, "[86399.000123] " + LOST, NCCL + JOB)
+    assert told(verdict) == {"gpu-hardware": "likely"} and verdict.primary.ranks == (1,)
+    verdict = judged(tmp_path, "[86399.000123] " + ECC, JOB + KILLED.format(pid=4711))
+    assert told(verdict)["gpu-hardware"] == "established"
+
+
+def test_an_undated_kill_of_a_rank_and_of_another_process(tmp_path):
+    verdict = judged(tmp_path, "[86399.000123] " + OOM, JOB + KILLED.format(pid=4711))
+    assert verdict.primary.standing == "established" and "OOM killer ended process 4711" in verdict.primary.says
+    verdict = judged(tmp_path, "[86399.000123] " + OOM, JOB + KILLED.format(pid=99))
+    p = verdict.primary
+    assert (p.cause, p.standing) == ("host-oom-or-killed", "established") and "by whom is not in the log; a kernel log beside it" in p.says
+    assert "start of the machine" in p.says and [e.source.rpartition("/")[2] for e in p.evidence] == ["train.log", "dmesg.txt"]
+    assert told(judged(tmp_path, "[86399.000123] " + OOM)) == {"host-oom-or-killed": "possible"}
+
+
+def test_what_a_rank_prints_itself_ties_the_kernels_line(tmp_path):
+    ecc = "[rank1]: torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered\n"
+    verdict = judged(tmp_path, "[86399.000123] " + ECC.replace("pid=4711, name=python", "pid='<unknown>', name=<unknown>"), JOB + ecc)
+    assert told(verdict)["gpu-hardware"] == "established"
+
+
+def test_a_log_that_begins_with_the_failure(tmp_path):
+    job = "".join(TIMEOUT.format(r=r) for r in (1, 2, 3))
+    assert told(judged(tmp_path, "[Sun Nov 22 03:00:20 2026] " + LOST, job)) == {"gpu-hardware": "likely"}
+    verdict = judged(tmp_path, "[Sat Nov 21 03:40:20 2026] " + LOST, job)
+    assert told(verdict) == {"gpu-hardware": "possible"} and "that of the failure" in verdict.primary.says
+    assert left(judged(tmp_path, "[Tue Nov 10 03:40:20 2026] " + LOST, job))
+
+
+def test_a_job_that_only_stopped_printing_may_have_gone_on(tmp_path):
+    steps = "".join(STEP.format(r=r) for r in (0, 1))
+    verdict = judged(tmp_path, "[Sun Nov 22 03:30:00 2026] " + LOST, steps)
+    assert told(verdict) == {"gpu-hardware": "possible"} and "after the last line" in verdict.primary.says
+
+
+def test_beside_a_log_in_which_nothing_is_recognised(tmp_path):
+    verdict = judged(tmp_path, "[Tue Oct 20 01:00:00 2026] " + LOST, "2026-11-22 03:00:00 hello\n")
+    assert told(verdict) == {"gpu-hardware": "possible"} and "nothing was recognised" in verdict.primary.says
+
+
+def test_a_kernel_log_alone_is_answered(tmp_path):
+    path = tmp_path / "dmesg.txt"
+    for line in ("[86399.000123] " + LOST, "[Tue Oct 20 01:00:00 2026] " + LOST):
+        path.write_text(line)
+        verdict = judge_logs([str(path)]).verdict
+        assert (verdict.primary.cause, verdict.primary.standing) == ("gpu-hardware", "established")

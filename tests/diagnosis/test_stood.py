@@ -1,0 +1,142 @@
+"""Stacks that stand in logs, or were given alone: who keeps the others waiting, where everybody waits, and what that leaves open."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.diagnosis.logs import judge_logs
+
+C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+LOADER = "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
+MAIN = ("/u/plain.py", 18, "<module>")
+IN_REDUCE = (MAIN, ("/u/plain.py", 14, "main"), (C10D, 3252, "all_reduce"))
+IN_BARRIER = (MAIN, ("/u/plain.py", 15, "main"), (C10D, 4000, "barrier"))
+IN_LOAD = (MAIN, ("/u/plain.py", 13, "main"), ("/u/plain.py", 10, "load"))
+IN_LOADER = (MAIN, ("/u/plain.py", 13, "main"), (LOADER, 700, "__next__"))
+GAVE_UP = (
+    "[rank{r}]: Traceback (most recent call last):\n"
+    '[rank{r}]:   File "/u/plain.py", line 14, in main\n'
+    "[rank{r}]:     dist.all_reduce(x)\n"
+    f'[rank{{r}}]:   File "{C10D}", line 3252, in all_reduce\n'
+    "[rank{r}]:     work.wait()\n"
+    "[rank{r}]: RuntimeError: [/p/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 12000ms for recv operation to complete\n"
+)
+
+
+def faulthandler(frames, head="Timeout (0:00:08)!\nThread 0x00007f58253e8b80"):
+    return f"{head} (most recent call first):\n" + "".join(f'  File "{f}", line {n} in {name}\n' for f, n, name in reversed(frames))
+
+
+def py_spy(frames, *, pid=4000, state="idle", name=': "MainThread"'):
+    short = [(f.partition("site-packages/")[2] or f.rpartition("/")[2], n, name) for f, n, name in frames]
+    return f"Process {pid}: python plain.py\nPython v3.11.7 (/usr/bin/python3.11)\n\nThread {pid} ({state}){name}\n" + "".join(
+        f"    {name} ({f}:{n})\n" for f, n, name in reversed(short)
+    )
+
+
+@pytest.fixture
+def judged(tmp_path):
+    def judged(**texts):
+        folder = tmp_path / "job"
+        folder.mkdir()
+        for name, text in texts.items():
+            (folder / f"{name}.txt").write_text(text)
+        return judge_logs([str(folder)])
+
+    return judged
+
+
+def told(judged):
+    p = judged.verdict.primary
+    assert not any("only logs were given" in n.why or "healthy" in n.why for n in judged.verdict.not_examined)
+    return p
+
+
+def test_the_rank_that_is_elsewhere_while_the_others_give_up(judged):
+    j = judged(rank0=faulthandler(IN_REDUCE) + GAVE_UP.format(r=0), rank1=faulthandler(IN_REDUCE) + GAVE_UP.format(r=1), rank2=faulthandler(IN_LOAD))
+    p = told(j)
+    assert (p.cause, p.standing, p.ranks, p.where) == ("process-stuck", "likely", (2,), "/u/plain.py:10 in load")
+    assert "rank 2 stands at /u/plain.py:10 in load" in p.says and "ranks 0 and 1 are in all_reduce (/u/plain.py:14 in main)" in p.says
+    assert p.says_zh and (p.evidence[0].source.rpartition("/")[2], p.evidence[0].line) == ("rank2.txt", 2)
+    assert [s.cause for s in j.verdict.symptoms] == ["collective-timeout"]
+
+
+def test_stacks_alone_are_one_look(judged):
+    p = told(judged(a_rank0=py_spy(IN_REDUCE), a_rank1=py_spy(IN_REDUCE, pid=4001), a_rank2=py_spy(IN_LOAD, pid=4002)))
+    assert (p.cause, p.standing, p.ranks, p.where) == ("process-stuck", "possible", (2,), "plain.py:10 in load")
+    assert "does not execute" in p.says and "one look" in p.says and "all_reduce (plain.py:14 in main)" in p.says
+
+
+@pytest.mark.parametrize(
+    ("stack", "cause"),
+    [
+        (py_spy(IN_LOAD, state="active+gil"), "straggler-timeout"),
+        (py_spy(IN_LOADER), "dataloader-deadlock"),
+        (faulthandler(IN_LOADER), "dataloader-deadlock"),
+    ],
+)
+def test_what_the_rank_does_tells_the_cause(judged, stack, cause):
+    p = told(judged(rank0=faulthandler(IN_REDUCE), rank1=stack))
+    assert (p.cause, p.standing, p.ranks) == (cause, "possible", (1,))
+
+
+def test_all_in_one_collective_blames_nobody(judged):
+    p = told(judged(rank0=faulthandler(IN_REDUCE), rank1=faulthandler(IN_REDUCE)))
+    assert (p.cause, p.standing, p.ranks) == ("unknown", "not-established", (0, 1))
+    assert "ranks 0 and 1 stand in all_reduce (/u/plain.py:14 in main); by these stacks nobody is missing" in p.says and "network" in p.says
+
+
+def test_one_stack_says_nothing_of_the_others(judged):
+    p = told(judged(rank0=faulthandler(IN_REDUCE)))
+    assert p.standing == "not-established" and "rank 0 stands in all_reduce" in p.says and "of no other rank there is a stack" in p.says
+
+
+def test_in_two_collectives(judged):
+    p = told(judged(rank0=faulthandler(IN_BARRIER), rank1=faulthandler(IN_REDUCE), rank2=faulthandler(IN_REDUCE)))
+    assert (p.cause, p.standing) == ("unknown", "not-established") and "collective-mismatch" in p.says
+    assert "ranks 1 and 2 are in all_reduce" in p.says and "rank 0 is in barrier" in p.says
+
+
+def test_in_no_collective_and_threads_without_names(judged):
+    p = told(judged(pyspy_rank0=py_spy(IN_LOAD, name=""), pyspy_rank1=py_spy(IN_LOAD, pid=4001, name="")))
+    assert (p.cause, p.standing, p.ranks) == ("unknown", "not-established", (0, 1)) and "none of them is in a collective" in p.says
+
+
+def test_a_stack_of_nobody_known(judged):
+    p = told(judged(stack=py_spy(IN_LOAD)))
+    assert (p.cause, p.ranks) == ("unknown", ()) and "a process stands at plain.py:10 in load" in p.says
+
+
+def test_stacks_of_several_in_one_log_that_names_no_rank(judged):
+    p = told(judged(all=faulthandler(IN_REDUCE) + faulthandler(IN_REDUCE) + faulthandler(IN_LOAD)))
+    assert (p.cause, p.standing, p.ranks) == ("unknown", "not-established", ())
+    assert "a process stands at /u/plain.py:10 in load; 2 stacks whose rank is not told are in all_reduce; whether they stay" in p.says
+
+
+def test_old_stacks_and_stacks_of_a_crash_tell_nothing_of_the_end(judged):
+    steps = "".join(f"step {n} loss 2.0\n" for n in range(300))
+    verdict = judged(rank0=faulthandler(IN_REDUCE) + steps, rank1=faulthandler(IN_LOAD) + steps).verdict
+    assert verdict.primary is None
+
+
+def test_where_a_process_crashed_is_not_where_it_waits(judged):
+    crash = faulthandler(IN_LOAD, head="Fatal Python error: Aborted\n\nCurrent thread 0x00007f58253e8b80")
+    verdict = judged(rank0=faulthandler(IN_REDUCE) + GAVE_UP.format(r=0), rank1=crash).verdict
+    assert verdict.primary.cause != "process-stuck"
+
+
+def test_who_raised_keeps_nobody_waiting(judged):
+    raised = (
+        '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/u/plain.py", line 10, in load\n[rank1]:     x()\n[rank1]: ValueError: bad\n'
+    )
+    verdict = judged(rank0=faulthandler(IN_REDUCE) + GAVE_UP.format(r=0), rank1=faulthandler(IN_LOAD) + raised).verdict
+    assert verdict.primary.cause == "rank-exception" and "process-stuck" not in {f.cause for f in verdict.contributing}
+
+
+def test_packed_stacks_are_told(tmp_path):
+    import gzip
+
+    path = tmp_path / "rank0.log.gz"
+    path.write_bytes(gzip.compress(faulthandler(IN_LOAD).encode()))
+    verdict = judge_logs([str(path)]).verdict
+    assert any("the stacks in" in n.what and n.unread for n in verdict.not_examined)
