@@ -89,7 +89,7 @@ class Incidents:
 
     def open(self, kind: IncidentKind, stall: Stall | None = None, *, told: bool = True) -> Open:
         """Begin an incident; nothing is asked of anybody yet. One that is not `told` may still turn out to be none."""
-        self.current = Open(number=self._next, kind=kind, at_s=self._clock(), stall=stall, taker=Taker(self._rundir, self.write))
+        self.current = Open(number=self._next, kind=kind, at_s=self._clock(), stall=stall, taker=Taker(self._rundir, self.write, host=self._host))
         self._next += 1
         if told:
             self.announce(self.current)
@@ -112,16 +112,27 @@ class Incidents:
         records = {state.rank: _record(state, opened, situation) for state in situation.states}
         return await asyncio.to_thread(_parted, self._rundir, records)
 
-    async def gather(self, opened: Open, asked: Sequence[Asked]) -> None:
-        """Take the evidence of all who can still give it, at the same time."""
-        view = asyncio.create_task(self._ask_nccl(opened, asked))
-        results = await asyncio.gather(*(opened.taker.take(opened.number, a.state, a.peer, a.activity) for a in asked), return_exceptions=True)
-        for a, got in zip(asked, results, strict=True):
-            if isinstance(got, BaseException):
+    async def gather(self, opened: Open, asked: Sequence[Asked], *, enough: asyncio.Event | None = None) -> None:
+        """Take the evidence of all who can still give it, at the same time; what has come stays, where `enough` is set before all has."""
+        opened.taken |= {a.state.rank: Taken(activity=a.activity) for a in asked}
+        takes = [opened.taker.take(opened.number, a.state, a.peer, opened.taken[a.state.rank]) for a in asked]
+        everything = asyncio.gather(*takes, self._ask_nccl(opened, asked), return_exceptions=True)
+        if enough is not None:
+            waiting = asyncio.ensure_future(enough.wait())
+            try:
+                await asyncio.wait({everything, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
+                everything.cancel()
+        try:
+            results = await everything
+        except asyncio.CancelledError:
+            if enough is None or not enough.is_set():
+                raise
+            results = []
+        for a, got in zip(asked, results, strict=False):
+            if isinstance(got, Exception):
                 opened.taker.missed.append(Missed(what=f"evidence of rank {a.state.rank}", why=f"{type(got).__name__}: {got}"))
-            else:
-                opened.taken[a.state.rank] = got
-        await view
         opened.gathered.set()
 
     async def _ask_nccl(self, opened: Open, asked: Sequence[Asked]) -> None:
