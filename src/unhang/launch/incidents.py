@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from unhang.diagnosis import why
 from unhang.diagnosis.redact import redact_command
@@ -51,6 +52,7 @@ class Open:
     at_s: float
     stall: Stall | None
     taker: Taker
+    interrupted_by: str | None = None
     told: bool = False
     taken: dict[int, Taken] = field(default_factory=dict)
     ras: str | None = None
@@ -116,9 +118,9 @@ class Incidents:
         """Take the evidence of all who can still give it, at the same time; what has come stays, where `enough` is set before all has."""
         opened.taken |= {a.state.rank: Taken(activity=a.activity) for a in asked}
         takes = [opened.taker.take(opened.number, a.state, a.peer, opened.taken[a.state.rank]) for a in asked]
-        everything = asyncio.gather(*takes, self._ask_nccl(opened, asked), return_exceptions=True)
+        everything: asyncio.Future[Any] = asyncio.gather(*takes, self._ask_nccl(opened, asked), return_exceptions=True)
         if enough is not None:
-            waiting = asyncio.ensure_future(enough.wait())
+            waiting: asyncio.Future[Any] = asyncio.ensure_future(enough.wait())
             try:
                 await asyncio.wait({everything, waiting}, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -209,6 +211,7 @@ class Incidents:
             stalled_for_s=round(opened.at_s - stall.since_s, 3) if stall else None,
             threshold_s=round(stall.threshold_s, 3) if stall else None,
             usual_gap_s=None if situation.usual_gap_s is None else round(situation.usual_gap_s, 3),
+            interrupted_by=opened.interrupted_by,
             exitcode=situation.exitcode,
             oom_kills=None if oom is None or self._oom_before is None else oom - self._oom_before,
             kernel=kernel,
