@@ -17,7 +17,12 @@ def stuck(build, lab):
 
 def test_what_stood_still_is_said_and_no_hang_is_established(build, lab):
     v = stuck(build, lab).judge("interrupted", **INTERRUPTED)
-    assert (v.primary.cause, v.primary.standing, v.primary.ranks, v.primary.where) == ("process-stuck", "likely", (1,), "train.py:33 in wait_for_file")
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks, v.primary.where) == (
+        "process-stuck",
+        "likely",
+        (1,),
+        "train.py:33 in wait_for_file",
+    )
     assert "interrupted then (SIGINT), after 7.0 s without progress, before the 5 min after which it is taken for a hang" in v.primary.says
 
 
@@ -82,7 +87,9 @@ def test_the_last_attempt_counts_and_its_own_code(went):
     old = (9, "rank0.err", BACK.format(rank=0, line=28, type="KeyboardInterrupt"))
     assert went(130, [old, (10, "rank0.err", "")]).primary is None
     assert went(130, [(0, "rank0.err", BACK.format(rank=0, line=28, type="ValueError: no"))]).primary is None
-    launcher = BACK.format(rank=0, line=28, type="KeyboardInterrupt").replace("[rank0]: ", "").replace("/home/me/train", "/usr/lib/python3.11/threading")
+    launcher = (
+        BACK.format(rank=0, line=28, type="KeyboardInterrupt").replace("[rank0]: ", "").replace("/home/me/train", "/usr/lib/python3.11/threading")
+    )
     assert went(130, [(0, "launcher.err", launcher)]).primary is None
 
 
