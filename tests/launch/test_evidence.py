@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from unhang.launch import evidence
-from unhang.launch.evidence import Taker
+from unhang.launch.evidence import Taken, Taker
 from unhang.launch.watch import RankState
 from unhang.records.rundir import RunDir
 
@@ -59,7 +59,8 @@ def take(taker):
     def ask(say):
         t = taker()
         peer = Asked(lambda peer, number: say(t, peer, number))
-        taken = asyncio.run(t.take(1, STATE, peer, None))
+        taken = Taken(activity=None)
+        asyncio.run(t.take(1, STATE, peer, taken))
         return taken, missed_by(t), peer
 
     return ask
@@ -70,7 +71,8 @@ def take_twice(taker):
     """Ask one process and wait for it once more, in which it does something `later`; and whether answers were late each time."""
 
     async def ask(t, peer, later):
-        taken = await t.take(1, STATE, peer, None)
+        taken = Taken(activity=None)
+        await t.take(1, STATE, peer, taken)
         late = [t.late]
         asyncio.get_running_loop().call_soon(later, t, peer)
         await t.wait_on({1: taken})
@@ -144,3 +146,66 @@ def test_a_process_that_says_nothing_at_first(take_twice):
     taken, _, late = take_twice(lambda *_: None, later)
     assert (taken.answered, taken.stacks, taken.flight) == (True, "incidents/1/stacks/rank1.json", "incidents/1/flight/rank_1")
     assert late == [True, False]
+
+
+class Thread:
+    """What /proc says of the thread that dumps; `looks` are (state, CPU time in seconds), the last for ever."""
+
+    def __init__(self, looks):
+        self.looks = iter(looks)
+        self.now = None
+        self.seen = 0
+
+    def __call__(self, host, pid, tid):
+        assert (pid, tid) == (STATE.pid, 77)
+        self.seen += 1
+        self.now = next(self.looks, self.now)
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("looks", "looked"),
+    [
+        ([("S", 1.0), ("S", 1.5)], 3),  # it worked, and works no longer
+        ([("S", 1.0)], 2),
+        ([None], 2),
+        ([("S", 1.0), None], 2),
+        ([("S", 1.0)] + [("R", 1.0)] * 4 + [("S", 1.0)], 6),  # it waits for a core
+    ],
+)
+def test_a_dump_is_waited_for_while_its_thread_works(take, monkeypatch, looks, looked):
+    monkeypatch.setattr(evidence, "DUMP_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(evidence, "WORK_INTERVAL_S", 0.01)
+    thread = Thread(looks)
+    monkeypatch.setattr(evidence.processes, "thread", thread)
+    taken, missed, _ = take(lambda taker, peer, number: taker.answer(peer, {**STACKS, "id": number, "tid": 77}))
+    assert taken.flight is None and len(missed) == 1
+    assert thread.seen == looked
+
+
+def test_a_thread_that_works_for_ever_is_not_waited_for_as_long(take, monkeypatch):
+    monkeypatch.setattr(evidence, "DUMP_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(evidence, "WORK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(evidence, "DUMP_WORKING_S", 0.1)
+    monkeypatch.setattr(evidence.processes, "thread", lambda *_: ("R", 1.0))
+    _, missed, _ = take(lambda taker, peer, number: taker.answer(peer, {**STACKS, "id": number, "tid": 77}))
+    assert len(missed) == 1 and "no dump within" in missed[0]
+
+
+def test_a_dump_that_comes_while_its_thread_works(take, monkeypatch):
+    monkeypatch.setattr(evidence, "DUMP_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(evidence, "WORK_INTERVAL_S", 0.01)
+
+    def say(taker, peer, number):
+        def thread(*_):
+            thread.seen += 1
+            if thread.seen == 6:
+                taker.answer(peer, {"m": "dumped", "id": number, "flight": True, "error": None})
+            return "R", 1.0
+
+        thread.seen = 0
+        monkeypatch.setattr(evidence.processes, "thread", thread)
+        taker.answer(peer, {**STACKS, "id": number, "tid": 77})
+
+    taken, missed, _ = take(say)
+    assert (taken.flight, missed) == ("incidents/1/flight/rank_1", [])

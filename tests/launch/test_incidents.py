@@ -1,11 +1,15 @@
-"""What an incident tells of the machine: how long it is up, and whether our pids are those of its kernel log."""
+"""What an incident tells of the machine (how long it is up, whether our pids are those of its kernel log), and evidence that is cut short."""
 
 from __future__ import annotations
+
+import asyncio
 
 import pytest
 
 from unhang.facts.host import Host
-from unhang.launch.incidents import _host_pids, _uptime
+from unhang.launch.incidents import Asked, Incidents, _host_pids, _uptime
+from unhang.launch.watch import RankState
+from unhang.records.rundir import RunDir
 
 
 @pytest.mark.parametrize(("namespace", "ours"), [("pid:[4026531836]", True), ("pid:[4026532741]", False), (None, None)])
@@ -23,3 +27,59 @@ def test_how_long_the_machine_is_up(tmp_path, text, uptime_s):
     if text is not None:
         (tmp_path / "proc/uptime").write_text(text)
     assert _uptime(Host(root=tmp_path)) == uptime_s
+
+
+STACKS = {"m": "evidence", "threads": [{"name": "MainThread", "main": True, "frames": [["/t/train.py", 7, "train", "step()"]]}]}
+
+
+class Peer:
+    """A process that answers with its stacks and never dumps, or not at all."""
+
+    def __init__(self, answers):
+        self.answers, self.opened = answers, None
+
+    async def send(self, kind, *, id, flight):
+        if self.answers:
+            self.opened.taker.answer(self, {**STACKS, "id": id})
+
+
+def test_what_has_come_stays_when_it_is_enough(tmp_path):
+    """Stacks are kept of a rank whose dump was not waited for."""
+
+    async def gather():
+        incidents = Incidents(RunDir.create(tmp_path / "run"), host=Host(), first=1, clock=lambda: 1.0, tell=lambda event: None)
+        opened = incidents.open("interrupted", told=False)
+        enough = asyncio.Event()
+        asked = []
+        for rank, answers in enumerate((True, False)):
+            peer = Peer(answers)
+            peer.opened = opened
+            asked.append(Asked(state=RankState(rank=rank, pid=1, host="h", local_rank=rank, since_s=0.0), peer=peer, activity=None))
+        gathering = asyncio.ensure_future(incidents.gather(opened, asked, enough=enough))
+        while 0 not in opened.taken or opened.taken[0].stacks is None:
+            await asyncio.sleep(0)
+        assert not gathering.done()
+        enough.set()
+        await asyncio.wait_for(gathering, 10)
+        return opened
+
+    opened = asyncio.run(gather())
+    assert [(t.answered, t.stacks, t.flight) for t in opened.taken.values()] == [(True, "incidents/1/stacks/rank0.json", None), (False, None, None)]
+    assert opened.gathered.is_set()
+    assert [m.what for m in opened.taker.missed] == ["flight recorder of rank 0"]
+
+
+def test_a_look_that_is_cancelled_is_not_taken_for_enough(tmp_path):
+    async def gather():
+        incidents = Incidents(RunDir.create(tmp_path / "run"), host=Host(), first=1, clock=lambda: 1.0, tell=lambda event: None)
+        opened = incidents.open("hang")
+        state = RankState(rank=0, pid=1, host="h", local_rank=0, since_s=0.0)
+        for enough in (None, asyncio.Event()):
+            gathering = asyncio.ensure_future(incidents.gather(opened, [Asked(state=state, peer=Peer(False), activity=None)], enough=enough))
+            await asyncio.sleep(0)
+            gathering.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(gathering, 10)
+        return opened
+
+    assert not asyncio.run(gather()).gathered.is_set()

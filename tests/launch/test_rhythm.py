@@ -1,6 +1,6 @@
 import pytest
 
-from unhang.launch.rhythm import FLOOR_S, STARTUP_S, Rhythm
+from unhang.launch.rhythm import FLOOR_S, STANDS_S, STARTUP_S, Rhythm
 
 
 def walk(rhythm: Rhythm, *, gap_s: float, moves: int, steps: bool, moves_per_step: int = 4) -> None:
@@ -103,3 +103,18 @@ def test_one_long_step_among_short_ones_changes_nothing():
     walk(rhythm, gap_s=0.05, moves=60, steps=True, moves_per_step=1)
     rhythm.progress(0, t=10.0, steps=1)
     assert rhythm.usual_gap_s == pytest.approx(0.05)
+
+
+def test_what_is_out_of_the_ordinary_before_it_is_a_hang():
+    rhythm = Rhythm()
+    assert rhythm.stands_s == STANDS_S
+    rhythm.begin(0, t=0.0)
+    walk(rhythm, gap_s=10.0, moves=10, steps=True, moves_per_step=1)
+    assert rhythm.stands_s == pytest.approx(20.0)
+    # A start that took long, in a training without steps.
+    rhythm = Rhythm()
+    rhythm.begin(0, t=0.0)
+    for t in (13.0, 20.0, *(20.0 + 0.25 * i for i in range(1, 20))):
+        rhythm.progress(0, t=t)
+    assert rhythm.stands_s == STANDS_S
+    assert Rhythm(hang_after_s=1.0).stands_s == 1.0

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from unhang.diagnosis.why import judge
 from unhang.launch.attempt import INTERRUPT_GRACE_S
+from unhang.launch.rhythm import STANDS_S
+from unhang.records.rundir import RunDir
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -291,6 +297,57 @@ def test_an_interrupt_ends_everything(launcher, number):
     assert run.exitcode == 130
     assert run.outcome["interrupted"] is True
     assert run.outcome["verdict"] is None
+
+
+STANDS = """
+dist.init_process_group('gloo')
+train(20)
+print("stands", flush=True)
+if rank == 1:
+    threading.Event().wait()
+dist.barrier()
+"""
+
+
+def standing(launcher, *options: str):
+    """A run whose ranks stand, as our watch has seen for longer than is usual."""
+    process, run_dir = launcher.start("-n", "2", "--hang-after", "300", *options, str(launcher.script(STANDS)))
+    log = run_dir / "logs" / "attempt-0" / "rank0.out"
+    launcher.until(lambda: log.is_file() and "stands" in log.read_text())
+    began = time.monotonic()
+    launcher.until(lambda: time.monotonic() - began > 3 * STANDS_S)
+    return process, run_dir
+
+
+def test_what_stands_still_is_looked_at_before_it_is_interrupted(launcher):
+    process, run_dir = standing(launcher)
+    process.send_signal(signal.SIGINT)
+    run = launcher.finish(process, run_dir)
+    assert (run.exitcode, run.outcome["interrupted"], run.outcome["incidents"]) == (130, True, 1)
+    assert (run.primary["cause"], run.primary["standing"], run.primary["ranks"]) == ("process-stuck", "likely", [1])
+    assert "interrupted then (SIGINT)" in run.primary["says"] and "before the 5 min after which it is taken for a hang" in run.primary["says"]
+    told = [e["text"] for e in run.happened("Note")]
+    assert any("taking stacks of 2 ranks, up to 5 s; Ctrl-C again to skip" in text for text in told)
+    incident = json.loads((run_dir / "incidents" / "1" / "incident.json").read_text())
+    assert (incident["kind"], incident["interrupted_by"]) == ("interrupted", "SIGINT")
+    assert all(r["answered"] and r["stacks"] and r["flight"] and r["ended"] is None for r in incident["ranks"])
+    again = judge(RunDir.open(run_dir)).primary
+    assert again is not None and again.says == run.primary["says"]
+
+
+@pytest.mark.integration
+def test_the_end_of_the_time_is_told_to_all_processes_at_once(launcher):
+    """As Slurm does: the ranks die while they are looked at."""
+    process, run_dir = standing(launcher)
+    for pid in [process.pid, *(pid for pid, _ in launcher.living() if pid != process.pid)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    run = launcher.finish(process, run_dir)
+    assert run.exitcode == 130
+    incident = json.loads((run_dir / "incidents" / "1" / "incident.json").read_text())
+    assert (incident["kind"], incident["interrupted_by"]) == ("interrupted", "SIGTERM")
+    assert all(r["ended"] is None and r["last_place"] for r in incident["ranks"])
+    assert run.primary["ranks"] == [1] and "SIGTERM" in run.primary["says"]
 
 
 def test_a_second_interrupt_forces(launcher):

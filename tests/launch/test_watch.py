@@ -165,7 +165,9 @@ def test_numbers_are_asked_for_in_time_and_not_before():
     training = Training(hang_after_s=60.0)
     training.beat(0, 0.0, enqueued=1, completed=0)
     training.beat(1, 0.0, enqueued=1, completed=1)
-    assert not training.watch.suspects(2.0, window_s=10.0)
+    assert not training.watch.suspects(1.5, window_s=10.0)
+    # Before a user who sees that nothing moves may interrupt it.
+    assert training.watch.suspects(2.5, window_s=10.0)
     for t in range(60):
         # Another group goes on: rank 0 waits all the same.
         training.beat(0, float(t), enqueued=t, completed=t, group="monitor")
@@ -214,3 +216,25 @@ def test_whether_all_ranks_are_here(told, local, joined, complete):
     for state in training.watch.ranks.values():
         state.told_world, state.told_local_world, state.world_size = told, local, joined
     assert training.watch.complete() is complete
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_stands_before_it_is_a_hang(waits):
+    training = Training(hang_after_s=60.0)
+    for t in range(10):
+        training.beat(0, float(t), enqueued=t + 1, completed=t if waits else t + 1)
+        training.beat(1, float(t), enqueued=t, completed=t)
+    assert training.watch.stands(11.5) is None
+    stall = training.watch.stands(13.0)
+    assert stall is not None and training.watch.look(13.0) is None
+    assert (stall.since_s, stall.threshold_s) == (9.0, 60.0)
+    assert (stall.waiting, stall.absent) == (((0,), (1,)) if waits else ((), (0, 1)))
+
+
+def test_the_last_rank_of_a_training_may_upload():
+    training = Training(hang_after_s=None)
+    for rank in (0, 1):
+        training.beat(rank, 1.0, enqueued=5, completed=5)
+    assert training.watch.stands(30.0) is not None
+    training.watch.ranks[1].left = True
+    assert training.watch.stands(30.0) is None

@@ -110,11 +110,11 @@ def unknown_in_run(picture: Picture, symptoms: Sequence[Finding]) -> Finding | N
     for rank in own:
         if rank.raised is None:
             return _left(picture, rank)
-    if kind in ("hang", "straggler") and picture.front is not None and not picture.front.absent:
+    if kind in ("hang", "straggler", "interrupted") and picture.front is not None and not picture.front.absent:
         return _all_joined(picture)
     if symptoms:
         return only_symptoms(symptoms, remains=WAITING, remedies=(_say_more(picture),))
-    if kind in ("hang", "straggler"):
+    if kind in ("hang", "straggler", "interrupted"):
         return _silent(picture)
     return _command_failed(picture)
 

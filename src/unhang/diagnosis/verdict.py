@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def of_picture(picture: Picture) -> Verdict:
     """The verdict on one incident, as the evidence has it: credentials are still in it."""
     # Of no use to logs, which need the rest of this module.
-    from unhang.diagnosis import contradictions
+    from unhang.diagnosis import contradictions, interrupted
 
     not_examined = list(picture.not_examined)
     roots: list[Finding] = []
@@ -35,11 +35,12 @@ def of_picture(picture: Picture) -> Verdict:
     onset = {id(f): _onset(picture, f) for f in roots}
     roots = ranked(roots, not_later=lambda a, b: onset[id(a)] <= onset[id(b)] + SAME_EVENT_S, place=lambda f: onset[id(f)])
     blamed = _blamed_by_nccl(picture)
+    roots, symptoms = ([interrupted.lowered(f, picture) for f in found] for found in (roots, symptoms))
     primary = roots[0] if roots else blamed[0] if blamed else unknown_in_run(picture, symptoms)
     # What NCCL says against somebody else is shown, never averaged away.
     others = [*roots[1:], *(f for f in blamed if f is not primary and primary is not None and set(f.ranks) - set(primary.ranks))]
     return Verdict(
-        primary=primary,
+        primary=interrupted.told(primary, picture),
         contributing=tuple(others),
         symptoms=besides(primary, symptoms),
         contradictions=disagreeing,
@@ -49,7 +50,7 @@ def of_picture(picture: Picture) -> Verdict:
 
 
 def _blamed_by_nccl(picture: Picture) -> list[Finding]:
-    if picture.ras is None or picture.incident.kind != "hang":
+    if picture.ras is None or picture.incident.kind not in ("hang", "interrupted"):
         return []
     from unhang.diagnosis import ras
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from unhang.diagnosis import course, verdict
+from unhang.diagnosis import course, interrupted, verdict
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import RunDirError
 from unhang.knowledge import catalogue
@@ -83,7 +83,7 @@ def _whole(rundir: RunDir, numbers: list[int]) -> Verdict:
     went = replace(went, opened=tuple(sorted({*went.opened, *numbers})))
     read = [p for p in (rundir.run, rundir.events) if p.is_file()]
     return Verdict(
-        primary=course.unknown(went),
+        primary=course.unknown(went) or (interrupted.in_logs(rundir, elapsed_s=went.elapsed_s) if went.interrupted else None),
         not_examined=course.not_examined(went, unreadable),
         inputs=tuple(Input(source=rundir.relative(p), kind="run", bytes=p.stat().st_size) for p in read),
     )

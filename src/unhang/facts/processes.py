@@ -90,6 +90,15 @@ def exists(host: Host, pid: int) -> bool:
         return False
 
 
+def thread(host: Host, pid: int, tid: int) -> tuple[str, float] | None:
+    """One thread of a process: its state, and its CPU time in seconds. None where it is no more."""
+    try:
+        found = _stat(host.read(f"/proc/{pid}/task/{tid}/stat"))
+    except OSError:
+        return None
+    return found.state, found.cpu_s
+
+
 @dataclass(frozen=True)
 class _Stat:
     state: str

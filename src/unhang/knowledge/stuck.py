@@ -16,7 +16,7 @@ LOADER = "torch/utils/data"
 
 def standstill(picture: Picture) -> bool:
     """Whether the incident is about waiting: the supervisor saw no progress, or a rank has waited so long that its collective timed out."""
-    return picture.incident.kind in ("hang", "straggler") or any("collective-timeout" in picture.raised_as(r) for r in picture.raised)
+    return picture.incident.kind in ("hang", "straggler", "interrupted") or any("collective-timeout" in picture.raised_as(r) for r in picture.raised)
 
 
 def held_back(picture: Picture) -> tuple[tuple[RankView, State], ...]:
@@ -36,7 +36,7 @@ def state_of(picture: Picture, rank: RankView) -> State:
         return "uninterruptible"
     if rank.busy:
         silent = not rank.record.answered and rank.record.last_beat_s is not None
-        return "gil" if silent and picture.incident.kind != "straggler" else "busy"
+        return "gil" if silent and picture.incident.kind not in ("straggler", "interrupted") else "busy"
     return "loader" if in_loader(rank) else "idle"
 
 

@@ -63,6 +63,11 @@ class Alarm:
         self._concluded = False
         self.failed_meanwhile = False
 
+    @property
+    def concluded(self) -> bool:
+        """Whether what stands still now has had its verdict."""
+        return self._concluded
+
     async def look(self, now: float) -> None:
         """Look once; what is found is told, written down and acted upon before this returns."""
         window = window_s(self._watch.rhythm.threshold_s)

@@ -29,6 +29,7 @@ from unhang.launch import ending, environment, events
 from unhang.launch.alarm import Alarm
 from unhang.launch.command import Command
 from unhang.launch.incidents import Asked, Incidents, Open, Situation, logs_so_far
+from unhang.launch.interruption import Interruption
 from unhang.launch.listener import Listener, Peer
 from unhang.launch.output import Channel, Sink, Stream
 from unhang.launch.pace import Pace
@@ -126,6 +127,9 @@ class Attempt:
             clock=self._now,
             tell=tell,
         )
+        self._interruption = Interruption(
+            self, watch=self._watch, sampler=self._sampler, incidents=self._incidents, alarm=self._alarm, clock=self._now, tell=tell
+        )
         self._host = host
         self._began_s = self._now()
         self._channels: list[Channel] = []
@@ -133,7 +137,6 @@ class Attempt:
         self._counted_s = 0.0
         self._work: deque[tuple[float, float, int]] = deque(maxlen=int(WORK_WINDOW_S / CENSUS_INTERVAL_S) + 1)
         self._unattached_told = False
-        self._interrupts = 0
         self._ended_by_us = False
         self._wrong_world = False
         self._pace = Pace(self._watch, promised=command.world_size, tell=tell)
@@ -219,7 +222,7 @@ class Attempt:
             self._tell(events.Note(text="the other ranks go on without it"))
             return
         if not any(s.wait(self._now()) for s in alive):
-            if not self._anybody_failed():
+            if not self.anybody_failed():
                 # It ended without a word, its launcher minds as little as the others: it had done its work.
                 self._incidents.abandon()
                 return
@@ -245,28 +248,29 @@ class Attempt:
         exitcode = self._child.returncode
         await self._settle()
         current = self._incidents.current
-        if not self._interrupts and not self._wrong_world:
+        if not self._interruption.count and not self._wrong_world:
             if exitcode != 0 and not self._ended_by_us and (current is None or current.kind != "failure"):
                 current = self._incidents.open("failure")
-            if current is not None and current.kind == "failure" and (exitcode != 0 or self._anybody_failed()):
+            if current is not None and current.kind == "failure" and (exitcode != 0 or self.anybody_failed()):
                 await self.draw(current, exitcode=exitcode)
         if self._wrong_world and self._tasks:
             # The ranks that trained alone may have ended before they were told of.
             await asyncio.wait(self._tasks, timeout=WORLD_S)
+        await self._interruption.over()
         self._incidents.abandon()
         self._incidents.tell_troubles()
         incident, verdict = self._incidents.last or (None, None)
         return Result(
             exitcode=exitcode,
             ended_by_us=self._ended_by_us,
-            interrupted=self._interrupts > 0,
+            interrupted=self._interruption.count > 0,
             steps=max((s.step for s in self._roster.states()), default=0),
             pace=self._pace.steps_per_s,
             incident=incident,
             verdict=verdict,
         )
 
-    def _anybody_failed(self) -> bool:
+    def anybody_failed(self) -> bool:
         """A rank that vanished from a command that then succeeded had done its work (os._exit at the end of a script)."""
         return any(s.raised for s in self._roster.states()) or any(self._roster.exitcodes.values())
 
@@ -276,7 +280,7 @@ class Attempt:
         while time.monotonic() < deadline and (self._family.members() or self._roster.peers):
             await asyncio.sleep(TICK_S)
             self._family.reap()
-        if self._child.returncode == 0 and not (self._ended_by_us or self._interrupts):
+        if self._child.returncode == 0 and not (self._ended_by_us or self._interruption.count):
             await self._linger()
         if left := self._family.members():
             if not self._ended_by_us:
@@ -293,7 +297,7 @@ class Attempt:
         if left := self._family.members():
             self._tell(events.Note(text=f"waiting for what the training has left running: {_named(left)} (Ctrl-C ends it)"))
         self._work.clear()
-        while self._family.members() and not self._interrupts:
+        while self._family.members() and not self._interruption.count:
             await asyncio.sleep(CENSUS_INTERVAL_S / 4)
             self._family.reap()
             now = self._now()
@@ -328,13 +332,18 @@ class Attempt:
             self._family.reap()
 
     def interrupt(self, number: int) -> None:
-        """The user's Ctrl-C or SIGTERM: passed on at first, enforced the second time or after INTERRUPT_GRACE_S."""
-        self._interrupts += 1
+        """The user's Ctrl-C or SIGTERM."""
         self._roster.closing = True
+        self._interruption.arrive(number)
+
+    def force(self) -> None:
+        """The user will wait no longer."""
         self.release_all()
-        if self._interrupts > 1:
-            self._family.kill()
-            return
+        self._family.kill()
+
+    def hand_on(self, number: int) -> None:
+        """Pass an interrupt on; it is enforced after INTERRUPT_GRACE_S."""
+        self.release_all()
         if self._child.poll() is None:
             with contextlib.suppress(OSError):
                 os.killpg(self._child.pid, number)

@@ -12,12 +12,15 @@ import dataclasses
 import itertools
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unhang.errors import RecordError
+from unhang.facts import processes
+from unhang.facts.host import Host
 from unhang.launch.listener import Peer
 from unhang.launch.watch import RankState
 from unhang.records import flight as flights
@@ -27,9 +30,11 @@ from unhang.records.incident import Activity, Counters, GuardedLine, Missed, Sta
 from unhang.records.rundir import RunDir
 
 ANSWER_TIMEOUT_S = 3.0
-# A dump comes after the stacks: thousands of calls with their frames, onto a disk that may be slow. A process's first one looks up all symbols,
-# which takes seconds on a host whose cores are taken.
+# A dump comes after the stacks: thousands of calls with their frames, onto a disk that may be slow.
 DUMP_TIMEOUT_S = 5.0
+# On a host whose cores are taken by others it takes longer: so long while its thread is seen to be at it, looked at so often.
+DUMP_WORKING_S = 30.0
+WORK_INTERVAL_S = 1.0
 PY_SPY_TIMEOUT_S = 8.0
 # Ranks part at one of the newest calls of a group.
 GUARDED_CALLS = 64
@@ -55,6 +60,7 @@ class _Request:
     peer: Peer
     evidence: asyncio.Future[dict[str, Any]]
     dumped: asyncio.Future[dict[str, Any]]
+    asked_s: float
 
 
 # Over all incidents: a late answer to one must not be taken for the answer to the next.
@@ -64,10 +70,12 @@ _numbers = itertools.count(1)
 class Taker:
     """Asks ranks for evidence and keeps the answers in the run directory."""
 
-    def __init__(self, rundir: RunDir, write: Callable[[Path, object], bool]) -> None:
+    def __init__(self, rundir: RunDir, write: Callable[[Path, object], bool], *, host: Host | None = None) -> None:
         self._rundir = rundir
         self._write = write
+        self._host = host or Host()
         self._asked: dict[int, _Request] = {}
+        self._late: dict[int, Missed] = {}
         self.missed: list[Missed] = []
 
     @property
@@ -84,15 +92,14 @@ class Taker:
         if not future.done():
             future.set_result(message)
 
-    async def take(self, incident: int, state: RankState, peer: Peer | None, activity: Activity | None) -> Taken:
-        """Everything that one rank can give. Never raises for what the rank does."""
-        taken = Taken(activity=activity)
-        if peer is not None and not (activity and activity.stopped) and await self._ask(incident, state, peer, taken):
-            return taken
-        found = await self._from_outside(state, stopped=bool(activity and activity.stopped))
+    async def take(self, incident: int, state: RankState, peer: Peer | None, taken: Taken) -> None:
+        """Everything that one rank can give, put into `taken` as it comes. Never raises for what the rank does."""
+        stopped = bool(taken.activity and taken.activity.stopped)
+        if peer is not None and not stopped and await self._ask(incident, state, peer, taken):
+            return
+        found = await self._from_outside(state, stopped=stopped)
         if found is not None:
             self._keep(incident, state, found, taken)
-        return taken
 
     async def wait_on(self, taken: Mapping[int, Taken]) -> None:
         """Wait once more, as long, for the answers that have not come: asking again would only make a slow rank begin a second dump."""
@@ -102,7 +109,15 @@ class Taker:
         """Ask for stacks and a dump; False where not even the stacks come."""
         number = next(_numbers)
         loop = asyncio.get_running_loop()
-        request = _Request(number=number, incident=incident, state=state, peer=peer, evidence=loop.create_future(), dumped=loop.create_future())
+        request = _Request(
+            number=number,
+            incident=incident,
+            state=state,
+            peer=peer,
+            evidence=loop.create_future(),
+            dumped=loop.create_future(),
+            asked_s=time.monotonic(),
+        )
         self._asked[number] = request
         path = self._rundir.flight(incident, state.rank)
         # Where it cannot be made, the rank says so: its dump fails.
@@ -116,22 +131,49 @@ class Taker:
         """Wait for what has not come yet of the two answers."""
         rank = request.state.rank
         what = f"flight recorder of rank {rank}"
-        late = Missed(what=what, why=f"the rank gave its stacks but no dump within {DUMP_TIMEOUT_S:g} s")
         try:
             if not taken.answered:
                 self._absorb(request.incident, request.state, await asyncio.wait_for(asyncio.shield(request.evidence), ANSWER_TIMEOUT_S), taken)
-            dumped = await asyncio.wait_for(asyncio.shield(request.dumped), DUMP_TIMEOUT_S)
-        except asyncio.TimeoutError:
-            if taken.answered and late not in self.missed:
+            dumped = await self._dumped(request)
+        except (asyncio.TimeoutError, asyncio.CancelledError) as e:
+            self._forgive(request)
+            if taken.answered:
+                waited = time.monotonic() - request.asked_s
+                self._late[request.number] = late = Missed(what=what, why=f"the rank gave its stacks but no dump within {waited:.1f} s")
                 self.missed.append(late)
+            if isinstance(e, asyncio.CancelledError):
+                raise
             return
         del self._asked[request.number]
-        if late in self.missed:
-            self.missed.remove(late)
+        self._forgive(request)
         if dumped.get("flight"):
             taken.flight = self._rundir.relative(self._rundir.flight(request.incident, rank))
         elif dumped.get("error"):
             self.missed.append(Missed(what=what, why=str(dumped["error"])))
+
+    def _forgive(self, request: _Request) -> None:
+        if late := self._late.pop(request.number, None):
+            self.missed.remove(late)
+
+    async def _dumped(self, request: _Request) -> dict[str, Any]:
+        """Wait for the dump, for longer while the thread that makes it works. Raises asyncio.TimeoutError."""
+        patience_s = DUMP_TIMEOUT_S
+        before = self._helper(request)
+        while True:
+            try:
+                return await asyncio.wait_for(asyncio.shield(request.dumped), patience_s)
+            except asyncio.TimeoutError:
+                now = self._helper(request)
+                works = now is not None and before is not None and (now[1] > before[1] or now[0] in "RD")
+                if not works or time.monotonic() - request.asked_s > DUMP_WORKING_S:
+                    raise
+            patience_s, before = WORK_INTERVAL_S, now
+
+    def _helper(self, request: _Request) -> tuple[str, float] | None:
+        """State and CPU time of the thread that answers, once it has said which that is."""
+        if not request.evidence.done() or not isinstance(tid := request.evidence.result().get("tid"), int):
+            return None
+        return processes.thread(self._host, request.state.pid, tid)
 
     def _absorb(self, incident: int, state: RankState, reply: dict[str, Any], taken: Taken) -> None:
         taken.answered = True
@@ -169,9 +211,11 @@ class Taker:
         )
         try:
             out, err = await asyncio.wait_for(process.communicate(), PY_SPY_TIMEOUT_S)
-        except asyncio.TimeoutError:
+        except (asyncio.TimeoutError, asyncio.CancelledError) as e:
             process.kill()
             await process.wait()
+            if isinstance(e, asyncio.CancelledError):
+                raise
             self.missed.append(Missed(what=what, why=f"py-spy did not end within {PY_SPY_TIMEOUT_S:g} s"))
             return None
         if process.returncode != 0:

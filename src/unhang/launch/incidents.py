@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from unhang.diagnosis import why
 from unhang.diagnosis.redact import redact_command
@@ -52,6 +53,7 @@ class Open:
     at_s: float
     stall: Stall | None
     taker: Taker
+    interrupted_by: str | None = None
     told: bool = False
     taken: dict[int, Taken] = field(default_factory=dict)
     ras: str | None = None
@@ -90,7 +92,7 @@ class Incidents:
 
     def open(self, kind: IncidentKind, stall: Stall | None = None, *, told: bool = True) -> Open:
         """Begin an incident; nothing is asked of anybody yet. One that is not `told` may still turn out to be none."""
-        self.current = Open(number=self._next, kind=kind, at_s=self._clock(), stall=stall, taker=Taker(self._rundir, self.write))
+        self.current = Open(number=self._next, kind=kind, at_s=self._clock(), stall=stall, taker=Taker(self._rundir, self.write, host=self._host))
         self._next += 1
         if told:
             self.announce(self.current)
@@ -113,16 +115,27 @@ class Incidents:
         records = {state.rank: _record(state, opened, situation) for state in situation.states}
         return await asyncio.to_thread(_parted, self._rundir, records)
 
-    async def gather(self, opened: Open, asked: Sequence[Asked]) -> None:
-        """Take the evidence of all who can still give it, at the same time."""
-        view = asyncio.create_task(self._ask_nccl(opened, asked))
-        results = await asyncio.gather(*(opened.taker.take(opened.number, a.state, a.peer, a.activity) for a in asked), return_exceptions=True)
-        for a, got in zip(asked, results, strict=True):
-            if isinstance(got, BaseException):
+    async def gather(self, opened: Open, asked: Sequence[Asked], *, enough: asyncio.Event | None = None) -> None:
+        """Take the evidence of all who can still give it, at the same time; what has come stays, where `enough` is set before all has."""
+        opened.taken |= {a.state.rank: Taken(activity=a.activity) for a in asked}
+        takes = [opened.taker.take(opened.number, a.state, a.peer, opened.taken[a.state.rank]) for a in asked]
+        everything: asyncio.Future[Any] = asyncio.gather(*takes, self._ask_nccl(opened, asked), return_exceptions=True)
+        if enough is not None:
+            waiting: asyncio.Future[Any] = asyncio.ensure_future(enough.wait())
+            try:
+                await asyncio.wait({everything, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
+                everything.cancel()
+        try:
+            results = await everything
+        except asyncio.CancelledError:
+            if enough is None or not enough.is_set():
+                raise
+            results = []
+        for a, got in zip(asked, results, strict=False):
+            if isinstance(got, Exception):
                 opened.taker.missed.append(Missed(what=f"evidence of rank {a.state.rank}", why=f"{type(got).__name__}: {got}"))
-            else:
-                opened.taken[a.state.rank] = got
-        await view
         opened.gathered.set()
 
     async def _ask_nccl(self, opened: Open, asked: Sequence[Asked]) -> None:
@@ -199,6 +212,7 @@ class Incidents:
             stalled_for_s=round(opened.at_s - stall.since_s, 3) if stall else None,
             threshold_s=round(stall.threshold_s, 3) if stall else None,
             usual_gap_s=None if situation.usual_gap_s is None else round(situation.usual_gap_s, 3),
+            interrupted_by=opened.interrupted_by,
             exitcode=situation.exitcode,
             oom_kills=None if oom is None or self._oom_before is None else oom - self._oom_before,
             kernel=kernel,

@@ -21,6 +21,9 @@ SILENCE_FLOOR_S = 120.0
 # At the end of a training the last rank may upload for long while the others have left.
 FAREWELL_S = 600.0
 MIN_GAPS = 3
+# What a user interrupts is said to stand still when nothing has come for so long, and for so many usual gaps.
+STANDS_S = 3.0
+STANDS_GAPS = 2.0
 WINDOW = 64
 RECENT = 8
 
@@ -87,6 +90,13 @@ class Rhythm:
         if self._fixed is not None:
             return self._fixed
         return max(SILENCE_FLOOR_S, SILENCE_FACTOR * self.threshold_s)
+
+    @property
+    def stands_s(self) -> float:
+        """How long without progress is out of the ordinary, though no hang yet: evidence of it is worth a moment before it is interrupted."""
+        # Moves without steps are judged by their slowest, so that nothing is taken for a hang too early; this only asks for evidence.
+        usual = (self._usual or 0.0) if self._steps else median(self._moves) if self._moves else 0.0
+        return min(max(STANDS_S, STANDS_GAPS * usual), self.threshold_s)
 
     def _learn(self) -> float | None:
         if self._steps:

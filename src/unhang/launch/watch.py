@@ -137,20 +137,27 @@ class Watch:
         self.rhythm.begin(state.rank, t=t)
 
     def suspects(self, now: float, *, window_s: float) -> bool:
-        """Whether it is time to look at the kernel's numbers: from `window_s` before anything would be decided."""
-        quiet = max(self.rhythm.threshold_s - window_s, 0.5)
+        """Whether it is time to look at the kernel's numbers: from `window_s` before anything would be decided, and when a user may lose patience."""
+        quiet = max(min(self.rhythm.threshold_s - window_s, self.rhythm.stands_s * 2 / 3), 0.5)
         return any(max(now - r.last_progress_s, w.for_s if (w := r.wait(now)) else 0.0) >= quiet for r in self._living())
 
     def look(self, now: float) -> Stall | None:
         """Whether the training has stalled. Thresholds are the rhythm's."""
+        return self._look(now, waited_s=self.rhythm.threshold_s, all_waited_s=self.rhythm.divergence_s, silent_s=self.rhythm.silence_s)
+
+    def stands(self, now: float) -> Stall | None:
+        """Whether nothing has moved for longer than is usual, though it may be no hang yet. The threshold told is that of a hang."""
+        stands_s = self.rhythm.stands_s
+        return self._look(now, waited_s=stands_s, all_waited_s=stands_s, silent_s=stands_s)
+
+    def _look(self, now: float, *, waited_s: float, all_waited_s: float, silent_s: float) -> Stall | None:
         alive = self.alive()
-        threshold = self.rhythm.threshold_s
         waits = {r.rank: w for r in alive if (w := r.wait(now)) is not None}
         longest = max(waits.values(), key=lambda w: w.for_s, default=None)
         if longest is not None:
             # Whoever has been in a collective for half the time waits; the others never came.
-            everybody = all(r.rank in waits and waits[r.rank].for_s >= self.rhythm.divergence_s / 2 for r in alive)
-            needed = self.rhythm.divergence_s if everybody else threshold
+            everybody = all(r.rank in waits and waits[r.rank].for_s >= all_waited_s / 2 for r in alive)
+            needed = all_waited_s if everybody else waited_s
             if longest.for_s >= needed:
                 waiting = [r for r in alive if r.rank in waits and waits[r.rank].for_s >= needed / 2]
                 others = [r for r in alive if r not in waiting]
@@ -160,15 +167,15 @@ class Watch:
                 if others and not absent:
                     # Whoever was missing has just come.
                     return None
-                return Stall(since_s=now - longest.for_s, threshold_s=threshold, waiting=_numbers(waiting), absent=_numbers(absent))
+                return Stall(since_s=now - longest.for_s, threshold_s=self.rhythm.threshold_s, waiting=_numbers(waiting), absent=_numbers(absent))
         living = self._living()
-        silence = self.rhythm.silence_s
+        threshold = self.rhythm.silence_s
         if len(alive) < len(self.ranks):
             # The training is coming to its end: whoever is left may be saving or uploading, and nobody waits for it.
-            silence = max(silence, FAREWELL_S)
-        if living and not waits and all(now - r.last_progress_s >= silence for r in living):
+            threshold = silent_s = max(threshold, FAREWELL_S)
+        if living and not waits and all(now - r.last_progress_s >= silent_s for r in living):
             since = min(r.last_progress_s for r in living)
-            return Stall(since_s=since, threshold_s=silence, waiting=(), absent=_numbers(living))
+            return Stall(since_s=since, threshold_s=threshold, waiting=(), absent=_numbers(living))
         return None
 
     def complete(self) -> bool:

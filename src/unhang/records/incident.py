@@ -13,7 +13,7 @@ from unhang.records.frames import Frame
 
 INCIDENT_SCHEMA = "unhang/incident/1"
 
-IncidentKind = Literal["hang", "straggler", "failure", "world-size"]
+IncidentKind = Literal["hang", "straggler", "failure", "world-size", "interrupted"]
 StackSource = Literal["process", "py-spy", "exception", "fatal-signal", "last-heartbeat"]
 
 # A main thread with at least this share of one core is computing.
@@ -173,6 +173,8 @@ class Missed:
 class Incident:
     """One thing that went wrong. `stalled_for_s` and `threshold_s` belong to hangs and stragglers; `exitcode` is the command's own.
 
+    "interrupted": somebody ended a training that stood still (`interrupted_by`: "SIGINT"), it may be before the threshold of a hang.
+
     `guards` are those of the lines in the flight recorders; stacks carry their own (`Frame.guards`). `oom_kills` counts the OOM killer's
     victims in the memory cgroup since the start of the run; None where that cannot be read. `uptime_s` is how long the machine had been up, by which
     lines of its kernel log are dated. `host_pids`: our pids are the host's, as the kernel log has them; False in a container with pids of its own.
@@ -190,6 +192,7 @@ class Incident:
     stalled_for_s: float | None = None
     threshold_s: float | None = None
     usual_gap_s: float | None = None
+    interrupted_by: str | None = None
     exitcode: int | None = None
     oom_kills: int | None = None
     kernel: str | None = None

@@ -131,6 +131,14 @@ class RunDir:
     def log(self, attempt: int, *, rank: int | None, stream: str) -> Path:
         return self.logs(attempt) / f"{'launcher' if rank is None else f'rank{rank}'}.{stream}"
 
+    def last_errors(self) -> list[tuple[int | None, Path]]:
+        """What the ranks of the last attempt wrote to stderr, and what came from none of them (None), by rank."""
+        attempts = [int(p.name.removeprefix("attempt-")) for p in (self.path / "logs").glob("attempt-*") if p.name[8:].isdecimal()]
+        found = [p for p in self.logs(max(attempts)).glob("*.err") if self.holds(p)] if attempts else []
+        ranks = {int(p.stem[4:]): p for p in found if p.stem.startswith("rank") and p.stem[4:].isdecimal()}
+        others = [p for p in found if p.stem == "launcher"]
+        return [*((rank, ranks[rank]) for rank in sorted(ranks)), *((None, p) for p in others)]
+
     def fatal(self, attempt: int) -> Path:
         return self.path / "fatal" / f"attempt-{attempt}"
 

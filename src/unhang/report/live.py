@@ -179,6 +179,8 @@ def _say(event: events.Event) -> tuple[str, str]:
     if isinstance(event, events.CaughtUp):
         return f"moving again after {event.after_s:.0f} s", "green"
     if isinstance(event, events.Opened):
+        if event.kind == "interrupted":
+            return "", ""
         said = {
             "hang": "nothing moves any more",
             "straggler": "waiting for a slow rank",

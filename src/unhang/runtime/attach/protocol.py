@@ -11,8 +11,9 @@ From the process ("m" names the message; pid is checked against the kernel's wor
     beat      {t, step, groups: {name: [enqueued, completed]}, place: [file, line, name] | null, sig, inside: str | null}
               t: CLOCK_MONOTONIC in seconds. sig: changes whenever the main thread stands at another instruction.
               inside: the function of torch.distributed that the main thread is in.
-    evidence  {id, threads: [{name, main, frames: [[file, line, name, code], ...]}], groups, step}
-              frames innermost last. Sent before the dump is made, which may take long or never end.
+    evidence  {id, threads: [{name, main, frames: [[file, line, name, code], ...]}], groups, step, tid}
+              frames innermost last. tid: the thread that answers, as the kernel counts it.
+              Sent before the dump is made, which may take long or never end.
     dumped    {id, flight: bool, error: str | null}
               follows each evidence. flight: the dump was written where the request said.
     raised    {type, text, frames, flight: bool}                          waits for "go" (at most GO_TIMEOUT_S)

@@ -16,6 +16,8 @@ import pickle
 from types import ModuleType
 from typing import Any
 
+from . import compiler
+
 _ACCELERATORS = ("nccl", "xccl")
 _GENERIC = "fr"
 # The entry that would tell a group's name may have been overwritten; a full read of 2,000 entries costs 55 ms.
@@ -68,7 +70,9 @@ class Recorders:
             if dump is None:
                 raise RuntimeError("this torch has no flight recorder for the backend in use")
             # includeCollectives, includeStackTraces, onlyActive
-            _write(where, dump(True, True, False) + members)
+            with compiler.left_alone():
+                data = dump(True, True, False)
+            _write(where, data + members)
 
     def _members(self) -> dict[str, list[int]]:
         """The ranks of every group that this one belongs to, whether it was used or not."""

@@ -60,7 +60,7 @@ class Session:
         threads = stacks(main_ident=self.main_ident, without=threading.get_ident())
         while len(threads) > 1 and sum(len(str(thread)) for thread in threads) > MAX_MESSAGE_BYTES // 2:
             threads.pop()
-        self.link.post("evidence", id=request, threads=threads, groups=self.groups(), step=self.step)
+        self.link.post("evidence", id=request, threads=threads, groups=self.groups(), step=self.step, tid=threading.get_native_id())
         self.link.drain(timeout_s=_STACKS_TIMEOUT_S)
         error: str | None = None
         try:

@@ -1,0 +1,101 @@
+"""What may be said of a training that somebody ended: where it stood, and that a hang was not established where its time had not come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from unhang.errors import UnhangError
+from unhang.knowledge import words
+from unhang.model import Evidence, Finding, Remedy
+from unhang.records import logs
+from unhang.records.frames import Frame, user_frame
+
+if TYPE_CHECKING:
+    from unhang.records.picture import Picture
+    from unhang.records.rundir import RunDir
+
+_WAIT = Remedy(
+    id="let-it-be-found",
+    says="Let unhang find it: it takes stacks and flight recorders by itself, and says whether it is a hang; --hang-after says when.",
+    says_zh="让 unhang 自己去发现：它会自动采集调用栈和 flight recorder，并判断是否挂起；用 --hang-after 指定等多久。",
+    command="unhang run --hang-after SECONDS -- COMMAND",
+)
+
+
+def early(picture: Picture) -> bool:
+    """Whether it was interrupted before so much time had passed without progress that it would have been taken for a hang."""
+    incident = picture.incident
+    return incident.kind == "interrupted" and (incident.stalled_for_s or 0.0) < (incident.threshold_s or 0.0)
+
+
+def lowered(finding: Finding, picture: Picture) -> Finding:
+    """The finding, not established where only more time would have told; calls that do not fit each other and a stopped process need none."""
+    if not early(picture) or finding.standing != "established":
+        return finding
+    if (picture.front is not None and picture.front.parting is not None) or any(picture.rank(n).stopped for n in finding.ranks):
+        return finding
+    return replace(finding, standing="likely")
+
+
+def told(finding: Finding | None, picture: Picture) -> Finding | None:
+    """The finding, with the words that it was interrupted, by what and when."""
+    incident = picture.incident
+    if finding is None or incident.kind != "interrupted":
+        return finding
+    says = f"{finding.says}; interrupted then ({incident.interrupted_by})"
+    if incident.stalled_for_s is not None:
+        says += f", after {words.seconds(incident.stalled_for_s)} without progress"
+    if early(picture) and incident.threshold_s is not None:
+        says += f", before the {words.seconds(incident.threshold_s)} after which it is taken for a hang"
+    return replace(finding, says=says)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stood:
+    """Where Ctrl-C met a rank."""
+
+    source: str
+    line: int
+    rank: int | None
+    frame: Frame
+
+
+def in_logs(rundir: RunDir, *, elapsed_s: float) -> Finding | None:
+    """Where the ranks of the last attempt stood when Ctrl-C met them, from the tracebacks in their own logs; None where there is none."""
+    stood = _stood(rundir)
+    if not stood:
+        return None
+    lines: dict[tuple[str, int, str], list[int]] = {}
+    for s in stood:
+        lines.setdefault((s.frame.file, s.frame.line, s.frame.name), []).extend(() if s.rank is None else (s.rank,))
+    where = "; ".join(
+        f"{words.ranks(ranks) if ranks else 'a process'} {words.verb(ranks or (0,), 'was', 'were')} at {_place(*at)}" for at, ranks in lines.items()
+    )
+    return Finding(
+        cause="unknown",
+        standing="not-established",
+        says=f"the training was interrupted after {words.seconds(elapsed_s)} (Ctrl-C): {where}; whether it stood still is not in evidence",
+        ranks=tuple(sorted(s.rank for s in stood if s.rank is not None)),
+        evidence=tuple(Evidence(source=s.source, line=s.line, text=f"KeyboardInterrupt: {words.frame(s.frame)}") for s in stood[:8]),
+        remedies=(_WAIT,),
+    )
+
+
+def _place(file: str, line: int, name: str) -> str:
+    return f"{file.rpartition('/')[2]}:{line} in {name}"
+
+
+def _stood(rundir: RunDir) -> list[_Stood]:
+    found: dict[int | None, _Stood] = {}
+    for rank, path in rundir.last_errors():
+        try:
+            tracebacks = logs.read(path, logs.Needles(()), source=rundir.relative(path), rank=rank).tracebacks
+        except (UnhangError, OSError):
+            continue
+        for t in tracebacks:
+            # Launchers are interrupted as well; the training's own code is what the user asks for.
+            if t.type == "KeyboardInterrupt" and (frame := user_frame(t.frames)) is not None:
+                found[t.rank] = _Stood(source=t.source, line=t.line, rank=t.rank, frame=frame)
+    known = [found[rank] for rank in sorted(r for r in found if r is not None)]
+    return known or list(found.values())

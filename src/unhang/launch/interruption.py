@@ -1,0 +1,170 @@
+"""Ctrl-C, or SIGTERM at the end of the time: what stands still is looked at before it is interrupted, for afterwards nothing tells where it stood.
+
+A training that moves is interrupted at once. Otherwise the signal is held back for a few seconds, and no longer once it comes again; when it comes
+after it was passed on, everything is ended at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from copy import copy
+from dataclasses import replace
+from typing import Any, Protocol
+
+from unhang.launch import events
+from unhang.launch.alarm import Alarm
+from unhang.launch.incidents import Asked, Incidents, Open, Situation
+from unhang.launch.sampling import Sampler, window_s
+from unhang.launch.watch import Stall, Watch
+
+# For so long a signal is held back; what it takes to judge what was seen goes on behind that.
+EVIDENCE_S = 5.0
+JUDGING_S = 30.0
+_LEEWAY_S = 1.0
+_POLL_S = 0.05
+# Two looks at one and the same stall date its beginning alike.
+_SAME_S = 1.0
+
+
+class Ground(Protocol):
+    """The attempt that is interrupted. `hand_on` passes the signal on to the command, `force` ends everything at once."""
+
+    def everybody(self, stall: Stall | None) -> list[Asked]: ...
+    def situation(self, opened: Open) -> Situation: ...
+    def running(self) -> bool: ...
+    def anybody_failed(self) -> bool: ...
+    def hand_on(self, number: int) -> None: ...
+    def force(self) -> None: ...
+
+
+class Interruption:
+    """Call `arrive` for each signal, from the event loop; `over` before the attempt is closed. `count` signals have come."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        *,
+        watch: Watch,
+        sampler: Sampler,
+        incidents: Incidents,
+        alarm: Alarm,
+        clock: Callable[[], float],
+        tell: Callable[[events.Event], None],
+    ) -> None:
+        self._ground = ground
+        self._watch = watch
+        self._sampler = sampler
+        self._incidents = incidents
+        self._alarm = alarm
+        self._clock = clock
+        self._tell = tell
+        self._handed_on = False
+        self._enough = asyncio.Event()
+        self._look: asyncio.Task[None] | None = None
+        self.count = 0
+
+    def arrive(self, number: int) -> None:
+        """A signal has come."""
+        self.count += 1
+        if self._handed_on:
+            self._ground.force()
+            return
+        look = self._worth_a_look(number) if self.count == 1 and self._ground.running() else None
+        if look is None:
+            self._hand_on(number)
+            return
+        loop = asyncio.get_running_loop()
+        loop.call_later(EVIDENCE_S, self._enough.set)
+        loop.call_later(EVIDENCE_S + _LEEWAY_S, self._hand_on, number)
+        self._look = asyncio.ensure_future(self._and_hand_on(look, number))
+
+    async def over(self) -> None:
+        """Wait, bounded, until what was seen is judged."""
+        if self._look is None:
+            return
+        await asyncio.wait({self._look}, timeout=EVIDENCE_S + JUDGING_S)
+        if not self._look.done():
+            self._look.cancel()
+        for failed in await asyncio.gather(self._look, return_exceptions=True):
+            if isinstance(failed, Exception):
+                self._incidents.trouble(f"the look before the interruption failed: {type(failed).__name__}: {failed}")
+
+    def _hand_on(self, number: int) -> None:
+        self._enough.set()
+        if not self._handed_on:
+            self._handed_on = True
+            self._ground.hand_on(number)
+
+    async def _and_hand_on(self, look: Coroutine[Any, Any, None], number: int) -> None:
+        try:
+            await look
+        finally:
+            self._hand_on(number)
+
+    def _worth_a_look(self, number: int) -> Coroutine[Any, Any, None] | None:
+        """The look to be taken; None where the training moves, or where what stands still has had its verdict."""
+        current = self._incidents.current
+        if current is not None and (current.kind != "failure" or self._ground.anybody_failed()):
+            return self._finish(current, number)
+        if current is not None or self._alarm.concluded or (stall := self._stands()) is None:
+            return None
+        return self._look_at(stall, number)
+
+    def _stands(self) -> Stall | None:
+        """What stands still, though it may be no hang yet. Where nobody waits for anybody, ranks that execute do not."""
+        stall = self._watch.stands(self._clock())
+        if stall is None or stall.waiting:
+            return stall
+        window = window_s(stall.threshold_s)
+        seen = [self._sampler.activity(self._watch.ranks[rank], window_s=window) for rank in stall.absent]
+        return None if any(a is None or a.busy for a in seen) else stall
+
+    def _look_at(self, stall: Stall, number: int) -> Coroutine[Any, Any, None]:
+        opened = self._incidents.open("interrupted", stall, told=False)
+        opened.interrupted_by = signal.Signals(number).name
+        # Batch systems send their signals to all processes: what a rank does from now on may be the signal's doing.
+        situation = self._ground.situation(opened)
+        ranks = {s.pid: copy(s) for s in situation.states}
+        situation = replace(situation, states=tuple(ranks.values()))
+        asked = [replace(a, state=ranks.get(a.state.pid) or copy(a.state)) for a in self._ground.everybody(stall)]
+        count = f"{len(asked)} rank{'' if len(asked) == 1 else 's'}"
+        for_s = f"nothing has moved for {self._clock() - stall.since_s:.0f} s"
+        self._tell(events.Note(text=f"{for_s}: taking stacks of {count}, up to {EVIDENCE_S:g} s; Ctrl-C again to skip"))
+        return self._take(opened, stall, asked, situation, number)
+
+    async def _take(self, opened: Open, stall: Stall, asked: list[Asked], situation: Situation, number: int) -> None:
+        await self._incidents.gather(opened, asked, enough=self._enough)
+        # Once it is passed on, it is the signal that moves them.
+        if not self._handed_on and self._has_moved(stall, asked):
+            self._incidents.abandon()
+            return
+        self._hand_on(number)
+        self._incidents.announce(opened)
+        await self._incidents.draw(opened, situation)
+
+    def _has_moved(self, stall: Stall, asked: list[Asked]) -> bool:
+        """Whether the training has gone on by itself; one whose ranks have ended meanwhile has not."""
+        now = {s.pid: s for s in self._watch.ranks.values()}
+        if any(a.state.pid not in now or now[a.state.pid].ended is not None for a in asked):
+            return False
+        stands = self._watch.stands(self._clock())
+        return stands is None or stands.since_s > stall.since_s + _SAME_S
+
+    async def _finish(self, current: Open, number: int) -> None:
+        """Evidence is being taken already, of a hang or of a rank that has failed."""
+        if not current.gathered.is_set():
+            self._tell(events.Note(text=f"evidence is being taken, up to {EVIDENCE_S:g} s; Ctrl-C again to skip"))
+        last = self._incidents.last
+        while self._incidents.current is current and not self._enough.is_set() and self._ground.running():
+            if current.kind == "failure" and current.gathered.is_set():
+                situation = self._ground.situation(current)
+                self._incidents.current = None
+                self._hand_on(number)
+                await self._incidents.draw(current, situation)
+                return
+            await asyncio.sleep(_POLL_S)
+        found_none = self._incidents.current is None and self._incidents.last is last
+        if found_none and not self._enough.is_set() and self._ground.running() and (stall := self._stands()) is not None:
+            await self._look_at(stall, number)

@@ -1,0 +1,104 @@
+"""Trainings that somebody ended: where they stood, and never a hang where its time had not come."""
+
+from __future__ import annotations
+
+import pytest
+
+INTERRUPTED = {"interrupted_by": "SIGINT", "stalled_for_s": 7.0, "threshold_s": 300.0}
+FINISHED = '{"s":12.0,"event":"Finished","exitcode":%d,"attempts":1,"incidents":0,"elapsed_s":12.0}\n'
+
+
+def stuck(build, lab):
+    """Rank 0 waits for rank 1, which stands in user code."""
+    frames = lab.in_collective("all_reduce", lab.user(20, "step"))
+    b = build().rank(0, frames=frames, entries=[*lab.steps(12), lab.Entry(seq=13, op="all_reduce", done=False, frames=frames)])
+    return b.rank(1, frames=(lab.user(40, "main"), lab.user(33, "wait_for_file")), entries=lab.steps(12))
+
+
+def test_what_stood_still_is_said_and_no_hang_is_established(build, lab):
+    v = stuck(build, lab).judge("interrupted", **INTERRUPTED)
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks, v.primary.where) == (
+        "process-stuck",
+        "likely",
+        (1,),
+        "train.py:33 in wait_for_file",
+    )
+    assert "interrupted then (SIGINT), after 7.0 s without progress, before the 5 min after which it is taken for a hang" in v.primary.says
+
+
+def test_behind_the_threshold_it_is_as_certain_as_a_hang(build, lab):
+    v = stuck(build, lab).judge("interrupted", **{**INTERRUPTED, "stalled_for_s": 301.0})
+    assert v.primary.standing == "established" and "interrupted then (SIGINT)" in v.primary.says and "before" not in v.primary.says
+
+
+def test_a_hang_is_told_without_it(build, lab):
+    v = stuck(build, lab).judge(stalled_for_s=7.0, threshold_s=300.0)
+    assert v.primary.standing == "established" and "interrupted" not in v.primary.says
+
+
+def test_a_stopped_process_needs_no_more_time(build, lab):
+    v = build().rank(0, enqueued=13, completed=12).rank(1, enqueued=12, activity=lab.STOPPED, answered=False).judge("interrupted", **INTERRUPTED)
+    assert (v.primary.cause, v.primary.standing) == ("process-stuck", "established")
+
+
+def test_a_rank_that_executes_and_did_not_answer_in_time_is_not_said_to_hold_the_gil(build, lab):
+    b = build().rank(0, enqueued=13, completed=12).rank(1, enqueued=12, activity=lab.BUSY, answered=False)
+    v = b.judge("interrupted", **INTERRUPTED)
+    assert (v.primary.cause, v.primary.standing) == ("straggler-timeout", "likely")
+
+
+def test_where_nothing_could_be_taken(build, lab):
+    v = build().rank(0, answered=False).rank(1, answered=False).judge("interrupted", **INTERRUPTED)
+    assert (v.primary.cause, v.primary.standing) != ("unknown", "established") and "interrupted then (SIGINT)" in v.primary.says
+
+
+BACK = """[rank{rank}]: Traceback (most recent call last):
+[rank{rank}]:   File "/home/me/train.py", line 42, in <module>
+[rank{rank}]:     main()
+[rank{rank}]:   File "/home/me/train.py", line {line}, in main
+[rank{rank}]:     work()
+[rank{rank}]: {type}
+"""
+
+
+@pytest.fixture
+def went(build, lab):
+    """The verdict on a run without incidents: its exit code, and the logs of its attempts."""
+
+    def went(code, logs):
+        rundir = build().rundir
+        rundir.events.write_text(FINISHED % code)
+        for attempt, name, text in logs:
+            rundir.write_bytes(rundir.logs(attempt) / name, text.encode())
+        return lab.judge(rundir)
+
+    return went
+
+
+def test_tracebacks_tell_where_the_ranks_were(went):
+    back = [(0, f"rank{rank}.err", BACK.format(rank=rank, line=32 if rank == 2 else 28, type="KeyboardInterrupt")) for rank in range(3)]
+    v = went(130, [*back, (0, "launcher.err", "W1122 torch.distributed.run: Received 2 death signal\n")])
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("unknown", "not-established", (0, 1, 2))
+    assert "(Ctrl-C): ranks 0 and 1 were at train.py:28 in main; rank 2 was at train.py:32 in main" in v.primary.says
+    assert [(e.source, e.line) for e in v.primary.evidence] == [(f"logs/attempt-0/rank{n}.err", 1) for n in range(3)]
+
+
+def test_the_last_attempt_counts_and_its_own_code(went):
+    old = (9, "rank0.err", BACK.format(rank=0, line=28, type="KeyboardInterrupt"))
+    assert went(130, [old, (10, "rank0.err", "")]).primary is None
+    assert went(130, [(0, "rank0.err", BACK.format(rank=0, line=28, type="ValueError: no"))]).primary is None
+    launcher = (
+        BACK.format(rank=0, line=28, type="KeyboardInterrupt").replace("[rank0]: ", "").replace("/home/me/train", "/usr/lib/python3.11/threading")
+    )
+    assert went(130, [(0, "launcher.err", launcher)]).primary is None
+
+
+def test_a_process_without_a_rank(went):
+    v = went(130, [(0, "launcher.err", BACK.format(rank=0, line=28, type="KeyboardInterrupt").replace("[rank0]: ", ""))])
+    assert "a process was at train.py:28 in main" in v.primary.says
+
+
+def test_only_of_an_interrupted_run(went):
+    back = [(0, "rank0.err", BACK.format(rank=0, line=28, type="KeyboardInterrupt"))]
+    assert "interrupted" not in went(1, back).primary.says
+    assert went(0, back).primary is None
