@@ -111,6 +111,15 @@ def with_logs(of_logs: Verdict, of_dumps: Verdict) -> Verdict:
 
 def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[NotExamined]:
     found = []
+    if outcome.left_out:
+        ranks = [rank for rank, _ in outcome.left_out]
+        where = recorded.recordings[ranks[0]].source + (f" and {len(ranks) - 1} more" if len(ranks) > 1 else "")
+        why = f"{words.verb(ranks, 'it is', 'they are')} of another run than the dump of rank {outcome.left_out[0][1]}: of another world, or of another time"
+        found.append(NotExamined(what=f"the dump of {words.ranks(ranks)} ({where})", why=why))
+    if outcome.older:
+        why = f"{words.verb(outcome.older, 'it lacks', 'they lack')} or {words.verb(outcome.older, 'has', 'have')} pending what others have completed"
+        what = f"what {words.ranks(outcome.older)} did after {words.verb(outcome.older, 'its dump was', 'their dumps were')} taken"
+        found.append(NotExamined(what=what, why=f"the others' dumps are newer: {why}"))
     absent = sorted(r for r in {*outcome.unseen, *outcome.members} if r not in recorded.recordings)
     if absent:
         found.append(NotExamined(what=f"the flight recorder of {words.ranks(absent)}", why="no dump of it was given"))
@@ -148,7 +157,8 @@ class _Teller:
     """Puts an outcome into words."""
 
     def __init__(self, recorded: Recorded, outcome: Outcome) -> None:
-        self.recordings = recorded.recordings
+        of_another_run = dict(outcome.left_out)
+        self.recordings = {r: recording for r, recording in recorded.recordings.items() if r not in of_another_run}
         self.outcome = outcome
         self._flights: dict[int, Flight | None] = {}
 
@@ -203,12 +213,16 @@ class _Teller:
         why: dict[str, list[int]] = {}
         for rank in ranks:
             r = self.recordings.get(rank)
-            if r is None:
+            if r is None and rank in dict(self.outcome.left_out):
+                reason = "what is there of {} is of another run"
+            elif r is None:
                 reason = "of {} there is no dump"
             elif r.skipped:
                 reason = "the dump of {} has entries that could not be understood"
             elif r.cut:
                 reason = "the dump of {} is cut off"
+            elif rank in self.outcome.older:
+                reason = "the dump of {} is older than the others'"
             elif not r.entries:
                 reason = "the recorder of {} holds no call: none was made, or it was off, or kept only what was pending"
             elif r.lost:
@@ -417,7 +431,7 @@ class _Teller:
             # Nobody waits in anything: what was not seen is said under not_examined.
             return self._quiet() if any(r.entries for r in self.recordings.values()) else None
         at = self._at(self._waited(o.waiting[0]))
-        why = []
+        why = [self._blind(o.waiting)] if set(o.waiting) <= set(o.older) else []
         if o.unseen:
             why.append(self._blind(o.unseen))
         if o.ahead and _is_message(o.call):

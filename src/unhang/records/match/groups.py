@@ -30,6 +30,11 @@ class Meeting:
     def shown(self) -> str:
         return f"{self.name} ({self.desc})" if self.desc and self.desc not in ("undefined", self.name) else self.name
 
+    @property
+    def is_default(self) -> bool:
+        """Whether all ranks belong to it, although nobody may tell how many these are."""
+        return self.desc == "default_pg" or (self.name in ("0", "cpu:0") and self.desc in ("", "undefined"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:

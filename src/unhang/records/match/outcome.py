@@ -18,6 +18,7 @@ from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, STARTED, Message, Recording, Track
 from unhang.records.match.edits import Edit, edit
 from unhang.records.match.groups import Job, Meeting, align
+from unhang.records.match.moments import behind, holds_what_is_over, of_one_run
 from unhang.records.match.voting import Parted, parted
 
 Kind = Literal[
@@ -90,7 +91,8 @@ class Outcome:
     `unseen`: members whose dump does not tell, or who have none; `ahead`: members whose ring has overwritten the number. `known`: the recorders tell
     who belongs to the group. `edit` says how the calls of the odd rank become those of the others. `outside`: ranks that may belong to the group,
     which nobody tells; `elsewhere`: where these wait. `aside`: pending calls behind which the same ranks went on, `lacking` those who have not
-    recorded them. `last`, where nobody waits: the newest call of each group, `lacking` those who have not issued it and may have been wanted in it;
+    recorded them. `older`: ranks whose dump is older than those of others; `left_out`: those whose dump is of another run, each with a rank that it
+    does not fit. `last`, where nobody waits: the newest call of each group, `lacking` those who have not issued it and may have been wanted in it;
     `unproven`: it is over, and may have failed.
     """
 
@@ -114,6 +116,8 @@ class Outcome:
     outside: tuple[int, ...] = ()
     elsewhere: tuple[Step, ...] = ()
     aside: tuple[Step, ...] = ()
+    older: tuple[int, ...] = ()
+    left_out: tuple[tuple[int, int], ...] = ()
     last: tuple[Step, ...] = ()
     unproven: bool = False
 
@@ -143,8 +147,8 @@ class _Graph:
 
 def judge(recordings: Mapping[int, Recording], *, world_size: int | None = None) -> Outcome:
     """The answer of all recordings together, whatever their order."""
-    job = align(recordings, world_size=world_size)
-    return Judge(job).outcome()
+    kept, left = of_one_run(recordings)
+    return replace(Judge(align(kept, world_size=world_size)).outcome(), left_out=tuple(sorted(left.items())))
 
 
 class Judge:
@@ -152,7 +156,9 @@ class Judge:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.parted = {id(m): found for m in job.meetings if (found := parted(m.tracks)) is not None}
+        found = behind(job)
+        self.older, self._doubtful = frozenset(found.ranks), found.doubtful
+        self.parted = {id(m): found for m in job.meetings if (found := parted(self._voting(m))) is not None}
         self.graph = _Graph()
         self.aside: tuple[Step, ...] = ()
         self._failed: dict[tuple[int, int], bool] = {}
@@ -162,7 +168,14 @@ class Judge:
         """The end of the chain that says most; of several the earliest."""
         ends = [(o, since) for o, since in self._ends()]
         ends += [(o, 0) for m in self.job.meetings if (o := self._silent_parting(m)) is not None]
-        return replace(min(ends, key=_rank_of_end)[0] if ends else self._quiet(), aside=self.aside)
+        found = min(ends, key=_rank_of_end)[0] if ends else self._quiet()
+        return replace(found, aside=self.aside, older=tuple(sorted(self.older)))
+
+    def _voting(self, meeting: Meeting) -> Mapping[int, Track]:
+        """What was issued in a group; of an older dump only what was over when it was taken."""
+        if self.older.isdisjoint(meeting.tracks):
+            return meeting.tracks
+        return {r: over for r, t in meeting.tracks.items() if (over := _over(t) if r in self.older else t) is not None}
 
     def _wait(self) -> None:
         """Find the oldest pending call of every rank, and the nodes that follow from them."""
@@ -205,6 +218,9 @@ class Judge:
         for key in [key for key in late if any(key == at for _, at in first.values())]:
             for rank, ns in late.pop(key).items():
                 waits(rank, ns, key)
+        # An older dump tells where its rank waited then: with those that wait now it is told of them alone.
+        now = {key for rank, (_, key) in first.items() if rank not in self.older}
+        first = {rank: at for rank, at in first.items() if rank not in self.older or at[1] not in now}
         self.graph.of_rank = {rank: key for rank, (_, key) in first.items()}
         waiting_in: dict[object, list[int]] = {}
         for rank, (_, key) in first.items():
@@ -259,6 +275,8 @@ class Judge:
         recording, track = self.job.recordings.get(rank), meeting.tracks.get(rank)
         if recording is None:
             return "unseen"
+        if (rank in self.older or (id(meeting), rank) in self._doubtful) and (track is None or track.last < number or track.end(number) != COMPLETED):
+            return "unseen"
         if track is None or track.last < number:
             return "unseen" if self._hides(recording, meeting, number, since) else "absent"
         if track.first > number:
@@ -284,7 +302,7 @@ class Judge:
             return True
         # A counter takes messages, too: Gloo's always, NCCL's where the last was one. Against entries that hold what is over it proves nothing.
         gloo = any(t.gloo for t in meeting.tracks.values())
-        return told is not None and not gloo and not _holds_what_is_over(recording)
+        return told is not None and not gloo and not holds_what_is_over(recording)
 
     def _lacking(self, key: object) -> tuple[int, ...]:
         """The ranks for which those in a node wait: absent, or in a call that they issued before."""
@@ -292,7 +310,7 @@ class Judge:
         if node.meeting is None:
             assert node.message is not None
             partner = node.message[2]
-            return () if partner is None or self._counterpart(node) is not None else (partner,)
+            return () if partner is None or partner in self.older or self._counterpart(node) is not None else (partner,)
         others = {*node.waiting, *node.absent, *node.unseen, *node.finished}
         joined = (r for r in node.meeting.members if r not in others)
         return (*node.absent, *(r for r in joined if self._waits_before(r, node)))
@@ -329,7 +347,7 @@ class Judge:
                 lacking = self._lacking(at)
                 free = tuple(r for r in lacking if r not in self.graph.of_rank)
                 node = self.graph.nodes[at]
-                if self._parted_at(node) is not None or free or not lacking:
+                if self._was(node) or self._parted_at(node) is not None or free or not lacking:
                     yield self._end(at, free, tuple(path))
                     break
                 onward = self.graph.of_rank[lacking[0]]
@@ -339,7 +357,13 @@ class Judge:
                 path.append(onward)
                 at = onward
 
+    def _was(self, node: _Node) -> bool:
+        """Whether only older dumps tell that anybody waits there."""
+        return self.older.issuperset(node.waiting)
+
     def _parted_at(self, node: _Node) -> Parted | None:
+        if self._was(node):
+            return None
         found = self.parted.get(id(node.meeting)) if node.meeting is not None else None
         return found if found is not None and found.number <= node.number else None
 
@@ -356,7 +380,9 @@ class Judge:
         by: By = "nothing"
         # On Gloo whoever sends may be through while others are not; only what needs all proves that somebody is missing.
         needs_all = operations.needs_all(self._op(node.meeting, node.number))
-        if free and node.gave_up and not needs_all:
+        if self._was(node):
+            kind, ranks = "cannot-tell", node.waiting
+        elif free and node.gave_up and not needs_all:
             kind = "cannot-tell"
         elif free:
             kind = "missing"
@@ -453,7 +479,7 @@ class Judge:
             ranks=found.odd or everybody,
             waiting=node.waiting if node is not None else (),
             finished=tuple(sorted(r for r, t in meeting.tracks.items() if t.end(found.number) == COMPLETED)),
-            unseen=tuple(r for r in meeting.members if r not in self.job.recordings),
+            unseen=tuple(r for r in meeting.members if r not in self.job.recordings or r in self.older),
             ahead=tuple(sorted(r for r, t in meeting.tracks.items() if t.first > found.number)),
             sides=sides,
             by="majority" if found.odd else "nothing",
@@ -464,7 +490,7 @@ class Judge:
     def _silent_parting(self, meeting: Meeting) -> Outcome | None:
         """Ranks that issued different calls in a group in which nobody waits: data went astray, or it is where everything ended."""
         found = self.parted.get(id(meeting))
-        if found is None or any(n.meeting is meeting for n in self.graph.nodes.values()):
+        if found is None or any(n.meeting is meeting and not self._was(n) for n in self.graph.nodes.values()):
             return None
         return self._parting(meeting, found, None, ())
 
@@ -476,7 +502,7 @@ class Judge:
         if other is not None:
             kind = "p2p-size" if (other.elements, other.dtypes) != (message.elements, message.dtypes) else "transport"
             ranks = tuple(sorted({rank, *(() if partner is None else (partner,))}))
-        elif partner is None or self._hides_messages(partner, message.created_ns):
+        elif partner is None or self._was(node) or self._hides_messages(partner, message.created_ns):
             kind, ranks = "cannot-tell", (rank,)
         else:
             kind, ranks = "p2p-alone", (partner,)
@@ -497,7 +523,7 @@ class Judge:
     def _hides_messages(self, rank: int, since: int) -> bool:
         """Whether a rank may have posted a message since then that its dump does not hold."""
         recording = self.job.recordings.get(rank)
-        if recording is None or recording.cut or recording.skipped or not recording.entries:
+        if recording is None or recording.cut or recording.skipped or not recording.entries or rank in self.older:
             return True
         return recording.lost and recording.oldest_ns + _CLOCKS_NS > since
 
@@ -542,7 +568,8 @@ class Judge:
     def _quiet(self) -> Outcome:
         """Nobody waits, and nothing differs: as far as can be seen."""
         recordings = self.job.recordings
-        unseen = tuple(r for r in self.job.world if r not in recordings or recordings[r].cut or recordings[r].skipped or not recordings[r].entries)
+        blind = {r for r in self.job.world if r not in recordings or recordings[r].cut or recordings[r].skipped or not recordings[r].entries}
+        unseen = tuple(sorted(blind | self.older))
         apart = tuple(sorted({r for m in self.job.meetings for r in _never_met(m)}))
         unproven = any(t.gloo and t.end(t.last) == ENDED for m in self.job.meetings for t in m.tracks.values())
         last = [step for m in self.job.meetings if (step := self._newest(m)) is not None]
@@ -565,7 +592,7 @@ class Judge:
 
         def lacks(rank: int) -> bool:
             recording, track = self.job.recordings.get(rank), meeting.tracks.get(rank)
-            return recording is not None and (not recording.lost if track is None else track.last < number)
+            return recording is not None and rank not in self.older and (not recording.lost if track is None else track.last < number)
 
         return Step(
             group=meeting.shown,
@@ -583,9 +610,10 @@ def _rank_of_end(end: tuple[Outcome, int]) -> tuple[object, ...]:
     return _WEIGHT.index(o.kind), most, since, o.group, o.number or 0, o.waiting, -len(o.path), str(o.path)
 
 
-def _holds_what_is_over(recording: Recording) -> bool:
-    """Whether a dump holds calls that have completed: torch may have been told to keep only those that have not."""
-    return any(end == COMPLETED and call for t in recording.tracks for end, call in zip(t.ends, t.ids, strict=True))
+def _over(track: Track) -> Track | None:
+    """The calls of a track before the first that had not completed; None without any."""
+    until = min(track.pending_ns, default=track.last + 1) - track.first
+    return None if until <= 0 else replace(track, ids=track.ids[:until], ends=track.ends[:until], pending_ns={})
 
 
 def _never_met(meeting: Meeting) -> tuple[int, ...]:
