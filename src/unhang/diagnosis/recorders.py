@@ -114,7 +114,8 @@ def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[N
     if outcome.left_out:
         ranks = [rank for rank, _ in outcome.left_out]
         where = recorded.recordings[ranks[0]].source + (f" and {len(ranks) - 1} more" if len(ranks) > 1 else "")
-        why = f"{words.verb(ranks, 'it is', 'they are')} of another run than the dump of rank {outcome.left_out[0][1]}: of another world, or of another time"
+        of = f"of another run than the dump of rank {outcome.left_out[0][1]}"
+        why = f"{words.verb(ranks, 'it is', 'they are')} {of}: of another world, or of another time"
         found.append(NotExamined(what=f"the dump of {words.ranks(ranks)} ({where})", why=why))
     if outcome.older:
         why = f"{words.verb(outcome.older, 'it lacks', 'they lack')} or {words.verb(outcome.older, 'has', 'have')} pending what others have completed"
@@ -160,10 +161,19 @@ class _Teller:
         of_another_run = dict(outcome.left_out)
         self.recordings = {r: recording for r, recording in recorded.recordings.items() if r not in of_another_run}
         self.outcome = outcome
+        self.unsure = recorded.unsure
         self._flights: dict[int, Flight | None] = {}
 
     def finding(self) -> Finding | None:
-        """None where nothing is wrong."""
+        """None where nothing is wrong. Of ranks that names of files do not tell nobody is more than possible."""
+        found = self._finding()
+        if found is None or not self.unsure or not found.ranks:
+            return found
+        files = "; ".join(f"rank {r} is {Path(self.recordings[r].source).name}" for r in found.ranks[:_QUOTED] if r in self.recordings)
+        standing: Standing = "possible" if found.standing in ("established", "likely") else found.standing
+        return replace(found, standing=standing, says=f"{found.says}; names of files do not tell ranks here: {files}")
+
+    def _finding(self) -> Finding | None:
         o = self.outcome
         if o.kind == "nothing-wrong":
             return None
@@ -287,9 +297,8 @@ class _Teller:
         elif o.by == "majority":
             total = sum(len(s.ranks) for s in o.sides)
             how = f" ({total - len(odd)} of {total} ranks agree)"
-        elif o.by == "nothing" and self.parting is not None and self.parting.by == "history":
+        elif o.by == "nothing" and self.parting is not None and self.parting.by == "history" and not (o.unseen or o.ahead):
             odd, how = self.parting.odd, " (the same line issued something else before)"
-            standing = "established" if o.known else "likely"
         elif o.by == "nothing":
             how = "; which of them went astray cannot be told from this"
         strayed = [s for s in o.sides if set(s.ranks) <= set(odd)]
@@ -434,6 +443,8 @@ class _Teller:
         why = [self._blind(o.waiting)] if set(o.waiting) <= set(o.older) else []
         if o.unseen:
             why.append(self._blind(o.unseen))
+        awaited = {r for s in o.path[-1:] for r in s.lacking}
+        why += [f"{self._beside(s, _this(s))}: what goes on there now is in no dump" for s in o.aside[:2] if awaited & set(s.waiting)]
         if o.ahead and _is_message(o.call):
             why.append(f"the rings have overwritten what went before it, and unequally many are pending on {words.ranks((*o.waiting, *o.ahead))}")
         elif o.ahead:

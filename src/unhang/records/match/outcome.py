@@ -134,6 +134,7 @@ class _Node:
     absent: tuple[int, ...] = ()
     unseen: tuple[int, ...] = ()
     ahead: tuple[int, ...] = ()
+    joined: tuple[int, ...] = ()
     since_ns: int = 0
     gave_up: bool = False
 
@@ -143,6 +144,8 @@ class _Graph:
     nodes: dict[object, _Node] = field(default_factory=dict)
     # Where each rank waits.
     of_rank: dict[int, object] = field(default_factory=dict)
+    # Places in which ranks wait that went on all the same.
+    beside: dict[object, _Node] = field(default_factory=dict)
 
 
 def judge(recordings: Mapping[int, Recording], *, world_size: int | None = None) -> Outcome:
@@ -158,9 +161,10 @@ class Judge:
         self.job = job
         found = behind(job)
         self.older, self._doubtful = frozenset(found.ranks), found.doubtful
-        self.parted = {id(m): found for m in job.meetings if (found := parted(self._voting(m))) is not None}
+        self.parted = {id(m): found for m in job.meetings if (found := parted(self._voting(m), members=len(m.members))) is not None}
         self.graph = _Graph()
         self.aside: tuple[Step, ...] = ()
+        self._beside: dict[int, tuple[int, object]] = {}
         self._failed: dict[tuple[int, int], bool] = {}
         self._wait()
 
@@ -218,6 +222,11 @@ class Judge:
         for key in [key for key in late if any(key == at for _, at in first.values())]:
             for rank, ns in late.pop(key).items():
                 waits(rank, ns, key)
+        self._beside = {}
+        for key, ranks in late.items():
+            for rank, ns in ranks.items():
+                if rank not in self._beside or ns < self._beside[rank][0]:
+                    self._beside[rank] = (ns, key)
         # An older dump tells where its rank waited then: with those that wait now it is told of them alone.
         now = {key for rank, (_, key) in first.items() if rank not in self.older}
         first = {rank: at for rank, at in first.items() if rank not in self.older or at[1] not in now}
@@ -228,6 +237,7 @@ class Judge:
         for key, ranks in waiting_in.items():
             self.graph.nodes[key] = self._place(places[key], tuple(sorted(ranks)), min(first[r][0] for r in ranks))
         beside_them = {key: self._place(places[key], tuple(sorted(ranks)), min(ranks.values())) for key, ranks in late.items()}
+        self.graph.beside |= beside_them
         ordered = sorted(beside_them.items(), key=lambda n: (n[1].since_ns, str(n[0])))
         self.aside = tuple(self._step(node, tuple(r for r in (*node.absent, *node.unseen) if r in self.job.recordings)) for _, node in ordered)
 
@@ -266,6 +276,7 @@ class Judge:
             absent=tuple(stands.get("absent", ())),
             unseen=tuple(stands.get("unseen", ())),
             ahead=tuple(stands.get("ahead", ())),
+            joined=tuple(stands.get("joined", ())),
             since_ns=since,
             gave_up=gloo_end,
         )
@@ -306,7 +317,7 @@ class Judge:
 
     def _lacking(self, key: object) -> tuple[int, ...]:
         """The ranks for which those in a node wait: absent, or in a call that they issued before."""
-        node = self.graph.nodes[key]
+        node = self._node_at(key)
         if node.meeting is None:
             assert node.message is not None
             partner = node.message[2]
@@ -316,10 +327,12 @@ class Judge:
         return (*node.absent, *(r for r in joined if self._waits_before(r, node)))
 
     def _waits_before(self, rank: int, node: _Node) -> bool:
-        """Whether a rank that has issued a call waits in another one, and has not been through this one."""
+        """Whether a rank that has issued a call waits in another one, and has not been through this one. Messages hold up nothing on NCCL."""
         key = self.graph.of_rank.get(rank)
         other = self.graph.nodes[key] if key is not None else node
-        return not (other is node or (other.meeting is node.meeting and other.number > node.number))
+        if other is node or other.meeting is None or (node.meeting is not None and node.meeting.tracks[rank].end(node.number) == STARTED):
+            return False
+        return not (other.meeting is node.meeting and other.number > node.number)
 
     def _counterpart(self, node: _Node) -> Message | None:
         """The other half of a message, where the partner has posted one and it is this one's turn."""
@@ -344,18 +357,35 @@ class Judge:
         for key in self.graph.nodes:
             path, at = [key], key
             while True:
-                lacking = self._lacking(at)
-                free = tuple(r for r in lacking if r not in self.graph.of_rank)
-                node = self.graph.nodes[at]
+                node, lacking = self._node_at(at), self._lacking(at)
+                free = tuple(r for r in lacking if r not in self.graph.of_rank and r not in self._beside)
                 if self._was(node) or self._parted_at(node) is not None or free or not lacking:
-                    yield self._end(at, free, tuple(path))
+                    end = self._end(at, free, tuple(path))
+                    yield end if self._proves(path, end[0]) else self._undecided(path)
                     break
-                onward = self.graph.of_rank[lacking[0]]
+                onward = next((self.graph.of_rank[r] for r in lacking if r in self.graph.of_rank), None) or self._beside[lacking[0]][1]
                 if onward in path:
-                    yield self._circle(tuple(path[path.index(onward) :]))
+                    yield self._circle(tuple(path[path.index(onward) :])) if self._proves(path, None) else self._undecided(path)
                     break
                 path.append(onward)
                 at = onward
+
+    def _node_at(self, key: object) -> _Node:
+        return self.graph.nodes[key] if key in self.graph.nodes else self.graph.beside[key]
+
+    def _proves(self, path: list[object], end: Outcome | None) -> bool:
+        """Whether a chain tells what holds it up. Beside a call that never ends ranks may train: only that somebody is missing from it may be why."""
+        return all(key in self.graph.nodes for key in path) or (end is not None and end.kind == "missing")
+
+    def _undecided(self, path: list[object]) -> tuple[Outcome, int]:
+        """A chain that leads to a rank of which nobody tells whether it waits."""
+        until = next(n for n, key in enumerate(path) if key not in self.graph.nodes)
+        node = self.graph.nodes[path[until - 1]]
+        steps = self._steps(tuple(path[:until]))
+        if node.meeting is not None:
+            return self._outcome("cannot-tell", node, ranks=node.waiting, path=steps), node.since_ns
+        end, since = self._message_end(node, (), steps)
+        return replace(end, kind="cannot-tell", ranks=node.waiting, sides=()), since
 
     def _was(self, node: _Node) -> bool:
         """Whether only older dumps tell that anybody waits there."""
@@ -368,7 +398,7 @@ class Judge:
         return found if found is not None and found.number <= node.number else None
 
     def _end(self, key: object, free: tuple[int, ...], path: tuple[object, ...]) -> tuple[Outcome, int]:
-        node = self.graph.nodes[key]
+        node = self._node_at(key)
         steps = self._steps(path)
         if node.meeting is None:
             return self._message_end(node, free, steps), node.since_ns
@@ -391,6 +421,8 @@ class Judge:
         elif node.unseen or node.ahead or not (node.meeting.known or (node.finished and needs_all)):
             kind, ranks = "cannot-tell", node.waiting
         else:
+            # Also those who were to wait in a message, and have come.
+            node = replace(node, waiting=tuple(sorted((*node.waiting, *node.joined))))
             kind, ranks = ("finished-on-some" if node.finished else "transport"), node.waiting
         return self._outcome(kind, node, ranks=ranks, sides=sides, by=by, path=steps), node.since_ns
 
@@ -555,7 +587,7 @@ class Judge:
         )
 
     def _steps(self, path: tuple[object, ...]) -> tuple[Step, ...]:
-        return tuple(self._step(self.graph.nodes[key], self._lacking(key)) for key in path)
+        return tuple(self._step(self._node_at(key), self._lacking(key)) for key in path)
 
     def _step(self, node: _Node, lacking: tuple[int, ...]) -> Step:
         if node.meeting is not None:
