@@ -56,3 +56,41 @@ def test_where_an_older_dump_waits_is_told(tmp_path):
     dumps = {r: jobs.dump(history(15), ALL4) for r in range(3)} | {3: jobs.dump([*history(9), last(10, "started", t=9000)], ALL4)}
     p = judge_dumps(write(tmp_path / "d", dumps)).primary
     assert p.cause == "unknown" and p.says.endswith("premature-exit, network-blocked, network-mtu)") and "the dump of rank 3 is older" in p.says
+
+
+def test_every_rank_that_holds_up_others_is_named(tmp_path):
+    names = {"0": ("default_pg", list(range(6)))} | {f"dp{i}": ("dp", [i, i + 3]) for i in range(3)}
+    dumps = {r: jobs.dump(history(3), {g: v for g, v in names.items() if r in v[1]}) for r in range(6)}
+    for r in range(3):
+        dumps[r]["entries"].append(jobs.entry(5, (f"dp{r}", "dp"), 1, "all_reduce", 4, 30, "started", t=10_000 + r))
+    v = judge_dumps(write(tmp_path / "d", dumps))
+    assert (v.primary.cause, v.primary.ranks, v.contributing) == ("collective-timeout", (3, 4, 5), ())
+    assert "likewise rank 4 never came to all_reduce #1 of group dp1 (dp), in which rank 1 waits" in v.primary.says
+
+
+def test_a_reason_of_another_kind_contributes(tmp_path):
+    """Ranks 0 and 1 parted in a group of theirs; rank 3 has not come to that of the two others."""
+    names = {"0": ("default_pg", [0, 1, 2, 3]), "a": ("tp", [0, 1]), "b": ("dp", [2, 3])}
+    dumps = {r: jobs.dump(history(3), {g: v for g, v in names.items() if r in v[1]}) for r in range(4)}
+    for r in range(2):
+        dumps[r]["entries"].append(jobs.entry(5, ("a", "tp"), 1, ("all_reduce", "broadcast")[r], 4, 30 + r, "started", t=10_000))
+    dumps[2]["entries"].append(jobs.entry(5, ("b", "dp"), 1, "all_reduce", 4, 40, "started", t=10_000))
+    v = judge_dumps(write(tmp_path / "d", dumps))
+    assert (v.primary.cause, v.primary.ranks) == ("collective-mismatch", (0, 1))
+    assert [(f.cause, f.standing, f.ranks) for f in v.contributing] == [("collective-timeout", "not-established", (3,))]
+
+
+def test_beside_a_mismatch_who_has_issued_nothing_since(tmp_path):
+    dumps = {r: jobs.dump(history(3), ALL4) for r in range(4)}
+    for r in (0, 1, 3):
+        dumps[r]["entries"].append(last(4, "started", op="broadcast" if r == 3 else "all_reduce"))
+    p = judge_dumps(write(tmp_path / "d", dumps)).primary
+    assert (p.cause, p.ranks) == ("collective-mismatch", (0, 1, 3)) and "; rank 2 has issued nothing after #3" in p.says
+    assert any(e.text.startswith("rank 2: last call #3") for e in p.evidence)
+
+
+def test_who_has_not_started_what_others_have_is_likely_in_earlier_work(tmp_path):
+    dumps = {r: jobs.dump([*history(3), last(4, "scheduled" if r == 1 else "started")], ALL4) for r in range(4)}
+    p = judge_dumps(write(tmp_path / "d", dumps)).primary
+    assert (p.cause, p.standing, p.ranks) == ("unknown", "not-established", (1,))
+    assert "not started it, as ranks 0, 2 and 3 have: likely its GPU is still in earlier work" in p.says

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from unhang.diagnosis import contradictions
@@ -28,7 +28,11 @@ from unhang.records.match.outcome import Outcome, Step, judge
 
 # Of how many ranks the frames are read.
 _QUOTED = 6
+# Of how many reasons beside the first is told.
+_ALSO = 16
 _MISMATCHES = ("op", "shape", "dtype", "order", "extra", "lacking", "p2p-size", "p2p-both-send", "groups-crossed")
+# What keeps others waiting, and is told beside another one that does.
+_ROOTS = (*_MISMATCHES, "missing", "p2p-alone")
 _STACKS = "stacks, process states"
 _NO_STACKS = NotExamined(what=_STACKS, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
 _LARGER_RING = replace(
@@ -76,13 +80,18 @@ def _weighed(verdict: Verdict, disagreeing: Sequence[Contradiction]) -> Verdict:
 
 def _judged(recorded: Recorded) -> Verdict:
     told_nothing = not any(r.entries for r in recorded.recordings.values())
-    outcome = settled(judge(recorded.recordings), lambda rank: flight(recorded.recordings[rank]) if rank in recorded.recordings else None)
+    read = cache(lambda rank: flight(recorded.recordings[rank]) if rank in recorded.recordings else None)
+    found = judge(recorded.recordings)
+    outcome = replace(settled(found, read), also=tuple(settled(o, read) for o in found.also[:_ALSO]))
     teller = _Teller(recorded, outcome)
+    others = [o for o in outcome.also if o.kind in _ROOTS and (o.kind != outcome.kind or o.kind in _MISMATCHES)]
+    beside = [_Teller(recorded, replace(o, left_out=outcome.left_out, older=outcome.older)).finding() for o in others]
     not_examined = [*recorded.not_examined, *_left(recorded, outcome, told_nothing=told_nothing), *teller.left()]
     inputs = {r.source: r.bytes for r in recorded.recordings.values()}
     return redact_data(
         Verdict(
             primary=teller.finding(),
+            contributing=tuple(f for f in beside if f is not None),
             not_examined=tuple(not_examined),
             inputs=tuple(Input(source=source, kind="flight", bytes=size) for source, size in sorted(inputs.items())),
         )
@@ -314,9 +323,12 @@ class _Teller:
             says += "".join(f", and {more}" for more in said[2:]) if usual else ""
         says += self._edit() + how
         shown = self._place(sides[0].ranks[0]) if o.by != "nothing" or how.startswith(" (the same") or o.kind == "p2p-size" else None
+        for rank, newest in o.late[:_QUOTED]:
+            says += f"; rank {rank} has issued nothing {f'after #{newest}' if newest else 'in it'}"
         # The calls that differ first: the rest is cut where there is little room.
         around = [self._around(s.ranks[0]) for s in sides[:3]]
         evidence = [*(e for here, _ in around for e in here), *(e for _, more in around for e in more)]
+        evidence += [e for rank, _ in o.late[:2] for e in self._newest(rank)]
         if o.by == "majority" and (earlier := self._earlier(odd, sides[1].ranks)) is not None:
             says += earlier[0]
             evidence.append(earlier[1])
@@ -388,18 +400,18 @@ class _Teller:
             says += f"; or {words.ranks(waiting)} {words.verb(waiting, 'has', 'have')} made a call too many"
             if (earlier := self._earlier(waiting, absent)) is not None:
                 says += f": {earlier[0].removeprefix('; ')}"
-        says += self._path()
+        says += self._path() + self._likewise()
         others = "" if o.known else "; whether more ranks belong to the group is not in the dumps"
         evidence = [
             *(self._evidence(r, f"rank {r}: last call #{c.seq} {words.call(c)} of group {c.group}{self._line(c)}") for r, c in last.items() if c),
             *(e for r in waiting[:2] for e in self._pending(r)),
         ]
-        where = user_frame(shown.frames) if shown is not None and len(absent) == 1 else None
+        where = user_frame(shown.frames) if shown is not None and len(self._alike()) == 1 else None
         return Finding(
             cause="collective-timeout",
             standing="not-established",
             says=f"{says}{others}; why is not in evidence (possible: {', '.join(WAITING)})",
-            ranks=absent,
+            ranks=self._alike(),
             where=place(where, "") if where is not None else None,
             evidence=tuple(evidence),
             remedies=(SUPERVISE,),
@@ -419,6 +431,11 @@ class _Teller:
                 f"all have come to {here}{at}, and it is over on {words.ranks(o.finished)} only: {words.ranks(o.waiting)} "
                 f"{words.verb(o.waiting, 'waits', 'wait')} for data; look at the links from {words.ranks(o.finished)} to the others"
             )
+        elif o.unstarted:
+            started = [r for r in o.waiting if r not in o.unstarted]
+            says = f"{words.ranks(o.unstarted)} {words.verb(o.unstarted, 'has', 'have')} issued {here}{at}, and not started it, as "
+            says += f"{words.ranks(started)} {words.verb(started, 'has', 'have')}: likely "
+            says += words.verb(o.unstarted, "its GPU is still in earlier work", "their GPUs are still in earlier work")
         else:
             says = f"{words.ranks(o.waiting)} {words.verb(o.waiting, 'waits', 'wait')} in {here}{at} and nobody is missing: the code agrees, "
             says += "the data does not arrive"
@@ -427,12 +444,35 @@ class _Teller:
         return Finding(
             cause="unknown",
             standing="not-established",
-            says=f"{says}{self._path()} (possible: {', '.join(TRANSPORT)})",
-            ranks=o.ranks,
+            says=f"{says}{self._path()}{self._likewise()} (possible: {', '.join(WAITING if o.unstarted else TRANSPORT)})",
+            ranks=self._alike(),
             where=self._place(o.waiting[0]),
             evidence=tuple(e for r in (*o.finished[:1], *o.waiting[:2]) for e in self._pending(r)),
             remedies=(NCCL_DEBUG, SUPERVISE),
         )
+
+    def _same(self) -> list[Outcome]:
+        """The other ends that are of the same kind."""
+        return [a for a in self.outcome.also if a.kind == self.outcome.kind and a.kind not in _MISMATCHES]
+
+    def _alike(self) -> tuple[int, ...]:
+        return tuple(sorted({r for o in (self.outcome, *self._same()) for r in o.ranks}))
+
+    def _likewise(self) -> str:
+        """ "; likewise rank 5 never came to all_reduce #1 of group dp1 (dp), in which rank 1 waits"."""
+        told = []
+        for o in (same := self._same())[:_QUOTED]:
+            here = _named(o.call) if _is_message(o.call) else f"{_named(o.call)} #{o.number} of group {o.group}"
+            waiting = f"{words.ranks(o.waiting)} {words.verb(o.waiting, 'waits', 'wait')}"
+            if o.kind in ("missing", "p2p-alone"):
+                never = "never came to" if o.kind == "missing" else "posted nothing that fits"
+                told.append(f"{words.ranks(o.ranks)} {never} {here}, in which {waiting}")
+            else:
+                told.append(f"{waiting} in {here}")
+        if not told:
+            return ""
+        more = f"; {len(same) - _QUOTED} more like that" if len(same) > _QUOTED else ""
+        return f"; likewise {'; '.join(told)}{more}"
 
     def _untold(self) -> Finding | None:
         o = self.outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import pickle
 import random
@@ -614,3 +615,38 @@ def test_a_call_that_runs_was_joined(state, kind):
 
     found = answer({0: of("xy"), 1: of("yx")})
     assert (found.kind, found.ranks) == (kind, (0, 1))
+
+
+def test_every_rank_that_holds_up_others_is_told():
+    """A host of which nothing comes any more: each of its ranks is waited for in another group."""
+    names = {"0": ("default_pg", list(range(8)))} | {f"dp{i}": ("dp", [i, i + 4]) for i in range(4)}
+
+    def of(r):
+        here = [] if r > 3 else [jobs.entry(5, (f"dp{r}", "dp"), 1, "all_reduce", 4, 30, "started", t=10_000 + r)]
+        return jobs.dump([*history(3), *here], {g: v for g, v in names.items() if r in v[1]})
+
+    found = answer({r: of(r) for r in range(8)})
+    assert (found.kind, found.ranks) == ("missing", (4,))
+    assert [(o.kind, o.ranks, o.group_name, o.waiting) for o in found.also] == [("missing", (n + 4,), f"dp{n}", (n,)) for n in (1, 2, 3)]
+
+
+def test_beside_ranks_that_parted_who_has_not_come_is_told():
+    def of(r):
+        return [] if r == 2 else [last(4, "started", op="broadcast" if r == 3 else "all_reduce")]
+
+    found = answer({r: jobs.dump([*history(3), *of(r)], ALL4) for r in range(4)})
+    assert (found.kind, found.ranks, found.late) == ("op", (0, 1, 3), ((2, 3),))
+    # A dump that is cut off tells nothing of the kind.
+    dumps = recordings({r: jobs.dump([*history(3), *of(r)], ALL4) for r in range(4)})
+    assert judge({**dumps, 2: dataclasses.replace(dumps[2], cut="cut off")}).late == ()
+
+
+def test_who_has_not_started_what_others_have():
+    def of(state):
+        return {r: jobs.dump([*history(3), last(4, "scheduled" if r == 1 else state)], ALL4) for r in range(4)}
+
+    found = answer(of("started"))
+    assert (found.kind, found.ranks, found.unstarted, found.waiting) == ("transport", (1,), (1,), (0, 1, 2, 3))
+    # Where nobody's start is told, nobody's is late.
+    found = answer(of("scheduled"))
+    assert (found.kind, found.ranks, found.unstarted) == ("transport", (0, 1, 2, 3), ())

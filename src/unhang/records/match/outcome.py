@@ -57,6 +57,14 @@ _WEIGHT: tuple[Kind, ...] = (
     "cannot-tell",
     "nothing-wrong",
 )
+# What is a reason of its own beside another one; calls that nobody is missing from only beside such calls.
+_ROOTS: tuple[Kind, ...] = ("op", "shape", "dtype", "order", "extra", "lacking", "missing", "p2p-size", "p2p-alone")
+_HOLDS_UP: dict[Kind, tuple[Kind, ...]] = {
+    "transport": (*_ROOTS, "transport"),
+    "finished-on-some": (*_ROOTS, "finished-on-some", "transport"),
+    "cannot-tell": (),
+    "nothing-wrong": (),
+}
 # Clocks of hosts differ by less than this, and a job that hangs does so for longer.
 _CLOCKS_NS = 5_000_000_000
 # A call behind which others went on to complete for so long is waited in by a thread of its own: a stop signal, an asynchronous checkpoint.
@@ -92,8 +100,10 @@ class Outcome:
     who belongs to the group. `edit` says how the calls of the odd rank become those of the others. `outside`: ranks that may belong to the group,
     which nobody tells; `elsewhere`: where these wait. `aside`: pending calls behind which the same ranks went on, `lacking` those who have not
     recorded them. `older`: ranks whose dump is older than those of others; `left_out`: those whose dump is of another run, each with a rank that it
-    does not fit. `last`, where nobody waits: the newest call of each group, `lacking` those who have not issued it and may have been wanted in it;
-    `unproven`: it is over, and may have failed.
+    does not fit. `late`: members that have not issued the number at which others parted, each with the newest that it has, and that wait in nothing.
+    `unstarted`: ranks whose GPU has not begun what others' have. `also`: what else holds up the job, and has nothing to do with this.
+    `last`, where nobody waits: the newest call of each group, `lacking` those who have not issued it and may have been wanted in it; `unproven`:
+    it is over, and may have failed.
     """
 
     kind: Kind
@@ -118,6 +128,9 @@ class Outcome:
     aside: tuple[Step, ...] = ()
     older: tuple[int, ...] = ()
     left_out: tuple[tuple[int, int], ...] = ()
+    late: tuple[tuple[int, int], ...] = ()
+    unstarted: tuple[int, ...] = ()
+    also: tuple[Outcome, ...] = ()
     last: tuple[Step, ...] = ()
     unproven: bool = False
 
@@ -169,11 +182,19 @@ class Judge:
         self._wait()
 
     def outcome(self) -> Outcome:
-        """The end of the chain that says most; of several the earliest."""
+        """The end of the chain that says most; of several the earliest, and beside it the others that hold up the job."""
         ends = [(o, since) for o, since in self._ends()]
         ends += [(o, 0) for m in self.job.meetings if (o := self._silent_parting(m)) is not None]
-        found = min(ends, key=_rank_of_end)[0] if ends else self._quiet()
-        return replace(found, aside=self.aside, older=tuple(sorted(self.older)))
+        ends.sort(key=_rank_of_end)
+        found = ends[0][0] if ends else self._quiet()
+        told, also = set(found.ranks), list[Outcome]()
+        places = {_place_of(found)}
+        for other, _ in ends[1:]:
+            if other.kind in _HOLDS_UP.get(found.kind, _ROOTS) and _place_of(other) not in places and not told.issuperset(other.ranks):
+                places.add(_place_of(other))
+                told.update(other.ranks)
+                also.append(other)
+        return replace(found, aside=self.aside, older=tuple(sorted(self.older)), also=tuple(also))
 
     def _voting(self, meeting: Meeting) -> Mapping[int, Track]:
         """What was issued in a group; of an older dump only what was over when it was taken."""
@@ -424,7 +445,16 @@ class Judge:
             # Also those who were to wait in a message, and have come.
             node = replace(node, waiting=tuple(sorted((*node.waiting, *node.joined))))
             kind, ranks = ("finished-on-some" if node.finished else "transport"), node.waiting
+            if kind == "transport" and (unstarted := self._unstarted(node.meeting, node.number)):
+                found = self._outcome(kind, node, ranks=unstarted, path=steps)
+                return replace(found, unstarted=unstarted), node.since_ns
         return self._outcome(kind, node, ranks=ranks, sides=sides, by=by, path=steps), node.since_ns
+
+    @staticmethod
+    def _unstarted(meeting: Meeting, number: int) -> tuple[int, ...]:
+        """Who has issued a call that others have started: not every version tells, and where none has started nothing is told."""
+        ends = {r: t.end(number) for r, t in meeting.tracks.items()}
+        return tuple(sorted(r for r, end in ends.items() if end == ISSUED)) if STARTED in ends.values() else ()
 
     def _outside(self, meeting: Meeting) -> tuple[int, ...]:
         """Ranks that have not used a group, and may belong to it all the same where the recorders do not tell its members."""
@@ -517,7 +547,14 @@ class Judge:
             by="majority" if found.odd else "nothing",
             edit=change,
             path=path,
+            late=() if node is None else self._late(meeting, found, node.since_ns),
         )
+
+    def _late(self, meeting: Meeting, found: Parted, since: int) -> tuple[tuple[int, int], ...]:
+        """Who has not come to the number at which others parted, and is free."""
+        free = (r for r in meeting.members if r not in self.graph.of_rank and r not in self._beside)
+        absent = (r for r in free if self._stand(meeting, r, found.number, since) == "absent")
+        return tuple((r, meeting.tracks[r].last if r in meeting.tracks else 0) for r in absent)
 
     def _silent_parting(self, meeting: Meeting) -> Outcome | None:
         """Ranks that issued different calls in a group in which nobody waits: data went astray, or it is where everything ended."""
@@ -633,6 +670,10 @@ class Judge:
             waiting=tuple(sorted(r for r, t in meeting.tracks.items() if t.last >= number)),
             lacking=tuple(sorted(r for r in (*meeting.members, *self._outside(meeting)) if lacks(r))),
         )
+
+
+def _place_of(o: Outcome) -> tuple[object, ...]:
+    return o.group_name, o.number, o.call, o.members if o.call.startswith(("send", "receive")) else ()
 
 
 def _rank_of_end(end: tuple[Outcome, int]) -> tuple[object, ...]:
