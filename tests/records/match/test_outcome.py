@@ -596,6 +596,10 @@ def test_of_who_waits_beside_others_in_what_all_have_joined_nothing_is_told():
     dumps[1]["entries"] += [jobs.entry(20 + i, ("1", "own"), i, "barrier", 1, 90, "completed", t=(11 + 5 * i) * SECOND) for i in range(1, 20)]
     found = answer(dumps)
     assert (found.kind, found.waiting, found.group_name) == ("cannot-tell", (2,), "Y") and found.aside[0].waiting == (0, 1)
+    # Of a message to it, too.
+    dumps[2]["entries"][-1] = message(10, "send 2->0", t=11 * SECOND)
+    found = answer(dumps)
+    assert (found.kind, found.waiting, found.ranks, found.call) == ("cannot-tell", (2,), (2,), "send to rank 0")
 
 
 def test_a_receive_that_is_posted_ahead_is_no_circle():

@@ -148,18 +148,7 @@ def _in_table(recording: Recording, table: Mapping[str, int]) -> list[Track]:
     mapping = [table[text] for text in recording.calls]
     if mapping == list(range(len(mapping))):
         return list(recording.tracks)
-    return [
-        Track(
-            group=t.group,
-            first=t.first,
-            ids=array("I", map(mapping.__getitem__, t.ids)),
-            ends=t.ends,
-            pending_ns=t.pending_ns,
-            sums=t.sums,
-            gloo=t.gloo,
-        )
-        for t in recording.tracks
-    ]
+    return [replace(t, ids=array("I", map(mapping.__getitem__, t.ids))) for t in recording.tracks]
 
 
 def _declared(recordings: Mapping[int, Recording]) -> dict[str, set[tuple[int, ...]]]:

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 
 from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ISSUED, STARTED, Recording, Track
+from unhang.records.match import hosts
 from unhang.records.match.groups import Job, Meeting, align
-
-# No two hosts of a job have clocks that differ by more.
-_CLOCKS_NS = 600_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +152,6 @@ def _in_time(recordings: dict[int, Recording]) -> list[dict[int, Recording]]:
 def _fits(one: Mapping[int, Recording], later: Mapping[int, Recording], older: Mapping[int, int]) -> bool:
     """Whether what ended before the other began may be of one run with it, on hosts whose clocks differ, or behind what a ring has overwritten."""
     gap = min(r.oldest_ns for r in later.values()) - max(r.newest_ns for r in one.values())
-    if gap > _CLOCKS_NS and not any(r.lost for r in later.values()):
+    if gap > hosts.MOST_NS and not any(r.lost for r in later.values()):
         return False
     return not any((rank in one and owner in later) or (rank in later and owner in one) for rank, owner in older.items())

@@ -16,6 +16,7 @@ from typing import Literal
 
 from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, STARTED, Message, Recording, Track
+from unhang.records.match import hosts
 from unhang.records.match.edits import Edit, edit
 from unhang.records.match.groups import Job, Meeting, align
 from unhang.records.match.moments import behind, holds_what_is_over, of_one_run
@@ -65,8 +66,6 @@ _HOLDS_UP: dict[Kind, tuple[Kind, ...]] = {
     "cannot-tell": (),
     "nothing-wrong": (),
 }
-# Clocks of hosts differ by less than this, and a job that hangs does so for longer.
-_CLOCKS_NS = 5_000_000_000
 # A call behind which others went on to complete for so long is waited in by a thread of its own: a stop signal, an asynchronous checkpoint.
 _ASIDE_NS = 30_000_000_000
 
@@ -172,10 +171,13 @@ class Judge:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        found = behind(job)
-        self.older, self._doubtful = frozenset(found.ranks), found.doubtful
+        old = behind(job)
+        self.older, self._doubtful = frozenset(old.ranks), old.doubtful
         self.parted = {id(m): found for m in job.meetings if (found := parted(self._voting(m), members=len(m.members))) is not None}
         self.graph = _Graph()
+        self._ahead_ns = hosts.ahead(job.meetings)
+        compared = self._ahead_ns.keys() >= {rank for rank, r in job.recordings.items() if r.entries}
+        self._clocks_ns = hosts.CLOSE_NS if compared else hosts.MOST_NS
         self.aside: tuple[Step, ...] = ()
         self._beside: dict[int, tuple[int, object]] = {}
         self._failed: dict[tuple[int, int], bool] = {}
@@ -223,29 +225,30 @@ class Judge:
                     key = (place, number)
                     if track.end(number) == ENDED or done - ns < _ASIDE_NS:
                         places[key] = (meeting, number, None)
-                        waits(rank, ns, key)
+                        waits(rank, self._by_one_clock(rank, ns), key)
                         break
                     if not beside:
                         places[key] = (meeting, number, None)
-                        late.setdefault(key, {})[rank] = ns
+                        late.setdefault(key, {})[rank] = self._by_one_clock(rank, ns)
                         beside = True
         for rank, messages in self.job.messages.items():
             beside = False
             for message, source, destination in messages:
                 key = ("message", rank, message.number, message.kind, source, destination)
                 places[key] = (None, message.number, (rank, message, destination if message.kind == "send" else source))
+                ns = self._by_one_clock(rank, message.created_ns)
                 if self.job.recordings[rank].done_ns - message.created_ns < _ASIDE_NS:
-                    waits(rank, message.created_ns, key)
+                    waits(rank, ns, key)
                 elif not beside:
-                    late.setdefault(key, {})[rank] = message.created_ns
+                    late.setdefault(key, {})[rank] = ns
                     beside = True
         # What others wait in is waited in, whatever a clock says.
         for key in [key for key in late if any(key == at for _, at in first.values())]:
             for rank, ns in late.pop(key).items():
                 waits(rank, ns, key)
         self._beside = {}
-        for key, ranks in late.items():
-            for rank, ns in ranks.items():
+        for key, since in late.items():
+            for rank, ns in since.items():
                 if rank not in self._beside or ns < self._beside[rank][0]:
                     self._beside[rank] = (ns, key)
         # An older dump tells where its rank waited then: with those that wait now it is told of them alone.
@@ -268,8 +271,7 @@ class Judge:
             return False
         key = (id(meeting), number)
         if key not in self._failed:
-            ended = [t for t in meeting.tracks.values() if t.end(number) == ENDED]
-            since = min(t.pending_ns[number] for t in ended)
+            since = min(self._by_one_clock(r, t.pending_ns[number]) for r, t in meeting.tracks.items() if t.end(number) == ENDED)
             self._failed[key] = (
                 operations.needs_all(self._op(meeting, number))
                 and all(t.end(number) != COMPLETED for t in meeting.tracks.values())
@@ -317,8 +319,15 @@ class Judge:
             return "unseen" if recording.skipped else "ahead"
         return "finished" if track.end(number) == COMPLETED else "joined"
 
-    @staticmethod
-    def _hides(recording: Recording, meeting: Meeting, number: int, since: int) -> bool:
+    def _by_one_clock(self, rank: int, ns: int) -> int:
+        """A time of a rank's host; 0 where none is known."""
+        return ns - self._ahead_ns.get(rank, 0) if ns else 0
+
+    def _has_lost(self, recording: Recording, since: int) -> bool:
+        """Whether the ring of a rank may have overwritten what it did since then."""
+        return recording.lost and self._by_one_clock(recording.rank, recording.oldest_ns) + self._clocks_ns > since
+
+    def _hides(self, recording: Recording, meeting: Meeting, number: int, since: int) -> bool:
         """Whether a rank may have issued a call that its dump does not hold."""
         if recording.cut or recording.skipped:
             return True
@@ -330,7 +339,7 @@ class Judge:
         if not recording.entries:
             return True
         # The ring keeps the newest of all groups: what is not in it is older than its oldest, or was never issued.
-        if not used and recording.lost and recording.oldest_ns + _CLOCKS_NS > since:
+        if not used and self._has_lost(recording, since):
             return True
         # A counter takes messages, too: Gloo's always, NCCL's where the last was one. Against entries that hold what is over it proves nothing.
         gloo = any(t.gloo for t in meeting.tracks.values())
@@ -405,8 +414,7 @@ class Judge:
         steps = self._steps(tuple(path[:until]))
         if node.meeting is not None:
             return self._outcome("cannot-tell", node, ranks=node.waiting, path=steps), node.since_ns
-        end, since = self._message_end(node, (), steps)
-        return replace(end, kind="cannot-tell", ranks=node.waiting, sides=()), since
+        return replace(self._message_end(node, (), steps), kind="cannot-tell", ranks=node.waiting, sides=()), node.since_ns
 
     def _was(self, node: _Node) -> bool:
         """Whether only older dumps tell that anybody waits there."""
@@ -423,14 +431,15 @@ class Judge:
         steps = self._steps(path)
         if node.meeting is None:
             return self._message_end(node, free, steps), node.since_ns
+        meeting = node.meeting
         if (found := self._parted_at(node)) is not None:
-            return self._parting(node.meeting, found, node, steps), node.since_ns
+            return self._parting(meeting, found, node, steps), node.since_ns
         kind: Kind
         ranks = free
         sides: tuple[SideOf, ...] = ()
         by: By = "nothing"
         # On Gloo whoever sends may be through while others are not; only what needs all proves that somebody is missing.
-        needs_all = operations.needs_all(self._op(node.meeting, node.number))
+        needs_all = operations.needs_all(self._op(meeting, node.number))
         if self._was(node):
             kind, ranks = "cannot-tell", node.waiting
         elif free and node.gave_up and not needs_all:
@@ -439,15 +448,14 @@ class Judge:
             kind = "missing"
         elif (unfit := self._sums(node)) is not None:
             kind, (sides, ranks), by = "shape", unfit, "sums"
-        elif node.unseen or node.ahead or not (node.meeting.known or (node.finished and needs_all)):
+        elif node.unseen or node.ahead or not (meeting.known or (node.finished and needs_all)):
             kind, ranks = "cannot-tell", node.waiting
         else:
             # Also those who were to wait in a message, and have come.
             node = replace(node, waiting=tuple(sorted((*node.waiting, *node.joined))))
             kind, ranks = ("finished-on-some" if node.finished else "transport"), node.waiting
-            if kind == "transport" and (unstarted := self._unstarted(node.meeting, node.number)):
-                found = self._outcome(kind, node, ranks=unstarted, path=steps)
-                return replace(found, unstarted=unstarted), node.since_ns
+            if kind == "transport" and (unstarted := self._unstarted(meeting, node.number)):
+                return replace(self._outcome(kind, node, ranks=unstarted, path=steps), unstarted=unstarted), node.since_ns
         return self._outcome(kind, node, ranks=ranks, sides=sides, by=by, path=steps), node.since_ns
 
     @staticmethod
@@ -571,7 +579,7 @@ class Judge:
         if other is not None:
             kind = "p2p-size" if (other.elements, other.dtypes) != (message.elements, message.dtypes) else "transport"
             ranks = tuple(sorted({rank, *(() if partner is None else (partner,))}))
-        elif partner is None or self._was(node) or self._hides_messages(partner, message.created_ns):
+        elif partner is None or self._was(node) or self._hides_messages(partner, node.since_ns):
             kind, ranks = "cannot-tell", (rank,)
         else:
             kind, ranks = "p2p-alone", (partner,)
@@ -594,7 +602,7 @@ class Judge:
         recording = self.job.recordings.get(rank)
         if recording is None or recording.cut or recording.skipped or not recording.entries or rank in self.older:
             return True
-        return recording.lost and recording.oldest_ns + _CLOCKS_NS > since
+        return self._has_lost(recording, since)
 
     def _circle(self, circle: tuple[object, ...]) -> tuple[Outcome, int]:
         begin = min(range(len(circle)), key=lambda n: (self.graph.nodes[circle[n]].since_ns, self.graph.nodes[circle[n]].waiting))
