@@ -26,6 +26,14 @@ def test_of_names_that_tell_no_rank_nobody_is_more_than_possible(tmp_path):
     v = judge_dumps(write(tmp_path / "d", {name: jobs.dump([*history(3), fourth(5 if name == "zeta.pkl" else 4)], ALL4) for name in names}))
     assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("collective-mismatch", "possible", (3,))
     assert "rank 3 is zeta.pkl" in v.primary.says
+    # Two hosts that number their own.
+    (tmp_path / "hosts").mkdir()
+    paths = []
+    for n in range(2):
+        here = {f"local_rank_{r}": jobs.dump([*history(3), fourth(5 if (n, r) == (1, 0) else 4)], ALL4) for r in range(2)}
+        paths += write(tmp_path / "hosts" / f"node{n}", here)
+    p = judge_dumps(paths).primary
+    assert (p.standing, p.ranks) == ("possible", (2,)) and "rank 2 is node1/local_rank_0" in p.says
     v = judge_dumps(write(tmp_path / "e", {r: jobs.dump([*history(3), fourth(5 if r == 3 else 4)], ALL4) for r in range(4)}))
     assert (v.primary.standing, v.primary.ranks) == ("established", (3,)) and "zeta" not in v.primary.says
 

@@ -178,9 +178,15 @@ class _Teller:
         found = self._finding()
         if found is None or not self.unsure or not found.ranks:
             return found
-        files = "; ".join(f"rank {r} is {Path(self.recordings[r].source).name}" for r in found.ranks[:_QUOTED] if r in self.recordings)
+        files = "; ".join(f"rank {r} is {self._file(r)}" for r in found.ranks[:_QUOTED] if r in self.recordings)
         standing: Standing = "possible" if found.standing in ("established", "likely") else found.standing
         return replace(found, standing=standing, says=f"{found.says}; names of files do not tell ranks here: {files}")
+
+    def _file(self, rank: int) -> str:
+        """The name of a rank's file, with its folder where another one has the same name."""
+        path = Path(self.recordings[rank].source)
+        alone = all(Path(r.source).name != path.name for n, r in self.recordings.items() if n != rank)
+        return path.name if alone else f"{path.parent.name}/{path.name}"
 
     def _finding(self) -> Finding | None:
         o = self.outcome
