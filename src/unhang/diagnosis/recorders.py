@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from unhang.diagnosis import contradictions
 from unhang.diagnosis.logs import ONLY_LOGS
 from unhang.diagnosis.redact import redact_data
-from unhang.diagnosis.telling import STACKS, Teller, unexamined
+from unhang.diagnosis.telling import MISMATCHES, ROOTS, STACKS, Teller, unexamined
 from unhang.errors import UnhangError
-from unhang.knowledge import catalogue
-from unhang.knowledge.text import Text, ranks
+from unhang.knowledge import catalogue, words
+from unhang.knowledge.text import NOTHING, Text, ranks
 from unhang.model import Contradiction, Finding, Input, NotExamined, Verdict
 from unhang.records.flight.recordings import Recorded, flight, record_all
 from unhang.records.logs.said import Status
@@ -23,6 +24,9 @@ from unhang.records.match.messages import settled
 from unhang.records.match.outcome import Outcome, judge
 
 NO_STACKS = NotExamined(what=STACKS.en, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
+
+# Of how many reasons beside the first is told.
+_ALSO = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +84,18 @@ def _weighed(verdict: Verdict, disagreeing: Sequence[Contradiction]) -> Verdict:
 
 def _judged(recorded: Recorded) -> Examined:
     told_nothing = not any(r.entries for r in recorded.recordings.values())
-    outcome = settled(judge(recorded.recordings), lambda rank: flight(recorded.recordings[rank]) if rank in recorded.recordings else None)
+    read = cache(lambda rank: flight(recorded.recordings[rank]) if rank in recorded.recordings else None)
+    found = judge(recorded.recordings)
+    outcome = replace(settled(found, read), also=tuple(settled(o, read) for o in found.also[:_ALSO]))
     teller = Teller(recorded, outcome)
+    others = [o for o in outcome.also if o.kind in ROOTS and (o.kind != outcome.kind or o.kind in MISMATCHES)]
+    beside = [Teller(recorded, replace(o, left_out=outcome.left_out, older=outcome.older)).finding() for o in others]
     not_examined = [*recorded.not_examined, *_left(recorded, outcome, told_nothing=told_nothing), *teller.left()]
     inputs = {r.source: r.bytes for r in recorded.recordings.values()}
     verdict = redact_data(
         Verdict(
             primary=teller.finding(),
+            contributing=tuple(f for f in beside if f is not None),
             not_examined=tuple(not_examined),
             inputs=tuple(Input(source=source, kind="flight", bytes=size) for source, size in sorted(inputs.items())),
         )
@@ -106,7 +115,7 @@ def with_logs(of_logs: Verdict, of_dumps: Verdict) -> Verdict:
     stacks = () if any(n.what == STACKS.en for n in of_dumps.not_examined) else (NO_STACKS,)
     return Verdict(
         primary=ordered[0] if ordered else None,
-        contributing=(*roots[1:], *of_logs.contributing),
+        contributing=(*roots[1:], *of_logs.contributing, *of_dumps.contributing),
         symptoms=(*(f for f in ordered[1:] if f not in roots), *of_logs.symptoms),
         contradictions=(*of_logs.contradictions, *of_dumps.contradictions),
         not_examined=(*(m for n in of_logs.not_examined for m in (stacks if n == ONLY_LOGS else (n,))), *of_dumps.not_examined),
@@ -116,6 +125,26 @@ def with_logs(of_logs: Verdict, of_dumps: Verdict) -> Verdict:
 
 def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[NotExamined]:
     found = []
+    if outcome.left_out:
+        numbers = [rank for rank, _ in outcome.left_out]
+        where = recorded.recordings[numbers[0]].source
+        more = Text(" and {n} more", " 等 {n} 个").fill(n=len(numbers) - 1) if len(numbers) > 1 else NOTHING
+        what = Text("the dump of {who} ({where}{more})", "{who} 的转储（{where}{more}）").fill(who=ranks(numbers), where=where, more=more)
+        why = Text(
+            "{it} of another run than the dump of rank {other}: of another world, or of another time",
+            "与 rank {other} 的转储不属于同一次运行：进程组不同，或时间不同",
+        )
+        found.append(unexamined(what, why.fill(it=words.verb(numbers, "it is", "they are"), other=outcome.left_out[0][1])))
+    if outcome.older:
+        older = outcome.older
+        what = Text("what {who} did after {its} taken", "{who} 在转储之后做了什么").fill(
+            who=ranks(older), its=words.verb(older, "its dump was", "their dumps were")
+        )
+        why = Text(
+            "the others' dumps are newer: {lacks} or {has} pending what others have completed",
+            "其他的转储更新：其他 rank 已完成的调用，它没有记录，或仍未完成",
+        ).fill(lacks=words.verb(older, "it lacks", "they lack"), has=words.verb(older, "has", "have"))
+        found.append(unexamined(what, why))
     absent = sorted(r for r in {*outcome.unseen, *outcome.members} if r not in recorded.recordings)
     if absent:
         what = Text("the flight recorder of {who}", "{who} 的 flight recorder").fill(who=ranks(absent))

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 
 from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRACE, TRANSPORT, WAITING
 from unhang.knowledge import catalogue, words
-from unhang.knowledge.text import AND, NOTHING, THEN, Text, edited, joined, possible, ranks, same, sized, sums
+from unhang.knowledge.text import AND, NOTHING, THEN, Text, continued, edited, joined, possible, ranks, same, sized, sums
 from unhang.model import Evidence, Finding, NotExamined, Remedy, Standing
 from unhang.records.flight import Call, Flight
 from unhang.records.flight.recordings import Recorded, flight
@@ -21,7 +22,9 @@ from unhang.records.match.partings import DIFFERENT, Parting, parting_of
 
 # Of how many ranks the frames are read.
 _QUOTED = 6
-_MISMATCHES = (*DIFFERENT, "p2p-both-send", "groups-crossed")
+MISMATCHES = (*DIFFERENT, "p2p-both-send", "groups-crossed")
+# What keeps others waiting, and is told beside another one that does.
+ROOTS = (*MISMATCHES, "missing", "p2p-alone")
 STACKS = Text("stacks, process states", "调用栈、进程状态")
 _LARGER_RING = replace(
     TRACE,
@@ -95,16 +98,33 @@ class Teller:
     """Puts an outcome into words."""
 
     def __init__(self, recorded: Recorded, outcome: Outcome) -> None:
-        self.recordings = recorded.recordings
+        of_another_run = dict(outcome.left_out)
+        self.recordings = {r: recording for r, recording in recorded.recordings.items() if r not in of_another_run}
         self.outcome = outcome
+        self.unsure = recorded.unsure
         self._flights: dict[int, Flight | None] = {}
 
     def finding(self) -> Finding | None:
-        """None where nothing is wrong."""
+        """None where nothing is wrong. Of ranks that names of files do not tell nobody is more than possible."""
+        found = self._finding()
+        if found is None or not self.unsure or not found.ranks:
+            return found
+        files = joined(same(f"rank {r} is {self._file(r)}") for r in found.ranks[:_QUOTED] if r in self.recordings)
+        standing: Standing = "possible" if found.standing in ("established", "likely") else found.standing
+        untold = Text("; names of files do not tell ranks here: {files}", "；文件名没有说明 rank：{files}").fill(files=files)
+        return replace(continued(found, untold), standing=standing)
+
+    def _file(self, rank: int) -> str:
+        """The name of a rank's file, with its folder where another one has the same name."""
+        path = Path(self.recordings[rank].source)
+        alone = all(Path(r.source).name != path.name for n, r in self.recordings.items() if n != rank)
+        return path.name if alone else f"{path.parent.name}/{path.name}"
+
+    def _finding(self) -> Finding | None:
         o = self.outcome
         if o.kind == "nothing-wrong":
             return None
-        if o.kind in _MISMATCHES:
+        if o.kind in MISMATCHES:
             return self._mismatch()
         if o.kind in ("missing", "p2p-alone"):
             return self._missing()
@@ -115,11 +135,12 @@ class Teller:
     def odd(self) -> tuple[int, ...]:
         """Who went astray; () where nobody did, or where that cannot be told."""
         o = self.outcome
-        if o.kind not in _MISMATCHES or o.kind in ("groups-crossed", "p2p-both-send", "p2p-size"):
+        if o.kind not in MISMATCHES or o.kind in ("groups-crossed", "p2p-both-send", "p2p-size"):
             return ()
         if o.by != "nothing":
             return o.ranks if len(o.ranks) < sum(len(s.ranks) for s in o.sides) else ()
-        return self.parting.odd if self.parting is not None and self.parting.by == "history" else ()
+        by_history = self.parting is not None and self.parting.by == "history" and not (o.unseen or o.ahead)
+        return self.parting.odd if self.parting is not None and by_history else ()
 
     def left(self) -> list[NotExamined]:
         """What no recorder tells of this outcome."""
@@ -180,12 +201,16 @@ class Teller:
         why: dict[Text, list[int]] = {}
         for rank in numbers:
             r = self.recordings.get(rank)
-            if r is None:
+            if r is None and rank in dict(self.outcome.left_out):
+                reason = Text("what is there of {who} is of another run", "{who} 的转储属于另一次运行")
+            elif r is None:
                 reason = Text("of {who} there is no dump", "没有 {who} 的转储")
             elif r.skipped:
                 reason = Text("the dump of {who} has entries that could not be understood", "{who} 的转储中有无法理解的条目")
             elif r.cut:
                 reason = Text("the dump of {who} is cut off", "{who} 的转储不完整")
+            elif rank in self.outcome.older:
+                reason = Text("the dump of {who} is older than the others'", "{who} 的转储比其他的旧")
             elif not r.entries:
                 reason = Text(
                     "the recorder of {who} holds no call: none was made, or it was off, or kept only what was pending",
@@ -253,10 +278,9 @@ class Teller:
         elif o.by == "majority":
             total = sum(len(s.ranks) for s in o.sides)
             how = Text(" ({n} of {total} ranks agree)", "（{total} 个 rank 中有 {n} 个一致）").fill(n=total - len(odd), total=total)
-        elif o.by == "nothing" and self.parting is not None and self.parting.by == "history":
+        elif o.by == "nothing" and self.parting is not None and self.parting.by == "history" and not (o.unseen or o.ahead):
             odd, by_history = self.parting.odd, True
             how = Text(" (the same line issued something else before)", "（同一行代码之前发出的是别的调用）")
-            standing = "established" if o.known else "likely"
         elif o.by == "nothing":
             how = Text("; which of them went astray cannot be told from this", "；由此无法判断是哪一方走错了")
         strayed = [s for s in o.sides if set(s.ranks) <= set(odd)]
@@ -279,9 +303,14 @@ class Teller:
                 says += joined((Text(", and {more}", "，另外 {more}").fill(more=more) for more in said[2:]), NOTHING)
         says += edited(o.kind, o.edit) + how
         shown = self._place(sides[0].ranks[0]) if o.by != "nothing" or by_history or o.kind == "p2p-size" else None
+        for rank, newest in o.late[:_QUOTED]:
+            says += Text("; rank {rank} has issued nothing {after}", "；rank {rank} {after}没有发出任何调用").fill(
+                rank=rank, after=Text("after #{n}", "在 #{n} 之后").fill(n=newest) if newest else Text("in it", "在其中")
+            )
         # The calls that differ first: the rest is cut where there is little room.
         around = [self._around(s.ranks[0]) for s in sides[:3]]
         evidence = [*(e for here, _ in around for e in here), *(e for _, more in around for e in more)]
+        evidence += [e for rank, _ in o.late[:2] for e in self._newest(rank)]
         if o.by == "majority" and (earlier := self._earlier(odd, sides[1].ranks)) is not None:
             says += THEN + earlier[0]
             evidence.append(earlier[1])
@@ -349,7 +378,7 @@ class Teller:
             )
             if (earlier := self._earlier(waiting, absent)) is not None:
                 says += Text(": ", "：") + earlier[0]
-        says += self._path()
+        says += self._path() + self._likewise()
         if not o.known:
             says += _MORE_RANKS
         says += Text("; why is not in evidence", "；原因不在证据之中") + possible(WAITING)
@@ -357,13 +386,13 @@ class Teller:
             *(self._evidence(r, f"rank {r}: last call #{c.seq} {words.call(c)} of group {c.group}{self._line(c)}") for r, c in last.items() if c),
             *(e for r in waiting[:2] for e in self._pending(r)),
         ]
-        where = user_frame(shown.frames) if shown is not None and len(absent) == 1 else None
+        where = user_frame(shown.frames) if shown is not None and len(self._alike()) == 1 else None
         return Finding(
             cause="collective-timeout",
             standing="not-established",
             says=says.en,
             says_zh=says.zh,
-            ranks=absent,
+            ranks=self._alike(),
             where=place(where, "") if where is not None else None,
             evidence=tuple(evidence),
             remedies=(SUPERVISE,),
@@ -389,6 +418,19 @@ class Teller:
                 "all have come to {here}, and it is over on {over} only: {who} {waits} for data; look at the links from {over} to the others",
                 "所有 rank 都已到达{here}，但只在 {over} 上结束：{who} 还在等数据；请检查 {over} 到其他 rank 的链路",
             ).fill(**parts)
+        elif o.unstarted:
+            started = [r for r in o.waiting if r not in o.unstarted]
+            says = Text(
+                "{late} {has} issued {here}, and not started it, as {others} {have}: likely {its} still in earlier work",
+                "{late} 已发出{here}，但没有像 {others} 那样开始执行：其 GPU 很可能还在做之前的工作",
+            ).fill(
+                late=ranks(o.unstarted),
+                has=words.verb(o.unstarted, "has", "have"),
+                here=here,
+                others=ranks(started),
+                have=words.verb(started, "has", "have"),
+                its=words.verb(o.unstarted, "its GPU is", "their GPUs are"),
+            )
         else:
             says = Text(
                 "{who} {waits} in {here} and nobody is missing: the code agrees, the data does not arrive",
@@ -396,17 +438,49 @@ class Teller:
             ).fill(**parts)
         if not o.known:
             says += _MORE_RANKS
-        says += self._path() + possible(TRANSPORT)
+        says += self._path() + self._likewise() + possible(WAITING if o.unstarted else TRANSPORT)
         return Finding(
             cause="unknown",
             standing="not-established",
             says=says.en,
             says_zh=says.zh,
-            ranks=o.ranks,
+            ranks=self._alike(),
             where=self._place(o.waiting[0]),
             evidence=tuple(e for r in (*o.finished[:1], *o.waiting[:2]) for e in self._pending(r)),
             remedies=(NCCL_DEBUG, SUPERVISE),
         )
+
+    def _same(self) -> list[Outcome]:
+        """The other ends that are of the same kind."""
+        return [a for a in self.outcome.also if a.kind == self.outcome.kind and a.kind not in MISMATCHES]
+
+    def _alike(self) -> tuple[int, ...]:
+        return tuple(sorted({r for o in (self.outcome, *self._same()) for r in o.ranks}))
+
+    def _likewise(self) -> Text:
+        """ "; likewise rank 5 never came to all_reduce #1 of group dp1 (dp), in which rank 1 waits"."""
+        told = []
+        for o in (alike := self._same())[:_QUOTED]:
+            here = _named(o.call)
+            if not _is_message(o.call):
+                here = Text("{call} #{number} of group {group}", "组 {group} 的 {call} #{number}").fill(
+                    call=here, number=str(o.number), group=o.group
+                )
+            if o.kind in ("missing", "p2p-alone"):
+                never = Text("never came to", "从未到达") if o.kind == "missing" else Text("posted nothing that fits", "没有发出与之对应的调用：")
+                told.append(
+                    Text("{absent} {never} {here}, in which {who} {waits}", "{absent} {never}{here}，而 {who} 在其中等待").fill(
+                        absent=ranks(o.ranks), never=never, here=here, who=ranks(o.waiting), waits=words.verb(o.waiting, "waits", "wait")
+                    )
+                )
+            else:
+                told.append(_wait(o.waiting, here))
+        if not told:
+            return NOTHING
+        more = len(alike) - _QUOTED
+        if more > 0:
+            told.append(Text("{n} more like that", "另有 {n} 处与此相同").fill(n=more))
+        return Text("; likewise {told}", "；同样，{told}").fill(told=joined(told))
 
     def _untold(self) -> Finding | None:
         o = self.outcome
@@ -414,7 +488,12 @@ class Teller:
             # Nobody waits in anything: what was not seen is said under not_examined.
             return self._quiet() if any(r.entries for r in self.recordings.values()) else None
         at = self._at(self._waited(o.waiting[0]))
-        why = [self._blind(o.unseen)] if o.unseen else []
+        why = [self._blind(o.waiting)] if set(o.waiting) <= set(o.older) else []
+        if o.unseen:
+            why.append(self._blind(o.unseen))
+        awaited = {r for s in o.path[-1:] for r in s.lacking}
+        goes_on = Text(": what goes on there now is in no dump", "：那里现在的情况，转储中没有")
+        why += [self._beside(s, _this(s)) + goes_on for s in o.aside[:2] if awaited & set(s.waiting)]
         if o.ahead and _is_message(o.call):
             why.append(
                 Text(
@@ -520,7 +599,7 @@ class Teller:
     def _seq(self) -> Text:
         o = self.outcome
         return Text("{call} #{number} of group {group}", "组 {group} 的 {call} #{number}").fill(
-            call=Text("call", "调用") if o.kind in _MISMATCHES else _named(o.call), number=str(o.number), group=str(o.group)
+            call=Text("call", "调用") if o.kind in MISMATCHES else _named(o.call), number=str(o.number), group=str(o.group)
         )
 
     def _did(self, numbers: Sequence[int]) -> Text:
@@ -564,7 +643,7 @@ class Teller:
         """What a rank waits in."""
         found = self._flight(rank)
         calls = [c for of_group in found.calls.values() for c in of_group] if found is not None else []
-        here = None if self.outcome.kind in _MISMATCHES else self._waited(rank)
+        here = None if self.outcome.kind in MISMATCHES else self._waited(rank)
         oldest = here or min((c for c in calls if not c.done), key=lambda c: c.created_ns, default=None)
         if oldest is None:
             return []

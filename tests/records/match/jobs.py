@@ -100,7 +100,7 @@ def run(plan: Plan, changed=None, *, ring: int = 2000, ahead: int = 0):
     arrived: dict[tuple[str, int], dict[int, dict[str, object]]] = {}
     clock = 0
 
-    def issue(r: int) -> None:
+    def issue(r: int, *, runs: bool = True) -> None:
         nonlocal clock
         call = todo[r][at[r]]
         group, op, elements, line = call[:4]
@@ -115,7 +115,7 @@ def run(plan: Plan, changed=None, *, ring: int = 2000, ahead: int = 0):
         at[r] += 1
         here = arrived.setdefault((group, number), {})
         here[r] = made
-        if len(here) == len(plan.groups[group][1]) and len({fits(e) for e in here.values()}) == 1:
+        if runs and len(here) == len(plan.groups[group][1]) and len({fits(e) for e in here.values()}) == 1:
             for e in here.values():
                 e["state"], e["retired"] = "completed", True
 
@@ -133,7 +133,8 @@ def run(plan: Plan, changed=None, *, ring: int = 2000, ahead: int = 0):
     for r in todo:
         for _ in range(ahead):
             if at[r] < len(todo[r]) and todo[r][at[r]] is not None and any(e["state"] != "completed" for e in entries[r]):
-                issue(r)
+                # Behind a call that hangs nothing runs.
+                issue(r, runs=False)
     return {r: dump(e[-ring:], {g: v for g, v in plan.groups.items() if r in v[1]}) for r, e in entries.items()}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import pickle
 import random
@@ -553,3 +554,103 @@ def test_the_sender_of_a_message_is_the_first_side():
     pair = {"0": ("default_pg", [0, 1])}
     found = answer({0: jobs.dump([message(0, "recv 0<-1")], pair), 1: jobs.dump([message(0, "send 1->0", elements=8)], pair)})
     assert [(s.call, s.ranks) for s in found.sides] == [("send 8 Float", (1,)), ("recv 4 Float", (0,))]
+
+
+def test_of_half_the_members_nobody_is_the_majority():
+    """Five of eight issued four elements; of those only one dump was given."""
+    eight = {"0": ("default_pg", list(range(8)))}
+    dumps = {r: jobs.dump([*history(3), last(4, "started") | {"input_sizes": [[4 if r < 5 else 5]]}], eight) for r in (0, 5, 6, 7)}
+    found = answer(dumps)
+    assert (found.kind, found.ranks, found.by, found.unseen) == ("shape", (0, 5, 6, 7), "nothing", (1, 2, 3, 4))
+    assert [s.ranks for s in found.sides] == [(5, 6, 7), (0,)]
+
+
+SECOND = 1_000_000_000
+BESIDE = {"0": ("default_pg", [0, 1, 2, 3]), "X": ("tp", [0, 1]), "Y": ("dp", [0, 2]), "H": ("hb", [0, 3])}
+
+
+def beside(*, first_waits=True):
+    """Rank 0 waits in X for rank 1, and its heartbeat goes on with rank 3; rank 2 waits in Y for rank 0."""
+    dumps = {r: jobs.dump(history(3), {g: v for g, v in BESIDE.items() if r in v[1]}) for r in range(4)}
+    if first_waits:
+        dumps[0]["entries"].append(jobs.entry(10, ("X", "tp"), 1, "all_reduce", 4, 30, "started", t=10 * SECOND))
+    dumps[2]["entries"].append(jobs.entry(10, ("Y", "dp"), 1, "all_reduce", 4, 40, "started", t=11 * SECOND))
+    for r in (0, 3):
+        dumps[r]["entries"] += [jobs.entry(20 + i, ("H", "hb"), i, "barrier", 1, 90, "completed", t=(11 + 5 * i) * SECOND) for i in range(1, 20)]
+    return dumps
+
+
+def test_who_waits_beside_others_is_not_the_one_that_never_came():
+    found = answer(beside())
+    assert (found.kind, found.ranks, found.group_name) == ("missing", (1,), "X")
+    assert [(s.waiting, s.lacking) for s in found.path] == [((2,), (0,)), ((0,), (1,))]
+    # Without the call in X rank 0 has nothing that keeps it.
+    found = answer(beside(first_waits=False))
+    assert (found.kind, found.ranks, found.group_name) == ("missing", (0,), "Y")
+
+
+def test_of_who_waits_beside_others_in_what_all_have_joined_nothing_is_told():
+    """It may serve a stop signal, and hang elsewhere."""
+    dumps = beside()
+    dumps[1]["entries"].append(jobs.entry(10, ("X", "tp"), 1, "all_reduce", 4, 30, "started", t=10 * SECOND))
+    dumps[1]["entries"] += [jobs.entry(20 + i, ("1", "own"), i, "barrier", 1, 90, "completed", t=(11 + 5 * i) * SECOND) for i in range(1, 20)]
+    found = answer(dumps)
+    assert (found.kind, found.waiting, found.group_name) == ("cannot-tell", (2,), "Y") and found.aside[0].waiting == (0, 1)
+    # Of a message to it, too.
+    dumps[2]["entries"][-1] = message(10, "send 2->0", t=11 * SECOND)
+    found = answer(dumps)
+    assert (found.kind, found.waiting, found.ranks, found.call) == ("cannot-tell", (2,), (2,), "send to rank 0")
+
+
+def test_a_receive_that_is_posted_ahead_is_no_circle():
+    """Rank 0 has posted it for later; all have joined the all_reduce behind it."""
+    pair = {"0": ("default_pg", [0, 1])}
+    dumps = {r: jobs.dump([*history(3), *([message(8, "recv 0<-1", t=4000)] if r == 0 else []), last(4, "scheduled")], pair) for r in range(2)}
+    found = answer(dumps)
+    assert (found.kind, found.number, found.waiting) == ("transport", 4, (0, 1))
+
+
+@pytest.mark.parametrize(("state", "kind"), [("started", "transport"), ("scheduled", "groups-crossed")])
+def test_a_call_that_runs_was_joined(state, kind):
+    groups = {"x": ("x", [0, 1]), "y": ("y", [0, 1])}
+
+    def of(order):
+        return jobs.dump([jobs.entry(n, (g, g), 1, "all_reduce", 4, 10 + n, state, t=n) for n, g in enumerate(order)], groups)
+
+    found = answer({0: of("xy"), 1: of("yx")})
+    assert (found.kind, found.ranks) == (kind, (0, 1))
+
+
+def test_every_rank_that_holds_up_others_is_told():
+    """A host of which nothing comes any more: each of its ranks is waited for in another group."""
+    names = {"0": ("default_pg", list(range(8)))} | {f"dp{i}": ("dp", [i, i + 4]) for i in range(4)}
+
+    def of(r):
+        here = [] if r > 3 else [jobs.entry(5, (f"dp{r}", "dp"), 1, "all_reduce", 4, 30, "started", t=10_000 + r)]
+        return jobs.dump([*history(3), *here], {g: v for g, v in names.items() if r in v[1]})
+
+    found = answer({r: of(r) for r in range(8)})
+    assert (found.kind, found.ranks) == ("missing", (4,))
+    assert [(o.kind, o.ranks, o.group_name, o.waiting) for o in found.also] == [("missing", (n + 4,), f"dp{n}", (n,)) for n in (1, 2, 3)]
+
+
+def test_beside_ranks_that_parted_who_has_not_come_is_told():
+    def of(r):
+        return [] if r == 2 else [last(4, "started", op="broadcast" if r == 3 else "all_reduce")]
+
+    found = answer({r: jobs.dump([*history(3), *of(r)], ALL4) for r in range(4)})
+    assert (found.kind, found.ranks, found.late) == ("op", (0, 1, 3), ((2, 3),))
+    # A dump that is cut off tells nothing of the kind.
+    dumps = recordings({r: jobs.dump([*history(3), *of(r)], ALL4) for r in range(4)})
+    assert judge({**dumps, 2: dataclasses.replace(dumps[2], cut="cut off")}).late == ()
+
+
+def test_who_has_not_started_what_others_have():
+    def of(state):
+        return {r: jobs.dump([*history(3), last(4, "scheduled" if r == 1 else state)], ALL4) for r in range(4)}
+
+    found = answer(of("started"))
+    assert (found.kind, found.ranks, found.unstarted, found.waiting) == ("transport", (1,), (1,), (0, 1, 2, 3))
+    # Where nobody's start is told, nobody's is late.
+    found = answer(of("scheduled"))
+    assert (found.kind, found.ranks, found.unstarted) == ("transport", (0, 1, 2, 3), ())

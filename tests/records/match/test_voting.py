@@ -57,6 +57,13 @@ def test_the_majority():
     assert (found.meant, found.odd) == (None, ())
 
 
+def test_who_is_not_here_votes_for_nobody():
+    """Three of four that are here, of eight: the others may all be with the fourth."""
+    here = {r: track(1, [1, 2 if r == 3 else 1]) for r in range(4)}
+    assert (parted(here, members=8).meant, parted(here, members=8).odd) == (None, ())
+    assert (parted(here, members=5).meant, parted(here, members=5).odd) == (1, (3,))
+
+
 USUAL = [1, 2, 3] * 40
 
 

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import compress
+from itertools import compress, islice
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -47,6 +47,8 @@ _created = itemgetter("time_created_ns")
 _pg = operator.methodcaller("get", "pg_id")
 # Numbers of one group are dense: more holes than calls means that they are no such numbers.
 _MOST_HOLES = 100_000
+# Of so many calls that are over in a group it is known when they were issued.
+_TIMED = 16
 # Of so many calls sums are kept.
 _NEWEST = 64
 # A dump has some dozens of different calls; every one that is different from all others is a hostile one's.
@@ -72,8 +74,8 @@ class Track:
     """One rank in one group. `ids[i]` is the call with number `first + i`, as an index into the recording's `calls`; 0 is a number without an entry,
     or one of which entries are lost.
 
-    `pending_ns` tells when each call that had not completed was issued, oldest first, by number. `sums` are the elements in and out of calls whose
-    sums over all ranks have to fit, by number, of the newest.
+    `pending_ns` tells when each call that had not completed was issued, oldest first, by number, `over_ns` the same of the newest that had, where it
+    is told. `sums` are the elements in and out of calls whose sums over all ranks have to fit, by number, of the newest.
     """
 
     group: Group
@@ -81,6 +83,7 @@ class Track:
     ids: array[int]
     ends: bytearray
     pending_ns: Mapping[int, int]
+    over_ns: Mapping[int, int] = field(default_factory=dict)
     sums: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     gloo: bool = False
 
@@ -334,6 +337,8 @@ def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Reco
     texts: dict[str, int] = {"": 0}
     tracks, strays = _tracks(columns, kinds, used, texts)
     oldest, newest, done = columns.span or _span(columns)
+    # A digest has the time of the oldest entry for all whose time it does not tell.
+    tracks = tuple(replace(t, over_ns={n: ns for n, ns in t.over_ns.items() if ns > oldest}) for t in tracks)
     return Recording(
         rank=rank,
         source=source,
@@ -542,6 +547,7 @@ def _track(
         ids=ids,
         ends=ends,
         pending_ns={first + i: created[i] for i in compress(range(len(ends)), ends.translate(_IS_PENDING))},
+        over_ns={first + i: created[i] for i in islice((i for i in range(len(ends) - 1, -1, -1) if ends[i] == COMPLETED and ids[i]), _TIMED)},
         gloo=gloo,
     )
 

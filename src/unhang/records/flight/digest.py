@@ -194,12 +194,14 @@ def _apart(text: str, clean: Clean) -> str:
 def _times(columns: Columns) -> tuple[tuple[int, int, int], list[tuple[int, int]]]:
     """The span of the columns, and the times by entry that are looked at.
 
-    Those are of what is pending, of the last that has ended, of the newest entries, and of the first that never end, as parts of a call do.
+    Those are of what is pending, of the newest of each group and the last of all that have ended, of the newest entries, and of the first that never
+    end, as parts of a call do.
     """
     created, ends = columns.created, columns.ends
     whole = compared(columns, rank=0, source="")
     oldest = whole.oldest_ns
-    needed = {whole.done_ns, *(ns for t in whole.tracks for ns in t.pending_ns.values()), *(m.created_ns for m in whole.messages)}
+    of_tracks = (ns for t in whole.tracks for times in (t.pending_ns, t.over_ns) for ns in times.values())
+    needed = {whole.done_ns, *of_tracks, *(m.created_ns for m in whole.messages)}
     in_order = sorted(range(len(created)), key=created.__getitem__)
     unended = [n for n in in_order if ends[n] not in (COMPLETED, ENDED)]
     kept = {*in_order[-_NEWEST:], *unended[:_NEWEST], *(n for n, ns in enumerate(created) if ns in needed)}

@@ -35,6 +35,11 @@ class Meeting:
     def shown(self) -> str:
         return f"{self.name} ({self.desc})" if self.desc and self.desc not in ("undefined", self.name) else self.name
 
+    @property
+    def is_default(self) -> bool:
+        """Whether all ranks belong to it, although nobody may tell how many these are."""
+        return self.desc == "default_pg" or (self.name in ("0", "cpu:0") and self.desc in ("", "undefined"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -152,18 +157,7 @@ def _in_table(recording: Recording, table: Mapping[str, int]) -> list[Track]:
     mapping = [table[text] for text in recording.calls]
     if mapping == list(range(len(mapping))):
         return list(recording.tracks)
-    return [
-        Track(
-            group=t.group,
-            first=t.first,
-            ids=array("I", map(mapping.__getitem__, t.ids)),
-            ends=t.ends,
-            pending_ns=t.pending_ns,
-            sums=t.sums,
-            gloo=t.gloo,
-        )
-        for t in recording.tracks
-    ]
+    return [replace(t, ids=array("I", map(mapping.__getitem__, t.ids))) for t in recording.tracks]
 
 
 def _declared(recordings: Mapping[int, Recording]) -> dict[str, set[tuple[int, ...]]]:

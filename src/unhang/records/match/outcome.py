@@ -16,8 +16,10 @@ from typing import Literal
 
 from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, STARTED, Message, Recording, Track
+from unhang.records.match import hosts
 from unhang.records.match.edits import Edit, edit
 from unhang.records.match.groups import Job, Meeting, align
+from unhang.records.match.moments import behind, holds_what_is_over, of_one_run
 from unhang.records.match.voting import Parted, parted
 
 Kind = Literal[
@@ -56,8 +58,14 @@ _WEIGHT: tuple[Kind, ...] = (
     "cannot-tell",
     "nothing-wrong",
 )
-# Clocks of hosts differ by less than this, and a job that hangs does so for longer.
-_CLOCKS_NS = 5_000_000_000
+# What is a reason of its own beside another one; calls that nobody is missing from only beside such calls.
+_ROOTS: tuple[Kind, ...] = ("op", "shape", "dtype", "order", "extra", "lacking", "missing", "p2p-size", "p2p-alone")
+_HOLDS_UP: dict[Kind, tuple[Kind, ...]] = {
+    "transport": (*_ROOTS, "transport"),
+    "finished-on-some": (*_ROOTS, "finished-on-some", "transport"),
+    "cannot-tell": (),
+    "nothing-wrong": (),
+}
 # A call behind which others went on to complete for so long is waited in by a thread of its own: a stop signal, an asynchronous checkpoint.
 _ASIDE_NS = 30_000_000_000
 
@@ -90,8 +98,11 @@ class Outcome:
     `unseen`: members whose dump does not tell, or who have none; `ahead`: members whose ring has overwritten the number. `known`: the recorders tell
     who belongs to the group. `edit` says how the calls of the odd rank become those of the others. `outside`: ranks that may belong to the group,
     which nobody tells; `elsewhere`: where these wait. `aside`: pending calls behind which the same ranks went on, `lacking` those who have not
-    recorded them. `last`, where nobody waits: the newest call of each group, `lacking` those who have not issued it and may have been wanted in it;
-    `unproven`: it is over, and may have failed.
+    recorded them. `older`: ranks whose dump is older than those of others; `left_out`: those whose dump is of another run, each with a rank that it
+    does not fit. `late`: members that have not issued the number at which others parted, each with the newest that it has, and that wait in nothing.
+    `unstarted`: ranks whose GPU has not begun what others' have. `also`: what else holds up the job, and has nothing to do with this.
+    `last`, where nobody waits: the newest call of each group, `lacking` those who have not issued it and may have been wanted in it; `unproven`:
+    it is over, and may have failed.
     """
 
     kind: Kind
@@ -114,6 +125,11 @@ class Outcome:
     outside: tuple[int, ...] = ()
     elsewhere: tuple[Step, ...] = ()
     aside: tuple[Step, ...] = ()
+    older: tuple[int, ...] = ()
+    left_out: tuple[tuple[int, int], ...] = ()
+    late: tuple[tuple[int, int], ...] = ()
+    unstarted: tuple[int, ...] = ()
+    also: tuple[Outcome, ...] = ()
     last: tuple[Step, ...] = ()
     unproven: bool = False
 
@@ -130,6 +146,7 @@ class _Node:
     absent: tuple[int, ...] = ()
     unseen: tuple[int, ...] = ()
     ahead: tuple[int, ...] = ()
+    joined: tuple[int, ...] = ()
     since_ns: int = 0
     gave_up: bool = False
 
@@ -139,12 +156,14 @@ class _Graph:
     nodes: dict[object, _Node] = field(default_factory=dict)
     # Where each rank waits.
     of_rank: dict[int, object] = field(default_factory=dict)
+    # Places in which ranks wait that went on all the same.
+    beside: dict[object, _Node] = field(default_factory=dict)
 
 
 def judge(recordings: Mapping[int, Recording], *, world_size: int | None = None) -> Outcome:
     """The answer of all recordings together, whatever their order."""
-    job = align(recordings, world_size=world_size)
-    return Judge(job).outcome()
+    kept, left = of_one_run(recordings)
+    return replace(Judge(align(kept, world_size=world_size)).outcome(), left_out=tuple(sorted(left.items())))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,17 +181,38 @@ class Judge:
     def __init__(self, job: Job, *, gone: Collection[int] = ()) -> None:
         self.job = job
         self.gone = frozenset(gone)
-        self.parted = {id(m): found for m in job.meetings if (found := parted(m.tracks)) is not None}
+        old = behind(job)
+        self.older, self._doubtful = frozenset(old.ranks), old.doubtful
+        self.parted = {id(m): found for m in job.meetings if (found := parted(self._voting(m), members=len(m.members))) is not None}
         self.graph = _Graph()
+        self._ahead_ns = hosts.ahead(job.meetings)
+        compared = self._ahead_ns.keys() >= {rank for rank, r in job.recordings.items() if r.entries}
+        self._clocks_ns = hosts.CLOSE_NS if compared else hosts.MOST_NS
         self.aside: tuple[Step, ...] = ()
+        self._beside: dict[int, tuple[int, object]] = {}
         self._failed: dict[tuple[int, int], bool] = {}
         self._wait()
 
     def outcome(self) -> Outcome:
-        """The end of the chain that says most; of several the earliest."""
+        """The end of the chain that says most; of several the earliest, and beside it the others that hold up the job."""
         ends = [(o, since) for o, since in self._ends()]
         ends += [(o, 0) for m in self.job.meetings if (o := self._silent_parting(m)) is not None]
-        return replace(min(ends, key=_rank_of_end)[0] if ends else self._quiet(), aside=self.aside)
+        ends.sort(key=_rank_of_end)
+        found = ends[0][0] if ends else self._quiet()
+        told, also = set(found.ranks), list[Outcome]()
+        places = {_place_of(found)}
+        for other, _ in ends[1:]:
+            if other.kind in _HOLDS_UP.get(found.kind, _ROOTS) and _place_of(other) not in places and not told.issuperset(other.ranks):
+                places.add(_place_of(other))
+                told.update(other.ranks)
+                also.append(other)
+        return replace(found, aside=self.aside, older=tuple(sorted(self.older)), also=tuple(also))
+
+    def _voting(self, meeting: Meeting) -> Mapping[int, Track]:
+        """What was issued in a group; of an older dump only what was over when it was taken."""
+        if self.older.isdisjoint(meeting.tracks):
+            return meeting.tracks
+        return {r: over for r, t in meeting.tracks.items() if (over := _over(t) if r in self.older else t) is not None}
 
     def places(self) -> dict[int, Place]:
         """Where each rank waits, of those that do."""
@@ -208,11 +248,11 @@ class Judge:
                     key = (place, number)
                     if track.end(number) == ENDED or done - ns < _ASIDE_NS:
                         places[key] = (meeting, number, None)
-                        waits(rank, ns, key)
+                        waits(rank, self._by_one_clock(rank, ns), key)
                         break
                     if not beside:
                         places[key] = (meeting, number, None)
-                        late.setdefault(key, {})[rank] = ns
+                        late.setdefault(key, {})[rank] = self._by_one_clock(rank, ns)
                         beside = True
         for rank, messages in self.job.messages.items():
             if rank in self.gone:
@@ -221,15 +261,24 @@ class Judge:
             for message, source, destination in messages:
                 key = ("message", rank, message.number, message.kind, source, destination)
                 places[key] = (None, message.number, (rank, message, destination if message.kind == "send" else source))
+                ns = self._by_one_clock(rank, message.created_ns)
                 if self.job.recordings[rank].done_ns - message.created_ns < _ASIDE_NS:
-                    waits(rank, message.created_ns, key)
+                    waits(rank, ns, key)
                 elif not beside:
-                    late.setdefault(key, {})[rank] = message.created_ns
+                    late.setdefault(key, {})[rank] = ns
                     beside = True
         # What others wait in is waited in, whatever a clock says.
         for key in [key for key in late if any(key == at for _, at in first.values())]:
             for rank, ns in late.pop(key).items():
                 waits(rank, ns, key)
+        self._beside = {}
+        for key, since in late.items():
+            for rank, ns in since.items():
+                if rank not in self._beside or ns < self._beside[rank][0]:
+                    self._beside[rank] = (ns, key)
+        # An older dump tells where its rank waited then: with those that wait now it is told of them alone.
+        now = {key for rank, (_, key) in first.items() if rank not in self.older}
+        first = {rank: at for rank, at in first.items() if rank not in self.older or at[1] not in now}
         self.graph.of_rank = {rank: key for rank, (_, key) in first.items()}
         waiting_in: dict[object, list[int]] = {}
         for rank, (_, key) in first.items():
@@ -237,6 +286,7 @@ class Judge:
         for key, ranks in waiting_in.items():
             self.graph.nodes[key] = self._place(places[key], tuple(sorted(ranks)), _since(first[r][0] for r in ranks))
         beside_them = {key: self._place(places[key], tuple(sorted(ranks)), _since(ranks.values())) for key, ranks in late.items()}
+        self.graph.beside |= beside_them
         ordered = sorted(beside_them.items(), key=lambda n: (n[1].since_ns, str(n[0])))
         self.aside = tuple(self._step(node, tuple(r for r in (*node.absent, *node.unseen) if r in self.job.recordings)) for _, node in ordered)
 
@@ -246,8 +296,7 @@ class Judge:
             return False
         key = (id(meeting), number)
         if key not in self._failed:
-            ended = [t for t in meeting.tracks.values() if t.end(number) == ENDED]
-            since = min(t.pending_ns[number] for t in ended)
+            since = min(self._by_one_clock(r, t.pending_ns[number]) for r, t in meeting.tracks.items() if t.end(number) == ENDED)
             self._failed[key] = (
                 operations.needs_all(self._op(meeting, number))
                 and all(t.end(number) != COMPLETED for t in meeting.tracks.values())
@@ -275,6 +324,7 @@ class Judge:
             absent=tuple(stands.get("absent", ())),
             unseen=tuple(stands.get("unseen", ())),
             ahead=tuple(stands.get("ahead", ())),
+            joined=tuple(stands.get("joined", ())),
             since_ns=since,
             gave_up=gloo_end,
         )
@@ -286,6 +336,8 @@ class Judge:
             return "unseen"
         if (told := self._heard(recording, meeting, number)) is not None:
             return told
+        if (rank in self.older or (id(meeting), rank) in self._doubtful) and (track is None or track.last < number or track.end(number) != COMPLETED):
+            return "unseen"
         if track is None or track.last < number:
             return "unseen" if self._hides(recording, meeting, number, since) else "absent"
         if track.first > number:
@@ -309,8 +361,15 @@ class Judge:
             return "unseen"
         return "finished" if told.done >= number else "joined"
 
-    @staticmethod
-    def _hides(recording: Recording, meeting: Meeting, number: int, since: int) -> bool:
+    def _by_one_clock(self, rank: int, ns: int) -> int:
+        """A time of a rank's host; 0 where none is known."""
+        return ns - self._ahead_ns.get(rank, 0) if ns else 0
+
+    def _has_lost(self, recording: Recording, since: int) -> bool:
+        """Whether the ring of a rank may have overwritten what it did since then."""
+        return recording.lost and self._by_one_clock(recording.rank, recording.oldest_ns) + self._clocks_ns > since
+
+    def _hides(self, recording: Recording, meeting: Meeting, number: int, since: int) -> bool:
         """Whether a rank may have issued a call that its dump does not hold."""
         if recording.cut or recording.skipped:
             return True
@@ -322,28 +381,30 @@ class Judge:
         if not recording.entries:
             return True
         # The ring keeps the newest of all groups: what is not in it is older than its oldest, or was never issued.
-        if not used and recording.lost and recording.oldest_ns + _CLOCKS_NS > since:
+        if not used and self._has_lost(recording, since):
             return True
         # A counter takes messages, too: Gloo's always, NCCL's where the last was one. Against entries that hold what is over it proves nothing.
         gloo = any(t.gloo for t in meeting.tracks.values())
-        return told is not None and not gloo and not _holds_what_is_over(recording)
+        return told is not None and not gloo and not holds_what_is_over(recording)
 
     def _lacking(self, key: object) -> tuple[int, ...]:
         """The ranks for which those in a node wait: absent, or in a call that they issued before."""
-        node = self.graph.nodes[key]
+        node = self._node_at(key)
         if node.meeting is None:
             assert node.message is not None
             partner = node.message[2]
-            return () if partner is None or self._counterpart(node) is not None else (partner,)
+            return () if partner is None or partner in self.older or self._counterpart(node) is not None else (partner,)
         others = {*node.waiting, *node.absent, *node.unseen, *node.finished}
         joined = (r for r in node.meeting.members if r not in others)
         return (*node.absent, *(r for r in joined if self._waits_before(r, node)))
 
     def _waits_before(self, rank: int, node: _Node) -> bool:
-        """Whether a rank that has issued a call waits in another one, and has not been through this one."""
+        """Whether a rank that has issued a call waits in another one, and has not been through this one. Messages hold up nothing on NCCL."""
         key = self.graph.of_rank.get(rank)
         other = self.graph.nodes[key] if key is not None else node
-        return not (other is node or (other.meeting is node.meeting and other.number > node.number))
+        if other is node or other.meeting is None or (node.meeting is not None and node.meeting.tracks[rank].end(node.number) == STARTED):
+            return False
+        return not (other.meeting is node.meeting and other.number > node.number)
 
     def _counterpart(self, node: _Node) -> Message | None:
         """The other half of a message, where the partner has posted one and it is this one's turn."""
@@ -368,47 +429,82 @@ class Judge:
         for key in self.graph.nodes:
             path, at = [key], key
             while True:
-                lacking = self._lacking(at)
-                free = tuple(r for r in lacking if r not in self.graph.of_rank)
-                node = self.graph.nodes[at]
-                if self._parted_at(node) is not None or free or not lacking:
-                    yield self._end(at, free, tuple(path))
+                node, lacking = self._node_at(at), self._lacking(at)
+                free = tuple(r for r in lacking if r not in self.graph.of_rank and r not in self._beside)
+                if self._was(node) or self._parted_at(node) is not None or free or not lacking:
+                    end = self._end(at, free, tuple(path))
+                    yield end if self._proves(path, end[0]) else self._undecided(path)
                     break
-                onward = self.graph.of_rank[lacking[0]]
+                onward = next((self.graph.of_rank[r] for r in lacking if r in self.graph.of_rank), None) or self._beside[lacking[0]][1]
                 if onward in path:
-                    yield self._circle(tuple(path[path.index(onward) :]))
+                    yield self._circle(tuple(path[path.index(onward) :])) if self._proves(path, None) else self._undecided(path)
                     break
                 path.append(onward)
                 at = onward
 
+    def _node_at(self, key: object) -> _Node:
+        return self.graph.nodes[key] if key in self.graph.nodes else self.graph.beside[key]
+
+    def _proves(self, path: list[object], end: Outcome | None) -> bool:
+        """Whether a chain tells what holds it up. Beside a call that never ends ranks may train: only that somebody is missing from it may be why."""
+        return all(key in self.graph.nodes for key in path) or (end is not None and end.kind == "missing")
+
+    def _undecided(self, path: list[object]) -> tuple[Outcome, int]:
+        """A chain that leads to a rank of which nobody tells whether it waits."""
+        until = next(n for n, key in enumerate(path) if key not in self.graph.nodes)
+        node = self.graph.nodes[path[until - 1]]
+        steps = self._steps(tuple(path[:until]))
+        if node.meeting is not None:
+            return self._outcome("cannot-tell", node, ranks=node.waiting, path=steps), node.since_ns
+        return replace(self._message_end(node, (), steps), kind="cannot-tell", ranks=node.waiting, sides=()), node.since_ns
+
+    def _was(self, node: _Node) -> bool:
+        """Whether only older dumps tell that anybody waits there."""
+        return self.older.issuperset(node.waiting)
+
     def _parted_at(self, node: _Node) -> Parted | None:
+        if self._was(node):
+            return None
         found = self.parted.get(id(node.meeting)) if node.meeting is not None else None
         return found if found is not None and found.number <= node.number else None
 
     def _end(self, key: object, free: tuple[int, ...], path: tuple[object, ...]) -> tuple[Outcome, int]:
-        node = self.graph.nodes[key]
+        node = self._node_at(key)
         steps = self._steps(path)
         if node.meeting is None:
             return self._message_end(node, free, steps), node.since_ns
+        meeting = node.meeting
         if (found := self._parted_at(node)) is not None:
-            return self._parting(node.meeting, found, node, steps), node.since_ns
+            return self._parting(meeting, found, node, steps), node.since_ns
         kind: Kind
         ranks = free
         sides: tuple[SideOf, ...] = ()
         by: By = "nothing"
         # On Gloo whoever sends may be through while others are not; only what needs all proves that somebody is missing.
-        needs_all = operations.needs_all(self._op(node.meeting, node.number))
-        if free and node.gave_up and not needs_all:
+        needs_all = operations.needs_all(self._op(meeting, node.number))
+        if self._was(node):
+            kind, ranks = "cannot-tell", node.waiting
+        elif free and node.gave_up and not needs_all:
             kind = "cannot-tell"
         elif free:
             kind = "missing"
         elif (unfit := self._sums(node)) is not None:
             kind, (sides, ranks), by = "shape", unfit, "sums"
-        elif node.unseen or node.ahead or not (node.meeting.known or (node.finished and needs_all)):
+        elif node.unseen or node.ahead or not (meeting.known or (node.finished and needs_all)):
             kind, ranks = "cannot-tell", node.waiting
         else:
+            # Also those who were to wait in a message, and have come.
+            node = replace(node, waiting=tuple(sorted((*node.waiting, *node.joined))))
             kind, ranks = ("finished-on-some" if node.finished else "transport"), node.waiting
+            if kind == "transport" and (unstarted := self._unstarted(meeting, node.number)):
+                return replace(self._outcome(kind, node, ranks=unstarted, path=steps), unstarted=unstarted), node.since_ns
         return self._outcome(kind, node, ranks=ranks, sides=sides, by=by, path=steps), node.since_ns
+
+    @staticmethod
+    def _unstarted(meeting: Meeting, number: int) -> tuple[int, ...]:
+        """Who has issued a call that others have started: not every version tells, and where none has started nothing is told."""
+        ends = {r: t.end(number) for r, t in meeting.tracks.items()}
+        return tuple(sorted(r for r, end in ends.items() if end == ISSUED)) if STARTED in ends.values() else ()
 
     def _outside(self, meeting: Meeting) -> tuple[int, ...]:
         """Ranks that have not used a group, and may belong to it all the same where the recorders do not tell its members."""
@@ -495,12 +591,13 @@ class Judge:
             ranks=found.odd or everybody,
             waiting=node.waiting if node is not None else (),
             finished=tuple(sorted(r for r, t in meeting.tracks.items() if t.end(found.number) == COMPLETED)),
-            unseen=tuple(r for r in meeting.members if not self._recorded(r)),
+            unseen=tuple(r for r in meeting.members if not self._recorded(r) or r in self.older),
             ahead=tuple(sorted(r for r, t in meeting.tracks.items() if t.first > found.number and self._recorded(r))),
             sides=sides,
             by="majority" if found.odd else "nothing",
             edit=change,
             path=path,
+            late=() if node is None else self._late(meeting, found, node.since_ns),
         )
 
     def _recorded(self, rank: int) -> bool:
@@ -508,10 +605,16 @@ class Judge:
         recording = self.job.recordings.get(rank)
         return recording is not None and (recording.heard is None or recording.entries > 0)
 
+    def _late(self, meeting: Meeting, found: Parted, since: int) -> tuple[tuple[int, int], ...]:
+        """Who has not come to the number at which others parted, and is free."""
+        free = (r for r in meeting.members if r not in self.graph.of_rank and r not in self._beside)
+        absent = (r for r in free if self._stand(meeting, r, found.number, since) == "absent")
+        return tuple((r, meeting.tracks[r].last if r in meeting.tracks else 0) for r in absent)
+
     def _silent_parting(self, meeting: Meeting) -> Outcome | None:
         """Ranks that issued different calls in a group in which nobody waits: data went astray, or it is where everything ended."""
         found = self.parted.get(id(meeting))
-        if found is None or any(n.meeting is meeting for n in self.graph.nodes.values()):
+        if found is None or any(n.meeting is meeting and not self._was(n) for n in self.graph.nodes.values()):
             return None
         return self._parting(meeting, found, None, ())
 
@@ -523,7 +626,7 @@ class Judge:
         if other is not None:
             kind = "p2p-size" if (other.elements, other.dtypes) != (message.elements, message.dtypes) else "transport"
             ranks = tuple(sorted({rank, *(() if partner is None else (partner,))}))
-        elif partner is None or self._hides_messages(partner, message.created_ns):
+        elif partner is None or self._was(node) or self._hides_messages(partner, node.since_ns):
             kind, ranks = "cannot-tell", (rank,)
         else:
             kind, ranks = "p2p-alone", (partner,)
@@ -544,9 +647,9 @@ class Judge:
     def _hides_messages(self, rank: int, since: int) -> bool:
         """Whether a rank may have posted a message since then that its dump does not hold."""
         recording = self.job.recordings.get(rank)
-        if recording is None or recording.cut or recording.skipped or not recording.entries:
+        if recording is None or recording.cut or recording.skipped or not recording.entries or rank in self.older:
             return True
-        return recording.lost and recording.oldest_ns + _CLOCKS_NS > since
+        return self._has_lost(recording, since)
 
     def _circle(self, circle: tuple[object, ...]) -> tuple[Outcome, int]:
         begin = min(range(len(circle)), key=lambda n: (self.graph.nodes[circle[n]].since_ns, self.graph.nodes[circle[n]].waiting))
@@ -576,7 +679,7 @@ class Judge:
         )
 
     def _steps(self, path: tuple[object, ...]) -> tuple[Step, ...]:
-        return tuple(self._step(self.graph.nodes[key], self._lacking(key)) for key in path)
+        return tuple(self._step(self._node_at(key), self._lacking(key)) for key in path)
 
     def _step(self, node: _Node, lacking: tuple[int, ...]) -> Step:
         if node.meeting is not None:
@@ -589,7 +692,8 @@ class Judge:
     def _quiet(self) -> Outcome:
         """Nobody waits, and nothing differs: as far as can be seen."""
         recordings = self.job.recordings
-        unseen = tuple(r for r in self.job.world if r not in recordings or recordings[r].cut or recordings[r].skipped or not recordings[r].entries)
+        blind = {r for r in self.job.world if r not in recordings or recordings[r].cut or recordings[r].skipped or not recordings[r].entries}
+        unseen = tuple(sorted(blind | self.older))
         apart = tuple(sorted({r for m in self.job.meetings for r in _never_met(m)}))
         unproven = any(t.gloo and t.end(t.last) == ENDED for m in self.job.meetings for t in m.tracks.values())
         last = [step for m in self.job.meetings if (step := self._newest(m)) is not None]
@@ -612,7 +716,7 @@ class Judge:
 
         def lacks(rank: int) -> bool:
             recording, track = self.job.recordings.get(rank), meeting.tracks.get(rank)
-            return recording is not None and (not recording.lost if track is None else track.last < number)
+            return recording is not None and rank not in self.older and (not recording.lost if track is None else track.last < number)
 
         return Step(
             group=meeting.shown,
@@ -628,6 +732,10 @@ def _since(times_ns: Iterable[int]) -> int:
     return min((ns for ns in times_ns if ns), default=0)
 
 
+def _place_of(o: Outcome) -> tuple[object, ...]:
+    return o.group_name, o.number, o.call, o.members if o.call.startswith(("send", "receive")) else ()
+
+
 def _rank_of_end(end: tuple[Outcome, int]) -> tuple[object, ...]:
     """What says most, then what began first; where nothing can be told, what most ranks wait in. Of one end the longest way to it."""
     o, since = end
@@ -635,9 +743,10 @@ def _rank_of_end(end: tuple[Outcome, int]) -> tuple[object, ...]:
     return _WEIGHT.index(o.kind), most, since, o.group, o.number or 0, o.waiting, -len(o.path), str(o.path)
 
 
-def _holds_what_is_over(recording: Recording) -> bool:
-    """Whether a dump holds calls that have completed: torch may have been told to keep only those that have not."""
-    return any(end == COMPLETED and call for t in recording.tracks for end, call in zip(t.ends, t.ids, strict=True))
+def _over(track: Track) -> Track | None:
+    """The calls of a track before the first that had not completed; None without any."""
+    until = min(track.pending_ns, default=track.last + 1) - track.first
+    return None if until <= 0 else replace(track, ids=track.ids[:until], ends=track.ends[:until], pending_ns={})
 
 
 def _never_met(meeting: Meeting) -> tuple[int, ...]:

@@ -12,15 +12,16 @@ _BLOCK = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Parted:
-    """`sides`: the ranks by what they issued as `number`, the largest side first."""
+    """`sides`: the ranks by what they issued as `number`, the largest side first. `members`: how many belong to the group."""
 
     number: int
     sides: tuple[tuple[int, tuple[int, ...]], ...]
+    members: int = 0
 
     @property
     def meant(self) -> int | None:
-        """What more than half of those whose recorder still has it issued."""
-        total = sum(len(ranks) for _, ranks in self.sides)
+        """What more than half of the members issued: those whose recorder does not have it, or of whom there is no dump, may be on either side."""
+        total = max(self.members, sum(len(ranks) for _, ranks in self.sides))
         call, ranks = self.sides[0]
         return call if 2 * len(ranks) > total else None
 
@@ -30,8 +31,8 @@ class Parted:
         return tuple(sorted(r for _, ranks in self.sides[1:] for r in ranks)) if self.meant is not None else ()
 
 
-def parted(tracks: Mapping[int, Track]) -> Parted | None:
-    """Where the windows of two or more ranks meet and differ for the first time; None where they agree or never meet."""
+def parted(tracks: Mapping[int, Track], *, members: int = 0) -> Parted | None:
+    """Where the windows of two or more ranks meet and differ for the first time; None where they agree or never meet. `members`: of the group."""
     if len(tracks) < 2:
         return None
     lowest, highest = min(t.first for t in tracks.values()), max(t.last for t in tracks.values())
@@ -45,12 +46,12 @@ def parted(tracks: Mapping[int, Track]) -> Parted | None:
             begin, end = max(start, track.first), min(start + _BLOCK, track.last + 1)
             if begin < end:
                 classes.setdefault((begin, track.ids[begin - track.first : end - track.first].tobytes()), []).append(rank)
-        if len(classes) > 1 and (found := _in_block(start, classes)) is not None:
+        if len(classes) > 1 and (found := _in_block(start, classes, members)) is not None:
             return found
     return None
 
 
-def _in_block(start: int, classes: Mapping[tuple[int, bytes], list[int]]) -> Parted | None:
+def _in_block(start: int, classes: Mapping[tuple[int, bytes], list[int]], members: int) -> Parted | None:
     windows = [(begin, memoryview(ids).cast("I"), ranks) for (begin, ids), ranks in classes.items()]
     for number in range(start, start + _BLOCK):
         sides: dict[int, list[int]] = {}
@@ -59,5 +60,5 @@ def _in_block(start: int, classes: Mapping[tuple[int, bytes], list[int]]) -> Par
                 sides.setdefault(call, []).extend(ranks)
         if len(sides) > 1:
             ordered = sorted(sides.items(), key=lambda s: (-len(s[1]), min(s[1])))
-            return Parted(number=number, sides=tuple((call, tuple(sorted(ranks))) for call, ranks in ordered))
+            return Parted(number=number, sides=tuple((call, tuple(sorted(ranks))) for call, ranks in ordered), members=members)
     return None

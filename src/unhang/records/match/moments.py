@@ -1,0 +1,157 @@
+"""Which dumps are of one run, and which of them are older than the others: what an older one lacks, its rank may have done since.
+
+Dumps are seldom taken at one moment, and nothing in them tells when. Yet no rank can finish an all_reduce to which another one has not come: where a
+member has completed what this dump lacks, this dump is older. Files of an earlier run stay in a folder, too. What may surprise: clocks of hosts may
+differ by minutes, and a rank that hangs may have made its newest call before the oldest that the rings of the others still hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from unhang.records.flight import operations
+from unhang.records.flight.columns import COMPLETED, ISSUED, STARTED, Recording, Track
+from unhang.records.match import hosts
+from unhang.records.match.groups import Job, Meeting, align
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behind:
+    """`ranks`: those whose dump is older than that of another one; for each of them such another one. `doubtful`: (identity of a meeting, rank) where
+    only a name tells that both are of one group, which may as well be two."""
+
+    ranks: Mapping[int, int]
+    doubtful: frozenset[tuple[int, int]] = frozenset()
+
+
+def behind(job: Job) -> Behind:
+    """Whose dump lacks a call, or has it pending, that another member of its group could not have completed without this rank."""
+    needs = dict[int, bool]()
+    ranks, doubtful = dict[int, int](), set[tuple[int, int]]()
+    for meeting in job.meetings:
+        number, owner = _newest_over(job, meeting, needs)
+        if owner is None:
+            continue
+        certain = meeting.known or meeting.is_default
+        for rank in meeting.members:
+            recording = job.recordings.get(rank)
+            if recording is None or not _lacks(recording, meeting.tracks.get(rank), number, meeting.tracks[owner]):
+                continue
+            if certain:
+                ranks.setdefault(rank, owner)
+            else:
+                doubtful.add((id(meeting), rank))
+    return Behind(ranks=ranks, doubtful=frozenset(doubtful))
+
+
+def _newest_over(job: Job, meeting: Meeting, needs: dict[int, bool]) -> tuple[int, int | None]:
+    """The newest number of which anybody has completed a call that needs all, and who has."""
+    newest, owner = 0, None
+    for rank, track in meeting.tracks.items():
+        for i in range(len(track.ids) - 1, -1, -1):
+            number, call = track.first + i, track.ids[i]
+            if owner is not None and number <= newest:
+                break
+            if track.ends[i] != COMPLETED or not call:
+                continue
+            if call not in needs:
+                needs[call] = operations.needs_all(job.calls[call].split(" ")[0])
+            if needs[call]:
+                newest, owner = number, rank
+                break
+    return newest, owner
+
+
+def _lacks(recording: Recording, track: Track | None, number: int, other: Track) -> bool:
+    if recording.cut or recording.skipped or not recording.entries:
+        return False
+    if track is None:
+        return not recording.lost and holds_what_is_over(recording)
+    if track.last < number:
+        return holds_what_is_over(recording) or (not track.gloo and any(other.end(n) == COMPLETED for n in _pending(track)))
+    # One behind the other on NCCL: what is behind a call that has not ended has not begun. Gloo has threads.
+    return not track.gloo and any(n < number and other.end(n) == COMPLETED for n in _pending(track))
+
+
+def _pending(track: Track) -> Iterable[int]:
+    return (n for n in track.pending_ns if track.end(n) in (ISSUED, STARTED))
+
+
+def holds_what_is_over(recording: Recording) -> bool:
+    """Whether a dump holds calls that have completed: torch may have been told to keep only those that have not."""
+    return any(end == COMPLETED and call for t in recording.tracks for end, call in zip(t.ends, t.ids, strict=True))
+
+
+def of_one_run(recordings: Mapping[int, Recording]) -> tuple[Mapping[int, Recording], Mapping[int, int]]:
+    """The recordings without those of other runs, and those ranks, each with one of the ranks that it does not fit.
+
+    Of several runs the one of which most ranks are here counts, of two such the later one. Another world is another run; so is what ended before the
+    others began, unless their calls go on where its own end.
+    """
+    told = {rank: r for rank, r in recordings.items() if r.entries and r.oldest_ns}
+    runs = [run for world in _by_world(told) for run in _in_time(world)]
+    if len(runs) < 2:
+        return recordings, {}
+    kept = max(runs, key=lambda run: (len(run) / _size(run), max(r.newest_ns for r in run.values())))
+    left = {rank: min(kept) for run in runs if run is not kept for rank in run}
+    return {rank: r for rank, r in recordings.items() if rank not in left}, left
+
+
+def _world(recording: Recording) -> tuple[int, ...]:
+    """The members of the default group as a dump tells them; () where it does not, or has had several."""
+    groups = (*(t.group for t in recording.tracks), *recording.groups)
+    found = {id(g.members): g.members for g in groups if g.members and (g.desc == "default_pg" or (g.name == "0" and not g.desc))}
+    worlds = {tuple(sorted(members)) for members in found.values()}
+    return worlds.pop() if len(worlds) == 1 else ()
+
+
+def _size(run: Mapping[int, Recording]) -> int:
+    return max(len(_world(next(iter(run.values())))), max(run) + 1, 1)
+
+
+def _by_world(recordings: Mapping[int, Recording]) -> list[dict[int, Recording]]:
+    """By their default group. Who does not tell it, or has not come to one that was made again, is with most others."""
+    newest = max((r.worlds for r in recordings.values()), default=0)
+    by_world: dict[tuple[int, ...], dict[int, Recording]] = {}
+    others = {}
+    for rank, recording in recordings.items():
+        world = _world(recording) if recording.worlds == newest else ()
+        if world:
+            by_world.setdefault(world, {})[rank] = recording
+        else:
+            others[rank] = recording
+    if not by_world:
+        return [others] if others else []
+    most = max(by_world.values(), key=lambda of: (len(of), max(r.newest_ns for r in of.values())))
+    most |= others
+    return list(by_world.values())
+
+
+def _in_time(recordings: dict[int, Recording]) -> list[dict[int, Recording]]:
+    """Those that do not overlap in time and do not fit each other."""
+    parts: list[dict[int, Recording]] = []
+    until = 0
+    for rank, recording in sorted(recordings.items(), key=lambda item: item[1].oldest_ns):
+        if not parts or recording.oldest_ns > until:
+            parts.append({})
+        parts[-1][rank] = recording
+        until = max(until, recording.newest_ns)
+    if len(parts) < 2:
+        return parts
+    older = behind(align(recordings)).ranks
+    runs = parts[:1]
+    for part in parts[1:]:
+        if _fits(runs[-1], part, older):
+            runs[-1].update(part)
+        else:
+            runs.append(part)
+    return runs
+
+
+def _fits(one: Mapping[int, Recording], later: Mapping[int, Recording], older: Mapping[int, int]) -> bool:
+    """Whether what ended before the other began may be of one run with it, on hosts whose clocks differ, or behind what a ring has overwritten."""
+    gap = min(r.oldest_ns for r in later.values()) - max(r.newest_ns for r in one.values())
+    if gap > hosts.MOST_NS and not any(r.lost for r in later.values()):
+        return False
+    return not any((rank in one and owner in later) or (rank in later and owner in one) for rank, owner in older.items())

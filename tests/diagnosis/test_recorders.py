@@ -1,0 +1,104 @@
+"""What is said of dumps that somebody collected: no guess is called established, and what was left out is told."""
+
+from __future__ import annotations
+
+import pickle
+
+from tests.records.match import jobs
+from tests.records.match.test_outcome import ALL4, history, last
+
+from unhang.diagnosis.recorders import judge_dumps
+
+
+def write(folder, dumps):
+    folder.mkdir()
+    for name, dump in dumps.items():
+        (folder / (name if isinstance(name, str) else f"nccl_trace_rank_{name}")).write_bytes(pickle.dumps(dump, protocol=2))
+    return sorted(folder.iterdir())
+
+
+def fourth(elements, line=20):
+    return jobs.entry(9, ("0", "default_pg"), 4, "all_reduce", elements, line, "started", t=9_000_000)
+
+
+def test_of_names_that_tell_no_rank_nobody_is_more_than_possible(tmp_path):
+    names = ("zeta.pkl", "alpha.pkl", "gamma.pkl", "beta.pkl")
+    v = judge_dumps(write(tmp_path / "d", {name: jobs.dump([*history(3), fourth(5 if name == "zeta.pkl" else 4)], ALL4) for name in names}))
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("collective-mismatch", "possible", (3,))
+    assert "rank 3 is zeta.pkl" in v.primary.says
+    # Two hosts that number their own.
+    (tmp_path / "hosts").mkdir()
+    paths = []
+    for n in range(2):
+        here = {f"local_rank_{r}": jobs.dump([*history(3), fourth(5 if (n, r) == (1, 0) else 4)], ALL4) for r in range(2)}
+        paths += write(tmp_path / "hosts" / f"node{n}", here)
+    p = judge_dumps(paths).primary
+    assert (p.standing, p.ranks) == ("possible", (2,)) and "rank 2 is node1/local_rank_0" in p.says
+    v = judge_dumps(write(tmp_path / "e", {r: jobs.dump([*history(3), fourth(5 if r == 3 else 4)], ALL4) for r in range(4)}))
+    assert (v.primary.standing, v.primary.ranks) == ("established", (3,)) and "zeta" not in v.primary.says
+
+
+def test_what_a_line_issued_before_is_likely_at_most(tmp_path):
+    pair = {"0": ("default_pg", [0, 1])}
+    p = judge_dumps(write(tmp_path / "d", {r: jobs.dump([*history(3), fourth(5 if r else 4)], pair) for r in range(2)})).primary
+    assert (p.standing, p.ranks) == ("likely", (1,)) and "the same line issued something else before" in p.says
+    # Of four ranks two are not here: they may all have issued the new one.
+    p = judge_dumps(write(tmp_path / "e", {r: jobs.dump([*history(3), fourth(5 if r == 2 else 4)], ALL4) for r in (1, 2)})).primary
+    assert (p.standing, p.ranks) == ("likely", (1, 2)) and "which of them went astray cannot be told" in p.says
+    assert {e.text.split(":")[0] for e in p.evidence} == {"rank 1", "rank 2"}
+
+
+def test_a_dump_that_is_older_or_of_another_run_is_told(tmp_path):
+    dumps = {r: jobs.dump([*history(15), last(16, "started", t=16_000)], ALL4) for r in range(3)} | {3: jobs.dump(history(10), ALL4)}
+    v = judge_dumps(write(tmp_path / "d", dumps))
+    assert (v.primary.cause, v.primary.ranks) == ("unknown", (0, 1, 2)) and "the dump of rank 3 is older than the others'" in v.primary.says
+    assert any(n.what == "what rank 3 did after its dump was taken" for n in v.not_examined)
+    for r in range(3):
+        dumps[r]["entries"] = [e | {"time_created_ns": e["time_created_ns"] + 86_400 * 10**9} for e in dumps[r]["entries"]]
+    v = judge_dumps(write(tmp_path / "e", dumps))
+    assert v.primary.ranks == (0, 1, 2) and "what is there of rank 3 is of another run" in v.primary.says
+    assert any(n.what.startswith("the dump of rank 3 (") and "another run than the dump of rank 0" in n.why for n in v.not_examined)
+
+
+def test_where_an_older_dump_waits_is_told(tmp_path):
+    dumps = {r: jobs.dump(history(15), ALL4) for r in range(3)} | {3: jobs.dump([*history(9), last(10, "started", t=9000)], ALL4)}
+    p = judge_dumps(write(tmp_path / "d", dumps)).primary
+    assert p.cause == "unknown" and p.says.endswith("premature-exit, network-blocked, network-mtu)") and "the dump of rank 3 is older" in p.says
+
+
+def test_every_rank_that_holds_up_others_is_named(tmp_path):
+    names = {"0": ("default_pg", list(range(6)))} | {f"dp{i}": ("dp", [i, i + 3]) for i in range(3)}
+    dumps = {r: jobs.dump(history(3), {g: v for g, v in names.items() if r in v[1]}) for r in range(6)}
+    for r in range(3):
+        dumps[r]["entries"].append(jobs.entry(5, (f"dp{r}", "dp"), 1, "all_reduce", 4, 30, "started", t=10_000 + r))
+    v = judge_dumps(write(tmp_path / "d", dumps))
+    assert (v.primary.cause, v.primary.ranks, v.contributing) == ("collective-timeout", (3, 4, 5), ())
+    assert "likewise rank 4 never came to all_reduce #1 of group dp1 (dp), in which rank 1 waits" in v.primary.says
+
+
+def test_a_reason_of_another_kind_contributes(tmp_path):
+    """Ranks 0 and 1 parted in a group of theirs; rank 3 has not come to that of the two others."""
+    names = {"0": ("default_pg", [0, 1, 2, 3]), "a": ("tp", [0, 1]), "b": ("dp", [2, 3])}
+    dumps = {r: jobs.dump(history(3), {g: v for g, v in names.items() if r in v[1]}) for r in range(4)}
+    for r in range(2):
+        dumps[r]["entries"].append(jobs.entry(5, ("a", "tp"), 1, ("all_reduce", "broadcast")[r], 4, 30 + r, "started", t=10_000))
+    dumps[2]["entries"].append(jobs.entry(5, ("b", "dp"), 1, "all_reduce", 4, 40, "started", t=10_000))
+    v = judge_dumps(write(tmp_path / "d", dumps))
+    assert (v.primary.cause, v.primary.ranks) == ("collective-mismatch", (0, 1))
+    assert [(f.cause, f.standing, f.ranks) for f in v.contributing] == [("collective-timeout", "not-established", (3,))]
+
+
+def test_beside_a_mismatch_who_has_issued_nothing_since(tmp_path):
+    dumps = {r: jobs.dump(history(3), ALL4) for r in range(4)}
+    for r in (0, 1, 3):
+        dumps[r]["entries"].append(last(4, "started", op="broadcast" if r == 3 else "all_reduce"))
+    p = judge_dumps(write(tmp_path / "d", dumps)).primary
+    assert (p.cause, p.ranks) == ("collective-mismatch", (0, 1, 3)) and "; rank 2 has issued nothing after #3" in p.says
+    assert any(e.text.startswith("rank 2: last call #3") for e in p.evidence)
+
+
+def test_who_has_not_started_what_others_have_is_likely_in_earlier_work(tmp_path):
+    dumps = {r: jobs.dump([*history(3), last(4, "scheduled" if r == 1 else "started")], ALL4) for r in range(4)}
+    p = judge_dumps(write(tmp_path / "d", dumps)).primary
+    assert (p.cause, p.standing, p.ranks) == ("unknown", "not-established", (1,))
+    assert "not started it, as ranks 0, 2 and 3 have: likely its GPU is still in earlier work" in p.says
