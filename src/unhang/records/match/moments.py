@@ -67,8 +67,8 @@ def _lacks(recording: Recording, track: Track | None, number: int, other: Track)
     if recording.cut or recording.skipped or not recording.entries:
         return False
     if track is None:
-        # Without any track: its calls are of a default group that the others have left.
-        return not recording.lost and (not recording.tracks or holds_what_is_over(recording))
+        # With neither tracks nor messages: what it holds is of a default group that the others have left.
+        return not recording.lost and (not (recording.tracks or recording.messages) or holds_what_is_over(recording))
     if track.last < number:
         return holds_what_is_over(recording) or (not track.gloo and any(other.end(n) == COMPLETED for n in _pending(track)))
     # One behind the other on NCCL: what is behind a call that has not ended has not begun. Gloo has threads.
