@@ -133,3 +133,18 @@ def test_who_hangs_is_older_than_what_the_rings_of_the_others_hold():
     dumps[3] = jobs.dump(history(3), ALL4)
     found = judge(recordings(dumps))
     assert (found.kind, found.ranks, found.left_out) == ("missing", (3,), ()) and found.group_name == DEFAULT[0]
+
+
+@pytest.mark.parametrize("over", [0, 3])
+def test_who_has_not_come_to_a_world_that_was_made_again_is_of_this_run(over):
+    """An hour later; what the others have been through in it, rank 2 has, too, after its dump was taken."""
+
+    def of(r):
+        old = [e | {"pg_id": 0} for e in history(9)]
+        new = [last(n, "completed", record=20 + n, t=3600 * S + n) | {"pg_id": 1} for n in range(1, over + 1)]
+        return jobs.dump([*old, *([] if r == 2 else [*new, last(over + 1, "started", record=30, t=3600 * S + 9) | {"pg_id": 1}])], ALL4)
+
+    found = answer({r: of(r) for r in range(4)})
+    expected = ("cannot-tell", (2,), (2,)) if over else ("missing", (), ())
+    assert (found.kind, found.unseen, found.older) == expected
+    assert (found.number, found.waiting, found.left_out) == (over + 1, (0, 1, 3), ())

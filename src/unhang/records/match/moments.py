@@ -67,7 +67,8 @@ def _lacks(recording: Recording, track: Track | None, number: int, other: Track)
     if recording.cut or recording.skipped or not recording.entries:
         return False
     if track is None:
-        return not recording.lost and holds_what_is_over(recording)
+        # With neither tracks nor messages: what it holds is of a default group that the others have left.
+        return not recording.lost and (not (recording.tracks or recording.messages) or holds_what_is_over(recording))
     if track.last < number:
         return holds_what_is_over(recording) or (not track.gloo and any(other.end(n) == COMPLETED for n in _pending(track)))
     # One behind the other on NCCL: what is behind a call that has not ended has not begun. Gloo has threads.
@@ -107,7 +108,7 @@ def _world(recording: Recording) -> tuple[int, ...]:
 
 
 def _size(run: Mapping[int, Recording]) -> int:
-    return max(len(_world(next(iter(run.values())))), max(run) + 1, 1)
+    return max(len(_world(r)) for r in run.values()) or max(run) + 1
 
 
 def _by_world(recordings: Mapping[int, Recording]) -> list[dict[int, Recording]]:
@@ -152,6 +153,8 @@ def _in_time(recordings: dict[int, Recording]) -> list[dict[int, Recording]]:
 def _fits(one: Mapping[int, Recording], later: Mapping[int, Recording], older: Mapping[int, int]) -> bool:
     """Whether what ended before the other began may be of one run with it, on hosts whose clocks differ, or behind what a ring has overwritten."""
     gap = min(r.oldest_ns for r in later.values()) - max(r.newest_ns for r in one.values())
-    if gap > hosts.MOST_NS and not any(r.lost for r in later.values()):
+    if gap > hosts.MOST_NS and not any(r.lost or r.worlds for r in later.values()):
         return False
-    return not any((rank in one and owner in later) or (rank in later and owner in one) for rank, owner in older.items())
+    # Of the same processes before they made their default group again.
+    before = {rank for rank, r in one.items() if r.worlds < max(each.worlds for each in later.values())}
+    return not any((rank in one and owner in later and rank not in before) or (rank in later and owner in one) for rank, owner in older.items())
