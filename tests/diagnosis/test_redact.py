@@ -271,6 +271,7 @@ PLANTED = Finding(
     cause=SECRET,
     standing="likely",
     says=SECRET,
+    says_zh=SECRET,
     ranks=(1,),
     hosts=(SECRET, SECRET),
     where=SECRET,
@@ -282,7 +283,7 @@ VERDICT = Verdict(
     primary=PLANTED,
     contributing=(PLANTED,),
     symptoms=(PLANTED,),
-    not_examined=(NotExamined(what=SECRET, why=SECRET),),
+    not_examined=(NotExamined(what=SECRET, why=SECRET, what_zh=SECRET, why_zh=SECRET),),
     inputs=(Input(source=SECRET, kind="log", bytes=1),),
 )
 

@@ -29,6 +29,14 @@ def seen(machine, *texts, at=99_000.0):
         ("NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x23:0x65:1401)", "gpu-start-failed", "0000:3b:00.0", None),
         ("NVRM: API mismatch: the client 'python' (pid 811) has the version 550.54.15, but", "driver-mismatch", None, None),
         ("pcieport 0000:3a:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)", "pcie-error", "0000:3a:00.0", None),
+        ("pcieport 0000:3a:00.0: AER: PCIe Bus Error: severity=Correctable, type=Physical Layer, (Receiver ID)", "pcie-error", "0000:3a:00.0", None),
+        ("nvidia 10000:3b:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Inaccessible", "pcie-error", "10000:3b:00.0", None),
+        (
+            "pcieport 0000:00:01.0: AER: Multiple Uncorrectable (Non-Fatal) error message received from 0000:3b:00.0",
+            "pcie-error",
+            "0000:3b:00.0",
+            None,
+        ),
         ("pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0", "pcie-error", "0000:3b:00.0", None),
         ("pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error message received from 0000:3b:00.0", "pcie-error", "0000:3b:00.0", None),
         ("DMAR: [DMA Write NO_PASID] Request device [3b:00.0] fault addr 0xb0000000 [fault reason 0x05]", "iommu-fault", "0000:3b:00.0", None),
@@ -49,8 +57,13 @@ def seen(machine, *texts, at=99_000.0):
         ("mlx5_core 0000:5e:00.0 ens1f0np0: NETDEV WATCHDOG: CPU: 3: transmit queue 12 timed out 5376 ms", "nic", "0000:5e:00.0", None),
         ("ens1f0np0: hw csum failure", "nic", None, None),
         ("mlx5_core 0000:17:00.0 ens1f0np0: Link down", "link-down", "0000:17:00.0", None),
-        ("ice 0000:17:00.0 ens1f0: NIC Link is Down", "link-down", None, None),
-        ("tg3 0000:17:00.0 eth0: Link is down", "link-down", None, None),
+        ("ice 0000:17:00.0 ens1f0: NIC Link is Down", "link-down", "0000:17:00.0", None),
+        ("tg3 0000:17:00.0 eth0: Link is down", "link-down", "0000:17:00.0", None),
+        ("bonding: bond0: Link is Down", "link-down", None, None),
+        ("NVRM: RmInitAdapter failed! (0x26:0xffff:1097)", "gpu-start-failed", None, None),
+        ("traps: python[811] general protection fault ip:7f00 sp:7ffe error:0 in libtorch_cuda.so[7f00+1000]", "segfault", None, None),
+        ("traps: python[811] general protection ip:7f00 sp:7ffe error:0", "segfault", None, None),
+        ("{1}[Hardware Error]: event severity: fatal", "memory", None, None),
         ("watchdog: BUG: soft lockup - CPU#12 stuck for 22s! [python:811]", "soft-lockup", None, None),
         ("INFO: task python:811 blocked for more than 120 seconds.", "hung-task", None, None),
         ("python[811]: segfault at 0 ip 00007f00 sp 00007ffe error 4 in libc.so.6", "segfault", None, None),
@@ -75,6 +88,10 @@ def test_what_it_tells(machine, text, kind, device, code):
         "mlx5_core 0000:17:00.0 ens1f0np0: Link up",
         "mlx5_core 0000:17:00.0: mlx5_cmd_out_err:838:(pid 4): QUERY_X(0x1) op_mod(0x0) failed, status internal error(0x1), syndrome (0x0)",
         "ice 0000:17:00.0 ens1f0: NIC Link is up 100 Gbps Full Duplex",
+        "general protection fault, probably for non-canonical address 0xdead000000000122: 0000 [#1] PREEMPT SMP",
+        "{1}[Hardware Error]: event severity: corrected",
+        "{1}[Hardware Error]: severity: non-fatal",
+        "DMAR: [DMA Write] Request device [..:..:...] fault addr 0",
         "IPv6: ADDRCONF(NETDEV_CHANGE): ens1f0np0: link becomes ready",
         "DMAR: IOMMU enabled",
         "AMD-Vi: AMD IOMMUv2 loaded and initialized",
@@ -109,6 +126,17 @@ def test_what_is_of_the_last_hours(age, expected):
     event = kernel_log.Event(kind="nic", text="", last_age_s=age, count=3)
     assert kernel_log.recent(event) is expected
     assert kernel_log.times(event) == f"{kernel_log.ago(age)}, 3 times"
+
+
+@pytest.mark.parametrize("word", ["Uncorrected", "Uncorrectable"])
+def test_kernels_of_all_times_tell_a_severity_alike(machine, word):
+    (event,) = seen(machine, f"nvidia 0000:3b:00.0: AER: PCIe Bus Error: severity={word} (Fatal), type=Transaction Layer").events
+    assert event.severity == "Uncorrected (Fatal)"
+
+
+def test_a_process_whose_name_has_brackets(machine):
+    (event,) = seen(machine, "Out of memory: Killed process 811 ((sd-pam)) total-vm:1kB, anon-rss:1kB").events
+    assert (event.pid, event.process) == (811, "(sd-pam)")
 
 
 def test_alike_lines_are_one_event(machine):

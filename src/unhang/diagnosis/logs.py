@@ -27,6 +27,7 @@ from unhang.errors import UnhangError
 from unhang.knowledge import catalogue
 from unhang.knowledge.caught import caught, failed, logged_over, stepped_over, that_ended_something
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
+from unhang.knowledge.text import Text, continued
 from unhang.model import Evidence, Finding, Input, NotExamined, Verdict
 from unhang.records.logs import LogRead, Needles, Role, Signature
 from unhang.records.logs.attempts import STARTS
@@ -187,7 +188,8 @@ class Judge:
         failed = None if alone else self._failed_before(number)
         if primary is not None and primary.standing not in _NAMED and failed is not None:
             earlier, before = failed
-            roots = [replace(f, says=f"{f.says} (in attempt {earlier} of {number})") for f in before]
+            in_attempt = Text(" (in attempt {n} of {total})", "（第 {n} 次尝试，共 {total} 次）").fill(n=earlier, total=number)
+            roots = [continued(f, in_attempt) for f in before]
             primary = roots[0]
         elif primary is None and failed is not None:
             why = f"it failed, the last one did not: unhang why --attempt {failed[0]}"
@@ -229,7 +231,7 @@ class Judge:
                 (roots if cause.role == "root" else symptoms).append(found)
             elif (logged or any(id(h) in over for h in view.hits_of(cause.id))) and (found := self._asked(cause, view)) is not None:
                 standing = max(found.standing, "possible", key=STANDINGS.index)
-                passed.append(replace(found, standing=standing, says=f"{found.says}; training steps follow it"))
+                passed.append(continued(replace(found, standing=standing), Text("; training steps follow it", "；此后训练步仍在继续")))
         if not (roots or symptoms or failed(view)):
             passed.clear()
         symptoms.sort(key=order.of)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
-from unhang.kernel_lines import NEEDLES, PATTERNS, SINCE_BOOT, Kind, device_of
+from unhang.kernel_lines import SINCE_BOOT, Kind, may_mean, read
 
 # What happened in the last hours may be why a training ended, and may come back in the next; what is older is history.
 RECENT_S = 6 * 3600
@@ -171,32 +171,29 @@ def _tail(host: Host, path: str) -> list[str]:
 
 def _events(lines: Iterable[str], *, now: float, uptime: float | None) -> Iterator[Event]:
     for line in lines:
-        if not any(needle in line for needle in NEEDLES):
+        if not may_mean(line):
             continue
         age, text = _age(line[:_MAX_READ], now=now, uptime=uptime)
         if age is not None and uptime is not None and age > uptime + 60:
             # Before this boot: a reboot has cured or changed it.
             continue
-        for kind, needle, pattern in PATTERNS:
-            if needle in text and (found := pattern.search(text)):
-                groups = found.groupdict()
-                if kind == "link-down" and (age is None or uptime is None or uptime - age < _STARTING_S):
-                    break
-                yield Event(
-                    kind=kind,
-                    text=text[:_MAX_LINE],
-                    first_age_s=age,
-                    last_age_s=age,
-                    device=device_of(groups.get("device")),
-                    code=int(groups["code"][:9]) if groups.get("code") else None,
-                    severity=groups.get("severity"),
-                    pid=int(groups["pid"][:9]) if groups.get("pid") else None,
-                    process=groups.get("process"),
-                    interface=groups.get("interface"),
-                    what=groups.get("what"),
-                    seconds=int(groups["seconds"][:9]) if groups.get("seconds") else None,
-                )
-                break
+        told = read(text)
+        if told is None or (told.kind == "link-down" and (age is None or uptime is None or uptime - age < _STARTING_S)):
+            continue
+        yield Event(
+            kind=told.kind,
+            text=text[:_MAX_LINE],
+            first_age_s=age,
+            last_age_s=age,
+            device=told.device,
+            code=told.code,
+            severity=told.severity,
+            pid=told.pid,
+            process=told.process,
+            interface=told.interface,
+            what=told.what,
+            seconds=told.seconds,
+        )
 
 
 def ago(age_s: float | None) -> str:

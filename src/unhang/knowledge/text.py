@@ -7,9 +7,10 @@ variables are the same in both languages.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unhang.knowledge import words
+from unhang.model import Finding
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,11 @@ def ranks(numbers: Iterable[int]) -> Text:
 def possible(causes: Sequence[str]) -> Text:
     """ " (possible: dns-resolution, network-blocked)"."""
     return Text(" (possible: {ids})", "（可能是：{ids}）").fill(ids=", ".join(causes))
+
+
+def continued(finding: Finding, more: Text) -> Finding:
+    """The finding with something put behind what it says, in each language that it has."""
+    return replace(finding, says=finding.says + more.en, says_zh=finding.says_zh and finding.says_zh + more.zh)
 
 
 def _ranks_zh(found: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unhang.errors import RecordError
-from unhang.kernel_lines import NEEDLES, PATTERNS, SINCE_BOOT, Kind, device_of
+from unhang.kernel_lines import SINCE_BOOT, Kind, may_mean, read
 
 # What befalls a device, whichever process uses it; of the first ones it is a GPU.
 GPUS: tuple[Kind, ...] = ("xid", "gpu-lost", "gpu-start-failed")
@@ -45,20 +45,17 @@ def events(path: Path) -> list[KernelEvent]:
 
 def _events(lines: list[str]) -> Iterator[KernelEvent]:
     for number, line in enumerate(lines, 1):
-        if not any(needle in line for needle in NEEDLES):
+        if not may_mean(line):
             continue
         stamped = SINCE_BOOT.match(line[:_MAX_LINE])
         text = stamped["text"] if stamped else line[:_MAX_LINE]
-        for kind, needle, pattern in PATTERNS:
-            if needle in text and (found := pattern.search(text)):
-                groups = found.groupdict()
-                yield KernelEvent(
-                    kind=kind,
-                    text=text,
-                    line=number,
-                    pid=int(groups["pid"][:9]) if groups.get("pid") else None,
-                    name=groups.get("process"),
-                    device=device_of(groups.get("device")),
-                    boot_s=float(stamped["s"]) if stamped else None,
-                )
-                break
+        if (told := read(text)) is not None:
+            yield KernelEvent(
+                kind=told.kind,
+                text=text,
+                line=number,
+                pid=told.pid,
+                name=told.process,
+                device=told.device,
+                boot_s=float(stamped["s"]) if stamped else None,
+            )

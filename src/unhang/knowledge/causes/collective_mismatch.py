@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import fingerprints, words
+from unhang.knowledge import fingerprints, text, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.fingerprints import Fingerprint
 from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of
 from unhang.knowledge.guards import guard_of_parting
+from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import Ahead, Parted, Stood, ahead, collective, evidence_of, parted, rank_0_apart, ranks_of, stood
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.records.frames import is_user_file, other_line, place, user_frame
@@ -73,8 +74,13 @@ def _of_parting(picture: Picture, parting: Parting) -> Finding:
     kinds = list(dict.fromkeys(s.key for s in parting.sides))
     first_odd = parting.side(numbers[0])
     rest = next(s for s in parting.sides if s.key != first_odd.key)
-    seq = f" as call #{parting.seq} of group {parting.group}" if parting.seq is not None else ""
-    says = f"{_did(picture, parting, first_odd)}{seq}, where {_did(picture, parting, rest)}"
+    says = Text("{one}{seq}, where {other}", "{seq}{one}，而 {other}").fill(
+        one=_did(picture, parting, first_odd),
+        seq=Text(" as call #{seq} of group {group}", "组 {group} 的调用 #{seq}：").fill(seq=parting.seq, group=str(parting.group))
+        if parting.seq is not None
+        else NOTHING,
+        other=_did(picture, parting, rest),
+    )
     says += _how_known(picture, parting)
     shown = [next(s for s in parting.sides if s.key == key) for key in kinds[:3]]
     return CAUSE.finding(
@@ -95,22 +101,36 @@ def _where(picture: Picture, parting: Parting, shown: Side) -> str | None:
     return picture.place(shown.place)
 
 
-def _how_known(picture: Picture, parting: Parting) -> str:
+def _how_known(picture: Picture, parting: Parting) -> Text:
     if parting.by == "majority":
-        return f" ({len(parting.sides) - len(parting.odd)} of {len(parting.sides)} ranks agree)"
+        agree = len(parting.sides) - len(parting.odd)
+        return Text(" ({n} of {total} ranks agree)", "（{total} 个 rank 中有 {n} 个一致）").fill(n=agree, total=len(parting.sides))
     if parting.by == "history":
-        return " (the same line issued something else before)"
+        return Text(" (the same line issued something else before)", "（同一行代码之前发出的是别的调用）")
     rare = next((s.place for s in parting.sides if s.rank in parting.rare and s.place is not None), None)
-    seen = f" ({picture.place(rare)} was hardly ever reached before)" if rare is not None else ""
+    seen = NOTHING
+    if rare is not None:
+        seen = Text(" ({place} was hardly ever reached before)", "（此前几乎从未到达过 {place}）").fill(place=picture.place(rare))
     if len(parting.sides) == 2:
-        return f"; one of them went its own way; which one cannot be told from two{seen}"
-    return f"; which of them went astray is not in evidence{seen}"
+        return (
+            Text("; one of them went its own way; which one cannot be told from two", "；其中一个走了自己的路，只有两个进程，无法判断是哪一个") + seen
+        )
+    return Text("; which of them went astray is not in evidence", "；哪一个走错了，证据中没有") + seen
 
 
-def _did(picture: Picture, parting: Parting, side: Side) -> str:
-    same = [s.rank for s in parting.sides if s.key == side.key]
-    at = f" at {picture.place(side.place)}" if side.place is not None else ""
-    return f"{words.ranks(same)} issued {words.call(side.call) if side.call is not None else side.op}{at}"
+def _did(picture: Picture, parting: Parting, side: Side) -> Text:
+    return _issued(
+        [s.rank for s in parting.sides if s.key == side.key],
+        words.call(side.call) if side.call is not None else side.op,
+        picture.place(side.place) if side.place is not None else None,
+    )
+
+
+def _issued(ranks: Sequence[int], call: str, at: str | None) -> Text:
+    """ "rank 1 issued all_reduce of [8] Float at train.py:30 in step"."""
+    where = Text(" at {at}", "（位于 {at}）").fill(at=at) if at is not None else NOTHING
+    what = Text(call, call.replace(" of ", " ", 1))
+    return Text("{who} issued {what}{where}", "{who} 发出了 {what}{where}").fill(who=text.ranks(ranks), what=what, where=where)
 
 
 def _side_evidence(picture: Picture, side: Side, parting: Parting) -> Evidence:
@@ -189,17 +209,24 @@ def _of_sides(found: Sequence[fingerprints.Side], world_size: int, places: Mappi
     at = {s.fingerprint.call: list(dict.fromkeys(places[r] for r in s.ranks if r in places)) for s in found}
     lines_differ = len({p for of_side in at.values() for p in of_side}) > 1
 
-    def did(side: fingerprints.Side) -> str:
-        shown = f" at {at[side.fingerprint.call][0]}" if lines_differ and at[side.fingerprint.call] else ""
-        return f"{words.ranks(side.ranks)} issued {side.fingerprint.says}{shown}"
+    def did(side: fingerprints.Side) -> Text:
+        places_of_side = at[side.fingerprint.call]
+        return _issued(side.ranks, side.fingerprint.says, places_of_side[0] if lines_differ and places_of_side else None)
 
-    seq = f" as call #{first.fingerprint.seq}" if first.fingerprint.seq is not None else ""
-    others = "".join(f" and {did(s)}" for s in found[1:3] if s not in (first, rest))
-    agree = f"{len(found[0].ranks)} of {world_size} ranks agree" if astray else "which of them went astray is not in evidence"
+    agree = Text("which of them went astray is not in evidence", "哪一个走错了，证据中没有")
+    if astray:
+        agree = Text("{n} of {total} ranks agree", "{total} 个 rank 中有 {n} 个一致").fill(n=len(found[0].ranks), total=world_size)
+    seq = first.fingerprint.seq
+    says = Text("{one}{seq}, where {others} (torch's own check; {agree})", "{seq}{one}，而 {others}（torch 自己的检查；{agree}）").fill(
+        one=did(first),
+        seq=Text(" as call #{n}", "调用 #{n}：").fill(n=seq) if seq is not None else NOTHING,
+        others=text.joined((did(s) for s in (rest, *(s for s in found[1:3] if s not in (first, rest)))), text.AND),
+        agree=agree,
+    )
     shown = [s.hits[0] for s in (first, *(s for s in found if s is not first)) if s.hits]
     return CAUSE.finding(
         standing="established",
-        says=f"{did(first)}{seq}, where {did(rest)}{others} (torch's own check; {agree})",
+        says=says,
         ranks=numbers,
         hosts=tuple(dict.fromkeys(h.host for s in astray or found for h in s.hits if h.host is not None)),
         where=next(iter(at[first.fingerprint.call]), None) if astray or not lines_differ else None,

@@ -173,9 +173,10 @@ CAUSE = Cause(
             remedies=_LOOK,
         ),
         Signature(
-            needle="PCIe Bus Error: severity=Uncorrected",
+            needle="PCIe Bus Error: severity=Uncorrect",
             pattern=(
-                r"(?P<driver>mlx[45]_core|bnxt_en|ice|irdma|efa|i40e|be2net) (?P<bus>[\w:.]{4,40}\w): .{0,40}PCIe Bus Error: severity=Uncorrected"
+                r"(?P<driver>mlx[45]_core|bnxt_en|ice|irdma|efa|i40e|be2net) (?P<bus>[\w:.]{4,40}\w): .{0,40}PCIe Bus Error: "
+                r"severity=Uncorrect(?:ed|able)"
             ),
             says="the PCIe connection of the adapter {bus} failed ({driver})",
             remedies=("cool-or-replace", "ask-the-adapter", "take-it-out"),
@@ -241,6 +242,7 @@ CAUSE = Cause(
             "handler failed"
         ),
         "[88123.41] mlx5_core 0000:5e:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Receiver ID)",
+        "[88123.41] mlx5_core 0000:5e:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer, (Receiver ID)",
     ),
     near_misses=(
         "node7:815:864 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error",

@@ -3,7 +3,8 @@ the summaries travel.
 
 It holds all that is compared between ranks, and of every call the line of the user's code that issued it; of times only those that are looked at.
 A file is `MAGIC`, then one zstd stream of blocks: length and CRC-32, four bytes each, little-endian, and MessagePack. The first block tells of the
-host, every other one of one dump. One that is cut off or damaged gives the dumps before the damage, and says how many are lost.
+host, every other one of one dump. One that is cut off or damaged gives the dumps before the damage, and says how many are lost. Long because what is
+written and how it is read again belong side by side: the two have to change together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Assignments in shell and Slurm scripts and env files: `export A=b`, `A=b cmd`, `env A=b cmd`, `-x A=b`, `--env A=b`, `#SBATCH --export=ALL,A=b`.
 
 Also those that an array holds for `env "${ENVS[@]}" cmd`, and those of a script in a word: `bash -c 'A=b cmd'`, `ssh host 'export A=b; cmd'`.
-csh's `setenv A b` and fish's `set -x A b` are known; else such a script is read as one of bash.
+csh's `setenv A b` and fish's `set -x A b` are known; else such a script is read as one of bash. Long because a command may hold assignments in each
+of its places, and one pass over its words has to tell all of them apart.
 """
 
 from __future__ import annotations
