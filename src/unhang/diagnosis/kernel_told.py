@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Literal
 
-from unhang.kernel_lines import PATTERNS
+from unhang import kernel_lines
 from unhang.knowledge.cause import STANDINGS, LogView
 from unhang.knowledge.text import Text, joined, same
 from unhang.model import Finding, NotExamined, Standing
@@ -55,9 +55,7 @@ class Sifted:
 
 def is_kernels(hit: Hit) -> bool:
     """Whether the kernel printed what a signature of a cause hit."""
-    return hit.signature.role == "root" and (
-        _KERNEL.match(hit.text) is not None or any(needle in hit.text and pattern.search(hit.text) is not None for _, needle, pattern in PATTERNS)
-    )
+    return hit.signature.role == "root" and (_KERNEL.match(hit.text) is not None or kernel_lines.read(hit.text) is not None)
 
 
 def sifted(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> Sifted:
