@@ -663,7 +663,7 @@ def test_nothing_stays_behind_when_it_is_interrupted(tmp_path, ask, kept, monkey
         seen.extend(kept.rglob("nccl_trace_rank_*"))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unhang.diagnosis.recorders.judge_dumps", interrupted)
+    monkeypatch.setattr("unhang.diagnosis.recorders.examine", interrupted)
     for given in (None, archive.read_bytes()):
         assert CliRunner().invoke(ask.app, ["why", "-" if given else str(archive)], input=given).exit_code == 130
     assert len(seen) == 8

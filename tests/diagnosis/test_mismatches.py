@@ -306,7 +306,7 @@ def test_groups_that_two_ranks_use_in_different_orders(build, lab):
         raw["pg_status"] = {}
         for n, g in enumerate(order):
             one = pickle.loads(lab.dump([lab.Entry(seq=1, done=False, frames=(lab.user(60 + n, "forward"),))], backend="nccl", group=g))["entries"][0]
-            raw["entries"].append(one | {"time_created_ns": n, "record_id": n, "pg_id": "xy".index(g)})
+            raw["entries"].append(one | {"time_created_ns": n, "record_id": n, "pg_id": "xy".index(g), "state": "scheduled"})
         b.rundir.write_bytes(b.rundir.flight(1, r), pickle.dumps(raw))
     p = b.judge().primary
     assert (p.cause, p.standing, p.ranks) == ("collective-mismatch", "likely", (0, 1))
