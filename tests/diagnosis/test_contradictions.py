@@ -222,13 +222,19 @@ def test_every_report_shows_both_statements(build, lab):
     assert len(rows) <= 25 and "sources disagree" in out.getvalue() and "its heartbeat counts 9 calls" in out.getvalue()
 
 
-def test_logs_and_dumps_that_were_given_together(tmp_path, lab):
+@pytest.mark.parametrize(
+    ("enqueued", "completed", "about"),
+    # Where the log knows of more calls it is newer than the dump, or of a group that was made again.
+    [(6, 5, []), (6, 6, [("completed", [0])]), (8, 5, []), (10, 9, [])],
+)
+def test_logs_and_dumps_that_were_given_together(tmp_path, lab, enqueued, completed, about):
     for number in (0, 1, 2):
         entries = lab.steps(5) if number == 2 else [*lab.steps(5), lab.Entry(seq=6, done=False, frames=waits(lab))]
         (tmp_path / f"nccl_trace_rank_{number}").write_bytes(lab.dump(entries, backend="nccl", world=3))
-    (tmp_path / "train.log").write_text(STATUS.format(rank=0, failed=6, enqueued=8, completed=5))
+    (tmp_path / "train.log").write_text(STATUS.format(rank=0, failed=6, enqueued=enqueued, completed=completed))
     done = CliRunner().invoke(app, ["why", "--json", str(tmp_path)])
     assert done.exit_code == 1, done.output
     found = json.loads(done.stdout)["contradictions"]
-    assert [(c["about"], c["ranks"]) for c in found] == [("issued", [0])]
-    assert [s["source"].rpartition("/")[2] for s in found[0]["statements"]] == ["train.log", "nccl_trace_rank_0"]
+    assert [(c["about"], c["ranks"]) for c in found] == about
+    if about:
+        assert [s["source"].rpartition("/")[2] for s in found[0]["statements"]] == ["train.log", "nccl_trace_rank_0"]

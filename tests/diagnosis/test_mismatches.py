@@ -108,6 +108,15 @@ def test_a_guard_around_the_usual_call_does_not_explain_an_unusual_one(build, la
     assert (v.primary.cause, v.primary.ranks) == ("collective-mismatch", (1,))
 
 
+def test_a_guard_that_lets_the_others_in_does_not_explain_them(build, lab):
+    b = stand(build(), lab, 1, line=39, sizes=((340,),), guards=("not (mode == 'skip' and rank == 1 and (step == 30))",), world=3)
+    for number in (0, 2):
+        stand(b, lab, number, world=3)
+    v = b.judge()
+    assert v.primary.cause == "collective-mismatch"
+    assert "rank0-guarded-collective" not in [f.cause for f in (*v.contributing, *v.symptoms)]
+
+
 def test_a_guard_in_a_caller_counts(build, lab):
     frames = lab.in_collective("barrier", lab.user(41, "main", guards=("args.local_rank in (-1, 0)",)), lab.user(9, "save", file="io.py"))
     b = build().rank(0, frames=frames, entries=[*lab.steps(12), lab.Entry(seq=13, op="barrier", sizes=(), done=False, frames=frames)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from unhang.knowledge.guards import outcome
 from unhang.knowledge.guards import tests_rank as chooses
 
 
@@ -42,3 +43,27 @@ def test_these_do(guard):
 )
 def test_these_do_not(guard):
     assert not chooses(guard)
+
+
+@pytest.mark.parametrize(
+    ("test", "on"),
+    [
+        ("rank == 0", (True, False)),
+        ("not (rank == 0)", (False, True)),
+        ("self.rank in (0, 2)", (True, False)),
+        ("dist.get_rank() > 0", (False, True)),
+        ("rank", (False, True)),
+        ("not rank", (True, False)),
+        ("rank == 0 and step % 10 == 0", (None, False)),
+        ("not (a.mode == 'skip' and rank == 1 and (step == 30))", (True, None)),
+        ("rank == 0 or args.all", (True, None)),
+        ("epoch > 1", (None, None)),
+        ("local_rank == 0", (None, None)),
+        ("accelerator.is_main_process", (None, None)),
+        ("rank % 2", (None, None)),
+        ("rank < 'x'", (None, None)),
+        ("if", (None, None)),
+    ],
+)
+def test_what_a_test_gives_on_a_rank(test, on):
+    assert (outcome(test, 0), outcome(test, 1)) == on

@@ -167,6 +167,12 @@ def test_more_than_any_job_has_is_refused(monkeypatch, bound, at, says):
         parse(data)
 
 
+def test_empty_objects_take_memory_too(monkeypatch):
+    monkeypatch.setattr("unhang.records.ras.document.MAX_FIELDS", 100)
+    with pytest.raises(RecordError, match="more fields than any"):
+        parse(b'{"communicators": [' + b"{}," * 200 + b"{}]}")
+
+
 def test_a_kind_of_operations_for_each_rank_is_damage():
     ranks = [{"rank": i, "collective_counts": {f"K{i}": 1}} for i in range(300)]
     with pytest.raises(RecordError, match="kinds of operations"):

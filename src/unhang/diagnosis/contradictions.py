@@ -76,7 +76,10 @@ def of_picture(picture: Picture) -> tuple[Contradiction, ...]:
 
 
 def of_logs_and_dumps(statuses: Iterable[Status], recordings: Mapping[int, Recording]) -> tuple[Contradiction, ...]:
-    """What the watchdogs of ranks printed, against the dumps of the same ranks that were given beside the logs."""
+    """What the watchdogs of ranks printed, against the dumps of the same ranks that were given beside the logs.
+
+    Which of them is newer nothing tells: a log that knows of more calls than the dump was written later, or by another generation of the group.
+    """
     found: list[Contradiction] = []
     for status in statuses:
         recording = recordings.get(status.at.rank) if status.at.rank is not None else None
@@ -84,6 +87,8 @@ def of_logs_and_dumps(statuses: Iterable[Status], recordings: Mapping[int, Recor
             continue
         for track in recording.tracks:
             if track.group.name != _group(status) or track.gloo or not track.ids:
+                continue
+            if status.enqueued > track.last:
                 continue
             pending = min(track.pending_ns, default=None)
             recorder = _Recorder(newest=_Numbered(track.last), pending=None if pending is None else _Numbered(pending), source=recording.source)

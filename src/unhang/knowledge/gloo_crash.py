@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 SIZE_MISMATCH = Signature(
     needle="op.preamble.length <= op.nbytes",
     pattern=r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<expected>\d+)",
-    says="ranks brought different sizes into one collective: {received} bytes arrived where {expected} were expected, and Gloo ended the process",
+    says=(
+        "ranks brought different sizes into one collective: {received} bytes arrived where {expected} were expected, and Gloo ended this process; "
+        "which rank strayed it does not tell"
+    ),
     remedies=("same-size", "check-each-call"),
 )
 _SIGABRT = -6

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unhang.patterns import lazily
 from unhang.records.frames import Frame, is_user_file, user_frame
@@ -23,6 +26,19 @@ _NAMES = lazily(
 _NEEDS_ALL = ("all_reduce", "allreduce", "all_gather", "allgather", "_allgather_base", "barrier")
 # True on every rank of a distributed job, or on none: these select nobody.
 _SELECTS_NOBODY = lazily(r"rank\b\)?\s*(?:is(?: not)? None|>=\s*0|>\s*-1|[!=]=\s*-1|<\s*0)")
+# Those of the whole job: of a local rank its host would have to be known.
+_RANK = lazily(r"(?:\w+\.)*(?:global_?|world_?)?rank|(?:\w+\.)*get_rank\(\)", re.IGNORECASE)
+_COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+_UNKNOWN = object()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +53,38 @@ class Guarded:
 def tests_rank(guard: str) -> bool:
     """Whether a test chooses some ranks and leaves out others: `rank == 0`, `accelerator.is_main_process`, `local_rank in (-1, 0)`."""
     return any(_NAMES.search(part) and not _SELECTS_NOBODY.search(part) for part in re.split(r"\band\b|\bor\b", guard))
+
+
+def outcome(test: str, rank: int) -> bool | None:
+    """What a test gives on a rank; None where that depends on more than its rank."""
+    try:
+        return _truth(ast.parse(test.strip(), mode="eval").body, rank)
+    except (SyntaxError, ValueError, TypeError, RecursionError):
+        return None
+
+
+def _truth(node: ast.expr, rank: int) -> bool | None:
+    if isinstance(node, ast.BoolOp):
+        settles = isinstance(node.op, ast.Or)
+        parts = [_truth(value, rank) for value in node.values]
+        return settles if settles in parts else None if None in parts else not settles
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        inner = _truth(node.operand, rank)
+        return None if inner is None else not inner
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and (compare := _COMPARED.get(type(node.ops[0]))) is not None:
+        sides = _value(node.left, rank), _value(node.comparators[0], rank)
+        return None if _UNKNOWN in sides else bool(compare(*sides))
+    value = _value(node, rank)
+    return None if value is _UNKNOWN else bool(value)
+
+
+def _value(node: ast.expr, rank: int) -> Any:
+    if _RANK.fullmatch(ast.unparse(node)):
+        return rank
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return _UNKNOWN
 
 
 def guarded(picture: Picture, rank: int, call_frames: tuple[Frame, ...] = ()) -> Guarded | None:
@@ -68,6 +116,10 @@ def guard_of_parting(picture: Picture) -> tuple[tuple[int, ...], Guarded, Side] 
         # The guarded side did what its line always did: the guard does not explain the other one.
         return None
     beyond = [s.rank for s in parting.sides if s.rank not in found]
+    tests = {g.test for g in found.values()}
+    if beyond and any(outcome(test, r) is True for test in tests for r in beyond):
+        # The test lets them in.
+        return None
     if beyond and all(_came_before(picture, r, g.frame, parting.seq) for g in found.values() for r in beyond):
         # The others came to this very line before: the test lets them in, and something else keeps them away now.
         return None

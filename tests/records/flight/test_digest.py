@@ -245,6 +245,15 @@ def test_what_would_not_be_read_is_not_written(tmp_path):
     assert list(record_all([done.path]).recordings) == [1]
 
 
+def test_what_a_dump_has_lost_is_said_where_it_can_be_fetched_again(tmp_path):
+    paths = write(tmp_path / "dumps", jobs.run(jobs.Plan(world=2, steps=20)))
+    paths[1].write_bytes(paths[1].read_bytes()[:-400])
+    done = summed(paths, tmp_path / "digests")
+    assert done.dumps == 2
+    (left,) = done.not_examined
+    assert left.what == str(paths[1]) and "cut off" in left.why and left.unread
+
+
 def test_nothing_to_sum_up(tmp_path):
     bad = tmp_path / "rank_0"
     bad.write_bytes(b"\x80\x02}q\x00X\x09\x00\x00\x00pg_configq\x01")

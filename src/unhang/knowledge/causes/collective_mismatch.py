@@ -835,8 +835,8 @@ CAUSE = Cause(
         "en": (
             "Every rank of a group has to make the same calls, in the same order, with the same number of elements and the same dtype. Here one "
             "did not. With NCCL the ranks then wait for each other for ever, or reduce garbage; with Gloo the rank that expected less is killed "
-            "at once and the others lose their peer. The verdict names the rank that differs from the majority, or from what the same line of "
-            "code did before; of two ranks without such a history it names both, because either may be the one that went astray."
+            "at once and the others lose their peer. The verdict names the rank that differs from more than half of its group, or from what the "
+            "same line of code did before; of two ranks without such a history it names both, because either may be the one that went astray."
         ),
         "zh": (
             "组内每个进程必须以同样的顺序发出同样的调用，元素个数和 dtype 也要一致。这里有进程没有做到。用 NCCL 时大家会永远互相等待，或者归约出"

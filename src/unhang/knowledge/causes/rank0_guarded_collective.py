@@ -111,7 +111,7 @@ CAUSE = Cause(
             id="move-it-out",
             says="Call the collective on all ranks: move it out of the `if`, and keep only the writing or printing inside.",
             says_zh="让所有进程都调用这个集合通信：把它移到 `if` 外面，里面只保留写文件或打印。",
-            command="grep -nE 'rank *== *0|is_main_process|is_global_zero|local_rank in' -A 12 train.py",
+            command="grep -rnE 'rank *== *0|is_main_process|is_global_zero|local_rank in' -A 12 --include='*.py' .",
         ),
         Remedy(
             id="no-communication-inside",

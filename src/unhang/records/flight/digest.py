@@ -132,10 +132,11 @@ class Digest:
 
 @dataclass(frozen=True, kw_only=True)
 class Summed:
-    """One dump as a block of a digest."""
+    """One dump as a block of a digest. `left`: what of the dump is not in it."""
 
     rank: int
     block: bytes
+    left: tuple[str, ...] = ()
 
 
 def summed(dump: Opened, *, rank: int, where: Name, second: bool, clean: Clean) -> Summed:
@@ -178,7 +179,8 @@ def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: 
     )
     # Nothing is written that would be refused when it is read.
     _columns(dump)
-    return Summed(rank=rank, block=msgspec.msgpack.encode(dump))
+    left = (columns.cut, columns.untold, not_understood(columns.skipped))
+    return Summed(rank=rank, block=msgspec.msgpack.encode(dump), left=tuple(dict.fromkeys(why for why in left if why is not None)))
 
 
 def _text(text: str, clean: Clean) -> str:

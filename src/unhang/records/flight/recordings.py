@@ -250,6 +250,7 @@ def sum_up(
             done += size
             progress(done, sum(sizes))
             found += summed
+            missed += [NotExamined(what=called(str(path)), why=called(left), unread=True) for s in summed for left in s.left]
             if why is not None:
                 unread.append((called(str(path)), called(why)))
     missed += [NotExamined(what=what, why=why, unread=True) for what, why in unread]

@@ -100,8 +100,8 @@ _MISSING_RANK = msgspec.json.Decoder(_MissingRank)
 
 def parse(data: bytes, *, source: str, cut: str | None = None) -> Report:
     """Read a JSON answer. Raises RecordError where it is cut off, damaged, none of RAS, or larger than any job's."""
-    # Every field has a colon, and nothing is made in memory without one.
-    if (fields := data.count(b":")) > MAX_FIELDS:
+    # Every field has a colon, and nothing is made in memory without one but empty objects and lists.
+    if (fields := max(map(data.count, (b":", b"{", b"[")))) > MAX_FIELDS:
         raise RecordError(f"{source} has more fields than any answer of NCCL's RAS (about {fields}, more than {MAX_FIELDS})")
     try:
         whole = _WHOLE.decode(data)
