@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from unhang.patterns import lazily
+
 Kind = Literal[
     "xid",
     "sxid",
@@ -34,21 +36,21 @@ _REQUESTER = r"(?P<device>(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
 _INTERFACE = r"[\w.@-]{1,15}"
 _GRAVE = r"Uncorrect(?:ed|able) \([\w-]+\)"
 _PATTERNS: tuple[tuple[Kind, str, re.Pattern[str]], ...] = (
-    ("xid", "NVRM: Xid", re.compile(rf"NVRM: Xid \((?:PCI:)?{_BUS}\): (?P<code>\d+)")),
-    ("sxid", "SXid", re.compile(rf"SXid \((?:PCI:)?{_BUS}\): (?P<code>\d+)(?:, (?P<severity>Fatal|Non-fatal))?")),
-    ("gpu-lost", "fallen off the bus", re.compile(rf"NVRM: (?:.{{0,80}}?{_BUS})?.{{0,120}}?fallen off the bus")),
-    ("gpu-start-failed", "RmInitAdapter failed", re.compile(rf"NVRM: (?:GPU {_BUS}: )?RmInitAdapter failed")),
-    ("driver-mismatch", "NVRM: API mismatch", re.compile(r"NVRM: API mismatch: ")),
+    ("xid", "NVRM: Xid", lazily(rf"NVRM: Xid \((?:PCI:)?{_BUS}\): (?P<code>\d+)")),
+    ("sxid", "SXid", lazily(rf"SXid \((?:PCI:)?{_BUS}\): (?P<code>\d+)(?:, (?P<severity>Fatal|Non-fatal))?")),
+    ("gpu-lost", "fallen off the bus", lazily(rf"NVRM: (?:.{{0,80}}?{_BUS})?.{{0,120}}?fallen off the bus")),
+    ("gpu-start-failed", "RmInitAdapter failed", lazily(rf"NVRM: (?:GPU {_BUS}: )?RmInitAdapter failed")),
+    ("driver-mismatch", "NVRM: API mismatch", lazily(r"NVRM: API mismatch: ")),
     # With "AER: " from Linux 5.3 to 6.9; "Uncorrectable" since 6.10.
-    ("pcie-error", "PCIe Bus Error", re.compile(rf"{_BUS}: (?:AER: )?PCIe Bus Error: severity=(?P<severity>Correct(?:ed|able)|{_GRAVE})")),
-    ("pcie-error", "AER: ", re.compile(rf"AER: (?:Multiple )?(?P<severity>{_GRAVE}) error (?:message )?received(?: from|:) {_BUS}")),
-    ("iommu-fault", "IO_PAGE_FAULT", re.compile(rf"{_BUS}: AMD-Vi: .{{0,20}}IO_PAGE_FAULT ")),
-    ("iommu-fault", "IO_PAGE_FAULT", re.compile(rf"AMD-Vi: .{{0,20}}\[?IO_PAGE_FAULT device={_REQUESTER}")),
-    ("iommu-fault", "DMAR: [", re.compile(rf"DMAR: \[.{{0,60}}?\] Request device \[{_REQUESTER}\]")),
+    ("pcie-error", "PCIe Bus Error", lazily(rf"{_BUS}: (?:AER: )?PCIe Bus Error: severity=(?P<severity>Correct(?:ed|able)|{_GRAVE})")),
+    ("pcie-error", "AER: ", lazily(rf"AER: (?:Multiple )?(?P<severity>{_GRAVE}) error (?:message )?received(?: from|:) {_BUS}")),
+    ("iommu-fault", "IO_PAGE_FAULT", lazily(rf"{_BUS}: AMD-Vi: .{{0,20}}IO_PAGE_FAULT ")),
+    ("iommu-fault", "IO_PAGE_FAULT", lazily(rf"AMD-Vi: .{{0,20}}\[?IO_PAGE_FAULT device={_REQUESTER}")),
+    ("iommu-fault", "DMAR: [", lazily(rf"DMAR: \[.{{0,60}}?\] Request device \[{_REQUESTER}\]")),
     (
         "nic",
         "mlx5_core",
-        re.compile(
+        lazily(
             rf"mlx5_core {_BUS}.{{0,120}}?(?P<what>health compromised|[Ff]atal error|firmware assert|bad device here|TX timeout|[Hh]igh temperature"
             r"|Will cause a leak of a command resource|Command completion arrived after timeout)"
         ),
@@ -56,33 +58,33 @@ _PATTERNS: tuple[tuple[Kind, str, re.Pattern[str]], ...] = (
     (
         "nic",
         "bnxt_en",
-        re.compile(rf"bnxt_en {_BUS}.{{0,60}}?(?P<what>Firmware not responding|(?:[Ff]irmware|FW) fatal|Error recovery is not supported)"),
+        lazily(rf"bnxt_en {_BUS}.{{0,60}}?(?P<what>Firmware not responding|(?:[Ff]irmware|FW) fatal|Error recovery is not supported)"),
     ),
     (
         "nic",
         "NETDEV WATCHDOG",
-        re.compile(rf"(?:{_BUS} (?P<interface>{_INTERFACE}): )?(?P<what>NETDEV WATCHDOG).{{0,80}}?: transmit queue \d+ timed out"),
+        lazily(rf"(?:{_BUS} (?P<interface>{_INTERFACE}): )?(?P<what>NETDEV WATCHDOG).{{0,80}}?: transmit queue \d+ timed out"),
     ),
-    ("nic", "hw csum failure", re.compile(rf"(?<![\w.@-])(?P<interface>{_INTERFACE}): (?P<what>hw csum failure)")),
-    ("link-down", "ink down", re.compile(rf"{_BUS} (?P<interface>{_INTERFACE}): Link down\b")),
-    ("link-down", "ink is ", re.compile(rf"(?:{_BUS} )?(?<![\w.@-])(?P<interface>{_INTERFACE}): (?:NIC )?Link is [Dd]own\b")),
-    ("oom-kill", "ut of memory", re.compile(r"[Oo]ut of memory.{0,200}?: Kill(?:ed)? process (?P<pid>\d+) \((?P<process>.{0,40}?)\)(?=[ ,]|$)")),
-    ("segfault", "segfault at", re.compile(r"(?P<process>[^\s\]]{1,32})\[(?P<pid>\d+)\]: segfault at ")),
+    ("nic", "hw csum failure", lazily(rf"(?<![\w.@-])(?P<interface>{_INTERFACE}): (?P<what>hw csum failure)")),
+    ("link-down", "ink down", lazily(rf"{_BUS} (?P<interface>{_INTERFACE}): Link down\b")),
+    ("link-down", "ink is ", lazily(rf"(?:{_BUS} )?(?<![\w.@-])(?P<interface>{_INTERFACE}): (?:NIC )?Link is [Dd]own\b")),
+    ("oom-kill", "ut of memory", lazily(r"[Oo]ut of memory.{0,200}?: Kill(?:ed)? process (?P<pid>\d+) \((?P<process>.{0,40}?)\)(?=[ ,]|$)")),
+    ("segfault", "segfault at", lazily(r"(?P<process>[^\s\]]{1,32})\[(?P<pid>\d+)\]: segfault at ")),
     # An address that no process can have ends it with SIGSEGV, too; the kernel's own fault of the name has no "ip:".
-    ("segfault", "general protection", re.compile(r"traps: (?P<process>[^\]]{1,32})\[(?P<pid>\d+)\] general protection(?: fault)? ip:")),
+    ("segfault", "general protection", lazily(r"traps: (?P<process>[^\]]{1,32})\[(?P<pid>\d+)\] general protection(?: fault)? ip:")),
     (
         "hung-task",
         "blocked for more than",
-        re.compile(r"INFO: task (?P<process>.{1,40}?):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds"),
+        lazily(r"INFO: task (?P<process>.{1,40}?):(?P<pid>\d+) blocked for more than (?P<seconds>\d+) seconds"),
     ),
-    ("soft-lockup", "soft lockup - CPU#", re.compile(r"soft lockup - CPU#\d+ stuck for \d+s! \[(?P<process>[^\]]{1,40}):(?P<pid>\d+)\]")),
-    ("memory", "[Hardware Error]", re.compile(r"\[Hardware Error\]: .{0,80}(?:[Uu]ncorrected|(?<![Nn]on-)(?<![Nn]on)fatal)")),
-    ("memory", "EDAC ", re.compile(r"EDAC .{0,40}\bUE\b")),
+    ("soft-lockup", "soft lockup - CPU#", lazily(r"soft lockup - CPU#\d+ stuck for \d+s! \[(?P<process>[^\]]{1,40}):(?P<pid>\d+)\]")),
+    ("memory", "[Hardware Error]", lazily(r"\[Hardware Error\]: .{0,80}(?:[Uu]ncorrected|(?<![Nn]on-)(?<![Nn]on)fatal)")),
+    ("memory", "EDAC ", lazily(r"EDAC .{0,40}\bUE\b")),
 )
 _NEEDLES = tuple(dict.fromkeys(needle for _, needle, _ in _PATTERNS))
 _MAX_DIGITS = 9
 # dmesg: seconds since the machine started.
-SINCE_BOOT = re.compile(r"^(?:<\d+>)?\[ *(?P<s>\d+\.\d+)\](?:\[[^\]]*\])? ?(?P<text>.*)")
+SINCE_BOOT = lazily(r"^(?:<\d+>)?\[ *(?P<s>\d+\.\d+)\](?:\[[^\]]*\])? ?(?P<text>.*)")
 
 
 @dataclass(frozen=True, kw_only=True)

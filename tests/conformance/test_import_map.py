@@ -104,7 +104,7 @@ def test_the_library_loads_nothing():
 NOT_FOR_A_LOG = (
     *(f"unhang.cli.{verb}" for verb in ("run", "doctor", "vars", "explain", "demo", "digest", "ras", "running", "repairing")),
     *(f"unhang.records.{name}" for name in ("flight", "match", "ras", "incident", "picture", "stacks", "kernel", "trunks")),
-    *("unhang.diagnosis.contradictions", "unhang.diagnosis.recorders", "unhang.diagnosis.why", "unhang.diagnosis.bundle", "unhang.kernel_lines"),
+    *("unhang.diagnosis.contradictions", "unhang.diagnosis.recorders", "unhang.diagnosis.why", "unhang.diagnosis.bundle"),
     *("unhang.facts", "unhang.launch", "unhang.probes", "unhang.remedies", "unhang.runtime", "unhang.testing", "unhang.report.html"),
     *("unhang.knowledge.variables", "unhang.report.markdown"),
     *("msgspec", "yaml", "psutil", "pynvml", "zstandard", "tarfile", "zipfile", "multiprocessing", "concurrent", "asyncio", "html", "secrets"),

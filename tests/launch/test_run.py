@@ -315,7 +315,7 @@ def standing(launcher, *options: str):
     log = run_dir / "logs" / "attempt-0" / "rank0.out"
     launcher.until(lambda: log.is_file() and "stands" in log.read_text())
     began = time.monotonic()
-    launcher.until(lambda: time.monotonic() - began > 3 * STANDS_S)
+    launcher.until(lambda: time.monotonic() - began > 5 * STANDS_S)
     return process, run_dir
 
 

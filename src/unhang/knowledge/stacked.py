@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from unhang.knowledge import words
 from unhang.knowledge.text import Text, joined, ranks
 from unhang.model import Evidence, Finding
-from unhang.records.frames import Frame, inside, is_user_file, place
-from unhang.records.match import op_of_stack
+from unhang.records.frames import Frame, inside, is_user_file, op_of_stack, place
 
 if TYPE_CHECKING:
     from unhang.knowledge.cause import Cause, LogView

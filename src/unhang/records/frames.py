@@ -6,10 +6,12 @@ work where unhang is not installed; a conformance test holds the two equal.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from unhang.patterns import lazily
+
+_C10D = "torch/distributed/distributed_c10d"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,3 +91,14 @@ def place(frame: Frame, cwd: str) -> str:
 def other_line(one: Frame | None, other: Frame | None) -> bool:
     """Whether two places are known and not the same."""
     return one is not None and other is not None and (one.file, one.line) != (other.file, other.line)
+
+
+def op_of_stack(frames: Iterable[Frame]) -> str:
+    """The collective whose function the innermost frames are in, "" where they are in none."""
+    op = ""
+    for frame in reversed(tuple(frames)):
+        if not (inside(frame, "torch") or inside(frame, "contextlib") or frame.file.startswith("<")):
+            break
+        if inside(frame, _C10D):
+            op = frame.name
+    return op

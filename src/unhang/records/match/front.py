@@ -8,7 +8,7 @@ ended waits in nothing, whatever its recorder holds.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from unhang.records.flight import operations
 from unhang.records.flight.batches import COALESCED
 from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, Heard, Recording, Track
 from unhang.records.flight.entries import Group
-from unhang.records.frames import Frame, inside, user_frame
+from unhang.records.frames import Frame, op_of_stack, user_frame
 from unhang.records.match.groups import align
 from unhang.records.match.messages import settled
 from unhang.records.match.outcome import Judge, Outcome, Place
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 # Two ranks that talk to each other make different calls, and which ones depends on their place in a pipeline. Prefixes, for send_object_list.
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
-_C10D = "torch/distributed/distributed_c10d"
 _ANY = 1 << 62
 # Of so many calls that heartbeats count as issued and not completed.
 _MOST_PENDING = 4096
@@ -325,14 +324,3 @@ def _counts_messages(group: str, dumps: Mapping[int, Flight]) -> bool:
 def _same_line(one: Sequence[Frame], other: Sequence[Frame]) -> bool:
     a, b = user_frame(one), user_frame(other)
     return a is not None and b is not None and (a.file, a.line) == (b.file, b.line)
-
-
-def op_of_stack(frames: Iterable[Frame]) -> str:
-    """The collective whose function the innermost frames are in, "" where they are in none."""
-    op = ""
-    for frame in reversed(tuple(frames)):
-        if not (inside(frame, "torch") or inside(frame, "contextlib") or frame.file.startswith("<")):
-            break
-        if inside(frame, _C10D):
-            op = frame.name
-    return op
