@@ -34,7 +34,7 @@ class Around:
     def stands(self, now):
         return self.stall
 
-    def activity(self, state, *, window_s):
+    def activity(self, state, *, window_s, since_s):
         return self.seen
 
     # the incidents

@@ -56,3 +56,12 @@ def test_a_rank_without_computing_children_is_idle(tmp_path):
         machine.look(waited_for=300.0, child_cpu=20.0)
     activity = machine.sampler.activity(RANK, window_s=4.0)
     assert activity is not None and activity.tree_cpu_share == 0.0 and not activity.busy
+
+
+def test_what_a_rank_did_before_it_stood_still_does_not_count(tmp_path):
+    machine = Machine(tmp_path)
+    for i in range(8):
+        machine.look(waited_for=0.0, child_cpu=min(i, 4) * 0.5)
+    before, after = (machine.sampler.activity(RANK, window_s=10.0, since_s=s) for s in (0.0, 2.5))
+    assert before.busy and not after.busy and after.window_s == 1.5
+    assert not machine.sampler.activity(RANK, window_s=10.0, since_s=99.0).busy

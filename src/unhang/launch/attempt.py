@@ -473,10 +473,12 @@ class Attempt:
 
     def everybody(self, stall: Stall | None = None) -> list[Asked]:
         """All that live: also those that no longer report, which are read from outside."""
-        window = _window(stall)
+        window, since_s = _window(stall)
         peers: dict[int, Peer | None] = {s.pid: p for p, s in self._roster.peers.items()}
         living = {s.pid: s for s in (*self._roster.peers.values(), *self.states())}
-        return [Asked(state=s, peer=peers.get(pid), activity=self._sampler.activity(s, window_s=window)) for pid, s in living.items()]
+        return [
+            Asked(state=s, peer=peers.get(pid), activity=self._sampler.activity(s, window_s=window, since_s=since_s)) for pid, s in living.items()
+        ]
 
     async def draw(self, opened: Open, *, exitcode: int | None = None) -> None:
         await self._incidents.draw(opened, self.situation(opened, exitcode=exitcode))
@@ -487,13 +489,14 @@ class Attempt:
         codes = dict(self._roster.exitcodes)
         if self._child.returncode is not None:
             codes[self._child.pid] = self._child.returncode
+        window, since_s = _window(opened.stall)
         return Situation(
             attempt=self._number,
             command=self._command.argv,
             promised=self._command.world_size,
             usual_gap_s=self._watch.rhythm.usual_gap_s,
             states=states,
-            activities={s.rank: self._sampler.activity(s, window_s=_window(opened.stall)) for s in states},
+            activities={s.rank: self._sampler.activity(s, window_s=window, since_s=since_s) for s in states},
             exitcodes=codes,
             exitcode=exitcode,
             logs=logs_so_far(self._rundir, self._number, [(c.rank, c.stream) for c in self._channels]),
@@ -536,5 +539,6 @@ def _named(members: list[psutil.Process]) -> str:
     return ", ".join(named) + (f" and {len(members) - 3} more" if len(members) > 3 else "")
 
 
-def _window(stall: Stall | None) -> float:
-    return MAX_WINDOW_S if stall is None else window_s(stall.threshold_s)
+def _window(stall: Stall | None) -> tuple[float, float]:
+    """How far to look back, and to what time at most: that of an interrupted training may be shorter than its window."""
+    return (MAX_WINDOW_S, 0.0) if stall is None else (window_s(stall.threshold_s), stall.since_s)

@@ -118,7 +118,7 @@ class Interruption:
         if stall is None or stall.waiting:
             return stall
         window = window_s(stall.threshold_s)
-        seen = [self._sampler.activity(self._watch.ranks[rank], window_s=window) for rank in stall.absent]
+        seen = [self._sampler.activity(self._watch.ranks[rank], window_s=window, since_s=stall.since_s) for rank in stall.absent]
         return None if any(a is None or a.busy for a in seen) else stall
 
     def _look_at(self, stall: Stall, number: int) -> Coroutine[Any, Any, None]:

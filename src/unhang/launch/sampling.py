@@ -42,13 +42,13 @@ class Sampler:
             if found is not None:
                 self._samples.setdefault(pid, deque(maxlen=int(2 * MAX_WINDOW_S / INTERVAL_S))).append(found)
 
-    def activity(self, state: RankState, *, window_s: float = MAX_WINDOW_S) -> Activity | None:
-        """What the rank did during the last `window_s` or less, None if it was never looked at."""
+    def activity(self, state: RankState, *, window_s: float = MAX_WINDOW_S, since_s: float = 0.0) -> Activity | None:
+        """What the rank did during the last `window_s` or less, and not before `since_s`, None if it was never looked at."""
         samples = self._samples.get(state.pid)
         if not samples:
             return None
         last = samples[-1]
-        seen = [s for s in samples if last.t - s.t <= window_s]
+        seen = [s for s in samples if last.t - s.t <= window_s and s.t >= since_s] or [last]
         first = seen[0]
         window = max(last.t - first.t, 1e-3)
         return Activity(
