@@ -13,6 +13,7 @@ import atheris
 
 with atheris.instrument_imports(include=["unhang.records.logs", "unhang.diagnosis"]):
     from unhang.diagnosis.assemble import CONTEXT, assemble
+    from unhang.diagnosis.kernel_told import sifted
     from unhang.diagnosis.logs import MARKS, Judge
     from unhang.records.logs import Needles, blocks, looking, read
 
@@ -27,9 +28,11 @@ blocks.BLOCK_BYTES = 512
 
 def one(data: bytes) -> None:
     reads = [read(io.BytesIO(part), NEEDLES, source=f"rank{n}.log", latest_s=1.8e9) for n, part in enumerate(data.split(b"\1\2\1"))]
+    sorted_out = sifted(reads, catalogue.signatures())
+    reads = sorted_out.reads
     attempts = assemble(reads, catalogue.signatures())
     for attempt in attempts:
-        verdict = Judge(reads, [], attempts).verdict(attempt.number, alone=True)
+        verdict = Judge(reads, sorted_out.not_examined, attempts, sorted_out.doubts).verdict(attempt.number, alone=True)
         assert not [n for n in verdict.not_examined if "check is broken" in n.why], verdict.not_examined
         for h in attempt.hits:
             assert len(h.text) <= looking.MAX_TEXT + 2 and h.line is not None and h.line >= 1
