@@ -99,12 +99,20 @@ def of_one_run(recordings: Mapping[int, Recording]) -> tuple[Mapping[int, Record
     return {rank: r for rank, r in recordings.items() if rank not in left}, left
 
 
-def _world(recording: Recording) -> tuple[int, ...]:
-    """The members of the default group as a dump tells them; () where it does not, or has had several."""
+def _world(recording: Recording, known: dict[int, tuple[int, ...]] | None = None) -> tuple[int, ...]:
+    """The members of the default group as a dump tells them; () where it does not, or has had several.
+
+    `known`: those in order, by the identity of what is in dumps: ranks share it, and there are as many members as ranks.
+    """
     groups = (*(t.group for t in recording.tracks), *recording.groups)
     found = {id(g.members): g.members for g in groups if g.members and (g.desc == "default_pg" or (g.name == "0" and not g.desc))}
-    worlds = {tuple(sorted(members)) for members in found.values()}
-    return worlds.pop() if len(worlds) == 1 else ()
+    if known is None or len(found) != 1:
+        worlds = {tuple(sorted(members)) for members in found.values()}
+        return worlds.pop() if len(worlds) == 1 else ()
+    ((place, members),) = found.items()
+    if place not in known:
+        known[place] = tuple(sorted(members))
+    return known[place]
 
 
 def _size(run: Mapping[int, Recording]) -> int:
@@ -115,11 +123,16 @@ def _by_world(recordings: Mapping[int, Recording]) -> list[dict[int, Recording]]
     """By their default group. Who does not tell it, or has not come to one that was made again, is with most others."""
     newest = max((r.worlds for r in recordings.values()), default=0)
     by_world: dict[tuple[int, ...], dict[int, Recording]] = {}
+    # To look one up takes as long as it has members. Its identity is its own for as long as it is held here.
+    by_place: dict[int, tuple[tuple[int, ...], dict[int, Recording]]] = {}
+    known: dict[int, tuple[int, ...]] = {}
     others = {}
     for rank, recording in recordings.items():
-        world = _world(recording) if recording.worlds == newest else ()
+        world = _world(recording, known) if recording.worlds == newest else ()
         if world:
-            by_world.setdefault(world, {})[rank] = recording
+            if id(world) not in by_place:
+                by_place[id(world)] = (world, by_world.setdefault(world, {}))
+            by_place[id(world)][1][rank] = recording
         else:
             others[rank] = recording
     if not by_world:

@@ -312,8 +312,9 @@ class Judge:
 
     def _node(self, meeting: Meeting, number: int, waiting: tuple[int, ...], since: int) -> _Node:
         stands: dict[str, list[int]] = {}
+        inside = frozenset(waiting)
         for rank in meeting.members:
-            if rank not in waiting:
+            if rank not in inside:
                 stands.setdefault(self._stand(meeting, rank, number, since), []).append(rank)
         gloo_end = all(meeting.tracks[r].gloo and meeting.tracks[r].end(number) == ENDED for r in waiting)
         return _Node(
