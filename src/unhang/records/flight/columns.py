@@ -2,7 +2,8 @@
 
 A `Track` is one rank in one group, one item for each sequence number. What may surprise: operations that were launched together share one number, and
 only the last entry of them, "coalesced", ever completes; a Gloo entry that is `retired` may have failed, which is known of the last one only by the
-other ranks; sends and receives have numbers of their own and are kept only while they are pending.
+other ranks; sends and receives have numbers of their own and are kept only while they are pending. Long because what stands in an entry, and what is
+compared of it, have to be read side by side.
 """
 
 from __future__ import annotations
