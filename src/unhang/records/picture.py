@@ -436,8 +436,8 @@ def _address(told: str | None) -> str | None:
 
 
 def _left_out(flight: Flight) -> str:
-    """What of a dump could not be read."""
-    return "; ".join(dict.fromkeys(part for part in (flight.cut, not_understood(flight.skipped)) if part))
+    """What of a dump could not be read, and what it does not tell."""
+    return "; ".join(dict.fromkeys(part for part in (flight.cut, flight.untold, not_understood(flight.skipped)) if part))
 
 
 def _in_order(record: RankRecord) -> bool:

@@ -98,6 +98,12 @@ def test_a_lost_beginning_makes_the_numbers_worthless():
     assert of(recorder, lost=3).cut == SHIFTED
 
 
+def test_one_of_its_two_numbers_may_be_missing():
+    recorder = made(("collective", "completed"), ("batch", "completed"), ("collective", "completed"))
+    recorder.entries[-1] |= {"seq_id": None}
+    assert of(recorder).tracks[0].last == parse(pickle.dumps(recorder.dump())).calls["0"][-1].seq == 2
+
+
 def test_objects_say_the_same():
     recorder = made(("collective", "completed"), ("batch", "completed"), ("collective", "completed"), ("batch", "started"))
     calls = parse(pickle.dumps(recorder.dump())).calls["0"]
@@ -112,6 +118,7 @@ def test_xccl_never_says_that_a_message_is_over():
     recorder.collective("started")
     found = of(recorder)
     assert not found.messages and found.untold == ENDLESS and found.tracks[0].last == 2
+    assert parse(pickle.dumps(recorder.dump())).untold == ENDLESS
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def told_as_usual(raw: Mapping[str, Any]) -> Told:
             continue
         newest[each.group] = each.number
         shift = shifts.get(each.group, 0)
-        made.append({**entry, **{name: entry[name] - shift for name in _NUMBERS if name in entry}} if shift and each.number is not None else entry)
+        made.append({**entry, **{name: n - shift for name in _NUMBERS if isinstance(n := entry.get(name), int)}} if shift else entry)
     told = {**raw, "entries": made}
     if isinstance(status := raw.get("pg_status"), Mapping):
         told["pg_status"] = {pg: _less(counts, shifts.get(ids.get(str(pg), ""), 0)) for pg, counts in status.items()}

@@ -70,7 +70,7 @@ class Group:
 class Flight:
     """A whole dump. `calls` per group, oldest first. `lost`: the ring has overwritten its beginning.
 
-    `cut` says what of the file could not be read, `skipped` counts the entries that could not be understood.
+    `cut` says what of the file could not be read, `untold` what the recorder does not tell; `skipped` counts the entries that could not be understood.
     """
 
     version: str
@@ -79,6 +79,7 @@ class Flight:
     counters: dict[str, Counters] = field(default_factory=dict)
     lost: bool = False
     cut: str | None = None
+    untold: str | None = None
     skipped: int = 0
 
 
@@ -142,6 +143,7 @@ def _normalise(raw: Mapping[str, Any]) -> Flight:
         counters=counters,
         lost=lost,
         cut=told.cut,
+        untold=told.untold,
         skipped=skipped,
     )
 
@@ -225,6 +227,7 @@ def together(accelerator: Flight, cpu: Flight) -> Flight:
         counters={**accelerator.counters, **{renamed(name): c for name, c in cpu.counters.items()}},
         lost=accelerator.lost or cpu.lost,
         cut=accelerator.cut or cpu.cut,
+        untold=accelerator.untold or cpu.untold,
         skipped=accelerator.skipped + cpu.skipped,
     )
 

@@ -116,7 +116,8 @@ def _world(recording: Recording, known: dict[int, tuple[int, ...]] | None = None
 
 
 def _size(run: Mapping[int, Recording]) -> int:
-    return max(len(_world(r)) for r in run.values()) or max(run) + 1
+    known: dict[int, tuple[int, ...]] = {}
+    return max(len(_world(r, known)) for r in run.values()) or max(run) + 1
 
 
 def _by_world(recordings: Mapping[int, Recording]) -> list[dict[int, Recording]]:
