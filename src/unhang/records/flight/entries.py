@@ -70,7 +70,8 @@ class Group:
 class Flight:
     """A whole dump. `calls` per group, oldest first. `lost`: the ring has overwritten its beginning.
 
-    `cut` says what of the file could not be read, `untold` what the recorder does not tell; `skipped` counts the entries that could not be understood.
+    `cut` says what of the file could not be read, `untold` what the recorder does not tell; `skipped` counts the entries that could not be
+    understood.
     """
 
     version: str

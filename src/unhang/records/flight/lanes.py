@@ -87,7 +87,7 @@ def lanes_of(columns: Columns, sites: Sequence[Site | None], *, timed: bool = Tr
     keys = {key: n for n, key in enumerate(sorted({(kind.group, kind.p2p) for kind in kinds}))}
     gloo = {(kind.group, kind.p2p) for kind in kinds if kind.gloo}
     descs = {kind.group: kind.desc for kind in reversed(kinds)}
-    of_kind = tuple((keys[kind.group, kind.p2p], _numbered(calls, _drawn(kind.op, what))) for kind, what in zip(kinds, columns.kinds, strict=True))
+    of_kind = tuple((keys[kind.group, kind.p2p], numbered(calls, _drawn(kind.op, what))) for kind, what in zip(kinds, columns.kinds, strict=True))
     of_entry = array("H", map(lines.__getitem__, sites))
     numbers = columns.numbers
     if columns.message_numbers:
@@ -130,7 +130,7 @@ def lanes_of_flight(flight: Flight) -> Lanes:
                 continue
             lane = _lane(
                 flight.groups.get(name) or Group(name=name),
-                array("I", (_numbered(calls, _of_call(c)) for c in kept)),
+                array("I", (numbered(calls, _of_call(c)) for c in kept)),
                 array("q", (c.seq for c in kept)),
                 bytearray(ISSUED if not c.done else ENDED if c.backend == "gloo" else COMPLETED for c in kept),
                 array("q", (c.created_ns for c in kept)),
@@ -165,7 +165,8 @@ def _elements(size: Sequence[int]) -> int:
     return count if 0 <= count < 1 << 63 else -1
 
 
-def _numbered(table: dict[_K, int], key: _K) -> int:
+def numbered(table: dict[_K, int], key: _K) -> int:
+    """The number of `key`, its first one where it is new; 0 once the table is full."""
     number = table.get(key)
     if number is None:
         if len(table) >= MOST_IDS:
@@ -236,7 +237,7 @@ def _by_number(
             earliest = places[0]
             closing = [p for p in places if names[ids[p]].op == COALESCED]
             launched = [p for p in places if p not in closing] or places
-            of[i] = _numbered(calls, Drawn(op=names[ids[launched[0]]].op, together=len(launched)))
+            of[i] = numbered(calls, Drawn(op=names[ids[launched[0]]].op, together=len(launched)))
             states[i] = ends[closing[-1]] if closing else min((ends[p] for p in places), key=_LEAST_FINISHED.index)
         lines[i], times[i] = sites[earliest], starts[earliest]
     return first, of, states, times, lines

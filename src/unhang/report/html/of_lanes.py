@@ -6,17 +6,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
 
 from unhang.records.flight import COALESCED
 from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, STARTED
 from unhang.records.flight.entries import Group as DumpGroup
-from unhang.records.flight.lanes import MOST_IDS, Drawn, Lane, Lanes
+from unhang.records.flight.lanes import Drawn, Lane, Lanes, numbered
 from unhang.records.flight.sites import Site
 from unhang.records.frames import Frame, place
 from unhang.report.html.scene import Group, Operation, RankRow, Scene, State, Track
 
-_Key = TypeVar("_Key")
 _GroupKey = tuple[str, bool, tuple[int, ...]]
 
 _STATES = {ISSUED: State.ISSUED, STARTED: State.STARTED, COMPLETED: State.COMPLETED, ENDED: State.ENDED}
@@ -84,13 +82,13 @@ class _Maker:
         )
 
     def _operation(self, call: Drawn) -> int:
-        return _numbered(self.operations, (_name(call), _says(call)))
+        return numbered(self.operations, (_name(call), _says(call)))
 
     def _site(self, site: Site | None) -> int:
         if site is None:
             return 0
         file, line, name = site
-        return _numbered(self.sites, place(Frame(file=file, line=line, name=name), self.cwd))
+        return numbered(self.sites, place(Frame(file=file, line=line, name=name), self.cwd))
 
     def _group(self, rank: int, group: DumpGroup, *, p2p: bool) -> int:
         """A name is no identity: torch gives the same one to all parts when it splits a group. Where a rank tells no members, the only list that has
@@ -117,15 +115,6 @@ def _through(column: bytes, number_of: Callable[[int], int]) -> array[int]:
     ids = array("H", column)
     table = {n: number_of(n) for n in dict.fromkeys(ids)}
     return array("H", map(table.__getitem__, ids))
-
-
-def _numbered(table: dict[_Key, int], key: _Key) -> int:
-    number = table.get(key)
-    if number is None:
-        if len(table) >= MOST_IDS:
-            return 0
-        number = table[key] = len(table)
-    return number
 
 
 def _name(call: Drawn) -> str:
