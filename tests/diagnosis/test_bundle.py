@@ -125,6 +125,14 @@ def test_what_tells_attempts_apart_and_the_times_of_files_stay(tmp_path, monkeyp
         assert tar.getmember("a.log").mtime == 1_762_000_000.5
 
 
+def test_no_credential_in_the_name_of_a_log(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = f"job HF_TOKEN={TOKEN}.log"
+    (tmp_path / name).write_text(BROKEN)
+    of_logs(tmp_path / "b.tar.gz", name)
+    assert TOKEN not in " ".join(contents(tmp_path / "b.tar.gz"))
+
+
 @pytest.mark.parametrize("ends", [b"", b"\n"])
 def test_lines_without_end_and_without_number(ends):
     log = b"x" * 3_000_000 + b"\n\n" + b"\xff\xfe not utf-8 \x00" + ends

@@ -134,6 +134,16 @@ SECRETS = [
     ("https_proxy=http://me:pr0xy/pw@proxy:3128", "pr0xy/pw"),
     (f"https://api.telegram.org/bot{'1' * 9}:AAExampleExample/sendMessage", "AAExample"),
     (f"key {SENDGRID}", SENDGRID),
+    # A flag of a training framework, csh, a Dockerfile's old form, files of other programs.
+    (f"train.py --use_wandb {HEX40}", "0123456789"),
+    (f"trainer.wandb_key={HEX40}", "0123456789"),
+    (f"'wandb_key': '{HEX40}'", "0123456789"),
+    (f"setenv WANDB_API_KEY {HEX40}", "0123456789"),
+    ("ENV HUB_TOKEN abcdef123456", "abcdef"),
+    ('{"auths": {"nvcr.io": {"auth": "bWU6aHVudGVyMnh5eg=="}}}', "bWU6"),
+    ("GH_PAT=abcdef123456abcdef", "abcdef"),
+    ("host dapi" + HEX40[:32], "0123456789"),
+    ("ossutil64 config -e oss.example.org -k abcdefGH1234", "abcdefGH"),
     # Cut inside a word, of which the name is gone.
     ("…s3cr3tparts3cr3tpart!rest CUDA out of memory", "rest"),
 ]
@@ -189,6 +199,9 @@ def test_what_stands_around_them_stays(text, shown):
         "KeyError: 'token'",
         "KeyError: 'input_ids'",
         f"commit {HEX40}",
+        f"wandb_commit {HEX40} mywandbs {HEX40}",
+        "ENV KEY_SIZE 4096bytes ENV PATH /usr/lib12345 ENV HF_TOKEN $HF_TOKEN1",
+        '"auth": "none", USE_PAT=true',
         f"wandb: commit {HEX40}",
         f"/home/u/.cache/hub/models--a--b/snapshots/{HEX40}/model.safetensors",
         "uuid 123e4567-e89b-12d3-a456-426614174000",

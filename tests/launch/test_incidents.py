@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from unhang.facts.host import Host
+from unhang.launch.evidence import Taken
 from unhang.launch.incidents import Asked, Incidents, _host_pids, _uptime
 from unhang.launch.watch import RankState
 from unhang.records.rundir import RunDir
@@ -83,3 +84,29 @@ def test_a_look_that_is_cancelled_is_not_taken_for_enough(tmp_path):
         return opened
 
     assert not asyncio.run(gather()).gathered.is_set()
+
+
+def test_what_a_rank_gave_stays_until_it_gives_anything_again(tmp_path):
+    """It raised after its evidence was taken, is asked once more, and may be ended before it answers."""
+    earlier = Taken(answered=True, stacks="incidents/1/stacks/rank0.json", flight="incidents/1/flight/rank_0")
+
+    async def again(answers):
+        incidents = Incidents(RunDir.create(tmp_path / f"run{answers}"), host=Host(), first=1, clock=lambda: 1.0, tell=lambda event: None)
+        opened = incidents.open("failure", told=False)
+        opened.taken[0] = earlier
+        enough = asyncio.Event()
+        peer = Peer(answers)
+        peer.opened = opened
+        state = RankState(rank=0, pid=1, host="h", local_rank=0, since_s=0.0)
+        gathering = asyncio.ensure_future(incidents.gather(opened, [Asked(state=state, peer=peer, activity=None)], enough=enough))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        meanwhile = opened.taken[0]
+        enough.set()
+        await asyncio.wait_for(gathering, 10)
+        return meanwhile, opened.taken[0]
+
+    assert asyncio.run(again(False)) == (earlier, earlier)
+    meanwhile, after = asyncio.run(again(True))
+    assert meanwhile is earlier and after is not earlier
+    assert (after.answered, after.stacks, after.flight) == (True, earlier.stacks, earlier.flight)

@@ -383,5 +383,5 @@ def _clean(data: bytes) -> bytes:
 
 def _member(name: str) -> str:
     """A name in the archive that leads nowhere, keeps the folders by which ranks are told apart, and does not call text packed."""
-    parts = [p for p in re.split(r"[/!\\]", name) if p not in ("", ".", "..")]
+    parts = [p for p in re.split(r"[/!\\]", redact(name)) if p not in ("", ".", "..")]
     return _PACKED.sub("", "/".join(parts)) or "log"

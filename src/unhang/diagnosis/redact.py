@@ -108,11 +108,28 @@ _BARE_CREDENTIALS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         ),
         _KEPT,
     ),
+    # As csh and a Dockerfile's old form set them.
     (
-        ("login", "sshpass", "mysql"),
+        ("env",),
+        lazily(
+            r"(?P<keep>(?<![\w-])(?:setenv|ENV)[ \t]{1,4}[A-Z0-9_]{0,48}(?:TOKEN|SECRET|PASSWORD|PASSWD|_KEY|_PAT)[ \t]{1,4}['\"]?)"
+            r"(?!\$)(?=[A-Za-z+/_-]{0,64}\d)[^\s'\"]{8,}"
+        ),
+        _KEPT,
+    ),
+    (
+        ("_pat",),
+        lazily(r"(?P<keep>(?<![A-Za-z0-9])[A-Z][A-Z0-9]{0,30}_PAT['\"]?[ \t]?[=:][ \t]?['\"]?)(?=[A-Za-z_-]{0,64}\d)[A-Za-z0-9_-]{16,}"),
+        _KEPT,
+    ),
+    # Docker's config.json.
+    (("auth",), lazily(rf"(?P<keep>{_QUOTE}auth{_QUOTE}[ \t]?:[ \t]?{_QUOTE})[A-Za-z0-9+/]{{12,}}={{0,2}}"), _KEPT),
+    (
+        ("login", "sshpass", "mysql", "ossutil"),
         lazily(
             r"(?P<keep>(?<![\w-])(?:(?:docker|podman|helm|oc|swanlab)[ \t]{1,4}(?:registry[ \t]{1,4})?login\b[^\n]{0,80}?[ \t]-[pk][ \t=]{1,4}"
-            r"|sshpass[ \t]{1,4}-p[ \t]{0,4}|mysql(?:dump|admin)?\b[^\n]{0,80}?[ \t]-p))(?!\$)[^\s;]+"
+            r"|sshpass[ \t]{1,4}-p[ \t]{0,4}|mysql(?:dump|admin)?\b[^\n]{0,80}?[ \t]-p"
+            r"|ossutil\w{0,8}[ \t]{1,4}config\b[^\n]{0,160}?[ \t]-k[ \t]{1,4}))(?!\$)[^\s;]+"
         ),
         _KEPT,
     ),
@@ -188,12 +205,13 @@ _BARE_CREDENTIALS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
         lazily(_START + r"(?:glpat|nvapi|dckr_pat|pypi|hvs|dop_v1)[-_.][A-Za-z0-9_-]{16,}"),
         HIDDEN,
     ),
+    (("dapi",), lazily(_START + r"dapi[0-9a-f]{32}(?:-\d)?\b"), HIDDEN),
     # Begun only where such a word begins, else every `-eyJ` in a long one would be tried to its end.
     (("eyj",), lazily(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)?"), HIDDEN),
     # Weights & Biases keys are bare: 40 hexadecimal digits behind a word that names them. Git commits look alike and stay.
     (
         ("wandb",),
-        lazily(r"(?P<keep>\bwandb\b(?:(?!commit|sha|rev)[^\n]){0,40}?[\s=:'\"])(?:local-)?[0-9a-f]{40}\b", re.IGNORECASE),
+        lazily(r"(?P<keep>(?<![A-Za-z0-9])wandb(?![A-Za-z0-9])(?:(?!commit|sha|rev)[^\n]){0,40}?[\s=:'\"])(?:local-)?[0-9a-f]{40}\b", re.IGNORECASE),
         _KEPT,
     ),
     (("wandb_v1_", "local-"), lazily(_START + r"(?:wandb_v1_\w{20,}|local-[0-9a-f]{40}\b)"), HIDDEN),

@@ -117,8 +117,9 @@ class Incidents:
 
     async def gather(self, opened: Open, asked: Sequence[Asked], *, enough: asyncio.Event | None = None) -> None:
         """Take the evidence of all who can still give it, at the same time; what has come stays, where `enough` is set before all has."""
-        opened.taken |= {a.state.rank: Taken(activity=a.activity) for a in asked}
-        takes = [opened.taker.take(opened.number, a.state, a.peer, opened.taken[a.state.rank]) for a in asked]
+        taken = {a.state.rank: Taken(activity=a.activity) for a in asked}
+        opened.taken = {**taken, **opened.taken}
+        takes = [self._take(opened, a, taken[a.state.rank]) for a in asked]
         everything: asyncio.Future[Any] = asyncio.gather(*takes, self._ask_nccl(opened, asked), return_exceptions=True)
         if enough is not None:
             waiting: asyncio.Future[Any] = asyncio.ensure_future(enough.wait())
@@ -137,6 +138,16 @@ class Incidents:
             if isinstance(got, Exception):
                 opened.taker.missed.append(Missed(what=f"evidence of rank {a.state.rank}", why=f"{type(got).__name__}: {got}"))
         opened.gathered.set()
+
+    async def _take(self, opened: Open, asked: Asked, taken: Taken) -> None:
+        """What a rank gave earlier stays until it has given anything again: it may be ended before it has."""
+        try:
+            await opened.taker.take(opened.number, asked.state, asked.peer, taken)
+        finally:
+            before = opened.taken[asked.state.rank]
+            if taken.answered or taken.stacks:
+                taken.flight = taken.flight or before.flight
+                opened.taken[asked.state.rank] = taken
 
     async def _ask_nccl(self, opened: Open, asked: Sequence[Asked]) -> None:
         """Where ranks wait for somebody; never raises."""

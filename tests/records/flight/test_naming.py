@@ -53,6 +53,12 @@ def test_names_that_do_not_tell_are_numbered_and_it_is_said():
     assert ranks_of([]).ranks == {}
 
 
+def test_a_number_of_the_folder_of_all_is_no_rank():
+    for folder in ("/data/run5/", "/tmp/a7/nn/", "runs/2024/"):
+        found = ranks_of([f"{folder}trace.pkl", f"{folder}trace_1.pkl"])
+        assert found.unsure and set(found.ranks.values()) == {0, 1}
+
+
 def test_one_name_alone():
     assert ranks_of(["nccl_trace_rank_7"]).ranks == {"nccl_trace_rank_7": 7}
     assert ranks_of(["trace"]).unsure

@@ -54,6 +54,22 @@ def test_other_threads_find_the_real_one(torch):
     assert not hasattr(torch, "_inductor")
 
 
+def test_two_dumps_at_a_time_keep_it_from_each_other(torch):
+    """The excepthook's and the helper's."""
+
+    def other():
+        with compiler.left_alone():
+            found.append(hasattr(torch._inductor, "codecache"))
+
+    found = []
+    with compiler.left_alone():
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join(10)
+        assert found == [False] and not hasattr(torch._inductor, "codecache")
+    assert not hasattr(torch, "_inductor")
+
+
 def test_one_that_is_there_stays(torch):
     torch._inductor = there = ModuleType("there")
     with compiler.left_alone():

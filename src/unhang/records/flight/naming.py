@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from os.path import commonpath
 
 from unhang.patterns import lazily
 
@@ -51,7 +52,10 @@ def ranks_of(names: Sequence[str]) -> Named:
 
 
 def _ranks(names: Sequence[str]) -> Named:
-    plain = {name: _without_ending(name) for name in names}
+    # Numbers of the folders that all are in tell nothing apart, and that of one name would stand for the missing one of another.
+    folders = {name.rpartition("/")[0] for name in names}
+    common = len(commonpath(folders)) if len(folders) > 1 and len({f.startswith("/") for f in folders}) == 1 else max(map(len, folders), default=0)
+    plain = {name: _without_ending(name[common:]) for name in names}
     numbers = {name: list(_NUMBER.finditer(text)) for name, text in plain.items()}
     by_word = {name: n for name, text in plain.items() if (n := _said(text, numbers[name])) is not None}
     if len(by_word) == len(names):

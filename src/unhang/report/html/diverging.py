@@ -22,6 +22,7 @@ def group_at(scene: Scene, name: str, ranks: Collection[int]) -> int | None:
 
 def sides_of(scene: Scene, group: int, number: int, odd: Collection[int], missing: tuple[int, ...], unknown: tuple[int, ...]) -> tuple[Side, ...]:
     """What each rank did as this number, those who did the same together, the worst first."""
+    odd = frozenset(odd)
     kinds: dict[tuple[int, int, int, bool], list[int]] = {}
     for track in scene.tracks:
         i = number - track.first
@@ -47,8 +48,10 @@ def with_missing(scene: Scene, divergence: Divergence) -> Scene:
     came = min(
         (t.starts_ns[number - t.first] for t in scene.tracks if t.group == group and t.starts_ns and 0 <= number - t.first < len(t.states)), default=0
     )
-    tracks = [_extended(t, number, came) if t.group == group and t.rank in divergence.missing else t for t in scene.tracks]
-    lacking = [r for r in divergence.missing if not any(t.rank == r and t.group == group for t in scene.tracks)]
+    missing = frozenset(divergence.missing)
+    drawn = {t.rank for t in scene.tracks if t.group == group}
+    tracks = [_extended(t, number, came) if t.group == group and t.rank in missing else t for t in scene.tracks]
+    lacking = [r for r in divergence.missing if r not in drawn]
     none = Track(rank=0, group=group, first=number, ops=array("H"), states=b"", starts_ns=array("q") if came else None, sites=array("H"))
     tracks += [_extended(replace(none, rank=r), number, came) for r in lacking]
     return replace(scene, tracks=tuple(tracks))

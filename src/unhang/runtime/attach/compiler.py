@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from _thread import get_ident
+from _thread import allocate_lock, get_ident
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -22,28 +22,38 @@ _NAME = "_inductor"
 def left_alone() -> Iterator[None]:
     """Inside, this thread finds no compiler in a torch that has not imported it yet; every other thread finds the real one."""
     torch = sys.modules.get("torch")
-    if torch is None or _NAME in vars(torch):
+    if torch is None:
         yield
         return
-    absent = _Absent(get_ident())
-    vars(torch)[_NAME] = absent
+    with _lock:
+        there = vars(torch).setdefault(_NAME, _ABSENT)
+        if there is _ABSENT:
+            _ABSENT.threads.append(get_ident())
+    if there is not _ABSENT:
+        yield
+        return
     try:
         yield
     finally:
-        # Whoever has imported it meanwhile has put it there.
-        found = vars(torch).pop(_NAME, absent)
-        if found is not absent:
-            vars(torch)[_NAME] = found
+        with _lock:
+            _ABSENT.threads.remove(get_ident())
+            # Whoever has imported the real one meanwhile has put it there.
+            if not _ABSENT.threads and vars(torch).get(_NAME) is _ABSENT:
+                del vars(torch)[_NAME]
 
 
 class _Absent(ModuleType):
-    """A module without anything for one thread, and the real one, imported then, for all others."""
+    """A module without anything for these threads, and the real one, imported then, for all others."""
 
-    def __init__(self, ident: int) -> None:
+    def __init__(self) -> None:
         super().__init__(f"torch.{_NAME}")
-        self._ident = ident
+        self.threads: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
-        if get_ident() == self._ident:
+        if get_ident() in self.threads:
             raise AttributeError(name)
         return getattr(__import__(f"torch.{_NAME}", fromlist=[name]), name)
+
+
+_ABSENT = _Absent()
+_lock = allocate_lock()
