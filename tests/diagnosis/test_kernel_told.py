@@ -99,7 +99,7 @@ def test_lines_without_a_date(tmp_path):
     verdict = judged(tmp_path, "[86399.000123] " + LOST, NCCL + JOB)
     assert told(verdict) == {"gpu-hardware": "likely"} and verdict.primary.ranks == (1,)
     verdict = judged(tmp_path, "[86399.000123] " + ECC, JOB + KILLED.format(pid=4711))
-    assert told(verdict)["gpu-hardware"] == "established"
+    assert told(verdict)["gpu-hardware"] == "likely"
 
 
 def test_an_undated_kill_of_a_rank_and_of_another_process(tmp_path):
@@ -143,3 +143,45 @@ def test_a_kernel_log_alone_is_answered(tmp_path):
         path.write_text(line)
         verdict = judge_logs([str(path)]).verdict
         assert (verdict.primary.cause, verdict.primary.standing) == ("gpu-hardware", "established")
+
+
+RAISED = (
+    '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/w/train.py", line 8, in <module>\n[rank1]:     main()\n[rank1]: ValueError: NaN\n'
+)
+FAILED = KILLED.replace("exitcode: -9", "exitcode: {code}")
+INSIDE = "2026-11-22T03:09:58 {host} kernel: "
+
+
+def test_an_equal_pid_is_no_tie_where_the_rank_ended_in_another_way(tmp_path):
+    for name in ("mysqld", "python3"):
+        kernel = "[  812.100100] " + OOM.replace("4711 (python)", f"312 ({name})")
+        verdict = judged(tmp_path, kernel, JOB + RAISED + FAILED.format(code=1, pid=312))
+        assert (verdict.primary.cause, verdict.primary.standing) == ("rank-exception", "established")
+        assert told(verdict).get("host-oom-or-killed") in (None, "possible")
+
+
+def test_an_equal_pid_is_no_tie_on_another_host(tmp_path):
+    job = NCCL + JOB + KILLED.format(pid=4001)
+    oom = OOM.replace("4711", "4001")
+    p = judged(tmp_path, INSIDE.format(host="node7") + oom, job).primary
+    assert p.says.startswith("rank 1") and "by whom is not in the log" in p.says and "node7 is named nowhere else" in p.says and not p.hosts
+    p = judged(tmp_path, INSIDE.format(host="node0.cluster") + oom, job).primary
+    assert (p.standing, p.hosts) == ("established", ("node0.cluster",)) and "OOM killer ended process 4001" in p.says
+
+
+def test_an_equal_pid_without_a_date_leaves_the_doubt(tmp_path):
+    p = judged(tmp_path, "[86399.000123] " + OOM, JOB + KILLED.format(pid=4711)).primary
+    assert "by whom is not in the log; a kernel log beside it" in p.says and "start of the machine" in p.says
+    # Hours before its rank was said to be killed.
+    job = "".join(TIMEOUT.format(r=r) for r in (1, 2, 3)) + KILLED.format(pid=4711)
+    p = judged(tmp_path, "[Sat Nov 21 03:40:20 2026] " + OOM, job).primary
+    assert "by whom is not in the log; a kernel log beside it" in p.says and "that of the failure" in p.says
+
+
+def test_the_same_pid_at_the_same_time_of_another_zone(tmp_path):
+    job = JOB + KILLED.format(pid=4711)
+    p = judged(tmp_path, "[Sun Nov 22 11:09:58 2026] " + OOM, job).primary
+    assert p.standing == "established" and p.says.startswith("the kernel's OOM killer ended process 4711")
+    job = JOB + KILLED.format(pid=4711).replace("E1122 03:10:06", "E1122 07:40:06")
+    p = judged(tmp_path, "[Sun Nov 22 13:09:58 2026] " + OOM, job).primary
+    assert "by whom is not in the log; a kernel log beside it" in p.says and "time zones" in p.says

@@ -14,6 +14,7 @@ from typing import Literal
 
 from unhang import kernel_lines
 from unhang.knowledge.cause import STANDINGS, LogView
+from unhang.knowledge.kernel_pids import is_address, is_of_a_rank, pid_of, short
 from unhang.knowledge.text import Text, joined, same
 from unhang.model import Finding, NotExamined, Standing
 from unhang.records.logs import Hit, LogRead, Signature, Traceback, owner_of
@@ -31,16 +32,19 @@ _KERNEL = re.compile(
     r"^(?:\[ *\d+\.\d+\] ?)?(?:kernel: )?(?:NVRM: |nvidia-nvswitch\d*: |mlx5_core |bnxt_en |pcieport |AMD-Vi: |DMAR: |EDAC |mce: |nfs: server "
     r"|oom-kill:constraint=|oom_reaper: |(?:Memory cgroup o|O)ut of memory: Kill|INFO: task |watchdog: BUG: )"
 )
-_ADDRESS = re.compile(r"[\d.]+|[\da-f:]*:[\da-f:]*")
 _Relation = Literal["inside", "outside", "zone", "unseen", "after"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Doubt:
-    """Why a line of a kernel log may be of another time or machine. `alone`: the best that it gives; `with_gpu`: of a GPU that a rank uses."""
+    """Why a line of a kernel log may be of another time or machine.
+
+    `alone`: the best that it gives; `with_gpu`: of a GPU that a rank uses; `with_pid`: of a rank's process (`is_of_a_rank`).
+    """
 
     alone: Standing
     with_gpu: Standing
+    with_pid: Standing
     why: Text
 
 
@@ -63,7 +67,7 @@ def sifted(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> Sifted:
     told = {(h.source, h.line) for r in reads for h in r.hits if is_kernels(h)}
     of_jobs = [r for r in reads if _is_jobs(r, told)]
     if told and not of_jobs and any(r.begins_at_s is not None and not r.hits for r in reads):
-        beside = Doubt(alone="possible", with_gpu="possible", why=_NO_JOB)
+        beside = Doubt(alone="possible", with_gpu="possible", with_pid="possible", why=_NO_JOB)
         return Sifted(reads=list(reads), doubts=dict.fromkeys(told, beside))
     if not told or not of_jobs:
         return Sifted(reads=list(reads))
@@ -114,6 +118,8 @@ class _Job:
         self.hosts: set[str] = set()
         # Whether anything in its logs says that it failed: what only stops printing may go on.
         self.ended = False
+        # When its logs tell of which process.
+        self.pids: dict[str, list[float]] = {}
         printed: list[float] = []
         exact: list[float] = []
         failed: list[float] = []
@@ -125,7 +131,9 @@ class _Job:
                 if isinstance(p, Hit) and (p.source, p.line) in told:
                     continue
                 if p.host is not None:
-                    self.hosts.add(_short(p.host))
+                    self.hosts.add(short(p.host))
+                if isinstance(p, Hit) and p.at_s is not None and (pid := p.groups.get("pid")) is not None:
+                    self.pids.setdefault(pid, []).append(p.at_s)
                 bad = isinstance(p, Traceback) or (p.signature in causes and p.signature.role != "context")
                 times.append((p.at_s, p.utc_offset_s, bad))
                 self.ended |= bad
@@ -151,8 +159,7 @@ class _Job:
         found = self._when(hit.at_s, self.printed)
         if found == "inside":
             return found
-        shifted = (hit.at_s + h * _HOUR_S for h in range(-_ZONES_H, _ZONES_H + 1) if h)
-        return "zone" if any(self._when(at_s, self.printed) == "inside" for at_s in shifted) else found
+        return "zone" if any(self._when(at_s, self.printed) == "inside" for at_s in _shifted(hit.at_s)) else found
 
     def _when(self, at_s: float, span: tuple[float, float]) -> _Relation:
         first, last = span[0] - SLACK_S, span[1] + SLACK_S
@@ -167,24 +174,31 @@ class _Job:
             if among:
                 return None
             why = _UNDATED if hit.at_s is None else _NO_TIMES
-            return Doubt(alone="possible", with_gpu="likely", why=why)
+            return Doubt(alone="possible", with_gpu="likely", with_pid="likely", why=why)
         if relation != "inside":
             assert self.printed is not None and hit.at_s is not None
             told = _WHEN[relation].fill(at=_time(hit.at_s), job=_span(self.printed))
-            return Doubt(alone="possible", with_gpu="likely", why=told)
+            of_rank: Standing = "established" if relation == "zone" and self._told_then(hit) else "likely"
+            return Doubt(alone="possible", with_gpu="likely", with_pid=of_rank, why=told)
         if among:
             return None
-        host = None if hit.host is None else _short(hit.host)
+        host = None if hit.host is None else short(hit.host)
         if host is None or not self.hosts:
             several = len(self.hosts) > 1
-            return Doubt(alone="possible" if several else "likely", with_gpu="established", why=_NO_HOST)
-        named = {bool(_ADDRESS.fullmatch(h)) for h in self.hosts}
+            return Doubt(alone="possible" if several else "likely", with_gpu="established", with_pid="established", why=_NO_HOST)
+        named = {is_address(h) for h in self.hosts}
         if host in self.hosts:
             return None
         # An address and a name may be one host.
-        if named != {bool(_ADDRESS.fullmatch(host))}:
-            return Doubt(alone="possible", with_gpu="established", why=_NO_HOST)
-        return Doubt(alone="possible", with_gpu="possible", why=_OTHER_HOST.fill(host=host))
+        if named != {is_address(host)}:
+            return Doubt(alone="possible", with_gpu="established", with_pid="established", why=_NO_HOST)
+        return Doubt(alone="possible", with_gpu="possible", with_pid="likely", why=_OTHER_HOST.fill(host=host))
+
+    def _told_then(self, hit: Hit) -> bool:
+        """Whether the job's logs tell of the same pid at that time, in another zone."""
+        assert hit.at_s is not None
+        times = self.pids.get(pid_of(hit) or "", ())
+        return any(abs(at_s - t) <= SLACK_S for at_s in _shifted(hit.at_s) for t in times)
 
     def left(self, source: str, hits: Sequence[Hit]) -> NotExamined:
         times = [h.at_s for h in hits if h.at_s is not None]
@@ -223,13 +237,18 @@ _WHEN: Mapping[str, Text] = {
 }
 
 
+def _shifted(at_s: float) -> Iterable[float]:
+    """A time as clocks of other zones show it."""
+    return (at_s + h * _HOUR_S for h in range(-_ZONES_H, _ZONES_H + 1) if h)
+
+
 def weighed(view: LogView, doubts: Mapping[tuple[str, int | None], Doubt], cause: str, ask: Callable[[LogView], Finding | None]) -> Finding | None:
     """The answer of one cause, no better than what ties the kernel's lines to the job, and with what speaks against it.
 
     What a rank's own log tells of the same cause stands as it is.
     """
     found = ask(view)
-    in_doubt = [h for h in view.hits_of(cause) if (h.source, h.line) in doubts and not _is_of_a_rank(h, view)]
+    in_doubt = [h for h in view.hits_of(cause) if (h.source, h.line) in doubts and _worth(h, doubts, view) != "established"]
     if found is None or not in_doubt:
         return found
     lines = {(h.source, h.line) for h in in_doubt}
@@ -239,8 +258,8 @@ def weighed(view: LogView, doubts: Mapping[tuple[str, int | None], Doubt], cause
     if own is not None and any(not is_kernels(h) for h in rest) and not any("pid" in h.groups for h in in_doubt):
         return found
     # Of several lines the one with the best tie speaks.
-    best = min(in_doubt, key=lambda h: STANDINGS.index(_worth(h, doubts)))
-    standing = max(found.standing, _worth(best, doubts), key=STANDINGS.index)
+    best = min(in_doubt, key=lambda h: STANDINGS.index(_worth(h, doubts, view)))
+    standing = max(found.standing, _worth(best, doubts, view), key=STANDINGS.index)
     if own is not None and STANDINGS.index(own.standing) <= STANDINGS.index(standing):
         evidence = (*own.evidence, *(e for e in found.evidence if (e.source, e.line) in lines))
         return replace(own, says=f"{own.says}; a kernel log beside it: {found.says} ({doubts[best.source, best.line].why.en})", evidence=evidence)
@@ -251,23 +270,15 @@ def weighed(view: LogView, doubts: Mapping[tuple[str, int | None], Doubt], cause
     return replace(found, standing=standing, says=f"{found.says}; {why.en}", says_zh=says_zh)
 
 
-def _worth(hit: Hit, doubts: Mapping[tuple[str, int | None], Doubt]) -> Standing:
+def _worth(hit: Hit, doubts: Mapping[tuple[str, int | None], Doubt], view: LogView) -> Standing:
     doubt = doubts[hit.source, hit.line]
+    ties = [doubt.alone]
     # Only a rank's own GPU gives a line of the driver a rank.
-    return doubt.with_gpu if hit.rank is not None and not hit.by_name else doubt.alone
-
-
-def _is_of_a_rank(hit: Hit, view: LogView) -> bool:
-    """Whether a line names the process of a rank, as a launcher or NCCL does."""
-    pid = hit.groups.get("pid") or hit.groups.get("process")
-    if pid is None:
-        return False
-    ours = {e.at.pid for e in view.exits} | {i.at.pid for i in view.nccl.inits}
-    return pid in {str(p) for p in ours if p is not None}
-
-
-def _short(host: str) -> str:
-    return host if _ADDRESS.fullmatch(host) else host.partition(".")[0]
+    if hit.rank is not None and not hit.by_name:
+        ties.append(doubt.with_gpu)
+    if is_of_a_rank(hit, view):
+        ties.append(doubt.with_pid)
+    return min(ties, key=STANDINGS.index)
 
 
 def _time(at_s: float) -> Text:
