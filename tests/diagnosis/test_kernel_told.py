@@ -74,6 +74,19 @@ def test_an_exact_time_after_the_failure(tmp_path):
     assert "gpu-hardware" not in told(verdict) and left(verdict)
 
 
+def test_where_only_some_lines_of_the_job_have_a_zone(tmp_path):
+    begun = "2026-11-22T02:00:00+00:00 INFO entrypoint: starting torchrun --nproc-per-node 4\n"
+    job = begun + JOB + KILLED.format(pid=4711)
+    verdict = judged(tmp_path, "2026-11-22T03:10:04.000000+00:00 node0 kernel: " + OOM, job)
+    assert verdict.primary.standing == "established" and "OOM killer ended process 4711" in verdict.primary.says and not left(verdict)
+    verdict = judged(tmp_path, "2026-11-21T21:10:04+00:00 node0 kernel: " + LOST, begun + JOB)
+    assert "gpu-hardware" not in told(verdict) and "before this job" in left(verdict)[0].why
+    # The zone of one line alone proves that the job ran then.
+    job = JOB.replace("2026-11-22 03:00:00", "2026-11-22T11:00:00+08:00").replace("E1122 03:10", "E1122 11:10") + KILLED.format(pid=99)
+    verdict = judged(tmp_path, "2026-11-22T03:00:20+00:00 kernel: " + LOST, job)
+    assert told(verdict)["gpu-hardware"] == "likely"
+
+
 def test_whole_hours_apart_may_be_time_zones(tmp_path):
     verdict = judged(tmp_path, "[Sun Nov 22 11:09:00 2026] " + LOST)
     assert told(verdict) == {"gpu-hardware": "possible"} and "time zones" in verdict.primary.says and "2026-11-22 11:09" in verdict.primary.says

@@ -122,6 +122,8 @@ class _Job:
         self.pids: dict[str, list[float]] = {}
         printed: list[float] = []
         exact: list[float] = []
+        # Of the first time of each log.
+        zones: set[int | None] = set()
         failed: list[float] = []
         for read in reads:
             pieces = sorted(_pieces(read), key=lambda p: p.place)
@@ -137,6 +139,7 @@ class _Job:
                 bad = isinstance(p, Traceback) or (p.signature in causes and p.signature.role != "context")
                 times.append((p.at_s, p.utc_offset_s, bad))
                 self.ended |= bad
+            zones |= set([offset_s for at_s, offset_s, _ in times if at_s is not None][:1])
             for at_s, offset_s, bad in times:
                 if at_s is None:
                     continue
@@ -147,6 +150,8 @@ class _Job:
                     failed.append(at_s)
         self.printed = (min(printed), max(printed)) if printed else None
         self.exact = (min(exact), max(exact)) if exact else None
+        self.all_exact = len(exact) == len(printed)
+        self.begins_exact = bool(exact) and None not in zones
         # Many logs have no time before the first message of torch's own.
         self.begun = bool(printed) and (not failed or min(failed) - min(printed) > _BEGAN_S)
 
@@ -155,7 +160,11 @@ class _Job:
         if hit.at_s is None or self.printed is None:
             return None
         if hit.utc_offset_s is not None and self.exact is not None:
-            return self._when(hit.at_s - hit.utc_offset_s, self.exact)
+            utc_s = hit.at_s - hit.utc_offset_s
+            exactly = self._when(utc_s, self.exact)
+            # An entrypoint may print a zone, and the training none: those times are only a part of the job's.
+            if exactly == "inside" or self.all_exact or (self.begins_exact and utc_s < self.exact[0]):
+                return exactly
         found = self._when(hit.at_s, self.printed)
         if found == "inside":
             return found
