@@ -87,6 +87,15 @@ def test_where_only_some_lines_of_the_job_have_a_zone(tmp_path):
     assert told(verdict)["gpu-hardware"] == "likely"
 
 
+@pytest.mark.parametrize("at", ["08:39:58", "08:54:58", "21:24:58", "17:39:58"])
+def test_zones_that_are_not_whole_hours_from_utc(tmp_path, at):
+    day = "Sat Nov 21" if at > "15" else "Sun Nov 22"
+    oom = judged(tmp_path, f"[{day} {at} 2026] " + OOM, JOB + KILLED.format(pid=4711))
+    assert oom.primary.standing == "established" and "OOM killer ended process 4711" in oom.primary.says and not left(oom)
+    lost = judged(tmp_path, f"[{day} {at} 2026] " + LOST)
+    assert told(lost) == {"gpu-hardware": "possible"} and "time zones" in lost.primary.says
+
+
 def test_whole_hours_apart_may_be_time_zones(tmp_path):
     verdict = judged(tmp_path, "[Sun Nov 22 11:09:00 2026] " + LOST)
     assert told(verdict) == {"gpu-hardware": "possible"} and "time zones" in verdict.primary.says and "2026-11-22 11:09" in verdict.primary.says
@@ -196,5 +205,5 @@ def test_the_same_pid_at_the_same_time_of_another_zone(tmp_path):
     p = judged(tmp_path, "[Sun Nov 22 11:09:58 2026] " + OOM, job).primary
     assert p.standing == "established" and p.says.startswith("the kernel's OOM killer ended process 4711")
     job = JOB + KILLED.format(pid=4711).replace("E1122 03:10:06", "E1122 07:40:06")
-    p = judged(tmp_path, "[Sun Nov 22 13:09:58 2026] " + OOM, job).primary
+    p = judged(tmp_path, "[Sun Nov 22 12:24:58 2026] " + OOM, job).primary
     assert "by whom is not in the log; a kernel log beside it" in p.says and "time zones" in p.says

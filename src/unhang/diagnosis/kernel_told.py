@@ -1,7 +1,7 @@
 """Whether a line of a kernel log is about the job that failed: a kernel log reaches back to the start of its machine, and may be of any machine.
 
 What is dated outside the job's time is left out and said. What cannot be dated, or whose host is not known, is worth less, unless the pid or the GPU
-of a rank ties it to the job. What may surprise: `dmesg -T` and many logs print local time without its zone, so that times may be whole hours apart.
+of a rank ties it to the job. What may surprise: `dmesg -T` and many logs print local time without its zone, so that times may be hours apart.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from unhang.records.logs import Hit, LogRead, Signature, Traceback, owner_of
 
 # What `dmesg -T` is off by after weeks, clocks that nobody sets, and what the kernel tells some minutes later (hung tasks).
 SLACK_S = 600.0
-_HOUR_S = 3600
-# Time zones reach from -12 to +14.
-_ZONES_H = 14
+# By how much local times differ: zones reach from -12 to +14, and some are not whole hours from UTC (India 5:30, Nepal 5:45). Every half hour, as between
+# two local times, would with the slack leave hardly a time of a day outside.
+_ZONES_H = (*range(1, 15), 2.5, 3.5, 4.5, 5.5, 5.75, 6.5, 9.5, 10.5, 12.75, 13.75)
 # A log whose times begin with the failure: torch's usual timeouts lie before that, and days of training may.
 _WAITED_S = 3600.0
 _UNSEEN_S = 3 * 86_400.0
@@ -248,7 +248,7 @@ _WHEN: Mapping[str, Text] = {
 
 def _shifted(at_s: float) -> Iterable[float]:
     """A time as clocks of other zones show it."""
-    return (at_s + h * _HOUR_S for h in range(-_ZONES_H, _ZONES_H + 1) if h)
+    return (at_s + sign * h * 3600 for h in _ZONES_H for sign in (1, -1))
 
 
 def weighed(view: LogView, doubts: Mapping[tuple[str, int | None], Doubt], cause: str, ask: Callable[[LogView], Finding | None]) -> Finding | None:
