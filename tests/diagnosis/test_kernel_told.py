@@ -207,3 +207,24 @@ def test_the_same_pid_at_the_same_time_of_another_zone(tmp_path):
     job = JOB + KILLED.format(pid=4711).replace("E1122 03:10:06", "E1122 07:40:06")
     p = judged(tmp_path, "[Sun Nov 22 12:24:58 2026] " + OOM, job).primary
     assert "by whom is not in the log; a kernel log beside it" in p.says and "time zones" in p.says
+
+
+FELL = LOST.replace("pid='<unknown>', name=<unknown>", "pid=4001, name=python3")
+
+
+def test_what_befell_a_rank_stands_before_a_kill_by_somebody_unknown(tmp_path):
+    def judged(kernel, job):
+        paths = [tmp_path / "train.log", tmp_path / "dmesg.txt"]
+        for path, text in zip(paths, (job, kernel), strict=True):
+            path.write_text(text)
+        return judge_logs([str(p) for p in paths]).verdict
+
+    fell = "2026-11-22T03:10:04+00:00 node0 kernel: " + FELL
+    for job in (NCCL + JOB, JOB):
+        found = told(judged(fell, job + KILLED.format(pid=4001)))
+        assert list(found.items())[:2] == [("gpu-hardware", "established"), ("host-oom-or-killed", "established")]
+        assert judged(fell, job + KILLED.format(pid=4000)).primary.cause == "host-oom-or-killed"
+    # Who ended it is known.
+    oom = fell.replace(FELL, OOM.replace("4711", "4001"))
+    verdict = judged(oom + fell, NCCL + JOB + KILLED.format(pid=4001))
+    assert verdict.primary.cause == "host-oom-or-killed" and told(verdict)["gpu-hardware"] == "established"

@@ -21,8 +21,8 @@ from unhang.records.logs import Hit, LogRead, Signature, Traceback, owner_of
 
 # What `dmesg -T` is off by after weeks, clocks that nobody sets, and what the kernel tells some minutes later (hung tasks).
 SLACK_S = 600.0
-# By how much local times differ: zones reach from -12 to +14, and some are not whole hours from UTC (India 5:30, Nepal 5:45). Every half hour, as between
-# two local times, would with the slack leave hardly a time of a day outside.
+# By how much local times differ: zones reach from -12 to +14, and some are not whole hours from UTC (India 5:30, Nepal 5:45). Every half hour, as
+# between two such zones, would with the slack leave hardly a time of a day outside.
 _ZONES_H = (*range(1, 15), 2.5, 3.5, 4.5, 5.5, 5.75, 6.5, 9.5, 10.5, 12.75, 13.75)
 # A log whose times begin with the failure: torch's usual timeouts lie before that, and days of training may.
 _WAITED_S = 3600.0
@@ -257,18 +257,23 @@ def weighed(view: LogView, doubts: Mapping[tuple[str, int | None], Doubt], cause
     What a rank's own log tells of the same cause stands as it is.
     """
     found = ask(view)
-    in_doubt = [h for h in view.hits_of(cause) if (h.source, h.line) in doubts and _worth(h, doubts, view) != "established"]
+    # Several signatures may hit one line, and one of them tell the pid.
+    worth: dict[tuple[str, int | None], Standing] = {}
+    for h in view.hits_of(cause):
+        if (key := (h.source, h.line)) in doubts:
+            worth[key] = min(_worth(h, doubts[key], view), worth.get(key, "possible"), key=STANDINGS.index)
+    lines = {key for key, standing in worth.items() if standing != "established"}
+    in_doubt = [h for h in view.hits_of(cause) if (h.source, h.line) in lines]
     if found is None or not in_doubt:
         return found
-    lines = {(h.source, h.line) for h in in_doubt}
     rest = tuple(h for h in view.hits_of(cause) if (h.source, h.line) not in lines)
     own = ask(replace(view, hits={**view.hits, cause: rest}))
     # Which process the kernel ended is a question of its own.
     if own is not None and any(not is_kernels(h) for h in rest) and not any("pid" in h.groups for h in in_doubt):
         return found
     # Of several lines the one with the best tie speaks.
-    best = min(in_doubt, key=lambda h: STANDINGS.index(_worth(h, doubts, view)))
-    standing = max(found.standing, _worth(best, doubts, view), key=STANDINGS.index)
+    best = min(in_doubt, key=lambda h: STANDINGS.index(worth[h.source, h.line]))
+    standing = max(found.standing, worth[best.source, best.line], key=STANDINGS.index)
     if own is not None and STANDINGS.index(own.standing) <= STANDINGS.index(standing):
         evidence = (*own.evidence, *(e for e in found.evidence if (e.source, e.line) in lines))
         return replace(own, says=f"{own.says}; a kernel log beside it: {found.says} ({doubts[best.source, best.line].why.en})", evidence=evidence)
@@ -279,8 +284,7 @@ def weighed(view: LogView, doubts: Mapping[tuple[str, int | None], Doubt], cause
     return replace(found, standing=standing, says=f"{found.says}; {why.en}", says_zh=says_zh)
 
 
-def _worth(hit: Hit, doubts: Mapping[tuple[str, int | None], Doubt], view: LogView) -> Standing:
-    doubt = doubts[hit.source, hit.line]
+def _worth(hit: Hit, doubt: Doubt, view: LogView) -> Standing:
     ties = [doubt.alone]
     # Only a rank's own GPU gives a line of the driver a rank.
     if hit.rank is not None and not hit.by_name:
