@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from unhang.diagnosis.kernel_told import Doubt, weighed
 from unhang.diagnosis.logs import judge_logs
+from unhang.knowledge.cause import LogView
+from unhang.knowledge.text import Text
+from unhang.model import Evidence, Finding
+from unhang.records.logs import Hit, Signature
 
 STEP = "[rank{r}]: 2026-11-22 03:00:00 step 1000 loss 2.31\n"
 TIMEOUT = (
@@ -228,3 +235,34 @@ def test_what_befell_a_rank_stands_before_a_kill_by_somebody_unknown(tmp_path):
     oom = fell.replace(FELL, OOM.replace("4711", "4001"))
     verdict = judged(oom + fell, NCCL + JOB + KILLED.format(pid=4001))
     assert verdict.primary.cause == "host-oom-or-killed" and told(verdict)["gpu-hardware"] == "established"
+
+
+def test_a_line_that_the_cause_sets_aside_is_no_doubt(tmp_path):
+    kernel = "[  812.100100] " + OOM.replace("4711 (python)", "313 (mysqld)")
+    p = judged(tmp_path, kernel, JOB + KILLED.format(pid=4711)).primary
+    assert p.says == "local rank 1 (pid 4711) was killed (SIGKILL); by whom is not in the log"
+    assert [e.source.rpartition("/")[2] for e in p.evidence] == ["train.log"]
+
+
+def finding(*lines, says="own", says_zh="自己"):
+    evidence = tuple(Evidence(source="dmesg", line=n, text="") for n in lines)
+    return Finding(cause="host-oom-or-killed", standing="established", says=says, says_zh=says_zh, evidence=evidence)
+
+
+def test_both_languages_tell_what_stands_beside_it():
+    kernels = Hit(signature=Signature(needle="x"), source="dmesg", line=7, text=OOM, groups={"pid": "4711"})
+    launchers = replace(kernels, source="train.log", line=1)
+    view = LogView(hits={"host-oom-or-killed": (kernels, launchers)})
+    why = Text("nobody knows when", "不知道是什么时候")
+    doubts = {("dmesg", 7): Doubt(alone="possible", with_gpu="likely", with_pid="likely", why=why)}
+
+    def answer(of):
+        return finding() if kernels not in of.hits_of("host-oom-or-killed") else finding(7, says="theirs", says_zh="别的")
+
+    beside = weighed(view, doubts, "host-oom-or-killed", answer)
+    assert beside.says == "own; a kernel log beside it: theirs (nobody knows when)"
+    assert beside.says_zh == "自己；旁边的内核日志：别的（不知道是什么时候）" and [e.line for e in beside.evidence] == [7]
+    alone = weighed(
+        replace(view, hits={"host-oom-or-killed": (kernels,)}), doubts, "host-oom-or-killed", lambda of: answer(of) if any(of.hits.values()) else None
+    )
+    assert (alone.standing, alone.says, alone.says_zh) == ("possible", "theirs; nobody knows when", "别的；不知道是什么时候")

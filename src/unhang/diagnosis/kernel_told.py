@@ -15,7 +15,7 @@ from typing import Literal
 from unhang import kernel_lines
 from unhang.knowledge.cause import STANDINGS, LogView
 from unhang.knowledge.kernel_pids import is_address, is_of_a_rank, pid_of, short
-from unhang.knowledge.text import Text, joined, same
+from unhang.knowledge.text import THEN, Text, continued, joined, same
 from unhang.model import Finding, NotExamined, Standing
 from unhang.records.logs import Hit, LogRead, Signature, Traceback, owner_of
 
@@ -233,6 +233,7 @@ _OTHER_HOST = Text("its host {host} is named nowhere else in the logs of this jo
 _BEFORE = Text("dated {at}, before this job ({job})", "时间为 {at}，早于该任务（{job}）")
 _AFTER = Text("dated {at}, after this job ({job})", "时间为 {at}，晚于该任务（{job}）")
 _BOTH = Text("dated {at}, outside the time of this job ({job})", "时间为 {at}，不在该任务的时间内（{job}）")
+_BESIDE = Text("; a kernel log beside it: {told} ({why})", "；旁边的内核日志：{told}（{why}）")
 _WHEN: Mapping[str, Text] = {
     "zone": Text(
         "it is dated {at}, outside the time of the job ({job}), unless their clocks are of different time zones",
@@ -274,14 +275,17 @@ def weighed(view: LogView, doubts: Mapping[tuple[str, int | None], Doubt], cause
     # Of several lines the one with the best tie speaks.
     best = min(in_doubt, key=lambda h: STANDINGS.index(worth[h.source, h.line]))
     standing = max(found.standing, worth[best.source, best.line], key=STANDINGS.index)
+    why = doubts[best.source, best.line].why
     if own is not None and STANDINGS.index(own.standing) <= STANDINGS.index(standing):
-        evidence = (*own.evidence, *(e for e in found.evidence if (e.source, e.line) in lines))
-        return replace(own, says=f"{own.says}; a kernel log beside it: {found.says} ({doubts[best.source, best.line].why.en})", evidence=evidence)
+        beside = tuple(e for e in found.evidence if (e.source, e.line) in lines)
+        # The cause itself may have set the line aside.
+        if not beside or found.says == own.says:
+            return own
+        more = _BESIDE.fill(told=Text(found.says, found.says_zh or found.says), why=why)
+        return continued(replace(own, evidence=(*own.evidence, *beside)), more)
     if standing == found.standing and standing != "possible":
         return found
-    why = doubts[best.source, best.line].why
-    says_zh = f"{found.says_zh}；{why.zh}" if found.says_zh else ""
-    return replace(found, standing=standing, says=f"{found.says}; {why.en}", says_zh=says_zh)
+    return continued(replace(found, standing=standing), THEN + why)
 
 
 def _worth(hit: Hit, doubt: Doubt, view: LogView) -> Standing:
