@@ -44,8 +44,8 @@ class Doubt:
 
     alone: Standing
     with_gpu: Standing
-    with_pid: Standing
     why: Text
+    with_pid: Standing = "possible"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def sifted(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> Sifted:
     told = {(h.source, h.line) for r in reads for h in r.hits if is_kernels(h)}
     of_jobs = [r for r in reads if _is_jobs(r, told)]
     if told and not of_jobs and any(r.begins_at_s is not None and not r.hits for r in reads):
-        beside = Doubt(alone="possible", with_gpu="possible", with_pid="possible", why=_NO_JOB)
+        beside = Doubt(alone="possible", with_gpu="possible", why=_NO_JOB)
         return Sifted(reads=list(reads), doubts=dict.fromkeys(told, beside))
     if not told or not of_jobs:
         return Sifted(reads=list(reads))
