@@ -171,8 +171,15 @@ def test_a_sleep_may_end(build, lab, code, wchan):
     b = waiter(build(), lab).rank(1, frames=(lab.user(33, "throttle", code=code),), entries=lab.steps(12), activity=activity)
     p = b.judge().primary
     assert (p.cause, p.standing, p.ranks, p.where) == ("process-stuck", "likely", (1,), "train.py:33 in throttle")
-    assert "sleeps (time.sleep)" in p.says
+    assert "alive, outside any collective, asleep (time.sleep)" in p.says
     assert any("this sleep is meant" in r.says and "--hang-after SECONDS" in (r.command or "") for r in p.remedies)
+
+
+def test_several_that_stand_alike_are_told_in_one_sentence(build, lab):
+    for code, doing in (("time.sleep(600)", "asleep (time.sleep)"), ("", "without using any CPU")):
+        frames = (lab.user(33, "wait", code=code),)
+        p = build().rank(0, frames=frames, entries=lab.steps(12)).rank(1, frames=frames, entries=lab.steps(12)).judge().primary
+        assert p.says.startswith(f"ranks 0 and 1 are alive, outside any collective, {doing} at train.py:33 in wait")
 
 
 def test_what_only_sounds_like_a_sleep_is_none(build, lab):

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+
+from unhang.diagnosis import interrupted
+from unhang.model import Finding
 
 INTERRUPTED = {"interrupted_by": "SIGINT", "stalled_for_s": 7.0, "threshold_s": 300.0}
 FINISHED = '{"s":12.0,"event":"Finished","exitcode":%d,"attempts":1,"incidents":0,"elapsed_s":12.0}\n'
@@ -24,6 +29,19 @@ def test_what_stood_still_is_said_and_no_hang_is_established(build, lab):
         "train.py:33 in wait_for_file",
     )
     assert "interrupted then (SIGINT), after 7.0 s without progress, before the 5 min after which it is taken for a hang" in v.primary.says
+
+
+def test_it_is_said_in_both_languages():
+    picture = SimpleNamespace(incident=SimpleNamespace(kind="interrupted", **INTERRUPTED))
+    finding = Finding(cause="collective-mismatch", standing="likely", says="they parted", says_zh="它们分开了")
+    both = interrupted.told(finding, picture)
+    when = ", after 7.0 s without progress, before the 5 min after which it is taken for a hang"
+    assert both.says == f"they parted; interrupted then (SIGINT){when}"
+    assert both.says_zh == "它们分开了；随后被中断（SIGINT），此前已有 7.0 s 没有进展，还没到判定为挂起的 5 min"
+    picture.incident.stalled_for_s = 301.0
+    assert interrupted.told(finding, picture).says_zh == "它们分开了；随后被中断（SIGINT），此前已有 5 min 没有进展"
+    english = interrupted.told(Finding(cause="process-stuck", standing="likely", says="it stands"), picture)
+    assert english.says_zh == "" and english.says.startswith("it stands; interrupted then (SIGINT)")
 
 
 def test_behind_the_threshold_it_is_as_certain_as_a_hang(build, lab):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from unhang.diagnosis import precedence
 from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.knowledge.cause import Cause
-from unhang.model import Evidence, Finding
+from unhang.model import Evidence, Finding, Remedy
 from unhang.records.logs import Hit, Signature
 
 
@@ -58,6 +60,36 @@ def test_what_came_long_after_led_to_nothing():
     assert first(found("exception", 10), found("disk", 5, source="b.log"), hits=hits) == "exception"
     hits = [hit(10, at_s=100.0), hit(5, source="b.log", at_s=90.0)]
     assert first(found("exception", 10), found("disk", 5, source="b.log"), hits=hits) == "disk"
+
+
+def killed(line, *, ranks=(), hosts=(), by=("find-the-killer",)):
+    remedies = tuple(Remedy(id=r, says="", says_zh="") for r in by)
+    return replace(found("kill", line), ranks=ranks, hosts=hosts, remedies=remedies)
+
+
+def test_a_kill_by_somebody_unknown_stands_behind_what_befell_its_process():
+    def gpu(*, ranks=(), hosts=(), standing="established", pid="7", at_s=None):
+        lost = replace(found("gpu", 5, source="dmesg", standing=standing), ranks=ranks, hosts=hosts)
+        return lost, replace(hit(5, source="dmesg", at_s=at_s), groups={"process": pid})
+
+    def order(kill, lost, at_s=None):
+        ended = replace(hit(20, at_s=at_s), groups={"pid": "7"})
+        return first(kill, lost[0], hits=[ended, lost[1]])
+
+    assert order(killed(20, ranks=(1,)), gpu(ranks=(1, 2))) == "gpu"
+    assert order(killed(20), gpu()) == order(killed(20, ranks=(1,)), gpu()) == order(killed(20, hosts=("a.b",)), gpu(hosts=("a",))) == "gpu"
+    assert order(killed(20, ranks=(1,)), gpu(ranks=(2,))) == "kill"
+    assert order(killed(20), gpu(pid="8")) == "kill"
+    assert order(killed(20, hosts=("a",)), gpu(hosts=("b",))) == "kill"
+    assert order(killed(20), gpu(standing="likely")) == "kill"
+    assert order(killed(20), gpu(at_s=200.0), at_s=100.0) == "kill"
+    assert order(killed(20, by=("less-memory",)), gpu()) == "kill"
+
+
+def test_what_follows_from_a_kill_explains_none():
+    precedence.catalogue.load()["kill"] = cause("kill", ("exception",))
+    both = [replace(killed(20), ranks=(1,)), replace(found("exception", 10), ranks=(1,))]
+    assert first(*both, hits=[hit(10), hit(20)]) == "kill"
 
 
 def test_causes_that_lead_to_each_other_leave_one(monkeypatch):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
 from unhang.knowledge import words
+from unhang.knowledge.text import Text, continued
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records import logs
 from unhang.records.frames import Frame, user_frame
@@ -43,12 +44,13 @@ def told(finding: Finding | None, picture: Picture) -> Finding | None:
     incident = picture.incident
     if finding is None or incident.kind != "interrupted":
         return finding
-    says = f"{finding.says}; interrupted then ({incident.interrupted_by})"
+    more = Text("; interrupted then ({by})", "；随后被中断（{by}）").fill(by=str(incident.interrupted_by))
     if incident.stalled_for_s is not None:
-        says += f", after {words.seconds(incident.stalled_for_s)} without progress"
+        more += Text(", after {s} without progress", "，此前已有 {s} 没有进展").fill(s=words.seconds(incident.stalled_for_s))
     if early(picture) and incident.threshold_s is not None:
-        says += f", before the {words.seconds(incident.threshold_s)} after which it is taken for a hang"
-    return replace(finding, says=says)
+        why = Text(", before the {s} after which it is taken for a hang", "，还没到判定为挂起的 {s}").fill(s=words.seconds(incident.threshold_s))
+        more += why
+    return continued(finding, more)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Whether a line of a kernel log is about the job that failed: a kernel log reaches back to the start of its machine, and may be of any machine.
 
 What is dated outside the job's time is left out and said. What cannot be dated, or whose host is not known, is worth less, unless the pid or the GPU
-of a rank ties it to the job. What may surprise: `dmesg -T` and many logs print local time without its zone, so that times may be whole hours apart.
+of a rank ties it to the job. What may surprise: `dmesg -T` and many logs print local time without its zone, so that times may be hours apart.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import Literal
 
 from unhang import kernel_lines
 from unhang.knowledge.cause import STANDINGS, LogView
-from unhang.knowledge.text import Text, joined, same
+from unhang.knowledge.kernel_pids import is_address, is_of_a_rank, pid_of, short
+from unhang.knowledge.text import THEN, Text, continued, joined, same
 from unhang.model import Finding, NotExamined, Standing
 from unhang.records.logs import Hit, LogRead, Signature, Traceback, owner_of
 
 # What `dmesg -T` is off by after weeks, clocks that nobody sets, and what the kernel tells some minutes later (hung tasks).
 SLACK_S = 600.0
-_HOUR_S = 3600
-# Time zones reach from -12 to +14.
-_ZONES_H = 14
+# By how much local times differ: zones reach from -12 to +14, and some are not whole hours from UTC (India 5:30, Nepal 5:45). Every half hour, as
+# between two such zones, would with the slack leave hardly a time of a day outside.
+_ZONES_H = (*range(1, 15), 2.5, 3.5, 4.5, 5.5, 5.75, 6.5, 9.5, 10.5, 12.75, 13.75)
 # A log whose times begin with the failure: torch's usual timeouts lie before that, and days of training may.
 _WAITED_S = 3600.0
 _UNSEEN_S = 3 * 86_400.0
@@ -31,17 +32,20 @@ _KERNEL = re.compile(
     r"^(?:\[ *\d+\.\d+\] ?)?(?:kernel: )?(?:NVRM: |nvidia-nvswitch\d*: |mlx5_core |bnxt_en |pcieport |AMD-Vi: |DMAR: |EDAC |mce: |nfs: server "
     r"|oom-kill:constraint=|oom_reaper: |(?:Memory cgroup o|O)ut of memory: Kill|INFO: task |watchdog: BUG: )"
 )
-_ADDRESS = re.compile(r"[\d.]+|[\da-f:]*:[\da-f:]*")
 _Relation = Literal["inside", "outside", "zone", "unseen", "after"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Doubt:
-    """Why a line of a kernel log may be of another time or machine. `alone`: the best that it gives; `with_gpu`: of a GPU that a rank uses."""
+    """Why a line of a kernel log may be of another time or machine.
+
+    `alone`: the best that it gives; `with_gpu`: of a GPU that a rank uses; `with_pid`: of a rank's process (`is_of_a_rank`).
+    """
 
     alone: Standing
     with_gpu: Standing
     why: Text
+    with_pid: Standing = "possible"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +118,12 @@ class _Job:
         self.hosts: set[str] = set()
         # Whether anything in its logs says that it failed: what only stops printing may go on.
         self.ended = False
+        # When its logs tell of which process.
+        self.pids: dict[str, list[float]] = {}
         printed: list[float] = []
         exact: list[float] = []
+        # Of the first time of each log.
+        zones: set[int | None] = set()
         failed: list[float] = []
         for read in reads:
             pieces = sorted(_pieces(read), key=lambda p: p.place)
@@ -125,10 +133,13 @@ class _Job:
                 if isinstance(p, Hit) and (p.source, p.line) in told:
                     continue
                 if p.host is not None:
-                    self.hosts.add(_short(p.host))
+                    self.hosts.add(short(p.host))
+                if isinstance(p, Hit) and p.at_s is not None and (pid := p.groups.get("pid")) is not None:
+                    self.pids.setdefault(pid, []).append(p.at_s)
                 bad = isinstance(p, Traceback) or (p.signature in causes and p.signature.role != "context")
                 times.append((p.at_s, p.utc_offset_s, bad))
                 self.ended |= bad
+            zones |= set([offset_s for at_s, offset_s, _ in times if at_s is not None][:1])
             for at_s, offset_s, bad in times:
                 if at_s is None:
                     continue
@@ -139,6 +150,8 @@ class _Job:
                     failed.append(at_s)
         self.printed = (min(printed), max(printed)) if printed else None
         self.exact = (min(exact), max(exact)) if exact else None
+        self.all_exact = len(exact) == len(printed)
+        self.begins_exact = bool(exact) and None not in zones
         # Many logs have no time before the first message of torch's own.
         self.begun = bool(printed) and (not failed or min(failed) - min(printed) > _BEGAN_S)
 
@@ -147,12 +160,15 @@ class _Job:
         if hit.at_s is None or self.printed is None:
             return None
         if hit.utc_offset_s is not None and self.exact is not None:
-            return self._when(hit.at_s - hit.utc_offset_s, self.exact)
+            utc_s = hit.at_s - hit.utc_offset_s
+            exactly = self._when(utc_s, self.exact)
+            # An entrypoint may print a zone, and the training none: those times are only a part of the job's.
+            if exactly == "inside" or self.all_exact or (self.begins_exact and utc_s < self.exact[0]):
+                return exactly
         found = self._when(hit.at_s, self.printed)
         if found == "inside":
             return found
-        shifted = (hit.at_s + h * _HOUR_S for h in range(-_ZONES_H, _ZONES_H + 1) if h)
-        return "zone" if any(self._when(at_s, self.printed) == "inside" for at_s in shifted) else found
+        return "zone" if any(self._when(at_s, self.printed) == "inside" for at_s in _shifted(hit.at_s)) else found
 
     def _when(self, at_s: float, span: tuple[float, float]) -> _Relation:
         first, last = span[0] - SLACK_S, span[1] + SLACK_S
@@ -167,24 +183,31 @@ class _Job:
             if among:
                 return None
             why = _UNDATED if hit.at_s is None else _NO_TIMES
-            return Doubt(alone="possible", with_gpu="likely", why=why)
+            return Doubt(alone="possible", with_gpu="likely", with_pid="likely", why=why)
         if relation != "inside":
             assert self.printed is not None and hit.at_s is not None
             told = _WHEN[relation].fill(at=_time(hit.at_s), job=_span(self.printed))
-            return Doubt(alone="possible", with_gpu="likely", why=told)
+            of_rank: Standing = "established" if relation == "zone" and self._told_then(hit) else "likely"
+            return Doubt(alone="possible", with_gpu="likely", with_pid=of_rank, why=told)
         if among:
             return None
-        host = None if hit.host is None else _short(hit.host)
+        host = None if hit.host is None else short(hit.host)
         if host is None or not self.hosts:
             several = len(self.hosts) > 1
-            return Doubt(alone="possible" if several else "likely", with_gpu="established", why=_NO_HOST)
-        named = {bool(_ADDRESS.fullmatch(h)) for h in self.hosts}
+            return Doubt(alone="possible" if several else "likely", with_gpu="established", with_pid="established", why=_NO_HOST)
+        named = {is_address(h) for h in self.hosts}
         if host in self.hosts:
             return None
         # An address and a name may be one host.
-        if named != {bool(_ADDRESS.fullmatch(host))}:
-            return Doubt(alone="possible", with_gpu="established", why=_NO_HOST)
-        return Doubt(alone="possible", with_gpu="possible", why=_OTHER_HOST.fill(host=host))
+        if named != {is_address(host)}:
+            return Doubt(alone="possible", with_gpu="established", with_pid="established", why=_NO_HOST)
+        return Doubt(alone="possible", with_gpu="possible", with_pid="likely", why=_OTHER_HOST.fill(host=host))
+
+    def _told_then(self, hit: Hit) -> bool:
+        """Whether the job's logs tell of the same pid at that time, in another zone."""
+        assert hit.at_s is not None
+        times = self.pids.get(pid_of(hit) or "", ())
+        return any(abs(at_s - t) <= SLACK_S for at_s in _shifted(hit.at_s) for t in times)
 
     def left(self, source: str, hits: Sequence[Hit]) -> NotExamined:
         times = [h.at_s for h in hits if h.at_s is not None]
@@ -210,6 +233,7 @@ _OTHER_HOST = Text("its host {host} is named nowhere else in the logs of this jo
 _BEFORE = Text("dated {at}, before this job ({job})", "时间为 {at}，早于该任务（{job}）")
 _AFTER = Text("dated {at}, after this job ({job})", "时间为 {at}，晚于该任务（{job}）")
 _BOTH = Text("dated {at}, outside the time of this job ({job})", "时间为 {at}，不在该任务的时间内（{job}）")
+_BESIDE = Text("; a kernel log beside it: {told} ({why})", "；旁边的内核日志：{told}（{why}）")
 _WHEN: Mapping[str, Text] = {
     "zone": Text(
         "it is dated {at}, outside the time of the job ({job}), unless their clocks are of different time zones",
@@ -223,51 +247,55 @@ _WHEN: Mapping[str, Text] = {
 }
 
 
+def _shifted(at_s: float) -> Iterable[float]:
+    """A time as clocks of other zones show it."""
+    return (at_s + sign * h * 3600 for h in _ZONES_H for sign in (1, -1))
+
+
 def weighed(view: LogView, doubts: Mapping[tuple[str, int | None], Doubt], cause: str, ask: Callable[[LogView], Finding | None]) -> Finding | None:
     """The answer of one cause, no better than what ties the kernel's lines to the job, and with what speaks against it.
 
     What a rank's own log tells of the same cause stands as it is.
     """
     found = ask(view)
-    in_doubt = [h for h in view.hits_of(cause) if (h.source, h.line) in doubts and not _is_of_a_rank(h, view)]
+    # Several signatures may hit one line, and one of them tell the pid.
+    worth: dict[tuple[str, int | None], Standing] = {}
+    for h in view.hits_of(cause):
+        if (key := (h.source, h.line)) in doubts:
+            worth[key] = min(_worth(h, doubts[key], view), worth.get(key, "possible"), key=STANDINGS.index)
+    lines = {key for key, standing in worth.items() if standing != "established"}
+    in_doubt = [h for h in view.hits_of(cause) if (h.source, h.line) in lines]
     if found is None or not in_doubt:
         return found
-    lines = {(h.source, h.line) for h in in_doubt}
     rest = tuple(h for h in view.hits_of(cause) if (h.source, h.line) not in lines)
     own = ask(replace(view, hits={**view.hits, cause: rest}))
     # Which process the kernel ended is a question of its own.
     if own is not None and any(not is_kernels(h) for h in rest) and not any("pid" in h.groups for h in in_doubt):
         return found
     # Of several lines the one with the best tie speaks.
-    best = min(in_doubt, key=lambda h: STANDINGS.index(_worth(h, doubts)))
-    standing = max(found.standing, _worth(best, doubts), key=STANDINGS.index)
+    best = min(in_doubt, key=lambda h: STANDINGS.index(worth[h.source, h.line]))
+    standing = max(found.standing, worth[best.source, best.line], key=STANDINGS.index)
+    why = doubts[best.source, best.line].why
     if own is not None and STANDINGS.index(own.standing) <= STANDINGS.index(standing):
-        evidence = (*own.evidence, *(e for e in found.evidence if (e.source, e.line) in lines))
-        return replace(own, says=f"{own.says}; a kernel log beside it: {found.says} ({doubts[best.source, best.line].why.en})", evidence=evidence)
+        beside = tuple(e for e in found.evidence if (e.source, e.line) in lines)
+        # The cause itself may have set the line aside.
+        if not beside or found.says == own.says:
+            return own
+        more = _BESIDE.fill(told=Text(found.says, found.says_zh or found.says), why=why)
+        return continued(replace(own, evidence=(*own.evidence, *beside)), more)
     if standing == found.standing and standing != "possible":
         return found
-    why = doubts[best.source, best.line].why
-    says_zh = f"{found.says_zh}；{why.zh}" if found.says_zh else ""
-    return replace(found, standing=standing, says=f"{found.says}; {why.en}", says_zh=says_zh)
+    return continued(replace(found, standing=standing), THEN + why)
 
 
-def _worth(hit: Hit, doubts: Mapping[tuple[str, int | None], Doubt]) -> Standing:
-    doubt = doubts[hit.source, hit.line]
+def _worth(hit: Hit, doubt: Doubt, view: LogView) -> Standing:
+    ties = [doubt.alone]
     # Only a rank's own GPU gives a line of the driver a rank.
-    return doubt.with_gpu if hit.rank is not None and not hit.by_name else doubt.alone
-
-
-def _is_of_a_rank(hit: Hit, view: LogView) -> bool:
-    """Whether a line names the process of a rank, as a launcher or NCCL does."""
-    pid = hit.groups.get("pid") or hit.groups.get("process")
-    if pid is None:
-        return False
-    ours = {e.at.pid for e in view.exits} | {i.at.pid for i in view.nccl.inits}
-    return pid in {str(p) for p in ours if p is not None}
-
-
-def _short(host: str) -> str:
-    return host if _ADDRESS.fullmatch(host) else host.partition(".")[0]
+    if hit.rank is not None and not hit.by_name:
+        ties.append(doubt.with_gpu)
+    if is_of_a_rank(hit, view):
+        ties.append(doubt.with_pid)
+    return min(ties, key=STANDINGS.index)
 
 
 def _time(at_s: float) -> Text:

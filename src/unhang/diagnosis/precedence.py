@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from unhang.knowledge import catalogue
 from unhang.knowledge.cause import STANDINGS
+from unhang.knowledge.kernel_pids import pid_of, short
 from unhang.model import Finding
 from unhang.records.logs import Hit, Traceback
 
 # What one event prints stands this close together: a consequence may be printed before its cause.
 SAME_EVENT_LINES = 60
 SAME_EVENT_S = 5.0
+# The remedy of a finding that tells only that a process was ended, not by whom.
+_BY_WHOM = "find-the-killer"
 
 
 class Order:
@@ -23,11 +26,14 @@ class Order:
         # By which local ranks each cause was printed; None among them where a line names none.
         self._printed_by: dict[str, set[int | None]] = {}
         self._raised_by: dict[tuple[str, int | None], int | None] = {}
+        self._pids: dict[tuple[str, int | None], set[str]] = {}
         self._at: dict[tuple[str, int | None], tuple[int, float | None]] = {}
         of_source: dict[str, list[tuple[int, int]]] = {}
         for index, hit in enumerate(hits):
             self._at.setdefault((hit.source, hit.line), (index, hit.at_s))
             of_source.setdefault(hit.source, []).append((hit.place, index))
+            if (pid := pid_of(hit)) is not None:
+                self._pids.setdefault((hit.source, hit.line), set()).add(pid)
             if (cause := causes.get(hit.signature)) is not None:
                 self._printed_by.setdefault(cause, set()).add(hit.local_rank)
         for places in of_source.values():
@@ -51,6 +57,17 @@ class Order:
         raised = {self._raised_by[key] for e in consequence.evidence if (key := (e.source, e.line)) in self._raised_by}
         return None not in told and bool(raised) and None not in raised and told.isdisjoint(raised)
 
+    def same_process(self, a: Finding, b: Finding) -> bool:
+        """Whether two findings are of one rank, or where not both name theirs, of one process."""
+        if a.ranks and b.ranks:
+            return not set(a.ranks).isdisjoint(b.ranks)
+        if a.hosts and b.hosts and {short(h) for h in a.hosts}.isdisjoint(short(h) for h in b.hosts):
+            return False
+        return not self._processes(a).isdisjoint(self._processes(b))
+
+    def _processes(self, finding: Finding) -> set[str]:
+        return set[str]().union(*(self._pids.get((e.source, e.line), ()) for e in finding.evidence))
+
     def not_later(self, cause: Finding, consequence: Finding) -> bool:
         """Whether the one may have led to the other: not where lines or times show that it came after."""
         lines = [(a.line or 0) - (b.line or 0) for a in cause.evidence for b in consequence.evidence if a.source == b.source and a.line is not None]
@@ -66,15 +83,43 @@ class Order:
 
 def by_precedence(roots: Sequence[Finding], order: Order) -> list[Finding]:
     """The roots, the first one the primary: what follows from another root stands behind all that do not."""
-    return ranked(roots, not_later=lambda a, b: order.not_later(a, b) and not order.of_others(a, b), place=order.of)
+
+    def not_later(cause: Finding, consequence: Finding) -> bool:
+        return order.not_later(cause, consequence) and not order.of_others(cause, consequence)
+
+    return ranked(roots, not_later=not_later, place=order.of, same_process=order.same_process)
 
 
-def ranked(roots: Sequence[Finding], *, not_later: Callable[[Finding, Finding], bool], place: Callable[[Finding], float]) -> list[Finding]:
+def same_rank(a: Finding, b: Finding) -> bool:
+    return not set(a.ranks).isdisjoint(b.ranks)
+
+
+def ranked(
+    roots: Sequence[Finding],
+    *,
+    not_later: Callable[[Finding, Finding], bool],
+    place: Callable[[Finding], float],
+    same_process: Callable[[Finding, Finding], bool] = same_rank,
+) -> list[Finding]:
     """The same for any way to tell when findings happened: `not_later(cause, consequence)`, and the `place` of each in time."""
-    followers = {id(f) for f in roots if any(other is not f and _leads(other, f) and not_later(other, f) for other in roots)}
+
+    def leads(cause: Finding, consequence: Finding) -> bool:
+        return _leads(cause, consequence) and not_later(cause, consequence)
+
+    def explains(cause: Finding, end: Finding) -> bool:
+        """Whether what befell a process stands before that somebody unknown ended it."""
+        if cause.standing != "established" or not _is_unexplained(end) or _is_unexplained(cause) or leads(end, cause):
+            return False
+        return same_process(cause, end) and not_later(cause, end)
+
+    followers = {id(f) for f in roots if any(other is not f and (leads(other, f) or explains(other, f)) for other in roots)}
     if len(followers) == len(roots):
         followers = set()
     return sorted(roots, key=lambda f: (id(f) in followers, STANDINGS.index(f.standing), place(f)))
+
+
+def _is_unexplained(finding: Finding) -> bool:
+    return any(r.id == _BY_WHOM for r in finding.remedies)
 
 
 def _leads(cause: Finding, consequence: Finding) -> bool:

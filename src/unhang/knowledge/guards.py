@@ -26,8 +26,11 @@ _NAMES = lazily(
 _NEEDS_ALL = ("all_reduce", "allreduce", "all_gather", "allgather", "_allgather_base", "barrier")
 # True on every rank of a distributed job, or on none: these select nobody.
 _SELECTS_NOBODY = lazily(r"rank\b\)?\s*(?:is(?: not)? None|>=\s*0|>\s*-1|[!=]=\s*-1|<\s*0)")
-# Those of the whole job: of a local rank its host would have to be known.
-_RANK = lazily(r"(?:\w+\.)*(?:global_?|world_?)?rank|(?:\w+\.)*get_rank\(\)", re.IGNORECASE)
+# Those of the whole job: of a local rank its host would have to be known, and of what else has a rank (a node, a group, a mesh) its members.
+_RANK = lazily(
+    r"(?:(?:self|args|cfg|opt)\.)*(?:(?:torch\.)?(?:distributed|dist)\.|rank_zero_only\.)?(?:rank|get_rank\(\))|(?:\w+\.)*(?:global|world)_?rank",
+    re.IGNORECASE,
+)
 _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,

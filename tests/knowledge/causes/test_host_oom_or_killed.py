@@ -39,6 +39,7 @@ def test_a_strangers_death_is_not_ours(logs):
     hits = logs.lines(OOM.format(pid=77, name="chrome"))
     assert judge(logs.view(hits=hits)) is None
     assert judge(logs.view(hits=hits, exits=(logs.ended(-9, rank=2, pid=77),))) is not None
+    assert judge(logs.view(hits=hits, exits=(logs.ended(1, rank=2, pid=77),))) is None
 
 
 def test_exits_are_enough(logs):

@@ -155,7 +155,7 @@ def stuck(rank: int, unseen: tuple[int, ...]) -> Verdict:
         primary=Finding(
             cause="process-stuck",
             standing="likely",
-            says=f"rank {rank} is alive, outside any collective, and sleeps at data.py:140 in fetch while 1,015 ranks wait in all_gather for 31 s",
+            says=f"rank {rank} is alive, outside any collective, asleep at data.py:140 in fetch while 1,015 ranks wait in all_gather for 31 s",
             ranks=(rank,),
             hosts=(f"node{rank // 8:03d}",),
             where="data.py:140 in fetch",

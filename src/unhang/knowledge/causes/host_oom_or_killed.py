@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import srun, words
 from unhang.knowledge.caught import passed_over
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.kernel_pids import KILLED, is_of_a_rank
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -196,11 +197,12 @@ def _in_logs(view: LogView) -> Finding | None:
 
 
 def _is_ours(hit: Hit, view: LogView) -> bool:
-    """Whether a line of the kernel is about a process of this training: by its name, or by a pid that a launcher reports."""
+    """Whether a line of the kernel is about a process of this training: by its name, or by the pid of one that a launcher saw killed."""
     name = hit.groups.get("name")
     if name is None or _OURS.search(name):
         return True
-    return hit.groups.get("pid") in {str(e.at.pid) for e in view.exits if e.at.pid is not None}
+    pid = hit.groups.get("pid")
+    return is_of_a_rank(hit, view) and any(e.code in KILLED and str(e.at.pid) == pid for e in view.exits)
 
 
 def _reported(picture: Picture) -> list[RankView]:

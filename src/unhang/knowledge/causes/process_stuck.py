@@ -137,9 +137,9 @@ def _sleeps(rank: RankView) -> bool:
 
 def _idle(picture: Picture, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
     if _sleeps(rank):
-        return "likely", "alive, outside any collective, and sleeps (time.sleep)", ("meant-to-sleep", "bound-the-wait")
+        return "likely", "alive, outside any collective, asleep (time.sleep)", ("meant-to-sleep", "bound-the-wait")
     certain = bool(rank.frames) and (picture.front is not None or len(picture.ranks) == 1)
-    return "established" if certain else "likely", "alive, outside any collective, and uses no CPU", ("look-inside", "bound-the-wait")
+    return "established" if certain else "likely", "alive, outside any collective, without using any CPU", ("look-inside", "bound-the-wait")
 
 
 def _unknown(picture: Picture, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
