@@ -59,6 +59,12 @@ def test_a_number_of_the_folder_of_all_is_no_rank():
         assert found.unsure and set(found.ranks.values()) == {0, 1}
 
 
+def test_who_says_its_rank_keeps_it_beside_one_that_does_not():
+    found = ranks_of(["d/trace_rank_2", "d/all.json", "d/trace_rank_0", "d/more.json"])
+    assert found.ranks == {"d/trace_rank_0": 0, "d/trace_rank_2": 2, "d/all.json": 1, "d/more.json": 3}
+    assert found.guessed == {"d/all.json", "d/more.json"} and not found.said
+
+
 def test_one_name_alone():
     assert ranks_of(["nccl_trace_rank_7"]).ranks == {"nccl_trace_rank_7": 7}
     assert ranks_of(["trace"]).unsure

@@ -7,6 +7,7 @@ another one in every name.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,11 +28,16 @@ _MOST_RANKS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Named:
-    """The rank of each name. `unsure`: they were numbered in order of name, because the names do not tell; `said`: each name alone says its rank."""
+    """The rank of each name. `guessed`: those that were numbered in order of name, because they do not tell; `said`: each name alone says its
+    rank."""
 
     ranks: Mapping[str, int]
-    unsure: bool = False
+    guessed: frozenset[str] = frozenset()
     said: bool = False
+
+    @property
+    def unsure(self) -> bool:
+        return bool(self.guessed)
 
 
 def is_second(name: str) -> bool:
@@ -48,7 +54,11 @@ def ranks_of(names: Sequence[str]) -> Named:
     """The ranks of dumps by their paths, which are different from each other; both of a rank's recorders are its own."""
     first = {name: _SECOND.sub(r"\1", name) for name in names}
     named = _ranks(sorted(set(first.values())))
-    return Named(ranks={name: named.ranks[key] for name, key in first.items()}, unsure=named.unsure, said=named.said)
+    return Named(
+        ranks={name: named.ranks[key] for name, key in first.items()},
+        guessed=frozenset(name for name, key in first.items() if key in named.guessed),
+        said=named.said,
+    )
 
 
 def _ranks(names: Sequence[str]) -> Named:
@@ -62,7 +72,10 @@ def _ranks(names: Sequence[str]) -> Named:
         return Named(ranks=by_word, said=True)
     if (by_place := _different(numbers)) is not None:
         return Named(ranks=by_place)
-    return Named(ranks={name: n for n, name in enumerate(sorted(names, key=_natural))}, unsure=True)
+    taken = set(by_word.values())
+    free = (n for n in itertools.count() if n not in taken)
+    others = sorted((name for name in names if name not in by_word), key=_natural)
+    return Named(ranks={**by_word, **dict(zip(others, free, strict=False))}, guessed=frozenset(others))
 
 
 def _without_ending(name: str) -> str:

@@ -100,7 +100,7 @@ def record_all(paths: Sequence[Path], *, drawn: bool = False, progress: Callable
             lanes |= {(r.source, r.place): shared.drawn(of) for r, of in zip(part.recordings, part.lanes, strict=False) if of is not None}
             hosts |= {(r.source, r.place): part.host for r in part.recordings}
             missed += [*part.missed, *(n for r in part.recordings for n in _left_out(r, of_digest=True))]
-    of_dumps, unsure_files = _one_behind_another(of_files, unsure=named.unsure)
+    of_dumps, unsure_files = _one_behind_another(of_files, unsure=any(path in named.guessed and not told for _, told, (path, _) in of_files))
     of_dumps, older = _newest_attempt(of_dumps)
     missed += older
     ranked, unsure = _ranked_together(of_digests)
@@ -207,7 +207,7 @@ def _ranked_together(found: Sequence[tuple[Recording, digest.Name]]) -> tuple[li
         return [recording for recording, _ in found], False
     paths = {name: f"{name.host}/{name.name}" for _, name in found}
     named = ranks_of(sorted(set(paths.values())))
-    unsure = named.unsure and not all(name.told for _, name in found)
+    unsure = any(paths[name] in named.guessed and not name.told for _, name in found)
     ranked = [(r if name.told else replace(r, rank=named.ranks[paths[name]] + name.nth), name) for r, name in found]
     return _one_behind_another([(r, name.told, (paths[name], name.nth)) for r, name in ranked], unsure=unsure)
 
