@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 from tests.records.match import jobs
-from tests.records.match.test_outcome import ALL4, history, last
+from tests.records.match.test_outcome import ALL4, gloo, history, last
 
 from unhang.diagnosis.recorders import judge_dumps
 
@@ -103,3 +103,23 @@ def test_who_has_not_started_what_others_have_is_likely_in_earlier_work(tmp_path
     p = judge_dumps(write(tmp_path / "d", dumps)).primary
     assert (p.cause, p.standing, p.ranks) == ("unknown", "not-established", (1,))
     assert "not started it, as ranks 0, 2 and 3 have: likely its GPU is still in earlier work" in p.says
+
+
+def test_the_last_call_of_each_that_never_came(tmp_path):
+    dumps = {r: jobs.dump([*history(3), last(4, "started", t=3000)], {"0": ("default_pg", [0, 1, 2, 3, 4])}) for r in (0, 1, 2)}
+    groups = {"0": ("default_pg", [0, 1, 2, 3, 4]), "1": ("dp", [3])}
+    dumps[3] = jobs.dump([*history(3), jobs.entry(3, ("1", "dp"), 1, "broadcast", 8, 41, "completed", t=4000)], groups)
+    dumps[4] = jobs.dump(history(3), {"0": ("default_pg", [0, 1, 2, 3, 4])})
+    p = judge_dumps(write(tmp_path / "d", dumps)).primary
+    assert p.cause == "collective-timeout" and p.ranks == (3, 4)
+    assert (
+        "; the last call of rank 3 was broadcast #1 of group 1 at /home/user/train.py:41 in step; the last call of rank 4 was all_reduce #3" in p.says
+    )
+    assert "rank 4 的最后一次调用是组 0 的 all_reduce #3" in p.says_zh
+
+
+def test_a_dump_without_calls_beside_others_is_told(tmp_path):
+    dumps = {r: gloo([1, 2, 3, 4] if r == 0 else [1, 2, 3], done=[1, 2, 3]) for r in (0, 1)} | {2: gloo([])}
+    v = judge_dumps(write(tmp_path / "d", dumps))
+    assert v.primary.ranks == (1,)
+    assert ("the calls of rank 2", False) in [(n.what, n.unread) for n in v.not_examined]

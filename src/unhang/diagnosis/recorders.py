@@ -89,7 +89,9 @@ def _judged(recorded: Recorded) -> Examined:
     outcome = replace(settled(found, read), also=tuple(settled(o, read) for o in found.also[:_ALSO]))
     teller = Teller(recorded, outcome)
     others = [o for o in outcome.also if o.kind in ROOTS and (o.kind != outcome.kind or o.kind in MISMATCHES)]
-    beside = [Teller(recorded, replace(o, left_out=outcome.left_out, older=outcome.older)).finding() for o in others]
+    beside = [
+        Teller(recorded, replace(o, left_out=outcome.left_out, older=outcome.older, perhaps_older=outcome.perhaps_older)).finding() for o in others
+    ]
     not_examined = [*recorded.not_examined, *_left(recorded, outcome, told_nothing=told_nothing), *teller.left()]
     inputs = {r.source: r.bytes for r in recorded.recordings.values()}
     verdict = redact_data(
@@ -145,6 +147,26 @@ def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[N
             "其他的转储更新：其他 rank 已完成的调用，它没有记录，或仍未完成",
         ).fill(lacks=words.verb(older, "it lacks", "they lack"), has=words.verb(older, "has", "have"))
         found.append(unexamined(what, why))
+    if outcome.perhaps_older:
+        what = Text("what {who} did after {its} taken", "{who} 在转储之后做了什么").fill(
+            who=ranks(outcome.perhaps_older), its=words.verb(outcome.perhaps_older, "its dump was", "their dumps were")
+        )
+        why = Text(
+            "the others' dumps may be newer: Gloo does not tell whether a call that {it} has completed, and others went on with other groups",
+            "其他的转储可能更新：Gloo 不说明它所缺的那次调用是否已完成，而其他 rank 已继续使用别的组",
+        )
+        found.append(unexamined(what, why.fill(it=words.verb(outcome.perhaps_older, "it lacks", "they lack"))))
+    empty = [r for r in outcome.members if r in recorded.recordings and not recorded.recordings[r].entries and r not in dict(outcome.left_out)]
+    if empty and not told_nothing:
+        found.append(
+            unexamined(
+                Text("the calls of {who}", "{who} 的调用").fill(who=ranks(empty)),
+                Text(
+                    "{its} none: none was made, or the flight recorder was off, or kept only what was pending",
+                    "转储中没有调用：没有发出过调用，或者 flight recorder 没有打开，或者只保留了未完成的调用",
+                ).fill(its=words.verb(empty, "its dump holds", "their dumps hold")),
+            )
+        )
     absent = sorted(r for r in {*outcome.unseen, *outcome.members} if r not in recorded.recordings)
     if absent:
         what = Text("the flight recorder of {who}", "{who} 的 flight recorder").fill(who=ranks(absent))

@@ -211,6 +211,11 @@ class Teller:
                 reason = Text("the dump of {who} is cut off", "{who} 的转储不完整")
             elif rank in self.outcome.older:
                 reason = Text("the dump of {who} is older than the others'", "{who} 的转储比其他的旧")
+            elif rank in self.outcome.perhaps_older:
+                reason = Text(
+                    "the dump of {who} may be older than the others': it lacks what others went on from",
+                    "{who} 的转储可能比其他的旧：它没有其他 rank 已经过去的调用",
+                )
             elif not r.entries:
                 reason = Text(
                     "the recorder of {who} holds no call: none was made, or it was off, or kept only what was pending",
@@ -366,9 +371,16 @@ class Teller:
             waits=Text("gave up", "等到超时") if o.gave_up else Text(words.verb(waiting, "waits", "wait"), "等待"),
             at=at,
         )
-        if shown is not None:
-            says += Text("; {its} last call was {call}{at}", "；其最后一次调用是{call}{at}").fill(
-                its=words.verb(absent, "its", "their"), call=_call(shown), at=self._at(shown)
+        told = {r: _call(c) + self._at(c) for r, c in last.items() if c is not None}
+        if shown is not None and len(set(told.values())) == 1 and len(told) == len(last):
+            says += Text("; {its} last call was {call}", "；其最后一次调用是{call}").fill(
+                its=words.verb(absent, "its", "their"), call=next(iter(told.values()))
+            )
+        elif shown is not None:
+            says += Text("; {told}", "；{told}").fill(
+                told=joined(
+                    Text("the last call of rank {r} was {call}", "rank {r} 的最后一次调用是{call}").fill(r=r, call=c) for r, c in told.items()
+                )
             )
         elif not last or all(r in self.recordings and not self.recordings[r].entries for r in absent):
             says += Text("; no call of {it} is recorded", "；没有记录到它的任何调用").fill(it=words.verb(absent, "it", "them"))

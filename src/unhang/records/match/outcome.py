@@ -98,7 +98,8 @@ class Outcome:
     `unseen`: members whose dump does not tell, or who have none; `ahead`: members whose ring has overwritten the number. `known`: the recorders tell
     who belongs to the group. `edit` says how the calls of the odd rank become those of the others. `outside`: ranks that may belong to the group,
     which nobody tells; `elsewhere`: where these wait. `aside`: pending calls behind which the same ranks went on, `lacking` those who have not
-    recorded them. `older`: ranks whose dump is older than those of others; `left_out`: those whose dump is of another run, each with a rank that it
+    recorded them. `older`: ranks whose dump is older than those of others, `perhaps_older` those
+    that lack what another one went on from; `left_out`: those whose dump is of another run, each with a rank that it
     does not fit. `late`: members that have not issued the number at which others parted, each with the newest that it has, and that wait in nothing.
     `unstarted`: ranks whose GPU has not begun what others' have. `also`: what else holds up the job, and has nothing to do with this.
     `last`, where nobody waits: the newest call of each group, `lacking` those who have not issued it and may have been wanted in it; `unproven`:
@@ -126,6 +127,7 @@ class Outcome:
     elsewhere: tuple[Step, ...] = ()
     aside: tuple[Step, ...] = ()
     older: tuple[int, ...] = ()
+    perhaps_older: tuple[int, ...] = ()
     left_out: tuple[tuple[int, int], ...] = ()
     late: tuple[tuple[int, int], ...] = ()
     unstarted: tuple[int, ...] = ()
@@ -182,7 +184,7 @@ class Judge:
         self.job = job
         self.gone = frozenset(gone)
         old = behind(job)
-        self.older, self._doubtful = frozenset(old.ranks), old.doubtful
+        self.older, self._doubtful, self.perhaps_older = frozenset(old.ranks), old.doubtful, frozenset(old.perhaps)
         self.parted = {id(m): found for m in job.meetings if (found := parted(self._voting(m), members=len(m.members))) is not None}
         self.graph = _Graph()
         self._ahead_ns = hosts.ahead(job.meetings)
@@ -206,7 +208,8 @@ class Judge:
                 places.add(_place_of(other))
                 told.update(other.ranks)
                 also.append(other)
-        return replace(found, aside=self.aside, older=tuple(sorted(self.older)), also=tuple(also))
+        older, perhaps = tuple(sorted(self.older)), tuple(sorted(self.perhaps_older))
+        return replace(found, aside=self.aside, older=older, perhaps_older=perhaps, also=tuple(also))
 
     def _voting(self, meeting: Meeting) -> Mapping[int, Track]:
         """What was issued in a group; of an older dump only what was over when it was taken."""
@@ -337,7 +340,8 @@ class Judge:
             return "unseen"
         if (told := self._heard(recording, meeting, number)) is not None:
             return told
-        if (rank in self.older or (id(meeting), rank) in self._doubtful) and (track is None or track.last < number or track.end(number) != COMPLETED):
+        older = rank in self.older or rank in self.perhaps_older or (id(meeting), rank) in self._doubtful
+        if older and (track is None or track.last < number or track.end(number) != COMPLETED):
             return "unseen"
         if track is None or track.last < number:
             return "unseen" if self._hides(recording, meeting, number, since) else "absent"
@@ -694,7 +698,7 @@ class Judge:
         """Nobody waits, and nothing differs: as far as can be seen."""
         recordings = self.job.recordings
         blind = {r for r in self.job.world if r not in recordings or recordings[r].cut or recordings[r].skipped or not recordings[r].entries}
-        unseen = tuple(sorted(blind | self.older))
+        unseen = tuple(sorted(blind | self.older | self.perhaps_older))
         apart = tuple(sorted({r for m in self.job.meetings for r in _never_met(m)}))
         unproven = any(t.gloo and t.end(t.last) == ENDED for m in self.job.meetings for t in m.tracks.values())
         last = [step for m in self.job.meetings if (step := self._newest(m)) is not None]
@@ -717,7 +721,9 @@ class Judge:
 
         def lacks(rank: int) -> bool:
             recording, track = self.job.recordings.get(rank), meeting.tracks.get(rank)
-            return recording is not None and rank not in self.older and (not recording.lost if track is None else track.last < number)
+            if recording is None or not recording.entries or rank in self.older or rank in self.perhaps_older:
+                return False
+            return not recording.lost if track is None else track.last < number
 
         return Step(
             group=meeting.shown,
