@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 from tests.records.match import jobs
-from tests.records.match.test_outcome import ALL4, gloo, history, last
+from tests.records.match.test_outcome import ALL4, gloo, history, last, rounds
 
 from unhang.diagnosis.recorders import judge_dumps
 
@@ -123,3 +123,16 @@ def test_a_dump_without_calls_beside_others_is_told(tmp_path):
     v = judge_dumps(write(tmp_path / "d", dumps))
     assert v.primary.ranks == (1,)
     assert ("the calls of rank 2", False) in [(n.what, n.unread) for n in v.not_examined]
+
+
+def test_who_came_to_two_groups_in_another_order_and_where(tmp_path):
+    groups = {g: (g, [0, 1, 2]) for g in "xy"}
+    v = judge_dumps(write(tmp_path / "d", {r: rounds("xy", 5, groups=groups, last_order="yx" if r == 2 else "xy") for r in range(3)})).primary
+    assert (v.cause, v.standing, v.ranks, v.where) == ("collective-mismatch", "likely", (2,), "/home/user/train.py:35 in step")
+    assert v.says.endswith("; rank 2 came to group y first, where more than half of the ranks of both came to group x first")
+    assert "rank 2 先到了组 y" in v.says_zh and v.evidence[0].text.startswith("rank 2: #6 ")
+    pair = {g: (g, [0, 1]) for g in "xy"}
+    v = judge_dumps(write(tmp_path / "e", {r: rounds("xy", 5, groups=pair, last_order="yx" if r == 1 else "xy") for r in range(2)})).primary
+    assert v.ranks == (1,) and v.says.endswith("; rank 1 came to group y first, where in earlier rounds it had been group x")
+    v = judge_dumps(write(tmp_path / "f", {r: rounds("xy", 0, groups=pair, last_order="yx" if r == 1 else "xy") for r in range(2)})).primary
+    assert (v.ranks, v.where) == ((0, 1), None)

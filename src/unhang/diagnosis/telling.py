@@ -12,7 +12,7 @@ from pathlib import Path
 
 from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRACE, TRANSPORT, WAITING
 from unhang.knowledge import catalogue, words
-from unhang.knowledge.text import AND, NOTHING, THEN, Text, continued, edited, joined, possible, ranks, same, sized, sums
+from unhang.knowledge.text import AND, NOTHING, THEN, Text, continued, crossed_by, edited, joined, possible, ranks, same, sized, sums
 from unhang.model import Evidence, Finding, NotExamined, Remedy, Standing
 from unhang.records.flight import Call, Flight
 from unhang.records.flight.recordings import Recorded, flight
@@ -261,6 +261,12 @@ class Teller:
         calls = [c for of_group in found.calls.values() for c in of_group] if found is not None else []
         return max(calls, key=lambda c: c.created_ns, default=None)
 
+    def _oldest(self, rank: int) -> Call | None:
+        """The oldest call that a rank has pending, in any group."""
+        found = self._flight(rank)
+        calls = [c for of_group in found.calls.values() for c in of_group] if found is not None else []
+        return min((c for c in calls if not c.done), key=lambda c: c.created_ns, default=None)
+
     @cached_property
     def parting(self) -> Parting | None:
         """Two sides of one size: whose line issued something else before may still tell."""
@@ -350,9 +356,19 @@ class Teller:
         else:
             says = Text("ranks wait for each other in a circle, each in another call: {told}", "各 rank 循环等待，每个停在不同的调用中：{told}")
         says = says.fill(told=joined(_step(s) for s in o.path[:4]))
-        evidence = [e for s in o.path[:4] if s.waiting for e in self._pending(s.waiting[0])]
+        where, steps = None, sorted(o.path[:4], key=lambda s: o.by == "nothing" or not set(o.ranks) & set(s.waiting))
+        if o.by != "nothing":
+            says += crossed_by(o.by, o.ranks, steps[0].group, steps[1].group)
+            issued = self._oldest(o.ranks[0])
+            where = user_frame(issued.frames) if issued is not None else None
+        shown = [next((r for r in s.waiting if r in o.ranks), s.waiting[0]) for s in steps if s.waiting]
         return catalogue.load()["collective-mismatch"].finding(
-            standing="likely", says=says, ranks=o.ranks, evidence=tuple(evidence), remedies=("same-order", "check-each-call")
+            standing="likely",
+            says=says,
+            ranks=o.ranks,
+            where=place(where, "") if where is not None else None,
+            evidence=tuple(e for r in shown for e in self._pending(r)),
+            remedies=("same-order", "check-each-call"),
         )
 
     def _missing(self) -> Finding:
@@ -653,10 +669,8 @@ class Teller:
 
     def _pending(self, rank: int) -> list[Evidence]:
         """What a rank waits in."""
-        found = self._flight(rank)
-        calls = [c for of_group in found.calls.values() for c in of_group] if found is not None else []
         here = None if self.outcome.kind in MISMATCHES else self._waited(rank)
-        oldest = here or min((c for c in calls if not c.done), key=lambda c: c.created_ns, default=None)
+        oldest = here or self._oldest(rank)
         if oldest is None:
             return []
         state = "done" if oldest.done else "waits"

@@ -10,7 +10,7 @@ is, need the same graph.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -20,6 +20,7 @@ from unhang.records.match import hosts
 from unhang.records.match.edits import Edit, edit
 from unhang.records.match.groups import Job, Meeting, align
 from unhang.records.match.moments import behind, holds_what_is_over, of_one_run
+from unhang.records.match.orders import strayed
 from unhang.records.match.voting import Parted, parted
 
 Kind = Literal[
@@ -39,7 +40,7 @@ Kind = Literal[
     "nothing-wrong",
     "cannot-tell",
 ]
-By = Literal["majority", "sums", "pairs", "nothing"]
+By = Literal["majority", "history", "sums", "pairs", "nothing"]
 # Before all others what proves itself, at the end what proves nothing.
 _WEIGHT: tuple[Kind, ...] = (
     "op",
@@ -94,7 +95,8 @@ class Step:
 class Outcome:
     """One answer. `ranks` are those to look at: missing, odd, or, where nobody can be blamed, all that are concerned.
 
-    `number` is the sequence number in `group` (of a message its own). `by` is how the odd ones are known; "pairs": both sides' messages were counted.
+    `number` is the sequence number in `group` (of a message its own). `by` is how the odd ones are known; "pairs": both sides' messages were counted;
+    "history": of groups that are crossed, what each rank did before.
     `unseen`: members whose dump does not tell, or who have none; `ahead`: members whose ring has overwritten the number. `known`: the recorders tell
     who belongs to the group. `edit` says how the calls of the odd rank become those of the others. `outside`: ranks that may belong to the group,
     which nobody tells; `elsewhere`: where these wait. `aside`: pending calls behind which the same ranks went on, `lacking` those who have not
@@ -665,6 +667,7 @@ class Judge:
         ranks = tuple(sorted({r for n in nodes for r in n.waiting}))
         steps = self._steps(circle)
         meeting = first.meeting
+        odd, by = self._out_of_order(nodes)
         number = first.number
         call = _words(first.message[1], first.message[0], first.message[2]) if first.message is not None else ""
         group = first.message[1].group.name if first.message is not None else ""
@@ -676,12 +679,20 @@ class Judge:
                 number=number,
                 call=self._call(meeting, number) if meeting is not None else call,
                 members=ranks,
-                ranks=ranks,
+                ranks=odd or ranks,
                 waiting=ranks,
                 path=steps,
+                by=by,
             ),
             first.since_ns,
         )
+
+    @staticmethod
+    def _out_of_order(nodes: Sequence[_Node]) -> tuple[tuple[int, ...], By]:
+        """Who came to the wrong one of two groups first; () where that cannot be told."""
+        if len(nodes) != 2 or nodes[0].meeting is None or nodes[1].meeting is None or nodes[0].meeting is nodes[1].meeting:
+            return (), "nothing"
+        return strayed((nodes[0].meeting, nodes[1].meeting), (nodes[0].number, nodes[1].number), (nodes[0].waiting, nodes[1].waiting))
 
     def _steps(self, path: tuple[object, ...]) -> tuple[Step, ...]:
         return tuple(self._step(self._node_at(key), self._lacking(key)) for key in path)
