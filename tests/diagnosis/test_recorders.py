@@ -136,3 +136,15 @@ def test_who_came_to_two_groups_in_another_order_and_where(tmp_path):
     assert v.ranks == (1,) and v.says.endswith("; rank 1 came to group y first, where in earlier rounds it had been group x")
     v = judge_dumps(write(tmp_path / "f", {r: rounds("xy", 0, groups=pair, last_order="yx" if r == 1 else "xy") for r in range(2)})).primary
     assert (v.ranks, v.where) == ((0, 1), None)
+
+
+def test_a_dump_that_may_be_of_another_run_makes_nobody_more_than_possible(tmp_path):
+    dumps = {r: jobs.dump([*history(13), last(14, "started", op="broadcast" if r == 2 else "all_reduce", t=14_000)], ALL4) for r in range(4)}
+    v = judge_dumps(write(tmp_path / "d", dumps))
+    assert v.primary.standing == "established" and not any("same run" in n.what for n in v.not_examined)
+    dumps[2]["entries"] = [e | {"time_created_ns": e["time_created_ns"] + 22 * 10**9} for e in dumps[2]["entries"]]
+    v = judge_dumps(write(tmp_path / "e", dumps))
+    assert (v.primary.standing, v.primary.ranks) == ("possible", (2,))
+    assert v.primary.says.endswith("; the dump of rank 2 may be of another run: all its calls lie 21 s after those of the others")
+    (n,) = [n for n in v.not_examined if n.what == "whether the dump of rank 2 is of the same run"]
+    assert n.why.endswith("clocks of hosts differ by as much, or it is of another run") and n.what_zh == "rank 2 的转储是否属于同一次运行"

@@ -90,6 +90,14 @@ def unexamined(what: Text, why: Text, *, unread: bool = False) -> NotExamined:
     return NotExamined(what=what.en, why=why.en, unread=unread, what_zh=what.zh, why_zh=why.zh)
 
 
+def out_of_time(apart: Sequence[tuple[int, int]]) -> Text:
+    """ "22 s after those of the others"."""
+    nearest = min((ns for _, ns in apart), key=abs)
+    return Text("{n} s {after} those of the others", "比其他 rank 的{after} {n} s 以上").fill(
+        n=abs(nearest) // 1_000_000_000, after=Text("after", "晚") if nearest > 0 else Text("before", "早")
+    )
+
+
 def _is_message(call: str) -> bool:
     return call.startswith(("send to", "receive from"))
 
@@ -105,8 +113,14 @@ class Teller:
         self._flights: dict[int, Flight | None] = {}
 
     def finding(self) -> Finding | None:
-        """None where nothing is wrong. Of ranks that names of files do not tell nobody is more than possible."""
+        """None where nothing is wrong. Nobody is more than possible where names of files do not tell ranks, or a dump may be of another run."""
         found = self._finding()
+        if found is not None and (apart := [(r, ns) for r, ns in self.outcome.out_of_time if r in {*self.outcome.members, *self.outcome.ranks}]):
+            numbers = [r for r, _ in apart]
+            doubt = Text(
+                "; the {dumps} of {who} may be of another run: all {its} calls lie {apart}", "；{who} 的转储可能属于另一次运行：其全部调用都{apart}"
+            ).fill(dumps=words.verb(numbers, "dump", "dumps"), who=ranks(numbers), its=words.verb(numbers, "its", "their"), apart=out_of_time(apart))
+            found = replace(continued(found, doubt), standing="possible" if found.standing in ("established", "likely") else found.standing)
         if found is None or not self.unsure or not found.ranks:
             return found
         files = joined(same(f"rank {r} is {self._file(r)}") for r in found.ranks[:_QUOTED] if r in self.recordings)

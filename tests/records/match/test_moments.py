@@ -180,3 +180,25 @@ def test_on_gloo_who_has_issued_nothing_behind_it_gave_up():
         dumps[r]["entries"].append(jobs.entry(39, DEFAULT, 14, "all_reduce", 64, 22, "completed", t=90_000, backend="gloo"))
     found = answer(dumps)
     assert (found.kind, found.ranks, found.waiting, found.gave_up, found.perhaps_older) == ("missing", (2,), (0, 1), True, ())
+
+
+@pytest.mark.parametrize("s", [-599, -22, 22, 599])
+@pytest.mark.parametrize("odd", [0, 2])
+def test_whose_calls_all_lie_outside_those_of_the_others_may_be_of_another_run(s, odd):
+    dumps = dumps_of(13, 13, 13, 13, pending=(0, 1, 2, 3))
+    dumps[odd]["entries"][-1]["profiling_name"] = "nccl:broadcast"
+    assert answer(dumps).out_of_time == ()
+    found = answer({r: moved(d, s * S) if r == odd else d for r, d in dumps.items()})
+    assert (found.kind, found.ranks, [(r, round(ns / S)) for r, ns in found.out_of_time]) == ("op", (odd,), [(odd, s)])
+
+
+def test_who_comes_late_to_the_first_call_is_of_the_same_run():
+    """Nothing that is over is shared: rank 3 came half a minute after the others, to another call."""
+    dumps = {r: jobs.dump([last(1, "started")], ALL4) for r in range(3)} | {3: jobs.dump([last(1, "started", op="broadcast", t=30 * S)], ALL4)}
+    assert (answer(dumps).kind, answer(dumps).out_of_time) == ("op", ())
+
+
+def test_calls_that_overlap_in_time_are_of_one_run_whatever_the_clocks():
+    dumps = {r: jobs.dump([last(n, "completed", t=n * 10 * S) for n in range(1, 14)], ALL4) for r in range(4)}
+    dumps[3] = moved(dumps[3], 22 * S)
+    assert answer(dumps).out_of_time == ()

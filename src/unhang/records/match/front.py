@@ -58,7 +58,8 @@ class Front:
     `complete`: all who belong to it are known, here, and seen to be in it. Where it is not, somebody may be missing though nobody is `absent`; of a
     group whose members are not known, the living ranks that wait in nothing are. `unseen` are members of whom nothing tells whether they came,
     `disputed` those of whom two sources tell different things, `lost` those that came, but whose recorder has overwritten with what. `crossed` are
-    ranks that wait for each other in a circle, `strayed` those of them that came to two groups in the wrong order, as `by` tells. `finished` are those for whom the call is over while it is not for the others.
+    ranks that wait for each other in a circle, `strayed` those of them that came to two groups in the wrong order, as `by` tells. `finished` are
+    those for whom the call is over while it is not for the others.
     """
 
     group: str | None

@@ -144,6 +144,32 @@ def of_one_run(recordings: Mapping[int, Recording]) -> tuple[Mapping[int, Record
     return {rank: r for rank, r in recordings.items() if rank not in left}, left
 
 
+def out_of_time(job: Job) -> Mapping[int, int]:
+    """The ranks all of whose calls lie wholly outside those of most others in time although they share calls that are over, with by how much they are
+    later, negative where they are earlier. Clocks of hosts differ, or a dump is of another run: nothing in it tells which.
+    """
+    told = sorted(((r.oldest_ns, r.newest_ns, rank) for rank, r in job.recordings.items() if r.entries and r.oldest_ns))
+    parts: list[list[tuple[int, int, int]]] = []
+    until = 0
+    for span in told:
+        if not parts or span[0] > until + hosts.CLOSE_NS:
+            parts.append([])
+        parts[-1].append(span)
+        until = max(until, span[1])
+    if len(parts) < 2:
+        return {}
+    usual = max(parts, key=lambda part: (len(part), part[-1][0]))
+    begin, end = min(oldest for oldest, _, _ in usual), max(newest for _, newest, _ in usual)
+    ahead = hosts.ahead(job.meetings)
+    beside = [ahead[rank] for _, _, rank in usual if rank in ahead]
+    return {
+        rank: oldest - end if oldest > end else newest - begin
+        for part in parts
+        for oldest, newest, rank in part
+        if part is not usual and rank in ahead and any(abs(ahead[rank] - ns) > hosts.CLOSE_NS for ns in beside)
+    }
+
+
 def _world(recording: Recording, known: dict[int, tuple[int, ...]] | None = None) -> tuple[int, ...]:
     """The members of the default group as a dump tells them; () where it does not, or has had several.
 

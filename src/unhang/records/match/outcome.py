@@ -19,7 +19,7 @@ from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, STARTED, Mes
 from unhang.records.match import hosts
 from unhang.records.match.edits import Edit, edit
 from unhang.records.match.groups import Job, Meeting, align
-from unhang.records.match.moments import behind, holds_what_is_over, of_one_run
+from unhang.records.match.moments import behind, holds_what_is_over, of_one_run, out_of_time
 from unhang.records.match.orders import strayed
 from unhang.records.match.voting import Parted, parted
 
@@ -102,7 +102,8 @@ class Outcome:
     which nobody tells; `elsewhere`: where these wait. `aside`: pending calls behind which the same ranks went on, `lacking` those who have not
     recorded them. `older`: ranks whose dump is older than those of others, `perhaps_older` those
     that lack what another one went on from; `left_out`: those whose dump is of another run, each with a rank that it
-    does not fit. `late`: members that have not issued the number at which others parted, each with the newest that it has, and that wait in nothing.
+    does not fit; `out_of_time`: those whose dump may be, each with by how many nanoseconds all its calls are later than those of the others.
+    `late`: members that have not issued the number at which others parted, each with the newest that it has, and that wait in nothing.
     `unstarted`: ranks whose GPU has not begun what others' have. `also`: what else holds up the job, and has nothing to do with this.
     `last`, where nobody waits: the newest call of each group, `lacking` those who have not issued it and may have been wanted in it; `unproven`:
     it is over, and may have failed.
@@ -131,6 +132,7 @@ class Outcome:
     older: tuple[int, ...] = ()
     perhaps_older: tuple[int, ...] = ()
     left_out: tuple[tuple[int, int], ...] = ()
+    out_of_time: tuple[tuple[int, int], ...] = ()
     late: tuple[tuple[int, int], ...] = ()
     unstarted: tuple[int, ...] = ()
     also: tuple[Outcome, ...] = ()
@@ -167,7 +169,9 @@ class _Graph:
 def judge(recordings: Mapping[int, Recording], *, world_size: int | None = None) -> Outcome:
     """The answer of all recordings together, whatever their order."""
     kept, left = of_one_run(recordings)
-    return replace(Judge(align(kept, world_size=world_size)).outcome(), left_out=tuple(sorted(left.items())))
+    job = align(kept, world_size=world_size)
+    apart = tuple(sorted(out_of_time(job).items()))
+    return replace(Judge(job).outcome(), left_out=tuple(sorted(left.items())), out_of_time=apart)
 
 
 @dataclass(frozen=True, kw_only=True)
