@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 from tests.records.match import jobs
-from tests.records.match.test_outcome import ALL4, gloo, history, last, rounds
+from tests.records.match.test_outcome import ALL4, gloo, history, last, message, rounds
 
 from unhang.diagnosis.recorders import judge_dumps
 
@@ -148,3 +149,25 @@ def test_a_dump_that_may_be_of_another_run_makes_nobody_more_than_possible(tmp_p
     assert v.primary.says.endswith("; the dump of rank 2 may be of another run: all its calls lie 21 s after those of the others")
     (n,) = [n for n in v.not_examined if n.what == "whether the dump of rank 2 is of the same run"]
     assert n.why.endswith("clocks of hosts differ by as much, or it is of another run") and n.what_zh == "rank 2 的转储是否属于同一次运行"
+
+
+def test_of_one_dump_whose_name_tells_no_rank_none_is_named(tmp_path):
+    v = judge_dumps(write(tmp_path / "d", {"dump": jobs.dump([*history(3), last(4, "started")], ALL4)}))
+    p = v.primary
+    assert (p.cause, p.ranks) == ("unknown", ()) and p.says.startswith("the rank of this dump waits in all_reduce #4 of group 0")
+    assert "of the other ranks there is no dump" in p.says and p.says_zh.startswith("该转储所属的 rank 在组 0")
+    told = " ".join([p.says, p.says_zh, *(e.text for e in p.evidence), *(f"{n.what} {n.why} {n.what_zh} {n.why_zh}" for n in v.not_examined)])
+    assert not re.search(r"ranks? \d", told) and ("which rank the dump is of", "its name does not tell") in [(n.what, n.why) for n in v.not_examined]
+    p = judge_dumps(write(tmp_path / "e", {"dump": jobs.dump(history(3), ALL4)})).primary
+    assert (p.cause, p.ranks) == ("unknown", ()) and p.says.startswith("the rank of this dump does not wait in a recorded call")
+    p = judge_dumps(write(tmp_path / "f", {"trace_rank_2": jobs.dump([*history(3), last(4, "started")], ALL4)})).primary
+    assert p.ranks == (2,) and p.says.startswith("rank 2 waits")
+
+
+def test_a_message_tells_whose_dump_it_is(tmp_path):
+    p = judge_dumps(write(tmp_path / "d", {"dump": jobs.dump([*history(3), message(9, "recv 2<-0")], ALL4)})).primary
+    assert (
+        (p.cause, p.ranks) == ("unknown", (2,))
+        and p.says.startswith("rank 2 waits in a receive from rank 0")
+        and "of rank 0 there is no dump" in p.says
+    )

@@ -14,6 +14,7 @@ from unhang.diagnosis import contradictions
 from unhang.diagnosis.logs import ONLY_LOGS
 from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.telling import MISMATCHES, ROOTS, STACKS, Teller, out_of_time, unexamined
+from unhang.diagnosis.unnumbered import unnumbered
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue, words
 from unhang.knowledge.text import NOTHING, Text, ranks
@@ -105,7 +106,7 @@ def _judged(recorded: Recorded) -> Examined:
             inputs=tuple(Input(source=source, kind="flight", bytes=size) for source, size in sorted(inputs.items())),
         )
     )
-    return Examined(verdict=verdict, recorded=recorded, outcome=outcome, odd=teller.odd())
+    return Examined(verdict=unnumbered(verdict) if recorded.unnumbered else verdict, recorded=recorded, outcome=outcome, odd=teller.odd())
 
 
 def with_logs(of_logs: Verdict, of_dumps: Verdict) -> Verdict:
@@ -181,10 +182,15 @@ def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[N
             )
         )
     absent = sorted(r for r in {*outcome.unseen, *outcome.members} if r not in recorded.recordings)
-    if absent:
+    if absent and recorded.unnumbered:
+        what = Text("the flight recorders of the other ranks", "其他 rank 的 flight recorder")
+        found.append(unexamined(what, Text("no dump of them was given", "没有给出它们的转储")))
+    elif absent:
         what = Text("the flight recorder of {who}", "{who} 的 flight recorder").fill(who=ranks(absent))
         found.append(unexamined(what, Text("no dump of it was given", "没有给出它的转储")))
-    if recorded.unsure:
+    if recorded.unnumbered:
+        found.append(unexamined(Text("which rank the dump is of", "转储属于哪个 rank"), Text("its name does not tell", "文件名没有说明")))
+    elif recorded.unsure:
         found.append(
             unexamined(
                 Text("which dump is of which rank", "哪个转储属于哪个 rank"),

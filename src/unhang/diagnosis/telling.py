@@ -109,7 +109,7 @@ class Teller:
         of_another_run = dict(outcome.left_out)
         self.recordings = {r: recording for r, recording in recorded.recordings.items() if r not in of_another_run}
         self.outcome = outcome
-        self.unsure = recorded.unsure
+        self.unsure, self.unnumbered = recorded.unsure, recorded.unnumbered
         self._flights: dict[int, Flight | None] = {}
 
     def finding(self) -> Finding | None:
@@ -121,7 +121,7 @@ class Teller:
                 "; the {dumps} of {who} may be of another run: all {its} calls lie {apart}", "；{who} 的转储可能属于另一次运行：其全部调用都{apart}"
             ).fill(dumps=words.verb(numbers, "dump", "dumps"), who=ranks(numbers), its=words.verb(numbers, "its", "their"), apart=out_of_time(apart))
             found = replace(continued(found, doubt), standing="possible" if found.standing in ("established", "likely") else found.standing)
-        if found is None or not self.unsure or not found.ranks:
+        if found is None or not self.unsure or not found.ranks or self.unnumbered:
             return found
         files = joined(same(f"rank {r} is {self._file(r)}") for r in found.ranks[:_QUOTED] if r in self.recordings)
         standing: Standing = "possible" if found.standing in ("established", "likely") else found.standing
@@ -217,6 +217,8 @@ class Teller:
             r = self.recordings.get(rank)
             if r is None and rank in dict(self.outcome.left_out):
                 reason = Text("what is there of {who} is of another run", "{who} 的转储属于另一次运行")
+            elif r is None and self.unnumbered:
+                reason = Text("of the other ranks there is no dump", "没有其他 rank 的转储")
             elif r is None:
                 reason = Text("of {who} there is no dump", "没有 {who} 的转储")
             elif r.skipped:

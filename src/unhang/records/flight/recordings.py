@@ -56,6 +56,11 @@ class Recorded:
     lanes: Mapping[int, tuple[Lanes, ...]] = field(default_factory=dict)
     hosts: Mapping[int, str] = field(default_factory=dict)
 
+    @property
+    def unnumbered(self) -> bool:
+        """Whether it is one dump alone, of a rank that nobody tells."""
+        return self.unsure and self.recordings.keys() == {0}
+
 
 def record_all(paths: Sequence[Path], *, drawn: bool = False, progress: Callable[[int, int], None] = lambda done, total: None) -> Recorded:
     """Read all dumps, and digests of dumps; `drawn`: with what a timeline draws of them.
@@ -112,13 +117,23 @@ def record_all(paths: Sequence[Path], *, drawn: bool = False, progress: Callable
         taken[rank] = with_second(taken[rank], second) if rank in taken else second
     for each in (found, seconds):
         each.tell()
+    unsure |= unsure_files
+    if unsure and len(taken) == 1 and (own := _of_messages(*taken.values())) is not None:
+        taken, unsure = {own: replace(next(iter(taken.values())), rank=own)}, False
     return Recorded(
         recordings=dict(sorted(taken.items())),
         not_examined=tuple(missed),
-        unsure=unsure_files or unsure,
+        unsure=unsure,
         lanes={rank: of for rank, r in sorted(taken.items()) if (of := _lanes(r, lanes))},
         hosts={rank: hosts[at] for rank, r in taken.items() if (at := (r.source, r.place)) in hosts},
     )
+
+
+def _of_messages(recording: Recording) -> int | None:
+    """The rank of a dump as its sends and receives name it; None where they do not."""
+    ends = {(m.group, m.source if m.kind == "send" else m.destination) for m in recording.messages}
+    told = {group.members[n] if n < len(group.members) else n for group, n in ends if n is not None and (group.members or group.name == "0")}
+    return told.pop() if len(told) == 1 else None
 
 
 def _lanes(recording: Recording, lanes: Mapping[tuple[str, int], Lanes]) -> tuple[Lanes, ...]:
