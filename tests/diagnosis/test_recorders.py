@@ -171,3 +171,11 @@ def test_a_message_tells_whose_dump_it_is(tmp_path):
         and p.says.startswith("rank 2 waits in a receive from rank 0")
         and "of rank 0 there is no dump" in p.says
     )
+
+
+def test_dumps_without_calls_do_not_tell_why(tmp_path):
+    v = judge_dumps(write(tmp_path / "d", {r: gloo([]) for r in range(2)}))
+    (n,) = [n for n in v.not_examined if n.what == "the calls of all ranks"]
+    assert v.primary is None and n.unread
+    assert n.why == "the dumps hold none: none was made, or the flight recorder was off, or kept only what was pending"
+    assert n.why_zh.startswith("转储中没有调用：没有发出过调用，或者")

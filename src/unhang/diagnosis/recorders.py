@@ -26,6 +26,10 @@ from unhang.records.match.outcome import Outcome, judge
 
 NO_STACKS = NotExamined(what=STACKS.en, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
 
+_NO_CALLS = Text(
+    "none was made, or the flight recorder was off, or kept only what was pending",
+    "没有发出过调用，或者 flight recorder 没有打开，或者只保留了未完成的调用",
+)
 # Of how many reasons beside the first is told.
 _ALSO = 16
 
@@ -175,10 +179,7 @@ def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[N
         found.append(
             unexamined(
                 Text("the calls of {who}", "{who} 的调用").fill(who=ranks(empty)),
-                Text(
-                    "{its} none: none was made, or the flight recorder was off, or kept only what was pending",
-                    "转储中没有调用：没有发出过调用，或者 flight recorder 没有打开，或者只保留了未完成的调用",
-                ).fill(its=words.verb(empty, "its dump holds", "their dumps hold")),
+                Text("{its} none: ", "转储中没有调用：").fill(its=words.verb(empty, "its dump holds", "their dumps hold")) + _NO_CALLS,
             )
         )
     absent = sorted(r for r in {*outcome.unseen, *outcome.members} if r not in recorded.recordings)
@@ -201,7 +202,7 @@ def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[N
         found.append(
             unexamined(
                 Text("the calls of all ranks", "所有 rank 的调用"),
-                Text("the dumps hold none: the flight recorder was not on", "转储中没有调用：flight recorder 没有打开"),
+                Text("the dumps hold none: ", "转储中没有调用：") + _NO_CALLS,
                 unread=True,
             )
         )
