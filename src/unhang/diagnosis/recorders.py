@@ -52,9 +52,18 @@ def judge_dumps(paths: Sequence[Path], *, progress: Callable[[int, int], None] =
     return examine(paths, progress=progress).verdict
 
 
-def examine(paths: Sequence[Path], *, drawn: bool = False, progress: Callable[[int, int], None] = lambda done, total: None) -> Examined:
-    """The same with what it was drawn from, and, `drawn`, what a timeline draws. Raises UnhangError where none of the dumps can be read."""
-    recorded = record_all(paths, drawn=drawn, progress=progress)
+def examine(
+    paths: Sequence[Path],
+    *,
+    drawn: bool = False,
+    closed: Sequence[Path] = (),
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Examined:
+    """The same with what it was drawn from, and, `drawn`, what a timeline draws. `closed`: files beside them that may not be read.
+
+    Raises UnhangError where none of the dumps can be read.
+    """
+    recorded = record_all(paths, drawn=drawn, closed=closed, progress=progress)
     if not recorded.recordings:
         told = "; ".join(f"{n.what}: {n.why}" for n in recorded.not_examined[:3])
         raise UnhangError("none of the flight-recorder dumps could be read", cause=told)
@@ -67,10 +76,11 @@ def examine_with_logs(
     statuses: Sequence[Status],
     *,
     drawn: bool = False,
+    closed: Sequence[Path] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Examined:
     """Of dumps and of logs of the same job; `statuses` are what the watchdogs printed. Dumps that cannot be read are told."""
-    recorded = record_all(paths, drawn=drawn, progress=progress)
+    recorded = record_all(paths, drawn=drawn, closed=closed, progress=progress)
     if not recorded.recordings:
         return Examined(verdict=with_logs(of_logs, redact_data(Verdict(primary=None, not_examined=recorded.not_examined))), recorded=recorded)
     examined = _judged(recorded)
@@ -90,7 +100,7 @@ def _weighed(verdict: Verdict, disagreeing: Sequence[Contradiction]) -> Verdict:
 def _judged(recorded: Recorded) -> Examined:
     told_nothing = not any(r.entries for r in recorded.recordings.values())
     read = cache(lambda rank: flight(recorded.recordings[rank]) if rank in recorded.recordings else None)
-    found = judge(recorded.recordings)
+    found = judge(recorded.recordings, others=recorded.closed)
     outcome = replace(settled(found, read), also=tuple(settled(o, read) for o in found.also[:_ALSO]))
     teller = Teller(recorded, outcome)
     others = [o for o in outcome.also if o.kind in ROOTS and (o.kind != outcome.kind or o.kind in MISMATCHES)]
@@ -182,7 +192,7 @@ def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[N
                 Text("{its} none: ", "转储中没有调用：").fill(its=words.verb(empty, "its dump holds", "their dumps hold")) + _NO_CALLS,
             )
         )
-    absent = sorted(r for r in {*outcome.unseen, *outcome.members} if r not in recorded.recordings)
+    absent = sorted(r for r in {*outcome.unseen, *outcome.members} if r not in recorded.recordings and r not in recorded.closed)
     if absent and recorded.unnumbered:
         what = Text("the flight recorders of the other ranks", "其他 rank 的 flight recorder")
         found.append(unexamined(what, Text("no dump of them was given", "没有给出它们的转储")))

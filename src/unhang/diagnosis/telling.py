@@ -5,6 +5,7 @@ Frames are read again of the few ranks that are quoted. Long because every kind 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -37,6 +38,11 @@ _ALL_DUMPS = Remedy(
     says="Collect the dumps of all ranks: they are often written inside the container, or to a directory of each host.",
     says_zh="收集所有 rank 的转储：它们往往写在容器内部，或各主机自己的目录里。",
     env={"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/shared/nccl_trace_rank_", "TORCH_FR_DUMP_TEMP_FILE": "/shared/nccl_trace_rank_"},
+)
+_READABLE = Remedy(
+    id="readable-dumps",
+    says="Let the dumps that could not be read be read, or ask again as the user who owns them.",
+    says_zh="让无法读取的转储可读，或以其所有者的身份再问一次。",
 )
 
 
@@ -110,6 +116,7 @@ class Teller:
         self.recordings = {r: recording for r, recording in recorded.recordings.items() if r not in of_another_run}
         self.outcome = outcome
         self.unsure, self.unnumbered = recorded.unsure, recorded.unnumbered
+        self.closed = recorded.closed
         self._flights: dict[int, Flight | None] = {}
 
     def finding(self) -> Finding | None:
@@ -217,6 +224,8 @@ class Teller:
             r = self.recordings.get(rank)
             if r is None and rank in dict(self.outcome.left_out):
                 reason = Text("what is there of {who} is of another run", "{who} 的转储属于另一次运行")
+            elif r is None and rank in self.closed:
+                reason = Text("the dump of {who} could not be read: permission denied", "没有读取 {who} 的转储的权限")
             elif r is None and self.unnumbered:
                 reason = Text("of the other ranks there is no dump", "没有其他 rank 的转储")
             elif r is None:
@@ -243,6 +252,11 @@ class Teller:
                 reason = Text("the dump of {who} holds only what was pending", "{who} 的转储中只有未完成的调用")
             why.setdefault(reason, []).append(rank)
         return joined(reason.fill(who=ranks(found)) for reason, found in why.items())
+
+    def _closed(self) -> list[Text]:
+        """Of ranks whose dump may not be read, beside those that are known to belong to the group."""
+        more = [r for r in self.closed if r not in self.outcome.unseen]
+        return [self._blind(more)] if more else []
 
     def _flight(self, rank: int) -> Flight | None:
         if rank not in self._flights:
@@ -535,6 +549,7 @@ class Teller:
         why = [self._blind(o.waiting)] if set(o.waiting) <= set(o.older) else []
         if o.unseen:
             why.append(self._blind(o.unseen))
+        why += self._closed()
         awaited = {r for s in o.path[-1:] for r in s.lacking}
         goes_on = Text(": what goes on there now is in no dump", "：那里现在的情况，转储中没有")
         why += [self._beside(s, _this(s)) + goes_on for s in o.aside[:2] if awaited & set(s.waiting)]
@@ -589,6 +604,9 @@ class Teller:
     def _remedy(self) -> Remedy:
         """How more would be told."""
         o = self.outcome
+        if self.closed:
+            files = shlex.join(file for _, file in sorted(self.closed.items())[:_QUOTED])
+            return replace(_READABLE, command=f"sudo chmod a+r {files}")
         given = [self.recordings.get(r) for r in o.unseen]
         if any(r is None or r.cut or r.skipped for r in given):
             return _ALL_DUMPS
@@ -599,6 +617,7 @@ class Teller:
     def _quiet(self) -> Finding:
         o = self.outcome
         parts = [self._blind(o.unseen)] if o.unseen else []
+        parts += self._closed()
         if o.ahead:
             parts.append(
                 Text("the ring of {who} has overwritten all that the others still have", "{who} 的环形缓冲区已覆盖其他 rank 还保留着的全部记录").fill(

@@ -166,10 +166,10 @@ class _Graph:
     beside: dict[object, _Node] = field(default_factory=dict)
 
 
-def judge(recordings: Mapping[int, Recording], *, world_size: int | None = None) -> Outcome:
-    """The answer of all recordings together, whatever their order."""
+def judge(recordings: Mapping[int, Recording], *, world_size: int | None = None, others: Collection[int] = ()) -> Outcome:
+    """The answer of all recordings together, whatever their order. `others`: ranks that are known without one."""
     kept, left = of_one_run(recordings)
-    job = align(kept, world_size=world_size)
+    job = align(kept, world_size=world_size, others=others)
     apart = tuple(sorted(out_of_time(job).items()))
     return replace(Judge(job).outcome(), left_out=tuple(sorted(left.items())), out_of_time=apart)
 
