@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.records.match import jobs
+from tests.records.match.test_outcome import history, last
 
 import unhang
 from unhang.errors import RunDirError
@@ -96,3 +100,21 @@ def test_a_directory_for_checkpoints_that_is_closed_is_not_called_absent(place):
     assert (code, said) == (0, []) and "storage" in shown
     code, _, said = unhang_as_user(place, "doctor", "--lang", "en", "--only", "storage", "--path", "open/ckpt")
     assert code == 2 and "there is no such directory" in said[0]
+
+
+def test_a_dump_that_may_not_be_read_is_named_with_what_to_do(place):
+    everybody = {"0": ("default_pg", [0, 1, 2])}
+    for folder, groups in (("told", everybody), ("untold", {})):
+        (place / folder).mkdir()
+        for r in range(3):
+            path = place / folder / f"nccl_trace_rank_{r}"
+            path.write_bytes(pickle.dumps(jobs.dump([*history(3), last(4, "started")], groups), protocol=2))
+            path.chmod(0 if r == 2 else 0o644)
+        code, out, _ = unhang_as_user(place, "why", "--json", folder)
+        verdict = json.loads(out)
+        p = verdict["primary"]
+        assert (code, p["cause"], p["ranks"]) == (1, "unknown", [0, 1])
+        assert "the dump of rank 2 could not be read: permission denied" in p["says"] and "there is no dump" not in p["says"]
+        assert p["remedies"][0]["id"] == "readable-dumps" and p["remedies"][0]["command"] == f"sudo chmod a+r {folder}/nccl_trace_rank_2"
+        assert any(n["what"] == f"{folder}/nccl_trace_rank_2" and n["unread"] for n in verdict["not_examined"])
+        assert not any("no dump of it was given" in n["why"] for n in verdict["not_examined"])

@@ -320,3 +320,19 @@ def test_groups_that_two_ranks_use_in_different_orders(build, lab):
     p = b.judge().primary
     assert (p.cause, p.standing, p.ranks) == ("collective-mismatch", "likely", (0, 1))
     assert "rank 0 in all_reduce #1 of group x (train.py:60 in forward); rank 1 in all_reduce #1 of group y" in p.says
+
+
+def test_of_groups_in_different_orders_the_rank_that_most_differ_from(build, lab):
+    b = build()
+    for r, order in enumerate(("xy", "xy", "yx")):
+        b.rank(r, backend="nccl", frames=(lab.user(50 + r, "forward"),), entries=[], world=3)
+        raw = pickle.loads(b.rundir.flight(1, r).read_bytes())
+        raw["pg_config"] = {g: {"name": g, "desc": "", "ranks": "[0, 1, 2]"} for g in "xy"}
+        raw["pg_status"] = {}
+        at = lab.user(60 + r, "forward")
+        one = pickle.loads(lab.dump([lab.Entry(seq=1, done=False, frames=(at,))], backend="nccl", group=order[0]))["entries"][0]
+        raw["entries"].append(one | {"time_created_ns": 1, "record_id": 0, "pg_id": "xy".index(order[0]), "state": "scheduled"})
+        b.rundir.write_bytes(b.rundir.flight(1, r), pickle.dumps(raw))
+    p = b.judge().primary
+    assert (p.cause, p.standing, p.ranks, p.where) == ("collective-mismatch", "likely", (2,), "train.py:62 in forward")
+    assert p.says.endswith("; rank 2 came to group y first, where more than half of the ranks of both came to group x first")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 from tests.records.match import jobs
-from tests.records.match.test_outcome import ALL4, history, last
+from tests.records.match.test_outcome import ALL4, gloo, history, last, message, rounds
 
 from unhang.diagnosis.recorders import judge_dumps
 
@@ -103,3 +104,78 @@ def test_who_has_not_started_what_others_have_is_likely_in_earlier_work(tmp_path
     p = judge_dumps(write(tmp_path / "d", dumps)).primary
     assert (p.cause, p.standing, p.ranks) == ("unknown", "not-established", (1,))
     assert "not started it, as ranks 0, 2 and 3 have: likely its GPU is still in earlier work" in p.says
+
+
+def test_the_last_call_of_each_that_never_came(tmp_path):
+    dumps = {r: jobs.dump([*history(3), last(4, "started", t=3000)], {"0": ("default_pg", [0, 1, 2, 3, 4])}) for r in (0, 1, 2)}
+    groups = {"0": ("default_pg", [0, 1, 2, 3, 4]), "1": ("dp", [3])}
+    dumps[3] = jobs.dump([*history(3), jobs.entry(3, ("1", "dp"), 1, "broadcast", 8, 41, "completed", t=4000)], groups)
+    dumps[4] = jobs.dump(history(3), {"0": ("default_pg", [0, 1, 2, 3, 4])})
+    p = judge_dumps(write(tmp_path / "d", dumps)).primary
+    assert p.cause == "collective-timeout" and p.ranks == (3, 4)
+    assert (
+        "; the last call of rank 3 was broadcast #1 of group 1 at /home/user/train.py:41 in step; the last call of rank 4 was all_reduce #3" in p.says
+    )
+    assert "rank 4 的最后一次调用是组 0 的 all_reduce #3" in p.says_zh
+
+
+def test_a_dump_without_calls_beside_others_is_told(tmp_path):
+    dumps = {r: gloo([1, 2, 3, 4] if r == 0 else [1, 2, 3], done=[1, 2, 3]) for r in (0, 1)} | {2: gloo([])}
+    v = judge_dumps(write(tmp_path / "d", dumps))
+    assert v.primary.ranks == (1,)
+    assert ("the calls of rank 2", False) in [(n.what, n.unread) for n in v.not_examined]
+
+
+def test_who_came_to_two_groups_in_another_order_and_where(tmp_path):
+    groups = {g: (g, [0, 1, 2]) for g in "xy"}
+    v = judge_dumps(write(tmp_path / "d", {r: rounds("xy", 5, groups=groups, last_order="yx" if r == 2 else "xy") for r in range(3)})).primary
+    assert (v.cause, v.standing, v.ranks, v.where) == ("collective-mismatch", "likely", (2,), "/home/user/train.py:35 in step")
+    assert v.says.endswith("; rank 2 came to group y first, where more than half of the ranks of both came to group x first")
+    assert "rank 2 先到了组 y" in v.says_zh and v.evidence[0].text.startswith("rank 2: #6 ")
+    pair = {g: (g, [0, 1]) for g in "xy"}
+    v = judge_dumps(write(tmp_path / "e", {r: rounds("xy", 5, groups=pair, last_order="yx" if r == 1 else "xy") for r in range(2)})).primary
+    assert v.ranks == (1,) and v.says.endswith("; rank 1 came to group y first, where in earlier rounds it had been group x")
+    v = judge_dumps(write(tmp_path / "f", {r: rounds("xy", 0, groups=pair, last_order="yx" if r == 1 else "xy") for r in range(2)})).primary
+    assert (v.ranks, v.where) == ((0, 1), None)
+
+
+def test_a_dump_that_may_be_of_another_run_makes_nobody_more_than_possible(tmp_path):
+    dumps = {r: jobs.dump([*history(13), last(14, "started", op="broadcast" if r == 2 else "all_reduce", t=14_000)], ALL4) for r in range(4)}
+    v = judge_dumps(write(tmp_path / "d", dumps))
+    assert v.primary.standing == "established" and not any("same run" in n.what for n in v.not_examined)
+    dumps[2]["entries"] = [e | {"time_created_ns": e["time_created_ns"] + 22 * 10**9} for e in dumps[2]["entries"]]
+    v = judge_dumps(write(tmp_path / "e", dumps))
+    assert (v.primary.standing, v.primary.ranks) == ("possible", (2,))
+    assert v.primary.says.endswith("; the dump of rank 2 may be of another run: all its calls lie 21 s after those of the others")
+    (n,) = [n for n in v.not_examined if n.what == "whether the dump of rank 2 is of the same run"]
+    assert n.why.endswith("clocks of hosts differ by as much, or it is of another run") and n.what_zh == "rank 2 的转储是否属于同一次运行"
+
+
+def test_of_one_dump_whose_name_tells_no_rank_none_is_named(tmp_path):
+    v = judge_dumps(write(tmp_path / "d", {"dump": jobs.dump([*history(3), last(4, "started")], ALL4)}))
+    p = v.primary
+    assert (p.cause, p.ranks) == ("unknown", ()) and p.says.startswith("the rank of this dump waits in all_reduce #4 of group 0")
+    assert "of the other ranks there is no dump" in p.says and p.says_zh.startswith("该转储所属的 rank 在组 0")
+    told = " ".join([p.says, p.says_zh, *(e.text for e in p.evidence), *(f"{n.what} {n.why} {n.what_zh} {n.why_zh}" for n in v.not_examined)])
+    assert not re.search(r"ranks? \d", told) and ("which rank the dump is of", "its name does not tell") in [(n.what, n.why) for n in v.not_examined]
+    p = judge_dumps(write(tmp_path / "e", {"dump": jobs.dump(history(3), ALL4)})).primary
+    assert (p.cause, p.ranks) == ("unknown", ()) and p.says.startswith("the rank of this dump does not wait in a recorded call")
+    p = judge_dumps(write(tmp_path / "f", {"trace_rank_2": jobs.dump([*history(3), last(4, "started")], ALL4)})).primary
+    assert p.ranks == (2,) and p.says.startswith("rank 2 waits")
+
+
+def test_a_message_tells_whose_dump_it_is(tmp_path):
+    p = judge_dumps(write(tmp_path / "d", {"dump": jobs.dump([*history(3), message(9, "recv 2<-0")], ALL4)})).primary
+    assert (
+        (p.cause, p.ranks) == ("unknown", (2,))
+        and p.says.startswith("rank 2 waits in a receive from rank 0")
+        and "of rank 0 there is no dump" in p.says
+    )
+
+
+def test_dumps_without_calls_do_not_tell_why(tmp_path):
+    v = judge_dumps(write(tmp_path / "d", {r: gloo([]) for r in range(2)}))
+    (n,) = [n for n in v.not_examined if n.what == "the calls of all ranks"]
+    assert v.primary is None and n.unread
+    assert n.why == "the dumps hold none: none was made, or the flight recorder was off, or kept only what was pending"
+    assert n.why_zh.startswith("转储中没有调用：没有发出过调用，或者")

@@ -270,7 +270,7 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
 
     if not found.sources:
         with reading(quiet=quiet) as progress:
-            examined = examine(found.dumps, drawn=beside.drawn, progress=progress)
+            examined = examine(found.dumps, drawn=beside.drawn, closed=found.closed, progress=progress)
         beside.take_dumps(examined, _title(paths))
         of_dumps = examined.verdict
         return replace(of_dumps, not_examined=(*of_dumps.not_examined, *found.not_examined)), None
@@ -278,7 +278,7 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
     # What was dumped is of the last attempt.
     statuses = judged.chosen.view.statuses if judged.attempt == judged.attempts else ()
     with reading(quiet=quiet) as progress:
-        examined = examine_with_logs(found.dumps, judged.verdict, statuses, drawn=beside.drawn, progress=progress)
+        examined = examine_with_logs(found.dumps, judged.verdict, statuses, drawn=beside.drawn, closed=found.closed, progress=progress)
     beside.take_dumps(examined, _title(paths))
     return explained(examined.verdict, judged.chosen.view), judged
 

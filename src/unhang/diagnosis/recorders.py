@@ -13,7 +13,8 @@ from pathlib import Path
 from unhang.diagnosis import contradictions
 from unhang.diagnosis.logs import ONLY_LOGS
 from unhang.diagnosis.redact import redact_data
-from unhang.diagnosis.telling import MISMATCHES, ROOTS, STACKS, Teller, unexamined
+from unhang.diagnosis.telling import MISMATCHES, ROOTS, STACKS, Teller, out_of_time, unexamined
+from unhang.diagnosis.unnumbered import unnumbered
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue, words
 from unhang.knowledge.text import NOTHING, Text, ranks
@@ -25,6 +26,10 @@ from unhang.records.match.outcome import Outcome, judge
 
 NO_STACKS = NotExamined(what=STACKS.en, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
 
+_NO_CALLS = Text(
+    "none was made, or the flight recorder was off, or kept only what was pending",
+    "没有发出过调用，或者 flight recorder 没有打开，或者只保留了未完成的调用",
+)
 # Of how many reasons beside the first is told.
 _ALSO = 16
 
@@ -47,9 +52,18 @@ def judge_dumps(paths: Sequence[Path], *, progress: Callable[[int, int], None] =
     return examine(paths, progress=progress).verdict
 
 
-def examine(paths: Sequence[Path], *, drawn: bool = False, progress: Callable[[int, int], None] = lambda done, total: None) -> Examined:
-    """The same with what it was drawn from, and, `drawn`, what a timeline draws. Raises UnhangError where none of the dumps can be read."""
-    recorded = record_all(paths, drawn=drawn, progress=progress)
+def examine(
+    paths: Sequence[Path],
+    *,
+    drawn: bool = False,
+    closed: Sequence[Path] = (),
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Examined:
+    """The same with what it was drawn from, and, `drawn`, what a timeline draws. `closed`: files beside them that may not be read.
+
+    Raises UnhangError where none of the dumps can be read.
+    """
+    recorded = record_all(paths, drawn=drawn, closed=closed, progress=progress)
     if not recorded.recordings:
         told = "; ".join(f"{n.what}: {n.why}" for n in recorded.not_examined[:3])
         raise UnhangError("none of the flight-recorder dumps could be read", cause=told)
@@ -62,10 +76,11 @@ def examine_with_logs(
     statuses: Sequence[Status],
     *,
     drawn: bool = False,
+    closed: Sequence[Path] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Examined:
     """Of dumps and of logs of the same job; `statuses` are what the watchdogs printed. Dumps that cannot be read are told."""
-    recorded = record_all(paths, drawn=drawn, progress=progress)
+    recorded = record_all(paths, drawn=drawn, closed=closed, progress=progress)
     if not recorded.recordings:
         return Examined(verdict=with_logs(of_logs, redact_data(Verdict(primary=None, not_examined=recorded.not_examined))), recorded=recorded)
     examined = _judged(recorded)
@@ -85,11 +100,16 @@ def _weighed(verdict: Verdict, disagreeing: Sequence[Contradiction]) -> Verdict:
 def _judged(recorded: Recorded) -> Examined:
     told_nothing = not any(r.entries for r in recorded.recordings.values())
     read = cache(lambda rank: flight(recorded.recordings[rank]) if rank in recorded.recordings else None)
-    found = judge(recorded.recordings)
+    found = judge(recorded.recordings, others=recorded.closed)
     outcome = replace(settled(found, read), also=tuple(settled(o, read) for o in found.also[:_ALSO]))
     teller = Teller(recorded, outcome)
     others = [o for o in outcome.also if o.kind in ROOTS and (o.kind != outcome.kind or o.kind in MISMATCHES)]
-    beside = [Teller(recorded, replace(o, left_out=outcome.left_out, older=outcome.older)).finding() for o in others]
+    beside = [
+        Teller(
+            recorded, replace(o, left_out=outcome.left_out, older=outcome.older, perhaps_older=outcome.perhaps_older, out_of_time=outcome.out_of_time)
+        ).finding()
+        for o in others
+    ]
     not_examined = [*recorded.not_examined, *_left(recorded, outcome, told_nothing=told_nothing), *teller.left()]
     inputs = {r.source: r.bytes for r in recorded.recordings.values()}
     verdict = redact_data(
@@ -100,7 +120,7 @@ def _judged(recorded: Recorded) -> Examined:
             inputs=tuple(Input(source=source, kind="flight", bytes=size) for source, size in sorted(inputs.items())),
         )
     )
-    return Examined(verdict=verdict, recorded=recorded, outcome=outcome, odd=teller.odd())
+    return Examined(verdict=unnumbered(verdict) if recorded.unnumbered else verdict, recorded=recorded, outcome=outcome, odd=teller.odd())
 
 
 def with_logs(of_logs: Verdict, of_dumps: Verdict) -> Verdict:
@@ -135,6 +155,16 @@ def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[N
             "与 rank {other} 的转储不属于同一次运行：进程组不同，或时间不同",
         )
         found.append(unexamined(what, why.fill(it=words.verb(numbers, "it is", "they are"), other=outcome.left_out[0][1])))
+    if outcome.out_of_time:
+        numbers = [rank for rank, _ in outcome.out_of_time]
+        what = Text("whether the {dumps} of {who} {are} of the same run", "{who} 的转储是否属于同一次运行").fill(
+            dumps=words.verb(numbers, "dump", "dumps"), who=ranks(numbers), are=words.verb(numbers, "is", "are")
+        )
+        why = Text(
+            "all {its} calls lie {apart}: clocks of hosts differ by as much, or {it} of another run",
+            "其全部调用都{apart}：要么各主机的时钟相差这么多，要么它属于另一次运行",
+        ).fill(its=words.verb(numbers, "its", "their"), apart=out_of_time(outcome.out_of_time), it=words.verb(numbers, "it is", "they are"))
+        found.append(unexamined(what, why))
     if outcome.older:
         older = outcome.older
         what = Text("what {who} did after {its} taken", "{who} 在转储之后做了什么").fill(
@@ -145,11 +175,33 @@ def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[N
             "其他的转储更新：其他 rank 已完成的调用，它没有记录，或仍未完成",
         ).fill(lacks=words.verb(older, "it lacks", "they lack"), has=words.verb(older, "has", "have"))
         found.append(unexamined(what, why))
-    absent = sorted(r for r in {*outcome.unseen, *outcome.members} if r not in recorded.recordings)
-    if absent:
+    if outcome.perhaps_older:
+        what = Text("what {who} did after {its} taken", "{who} 在转储之后做了什么").fill(
+            who=ranks(outcome.perhaps_older), its=words.verb(outcome.perhaps_older, "its dump was", "their dumps were")
+        )
+        why = Text(
+            "the others' dumps may be newer: Gloo does not tell whether a call that {it} has completed, and others went on with other groups",
+            "其他的转储可能更新：Gloo 不说明它所缺的那次调用是否已完成，而其他 rank 已继续使用别的组",
+        )
+        found.append(unexamined(what, why.fill(it=words.verb(outcome.perhaps_older, "it lacks", "they lack"))))
+    empty = [r for r in outcome.members if r in recorded.recordings and not recorded.recordings[r].entries and r not in dict(outcome.left_out)]
+    if empty and not told_nothing:
+        found.append(
+            unexamined(
+                Text("the calls of {who}", "{who} 的调用").fill(who=ranks(empty)),
+                Text("{its} none: ", "转储中没有调用：").fill(its=words.verb(empty, "its dump holds", "their dumps hold")) + _NO_CALLS,
+            )
+        )
+    absent = sorted(r for r in {*outcome.unseen, *outcome.members} if r not in recorded.recordings and r not in recorded.closed)
+    if absent and recorded.unnumbered:
+        what = Text("the flight recorders of the other ranks", "其他 rank 的 flight recorder")
+        found.append(unexamined(what, Text("no dump of them was given", "没有给出它们的转储")))
+    elif absent:
         what = Text("the flight recorder of {who}", "{who} 的 flight recorder").fill(who=ranks(absent))
         found.append(unexamined(what, Text("no dump of it was given", "没有给出它的转储")))
-    if recorded.unsure:
+    if recorded.unnumbered:
+        found.append(unexamined(Text("which rank the dump is of", "转储属于哪个 rank"), Text("its name does not tell", "文件名没有说明")))
+    elif recorded.unsure:
         found.append(
             unexamined(
                 Text("which dump is of which rank", "哪个转储属于哪个 rank"),
@@ -160,7 +212,7 @@ def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[N
         found.append(
             unexamined(
                 Text("the calls of all ranks", "所有 rank 的调用"),
-                Text("the dumps hold none: the flight recorder was not on", "转储中没有调用：flight recorder 没有打开"),
+                Text("the dumps hold none: ", "转储中没有调用：") + _NO_CALLS,
                 unread=True,
             )
         )

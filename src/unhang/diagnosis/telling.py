@@ -5,6 +5,7 @@ Frames are read again of the few ranks that are quoted. Long because every kind 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from unhang.diagnosis.unknown import NCCL_DEBUG, SUPERVISE, TRACE, TRANSPORT, WAITING
 from unhang.knowledge import catalogue, words
-from unhang.knowledge.text import AND, NOTHING, THEN, Text, continued, edited, joined, possible, ranks, same, sized, sums
+from unhang.knowledge.text import AND, NOTHING, THEN, Text, continued, crossed_by, edited, joined, possible, ranks, same, sized, sums
 from unhang.model import Evidence, Finding, NotExamined, Remedy, Standing
 from unhang.records.flight import Call, Flight
 from unhang.records.flight.recordings import Recorded, flight
@@ -37,6 +38,11 @@ _ALL_DUMPS = Remedy(
     says="Collect the dumps of all ranks: they are often written inside the container, or to a directory of each host.",
     says_zh="收集所有 rank 的转储：它们往往写在容器内部，或各主机自己的目录里。",
     env={"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/shared/nccl_trace_rank_", "TORCH_FR_DUMP_TEMP_FILE": "/shared/nccl_trace_rank_"},
+)
+_READABLE = Remedy(
+    id="readable-dumps",
+    says="Let the dumps that could not be read be read, or ask again as the user who owns them.",
+    says_zh="让无法读取的转储可读，或以其所有者的身份再问一次。",
 )
 
 
@@ -90,6 +96,14 @@ def unexamined(what: Text, why: Text, *, unread: bool = False) -> NotExamined:
     return NotExamined(what=what.en, why=why.en, unread=unread, what_zh=what.zh, why_zh=why.zh)
 
 
+def out_of_time(apart: Sequence[tuple[int, int]]) -> Text:
+    """ "22 s after those of the others"."""
+    nearest = min((ns for _, ns in apart), key=abs)
+    return Text("{n} s {after} those of the others", "比其他 rank 的{after} {n} s 以上").fill(
+        n=abs(nearest) // 1_000_000_000, after=Text("after", "晚") if nearest > 0 else Text("before", "早")
+    )
+
+
 def _is_message(call: str) -> bool:
     return call.startswith(("send to", "receive from"))
 
@@ -101,13 +115,20 @@ class Teller:
         of_another_run = dict(outcome.left_out)
         self.recordings = {r: recording for r, recording in recorded.recordings.items() if r not in of_another_run}
         self.outcome = outcome
-        self.unsure = recorded.unsure
+        self.unsure, self.unnumbered = recorded.unsure, recorded.unnumbered
+        self.closed = recorded.closed
         self._flights: dict[int, Flight | None] = {}
 
     def finding(self) -> Finding | None:
-        """None where nothing is wrong. Of ranks that names of files do not tell nobody is more than possible."""
+        """None where nothing is wrong. Nobody is more than possible where names of files do not tell ranks, or a dump may be of another run."""
         found = self._finding()
-        if found is None or not self.unsure or not found.ranks:
+        if found is not None and (apart := [(r, ns) for r, ns in self.outcome.out_of_time if r in {*self.outcome.members, *self.outcome.ranks}]):
+            numbers = [r for r, _ in apart]
+            doubt = Text(
+                "; the {dumps} of {who} may be of another run: all {its} calls lie {apart}", "；{who} 的转储可能属于另一次运行：其全部调用都{apart}"
+            ).fill(dumps=words.verb(numbers, "dump", "dumps"), who=ranks(numbers), its=words.verb(numbers, "its", "their"), apart=out_of_time(apart))
+            found = replace(continued(found, doubt), standing="possible" if found.standing in ("established", "likely") else found.standing)
+        if found is None or not self.unsure or not found.ranks or self.unnumbered:
             return found
         files = joined(same(f"rank {r} is {self._file(r)}") for r in found.ranks[:_QUOTED] if r in self.recordings)
         standing: Standing = "possible" if found.standing in ("established", "likely") else found.standing
@@ -203,6 +224,10 @@ class Teller:
             r = self.recordings.get(rank)
             if r is None and rank in dict(self.outcome.left_out):
                 reason = Text("what is there of {who} is of another run", "{who} 的转储属于另一次运行")
+            elif r is None and rank in self.closed:
+                reason = Text("the dump of {who} could not be read: permission denied", "没有读取 {who} 的转储的权限")
+            elif r is None and self.unnumbered:
+                reason = Text("of the other ranks there is no dump", "没有其他 rank 的转储")
             elif r is None:
                 reason = Text("of {who} there is no dump", "没有 {who} 的转储")
             elif r.skipped:
@@ -211,6 +236,11 @@ class Teller:
                 reason = Text("the dump of {who} is cut off", "{who} 的转储不完整")
             elif rank in self.outcome.older:
                 reason = Text("the dump of {who} is older than the others'", "{who} 的转储比其他的旧")
+            elif rank in self.outcome.perhaps_older:
+                reason = Text(
+                    "the dump of {who} may be older than the others': it lacks what others went on from",
+                    "{who} 的转储可能比其他的旧：它没有其他 rank 已经过去的调用",
+                )
             elif not r.entries:
                 reason = Text(
                     "the recorder of {who} holds no call: none was made, or it was off, or kept only what was pending",
@@ -222,6 +252,11 @@ class Teller:
                 reason = Text("the dump of {who} holds only what was pending", "{who} 的转储中只有未完成的调用")
             why.setdefault(reason, []).append(rank)
         return joined(reason.fill(who=ranks(found)) for reason, found in why.items())
+
+    def _closed(self) -> list[Text]:
+        """Of ranks whose dump may not be read, beside those that are known to belong to the group."""
+        more = [r for r in self.closed if r not in self.outcome.unseen]
+        return [self._blind(more)] if more else []
 
     def _flight(self, rank: int) -> Flight | None:
         if rank not in self._flights:
@@ -255,6 +290,12 @@ class Teller:
         found = self._flight(rank)
         calls = [c for of_group in found.calls.values() for c in of_group] if found is not None else []
         return max(calls, key=lambda c: c.created_ns, default=None)
+
+    def _oldest(self, rank: int) -> Call | None:
+        """The oldest call that a rank has pending, in any group."""
+        found = self._flight(rank)
+        calls = [c for of_group in found.calls.values() for c in of_group] if found is not None else []
+        return min((c for c in calls if not c.done), key=lambda c: c.created_ns, default=None)
 
     @cached_property
     def parting(self) -> Parting | None:
@@ -345,9 +386,19 @@ class Teller:
         else:
             says = Text("ranks wait for each other in a circle, each in another call: {told}", "各 rank 循环等待，每个停在不同的调用中：{told}")
         says = says.fill(told=joined(_step(s) for s in o.path[:4]))
-        evidence = [e for s in o.path[:4] if s.waiting for e in self._pending(s.waiting[0])]
+        where, steps = None, sorted(o.path[:4], key=lambda s: o.by == "nothing" or not set(o.ranks) & set(s.waiting))
+        if o.by != "nothing":
+            says += crossed_by(o.by, o.ranks, steps[0].group, steps[1].group)
+            issued = self._oldest(o.ranks[0])
+            where = user_frame(issued.frames) if issued is not None else None
+        shown = [next((r for r in s.waiting if r in o.ranks), s.waiting[0]) for s in steps if s.waiting]
         return catalogue.load()["collective-mismatch"].finding(
-            standing="likely", says=says, ranks=o.ranks, evidence=tuple(evidence), remedies=("same-order", "check-each-call")
+            standing="likely",
+            says=says,
+            ranks=o.ranks,
+            where=place(where, "") if where is not None else None,
+            evidence=tuple(e for r in shown for e in self._pending(r)),
+            remedies=("same-order", "check-each-call"),
         )
 
     def _missing(self) -> Finding:
@@ -366,9 +417,16 @@ class Teller:
             waits=Text("gave up", "等到超时") if o.gave_up else Text(words.verb(waiting, "waits", "wait"), "等待"),
             at=at,
         )
-        if shown is not None:
-            says += Text("; {its} last call was {call}{at}", "；其最后一次调用是{call}{at}").fill(
-                its=words.verb(absent, "its", "their"), call=_call(shown), at=self._at(shown)
+        told = {r: _call(c) + self._at(c) for r, c in last.items() if c is not None}
+        if shown is not None and len(set(told.values())) == 1 and len(told) == len(last):
+            says += Text("; {its} last call was {call}", "；其最后一次调用是{call}").fill(
+                its=words.verb(absent, "its", "their"), call=next(iter(told.values()))
+            )
+        elif shown is not None:
+            says += Text("; {told}", "；{told}").fill(
+                told=joined(
+                    Text("the last call of rank {r} was {call}", "rank {r} 的最后一次调用是{call}").fill(r=r, call=c) for r, c in told.items()
+                )
             )
         elif not last or all(r in self.recordings and not self.recordings[r].entries for r in absent):
             says += Text("; no call of {it} is recorded", "；没有记录到它的任何调用").fill(it=words.verb(absent, "it", "them"))
@@ -491,6 +549,7 @@ class Teller:
         why = [self._blind(o.waiting)] if set(o.waiting) <= set(o.older) else []
         if o.unseen:
             why.append(self._blind(o.unseen))
+        why += self._closed()
         awaited = {r for s in o.path[-1:] for r in s.lacking}
         goes_on = Text(": what goes on there now is in no dump", "：那里现在的情况，转储中没有")
         why += [self._beside(s, _this(s)) + goes_on for s in o.aside[:2] if awaited & set(s.waiting)]
@@ -545,6 +604,9 @@ class Teller:
     def _remedy(self) -> Remedy:
         """How more would be told."""
         o = self.outcome
+        if self.closed:
+            files = shlex.join(file for _, file in sorted(self.closed.items())[:_QUOTED])
+            return replace(_READABLE, command=f"sudo chmod a+r {files}")
         given = [self.recordings.get(r) for r in o.unseen]
         if any(r is None or r.cut or r.skipped for r in given):
             return _ALL_DUMPS
@@ -555,6 +617,7 @@ class Teller:
     def _quiet(self) -> Finding:
         o = self.outcome
         parts = [self._blind(o.unseen)] if o.unseen else []
+        parts += self._closed()
         if o.ahead:
             parts.append(
                 Text("the ring of {who} has overwritten all that the others still have", "{who} 的环形缓冲区已覆盖其他 rank 还保留着的全部记录").fill(
@@ -641,10 +704,8 @@ class Teller:
 
     def _pending(self, rank: int) -> list[Evidence]:
         """What a rank waits in."""
-        found = self._flight(rank)
-        calls = [c for of_group in found.calls.values() for c in of_group] if found is not None else []
         here = None if self.outcome.kind in MISMATCHES else self._waited(rank)
-        oldest = here or min((c for c in calls if not c.done), key=lambda c: c.created_ns, default=None)
+        oldest = here or self._oldest(rank)
         if oldest is None:
             return []
         state = "done" if oldest.done else "waits"

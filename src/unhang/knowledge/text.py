@@ -67,6 +67,18 @@ def possible(causes: Sequence[str]) -> Text:
     return Text(" (possible: {ids})", "（可能是：{ids}）").fill(ids=", ".join(causes))
 
 
+def crossed_by(by: str, numbers: Sequence[int], came_to: str, usual: str) -> Text:
+    """ "; rank 2 came to group 2 first, where most of the ranks of both came to group 0 first"."""
+    how = (
+        Text("in earlier rounds it had been group {usual}", "而此前各轮先到的是组 {usual}")
+        if by == "history"
+        else Text("more than half of the ranks of both came to group {usual} first", "而同属两组的 rank 中一半以上先到的是组 {usual}")
+    )
+    return Text("; {who} came to group {came_to} first, where {how}", "；{who} 先到了组 {came_to}，{how}").fill(
+        who=ranks(numbers), came_to=came_to, how=how.fill(usual=usual)
+    )
+
+
 def edited(kind: Kind, edit: Edit | None) -> Text:
     """ "; the next two calls are swapped": how the calls of the rank that strayed become those of the others, NOTHING where that is not told."""
     if kind == "order":

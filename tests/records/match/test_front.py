@@ -243,7 +243,11 @@ def test_two_groups_in_different_orders():
     f = front([record(r, world=2) for r in range(2)], dumps)
     assert f.crossed == (0, 1)
     dumps = {0: dump(x(at=1), members=pair), 1: dump(y(at=1), members=pair)}
-    assert front([record(r, world=2) for r in range(2)], dumps).crossed == (0, 1)
+    found = front([record(r, world=2) for r in range(2)], dumps)
+    assert (found.crossed, found.strayed) == ((0, 1), ())
+    three = {"x": (0, 1, 2), "y": (0, 1, 2)}
+    found = front([record(r) for r in range(3)], {r: dump((y if r == 1 else x)(at=1), members=three) for r in range(3)})
+    assert (found.crossed, found.strayed, found.by) == ((0, 1, 2), (1,), "majority")
     dumps |= {1: dump(x(at=1), y(at=2), members=pair)}
     assert front([record(r, world=2) for r in range(2)], dumps).crossed == ()
 

@@ -148,3 +148,57 @@ def test_who_has_not_come_to_a_world_that_was_made_again_is_of_this_run(over):
     expected = ("cannot-tell", (2,), (2,)) if over else ("missing", (), ())
     assert (found.kind, found.unseen, found.older) == expected
     assert (found.number, found.waiting, found.left_out) == (over + 1, (0, 1, 3), ())
+
+
+def rounds_of_gloo(*upto, pending=()):
+    """One call in each of three groups a round; all of them are over, but for one more of some ranks."""
+    dumps = {}
+    for r, n in enumerate(upto):
+        calls = [(i, g) for i in range(1, n + 1) for g in (DEFAULT, ("1", "undefined"), ("2", "undefined"))]
+        entries = [jobs.entry(at, g, i, "all_reduce", 64, 22, "completed", t=1000 * at, backend="gloo") for at, (i, g) in enumerate(calls)]
+        if r in pending:
+            entries.append(jobs.entry(len(calls), DEFAULT, n + 1, "all_reduce", 64, 22, "scheduled", t=1000 * len(calls), backend="gloo"))
+        dumps[r] = jobs.dump(entries, pg_config={"": {"name": "", "desc": "", "ranks": "[]"}})
+    return dumps
+
+
+def test_on_gloo_who_went_on_in_another_group_did_not_give_up():
+    """Rank 0 issued #13 of groups 1 and 2 behind #13 of group 0, and nobody tells whether that had failed."""
+    found = answer(rounds_of_gloo(13, 12, 12))
+    assert (found.kind, found.waiting, found.gave_up, found.older, found.perhaps_older) == ("cannot-tell", (), False, (), (1, 2))
+    assert set(found.unseen) >= {1, 2} and not any(s.lacking for s in found.last)
+    # All of rank 2's calls are each the only one of its group.
+    found = answer(rounds_of_gloo(13, 12, 1))
+    assert (found.kind, found.waiting, found.older, found.perhaps_older) == ("cannot-tell", (), (2,), (1,))
+    found = answer(rounds_of_gloo(13, 13, 1, pending=(0, 1)))
+    assert (found.kind, found.waiting, found.unseen, found.older) == ("cannot-tell", (0, 1), (2,), (2,))
+
+
+def test_on_gloo_who_has_issued_nothing_behind_it_gave_up():
+    dumps = rounds_of_gloo(13, 13, 13)
+    for r in (0, 1):
+        dumps[r]["entries"].append(jobs.entry(39, DEFAULT, 14, "all_reduce", 64, 22, "completed", t=90_000, backend="gloo"))
+    found = answer(dumps)
+    assert (found.kind, found.ranks, found.waiting, found.gave_up, found.perhaps_older) == ("missing", (2,), (0, 1), True, ())
+
+
+@pytest.mark.parametrize("s", [-599, -22, 22, 599])
+@pytest.mark.parametrize("odd", [0, 2])
+def test_whose_calls_all_lie_outside_those_of_the_others_may_be_of_another_run(s, odd):
+    dumps = dumps_of(13, 13, 13, 13, pending=(0, 1, 2, 3))
+    dumps[odd]["entries"][-1]["profiling_name"] = "nccl:broadcast"
+    assert answer(dumps).out_of_time == ()
+    found = answer({r: moved(d, s * S) if r == odd else d for r, d in dumps.items()})
+    assert (found.kind, found.ranks, [(r, round(ns / S)) for r, ns in found.out_of_time]) == ("op", (odd,), [(odd, s)])
+
+
+def test_who_comes_late_to_the_first_call_is_of_the_same_run():
+    """Nothing that is over is shared: rank 3 came half a minute after the others, to another call."""
+    dumps = {r: jobs.dump([last(1, "started")], ALL4) for r in range(3)} | {3: jobs.dump([last(1, "started", op="broadcast", t=30 * S)], ALL4)}
+    assert (answer(dumps).kind, answer(dumps).out_of_time) == ("op", ())
+
+
+def test_calls_that_overlap_in_time_are_of_one_run_whatever_the_clocks():
+    dumps = {r: jobs.dump([last(n, "completed", t=n * 10 * S) for n in range(1, 14)], ALL4) for r in range(4)}
+    dumps[3] = moved(dumps[3], 22 * S)
+    assert answer(dumps).out_of_time == ()

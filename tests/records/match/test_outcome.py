@@ -654,3 +654,56 @@ def test_who_has_not_started_what_others_have():
     # Where nobody's start is told, nobody's is late.
     found = answer(of("scheduled"))
     assert (found.kind, found.ranks, found.unstarted) == ("transport", (0, 1, 2, 3), ())
+
+
+def rounds(order, n, *, groups, last_order, t=0):
+    """`n` rounds of one call in each group, in this order, and then one more round of which the first call is pending."""
+    calls = [(i, g) for i in range(1, n + 1) for g in order]
+    entries = [jobs.entry(k, (g, g), i, "all_reduce", 4, 22, "completed", t=t + 1000 * k) for k, (i, g) in enumerate(calls)]
+    behind = [jobs.entry(len(calls), (last_order[0], last_order[0]), n + 1, "all_reduce", 4, 35, "scheduled", t=t + 1000 * len(calls))]
+    return jobs.dump([*entries, *behind], groups)
+
+
+def test_of_groups_that_are_crossed_who_differs_from_more_than_half():
+    """Nothing went before: one of three came to y first; of four, two did."""
+    for world, odd, found in ((3, (2,), (2,)), (3, (0,), (0,)), (4, (2, 3), (0, 1, 2, 3)), (5, (1, 4), (1, 4))):
+        groups = {g: (g, list(range(world))) for g in "xy"}
+        o = answer({r: rounds("xy", 0, groups=groups, last_order="yx" if r in odd else "xy") for r in range(world)})
+        assert (o.kind, o.ranks, o.waiting, o.by) == (
+            "groups-crossed",
+            found,
+            tuple(range(world)),
+            "majority" if len(found) < world else "nothing",
+        )
+
+
+def test_of_groups_that_are_crossed_those_of_whom_there_is_no_dump_are_no_majority():
+    groups = {g: (g, list(range(5))) for g in "xy"}
+    o = answer({r: rounds("xy", 0, groups=groups, last_order="yx" if r == 2 else "xy") for r in range(3)})
+    assert (o.kind, o.ranks, o.by) == ("groups-crossed", (0, 1, 2), "nothing")
+
+
+def test_of_groups_that_are_crossed_who_differs_from_its_own_earlier_rounds():
+    groups = {g: (g, [0, 1]) for g in "xy"}
+    for odd in (0, 1):
+        o = answer({r: rounds("xy", 13, groups=groups, last_order="yx" if r == odd else "xy") for r in (0, 1)})
+        assert (o.kind, o.ranks, o.waiting, o.by) == ("groups-crossed", (odd,), (0, 1), "history")
+    # One round is no habit, and neither is a rank's that has none beside another one's.
+    o = answer({r: rounds("xy", 1, groups=groups, last_order="yx" if r else "xy") for r in (0, 1)})
+    assert (o.ranks, o.by) == ((0, 1), "nothing")
+    # Five rounds with two calls of x in each.
+    dumps = {r: jobs.dump([], groups) for r in (0, 1)}
+    for r, then in ((0, "x"), (1, "y")):
+        counts = {"x": 0, "y": 0}
+        for k, g in enumerate(["x", "x", "y"] * 5 + ["x", then]):
+            counts[g] += 1
+            state = "scheduled" if k == 16 else "completed"
+            dumps[r]["entries"].append(jobs.entry(k, (g, g), counts[g], "all_reduce", 4, 22, state, t=1000 * k))
+    o = answer(dumps)
+    assert (o.kind, o.ranks, o.by) == ("groups-crossed", (1,), "history")
+
+
+def test_where_most_have_taken_a_new_order_nobody_is_blamed():
+    groups = {g: (g, [0, 1, 2]) for g in "xy"}
+    o = answer({r: rounds("xy", 13, groups=groups, last_order="xy" if r == 2 else "yx") for r in range(3)})
+    assert (o.kind, o.ranks, o.by) == ("groups-crossed", (0, 1, 2), "nothing")

@@ -24,7 +24,7 @@ from unhang.records.frames import is_user_file, other_line, place, user_frame
 
 if TYPE_CHECKING:
     from unhang.records.logs import Hit
-    from unhang.records.match import Parting, Side, Wait
+    from unhang.records.match import Front, Parting, Side, Wait
     from unhang.records.picture import Picture
 
 # Every group begins at 1: two groups meet in small numbers by chance.
@@ -39,13 +39,14 @@ def _in_run(picture: Picture) -> Finding | None:
     if picture.front is not None and picture.front.parting is not None and guard_of_parting(picture) is None:
         return _of_parting(picture, picture.front.parting)
     if picture.front is not None and picture.front.crossed:
-        return _of_crossing(picture, picture.front.crossed)
+        return _of_crossing(picture, picture.front)
     return _of_words(picture)
 
 
-def _of_crossing(picture: Picture, crossed: tuple[int, ...]) -> Finding:
+def _of_crossing(picture: Picture, front: Front) -> Finding:
     """Calls of one group may overtake those of another on NCCL, where each has a stream of its own: never more than likely."""
-    waits = list({_place_of(w): w for r in crossed if (w := picture.waits.get(r)) is not None}.values())
+    crossed, strayed = front.crossed, front.strayed
+    waits = list({_place_of(w): w for r in (*strayed, *crossed) if (w := picture.waits.get(r)) is not None}.values())
     said = []
     for w in waits[:3]:
         same = [r for r in crossed if r in picture.waits and _place_of(picture.waits[r]) == _place_of(w)]
@@ -58,11 +59,17 @@ def _of_crossing(picture: Picture, crossed: tuple[int, ...]) -> Finding:
         says = f"ranks wait for each other in different groups: {told}; each was to come to the other's call only behind its own"
     else:
         says = f"ranks wait for each other in a circle: {told}; each was to come to the other's call only behind its own"
+    where = None
+    if strayed and len(groups := list(dict.fromkeys(w.group for w in waits if w.group is not None))) == 2:
+        says += text.crossed_by(front.by, strayed, groups[0], groups[1]).en
+        line = picture.waits[strayed[0]].place if strayed[0] in picture.waits else None
+        where = picture.place(line) if line is not None else None
     return CAUSE.finding(
         standing="likely",
         says=says,
-        ranks=crossed,
-        hosts=words.hosts(picture, crossed),
+        ranks=strayed or crossed,
+        hosts=words.hosts(picture, strayed or crossed),
+        where=where,
         evidence=tuple(
             Evidence(
                 source=picture.rank(w.rank).record.flight or picture.incident_source,

@@ -50,6 +50,16 @@ def is_rank(number: int) -> bool:
     return 0 <= number < _MOST_RANKS
 
 
+def closed_ranks(closed: Sequence[str], names: Sequence[str]) -> dict[int, str]:
+    """The files that could not be opened and lie beside dumps as another rank's, by rank; `names` are those of the dumps."""
+    alike = {_NUMBER.sub("#", name) for name in names}
+    beside = [name for name in closed if _NUMBER.sub("#", name) in alike and not is_second(name)]
+    if not beside or (named := ranks_of([*names, *beside])).unsure:
+        return {}
+    taken = {named.ranks[name] for name in names}
+    return {rank: name for name in sorted(beside) if (rank := named.ranks[name]) not in taken}
+
+
 def ranks_of(names: Sequence[str]) -> Named:
     """The ranks of dumps by their paths, which are different from each other; both of a rank's recorders are its own."""
     first = {name: _SECOND.sub(r"\1", name) for name in names}

@@ -20,7 +20,7 @@ from unhang.records.flight import digest
 from unhang.records.flight.columns import Recording, columns_and_frames, compared, recording_of, with_second
 from unhang.records.flight.entries import Flight, Group, flight_of, not_understood, together
 from unhang.records.flight.lanes import Drawn, Lanes, lanes_of
-from unhang.records.flight.naming import is_rank, is_second, ranks_of
+from unhang.records.flight.naming import closed_ranks, is_rank, is_second, ranks_of
 from unhang.records.flight.opening import Opened, opened
 from unhang.records.flight.sites import Site, sites_of
 from unhang.records.logs.readers import Readers
@@ -47,6 +47,8 @@ _Placed = tuple[Recording, bool, tuple[str, int]]
 class Recorded:
     """Every rank's recording, and the file it stands in. `unsure`: ranks were numbered in order of name.
 
+    `closed`: the files of ranks that may not be read.
+
     `lanes`, where they were asked for: what is drawn of each rank, of its second recorder behind that of the first. `hosts`: where digests tell them.
     """
 
@@ -55,10 +57,22 @@ class Recorded:
     unsure: bool = False
     lanes: Mapping[int, tuple[Lanes, ...]] = field(default_factory=dict)
     hosts: Mapping[int, str] = field(default_factory=dict)
+    closed: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def unnumbered(self) -> bool:
+        """Whether it is one dump alone, of a rank that nobody tells."""
+        return self.unsure and self.recordings.keys() == {0}
 
 
-def record_all(paths: Sequence[Path], *, drawn: bool = False, progress: Callable[[int, int], None] = lambda done, total: None) -> Recorded:
-    """Read all dumps, and digests of dumps; `drawn`: with what a timeline draws of them.
+def record_all(
+    paths: Sequence[Path],
+    *,
+    drawn: bool = False,
+    closed: Sequence[Path] = (),
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Recorded:
+    """Read all dumps, and digests of dumps; `drawn`: with what a timeline draws of them. `closed`: files beside them that may not be read.
 
     Of two folders with different dumps of one rank, two attempts, the newer one is taken; of two dumps of one rank in a folder the one with more
     entries, and of two with as many the newer one.
@@ -112,13 +126,24 @@ def record_all(paths: Sequence[Path], *, drawn: bool = False, progress: Callable
         taken[rank] = with_second(taken[rank], second) if rank in taken else second
     for each in (found, seconds):
         each.tell()
+    unsure |= unsure_files
+    if unsure and len(taken) == 1 and (own := _of_messages(*taken.values())) is not None:
+        taken, unsure = {own: replace(next(iter(taken.values())), rank=own)}, False
     return Recorded(
         recordings=dict(sorted(taken.items())),
         not_examined=tuple(missed),
-        unsure=unsure_files or unsure,
+        unsure=unsure,
+        closed={r: f for r, f in closed_ranks([str(p) for p in closed], [str(p) for p in dumps]).items() if r not in taken and not unsure},
         lanes={rank: of for rank, r in sorted(taken.items()) if (of := _lanes(r, lanes))},
         hosts={rank: hosts[at] for rank, r in taken.items() if (at := (r.source, r.place)) in hosts},
     )
+
+
+def _of_messages(recording: Recording) -> int | None:
+    """The rank of a dump as its sends and receives name it; None where they do not."""
+    ends = {(m.group, m.source if m.kind == "send" else m.destination) for m in recording.messages}
+    told = {group.members[n] if n < len(group.members) else n for group, n in ends if n is not None and (group.members or group.name == "0")}
+    return told.pop() if len(told) == 1 else None
 
 
 def _lanes(recording: Recording, lanes: Mapping[tuple[str, int], Lanes]) -> tuple[Lanes, ...]:

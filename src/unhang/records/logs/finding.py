@@ -35,11 +35,13 @@ _PACKED_NAME = lazily(r"\.(gz|tgz|tar|zip|xz|txz|zst|bz2|tbz2?)$", re.IGNORECASE
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What is to be read, in order, each file once; and what was seen but will not be read. `dumps` are those of flight recorders."""
+    """What is to be read, in order, each file once; and what was seen but will not be read. `dumps` are those of flight recorders; `closed` are files
+    that may not be read."""
 
     sources: tuple[Source, ...]
     not_examined: tuple[NotExamined, ...]
     dumps: tuple[Path, ...] = ()
+    closed: tuple[Path, ...] = ()
 
 
 def find(paths: Sequence[str], *, wanted: str = "log", limits: Limits | None = None, stdin: IO[bytes] | None = None) -> Found:
@@ -59,7 +61,9 @@ def find(paths: Sequence[str], *, wanted: str = "log", limits: Limits | None = N
         if source.seekable and source.size_bytes and (ending := _PACKED_NAME.search(source.name)):
             misnamed.add(source.name, f"its name ends in .{ending[1]}, and it is nothing packed: it was read as it stands", unread=True)
     misnamed.report(finder.not_examined.append)
-    return Found(sources=tuple(finder.sources), not_examined=(*finder.not_examined, *without), dumps=tuple(sorted(finder.dumps)))
+    return Found(
+        sources=tuple(finder.sources), not_examined=(*finder.not_examined, *without), dumps=tuple(sorted(finder.dumps)), closed=tuple(finder.closed)
+    )
 
 
 class _Finder:
@@ -69,6 +73,7 @@ class _Finder:
         self.stdin = stdin
         self.sources: list[Source] = []
         self.dumps: list[Path] = []
+        self.closed: list[Path] = []
         self.not_examined: list[NotExamined] = []
         self.seen: set[tuple[int, int]] = set()
         self.left_files = limits.files
@@ -198,6 +203,8 @@ class _Finder:
                 return True
             source = _source(path, name, named=False)
         except OSError as e:
+            if isinstance(e, PermissionError):
+                self.closed.append(Path(path))
             misses.add(shown(path), f"it cannot be read: {words(e)}", unread=True)
             return False
         if source.kind and source.kind != FLIGHT:

@@ -19,7 +19,7 @@ from unhang.records.flight.entries import Group
 from unhang.records.frames import Frame, op_of_stack, user_frame
 from unhang.records.match.groups import align
 from unhang.records.match.messages import settled
-from unhang.records.match.outcome import Judge, Outcome, Place
+from unhang.records.match.outcome import By, Judge, Outcome, Place
 from unhang.records.match.partings import DIFFERENT, Parting, Side, parting_of
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class Front:
     `complete`: all who belong to it are known, here, and seen to be in it. Where it is not, somebody may be missing though nobody is `absent`; of a
     group whose members are not known, the living ranks that wait in nothing are. `unseen` are members of whom nothing tells whether they came,
     `disputed` those of whom two sources tell different things, `lost` those that came, but whose recorder has overwritten with what. `crossed` are
-    ranks that wait for each other in a circle. `finished` are those for whom the call is over while it is not for the others.
+    ranks that wait for each other in a circle, `strayed` those of them that came to two groups in the wrong order, as `by` tells. `finished` are
+    those for whom the call is over while it is not for the others.
     """
 
     group: str | None
@@ -71,6 +72,8 @@ class Front:
     disputed: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
     crossed: tuple[int, ...] = ()
+    strayed: tuple[int, ...] = ()
+    by: By = "nothing"
     finished: tuple[int, ...] = ()
 
 
@@ -201,7 +204,7 @@ class _Watched:
     def _front(self, outcome: Outcome, waits: Mapping[int, Wait]) -> Front:
         o = outcome
         parting = parting_of(o, self.flights)
-        crossed = o.ranks if o.kind in ("groups-crossed", "p2p-both-send") else self._crossed_with_messages(o, waits)
+        crossed = o.waiting if o.kind in ("groups-crossed", "p2p-both-send") else self._crossed_with_messages(o, waits)
         # Of a message both sides wait, where both have posted theirs.
         there = o.ranks if o.kind == "transport" else o.waiting
         waiting = tuple(r for r in there if r in waits) or tuple(sorted(waits))
@@ -227,6 +230,8 @@ class _Watched:
             disputed=tuple(disputed),
             lost=lost,
             crossed=crossed,
+            strayed=o.ranks if o.kind == "groups-crossed" and o.by != "nothing" else (),
+            by=o.by,
             finished=o.finished if o.kind == "finished-on-some" else (),
         )
 

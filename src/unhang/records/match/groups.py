@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from unhang.records.flight import operations
@@ -53,8 +53,9 @@ class Job:
     messages: Mapping[int, tuple[tuple[Message, int | None, int | None], ...]] = field(default_factory=dict)
 
 
-def align(recordings: Mapping[int, Recording], *, world_size: int | None = None) -> Job:
-    """Put the tracks of all ranks together by group. `world_size`: how many ranks there are, where that is known from elsewhere."""
+def align(recordings: Mapping[int, Recording], *, world_size: int | None = None, others: Collection[int] = ()) -> Job:
+    """Put the tracks of all ranks together by group. `world_size`: how many ranks there are, where that is known from elsewhere; `others`: ranks that
+    are known without a recording."""
     recordings = _of_one_world(recordings)
     table: dict[str, int] = {"": 0}
     for rank in sorted(recordings):
@@ -63,7 +64,7 @@ def align(recordings: Mapping[int, Recording], *, world_size: int | None = None)
     same = _same_but_for_dtypes(table)
     tracks = [(rank, track) for rank in sorted(recordings) for track in _in_table(recordings[rank], same)]
     declared = _declared(recordings)
-    seen = [*recordings, *(r for members in declared.values() for each in members for r in each)]
+    seen = [*recordings, *others, *(r for members in declared.values() for each in members for r in each)]
     described = _described(recordings)
     told_world = [each for name, lists in declared.items() if described.get(name) == "default_pg" for each in lists]
     world = tuple(range(max(world_size or 0, max(seen, default=-1) + 1)))

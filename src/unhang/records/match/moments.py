@@ -8,10 +8,10 @@ differ by minutes, and a rank that hangs may have made its newest call before th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from unhang.records.flight import operations
-from unhang.records.flight.columns import COMPLETED, ISSUED, STARTED, Recording, Track
+from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, STARTED, Recording, Track
 from unhang.records.match import hosts
 from unhang.records.match.groups import Job, Meeting, align
 
@@ -19,10 +19,12 @@ from unhang.records.match.groups import Job, Meeting, align
 @dataclass(frozen=True, kw_only=True)
 class Behind:
     """`ranks`: those whose dump is older than that of another one; for each of them such another one. `doubtful`: (identity of a meeting, rank) where
-    only a name tells that both are of one group, which may as well be two."""
+    only a name tells that both are of one group, which may as well be two. `perhaps`: those whose dump lacks what another one went on from in other
+    groups; whether it had failed there nobody tells."""
 
     ranks: Mapping[int, int]
     doubtful: frozenset[tuple[int, int]] = frozenset()
+    perhaps: Mapping[int, int] = field(default_factory=dict)
 
 
 def behind(job: Job) -> Behind:
@@ -42,7 +44,44 @@ def behind(job: Job) -> Behind:
                 ranks.setdefault(rank, owner)
             else:
                 doubtful.add((id(meeting), rank))
-    return Behind(ranks=ranks, doubtful=frozenset(doubtful))
+    perhaps = dict[int, int]()
+    newest = {rank: _newest_of_gloo(r) for rank, r in job.recordings.items()}
+    for meeting in job.meetings:
+        number, owner = _gone_on_from(job, meeting, newest)
+        if owner is None:
+            continue
+        for rank in meeting.members:
+            recording = job.recordings.get(rank)
+            if recording is None or rank in ranks or not _lacks(recording, meeting.tracks.get(rank), number, meeting.tracks[owner]):
+                continue
+            if recording.heard is not None and (heard := recording.heard.get(meeting.name)) is not None and heard.most < number:
+                continue
+            if meeting.known or meeting.is_default:
+                perhaps.setdefault(rank, owner)
+            else:
+                doubtful.add((id(meeting), rank))
+    return Behind(ranks=ranks, doubtful=frozenset(doubtful), perhaps=perhaps)
+
+
+def _newest_of_gloo(recording: Recording) -> int:
+    """When the newest call that is known of any group of Gloo was issued."""
+    return max((ns for t in recording.tracks if t.gloo for ns in (*t.pending_ns.values(), *t.over_ns.values())), default=0)
+
+
+def _gone_on_from(job: Job, meeting: Meeting, newest: Mapping[int, int]) -> tuple[int, int | None]:
+    """The newest call of Gloo that has ended, needs all, and is followed by one of another group on the same rank, and that rank.
+
+    Who waits in it until it fails does not come to another one, unless it was not waited for, or in another thread.
+    """
+    gone = [
+        (n, -rank)
+        for rank, t in meeting.tracks.items()
+        if t.gloo
+        for n, ns in t.pending_ns.items()
+        if t.end(n) == ENDED and newest[rank] > ns and (call := t.at(n)) and operations.needs_all(job.calls[call].split(" ")[0])
+    ]
+    number, owner = max(gone, default=(0, None))
+    return number, None if owner is None else -owner
 
 
 def _newest_over(job: Job, meeting: Meeting, needs: dict[int, bool]) -> tuple[int, int | None]:
@@ -66,11 +105,12 @@ def _newest_over(job: Job, meeting: Meeting, needs: dict[int, bool]) -> tuple[in
 def _lacks(recording: Recording, track: Track | None, number: int, other: Track) -> bool:
     if recording.cut or recording.skipped or not recording.entries:
         return False
+    over = holds_what_is_over(recording) or (other.gloo and _holds_ended(recording))
     if track is None:
         # With neither tracks nor messages: what it holds is of a default group that the others have left.
-        return not recording.lost and (not (recording.tracks or recording.messages) or holds_what_is_over(recording))
+        return not recording.lost and (not (recording.tracks or recording.messages) or over)
     if track.last < number:
-        return holds_what_is_over(recording) or (not track.gloo and any(other.end(n) == COMPLETED for n in _pending(track)))
+        return over or (not track.gloo and any(other.end(n) == COMPLETED for n in _pending(track)))
     # One behind the other on NCCL: what is behind a call that has not ended has not begun. Gloo has threads.
     return not track.gloo and any(n < number and other.end(n) == COMPLETED for n in _pending(track))
 
@@ -82,6 +122,11 @@ def _pending(track: Track) -> Iterable[int]:
 def holds_what_is_over(recording: Recording) -> bool:
     """Whether a dump holds calls that have completed: torch may have been told to keep only those that have not."""
     return any(end == COMPLETED and call for t in recording.tracks for end, call in zip(t.ends, t.ids, strict=True))
+
+
+def _holds_ended(recording: Recording) -> bool:
+    """The same of Gloo's, of which nobody tells that they have completed."""
+    return any(t.gloo and ENDED in t.ends for t in recording.tracks)
 
 
 def of_one_run(recordings: Mapping[int, Recording]) -> tuple[Mapping[int, Recording], Mapping[int, int]]:
@@ -97,6 +142,32 @@ def of_one_run(recordings: Mapping[int, Recording]) -> tuple[Mapping[int, Record
     kept = max(runs, key=lambda run: (len(run) / _size(run), max(r.newest_ns for r in run.values())))
     left = {rank: min(kept) for run in runs if run is not kept for rank in run}
     return {rank: r for rank, r in recordings.items() if rank not in left}, left
+
+
+def out_of_time(job: Job) -> Mapping[int, int]:
+    """The ranks all of whose calls lie wholly outside those of most others in time although they share calls that are over, with by how much they are
+    later, negative where they are earlier. Clocks of hosts differ, or a dump is of another run: nothing in it tells which.
+    """
+    told = sorted(((r.oldest_ns, r.newest_ns, rank) for rank, r in job.recordings.items() if r.entries and r.oldest_ns))
+    parts: list[list[tuple[int, int, int]]] = []
+    until = 0
+    for span in told:
+        if not parts or span[0] > until + hosts.CLOSE_NS:
+            parts.append([])
+        parts[-1].append(span)
+        until = max(until, span[1])
+    if len(parts) < 2:
+        return {}
+    usual = max(parts, key=lambda part: (len(part), part[-1][0]))
+    begin, end = min(oldest for oldest, _, _ in usual), max(newest for _, newest, _ in usual)
+    ahead = hosts.ahead(job.meetings)
+    beside = [ahead[rank] for _, _, rank in usual if rank in ahead]
+    return {
+        rank: oldest - end if oldest > end else newest - begin
+        for part in parts
+        for oldest, newest, rank in part
+        if part is not usual and rank in ahead and any(abs(ahead[rank] - ns) > hosts.CLOSE_NS for ns in beside)
+    }
 
 
 def _world(recording: Recording, known: dict[int, tuple[int, ...]] | None = None) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ is, need the same graph.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -19,7 +19,8 @@ from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, STARTED, Mes
 from unhang.records.match import hosts
 from unhang.records.match.edits import Edit, edit
 from unhang.records.match.groups import Job, Meeting, align
-from unhang.records.match.moments import behind, holds_what_is_over, of_one_run
+from unhang.records.match.moments import behind, holds_what_is_over, of_one_run, out_of_time
+from unhang.records.match.orders import strayed
 from unhang.records.match.voting import Parted, parted
 
 Kind = Literal[
@@ -39,7 +40,7 @@ Kind = Literal[
     "nothing-wrong",
     "cannot-tell",
 ]
-By = Literal["majority", "sums", "pairs", "nothing"]
+By = Literal["majority", "history", "sums", "pairs", "nothing"]
 # Before all others what proves itself, at the end what proves nothing.
 _WEIGHT: tuple[Kind, ...] = (
     "op",
@@ -94,12 +95,15 @@ class Step:
 class Outcome:
     """One answer. `ranks` are those to look at: missing, odd, or, where nobody can be blamed, all that are concerned.
 
-    `number` is the sequence number in `group` (of a message its own). `by` is how the odd ones are known; "pairs": both sides' messages were counted.
+    `number` is the sequence number in `group` (of a message its own). `by` is how the odd ones are known; "pairs": both sides' messages were counted;
+    "history": of groups that are crossed, what each rank did before.
     `unseen`: members whose dump does not tell, or who have none; `ahead`: members whose ring has overwritten the number. `known`: the recorders tell
     who belongs to the group. `edit` says how the calls of the odd rank become those of the others. `outside`: ranks that may belong to the group,
     which nobody tells; `elsewhere`: where these wait. `aside`: pending calls behind which the same ranks went on, `lacking` those who have not
-    recorded them. `older`: ranks whose dump is older than those of others; `left_out`: those whose dump is of another run, each with a rank that it
-    does not fit. `late`: members that have not issued the number at which others parted, each with the newest that it has, and that wait in nothing.
+    recorded them. `older`: ranks whose dump is older than those of others, `perhaps_older` those
+    that lack what another one went on from; `left_out`: those whose dump is of another run, each with a rank that it
+    does not fit; `out_of_time`: those whose dump may be, each with by how many nanoseconds all its calls are later than those of the others.
+    `late`: members that have not issued the number at which others parted, each with the newest that it has, and that wait in nothing.
     `unstarted`: ranks whose GPU has not begun what others' have. `also`: what else holds up the job, and has nothing to do with this.
     `last`, where nobody waits: the newest call of each group, `lacking` those who have not issued it and may have been wanted in it; `unproven`:
     it is over, and may have failed.
@@ -126,7 +130,9 @@ class Outcome:
     elsewhere: tuple[Step, ...] = ()
     aside: tuple[Step, ...] = ()
     older: tuple[int, ...] = ()
+    perhaps_older: tuple[int, ...] = ()
     left_out: tuple[tuple[int, int], ...] = ()
+    out_of_time: tuple[tuple[int, int], ...] = ()
     late: tuple[tuple[int, int], ...] = ()
     unstarted: tuple[int, ...] = ()
     also: tuple[Outcome, ...] = ()
@@ -160,10 +166,12 @@ class _Graph:
     beside: dict[object, _Node] = field(default_factory=dict)
 
 
-def judge(recordings: Mapping[int, Recording], *, world_size: int | None = None) -> Outcome:
-    """The answer of all recordings together, whatever their order."""
+def judge(recordings: Mapping[int, Recording], *, world_size: int | None = None, others: Collection[int] = ()) -> Outcome:
+    """The answer of all recordings together, whatever their order. `others`: ranks that are known without one."""
     kept, left = of_one_run(recordings)
-    return replace(Judge(align(kept, world_size=world_size)).outcome(), left_out=tuple(sorted(left.items())))
+    job = align(kept, world_size=world_size, others=others)
+    apart = tuple(sorted(out_of_time(job).items()))
+    return replace(Judge(job).outcome(), left_out=tuple(sorted(left.items())), out_of_time=apart)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +190,7 @@ class Judge:
         self.job = job
         self.gone = frozenset(gone)
         old = behind(job)
-        self.older, self._doubtful = frozenset(old.ranks), old.doubtful
+        self.older, self._doubtful, self.perhaps_older = frozenset(old.ranks), old.doubtful, frozenset(old.perhaps)
         self.parted = {id(m): found for m in job.meetings if (found := parted(self._voting(m), members=len(m.members))) is not None}
         self.graph = _Graph()
         self._ahead_ns = hosts.ahead(job.meetings)
@@ -206,7 +214,8 @@ class Judge:
                 places.add(_place_of(other))
                 told.update(other.ranks)
                 also.append(other)
-        return replace(found, aside=self.aside, older=tuple(sorted(self.older)), also=tuple(also))
+        older, perhaps = tuple(sorted(self.older)), tuple(sorted(self.perhaps_older))
+        return replace(found, aside=self.aside, older=older, perhaps_older=perhaps, also=tuple(also))
 
     def _voting(self, meeting: Meeting) -> Mapping[int, Track]:
         """What was issued in a group; of an older dump only what was over when it was taken."""
@@ -337,7 +346,8 @@ class Judge:
             return "unseen"
         if (told := self._heard(recording, meeting, number)) is not None:
             return told
-        if (rank in self.older or (id(meeting), rank) in self._doubtful) and (track is None or track.last < number or track.end(number) != COMPLETED):
+        older = rank in self.older or rank in self.perhaps_older or (id(meeting), rank) in self._doubtful
+        if older and (track is None or track.last < number or track.end(number) != COMPLETED):
             return "unseen"
         if track is None or track.last < number:
             return "unseen" if self._hides(recording, meeting, number, since) else "absent"
@@ -661,6 +671,7 @@ class Judge:
         ranks = tuple(sorted({r for n in nodes for r in n.waiting}))
         steps = self._steps(circle)
         meeting = first.meeting
+        odd, by = self._out_of_order(nodes)
         number = first.number
         call = _words(first.message[1], first.message[0], first.message[2]) if first.message is not None else ""
         group = first.message[1].group.name if first.message is not None else ""
@@ -672,12 +683,20 @@ class Judge:
                 number=number,
                 call=self._call(meeting, number) if meeting is not None else call,
                 members=ranks,
-                ranks=ranks,
+                ranks=odd or ranks,
                 waiting=ranks,
                 path=steps,
+                by=by,
             ),
             first.since_ns,
         )
+
+    @staticmethod
+    def _out_of_order(nodes: Sequence[_Node]) -> tuple[tuple[int, ...], By]:
+        """Who came to the wrong one of two groups first; () where that cannot be told."""
+        if len(nodes) != 2 or nodes[0].meeting is None or nodes[1].meeting is None or nodes[0].meeting is nodes[1].meeting:
+            return (), "nothing"
+        return strayed((nodes[0].meeting, nodes[1].meeting), (nodes[0].number, nodes[1].number), (nodes[0].waiting, nodes[1].waiting))
 
     def _steps(self, path: tuple[object, ...]) -> tuple[Step, ...]:
         return tuple(self._step(self._node_at(key), self._lacking(key)) for key in path)
@@ -694,7 +713,7 @@ class Judge:
         """Nobody waits, and nothing differs: as far as can be seen."""
         recordings = self.job.recordings
         blind = {r for r in self.job.world if r not in recordings or recordings[r].cut or recordings[r].skipped or not recordings[r].entries}
-        unseen = tuple(sorted(blind | self.older))
+        unseen = tuple(sorted(blind | self.older | self.perhaps_older))
         apart = tuple(sorted({r for m in self.job.meetings for r in _never_met(m)}))
         unproven = any(t.gloo and t.end(t.last) == ENDED for m in self.job.meetings for t in m.tracks.values())
         last = [step for m in self.job.meetings if (step := self._newest(m)) is not None]
@@ -717,7 +736,9 @@ class Judge:
 
         def lacks(rank: int) -> bool:
             recording, track = self.job.recordings.get(rank), meeting.tracks.get(rank)
-            return recording is not None and rank not in self.older and (not recording.lost if track is None else track.last < number)
+            if recording is None or not recording.entries or rank in self.older or rank in self.perhaps_older:
+                return False
+            return not recording.lost if track is None else track.last < number
 
         return Step(
             group=meeting.shown,
