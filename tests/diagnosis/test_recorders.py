@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 from tests.records.match import jobs
-from tests.records.match.test_outcome import ALL4, history, last
+from tests.records.match.test_outcome import ALL4, behind_a_lost_call, history, last
 
 from unhang.diagnosis.recorders import judge_dumps
 
@@ -103,3 +103,12 @@ def test_who_has_not_started_what_others_have_is_likely_in_earlier_work(tmp_path
     p = judge_dumps(write(tmp_path / "d", dumps)).primary
     assert (p.cause, p.standing, p.ranks) == ("unknown", "not-established", (1,))
     assert "not started it, as ranks 0, 2 and 3 have: likely its GPU is still in earlier work" in p.says
+
+
+def test_what_only_counters_tell_is_said(tmp_path):
+    v = judge_dumps(write(tmp_path / "d", behind_a_lost_call()))
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("unknown", "not-established", (3,))
+    assert "#2 of group 1 (ckpt) is not over by the counters of ranks 0 to 2 (#1 is), and it has been overwritten there" in v.primary.says
+    assert "rank 3 has issued nothing after #1 of it" in v.primary.says and [r.id for r in v.primary.remedies] == ["larger-ring"]
+    v = judge_dumps(write(tmp_path / "e", behind_a_lost_call(apart_ns=1000)))
+    assert v.primary is None and any("the counters may lag" in n.why for n in v.not_examined)

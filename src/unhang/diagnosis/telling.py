@@ -17,7 +17,7 @@ from unhang.model import Evidence, Finding, NotExamined, Remedy, Standing
 from unhang.records.flight import Call, Flight
 from unhang.records.flight.recordings import Recorded, flight
 from unhang.records.frames import Frame, place, user_frame
-from unhang.records.match.outcome import Outcome, Step
+from unhang.records.match.outcome import Counted, Outcome, Step
 from unhang.records.match.partings import DIFFERENT, Parting, parting_of
 
 # Of how many ranks the frames are read.
@@ -72,6 +72,27 @@ def _step(step: Step) -> Text:
 
 def _this(step: Step) -> Text:
     return _named(step.call) if _is_message(step.call) else _numbered(step)
+
+
+def _counters_say(c: Counted) -> Text:
+    """ "#2 of group 1 is not over by the counters of ranks 0 and 1 (#1 is), and no ring holds it any more; rank 3 has issued nothing after #1"."""
+    says = Text(
+        "#{n} of group {group} is not over by the counters of {who}{over}, and it has been overwritten there",
+        "按 {who} 的计数器，组 {group} 的 #{n} 没有结束{over}，而那里的记录已被覆盖",
+    ).fill(
+        n=str(c.number),
+        group=c.group,
+        who=ranks(c.ranks),
+        over=Text(" (#{n} is)", "（#{n} 已结束）").fill(n=str(c.completed)) if c.completed else NOTHING,
+    )
+    for rank, newest in c.fewer[:_QUOTED]:
+        says += Text("; rank {rank} has issued {after}", "；rank {rank} {after}").fill(
+            rank=rank,
+            after=Text("nothing after #{n} of it", "在 #{n} 之后没有再发出").fill(n=newest)
+            if newest
+            else Text("none of it", "没有发出过其中任何一次"),
+        )
+    return says
 
 
 def _call(call: Call) -> Text:
@@ -151,11 +172,24 @@ class Teller:
             why = Text("only flight-recorder dumps were given", "只给了 flight recorder 转储")
             if o.kind == "nothing-wrong":
                 why += Text(", and {nobody}", "，而且{nobody}").fill(nobody=self._nobody_waits())
-            found = [unexamined(STACKS, why)]
+            found = [unexamined(STACKS, why), *self._only_counted()]
             gloo = any(t.gloo for r in self.recordings.values() for t in r.tracks)
             return [*found, NotExamined(what="sends and receives", why="Gloo's flight recorder does not hold them")] if gloo else found
         meant = Text(": whether that is meant is in no dump", "：这是否有意为之，转储中没有")
-        return [unexamined(_this(s), self._beside(s, Text("it", "它")) + meant) for s in o.aside[:3]]
+        return [*(unexamined(_this(s), self._beside(s, Text("it", "它")) + meant) for s in o.aside[:3]), *self._only_counted()]
+
+    def _only_counted(self) -> list[NotExamined]:
+        """Calls that no ring holds and that counters call pending, as far as the finding is not about them."""
+        o = self.outcome
+        told = o.kind == "cannot-tell" and not o.waiting
+        lags = Text("; the counters may lag by that much", "；计数器可能只是滞后")
+        return [
+            unexamined(
+                Text("call #{n} of group {group}", "组 {group} 的调用 #{n}").fill(n=str(c.number), group=c.group),
+                _counters_say(c) + (lags if c.lagging else NOTHING),
+            )
+            for c in [c for c in o.counted if c.lagging or not told][:3]
+        ]
 
     def _nobody_waits(self) -> Text:
         """ "none of the 2 ranks with a dump waits in a recorded call; the last call of group 0, all_reduce #3, is over on all of them"."""
@@ -550,7 +584,8 @@ class Teller:
             return _ALL_DUMPS
         if any(r is not None and not r.entries for r in given):
             return TRACE
-        return _LARGER_RING if o.ahead or any(r is not None and r.lost for r in given) else SUPERVISE
+        counted = not o.waiting and any(not c.lagging for c in o.counted)
+        return _LARGER_RING if o.ahead or counted or any(r is not None and r.lost for r in given) else SUPERVISE
 
     def _quiet(self) -> Finding:
         o = self.outcome
@@ -562,6 +597,8 @@ class Teller:
                 )
             )
         parts += [self._beside(s, _this(s)) for s in o.aside[:2]]
+        counted = [c for c in o.counted if not c.lagging]
+        parts += [_counters_say(c) for c in counted[:2]]
         for s in o.last:
             if s.lacking and len(parts) < 3:
                 parts.append(
@@ -579,7 +616,7 @@ class Teller:
         return Finding(
             cause="unknown",
             standing="not-established",
-            ranks=tuple(sorted({r for s in o.aside[:2] for r in s.lacking})),
+            ranks=tuple(sorted({r for s in o.aside[:2] for r in s.lacking} | {r for c in counted[:2] for r, _ in c.fewer})),
             says=says.en,
             says_zh=says.zh,
             evidence=tuple(e for r in dict.fromkeys(shown) for e in (self._pending(r) or self._newest(r))),

@@ -654,3 +654,46 @@ def test_who_has_not_started_what_others_have():
     # Where nobody's start is told, nobody's is late.
     found = answer(of("scheduled"))
     assert (found.kind, found.ranks, found.unstarted) == ("transport", (0, 1, 2, 3), ())
+
+
+CKPT = ALL4 | {"1": ("ckpt", [0, 1, 2, 3])}
+
+
+def behind_a_lost_call(*, apart_ns=SECOND, backend="nccl", issued=(2, 2, 2, 1), completed=1, **changes):
+    """#2 of "1" is in no ring any more; 40 calls of the default group are over since. One rank has its #1 alone."""
+    dumps = {}
+    for r, newest in enumerate(issued):
+        over = [jobs.entry(50 + n, DEFAULT, n + 1, "all_reduce", 4, 20, "completed", t=n * apart_ns, backend=backend) for n in range(40)]
+        told = {0: {"last_enqueued_collective": 40, "last_completed_collective": 40}}
+        told |= {1: {"last_enqueued_collective": newest, "last_completed_collective": min(newest, completed)}}
+        dumps[r] = jobs.dump([e | {"pg_id": 0} for e in over], CKPT, pg_status=told) | changes
+    return dumps
+
+
+def test_what_counters_alone_tell_to_be_pending_is_not_healthy():
+    found = answer(behind_a_lost_call())
+    (counted,) = found.counted
+    assert (found.kind, counted.group, counted.number, counted.completed) == ("cannot-tell", "1 (ckpt)", 2, 1)
+    assert (counted.ranks, counted.fewer, counted.lagging) == ((0, 1, 2), ((3, 1),), False)
+    found = answer(behind_a_lost_call(completed=2))
+    assert (found.kind, found.counted) == ("nothing-wrong", ())
+
+
+def test_a_counter_that_may_lag_is_no_hang():
+    found = answer(behind_a_lost_call(apart_ns=1000, issued=(2, 2, 2, 2)))
+    assert (found.kind, [c.lagging for c in found.counted]) == ("nothing-wrong", [True])
+    # Gloo's may stay one behind for ever; of a group of an earlier default group nobody counts on.
+    assert answer(behind_a_lost_call(backend="gloo")).counted == ()
+    again = behind_a_lost_call()
+    for d in again.values():
+        d["entries"] = [e | {"pg_id": 7} for e in d["entries"]]
+        d["pg_status"][7] = d["pg_status"].pop(0)
+    assert answer(again).kind == "nothing-wrong"
+
+
+def test_of_groups_whose_names_nothing_tells_counters_count_all_the_same():
+    dumps = behind_a_lost_call(issued=(2, 2, 2, 2), pg_config={})
+    for d in dumps.values():
+        d["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+    found = answer(dumps)
+    assert (found.kind, [(c.group, c.ranks) for c in found.counted]) == ("cannot-tell", [("#1", (0, 1, 2, 3))])

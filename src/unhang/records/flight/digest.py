@@ -37,6 +37,7 @@ from unhang.records.flight.lanes import Lanes, lanes_of
 from unhang.records.flight.opening import Opened, bytes_of, head_of
 from unhang.records.flight.sites import Site, sites_of
 from unhang.records.frames import Frame
+from unhang.records.incident import Counters
 from unhang.records.logs.streams import HEAD_BYTES
 from unhang.records.logs.unpacking import packing
 
@@ -104,6 +105,7 @@ class _Dump(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     skipped: int
     worlds: int
     untold: str | None = None
+    status: dict[str, tuple[int, int]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +178,7 @@ def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: 
         skipped=columns.skipped,
         worlds=columns.worlds,
         untold=columns.untold,
+        status={_apart(group, clean): (c.enqueued, c.completed) for group, c in columns.status.items()},
     )
     # Nothing is written that would be refused when it is read.
     _columns(dump)
@@ -480,6 +483,7 @@ def _columns(dump: _Dump) -> Columns:
         skipped=dump.skipped,
         worlds=dump.worlds,
         untold=dump.untold,
+        status={group: Counters(enqueued=enqueued, completed=completed) for group, (enqueued, completed) in dump.status.items()},
         span=dump.span_ns,
     )
 

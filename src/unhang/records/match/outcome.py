@@ -66,6 +66,8 @@ _HOLDS_UP: dict[Kind, tuple[Kind, ...]] = {
     "cannot-tell": (),
     "nothing-wrong": (),
 }
+# NCCL's watchdog looks ten times a second for what has ended: a call that is counted as pending for longer is.
+_COUNTED_NS = 1_000_000_000
 # A call behind which others went on to complete for so long is waited in by a thread of its own: a stop signal, an asynchronous checkpoint.
 _ASIDE_NS = 30_000_000_000
 
@@ -91,6 +93,19 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Counted:
+    """A call that is in no ring any more, and of which the counters of `ranks` say that it is not over, while `completed` is. `fewer`: members that
+    have issued less of the group, each with the newest number. `lagging`: too little went on behind it for the counters to be right."""
+
+    group: str
+    number: int
+    completed: int
+    ranks: tuple[int, ...]
+    fewer: tuple[tuple[int, int], ...] = ()
+    lagging: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """One answer. `ranks` are those to look at: missing, odd, or, where nobody can be blamed, all that are concerned.
 
@@ -102,7 +117,7 @@ class Outcome:
     does not fit. `late`: members that have not issued the number at which others parted, each with the newest that it has, and that wait in nothing.
     `unstarted`: ranks whose GPU has not begun what others' have. `also`: what else holds up the job, and has nothing to do with this.
     `last`, where nobody waits: the newest call of each group, `lacking` those who have not issued it and may have been wanted in it; `unproven`:
-    it is over, and may have failed.
+    it is over, and may have failed. `counted`: what only counters tell to be pending.
     """
 
     kind: Kind
@@ -132,6 +147,7 @@ class Outcome:
     also: tuple[Outcome, ...] = ()
     last: tuple[Step, ...] = ()
     unproven: bool = False
+    counted: tuple[Counted, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +222,7 @@ class Judge:
                 places.add(_place_of(other))
                 told.update(other.ranks)
                 also.append(other)
-        return replace(found, aside=self.aside, older=tuple(sorted(self.older)), also=tuple(also))
+        return replace(found, aside=self.aside, older=tuple(sorted(self.older)), also=tuple(also), counted=self._counted())
 
     def _voting(self, meeting: Meeting) -> Mapping[int, Track]:
         """What was issued in a group; of an older dump only what was over when it was taken."""
@@ -698,7 +714,8 @@ class Judge:
         apart = tuple(sorted({r for m in self.job.meetings for r in _never_met(m)}))
         unproven = any(t.gloo and t.end(t.last) == ENDED for m in self.job.meetings for t in m.tracks.values())
         last = [step for m in self.job.meetings if (step := self._newest(m)) is not None]
-        doubtful = unseen or apart or unproven or self.aside or any(s.lacking for s in last) or not self.job.world_known
+        counted = any(not c.lagging for c in self._counted())
+        doubtful = unseen or apart or unproven or counted or self.aside or any(s.lacking for s in last) or not self.job.world_known
         return Outcome(
             kind="cannot-tell" if doubtful else "nothing-wrong",
             members=self.job.world,
@@ -708,6 +725,56 @@ class Judge:
             last=tuple(sorted(last, key=lambda s: (not s.lacking, -len(s.waiting), s.group))),
             unproven=unproven,
         )
+
+    def _counted(self) -> tuple[Counted, ...]:
+        """What is pending by NCCL's own counters, of groups of which rings that have lost their beginning hold no call."""
+        found: dict[tuple[str, tuple[int, ...], int], dict[int, int]] = {}
+        sure = set[int]()
+        of_group: dict[tuple[str, tuple[int, ...]], dict[int, int]] = {}
+        for rank, r in self.job.recordings.items():
+            if not r.status or r.cut or r.skipped or rank in self.older or not holds_what_is_over(r):
+                continue
+            tracks = {t.group.name: t for t in r.tracks}
+            pending = {name: c for name, c in r.status.items() if c.enqueued > c.completed and name not in tracks}
+            if not pending:
+                continue
+            groups = {g.name: g for g in r.groups}
+            if r.done_ns - r.oldest_ns > _COUNTED_NS:
+                sure.add(rank)
+            for name, c in pending.items():
+                group = groups.get(name)
+                members = tuple(sorted(group.members)) if group is not None else ()
+                found.setdefault((name, members, c.enqueued), {})[rank] = max(c.completed, 0)
+                if (name, members) not in of_group:
+                    of_group[name, members] = self._issued(name, members)
+        told = []
+        for (name, members, number), completed in sorted(found.items()):
+            desc = next((g.desc for r in completed for g in self.job.recordings[r].groups if g.name == name and g.desc), "")
+            told.append(
+                Counted(
+                    group=f"{name} ({desc})" if desc and desc not in ("undefined", name) else name,
+                    number=number,
+                    completed=min(completed.values()),
+                    ranks=tuple(sorted(completed)),
+                    fewer=tuple((r, n) for r, n in sorted(of_group[name, members].items()) if n < number),
+                    lagging=sure.isdisjoint(completed),
+                )
+            )
+        return tuple(told)
+
+    def _issued(self, name: str, members: tuple[int, ...]) -> dict[int, int]:
+        """The newest number of a group that each member has issued, of those who tell."""
+        issued = {}
+        for rank in members:
+            r = self.job.recordings.get(rank)
+            if r is None or r.cut or r.skipped or not r.entries or rank in self.older:
+                continue
+            here = [t.last for t in r.tracks if t.group.name == name]
+            if name in r.status:
+                here.append(r.status[name].enqueued)
+            if here or not r.lost:
+                issued[rank] = max(here, default=0)
+        return issued
 
     def _newest(self, meeting: Meeting) -> Step | None:
         """The newest call of a group, and who may have been wanted in it and has not issued it; None where it is pending."""
