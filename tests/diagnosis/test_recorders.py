@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 from tests.records.match import jobs
-from tests.records.match.test_outcome import ALL4, behind_a_lost_call, history, last
+from tests.records.match.test_outcome import ALL4, all_behind, behind_a_lost_call, history, last
 
 from unhang.diagnosis.recorders import judge_dumps
 
@@ -112,3 +112,9 @@ def test_what_only_counters_tell_is_said(tmp_path):
     assert "rank 3 has issued nothing after #1 of it" in v.primary.says and [r.id for r in v.primary.remedies] == ["larger-ring"]
     v = judge_dumps(write(tmp_path / "e", behind_a_lost_call(apart_ns=1000)))
     assert v.primary is None and any("the counters may lag" in n.why for n in v.not_examined)
+
+
+def test_what_a_ring_has_overwritten_may_hang(tmp_path):
+    p = judge_dumps(write(tmp_path / "d", all_behind(27, completed=5))).primary
+    assert "the code agrees" not in p.says and "by the counters no more than #5 is over" in p.says
+    assert (p.cause, p.ranks, [r.id for r in p.remedies]) == ("unknown", (0, 1, 2, 3), ["larger-ring"])

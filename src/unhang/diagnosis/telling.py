@@ -75,7 +75,7 @@ def _this(step: Step) -> Text:
 
 
 def _counters_say(c: Counted) -> Text:
-    """ "#2 of group 1 is not over by the counters of ranks 0 and 1 (#1 is), and no ring holds it any more; rank 3 has issued nothing after #1"."""
+    """ "#2 of group 1 is not over by the counters of ranks 0 and 1 (#1 is), and it has been overwritten there; rank 3 has issued nothing after #1"."""
     says = Text(
         "#{n} of group {group} is not over by the counters of {who}{over}, and it has been overwritten there",
         "按 {who} 的计数器，组 {group} 的 #{n} 没有结束{over}，而那里的记录已被覆盖",
@@ -535,6 +535,16 @@ class Teller:
                     "环形缓冲区已覆盖它之前的记录，而 {who} 上未完成的数量不等",
                 ).fill(who=ranks((*o.waiting, *o.ahead)))
             )
+        elif o.buried:
+            numbers = [rank for rank, _ in o.buried]
+            over = min(newest for _, newest in o.buried)
+            known = Text("; by the counters no more than #{n} is over", "；按计数器只结束到 #{n}").fill(n=str(over)) if over else NOTHING
+            why.append(
+                Text(
+                    "the {rings} of {who} {have} overwritten what was issued before it, which may be pending, too{known}",
+                    "{who} 的环形缓冲区已覆盖它之前的调用，那些调用也可能没有结束{known}",
+                ).fill(rings=words.verb(numbers, "ring", "rings"), who=ranks(numbers), have=words.verb(numbers, "has", "have"), known=known)
+            )
         elif o.ahead:
             why.append(Text("the ring of {who} has overwritten #{n}", "{who} 的环形缓冲区已覆盖 #{n}").fill(who=ranks(o.ahead), n=str(o.number)))
         if o.outside:
@@ -562,7 +572,10 @@ class Teller:
                 ).fill(told=joined(_wait(s.waiting, _this(s)) for s in o.elsewhere[:3]))
             )
         here = (_named(o.call) if _is_message(o.call) else self._seq()) + at
-        says = _wait(o.waiting, here) + Text("; whether anybody is missing cannot be told: ", "；无法判断是否有 rank 缺席：") + joined(why)
+        whether = Text("; whether anybody is missing cannot be told: ", "；无法判断是否有 rank 缺席：")
+        if o.buried:
+            whether = Text(" and nobody is missing there; what they wait for cannot be told: ", "，没有缺席的 rank；无法判断它们在等什么：")
+        says = _wait(o.waiting, here) + whether + joined(why)
         says += self._path() + possible(WAITING)
         evidence = [e for r in (*o.waiting[:2], *(s.waiting[0] for s in o.elsewhere[:3])) for e in self._pending(r)]
         return Finding(
@@ -585,7 +598,7 @@ class Teller:
         if any(r is not None and not r.entries for r in given):
             return TRACE
         counted = not o.waiting and any(not c.lagging for c in o.counted)
-        return _LARGER_RING if o.ahead or counted or any(r is not None and r.lost for r in given) else SUPERVISE
+        return _LARGER_RING if o.ahead or o.buried or counted or any(r is not None and r.lost for r in given) else SUPERVISE
 
     def _quiet(self) -> Finding:
         o = self.outcome

@@ -697,3 +697,26 @@ def test_of_groups_whose_names_nothing_tells_counters_count_all_the_same():
         d["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
     found = answer(dumps)
     assert (found.kind, [(c.group, c.ranks) for c in found.counted]) == ("cannot-tell", [("#1", (0, 1, 2, 3))])
+
+
+def all_behind(number, *, completed, over=0, **more):
+    """20 pending calls from `number` on in every ring, behind `over` calls of another group."""
+    dumps = {}
+    for r in range(4):
+        entries = [jobs.entry(50 + n, ("1", "ckpt"), 5 + n, "all_reduce", 4, 20, "completed", t=n) for n in range(over)]
+        entries += [jobs.entry(80 + n, DEFAULT, number + n, "all_reduce", 4, 20, "scheduled", t=1000 + n, **more) for n in range(20)]
+        told = {0: {"last_enqueued_collective": number + 19, "last_completed_collective": completed}}
+        dumps[r] = jobs.dump([e | {"pg_id": int(e["process_group"][0])} for e in entries], CKPT, pg_status=told if completed is not None else {})
+    return dumps
+
+
+def test_the_call_that_hangs_may_be_overwritten_by_those_behind_it():
+    found = answer(all_behind(27, completed=5))
+    assert (found.kind, found.number, found.buried) == ("cannot-tell", 27, tuple((r, 5) for r in range(4)))
+    found = answer(all_behind(27, completed=26))
+    assert (found.kind, found.number, found.buried) == ("transport", 27, ())
+    # Without counters, what is over behind it tells.
+    assert answer(all_behind(27, completed=None)).kind == answer(all_behind(27, completed=None, backend="gloo")).kind == "cannot-tell"
+    assert answer(all_behind(27, completed=None, over=3)).kind == "transport"
+    # Nothing was before it.
+    assert answer(all_behind(1, completed=-1)).kind == "transport"

@@ -118,6 +118,8 @@ class Outcome:
     `unstarted`: ranks whose GPU has not begun what others' have. `also`: what else holds up the job, and has nothing to do with this.
     `last`, where nobody waits: the newest call of each group, `lacking` those who have not issued it and may have been wanted in it; `unproven`:
     it is over, and may have failed. `counted`: what only counters tell to be pending.
+    `buried`: waiting ranks whose rings have overwritten calls before this one that may be pending, too, each with the newest known to be over (0:
+    none is).
     """
 
     kind: Kind
@@ -148,6 +150,7 @@ class Outcome:
     last: tuple[Step, ...] = ()
     unproven: bool = False
     counted: tuple[Counted, ...] = ()
+    buried: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -513,9 +516,26 @@ class Judge:
             # Also those who were to wait in a message, and have come.
             node = replace(node, waiting=tuple(sorted((*node.waiting, *node.joined))))
             kind, ranks = ("finished-on-some" if node.finished else "transport"), node.waiting
+            if kind == "transport" and (buried := self._buried(meeting, node)):
+                return replace(self._outcome("cannot-tell", node, ranks=node.waiting, path=steps), buried=buried), node.since_ns
             if kind == "transport" and (unstarted := self._unstarted(meeting, node.number)):
                 return replace(self._outcome(kind, node, ranks=unstarted, path=steps), unstarted=unstarted), node.since_ns
         return self._outcome(kind, node, ranks=ranks, sides=sides, by=by, path=steps), node.since_ns
+
+    def _buried(self, meeting: Meeting, node: _Node) -> tuple[tuple[int, int], ...]:
+        """Who may wait in an older call, overwritten by those behind it: each with the newest that is known to be over. On one group calls run in
+        turn, so that what is seen to be over tells of all before it."""
+        found = []
+        for rank in node.waiting:
+            recording, track = self.job.recordings[rank], meeting.tracks.get(rank)
+            if track is None or track.first != node.number or node.number < 2 or not recording.lost:
+                continue
+            if (counts := recording.status.get(meeting.name)) is not None:
+                if max(counts.completed, 0) < node.number - 1:
+                    found.append((rank, max(counts.completed, 0)))
+            elif not holds_what_is_over(recording):
+                found.append((rank, 0))
+        return tuple(found)
 
     @staticmethod
     def _unstarted(meeting: Meeting, number: int) -> tuple[int, ...]:
