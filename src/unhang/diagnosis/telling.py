@@ -75,7 +75,7 @@ def _this(step: Step) -> Text:
 
 
 def _counters_say(c: Counted) -> Text:
-    """ "#2 of group 1 is not over by the counters of ranks 0 and 1 (#1 is), and it has been overwritten there; rank 3 has issued nothing after #1"."""
+    """ "#2 of group 1 is not over by the counters of rank 0 (#1 is), and it has been overwritten there; rank 3 has issued none of it"."""
     says = Text(
         "#{n} of group {group} is not over by the counters of {who}{over}, and it has been overwritten there",
         "按 {who} 的计数器，组 {group} 的 #{n} 没有结束{over}，而那里的记录已被覆盖",

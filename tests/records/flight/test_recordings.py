@@ -177,3 +177,26 @@ def test_so_much_is_drawn_and_no_more(tmp_path, monkeypatch):
     assert all(r.entries > 20 for r in found.recordings.values() if r.rank != 1)
     for rank, (of,) in found.lanes.items():
         assert sum(len(lane.ends) for lane in of.lanes) <= 20 and of.left_out == max(0, found.recordings[rank].entries - 20)
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_a_newer_run_is_taken_although_an_older_one_in_the_folder_has_more_entries(tmp_path, summed):
+    today = {
+        r: raw | {"entries": [e | {"time_created_ns": e["time_created_ns"] + 10**14, "state": "scheduled"} for e in raw["entries"][:9]]}
+        for r, raw in dumps().items()
+    }
+    for prefix, found in (("nccl_trace_rank_", dumps()), ("comm_lib_trace_rank_", today)):
+        for rank, raw in found.items():
+            (tmp_path / f"{prefix}{rank}").write_bytes(pickle.dumps(raw))
+    # Of today's run a second look, taken while it went on, with less in it.
+    (tmp_path / "early_rank_0").write_bytes(pickle.dumps(today[0] | {"entries": today[0]["entries"][:5]}))
+    # One without a call may be of any time.
+    (tmp_path / "off_rank_0").write_bytes(pickle.dumps(today[0] | {"entries": []}))
+    paths = sorted(tmp_path.iterdir())
+    if summed:
+        paths = [recordings.sum_up(paths[n::2], tmp_path / "d", f"node{n}", clean=str).path for n in range(2)]
+    found = record_all(paths)
+    assert {r: recording.entries for r, recording in found.recordings.items()} == dict.fromkeys(range(4), 9)
+    told = [n.why for n in found.not_examined]
+    assert any("a newer dump of rank 0" in why or "a newer dump of ranks 0" in why for why in told)
+    assert any("another dump of rank 0 was taken, of the same time and with more or newer entries" in why for why in told)
