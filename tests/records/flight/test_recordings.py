@@ -200,3 +200,36 @@ def test_a_newer_run_is_taken_although_an_older_one_in_the_folder_has_more_entri
     told = [n.why for n in found.not_examined]
     assert any("a newer dump of rank 0" in why or "a newer dump of ranks 0" in why for why in told)
     assert any("another dump of rank 0 was taken, of the same time and with more or newer entries" in why for why in told)
+
+
+def named_by(tmp_path, number, world=4):
+    """The dumps of a job in which rank 1 is missing, by another number."""
+    for rank, raw in dumps(world).items():
+        (tmp_path / f"trace_rank_{number(rank)}").write_bytes(pickle.dumps(raw))
+    return sorted(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_a_dump_whose_name_says_a_rank_outside_its_own_groups_is_left_out(tmp_path, summed):
+    raw = dumps()[3]
+    raw["entries"][-1]["input_sizes"] = [[99]]
+    named_by(tmp_path, int)
+    for number in (9, 1_000_000):
+        (tmp_path / f"trace_rank_{number}").write_bytes(pickle.dumps(raw))
+    paths = sorted(tmp_path.iterdir())
+    if summed:
+        paths = [recordings.sum_up(paths, tmp_path / "d", "node0", clean=str).path]
+    found = record_all(paths)
+    assert sorted(found.recordings) == [0, 1, 2, 3] and not found.unsure
+    assert [n.why.split(":")[0] for n in found.not_examined] == [
+        f"its name says rank {number}, and its own configuration has ranks 0 to 3" for number in (9, 1_000_000)
+    ]
+    assert (judge(found.recordings).kind, judge(found.recordings).ranks) == ("missing", (1,))
+
+
+@pytest.mark.parametrize("first", [1, 8])
+def test_names_that_count_from_another_number_on_tell_no_rank(tmp_path, first):
+    found = record_all(named_by(tmp_path, lambda rank: rank + first))
+    assert sorted(found.recordings) == [0, 1, 2, 3] and found.unsure
+    assert (judge(found.recordings).kind, judge(found.recordings).ranks) == ("missing", (1,))
+    assert found.recordings[1].source.endswith(f"trace_rank_{1 + first}") and flight(found.recordings[1]) is not None

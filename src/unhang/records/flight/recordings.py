@@ -110,13 +110,47 @@ def record_all(paths: Sequence[Path], *, drawn: bool = False, progress: Callable
     taken = found.chosen()
     for rank, second in seconds.chosen().items():
         taken[rank] = with_second(taken[rank], second) if rank in taken else second
+    unsure = unsure or unsure_files
+    if not unsure:
+        taken, unsure, strangers = _at_home(taken)
+        missed += strangers
     return Recorded(
         recordings=dict(sorted(taken.items())),
         not_examined=tuple(missed),
-        unsure=unsure_files or unsure,
+        unsure=unsure,
         lanes={rank: of for rank, r in sorted(taken.items()) if (of := _lanes(r, lanes))},
         hosts={rank: hosts[at] for rank, r in taken.items() if (at := (r.source, r.place)) in hosts},
     )
+
+
+def _at_home(found: dict[int, Recording]) -> tuple[dict[int, Recording], bool, list[NotExamined]]:
+    """The recordings without those whose rank is none of their own groups', whether all names count something else, and what is said of who is left
+    out. Names of all that count something else, or from another number on, do not tell: their dumps are numbered in order."""
+    strange = _strange(found)
+    if not strange:
+        return found, False, []
+    anew = {n: replace(r, rank=n) for n, (_, r) in enumerate(sorted(found.items()))}
+    if len(strange) == len(found) or (min(found) > 0 and len(found) == max(map(len, strange.values())) and not _strange(anew)):
+        return anew, True, []
+    left = []
+    for rank, members in sorted(strange.items()):
+        one_by_one = members != tuple(range(members[0], members[-1] + 1))
+        of = ", ".join(map(str, members[:8])) + (", …" if len(members) > 8 else "") if one_by_one else f"{members[0]} to {members[-1]}"
+        why = f"its name says rank {rank}, and its own configuration has ranks {of}: it was left out"
+        left.append(NotExamined(what=found[rank].source, why=why))
+    return {rank: r for rank, r in found.items() if rank not in strange}, False, left
+
+
+def _strange(found: Mapping[int, Recording]) -> dict[int, tuple[int, ...]]:
+    """The ranks that do not belong to a group in which their dump has calls, each with the members."""
+    # Ranks share them; to look one up takes as long as it has members.
+    known: dict[int, frozenset[int]] = {}
+    strange = {}
+    for rank, recording in found.items():
+        for track in recording.tracks:
+            if (members := track.group.members) and rank not in (known.get(id(members)) or known.setdefault(id(members), frozenset(members))):
+                strange[rank] = tuple(sorted(members))
+    return strange
 
 
 def _lanes(recording: Recording, lanes: Mapping[tuple[str, int], Lanes]) -> tuple[Lanes, ...]:
