@@ -325,6 +325,7 @@ class Teller:
             says = Text("what is sent in {here} is not what is received: {sums}", "{here} 中发送的数量与接收的不一致：{sums}").fill(
                 here=self._seq(), sums=joined(sums(s.call, s.ranks) for s in sides[:3])
             )
+            how = Text("; whose sizes are wrong cannot be told from this", "；由此无法判断是哪一方的大小有误")
         elif o.kind == "p2p-size":
             says = Text("a message of {sent} is received as {got}", "发送的消息为 {sent}，接收方期望的是 {got}").fill(
                 sent=self._sized(0), got=self._sized(1)
@@ -337,6 +338,8 @@ class Teller:
                 says += joined((Text(", and {more}", "，另外 {more}").fill(more=more) for more in said[2:]), NOTHING)
         says += edited(o.kind, o.edit) + how
         shown = self._place(sides[0].ranks[0]) if o.by != "nothing" or by_history or o.kind == "p2p-size" else None
+        if o.by == "sums" and any(self._place(s.ranks[0]) != shown for s in sides[1:3]):
+            shown = None
         for rank, newest in o.late[:_QUOTED]:
             says += Text("; rank {rank} has issued nothing {after}", "；rank {rank} {after}没有发出任何调用").fill(
                 rank=rank, after=Text("after #{n}", "在 #{n} 之后").fill(n=newest) if newest else Text("in it", "在其中")

@@ -276,7 +276,13 @@ def test_all_to_all_of_which_more_is_sent_than_received():
         return jobs.dump([*history(2), last(3, "started", op="all_to_all", outputs=got)], ALL4)
 
     found = answer({r: of(r, 3 if r == 1 else 4) for r in range(4)})
-    assert (found.kind, found.ranks, found.by) == ("shape", (1,), "sums")
+    assert (found.kind, found.ranks, found.by) == ("shape", (0, 1, 2, 3), "sums")
+    assert [s.ranks for s in found.sides] == [(0, 2, 3), (1,)]
+    # Rank 1 has always sent more, and rank 2 has not made room for it: of the sums only those of rank 1 stand out.
+    found = answer(
+        {r: jobs.dump([*history(2), last(3, "started", op="all_to_all") | {"input_sizes": [[6 if r == 1 else 4]]}], ALL4) for r in range(4)}
+    )
+    assert (found.kind, found.ranks) == ("shape", (0, 1, 2, 3))
     # Uneven everywhere, and yet it fits.
     found = answer({r: of(r, (2, 6, 4, 4)[r]) for r in range(4)})
     assert found.kind == "transport"

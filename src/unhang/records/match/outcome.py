@@ -509,7 +509,8 @@ class Judge:
         elif free:
             kind = "missing"
         elif (unfit := self._sums(node)) is not None:
-            kind, (sides, ranks), by = "shape", unfit, "sums"
+            kind, sides, by = "shape", unfit, "sums"
+            ranks = tuple(r for s in unfit for r in s.ranks)
         elif node.unseen or node.ahead or not (meeting.known or (node.finished and needs_all)):
             kind, ranks = "cannot-tell", node.waiting
         else:
@@ -592,8 +593,9 @@ class Judge:
     def _op(self, meeting: Meeting, number: int) -> str:
         return self._call(meeting, number).split(" ")[0]
 
-    def _sums(self, node: _Node) -> tuple[tuple[SideOf, ...], tuple[int, ...]] | None:
-        """all_to_all: what all send is what all receive. Only where every member tells."""
+    def _sums(self, node: _Node) -> tuple[SideOf, ...] | None:
+        """all_to_all: what all send is what all receive. Only where every member tells. Who is wrong they do not tell: ranks send unequally much, and
+        of the sums of two the one that is like the others' may be the one that is wrong."""
         meeting = node.meeting
         if meeting is None or not meeting.known:
             return None
@@ -604,9 +606,8 @@ class Judge:
         for rank, sums in sorted(told.items()):
             sides.setdefault(sums, []).append(rank)
         ordered = sorted(sides.items(), key=lambda s: (-len(s[1]), s[0]))
-        odd = tuple(r for _, ranks in ordered[1:] for r in ranks) if 2 * len(ordered[0][1]) > len(told) else tuple(told)
         call = self._call(meeting, node.number)
-        return tuple(SideOf(call=f"{call} {sent}>{got}", ranks=tuple(ranks)) for (sent, got), ranks in ordered), odd
+        return tuple(SideOf(call=f"{call} {sent}>{got}", ranks=tuple(ranks)) for (sent, got), ranks in ordered)
 
     def _parting(self, meeting: Meeting, found: Parted, node: _Node | None, path: tuple[Step, ...]) -> Outcome:
         sides = tuple(SideOf(call=self.job.calls[call], ranks=ranks) for call, ranks in found.sides)
