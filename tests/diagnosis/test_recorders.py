@@ -118,3 +118,15 @@ def test_what_a_ring_has_overwritten_may_hang(tmp_path):
     p = judge_dumps(write(tmp_path / "d", all_behind(27, completed=5))).primary
     assert "the code agrees" not in p.says and "by the counters no more than #5 is over" in p.says
     assert (p.cause, p.ranks, [r.id for r in p.remedies]) == ("unknown", (0, 1, 2, 3), ["larger-ring"])
+
+
+def test_of_messages_that_are_left_out_the_recorder_is_not_called_off(tmp_path):
+    pair = {"0": ("default_pg", [0, 1])}
+    sent = [
+        jobs.entry(0, ("0", "default_pg"), 0, what, 4, 20, "scheduled", t=0, backend="xccl") | {"is_p2p": True} for what in ("send 0->1", "recv 1<-0")
+    ]
+    v = judge_dumps(write(tmp_path / "d", {r: jobs.dump([sent[r]], pair) for r in range(2)}))
+    assert v.primary is None and [n.unread for n in v.not_examined] == [True, True]
+    assert all("XCCL does not tell" in n.why for n in v.not_examined)
+    v = judge_dumps(write(tmp_path / "e", {r: jobs.dump([], pair) for r in range(2)}))
+    assert [n.what for n in v.not_examined] == ["the calls of all ranks"]

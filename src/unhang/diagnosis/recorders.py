@@ -83,7 +83,8 @@ def _weighed(verdict: Verdict, disagreeing: Sequence[Contradiction]) -> Verdict:
 
 
 def _judged(recorded: Recorded) -> Examined:
-    told_nothing = not any(r.entries for r in recorded.recordings.values())
+    # Of dumps that held what their recorder does not tell, that is said.
+    told_nothing = not any(r.entries or r.untold for r in recorded.recordings.values())
     read = cache(lambda rank: flight(recorded.recordings[rank]) if rank in recorded.recordings else None)
     found = judge(recorded.recordings)
     outcome = replace(settled(found, read), also=tuple(settled(o, read) for o in found.also[:_ALSO]))
