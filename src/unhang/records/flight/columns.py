@@ -457,7 +457,7 @@ def _tracks(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Group
             texts.setdefault(kind.text, len(texts))
     names = {name: n for n, name in enumerate(dict.fromkeys(kind.group for kind in kinds if not kind.p2p))}
     of_kind = tuple(None if kind.p2p else (names[kind.group], texts[kind.text]) for kind in kinds)
-    has_sums = any(k.sums is not None for k in kinds)
+    sums = _sums(columns, kinds) if any(k.sums is not None and not k.p2p for k in kinds) else {}
     gloo = {k.group for k in kinds if k.gloo}
     tracks, strays = [], 0
     for name, (places, ids) in zip(names, split(columns.kind_of.tobytes(), of_kind, len(names)), strict=True):
@@ -472,7 +472,7 @@ def _tracks(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Group
             states = bytearray(map(states.__getitem__, near))
         track = _track(groups[name], ids, seqs, states, times, texts, gloo=name in gloo, lost=columns.lost, cut=columns.cut is not None)
         if track is not None:
-            tracks.append(replace(track, sums=_sums(columns, kinds, name)) if has_sums else track)
+            tracks.append(replace(track, sums=sums[name]) if name in sums else track)
     return tuple(tracks), strays
 
 
@@ -497,13 +497,13 @@ def split(
     )
 
 
-def _sums(columns: Columns, kinds: Sequence[_Kind], group: str) -> dict[int, tuple[int, int]]:
-    """Of the newest calls of a group."""
-    newest = dict[int, tuple[int, int]]()
+def _sums(columns: Columns, kinds: Sequence[_Kind]) -> dict[str, dict[int, tuple[int, int]]]:
+    """Of the newest calls of each group that has any."""
+    told = [None if k.p2p or k.sums is None else (k.group, k.sums) for k in kinds]
+    newest: dict[str, dict[int, tuple[int, int]]] = {}
     for k, number in zip(reversed(columns.kind_of), reversed(columns.numbers), strict=True):
-        kind = kinds[k]
-        if kind.sums is not None and kind.group == group and not kind.p2p and len(newest) < _NEWEST:
-            newest.setdefault(number, kind.sums)
+        if (of := told[k]) is not None and len(known := newest.setdefault(of[0], {})) < _NEWEST:
+            known.setdefault(number, of[1])
     return newest
 
 

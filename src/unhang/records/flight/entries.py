@@ -176,7 +176,8 @@ def newest_generation(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
         descs[name] = desc
     gone = {pg for of_name in span.values() if _behind_each_other(of_name) for pg in sorted(of_name)[:-1]}
     worlds = max((of_name for name, of_name in span.items() if descs[name] == "default_pg" and gone & of_name.keys()), key=len, default={})
-    gone |= {pg for of_name in span.values() for pg in of_name if pg < max(worlds, default=0)}
+    newest = max(worlds, default=0)
+    gone |= {pg for of_name in span.values() for pg in of_name if pg < newest}
     if not gone:
         return raw, 0
     ids = set(map(str, gone))
