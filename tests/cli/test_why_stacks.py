@@ -55,3 +55,16 @@ def test_a_stack_tells_why_a_rank_is_missing_in_flight_recorders(tmp_path):
 def test_stacks_alone_are_never_called_healthy(tmp_path):
     (tmp_path / "pyspy_rank0.txt").write_text("Thread 24851 (idle)\n    read (dataset.py:88)\n    <module> (fr.py:23)\n")
     assert "rank 0 stands at dataset.py:88 in read" in shown(tmp_path)
+
+
+def test_where_names_of_dumps_tell_no_rank_a_stack_explains_nothing(tmp_path):
+    """The rank that is missing is in alpha.pkl, which is not known to be rank 2."""
+    frames = in_collective("all_reduce", user(40, "main"), user(20, "step"))
+    for name in ("beta", "gamma"):
+        (tmp_path / f"{name}.pkl").write_bytes(dump([*steps(5), Entry(seq=6, done=False, frames=frames)], world=3))
+    (tmp_path / "alpha.pkl").write_bytes(dump(steps(5), world=3))
+    for rank in range(3):
+        (tmp_path / f"pyspy_rank{rank}.txt").write_text('Thread 24851 (idle): "MainThread"\n    read (dataset.py:88)\n    <module> (fr.py:23)\n')
+    told = shown(tmp_path)
+    assert "collective-timeout" in told.splitlines()[0] and "process-stuck likely" not in " ".join(told.split())
+    assert "rank 0 is alpha.pkl" in told and "which dump is of which rank is not known" in told

@@ -6,7 +6,7 @@ import pickle
 import re
 
 from tests.records.match import jobs
-from tests.records.match.test_outcome import ALL4, gloo, history, last, message, rounds
+from tests.records.match.test_outcome import ALL4, all_behind, behind_a_lost_call, gloo, history, last, message, rounds
 
 from unhang.diagnosis.recorders import judge_dumps
 
@@ -179,3 +179,30 @@ def test_dumps_without_calls_do_not_tell_why(tmp_path):
     assert v.primary is None and n.unread
     assert n.why == "the dumps hold none: none was made, or the flight recorder was off, or kept only what was pending"
     assert n.why_zh.startswith("转储中没有调用：没有发出过调用，或者")
+
+
+def test_what_only_counters_tell_is_said(tmp_path):
+    v = judge_dumps(write(tmp_path / "d", behind_a_lost_call()))
+    assert (v.primary.cause, v.primary.standing, v.primary.ranks) == ("unknown", "not-established", (3,))
+    assert "#2 of group 1 (ckpt) is not over by the counters of ranks 0 to 2 (#1 is), and it has been overwritten there" in v.primary.says
+    assert "rank 3 has issued nothing after #1 of it" in v.primary.says and [r.id for r in v.primary.remedies] == ["larger-ring"]
+    v = judge_dumps(write(tmp_path / "e", behind_a_lost_call(apart_ns=1000)))
+    assert v.primary is None and any("the counters may lag" in n.why for n in v.not_examined)
+
+
+def test_what_a_ring_has_overwritten_may_hang(tmp_path):
+    p = judge_dumps(write(tmp_path / "d", all_behind(27, completed=5))).primary
+    assert "the code agrees" not in p.says and "by the counters no more than #5 is over" in p.says
+    assert (p.cause, p.ranks, [r.id for r in p.remedies]) == ("unknown", (0, 1, 2, 3), ["larger-ring"])
+
+
+def test_of_messages_that_are_left_out_the_recorder_is_not_called_off(tmp_path):
+    pair = {"0": ("default_pg", [0, 1])}
+    sent = [
+        jobs.entry(0, ("0", "default_pg"), 0, what, 4, 20, "scheduled", t=0, backend="xccl") | {"is_p2p": True} for what in ("send 0->1", "recv 1<-0")
+    ]
+    v = judge_dumps(write(tmp_path / "d", {r: jobs.dump([sent[r]], pair) for r in range(2)}))
+    assert v.primary is None and [n.unread for n in v.not_examined] == [True, True]
+    assert all("XCCL does not tell" in n.why for n in v.not_examined)
+    v = judge_dumps(write(tmp_path / "e", {r: jobs.dump([], pair) for r in range(2)}))
+    assert [n.what for n in v.not_examined] == ["the calls of all ranks"]

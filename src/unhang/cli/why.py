@@ -280,7 +280,7 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
     with reading(quiet=quiet) as progress:
         examined = examine_with_logs(found.dumps, judged.verdict, statuses, drawn=beside.drawn, closed=found.closed, progress=progress)
     beside.take_dumps(examined, _title(paths))
-    return explained(examined.verdict, judged.chosen.view), judged
+    return explained(examined.verdict, judged.chosen.view, unsure=examined.recorded.unsure), judged
 
 
 def _title(paths: list[str]) -> str:

@@ -24,21 +24,24 @@ _CAUSES: dict[Kind, tuple[str, tuple[str, ...]]] = {
 # What the recorders alone do not tell, at the end of their sentence.
 _WHY = re.compile(r"(?:; why is not in evidence|；原因不在证据之中).*", re.DOTALL)
 _STATES = Text("process states", "进程状态")
+_BESIDE = Text("whether the stacks in the logs tell why a rank is missing", "日志中的调用栈是否说明了某个 rank 缺席的原因")
+_WHOSE = Text("which dump is of which rank is not known", "不知道哪个转储属于哪个 rank")
 _NOT_GIVEN = Text(
     "only logs, stacks and flight-recorder dumps were given; unhang run takes these before anything is ended",
     "只给出了日志、调用栈和 flight recorder 转储；unhang run 会在结束任何进程之前采集这些",
 )
 
 
-def explained(verdict: Verdict, view: LogView) -> Verdict:
-    """A verdict on recorders and logs, with what the stacks in the logs tell of ranks that are missing in the recorders."""
+def explained(verdict: Verdict, view: LogView, *, unsure: bool = False) -> Verdict:
+    """A verdict on recorders and logs, with what the stacks in the logs tell of ranks that are missing in the recorders. Where their ranks are
+    `unsure`, these stacks may be of others."""
     if not view.stacks:
         return verdict
     # Where everybody stands is told by the recorders, too.
     symptoms = tuple(f for f in verdict.symptoms if f.cause != "unknown")
-    verdict = replace(verdict, symptoms=symptoms, not_examined=tuple(_left(verdict, view)))
+    verdict = replace(verdict, symptoms=symptoms, not_examined=tuple(_left(verdict, view, unsure=unsure)))
     primary = verdict.primary
-    if primary is None or primary.cause != "collective-timeout":
+    if primary is None or primary.cause != "collective-timeout" or unsure:
         return verdict
     apart = [stacked.apart_of(s) for s in stacked.recent(view) if s.rank in primary.ranks and not stacked.op_of(s)]
     if not apart:
@@ -51,7 +54,7 @@ def explained(verdict: Verdict, view: LogView) -> Verdict:
     return replace(verdict, primary=root, contributing=others, symptoms=(primary, *symptoms))
 
 
-def _left(verdict: Verdict, view: LogView) -> Iterator[NotExamined]:
+def _left(verdict: Verdict, view: LogView, *, unsure: bool) -> Iterator[NotExamined]:
     """What was not looked at, without the stacks that were."""
     said = False
     for n in verdict.not_examined:
@@ -61,6 +64,9 @@ def _left(verdict: Verdict, view: LogView) -> Iterator[NotExamined]:
             said = True
             yield NotExamined(what=_STATES.en, why=_NOT_GIVEN.en, what_zh=_STATES.zh, why_zh=_NOT_GIVEN.zh)
     primary = verdict.primary
+    if unsure:
+        yield NotExamined(what=_BESIDE.en, why=_WHOSE.en, what_zh=_BESIDE.zh, why_zh=_WHOSE.zh)
+        return
     seen = {s.rank for s in view.stacks}
     unseen = [r for r in primary.ranks if r not in seen] if primary is not None and primary.cause == "collective-timeout" else []
     if unseen:

@@ -98,7 +98,8 @@ def _weighed(verdict: Verdict, disagreeing: Sequence[Contradiction]) -> Verdict:
 
 
 def _judged(recorded: Recorded) -> Examined:
-    told_nothing = not any(r.entries for r in recorded.recordings.values())
+    # Of dumps that held what their recorder does not tell, that is said.
+    told_nothing = not any(r.entries or r.untold for r in recorded.recordings.values())
     read = cache(lambda rank: flight(recorded.recordings[rank]) if rank in recorded.recordings else None)
     found = judge(recorded.recordings, others=recorded.closed)
     outcome = replace(settled(found, read), also=tuple(settled(o, read) for o in found.also[:_ALSO]))
@@ -184,7 +185,8 @@ def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[N
             "其他的转储可能更新：Gloo 不说明它所缺的那次调用是否已完成，而其他 rank 已继续使用别的组",
         )
         found.append(unexamined(what, why.fill(it=words.verb(outcome.perhaps_older, "it lacks", "they lack"))))
-    empty = [r for r in outcome.members if r in recorded.recordings and not recorded.recordings[r].entries and r not in dict(outcome.left_out)]
+    silent = {rank for rank, r in recorded.recordings.items() if not (r.entries or r.untold)}
+    empty = [r for r in outcome.members if r in silent and r not in dict(outcome.left_out)]
     if empty and not told_nothing:
         found.append(
             unexamined(

@@ -18,7 +18,7 @@ from unhang.model import Evidence, Finding, NotExamined, Remedy, Standing
 from unhang.records.flight import Call, Flight
 from unhang.records.flight.recordings import Recorded, flight
 from unhang.records.frames import Frame, place, user_frame
-from unhang.records.match.outcome import Outcome, Step
+from unhang.records.match.outcome import Counted, Outcome, Step
 from unhang.records.match.partings import DIFFERENT, Parting, parting_of
 
 # Of how many ranks the frames are read.
@@ -78,6 +78,27 @@ def _step(step: Step) -> Text:
 
 def _this(step: Step) -> Text:
     return _named(step.call) if _is_message(step.call) else _numbered(step)
+
+
+def _counters_say(c: Counted) -> Text:
+    """ "#2 of group 1 is not over by the counters of rank 0 (#1 is), and it has been overwritten there; rank 3 has issued none of it"."""
+    says = Text(
+        "#{n} of group {group} is not over by the counters of {who}{over}, and it has been overwritten there",
+        "按 {who} 的计数器，组 {group} 的 #{n} 没有结束{over}，而那里的记录已被覆盖",
+    ).fill(
+        n=str(c.number),
+        group=c.group,
+        who=ranks(c.ranks),
+        over=Text(" (#{n} is)", "（#{n} 已结束）").fill(n=str(c.completed)) if c.completed else NOTHING,
+    )
+    for rank, newest in c.fewer[:_QUOTED]:
+        says += Text("; rank {rank} has issued {after}", "；rank {rank} {after}").fill(
+            rank=rank,
+            after=Text("nothing after #{n} of it", "在 #{n} 之后没有再发出").fill(n=newest)
+            if newest
+            else Text("none of it", "没有发出过其中任何一次"),
+        )
+    return says
 
 
 def _call(call: Call) -> Text:
@@ -172,11 +193,24 @@ class Teller:
             why = Text("only flight-recorder dumps were given", "只给了 flight recorder 转储")
             if o.kind == "nothing-wrong":
                 why += Text(", and {nobody}", "，而且{nobody}").fill(nobody=self._nobody_waits())
-            found = [unexamined(STACKS, why)]
+            found = [unexamined(STACKS, why), *self._only_counted()]
             gloo = any(t.gloo for r in self.recordings.values() for t in r.tracks)
             return [*found, NotExamined(what="sends and receives", why="Gloo's flight recorder does not hold them")] if gloo else found
         meant = Text(": whether that is meant is in no dump", "：这是否有意为之，转储中没有")
-        return [unexamined(_this(s), self._beside(s, Text("it", "它")) + meant) for s in o.aside[:3]]
+        return [*(unexamined(_this(s), self._beside(s, Text("it", "它")) + meant) for s in o.aside[:3]), *self._only_counted()]
+
+    def _only_counted(self) -> list[NotExamined]:
+        """Calls that no ring holds and that counters call pending, as far as the finding is not about them."""
+        o = self.outcome
+        told = o.kind == "cannot-tell" and not o.waiting
+        lags = Text("; the counters may lag by that much", "；计数器可能只是滞后")
+        return [
+            unexamined(
+                Text("call #{n} of group {group}", "组 {group} 的调用 #{n}").fill(n=str(c.number), group=c.group),
+                _counters_say(c) + (lags if c.lagging else NOTHING),
+            )
+            for c in [c for c in o.counted if c.lagging or not told][:3]
+        ]
 
     def _nobody_waits(self) -> Text:
         """ "none of the 2 ranks with a dump waits in a recorded call; the last call of group 0, all_reduce #3, is over on all of them"."""
@@ -332,6 +366,7 @@ class Teller:
             says = Text("what is sent in {here} is not what is received: {sums}", "{here} 中发送的数量与接收的不一致：{sums}").fill(
                 here=self._seq(), sums=joined(sums(s.call, s.ranks) for s in sides[:3])
             )
+            how = Text("; whose sizes are wrong cannot be told from this", "；由此无法判断是哪一方的大小有误")
         elif o.kind == "p2p-size":
             says = Text("a message of {sent} is received as {got}", "发送的消息为 {sent}，接收方期望的是 {got}").fill(
                 sent=self._sized(0), got=self._sized(1)
@@ -344,6 +379,8 @@ class Teller:
                 says += joined((Text(", and {more}", "，另外 {more}").fill(more=more) for more in said[2:]), NOTHING)
         says += edited(o.kind, o.edit) + how
         shown = self._place(sides[0].ranks[0]) if o.by != "nothing" or by_history or o.kind == "p2p-size" else None
+        if o.by == "sums" and any(self._place(s.ranks[0]) != shown for s in sides[1:3]):
+            shown = None
         for rank, newest in o.late[:_QUOTED]:
             says += Text("; rank {rank} has issued nothing {after}", "；rank {rank} {after}没有发出任何调用").fill(
                 rank=rank, after=Text("after #{n}", "在 #{n} 之后").fill(n=newest) if newest else Text("in it", "在其中")
@@ -560,6 +597,16 @@ class Teller:
                     "环形缓冲区已覆盖它之前的记录，而 {who} 上未完成的数量不等",
                 ).fill(who=ranks((*o.waiting, *o.ahead)))
             )
+        elif o.buried:
+            numbers = [rank for rank, _ in o.buried]
+            over = min(newest for _, newest in o.buried)
+            known = Text("; by the counters no more than #{n} is over", "；按计数器只结束到 #{n}").fill(n=str(over)) if over else NOTHING
+            why.append(
+                Text(
+                    "the {rings} of {who} {have} overwritten what was issued before it, which may be pending, too{known}",
+                    "{who} 的环形缓冲区已覆盖它之前的调用，那些调用也可能没有结束{known}",
+                ).fill(rings=words.verb(numbers, "ring", "rings"), who=ranks(numbers), have=words.verb(numbers, "has", "have"), known=known)
+            )
         elif o.ahead:
             why.append(Text("the ring of {who} has overwritten #{n}", "{who} 的环形缓冲区已覆盖 #{n}").fill(who=ranks(o.ahead), n=str(o.number)))
         if o.outside:
@@ -587,7 +634,10 @@ class Teller:
                 ).fill(told=joined(_wait(s.waiting, _this(s)) for s in o.elsewhere[:3]))
             )
         here = (_named(o.call) if _is_message(o.call) else self._seq()) + at
-        says = _wait(o.waiting, here) + Text("; whether anybody is missing cannot be told: ", "；无法判断是否有 rank 缺席：") + joined(why)
+        whether = Text("; whether anybody is missing cannot be told: ", "；无法判断是否有 rank 缺席：")
+        if o.buried:
+            whether = Text(" and nobody is missing there; what they wait for cannot be told: ", "，没有缺席的 rank；无法判断它们在等什么：")
+        says = _wait(o.waiting, here) + whether + joined(why)
         says += self._path() + possible(WAITING)
         evidence = [e for r in (*o.waiting[:2], *(s.waiting[0] for s in o.elsewhere[:3])) for e in self._pending(r)]
         return Finding(
@@ -612,7 +662,8 @@ class Teller:
             return _ALL_DUMPS
         if any(r is not None and not r.entries for r in given):
             return TRACE
-        return _LARGER_RING if o.ahead or any(r is not None and r.lost for r in given) else SUPERVISE
+        counted = not o.waiting and any(not c.lagging for c in o.counted)
+        return _LARGER_RING if o.ahead or o.buried or counted or any(r is not None and r.lost for r in given) else SUPERVISE
 
     def _quiet(self) -> Finding:
         o = self.outcome
@@ -625,6 +676,8 @@ class Teller:
                 )
             )
         parts += [self._beside(s, _this(s)) for s in o.aside[:2]]
+        counted = [c for c in o.counted if not c.lagging]
+        parts += [_counters_say(c) for c in counted[:2]]
         for s in o.last:
             if s.lacking and len(parts) < 3:
                 parts.append(
@@ -642,7 +695,7 @@ class Teller:
         return Finding(
             cause="unknown",
             standing="not-established",
-            ranks=tuple(sorted({r for s in o.aside[:2] for r in s.lacking})),
+            ranks=tuple(sorted({r for s in o.aside[:2] for r in s.lacking} | {r for c in counted[:2] for r, _ in c.fewer})),
             says=says.en,
             says_zh=says.zh,
             evidence=tuple(e for r in dict.fromkeys(shown) for e in (self._pending(r) or self._newest(r))),

@@ -397,7 +397,14 @@ def test_blocks_that_lie_are_refused_or_still_columns(one, tmp_path_factory, dat
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [(0, 10**9), (0, -1), (4, 2**40), (16, [["0", "default_pg", [[0, 2, 10**9]]]]), (16, [["0", "", [[0, 10**7, 1]]]])]
+    ("field", "value"),
+    [
+        *((0, n) for n in (1 << 20, 10**9, -1)),
+        (4, 2**40),
+        *((16, [["0", "default_pg", [run]]]) for run in ([0, 2, 10**9], [0, 10**7, 1], [0, (1 << 20) + 1, 1])),
+        # No group is too large, and they are too many.
+        (16, [[f"g{n}", "x", [[n, 1_000_000, 1]]] for n in range(24)]),
+    ],
 )
 def test_ranks_that_no_job_has_are_refused(one, tmp_path, field, value):
     """A list of all ranks is made of them."""
@@ -408,6 +415,21 @@ def test_ranks_that_no_job_has_are_refused(one, tmp_path, field, value):
         digest._fill(f, [head, msgspec.msgpack.encode(dump)])
     with pytest.raises(RecordError, match="none of its 8 dumps can be read"):
         digest.read(tmp_path / "x")
+
+
+def test_all_dumps_of_a_digest_together_have_no_more_members_than_a_job(one, tmp_path):
+    """24 groups of 5,000,000 in 275 bytes took 7 GB."""
+    head, first, *_ = digest._blocks(one)
+    dump = msgspec.msgpack.decode(first)
+    blocks = []
+    for n in range(8):
+        # Those that ranks share are one.
+        dump[16] = [["shared", "x", [[0, 1_000_000, 1]]], [f"g{n}", "x", [[n, 1_000_000, 1]]]]
+        blocks.append(msgspec.msgpack.encode(dump))
+    with (tmp_path / "x").open("wb") as f:
+        digest._fill(f, [head, *blocks])
+    found = digest.read(tmp_path / "x")
+    assert len(found.recordings) == 3 and found.damage == "it is cut off or damaged: 5 of its 8 dumps cannot be read"
 
 
 @pytest.mark.parametrize("blocks", [bytes(16 * 1024**2), b"\xff" * 16 * 1024**2])

@@ -11,6 +11,7 @@ import pytest
 
 from unhang.errors import RecordError
 from unhang.records.flight import load, opening, parse, unpickle
+from unhang.records.flight.entries import names_of_all
 
 
 def entry(**changes):
@@ -229,3 +230,21 @@ def test_names_that_several_groups_have_at_once_stay():
 def test_a_field_that_is_none_is_no_reason_to_drop_the_rest():
     flight = parse(pickle.dumps(raw(entry(), entry(input_sizes=[["x"]]), pg_status={"0": {"last_enqueued_collective": None}}, pg_config={"0": None})))
     assert len(flight.calls["0"]) == 1 and flight.skipped == 1 and flight.cut and not flight.counters
+
+
+@pytest.mark.parametrize(
+    ("ids", "known", "configured", "found"),
+    [
+        ("0 5", {"0": "0"}, "0 tp", {"0": "0", "5": "tp"}),
+        # In the order in which they were made.
+        ("0 2 7 9", {"0": "0", "7": "11"}, "0 3 11 12", {"0": "0", "2": "3", "7": "11", "9": "12"}),
+        ("0 2 7 9", {"0": "0", "7": "1"}, "0 1 3 12", {"0": "0", "2": "#2", "7": "1", "9": "#9"}),
+        ("0 2 7", {"0": "0"}, "0 tp dp", {"0": "0", "2": "#2", "7": "#7"}),
+        ("0 2 7", {"0": "0"}, "0 1", {"0": "0", "2": "#2", "7": "#7"}),
+        # Made before the default group that there is now.
+        ("0 2 7 9", {"7": "0"}, "0 1", {"7": "0", "9": "1"}),
+    ],
+)
+def test_names_of_groups_without_a_call(ids, known, configured, found):
+    told = {"pg_status": {pg: {} for pg in ids.split()}, "pg_config": {name: {} for name in configured.split()}}
+    assert names_of_all(told, known, {"0"}) == found

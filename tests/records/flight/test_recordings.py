@@ -177,3 +177,59 @@ def test_so_much_is_drawn_and_no_more(tmp_path, monkeypatch):
     assert all(r.entries > 20 for r in found.recordings.values() if r.rank != 1)
     for rank, (of,) in found.lanes.items():
         assert sum(len(lane.ends) for lane in of.lanes) <= 20 and of.left_out == max(0, found.recordings[rank].entries - 20)
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_a_newer_run_is_taken_although_an_older_one_in_the_folder_has_more_entries(tmp_path, summed):
+    today = {
+        r: raw | {"entries": [e | {"time_created_ns": e["time_created_ns"] + 10**14, "state": "scheduled"} for e in raw["entries"][:9]]}
+        for r, raw in dumps().items()
+    }
+    for prefix, found in (("nccl_trace_rank_", dumps()), ("comm_lib_trace_rank_", today)):
+        for rank, raw in found.items():
+            (tmp_path / f"{prefix}{rank}").write_bytes(pickle.dumps(raw))
+    # Of today's run a second look, taken while it went on, with less in it.
+    (tmp_path / "early_rank_0").write_bytes(pickle.dumps(today[0] | {"entries": today[0]["entries"][:5]}))
+    # One without a call may be of any time.
+    (tmp_path / "off_rank_0").write_bytes(pickle.dumps(today[0] | {"entries": []}))
+    paths = sorted(tmp_path.iterdir())
+    if summed:
+        paths = [recordings.sum_up(paths[n::2], tmp_path / "d", f"node{n}", clean=str).path for n in range(2)]
+    found = record_all(paths)
+    assert {r: recording.entries for r, recording in found.recordings.items()} == dict.fromkeys(range(4), 9)
+    told = [n.why for n in found.not_examined]
+    assert any("a newer dump of rank 0" in why or "a newer dump of ranks 0" in why for why in told)
+    assert any("another dump of rank 0 was taken, of the same time and with more or newer entries" in why for why in told)
+
+
+def named_by(tmp_path, number, world=4):
+    """The dumps of a job in which rank 1 is missing, by another number."""
+    for rank, raw in dumps(world).items():
+        (tmp_path / f"trace_rank_{number(rank)}").write_bytes(pickle.dumps(raw))
+    return sorted(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_a_dump_whose_name_says_a_rank_outside_its_own_groups_is_left_out(tmp_path, summed):
+    raw = dumps()[3]
+    raw["entries"][-1]["input_sizes"] = [[99]]
+    named_by(tmp_path, int)
+    for number in (9, 1_000_000):
+        (tmp_path / f"trace_rank_{number}").write_bytes(pickle.dumps(raw))
+    paths = sorted(tmp_path.iterdir())
+    if summed:
+        paths = [recordings.sum_up(paths, tmp_path / "d", "node0", clean=str).path]
+    found = record_all(paths)
+    assert sorted(found.recordings) == [0, 1, 2, 3] and not found.unsure
+    assert [n.why.split(":")[0] for n in found.not_examined] == [
+        f"its name says rank {number}, and its own configuration has ranks 0 to 3" for number in (9, 1_000_000)
+    ]
+    assert (judge(found.recordings).kind, judge(found.recordings).ranks) == ("missing", (1,))
+
+
+@pytest.mark.parametrize("first", [1, 8])
+def test_names_that_count_from_another_number_on_tell_no_rank(tmp_path, first):
+    found = record_all(named_by(tmp_path, lambda rank: rank + first))
+    assert sorted(found.recordings) == [0, 1, 2, 3] and found.unsure
+    assert (judge(found.recordings).kind, judge(found.recordings).ranks) == ("missing", (1,))
+    assert found.recordings[1].source.endswith(f"trace_rank_{1 + first}") and flight(found.recordings[1]) is not None

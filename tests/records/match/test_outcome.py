@@ -276,7 +276,13 @@ def test_all_to_all_of_which_more_is_sent_than_received():
         return jobs.dump([*history(2), last(3, "started", op="all_to_all", outputs=got)], ALL4)
 
     found = answer({r: of(r, 3 if r == 1 else 4) for r in range(4)})
-    assert (found.kind, found.ranks, found.by) == ("shape", (1,), "sums")
+    assert (found.kind, found.ranks, found.by) == ("shape", (0, 1, 2, 3), "sums")
+    assert [s.ranks for s in found.sides] == [(0, 2, 3), (1,)]
+    # Rank 1 has always sent more, and rank 2 has not made room for it: of the sums only those of rank 1 stand out.
+    found = answer(
+        {r: jobs.dump([*history(2), last(3, "started", op="all_to_all") | {"input_sizes": [[6 if r == 1 else 4]]}], ALL4) for r in range(4)}
+    )
+    assert (found.kind, found.ranks) == ("shape", (0, 1, 2, 3))
     # Uneven everywhere, and yet it fits.
     found = answer({r: of(r, (2, 6, 4, 4)[r]) for r in range(4)})
     assert found.kind == "transport"
@@ -707,3 +713,69 @@ def test_where_most_have_taken_a_new_order_nobody_is_blamed():
     groups = {g: (g, [0, 1, 2]) for g in "xy"}
     o = answer({r: rounds("xy", 13, groups=groups, last_order="xy" if r == 2 else "yx") for r in range(3)})
     assert (o.kind, o.ranks, o.by) == ("groups-crossed", (0, 1, 2), "nothing")
+
+
+CKPT = ALL4 | {"1": ("ckpt", [0, 1, 2, 3])}
+
+
+def behind_a_lost_call(*, apart_ns=SECOND, backend="nccl", issued=(2, 2, 2, 1), completed=1, **changes):
+    """#2 of "1" is in no ring any more; 40 calls of the default group are over since. One rank has its #1 alone."""
+    dumps = {}
+    for r, newest in enumerate(issued):
+        over = [jobs.entry(50 + n, DEFAULT, n + 1, "all_reduce", 4, 20, "completed", t=n * apart_ns, backend=backend) for n in range(40)]
+        told = {0: {"last_enqueued_collective": 40, "last_completed_collective": 40}}
+        told |= {1: {"last_enqueued_collective": newest, "last_completed_collective": min(newest, completed)}}
+        dumps[r] = jobs.dump([e | {"pg_id": 0} for e in over], CKPT, pg_status=told) | changes
+    return dumps
+
+
+def test_what_counters_alone_tell_to_be_pending_is_not_healthy():
+    found = answer(behind_a_lost_call())
+    (counted,) = found.counted
+    assert (found.kind, counted.group, counted.number, counted.completed) == ("cannot-tell", "1 (ckpt)", 2, 1)
+    assert (counted.ranks, counted.fewer, counted.lagging) == ((0, 1, 2), ((3, 1),), False)
+    found = answer(behind_a_lost_call(completed=2))
+    assert (found.kind, found.counted) == ("nothing-wrong", ())
+
+
+def test_a_counter_that_may_lag_is_no_hang():
+    found = answer(behind_a_lost_call(apart_ns=1000, issued=(2, 2, 2, 2)))
+    assert (found.kind, [c.lagging for c in found.counted]) == ("nothing-wrong", [True])
+    # Gloo's may stay one behind for ever; of a group of an earlier default group nobody counts on.
+    assert answer(behind_a_lost_call(backend="gloo")).counted == ()
+    again = behind_a_lost_call()
+    for d in again.values():
+        d["entries"] = [e | {"pg_id": 7} for e in d["entries"]]
+        d["pg_status"][7] = d["pg_status"].pop(0)
+    assert answer(again).kind == "nothing-wrong"
+
+
+def test_of_groups_whose_names_nothing_tells_counters_count_all_the_same():
+    dumps = behind_a_lost_call(issued=(2, 2, 2, 2), pg_config={})
+    for d in dumps.values():
+        d["pg_config"] = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+    found = answer(dumps)
+    assert (found.kind, [(c.group, c.ranks) for c in found.counted]) == ("cannot-tell", [("#1", (0, 1, 2, 3))])
+
+
+def all_behind(number, *, completed, over=0, **more):
+    """20 pending calls from `number` on in every ring, behind `over` calls of another group."""
+    dumps = {}
+    for r in range(4):
+        entries = [jobs.entry(50 + n, ("1", "ckpt"), 5 + n, "all_reduce", 4, 20, "completed", t=n) for n in range(over)]
+        entries += [jobs.entry(80 + n, DEFAULT, number + n, "all_reduce", 4, 20, "scheduled", t=1000 + n, **more) for n in range(20)]
+        told = {0: {"last_enqueued_collective": number + 19, "last_completed_collective": completed}}
+        dumps[r] = jobs.dump([e | {"pg_id": int(e["process_group"][0])} for e in entries], CKPT, pg_status=told if completed is not None else {})
+    return dumps
+
+
+def test_the_call_that_hangs_may_be_overwritten_by_those_behind_it():
+    found = answer(all_behind(27, completed=5))
+    assert (found.kind, found.number, found.buried) == ("cannot-tell", 27, tuple((r, 5) for r in range(4)))
+    found = answer(all_behind(27, completed=26))
+    assert (found.kind, found.number, found.buried) == ("transport", 27, ())
+    # Without counters, what is over behind it tells.
+    assert answer(all_behind(27, completed=None)).kind == answer(all_behind(27, completed=None, backend="gloo")).kind == "cannot-tell"
+    assert answer(all_behind(27, completed=None, over=3)).kind == "transport"
+    # Nothing was before it.
+    assert answer(all_behind(1, completed=-1)).kind == "transport"

@@ -21,9 +21,10 @@ from typing import Any, Literal
 from unhang.errors import RecordError
 from unhang.records.flight import operations
 from unhang.records.flight.batches import COALESCED, has_lost, is_message, marks_batches, told_as_usual
-from unhang.records.flight.entries import Group, configured, counters_of, group_of, newest_generation, not_understood
+from unhang.records.flight.entries import Group, configured, counters_of, group_of, names_of_all, newest_generation, not_understood
 from unhang.records.flight.opening import Opened
 from unhang.records.flight.repeats import Repeats
+from unhang.records.incident import Counters
 
 # What is known of the end of a call.
 ISSUED, STARTED, COMPLETED, ENDED = 0, 1, 2, 3
@@ -119,7 +120,9 @@ class Recording:
     `oldest_ns`, `newest_ns`: when the first and last of its entries were made, `done_ns` the last that has completed. `lost`: the ring has
     overwritten its beginning; `cut`: the file has lost its end, or entries of it, which may have been the newest of any group.
     `untold`: what the recorder does not tell. `worlds`: how many default groups it had before the one that its tracks are of, as far as its ring goes
-    back. `heard`: what somebody who watched the rank heard of it beside its dump, by the name of the group; None where nobody did.
+    back. `status`, of a ring of NCCL alone that has lost its beginning: what is counted of each group, also of those of which no call is left ("#ID"
+    where their name is not told); Gloo's count may stay one behind for ever. `heard`: what somebody who watched the rank heard of it beside its
+    dump, by the name of the group; None where nobody did.
     """
 
     rank: int
@@ -144,6 +147,7 @@ class Recording:
     untold: str | None = None
     skipped: int = 0
     worlds: int = 0
+    status: Mapping[str, Counters] = field(default_factory=dict)
     heard: Mapping[str, Heard] | None = None
 
 
@@ -191,7 +195,7 @@ class Columns:
     `kinds` are the different calls as the dump has them (group, name, sizes in and out, dtypes in and out, whether it is a message), `kind_of` tells
     which one an entry is. `message_numbers` are those of sends and receives, by the place of the entry. `configured` are the groups that the dump's
     configuration tells of, `counters` the newest operation that was enqueued, by group. `span`: when the first and the last entry were made, and the
-    last that has ended, where that is known beforehand. `worlds`: as in `Recording`.
+    last that has ended, where that is known beforehand. `worlds`, `status`: as in `Recording`.
     """
 
     version: str = ""
@@ -208,6 +212,7 @@ class Columns:
     untold: str | None = None
     skipped: int = 0
     worlds: int = 0
+    status: Mapping[str, Counters] = field(default_factory=dict)
     span: tuple[int, int, int] | None = None
 
 
@@ -244,10 +249,11 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
         entries = raw["entries"]
         read = _entries_in_columns(entries, evened=True)
     names = {k.group: Group(name=k.group, desc=k.desc) for k in reversed(read.kinds)}
-    counters = dict[str, int]()
+    counters, status = dict[str, int](), dict[str, Counters]()
     if raw.get("pg_status"):
         name_of_id = {str(entry.get("pg_id")): read.kinds[k].group for k, entry in dict(zip(read.kind_of, entries, strict=True)).items()}
         counters = {name: c.enqueued for name, c in counters_of(raw, name_of_id).items()}
+        status = _status(raw, name_of_id, read.kinds) if lost else {}
     configuration = configured(raw, names)
     if raw.get("pg_status") and not (entries or counters or configuration):
         raise ValueError("nothing in it is what a recorder writes")
@@ -269,8 +275,18 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
         untold=untold,
         skipped=skipped,
         worlds=worlds,
+        status=status,
     )
     return columns, frames
+
+
+def _status(raw: Mapping[str, Any], name_of_id: Mapping[str, str], kinds: Sequence[_Kind]) -> dict[str, Counters]:
+    """What NCCL counts of each group but those with messages, which have numbers of their own: the newest of either kind is counted."""
+    if not all(k.nccl for k in kinds):
+        return {}
+    messages = {k.group for k in kinds if k.p2p}
+    names = names_of_all(raw, name_of_id, {k.group for k in kinds if k.desc == "default_pg"})
+    return {name: c for name, c in counters_of(raw, names).items() if name in names.values() and name not in messages}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,6 +375,7 @@ def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Reco
         untold=columns.untold,
         skipped=columns.skipped + strays,
         worlds=columns.worlds,
+        status=columns.status,
     )
 
 
@@ -375,13 +392,14 @@ def _span(columns: Columns) -> tuple[int, int, int]:
 class _Kind:
     """All entries with the same group, name and sizes."""
 
-    __slots__ = ("desc", "dtypes", "elements", "endless", "gloo", "group", "op", "p2p", "sums", "text")
+    __slots__ = ("desc", "dtypes", "elements", "endless", "gloo", "group", "nccl", "op", "p2p", "sums", "text")
 
     def __init__(self, what: What) -> None:
         group, name, sent, got, sent_types, got_types, p2p = what
         self.group, self.desc = (str(group[0]), str(group[1]) if len(group) > 1 else "") if isinstance(group, (list, tuple)) else (str(group), "")
         backend, self.op = operations.split(str(name))
         self.gloo = backend == "gloo"
+        self.nccl = backend == "nccl"
         self.endless = backend == "xccl"
         self.p2p = is_message(self.op, p2p)
         self.dtypes = tuple(dict.fromkeys(map(str, (*(sent_types or ()), *(got_types or ())))))
@@ -439,7 +457,7 @@ def _tracks(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Group
             texts.setdefault(kind.text, len(texts))
     names = {name: n for n, name in enumerate(dict.fromkeys(kind.group for kind in kinds if not kind.p2p))}
     of_kind = tuple(None if kind.p2p else (names[kind.group], texts[kind.text]) for kind in kinds)
-    has_sums = any(k.sums is not None for k in kinds)
+    sums = _sums(columns, kinds) if any(k.sums is not None and not k.p2p for k in kinds) else {}
     gloo = {k.group for k in kinds if k.gloo}
     tracks, strays = [], 0
     for name, (places, ids) in zip(names, split(columns.kind_of.tobytes(), of_kind, len(names)), strict=True):
@@ -454,7 +472,7 @@ def _tracks(columns: Columns, kinds: Sequence[_Kind], groups: Mapping[str, Group
             states = bytearray(map(states.__getitem__, near))
         track = _track(groups[name], ids, seqs, states, times, texts, gloo=name in gloo, lost=columns.lost, cut=columns.cut is not None)
         if track is not None:
-            tracks.append(replace(track, sums=_sums(columns, kinds, name)) if has_sums else track)
+            tracks.append(replace(track, sums=sums[name]) if name in sums else track)
     return tuple(tracks), strays
 
 
@@ -479,13 +497,13 @@ def split(
     )
 
 
-def _sums(columns: Columns, kinds: Sequence[_Kind], group: str) -> dict[int, tuple[int, int]]:
-    """Of the newest calls of a group."""
-    newest = dict[int, tuple[int, int]]()
+def _sums(columns: Columns, kinds: Sequence[_Kind]) -> dict[str, dict[int, tuple[int, int]]]:
+    """Of the newest calls of each group that has any."""
+    told = [None if k.p2p or k.sums is None else (k.group, k.sums) for k in kinds]
+    newest: dict[str, dict[int, tuple[int, int]]] = {}
     for k, number in zip(reversed(columns.kind_of), reversed(columns.numbers), strict=True):
-        kind = kinds[k]
-        if kind.sums is not None and kind.group == group and not kind.p2p and len(newest) < _NEWEST:
-            newest.setdefault(number, kind.sums)
+        if (of := told[k]) is not None and len(known := newest.setdefault(of[0], {})) < _NEWEST:
+            known.setdefault(number, of[1])
     return newest
 
 

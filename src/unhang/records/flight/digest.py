@@ -34,9 +34,11 @@ from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, Columns, Recording, What, columns_and_frames, compared
 from unhang.records.flight.entries import Call, Flight, Group, in_order, not_understood
 from unhang.records.flight.lanes import Lanes, lanes_of
+from unhang.records.flight.naming import is_rank
 from unhang.records.flight.opening import Opened, bytes_of, head_of
 from unhang.records.flight.sites import Site, sites_of
 from unhang.records.frames import Frame
+from unhang.records.incident import Counters
 from unhang.records.logs.streams import HEAD_BYTES
 from unhang.records.logs.unpacking import packing
 
@@ -57,11 +59,12 @@ _MOST_ENTRIES = 4_000_000
 _MOST_BLOCK_BYTES = 256 * 1024**2
 # 16,384 ranks of 2,000 calls take 600 MB; they are read one by one.
 _MOST_BYTES = 8 * 1024**3
-# No job has as many; a list of all ranks is made of what is told.
-_MOST_RANKS = 5_000_000
+# Of all groups of a digest together, each counted once. 16,384 ranks in six groups each have some 100,000.
+_MOST_MEMBERS = 1 << 22
 
 _Kinds = list[tuple[tuple[str, str], str, list[list[int]], list[list[int]], list[str], list[str], bool]]
 _Groups = list[tuple[str, str, list[tuple[int, int, int]]]]
+_Runs = tuple[tuple[int, int, int], ...]
 # What takes credentials out of a text.
 Clean = Callable[[str], str]
 
@@ -104,6 +107,7 @@ class _Dump(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     skipped: int
     worlds: int
     untold: str | None = None
+    status: dict[str, tuple[int, int]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +180,10 @@ def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: 
         skipped=columns.skipped,
         worlds=columns.worlds,
         untold=columns.untold,
+        status={_apart(group, clean): (c.enqueued, c.completed) for group, c in columns.status.items()},
     )
     # Nothing is written that would be refused when it is read.
+    _MostMembers().take(bytes(dump.groups))
     _columns(dump)
     left = (columns.cut, columns.untold, not_understood(columns.skipped))
     return Summed(rank=rank, block=msgspec.msgpack.encode(dump), left=tuple(dict.fromkeys(why for why in left if why is not None)))
@@ -254,9 +260,9 @@ def _runs(members: tuple[int, ...]) -> list[tuple[int, int, int]]:
 
 
 def _members(runs: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
-    if any(count < 1 or stride < 1 or not 0 <= first <= first + (count - 1) * stride < _MOST_RANKS for first, count, stride in runs):
+    if any(count < 1 or stride < 1 or first < 0 or not is_rank(first + (count - 1) * stride) for first, count, stride in runs):
         raise ValueError("a list of members that is none")
-    if sum(count for _, count, _ in runs) > _MOST_RANKS:
+    if runs and not is_rank(sum(count for _, count, _ in runs) - 1):
         raise ValueError("more members than ranks")
     return tuple(n for first, count, stride in runs for n in range(first, first + count * stride, stride))
 
@@ -353,10 +359,11 @@ def read(path: Path, *, drawn: int = 0) -> Digest:
     host = _host(path, blocks)
     size = path.stat().st_size
     found, names, lanes = list[Recording](), list[Name](), list[Lanes | None]()
-    broken = 0
+    broken, left = 0, _MostMembers()
     for place, block in enumerate(blocks):
         try:
             dump = msgspec.msgpack.decode(block, type=_Dump)
+            left.take(bytes(dump.groups))
             columns = _columns(dump)
             recording = compared(columns, rank=dump.rank, source=str(path), size=size)
         except _NONE_OF_OURS:
@@ -402,6 +409,7 @@ def flight(path: Path, place: int) -> Flight | None:
         if n == place:
             try:
                 dump = msgspec.msgpack.decode(block, type=_Dump)
+                _MostMembers().take(bytes(dump.groups))
                 return _flight(_columns(dump), _sites(dump))
             except _NONE_OF_OURS as e:
                 raise RecordError(f"{path} is damaged: {type(e).__name__}: {e}") from e
@@ -456,7 +464,7 @@ def _exactly(stream: zstandard.ZstdDecompressionReader, size: int) -> bytes:
 
 def _columns(dump: _Dump) -> Columns:
     """Raises ValueError and the like where the columns do not fit each other."""
-    if not (0 <= dump.rank < _MOST_RANKS and 0 <= dump.nth < _MOST_RANKS):
+    if not (is_rank(dump.rank) and is_rank(dump.nth)):
         raise ValueError("a rank that no job has")
     kind_of, numbers, ends = _array("I", dump.kind_of), _numbers(dump.numbers), bytearray(dump.ends)
     if not len(kind_of) == len(numbers) == len(ends) == len(dump.site_of) // 4 <= _MOST_ENTRIES or ends.translate(None, _ENDS):
@@ -480,6 +488,7 @@ def _columns(dump: _Dump) -> Columns:
         skipped=dump.skipped,
         worlds=dump.worlds,
         untold=dump.untold,
+        status={group: Counters(enqueued=enqueued, completed=completed) for group, (enqueued, completed) in dump.status.items()},
         span=dump.span_ns,
     )
 
@@ -499,11 +508,34 @@ def _numbers(raw: bytes) -> array[int]:
 
 @lru_cache(maxsize=256)
 def _groups(raw: bytes) -> dict[str, Group]:
-    return {name: _group(name, desc, tuple(runs)) for name, desc, runs in msgspec.msgpack.decode(raw, type=_Groups)}
+    return {name: _group(name, desc, runs) for name, desc, runs in _groups_in_runs(raw)}
+
+
+@lru_cache(maxsize=256)
+def _groups_in_runs(raw: bytes) -> tuple[tuple[str, str, _Runs], ...]:
+    return tuple((name, desc, tuple(runs)) for name, desc, runs in msgspec.msgpack.decode(raw, type=_Groups))
+
+
+class _MostMembers:
+    """Counts the members that the groups of a digest ask for, before they are made: runs of a few bytes can ask for any number."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_MEMBERS
+        self._seen: set[tuple[str, str, _Runs]] = set()
+
+    def take(self, raw: bytes) -> None:
+        """Raises ValueError where they are too many."""
+        for group in _groups_in_runs(raw):
+            if group not in self._seen:
+                count = sum(count for _, count, _ in group[2])
+                if not 0 <= count <= self._left:
+                    raise ValueError("more members than the groups of a job have")
+                self._left -= count
+                self._seen.add(group)
 
 
 @lru_cache(maxsize=4096)
-def _group(name: str, desc: str, runs: tuple[tuple[int, int, int], ...]) -> Group:
+def _group(name: str, desc: str, runs: _Runs) -> Group:
     return Group(name=name, desc=desc, members=_members(runs))
 
 

@@ -9,7 +9,7 @@ frames. Dumps that unhang took carry the members of the groups behind the pickle
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
@@ -176,7 +176,8 @@ def newest_generation(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
         descs[name] = desc
     gone = {pg for of_name in span.values() if _behind_each_other(of_name) for pg in sorted(of_name)[:-1]}
     worlds = max((of_name for name, of_name in span.items() if descs[name] == "default_pg" and gone & of_name.keys()), key=len, default={})
-    gone |= {pg for of_name in span.values() for pg in of_name if pg < max(worlds, default=0)}
+    newest = max(worlds, default=0)
+    gone |= {pg for of_name in span.values() for pg in of_name if pg < newest}
     if not gone:
         return raw, 0
     ids = set(map(str, gone))
@@ -212,6 +213,29 @@ def counters_of(raw: Mapping[str, Any], name_of_id: Mapping[str, str]) -> dict[s
         except _NOT_UNDERSTOOD:
             continue
     return found
+
+
+def names_of_all(raw: Mapping[str, Any], name_of_id: Mapping[str, str], defaults: Collection[str]) -> dict[str, str]:
+    """The names of all groups that a dump counts, by the number that the process gave them, also of those of which no entry is left.
+
+    Groups are numbered in the order in which they are named, hence what is left of both belongs together, if it is equally many; "#ID" where that
+    does not tell. Those from before the newest of `defaults`, default groups, are not among them: nobody counts what became of their calls.
+    """
+    status, configs = raw.get("pg_status"), raw.get("pg_config")
+    ids = [str(pg) for pg in status if str(pg).isdecimal()] if isinstance(status, Mapping) else []
+    newest = max((int(pg) for pg, name in name_of_id.items() if name in defaults and pg.isdecimal()), default=0)
+    ids = [pg for pg in ids if int(pg) >= newest]
+    found = {pg: name_of_id.get(pg, f"#{pg}") for pg in ids}
+    left = [pg for pg in ids if pg not in name_of_id]
+    free = [name for name in map(str, configs if isinstance(configs, Mapping) else ()) if name and name not in name_of_id.values()]
+    if len(left) != len(free) or not all(name.isdecimal() for name in free[1:]):
+        return found
+    if len(left) > 1:
+        left.sort(key=int)
+        free.sort(key=int)
+    joined = {**found, **dict(zip(left, free, strict=True))}
+    in_turn = [int(name) for pg in sorted(joined, key=int) if (name := joined[pg]).isdecimal()]
+    return joined if in_turn == sorted(in_turn) else found
 
 
 def together(accelerator: Flight, cpu: Flight) -> Flight:

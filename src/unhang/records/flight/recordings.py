@@ -74,8 +74,8 @@ def record_all(
 ) -> Recorded:
     """Read all dumps, and digests of dumps; `drawn`: with what a timeline draws of them. `closed`: files beside them that may not be read.
 
-    Of two folders with different dumps of one rank, two attempts, the newer one is taken; of two dumps of one rank in a folder the one with more
-    entries, and of two with as many the newer one.
+    Of two folders with different dumps of one rank, two attempts, the newer one is taken; so it is of two dumps of one rank in a folder, unless they
+    are of one time: then it is the one with more entries, and of two with as many the newer one.
     """
     digests = [p for p in paths if digest.is_digest(p)]
     dumps = [p for p in paths if p not in set(digests)]
@@ -121,13 +121,14 @@ def record_all(
     found, seconds = _Taken(missed), _Taken(missed)
     for recording in (*of_dumps, *ranked):
         (seconds if recording.is_second else found).add(recording)
-    taken = found.of_rank
-    for rank, second in seconds.of_rank.items():
+    taken = found.chosen()
+    for rank, second in seconds.chosen().items():
         taken[rank] = with_second(taken[rank], second) if rank in taken else second
-    for each in (found, seconds):
-        each.tell()
     unsure |= unsure_files
-    if unsure and len(taken) == 1 and (own := _of_messages(*taken.values())) is not None:
+    if not unsure:
+        taken, unsure, strangers = _at_home(taken)
+        missed += strangers
+    elif len(taken) == 1 and (own := _of_messages(*taken.values())) is not None:
         taken, unsure = {own: replace(next(iter(taken.values())), rank=own)}, False
     return Recorded(
         recordings=dict(sorted(taken.items())),
@@ -144,6 +145,36 @@ def _of_messages(recording: Recording) -> int | None:
     ends = {(m.group, m.source if m.kind == "send" else m.destination) for m in recording.messages}
     told = {group.members[n] if n < len(group.members) else n for group, n in ends if n is not None and (group.members or group.name == "0")}
     return told.pop() if len(told) == 1 else None
+
+
+def _at_home(found: dict[int, Recording]) -> tuple[dict[int, Recording], bool, list[NotExamined]]:
+    """The recordings without those whose rank is none of their own groups', whether all names count something else, and what is said of who is left
+    out. Names of all that count something else, or from another number on, do not tell: their dumps are numbered in order."""
+    strange = _strange(found)
+    if not strange:
+        return found, False, []
+    anew = {n: replace(r, rank=n) for n, (_, r) in enumerate(sorted(found.items()))}
+    if len(strange) == len(found) or (min(found) > 0 and len(found) == max(map(len, strange.values())) and not _strange(anew)):
+        return anew, True, []
+    left = []
+    for rank, members in sorted(strange.items()):
+        one_by_one = members != tuple(range(members[0], members[-1] + 1))
+        of = ", ".join(map(str, members[:8])) + (", …" if len(members) > 8 else "") if one_by_one else f"{members[0]} to {members[-1]}"
+        why = f"its name says rank {rank}, and its own configuration has ranks {of}: it was left out"
+        left.append(NotExamined(what=found[rank].source, why=why))
+    return {rank: r for rank, r in found.items() if rank not in strange}, False, left
+
+
+def _strange(found: Mapping[int, Recording]) -> dict[int, tuple[int, ...]]:
+    """The ranks that do not belong to a group in which their dump has calls, each with the members."""
+    # Ranks share them; to look one up takes as long as it has members.
+    known: dict[int, frozenset[int]] = {}
+    strange = {}
+    for rank, recording in found.items():
+        for track in recording.tracks:
+            if (members := track.group.members) and rank not in (known.get(id(members)) or known.setdefault(id(members), frozenset(members))):
+                strange[rank] = tuple(sorted(members))
+    return strange
 
 
 def _lanes(recording: Recording, lanes: Mapping[tuple[str, int], Lanes]) -> tuple[Lanes, ...]:
@@ -191,28 +222,48 @@ class _Taken:
     """One recording for each rank, and what was left out for it."""
 
     def __init__(self, missed: list[NotExamined]) -> None:
-        self.of_rank: dict[int, Recording] = {}
+        self._of_rank: dict[int, list[Recording]] = {}
         self._missed = missed
-        self._left: dict[tuple[str, bool], list[tuple[int, str]]] = {}
 
     def add(self, recording: Recording) -> None:
-        known = self.of_rank.setdefault(recording.rank, recording)
-        if known is recording:
-            return
-        better, other = (recording, known) if _extent(recording) > _extent(known) else (known, recording)
-        self.of_rank[recording.rank] = better
-        self._left.setdefault((other.source, _extent(better) == _extent(other)), []).append((recording.rank, better.source))
+        self._of_rank.setdefault(recording.rank, []).append(recording)
 
-    def tell(self) -> None:
-        for (source, equal), left in sorted(self._left.items()):
-            ranks = sorted({rank for rank, _ in left})
+    def chosen(self) -> dict[int, Recording]:
+        """Of dumps of one time the one with most entries, of several times, two runs, the newest one; what was left out is told."""
+        taken, left = dict[int, Recording](), dict[tuple[str, str], list[tuple[int, str]]]()
+        for rank, found in self._of_rank.items():
+            newest = found if len(found) == 1 else _of_newest_time(found)
+            best = taken[rank] = max(newest, key=_extent)
+            for other in found:
+                if other is best:
+                    continue
+                why = "older" if not any(other is r for r in newest) else "equal" if _extent(other) == _extent(best) else "less"
+                left.setdefault((other.source, why), []).append((rank, best.source))
+        for (source, kind), others in sorted(left.items()):
+            ranks = sorted({rank for rank, _ in others})
             whose = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-            files = sorted({taken for _, taken in left})
+            files = sorted({taken_from for _, taken_from in others})
             where = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-            why = f"the dump of {whose} in it stands in {where}, too"
-            if not equal:
-                why = f"another dump of {whose} was taken, newer or with more entries: {where}"
-            self._missed.append(NotExamined(what=source, why=why))
+            says = {
+                "older": f"a newer dump of {whose} was taken, whose calls were all made later: {where}",
+                "equal": f"the dump of {whose} in it stands in {where}, too",
+                "less": f"another dump of {whose} was taken, of the same time and with more or newer entries: {where}",
+            }
+            self._missed.append(NotExamined(what=source, why=says[kind]))
+        return taken
+
+
+def _of_newest_time(found: Sequence[Recording]) -> list[Recording]:
+    """Those whose calls were made at about the time of the newest. A dump without calls is of any time."""
+    timed = sorted((r for r in found if r.oldest_ns), key=lambda r: r.newest_ns, reverse=True)
+    newest = timed[:1]
+    since = min((r.oldest_ns for r in newest), default=0)
+    for recording in timed[1:]:
+        if recording.newest_ns < since:
+            break
+        newest.append(recording)
+        since = min(since, recording.oldest_ns)
+    return [*newest, *(r for r in found if not r.oldest_ns)]
 
 
 def _extent(recording: Recording) -> tuple[int, int, int, int]:

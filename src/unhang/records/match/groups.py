@@ -118,7 +118,7 @@ def _of_none(recording: Recording) -> Recording:
     heard = recording.heard
     if heard is not None:
         heard = {} if recording.entries else {name: replace(h, least=-1, most=max(h.most, _ANY), done=-1) for name, h in heard.items()}
-    return replace(recording, tracks=(), messages=(), counters={}, groups=groups, heard=heard)
+    return replace(recording, tracks=(), messages=(), counters={}, status={}, groups=groups, heard=heard)
 
 
 def _described(recordings: Mapping[int, Recording]) -> dict[str, str]:

@@ -67,6 +67,8 @@ _HOLDS_UP: dict[Kind, tuple[Kind, ...]] = {
     "cannot-tell": (),
     "nothing-wrong": (),
 }
+# NCCL's watchdog looks ten times a second for what has ended: a call that is counted as pending for longer is.
+_COUNTED_NS = 1_000_000_000
 # A call behind which others went on to complete for so long is waited in by a thread of its own: a stop signal, an asynchronous checkpoint.
 _ASIDE_NS = 30_000_000_000
 
@@ -92,6 +94,19 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Counted:
+    """A call that is in no ring any more, and of which the counters of `ranks` say that it is not over, while `completed` is. `fewer`: members that
+    have issued less of the group, each with the newest number. `lagging`: too little went on behind it for the counters to be right."""
+
+    group: str
+    number: int
+    completed: int
+    ranks: tuple[int, ...]
+    fewer: tuple[tuple[int, int], ...] = ()
+    lagging: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """One answer. `ranks` are those to look at: missing, odd, or, where nobody can be blamed, all that are concerned.
 
@@ -106,7 +121,9 @@ class Outcome:
     `late`: members that have not issued the number at which others parted, each with the newest that it has, and that wait in nothing.
     `unstarted`: ranks whose GPU has not begun what others' have. `also`: what else holds up the job, and has nothing to do with this.
     `last`, where nobody waits: the newest call of each group, `lacking` those who have not issued it and may have been wanted in it; `unproven`:
-    it is over, and may have failed.
+    it is over, and may have failed. `counted`: what only counters tell to be pending.
+    `buried`: waiting ranks whose rings have overwritten calls before this one that may be pending, too, each with the newest known to be over (0:
+    none is).
     """
 
     kind: Kind
@@ -138,6 +155,8 @@ class Outcome:
     also: tuple[Outcome, ...] = ()
     last: tuple[Step, ...] = ()
     unproven: bool = False
+    counted: tuple[Counted, ...] = ()
+    buried: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +234,7 @@ class Judge:
                 told.update(other.ranks)
                 also.append(other)
         older, perhaps = tuple(sorted(self.older)), tuple(sorted(self.perhaps_older))
-        return replace(found, aside=self.aside, older=older, perhaps_older=perhaps, also=tuple(also))
+        return replace(found, aside=self.aside, older=older, perhaps_older=perhaps, also=tuple(also), counted=self._counted())
 
     def _voting(self, meeting: Meeting) -> Mapping[int, Track]:
         """What was issued in a group; of an older dump only what was over when it was taken."""
@@ -500,16 +519,34 @@ class Judge:
         elif free:
             kind = "missing"
         elif (unfit := self._sums(node)) is not None:
-            kind, (sides, ranks), by = "shape", unfit, "sums"
+            kind, sides, by = "shape", unfit, "sums"
+            ranks = tuple(r for s in unfit for r in s.ranks)
         elif node.unseen or node.ahead or not (meeting.known or (node.finished and needs_all)):
             kind, ranks = "cannot-tell", node.waiting
         else:
             # Also those who were to wait in a message, and have come.
             node = replace(node, waiting=tuple(sorted((*node.waiting, *node.joined))))
             kind, ranks = ("finished-on-some" if node.finished else "transport"), node.waiting
+            if kind == "transport" and (buried := self._buried(meeting, node)):
+                return replace(self._outcome("cannot-tell", node, ranks=node.waiting, path=steps), buried=buried), node.since_ns
             if kind == "transport" and (unstarted := self._unstarted(meeting, node.number)):
                 return replace(self._outcome(kind, node, ranks=unstarted, path=steps), unstarted=unstarted), node.since_ns
         return self._outcome(kind, node, ranks=ranks, sides=sides, by=by, path=steps), node.since_ns
+
+    def _buried(self, meeting: Meeting, node: _Node) -> tuple[tuple[int, int], ...]:
+        """Who may wait in an older call, overwritten by those behind it: each with the newest that is known to be over. On one group calls run in
+        turn, so that what is seen to be over tells of all before it."""
+        found = []
+        for rank in node.waiting:
+            recording, track = self.job.recordings[rank], meeting.tracks.get(rank)
+            if track is None or track.first != node.number or node.number < 2 or not recording.lost:
+                continue
+            if (counts := recording.status.get(meeting.name)) is not None:
+                if max(counts.completed, 0) < node.number - 1:
+                    found.append((rank, max(counts.completed, 0)))
+            elif not holds_what_is_over(recording):
+                found.append((rank, 0))
+        return tuple(found)
 
     @staticmethod
     def _unstarted(meeting: Meeting, number: int) -> tuple[int, ...]:
@@ -566,8 +603,9 @@ class Judge:
     def _op(self, meeting: Meeting, number: int) -> str:
         return self._call(meeting, number).split(" ")[0]
 
-    def _sums(self, node: _Node) -> tuple[tuple[SideOf, ...], tuple[int, ...]] | None:
-        """all_to_all: what all send is what all receive. Only where every member tells."""
+    def _sums(self, node: _Node) -> tuple[SideOf, ...] | None:
+        """all_to_all: what all send is what all receive. Only where every member tells. Who is wrong they do not tell: ranks send unequally much, and
+        of the sums of two the one that is like the others' may be the one that is wrong."""
         meeting = node.meeting
         if meeting is None or not meeting.known:
             return None
@@ -578,9 +616,8 @@ class Judge:
         for rank, sums in sorted(told.items()):
             sides.setdefault(sums, []).append(rank)
         ordered = sorted(sides.items(), key=lambda s: (-len(s[1]), s[0]))
-        odd = tuple(r for _, ranks in ordered[1:] for r in ranks) if 2 * len(ordered[0][1]) > len(told) else tuple(told)
         call = self._call(meeting, node.number)
-        return tuple(SideOf(call=f"{call} {sent}>{got}", ranks=tuple(ranks)) for (sent, got), ranks in ordered), odd
+        return tuple(SideOf(call=f"{call} {sent}>{got}", ranks=tuple(ranks)) for (sent, got), ranks in ordered)
 
     def _parting(self, meeting: Meeting, found: Parted, node: _Node | None, path: tuple[Step, ...]) -> Outcome:
         sides = tuple(SideOf(call=self.job.calls[call], ranks=ranks) for call, ranks in found.sides)
@@ -717,7 +754,8 @@ class Judge:
         apart = tuple(sorted({r for m in self.job.meetings for r in _never_met(m)}))
         unproven = any(t.gloo and t.end(t.last) == ENDED for m in self.job.meetings for t in m.tracks.values())
         last = [step for m in self.job.meetings if (step := self._newest(m)) is not None]
-        doubtful = unseen or apart or unproven or self.aside or any(s.lacking for s in last) or not self.job.world_known
+        counted = any(not c.lagging for c in self._counted())
+        doubtful = unseen or apart or unproven or counted or self.aside or any(s.lacking for s in last) or not self.job.world_known
         return Outcome(
             kind="cannot-tell" if doubtful else "nothing-wrong",
             members=self.job.world,
@@ -727,6 +765,56 @@ class Judge:
             last=tuple(sorted(last, key=lambda s: (not s.lacking, -len(s.waiting), s.group))),
             unproven=unproven,
         )
+
+    def _counted(self) -> tuple[Counted, ...]:
+        """What is pending by NCCL's own counters, of groups of which rings that have lost their beginning hold no call."""
+        found: dict[tuple[str, tuple[int, ...], int], dict[int, int]] = {}
+        sure = set[int]()
+        of_group: dict[tuple[str, tuple[int, ...]], dict[int, int]] = {}
+        for rank, r in self.job.recordings.items():
+            if not r.status or r.cut or r.skipped or rank in self.older or not holds_what_is_over(r):
+                continue
+            tracks = {t.group.name: t for t in r.tracks}
+            pending = {name: c for name, c in r.status.items() if c.enqueued > c.completed and name not in tracks}
+            if not pending:
+                continue
+            groups = {g.name: g for g in r.groups}
+            if r.done_ns - r.oldest_ns > _COUNTED_NS:
+                sure.add(rank)
+            for name, c in pending.items():
+                group = groups.get(name)
+                members = tuple(sorted(group.members)) if group is not None else ()
+                found.setdefault((name, members, c.enqueued), {})[rank] = max(c.completed, 0)
+                if (name, members) not in of_group:
+                    of_group[name, members] = self._issued(name, members)
+        told = []
+        for (name, members, number), completed in sorted(found.items()):
+            desc = next((g.desc for r in completed for g in self.job.recordings[r].groups if g.name == name and g.desc), "")
+            told.append(
+                Counted(
+                    group=f"{name} ({desc})" if desc and desc not in ("undefined", name) else name,
+                    number=number,
+                    completed=min(completed.values()),
+                    ranks=tuple(sorted(completed)),
+                    fewer=tuple((r, n) for r, n in sorted(of_group[name, members].items()) if n < number),
+                    lagging=sure.isdisjoint(completed),
+                )
+            )
+        return tuple(told)
+
+    def _issued(self, name: str, members: tuple[int, ...]) -> dict[int, int]:
+        """The newest number of a group that each member has issued, of those who tell."""
+        issued = {}
+        for rank in members:
+            r = self.job.recordings.get(rank)
+            if r is None or r.cut or r.skipped or not r.entries or rank in self.older:
+                continue
+            here = [t.last for t in r.tracks if t.group.name == name]
+            if name in r.status:
+                here.append(r.status[name].enqueued)
+            if here or not r.lost:
+                issued[rank] = max(here, default=0)
+        return issued
 
     def _newest(self, meeting: Meeting) -> Step | None:
         """The newest call of a group, and who may have been wanted in it and has not issued it; None where it is pending."""

@@ -85,7 +85,7 @@ def parting_of(outcome: Outcome, dumps: Mapping[int, Flight]) -> Parting | None:
         group=o.group_name,
         seq=None if o.kind == "p2p-size" else o.number,
         sides=tuple(sides),
-        odd=o.ranks if o.by in ("majority", "sums") and len(o.ranks) < len(sides) else (),
+        odd=o.ranks if o.by == "majority" and len(o.ranks) < len(sides) else (),
         by=o.by,
         kind=o.kind,
         edit=o.edit,
