@@ -205,7 +205,12 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
         if holding is not None:
             run = _shortest(holding.path)
             _say(f"{shown(paths[0])} is part of the run directory {run}, which knows more: unhang why {shlex.quote(run)}")
-        return _judge_found(given, paths, attempt, quiet=quiet, beside=beside)
+        verdict, judged = _judge_found(given, paths, attempt, quiet=quiet, beside=beside)
+        if holding is not None and alone is not None:
+            from unhang.diagnosis import ended_by_us
+
+            verdict = ended_by_us.told(verdict, holding, alone, called=_shortest(holding.path))
+        return verdict, judged
 
 
 def _refuse_attempt(attempt: int | None, path: str) -> None:
