@@ -65,7 +65,7 @@ def _of_crossing(picture: Picture, crossed: tuple[int, ...]) -> Finding:
         hosts=words.hosts(picture, crossed),
         evidence=tuple(
             Evidence(
-                source=picture.rank(w.rank).record.flight or picture.incident_source,
+                source=words.wait_source(picture, w),
                 text=f"rank {w.rank} waits in {_called(w, words.call(w.call) if w.call is not None else w.op)}"
                 + (f", {words.frame(w.place)}" if w.place is not None else ""),
             )
