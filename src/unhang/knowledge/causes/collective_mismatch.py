@@ -186,8 +186,11 @@ def _side_evidence(picture: Picture, side: Side, parting: Parting) -> Evidence:
 
 
 def _remedies(one: Side, other: Side) -> tuple[str, ...]:
-    if one.op != other.op or other_line(one.place, other.place):
+    if one.op != other.op:
         return ("same-order", "check-each-call")
+    if other_line(one.place, other.place):
+        sized = one.call is not None and other.call is not None and one.call.input_sizes != other.call.input_sizes
+        return ("same-order", *(("same-size",) if sized else ()), "check-each-call")
     if one.call is not None and other.call is not None and one.call.dtypes != other.call.dtypes:
         return ("same-dtype", "check-each-call")
     return ("same-size", "check-each-call")
@@ -216,7 +219,10 @@ def _of_crash(picture: Picture, crash: Crash) -> Finding:
         hosts=words.hosts(picture, numbers),
         where=at,
         evidence=(*words.hit_evidence(crash.hits, at_most=1), *crash.evidence),
-        remedies=("same-order" if crash.lines_differ else "same-size", "check-each-call"),
+        # At another line it may be a call of its own; its size differs in any case.
+        remedies=("same-size", *(("same-order",) if crash.lines_differ else ()), "check-each-call")
+        if crash.odd or not crash.lines_differ
+        else ("same-order", "same-size", "check-each-call"),
     )
 
 
