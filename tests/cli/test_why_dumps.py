@@ -792,3 +792,19 @@ def test_a_report_wherever_dumps_stand(tmp_path, ask, how):
     page = (tmp_path / "x.html").read_text("utf-8")
     assert ('<canvas id="lanes"' in page) is (how != "not one can be read")
     assert ("job7.tar.gz" in page) is (how == "in an archive") and str(tmp_path) not in page.split('id="scene"')[1]
+
+
+def test_of_a_run_directory_the_last_dumps_are_summed_up(ask, tmp_path):
+    run = tmp_path / "run"
+    write(run / "incidents" / "1" / "flight", {0: jobs.dump(history(3), groups(2))}, prefix="rank_")
+    write(run / "incidents" / "10" / "flight", {r: jobs.dump([*history(3), fourth()], groups(2)) for r in range(2)}, prefix="rank_")
+    write(run / "flight" / "attempt-0", {0: jobs.dump(history(2), groups(2))}, prefix="rank_")
+    (run / "run.json").write_text('{"schema": "unhang/run/1"}')
+    done = sum_up(ask, tmp_path / "digests", run)
+    assert "2 dumps in" in done.stdout and "summing up incidents/10/flight" in done.stderr
+    # Nothing but dumps was there; what else is given is named.
+    assert "not in it" not in done.stderr
+    (run / "incidents" / "1" / "kernel.txt").write_text("NVRM: hello\n")
+    assert "incidents/1/kernel.txt: no dump\n" in sum_up(ask, tmp_path / "others", run / "incidents" / "1").stderr
+    shutil.rmtree(run / "incidents")
+    assert "summing up flight/attempt-0" in sum_up(ask, tmp_path / "torchs", run).stderr
