@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import fingerprints, text, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.fingerprints import Fingerprint
-from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of
+from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of, ended_of
 from unhang.knowledge.guards import guard_of_parting
 from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import Ahead, Parted, Stood, ahead, collective, evidence_of, parted, rank_0_apart, ranks_of, stood
@@ -210,7 +210,7 @@ def _of_crash(picture: Picture, crash: Crash) -> Finding:
         where = f" ({', '.join(stood)})" if stood else f" at {at}" if at else ""
         told = "cannot be told from two" if len(crash.involved) == 2 else "is not in evidence"
         says = f"the ranks called a collective with different sizes{where}; which of them is off {told}"
-    received = f" ({crash.received} bytes arrived where {crash.expected} were expected)" if crash.received else ""
+    received = f" ({crash.received} bytes arrived where {crash.expected} were expected, of a piece in which Gloo sends)" if crash.received else ""
     says += f"; it ended {words.ranks(crash.dead)} inside Gloo{received}"
     return CAUSE.finding(
         standing="established",
@@ -425,19 +425,22 @@ def _of_said(hits: Sequence[Hit], view: LogView) -> Finding | None:
     left_out = next((h for h in hits if "params" in h.groups), None)
     if left_out is None or hits[0].signature == left_out.signature:
         found = CAUSE.of_hits(hits, view)
+        if found is not None and hits[0].signature == SIZE_MISMATCH:
+            # Tracebacks are those of the survivors: where they agree, it is the line of the innocent, most likely.
+            return replace(found, says=f"{found.says}{ended_of(view)}", where=_where_lost(view, agreed=False))
         return found if found is None or found.where is not None else replace(found, where=_where_lost(view))
     return CAUSE.of_hits(
         hits, view, says=f"parameters took no part in the loss of rank {left_out.groups.get('of', '?')}: {left_out.groups['params'].strip()}"
     )
 
 
-def _where_lost(view: LogView) -> str | None:
+def _where_lost(view: LogView, *, agreed: bool = True) -> str | None:
     """The user's line in which ranks lost the peer that the mismatch ended: the one that they agree on, or of many the one that stands alone."""
     lost = {(h.source, h.line) for cause in ("peer-lost", "collective-timeout") for h in view.hits_of(cause)}
     frames = [user_frame(t.frames) for t in view.tracebacks if (t.source, t.end) in lost]
     places = Counter(place(f, "") for f in frames if f is not None and is_user_file(f.file))
     if len(places) < 2:
-        return next(iter(places), None)
+        return next(iter(places), None) if agreed else None
     alone = [p for p, n in places.items() if n == 1]
     return alone[0] if len(alone) == 1 and len(places) == 2 and sum(places.values()) > 2 else None
 
