@@ -95,6 +95,8 @@ def why(
         raise typer.Exit(summing.write(paths or [], digest, as_json=as_json))
     if not all(paths or ["-"]):
         raise UnhangError("one PATH is empty", cause="the variable that stood there has no value")
+    if ras and not all(r.strip() for r in ras):
+        raise UnhangError("--ras is empty", cause="the variable that stood there has no value", hint="of this machine: unhang why --ras localhost")
     if ras and (incident is not None or attempt is not None):
         raise UnhangError("--incident and --attempt are for what has ended; --ras asks a job that runs")
     if apart_s is not None and not ras:
