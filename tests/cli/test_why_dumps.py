@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,54 @@ def test_who_has_finished_is_not_the_culprit(tmp_path, ask):
     p = ask(write(tmp_path / "d", dumps))["primary"]
     assert (p["cause"], p["standing"], p["ranks"]) == ("unknown", "not-established", [0, 1, 3])
     assert "it is over on rank 2 only: ranks 0, 1 and 3 wait for data" in p["says"] and "network-blocked" in p["says"]
+
+
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=2603, name=python, GPU has fallen off the bus."
+
+
+def held_against(tmp_path, ask, prefix, *, lost=False, job=""):
+    """What a kernel log beside the dumps of a mismatch is worth: its standing, None for nothing; and the verdict. `prefix` has the time."""
+    first = 1 if lost else 0
+    dumps = {r: jobs.dump([*history(3)[first:], fourth(elements=8 if r == 2 else 4)], groups(4)) for r in range(4)}
+    folder = write(tmp_path / "d", dumps)
+    (tmp_path / "dmesg.txt").write_text(f"{prefix} {XID}\n")
+    (tmp_path / "train.log").write_text(job)
+    v = ask(folder, tmp_path / "dmesg.txt", *([tmp_path / "train.log"] if job else []))
+    found = [v["primary"], *v["contributing"], *v["symptoms"]]
+    return next((f["standing"] for f in found if f["cause"] == "gpu-hardware"), None), v
+
+
+def at(seconds, form="%a %b %d %H:%M:%S %Y"):
+    return datetime.fromtimestamp(jobs.T0 / 1e9 + seconds, tz=timezone.utc).strftime(form)
+
+
+def test_a_kernel_log_beside_dumps_is_held_against_their_times(tmp_path, ask):
+    worth, v = held_against(tmp_path, ask, f"[{at(-36 * 3600)}]")
+    assert worth is None and (v["primary"]["cause"], v["primary"]["ranks"]) == ("collective-mismatch", [2])
+    (left,) = [n for n in v["not_examined"] if "of the kernel" in n["what"]]
+    assert "before this job" in left["why"]
+    assert not any("nothing in it was recognised" in n["why"] for n in v["not_examined"])
+    worth, v = held_against(tmp_path, ask, "[ 1234.567]")
+    assert worth == "possible" and v["primary"]["cause"] == "collective-mismatch"
+    # Whole hours apart may be a time zone; whoever tells its zone is apart.
+    assert held_against(tmp_path, ask, f"[{at(-2 * 3600)}]")[0] == "possible"
+    assert held_against(tmp_path, ask, at(-2 * 3600, "%Y-%m-%dT%H:%M:%S+00:00") + " node0 kernel:")[0] is None
+    # What the ring has overwritten may have been then.
+    assert held_against(tmp_path, ask, at(-2 * 3600, "%Y-%m-%dT%H:%M:%S+00:00") + " node0 kernel:", lost=True)[0] == "possible"
+    # Somebody may have waited for half an hour.
+    assert held_against(tmp_path, ask, at(1800, "%Y-%m-%dT%H:%M:%S+00:00") + " node0 kernel:")[0] == "possible"
+    assert held_against(tmp_path, ask, at(86_400, "%Y-%m-%dT%H:%M:%S+00:00") + " node0 kernel:")[0] is None
+    worth, v = held_against(tmp_path, ask, f"[{at(5)}]")
+    assert (
+        worth == "likely"
+        and "of a host of this job is not told" in next(f for f in [v["primary"], *v["contributing"]] if f["cause"] == "gpu-hardware")["says"]
+    )
+
+
+def test_a_log_without_times_beside_the_dumps(tmp_path, ask):
+    job = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: no\n'
+    worth, v = held_against(tmp_path, ask, f"[{at(-36 * 3600)}]", job=job)
+    assert worth is None and any("before this job" in n["why"] for n in v["not_examined"])
 
 
 def test_all_have_joined_and_none_has_finished(tmp_path, ask):
@@ -743,3 +792,19 @@ def test_a_report_wherever_dumps_stand(tmp_path, ask, how):
     page = (tmp_path / "x.html").read_text("utf-8")
     assert ('<canvas id="lanes"' in page) is (how != "not one can be read")
     assert ("job7.tar.gz" in page) is (how == "in an archive") and str(tmp_path) not in page.split('id="scene"')[1]
+
+
+def test_of_a_run_directory_the_last_dumps_are_summed_up(ask, tmp_path):
+    run = tmp_path / "run"
+    write(run / "incidents" / "1" / "flight", {0: jobs.dump(history(3), groups(2))}, prefix="rank_")
+    write(run / "incidents" / "10" / "flight", {r: jobs.dump([*history(3), fourth()], groups(2)) for r in range(2)}, prefix="rank_")
+    write(run / "flight" / "attempt-0", {0: jobs.dump(history(2), groups(2))}, prefix="rank_")
+    (run / "run.json").write_text('{"schema": "unhang/run/1"}')
+    done = sum_up(ask, tmp_path / "digests", run)
+    assert "2 dumps in" in done.stdout and "summing up incidents/10/flight" in done.stderr
+    # Nothing but dumps was there; what else is given is named.
+    assert "not in it" not in done.stderr
+    (run / "incidents" / "1" / "kernel.txt").write_text("NVRM: hello\n")
+    assert "incidents/1/kernel.txt: no dump\n" in sum_up(ask, tmp_path / "others", run / "incidents" / "1").stderr
+    shutil.rmtree(run / "incidents")
+    assert "summing up flight/attempt-0" in sum_up(ask, tmp_path / "torchs", run).stderr

@@ -153,3 +153,9 @@ def test_answers_without_a_communicator_in_common_are_not_called_healthy(tmp_pat
         (tmp_path / name).write_text(json.dumps(in_json(V28, of_job) | {"timestamp": f"2026-11-22 03:4{hash}:00"}))
     ended = why("--ras", str(tmp_path / "a.json"), "--ras", str(tmp_path / "b.json"), "--json")
     assert ended.returncode == 2 and "made anew" in ended.stdout
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_address_is_not_this_machine(tmp_path, empty):
+    ended = why("--ras", empty, cwd=tmp_path)
+    assert ended.returncode == 2 and "--ras is empty" in ended.stderr

@@ -61,7 +61,31 @@ def test_a_damaged_incident_is_said_and_the_one_before_is_judged(build, lab):
     assert v.primary.cause == "process-stuck" and "damaged" in said["incident 2"] and "missing" in said["incident 3"]
     rundir.incident(1).write_text("{")
     v = lab.judge(rundir)
-    assert "incidents 1, 2, 3" in v.primary.says and "damaged" in {n.what: n.why for n in v.not_examined}["incident 1"]
+    assert (
+        "incidents 1, 2 are damaged, the records of incident 3 are missing" in v.primary.says
+        and "damaged" in {n.what: n.why for n in v.not_examined}["incident 1"]
+    )
+
+
+def test_a_verdict_that_was_drawn_stands_in_for_a_damaged_incident(build, lab):
+    rundir = build().rank(0, enqueued=13, completed=12).rank(1, enqueued=12, activity=lab.STOPPED, answered=False).write()
+    rundir.events.write_text(OPENED + finished(1))
+    whole = lab.judge(rundir)
+    rundir.write(rundir.incident_verdict(1), whole)
+    rundir.incident(1).write_text('{"x')
+    v = lab.judge(rundir)
+    assert v.primary == whole.primary
+    assert "damaged" in v.not_examined[0].why and "drawn during the run (incidents/1/verdict.json)" in v.not_examined[0].why
+    # Both are gone.
+    rundir.incident_verdict(1).write_text('{"x')
+    rundir.write_bytes(rundir.log(2, rank=0, stream="err"), b"x\n")
+    v = lab.judge(rundir)
+    assert v.primary.cause == "unknown" and v.primary.says.endswith("the records of incident 1 are damaged")
+    assert [r.command for r in v.primary.remedies] == [f"unhang why {rundir.path}/logs/attempt-2"]
+
+
+def test_no_logs_no_advice_to_read_them(went):
+    assert went(STARTED).primary.remedies == ()
 
 
 def test_what_turned_out_to_be_none_is_no_incident(went):

@@ -213,7 +213,7 @@ def test_of_two_the_rank_at_a_new_line_may_have_gone_on_rightly(build, lab, ahea
     p = b.judge().primary
     assert (p.cause, p.standing, p.ranks, p.where) == ("collective-mismatch", "likely", (0, 1), None)
     assert "which one cannot be told from two (train.py:30 in step was hardly ever reached before)" in p.says
-    assert p.remedies[0].id == "same-order"
+    assert [r.id for r in p.remedies[:2]] == ["same-order", "same-size"]
 
 
 def test_of_four_at_two_lines_the_majority_decides(build, lab):
@@ -302,8 +302,34 @@ def test_gloo_crash_at_two_lines_without_a_recorder_blames_neither(build, lab):
     fatal = "Fatal Python error: Aborted\n\nThread 0x00007f1e44e24b80 (most recent call first):\n"
     b.fatal(0, fatal + "".join(f'  File "{f.file}", line {f.line} in {f.name}\n' for f in reversed(main))).log(0, lab.GLOO_SIZE)
     p = b.rank(1, raised=lab.lost(line=30)).judge("failure").primary
-    assert (p.cause, p.ranks, p.where, p.remedies[0].id) == ("collective-mismatch", (0, 1), None, "same-order")
+    assert (p.cause, p.ranks, p.where) == ("collective-mismatch", (0, 1), None)
+    assert [r.id for r in p.remedies[:2]] == ["same-order", "same-size"]
     assert "(rank 0 at train.py:20 in step, rank 1 at train.py:30 in step)" in p.says
+
+
+def test_a_rank_that_brought_another_size_is_told_to_bring_the_same_at_a_line_of_its_own_as_well(build, lab):
+    """Gloo has ended rank 0; of the survivors, whose recorders tell, two agree."""
+    main = lab.in_collective("all_reduce", lab.user(20, "step"))
+    fatal = "Fatal Python error: Aborted\n\nThread 0x00007f1e44e24b80 (most recent call first):\n"
+    b = build().rank(0, ended=lab.Ended(at_s=30.0, exitcode=-6), world=4)
+    b.fatal(0, fatal + "".join(f'  File "{f.file}", line {f.line} in {f.name}\n' for f in reversed(main))).log(0, lab.GLOO_SIZE)
+    for r in range(1, 4):
+        stand(b, lab, r, line=30 if r == 3 else 20, sizes=((9,),) if r == 3 else ((4,),), world=4)
+    p = b.judge("failure").primary
+    assert (p.cause, p.ranks, p.where) == ("collective-mismatch", (3,), "train.py:30 in step")
+    assert [r.id for r in p.remedies[:2]] == ["same-size", "same-order"]
+
+
+def test_who_waits_in_a_message_by_its_stack_is_shown_by_its_stack(build, lab):
+    """Gloo's dumps hold no messages: the dump of that rank says nothing of its recv."""
+    b = build()
+    for r in range(2):
+        stand(b, lab, r, world=3)
+    recv = lab.in_collective("recv", lab.user(30, "exchange"))
+    p = b.rank(2, frames=recv, entries=lab.steps(12), world=3).judge().primary
+    assert (p.cause, p.ranks) == ("collective-mismatch", (0, 1, 2)) and "in a circle" in p.says
+    told = {e.text.split(" waits")[0]: e.source for e in p.evidence}
+    assert told["rank 2"] == "incidents/1/stacks/rank2.json" and any(s.startswith("incidents/1/flight/") for s in told.values())
 
 
 def test_groups_that_two_ranks_use_in_different_orders(build, lab):

@@ -255,14 +255,15 @@ SIZES = (
 @pytest.mark.parametrize(
     ("lines", "where"),
     [
-        ({1: 3}, "/srv/job/train.py:3 in <module>"),
-        ({1: 3, 2: 3, 3: 3}, "/srv/job/train.py:3 in <module>"),
+        ({1: 3}, None),
+        ({1: 3, 2: 3, 3: 3}, None),
         ({1: 3, 2: 3, 3: 8}, "/srv/job/train.py:8 in <module>"),
         ({1: 3, 2: 8}, None),
         ({}, None),
     ],
 )
-def test_a_size_mismatch_is_where_the_survivors_stood(judge, lines, where):
+def test_a_size_mismatch_is_where_one_survivor_stood_alone(judge, lines, where):
+    """Where they agree, it is most likely the line of the innocent."""
     survivors = "".join(waited(r, line=n, says=LOST) for r, n in lines.items())
     found = judge(SIZES + survivors + TEARDOWN).primary
     assert (found.cause, found.where) == ("collective-mismatch", where)

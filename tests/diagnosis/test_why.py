@@ -30,7 +30,7 @@ def says(verdict):
 
 
 def test_of_a_whole_run(runs, monkeypatch):
-    monkeypatch.setattr(why.course, "unknown", lambda _: TOLD)
+    monkeypatch.setattr(why.course, "unknown", lambda _, **__: TOLD)
     monkeypatch.setattr(why.course, "not_examined", lambda *_: (NotExamined(what=SECRET, why=SECRET),))
     assert says(why.judge(RunDir.open(runs / "a"))).count("[redacted]") == 3
 

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from unhang.launch.alarm import COMPARISONS, Alarm
-from unhang.launch.watch import Stall
+from unhang.launch.rhythm import Rhythm
+from unhang.launch.watch import RankState, Stall, Watch
+from unhang.records.incident import Counters
 
 STALL = Stall(since_s=0.0, threshold_s=1000.0, waiting=(0, 1), absent=())
 
@@ -19,7 +21,7 @@ class Around:
     def __init__(self, *, dumped=None, differ=True, moves=False):
         self.dumped, self.differ, self.moves = dumped, differ, moves
         self.compared = self.drawn = self.abandoned = self.opened = 0
-        self.rhythm, self.ranks = SimpleNamespace(threshold_s=1000.0), {}
+        self.rhythm, self.ranks = SimpleNamespace(threshold_s=1000.0, allowance_s=None), {}
         self.taker = self
 
     # the taker
@@ -101,3 +103,31 @@ def test_dumps_that_come_late_are_compared(look, dumped):
 def test_comparing_ends(look, around, compared):
     look(around)
     assert (around.compared, around.drawn, around.opened, around.abandoned) == (compared, 0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("step", "startup_s", "waits", "said"),
+    [
+        (0, 180.0, True, ["no optimizer step seen yet: a standstill is taken for a hang after 180 s (--startup)"]),
+        (1, 180.0, True, ["only 1 optimizer step seen yet: a standstill is taken for a hang after 180 s (--startup)"]),
+        (0, 180.0, False, []),
+        (0, 12.0, True, []),
+    ],
+)
+def test_how_long_is_waited_before_the_rhythm_is_known_is_said_once(step, startup_s, waits, said):
+    watch, told = Watch(Rhythm(startup_s=startup_s)), []
+    for rank in range(2):
+        state = watch.ranks[rank] = RankState(rank=rank, pid=rank + 1, host="h", local_rank=rank, since_s=0.0)
+        watch.beat(state, t=1.0, step=step, groups={"0": Counters(enqueued=5, completed=4 if waits and not rank else 5)}, place=None, sig=0)
+    sampler = SimpleNamespace(look=lambda states, now: None, activity=lambda state, window_s: None)
+    ground = SimpleNamespace(states=list)
+    alarm = Alarm(ground, watch=watch, sampler=sampler, incidents=None, leave_hung=False, clock=lambda: 1.0, tell=told.append)
+
+    async def look_on():
+        for now in (10.0, 20.0, 30.0, 40.0):
+            await alarm.look(now)
+            if now < 15.0:
+                assert not told
+
+    asyncio.run(look_on())
+    assert [e.text for e in told] == said

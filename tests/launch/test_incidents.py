@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from unhang.facts.host import Host
 from unhang.launch.evidence import Taken
-from unhang.launch.incidents import Asked, Incidents, _host_pids, _uptime
+from unhang.launch.incidents import Asked, Incidents, _host_pids, _uptime, in_a_circle
 from unhang.launch.watch import RankState
+from unhang.records import match
+from unhang.records.frames import Frame
+from unhang.records.incident import Activity, RankRecord
 from unhang.records.rundir import RunDir
 
 
@@ -28,6 +33,38 @@ def test_how_long_the_machine_is_up(tmp_path, text, uptime_s):
     if text is not None:
         (tmp_path / "proc/uptime").write_text(text)
     assert _uptime(Host(root=tmp_path)) == uptime_s
+
+
+TRAIN, TORCH = "/home/user/train.py", "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def held(**changes):
+    """Two ranks that wait for each other in two groups; `changes` are of rank 1."""
+    line, op, seq, busy, message = ({"line": 7, "op": "all_reduce", "seq": 3, "busy": False, "message": False} | changes).values()
+    waits, records = {}, {}
+    for rank in range(2):
+        issued = (Frame(file=TRAIN, line=7, name="step"), Frame(file=TORCH, line=99, name="all_reduce"))
+        stands = (Frame(file=TRAIN, line=line, name="step"), *([Frame(file=TORCH, line=99, name=op)] if op else [])) if rank else issued
+        call = SimpleNamespace(frames=issued, is_p2p=bool(rank and message))
+        waits[rank] = match.Wait(rank=rank, op="all_reduce", group=str(rank), seq=seq if rank else 3, call=call, frames=stands)
+        share = 0.5 if rank and busy else 0.0
+        activity = Activity(window_s=5.0, state="S", cpu_share=share, tree_cpu_share=share, io_bytes_per_s=0.0, switches_per_s=1.0, rss_bytes=1)
+        records[rank] = RankRecord(rank=rank, pid=rank + 1, host="h", activity=activity)
+    front = match.Front(group="0", seq=3, waiting=(0,), absent=(), complete=True, parting=None, crossed=(0, 1))
+    return match.Standstill(waits=waits, front=front), records
+
+
+def test_a_circle_holds_those_who_stand_in_it():
+    assert in_a_circle(*held())
+    stands, records = held()
+    assert not in_a_circle(replace(stands, front=replace(stands.front, crossed=())), records)
+    assert not in_a_circle(stands, {**records, 1: replace(records[1], activity=None)})
+
+
+@pytest.mark.parametrize("changes", [{"busy": True}, {"line": 30}, {"op": ""}, {"seq": None}, {"message": True}])
+def test_a_circle_does_not_hold_a_rank_that_may_go_on(changes):
+    """It executes; it stands elsewhere, or in code of its own, with an asynchronous call pending; it waits for a message."""
+    assert not in_a_circle(*held(**changes))
 
 
 STACKS = {"m": "evidence", "threads": [{"name": "MainThread", "main": True, "frames": [["/t/train.py", 7, "train", "step()"]]}]}

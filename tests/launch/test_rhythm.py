@@ -63,6 +63,13 @@ def test_without_optimizer_steps_collectives_give_the_rhythm():
     assert rhythm.usual_gap_s == pytest.approx(0.4)
 
 
+def test_the_allowance_holds_until_the_rhythm_is_known():
+    rhythm = Rhythm(startup_s=77)
+    assert rhythm.allowance_s == 77
+    walk(rhythm, gap_s=0.4, moves=30, steps=False)
+    assert rhythm.allowance_s is None and Rhythm(hang_after_s=5).allowance_s is None
+
+
 def test_a_fixed_threshold_wins():
     rhythm = Rhythm(hang_after_s=5)
     assert rhythm.threshold_s == 5

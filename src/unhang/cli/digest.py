@@ -12,6 +12,8 @@ import typer
 from unhang.cli import unpacking
 
 _DUMP = "flight-recorder dump"
+# Of what is no dump, so many are named.
+_NAMES = 3
 
 
 def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
@@ -25,7 +27,7 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
     from unhang.records.logs.opening import shown
     from unhang.report.progress import reading
 
-    given = find(paths, wanted=_DUMP)
+    given = find([_dumps_of_run(p) for p in paths], wanted=_DUMP)
     with unpacking.taken_out(given, runs=False) as taken, reading(quiet=as_json) as progress:
         found = taken.found
         if not found.dumps:
@@ -57,6 +59,19 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
         typer.echo(f"{shown(str(done.path))}: {dumps} in {size:,} bytes; when the digests of all hosts are there: {shown(next_step)}")
         for n in missed:
             typer.echo(f"unhang: not in it: {shown(n.what)}: {shown(n.why)}", err=True)
-        if found.sources:
-            typer.echo("unhang: not in it: the logs that were given", err=True)
+        if others := [s.name for s in found.sources]:
+            more = f" and {len(others) - _NAMES} more" if len(others) > _NAMES else ""
+            typer.echo(f"unhang: not in it: {', '.join(map(shown, others[:_NAMES]))}{more}: no dump{'s' if len(others) > 1 else ''}", err=True)
     return EXIT_USER if any(n.unread for n in missed) else EXIT_OK
+
+
+def _dumps_of_run(path: str) -> str:
+    """Of a run directory the dumps of its last incident; anything else as it is."""
+    from unhang.records.logs.opening import shown
+    from unhang.records.rundir import RunDir
+
+    run = RunDir(Path(path))
+    if not RunDir.is_one(run.path) or (dumps := run.last_flight()) is None:
+        return path
+    typer.echo(f"unhang: {shown(path)} is a run directory: summing up {run.relative(dumps)}", err=True)
+    return str(dumps)

@@ -25,7 +25,10 @@ def run(
     hang_after: Annotated[
         float | None, typer.Option(min=0.5, metavar="SECONDS", help="Take this for a hang.", show_default="learned from the training's rhythm")
     ] = None,
-    startup: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Silence allowed until the rhythm is known.")] = 180.0,
+    startup: Annotated[
+        float,
+        typer.Option(min=1, metavar="SECONDS", help="Silence allowed until the rhythm is known, from three optimizer steps or the collectives."),
+    ] = 180.0,
     name: Annotated[str | None, typer.Option(help="Name of the run.", show_default="the script's name")] = None,
     run_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory for this run; must not exist, or be empty.", show_default="runs/NAME-TIME")
@@ -48,6 +51,8 @@ def run(
     \b
         unhang run -n 8 train.py --lr 1e-4
         unhang run accelerate launch --num_processes 8 train.py
+
+    What a hang is it learns from the training's steps: calls of an optimizer of torch.optim.
 
     Exit code: the training's own (128 + N if signal N ended it); 1 if it hung, or was not the training asked for, and had to be ended; 2 for bad
     input; 3 for a failure of unhang's own; 130 if interrupted by Ctrl-C, SIGTERM or SIGHUP. The first of these is passed on to the command, a second

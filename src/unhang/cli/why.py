@@ -17,6 +17,7 @@ from unhang.cli.targets import check_bundle, check_report, write_report
 
 if TYPE_CHECKING:
     from unhang.cli.unpacking import Given
+    from unhang.diagnosis.kernel_told import Recorded
     from unhang.diagnosis.logs import Judged
     from unhang.model import Verdict
     from unhang.records.logs.finding import Found
@@ -94,6 +95,8 @@ def why(
         raise typer.Exit(summing.write(paths or [], digest, as_json=as_json))
     if not all(paths or ["-"]):
         raise UnhangError("one PATH is empty", cause="the variable that stood there has no value")
+    if ras and not all(r.strip() for r in ras):
+        raise UnhangError("--ras is empty", cause="the variable that stood there has no value", hint="of this machine: unhang why --ras localhost")
     if ras and (incident is not None or attempt is not None):
         raise UnhangError("--incident and --attempt are for what has ended; --ras asks a job that runs")
     if apart_s is not None and not ras:
@@ -204,7 +207,12 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
         if holding is not None:
             run = _shortest(holding.path)
             _say(f"{shown(paths[0])} is part of the run directory {run}, which knows more: unhang why {shlex.quote(run)}")
-        return _judge_found(given, paths, attempt, quiet=quiet, beside=beside)
+        verdict, judged = _judge_found(given, paths, attempt, quiet=quiet, beside=beside)
+        if holding is not None and alone is not None:
+            from unhang.diagnosis import ended_by_us
+
+            verdict = ended_by_us.told(verdict, holding, alone, called=_shortest(holding.path))
+        return verdict, judged
 
 
 def _refuse_attempt(attempt: int | None, path: str) -> None:
@@ -265,7 +273,8 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
     from dataclasses import replace
 
     from unhang.diagnosis.explained import explained
-    from unhang.diagnosis.recorders import examine, examine_with_logs
+    from unhang.diagnosis.recorders import examine, examine_with_logs, times
+    from unhang.records.flight.recordings import record_all
     from unhang.report.progress import reading
 
     if not found.sources:
@@ -274,11 +283,12 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
         beside.take_dumps(examined, _title(paths))
         of_dumps = examined.verdict
         return replace(of_dumps, not_examined=(*of_dumps.not_examined, *found.not_examined)), None
-    judged = _judge_logs(paths, found, attempt, quiet=quiet)
+    with reading(quiet=quiet) as progress:
+        recorded = record_all(found.dumps, drawn=beside.drawn, closed=found.closed, progress=progress)
+    judged = _judge_logs(paths, found, attempt, quiet=quiet, recorded=times(recorded))
     # What was dumped is of the last attempt.
     statuses = judged.chosen.view.statuses if judged.attempt == judged.attempts else ()
-    with reading(quiet=quiet) as progress:
-        examined = examine_with_logs(found.dumps, judged.verdict, statuses, drawn=beside.drawn, closed=found.closed, progress=progress)
+    examined = examine_with_logs(recorded, judged.verdict, statuses)
     beside.take_dumps(examined, _title(paths))
     return explained(examined.verdict, judged.chosen.view, unsure=examined.recorded.unsure), judged
 
@@ -290,13 +300,13 @@ def _title(paths: list[str]) -> str:
     return shown(Path(paths[0]).resolve().name) if len(paths) == 1 and paths[0] != "-" else ""
 
 
-def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: bool) -> Judged:
+def _judge_logs(paths: list[str], found: Found, attempt: int | None, *, quiet: bool, recorded: Recorded | None = None) -> Judged:
     from unhang.cli import caches
     from unhang.diagnosis.logs import judge_logs
     from unhang.report.progress import reading
 
     with reading(quiet=quiet) as progress:
-        judged = judge_logs(paths, attempt=attempt, cache=caches.folder(), progress=progress, found=found)
+        judged = judge_logs(paths, attempt=attempt, cache=caches.folder(), progress=progress, found=found, recorded=recorded)
     if judged.attempts > 1 and not quiet:
         typer.echo(f"unhang: attempt {judged.attempt} of {judged.attempts} (--attempt N for another one)", err=True)
     return judged

@@ -5,6 +5,8 @@ A run directory without incidents is no proof of health: unhang itself may have 
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +19,19 @@ from unhang.records.rundir import refuse_special
 
 MAX_LINE_BYTES = 1024 * 1024
 
-_LAUNCHER_LOG = Remedy(
-    id="read-log",
-    says="Have the logs of the run read: logs/attempt-N in the run directory, N being the last.",
-    says_zh="让 unhang 读取这次运行的日志：运行目录中的 logs/attempt-N，N 取最后一个。",
-    command="unhang why RUN_DIR/logs/attempt-N",
-)
+
+def _read_logs(folder: str) -> Remedy:
+    return Remedy(
+        id="read-log",
+        says="Have the logs of the last attempt read.",
+        says_zh="让 unhang 读取最后一次尝试的日志。",
+        command=why(folder),
+    )
+
+
+def why(path: str) -> str:
+    """The command that judges something."""
+    return f"unhang why {shlex.quote(path)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +65,34 @@ class _Event(msgspec.Struct):
     exitcode: int | None = None
     elapsed_s: float | None = None
     incident: int | None = None
+    attempt: int | None = None
+    kind: str = ""
+
+
+def drawn(path: Path, *, attempt: int, kinds: Collection[str]) -> list[int]:
+    """The incidents of these kinds in an attempt on which a verdict was drawn, in order. Raises OSError."""
+    refuse_special(path)
+    decoder = msgspec.json.Decoder(_Event)
+    current: int | None = None
+    opened: set[int] = set()
+    found: list[int] = []
+    with path.open("rb") as f:
+        for raw in f:
+            try:
+                event = decoder.decode(raw[:MAX_LINE_BYTES])
+            except (msgspec.DecodeError, msgspec.ValidationError):
+                continue
+            if event.event == "Started":
+                current = event.attempt
+            if current != attempt or event.incident is None:
+                continue
+            if event.event == "Opened" and event.kind in kinds:
+                opened.add(event.incident)
+            elif event.event == "Abandoned":
+                opened.discard(event.incident)
+            elif event.event == "Drawn" and event.incident in opened:
+                found.append(event.incident)
+    return found
 
 
 def read(path: Path, *, source: str) -> Course:
@@ -88,11 +125,16 @@ def read(path: Path, *, source: str) -> Course:
     return Course(source=source, exitcode=end.exitcode, elapsed_s=elapsed, line=line, opened=tuple(opened), damaged=damaged)
 
 
-def unknown(course: Course) -> Finding | None:
-    """What is to be said of a run of which no incident can be read; None where it went well, or was interrupted."""
+def unknown(course: Course, *, damaged: Collection[int] = (), logs: str | None = None) -> Finding | None:
+    """What is to be said of a run of which no incident can be read; None where it went well, or was interrupted.
+
+    `damaged`: the incidents that are there; `logs`: those of the last attempt, as they may be named to `unhang why`.
+    """
     if course.well or (course.interrupted and not course.opened):
         return None
-    lost = f"the records of {_incidents(course.opened)} are missing" if course.opened else "no incident of it was recorded"
+    states = (("damaged", [n for n in course.opened if n in damaged]), ("missing", [n for n in course.opened if n not in damaged]))
+    parts = [f"the records of {_incidents(numbers)} are {state}" for state, numbers in states if numbers]
+    lost = ", ".join(parts) or "no incident of it was recorded"
     if course.exitcode is not None:
         ended = f"was interrupted after {words.seconds(course.elapsed_s)}" if course.interrupted else f"ended with exit code {course.exitcode}"
         says = f"the training {ended}; {lost}"
@@ -100,7 +142,7 @@ def unknown(course: Course) -> Finding | None:
         says = "no end of the run is recorded: unhang itself was killed, or the run still goes on"
         says += f"; {lost}" if course.opened else ""
     evidence = () if course.line is None else (Evidence(source=course.source, line=course.line, text=f"Finished, exit code {course.exitcode}"),)
-    return Finding(cause="unknown", standing="not-established", says=says, evidence=evidence, remedies=(_LAUNCHER_LOG,))
+    return Finding(cause="unknown", standing="not-established", says=says, evidence=evidence, remedies=() if logs is None else (_read_logs(logs),))
 
 
 def not_examined(course: Course, unreadable: dict[int, str]) -> tuple[NotExamined, ...]:
@@ -117,5 +159,5 @@ def not_examined(course: Course, unreadable: dict[int, str]) -> tuple[NotExamine
     return tuple(found)
 
 
-def _incidents(numbers: tuple[int, ...]) -> str:
+def _incidents(numbers: Sequence[int]) -> str:
     return f"incident{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

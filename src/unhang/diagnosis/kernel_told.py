@@ -50,11 +50,28 @@ class Doubt:
 
 @dataclass(frozen=True, kw_only=True)
 class Sifted:
-    """Logs without the kernel's lines of another time, which `not_examined` tells of; `doubts` by source and line of those that are left."""
+    """Logs without the kernel's lines of another time, which `not_examined` tells of; `doubts` by source and line of those that are left.
+
+    `left_of`: the logs that such lines were in.
+    """
 
     reads: list[LogRead]
     not_examined: tuple[NotExamined, ...] = ()
     doubts: Mapping[tuple[str, int | None], Doubt] = field(default_factory=dict)
+    left_of: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """When the calls of flight-recorder dumps were issued, the first and the last, seconds of UTC since 1970.
+
+    `begun`: the first is the first of the run, for no ring has overwritten it; `stood`: a call was pending when a dump was taken.
+    """
+
+    first_s: float
+    last_s: float
+    begun: bool
+    stood: bool
 
 
 def is_kernels(hit: Hit) -> bool:
@@ -62,19 +79,22 @@ def is_kernels(hit: Hit) -> bool:
     return hit.signature.role == "root" and (_KERNEL.match(hit.text) is not None or kernel_lines.read(hit.text) is not None)
 
 
-def sifted(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> Sifted:
-    """What is left of the kernel's lines beside logs of a job. Where nothing but a kernel log was given, all of it. `causes`: their signatures."""
+def sifted(reads: Sequence[LogRead], causes: Mapping[Signature, str], *, dumps: bool = False, recorded: Recorded | None = None) -> Sifted:
+    """What is left of the kernel's lines beside logs of a job, or its `dumps`. Where nothing but a kernel log was given, all of it.
+
+    `causes`: their signatures; `recorded`: the times of the dumps, where they tell any, which count where the logs of the job have none.
+    """
     told = {(h.source, h.line) for r in reads for h in r.hits if is_kernels(h)}
     of_jobs = [r for r in reads if _is_jobs(r, told)]
-    if told and not of_jobs and any(r.begins_at_s is not None and not r.hits for r in reads):
+    if told and not of_jobs and not dumps and any(r.begins_at_s is not None and not r.hits for r in reads):
         beside = Doubt(alone="possible", with_gpu="possible", why=_NO_JOB)
         return Sifted(reads=list(reads), doubts=dict.fromkeys(told, beside))
-    if not told or not of_jobs:
+    if not told or not (of_jobs or dumps):
         return Sifted(reads=list(reads))
-    job = _Job(of_jobs, told, causes)
+    job = _Job(of_jobs, told, causes, recorded)
     kept: list[LogRead] = []
     doubts: dict[tuple[str, int | None], Doubt] = {}
-    left: list[NotExamined] = []
+    left: dict[str, NotExamined] = {}
     for read in reads:
         first = min((p.place for p in _pieces(read) if not (isinstance(p, Hit) and (p.source, p.line) in told)), default=None)
         others: dict[tuple[str, int | None], Hit] = {}
@@ -89,8 +109,8 @@ def sifted(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> Sifted:
                 doubts[key] = doubt
         kept.append(replace(read, hits=tuple(h for h in read.hits if (h.source, h.line) not in others)) if others else read)
         if others:
-            left.append(job.left(read.source, tuple(others.values())))
-    return Sifted(reads=kept, not_examined=tuple(left), doubts=doubts)
+            left[read.source] = job.left(read.source, tuple(others.values()))
+    return Sifted(reads=kept, not_examined=tuple(left.values()), doubts=doubts, left_of=frozenset(left))
 
 
 def _is_jobs(read: LogRead, told: set[tuple[str, int | None]]) -> bool:
@@ -112,9 +132,11 @@ def _pieces(read: LogRead) -> Iterable[Hit | Traceback]:
 
 
 class _Job:
-    """When and where the job ran, as far as its own lines tell."""
+    """When and where the job ran, as far as its own lines tell, or else its dumps."""
 
-    def __init__(self, reads: Sequence[LogRead], told: set[tuple[str, int | None]], causes: Mapping[Signature, str]) -> None:
+    def __init__(
+        self, reads: Sequence[LogRead], told: set[tuple[str, int | None]], causes: Mapping[Signature, str], recorded: Recorded | None
+    ) -> None:
         self.hosts: set[str] = set()
         # Whether anything in its logs says that it failed: what only stops printing may go on.
         self.ended = False
@@ -154,6 +176,12 @@ class _Job:
         self.begins_exact = bool(exact) and None not in zones
         # Many logs have no time before the first message of torch's own.
         self.begun = bool(printed) and (not failed or min(failed) - min(printed) > _BEGAN_S)
+        # The last call is issued before the job stands, and the kernel may tell of it for as long as somebody waits.
+        self.late_s = 0.0
+        self.of_dumps = self.printed is None and recorded is not None
+        if self.printed is None and recorded is not None:
+            self.printed = self.exact = (recorded.first_s, recorded.last_s)
+            self.begun, self.ended, self.late_s = recorded.begun, self.ended or recorded.stood, _WAITED_S
 
     def relation(self, hit: Hit) -> _Relation | None:
         """When a line was printed, seen from the job; None where that cannot be told."""
@@ -173,7 +201,7 @@ class _Job:
     def _when(self, at_s: float, span: tuple[float, float]) -> _Relation:
         first, last = span[0] - SLACK_S, span[1] + SLACK_S
         if at_s > last:
-            return "outside" if self.ended else "after"
+            return "outside" if self.ended and at_s > last + self.late_s else "after"
         if at_s >= (first if self.begun else first - _WAITED_S):
             return "inside"
         return "unseen" if not self.begun and at_s >= first - _UNSEEN_S else "outside"
@@ -186,7 +214,7 @@ class _Job:
             return Doubt(alone="possible", with_gpu="likely", with_pid="likely", why=why)
         if relation != "inside":
             assert self.printed is not None and hit.at_s is not None
-            told = _WHEN[relation].fill(at=_time(hit.at_s), job=_span(self.printed))
+            told = (_WHEN_OF_DUMPS if self.of_dumps else _WHEN).get(relation, _WHEN["zone"]).fill(at=_time(hit.at_s), job=_span(self.printed))
             of_rank: Standing = "established" if relation == "zone" and self._told_then(hit) else "likely"
             return Doubt(alone="possible", with_gpu="likely", with_pid=of_rank, why=told)
         if among:
@@ -226,7 +254,7 @@ _UNDATED = Text(
     "when, the kernel log does not tell: it counts from the start of the machine, and reaches back to it",
     "内核日志没有说明时间：它从机器启动时开始计时，也从那时开始记录",
 )
-_NO_TIMES = Text("the job's logs carry no times to compare that with", "任务的日志没有可比较的时间")
+_NO_TIMES = Text("what was given of the job carries no times to compare that with", "给出的任务资料没有可比较的时间")
 _NO_JOB = Text("in the logs beside it nothing was recognised that tells of a job", "旁边的日志里没有认出任何与任务有关的内容")
 _NO_HOST = Text("that the kernel log is of a host of this job is not told", "没有说明这份内核日志属于该任务的主机")
 _OTHER_HOST = Text("its host {host} is named nowhere else in the logs of this job", "该任务的日志里没有出现过主机 {host}")
@@ -244,6 +272,13 @@ _WHEN: Mapping[str, Text] = {
         "时间为 {at}，而任务日志里最早的时间就是失败的时间（{job}）",
     ),
     "after": Text("it is dated {at}, after the last line of the job's logs ({job})", "时间为 {at}，晚于任务日志的最后一行（{job}）"),
+}
+_WHEN_OF_DUMPS: Mapping[str, Text] = {
+    "unseen": Text(
+        "it is dated {at}, before the first call that the job's dumps still hold ({job})",
+        "时间为 {at}，早于任务的转储中仍保留的第一个调用（{job}）",
+    ),
+    "after": Text("it is dated {at}, after the last call in the job's dumps ({job})", "时间为 {at}，晚于任务的转储中的最后一个调用（{job}）"),
 }
 
 

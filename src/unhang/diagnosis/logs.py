@@ -6,7 +6,7 @@ from it. Whatever was not looked at is said under `not_examined`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from unhang.diagnosis import job
 from unhang.diagnosis.absent import Absent, absent
 from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble, with_stacks
 from unhang.diagnosis.init import Unfinished, unfinished
-from unhang.diagnosis.kernel_told import Doubt, sifted, weighed
+from unhang.diagnosis.kernel_told import Doubt, Recorded, sifted, weighed
 from unhang.diagnosis.precedence import Order, by_precedence
 from unhang.diagnosis.reading import read_all
 from unhang.diagnosis.redact import redact, redact_data
@@ -38,6 +38,8 @@ from unhang.records.logs.said import LEFT_OUT
 _NAMED = ("established", "likely")
 # Of exceptions that were passed over, so many are told, and so much of each: why it was has to fit into the same line.
 PASSED_OVER = 3
+# Of logs in which nothing was recognised, so many are named.
+_NAMES = 3
 PASSED_OVER_CHARS = 60
 # A hang prints nothing after its last words, but other ranks and launchers do.
 LAST_LINES = 200
@@ -100,13 +102,14 @@ def judge_logs(
     attempt: int | None = None,
     cache: Path | None = None,
     found: Found | None = None,
+    recorded: Recorded | None = None,
     progress: Callable[[int, int | None], None] = lambda done, total: None,
 ) -> Judged:
     """The verdict on files, directories, globs, archives and standard input ("-"), on the last attempt or on the one asked for.
 
     Logs of several jobs that were given together are told apart, and the newest job is judged. `progress` is told the bytes done and, where it is
     known, how many there are; in the folder `cache` is kept what can be made again; `found` is what `find` made of the paths, where that has been
-    asked. Raises UnhangError for what cannot be found or read.
+    asked; `recorded` are the times of the dumps beside the logs. Raises UnhangError for what cannot be found or read.
     """
     found = found or find(paths)
     for source in found.sources:
@@ -124,7 +127,7 @@ def judge_logs(
     causes = catalogue.signatures()
     reads, other_jobs = newest_job(reads, causes)
     not_examined += other_jobs
-    sorted_out = sifted(reads, causes)
+    sorted_out = sifted(reads, causes, dumps=bool(found.dumps), recorded=recorded)
     reads = sorted_out.reads
     not_examined += sorted_out.not_examined
     files = {s.name: s.path for s in found.sources if s.path is not None and s.seekable}
@@ -132,7 +135,7 @@ def judge_logs(
     not_examined += [_unread_stacks(source) for source in unread]
     if attempt is not None and not 1 <= attempt <= len(all_attempts):
         raise UnhangError(f"there is no attempt {attempt}: the logs hold {len(all_attempts)}")
-    judge = Judge(reads, not_examined, all_attempts, sorted_out.doubts)
+    judge = Judge(reads, not_examined, all_attempts, sorted_out.doubts, sorted_out.left_of)
     number = attempt or judge.last()
     verdict = judge.verdict(number, alone=attempt is not None)
     chosen = all_attempts[number - 1]
@@ -167,12 +170,15 @@ class Judge:
         not_examined: Iterable[NotExamined],
         attempts: Sequence[Attempt],
         doubts: Mapping[tuple[str, int | None], Doubt],
+        recognised: Collection[str] = (),
     ) -> None:
+        """`recognised`: logs that are no longer among `attempts`, and of which `not_examined` tells."""
         self.lines = {r.source: r.lines for r in reads}
         self.inputs = tuple(Input(source=r.source, kind="log", bytes=r.bytes) for r in reads)
         self.not_examined = list(not_examined)
         self.attempts = attempts
         self.doubts = doubts
+        self.recognised = recognised
 
     def last(self) -> int:
         """The last attempt of which more is in the logs than its start: one that has only begun has neither failed nor gone well."""
@@ -337,9 +343,10 @@ class Judge:
             self.not_examined.append(NotExamined(what=what, why="in part: lines were left out when it was bundled, in which nothing was found then"))
 
     def _nothing(self) -> None:
-        told = {n.what for n in self.not_examined}
+        told = {n.what for n in self.not_examined} | set(self.recognised)
         if inputs := [i for i in self.inputs if i.source not in told]:
-            read = inputs[0].source if len(inputs) == 1 else f"{len(inputs)} files"
+            shown = ", ".join(i.source for i in inputs[:_NAMES])
+            read = shown if len(inputs) <= _NAMES else f"{shown} and {len(inputs) - _NAMES} more"
             why = "nothing in it was recognised: it may be a healthy log, or none of a training"
             self.not_examined.append(NotExamined(what=read, why=why if any(i.bytes for i in inputs) else EMPTY))
 

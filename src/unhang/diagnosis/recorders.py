@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from unhang.diagnosis import contradictions
+from unhang.diagnosis import contradictions, kernel_told
 from unhang.diagnosis.logs import ONLY_LOGS
 from unhang.diagnosis.redact import redact_data
 from unhang.diagnosis.telling import MISMATCHES, ROOTS, STACKS, Teller, out_of_time, unexamined
@@ -70,17 +70,21 @@ def examine(
     return _judged(recorded)
 
 
-def examine_with_logs(
-    paths: Sequence[Path],
-    of_logs: Verdict,
-    statuses: Sequence[Status],
-    *,
-    drawn: bool = False,
-    closed: Sequence[Path] = (),
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Examined:
+def times(recorded: Recorded) -> kernel_told.Recorded | None:
+    """When the calls of all dumps were issued; None where no dump tells."""
+    dated = [r for r in recorded.recordings.values() if r.oldest_ns > 0 and r.newest_ns > 0]
+    if not dated:
+        return None
+    return kernel_told.Recorded(
+        first_s=min(r.oldest_ns for r in dated) / 1e9,
+        last_s=max(r.newest_ns for r in dated) / 1e9,
+        begun=any(not r.lost and r.cut is None for r in dated),
+        stood=any(r.messages or any(t.pending_ns for t in r.tracks) for r in dated),
+    )
+
+
+def examine_with_logs(recorded: Recorded, of_logs: Verdict, statuses: Sequence[Status]) -> Examined:
     """Of dumps and of logs of the same job; `statuses` are what the watchdogs printed. Dumps that cannot be read are told."""
-    recorded = record_all(paths, drawn=drawn, closed=closed, progress=progress)
     if not recorded.recordings:
         return Examined(verdict=with_logs(of_logs, redact_data(Verdict(primary=None, not_examined=recorded.not_examined))), recorded=recorded)
     examined = _judged(recorded)

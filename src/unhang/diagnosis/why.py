@@ -20,13 +20,16 @@ from unhang.records.packed import Unpacked
 from unhang.records.rundir import RunDir
 
 
-def judge(rundir: RunDir, *, number: int | None = None) -> Verdict:
-    """The verdict on incident `number`, by default on the last that can be read, else on how the run ended. Raises RunDirError."""
+def judge(rundir: RunDir, *, number: int | None = None, called: str | None = None) -> Verdict:
+    """The verdict on incident `number`, by default on the last that can be read, else on how the run ended. Raises RunDirError.
+
+    `called`: where the run directory is, for whoever is to look into it; by default where it lies.
+    """
     numbers = rundir.incident_numbers()
     if number is not None and number not in numbers:
         known = ", ".join(map(str, numbers)) or "none"
         raise RunDirError(f"{rundir.path} has no incident {number}; it has: {known}")
-    found = _whole(rundir, numbers) if number is None else _incident(rundir, number)
+    found = _whole(rundir, numbers, called or str(rundir.path)) if number is None else _incident(rundir, number)
     return redact_data(replace(found, not_examined=(*found.not_examined, *_run(rundir))))
 
 
@@ -39,7 +42,7 @@ def judge_packed(unpacked: Unpacked, archive: str, *, number: int | None = None)
     """The verdict on the newest run directory of the archive of this name, in which there is one. Raises RunDirError."""
     newest = unpacked.runs[-1]
     try:
-        found = judge(RunDir.open(newest.path), number=number)
+        found = judge(RunDir.open(newest.path), number=number, called=newest.name)
     except RunDirError as e:
         raise RunDirError(str(e).replace(str(newest.path), newest.name), cause=e.cause, hint=e.hint) from e
     return _but_for(found, (*unpacked.not_examined, *_others(len(unpacked.runs) - 1, archive, newest.name)))
@@ -58,6 +61,12 @@ def _incident(rundir: RunDir, number: int) -> Verdict:
     return verdict.of_picture(picture.load(rundir, number, signatures=catalogue.signatures()))
 
 
+def _logs(rundir: RunDir, called: str) -> str | None:
+    """The logs of the last attempt, where the run directory is `called` so."""
+    last = rundir.last_attempt()
+    return None if last is None else f"{called}/{rundir.relative(rundir.logs(last))}"
+
+
 def _run(rundir: RunDir) -> tuple[NotExamined, ...]:
     """No verdict rests on run.json; whoever reads it later has to know."""
     try:
@@ -67,7 +76,20 @@ def _run(rundir: RunDir) -> tuple[NotExamined, ...]:
     return ()
 
 
-def _whole(rundir: RunDir, numbers: list[int]) -> Verdict:
+def _drawn_then(rundir: RunDir, number: int, why: str) -> Verdict | None:
+    """The verdict that was written down with an incident which can no longer be read; None where there is none."""
+    path = rundir.incident_verdict(number)
+    try:
+        if not rundir.holds(path):
+            return None
+        found = rundir.read(path, Verdict)
+    except (RunDirError, OSError):
+        return None
+    left = NotExamined(what=f"incident {number}", why=f"{why}; this is the verdict that was drawn during the run ({rundir.relative(path)})")
+    return replace(found, not_examined=(left, *found.not_examined))
+
+
+def _whole(rundir: RunDir, numbers: list[int], called: str) -> Verdict:
     try:
         went = course.read(rundir.events, source=rundir.relative(rundir.events))
     except OSError as e:
@@ -78,12 +100,16 @@ def _whole(rundir: RunDir, numbers: list[int]) -> Verdict:
             found = _incident(rundir, number)
         except RunDirError as e:
             unreadable[number] = str(e).replace(f"{rundir.path}/", "")
-            continue
+            if (then := _drawn_then(rundir, number, unreadable[number])) is None:
+                continue
+            del unreadable[number]
+            found = then
         return replace(found, not_examined=(*course.not_examined(went, unreadable), *found.not_examined))
     went = replace(went, opened=tuple(sorted({*went.opened, *numbers})))
     read = [p for p in (rundir.run, rundir.events) if p.is_file()]
     return Verdict(
-        primary=course.unknown(went) or (interrupted.in_logs(rundir, elapsed_s=went.elapsed_s) if went.interrupted else None),
+        primary=course.unknown(went, damaged=numbers, logs=_logs(rundir, called))
+        or (interrupted.in_logs(rundir, elapsed_s=went.elapsed_s) if went.interrupted else None),
         not_examined=course.not_examined(went, unreadable),
         inputs=tuple(Input(source=rundir.relative(p), kind="run", bytes=p.stat().st_size) for p in read),
     )

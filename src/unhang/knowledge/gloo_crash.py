@@ -16,6 +16,7 @@ from unhang.records.frames import Frame, other_line, user_frame
 from unhang.records.logs import Hit, Signature
 
 if TYPE_CHECKING:
+    from unhang.knowledge.cause import LogView
     from unhang.records.flight import Call
     from unhang.records.picture import Picture, RankView
 
@@ -23,12 +24,21 @@ SIZE_MISMATCH = Signature(
     needle="op.preamble.length <= op.nbytes",
     pattern=r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<expected>\d+)",
     says=(
-        "ranks brought different sizes into one collective: {received} bytes arrived where {expected} were expected, and Gloo ended this process; "
-        "which rank strayed it does not tell"
+        "ranks brought different sizes into one collective: {received} bytes arrived where {expected} were expected, of one of the pieces in which "
+        "Gloo sends a tensor, and Gloo ended this process; which rank strayed it does not tell"
     ),
     remedies=("same-size", "check-each-call"),
 )
 _SIGABRT = -6
+
+
+def ended_of(view: LogView) -> str:
+    """Whom Gloo ended, as the launcher reports it, "" where it reports nothing of the kind: it need not be who strayed."""
+    ended = [e for e in view.exits if e.code == _SIGABRT]
+    ranks = {e.at.rank for e in ended if e.at.rank is not None}
+    local = {e.local_rank for e in ended if e.local_rank is not None}
+    who = words.ranks(ranks) if ranks else f"local {words.ranks(local)}" if local else ""
+    return f"; the launcher reports that {who} ended with SIGABRT, which need not be the one that strayed" if who else ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from unhang.records.flight import Call
     from unhang.records.frames import Frame
     from unhang.records.logs import Hit
+    from unhang.records.match import Wait
     from unhang.records.picture import Picture, RankView
 
 # Linux numbers: a verdict may be drawn on another system than the one that the run died on.
@@ -170,13 +171,18 @@ def waiting_evidence(picture: Picture, *, at_most: int = 2) -> tuple[Evidence, .
     found: list[Evidence] = []
     for number in (picture.front.waiting if picture.front else ())[:at_most]:
         wait = picture.waits[number]
-        rank = picture.rank(number)
         at = f" at {picture.place(wait.place)}" if wait.place is not None else ""
         seq = "" if wait.seq is None else f" #{wait.seq} of group {wait.group}"
-        source = rank.record.flight if wait.call is not None else rank.record.stacks if rank.captured and wait.frames else None
         what = call(wait.call) if wait.call is not None else wait.op
-        found.append(Evidence(source=source or picture.incident_source, text=f"rank {number} waits in {what}{seq}{at}"))
+        found.append(Evidence(source=wait_source(picture, wait), text=f"rank {number} waits in {what}{seq}{at}"))
     return tuple(found)
+
+
+def wait_source(picture: Picture, wait: Wait) -> str:
+    """The file that tells that a rank waits in it: its dump where the call stands there, its stacks where only they do."""
+    rank = picture.rank(wait.rank)
+    source = rank.record.flight if wait.call is not None else rank.record.stacks if rank.captured and wait.frames else None
+    return source or picture.incident_source
 
 
 def absence_evidence(picture: Picture, rank: RankView) -> tuple[Evidence, ...]:

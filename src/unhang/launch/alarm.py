@@ -20,6 +20,8 @@ from unhang.records.incident import Activity
 IO_GRACE_S = 120.0
 # All ranks are inside one and the same collective, and data moves (or GPUs spin): that may be a very large one.
 JOINED_GRACE_S = 120.0
+# Where ranks wait before the training's rhythm is known, its user is told after so long how long that may go on.
+TOLD_AFTER_S = 15.0
 # How often the dumps are waited for where all ranks wait.
 COMPARISONS = 3
 
@@ -59,6 +61,7 @@ class Alarm:
         self._clock = clock
         self._tell = tell
         self._reported: Stall | None = None
+        self._allowance_told = False
         self._compared: float | None = None
         self._concluded = False
         self.failed_meanwhile = False
@@ -73,6 +76,7 @@ class Alarm:
         window = window_s(self._watch.rhythm.threshold_s)
         if self._watch.suspects(now, window_s=window):
             self._sampler.look(self._ground.states(), now=now)
+        self._tell_allowance(now)
         stall = self._watch.look(now)
         if stall is None:
             self._moves_again(now)
@@ -91,13 +95,26 @@ class Alarm:
             self._reported = stall
             await self._take_straggler(stall, busy)
 
+    def _tell_allowance(self, now: float) -> None:
+        """Ranks wait, and what is usual is not known yet: how long that may go on is said once."""
+        allowed_s = self._watch.rhythm.allowance_s
+        if self._allowance_told or allowed_s is None or allowed_s <= TOLD_AFTER_S:
+            return
+        stands = self._watch.stands(now)
+        if stands is None or not stands.waiting or now - stands.since_s < TOLD_AFTER_S:
+            return
+        self._allowance_told = True
+        steps = max((r.step for r in self._watch.alive()), default=0)
+        seen = "no optimizer step" if not steps else f"only {steps} optimizer step{'' if steps == 1 else 's'}"
+        self._tell(events.Note(text=f"{seen} seen yet: a standstill is taken for a hang after {allowed_s:g} s (--startup)"))
+
     def _lives(self, state: RankState, activity: Activity, now: float, stall: Stall) -> bool:
         """Whether a rank executes: by the kernel's numbers, by its steps, or because a slow disk serves it."""
         stepping = state.last_step_s is not None and now - state.last_step_s < stall.threshold_s / 2
         return activity.busy or stepping or (activity.state == "D" and now - stall.since_s < IO_GRACE_S)
 
     async def _compare(self, stall: Stall) -> bool:
-        """All ranks of this host wait: whether in calls that do not fit each other, which is a hang that needs no rhythm and no patience."""
+        """All ranks of this host wait: whether in calls that do not fit each other, or in a circle: a hang that needs no rhythm and no patience."""
         if self._compared == stall.since_s:
             return False
         self._compared = stall.since_s

@@ -21,12 +21,13 @@ from unhang.facts.host import Host
 from unhang.launch import events, ras
 from unhang.launch.evidence import Taken, Taker, guarded, guarded_lines
 from unhang.launch.listener import Peer
+from unhang.launch.sampling import MIN_WINDOW_S
 from unhang.launch.watch import RankState, Stall
 from unhang.model import Verdict
 from unhang.records import match, stacks
 from unhang.records.flight import dump
 from unhang.records.flight.dump import Dump
-from unhang.records.frames import Frame
+from unhang.records.frames import Frame, op_of_stack, user_frame
 from unhang.records.incident import Activity, Ended, Incident, IncidentKind, LogRef, Missed, RankRecord
 from unhang.records.rundir import RunDir
 
@@ -111,7 +112,7 @@ class Incidents:
             self._next -= 1
 
     async def parted(self, opened: Open, situation: Situation) -> bool:
-        """Whether the evidence shows that ranks wait in calls that do not fit each other."""
+        """Whether the evidence shows that ranks wait in calls that do not fit each other, or for each other in a circle."""
         records = {state.rank: _record(state, opened, situation) for state in situation.states}
         return await asyncio.to_thread(_parted, self._rundir, records)
 
@@ -281,11 +282,31 @@ def _parted(rundir: RunDir, records: Mapping[int, RankRecord]) -> bool:
             if record.stacks:
                 frames[rank] = stacks.main_thread(rundir.read_stacks(record.stacks))
     stands = match.standstill(records, dumps, frames)
+    if in_a_circle(stands, records):
+        return True
     parting = stands.front.parting if stands.front is not None else None
     # Of a group in which nobody waits it is history; messages that were not counted from the first may be of two moments.
     if parting is None or (parting.kind == "p2p-size" and parting.by != "pairs"):
         return False
     return parting.group is None or any(w.group == parting.group for w in stands.waits.values())
+
+
+def in_a_circle(stands: match.Standstill, records: Mapping[int, RankRecord]) -> bool:
+    """Whether ranks wait for each other in collectives of several groups, and none of them can leave its own before the others come to it.
+
+    A collective that is pending may run beside a rank's work, a message may still be on its way: only the main thread of a rank that executes
+    nothing, inside the very call that its recorder has as pending, at the line that issued it, is held there.
+    """
+    crossed = stands.front.crossed if stands.front is not None else ()
+    return bool(crossed) and all(_is_held(stands.waits.get(rank), records[rank].activity) for rank in crossed)
+
+
+def _is_held(wait: match.Wait | None, activity: Activity | None) -> bool:
+    if wait is None or wait.seq is None or wait.call is None or wait.call.is_p2p or activity is None:
+        return False
+    issued, stands = user_frame(wait.call.frames), user_frame(wait.frames)
+    at_its_line = issued is not None and stands is not None and (issued.file, issued.line) == (stands.file, stands.line)
+    return at_its_line and op_of_stack(wait.frames) != "" and activity.window_s >= MIN_WINDOW_S and not activity.busy
 
 
 def _spare(rundir: RunDir) -> RunDir:

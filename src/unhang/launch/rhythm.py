@@ -80,6 +80,11 @@ class Rhythm:
         return min(threshold, QUICK_CAP_S) if self._usual < 1.0 else threshold
 
     @property
+    def allowance_s(self) -> float | None:
+        """What holds instead of a rhythm, as long as that is not known; None where it is, or where the threshold was given."""
+        return self._startup if self._fixed is None and self._usual is None else None
+
+    @property
     def divergence_s(self) -> float:
         """How long all ranks may wait before it is worth comparing the calls they wait in; that needs no rhythm."""
         return min(self.threshold_s, FLOOR_S)

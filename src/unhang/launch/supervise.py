@@ -168,7 +168,8 @@ class Supervisor:
         if result.incident is not None and result.incident.kind == "world-size":
             return "the processes do not form the training that was asked for; starting again would not change that"
         if no_progress(failures):
-            return f"the same failure again, each time after {result.steps} steps: starting again would not help"
+            when = f"after {result.steps} steps" if result.steps else "before the first optimizer step"
+            return f"the same failure again, each time {when}: starting again would not help"
         if len(failures) > self._policy.max_restarts:
             return f"--max-restarts {self._policy.max_restarts} is used up"
         return None

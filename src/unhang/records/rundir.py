@@ -131,10 +131,14 @@ class RunDir:
     def log(self, attempt: int, *, rank: int | None, stream: str) -> Path:
         return self.logs(attempt) / f"{'launcher' if rank is None else f'rank{rank}'}.{stream}"
 
+    def last_attempt(self) -> int | None:
+        """The number of the last attempt of which there are logs."""
+        return max((int(p.name[8:]) for p in (self.path / "logs").glob("attempt-*") if p.name[8:].isdecimal()), default=None)
+
     def last_errors(self) -> list[tuple[int | None, Path]]:
         """What the ranks of the last attempt wrote to stderr, and what came from none of them (None), by rank."""
-        attempts = [int(p.name.removeprefix("attempt-")) for p in (self.path / "logs").glob("attempt-*") if p.name[8:].isdecimal()]
-        found = [p for p in self.logs(max(attempts)).glob("*.err") if self.holds(p)] if attempts else []
+        last = self.last_attempt()
+        found = [p for p in self.logs(last).glob("*.err") if self.holds(p)] if last is not None else []
         ranks = {int(p.stem[4:]): p for p in found if p.stem.startswith("rank") and p.stem[4:].isdecimal()}
         others = [p for p in found if p.stem == "launcher"]
         return [*((rank, ranks[rank]) for rank in sorted(ranks)), *((None, p) for p in others)]
@@ -161,6 +165,12 @@ class RunDir:
         # torch's own analyser wants <prefix><rank>.
         return self.incident_dir(number) / "flight" / f"rank_{rank}"
 
+    def last_flight(self) -> Path | None:
+        """Where the dumps of the last incident lie that has any, also of one that was not written down; else those that torch wrote by itself."""
+        incidents = sorted((p for p in (self.path / "incidents").glob("*/flight") if p.parent.name.isdecimal()), key=lambda p: int(p.parent.name))
+        attempts = sorted((p for p in (self.path / "flight").glob("attempt-*") if p.name[8:].isdecimal()), key=lambda p: int(p.name[8:]))
+        return next((p for p in (*incidents[::-1], *attempts[::-1]) if p.is_dir() and any(f.is_file() for f in p.iterdir())), None)
+
     def kernel(self, number: int) -> Path:
         return self.incident_dir(number) / "kernel.txt"
 
@@ -174,6 +184,12 @@ class RunDir:
         """The number of the incident that something is a part of."""
         folder, number, *_ = *Path(self.relative(Path(os.path.abspath(path)))).parts, "", ""  # noqa: PTH100
         return int(number) if folder == "incidents" and number.isdecimal() else None
+
+    def attempt_of(self, path: Path) -> int | None:
+        """The number of the attempt whose logs something is, or is among."""
+        folder, attempt, *_ = *Path(self.relative(Path(os.path.abspath(path)))).parts, "", ""  # noqa: PTH100
+        number = attempt.removeprefix("attempt-")
+        return int(number) if folder == "logs" and number.isdecimal() else None
 
     def is_log(self, path: Path) -> bool:
         """Whether something in the run directory is to be read as logs: one attempt's, or what is none of ours; no record of ours, nor all logs."""

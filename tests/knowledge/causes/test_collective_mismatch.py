@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from unhang.diagnosis.logs import judge_logs
 from unhang.knowledge import catalogue
 
 CHECK = (
@@ -140,3 +141,30 @@ def test_horovods_report_of_ranks_that_wait_for_each_other(logs, first, second, 
     assert (judged.standing if judged else None) == standing
     if judged is not None:
         assert judged.ranks == (0, 1, 2) and "rank 0 did not come to HorovodBroadcast_a" in judged.says
+
+
+def test_gloos_message_blames_no_line_of_a_survivor(tmp_path):
+    """The only traceback is that of a rank that called what it should; the launcher tells whom Gloo ended, who need not have strayed."""
+    lost = (
+        "[rank0]: Traceback (most recent call last):\n"
+        '[rank0]:   File "/home/user/hang.py", line 22, in loss_sync\n'
+        "[rank0]:     dist.all_reduce(x)\n"
+        '[rank0]:   File "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 3252, in all_reduce\n'
+        "[rank0]: RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:20200: Connection reset by peer.\n"
+    )
+    ended = (
+        "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+        "  what():  [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 64 vs 44. "
+        "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?\n"
+    )
+    summary = (
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+        "=======================================================\nhang.py FAILED\n-------------------------------------------------------\n"
+        "Failures:\n  <NO_OTHER_FAILURES>\n-------------------------------------------------------\nRoot Cause (first observed failure):\n[0]:\n"
+        "  time      : 2026-11-22_15:35:55\n  host      : localhost\n  rank      : 2 (local_rank: 2)\n  exitcode  : -6 (pid: 25882)\n"
+        "  error_file: <N/A>\n  traceback : Signal 6 (SIGABRT) received by PID 25882\n"
+    )
+    (tmp_path / "train.log").write_text(ended + lost + summary)
+    p = judge_logs([str(tmp_path / "train.log")]).verdict.primary
+    assert (p.cause, p.where, p.ranks) == ("collective-mismatch", None, ())
+    assert "rank 2 ended with SIGABRT, which need not be the one that strayed" in p.says and "of one of the pieces in which Gloo sends" in p.says

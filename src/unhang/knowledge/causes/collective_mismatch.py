@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import fingerprints, text, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.fingerprints import Fingerprint
-from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of
+from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of, ended_of
 from unhang.knowledge.guards import guard_of_parting
 from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import Ahead, Parted, Stood, ahead, collective, evidence_of, parted, rank_0_apart, ranks_of, stood
@@ -72,7 +72,7 @@ def _of_crossing(picture: Picture, front: Front) -> Finding:
         where=where,
         evidence=tuple(
             Evidence(
-                source=picture.rank(w.rank).record.flight or picture.incident_source,
+                source=words.wait_source(picture, w),
                 text=f"rank {w.rank} waits in {_called(w, words.call(w.call) if w.call is not None else w.op)}"
                 + (f", {words.frame(w.place)}" if w.place is not None else ""),
             )
@@ -193,8 +193,11 @@ def _side_evidence(picture: Picture, side: Side, parting: Parting) -> Evidence:
 
 
 def _remedies(one: Side, other: Side) -> tuple[str, ...]:
-    if one.op != other.op or other_line(one.place, other.place):
+    if one.op != other.op:
         return ("same-order", "check-each-call")
+    if other_line(one.place, other.place):
+        sized = one.call is not None and other.call is not None and one.call.input_sizes != other.call.input_sizes
+        return ("same-order", *(("same-size",) if sized else ()), "check-each-call")
     if one.call is not None and other.call is not None and one.call.dtypes != other.call.dtypes:
         return ("same-dtype", "check-each-call")
     return ("same-size", "check-each-call")
@@ -214,7 +217,7 @@ def _of_crash(picture: Picture, crash: Crash) -> Finding:
         where = f" ({', '.join(stood)})" if stood else f" at {at}" if at else ""
         told = "cannot be told from two" if len(crash.involved) == 2 else "is not in evidence"
         says = f"the ranks called a collective with different sizes{where}; which of them is off {told}"
-    received = f" ({crash.received} bytes arrived where {crash.expected} were expected)" if crash.received else ""
+    received = f" ({crash.received} bytes arrived where {crash.expected} were expected, of a piece in which Gloo sends)" if crash.received else ""
     says += f"; it ended {words.ranks(crash.dead)} inside Gloo{received}"
     return CAUSE.finding(
         standing="established",
@@ -223,7 +226,10 @@ def _of_crash(picture: Picture, crash: Crash) -> Finding:
         hosts=words.hosts(picture, numbers),
         where=at,
         evidence=(*words.hit_evidence(crash.hits, at_most=1), *crash.evidence),
-        remedies=("same-order" if crash.lines_differ else "same-size", "check-each-call"),
+        # At another line it may be a call of its own; its size differs in any case.
+        remedies=("same-size", *(("same-order",) if crash.lines_differ else ()), "check-each-call")
+        if crash.odd or not crash.lines_differ
+        else ("same-order", "same-size", "check-each-call"),
     )
 
 
@@ -426,19 +432,22 @@ def _of_said(hits: Sequence[Hit], view: LogView) -> Finding | None:
     left_out = next((h for h in hits if "params" in h.groups), None)
     if left_out is None or hits[0].signature == left_out.signature:
         found = CAUSE.of_hits(hits, view)
+        if found is not None and hits[0].signature == SIZE_MISMATCH:
+            # Tracebacks are those of the survivors: where they agree, it is the line of the innocent, most likely.
+            return replace(found, says=f"{found.says}{ended_of(view)}", where=_where_lost(view, agreed=False))
         return found if found is None or found.where is not None else replace(found, where=_where_lost(view))
     return CAUSE.of_hits(
         hits, view, says=f"parameters took no part in the loss of rank {left_out.groups.get('of', '?')}: {left_out.groups['params'].strip()}"
     )
 
 
-def _where_lost(view: LogView) -> str | None:
+def _where_lost(view: LogView, *, agreed: bool = True) -> str | None:
     """The user's line in which ranks lost the peer that the mismatch ended: the one that they agree on, or of many the one that stands alone."""
     lost = {(h.source, h.line) for cause in ("peer-lost", "collective-timeout") for h in view.hits_of(cause)}
     frames = [user_frame(t.frames) for t in view.tracebacks if (t.source, t.end) in lost]
     places = Counter(place(f, "") for f in frames if f is not None and is_user_file(f.file))
     if len(places) < 2:
-        return next(iter(places), None)
+        return next(iter(places), None) if agreed else None
     alone = [p for p, n in places.items() if n == 1]
     return alone[0] if len(alone) == 1 and len(places) == 2 and sum(places.values()) > 2 else None
 

@@ -1,0 +1,66 @@
+"""Logs of a run directory, read alone: a launcher that was told to stop there may have been told by `unhang run` itself, once it had found a hang."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from unhang.diagnosis import course
+from unhang.errors import UnhangError
+from unhang.model import Evidence, Finding, Remedy, Verdict
+from unhang.records.rundir import RunDir
+
+# After such a verdict unhang ends the training, unless it was told to leave it alone.
+_ENDING = ("hang",)
+
+
+class _Options(msgspec.Struct):
+    leave_hung: bool = False
+
+
+class _Run(msgspec.Struct):
+    options: _Options = msgspec.field(default_factory=_Options)
+
+
+def told(verdict: Verdict, rundir: RunDir, logs: Path, *, called: str) -> Verdict:
+    """The verdict on the logs of an attempt, where it is that the job was ended from outside: by unhang, if its records say so.
+
+    `called`: the run directory, as it may be named to `unhang why`.
+    """
+    primary = verdict.primary
+    if primary is None or primary.cause != "launcher-teardown" or (attempt := rundir.attempt_of(logs)) is None:
+        return verdict
+    number = _incident(rundir, attempt)
+    return verdict if number is None else replace(verdict, primary=_ended(primary, rundir, number, called))
+
+
+def _incident(rundir: RunDir, attempt: int) -> int | None:
+    """The incident for which unhang ended an attempt."""
+    try:
+        if rundir.read(rundir.run, _Run).options.leave_hung:
+            return None
+        ended = course.drawn(rundir.events, attempt=attempt, kinds=_ENDING)
+    except (UnhangError, OSError):
+        return None
+    return ended[-1] if ended else None
+
+
+def _ended(primary: Finding, rundir: RunDir, number: int, called: str) -> Finding:
+    at = f"{called}/{rundir.relative(rundir.events)}"
+    return replace(
+        primary,
+        standing="not-established",
+        says=f"unhang run ended the job itself, once it had found that it hung (incident {number}); why it hung these logs alone do not tell",
+        says_zh=f"unhang run 发现任务挂起后自己结束了它（事件 {number}）；为什么挂起，仅凭这些日志看不出来",
+        evidence=(Evidence(source=at, text=f"incident {number} was opened and judged"), *primary.evidence),
+        remedies=(
+            Remedy(
+                id="judge-the-run",
+                says="Have the whole run directory judged: it has stacks, flight recorders and counters of that moment.",
+                says_zh="让 unhang 判断整个运行目录：其中有当时的调用栈、flight recorder 和计数器。",
+                command=course.why(called),
+            ),
+        ),
+    )
