@@ -185,8 +185,8 @@ def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[N
             who=ranks(outcome.perhaps_older), its=words.verb(outcome.perhaps_older, "its dump was", "their dumps were")
         )
         why = Text(
-            "the others' dumps may be newer: Gloo does not tell whether a call that {it} has completed, and others went on with other groups",
-            "其他的转储可能更新：Gloo 不说明它所缺的那次调用是否已完成，而其他 rank 已继续使用别的组",
+            "the others' dumps may be newer: they went on behind a call that {it}, and Gloo does not tell whether it has completed or failed",
+            "其他的转储可能更新：其他 rank 已越过它所缺的那次调用，而 Gloo 不说明那次调用是完成了还是失败了",
         )
         found.append(unexamined(what, why.fill(it=words.verb(outcome.perhaps_older, "it lacks", "they lack"))))
     silent = {rank for rank, r in recorded.recordings.items() if not (r.entries or r.untold)}

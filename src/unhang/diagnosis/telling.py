@@ -272,8 +272,8 @@ class Teller:
                 reason = Text("the dump of {who} is older than the others'", "{who} 的转储比其他的旧")
             elif rank in self.outcome.perhaps_older:
                 reason = Text(
-                    "the dump of {who} may be older than the others': it lacks what others went on from",
-                    "{who} 的转储可能比其他的旧：它没有其他 rank 已经过去的调用",
+                    "the dump of {who} may be older than the others', or a call that others went on from has failed for want of {who}",
+                    "{who} 的转储可能比其他的旧，或者其他 rank 已越过的某次调用因等不到 {who} 而失败",
                 )
             elif not r.entries:
                 reason = Text(

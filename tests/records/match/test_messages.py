@@ -49,6 +49,20 @@ def test_counted(sent, got, kind, ranks, number):
     assert found.by == ("nothing" if kind == "p2p-alone" else "pairs")
 
 
+@pytest.mark.parametrize(
+    ("sent", "got"),
+    [
+        ([(4, DONE)] * 40, [*[(4, DONE)] * 45, (4, OPEN)]),
+        ([*[(4, DONE)] * 40, (4, OPEN)], [*[(4, DONE)] * 45, (4, OPEN)]),
+        ([*[(4, DONE)] * 40, (4, OPEN), (4, OPEN), (4, OPEN)], [*[(4, DONE)] * 42, (4, OPEN)]),
+    ],
+)
+def test_a_sender_of_whom_more_was_received_than_its_dump_has_is_older(sent, got):
+    found = answer(sent, got)
+    assert (found.kind, found.unseen, found.older, found.sides) == ("cannot-tell", (0,), (0,), ())
+    assert found.ranks == found.waiting and found.waiting in ((0,), (1,))
+
+
 def test_where_the_rings_have_lost_the_beginning_nothing_is_counted():
     found = answer([(4, OPEN)], [(8, OPEN), (4, OPEN)], first=700)
     assert (found.kind, found.ranks, found.ahead) == ("cannot-tell", (0,), (1,))

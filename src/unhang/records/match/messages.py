@@ -38,7 +38,16 @@ def settled(outcome: Outcome, read: Callable[[int], Flight | None]) -> Outcome:
     if any(f.lost or f.cut or f.skipped for f in flights.values()):
         unequal = sum(not c.done for c in sent) != sum(not c.done for c in got)
         return _untold(outcome, waiting, partner) if outcome.kind != "p2p-alone" and unequal else outcome
+    if _is_behind(sent, got):
+        return replace(_untold(outcome, waiting, partner), unseen=(sender,), ahead=(), older=tuple(sorted({*outcome.older, sender})))
     return _counted(outcome, sender, receiver, sent, got)
+
+
+def _is_behind(sent: Sequence[Call], got: Sequence[Call]) -> bool:
+    """Whether more was received than the sender's dump has sent: it is older. What is behind a pending send has not been sent."""
+    through = next((n for n, call in enumerate(sent) if not call.done), len(sent))
+    newest = max((n for n, call in enumerate(got) if call.done), default=-1)
+    return newest > through or newest >= len(sent)
 
 
 def _alone_in_batch(outcome: Outcome, waiting: int, pending: Call, flight: Flight, read: Callable[[int], Flight | None]) -> Outcome | None:

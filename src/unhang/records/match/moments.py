@@ -19,8 +19,8 @@ from unhang.records.match.groups import Job, Meeting, align
 @dataclass(frozen=True, kw_only=True)
 class Behind:
     """`ranks`: those whose dump is older than that of another one; for each of them such another one. `doubtful`: (identity of a meeting, rank) where
-    only a name tells that both are of one group, which may as well be two. `perhaps`: those whose dump lacks what another one went on from in other
-    groups; whether it had failed there nobody tells."""
+    only a name tells that both are of one group, which may as well be two. `perhaps`: those whose dump lacks what another one went on from on Gloo:
+    it may have been asynchronous, and have failed."""
 
     ranks: Mapping[int, int]
     doubtful: frozenset[tuple[int, int]] = frozenset()
@@ -47,7 +47,7 @@ def behind(job: Job) -> Behind:
     perhaps = dict[int, int]()
     newest = {rank: _newest_of_gloo(r) for rank, r in job.recordings.items()}
     for meeting in job.meetings:
-        number, owner = _gone_on_from(job, meeting, newest)
+        number, owner = max(_gone_on_from(job, meeting, newest), _newest_over(job, meeting, needs, gloo=True), key=lambda found: found[0])
         if owner is None:
             continue
         for rank in meeting.members:
@@ -84,10 +84,12 @@ def _gone_on_from(job: Job, meeting: Meeting, newest: Mapping[int, int]) -> tupl
     return number, None if owner is None else -owner
 
 
-def _newest_over(job: Job, meeting: Meeting, needs: dict[int, bool]) -> tuple[int, int | None]:
+def _newest_over(job: Job, meeting: Meeting, needs: dict[int, bool], *, gloo: bool = False) -> tuple[int, int | None]:
     """The newest number of which anybody has completed a call that needs all, and who has."""
     newest, owner = 0, None
     for rank, track in meeting.tracks.items():
+        if track.gloo is not gloo:
+            continue
         for i in range(len(track.ids) - 1, -1, -1):
             number, call = track.first + i, track.ids[i]
             if owner is not None and number <= newest:
