@@ -140,3 +140,101 @@ def test_packed_stacks_are_told(tmp_path):
     path.write_bytes(gzip.compress(faulthandler(IN_LOAD).encode()))
     verdict = judge_logs([str(path)]).verdict
     assert any("the stacks in" in n.what and n.unread for n in verdict.not_examined)
+
+
+DUMP = faulthandler(IN_LOAD)
+GAVE_UP_AT = (
+    "[rank{r}]:[E1120 09:{m}:10.100000000 ProcessGroupNCCL.cpp:616] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=101, "
+    "OpType=ALLREDUCE, NumelIn=1000, NumelOut=1000, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n"
+)
+
+
+def counted(*numbers, minute=10, form="2026-11-20 09:{m}:01,000 INFO step={n} loss=2.{n}\n"):
+    return "".join(form.format(m=minute, n=n) for n in numbers)
+
+
+def older(verdict):
+    return [(n.what.partition(" (")[0], n.why) for n in verdict.not_examined if "taken earlier" in n.why and n.what_zh and n.why_zh]
+
+
+STEPS_FOLLOW, DATED_BEFORE = "taken earlier: training steps follow it", "taken earlier: what follows it is dated before anybody began to wait"
+
+
+@pytest.mark.parametrize(
+    ("behind", "why"),
+    [
+        (counted(*range(1, 101)), STEPS_FOLLOW),
+        (counted(1), STEPS_FOLLOW),
+        ("  7%|▋         | 7/100 [00:12<02:40,  1.72s/it]\r  8%|▊         | 8/100 [00:14<02:40,  1.72s/it]\n", STEPS_FOLLOW),
+        ("{'loss': 2.31, 'learning_rate': 1e-05}\n", STEPS_FOLLOW),
+        ("2026-11-20 09:10:01,000 INFO data loaded\n", DATED_BEFORE),
+        ("[1120 09:10:01.000000000 x.cpp:1] up\n".replace("[1120", "[I1120"), DATED_BEFORE),
+    ],
+)
+def test_a_stack_behind_which_the_rank_goes_on_names_nobody(judged, behind, why):
+    start = "2026-11-20 09:00:05,000 INFO loading data\n"
+    j = judged(rank0=counted(*range(1, 101)) + GAVE_UP_AT.format(r=0, m=45), rank1=start + DUMP + behind)
+    assert (j.verdict.primary.cause, j.verdict.primary.standing) == ("collective-timeout", "not-established")
+    assert older(j.verdict) == [("the stack of rank 1", why)]
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "",
+        # Printed while the others waited.
+        "2026-11-20 09:40:01,000 INFO gpu: 71 W\n",
+        # A bar that is drawn again, an error that names the step, and code of a traceback count nothing.
+        " 12%|█▏        | 12/100 [00:14<02:40,  1.72s/it]\n",
+        "2026-11-20 09:44:01,000 ERROR failed in step 13, loss 2.0\n",
+        "    loss = step(14)\n",
+    ],
+)
+def test_a_stack_of_the_wait_does(judged, behind):
+    before = " 12%|█▏        | 12/100 [00:14<02:40,  1.72s/it]\n"
+    p = told(judged(rank0=counted(*range(1, 101)) + GAVE_UP_AT.format(r=0, m=45), rank1=before + DUMP + behind))
+    assert (p.cause, p.standing, p.ranks) == ("process-stuck", "likely", (1,))
+
+
+def test_steps_of_others_behind_a_stack(judged):
+    stack = "".join(f"[rank1]: {line}\n" for line in DUMP.splitlines())
+    # Whoever waits finishes the step that he is in.
+    p = judged(all=stack + "[rank0]: " + counted(100) + GAVE_UP_AT.format(r=0, m=45)).verdict.primary
+    assert (p.cause, p.ranks) == ("process-stuck", (1,))
+
+
+def test_two_steps_of_others_behind_a_stack(judged):
+    stack = "".join(f"[rank1]: {line}\n" for line in DUMP.splitlines())
+    two = "".join(f"[rank0]: {line}" for line in counted(100, 101).splitlines(True))
+    verdict = judged(all=stack + two + GAVE_UP_AT.format(r=0, m=45)).verdict
+    assert verdict.primary.cause == "collective-timeout" and older(verdict) == [("the stack of rank 1", STEPS_FOLLOW)]
+
+
+def test_a_healthy_job_that_once_wrote_its_stacks(judged):
+    verdict = judged(rank0=DUMP + counted(1, 2), rank1=DUMP + counted(1, 2), rank2=counted(1, 2)).verdict
+    assert verdict.primary is None and older(verdict) == [("the stacks of ranks 0 and 1", STEPS_FOLLOW)]
+
+
+def test_of_two_stacks_of_a_rank_the_one_of_the_failure_counts(judged):
+    # The one that was taken by hand comes first by its name.
+    j = judged(rank0=GAVE_UP.format(r=0), a_rank1=py_spy(IN_LOAD), rank1=faulthandler(IN_LOADER) + counted(1, 2))
+    assert (told(j).cause, told(j).where) == ("process-stuck", "plain.py:10 in load") and older(j.verdict) == []
+
+
+def test_what_nothing_dates_is_possible_at_most(judged):
+    # Gloo's exception has no time: whether the line behind the stack is of the wait is not told.
+    p = told(judged(rank0=GAVE_UP.format(r=0), rank1=DUMP + "2026-11-20 09:10:01,000 INFO up\n"))
+    assert (p.cause, p.standing) == ("process-stuck", "possible")
+
+
+def test_steps_of_the_next_attempt_are_not_behind_a_stack_of_this_one(tmp_path):
+    log = tmp_path / "job.log"
+    log.write_text(
+        GAVE_UP_AT.format(r=0, m=45)
+        + "".join(f"[rank1]: {line}\n" for line in DUMP.splitlines())
+        + "E1120 09:45:20.000000 17 torch/distributed/elastic/multiprocessing/api.py:9] failed (exitcode: -6) local_rank: 0 (pid: 31) of binary: p\n"
+        + "W1120 09:46:00.000000 17 torch/distributed/run.py:852] Setting OMP_NUM_THREADS environment variable for each process to be 1\n"
+        + counted(1, 2, 3, minute=50)
+    )
+    j = judge_logs([str(log)], attempt=1)
+    assert (j.attempts, j.verdict.primary.cause, j.verdict.primary.ranks) == (2, "process-stuck", (1,))

@@ -24,7 +24,7 @@ from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, 
 from unhang.diagnosis.unrelated import newest_job
 from unhang.diagnosis.verdict import ask, besides
 from unhang.errors import UnhangError
-from unhang.knowledge import catalogue
+from unhang.knowledge import catalogue, stacked
 from unhang.knowledge.caught import caught, failed, logged_over, stepped_over, that_ended_something
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
 from unhang.knowledge.text import Text, continued
@@ -158,6 +158,11 @@ def _unread_stacks(source: str) -> NotExamined:
     )
 
 
+def _older(view: LogView) -> list[NotExamined]:
+    found = stacked.passed_over(view) if view.stacks else ()
+    return [NotExamined(what=what.en, why=why.en, what_zh=what.zh, why_zh=why.zh) for what, why in found]
+
+
 class Judge:
     """Asks the causes about the attempts of one job."""
 
@@ -207,6 +212,7 @@ class Judge:
         if primary is None:
             self._passed_over(attempt)
         self._left_out()
+        self.not_examined += _older(attempt.view)
         if len(self.attempts) > 1 and not (primary is None and failed is not None):
             others = ", ".join(str(a.number) for a in self.attempts if a.number != number)
             why = f"the verdict is on attempt {number} of {len(self.attempts)}: unhang why --attempt N"
