@@ -210,6 +210,37 @@ def test_two_steps_of_others_behind_a_stack(judged):
     assert verdict.primary.cause == "collective-timeout" and older(verdict) == [("the stack of rank 1", STEPS_FOLLOW)]
 
 
+def threads(rank, frames, others):
+    """A dump with so many other threads, behind a rank's prefix."""
+    idle = [("/usr/lib/python3.11/threading.py", n, f"f{n}") for n in (995, *range(9), 975)]
+    idle[0] = ("/usr/lib/python3.11/threading.py", 995, "_bootstrap")
+    text = "".join(faulthandler(idle, head=f"Thread 0x00007f00000{rank}{n:02x}00") for n in range(others))
+    return "".join(f"[rank{rank}]: {line}\n" for line in (text + faulthandler(frames, head=f"Thread 0x00007f00000{rank}ff00")).splitlines())
+
+
+@pytest.mark.parametrize("others", [1, 4, 30])
+def test_the_stacks_of_others_put_none_away(judged, others):
+    stacks = "".join(threads(rank, IN_REDUCE if rank else IN_LOAD, others) for rank in range(8))
+    p = told(judged(all=counted(*range(20)) + stacks + "".join(GAVE_UP_AT.format(r=r, m=45) for r in range(1, 8))))
+    assert (p.cause, p.standing, p.ranks) == ("process-stuck", "likely", (0,)) and "ranks 1 to 7 are in all_reduce" in p.says
+
+
+def test_what_ranks_print_as_they_end_puts_no_stack_away(judged):
+    ending = "".join(f"[rank{r}]: frame #{n}: c10::f(int) + 0x{n:x} (0x7f00 in /lib/libc10.so)\n" for r in (1, 0) for n in range(1500))
+    stacks = threads(0, IN_LOAD, 0) + threads(1, IN_REDUCE, 0)
+    p = told(judged(all=stacks + GAVE_UP_AT.format(r=1, m=45) + ending))
+    assert (p.cause, p.standing, p.ranks) == ("process-stuck", "likely", (0,))
+
+
+@pytest.mark.parametrize("by", ["[rank0]: ", "[rank1]: "])
+def test_how_old_a_stack_is_in_front_of_much_else_is_not_known(judged, by):
+    ordinary = (by + "tokens per second: 3000\n") * (201 if by == "[rank0]: " else 2001)
+    verdict = judged(all=threads(0, IN_LOAD, 0) + ordinary + GAVE_UP_AT.format(r=1, m=45)).verdict
+    assert verdict.primary.cause == "collective-timeout"
+    (left,) = (n for n in verdict.not_examined if "how old it is is not known" in n.why)
+    assert left.what.startswith("the stack of rank 0 (")
+
+
 def test_a_healthy_job_that_once_wrote_its_stacks(judged):
     verdict = judged(rank0=DUMP + counted(1, 2), rank1=DUMP + counted(1, 2), rank2=counted(1, 2)).verdict
     assert verdict.primary is None and older(verdict) == [("the stacks of ranks 0 and 1", STEPS_FOLLOW)]
@@ -238,3 +269,8 @@ def test_steps_of_the_next_attempt_are_not_behind_a_stack_of_this_one(tmp_path):
     )
     j = judge_logs([str(log)], attempt=1)
     assert (j.attempts, j.verdict.primary.cause, j.verdict.primary.ranks) == (2, "process-stuck", (1,))
+    # Nor is the stack one of the next attempt, where that has stacks as well.
+    with log.open("a") as f:
+        f.write("".join(f"[rank0]: {line}\n" for line in faulthandler(IN_REDUCE).splitlines()) + GAVE_UP_AT.format(r=0, m=59))
+    j = judge_logs([str(log)], attempt=2)
+    assert (j.verdict.primary.cause, [s.rank for s in j.chosen.view.stacks]) == ("collective-timeout", [0])

@@ -6,6 +6,7 @@ names no rank, and times that cannot be compared order nothing.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from unhang.diagnosis import clocks
 from unhang.diagnosis.clocks import Scale, Shared
+from unhang.knowledge import stacked
 from unhang.knowledge.cause import LogView
 from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, dumped, exits, job_size, nccl, owner_of, watchdog, work
 from unhang.records.logs.attempts import Failure, Marks
@@ -137,14 +139,25 @@ def with_stacks(attempts: Sequence[Attempt], paths: Mapping[str, Path]) -> tuple
     left: list[str] = []
     for n, attempt in enumerate(attempts):
         if any(h.signature in _STACKS for h in attempt.hits):
-            ends: dict[str, int] = {}
-            for h in (h for later in attempts[n + 1 :] for h in later.hits if h.line is not None):
-                ends[h.source] = min(h.line or 0, ends.get(h.source, h.line or 0))
-            told = dumped.read(attempt.hits, paths, ends=ends, seconds=partial(_seconds, attempt))
+            spans = _spans(attempts[:n], attempts[n + 1 :])
+            told = dumped.read(attempt.hits, paths, spans=spans, failed=stacked.failing(attempt.view), seconds=partial(_seconds, attempt))
             attempt = replace(attempt, view=replace(attempt.view, stacks=told.standing))
             left += told.left
         found.append(attempt)
     return tuple(found), tuple(dict.fromkeys(left))
+
+
+def _spans(earlier: Iterable[Attempt], later: Iterable[Attempt]) -> dict[str, range]:
+    """The lines of each log between those of earlier attempts and those of later ones."""
+    found: dict[str, range] = {}
+    whole = range(1, sys.maxsize)
+    for h in (h for attempt in earlier for h in attempt.hits if h.line is not None):
+        known = found.get(h.source, whole)
+        found[h.source] = range(max(known.start, (h.line or 0) + 1), known.stop)
+    for h in (h for attempt in later for h in attempt.hits if h.line is not None):
+        known = found.get(h.source, whole)
+        found[h.source] = range(known.start, min(known.stop, h.line or 0))
+    return found
 
 
 def _seconds(attempt: Attempt, source: str, time: Stamp) -> float | None:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["loader", "executes", "stands"]
 
-# What stands so far before the end of its log was seen before the failure.
-_BEHIND = 200
 # So long before anybody began to wait, a rank may have stood already.
 _SLACK_S = 60
 # What a wait lasts where nobody tells it: Gloo's timeout, the longer one of torch's two.
@@ -85,6 +83,17 @@ def recent(view: LogView) -> tuple[Stack, ...]:
     return (*{s.rank: s for s in found if s.rank is not None}.values(), *(s for s in found if s.rank is None))
 
 
+def failing(view: LogView) -> dict[str, set[int]]:
+    """The lines of each log at which ranks give up waiting, or end."""
+    found: dict[str, set[int]] = {}
+    told = [(at.source, at.line) for at in (*(t.at for t in view.timeouts), *(e.at for e in view.exits))]
+    told += [(h.source, h.line) for cause in _GAVE_UP for h in view.hits_of(cause)]
+    for source, line in told:
+        if line is not None:
+            found.setdefault(source, set()).add(line)
+    return found
+
+
 def passed_over(view: LogView) -> tuple[tuple[Text, Text], ...]:
     """What stacks are not taken for those of the failure, and why, of ranks of which there is no other one."""
     since_s, known = _since_s(view), {s.rank for s in recent(view)}
@@ -107,7 +116,7 @@ def _which(stacks: Sequence[Stack]) -> Text:
 
 _WENT_ON = Text("taken earlier: training steps follow it", "取得较早：此后训练步仍在继续")
 _EARLIER = Text("taken earlier: what follows it is dated before anybody began to wait", "取得较早：其后日志的时间早于任何 rank 开始等待的时间")
-_FAR = Text("the log goes on for more than {n} lines behind it: how old it is is not known", "其后日志还有超过 {n} 行：它有多旧不得而知")
+_FAR = Text("much of the log follows it before anything fails: how old it is is not known", "其后到出现故障之前还有大量日志：它有多旧不得而知")
 
 
 def _age(stack: Stack, view: LogView, since_s: float | None) -> Text | None:
@@ -116,7 +125,7 @@ def _age(stack: Stack, view: LogView, since_s: float | None) -> Text | None:
         return _WENT_ON
     if since_s is not None and stack.later_s is not None and stack.later_s < since_s - _SLACK_S:
         return _EARLIER
-    return _FAR.fill(n=_BEHIND) if view.lines.get(stack.source, 0) - stack.end > _BEHIND else None
+    return _FAR if stack.far else None
 
 
 def of_the_wait(stacks: Iterable[Stack], view: LogView) -> bool:

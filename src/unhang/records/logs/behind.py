@@ -38,28 +38,26 @@ def progress(line: Line) -> str:
 class Behind:
     """What follows a stack of one writer. `step` is what he had counted before it: the same again is no progress.
 
-    `went_on` is the line in which somebody counts on, `later` the first time that he prints, `lines` how many he does, without those of stacks.
-    `over`: nothing more has to be looked at.
+    `went_on` is the line in which somebody counts on, `later` the first time that he prints. `far`: that so much follows, up to a line that tells of
+    a failure or to the end, that nothing is known. Lines of stacks do not count. `over`: nothing more has to be looked at.
     """
 
     def __init__(self, writer: int | None, step: str = "") -> None:
         self.writer = writer
         self.went_on: int | None = None
         self.later: Stamp | None = None
-        self.lines = 0
+        self.far = False
+        self.over = False
+        self._own = 0
         self._all = 0
         self._counted = _numbers(step)
         self._of_others: set[str] = set()
-
-    @property
-    def over(self) -> bool:
-        return self.went_on is not None or self.lines > MOST_LINES or self._all > MOST_OF_ALL
 
     def add(self, line: Line, by: int | None, counts: str) -> None:
         """The next line, who wrote it, and what it counts."""
         self._all += 1
         if by == self.writer:
-            self.lines += 1
+            self._own += 1
             if self.later is None and line.time is not None and line.time.clock == "wall":
                 self.later = line.time
             if not _numbers(counts) <= self._counted if counts else _tells_a_loss(line):
@@ -68,6 +66,8 @@ class Behind:
             self._of_others.add(counts)
             if len(self._of_others) >= _STEPS_OF_OTHERS:
                 self.went_on = line.number
+        self.far = self.far or self._own > MOST_LINES or self._all > MOST_OF_ALL
+        self.over = self.far or self.went_on is not None
 
 
 def _numbers(counted: str) -> frozenset[str]:

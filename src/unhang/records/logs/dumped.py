@@ -8,7 +8,7 @@ and later) collects the same from all ranks, in a file for each point in time or
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +41,9 @@ MAX_BYTES = 256 * 1024 * 1024
 _MAX_LINES = 4000
 # Lines in front of a head in which stands what its writer had counted until then.
 _BEFORE = 50
+# Lines in front of the first head that was found in which others may stand.
+_REACH = 20_000
+_NEEDLES = tuple(s.needle.encode() for s in SIGNATURES)
 _HEAD = lazily(
     r"^(?P<id>(?:Current thread|Thread) (?:0x)?[0-9A-Fa-f]{1,16}\b|Stack) ?.{0,80}?(?:\(most recent call first\):|\([\w+]{1,20}\)(?:: \".*\")?$)"
 )
@@ -72,29 +75,31 @@ def read(
     hits: Iterable[Hit],
     paths: Mapping[str, Path],
     *,
-    ends: Mapping[str, int] | None = None,
+    spans: Mapping[str, range] | None = None,
+    failed: Mapping[str, Set[int]] | None = None,
     seconds: Callable[[str, Stamp], float | None] = lambda source, time: None,
 ) -> Dumped:
     """The stacks whose heads were hit; `paths` are the files of sources that can be opened again.
 
-    `ends`: the lines at which other attempts begin. `seconds` gives a time of a source on the scale of the job.
+    `spans`: the lines of the attempt, where there are others. `failed`: those at which ranks give up or end. `seconds` gives a time of a
+    source on the scale of the job.
     """
-    heads: dict[str, dict[int, int | None]] = {}
+    heads: dict[str, list[Hit]] = {}
     for hit in hits:
         if hit.signature in SIGNATURES and hit.line is not None:
-            heads.setdefault(hit.source, {})[hit.line] = hit.rank
+            heads.setdefault(hit.source, []).append(hit)
     found: dict[int, Stacks] = {}
     standing: dict[tuple[int, str], Stack] = {}
     nobodys: list[Stack] = []
     unplaced = 0
     left: list[str] = []
-    for source, ranks in heads.items():
+    for source, of_source in heads.items():
         path = paths.get(source)
         try:
             if path is None or path.stat().st_size > MAX_BYTES:
                 left.append(source)
                 continue
-            dumps = _Dumps(ranks, (ends or {}).get(source))
+            dumps = _Dumps(of_source, (spans or {}).get(source), (failed or {}).get(source, frozenset()))
             dumps.read(lines(path, wanted=dumps.wants))
         except (OSError, RecordError):
             left.append(source)
@@ -147,18 +152,25 @@ def _standing(source: str, dump: _Dump, read: Stacks, seconds: Callable[[str, St
         frames=frames,
         executes=None if main is None else main["state"].startswith("active"),
         went_on=dump.behind.went_on,
+        far=dump.behind.far,
         later_s=None if dump.behind.later is None else seconds(source, dump.behind.later),
     )
 
 
 class _Dumps:
-    """The dumps of one log, `ranks` those of their heads by line, up to the line `end`. Lines of other writers may stand between theirs."""
+    """The dumps of one log in the lines of `span`; `hits` are their heads. Lines of other writers may stand between theirs.
 
-    def __init__(self, ranks: Mapping[int, int | None], end: int | None) -> None:
+    The search keeps so many hits of a log, and of a part of it: the heads of processes with many threads are looked for once more.
+    """
+
+    def __init__(self, hits: Sequence[Hit], span: range | None, failed: Set[int]) -> None:
         self.done: list[_Dump] = []
-        self._ranks = ranks
-        self._heads = sorted(ranks)
-        self._end = end
+        self._ranks = {h.line: h.rank for h in hits}
+        self._of_writer = {-1 - h.label: h.rank for h in hits if h.label is not None}
+        self._owner = hits[0].rank if len(set(self._ranks.values())) == 1 else None
+        self._heads = sorted(h.line for h in hits if h.line is not None)
+        self._span = span
+        self._failed = failed
         self._open: dict[int | None, _Dump] = {}
         # Of each rank the last one; what follows it is looked at.
         self._watched: dict[object, _Dump] = {}
@@ -168,16 +180,24 @@ class _Dumps:
 
     def wants(self, number: int, raw: bytes) -> bool:
         """Whether a line has to be looked at."""
+        if self._span is not None and number < self._span.start:
+            return False
         if self._open or self._watched or _CRASH in raw or _HANDLER in raw:
+            return True
+        if number >= self._heads[0] - _REACH and any(needle in raw for needle in _NEEDLES):
             return True
         at = bisect_left(self._heads, number)
         return at == len(self._heads) or self._heads[at] - number <= _BEFORE
 
     def read(self, found: Iterable[Line]) -> None:
         for line in found:
-            if self._end is not None and line.number >= self._end:
+            if self._span is not None and line.number >= self._span.stop:
                 break
-            if line.number > self._heads[-1] and (line.number > self._heads[-1] + _MAX_LINES or not (self._open or self._watched)):
+            if line.number > self._heads[-1] and not (self._open or self._watched):
+                break
+            if line.number > self._heads[-1] + _MAX_LINES:
+                for dump in self._watched.values():
+                    dump.behind.far = True
                 break
             self._take(line)
         self.done += self._open.values()
@@ -207,7 +227,9 @@ class _Dumps:
             self._go_on(line, by)
 
     def _begin(self, line: Line, by: int | None, id: str) -> None:
-        told = self._ranks.get(line.number, line.rank) if self._of_heading is None else self._of_heading
+        told = self._of_heading
+        if told is None:
+            told = self._ranks[line.number] if line.number in self._ranks else self._rank(line, by)
         fatal = 0 <= line.number - self._crashed.get(by, -_BEHIND_CRASH) < _BEHIND_CRASH
         dump = _Dump(
             rank=told,
@@ -221,7 +243,15 @@ class _Dumps:
         self._open[by] = dump
         self._watched[line.number if told is None else (told,)] = dump
 
+    def _rank(self, line: Line, by: int | None) -> int | None:
+        if line.rank is not None:
+            return line.rank
+        return self._owner if by is None else self._of_writer.get(by)
+
     def _go_on(self, line: Line, by: int | None) -> None:
+        if line.number in self._failed:
+            # What stands behind it is of the failure.
+            self._watched.clear()
         counts = progress(line)
         for key, dump in list(self._watched.items()):
             dump.behind.add(line, by, counts)

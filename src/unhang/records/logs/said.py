@@ -57,7 +57,8 @@ class Stack:
     """Where the main thread of a process stood, innermost frame last, by a stack in a log from `line` to `end`; `rank` is None where not told.
 
     `executes`: whether py-spy saw it on a processor, None where faulthandler wrote it, which does not tell. `went_on` is a line behind it in which
-    the training counts on, and `later_s` the time of the first line that its writer dated behind it (seconds, as those of hits).
+    the training counts on, and `later_s` the time of the first line that its writer dated behind it (seconds, as those of hits). `far`: so much
+    follows it before anything fails that how old it is is not known.
     """
 
     source: str
@@ -68,6 +69,7 @@ class Stack:
     executes: bool | None = None
     went_on: int | None = None
     later_s: float | None = None
+    far: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
