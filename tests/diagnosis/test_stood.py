@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import tarfile
+
 import pytest
 
 from unhang.diagnosis.logs import judge_logs
@@ -133,12 +137,49 @@ def test_who_raised_keeps_nobody_waiting(judged):
     assert verdict.primary.cause == "rank-exception" and "process-stuck" not in {f.cause for f in verdict.contributing}
 
 
-def test_packed_stacks_are_told(tmp_path):
-    import gzip
+def of_a_job():
+    """Two ranks in one log: one stands elsewhere, and the other one gives up."""
+    return "".join(threads(r, f, 3) for r, f in ((0, IN_LOAD), (1, IN_REDUCE))) + GAVE_UP_AT.format(r=1, m=45)
 
-    path = tmp_path / "rank0.log.gz"
-    path.write_bytes(gzip.compress(faulthandler(IN_LOAD).encode()))
+
+def packed(path, text):
+    data = text.encode()
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(data))
+        return
+    with tarfile.open(path, "w") as archive:
+        # Two of one name: the newer one counts as a log of its own.
+        for name, content in (("x.log", b"nothing\n"), ("job.log", b"nothing\n"), ("job.log", data)):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+@pytest.mark.parametrize("name", ["job.log.gz", "logs.tar"])
+def test_stacks_in_what_is_packed(tmp_path, name):
+    packed(tmp_path / name, of_a_job())
+    verdict = judge_logs([str(tmp_path / name)]).verdict
+    assert (verdict.primary.cause, verdict.primary.standing, verdict.primary.ranks) == ("process-stuck", "likely", (0,))
+    assert not any("the stacks in" in n.what for n in verdict.not_examined)
+
+
+def test_stacks_in_what_is_piped(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(of_a_job().encode())))
+    verdict = judge_logs(["-"]).verdict
+    assert (verdict.primary.cause, verdict.primary.ranks) == ("process-stuck", (0,))
+
+
+@pytest.mark.parametrize("name", ["job.log", "job.log.gz", "logs.tar"])
+def test_stacks_that_were_not_read_are_told(tmp_path, monkeypatch, name):
+    for module in ("diagnosis.logs", "records.logs.dumped"):
+        monkeypatch.setattr(f"unhang.{module}.MAX_BYTES", 1000)
+    path = tmp_path / name
+    if name == "job.log":
+        path.write_text(of_a_job())
+    else:
+        packed(path, of_a_job())
     verdict = judge_logs([str(path)]).verdict
+    assert verdict.primary.cause == "collective-timeout"
     assert any("the stacks in" in n.what and n.unread for n in verdict.not_examined)
 
 

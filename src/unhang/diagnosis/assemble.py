@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -20,6 +20,8 @@ from unhang.knowledge import stacked
 from unhang.knowledge.cause import LogView
 from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, dumped, exits, job_size, nccl, owner_of, watchdog, work
 from unhang.records.logs.attempts import Failure, Marks
+from unhang.records.logs.dumped import Dumped
+from unhang.records.logs.line import Readable
 from unhang.records.logs.stamp import Stamp, resolve
 from unhang.records.logs.tracebacks import BEHIND
 
@@ -91,12 +93,16 @@ class _Times:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One attempt of the job: what its logs hold, and every hit of it in order (context among them). `times` places others of its times."""
+    """One attempt of the job: what its logs hold, and every hit of it in order (context among them). `times` places others of its times.
+
+    `dumped` are the stacks of all its threads.
+    """
 
     number: int
     view: LogView
     hits: tuple[Hit, ...]
     times: _Times | None = None
+    dumped: Dumped = field(default_factory=Dumped)
 
 
 def assemble(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> tuple[Attempt, ...]:
@@ -133,15 +139,22 @@ def assemble(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> tuple
     return tuple(_attempt(n, hits, backs, causes, printed, lines, times) for n in range(1, course.total + 1))
 
 
-def with_stacks(attempts: Sequence[Attempt], paths: Mapping[str, Path]) -> tuple[tuple[Attempt, ...], tuple[str, ...]]:
-    """The attempts with the stacks that their logs hold, and the logs in which those could not be read; `paths` are files to be opened again."""
+def with_stacks(
+    attempts: Sequence[Attempt], paths: Mapping[str, Path], again: Callable[[Set[str]], Iterable[tuple[str, Readable]]] = lambda names: ()
+) -> tuple[tuple[Attempt, ...], tuple[str, ...]]:
+    """The attempts with the stacks that their logs hold, and the logs in which those could not be read.
+
+    `paths` are files to be opened again, `again` gives the streams of other logs.
+    """
     found: list[Attempt] = []
     left: list[str] = []
     for n, attempt in enumerate(attempts):
         if any(h.signature in _STACKS for h in attempt.hits):
             spans = _spans(attempts[:n], attempts[n + 1 :])
-            told = dumped.read(attempt.hits, paths, spans=spans, failed=stacked.failing(attempt.view), seconds=partial(_seconds, attempt))
-            attempt = replace(attempt, view=replace(attempt.view, stacks=told.standing))
+            told = dumped.read(
+                attempt.hits, paths, again=again, spans=spans, failed=stacked.failing(attempt.view), seconds=partial(_seconds, attempt)
+            )
+            attempt = replace(attempt, view=replace(attempt.view, stacks=told.standing), dumped=told)
             left += told.left
         found.append(attempt)
     return tuple(found), tuple(dict.fromkeys(left))

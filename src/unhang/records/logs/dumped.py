@@ -10,13 +10,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unhang.errors import RecordError
 from unhang.patterns import lazily
 from unhang.records.logs.behind import Behind, progress, writer
-from unhang.records.logs.line import Line, lines
+from unhang.records.logs.line import Line, Readable, wanted_lines
 from unhang.records.logs.said import Stack
 from unhang.records.logs.signature import Hit, Signature
 from unhang.records.logs.stamp import Stamp
@@ -75,11 +76,12 @@ def read(
     hits: Iterable[Hit],
     paths: Mapping[str, Path],
     *,
+    again: Callable[[Set[str]], Iterable[tuple[str, Readable]]] = lambda names: (),
     spans: Mapping[str, range] | None = None,
     failed: Mapping[str, Set[int]] | None = None,
     seconds: Callable[[str, Stamp], float | None] = lambda source, time: None,
 ) -> Dumped:
-    """The stacks whose heads were hit; `paths` are the files of sources that can be opened again.
+    """The stacks whose heads were hit; `paths` are the files of sources that can be opened again, `again` gives the streams of others.
 
     `spans`: the lines of the attempt, where there are others. `failed`: those at which ranks give up or end. `seconds` gives a time of a
     source on the scale of the job.
@@ -93,15 +95,18 @@ def read(
     nobodys: list[Stack] = []
     unplaced = 0
     left: list[str] = []
-    for source, of_source in heads.items():
-        path = paths.get(source)
+    of_log = {s: _Dumps(of_source, (spans or {}).get(s), (failed or {}).get(s, frozenset())) for s, of_source in heads.items()}
+    packed = of_log.keys() - paths.keys()
+    files: Iterable[tuple[str, Path | Readable]] = ((s, paths[s]) for s in of_log if s in paths)
+    # A stream can be read until the next one is asked for.
+    for source, log in chain(files, again(packed) if packed else ()):
         try:
-            if path is None or path.stat().st_size > MAX_BYTES:
-                left.append(source)
-                continue
-            dumps = _Dumps(of_source, (spans or {}).get(source), (failed or {}).get(source, frozenset()))
-            dumps.read(lines(path, wanted=dumps.wants))
+            if not isinstance(log, Path) or log.stat().st_size <= MAX_BYTES:
+                of_log[source].read(log)
         except (OSError, RecordError):
+            continue
+    for source, dumps in of_log.items():
+        if not dumps.complete:
             left.append(source)
             continue
         for dump in dumps.done:
@@ -153,6 +158,7 @@ def _standing(source: str, dump: _Dump, read: Stacks, seconds: Callable[[str, St
         executes=None if main is None else main["state"].startswith("active"),
         went_on=dump.behind.went_on,
         far=dump.behind.far,
+        told_by=tuple(dump.behind.told_by),
         later_s=None if dump.behind.later is None else seconds(source, dump.behind.later),
     )
 
@@ -165,6 +171,7 @@ class _Dumps:
 
     def __init__(self, hits: Sequence[Hit], span: range | None, failed: Set[int]) -> None:
         self.done: list[_Dump] = []
+        self.complete = False
         self._ranks = {h.line: h.rank for h in hits}
         self._of_writer = {-1 - h.label: h.rank for h in hits if h.label is not None}
         self._owner = hits[0].rank if len(set(self._ranks.values())) == 1 else None
@@ -189,8 +196,9 @@ class _Dumps:
         at = bisect_left(self._heads, number)
         return at == len(self._heads) or self._heads[at] - number <= _BEFORE
 
-    def read(self, found: Iterable[Line]) -> None:
-        for line in found:
+    def read(self, log: Path | Readable) -> None:
+        """Raises OSError and RecordError."""
+        for line in wanted_lines(log, self.wants):
             if self._span is not None and line.number >= self._span.stop:
                 break
             if line.number > self._heads[-1] and not (self._open or self._watched):
@@ -199,6 +207,7 @@ class _Dumps:
                 for dump in self._watched.values():
                     dump.behind.far = True
                 break
+            self.complete = self.complete or line.number >= self._heads[-1]
             self._take(line)
         self.done += self._open.values()
 
