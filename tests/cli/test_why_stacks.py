@@ -68,3 +68,18 @@ def test_where_names_of_dumps_tell_no_rank_a_stack_explains_nothing(tmp_path):
     told = shown(tmp_path)
     assert "collective-timeout" in told.splitlines()[0] and "process-stuck likely" not in " ".join(told.split())
     assert "rank 0 is alpha.pkl" in told and "which dump is of which rank is not known" in told
+
+
+def test_a_stack_from_before_does_not_tell_why_a_rank_is_missing_in_flight_recorders(tmp_path):
+    frames = in_collective("all_reduce", user(40, "main"), user(20, "step"))
+    (tmp_path / "nccl_trace_rank_0").write_bytes(dump([*steps(5), Entry(seq=6, done=False, frames=frames)], world=2))
+    (tmp_path / "nccl_trace_rank_1").write_bytes(dump(steps(5), world=2))
+    stack = 'Thread 24851 (idle): "MainThread"\n    read (dataset.py:88)\n    <module> (fr.py:23)\n'
+    log = tmp_path / "rank1.log"
+    log.write_text(f"{stack}2026-11-20 09:10:01,000 INFO step=1 loss=2.1\n")
+    told = shown(tmp_path)
+    assert "collective-timeout" in told.splitlines()[0] and "why is not in evidence" in " ".join(told.split())
+    assert ":1): taken earlier: training steps follow it" in " ".join(told.split())
+    # Whether a line was printed in the wait, nothing tells here.
+    log.write_text(f"{stack}2026-11-20 09:10:01,000 INFO loaded\n")
+    assert shown(tmp_path).splitlines()[0].split() == ["✗", "process-stuck", "possible"]

@@ -360,3 +360,36 @@ def test_what_was_packed_is_not_called_so(tmp_path, monkeypatch):
     (tmp_path / "job.log.gz").write_bytes(gzip.compress(BROKEN.encode()))
     of_logs(tmp_path / "b.tar.gz", "job.log.gz")
     assert contents(tmp_path / "b.tar.gz")["job.log"].decode() == BROKEN
+
+
+GAVE_UP = (
+    "[rank0]:[E1120 09:45:10.100000000 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=101, "
+    "OpType=ALLREDUCE, NumelIn=1000, NumelOut=1000, Timeout(ms)=600000) ran for 600010 milliseconds before timing out."
+)
+
+
+@pytest.mark.parametrize(
+    ("behind", "cause"),
+    [
+        ([], "process-stuck"),
+        (["tokens per second"] * 60 + ["step=1 loss=2.0", *["tokens per second"] * 90], "collective-timeout"),
+        (["tokens per second"] * 60 + ["2026-11-20 09:10:01,000 INFO up", *["tokens per second"] * 90], "collective-timeout"),
+        (["tokens per second"] * 3_000, "collective-timeout"),
+    ],
+)
+def test_stacks_are_judged_alike_however_old_they_are(tmp_path, monkeypatch, behind, cause):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bundle, "MOST_LINES", 80)
+    # Deeper than the lines that stay around anything that is found.
+    stack = [f'  File "/w/data.py", line {n}, in f{n}'.replace(", in", " in") for n in range(60)]
+    log = ["loading"] * 500 + ["Thread 0x00007f0000000700 (most recent call first):", *stack, *behind]
+    (tmp_path / "rank1.log").write_text("\n".join(log) + "\n")
+    (tmp_path / "rank0.log").write_text(GAVE_UP + "\n")
+    verdict, written = of_logs(tmp_path / "why.tar.gz", "rank0.log", "rank1.log")
+    assert (verdict.primary.cause, verdict.primary.ranks, written.left_out) == (cause, (1,), ())
+    again = judge_logs(["why.tar.gz"]).verdict
+    assert (again.primary.cause, again.primary.standing, again.primary.says) == (cause, verdict.primary.standing, verdict.primary.says)
+    assert places(again, "why.tar.gz!") == places(verdict)
+    assert [(n.why, n.what.partition(" (")[0]) for n in again.not_examined if "the stack" in n.what] == [
+        (n.why, n.what.partition(" (")[0]) for n in verdict.not_examined if "the stack" in n.what
+    ]

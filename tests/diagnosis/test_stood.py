@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import tarfile
+
 import pytest
 
 from unhang.diagnosis.logs import judge_logs
@@ -133,10 +137,181 @@ def test_who_raised_keeps_nobody_waiting(judged):
     assert verdict.primary.cause == "rank-exception" and "process-stuck" not in {f.cause for f in verdict.contributing}
 
 
-def test_packed_stacks_are_told(tmp_path):
-    import gzip
+def of_a_job():
+    """Two ranks in one log: one stands elsewhere, and the other one gives up."""
+    return "".join(threads(r, f, 3) for r, f in ((0, IN_LOAD), (1, IN_REDUCE))) + GAVE_UP_AT.format(r=1, m=45)
 
-    path = tmp_path / "rank0.log.gz"
-    path.write_bytes(gzip.compress(faulthandler(IN_LOAD).encode()))
+
+def packed(path, text):
+    data = text.encode()
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(data))
+        return
+    with tarfile.open(path, "w") as archive:
+        # Two of one name: the newer one counts as a log of its own.
+        for name, content in (("x.log", b"nothing\n"), ("job.log", b"nothing\n"), ("job.log", data)):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+@pytest.mark.parametrize("name", ["job.log.gz", "logs.tar"])
+def test_stacks_in_what_is_packed(tmp_path, name):
+    packed(tmp_path / name, of_a_job())
+    verdict = judge_logs([str(tmp_path / name)]).verdict
+    assert (verdict.primary.cause, verdict.primary.standing, verdict.primary.ranks) == ("process-stuck", "likely", (0,))
+    assert not any("the stacks in" in n.what for n in verdict.not_examined)
+
+
+def test_stacks_in_what_is_piped(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(of_a_job().encode())))
+    verdict = judge_logs(["-"]).verdict
+    assert (verdict.primary.cause, verdict.primary.ranks) == ("process-stuck", (0,))
+
+
+@pytest.mark.parametrize("name", ["job.log", "job.log.gz", "logs.tar"])
+def test_stacks_that_were_not_read_are_told(tmp_path, monkeypatch, name):
+    for module in ("diagnosis.logs", "records.logs.dumped"):
+        monkeypatch.setattr(f"unhang.{module}.MAX_BYTES", 1000)
+    path = tmp_path / name
+    if name == "job.log":
+        path.write_text(of_a_job())
+    else:
+        packed(path, of_a_job())
     verdict = judge_logs([str(path)]).verdict
+    assert verdict.primary.cause == "collective-timeout"
     assert any("the stacks in" in n.what and n.unread for n in verdict.not_examined)
+
+
+DUMP = faulthandler(IN_LOAD)
+GAVE_UP_AT = (
+    "[rank{r}]:[E1120 09:{m}:10.100000000 ProcessGroupNCCL.cpp:616] [Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=101, "
+    "OpType=ALLREDUCE, NumelIn=1000, NumelOut=1000, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n"
+)
+
+
+def counted(*numbers, minute=10, form="2026-11-20 09:{m}:01,000 INFO step={n} loss=2.{n}\n"):
+    return "".join(form.format(m=minute, n=n) for n in numbers)
+
+
+def older(verdict):
+    return [(n.what.partition(" (")[0], n.why) for n in verdict.not_examined if "taken earlier" in n.why and n.what_zh and n.why_zh]
+
+
+STEPS_FOLLOW, DATED_BEFORE = "taken earlier: training steps follow it", "taken earlier: what follows it is dated before anybody began to wait"
+
+
+@pytest.mark.parametrize(
+    ("behind", "why"),
+    [
+        (counted(*range(1, 101)), STEPS_FOLLOW),
+        (counted(1), STEPS_FOLLOW),
+        ("  7%|▋         | 7/100 [00:12<02:40,  1.72s/it]\r  8%|▊         | 8/100 [00:14<02:40,  1.72s/it]\n", STEPS_FOLLOW),
+        ("{'loss': 2.31, 'learning_rate': 1e-05}\n", STEPS_FOLLOW),
+        ("2026-11-20 09:10:01,000 INFO data loaded\n", DATED_BEFORE),
+        ("[1120 09:10:01.000000000 x.cpp:1] up\n".replace("[1120", "[I1120"), DATED_BEFORE),
+    ],
+)
+def test_a_stack_behind_which_the_rank_goes_on_names_nobody(judged, behind, why):
+    start = "2026-11-20 09:00:05,000 INFO loading data\n"
+    j = judged(rank0=counted(*range(1, 101)) + GAVE_UP_AT.format(r=0, m=45), rank1=start + DUMP + behind)
+    assert (j.verdict.primary.cause, j.verdict.primary.standing) == ("collective-timeout", "not-established")
+    assert older(j.verdict) == [("the stack of rank 1", why)]
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "",
+        # Printed while the others waited.
+        "2026-11-20 09:40:01,000 INFO gpu: 71 W\n",
+        # A bar that is drawn again, an error that names the step, and code of a traceback count nothing.
+        " 12%|█▏        | 12/100 [00:14<02:40,  1.72s/it]\n",
+        "2026-11-20 09:44:01,000 ERROR failed in step 13, loss 2.0\n",
+        "    loss = step(14)\n",
+    ],
+)
+def test_a_stack_of_the_wait_does(judged, behind):
+    before = " 12%|█▏        | 12/100 [00:14<02:40,  1.72s/it]\n"
+    p = told(judged(rank0=counted(*range(1, 101)) + GAVE_UP_AT.format(r=0, m=45), rank1=before + DUMP + behind))
+    assert (p.cause, p.standing, p.ranks) == ("process-stuck", "likely", (1,))
+
+
+def test_steps_of_others_behind_a_stack(judged):
+    stack = "".join(f"[rank1]: {line}\n" for line in DUMP.splitlines())
+    # Whoever waits finishes the step that he is in.
+    p = judged(all=stack + "[rank0]: " + counted(100) + GAVE_UP_AT.format(r=0, m=45)).verdict.primary
+    assert (p.cause, p.ranks) == ("process-stuck", (1,))
+
+
+def test_two_steps_of_others_behind_a_stack(judged):
+    stack = "".join(f"[rank1]: {line}\n" for line in DUMP.splitlines())
+    two = "".join(f"[rank0]: {line}" for line in counted(100, 101).splitlines(True))
+    verdict = judged(all=stack + two + GAVE_UP_AT.format(r=0, m=45)).verdict
+    assert verdict.primary.cause == "collective-timeout" and older(verdict) == [("the stack of rank 1", STEPS_FOLLOW)]
+
+
+def threads(rank, frames, others):
+    """A dump with so many other threads, behind a rank's prefix."""
+    idle = [("/usr/lib/python3.11/threading.py", n, f"f{n}") for n in (995, *range(9), 975)]
+    idle[0] = ("/usr/lib/python3.11/threading.py", 995, "_bootstrap")
+    text = "".join(faulthandler(idle, head=f"Thread 0x00007f00000{rank}{n:02x}00") for n in range(others))
+    return "".join(f"[rank{rank}]: {line}\n" for line in (text + faulthandler(frames, head=f"Thread 0x00007f00000{rank}ff00")).splitlines())
+
+
+@pytest.mark.parametrize("others", [1, 4, 30])
+def test_the_stacks_of_others_put_none_away(judged, others):
+    stacks = "".join(threads(rank, IN_REDUCE if rank else IN_LOAD, others) for rank in range(8))
+    p = told(judged(all=counted(*range(20)) + stacks + "".join(GAVE_UP_AT.format(r=r, m=45) for r in range(1, 8))))
+    assert (p.cause, p.standing, p.ranks) == ("process-stuck", "likely", (0,)) and "ranks 1 to 7 are in all_reduce" in p.says
+
+
+def test_what_ranks_print_as_they_end_puts_no_stack_away(judged):
+    ending = "".join(f"[rank{r}]: frame #{n}: c10::f(int) + 0x{n:x} (0x7f00 in /lib/libc10.so)\n" for r in (1, 0) for n in range(1500))
+    stacks = threads(0, IN_LOAD, 0) + threads(1, IN_REDUCE, 0)
+    p = told(judged(all=stacks + GAVE_UP_AT.format(r=1, m=45) + ending))
+    assert (p.cause, p.standing, p.ranks) == ("process-stuck", "likely", (0,))
+
+
+@pytest.mark.parametrize("by", ["[rank0]: ", "[rank1]: "])
+def test_how_old_a_stack_is_in_front_of_much_else_is_not_known(judged, by):
+    ordinary = (by + "tokens per second: 3000\n") * (201 if by == "[rank0]: " else 2001)
+    verdict = judged(all=threads(0, IN_LOAD, 0) + ordinary + GAVE_UP_AT.format(r=1, m=45)).verdict
+    assert verdict.primary.cause == "collective-timeout"
+    (left,) = (n for n in verdict.not_examined if "how old it is is not known" in n.why)
+    assert left.what.startswith("the stack of rank 0 (")
+
+
+def test_a_healthy_job_that_once_wrote_its_stacks(judged):
+    verdict = judged(rank0=DUMP + counted(1, 2), rank1=DUMP + counted(1, 2), rank2=counted(1, 2)).verdict
+    assert verdict.primary is None and older(verdict) == [("the stacks of ranks 0 and 1", STEPS_FOLLOW)]
+
+
+def test_of_two_stacks_of_a_rank_the_one_of_the_failure_counts(judged):
+    # The one that was taken by hand comes first by its name.
+    j = judged(rank0=GAVE_UP.format(r=0), a_rank1=py_spy(IN_LOAD), rank1=faulthandler(IN_LOADER) + counted(1, 2))
+    assert (told(j).cause, told(j).where) == ("process-stuck", "plain.py:10 in load") and older(j.verdict) == []
+
+
+def test_what_nothing_dates_is_possible_at_most(judged):
+    # Gloo's exception has no time: whether the line behind the stack is of the wait is not told.
+    p = told(judged(rank0=GAVE_UP.format(r=0), rank1=DUMP + "2026-11-20 09:10:01,000 INFO up\n"))
+    assert (p.cause, p.standing) == ("process-stuck", "possible")
+
+
+def test_steps_of_the_next_attempt_are_not_behind_a_stack_of_this_one(tmp_path):
+    log = tmp_path / "job.log"
+    log.write_text(
+        GAVE_UP_AT.format(r=0, m=45)
+        + "".join(f"[rank1]: {line}\n" for line in DUMP.splitlines())
+        + "E1120 09:45:20.000000 17 torch/distributed/elastic/multiprocessing/api.py:9] failed (exitcode: -6) local_rank: 0 (pid: 31) of binary: p\n"
+        + "W1120 09:46:00.000000 17 torch/distributed/run.py:852] Setting OMP_NUM_THREADS environment variable for each process to be 1\n"
+        + counted(1, 2, 3, minute=50)
+    )
+    j = judge_logs([str(log)], attempt=1)
+    assert (j.attempts, j.verdict.primary.cause, j.verdict.primary.ranks) == (2, "process-stuck", (1,))
+    # Nor is the stack one of the next attempt, where that has stacks as well.
+    with log.open("a") as f:
+        f.write("".join(f"[rank0]: {line}\n" for line in faulthandler(IN_REDUCE).splitlines()) + GAVE_UP_AT.format(r=0, m=59))
+    j = judge_logs([str(log)], attempt=2)
+    assert (j.verdict.primary.cause, [s.rank for s in j.chosen.view.stacks]) == ("collective-timeout", [0])

@@ -6,17 +6,23 @@ names no rank, and times that cannot be compared order nothing.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from unhang.diagnosis import clocks
 from unhang.diagnosis.clocks import Scale, Shared
+from unhang.knowledge import stacked
 from unhang.knowledge.cause import LogView
 from unhang.records.logs import Hit, LogRead, Signature, Traceback, attempts, by_cause, dumped, exits, job_size, nccl, owner_of, watchdog, work
 from unhang.records.logs.attempts import Failure, Marks
+from unhang.records.logs.dumped import Dumped
+from unhang.records.logs.line import Readable
+from unhang.records.logs.stamp import Stamp, resolve
 from unhang.records.logs.tracebacks import BEHIND
 
 Piece = TypeVar("Piece", Hit, Traceback)
@@ -73,12 +79,30 @@ class Process(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Times:
+    """How a printed time gets onto the scale of the job: zones, the host of each log that names one, and how far clocks are ahead."""
+
+    scale: Scale
+    hosts: Mapping[str, str]
+    ahead: Mapping[str, float]
+
+    def seconds(self, source: str, time: Stamp) -> float | None:
+        at_s = self.scale.seconds(source, time.seconds, time.offset_s)
+        return clocks.corrected(at_s, self.hosts.get(source, source), self.ahead)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One attempt of the job: what its logs hold, and every hit of it in order (context among them)."""
+    """One attempt of the job: what its logs hold, and every hit of it in order (context among them). `times` places others of its times.
+
+    `dumped` are the stacks of all its threads.
+    """
 
     number: int
     view: LogView
     hits: tuple[Hit, ...]
+    times: _Times | None = None
+    dumped: Dumped = field(default_factory=Dumped)
 
 
 def assemble(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> tuple[Attempt, ...]:
@@ -111,20 +135,49 @@ def assemble(reads: Sequence[LogRead], causes: Mapping[Signature, str]) -> tuple
         hits, backs = _as_launchers_say(number, hits, backs)
     printed = frozenset(n for r in reads for n in r.ranks)
     lines = {r.source: r.lines for r in reads}
-    return tuple(_attempt(n, hits, backs, causes, printed, lines) for n in range(1, course.total + 1))
+    times = _Times(scale=scale, hosts=hosts, ahead=ahead)
+    return tuple(_attempt(n, hits, backs, causes, printed, lines, times) for n in range(1, course.total + 1))
 
 
-def with_stacks(attempts: Sequence[Attempt], paths: Mapping[str, Path]) -> tuple[tuple[Attempt, ...], tuple[str, ...]]:
-    """The attempts with the stacks that their logs hold, and the logs in which those could not be read; `paths` are files to be opened again."""
+def with_stacks(
+    attempts: Sequence[Attempt], paths: Mapping[str, Path], again: Callable[[Set[str]], Iterable[tuple[str, Readable]]] = lambda names: ()
+) -> tuple[tuple[Attempt, ...], tuple[str, ...]]:
+    """The attempts with the stacks that their logs hold, and the logs in which those could not be read.
+
+    `paths` are files to be opened again, `again` gives the streams of other logs.
+    """
     found: list[Attempt] = []
     left: list[str] = []
-    for attempt in attempts:
+    for n, attempt in enumerate(attempts):
         if any(h.signature in _STACKS for h in attempt.hits):
-            told = dumped.read(attempt.hits, paths)
-            attempt = replace(attempt, view=replace(attempt.view, stacks=told.standing))
+            spans = _spans(attempts[:n], attempts[n + 1 :])
+            told = dumped.read(
+                attempt.hits, paths, again=again, spans=spans, failed=stacked.failing(attempt.view), seconds=partial(_seconds, attempt)
+            )
+            attempt = replace(attempt, view=replace(attempt.view, stacks=told.standing), dumped=told)
             left += told.left
         found.append(attempt)
     return tuple(found), tuple(dict.fromkeys(left))
+
+
+def _spans(earlier: Iterable[Attempt], later: Iterable[Attempt]) -> dict[str, range]:
+    """The lines of each log between those of earlier attempts and those of later ones."""
+    found: dict[str, range] = {}
+    whole = range(1, sys.maxsize)
+    for h in (h for attempt in earlier for h in attempt.hits if h.line is not None):
+        known = found.get(h.source, whole)
+        found[h.source] = range(max(known.start, (h.line or 0) + 1), known.stop)
+    for h in (h for attempt in later for h in attempt.hits if h.line is not None):
+        known = found.get(h.source, whole)
+        found[h.source] = range(known.start, min(known.stop, h.line or 0))
+    return found
+
+
+def _seconds(attempt: Attempt, source: str, time: Stamp) -> float | None:
+    """A time that a log prints, as those of hits are; the year of one without is that of its attempt."""
+    known = next((h.at_s for h in attempt.hits if h.at_s is not None), None)
+    placed = resolve((None if known is None else Stamp(seconds=known), time))[1]
+    return None if placed is None or not placed.has_year or attempt.times is None else attempt.times.seconds(source, placed)
 
 
 def _attempt(
@@ -134,6 +187,7 @@ def _attempt(
     causes: Mapping[Signature, str],
     printed: frozenset[int],
     lines: Mapping[str, int],
+    times: _Times,
 ) -> Attempt:
     own = tuple(h for h in hits if h.attempt == number)
     view = LogView(
@@ -149,7 +203,7 @@ def _attempt(
         lines=lines,
         finished=any(h.signature in work.FINISHED for h in own),
     )
-    return Attempt(number=number, view=view, hits=own)
+    return Attempt(number=number, view=view, hits=own, times=times)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,8 @@ def explained(verdict: Verdict, view: LogView, *, unsure: bool = False) -> Verdi
     chosen = [a for a in apart if a.kind == apart[0].kind]
     id, remedies = _CAUSES[apart[0].kind]
     besides = Text(f"; {_WHY.sub('', primary.says)}", f"；{_WHY.sub('', primary.says_zh or primary.says)}")
-    root = redact_data(stacked.told(catalogue.load()[id], chosen, besides, remedies, waited=True, others=primary.evidence[:3]))
+    waited = stacked.of_the_wait([a.stack for a in chosen], view)
+    root = redact_data(stacked.told(catalogue.load()[id], chosen, besides, remedies, waited=waited, others=primary.evidence[:3]))
     others = tuple(f for f in verdict.contributing if f.cause != root.cause)
     return replace(verdict, primary=root, contributing=others, symptoms=(primary, *symptoms))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from unhang.diagnosis import job
@@ -24,15 +24,17 @@ from unhang.diagnosis.unknown import FATAL, NCCL_DEBUG, SUPERVISE, TORCH_DEBUG, 
 from unhang.diagnosis.unrelated import newest_job
 from unhang.diagnosis.verdict import ask, besides
 from unhang.errors import UnhangError
-from unhang.knowledge import catalogue
+from unhang.knowledge import catalogue, stacked
 from unhang.knowledge.caught import caught, failed, logged_over, stepped_over, that_ended_something
 from unhang.knowledge.cause import STANDINGS, Cause, LogView
 from unhang.knowledge.text import Text, continued
 from unhang.model import Evidence, Finding, Input, NotExamined, Verdict
 from unhang.records.logs import LogRead, Needles, Role, Signature
 from unhang.records.logs.attempts import STARTS
+from unhang.records.logs.dumped import MAX_BYTES
 from unhang.records.logs.finding import EMPTY, Found, find
 from unhang.records.logs.kinds import OWN_RECORD
+from unhang.records.logs.opening import again
 from unhang.records.logs.said import LEFT_OUT
 
 _NAMED = ("established", "likely")
@@ -124,6 +126,7 @@ def judge_logs(
         # Of what is packed, only its end tells.
         packed = {s.name for s in found.sources if s.named and not s.seekable and s.spool is None}
         not_examined += [NotExamined(what=r.source, why=EMPTY) for r in reads if not r.bytes and r.source in packed]
+    sizes = {r.source: r.bytes for r in reads}
     causes = catalogue.signatures()
     reads, other_jobs = newest_job(reads, causes)
     not_examined += other_jobs
@@ -131,7 +134,8 @@ def judge_logs(
     reads = sorted_out.reads
     not_examined += sorted_out.not_examined
     files = {s.name: s.path for s in found.sources if s.path is not None and s.seekable}
-    all_attempts, unread = with_stacks(assemble(reads, causes), files)
+    streams = partial(again, found.sources, sizes, at_most=MAX_BYTES)
+    all_attempts, unread = with_stacks(assemble(reads, causes), files, streams)
     not_examined += [_unread_stacks(source) for source in unread]
     if attempt is not None and not 1 <= attempt <= len(all_attempts):
         raise UnhangError(f"there is no attempt {attempt}: the logs hold {len(all_attempts)}")
@@ -145,20 +149,28 @@ def judge_logs(
         job=tuple((redact(what), redact(said)) for what, said in job.told(chosen.view)),
         attempt=number,
         attempts=len(all_attempts),
-        places=tuple(
-            (r.source, line)
-            for r in reads
-            for line in (*(h.line for h in r.hits), *(n for t in r.tracebacks for n in (t.line, t.end)))
-            if line is not None
+        places=(
+            *(
+                (r.source, line)
+                for r in reads
+                for line in (*(h.line for h in r.hits), *(n for t in r.tracebacks for n in (t.line, t.end)))
+                if line is not None
+            ),
+            *((s.source, line) for a in all_attempts for s in a.view.stacks for line in (*range(s.line, s.end + 1), *s.told_by)),
         ),
     )
 
 
 def _unread_stacks(source: str) -> NotExamined:
-    why = "it is packed, or too large to be read twice"
+    why = "it is too large to be read twice, or no longer there"
     return NotExamined(
-        what=f"the stacks in {source}", why=why, unread=True, what_zh=f"{source} 中的调用栈", why_zh="文件是打包的，或太大而不能再读一遍"
+        what=f"the stacks in {source}", why=why, unread=True, what_zh=f"{source} 中的调用栈", why_zh="文件太大而不能再读一遍，或已不存在"
     )
+
+
+def _older(view: LogView) -> list[NotExamined]:
+    found = stacked.passed_over(view) if view.stacks else ()
+    return [NotExamined(what=what.en, why=why.en, what_zh=what.zh, why_zh=why.zh) for what, why in found]
 
 
 class Judge:
@@ -213,6 +225,7 @@ class Judge:
         if primary is None:
             self._passed_over(attempt)
         self._left_out()
+        self.not_examined += _older(attempt.view)
         if len(self.attempts) > 1 and not (primary is None and failed is not None):
             others = ", ".join(str(a.number) for a in self.attempts if a.number != number)
             why = f"the verdict is on attempt {number} of {len(self.attempts)}: unhang why --attempt N"

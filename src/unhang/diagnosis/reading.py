@@ -12,7 +12,7 @@ from unhang.errors import RecordError
 from unhang.model import NotExamined
 from unhang.records import logs
 from unhang.records.logs import LogRead, Needles
-from unhang.records.logs.opening import Source, walk
+from unhang.records.logs.opening import Source, named
 from unhang.records.logs.readers import Readers, cores
 from unhang.records.logs.search import Part, read_part
 from unhang.records.logs.streams import HEAD_BYTES
@@ -186,14 +186,9 @@ def _read_source(
 ) -> _Read:
     """All logs of one source: itself, or those packed in it, which share `hits`."""
     read = _Read([], [], 0)
-    names: dict[str, int] = {}
-    for opened in walk([source], read.missed.append):
+    for name, opened in named(source, read.missed.append):
         log = opened.path if opened.path is not None else opened.stream
         assert log is not None
-        name = opened.source.name
-        # `tar -r` appends a newer one of the same name.
-        names[name] = count = names.get(name, 0) + 1
-        name = name if count == 1 else f"{name}#{count}"
         at_most = _most(hits // _MOST_OF_THE_REST if read.logs else hits)
         try:
             found = logs.read(log, needles, source=name, latest_s=opened.source.mtime, at_most=at_most, pool=pool, progress=progress, stop=stop)

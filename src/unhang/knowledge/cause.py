@@ -35,7 +35,7 @@ class LogView:
     watchdogs' own words, `exits` the launchers', `nccl` NCCL's. `work` are lines that tell of slow work outside collectives (tokenising,
     saving, downloading). `printed` are the ranks that wrote anything, `world_size` is None where nothing tells it. `lines` is the number of lines
     of each source: what stands long before the end of its log ended nothing by itself. `finished`: that the training says it is through. `stacks` are
-    the main threads as faulthandler or py-spy saw them, one of each rank.
+    the main threads as faulthandler or py-spy saw them, one of each rank in each log.
     """
 
     hits: Mapping[str, tuple[Hit, ...]] = field(default_factory=dict)

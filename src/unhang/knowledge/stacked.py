@@ -1,12 +1,13 @@
 """Where the ranks of a job stand, by stacks that faulthandler or py-spy wrote into its logs: who waits in a collective, and whom for.
 
-A stack is one moment. That a rank stays where it was seen is told by others that gave up waiting, by nothing else in a log.
+A stack is one moment. That a rank stays where it was seen is told by others that gave up waiting, by nothing else in a log. One that was taken before
+they began to wait, or behind which the training goes on, tells nothing of the failure.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 
 Kind = Literal["loader", "executes", "stands"]
 
-# What stands so far before the end of its log was seen before the failure.
-_BEHIND = 200
+# So long before anybody began to wait, a rank may have stood already.
+_SLACK_S = 60
+# What a wait lasts where nobody tells it: Gloo's timeout, the longer one of torch's two.
+_WAIT_S = 1800
 _SHOWN = 4
 _GAVE_UP = ("collective-timeout", "peer-lost")
 _LOADER = "torch/utils/data"
@@ -74,8 +77,69 @@ def scene(view: LogView) -> Scene:
 
 
 def recent(view: LogView) -> tuple[Stack, ...]:
-    """The stacks near the ends of their logs."""
-    return tuple(s for s in view.stacks if view.lines.get(s.source, 0) - s.end <= _BEHIND)
+    """The stacks of the failure: the last of each rank, and those of nobody known."""
+    since_s = _since_s(view)
+    found = [s for s in view.stacks if _age(s, view, since_s) is None]
+    return (*{s.rank: s for s in found if s.rank is not None}.values(), *(s for s in found if s.rank is None))
+
+
+def failing(view: LogView) -> dict[str, set[int]]:
+    """The lines of each log at which ranks give up waiting, or end."""
+    found: dict[str, set[int]] = {}
+    told = [(at.source, at.line) for at in (*(t.at for t in view.timeouts), *(e.at for e in view.exits))]
+    told += [(h.source, h.line) for cause in _GAVE_UP for h in view.hits_of(cause)]
+    for source, line in told:
+        if line is not None:
+            found.setdefault(source, set()).add(line)
+    return found
+
+
+def passed_over(view: LogView) -> tuple[tuple[Text, Text], ...]:
+    """What stacks are not taken for those of the failure, and why, of ranks of which there is no other one."""
+    since_s, known = _since_s(view), {s.rank for s in recent(view)}
+    of_reason: dict[str, tuple[Text, list[Stack]]] = {}
+    for stack in view.stacks:
+        if (stack.rank is None or stack.rank not in known) and (why := _age(stack, view, since_s)) is not None:
+            of_reason.setdefault(why.en, (why, []))[1].append(stack)
+    return tuple((_which(stacks), why) for why, stacks in of_reason.values())
+
+
+def _which(stacks: Sequence[Stack]) -> Text:
+    at = Text(f" ({stacks[0].source}:{stacks[0].line})", f"（{stacks[0].source}:{stacks[0].line}）")
+    if numbers := {s.rank for s in stacks if s.rank is not None}:
+        plural = "" if len(numbers) == 1 else "s"
+        return Text("the stack{s} of {who}", "{who} 的调用栈").fill(s=plural, who=ranks(numbers)) + at
+    n = len(stacks)
+    some = "a stack" if n == 1 else f"{n} stacks"
+    return Text("{some} of processes whose rank is not told", "{n} 个不知属于哪个 rank 的调用栈").fill(some=some, n=n) + at
+
+
+_WENT_ON = Text("taken earlier: training steps follow it", "取得较早：此后训练步仍在继续")
+_EARLIER = Text("taken earlier: what follows it is dated before anybody began to wait", "取得较早：其后日志的时间早于任何 rank 开始等待的时间")
+_FAR = Text("much of the log follows it before anything fails: how old it is is not known", "其后到出现故障之前还有大量日志：它有多旧不得而知")
+
+
+def _age(stack: Stack, view: LogView, since_s: float | None) -> Text | None:
+    """Why a stack is not one of the failure; None where nothing speaks against it."""
+    if stack.went_on is not None:
+        return _WENT_ON
+    if since_s is not None and stack.later_s is not None and stack.later_s < since_s - _SLACK_S:
+        return _EARLIER
+    return _FAR if stack.far else None
+
+
+def of_the_wait(stacks: Iterable[Stack], view: LogView) -> bool:
+    """Whether stacks count as those of a wait: not where their writers go on, and nothing tells whether that was before it."""
+    return _since_s(view) is not None or all(s.later_s is None for s in stacks)
+
+
+def _since_s(view: LogView) -> float | None:
+    """When the first of those that gave up began to wait; None where no time is told."""
+    told = [t.at.at_s - (t.ran_ms or t.timeout_ms) / 1000 for t in view.timeouts if t.at.at_s is not None]
+    if not told:
+        given_up = (h for cause in _GAVE_UP for h in view.hits_of(cause) if h.at_s is not None)
+        told = [(h.at_s or 0) - (int(h.groups["timeout_ms"]) / 1000 if "timeout_ms" in h.groups else _WAIT_S) for h in given_up]
+    return min(told, default=None)
 
 
 def op_of(stack: Stack) -> str:
@@ -128,7 +192,8 @@ def held(view: LogView, cause: Cause, kind: Kind, remedies: tuple[str, ...]) -> 
         return None
     besides = Text(" while {waiting}", "，而 {waiting}").fill(waiting=waiting)
     others = evidence([s for _, _, stacks in found.inside for s in stacks[:1]][:2])
-    return told(cause, chosen, besides, remedies, waited=bool(found.waited), others=others)
+    waited = bool(found.waited) and of_the_wait([a.stack for a in chosen], view)
+    return told(cause, chosen, besides, remedies, waited=waited, others=others)
 
 
 def told(

@@ -11,19 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-from unhang.records.logs.line import MAX_LINE_BYTES
+from unhang.records.logs.line import MAX_LINE_BYTES, Readable
 
 BLOCK_BYTES = 1024 * 1024
 # Read on both sides of a block, so that a line, its neighbours and a traceback that cross the edge are seen whole.
 MARGIN_BYTES = MAX_LINE_BYTES
-
-
-class Readable(Protocol):
-    """A stream of bytes."""
-
-    def read(self, size: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,20 @@ and later) collects the same from all ranks, in a file for each point in time or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unhang.errors import RecordError
 from unhang.patterns import lazily
-from unhang.records.logs.line import Line, lines
+from unhang.records.logs.behind import Behind, progress, writer
+from unhang.records.logs.line import Line, Readable, wanted_lines
 from unhang.records.logs.said import Stack
 from unhang.records.logs.signature import Hit, Signature
+from unhang.records.logs.stamp import Stamp
 
 if TYPE_CHECKING:
     from unhang.records.incident import Stacks
@@ -36,6 +40,11 @@ SIGNATURES = (FAULTHANDLER, PY_SPY, *NAMELESS)
 # A log in which stacks stand is read once more, for the lines behind their heads.
 MAX_BYTES = 256 * 1024 * 1024
 _MAX_LINES = 4000
+# Lines in front of a head in which stands what its writer had counted until then.
+_BEFORE = 50
+# Lines in front of the first head that was found in which others may stand.
+_REACH = 20_000
+_NEEDLES = tuple(s.needle.encode() for s in SIGNATURES)
 _HEAD = lazily(
     r"^(?P<id>(?:Current thread|Thread) (?:0x)?[0-9A-Fa-f]{1,16}\b|Stack) ?.{0,80}?(?:\(most recent call first\):|\([\w+]{1,20}\)(?:: \".*\")?$)"
 )
@@ -43,16 +52,18 @@ _FRAME = lazily(r'^(?:  File ".+", line (?:\d+|\?\?\?) in |    \S.* \(.+:\d+\)$|
 _SPIED = lazily(r'^Thread (?:0x)?[0-9A-Fa-f]{1,16} \((?P<state>[\w+]{1,20})\)(?:: "(?P<name>.*)")?$')
 # What Python prints before the stacks of a process that is ending by a signal, with lines between.
 _CRASHES = lazily(r"Fatal Python error: ")
+_CRASH = b"Fatal Python error: "
 _BEHIND_CRASH = 4
 # torch/distributed/debug: `dump_dir` writes files, /stacks and /pyspy_dump are pages.
 _HEADING = lazily(r"^\s*(?:=== |<h2>)Rank (?P<rank>\d{1,9}): http\S{1,300}/handler/(?:dump_traceback|pyspy_dump)\b")
+_HANDLER = b"/handler/"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dumped:
     """The last stacks of each rank, and in how many dumps nothing tells whose they are. `left` are logs that are too large to be read once more.
 
-    `standing` are the main threads: the last of each rank, and those of nobody known, without what a process wrote that was crashing.
+    `standing` are the main threads: the last of each rank in each log, and those of nobody known, without what a process wrote that was crashing.
     """
 
     stacks: Mapping[int, Stacks] = field(default_factory=dict)
@@ -61,39 +72,56 @@ class Dumped:
     left: tuple[str, ...] = ()
 
 
-def read(hits: Iterable[Hit], paths: Mapping[str, Path]) -> Dumped:
-    """The stacks whose heads were hit; `paths` are the files of sources that can be opened again."""
-    heads: dict[str, dict[int, int | None]] = {}
+def read(
+    hits: Iterable[Hit],
+    paths: Mapping[str, Path],
+    *,
+    again: Callable[[Set[str]], Iterable[tuple[str, Readable]]] = lambda names: (),
+    spans: Mapping[str, range] | None = None,
+    failed: Mapping[str, Set[int]] | None = None,
+    seconds: Callable[[str, Stamp], float | None] = lambda source, time: None,
+) -> Dumped:
+    """The stacks whose heads were hit; `paths` are the files of sources that can be opened again, `again` gives the streams of others.
+
+    `spans`: the lines of the attempt, where there are others. `failed`: those at which ranks give up or end. `seconds` gives a time of a
+    source on the scale of the job.
+    """
+    heads: dict[str, list[Hit]] = {}
     for hit in hits:
         if hit.signature in SIGNATURES and hit.line is not None:
-            heads.setdefault(hit.source, {})[hit.line] = hit.rank
+            heads.setdefault(hit.source, []).append(hit)
     found: dict[int, Stacks] = {}
-    standing: dict[int, Stack] = {}
+    standing: dict[tuple[int, str], Stack] = {}
     nobodys: list[Stack] = []
     unplaced = 0
     left: list[str] = []
-    for source, ranks in heads.items():
-        path = paths.get(source)
+    of_log = {s: _Dumps(of_source, (spans or {}).get(s), (failed or {}).get(s, frozenset())) for s, of_source in heads.items()}
+    packed = of_log.keys() - paths.keys()
+    files: Iterable[tuple[str, Path | Readable]] = ((s, paths[s]) for s in of_log if s in paths)
+    # A stream can be read until the next one is asked for.
+    for source, log in chain(files, again(packed) if packed else ()):
         try:
-            if path is None or path.stat().st_size > MAX_BYTES:
-                left.append(source)
-                continue
-            dumps = _dumps(lines(path), ranks)
+            if not isinstance(log, Path) or log.stat().st_size <= MAX_BYTES:
+                of_log[source].read(log)
         except (OSError, RecordError):
+            continue
+    for source, dumps in of_log.items():
+        if not dumps.complete:
             left.append(source)
             continue
-        for dump in dumps:
+        for dump in dumps.done:
             if (read := _parsed(dump.text)) is None:
                 continue
-            stack = None if dump.fatal else _standing(source, dump, read)
+            stack = None if dump.fatal else _standing(source, dump, read, seconds)
             if dump.rank is None:
                 unplaced += 1
                 nobodys += [stack] if stack is not None else []
                 continue
             found[dump.rank] = read
             if stack is not None:
-                standing[dump.rank] = stack
-    return Dumped(stacks=found, standing=(*(standing[r] for r in sorted(standing)), *nobodys), unplaced=unplaced, left=tuple(left))
+                standing[dump.rank, source] = stack
+    in_order = sorted(standing, key=lambda key: key[0])
+    return Dumped(stacks=found, standing=(*(standing[key] for key in in_order), *nobodys), unplaced=unplaced, left=tuple(left))
 
 
 @dataclass(kw_only=True)
@@ -106,13 +134,14 @@ class _Dump:
     text: list[str]
     ids: set[str]
     fatal: bool
+    behind: Behind
 
     def add(self, line: Line) -> None:
         self.text.append(line.text)
         self.end = line.number
 
 
-def _standing(source: str, dump: _Dump, read: Stacks) -> Stack | None:
+def _standing(source: str, dump: _Dump, read: Stacks, seconds: Callable[[str, Stamp], float | None]) -> Stack | None:
     from unhang.records import stacks
 
     frames = stacks.main_thread(read)
@@ -120,45 +149,125 @@ def _standing(source: str, dump: _Dump, read: Stacks) -> Stack | None:
         return None
     heads = [m for m in map(_SPIED.match, dump.text) if m is not None]
     main = next((m for m in heads if m["name"] == "MainThread"), heads[0] if len(heads) == 1 else None)
-    executes = None if main is None else main["state"].startswith("active")
-    return Stack(source=source, line=dump.line, end=dump.end, rank=dump.rank, frames=frames, executes=executes)
+    return Stack(
+        source=source,
+        line=dump.line,
+        end=dump.end,
+        rank=dump.rank,
+        frames=frames,
+        executes=None if main is None else main["state"].startswith("active"),
+        went_on=dump.behind.went_on,
+        far=dump.behind.far,
+        told_by=tuple(dump.behind.told_by),
+        later_s=None if dump.behind.later is None else seconds(source, dump.behind.later),
+    )
 
 
-def _dumps(found: Iterable[Line], ranks: Mapping[int, int | None]) -> list[_Dump]:
-    """Each dump, with the rank of the heading above it, or that its first head was given; lines of other writers may stand between."""
-    first, last = min(ranks), max(ranks)
-    of_heading: int | None = None
-    done: list[_Dump] = []
-    open_: dict[int | None, _Dump] = {}
-    crashed: dict[int | None, int] = {}
-    for line in found:
+class _Dumps:
+    """The dumps of one log in the lines of `span`; `hits` are their heads. Lines of other writers may stand between theirs.
+
+    The search keeps so many hits of a log, and of a part of it: the heads of processes with many threads are looked for once more.
+    """
+
+    def __init__(self, hits: Sequence[Hit], span: range | None, failed: Set[int]) -> None:
+        self.done: list[_Dump] = []
+        self.complete = False
+        self._ranks = {h.line: h.rank for h in hits}
+        self._of_writer = {-1 - h.label: h.rank for h in hits if h.label is not None}
+        self._owner = hits[0].rank if len(set(self._ranks.values())) == 1 else None
+        self._heads = sorted(h.line for h in hits if h.line is not None)
+        self._span = span
+        self._failed = failed
+        self._open: dict[int | None, _Dump] = {}
+        # Of each rank the last one; what follows it is looked at.
+        self._watched: dict[object, _Dump] = {}
+        self._counted: dict[int | None, str] = {}
+        self._crashed: dict[int | None, int] = {}
+        self._of_heading: int | None = None
+
+    def wants(self, number: int, raw: bytes) -> bool:
+        """Whether a line has to be looked at."""
+        if self._span is not None and number < self._span.start:
+            return False
+        if self._open or self._watched or _CRASH in raw or _HANDLER in raw:
+            return True
+        if number >= self._heads[0] - _REACH and any(needle in raw for needle in _NEEDLES):
+            return True
+        at = bisect_left(self._heads, number)
+        return at == len(self._heads) or self._heads[at] - number <= _BEFORE
+
+    def read(self, log: Path | Readable) -> None:
+        """Raises OSError and RecordError."""
+        for line in wanted_lines(log, self.wants):
+            if self._span is not None and line.number >= self._span.stop:
+                break
+            if line.number > self._heads[-1] and not (self._open or self._watched):
+                break
+            if line.number > self._heads[-1] + _MAX_LINES:
+                for dump in self._watched.values():
+                    dump.behind.far = True
+                break
+            self.complete = self.complete or line.number >= self._heads[-1]
+            self._take(line)
+        self.done += self._open.values()
+
+    def _take(self, line: Line) -> None:
+        by = writer(line)
         if (heading := _HEADING.match(line.text)) is not None:
-            of_heading = int(heading["rank"])
-            done += open_.values()
-            open_.clear()
+            self._of_heading = int(heading["rank"])
+            self.done += self._open.values()
+            self._open.clear()
         if _CRASHES.match(line.text):
-            crashed[line.rank] = line.number
-        if line.number < first:
-            continue
-        if line.number > last + _MAX_LINES or (line.number > last and not open_):
-            break
+            self._crashed[by] = line.number
         head = _HEAD.match(line.text)
-        known = open_.get(line.rank)
+        known = self._open.get(by)
         if head is not None and (known is None or head["id"] in (*known.ids, "Stack")):
             if known is not None:
-                done.append(known)
-            told = ranks.get(line.number, line.rank) if of_heading is None else of_heading
-            fatal = 0 <= line.number - crashed.get(line.rank, -_BEHIND_CRASH) < _BEHIND_CRASH
-            open_[line.rank] = _Dump(rank=told, line=line.number, end=line.number, text=[line.text], ids={head["id"]}, fatal=fatal)
+                self.done.append(known)
+            self._begin(line, by, head["id"])
         elif known is not None and head is not None:
             known.add(line)
             known.ids.add(head["id"])
         elif known is not None and _FRAME.match(line.text):
             known.add(line)
-        elif known is not None:
-            done.append(known)
-            del open_[line.rank]
-    return [*done, *open_.values()]
+        else:
+            if known is not None:
+                self.done.append(self._open.pop(by))
+            self._go_on(line, by)
+
+    def _begin(self, line: Line, by: int | None, id: str) -> None:
+        told = self._of_heading
+        if told is None:
+            told = self._ranks[line.number] if line.number in self._ranks else self._rank(line, by)
+        fatal = 0 <= line.number - self._crashed.get(by, -_BEHIND_CRASH) < _BEHIND_CRASH
+        dump = _Dump(
+            rank=told,
+            line=line.number,
+            end=line.number,
+            text=[line.text],
+            ids={id},
+            fatal=fatal,
+            behind=Behind(by, self._counted.get(by, "")),
+        )
+        self._open[by] = dump
+        self._watched[line.number if told is None else (told,)] = dump
+
+    def _rank(self, line: Line, by: int | None) -> int | None:
+        if line.rank is not None:
+            return line.rank
+        return self._owner if by is None else self._of_writer.get(by)
+
+    def _go_on(self, line: Line, by: int | None) -> None:
+        if line.number in self._failed:
+            # What stands behind it is of the failure.
+            self._watched.clear()
+        counts = progress(line)
+        for key, dump in list(self._watched.items()):
+            dump.behind.add(line, by, counts)
+            if dump.behind.over:
+                del self._watched[key]
+        if counts:
+            self._counted[by] = counts
 
 
 def _parsed(text: list[str]) -> Stacks | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -19,7 +19,7 @@ from unhang.records.logs import tars, unpacking, zips
 from unhang.records.logs.kinds import FLIGHT, Misses, is_binary, no_log
 from unhang.records.logs.streams import HEAD_BYTES, Budget, Bytes, Damaged, FileBytes, Limits, SpooledBytes, Stream, chunks, words
 
-__all__ = ["Limits", "LogStream", "Opened", "Source", "is_plain", "kind_of", "shown", "walk"]
+__all__ = ["Limits", "LogStream", "Opened", "Source", "again", "is_plain", "kind_of", "named", "shown", "walk"]
 
 Missed = Callable[[NotExamined], None]
 _LAYERS = 2
@@ -105,6 +105,52 @@ def walk(sources: Iterable[Source], missed: Missed, *, limits: Limits | None = N
             yield Opened(source=source, path=source.path, stream=None)
         else:
             yield from _Walk(source, limits or Limits(), missed).run()
+
+
+def named(source: Source, missed: Missed) -> Generator[tuple[str, Opened], None, None]:
+    """Every log of one source as `walk` gives it, with a name of its own: `tar -r` appends a newer one of the same name."""
+    names: dict[str, int] = {}
+    for opened in walk([source], missed):
+        name = opened.source.name
+        names[name] = count = names.get(name, 0) + 1
+        yield name if count == 1 else f"{name}#{count}", opened
+
+
+def again(sources: Iterable[Source], sizes: Mapping[str, int], names: Set[str], *, at_most: int) -> Generator[tuple[str, LogStream], None, None]:
+    """Of the logs that exist as streams only, those of these `names` once more, each valid until the next is asked for.
+
+    `sizes` are those of all logs, in the order in which they were read. Of each source so many bytes are read `at_most`: what stands behind them is
+    left out.
+    """
+    for source in sources:
+        if source.seekable or not (names and _packed_bytes(source) <= at_most):
+            continue
+        within, left = set[str](), at_most
+        for name, size in sizes.items():
+            if name == source.name or name.startswith((f"{source.name}!", f"{source.name}#")):
+                left -= size
+                if left < 0:
+                    break
+                within.add(name)
+        within &= names
+        if not within:
+            continue
+        with contextlib.closing(named(source, lambda _: None)) as logs:
+            for name, opened in logs:
+                if name in within and opened.stream is not None:
+                    within.discard(name)
+                    yield name, opened.stream
+                if not within:
+                    break
+
+
+def _packed_bytes(source: Source) -> int:
+    if source.spool is not None or source.path is None:
+        return 0 if source.spool is None else source.spool.size_bytes
+    try:
+        return source.path.stat().st_size
+    except OSError:
+        return 0
 
 
 def is_plain(head: bytes) -> bool:

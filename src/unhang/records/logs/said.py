@@ -56,7 +56,9 @@ class Status:
 class Stack:
     """Where the main thread of a process stood, innermost frame last, by a stack in a log from `line` to `end`; `rank` is None where not told.
 
-    `executes`: whether py-spy saw it on a processor, None where faulthandler wrote it, which does not tell.
+    `executes`: whether py-spy saw it on a processor, None where faulthandler wrote it, which does not tell. `went_on` is a line behind it in which
+    the training counts on, and `later_s` the time of the first line that its writer dated behind it (seconds, as those of hits). `far`: so much
+    follows it before anything fails that how old it is is not known. `told_by` are the lines behind it that tell so.
     """
 
     source: str
@@ -65,6 +67,10 @@ class Stack:
     rank: int | None
     frames: tuple[Frame, ...]
     executes: bool | None = None
+    went_on: int | None = None
+    later_s: float | None = None
+    far: bool = False
+    told_by: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

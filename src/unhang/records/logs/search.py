@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from unhang.errors import RecordError
-from unhang.records.logs.blocks import Block, Readable, blocks
+from unhang.records.logs.blocks import Block, blocks
+from unhang.records.logs.line import Readable
 from unhang.records.logs.looking import Found, Look
 from unhang.records.logs.needles import TRACEBACK, Needles
 from unhang.records.logs.owner import Owner, owner_of
