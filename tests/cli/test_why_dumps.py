@@ -23,7 +23,9 @@ from tests.records.match import jobs
 from typer.testing import CliRunner
 
 from unhang.cli import why
+from unhang.diagnosis.recorders import with_logs
 from unhang.errors import UnhangError
+from unhang.model import Finding, Verdict
 from unhang.records import packed as unpacking
 from unhang.records.flight import digest
 from unhang.report.language import REASONS
@@ -132,6 +134,63 @@ def test_who_has_finished_is_not_the_culprit(tmp_path, ask):
     p = ask(write(tmp_path / "d", dumps))["primary"]
     assert (p["cause"], p["standing"], p["ranks"]) == ("unknown", "not-established", [0, 1, 3])
     assert "it is over on rank 2 only: ranks 0, 1 and 3 wait for data" in p["says"] and "network-blocked" in p["says"]
+    assert "a moment before" not in p["says"]
+
+
+def of_gloo(*numbers, op="all_reduce", over=True):
+    calls = [jobs.entry(i, DEFAULT, n, "all_reduce", 4, 20, "completed", t=i * 1000, backend="gloo") for i, n in enumerate(numbers[:-1])]
+    state = "completed" if over else "scheduled"
+    return jobs.dump([*calls, jobs.entry(9, DEFAULT, numbers[-1], op, 4, 30, state, t=9_000, backend="gloo")], {})
+
+
+def test_who_is_missing_on_gloo_may_be_in_a_message(tmp_path, ask):
+    v = ask(write(tmp_path / "d", {r: of_gloo(*range(1, 4 if r == 2 else 5), over=r == 2) for r in range(3)}))
+    assert (v["primary"]["ranks"], v["primary"]["cause"]) == ([2], "collective-timeout")
+    assert "or it is in a send or receive, which Gloo does not record" in v["primary"]["says"]
+    assert [n["what"] for n in v["not_examined"]] == ["for how long ranks 0 and 1 had waited", "sends and receives"]
+    # Who has given up has waited for its timeout; its last call is over, well or not.
+    v = ask(write(tmp_path / "e", {r: of_gloo(*range(1, 4 if r == 2 else 5)) for r in range(3)}))
+    assert "gave up" in v["primary"]["says"] and [n["what"] for n in v["not_examined"]] == ["sends and receives"]
+    assert "(over, well or not)" in v["primary"]["evidence"][1]["text"]
+    nccl = ask(write(tmp_path / "n", {r: jobs.dump([*history(3), *([fourth()] if r else [])], groups(3)) for r in range(3)}))
+    assert "send" not in nccl["primary"]["says"] and [n["what"] for n in nccl["not_examined"]] == ["for how long ranks 1 and 2 had waited"]
+
+
+def test_roots_are_in_no_recorder(tmp_path, ask):
+    own = [jobs.dump([*history(3), fourth("completed" if r == 1 else "started") | {"profiling_name": "nccl:broadcast"}], groups(3)) for r in range(3)]
+    p = ask(write(tmp_path / "d", dict(enumerate(own))))["primary"]
+    assert "or ranks gave different roots, which no recorder holds" in p["says"] and "(possible: collective-mismatch, " in p["says"]
+
+
+def test_one_that_waits_alone_may_have_come_once_too_often(tmp_path, ask):
+    dumps = {r: jobs.dump([*history(3), *([fourth()] if r == 2 else [])], groups(4)) for r in range(4)}
+    p = ask(write(tmp_path / "d", dumps))["primary"]
+    assert p["ranks"] == [0, 1, 2, 3] and "or rank 2 has made a call too many" in p["says"]
+
+
+def test_recorders_in_which_nobody_waits_do_not_hide_what_logs_tell(tmp_path, ask):
+    write(tmp_path / "d", {r: of_gloo(1, 2, 3, 4) for r in range(2)})
+    error = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.3]:2976\n"
+    (tmp_path / "d" / "rank0.log").write_text(f"step 3\n{error}")
+    v = ask(tmp_path / "d")
+    assert v["primary"]["cause"] == "peer-lost" and [f["cause"] for f in v["symptoms"]] == ["unknown"]
+    assert [n["why"] for n in v["not_examined"] if n["what"].startswith("stacks")] == ["only logs and flight-recorder dumps were given"]
+
+
+def test_of_a_dump_that_is_cut_off_one_reason_is_given(tmp_path, ask):
+    folder = write(tmp_path / "d", {r: jobs.dump([*history(3), fourth()], groups(3)) for r in range(3)})
+    path = folder / "nccl_trace_rank_2"
+    path.write_bytes(path.read_bytes()[:150])
+    told = [n["what"] for n in ask(folder)["not_examined"]]
+    assert not any(what.startswith("the calls of") for what in told) and any("rank_2" in what for what in told)
+
+
+def test_who_has_finished_on_and_went_on_may_have_been_looked_at_later(tmp_path, ask):
+    fifth = jobs.entry(4, DEFAULT, 5, "all_reduce", 4, 30, "started", t=40_000)
+    dumps = {r: jobs.dump([*history(3), fourth("completed" if r else "started"), *([fifth] if r else [])], groups(3)) for r in range(3)}
+    p = ask(write(tmp_path / "d", dumps))["primary"]
+    assert (p["cause"], p["standing"], p["ranks"]) == ("unknown", "not-established", [0])
+    assert "it is over on ranks 1 and 2 only" in p["says"] and "or its dump was taken a moment before the others'" in p["says"]
 
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=2603, name=python, GPU has fallen off the bus."
@@ -174,6 +233,43 @@ def test_a_kernel_log_beside_dumps_is_held_against_their_times(tmp_path, ask):
         worth == "likely"
         and "of a host of this job is not told" in next(f for f in [v["primary"], *v["contributing"]] if f["cause"] == "gpu-hardware")["says"]
     )
+
+
+KILLED = "Out of memory: Killed process 777 (python) total-vm:9000000kB, anon-rss:8000000kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:9kB"
+
+
+@pytest.mark.parametrize(("given", "name", "worth"), [(4, "python", "possible"), (4, "pt_data_worker", "likely"), (3, "python", "likely")])
+def test_where_every_rank_has_a_dump_the_kernel_had_killed_none(tmp_path, ask, given, name, worth):
+    dumps = {r: jobs.dump([*history(3), fourth(elements=8 if r == 2 else 4)], groups(4)) for r in range(4 - given, 4)}
+    (tmp_path / "dmesg.txt").write_text(f"[{at(5)}] {KILLED.replace('python', name)}\n")
+    v = ask(write(tmp_path / "d", dumps), tmp_path / "dmesg.txt")
+    (found,) = [f for f in (v["primary"], *v["contributing"], *v["symptoms"]) if f["cause"] == "host-oom-or-killed"]
+    assert found["standing"] == worth and ("every rank of the job has a dump" in found["says"]) is (worth == "possible")
+    assert v["primary"]["cause"] == ("collective-mismatch" if given == 4 else "host-oom-or-killed")
+
+
+def test_what_gloo_ended_strayed_in_nothing(tmp_path, ask):
+    """Its log tells that sizes differ; the recorders tell whose, and where."""
+    odd = of_gloo(1, 2, 3, 4)
+    odd["entries"][-1]["input_sizes"] = odd["entries"][-1]["output_sizes"] = [[8]]
+    folder = write(tmp_path / "d", {1: odd, 2: of_gloo(1, 2, 3, 4)})
+    (folder / "rank0.log").write_text(
+        "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at /p/gloo/transport/tcp/pair.cc:456] "
+        "op.preamble.length <= op.nbytes. 136 vs 68. Received data size doesn't match expected size. Is there a distributed collective mismatch?\n"
+    )
+    v = ask(folder)
+    assert v["primary"]["cause"] == "collective-mismatch" and v["primary"]["ranks"] == [1, 2] and "rank 1 issued" in v["primary"]["says"]
+    assert [f["ranks"] for f in v["contributing"]] == [[0]]
+
+
+@pytest.mark.parametrize(("logs", "dumps"), [("likely", "established"), ("established", "likely"), ("likely", "likely")])
+@pytest.mark.parametrize("where", [None, "train.py:20 in step"])
+def test_of_one_cause_the_recorders_say_more(logs, dumps, where):
+    def found(says, standing, where):
+        return Verdict(primary=Finding(cause="collective-mismatch", standing=standing, says=says, where=where))
+
+    assert with_logs(found("logs", logs, None), found("dumps", dumps, where)).primary.says == "dumps"
+    assert with_logs(found("logs", "established", "train.py:3"), found("dumps", "likely", where)).primary.says == "logs"
 
 
 def test_a_log_without_times_beside_the_dumps(tmp_path, ask):
@@ -326,7 +422,7 @@ def test_a_call_that_is_pending_while_its_ranks_go_on(tmp_path, ask):
     hung = jobs.entry(0, DEFAULT, 61, "all_reduce", 4, 20, "started", t=61_000_000_000)
     v = ask(write(tmp_path / "d", {r: of(r, *([hung] if r == 0 else [])) for r in range(2)}))
     assert "rank 1 never came to all_reduce #61" in v["primary"]["says"]
-    assert [n["what"] for n in v["not_examined"]] == ["all_reduce #1 of group ck (ckpt)"]
+    assert [n["what"] for n in v["not_examined"]] == ["all_reduce #1 of group ck (ckpt)", "for how long rank 0 had waited"]
 
 
 @pytest.mark.parametrize(
@@ -586,7 +682,18 @@ def test_digests_beside_the_dumps_are_left_out_the_next_time(ask, tmp_path):
     again = sum_up(ask, folder, folder)
     assert "it is a digest, which is not summed up again" in again.stderr and "2 dumps in" in again.stdout
     v = ask(folder)
-    assert v["primary"]["ranks"] == [0, 1] and ["stands in" in n["why"] for n in v["not_examined"]] == [True]
+    assert v["primary"]["ranks"] == [0, 1] and ["stands in" in n["why"] for n in v["not_examined"]] == [True, False]
+
+
+@pytest.mark.parametrize("left", [b"", bytes(range(256)) * 8])
+def test_a_dump_of_which_nothing_is_left_is_told_by_its_digest(ask, tmp_path, left):
+    folder = write(tmp_path / "dumps", {r: jobs.dump([*history(3), fourth()], groups(3)) for r in range(3)})
+    (folder / "nccl_trace_rank_2").write_bytes(left)
+    (folder / "notes.bin").write_bytes(left)
+    done = CliRunner().invoke(ask.app, ["why", "--digest", str(tmp_path / "digests"), str(folder)])
+    assert done.exit_code == 2 and "2 dumps in" in done.stdout and "not in it: " in done.stderr and "nccl_trace_rank_2: " in done.stderr
+    told = [n for n in ask(tmp_path / "digests")["not_examined"] if "nccl_trace_rank_2" in n["what"]]
+    assert len(told) == 1 and told[0]["unread"] and not any("notes" in n["what"] for n in ask(tmp_path / "digests")["not_examined"])
 
 
 def test_no_digest_of_a_newer_unhang_passes_for_nothing(ask, tmp_path):

@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 SCRIPT = """\
-import datetime, os, sys, threading
+import contextlib, datetime, os, sys, threading
 import torch, torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
 
@@ -71,6 +71,14 @@ def train(rank):
             dist.all_reduce(t, group=group)  # crossed
     if mode == "chain" and rank == odd:
         waiting.wait(100)
+    if mode in ("buckets", "failed") and rank != odd:
+        together = [dist.all_reduce(torch.ones(4 + n), async_op=True) for n in range(3)]  # together
+        for work in together if mode == "failed" else ():
+            with contextlib.suppress(RuntimeError):
+                work.wait()
+        open(f"{out}/over{rank}", "w").close()
+    if mode in ("buckets", "failed"):
+        waiting.wait(100)
     if mode == "chain" and rank == odd - 1:
         dist.all_reduce(t, group=there)  # between
     dist.all_reduce(t)  # last
@@ -81,6 +89,8 @@ def train(rank):
 
 def witness(rank):
     while not all(os.path.exists(f"{out}/near{r}") for r in range(world)):
+        waiting.wait(0.05)
+    while mode == "failed" and not all(os.path.exists(f"{out}/over{r}") for r in range(odd)):
         waiting.wait(0.05)
     last, same = None, 0
     while same < 4:
@@ -101,7 +111,8 @@ for rank in range(world):
     if pid := os.fork():
         children.append(pid)
         continue
-    dist.init_process_group(backend, init_method=f"file://{out}/store", rank=rank, world_size=world, timeout=datetime.timedelta(seconds=60))
+    bound = datetime.timedelta(seconds=2 if mode == "failed" else 60)
+    dist.init_process_group(backend, init_method=f"file://{out}/store", rank=rank, world_size=world, timeout=bound)
     threading.Thread(target=witness, args=(rank,), daemon=True).start()
     try:
         train(rank)
@@ -145,6 +156,21 @@ def test_one_never_comes_and_had_exchanged_messages(tmp_path, world):
     assert p.where.endswith(f"train.py:{line('broadcast')} in train")
 
 
+@pytest.mark.parametrize("world", [4, MANY])
+def test_one_misses_calls_that_the_others_issued_together(tmp_path, world):
+    p = judge_dumps(dumps(tmp_path, "buckets", world)).primary
+    assert (p.cause, p.ranks) == ("collective-timeout", (world - 1,))
+    assert re.search(rf"never came to all_reduce #6 .* wait at \S*train.py:{line('together')} in", p.says)
+    assert p.where.endswith(f"train.py:{line('broadcast')} in train")
+
+
+def test_calls_issued_together_that_have_timed_out(tmp_path):
+    """Gloo says that they have ended. Where one of them is still called pending, it is known for want of whom they failed."""
+    p = judge_dumps(dumps(tmp_path, "failed", 4)).primary
+    assert p.ranks in ((), (3,)) and "rank 3" in p.says
+    assert p.cause == "collective-timeout" or "for want of rank 3" in p.says
+
+
 @pytest.mark.parametrize("world", [3, MANY])
 def test_one_calls_something_else(tmp_path, world):
     p = judge_dumps(dumps(tmp_path, "op", world)).primary
@@ -163,7 +189,8 @@ def test_a_dtype_that_gloo_adds_up_as_bytes(tmp_path, world):
 @pytest.mark.integration
 def test_one_calls_once_too_often(tmp_path):
     p = judge_dumps(dumps(tmp_path, "extra", 3)).primary
-    assert (p.cause, p.ranks) == ("collective-timeout", (0, 1))
+    assert (p.cause, p.ranks) == ("collective-timeout", (2,))
+    assert p.where is not None and p.where.endswith(f"train.py:{line('surplus')} in train")
     assert "ranks 0 and 1 never came to all_reduce #7" in p.says and "or rank 2 has made a call too many" in p.says
     assert f"already #6 came from {tmp_path}/train.py:{line('surplus')} in train" in p.says
 

@@ -52,6 +52,19 @@ def test_a_stack_tells_why_a_rank_is_missing_in_flight_recorders(tmp_path):
     assert "nothing in it was recognised" not in told and "stacks, process states" not in told and "process states: only logs, stacks" in told
 
 
+def test_of_several_missing_ranks_each_is_held_up_by_its_own(tmp_path):
+    frames = in_collective("all_reduce", user(40, "main"), user(20, "step"))
+    for number in (0, 1):
+        (tmp_path / f"nccl_trace_rank_{number}").write_bytes(dump([*steps(5), Entry(seq=6, done=False, frames=frames)], world=4))
+    loader = "    _try_get_data (torch/utils/data/dataloader.py:1251)\n    __next__ (torch/utils/data/dataloader.py:701)\n"
+    for number, where in ((2, "    read (dataset.py:88)\n"), (3, loader)):
+        (tmp_path / f"nccl_trace_rank_{number}").write_bytes(dump(steps(5), world=4))
+        (tmp_path / f"pyspy_rank{number}.txt").write_text(f'Thread 24851 (idle): "MainThread"\n{where}    <module> (fr.py:23)\n')
+    told = " ".join(shown("--all", tmp_path).split())
+    assert told.startswith("✗ process-stuck likely") and "rank 2 stands at dataset.py:88 in read" in told
+    assert "dataloader-deadlock" in told and "in its data loader" in told
+
+
 def test_stacks_alone_are_never_called_healthy(tmp_path):
     (tmp_path / "pyspy_rank0.txt").write_text("Thread 24851 (idle)\n    read (dataset.py:88)\n    <module> (fr.py:23)\n")
     assert "rank 0 stands at dataset.py:88 in read" in shown(tmp_path)

@@ -22,6 +22,8 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
 
     from unhang.diagnosis.redact import redact
     from unhang.errors import EXIT_OK, EXIT_USER, RecordError, UnhangError
+    from unhang.model import NotExamined
+    from unhang.records.flight.naming import closed_ranks
     from unhang.records.flight.recordings import sum_up
     from unhang.records.logs.finding import find
     from unhang.records.logs.opening import shown
@@ -33,15 +35,19 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
         if not found.dumps:
             was = f"{len(given.sources)} other file{'s' if len(given.sources) != 1 else ''}, as {given.sources[0].name}" if given.sources else None
             raise UnhangError(f"there is no {_DUMP} to sum up", cause=was and f"given were {was}", hint="unhang why --digest DIR /path/to/dumps")
+        # Empty, or without anything of a dump, and called as the others are.
+        none = [*found.not_examined, *(NotExamined(what=s.name, why="there is no dump in it") for s in found.sources)]
+        beside = closed_ranks([n.what for n in none], [taken.called(str(p)) for p in found.dumps]).values()
+        lost = [n for n in none if n.what in beside]
         try:
-            done = sum_up(found.dumps, folder, socket.gethostname(), clean=redact, called=taken.called, progress=progress)
+            done = sum_up(found.dumps, folder, socket.gethostname(), clean=redact, called=taken.called, lost=lost, progress=progress)
         except RecordError as e:
             raise UnhangError(str(e), cause=e.cause, hint="move it away, or name another directory") from e
         except (FileExistsError, NotADirectoryError) as e:
             raise UnhangError(f"cannot write a digest to {shown(str(folder))}: it is no directory") from e
         except OSError as e:
             raise UnhangError(f"cannot write a digest to {shown(str(folder))}: {e.strerror or e}") from e
-    missed = [*found.not_examined, *done.not_examined]
+    missed = [*(n for n in found.not_examined if n not in lost), *done.not_examined]
     size = done.path.stat().st_size
     if as_json:
         told = {
@@ -59,7 +65,7 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
         typer.echo(f"{shown(str(done.path))}: {dumps} in {size:,} bytes; when the digests of all hosts are there: {shown(next_step)}")
         for n in missed:
             typer.echo(f"unhang: not in it: {shown(n.what)}: {shown(n.why)}", err=True)
-        if others := [s.name for s in found.sources]:
+        if others := [s.name for s in found.sources if s.name not in beside]:
             more = f" and {len(others) - _NAMES} more" if len(others) > _NAMES else ""
             typer.echo(f"unhang: not in it: {', '.join(map(shown, others[:_NAMES]))}{more}: no dump{'s' if len(others) > 1 else ''}", err=True)
     return EXIT_USER if any(n.unread for n in missed) else EXIT_OK

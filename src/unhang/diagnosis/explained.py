@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from unhang.diagnosis.logs import ONLY_STACKS
@@ -13,8 +13,8 @@ from unhang.diagnosis.telling import STACKS
 from unhang.knowledge import catalogue, stacked
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.stacked import Kind
-from unhang.knowledge.text import Text, ranks
-from unhang.model import NotExamined, Verdict
+from unhang.knowledge.text import NOTHING, Text, ranks
+from unhang.model import Evidence, Finding, NotExamined, Verdict
 
 _CAUSES: dict[Kind, tuple[str, tuple[str, ...]]] = {
     "loader": ("dataloader-deadlock", ("loader-timeout", "start-method", "threads-in-workers")),
@@ -46,13 +46,21 @@ def explained(verdict: Verdict, view: LogView, *, unsure: bool = False) -> Verdi
     apart = [stacked.apart_of(s) for s in stacked.recent(view) if s.rank in primary.ranks and not stacked.op_of(s)]
     if not apart:
         return verdict
-    chosen = [a for a in apart if a.kind == apart[0].kind]
-    id, remedies = _CAUSES[apart[0].kind]
     besides = Text(f"; {_WHY.sub('', primary.says)}", f"；{_WHY.sub('', primary.says_zh or primary.says)}")
-    waited = stacked.of_the_wait([a.stack for a in chosen], view)
-    root = redact_data(stacked.told(catalogue.load()[id], chosen, besides, remedies, waited=waited, others=primary.evidence[:3]))
-    others = tuple(f for f in verdict.contributing if f.cause != root.cause)
-    return replace(verdict, primary=root, contributing=others, symptoms=(primary, *symptoms))
+
+    def root(kind: Kind, besides: Text, others: Sequence[Evidence]) -> Finding:
+        id, remedies = _CAUSES[kind]
+        chosen = [a for a in apart if a.kind == kind]
+        waited = stacked.of_the_wait([a.stack for a in chosen], view)
+        return redact_data(stacked.told(catalogue.load()[id], chosen, besides, remedies, waited=waited, others=others))
+
+    # Of several that are missing each may be held up by something else.
+    first, *more = dict.fromkeys(a.kind for a in apart)
+    found = root(first, besides, primary.evidence[:3])
+    beside = tuple(root(kind, NOTHING, ()) for kind in more)
+    causes = {f.cause for f in (found, *beside)}
+    others = tuple(f for f in verdict.contributing if f.cause not in causes)
+    return replace(verdict, primary=found, contributing=(*beside, *others), symptoms=(primary, *symptoms))
 
 
 def _left(verdict: Verdict, view: LogView, *, unsure: bool) -> Iterator[NotExamined]:

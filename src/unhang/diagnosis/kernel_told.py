@@ -65,13 +65,15 @@ class Sifted:
 class Recorded:
     """When the calls of flight-recorder dumps were issued, the first and the last, seconds of UTC since 1970.
 
-    `begun`: the first is the first of the run, for no ring has overwritten it; `stood`: a call was pending when a dump was taken.
+    `begun`: the first is the first of the run, for no ring has overwritten it; `stood`: a call was pending when a dump was taken; `whole`: every rank
+    has a dump, and so had not been killed when it was taken.
     """
 
     first_s: float
     last_s: float
     begun: bool
     stood: bool
+    whole: bool = False
 
 
 def is_kernels(hit: Hit) -> bool:
@@ -179,6 +181,7 @@ class _Job:
         # The last call is issued before the job stands, and the kernel may tell of it for as long as somebody waits.
         self.late_s = 0.0
         self.of_dumps = self.printed is None and recorded is not None
+        self.whole = recorded is not None and recorded.whole
         if self.printed is None and recorded is not None:
             self.printed = self.exact = (recorded.first_s, recorded.last_s)
             self.begun, self.ended, self.late_s = recorded.begun, self.ended or recorded.stood, _WAITED_S
@@ -219,6 +222,8 @@ class _Job:
             return Doubt(alone="possible", with_gpu="likely", with_pid=of_rank, why=told)
         if among:
             return None
+        if self.of_dumps and self.whole and _KILLED.search(hit.text):
+            return Doubt(alone="possible", with_gpu="possible", why=_ALL_LIVED)
         host = None if hit.host is None else short(hit.host)
         if host is None or not self.hosts:
             several = len(self.hosts) > 1
@@ -256,6 +261,12 @@ _UNDATED = Text(
 )
 _NO_TIMES = Text("what was given of the job carries no times to compare that with", "给出的任务资料没有可比较的时间")
 _NO_JOB = Text("in the logs beside it nothing was recognised that tells of a job", "旁边的日志里没有认出任何与任务有关的内容")
+# A process that loads data is none of the ranks; not every torch calls it so.
+_KILLED = re.compile(r"\b(?:[Kk]illed? process \d+ \((?!pt_data)|oom-kill:(?!.*task=pt_data)|oom_reaper: (?!.*\(pt_data))")
+_ALL_LIVED = Text(
+    "every rank of the job has a dump: none of them had been killed when it was taken, only a process that loads its data may have",
+    "任务的每个 rank 都有转储：转储时没有一个被终止，被终止的只可能是加载数据的进程",
+)
 _NO_HOST = Text("that the kernel log is of a host of this job is not told", "没有说明这份内核日志属于该任务的主机")
 _OTHER_HOST = Text("its host {host} is named nowhere else in the logs of this job", "该任务的日志里没有出现过主机 {host}")
 _BEFORE = Text("dated {at}, before this job ({job})", "时间为 {at}，早于该任务（{job}）")

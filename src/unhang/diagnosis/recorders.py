@@ -13,7 +13,7 @@ from pathlib import Path
 from unhang.diagnosis import contradictions, kernel_told
 from unhang.diagnosis.logs import ONLY_LOGS
 from unhang.diagnosis.redact import redact_data
-from unhang.diagnosis.telling import MISMATCHES, ROOTS, STACKS, Teller, out_of_time, unexamined
+from unhang.diagnosis.telling import MISMATCHES, ONE_LOOK, ROOTS, STACKS, Teller, out_of_time, unexamined
 from unhang.diagnosis.unnumbered import unnumbered
 from unhang.errors import UnhangError
 from unhang.knowledge import catalogue, words
@@ -21,8 +21,9 @@ from unhang.knowledge.text import NOTHING, Text, ranks
 from unhang.model import Contradiction, Finding, Input, NotExamined, Verdict
 from unhang.records.flight.recordings import Recorded, flight, record_all
 from unhang.records.logs.said import Status
+from unhang.records.match.judge import judge
 from unhang.records.match.messages import settled
-from unhang.records.match.outcome import Outcome, judge
+from unhang.records.match.outcome import Outcome
 
 NO_STACKS = NotExamined(what=STACKS.en, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
 
@@ -80,7 +81,15 @@ def times(recorded: Recorded) -> kernel_told.Recorded | None:
         last_s=max(r.newest_ns for r in dated) / 1e9,
         begun=any(not r.lost and r.cut is None for r in dated),
         stood=any(r.messages or any(t.pending_ns for t in r.tracks) for r in dated),
+        whole=_is_whole(recorded),
     )
+
+
+def _is_whole(recorded: Recorded) -> bool:
+    """Whether every rank of the world has a dump that holds calls."""
+    groups = [g for r in recorded.recordings.values() for g in (*(t.group for t in r.tracks), *r.groups)]
+    worlds = {g.members for g in groups if g.members and (g.desc == "default_pg" or (g.name == "0" and not g.desc))}
+    return len(worlds) == 1 and all(r in recorded.recordings and recorded.recordings[r].entries for r in worlds.pop())
 
 
 def examine_with_logs(recorded: Recorded, of_logs: Verdict, statuses: Sequence[Status]) -> Examined:
@@ -135,16 +144,33 @@ def with_logs(of_logs: Verdict, of_dumps: Verdict) -> Verdict:
     roots = [f for f in findings if f.cause in causes and causes[f.cause].role == "root" and f.standing in ("established", "likely")]
     if len(roots) == 2 and roots[1].standing == "established" and roots[0].standing != "established":
         roots.reverse()
-    ordered = [*roots, *(f for f in reversed(findings) if f not in roots)]
-    # What the dumps say of stacks says more.
+    # Of one cause recorders tell both calls and their lines, where Gloo ends a process that has strayed in nothing.
+    if len(roots) == 2 and roots[0].cause == roots[1].cause and roots[0] is of_logs.primary and roots[0].where is None:
+        roots.reverse()
+    others = [f for f in reversed(findings) if f not in roots]
+    # Recorders in which nobody is seen to wait say less than any line that was recognised.
+    others.sort(key=lambda f: f.cause == "unknown" and not f.ranks)
+    ordered = [*roots, *others]
+    left = [_beside_logs(n) for n in of_dumps.not_examined if n.why != ONE_LOOK.en]
+    # What the dumps say of stacks says more; of how long anybody waited logs do.
     stacks = () if any(n.what == STACKS.en for n in of_dumps.not_examined) else (NO_STACKS,)
     return Verdict(
         primary=ordered[0] if ordered else None,
         contributing=(*roots[1:], *of_logs.contributing, *of_dumps.contributing),
         symptoms=(*(f for f in ordered[1:] if f not in roots), *of_logs.symptoms),
         contradictions=(*of_logs.contradictions, *of_dumps.contradictions),
-        not_examined=(*(m for n in of_logs.not_examined for m in (stacks if n == ONLY_LOGS else (n,))), *of_dumps.not_examined),
+        not_examined=(*(m for n in of_logs.not_examined for m in (stacks if n == ONLY_LOGS else (n,))), *left),
         inputs=(*of_logs.inputs, *of_dumps.inputs),
+    )
+
+
+def _beside_logs(left: NotExamined) -> NotExamined:
+    if left.what != STACKS.en:
+        return left
+    return replace(
+        left,
+        why=left.why.replace("only flight-recorder dumps", "only logs and flight-recorder dumps", 1),
+        why_zh=left.why_zh.replace("只给了 flight recorder 转储", "只给了日志和 flight recorder 转储", 1),
     )
 
 
@@ -189,7 +215,7 @@ def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[N
             "其他的转储可能更新：其他 rank 已越过它所缺的那次调用，而 Gloo 不说明那次调用是完成了还是失败了",
         )
         found.append(unexamined(what, why.fill(it=words.verb(outcome.perhaps_older, "it lacks", "they lack"))))
-    silent = {rank for rank, r in recorded.recordings.items() if not (r.entries or r.untold)}
+    silent = {rank for rank, r in recorded.recordings.items() if not (r.entries or r.untold or r.cut or r.skipped)}
     empty = [r for r in outcome.members if r in silent and r not in dict(outcome.left_out)]
     if empty and not told_nothing:
         found.append(

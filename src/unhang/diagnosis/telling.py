@@ -27,6 +27,13 @@ MISMATCHES = (*DIFFERENT, "p2p-both-send", "groups-crossed")
 # What keeps others waiting, and is told beside another one that does.
 ROOTS = (*MISMATCHES, "missing", "p2p-alone")
 STACKS = Text("stacks, process states", "调用栈、进程状态")
+_NO_MESSAGES = NotExamined(what="sends and receives", why="Gloo's flight recorder does not hold them")
+# Calls of which each rank gives a root: of reduce and gather it alone gets anything, of broadcast and scatter it alone sends.
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+ONE_LOOK = Text(
+    "a dump is one look at a rank; dumps of two moments tell who moves",
+    "转储只是对 rank 的一次观察；两个时刻的转储才能看出谁还在前进",
+)
 _LARGER_RING = replace(
     TRACE,
     id="larger-ring",
@@ -125,6 +132,10 @@ def out_of_time(apart: Sequence[tuple[int, int]]) -> Text:
     )
 
 
+def _at_one_line(a: Frame, b: Frame) -> bool:
+    return (a.file, a.line) == (b.file, b.line)
+
+
 def _is_message(call: str) -> bool:
     return call.startswith(("send to", "receive from"))
 
@@ -194,10 +205,15 @@ class Teller:
             if o.kind == "nothing-wrong":
                 why += Text(", and {nobody}", "，而且{nobody}").fill(nobody=self._nobody_waits())
             found = [unexamined(STACKS, why), *self._only_counted()]
-            gloo = any(t.gloo for r in self.recordings.values() for t in r.tracks)
-            return [*found, NotExamined(what="sends and receives", why="Gloo's flight recorder does not hold them")] if gloo else found
+            return [*found, _NO_MESSAGES] if self._on_gloo() else found
         meant = Text(": whether that is meant is in no dump", "：这是否有意为之，转储中没有")
-        return [*(unexamined(_this(s), self._beside(s, Text("it", "它")) + meant) for s in o.aside[:3]), *self._only_counted()]
+        found = [*(unexamined(_this(s), self._beside(s, Text("it", "它")) + meant) for s in o.aside[:3]), *self._only_counted()]
+        if o.kind not in MISMATCHES and o.waiting and not o.gave_up:
+            found.append(unexamined(Text("for how long {who} had waited", "{who} 已等待多久").fill(who=ranks(o.waiting)), ONE_LOOK))
+        return [*found, _NO_MESSAGES] if o.kind in ("missing", "cannot-tell") and self._on_gloo() else found
+
+    def _on_gloo(self) -> bool:
+        return any(t.gloo for r in self.recordings.values() for t in r.tracks)
 
     def _only_counted(self) -> list[NotExamined]:
         """Calls that no ring holds and that counters call pending, as far as the finding is not about them."""
@@ -402,18 +418,24 @@ class Teller:
         at = self._at(self._message(rank))
         return Text("{what} (rank {rank}{at})", "{what}（rank {rank}{at}）").fill(what=sized(self.outcome.sides[n].call), rank=rank, at=at)
 
-    def _earlier(self, odd: Sequence[int], usual: Sequence[int]) -> tuple[Text, Evidence] | None:
-        """An equal call from another line before the ranks parted: the one too many, where it was of the usual kind."""
+    def _earlier(self, odd: Sequence[int], usual: Sequence[int]) -> tuple[Text, Evidence, Frame | None] | None:
+        """An equal call from another line before the ranks parted: the one too many, where it was of the usual kind.
+
+        With its line where every later call of the odd rank comes from the line of the others' call before it: then nothing else explains the two.
+        """
         o = self.outcome
         if not odd or not usual or o.number is None:
             return None
-        theirs, ours = self._calls(odd[0]), self._calls(usual[0])
+        theirs, ours = ({n: user_frame(c.frames) for n, c in self._calls(r).items()} for r in (odd[0], usual[0]))
         for number in sorted(n for n in theirs.keys() & ours.keys() if n < o.number):
-            a, b = user_frame(theirs[number].frames), user_frame(ours[number].frames)
-            if a is not None and b is not None and (a.file, a.line) != (b.file, b.line):
-                text = f"rank {odd[0]}: #{number} {words.call(theirs[number])}, {words.frame(a)}; rank {usual[0]}: {words.frame(b)}"
+            a, b = theirs[number], ours[number]
+            if a is not None and b is not None and not _at_one_line(a, b):
+                behind = [(theirs.get(n + 1), ours.get(n)) for n in range(number, o.number)]
+                shifted = all(x is not None and y is not None and _at_one_line(x, y) for x, y in behind)
+                call = self._calls(odd[0])[number]
+                text = f"rank {odd[0]}: #{number} {words.call(call)}, {words.frame(a)}; rank {usual[0]}: {words.frame(b)}"
                 says = Text("already #{number} came from {a}, where the others were at {b}", "早在 #{number} 时它就来自 {a}，而其他进程在 {b}")
-                return says.fill(number=number, a=place(a, ""), b=place(b, "")), self._evidence(odd[0], text)
+                return says.fill(number=number, a=place(a, ""), b=place(b, "")), self._evidence(odd[0], text), a if shifted else None
         return None
 
     def _crossed(self) -> Finding:
@@ -467,27 +489,40 @@ class Teller:
             )
         elif not last or all(r in self.recordings and not self.recordings[r].entries for r in absent):
             says += Text("; no call of {it} is recorded", "；没有记录到它的任何调用").fill(it=words.verb(absent, "it", "them"))
+        surplus = None
         if len(absent) > len(waiting) and o.kind == "missing":
             says += Text("; or {who} {has} made a call too many", "；也可能是 {who} 多发出了一次调用").fill(
                 who=ranks(waiting), has=words.verb(waiting, "has", "have")
             )
             if (earlier := self._earlier(waiting, absent)) is not None:
                 says += Text(": ", "：") + earlier[0]
+                surplus = earlier[2]
         says += self._path() + self._likewise()
         if not o.known:
             says += _MORE_RANKS
+        if o.kind == "missing" and self._on_gloo() and not self.unsure:
+            says += Text("; or {it} in a send or receive, which Gloo does not record", "；也可能{it}停在发送或接收中，Gloo 不记录这些").fill(
+                it=Text(words.verb(absent, "it is", "they are"), "它")
+            )
         says += Text("; why is not in evidence", "；原因不在证据之中") + possible(WAITING)
         evidence = [
             *(self._evidence(r, f"rank {r}: last call #{c.seq} {words.call(c)} of group {c.group}{self._line(c)}") for r, c in last.items() if c),
             *(e for r in waiting[:2] for e in self._pending(r)),
         ]
-        where = user_frame(shown.frames) if shown is not None and len(self._alike()) == 1 else None
+        blamed, where = self._alike(), None
+        if surplus is not None:
+            blamed, where = waiting, surplus
+        elif o.kind == "missing" and len(waiting) == 1 < len(absent):
+            # One alone may as well have come once too often.
+            blamed = tuple(sorted({*blamed, *waiting}))
+        elif shown is not None and len(blamed) == 1:
+            where = user_frame(shown.frames)
         return Finding(
             cause="collective-timeout",
             standing="not-established",
             says=says.en,
             says_zh=says.zh,
-            ranks=self._alike(),
+            ranks=blamed,
             where=place(where, "") if where is not None else None,
             evidence=tuple(evidence),
             remedies=(SUPERVISE,),
@@ -531,9 +566,18 @@ class Teller:
                 "{who} {waits} in {here} and nobody is missing: the code agrees, the data does not arrive",
                 "{who} 在{here} 中等待，没有缺席的 rank：代码一致，只是数据没有到达",
             ).fill(**parts)
+        if o.finished and not _is_message(o.call) and self._went_on(o):
+            says += Text(
+                "; or {its} taken a moment before the others'",
+                "；也可能{its}比其他的早一刻",
+            ).fill(its=Text(words.verb(o.waiting, "its dump was", "their dumps were"), "它的转储"))
         if not o.known:
             says += _MORE_RANKS
-        says += self._path() + self._likewise() + possible(WAITING if o.unstarted else TRANSPORT)
+        rooted = o.call.split(" ")[0].split("+")[0] in _ROOTED
+        if rooted and not o.unstarted:
+            says += Text("; or ranks gave different roots, which no recorder holds", "；也可能各 rank 给出的 root 不同，recorder 不记录 root")
+        causes = ("collective-mismatch", *TRANSPORT) if rooted else TRANSPORT
+        says += self._path() + self._likewise() + possible(WAITING if o.unstarted else causes)
         return Finding(
             cause="unknown",
             standing="not-established",
@@ -544,6 +588,12 @@ class Teller:
             evidence=tuple(e for r in (*o.finished[:1], *o.waiting[:2]) for e in self._pending(r)),
             remedies=(NCCL_DEBUG, SUPERVISE),
         )
+
+    def _went_on(self, o: Outcome) -> bool:
+        """Whether those that have finished the call have issued another one of its group behind it, and those that wait in it have not."""
+        newest = {r: t.last for r in (*o.finished, *o.waiting) for t in self.recordings[r].tracks if t.group.name == o.group_name}
+        number = o.number or 0
+        return any(newest.get(r, 0) > number for r in o.finished) and all(newest.get(r, 0) <= number for r in o.waiting)
 
     def _same(self) -> list[Outcome]:
         """The other ends that are of the same kind."""
@@ -640,14 +690,17 @@ class Teller:
         says = _wait(o.waiting, here) + whether + joined(why)
         says += self._path() + possible(WAITING)
         evidence = [e for r in (*o.waiting[:2], *(s.waiting[0] for s in o.elsewhere[:3])) for e in self._pending(r)]
+        lacks = tuple(r for r in o.unseen if r in o.perhaps_older)
+        last = self._last(lacks[0]) if len(lacks) == 1 else None
+        stands = user_frame(last.frames) if last is not None else None
         return Finding(
             cause="unknown",
             standing="not-established",
             says=says.en,
             says_zh=says.zh,
-            ranks=o.waiting,
-            where=self._place(o.waiting[0]),
-            evidence=tuple(evidence),
+            ranks=lacks or o.waiting,
+            where=self._place(o.waiting[0]) if not lacks else place(stands, "") if stands is not None else None,
+            evidence=(*(e for r in lacks[:2] for e in self._newest(r)), *evidence),
             remedies=(self._remedy(),),
         )
 
@@ -689,7 +742,7 @@ class Teller:
             parts.append(Text("Gloo's recorder calls over what has failed, too", "Gloo 的 flight recorder 把失败的调用也记为已结束"))
         if not o.known:
             parts.append(Text("how many ranks there are is not in the dumps", "转储中没有 rank 的总数"))
-        shown = [r for s in (o.aside or o.last)[:2] for r in (s.waiting[0], *s.lacking[:1])]
+        shown = [*o.perhaps_older[:2], *(r for s in (o.aside or o.last)[:2] for r in (s.waiting[0], *s.lacking[:1]))]
         whether = Text("whether others wait", "其他 rank 是否在等待") if len(self.recordings) == 1 else Text("whether all is well", "是否一切正常")
         says = self._nobody_waits() + Text("; {whether} cannot be told: ", "；无法判断{whether}：").fill(whether=whether) + joined(parts)
         return Finding(
@@ -751,9 +804,12 @@ class Teller:
         calls, found = self._calls(rank), dict[str, Evidence]()
         for number, word in ((o.number, ""), (o.number - 1, "before: "), (o.number + 1, "behind: ")):
             if (call := calls.get(number)) is not None:
-                state = "done" if call.done else "not finished"
+                state = self._over() if call.done else "not finished"
                 found[word] = self._evidence(rank, f"rank {rank}: {word}#{number} {words.call(call)} ({state}){self._line(call)}")
         return [e for word, e in found.items() if not word], [e for word, e in found.items() if word]
+
+    def _over(self) -> str:
+        return "over, well or not" if self._on_gloo() else "done"
 
     def _pending(self, rank: int) -> list[Evidence]:
         """What a rank waits in."""
@@ -761,5 +817,5 @@ class Teller:
         oldest = here or self._oldest(rank)
         if oldest is None:
             return []
-        state = "done" if oldest.done else "waits"
+        state = self._over() if oldest.done else "waits"
         return [self._evidence(rank, f"rank {rank}: #{oldest.seq} {words.call(oldest)} of group {oldest.group} ({state}){self._line(oldest)}")]

@@ -23,6 +23,8 @@ MAX_EVIDENCE = 3
 MAX_EVIDENCE_LINES = 3
 MAX_REMEDIES = 2
 MAX_NOT_EXAMINED = 2
+# How many remedies and how many things that were not examined are shown: the first that leaves room for the evidence.
+_FITS = (*((MAX_REMEDIES + 1, left) for left in (4, 3, 2)), *((MAX_REMEDIES, left) for left in (4, 3, 2, 1)), (1, 2), (1, 1))
 _INDENT = 2
 _USUAL = 80
 # What the ends of narrow lines leave empty: half a long word, and the indent.
@@ -88,7 +90,7 @@ def _lines(verdict: Verdict, lang: Language, width: int, *, whole: bool, fits: b
     head = list(_head(finding, lang, width, at_most=MAX_LINES if whole else 4))
     evidence = (0 if not finding.evidence else 1) + min(len(finding.evidence), MAX_EVIDENCE)
     # What has to be left out is: first what was not examined, then remedies.
-    for shown, unexamined in ((MAX_REMEDIES + 1, 3), (MAX_REMEDIES + 1, 2), (MAX_REMEDIES, 3), (MAX_REMEDIES, 2), (MAX_REMEDIES, 1), (1, 2), (1, 1)):
+    for shown, unexamined in _FITS:
         remedies = list(_remedies(finding.remedies, lang, width, whole=whole, at_most=shown, fits=fits))
         rest = list(_rest(verdict, lang, width, whole=whole, unexamined=unexamined))
         left = 10 * MAX_LINES if whole else MAX_LINES - len(head) - len(remedies) - len(rest)

@@ -13,7 +13,7 @@ from unhang.errors import RecordError
 from unhang.records.flight import parse
 from unhang.records.flight.columns import recording_of
 from unhang.records.flight.opening import decoded
-from unhang.records.match.outcome import judge
+from unhang.records.match.judge import judge
 
 FORMS = {
     "protocol 2": lambda raw: pickle.dumps(raw, protocol=2),

@@ -19,7 +19,7 @@ from tests.records.match import jobs
 from unhang.errors import RecordError, UnhangError
 from unhang.records.flight import digest
 from unhang.records.flight.recordings import flight, record_all, sum_up
-from unhang.records.match.outcome import judge
+from unhang.records.match.judge import judge
 
 DEFAULT = ("0", "default_pg")
 

@@ -12,7 +12,7 @@ from tests.records.match import jobs
 
 from unhang.records.flight import recordings
 from unhang.records.flight.recordings import flight, record_all
-from unhang.records.match.outcome import judge
+from unhang.records.match.judge import judge
 
 
 def dumps(world=4):

@@ -9,8 +9,8 @@ from tests.records.match import jobs
 from tests.records.match.test_outcome import history, message, recordings
 
 from unhang.records.flight import parse
+from unhang.records.match.judge import judge
 from unhang.records.match.messages import settled
-from unhang.records.match.outcome import judge
 
 PAIR = {"0": ("default_pg", [0, 1])}
 

@@ -6,7 +6,7 @@ import pytest
 from tests.records.match import jobs
 from tests.records.match.test_outcome import ALL4, DEFAULT, answer, gloo, history, last, message, recordings
 
-from unhang.records.match.outcome import judge
+from unhang.records.match.judge import judge
 
 S = 1_000_000_000
 DAY = 86_400 * S
@@ -192,6 +192,15 @@ def test_whose_calls_all_lie_outside_those_of_the_others_may_be_of_another_run(s
     assert (found.kind, found.ranks, [(r, round(ns / S)) for r, ns in found.out_of_time]) == ("op", (odd,), [(odd, s)])
 
 
+@pytest.mark.parametrize("s", [-182, 182])
+def test_a_short_run_beside_a_longer_one_may_be_of_another(s):
+    """Rank 0 hung in #6, and the others went through forty: of these it is known when the newest were issued, and no call is timed on both sides."""
+    dumps = {r: gloo(range(1, 41), members=[0, 1, 2]) for r in (1, 2)}
+    dumps[0] = moved(gloo(range(1, 7), members=[0, 1, 2], done=range(1, 6)), s * S)
+    found = answer(dumps)
+    assert [r for r, _ in found.out_of_time] == [0] and round(found.out_of_time[0][1] / S) == s
+
+
 def test_who_comes_late_to_the_first_call_is_of_the_same_run():
     """Nothing that is over is shared: rank 3 came half a minute after the others, to another call."""
     dumps = {r: jobs.dump([last(1, "started")], ALL4) for r in range(3)} | {3: jobs.dump([last(1, "started", op="broadcast", t=30 * S)], ALL4)}
@@ -204,9 +213,92 @@ def test_calls_that_overlap_in_time_are_of_one_run_whatever_the_clocks():
     assert answer(dumps).out_of_time == ()
 
 
-def test_asynchronous_calls_of_gloo_may_have_failed_one_behind_the_other():
-    """Three buckets at once, to none of which rank 3 came: they have timed out on two ranks, and are pending on the third."""
-    dumps = {r: gloo([1, 2, 3, 4, 5, 6], members=[0, 1, 2, 3], done=range(1, 7) if r < 2 else range(1, 4)) for r in range(3)}
-    dumps[3] = gloo([1, 2, 3], members=[0, 1, 2, 3])
+def buckets_of_gloo(*done, ahead=3):
+    """Three calls at once behind `ahead` others, to none of which rank 3 came: which of them have ended on ranks 0 to 2."""
+    numbers = range(1, ahead + 4)
+    dumps = {r: gloo(numbers, members=[0, 1, 2, 3], done=[*range(1, ahead + 1), *ended]) for r, ended in enumerate(done)}
+    return dumps | {3: gloo(range(1, ahead + 1), members=[0, 1, 2, 3])}
+
+
+@pytest.mark.parametrize("done", [((4, 5, 6), (4, 5, 6), (5, 6)), ((4, 5, 6), (4, 5), (5, 6)), ((6,), (4, 6), ()), ((4, 5, 6), (4, 5, 6), ())])
+def test_asynchronous_calls_of_gloo_have_failed_in_any_order(done):
+    """One that is pending behind its followers' issue shows that nobody waited for it."""
+    found = answer(buckets_of_gloo(*done))
+    assert (found.kind, found.ranks, found.number, found.waiting, found.gave_up) == ("missing", (3,), 4, (0, 1, 2), False)
+    assert (found.older, found.perhaps_older) == ((), ())
+
+
+def test_where_all_that_a_rank_lacks_has_ended_its_dump_may_be_older():
+    found = answer(buckets_of_gloo((4, 5, 6), (4, 5, 6), (4, 5, 6)))
+    assert (found.kind, found.waiting, found.unseen, found.older, found.perhaps_older) == ("cannot-tell", (), (3,), (), (3,))
+    # What was issued before the first of which it is known that nobody waited for it may have gone well.
+    found = answer(buckets_of_gloo((4, 5, 6), (4, 5), (4, 6)))
+    assert (found.kind, found.waiting, found.unseen, found.perhaps_older) == ("cannot-tell", (2,), (3,), (3,))
+
+
+def test_who_goes_on_for_long_behind_a_call_of_gloo_waits_for_the_others_in_turn():
+    """A thread of rank 0 has #4 pending, and trains on: what is behind it is over wherever another one follows."""
+    dumps = {r: gloo(range(1, 41), members=[0, 1, 2, 3], done=[n for n in range(1, 41) if n != 4 or r]) for r in range(3)}
+    dumps[3] = gloo(range(1, 21), members=[0, 1, 2, 3])
+    for d in dumps.values():
+        d["entries"] = [e | {"time_created_ns": e["time_created_ns"] + e["collective_seq_id"] * S} for e in d["entries"]]
     found = answer(dumps)
-    assert (found.kind, found.waiting, found.unseen, found.older, found.perhaps_older) == ("cannot-tell", (2,), (3,), (), (3,))
+    assert (found.kind, found.unseen, found.perhaps_older) == ("cannot-tell", (3,), (3,))
+
+
+def prepared(*, late_s, timeout_s):
+    """Rank 0 prepares the data for so long, while the others wait in their first call; then it calls something else."""
+    dumps = {r: jobs.dump([last(1, "started", record=0, t=S)], ALL4) for r in (1, 2, 3)}
+    dumps[0] = jobs.dump([last(1, "started", record=0, op="broadcast", t=late_s * S)], ALL4)
+    for d in dumps.values():
+        d["entries"] = [e | {"timeout_ms": timeout_s * 1000} for e in d["entries"]]
+    return dumps
+
+
+def test_others_may_wait_for_a_rank_for_as_long_as_their_timeout():
+    found = answer(prepared(late_s=3000, timeout_s=3600))
+    assert (found.kind, found.ranks, found.left_out) == ("op", (0,), ())
+    assert answer(prepared(late_s=3000, timeout_s=600)).left_out == ((0, 1),)
+    assert answer(prepared(late_s=9000, timeout_s=3600)).left_out == ((0, 1),)
+
+
+def test_an_older_dump_with_calls_on_the_way_reopens_nothing():
+    """One call a minute. Rank 3 had #10 and #11 on the way when its dump was taken; twenty minutes later rank 2 does not come to #30."""
+    dumps = {r: gloo(range(1, 31 if r != 2 else 30), members=[0, 1, 2, 3], done=range(1, 30)) for r in range(3)}
+    dumps[3] = gloo(range(1, 12), members=[0, 1, 2, 3], done=range(1, 10))
+    for d in dumps.values():
+        d["entries"] = [
+            e | {"time_created_ns": e["time_created_ns"] + min(e["collective_seq_id"], 10 if d is dumps[3] else 99) * 60 * S} for e in d["entries"]
+        ]
+    found = answer(dumps)
+    assert (found.kind, found.ranks, found.number, found.waiting, found.perhaps_older) == ("missing", (2,), 30, (0, 1), (3,))
+    done = {r: gloo(range(1, 31), members=[0, 1, 2, 3]) for r in range(3)} | {3: dumps[3]}
+    for r in range(3):
+        done[r]["entries"] = [e | {"time_created_ns": e["time_created_ns"] + e["collective_seq_id"] * 60 * S} for e in done[r]["entries"]]
+    assert answer(done).waiting in ((), (3,))
+
+
+@pytest.mark.parametrize("more", [2, 40])
+def test_of_calls_behind_those_that_an_older_dump_has_on_the_way_nothing_is_shown(more):
+    """A job that moves fast: rank 3 was looked at a moment before the others."""
+    dumps = {r: gloo(range(1, 12 + more), members=[0, 1, 2, 3]) for r in range(3)}
+    dumps[3] = gloo(range(1, 12), members=[0, 1, 2, 3], done=range(1, 10))
+    found = answer(dumps)
+    assert found.waiting == (3,) and found.finished == (0, 1, 2) and 3 in found.perhaps_older
+
+
+def test_a_dump_from_before_a_restart_is_of_another_run_however_long_others_may_wait():
+    """It hangs in #10, is started again a quarter of an hour later and hangs there again, and rank 3 writes no dump."""
+    dumps = {r: jobs.dump([*[e | {"record_id": n} for n, e in enumerate(history(9))], last(10, "started")], ALL4) for r in range(4)}
+    dumps = {r: moved(d, 900 * S) if r != 3 else d for r, d in dumps.items()}
+    found = answer(dumps)
+    assert (found.kind, found.unseen, found.left_out) == ("cannot-tell", (3,), ((3, 0),))
+
+
+@pytest.mark.parametrize("timeout_ms", [10**30, 86_400_000_000_000, -5, "soon"])
+def test_a_timeout_that_is_none_is_no_reason_to_leave_a_dump_out(timeout_ms):
+    dumps = dumps_of(3, 3, 3, 3, pending=(0, 1, 2))
+    for d in dumps.values():
+        d["entries"] = [e | {"timeout_ms": timeout_ms} for e in d["entries"]]
+    found = recordings(dumps)
+    assert judge(found).ranks == (3,) and all(0 <= r.patience_ns <= DAY for r in found.values())

@@ -13,7 +13,7 @@ from tests.records.match import jobs
 
 from unhang.records.flight.columns import recording_of
 from unhang.records.flight.opening import decoded
-from unhang.records.match.outcome import judge
+from unhang.records.match.judge import judge
 
 
 def recordings(dumps, *, as_json=()):
@@ -779,3 +779,23 @@ def test_the_call_that_hangs_may_be_overwritten_by_those_behind_it():
     assert answer(all_behind(27, completed=None, over=3)).kind == "transport"
     # Nothing was before it.
     assert answer(all_behind(1, completed=-1)).kind == "transport"
+
+
+def test_what_stands_behind_a_call_that_is_only_pending_is_told_for_itself():
+    """Rank 0 waits for rank 1, which has had another call pending for long, and trains; for want of rank 2, whose call with
+    rank 3 brings no data."""
+    groups = ALL4 | {"ab": ("ab", [0, 1]), "bc": ("bc", [1, 2]), "x": ("x", [2, 3]), "solo": ("solo", [1])}
+    late = 40_000_000_000
+
+    def waits(group, t):
+        return jobs.entry(3, (group, group), 1, "all_reduce", 4, 30, "started", t=t)
+
+    dumps = {
+        0: jobs.dump([*history(3), waits("ab", late + 9)], groups),
+        1: jobs.dump([*history(3), waits("bc", 9_000), jobs.entry(4, ("solo", "solo"), 1, "all_reduce", 4, 40, "completed", t=late)], groups),
+        2: jobs.dump([*history(3), waits("x", late + 5)], groups),
+        3: jobs.dump([*history(3), waits("x", late + 5)], groups),
+    }
+    found = answer(dumps)
+    assert (found.kind, found.group_name, found.waiting) == ("transport", "x", (2, 3))
+    assert [(s.waiting, s.lacking) for s in found.aside] == [((1,), (2,))]

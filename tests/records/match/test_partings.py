@@ -9,7 +9,7 @@ from tests.records.match import jobs
 
 from unhang.records.flight.dump import dump_of
 from unhang.records.flight.opening import Opened
-from unhang.records.match.outcome import judge
+from unhang.records.match.judge import judge
 from unhang.records.match.partings import parting_of
 
 PAIR = {"0": ("default_pg", [0, 1])}

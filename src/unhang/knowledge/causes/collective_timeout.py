@@ -72,9 +72,9 @@ def _most(waited: tuple[Timeout, ...]) -> list[Timeout]:
 CAUSE = Cause(
     id="collective-timeout",
     role="symptom",
-    title="A collective timed out",
-    title_zh="集合通信超时",
-    what="A rank waited in a collective longer than its timeout. The rank that prints it came; another one did not.",
+    title="A collective did not end",
+    title_zh="集合通信没有结束",
+    what="A rank waited in a collective longer than its timeout, or was seen to wait in it. The rank that prints it came; another one did not.",
     why="Some other rank was late, stuck, gone, or in another collective.",
     signatures=(
         # torch 1.7 to 2.15: "[Rank 1] Watchdog caught ...", before 1.10 "Caught ...".

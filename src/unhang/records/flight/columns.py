@@ -53,6 +53,8 @@ _MOST_HOLES = 100_000
 _TIMED = 16
 # Of so many calls sums are kept.
 _NEWEST = 64
+# Who is told to wait for ever does not wait for another run.
+_MOST_PATIENT_MS = 86_400_000
 # A dump has some dozens of different calls; every one that is different from all others is a hostile one's.
 _MOST_MESSAGES = 4096
 
@@ -121,8 +123,8 @@ class Recording:
     overwritten its beginning; `cut`: the file has lost its end, or entries of it, which may have been the newest of any group.
     `untold`: what the recorder does not tell. `worlds`: how many default groups it had before the one that its tracks are of, as far as its ring goes
     back. `status`, of a ring of NCCL alone that has lost its beginning: what is counted of each group, also of those of which no call is left ("#ID"
-    where their name is not told); Gloo's count may stay one behind for ever. `heard`: what somebody who watched the rank heard of it beside its
-    dump, by the name of the group; None where nobody did.
+    where their name is not told); Gloo's count may stay one behind for ever. `patience_ns`: the longest timeout of what has not completed, 0 where
+    none is told. `heard`: what somebody who watched the rank heard of it beside its dump, by the name of the group; None where nobody did.
     """
 
     rank: int
@@ -148,6 +150,7 @@ class Recording:
     skipped: int = 0
     worlds: int = 0
     status: Mapping[str, Counters] = field(default_factory=dict)
+    patience_ns: int = 0
     heard: Mapping[str, Heard] | None = None
 
 
@@ -177,6 +180,7 @@ def with_second(accelerator: Recording, cpu: Recording) -> Recording:
         cut=accelerator.cut or cpu.cut,
         untold=accelerator.untold or cpu.untold,
         skipped=accelerator.skipped + cpu.skipped,
+        patience_ns=max(accelerator.patience_ns, cpu.patience_ns),
     )
 
 
@@ -195,7 +199,7 @@ class Columns:
     `kinds` are the different calls as the dump has them (group, name, sizes in and out, dtypes in and out, whether it is a message), `kind_of` tells
     which one an entry is. `message_numbers` are those of sends and receives, by the place of the entry. `configured` are the groups that the dump's
     configuration tells of, `counters` the newest operation that was enqueued, by group. `span`: when the first and the last entry were made, and the
-    last that has ended, where that is known beforehand. `worlds`, `status`: as in `Recording`.
+    last that has ended, where that is known beforehand. `worlds`, `status`, `patience_ns`: as in `Recording`.
     """
 
     version: str = ""
@@ -213,6 +217,7 @@ class Columns:
     skipped: int = 0
     worlds: int = 0
     status: Mapping[str, Counters] = field(default_factory=dict)
+    patience_ns: int = 0
     span: tuple[int, int, int] | None = None
 
 
@@ -257,6 +262,7 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
     configuration = configured(raw, names)
     if raw.get("pg_status") and not (entries or counters or configuration):
         raise ValueError("nothing in it is what a recorder writes")
+    patience_ns = _patience_ns(entries, read.ends)
     frames = [entry.get("frames") or () for entry in entries]
     if repeats is not None:
         read, frames = _repeated(read, repeats), [frames[form] for form in repeats.form_of]
@@ -276,8 +282,15 @@ def columns_and_frames(dump: Opened) -> tuple[Columns, list[Sequence[Mapping[str
         skipped=skipped,
         worlds=worlds,
         status=status,
+        patience_ns=patience_ns,
     )
     return columns, frames
+
+
+def _patience_ns(entries: Sequence[Any], ends: bytearray) -> int:
+    """Of the entries that have not completed."""
+    told = (entry.get("timeout_ms") for entry in compress(entries, ends.translate(_IS_PENDING)))
+    return min(max((ms for ms in told if isinstance(ms, int) and ms > 0), default=0), _MOST_PATIENT_MS) * 1_000_000
 
 
 def _status(raw: Mapping[str, Any], name_of_id: Mapping[str, str], kinds: Sequence[_Kind]) -> dict[str, Counters]:
@@ -376,6 +389,7 @@ def compared(columns: Columns, *, rank: int, source: str, size: int = 0) -> Reco
         skipped=columns.skipped + strays,
         worlds=columns.worlds,
         status=columns.status,
+        patience_ns=columns.patience_ns,
     )
 
 
@@ -439,6 +453,7 @@ def _evened(entries: Sequence[Any]) -> tuple[list[dict[str, Any]], int]:
                 "state": str(entry.get("state")),
                 "retired": bool(entry.get("retired")),
                 "time_created_ns": int(entry.get("time_created_ns") or 0),
+                "timeout_ms": entry.get("timeout_ms"),
                 "frames": entry.get("frames"),
             }
             _kind(marshal.dumps(_what(even), 2))

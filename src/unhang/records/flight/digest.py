@@ -108,6 +108,7 @@ class _Dump(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     worlds: int
     untold: str | None = None
     status: dict[str, tuple[int, int]] = {}
+    patience_ns: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +182,7 @@ def packed(columns: Columns, sites: Sequence[Site | None], *, rank: int, where: 
         worlds=columns.worlds,
         untold=columns.untold,
         status={_apart(group, clean): (c.enqueued, c.completed) for group, c in columns.status.items()},
+        patience_ns=columns.patience_ns,
     )
     # Nothing is written that would be refused when it is read.
     _MostMembers().take(bytes(dump.groups))
@@ -489,6 +491,7 @@ def _columns(dump: _Dump) -> Columns:
         worlds=dump.worlds,
         untold=dump.untold,
         status={group: Counters(enqueued=enqueued, completed=completed) for group, (enqueued, completed) in dump.status.items()},
+        patience_ns=dump.patience_ns,
         span=dump.span_ns,
     )
 

@@ -305,9 +305,11 @@ def sum_up(
     *,
     clean: digest.Clean,
     called: Callable[[str], str] = str,
+    lost: Sequence[NotExamined] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> SummedUp:
-    """Write the digest of these dumps into a folder. `clean` takes credentials out of a text, `called` gives the name of a file that was unpacked.
+    """Write the digest of these dumps into a folder. `clean` takes credentials out of a text, `called` gives the name of a file that was unpacked;
+    `lost` are dumps by their names that are none by what is in them.
 
     Raises UnhangError where none of them can be read, OSError where it cannot be written, RecordError where another one is there by its name.
     """
@@ -316,7 +318,7 @@ def sum_up(
     named = ranks_of([str(p) for p in paths])
     sizes = [_size(p) for p in paths]
     missed = [NotExamined(what=called(str(p)), why="it is a digest, which is not summed up again") for p in already]
-    unread: list[tuple[str, str]] = []
+    unread = [(n.what, n.why) for n in lost]
     found: list[digest.Summed] = []
     done = 0
     with Readers(None, parallel=sum(sizes) > _FEW_BYTES) as readers:

@@ -18,8 +18,9 @@ from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, Heard, Recor
 from unhang.records.flight.entries import Group
 from unhang.records.frames import Frame, op_of_stack, user_frame
 from unhang.records.match.groups import align
+from unhang.records.match.judge import Judge
 from unhang.records.match.messages import settled
-from unhang.records.match.outcome import By, Judge, Outcome, Place
+from unhang.records.match.outcome import By, Outcome, Place
 from unhang.records.match.partings import DIFFERENT, Parting, Side, parting_of
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from unhang.records.flight import operations
 from unhang.records.flight.columns import Message, Recording, Track
 from unhang.records.flight.entries import Group
+from unhang.records.match.unwaited import first_unwaited, reopened
 
 # The default group, where nothing describes it; of a build with two recorders, in the second one, too.
 _DEFAULT = ("0", "cpu:0")
@@ -23,13 +24,15 @@ _ANY = 1 << 62
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
-    """One group of the job. `tracks` by rank, their ids in the job's table. `known`: the recorders tell who belongs to it, and there is no other."""
+    """One group of the job. `tracks` by rank, their ids in the job's table. `known`: the recorders tell who belongs to it, and there is no other.
+    `unwaited`: from this number on nobody waited for one call before issuing the next."""
 
     name: str
     desc: str
     members: tuple[int, ...]
     known: bool
     tracks: Mapping[int, Track]
+    unwaited: int | None = None
 
     @property
     def shown(self) -> str:
@@ -95,12 +98,17 @@ def align(recordings: Mapping[int, Recording], *, world_size: int | None = None,
     messages = {rank: tuple((m, *_ends(m, rank, declared, world)) for m in r.messages) for rank, r in recordings.items() if r.messages}
     return Job(
         recordings=recordings,
-        meetings=tuple(m for m in meetings if m.tracks),
+        meetings=tuple(_reopened(m) for m in meetings if m.tracks),
         calls=list(table),
         world=world,
         world_known=world_known,
         messages=messages,
     )
+
+
+def _reopened(meeting: Meeting) -> Meeting:
+    number = first_unwaited(meeting.tracks)
+    return meeting if number is None else replace(meeting, tracks=reopened(meeting.tracks, number), unwaited=number)
 
 
 def _of_one_world(recordings: Mapping[int, Recording]) -> Mapping[int, Recording]:

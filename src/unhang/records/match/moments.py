@@ -7,13 +7,18 @@ differ by minutes, and a rank that hangs may have made its newest call before th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from unhang.records.flight import operations
 from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, STARTED, Recording, Track
 from unhang.records.match import hosts
 from unhang.records.match.groups import Job, Meeting, align
+
+# So many ranks, and so many of their calls, tell whether two dumps can be of one run.
+_COMPARED = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +78,13 @@ def _gone_on_from(job: Job, meeting: Meeting, newest: Mapping[int, int]) -> tupl
 
     Who waits in it until it fails does not come to another one, unless it was not waited for, or in another thread.
     """
+    until = meeting.unwaited or math.inf
     gone = [
         (n, -rank)
         for rank, t in meeting.tracks.items()
         if t.gloo
         for n, ns in t.pending_ns.items()
-        if t.end(n) == ENDED and newest[rank] > ns and (call := t.at(n)) and operations.needs_all(job.calls[call].split(" ")[0])
+        if n < until and t.end(n) == ENDED and newest[rank] > ns and (call := t.at(n)) and operations.needs_all(job.calls[call].split(" ")[0])
     ]
     number, owner = max(gone, default=(0, None))
     return number, None if owner is None else -owner
@@ -164,12 +170,43 @@ def out_of_time(job: Job) -> Mapping[int, int]:
     begin, end = min(oldest for oldest, _, _ in usual), max(newest for _, newest, _ in usual)
     ahead = hosts.ahead(job.meetings)
     beside = [ahead[rank] for _, _, rank in usual if rank in ahead]
+
+    places = _places(job)
+
+    def contradicts(rank: int, *, later: bool) -> bool:
+        """Whether calls that are over were over before the others, who have issued the same ones, had begun."""
+        if rank in ahead:
+            return any(abs(ahead[rank] - ns) > hosts.CLOSE_NS for ns in beside)
+        return any(_was_through(job, places, *((other, rank) if later else (rank, other))) for _, _, other in usual[:_COMPARED])
+
     return {
         rank: oldest - end if oldest > end else newest - begin
         for part in parts
         for oldest, newest, rank in part
-        if part is not usual and rank in ahead and any(abs(ahead[rank] - ns) > hosts.CLOSE_NS for ns in beside)
+        if part is not usual and contradicts(rank, later=oldest > end)
     }
+
+
+def _places(job: Job) -> dict[int, list[Meeting]]:
+    """The groups that each rank has used."""
+    places: dict[int, list[Meeting]] = {}
+    for meeting in job.meetings:
+        for rank in meeting.tracks:
+            places.setdefault(rank, []).append(meeting)
+    return places
+
+
+def _was_through(job: Job, places: Mapping[int, Sequence[Meeting]], one: int, later: int) -> bool:
+    """Whether a rank has completed a call that needs all, and that the other one has issued, too."""
+    for meeting in places.get(one, ()):
+        track, other = meeting.tracks[one], meeting.tracks.get(later)
+        if other is None:
+            continue
+        for number in range(max(track.first, other.first), min(track.last, other.last) + 1)[:_COMPARED]:
+            call = track.at(number)
+            if track.end(number) == COMPLETED and other.at(number) and call and operations.needs_all(job.calls[call].split(" ")[0]):
+                return True
+    return False
 
 
 def _world(recording: Recording, known: dict[int, tuple[int, ...]] | None = None) -> tuple[int, ...]:
@@ -227,20 +264,33 @@ def _in_time(recordings: dict[int, Recording]) -> list[dict[int, Recording]]:
         until = max(until, recording.newest_ns)
     if len(parts) < 2:
         return parts
-    older = behind(align(recordings)).ranks
+    job = align(recordings)
+    older, places = behind(job).ranks, _places(job)
+
+    def was_through(one: Mapping[int, Recording], later: Mapping[int, Recording]) -> bool:
+        return any(_was_through(job, places, a, b) for a in islice(one, _COMPARED) for b in islice(later, _COMPARED))
+
     runs = parts[:1]
     for part in parts[1:]:
-        if _fits(runs[-1], part, older):
+        if _fits(runs[-1], part, older, was_through):
             runs[-1].update(part)
         else:
             runs.append(part)
     return runs
 
 
-def _fits(one: Mapping[int, Recording], later: Mapping[int, Recording], older: Mapping[int, int]) -> bool:
-    """Whether what ended before the other began may be of one run with it, on hosts whose clocks differ, or behind what a ring has overwritten."""
+def _fits(
+    one: Mapping[int, Recording],
+    later: Mapping[int, Recording],
+    older: Mapping[int, int],
+    was_through: Callable[[Mapping[int, Recording], Mapping[int, Recording]], bool],
+) -> bool:
+    """Whether what ended before the other began may be of one run with it, on hosts whose clocks differ, behind what a ring has overwritten, or while
+    the first still waited."""
     gap = min(r.oldest_ns for r in later.values()) - max(r.newest_ns for r in one.values())
-    if gap > hosts.MOST_NS and not any(r.lost or r.worlds for r in later.values()):
+    # A restart comes behind a timeout, too: those who had been through a call with them did not wait for them.
+    apart = gap > hosts.MOST_NS and (gap > hosts.MOST_NS + max(r.patience_ns for r in one.values()) or was_through(one, later))
+    if apart and not any(r.lost or r.worlds for r in later.values()):
         return False
     # Of the same processes before they made their default group again.
     before = {rank for rank, r in one.items() if r.worlds < max(each.worlds for each in later.values())}
