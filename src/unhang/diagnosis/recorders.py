@@ -23,6 +23,7 @@ from unhang.records.flight.recordings import Recorded, flight, record_all
 from unhang.records.logs.said import Status
 from unhang.records.match.judge import judge
 from unhang.records.match.messages import settled
+from unhang.records.match.moments import has_every_rank
 from unhang.records.match.outcome import Outcome
 
 NO_STACKS = NotExamined(what=STACKS.en, why="only logs and flight-recorder dumps were given; unhang run takes these before anything is ended")
@@ -81,15 +82,8 @@ def times(recorded: Recorded) -> kernel_told.Recorded | None:
         last_s=max(r.newest_ns for r in dated) / 1e9,
         begun=any(not r.lost and r.cut is None for r in dated),
         stood=any(r.messages or any(t.pending_ns for t in r.tracks) for r in dated),
-        whole=_is_whole(recorded),
+        whole=has_every_rank(recorded.recordings),
     )
-
-
-def _is_whole(recorded: Recorded) -> bool:
-    """Whether every rank of the world has a dump that holds calls."""
-    groups = [g for r in recorded.recordings.values() for g in (*(t.group for t in r.tracks), *r.groups)]
-    worlds = {g.members for g in groups if g.members and (g.desc == "default_pg" or (g.name == "0" and not g.desc))}
-    return len(worlds) == 1 and all(r in recorded.recordings and recorded.recordings[r].entries for r in worlds.pop())
 
 
 def examine_with_logs(recorded: Recorded, of_logs: Verdict, statuses: Sequence[Status]) -> Examined:

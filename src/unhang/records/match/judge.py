@@ -3,8 +3,8 @@
 Every rank waits in the oldest call that it has not completed. A place where ranks wait is a node; from it leads an edge to the place in which each
 rank that it lacks waits. At the end of the edges stands what to look at: ranks that wait in nothing, calls that do not fit each other, a circle, or a
 call that all have joined. What may surprise: on NCCL many calls are enqueued behind the one that hangs, so that a rank may have "issued" what it will
-never run; on Gloo a call that is over may have failed, and nobody waits in it. Long because finding the ends of all
-chains, and saying what each end is, need the same graph.
+never run; on Gloo a call that is over may have failed, and nobody waits in it. Long because finding the ends of all chains, and saying what
+each end is, need the same graph.
 """
 
 from __future__ import annotations

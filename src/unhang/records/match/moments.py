@@ -225,6 +225,14 @@ def _world(recording: Recording, known: dict[int, tuple[int, ...]] | None = None
     return known[place]
 
 
+def has_every_rank(recordings: Mapping[int, Recording]) -> bool:
+    """Whether every rank of the world has a dump that holds calls."""
+    known: dict[int, tuple[int, ...]] = {}
+    found = {id(world): world for r in recordings.values() if (world := _world(r, known))}
+    worlds = set(found.values())
+    return len(worlds) == 1 and all(r in recordings and recordings[r].entries for r in worlds.pop())
+
+
 def _size(run: Mapping[int, Recording]) -> int:
     known: dict[int, tuple[int, ...]] = {}
     return max(len(_world(r, known)) for r in run.values()) or max(run) + 1
