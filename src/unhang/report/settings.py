@@ -23,9 +23,10 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "no_torch": "no torch",
         "no_nccl": "no NCCL",
         "gpus": "GPUs",
-        "reads": "{who} reads {what}",
+        "reads": "{what}, read by {who}",
         "refused": "rejected here: {why}",
         "unfit": "note: {why}",
+        "left": "left as it is, see below",
         "file": "from {path}",
         "no_settings": "sets nothing here",
         "sets": "sets",
@@ -41,9 +42,10 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "no_torch": "没有 torch",
         "no_nccl": "没有 NCCL",
         "gpus": "块 GPU",
-        "reads": "{who} 读取 {what}",
+        "reads": "{what}，由 {who} 读取",
         "refused": "本机不接受：{why}",
         "unfit": "注意：{why}",
+        "left": "保持原样，见下",
         "file": "来自 {path}",
         "no_settings": "在本机不设置任何内容",
         "sets": "设置",
@@ -147,7 +149,7 @@ def of_plan(plan: Plan, lang: Language) -> Iterator[str]:
         # What is left of it where the user's own is kept.
         became = spelt(spelled)
         reason = f"; {one.why.of(lang)}" if one.why else ""
-        yield begin + (words["reads"].format(who=spelled.read_by, what=became) if became else "-") + reason
+        yield begin + (words["reads"].format(who=spelled.read_by, what=became) if became else words["left"]) + reason
     yield from (_met(m, lang) for m in plan.met)
 
 

@@ -86,7 +86,7 @@ Spell = Callable[[Value, Installed, str], Spelled | Text]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """`parse` raises ValueError with the valid forms. `forms` are those forms in a few words; `cost` is what a value other than the default costs.
+    """`parse` raises ValueError with the valid forms. `forms` are those forms in a few words, `example` is one of them; `cost` is what a value other than the default costs.
 
     `spelling` answers with the reason, in both languages, where nothing would read it.
     """
@@ -98,6 +98,7 @@ class Setting:
     cost_zh: str
     layer: Layer
     forms: str
+    example: str
     parse: Parse
     spelling: Spell
 
