@@ -8,7 +8,7 @@ from unhang.errors import UnhangError
 from unhang.knowledge.settings.catalogue import SETTINGS, of_value, parse
 from unhang.knowledge.settings.setting import Installed, Refused, Spelled, applied, flag
 
-GPUS = Installed(torch=(2, 9), nccl=(2, 27, 5), packages={"accelerate": "1.15.0", "deepspeed": "0.19.8"}, gpus=8)
+GPUS = Installed(torch=(2, 9), nccl=(2, 27, 5), packages={"accelerate": "1.15.0", "deepspeed": "0.19.8", "llamafactory": "0.9.5"}, gpus=8)
 CPU = Installed(torch=(2, 13), nccl=None)
 NOTHING = Installed(torch=None, nccl=None)
 
@@ -126,7 +126,7 @@ def test_the_timeout_of_the_launchers():
         ("torchrun", "processes", 2, Spelled(options=(("--nproc-per-node", "2"),), read_by="torchrun")),
         ("accelerate", "processes", 2, Spelled(options=(("--num_processes", "2"),), read_by="accelerate")),
         ("deepspeed", "processes", 2, Spelled(options=(("--num_gpus", "2"),), read_by="deepspeed")),
-        ("llamafactory", "processes", 2, Spelled(env={"NPROC_PER_NODE": "2"}, read_by="llamafactory")),
+        ("llamafactory", "processes", 2, Spelled(env={"NPROC_PER_NODE": "2"}, read_by="llamafactory 0.9.5")),
         ("accelerate", "precision", "bf16", Spelled(options=(("--mixed_precision", "bf16"),), read_by="accelerate 1.15.0")),
         ("accelerate", "accumulation", 4, Spelled(env={"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}, read_by="accelerate 1.15.0")),
     ],

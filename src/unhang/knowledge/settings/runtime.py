@@ -62,6 +62,8 @@ def _precision(value: Value, installed: Installed, launcher: str) -> Spelled | T
 def _processes(value: Value, installed: Installed, launcher: str) -> Spelled | Text:
     count = str(value)
     if launcher == "llamafactory":
+        if not reading.reads(installed, "llamafactory", "NPROC_PER_NODE"):
+            return reading.refusal(installed, "llamafactory", "NPROC_PER_NODE")
         return Spelled(env={"NPROC_PER_NODE": count}, read_by=reading.said(installed, "llamafactory"))
     flag = {"torchrun": "--nproc-per-node", "accelerate": "--num_processes", "deepspeed": "--num_gpus"}.get(launcher)
     if flag is None:
