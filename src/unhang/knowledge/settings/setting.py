@@ -1,0 +1,158 @@
+"""One setting, and how a choice of several becomes variables and arguments for what is installed.
+
+A setting that nothing would read is refused, with the reason. It is never passed over.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from unhang.knowledge.text import Text
+
+Value = bool | int | float | str
+Choice = Mapping[str, Value]
+Layer = Literal["communication", "timeouts", "run-time"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installed:
+    """What a training would load. `nccl` is None where torch has no use for NCCL, () where it has one of a release that is not known.
+
+    `packages` are names of accelerate, deepspeed, lightning, transformers, llamafactory and ray with their versions; `gpus` is how many there are.
+    """
+
+    torch: tuple[int, int] | None
+    nccl: tuple[int, ...] | None
+    packages: Mapping[str, str] = field(default_factory=dict)
+    gpus: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spelled:
+    """A setting as it is passed on. `arguments` go behind the command, `options` are the launcher's own and go in front of the script.
+
+    `read_by` names who reads it, with the release.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+    read_by: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """A setting that would have no effect here, or a wrong one."""
+
+    key: str
+    value: Value
+    why: str
+    why_zh: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied:
+    """A whole choice as it is passed on. `read_by` has the reader of each key that was not refused."""
+
+    env: Mapping[str, str]
+    arguments: tuple[str, ...]
+    options: tuple[tuple[str, str], ...]
+    refused: tuple[Refused, ...]
+    read_by: Mapping[str, str]
+
+
+Parse = Callable[[str], Value]
+Spell = Callable[[Value, Installed, str], Spelled | Text]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """`parse` raises ValueError with the valid forms. `forms` are those forms in a few words; `cost` is what a value other than the default costs.
+
+    `spelling` answers with the reason, in both languages, where nothing would read it.
+    """
+
+    key: str
+    title: str
+    title_zh: str
+    cost: str
+    cost_zh: str
+    layer: Layer
+    forms: str
+    parse: Parse
+    spelling: Spell
+
+    def spell(self, value: Value, installed: Installed, launcher: str = "torchrun") -> Spelled | Refused:
+        """As the launcher (torchrun, accelerate, deepspeed, llamafactory, python) and what is installed read it."""
+        spelled = self.spelling(value, installed, launcher)
+        if isinstance(spelled, Text):
+            return Refused(key=self.key, value=value, why=spelled.en, why_zh=spelled.zh)
+        return spelled
+
+
+# A loader without workers has neither.
+_OF_WORKERS = ("persistent-workers", "prefetch")
+
+
+def applied(
+    choice: Choice,
+    installed: Installed,
+    *,
+    launcher: str = "torchrun",
+    arguments: Mapping[str, str] | None = None,
+) -> Applied:
+    """Put a choice into words. `arguments` maps keys to the script's own flags, see `flag`. Raises KeyError for a key that does not exist."""
+    from unhang.knowledge.settings.catalogue import SETTINGS
+
+    env: dict[str, str] = {}
+    behind: list[str] = []
+    options: list[tuple[str, str]] = []
+    refused: list[Refused] = []
+    read_by: dict[str, str] = {}
+    for key, value in choice.items():
+        spelled = _spelled(SETTINGS[key], value, choice, installed, launcher, arguments or {})
+        if isinstance(spelled, Refused):
+            refused.append(spelled)
+            continue
+        env |= spelled.env
+        behind += spelled.arguments
+        options += spelled.options
+        read_by[key] = spelled.read_by
+    return Applied(env=env, arguments=tuple(behind), options=tuple(options), refused=tuple(refused), read_by=read_by)
+
+
+def _spelled(setting: Setting, value: Value, choice: Choice, installed: Installed, launcher: str, arguments: Mapping[str, str]) -> Spelled | Refused:
+    key = setting.key
+    if key in _OF_WORKERS and value and choice.get("loader-workers") == 0:
+        return Refused(
+            key=key,
+            value=value,
+            why=f"{key} needs workers, and loader-workers is 0",
+            why_zh=f"{key} 需要工作进程，而 loader-workers 为 0",
+        )
+    if key not in arguments:
+        return setting.spell(value, installed, launcher)
+    return Spelled(arguments=flag(arguments[key], value), read_by=f"the script ({arguments[key]})")
+
+
+def flag(template: str, value: Value) -> tuple[str, ...]:
+    """The script's own flag with a value: "--batch" takes it as the next word, "batch=" and "--batch=" as a part of it, {value} wherever it stands.
+
+    "--pin|--no-pin" is for on and off; one side may be empty.
+    """
+    text = worded(value)
+    if "|" in template and isinstance(value, bool):
+        on, _, off = template.partition("|")
+        return tuple(shlex.split(on if value else off))
+    if "{value}" in template:
+        return tuple(word.replace("{value}", text) for word in shlex.split(template))
+    words = shlex.split(template)
+    return (*words[:-1], words[-1] + text) if words and words[-1].endswith("=") else (*words, text)
+
+
+def worded(value: Value) -> str:
+    """A value as most programs take it."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
