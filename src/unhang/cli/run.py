@@ -29,6 +29,15 @@ def run(
         float,
         typer.Option(min=1, metavar="SECONDS", help="Silence allowed until the rhythm is known, from three optimizer steps or the collectives."),
     ] = 180.0,
+    fallback: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|ask|off",
+            help="When settings may answer a failure: try them here, and go on with the smallest change that works; or ask; or do not.",
+        ),
+    ] = "auto",
+    fallback_limit: Annotated[float, typer.Option(min=10, metavar="SECONDS", help="How long that trying may take.")] = 600.0,
+    forget: Annotated[bool, typer.Option("--forget", help="Start as it is: forget what an earlier run of this job found.")] = False,
     name: Annotated[str | None, typer.Option(help="Name of the run.", show_default="the script's name")] = None,
     run_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory for this run; must not exist, or be empty.", show_default="runs/NAME-TIME")
@@ -69,6 +78,9 @@ def run(
             max_restarts=max_restarts,
             hang_after_s=hang_after,
             startup_s=startup,
+            fallback=fallback,
+            fallback_limit_s=fallback_limit,
+            forget=forget,
             name=name,
             run_dir=run_dir,
             prefix=prefix,

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unhang.errors import CommandNotFound, UnhangError
@@ -85,6 +85,48 @@ def resolve(
     )
 
 
+def launcher(command: Command) -> str:
+    """What starts the processes: torchrun, accelerate, deepspeed, llamafactory, or "python" where nothing that is known does."""
+    kind, _, _ = _launching(command.argv)
+    if kind is None and any(Path(word).name == "llamafactory-cli" for word in command.argv[:2]):
+        return "llamafactory"
+    return kind or "python"
+
+
+def nodes(command: Command, environ: Mapping[str, str] = os.environ) -> int:
+    """How many hosts the command wants at least; 1 where it does not say."""
+    _, _, options = _launching(command.argv)
+    said = next((options[name] for name in _NODES if name in options), environ.get("NNODES") or environ.get("SLURM_JOB_NUM_NODES") or "1")
+    least = said.partition(":")[0]
+    return int(least) if least.isdecimal() else 1
+
+
+def changed(command: Command, *, options: Sequence[tuple[str, str]] = (), arguments: Sequence[str] = ()) -> Command:
+    """The command with other options of its launcher, and more arguments behind it."""
+    argv = list(command.argv)
+    kind, at, _ = _launching(argv)
+    for name, value in options:
+        _set_option(argv, at, name, value, _FLAGS.get(kind or "", set()))
+    kind, _, found = _launching(argv)
+    return replace(command, argv=(*argv, *arguments), world_size=_promised(kind, found) or command.world_size)
+
+
+def _set_option(argv: list[str], at: int, option: str, value: str, flags: set[str]) -> None:
+    """In place of what is there, or in front of all."""
+    i = at
+    while i < len(argv) and argv[i].startswith("-") and argv[i] != "--":
+        name, given, _ = argv[i].partition("=")
+        same = name.replace("_", "-") == option.replace("_", "-")
+        if same and given:
+            argv[i] = f"{name}={value}"
+            return
+        if same:
+            argv[i + 1 : i + 2] = [value]
+            return
+        i += 1 if given or name.replace("_", "-") in flags else 2
+    argv[at:at] = [option, value]
+
+
 def _not_found(word: str) -> CommandNotFound:
     if not word:
         return CommandNotFound("the command is empty", cause="a variable of the shell that is not set, in quotes")
@@ -135,19 +177,25 @@ def _under_torchrun(words: Sequence[str], *, module: bool, nproc_per_node: int, 
 
 def _launcher(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
     """The launcher among the first words, and its own options; those of the script or module that it starts are not its."""
+    kind, _, options = _launching(words)
+    return kind, options
+
+
+def _launching(words: Sequence[str]) -> tuple[str | None, int, dict[str, str]]:
+    """The launcher, where its options begin, and those."""
     for i, word in enumerate(words[:4]):
         name = Path(word).name
         if name == "torchrun" or word in ("torch.distributed.run", "torch.distributed.launch"):
-            return "torchrun", _options(words[i + 1 :], _FLAGS["torchrun"])
+            return "torchrun", i + 1, _options(words[i + 1 :], _FLAGS["torchrun"])
         if word == "accelerate.commands.launch":
-            return "accelerate", _options(words[i + 1 :], _FLAGS["accelerate"])
+            return "accelerate", i + 1, _options(words[i + 1 :], _FLAGS["accelerate"])
         if name == "launch" and i and Path(words[i - 1]).name in ("accelerate", "accelerate.commands.accelerate_cli"):
-            return "accelerate", _options(words[i + 1 :], _FLAGS["accelerate"])
+            return "accelerate", i + 1, _options(words[i + 1 :], _FLAGS["accelerate"])
         if name == "deepspeed":
-            return "deepspeed", _options(words[i + 1 :], _FLAGS["deepspeed"])
+            return "deepspeed", i + 1, _options(words[i + 1 :], _FLAGS["deepspeed"])
         if word.endswith(".py"):
             break
-    return None, {}
+    return None, 0, {}
 
 
 def _options(words: Sequence[str], flags: set[str]) -> dict[str, str]:

@@ -52,7 +52,8 @@ class Rank:
     def device(self) -> Any:
         import torch
 
-        return torch.device("cuda", self.rank) if self.cuda else torch.device("cpu")
+        # More ranks than GPUs is for NCCL to refuse, in its own words.
+        return torch.device("cuda", self.rank % max(torch.cuda.device_count(), 1)) if self.cuda else torch.device("cpu")
 
     def pattern(self, elements: int, dtype: Any) -> Any:
         import torch
@@ -283,18 +284,18 @@ def sizes(rank: Rank, at: Callable[[str], None]) -> str:
         dist.all_reduce(x)
         rank.done()
         _expect(rank, x, rank.pattern(size_bytes // 4, torch.int64) * rank.world_size)
-        took_s = _median_s(rank, lambda x=x: dist.all_reduce(x))
+        took_s = _median_s(rank, dist.all_reduce, x)
         # What each rank sends and receives, as nccl-tests counts it.
         bus = size_bytes / took_s * 2 * (rank.world_size - 1) / rank.world_size / 1e9
         said = f"up to {_size(size_bytes)}, bus bandwidth {bus:.3g} GB/s (median of {_REPEATS})"
     return said
 
 
-def _median_s(rank: Rank, call: Callable[[], Any]) -> float:
+def _median_s(rank: Rank, call: Callable[[Any], Any], x: Any) -> float:
     took: list[float] = []
     for _ in range(_REPEATS):
         before = time.perf_counter()
-        call()
+        call(x)
         rank.done()
         took.append(time.perf_counter() - before)
     return sorted(took)[_REPEATS // 2]
@@ -312,7 +313,7 @@ def ddp_step(rank: Rank, at: Callable[[str], None]) -> str:
     alone.load_state_dict(model.state_dict())
     x = torch.randn(16, 64, generator=torch.Generator().manual_seed(100 + rank.rank)).to(rank.device)
     alone(x).square().mean().backward()
-    parallel = DistributedDataParallel(model, device_ids=[rank.rank] if rank.cuda else None)
+    parallel = DistributedDataParallel(model, device_ids=[rank.device.index] if rank.cuda else None)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
     parallel(x).square().mean().backward()
     for p, q in zip(model.parameters(), alone.parameters(), strict=True):
@@ -334,7 +335,7 @@ def loader_workers(rank: Rank, at: Callable[[str], None]) -> str:
     data = [torch.full(_IMAGE, float(i % _PATTERN)) for i in range(_BATCH)] * (max(workers, 1) * _PREFETCH)
     more = {"prefetch_factor": _PREFETCH} if workers else {}
     # Behind a lock of torch's that another thread holds, a forked worker would wait for ever.
-    batches: list[Any] = list(DataLoader(data, batch_size=_BATCH, num_workers=workers, timeout=30 if workers else 0, **more))  # type: ignore[arg-type]
+    batches: list[Any] = list(DataLoader(data, batch_size=_BATCH, num_workers=workers, timeout=30 if workers else 0, **more))
     for batch in batches:
         _expect(rank, batch[:, 0, 0, 0], torch.arange(_BATCH) % _PATTERN)
     return f"{workers} workers, {len(batches)} batches of {batches[0].nbytes // _MIB} MiB" if workers else "no workers"

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from unhang.knowledge.settings.setting import Choice
+from unhang.knowledge.settings.setting import Choice, Value
 from unhang.knowledge.text import Text
-from unhang.model import Outcome, Tried, Trial
+from unhang.model import Outcome, Trial, Tried
 from unhang.remedies import trial
-from unhang.remedies.rungs import AS_IS, Rung
+from unhang.remedies.rungs import AS_IS, TRANSPORTS, Rung
 from unhang.remedies.smallest import smallest
 from unhang.remedies.trial import Bench
 
@@ -24,11 +24,14 @@ _LEAST_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What is told while it goes on: a rung that is `begun` (`tried` is None), or that has been tried; or a trial of what can be left out."""
+    """What is told while it goes on: a rung that begins (`tried` is None), or that has been tried; or a trial of what can be left out, or of what has
+    passed already (`again`).
+    """
 
     rung: Rung | None
     tried: Tried | None = None
     dropping: Trial | None = None
+    again: bool = False
 
 
 def climb(
@@ -65,15 +68,14 @@ class _Climb:
                 return self._end(None, Text("interrupted", "被中断"))
             if rung.id != AS_IS.id and (why := self._why_not(rung, choice, failed)) is not None:
                 self._skip(rung, why)
-                if not rung.whole and not self._bench.refused(rung.adds) and not self._is_over():
-                    below = choice
                 continue
-            if rung.whole:
-                # Of a preset only what can be set here.
-                choice = self._accepted(choice)
+            # Of a preset only what can be set here.
+            choice = self._accepted(choice)
             result = self._try(rung, choice)
             if result.outcome == "inconclusive":
-                return self._end(None, Text("not even this can be tried here: {why}", "此处无法测试：{why}").fill(why=Text(result.says, result.says_zh)))
+                return self._end(
+                    None, Text("not even this can be tried here: {why}", "此处无法测试：{why}").fill(why=Text(result.says, result.says_zh))
+                )
             if result.outcome == "passed":
                 if rung.id == AS_IS.id:
                     return self._end({}, Text("it works as it is: no setting is to blame", "保持原样即可工作：与设置无关"))
@@ -82,16 +84,23 @@ class _Climb:
                 if self._bench.cancelled():
                     return self._end(None, Text("interrupted", "被中断"))
             failed.append(choice)
-            if not rung.whole:
+            if rung.kept:
                 below = choice
         if self._is_over():
-            return self._end(None, Text("nothing that was tried works, and the time of {s} s is over", "测试过的都不行，时间（{s} 秒）已用完").fill(s=f"{self._limit_s:g}"))
+            return self._end(
+                None,
+                Text("nothing that was tried works, and the time of {s} s is over", "测试过的都不行，时间（{s} 秒）已用完").fill(
+                    s=f"{self._limit_s:g}"
+                ),
+            )
         return self._end(None, Text("nothing that was tried works here", "测试过的都不行"))
 
     def _why_not(self, rung: Rung, choice: Choice, failed: Sequence[Choice]) -> Text | None:
         """Why a rung is not tried."""
         if self._is_over():
             return Text("no time is left of {s} s", "{s} 秒的时间已用完").fill(s=f"{self._limit_s:g}")
+        if choice.get("backend", self._bench.backend) != "nccl" and rung.adds and set(rung.adds) <= set(TRANSPORTS):
+            return Text("only NCCL has it, and the ranks talk over Gloo", "只有 NCCL 有，而这里使用 Gloo")
         refused = self._bench.refused(rung.adds)
         if refused and len(refused) == len(rung.adds):
             return trial.refusal(refused)
@@ -103,11 +112,12 @@ class _Climb:
             return Text("it changes nothing of what was tried already", "与已经测试过的没有区别")
         return None
 
-    def _effect(self, choice: Choice) -> tuple[dict[str, str], object, object]:
+    def _effect(self, choice: Choice) -> tuple[dict[str, str], Value, Value]:
         """What a trial could tell apart."""
-        environ = {k: v for k, v in {**self._bench.environ, **self._bench.applied(choice).env}.items() if trial.OF_COMMUNICATION.match(k)}
-        for name in () if self._bench.loaders else trial.OF_LOADERS:
-            environ.pop(name, None)
+        environ = {**self._bench.environ, **self._bench.applied(choice).env}
+        if self._bench.own is None:
+            unseen = trial.UNSEEN if self._bench.loaders else (*trial.UNSEEN, trial.LOADER_WORKERS)
+            environ = {k: v for k, v in environ.items() if trial.OF_COMMUNICATION.match(k) and k not in unseen}
         return environ, choice.get("backend", self._bench.backend), choice.get("processes", self._bench.world_size)
 
     def _accepted(self, choice: Choice) -> Choice:
@@ -116,7 +126,7 @@ class _Climb:
 
     def _least(self, rung: Rung, choice: Choice, below: Choice) -> Choice | None:
         """The smallest part that works, run once more; the whole where that fails; None where neither passes again."""
-        added = [key for key in choice if rung.whole or key in rung.adds]
+        added = [key for key in choice if key in rung.adds]
         found = smallest(choice, added=added, passes=lambda part: not self._is_over() and self._drop(part).outcome == "passed")
         if self._drop(found).outcome == "passed":
             return found
@@ -133,8 +143,10 @@ class _Climb:
     def _drop(self, choice: Choice) -> Trial:
         # The last proof is owed, even when time is over.
         result = self._run(self._bench, choice, limit_s=max(self._left_s(), 60.0))
+        passed = [t.trial for t in self._tried if t.trial is not None] + self._dropping
+        again = any(t.choice == dict(choice) for t in passed)
         self._dropping.append(result)
-        self._tell(Told(rung=None, dropping=result))
+        self._tell(Told(rung=None, dropping=result, again=again))
         return result
 
     def _skip(self, rung: Rung, why: Text) -> None:
@@ -175,7 +187,7 @@ class _Climb:
             says_zh=says.zh,
             why=self._why,
             environment=dict(done.env),
-            arguments=tuple(done.arguments),
+            arguments=(*(word for option in done.options for word in option), *done.arguments),
             seconds=round(time.monotonic() - self._began, 3),
         )
 

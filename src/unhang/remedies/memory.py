@@ -1,6 +1,6 @@
 """What ladders found, remembered: one SQLite file for each user, an outcome for each machine and job, valid for the versions it was found with.
 
-Several trainings may write at once: SQLite locks the file for the moment of a write. What is in it can be found again, so a damaged file is set aside.
+Several trainings may write at once: SQLite locks the file for the moment of a write. What is in it can be found again: a damaged file is set aside.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Recalled:
-    """What was remembered; `outcome` is None where nothing was, or what was no longer holds, and then `expired` says why. `found_s`: seconds since 1970."""
+    """`outcome` is None where nothing was remembered, or what was no longer holds: then `expired` says why. `found_s` is in seconds since 1970."""
 
     outcome: Outcome | None = None
     found_s: float = 0.0

@@ -1,8 +1,8 @@
 """The rungs of the ladder: what is tried, in which order, and what each costs.
 
 What the verdict prescribes comes first, then the least costly. A rung adds to those below it: two transports may both be broken, and what was not
-needed is dropped afterwards. Two rungs are otherwise: the preset stands for itself, because it brings much at once, and Gloo leaves out what only NCCL
-reads.
+needed is dropped afterwards. Two rungs are otherwise: what the preset adds is left out again where it fails, because it brings much at once, and Gloo
+leaves out what only NCCL reads.
 """
 
 from __future__ import annotations
@@ -36,19 +36,17 @@ _OF_LOADERS = ("DataLoader", "data_loader", "torch_", "dataloader")
 
 @dataclass(frozen=True, kw_only=True)
 class Rung:
-    """`adds` is what it sets beyond those below; a `whole` one stands for itself, and `leaves_out` names keys below that mean nothing with it."""
+    """`adds` is what it sets beyond those below, and for those above unless it is not `kept`; `leaves_out` are keys that mean nothing with it."""
 
     id: str
     title: Text
     cost: Text
     adds: Choice = field(default_factory=dict)
-    whole: bool = False
+    kept: bool = True
     leaves_out: tuple[str, ...] = ()
 
     def above(self, below: Choice) -> Choice:
         """The whole choice that is tried."""
-        if self.whole:
-            return dict(self.adds)
         return {k: v for k, v in below.items() if k not in self.leaves_out} | dict(self.adds)
 
 
@@ -59,7 +57,9 @@ _TEXTS: Mapping[str, tuple[Text, Text]] = {
     ),
     "shm": (
         Text("shared memory off", "关闭共享内存传输"),
-        Text("GPUs without a direct way talk over sockets of this host: slower where messages are large", "没有直连的 GPU 改走本机套接字：大消息较慢"),
+        Text(
+            "GPUs without a direct way talk over sockets of this host: slower where messages are large", "没有直连的 GPU 改走本机套接字：大消息较慢"
+        ),
     ),
     "p2p": (
         Text("direct GPU to GPU transfers off", "关闭 GPU 直连传输"),
@@ -122,14 +122,17 @@ def rungs(
                 title=Text("preset conservative", "预设 conservative"),
                 cost=Text("all of the above at once, and slower loading: for a first run that ends", "以上各项全部生效，数据加载也更慢：用于先跑通"),
                 adds=conservative,
-                whole=True,
+                kept=False,
             )
         )
     found.append(
         Rung(
             id="gloo",
             title=Text("Gloo instead of NCCL", "以 Gloo 代替 NCCL"),
-            cost=Text("every collective goes through host memory: some 5 to 50 times slower between GPUs", "所有集合通信经过主机内存：GPU 之间约慢 5 到 50 倍"),
+            cost=Text(
+                "every collective goes through host memory: some 5 to 50 times slower between GPUs",
+                "所有集合通信经过主机内存：GPU 之间约慢 5 到 50 倍",
+            ),
             adds={"backend": "gloo"},
             leaves_out=TRANSPORTS,
         )

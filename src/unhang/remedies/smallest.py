@@ -8,7 +8,7 @@ from unhang.knowledge.settings.setting import Choice
 
 
 def smallest(choice: Choice, *, added: Sequence[str], passes: Callable[[Choice], bool]) -> Choice:
-    """Nothing can be taken from it without `passes` becoming false, as far as `passes` is monotone; keys are in the order of their cost, cheapest first.
+    """Nothing can be taken from it without `passes` becoming false, as far as `passes` is monotone. Keys are in the order of their cost.
 
     `added` are the keys whose addition made it pass: as a rule they alone are needed, and that is asked first. `choice` as a whole has passed.
     """
@@ -18,10 +18,7 @@ def smallest(choice: Choice, *, added: Sequence[str], passes: Callable[[Choice],
     def works(keys: Sequence[str]) -> bool:
         return passes({key: value for key, value in choice.items() if key in keys})
 
-    if not before or works(last):
-        needed = last
-    else:
-        needed = _needed(last, before, works, ask=False) + last
+    needed = last if not before or works(last) else _needed(last, before, works, ask=False) + last
     if len(last) > 1:
         rest = [key for key in needed if key not in last]
         # Without what was added it did not work.

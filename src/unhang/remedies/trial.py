@@ -31,9 +31,12 @@ _BOUND_S = 30.0
 _SLOW_TO_START = ("import", "device", plan.LOADER.id)
 _MAX_LOG_BYTES = 8 * 1024 * 1024
 # What decides how processes talk: shown as the effective environment.
-OF_COMMUNICATION = re.compile(r"(?:NCCL|TORCH_NCCL|GLOO|TORCH_GLOO|UCX|CUDA_(?:VISIBLE|LAUNCH|DEVICE)|UNHANG_(?:BACKEND|TIMEOUT|LOADER|PIN|PERSIST|PREFETCH))")
-# Of loaders: a trial without loader workers cannot tell them apart.
-OF_LOADERS = ("UNHANG_LOADER_WORKERS", "UNHANG_PIN_MEMORY", "UNHANG_PERSISTENT_WORKERS", "UNHANG_PREFETCH")
+OF_COMMUNICATION = re.compile(
+    r"(?:NCCL|TORCH_NCCL|GLOO|TORCH_GLOO|UCX|CUDA_(?:VISIBLE|LAUNCH|DEVICE)|UNHANG_(?:BACKEND|TIMEOUT|LOADER|PIN|PERSIST|PREFETCH))"
+)
+# What the probes do not see: our hook reads it in the training's own processes alone, or a trial sets it anyway.
+UNSEEN = ("NCCL_DEBUG", "UNHANG_TIMEOUT_S", "UNHANG_PIN_MEMORY", "UNHANG_PERSISTENT_WORKERS", "UNHANG_PREFETCH", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC")
+LOADER_WORKERS = "UNHANG_LOADER_WORKERS"
 _BANDWIDTH = re.compile(r"bus bandwidth ([\d.e+-]+) GB/s")
 _GLOO_AT = re.compile(r"^gloo at (.+)$")
 
@@ -58,9 +61,8 @@ class Bench:
     arguments: Mapping[str, str] = field(default_factory=dict)
 
     def applied(self, choice: Choice) -> Applied:
-        """What the choice comes to here. The number of processes is no matter of the environment."""
-        rest = {key: value for key, value in choice.items() if key != "processes"}
-        return applied(rest, self.installed, launcher=self.launcher, arguments=self.arguments)
+        """What the choice comes to here."""
+        return applied(choice, self.installed, launcher=self.launcher, arguments=self.arguments)
 
     def refused(self, choice: Choice) -> tuple[Refused, ...]:
         return self.applied(choice).refused
@@ -82,7 +84,7 @@ def run(bench: Bench, choice: Choice, *, limit_s: float) -> Trial:
     try:
         stages, verdict = _stages(bench, ours, size, backend, folder, began + limit_s)
         logs = sorted(folder.glob("rank*.log"))
-        transports, interfaces = _told_by_nccl(logs) if backend == "nccl" else (("TCP (Gloo)",) if size > 1 else (), _of_gloo(stages))
+        transports, interfaces = _told_by_nccl(logs) if backend == "nccl" else _of_gloo(stages)
     finally:
         if not any(s.state == "failed" for s in stages):
             shutil.rmtree(folder, ignore_errors=True)
@@ -207,11 +209,11 @@ def _lines(logs: Sequence[Path]) -> Iterator[str]:
             continue
 
 
-def _of_gloo(stages: Sequence[StageResult]) -> tuple[str, ...]:
-    """The interfaces whose addresses Gloo listens at."""
+def _of_gloo(stages: Sequence[StageResult]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """TCP, and the interfaces at whose addresses it listens; nothing where it was not seen to."""
     said = next((s.says for s in stages if s.stage == "process-group" and s.state == "passed"), "")
     found = _GLOO_AT.match(said)
     if found is None:
-        return ()
+        return (), ()
     names = {a.address.partition("%")[0]: name for name, addresses in psutil.net_if_addrs().items() for a in addresses}
-    return tuple(f"{names.get(address, '?')} ({address})" for address in found[1].split(", "))
+    return ("Gloo/TCP",), tuple(f"{names.get(address, '?')} ({address})" for address in found[1].split(", "))
