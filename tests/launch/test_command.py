@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from unhang.errors import CommandNotFound, UnhangError
+from unhang.launch import command
 from unhang.launch.command import resolve
 
 
@@ -123,3 +124,63 @@ def test_bad_input(path, words, options, error, text):
     (path / "folder.py").mkdir()
     with pytest.raises(error, match=text):
         resolve(words, environ=environ(path), **options)
+
+
+@pytest.mark.parametrize(
+    ("argv", "options", "expected", "world"),
+    [
+        (
+            ["torchrun", "--nproc_per_node", "8", "train.py", "--nproc-per-node", "3"],
+            [("--nproc-per-node", "4")],
+            ["torchrun", "--nproc_per_node", "4", "train.py", "--nproc-per-node", "3"],
+            4,
+        ),
+        (
+            ["torchrun", "--standalone", "--nproc-per-node=8", "t.py"],
+            [("--nproc-per-node", "2")],
+            ["torchrun", "--standalone", "--nproc-per-node=2", "t.py"],
+            2,
+        ),
+        (["accelerate", "launch", "--cpu", "t.py"], [("--num_processes", "2")], ["accelerate", "launch", "--num_processes", "2", "--cpu", "t.py"], 2),
+        (["deepspeed", "--num_gpus", "8", "t.py"], [("--num_gpus", "1")], ["deepspeed", "--num_gpus", "1", "t.py"], 1),
+        (
+            ["python", "-m", "torch.distributed.run", "t.py"],
+            [("--nproc-per-node", "2")],
+            ["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "t.py"],
+            2,
+        ),
+    ],
+)
+def test_options_of_the_launcher_are_replaced_in_place(argv, options, expected, world):
+    before = command.Command(argv=tuple(argv), python="python", name="t", world_size=8, port=None)
+    after = command.changed(before, options=options, arguments=["--batch", "4"])
+    assert after.argv == (*expected, "--batch", "4")
+    assert after.world_size == world
+
+
+@pytest.mark.parametrize(
+    ("argv", "launcher"),
+    [
+        (["torchrun", "t.py"], "torchrun"),
+        (["/env/bin/accelerate", "launch", "t.py"], "accelerate"),
+        (["deepspeed", "t.py"], "deepspeed"),
+        (["/env/bin/llamafactory-cli", "train", "x.yaml"], "llamafactory"),
+        (["bash", "run.sh"], "python"),
+    ],
+)
+def test_the_launcher_is_known(argv, launcher):
+    assert command.launcher(command.Command(argv=tuple(argv), python="python", name="t", world_size=None, port=None)) == launcher
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "nodes"),
+    [
+        (["torchrun", "--nnodes", "2", "t.py"], {}, 2),
+        (["torchrun", "--nnodes=1:4", "t.py"], {"NNODES": "3"}, 1),
+        (["accelerate", "launch", "--num_machines", "3", "t.py"], {}, 3),
+        (["llamafactory-cli", "train", "x.yaml"], {"NNODES": "2"}, 2),
+        (["torchrun", "t.py"], {}, 1),
+    ],
+)
+def test_how_many_hosts_it_wants(argv, environ, nodes):
+    assert command.nodes(command.Command(argv=tuple(argv), python="python", name="t", world_size=None, port=None), environ) == nodes
