@@ -20,11 +20,6 @@ _MARKS: Mapping[str, tuple[str, str]] = {
     "inconclusive": ("?", "yellow"),
     "skipped": ("-", "dim"),
 }
-    "passed": ("✓", "green"),
-    "failed": ("✗", "bold red"),
-    "inconclusive": ("?", "yellow"),
-    "skipped": ("-", "dim"),
-}
 _WORDS: Mapping[Language, Mapping[str, str]] = {
     "en": {
         "begin": "trying changes of settings, from the least to the most costly, {s:g} s at most",
