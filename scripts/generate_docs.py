@@ -1,4 +1,4 @@
-"""Writes the documentation that is made from code (docs/causes); with --check, says what is out of date and ends with 1."""
+"""Writes the documentation that is made from code (docs/causes, docs/settings); with --check, says what is out of date and ends with 1."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from unhang.knowledge import catalogue
+from unhang.report import settings_page
 from unhang.report.cause_page import index, page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -13,9 +14,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def pages() -> dict[Path, str]:
     """Every generated file and what it has to hold."""
-    folder = ROOT / "docs" / "causes"
+    folder, of_settings = ROOT / "docs" / "causes", ROOT / "docs" / "settings"
     causes = catalogue.load().values()
-    return {folder / "index.md": index(causes)} | {folder / f"{c.id}.md": page(c) for c in causes}
+    return {
+        folder / "index.md": index(causes),
+        **{folder / f"{c.id}.md": page(c) for c in causes},
+        of_settings / "settings.md": settings_page.settings(),
+        of_settings / "presets.md": settings_page.presets(),
+    }
 
 
 def main(arguments: list[str]) -> int:

@@ -4,8 +4,7 @@ import sys
 import pytest
 
 from unhang.errors import CommandNotFound, UnhangError
-from unhang.launch import command
-from unhang.launch.command import resolve
+from unhang.launch.command import argument, launcher, master, option, resolve, with_settings
 
 
 @pytest.fixture
@@ -127,60 +126,72 @@ def test_bad_input(path, words, options, error, text):
 
 
 @pytest.mark.parametrize(
-    ("argv", "options", "expected", "world"),
+    ("words", "kind"),
     [
-        (
-            ["torchrun", "--nproc_per_node", "8", "train.py", "--nproc-per-node", "3"],
-            [("--nproc-per-node", "4")],
-            ["torchrun", "--nproc_per_node", "4", "train.py", "--nproc-per-node", "3"],
-            4,
-        ),
-        (
-            ["torchrun", "--standalone", "--nproc-per-node=8", "t.py"],
-            [("--nproc-per-node", "2")],
-            ["torchrun", "--standalone", "--nproc-per-node=2", "t.py"],
-            2,
-        ),
-        (["accelerate", "launch", "--cpu", "t.py"], [("--num_processes", "2")], ["accelerate", "launch", "--num_processes", "2", "--cpu", "t.py"], 2),
-        (["deepspeed", "--num_gpus", "8", "t.py"], [("--num_gpus", "1")], ["deepspeed", "--num_gpus", "1", "t.py"], 1),
-        (
-            ["python", "-m", "torch.distributed.run", "t.py"],
-            [("--nproc-per-node", "2")],
-            ["python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "t.py"],
-            2,
-        ),
+        (["train.py"], "torchrun"),
+        (["torchrun", "train.py"], "torchrun"),
+        (["accelerate", "launch", "train.py"], "accelerate"),
+        (["deepspeed", "train.py"], "deepspeed"),
+        (["python", "train.py"], "python"),
+        (["python", "-m", "llamafactory.cli", "train", "a.yaml"], "llamafactory"),
     ],
 )
-def test_options_of_the_launcher_are_replaced_in_place(argv, options, expected, world):
-    before = command.Command(argv=tuple(argv), python="python", name="t", world_size=8, port=None)
-    after = command.changed(before, options=options, arguments=["--batch", "4"])
-    assert after.argv == (*expected, "--batch", "4")
-    assert after.world_size == world
+def test_who_starts_the_processes(path, words, kind):
+    assert launcher(resolve(words, environ=environ(path))) == kind
 
 
 @pytest.mark.parametrize(
-    ("argv", "launcher"),
+    ("words", "options", "expected", "world"),
     [
-        (["torchrun", "t.py"], "torchrun"),
-        (["/env/bin/accelerate", "launch", "t.py"], "accelerate"),
-        (["deepspeed", "t.py"], "deepspeed"),
-        (["/env/bin/llamafactory-cli", "train", "x.yaml"], "llamafactory"),
-        (["bash", "run.sh"], "python"),
+        (["torchrun", "--nproc_per_node=8", "train.py"], ("--nproc-per-node", "2"), ["--nproc-per-node", "2", "train.py"], 2),
+        (["torchrun", "--standalone", "train.py", "--nproc-per-node", "9"], ("--nproc-per-node", "2"),
+         ["--nproc-per-node", "2", "--standalone", "train.py", "--nproc-per-node", "9"], 2),
+        (["accelerate", "launch", "--multi_gpu", "--num_processes", "8", "train.py"], ("--num_processes", "2"),
+         ["launch", "--multi_gpu", "--num_processes", "2", "train.py"], 2),
+        (["accelerate", "launch", "train.py"], ("--mixed_precision", "bf16"), ["launch", "--mixed_precision", "bf16", "train.py"], None),
+        (["deepspeed", "--num_gpus", "8", "train.py"], ("--num_gpus", "1"), ["--num_gpus", "1", "train.py"], 1),
     ],
-)
-def test_the_launcher_is_known(argv, launcher):
-    assert command.launcher(command.Command(argv=tuple(argv), python="python", name="t", world_size=None, port=None)) == launcher
+)  # fmt: skip
+def test_options_of_a_launcher_take_the_place_of_those_that_are_there(path, words, options, expected, world):
+    command = with_settings(resolve(words, environ=environ(path)), options=[options])
+    assert list(command.argv[1:]) == expected and command.world_size == world
+
+
+def test_processes_of_a_script(path):
+    command = resolve(["train.py", "--lr", "1"], nproc_per_node=4, environ=environ(path))
+    assert option(command, "--nproc_per_node") == "4"
+    command = with_settings(command, options=[("--nproc-per-node", "2")], arguments=["--batch", "8"])
+    assert command.argv[1:] == ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", "--lr", "1", "--batch", "8")
+    assert command.world_size == 2
+
+
+def test_an_option_of_no_known_launcher(path):
+    with pytest.raises(UnhangError, match="no option --nproc-per-node"):
+        with_settings(resolve(["python", "train.py"], environ=environ(path)), options=[("--nproc-per-node", "2")])
+
+
+def test_fields_of_llama_factory_are_flags_without_a_file(path):
+    words = ["python", "-m", "llamafactory.cli", "train"]
+    with_file = with_settings(resolve([*words, "a.yaml"], environ=environ(path)), arguments=["ddp_timeout=60"])
+    assert with_file.argv[-2:] == ("a.yaml", "ddp_timeout=60")
+    without = with_settings(resolve([*words, "--stage", "sft"], environ=environ(path)), arguments=["ddp_timeout=60"])
+    assert without.argv[-1] == "--ddp_timeout=60"
 
 
 @pytest.mark.parametrize(
-    ("argv", "environ", "nodes"),
+    ("words", "expected"),
     [
-        (["torchrun", "--nnodes", "2", "t.py"], {}, 2),
-        (["torchrun", "--nnodes=1:4", "t.py"], {"NNODES": "3"}, 1),
-        (["accelerate", "launch", "--num_machines", "3", "t.py"], {}, 3),
-        (["llamafactory-cli", "train", "x.yaml"], {"NNODES": "2"}, 2),
-        (["torchrun", "t.py"], {}, 1),
+        (["torchrun", "--nnodes", "2", "--rdzv-endpoint", "node1:29400", "train.py"], ("node1", 2)),
+        (["torchrun", "--nnodes=1:4", "--rdzv_endpoint=[fd00::1]:29400", "train.py"], ("fd00::1", 4)),
+        (["torchrun", "--master-addr", "10.0.0.1", "train.py"], ("10.0.0.1", None)),
+        (["accelerate", "launch", "--main_process_ip", "10.0.0.1", "--num_machines", "2", "train.py"], ("10.0.0.1", 2)),
+        (["train.py"], (None, None)),
     ],
 )
-def test_how_many_hosts_it_wants(argv, environ, nodes):
-    assert command.nodes(command.Command(argv=tuple(argv), python="python", name="t", world_size=None, port=None), environ) == nodes
+def test_where_the_ranks_meet(path, words, expected):
+    assert master(resolve(words, environ=environ(path))) == expected
+
+
+def test_flags_of_the_script_that_are_there(path):
+    command = resolve(["train.py", "--batch", "8", "--lr=1", "ddp_timeout=5", "--last"], environ=environ(path))
+    assert [argument(command, flag) for flag in ("--batch", "--lr", "ddp_timeout", "--last", "--no")] == ["8", "1", "5", "", None]

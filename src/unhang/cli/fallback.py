@@ -108,7 +108,7 @@ class Fallback:
             return None
         bench = self._bench(loaders=rungs.of_loaders(verdict), cancelled=cancelled)
         self._tell(events.Climbing(cause=verdict.primary.cause, ranks=bench.world_size, limit_s=self._limit_s))
-        address = self._environ.get("MASTER_ADDR") or "127.0.0.1"
+        address = commands.master(self._command)[0] or self._environ.get("MASTER_ADDR") or "127.0.0.1"
         candidates = rungs.rungs(
             verdict=verdict,
             installed=bench.installed,
@@ -130,7 +130,7 @@ class Fallback:
 
     def _why_not(self) -> str | None:
         """Why nothing can be tried."""
-        if (nodes := commands.nodes(self._command, self._environ)) > 1:
+        if (nodes := self._nodes()) > 1:
             return (
                 f"the job runs on {nodes} hosts, and what works on this one alone would say nothing about the others (unhang doctor --live on each)"
             )
@@ -138,6 +138,11 @@ class Fallback:
         if self._backend_here() != "nccl" and ranks > _MOST_PER_CORE * cores:
             return f"{ranks} ranks on {cores} cores would take minutes for each of them"
         return None
+
+    def _nodes(self) -> int:
+        _, promised = commands.master(self._command)
+        told = self._environ.get("NNODES") or self._environ.get("SLURM_JOB_NUM_NODES") or ""
+        return promised or (int(told) if told.isdecimal() else 1)
 
     def _bench(self, *, loaders: bool, cancelled: Callable[[], bool]) -> trial.Bench:
         return trial.Bench(
@@ -188,7 +193,9 @@ class Fallback:
                 remembered=outcome.remembered,
             )
         )
-        return Changed(environ={**self._environ, **done.env}, command=commands.changed(self._command, options=done.options, arguments=done.arguments))
+        return Changed(
+            environ={**self._environ, **done.env}, command=commands.with_settings(self._command, options=done.options, arguments=done.arguments)
+        )
 
     def _progress(self, told: ladder.Told) -> None:
         if told.tried is not None:

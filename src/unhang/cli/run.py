@@ -38,6 +38,14 @@ def run(
     ] = "auto",
     fallback_limit: Annotated[float, typer.Option(min=10, metavar="SECONDS", help="How long that trying may take.")] = 600.0,
     forget: Annotated[bool, typer.Option("--forget", help="Start as it is: forget what an earlier run of this job found.")] = False,
+    preset: Annotated[str | None, typer.Option(metavar="NAME", help="Settings that go together; unhang presets lists them.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as shm=off; may be repeated. unhang presets --settings")
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="How long collectives may take (1800, 30m, 2h), for all layers.", show_default="each layer's own"),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run.", show_default="the script's name")] = None,
     run_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory for this run; must not exist, or be empty.", show_default="runs/NAME-TIME")
@@ -61,6 +69,9 @@ def run(
         unhang run -n 8 train.py --lr 1e-4
         unhang run accelerate launch --num_processes 8 train.py
 
+    Settings come from a preset, then [run] of unhang.toml, then --set and --timeout. Variables that you have exported are kept by the first two;
+    the last two win over them. --dry-run shows each with where it comes from and who reads it.
+
     What a hang is it learns from the training's steps: calls of an optimizer of torch.optim.
 
     Exit code: the training's own (128 + N if signal N ended it); 1 if it hung, or was not the training asked for, and had to be ended; 2 for bad
@@ -81,6 +92,9 @@ def run(
             fallback=fallback,
             fallback_limit_s=fallback_limit,
             forget=forget,
+            preset=preset,
+            settings=tuple(settings or ()),
+            timeout=timeout,
             name=name,
             run_dir=run_dir,
             prefix=prefix,

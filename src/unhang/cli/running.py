@@ -15,14 +15,17 @@ import msgspec
 import typer
 
 from unhang import encoding
+from unhang.cli import settings
 from unhang.cli.fallback import Fallback, Mode
 from unhang.errors import EXIT_INTERRUPTED, CommandNotFound, RunDirError, UnhangError
+from unhang.knowledge.settings.planning import Plan
 from unhang.launch import command as commands
 from unhang.launch import environment, events, supervise
 from unhang.launch.attempt import Options
 from unhang.model import Verdict
 from unhang.records.rundir import RunDir
-from unhang.report import markdown
+from unhang.report import language, markdown
+from unhang.report import settings as of_settings
 from unhang.report.live import Live
 from unhang.runtime.attach import protocol
 
@@ -51,6 +54,9 @@ class Request:
     check_world: bool
     dry_run: bool
     as_json: bool
+    preset: str | None = None
+    settings: tuple[str, ...] = ()
+    timeout: str | None = None
 
 
 class _Beginning:
@@ -100,9 +106,14 @@ def _run(request: Request, beginning: _Beginning) -> None:
     def path() -> Path:
         return (request.run_dir or supervise.run_path(Path("runs"), request.name or command.name)).absolute()
 
+    plan = settings.plan(command, preset=request.preset, settings=request.settings, timeout=request.timeout)
+    command = settings.applied(command, plan)
+    lang = language.chosen(None)
     if request.dry_run:
-        _dry_run(command, path(), as_json=request.as_json)
+        _dry_run(command, path(), plan, as_json=request.as_json, lang=lang)
         return
+    for line in of_settings.notes(plan, lang) if plan is not None else ():
+        typer.echo(f"unhang: {line}", err=True)
     # One that a batch script has made stays.
     there = request.run_dir is not None and request.run_dir.exists()
     rundir = RunDir.create(path)
@@ -114,7 +125,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
         command,
         rundir=rundir,
         words=words,
-        environ=dict(os.environ),
+        environ={**os.environ, **(plan.applied.env if plan is not None else {})},
         mode=request.fallback,  # type: ignore[arg-type]
         limit_s=request.fallback_limit_s,
         forgets=request.forget,
@@ -146,6 +157,8 @@ def _run(request: Request, beginning: _Beginning) -> None:
         tell=tell,
         sink=live.output,
         remedying=fallback,
+        settings=plan.applied.env if plan is not None else {},
+        described=of_settings.described(plan) if plan is not None else None,
     )
     try:
         outcome = supervisor.run()
@@ -183,16 +196,21 @@ def _is_about(error: OSError, directory: Path) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def _dry_run(command: commands.Command, path: Path, *, as_json: bool) -> None:
-    """Print what would be set and started, as a shell would take it or as JSON."""
+def _dry_run(command: commands.Command, path: Path, plan: Plan | None, *, as_json: bool, lang: language.Language) -> None:
+    """Print what would be set and started, as a shell would take it (where each setting comes from is a comment) or as JSON."""
     version = environment.torch_version(command.python)
     rundir = RunDir(path.absolute())
     listener = {protocol.ENV_SWITCH: "1", protocol.ENV_SOCKET: _LATER, protocol.ENV_TOKEN: _LATER, protocol.ENV_SUPERVISOR: _LATER}
-    settings = environment.evidence(version, os.environ, dumps=rundir.flight_of_torch(0))
-    settings |= environment.attached(listener, os.environ, fatal=rundir.fatal(0), attempt=0, stdio=_LATER)
+    chosen = dict(plan.applied.env) if plan is not None else {}
+    environ = {**os.environ, **chosen}
+    variables = environment.evidence(version, environ, dumps=rundir.flight_of_torch(0)) | chosen
+    variables |= environment.attached(listener, environ, fatal=rundir.fatal(0), attempt=0, stdio=_LATER)
     if as_json:
-        typer.echo(encoding.encode({"environment": dict(sorted(settings.items())), "command": command.argv}))
+        described = {} if plan is None else {"settings": of_settings.described(plan)}
+        typer.echo(encoding.encode({"environment": dict(sorted(variables.items())), "command": command.argv, **described}))
         return
-    for name, value in sorted(settings.items()):
+    for line in of_settings.of_plan(plan, lang) if plan is not None else ():
+        typer.echo(f"# {line}")
+    for name, value in sorted(variables.items()):
         typer.echo(f"{name}={shlex.quote(value)}")
     typer.echo(shlex.join(command.argv))

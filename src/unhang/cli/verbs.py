@@ -13,6 +13,7 @@ SAYS = {
     "run": "Run a training: watch it, say why it failed, start it again.",
     "why": "Say why a run failed, and what to do.",
     "doctor": "Say what of this machine will make a training fail.",
+    "presets": "Show settings that go together, and what this machine makes of them.",
     "vars": "Say which variables are read here, and which are wrong.",
     "explain": "Print what is known of a cause.",
     "demo": "Break a small training in seven ways, and see each found.",

@@ -18,6 +18,9 @@ from unhang.records import named
 # The launchers' own options, as they are spelled with dashes; each also exists with underscores.
 _COUNT = {"torchrun": "--nproc-per-node", "accelerate": "--num-processes", "deepspeed": "--num-gpus"}
 _NODES = ("--nnodes", "--num-machines", "--num-nodes")
+_MASTER = ("--master-addr", "--main-process-ip")
+_LLAMAFACTORY = ("llamafactory-cli", "lmf", "llamafactory.cli")
+_FILES = (".yaml", ".yml", ".json")
 _PORT = ("--master-port", "--main-process-port")
 # Options that take no value. Of any other the next word is the value.
 _FLAGS = {
@@ -65,7 +68,7 @@ def resolve(
         raise UnhangError("no command to run", hint="unhang run [OPTIONS] train.py [ARGS...]   or   unhang run [OPTIONS] torchrun ...")
     first = words[0]
     if module or _is_script(first):
-        return _under_torchrun(words, module=module, nproc_per_node=nproc_per_node or 1, python=python or _python(environ), environ=environ)
+        return _under_torchrun(words, module=module, nproc_per_node=nproc_per_node or 1, python=python or training_python(environ), environ=environ)
     if nproc_per_node is not None:
         raise UnhangError(
             f"--nproc-per-node is for a Python script or module; {first} is a command of its own",
@@ -78,7 +81,7 @@ def resolve(
     kind, options = _launcher(words)
     return Command(
         argv=argv,
-        python=python or _interpreter(Path(found)) or _python(environ),
+        python=python or _interpreter(Path(found)) or training_python(environ),
         name=_name(words),
         world_size=_promised(kind, options),
         port=_port(options, environ) if kind else None,
@@ -86,45 +89,70 @@ def resolve(
 
 
 def launcher(command: Command) -> str:
-    """What starts the processes: torchrun, accelerate, deepspeed, llamafactory, or "python" where nothing that is known does."""
-    kind, _, _ = _launching(command.argv)
-    if kind is None and any(Path(word).name == "llamafactory-cli" for word in command.argv[:2]):
-        return "llamafactory"
-    return kind or "python"
+    """Who starts the processes: torchrun, accelerate, deepspeed, llamafactory; python where the command does so itself, or nobody."""
+    kind, _ = _launcher(command.argv)
+    if kind is not None:
+        return kind
+    return "llamafactory" if any(Path(word).name in _LLAMAFACTORY for word in command.argv[:4]) else "python"
 
 
-def nodes(command: Command, environ: Mapping[str, str] = os.environ) -> int:
-    """How many hosts the command wants at least; 1 where it does not say."""
-    _, _, options = _launching(command.argv)
-    said = next((options[name] for name in _NODES if name in options), environ.get("NNODES") or environ.get("SLURM_JOB_NUM_NODES") or "1")
-    least = said.partition(":")[0]
-    return int(least) if least.isdecimal() else 1
+def option(command: Command, name: str) -> str | None:
+    """The value of one of the launcher's own options, None where it is not there. Dashes and underscores are the same."""
+    return _launcher(command.argv)[1].get(name.replace("_", "-"))
 
 
-def changed(command: Command, *, options: Sequence[tuple[str, str]] = (), arguments: Sequence[str] = ()) -> Command:
-    """The command with other options of its launcher, and more arguments behind it."""
+def argument(command: Command, flag: str) -> str | None:
+    """What stands behind a flag of the script's own, "" where that is nothing; None where it is not there. LLaMA-Factory's go without dashes."""
+    for i, word in enumerate(command.argv):
+        name, joined, value = word.partition("=")
+        if name == flag or (joined and name.removeprefix("--") == flag):
+            return value if joined else next(iter(command.argv[i + 1 : i + 2]), "")
+    return None
+
+
+def master(command: Command) -> tuple[str | None, int | None]:
+    """The address where ranks meet and the number of hosts, as far as the launcher's options tell."""
+    options = _launcher(command.argv)[1]
+    address = next((options[name] for name in _MASTER if options.get(name)), None)
+    if address is None and options.get("--rdzv-endpoint"):
+        # HOST, HOST:PORT, [IPv6]:PORT
+        endpoint = options["--rdzv-endpoint"]
+        address = endpoint[1:].partition("]")[0] if endpoint.startswith("[") else endpoint.partition(":")[0]
+    nodes = next((options[name].rpartition(":")[2] for name in _NODES if name in options), "")
+    return address or None, int(nodes) if nodes.isdecimal() else None
+
+
+def with_settings(command: Command, *, options: Sequence[tuple[str, str]] = (), arguments: Sequence[str] = ()) -> Command:
+    """The command with options of its launcher set, in place of those that are there, and with arguments of the script behind it."""
     argv = list(command.argv)
-    kind, at, _ = _launching(argv)
     for name, value in options:
-        _set_option(argv, at, name, value, _FLAGS.get(kind or "", set()))
-    kind, _, found = _launching(argv)
-    return replace(command, argv=(*argv, *arguments), world_size=_promised(kind, found) or command.world_size)
+        _set(argv, name, value)
+    if launcher(command) == "llamafactory" and not any(word.endswith(_FILES) for word in argv):
+        # Without a file the fields are flags.
+        arguments = [a if a.startswith("-") else f"--{a}" for a in arguments]
+    argv += arguments
+    kind, now = _launcher(argv)
+    return replace(command, argv=tuple(argv), world_size=_promised(kind, now) if options else command.world_size)
 
 
-def _set_option(argv: list[str], at: int, option: str, value: str, flags: set[str]) -> None:
-    """In place of what is there, or in front of all."""
-    i = at
-    while i < len(argv) and argv[i].startswith("-") and argv[i] != "--":
-        name, given, _ = argv[i].partition("=")
-        same = name.replace("_", "-") == option.replace("_", "-")
-        if same and given:
-            argv[i] = f"{name}={value}"
+def _set(argv: list[str], name: str, value: str) -> None:
+    """Raises UnhangError where no launcher is known that could take it."""
+    kind, begin = _which(argv)
+    if kind is None:
+        raise UnhangError(f"{argv[0]} has no option {name} that is known here")
+    position = begin
+    wanted = name.replace("_", "-")
+    while position < len(argv) and argv[position].startswith("-") and argv[position] != "--":
+        said, joined, _ = argv[position].partition("=")
+        said = said.replace("_", "-")
+        words = 1 if joined or said in _FLAGS[kind] else 2
+        if said == wanted:
+            argv[position : position + words] = [name, value]
             return
-        if same:
-            argv[i + 1 : i + 2] = [value]
-            return
-        i += 1 if given or name.replace("_", "-") in flags else 2
-    argv[at:at] = [option, value]
+        if words == 2 and argv[position + 1 : position + 2] and argv[position + 1].endswith(".py"):
+            break
+        position += words
+    argv[begin:begin] = [name, value]
 
 
 def _not_found(word: str) -> CommandNotFound:
@@ -177,25 +205,25 @@ def _under_torchrun(words: Sequence[str], *, module: bool, nproc_per_node: int, 
 
 def _launcher(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
     """The launcher among the first words, and its own options; those of the script or module that it starts are not its."""
-    kind, _, options = _launching(words)
-    return kind, options
+    kind, begin = _which(words)
+    return kind, {} if kind is None else _options(words[begin:], _FLAGS[kind])
 
 
-def _launching(words: Sequence[str]) -> tuple[str | None, int, dict[str, str]]:
-    """The launcher, where its options begin, and those."""
+def _which(words: Sequence[str]) -> tuple[str | None, int]:
+    """The launcher, and where its options begin."""
     for i, word in enumerate(words[:4]):
         name = Path(word).name
         if name == "torchrun" or word in ("torch.distributed.run", "torch.distributed.launch"):
-            return "torchrun", i + 1, _options(words[i + 1 :], _FLAGS["torchrun"])
+            return "torchrun", i + 1
         if word == "accelerate.commands.launch":
-            return "accelerate", i + 1, _options(words[i + 1 :], _FLAGS["accelerate"])
+            return "accelerate", i + 1
         if name == "launch" and i and Path(words[i - 1]).name in ("accelerate", "accelerate.commands.accelerate_cli"):
-            return "accelerate", i + 1, _options(words[i + 1 :], _FLAGS["accelerate"])
+            return "accelerate", i + 1
         if name == "deepspeed":
-            return "deepspeed", i + 1, _options(words[i + 1 :], _FLAGS["deepspeed"])
+            return "deepspeed", i + 1
         if word.endswith(".py"):
             break
-    return None, 0, {}
+    return None, 0
 
 
 def _options(words: Sequence[str], flags: set[str]) -> dict[str, str]:
@@ -238,7 +266,8 @@ def _name(words: Sequence[str]) -> str:
     return Path(words[0]).name
 
 
-def _python(environ: Mapping[str, str]) -> str:
+def training_python(environ: Mapping[str, str] = os.environ) -> str:
+    """The Python that a script is started with where none is named."""
     # Our own, where torch is beside us; unhang may also live in an environment of its own, and the training's is on PATH.
     if importlib.util.find_spec("torch") is not None:
         return sys.executable

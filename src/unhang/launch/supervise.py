@@ -104,16 +104,21 @@ class Supervisor:
         tell: Callable[[events.Event], None],
         sink: Sink,
         environ: Mapping[str, str] = os.environ,
+        settings: Mapping[str, str] | None = None,
+        described: Mapping[str, Any] | None = None,
         host: Host | None = None,
         remedying: Remedying | None = None,
     ) -> None:
+        """`settings` are variables that go over those of `environ`; `described` is what run.json says of where they come from."""
         self._command = command
         self._rundir = rundir
         self._options = options
         self._policy = policy
         self._told = tell
         self._sink = sink
-        self._environ = dict(environ)
+        self._settings = dict(settings or {})
+        self._described = described
+        self._environ = {**environ, **self._settings}
         self._host = host or Host()
         self._remedying = remedying
         self._attempt: Attempt | None = None
@@ -285,7 +290,8 @@ class Supervisor:
                 "python": self._command.python,
                 "torch": None if version is None else f"{version[0]}.{version[1]}",
                 "world_size": self._command.world_size,
-                "environment": evidence,
+                "environment": {**evidence, **self._settings},
+                **({"settings": self._described} if self._described is not None else {}),
                 "options": asdict(self._options) | asdict(self._policy),
                 "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             },

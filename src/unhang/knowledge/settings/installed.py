@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 
 from unhang.facts import gpu, which_nccl
@@ -62,9 +61,8 @@ def _gpus(host: Host) -> int:
         seen = gpu.collect(host)
     except (NotHere, OSError):
         return 0
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES") if host.is_live else seen.visible
-    if visible is None:
+    if seen.visible is None:
         return len(seen.gpus)
     # Everything behind -1 is hidden.
-    named = re.split(r",?\s*-1", visible)[0]
+    named = re.split(r",?\s*-1", seen.visible)[0]
     return min(len(seen.gpus), len([n for n in named.split(",") if n.strip()]))

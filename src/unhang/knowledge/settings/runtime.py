@@ -18,18 +18,17 @@ PREFETCH = "UNHANG_PREFETCH"
 _PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
 
-def _unmapped(key: str) -> Text:
-    return Text(
-        f'only the script can do this, and unhang.toml does not say by which flag: [arguments] {key} = "--its-flag"',
-        f'只有脚本自己能做，而 unhang.toml 没有写明对应的参数：[arguments] {key} = "--its-flag"',
-    )
+_UNMAPPED = Text(
+    "only the script can do this, and [arguments] of unhang.toml has no flag for it",
+    "只有脚本自己能做，而 unhang.toml 的 [arguments] 没有给出对应的参数",
+)
 
 
-def _by_script(key: str, of_llamafactory: str | None = None) -> Callable[[Value, Installed, str], Spelled | Text]:
+def _by_script(of_llamafactory: str | None = None) -> Callable[[Value, Installed, str], Spelled | Text]:
     def spell(value: Value, installed: Installed, launcher: str) -> Spelled | Text:
         if of_llamafactory is not None and reading.takes_overrides(installed, launcher):
             return Spelled(arguments=(f"{of_llamafactory}={worded(value)}",), read_by=reading.said(installed, "llamafactory"))
-        return _unmapped(key)
+        return _UNMAPPED
 
     return spell
 
@@ -48,7 +47,7 @@ def _accumulation(value: Value, installed: Installed, launcher: str) -> Spelled 
     if launcher == "accelerate" and reading.reads(installed, "accelerate", name):
         # Accelerator() takes it over what the script gives; the script has to use accelerator.accumulate().
         return Spelled(env={name: str(value)}, read_by=reading.said(installed, "accelerate"))
-    return _by_script("accumulation", "gradient_accumulation_steps")(value, installed, launcher)
+    return _by_script("gradient_accumulation_steps")(value, installed, launcher)
 
 
 def _precision(value: Value, installed: Installed, launcher: str) -> Spelled | Text:
@@ -57,12 +56,14 @@ def _precision(value: Value, installed: Installed, launcher: str) -> Spelled | T
     if reading.takes_overrides(installed, launcher) and value != "fp8":
         chosen = {"bf16": value == "bf16", "fp16": value == "fp16"}
         return Spelled(arguments=tuple(f"{k}={worded(v)}" for k, v in chosen.items()), read_by=reading.said(installed, "llamafactory"))
-    return _unmapped("precision")
+    return _UNMAPPED
 
 
 def _processes(value: Value, installed: Installed, launcher: str) -> Spelled | Text:
     count = str(value)
     if launcher == "llamafactory":
+        if not reading.reads(installed, "llamafactory", "NPROC_PER_NODE"):
+            return reading.refusal(installed, "llamafactory", "NPROC_PER_NODE")
         return Spelled(env={"NPROC_PER_NODE": count}, read_by=reading.said(installed, "llamafactory"))
     flag = {"torchrun": "--nproc-per-node", "accelerate": "--num_processes", "deepspeed": "--num_gpus"}.get(launcher)
     if flag is None:
@@ -93,6 +94,7 @@ SETTINGS = (
         cost_zh="on：核函数不再与主机并行；只用于查错",
         layer="run-time",
         forms="on, off",
+        example="on",
         parse=values.switch,
         spelling=_launch_blocking,
     ),
@@ -104,6 +106,7 @@ SETTINGS = (
         cost_zh="on：小的集合通信耗时约为三倍（Gloo 上实测 3.3 倍）",
         layer="run-time",
         forms="on, off",
+        example="on",
         parse=values.switch,
         spelling=_detail,
     ),
@@ -115,6 +118,7 @@ SETTINGS = (
         cost_zh="0：在两步之间准备数据；更多：每个都占用主机内存和 /dev/shm",
         layer="run-time",
         forms="0 or more",
+        example="0",
         parse=values.whole(0, 1024),
         spelling=_by_hook(LOADER_WORKERS),
     ),
@@ -126,6 +130,7 @@ SETTINGS = (
         cost_zh="off：拷贝到 GPU 变慢；on：占用不可换出的主机内存",
         layer="run-time",
         forms="on, off",
+        example="off",
         parse=values.switch,
         spelling=_by_hook(PIN_MEMORY),
     ),
@@ -137,6 +142,7 @@ SETTINGS = (
         cost_zh="off：每个 epoch 重新启动工作进程；on：其内存一直占用",
         layer="run-time",
         forms="on, off",
+        example="off",
         parse=values.switch,
         spelling=_by_hook(PERSISTENT_WORKERS),
     ),
@@ -148,6 +154,7 @@ SETTINGS = (
         cost_zh="每个工作进程占用相应批次的内存",
         layer="run-time",
         forms="1 or more",
+        example="2",
         parse=values.whole(1, 4096),
         spelling=_by_hook(PREFETCH),
     ),
@@ -159,8 +166,9 @@ SETTINGS = (
         cost_zh="变小：吞吐下降；若不用梯度累积补足，有效批量也会改变",
         layer="run-time",
         forms="1 or more",
+        example="512",
         parse=values.whole(1),
-        spelling=_by_script("batch", "per_device_train_batch_size"),
+        spelling=_by_script("per_device_train_batch_size"),
     ),
     Setting(
         key="accumulation",
@@ -170,6 +178,7 @@ SETTINGS = (
         cost_zh="有效批量变大，优化器步数相应减少",
         layer="run-time",
         forms="1 or more",
+        example="4",
         parse=values.whole(1),
         spelling=_accumulation,
     ),
@@ -181,6 +190,7 @@ SETTINGS = (
         cost_zh="位数变少：fp16 需要损失缩放，bf16 需要 2020 年以后的 GPU，fp8 需要 2022 年以后的 GPU",
         layer="run-time",
         forms=", ".join(_PRECISIONS),
+        example="bf16",
         parse=values.one_of(*_PRECISIONS),
         spelling=_precision,
     ),
@@ -192,8 +202,9 @@ SETTINGS = (
         cost_zh="占用相应样本的 GPU 内存",
         layer="run-time",
         forms="0 or more",
+        example="5000",
         parse=values.whole(0),
-        spelling=_by_script("gpu-cache"),
+        spelling=_by_script(),
     ),
     Setting(
         key="processes",
@@ -203,6 +214,7 @@ SETTINGS = (
         cost_zh="变少：少用相应数量的 GPU，有效批量随之改变",
         layer="run-time",
         forms="1 or more",
+        example="2",
         parse=values.whole(1, 65536),
         spelling=_processes,
     ),

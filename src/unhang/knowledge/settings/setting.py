@@ -6,7 +6,7 @@ A setting that nothing would read is refused, with the reason. It is never passe
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -55,13 +55,29 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True)
 class Applied:
-    """A whole choice as it is passed on. `read_by` has the reader of each key that was not refused."""
+    """A whole choice as it is passed on. `read_by` has the reader of each key that was not refused, `spelled` how each was put."""
 
     env: Mapping[str, str]
     arguments: tuple[str, ...]
     options: tuple[tuple[str, str], ...]
     refused: tuple[Refused, ...]
     read_by: Mapping[str, str]
+    spelled: Mapping[str, Spelled] = field(default_factory=dict)
+
+
+def together(spelled: Mapping[str, Spelled], refused: Iterable[Refused] = ()) -> Applied:
+    """Settings that were put into words one by one, as one."""
+    env: dict[str, str] = {}
+    for one in spelled.values():
+        env |= one.env
+    return Applied(
+        env=env,
+        arguments=tuple(a for one in spelled.values() for a in one.arguments),
+        options=tuple(o for one in spelled.values() for o in one.options),
+        refused=tuple(refused),
+        read_by={key: one.read_by for key, one in spelled.items()},
+        spelled=spelled,
+    )
 
 
 Parse = Callable[[str], Value]
@@ -70,9 +86,9 @@ Spell = Callable[[Value, Installed, str], Spelled | Text]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """`parse` raises ValueError with the valid forms. `forms` are those forms in a few words; `cost` is what a value other than the default costs.
+    """`parse` raises ValueError with the valid forms. `forms` are those forms in a few words, `example` is one of them.
 
-    `spelling` answers with the reason, in both languages, where nothing would read it.
+    `cost` is what a value other than the default costs. `spelling` answers with the reason, in both languages, where nothing would read it.
     """
 
     key: str
@@ -82,6 +98,7 @@ class Setting:
     cost_zh: str
     layer: Layer
     forms: str
+    example: str
     parse: Parse
     spelling: Spell
 
@@ -107,21 +124,15 @@ def applied(
     """Put a choice into words. `arguments` maps keys to the script's own flags, see `flag`. Raises KeyError for a key that does not exist."""
     from unhang.knowledge.settings.catalogue import SETTINGS
 
-    env: dict[str, str] = {}
-    behind: list[str] = []
-    options: list[tuple[str, str]] = []
+    spelled: dict[str, Spelled] = {}
     refused: list[Refused] = []
-    read_by: dict[str, str] = {}
     for key, value in choice.items():
-        spelled = _spelled(SETTINGS[key], value, choice, installed, launcher, arguments or {})
-        if isinstance(spelled, Refused):
-            refused.append(spelled)
-            continue
-        env |= spelled.env
-        behind += spelled.arguments
-        options += spelled.options
-        read_by[key] = spelled.read_by
-    return Applied(env=env, arguments=tuple(behind), options=tuple(options), refused=tuple(refused), read_by=read_by)
+        one = _spelled(SETTINGS[key], value, choice, installed, launcher, arguments or {})
+        if isinstance(one, Refused):
+            refused.append(one)
+        else:
+            spelled[key] = one
+    return together(spelled, refused)
 
 
 def _spelled(setting: Setting, value: Value, choice: Choice, installed: Installed, launcher: str, arguments: Mapping[str, str]) -> Spelled | Refused:

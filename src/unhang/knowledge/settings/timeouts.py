@@ -73,6 +73,7 @@ SETTINGS = (
         cost_zh="真正的挂起会更晚才被结束；unhang 自己的监视不受其影响",
         layer="timeouts",
         forms="1800, 30m or 2h",
+        example="30m",
         parse=values.duration,
         spelling=_timeout,
     ),
@@ -84,6 +85,7 @@ SETTINGS = (
         cost_zh="更晚发现网卡或链路故障",
         layer="timeouts",
         forms="1 to 31",
+        example="22",
         # 0 waits for ever.
         parse=values.whole(1, 31),
         spelling=_ib_timeout,
@@ -96,6 +98,7 @@ SETTINGS = (
         cost_zh="每条占用数 KB 主机内存",
         layer="timeouts",
         forms="0 or more",
+        example="16384",
         parse=values.whole(0, 10_000_000),
         spelling=_trace,
     ),

@@ -1,0 +1,87 @@
+"""unhang presets: settings that go together, and what this machine makes of each."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from unhang.cli.options import NoColor
+
+
+def register(app: typer.Typer) -> None:
+    app.command("presets")(presets)
+
+
+def _complete(begun: str) -> list[str]:
+    from unhang.knowledge.settings.choosing import NAMES
+
+    return [name for name in NAMES if name.startswith(begun)]
+
+
+def presets(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", autocompletion=_complete, help="One preset, key by key.", show_default="all")] = None,
+    settings: Annotated[bool, typer.Option("--settings", help="List the settings that --set takes instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="The training's Python.", show_default="ours if it has torch, else the first on PATH")
+    ] = None,
+    lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
+    no_color: NoColor = False,
+) -> None:
+    """Show what each preset sets, why, what it costs, and what of it this machine would reject.
+
+    Presets of your own stand in unhang.toml. Start with one by `unhang run --preset NAME`; change a part of it by --set KEY=VALUE.
+    """
+    from unhang import encoding
+    from unhang.cli import settings as asked
+    from unhang.errors import UnhangError
+    from unhang.knowledge.settings import planning
+    from unhang.knowledge.settings.catalogue import SETTINGS
+    from unhang.knowledge.settings.setting import applied
+    from unhang.report import language, screen
+    from unhang.report import settings as report
+
+    chosen = language.chosen(lang)
+    console = screen.console()
+    if settings:
+        if name is not None:
+            raise UnhangError(f"--settings lists all settings: it takes no preset ({name})")
+        if as_json:
+            zh = chosen == "zh"
+            listed = [
+                {
+                    "key": s.key,
+                    "layer": s.layer,
+                    "title": s.title_zh if zh else s.title,
+                    "values": s.forms,
+                    "cost": s.cost_zh if zh else s.cost,
+                }
+                for s in SETTINGS.values()
+            ]
+            _print_json(encoding.encode({"schema": report.PRESETS_SCHEMA, "settings": listed}))
+            return
+        for line in report.catalogue(SETTINGS.values(), screen.width(console), chosen):
+            console.print(line, soft_wrap=True)
+        return
+    here, configured, names = asked.presets(python, [name] if name is not None else [])
+    found = [planning.preset(n, here, configured) for n in names]
+    judged = [(p, applied(p.settings, here.installed, arguments=configured.arguments)) for p in found]
+    if as_json:
+        listed = [report.of_preset(p, a, SETTINGS, chosen) for p, a in judged]
+        _print_json(encoding.encode({"schema": report.PRESETS_SCHEMA, "here": here.installed, "presets": listed}))
+        return
+    width = screen.width(console)
+    if name is not None:
+        lines = report.page(*judged[0], SETTINGS, here.installed, width, chosen)
+    else:
+        lines = report.overview(judged, here.installed, width, chosen)
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def _print_json(text: bytes) -> None:
+    import msgspec
+
+    sys.stdout.write(msgspec.json.format(text, indent=2).decode() + "\n")

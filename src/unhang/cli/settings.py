@@ -1,0 +1,81 @@
+"""Settings of `unhang run` and `unhang presets`: what was asked for, put to the machine and to what the training would load."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from unhang.errors import UnhangError
+from unhang.facts import network, snapshot
+from unhang.facts.host import Host
+from unhang.knowledge.settings import catalogue, choosing, configuration, planning
+from unhang.knowledge.settings.choosing import Here
+from unhang.knowledge.settings.configuration import Configuration
+from unhang.knowledge.settings.installed import installed
+from unhang.knowledge.settings.planning import Plan
+from unhang.knowledge.settings.setting import Value
+from unhang.launch import command as commands
+from unhang.launch.command import Command
+
+_NOT_LOOKED_AT = snapshot.Snapshot(host="", taken="")
+
+
+def typed(settings: Sequence[str], timeout: str | None) -> tuple[tuple[str, Value, str], ...]:
+    """--set KEY=VALUE and --timeout TIME, as key, value and origin. Raises UnhangError for what is none."""
+    found: list[tuple[str, Value, str]] = []
+    if timeout is not None:
+        found.append(("timeout", catalogue.parse("timeout", timeout), "--timeout"))
+    for one in settings:
+        key, joined, text = one.partition("=")
+        if not joined:
+            setting = catalogue.named(key)
+            raise UnhangError(f"{planning.SET} {one}: a value is missing", hint=f"{planning.SET} {setting.key}=VALUE; values: {setting.forms}")
+        found.append((catalogue.named(key).key, catalogue.parse(key, text), planning.SET))
+    return tuple(found)
+
+
+def here(python: str, *, looks: bool, address: str | None = None, hosts: int | None = None) -> Here:
+    """`looks`: the machine is looked at, which only presets need. `address` is where ranks meet, where the command says so."""
+    environ = {**os.environ, **({"MASTER_ADDR": address} if address else {})}
+    seen = snapshot.take(Host(environ=environ), only=choosing.SUBJECTS) if looks else _NOT_LOOKED_AT
+    net = seen.get(network.SUBJECT)
+    return Here(snapshot=seen, installed=installed(python), hosts=hosts or (net.job.hosts if net is not None else None))
+
+
+def plan(
+    command: Command, *, preset: str | None, settings: Sequence[str], timeout: str | None, environ: Mapping[str, str] = os.environ
+) -> Plan | None:
+    """None where nothing was asked for, and no unhang.toml asks for anything. Raises UnhangError, also for what was typed and would do nothing."""
+    asked = typed(settings, timeout)
+    configured = configuration.load(Path.cwd())
+    if preset is None and not asked and not configured.preset and not configured.settings:
+        return None
+    address, hosts = commands.master(command)
+    found = planning.plan(
+        here(command.python, looks=bool(preset or configured.preset), address=address, hosts=hosts),
+        configured,
+        preset_name=preset or "",
+        typed=asked,
+        launcher=commands.launcher(command),
+        environ=environ,
+        option=lambda name: commands.option(command, name),
+        word=lambda flag: commands.argument(command, flag),
+    )
+    if refused := planning.refused_of_typed(found):
+        first, *others = refused
+        also = f"; nor {', '.join(r.key for r in others)}" if others else ""
+        origin = next(c.origin for c in found.chosen if c.key == first.key)
+        raise UnhangError(f"{origin} {first.key}: {first.why}{also}", hint="unhang presets --settings lists every setting")
+    return found
+
+
+def applied(command: Command, found: Plan | None) -> Command:
+    """The command with what of the plan goes into it."""
+    return command if found is None else commands.with_settings(command, options=found.applied.options, arguments=found.applied.arguments)
+
+
+def presets(python: str | None, names: Sequence[str]) -> tuple[Here, Configuration, tuple[str, ...]]:
+    """The machine, the configuration, and the names of the presets that were asked for, all where none was."""
+    configured = configuration.load(Path.cwd())
+    return here(python or commands.training_python(), looks=True), configured, tuple(names) or planning.names(configured)

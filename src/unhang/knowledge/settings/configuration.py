@@ -1,0 +1,163 @@
+"""`unhang.toml`: a project's own presets, what its runs begin with, and its script's flags. The nearest one counts, from the directory upwards.
+
+[run]                       # settings of every `unhang run` here
+preset = "conservative"
+timeout = "30m"
+
+[presets.small]             # presets of one's own
+title = "for the small machine"
+base = "basic"
+batch = 256
+
+[arguments]                 # the flags by which the script takes settings
+batch = "--batch-size"
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unhang.errors import UnhangError
+from unhang.knowledge.settings import catalogue
+from unhang.knowledge.settings.setting import Choice, Value
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILE = "unhang.toml"
+_TABLES = ("run", "presets", "arguments")
+_OF_A_PRESET = ("title", "base")
+_MAX_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """A preset of the user's. `base` is the preset whose settings it begins with, "" for none."""
+
+    name: str
+    title: str
+    base: str
+    settings: Choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """What a file says; `path` is "" where there is none. `preset` is that of [run], "" for none."""
+
+    path: str = ""
+    preset: str = ""
+    settings: Choice = field(default_factory=dict)
+    presets: Mapping[str, Own] = field(default_factory=dict)
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+def find(start: Path) -> Path | None:
+    """The nearest file, from a directory upwards."""
+    for directory in (start, *start.parents):
+        path = directory / FILE
+        try:
+            if path.is_file():
+                return path
+        except OSError:
+            continue
+    return None
+
+
+def load(start: Path) -> Configuration:
+    """Raises UnhangError that names the file and the key of what is wrong."""
+    path = find(start)
+    return Configuration() if path is None else read(path)
+
+
+def read(path: Path) -> Configuration:
+    """Raises UnhangError as `load` does."""
+    try:
+        with path.open("rb") as f:
+            data = f.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise UnhangError(f"{path} is larger than {_MAX_BYTES >> 20} MiB: no file of settings")
+        tables = tomllib.loads(data.decode("utf-8"))
+    except OSError as e:
+        raise UnhangError(f"cannot read {path}: {e.strerror}") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise UnhangError(f"{path} is no TOML: {e}") from e
+    for name in tables:
+        if name not in _TABLES:
+            raise _unknown(path, f"[{name}]", name, _TABLES, "tables")
+    run = _table(path, tables, "run")
+    return Configuration(
+        path=str(path),
+        preset=_text(path, "[run] preset", run["preset"]) if "preset" in run else "",
+        settings=_settings(path, "[run]", run, ("preset",)),
+        presets={_name(n): _own(path, n, t) for n, t in _table(path, tables, "presets").items()},
+        arguments=_arguments(path, _table(path, tables, "arguments")),
+    )
+
+
+def _own(path: Path, name: str, table: object) -> Own:
+    where = f"[presets.{name}]"
+    if not isinstance(table, dict):
+        raise UnhangError(f"{path}: presets.{name} is {table!r}, where a table of settings should stand", hint=f"{where} and below it key = value")
+    return Own(
+        name=_name(name),
+        title=_text(path, f"{where} title", table["title"]) if "title" in table else "",
+        base=_name(_text(path, f"{where} base", table["base"])) if "base" in table else "",
+        settings=_settings(path, where, table, _OF_A_PRESET),
+    )
+
+
+def _settings(path: Path, where: str, table: Mapping[str, Any], besides: tuple[str, ...]) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for key, value in table.items():
+        if key in besides:
+            continue
+        canonical = key.lower().replace("_", "-")
+        if canonical not in catalogue.SETTINGS:
+            raise _unknown(path, f"{where} {key}", key, (*besides, *catalogue.SETTINGS), "settings")
+        try:
+            found[canonical] = catalogue.of_value(key, value)
+        except UnhangError as e:
+            raise UnhangError(f"{path}: {where} {e}", cause=e.cause, hint=e.hint) from e
+    return found
+
+
+def _arguments(path: Path, table: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for key, flag in table.items():
+        canonical = key.lower().replace("_", "-")
+        if canonical not in catalogue.SETTINGS:
+            raise _unknown(path, f"[arguments] {key}", key, tuple(catalogue.SETTINGS), "settings")
+        text = _text(path, f"[arguments] {key}", flag)
+        if not text.strip():
+            raise UnhangError(f"{path}: [arguments] {key} is empty, where the script's flag should stand", hint=f'{key} = "--{canonical}"')
+        found[canonical] = text
+    return found
+
+
+def _table(path: Path, tables: Mapping[str, Any], name: str) -> dict[str, Any]:
+    table = tables.get(name, {})
+    if not isinstance(table, dict):
+        raise UnhangError(f"{path}: {name} is {table!r}, where a table should stand", hint=f"[{name}] and below it key = value")
+    return table
+
+
+def _text(path: Path, where: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise UnhangError(f"{path}: {where} = {value!r}: it is a text in quotes")
+    return value
+
+
+def _name(name: str) -> str:
+    return name.strip().lower().replace("_", "-")
+
+
+def _unknown(path: Path, where: str, name: str, valid: tuple[str, ...], what: str) -> UnhangError:
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), valid, 1)
+    return UnhangError(f"{path}: there is no {where}", cause=f"did you mean {near[0]}?" if near else None, hint=f"{what}: {', '.join(valid)}")

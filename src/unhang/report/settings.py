@@ -1,0 +1,241 @@
+"""Settings on a terminal and as JSON: presets with what this machine makes of them, and what a run is started with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from rich.text import Text as Shown
+
+from unhang.knowledge.settings.planning import Met, Plan
+from unhang.knowledge.settings.presets import Preset
+from unhang.knowledge.settings.setting import Applied, Installed, Layer, Refused, Setting, Spelled, Value
+from unhang.knowledge.text import Text
+from unhang.report.folding import fold
+from unhang.report.language import Language
+
+PRESETS_SCHEMA = "unhang/presets/1"
+
+_WORDS: Mapping[Language, Mapping[str, str]] = {
+    "en": {
+        "cost": "cost",
+        "here": "here",
+        "no_torch": "no torch",
+        "no_nccl": "no NCCL",
+        "gpus": "GPUs",
+        "reads": "{what}, read by {who}",
+        "refused": "rejected here: {why}",
+        "unfit": "note: {why}",
+        "left": "left as it is, see below",
+        "file": "from {path}",
+        "no_settings": "sets nothing here",
+        "sets": "sets",
+        "kept": "{name}={theirs} was there already and is kept ({key} would set {ours})",
+        "overruled": "{name}={theirs} was there already; {key} sets {ours}",
+        "not_set": "not set here: {keys} ({why})",
+        "settings": "settings",
+        "forms": "values: {forms}",
+    },
+    "zh": {
+        "cost": "代价",
+        "here": "本机",
+        "no_torch": "没有 torch",
+        "no_nccl": "没有 NCCL",
+        "gpus": "块 GPU",
+        "reads": "{what}，由 {who} 读取",
+        "refused": "本机不接受：{why}",
+        "unfit": "注意：{why}",
+        "left": "保持原样，见下",
+        "file": "来自 {path}",
+        "no_settings": "在本机不设置任何内容",
+        "sets": "设置",
+        "kept": "{name}={theirs} 已经存在，予以保留（{key} 本会设为 {ours}）",
+        "overruled": "{name}={theirs} 已经存在；{key} 将其设为 {ours}",
+        "not_set": "本机未设置：{keys}（{why}）",
+        "settings": "设置项",
+        "forms": "取值：{forms}",
+    },
+}
+
+_LAYERS: Mapping[Layer, Text] = {
+    "communication": Text("communication", "通信"),
+    "timeouts": Text("timeouts", "超时"),
+    "run-time": Text("run time", "运行"),
+}
+
+
+def shown(value: Value) -> str:
+    """A value as it is typed."""
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+
+def spelt(one: Spelled) -> str:
+    """What a setting became: `NCCL_SHM_DISABLE=1`, `--num_processes 2`."""
+    words = [f"{n}={v}" for n, v in one.env.items()] + [f"{n} {v}" for n, v in one.options]
+    return " ".join([*words, *one.arguments])
+
+
+def here(installed: Installed, lang: Language) -> str:
+    """ "torch 2.13, no NCCL, GPUs 0, accelerate 1.15.0": what a preset is judged for."""
+    words = _WORDS[lang]
+    torch = words["no_torch"] if installed.torch is None else "torch {}.{}".format(*installed.torch)
+    nccl = words["no_nccl"] if installed.nccl is None else f"NCCL {'.'.join(map(str, installed.nccl))}".strip()
+    gpus = f"{installed.gpus} {words['gpus']}" if lang == "zh" else f"{words['gpus']} {installed.gpus}"
+    return ", ".join([torch, nccl, gpus, *(f"{n} {v}" for n, v in installed.packages.items())])
+
+
+def overview(presets: Iterable[tuple[Preset, Applied]], installed: Installed, width: int, lang: Language) -> Iterator[Shown]:
+    words = _WORDS[lang]
+    yield from _folded(f"{words['here']}: {here(installed, lang)}", width, "", "dim")
+    for preset, applied in presets:
+        yield Shown.assemble((preset.name, "bold"), f"  {preset.title.of(lang)}")
+        keys = " ".join(f"{k}={shown(v)}" for k, v in preset.settings.items())
+        yield from _folded(f"{words['sets']}: {keys}" if keys else words["no_settings"], width, "    ")
+        if preset.cost:
+            yield from _folded(f"{words['cost']}: {preset.cost.of(lang)}", width, "    ", "dim")
+        yield from _notes(preset, width, lang)
+        for line in not_set(applied.refused, lang):
+            yield from _folded(line, width, "    ", "yellow")
+
+
+def page(preset: Preset, applied: Applied, settings: Mapping[str, Setting], installed: Installed, width: int, lang: Language) -> Iterator[Shown]:
+    """One preset: each key with its reason, what it costs, who reads it here or why nobody does."""
+    words = _WORDS[lang]
+    yield Shown.assemble((preset.name, "bold"), f"  {preset.title.of(lang)}")
+    if preset.cost:
+        yield from _folded(f"{words['cost']}: {preset.cost.of(lang)}", width, "    ", "dim")
+    yield from _notes(preset, width, lang)
+    yield from _folded(f"{words['here']}: {here(installed, lang)}", width, "    ", "dim")
+    refused = {r.key: r for r in applied.refused}
+    for key, value in preset.settings.items():
+        setting, turned_down = settings[key], refused.get(key)
+        yield Shown.assemble(("✗", "yellow") if turned_down else ("✓", "green"), " ", (f"{key} = {shown(value)}", "bold"))
+        yield from _folded((preset.why[key] if key in preset.why else _title(setting)).of(lang), width, "    ")
+        yield from _folded(f"{words['cost']}: {setting.cost_zh if lang == 'zh' else setting.cost}", width, "    ", "dim")
+        if turned_down is not None:
+            why = turned_down.why_zh if lang == "zh" else turned_down.why
+            yield from _folded(words["refused"].format(why=why), width, "    ", "yellow")
+        else:
+            one = applied.spelled[key]
+            yield from _folded(words["reads"].format(who=one.read_by, what=spelt(one)), width, "    ", "dim")
+
+
+def catalogue(settings: Iterable[Setting], width: int, lang: Language) -> Iterator[Shown]:
+    """All settings: what each does, its values, what it costs."""
+    words = _WORDS[lang]
+    layer = ""
+    for one in settings:
+        if one.layer != layer:
+            layer = one.layer
+            yield Shown(_LAYERS[one.layer].of(lang), style="bold underline")
+        yield Shown.assemble((one.key, "bold"), f"  {_title(one).of(lang)}")
+        yield from _folded(words["forms"].format(forms=one.forms), width, "    ", "dim")
+        yield from _folded(f"{words['cost']}: {one.cost_zh if lang == 'zh' else one.cost}", width, "    ", "dim")
+
+
+def of_plan(plan: Plan, lang: Language) -> Iterator[str]:
+    """One line for each setting: its value, where it comes from, what it became and who reads it; then what met something."""
+    words = _WORDS[lang]
+    if plan.unfit:
+        yield f"{plan.preset}: {words['unfit'].format(why=plan.unfit.of(lang))}"
+    refused = {r.key: r for r in plan.applied.refused}
+    for one in plan.chosen:
+        begin = f"{one.key} = {shown(one.value)}  [{one.origin}]  "
+        if one.key in refused:
+            why = refused[one.key].why_zh if lang == "zh" else refused[one.key].why
+            yield begin + words["refused"].format(why=why)
+            continue
+        spelled = plan.applied.spelled[one.key]
+        # What is left of it where the user's own is kept.
+        became = spelt(spelled)
+        reason = f"; {one.why.of(lang)}" if one.why else ""
+        yield begin + (words["reads"].format(who=spelled.read_by, what=became) if became else words["left"]) + reason
+    yield from (_met(m, lang) for m in plan.met)
+
+
+def notes(plan: Plan, lang: Language) -> Iterator[str]:
+    """The same in a few lines, for a run that begins."""
+    words = _WORDS[lang]
+    set_here = [c for c in plan.chosen if c.key in plan.applied.spelled]
+    for origin in dict.fromkeys(c.origin for c in set_here):
+        yield f"{origin}: " + " ".join(f"{c.key}={shown(c.value)}" for c in set_here if c.origin == origin)
+    if plan.unfit:
+        yield f"{plan.preset}: {words['unfit'].format(why=plan.unfit.of(lang))}"
+    yield from not_set(plan.applied.refused, lang)
+    yield from (_met(m, lang) for m in plan.met)
+
+
+def not_set(refused: Iterable[Refused], lang: Language) -> Iterator[str]:
+    """Keys that nothing reads here, those of one reason together."""
+    reasons: dict[str, list[str]] = {}
+    for one in refused:
+        reasons.setdefault(one.why_zh if lang == "zh" else one.why, []).append(one.key)
+    for why, keys in reasons.items():
+        yield _WORDS[lang]["not_set"].format(keys=", ".join(keys), why=why)
+
+
+def described(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON, for --dry-run --json and run.json."""
+    refused = {r.key: r for r in plan.applied.refused}
+    return {
+        "preset": plan.preset or None,
+        "unfit": plan.unfit.en or None,
+        "settings": [
+            {
+                "key": c.key,
+                "value": c.value,
+                "origin": c.origin,
+                "environment": dict(plan.applied.spelled[c.key].env) if c.key not in refused else {},
+                "options": [list(o) for o in plan.applied.spelled[c.key].options] if c.key not in refused else [],
+                "arguments": list(plan.applied.spelled[c.key].arguments) if c.key not in refused else [],
+                "read_by": plan.applied.read_by.get(c.key),
+                "refused": refused[c.key].why if c.key in refused else None,
+            }
+            for c in plan.chosen
+        ],
+        "met": [{"key": m.key, "name": m.name, "theirs": m.theirs, "ours": m.ours, "kept": m.kept} for m in plan.met],
+    }
+
+
+def of_preset(preset: Preset, applied: Applied, settings: Mapping[str, Setting], lang: Language) -> dict[str, Any]:
+    """A preset as JSON."""
+    refused = {r.key: r for r in applied.refused}
+    return {
+        "name": preset.name,
+        "title": preset.title.of(lang),
+        "cost": preset.cost.of(lang),
+        "origin": preset.origin or None,
+        "unfit": preset.unfit.of(lang) or None,
+        "settings": [
+            {
+                "key": key,
+                "value": value,
+                "why": (preset.why[key] if key in preset.why else _title(settings[key])).of(lang),
+                "cost": settings[key].cost_zh if lang == "zh" else settings[key].cost,
+                "sets": None if key in refused else spelt(applied.spelled[key]),
+                "read_by": applied.read_by.get(key),
+                "refused": (refused[key].why_zh if lang == "zh" else refused[key].why) if key in refused else None,
+            }
+            for key, value in preset.settings.items()
+        ],
+    }
+
+
+def _title(setting: Setting) -> Text:
+    return Text(setting.title, setting.title_zh)
+
+
+def _met(met: Met, lang: Language) -> str:
+    return _WORDS[lang]["kept" if met.kept else "overruled"].format(name=met.name, theirs=met.theirs, key=met.key, ours=met.ours)
+
+
+def _notes(preset: Preset, width: int, lang: Language) -> Iterator[Shown]:
+    words = _WORDS[lang]
+    if preset.unfit:
+        yield from _folded(words["unfit"].format(why=preset.unfit.of(lang)), width, "    ", "yellow")
+    if preset.origin:
+        yield from _folded(words["file"].format(path=preset.origin), width, "    ", "dim")
+
+
+def _folded(text: str, width: int, indent: str, style: str = "") -> Iterator[Shown]:
+    yield from (Shown(line, style=style) for line in fold(text, width, first=indent))

@@ -1,0 +1,129 @@
+"""unhang presets, and the settings of unhang run: as the user meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+UNHANG = (sys.executable, "-m", "unhang")
+RANK = """
+import json, os, sys
+import torch.distributed as dist
+dist.init_process_group("gloo")
+names = ("UNHANG_LOADER_WORKERS", "UNHANG_PIN_MEMORY", "UNHANG_TIMEOUT_S", "GLOO_SOCKET_IFNAME", "TORCH_FR_BUFFER_SIZE")
+if dist.get_rank() == 1:
+    print(json.dumps({"world": dist.get_world_size(), "argv": sys.argv[1:], **{n: os.environ.get(n) for n in names}}), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def unhang(*argv, cwd, **environ):
+    env = {**os.environ, "LC_ALL": "C.UTF-8", **environ}
+    return subprocess.run([*UNHANG, *argv], cwd=cwd, env=env, capture_output=True, text=True, timeout=110)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "train.py").write_text(RANK)
+    return tmp_path
+
+
+def test_all_presets_are_listed_with_what_is_rejected_here(tmp_path):
+    done = unhang("presets", cwd=tmp_path)
+    assert done.returncode == 0
+    for name in ("auto", "basic", "gpu-cache", "prefetch", "conservative", "single-node", "debug", "infiniband", "ethernet"):
+        assert f"\n{name}  " in done.stdout
+    assert "not set here: batch" in done.stdout
+
+
+def test_one_preset_says_why_and_what_it_costs(tmp_path):
+    done = unhang("presets", "gpu_cache", cwd=tmp_path)
+    assert "gpu-cache = 5000" in done.stdout and "cost: GPU memory for that many samples" in done.stdout and "rejected here" in done.stdout
+    chinese = unhang("presets", "gpu-cache", "--lang", "zh", cwd=tmp_path).stdout
+    assert "代价" in chinese and "本机不接受" in chinese
+    told = json.loads(unhang("presets", "gpu-cache", "--json", cwd=tmp_path).stdout)
+    assert told["schema"] == "unhang/presets/1" and told["presets"][0]["settings"][-1]["value"] == 5000
+
+
+def test_all_settings_are_listed(tmp_path):
+    done = unhang("presets", "--settings", cwd=tmp_path)
+    assert "cumem-host  " in done.stdout and "values: on, off" in done.stdout
+    assert len(json.loads(unhang("presets", "--settings", "--json", cwd=tmp_path).stdout)["settings"]) == 26
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (("presets", "consrvative"), "did you mean conservative?"),
+        (("run", "--preset", "none", "true"), "presets: auto, basic"),
+        (("run", "--set", "shn=off", "true"), "did you mean shm?"),
+        (("run", "--set", "shm", "true"), "a value is missing"),
+        (("run", "--set", "shm=maybe", "true"), "it is on or off"),
+        (("run", "--timeout", "soon", "true"), "such as 1800, 30m or 2h"),
+        (("run", "--set", "batch=8", "true"), "[arguments] of unhang.toml has no flag for it"),
+    ],
+)
+def test_what_is_wrong_starts_nothing(tmp_path, argv, says):
+    done = unhang(*argv, cwd=tmp_path)
+    assert done.returncode == 2 and says in done.stderr and list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_unhang_toml_names_file_and_key(tmp_path):
+    (tmp_path / "unhang.toml").write_text("[run]\nshm = 'maybe'\n")
+    done = unhang("run", "true", cwd=tmp_path)
+    assert done.returncode == 2 and f"{tmp_path / 'unhang.toml'}: [run] shm=maybe" in done.stderr
+
+
+@pytest.mark.torch
+def test_a_dry_run_shows_where_each_setting_comes_from(folder):
+    (folder / "unhang.toml").write_text('[run]\npin_memory = true\n[arguments]\nbatch = "--batch-size"\n')
+    done = unhang(
+        "run", "-n", "4", "--preset", "conservative", "--timeout", "1h", "--set", "processes=2", "--dry-run", "train.py",
+        cwd=folder, UNHANG_PERSISTENT_WORKERS="1",
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert "# timeout = 3600  [--timeout]  UNHANG_TIMEOUT_S=3600 " in done.stdout and "PET_RDZV_CONF=join_timeout=3600,timeout=3600" in done.stdout
+    assert f"# pin-memory = on  [{folder / 'unhang.toml'} [run]]  UNHANG_PIN_MEMORY=1, read by unhang's hook" in lines
+    assert "# UNHANG_PERSISTENT_WORKERS=1 was there already and is kept (persistent-workers would set 0)" in lines
+    assert "# --nproc-per-node=4 was there already; processes sets 2" in lines
+    assert "UNHANG_LOADER_WORKERS=0" in lines and "UNHANG_PERSISTENT_WORKERS=0" not in lines
+    assert lines[-1].endswith("--nproc-per-node 2 train.py --batch-size 512")
+    assert sorted(p.name for p in folder.iterdir()) == ["train.py", "unhang.toml"]
+
+
+@pytest.mark.torch
+def test_a_dry_run_as_json(folder):
+    done = unhang("run", "--preset", "conservative", "--dry-run", "--json", "train.py", cwd=folder)
+    told = json.loads(done.stdout)
+    by_key = {s["key"]: s for s in told["settings"]["settings"]}
+    assert told["settings"]["preset"] == "conservative" and told["environment"]["UNHANG_LOADER_WORKERS"] == "0"
+    assert by_key["batch"]["refused"] and by_key["loader-workers"]["environment"] == {"UNHANG_LOADER_WORKERS": "0"}
+
+
+@pytest.mark.torch
+@pytest.mark.integration
+def test_the_ranks_get_what_was_chosen(folder):
+    (folder / "unhang.toml").write_text('[arguments]\nbatch = "--batch-size"\n')
+    done = unhang(
+        "run", "-n", "2", "--preset", "conservative", "--set", "interface=lo", "--set", "trace-entries=500", "--run-dir", "r", "train.py",
+        cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (line,) = [x for x in done.stdout.splitlines() if x.startswith("{")]
+    assert json.loads(line) == {
+        "world": 2,
+        "argv": ["--batch-size", "512"],
+        "UNHANG_LOADER_WORKERS": "0",
+        "UNHANG_PIN_MEMORY": "0",
+        "UNHANG_TIMEOUT_S": "1800",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TORCH_FR_BUFFER_SIZE": "500",
+    }
+    run = json.loads((folder / "r" / "run.json").read_bytes())
+    assert run["settings"]["preset"] == "conservative" and run["environment"]["GLOO_SOCKET_IFNAME"] == "lo"
+    assert "unhang: --set: interface=lo trace-entries=500" in done.stderr

@@ -1,0 +1,81 @@
+"""unhang.toml: the nearest one, what stands in it, and errors that name the file and the key."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.errors import UnhangError
+from unhang.knowledge.settings import configuration
+
+
+def written(folder, text):
+    path = folder / "unhang.toml"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_the_nearest_file_from_the_directory_upwards(tmp_path):
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    assert configuration.load(below).path == ""
+    top = written(tmp_path, "")
+    assert configuration.load(below).path == str(top)
+    near = written(tmp_path / "a", "")
+    assert configuration.load(below).path == str(near)
+
+
+def test_all_that_it_may_say(tmp_path):
+    path = written(
+        tmp_path,
+        """
+[run]
+preset = "my_own"
+timeout = "30m"
+loader_workers = 2
+shm = false
+
+[presets.my_own]
+title = "for the small machine"
+base = "basic"
+batch = 256
+
+[arguments]
+batch = "--batch-size"
+""",
+    )
+    found = configuration.read(path)
+    assert found.preset == "my_own" and found.settings == {"timeout": 1800, "loader-workers": 2, "shm": False}
+    assert found.presets["my-own"] == configuration.Own(name="my-own", title="for the small machine", base="basic", settings={"batch": 256})
+    assert found.arguments == {"batch": "--batch-size"}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[run", "is no TOML"),
+        ("[foo]", r"there is no \[foo\]"),
+        ("run = 3", "run is 3"),
+        ('[run]\nshm = "maybe"', r"\[run\] shm=maybe: it is on or off"),
+        ("[run]\nshm = [1]", r"\[run\] shm = \[1\]"),
+        ("[run]\nshn = 1", r"there is no \[run\] shn"),
+        ("[run]\npreset = 1", r"\[run\] preset = 1: it is a text"),
+        ("[presets]\nmine = 1", "presets.mine is 1"),
+        ("[presets.mine]\nbatch = 0", r"\[presets.mine\] batch=0: it is a whole number, 1 or more"),
+        ("[presets.mine]\nbas = 'basic'", r"there is no \[presets.mine\] bas"),
+        ("[arguments]\nbatch = 3", r"\[arguments\] batch = 3: it is a text"),
+        ("[arguments]\nbatch = ' '", r"\[arguments\] batch is empty"),
+        ("[arguments]\nbtch = '--b'", r"there is no \[arguments\] btch"),
+    ],
+)
+def test_what_is_wrong_names_the_file_and_the_key(tmp_path, text, says):
+    path = written(tmp_path, text)
+    with pytest.raises(UnhangError, match=says) as e:
+        configuration.read(path)
+    assert str(path) in str(e.value)
+
+
+def test_a_file_that_is_no_text(tmp_path):
+    path = tmp_path / "unhang.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UnhangError, match="is no TOML"):
+        configuration.load(tmp_path)

@@ -1,0 +1,108 @@
+"""Which of several places wins, and what is told where something was there already."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.errors import UnhangError
+from unhang.facts.snapshot import Snapshot
+from unhang.knowledge.settings import planning
+from unhang.knowledge.settings.choosing import NAMES, Here
+from unhang.knowledge.settings.configuration import Configuration, Own
+from unhang.knowledge.settings.setting import Installed
+
+HERE = Here(snapshot=Snapshot(host="", taken=""), installed=Installed(torch=(2, 9), nccl=(2, 27, 5), gpus=8))
+CPU = Here(snapshot=Snapshot(host="", taken=""), installed=Installed(torch=(2, 13), nccl=None))
+OWN = Configuration(
+    path="/work/unhang.toml",
+    settings={"loader-workers": 2},
+    presets={"small": Own(name="small", title="", base="conservative", settings={"batch": 64})},
+    arguments={"batch": "--batch-size"},
+)
+
+
+def plan(place=HERE, configuration=OWN, environ=None, **more):
+    return planning.plan(place, configuration, environ=environ or {}, **more)
+
+
+def origins(found):
+    return {c.key: (c.value, c.origin) for c in found.chosen}
+
+
+def test_later_places_win():
+    found = plan(preset_name="small", typed=[("timeout", 60, "--timeout"), ("p2p", True, "--set")])
+    said = origins(found)
+    assert said["cumem-host"] == (False, "preset small")
+    assert said["batch"] == (64, "preset small")
+    assert said["loader-workers"] == (2, "/work/unhang.toml [run]")
+    assert said["timeout"] == (60, "--timeout")
+    assert said["p2p"] == (True, "--set")
+    assert found.applied.env["NCCL_P2P_DISABLE"] == "0" and found.applied.env["UNHANG_LOADER_WORKERS"] == "2"
+    assert found.applied.arguments == ("--batch-size", "64")
+
+
+def test_the_presets_of_run_hold_where_none_is_named():
+    configured = Configuration(path="/f", preset="debug")
+    assert plan(configuration=configured).preset == "debug"
+    assert plan(configuration=configured, preset_name="basic").preset == "basic"
+
+
+def test_a_preset_keeps_what_was_exported():
+    found = plan(preset_name="conservative", environ={"NCCL_P2P_DISABLE": "0", "NCCL_IB_DISABLE": "1"})
+    assert "NCCL_P2P_DISABLE" not in found.applied.env
+    (met,) = found.met
+    assert met == planning.Met(key="p2p", name="NCCL_P2P_DISABLE", theirs="0", ours="1", kept=True)
+
+
+def test_what_is_typed_wins_over_what_was_exported_and_says_so():
+    found = plan(typed=[("p2p", False, "--set")], environ={"NCCL_P2P_DISABLE": "0"})
+    assert found.applied.env["NCCL_P2P_DISABLE"] == "1"
+    assert [m.kept for m in found.met] == [False]
+
+
+def test_an_older_name_of_the_same_thing_is_kept_too():
+    found = plan(preset_name="debug", environ={"TORCH_NCCL_TRACE_BUFFER_SIZE": "10"})
+    assert "TORCH_FR_BUFFER_SIZE" not in found.applied.env
+    assert [(m.theirs, m.ours) for m in found.met] == [("10", "16384")]
+
+
+def test_options_and_arguments_that_are_typed_are_kept_by_a_preset():
+    configured = Configuration(path="/f", settings={"processes": 2, "batch": 64}, arguments={"batch": "--batch-size"})
+    there = {"option": {"--nproc-per-node": "8"}.get, "word": {"--batch-size": "7"}.get}
+    found = plan(configuration=configured, **there)
+    assert found.applied.options == () and found.applied.arguments == ()
+    assert [(m.name, m.theirs, m.kept) for m in found.met] == [("--nproc-per-node", "8", True), ("--batch-size", "7", True)]
+    found = plan(configuration=configured, typed=[("processes", 2, "--set"), ("batch", 64, "--set")], **there)
+    assert found.applied.options == (("--nproc-per-node", "2"),) and found.applied.arguments == ("--batch-size", "64")
+    assert not any(m.kept for m in found.met)
+
+
+def test_a_rendezvous_configuration_of_the_users_is_never_replaced():
+    found = plan(typed=[("timeout", 1800, "--timeout")], environ={"PET_RDZV_CONF": "is_host=1"})
+    assert "PET_RDZV_CONF" not in found.applied.env and found.applied.env["UNHANG_TIMEOUT_S"] == "1800"
+
+
+def test_what_is_refused_is_an_error_only_where_it_was_typed():
+    found = plan(CPU, preset_name="conservative", typed=[("shm", False, "--set")])
+    assert {"p2p", "shm"} <= {r.key for r in found.applied.refused}
+    assert [r.key for r in planning.refused_of_typed(found)] == ["shm"]
+
+
+def test_names_of_presets():
+    assert planning.preset("gpu_cache", HERE, OWN).name == "gpu-cache"
+    assert planning.names(OWN) == (*NAMES, "small")
+    with pytest.raises(UnhangError, match="no preset 'consrvative'") as e:
+        planning.preset("consrvative", HERE, OWN)
+    assert e.value.cause == "did you mean conservative?" and all(n in str(e.value.hint) for n in (*NAMES, "small"))
+
+
+def test_presets_of_the_users_build_on_others():
+    over = Configuration(path="/f", presets={"basic": Own(name="basic", title="mine", base="basic", settings={"batch": 8})})
+    found = planning.preset("basic", HERE, over)
+    assert found.settings["batch"] == 8 and found.settings["loader-workers"] == 1 and found.title.en == "mine" and "batch" not in found.why
+    circle = {n: Own(name=n, title="", base=b, settings={}) for n, b in (("a", "b"), ("b", "a"))}
+    with pytest.raises(UnhangError, match="builds on itself"):
+        planning.preset("a", HERE, Configuration(path="/f", presets=circle))
+    lost = Configuration(path="/f", presets={"a": Own(name="a", title="", base="nothing", settings={})})
+    with pytest.raises(UnhangError, match=r"/f: \[presets.a\] base: there is no preset 'nothing'"):
+        planning.preset("a", HERE, lost)
