@@ -195,6 +195,78 @@ class Live:
     conclusion_zh: str
 
 
+TrialOutcome = Literal["passed", "failed", "inconclusive"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """What the user's own few steps did under a candidate: the command's exit code, and how long a step took; None where none was seen."""
+
+    exitcode: int
+    steps: int = 0
+    step_s: float | None = None
+    says: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A change of settings that was really run on this machine.
+
+    `choice` is what was set, `environment` the variables that came of it, `transports` and `interfaces` what the ranks used by their own account
+    (none where they tell of none), `busbw_gbps` of the largest all_reduce. "inconclusive": it says nothing about the change, and `says` why.
+    """
+
+    choice: dict[str, bool | int | float | str]
+    outcome: TrialOutcome
+    world_size: int
+    backend: str
+    says: str
+    says_zh: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    transports: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
+    stages: tuple[StageResult, ...] = ()
+    busbw_gbps: float | None = None
+    steps: Steps | None = None
+    seconds: float = 0.0
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """One rung of the ladder: its `trial`, or why there was none. `cost` is what the change takes away, in words."""
+
+    id: str
+    title: str
+    title_zh: str
+    cost: str
+    cost_zh: str
+    trial: Trial | None = None
+    skipped: str = ""
+    skipped_zh: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Where the ladder ended. `chosen` is the smallest change that works: {} where it works as it is, None where nothing that was tried does.
+
+    `rungs` are those that were climbed, in order; `dropping` the trials after them, that found out what of the change is needed; `confirmed`: the
+    smallest change passed once more by itself. `why` is the cause that the climb began from.
+    """
+
+    chosen: dict[str, bool | int | float | str] | None
+    rungs: tuple[Tried, ...]
+    dropping: tuple[Trial, ...] = ()
+    confirmed: bool = False
+    says: str = ""
+    says_zh: str = ""
+    why: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    seconds: float = 0.0
+    remembered: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Examination:
     """The answer to "is this machine fit to train?". `taken` is when it was looked at (ISO 8601, UTC)."""
@@ -206,3 +278,4 @@ class Examination:
     findings: tuple[HostFinding, ...] = ()
     not_examined: tuple[NotExamined, ...] = ()
     live: Live | None = None
+    ladder: Outcome | None = None

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,14 +112,16 @@ class Launcher:
         path.write_text(PREAMBLE.replace("{compiler}", "" if compiler else NO_COMPILER) + body)
         return path
 
-    def start(self, *argv: str, env: dict[str, str] | None = None) -> tuple[subprocess.Popen[bytes], Path]:
+    def start(self, *argv: str, env: dict[str, str] | None = None, within: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], Path]:
         self.count += 1
         run_dir = self.tmp_path / f"run{self.count}"
         key, _, value = self.mark.partition("=")
+        # What one test has found is nothing that another one knows.
+        env = {"XDG_CACHE_HOME": str(self.tmp_path / "cache"), **(env or {})}
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("UNHANG_", "RANK", "WORLD_SIZE", "MASTER_", "PYTHONUNBUFFERED"))}
         err = (self.tmp_path / f"err{self.count}").open("wb")
         process = subprocess.Popen(
-            [sys.executable, "-m", "unhang", "run", "--json", "--run-dir", str(run_dir), "--python", sys.executable, *argv],
+            [*within, sys.executable, "-m", "unhang", "run", "--json", "--run-dir", str(run_dir), "--python", sys.executable, *argv],
             env={**environ, key: value, **(env or {})},
             cwd=self.tmp_path,
             stdin=subprocess.DEVNULL,
@@ -140,8 +142,8 @@ class Launcher:
         assert not self.living(), "processes were left behind"
         return run
 
-    def run(self, *argv: str, env: dict[str, str] | None = None, timeout_s: float = 100.0) -> Run:
-        return self.finish(*self.start(*argv, env=env), timeout_s=timeout_s)
+    def run(self, *argv: str, env: dict[str, str] | None = None, timeout_s: float = 100.0, within: Sequence[str] = ()) -> Run:
+        return self.finish(*self.start(*argv, env=env, within=within), timeout_s=timeout_s)
 
     def train(self, body: str, *options: str, ranks: int = 2, compiler: bool = False, **more: Any) -> Run:
         return self.run("-n", str(ranks), *options, str(self.script(body, compiler=compiler)), **more)

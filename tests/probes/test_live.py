@@ -166,7 +166,7 @@ def test_more_ranks_than_the_cores_can_bear():
 @pytest.mark.parametrize("none", ["", "-1", "NoDevFiles", "none"])
 def test_gpus_that_were_left_out(monkeypatch, none):
     monkeypatch.setattr(live, "_nvidia_devices", lambda: 2)
-    assert live._gpus(sys.executable, {"CUDA_VISIBLE_DEVICES": none}) == 0
+    assert live.gpus_of(sys.executable, {"CUDA_VISIBLE_DEVICES": none}) == 0
 
 
 def test_devices_that_a_cgroup_refuses_are_not_ours(monkeypatch):
@@ -281,7 +281,7 @@ def test_a_wrapper_that_does_not_answer_leaves_nobody_behind(group_of, monkeypat
     monkeypatch.setattr(live, "_ASK_S", 1.0)
     monkeypatch.setattr(live, "_nvidia_devices", lambda: 0)
     wrapper, left = group_of
-    assert live._gpus(wrapper(code), dict(os.environ)) == 0
+    assert live.gpus_of(wrapper(code), dict(os.environ)) == 0
     assert left() == []
 
 

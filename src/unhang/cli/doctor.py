@@ -67,6 +67,9 @@ def doctor(
         int | None, typer.Option(metavar="N", min=1, help="With --live: at most so many ranks.", show_default="all GPUs; cores without one, 2 to 4")
     ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Show what can be repaired without a guess, ask, do it, and look again.")] = False,
+    fix_limit: Annotated[
+        float, typer.Option("--fix-limit", min=10, metavar="SECONDS", help="With --live --fix: how long changes of settings may be tried.")
+    ] = 600.0,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do it without asking.")] = False,
     fail_on: Annotated[Level, typer.Option(help="From which severity on the exit code is 1.")] = "warning",
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
@@ -136,10 +139,22 @@ def doctor(
             typer.echo(f"unhang: saved to {save}; on any machine: unhang doctor --snapshot {shlex.quote(str(save))}", err=True)
     if live:
         examination = replace(examination, live=_run(python, ranks, quiet=as_json, lang=chosen, stderr=to_stdout))
+    written = ""
+    if examination.live is not None and fix:
+        from unhang.cli import climbing, repairing
+
+        found_here = climbing.climb(examination.live, limit_s=fix_limit, quiet=as_json, lang=chosen)
+        examination = replace(examination, ladder=found_here)
+        if wanted := climbing.proposed(found_here):
+            written, _ = repairing.write(wanted, repair, yes=yes, quiet=as_json, lang=chosen)
     if as_json:
         import msgspec
 
-        found = msgspec.to_builtins(examination) | ({} if repair is None else {"repair": msgspec.to_builtins(repair)})
+        found = (
+            msgspec.to_builtins(examination)
+            | ({} if not written else {"written": written})
+            | ({} if repair is None else {"repair": msgspec.to_builtins(repair)})
+        )
         _print_json(found)
     raise typer.Exit(_exit_code(examination, fail_on))
 

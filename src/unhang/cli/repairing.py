@@ -57,6 +57,34 @@ def repair(seen: Snapshot, examination: Examination, *, yes: bool, quiet: bool, 
     return Repair(segments=steps, settings=wanted, written=written, why=why)
 
 
+def write(wanted: tuple[settings.Setting, ...], before: Repair | None, *, yes: bool, quiet: bool, lang: Language) -> tuple[str, str]:
+    """Ask, and write what was proven on this machine beside what was written `before`: the file, or why there is none; both empty where declined."""
+    can_ask = not quiet and sys.stdin.isatty()
+    names = {s.name for s in wanted}
+    earlier = before.settings if before is not None and before.written else ()
+    together = (*(s for s in earlier if s.name not in names), *wanted)
+    console = None if quiet else screen.console()
+    if console is not None:
+        repairs.render_preview((), together, console, lang=lang)
+        if not (yes or can_ask):
+            repairs.render_nobody_asked(console, lang=lang)
+    asks = _Asks(yes=yes, can=can_ask, lang=lang)
+    if earlier and asks("write"):
+        # Ours, of a moment ago.
+        try:
+            settings.write(Path(settings.FILE), together, overwrite=True)
+            written, why = settings.FILE, ""
+        except OSError as e:
+            written, why = "", f"cannot write {settings.FILE}: {e.strerror}"
+    else:
+        written, why = ("", "") if earlier else _write(Path(settings.FILE), together, asks)
+    if console is not None and (written or why):
+        repairs.render_written(written, why, console, lang=lang)
+    elif console is not None and can_ask:
+        repairs.render_declined("write", console, lang=lang)
+    return written, why
+
+
 class _Asks:
     def __init__(self, *, yes: bool, can: bool, lang: Language) -> None:
         self._yes, self._can, self._lang = yes, can, lang

@@ -29,6 +29,15 @@ def run(
         float,
         typer.Option(min=1, metavar="SECONDS", help="Silence allowed until the rhythm is known, from three optimizer steps or the collectives."),
     ] = 180.0,
+    fallback: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|ask|off",
+            help="When settings may answer a failure: try them here, and go on with the smallest change that works; or ask; or do not.",
+        ),
+    ] = "auto",
+    fallback_limit: Annotated[float, typer.Option(min=10, metavar="SECONDS", help="How long that trying may take.")] = 600.0,
+    forget: Annotated[bool, typer.Option("--forget", help="Start as it is: forget what an earlier run of this job found.")] = False,
     preset: Annotated[str | None, typer.Option(metavar="NAME", help="Settings that go together; unhang presets lists them.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as shm=off; may be repeated. unhang presets --settings")
@@ -80,6 +89,9 @@ def run(
             max_restarts=max_restarts,
             hang_after_s=hang_after,
             startup_s=startup,
+            fallback=fallback,
+            fallback_limit_s=fallback_limit,
+            forget=forget,
             preset=preset,
             settings=tuple(settings or ()),
             timeout=timeout,

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import typer
 
 from unhang import encoding
 from unhang.cli import settings
+from unhang.cli.fallback import Fallback, Mode
 from unhang.errors import EXIT_INTERRUPTED, CommandNotFound, RunDirError, UnhangError
 from unhang.knowledge.settings.planning import Plan
 from unhang.launch import command as commands
@@ -41,6 +43,9 @@ class Request:
     max_restarts: int
     hang_after_s: float | None
     startup_s: float
+    fallback: str
+    fallback_limit_s: float
+    forget: bool
     name: str | None
     run_dir: Path | None
     prefix: bool
@@ -81,6 +86,8 @@ def run(request: Request) -> None:
 def _run(request: Request, beginning: _Beginning) -> None:
     if request.on_failure not in get_args(supervise.OnFailure):
         raise UnhangError(f"--on-failure {request.on_failure}: it is one of {', '.join(get_args(supervise.OnFailure))}")
+    if request.fallback not in get_args(Mode):
+        raise UnhangError(f"--fallback {request.fallback}: it is one of {', '.join(get_args(Mode))}")
     words = request.words[1:] if request.words[:1] == ("--",) else request.words
     command = commands.resolve(words, module=request.module, nproc_per_node=request.nproc_per_node, python=request.python)
     if command.needs_torch and environment.torch_version(command.python) is None:
@@ -114,10 +121,20 @@ def _run(request: Request, beginning: _Beginning) -> None:
     live = Live(prefix=request.prefix, quiet=request.quiet, output_to_stderr=request.as_json)
 
     drawn: list[Verdict] = []
+    fallback = Fallback(
+        command,
+        rundir=rundir,
+        words=words,
+        environ={**os.environ, **(plan.applied.env if plan is not None else {})},
+        mode=request.fallback,  # type: ignore[arg-type]
+        limit_s=request.fallback_limit_s,
+        forgets=request.forget,
+    )
 
     def tell(event: events.Event) -> None:
         beginning.over = beginning.over or isinstance(event, events.Started)
         live.tell(event)
+        fallback.saw(event)
         if isinstance(event, events.Drawn):
             drawn.append(event.verdict)
             try:
@@ -139,6 +156,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
         policy=supervise.Policy(on_failure=request.on_failure, max_restarts=request.max_restarts),  # type: ignore[arg-type]
         tell=tell,
         sink=live.output,
+        remedying=fallback,
         settings=plan.applied.env if plan is not None else {},
         described=of_settings.described(plan) if plan is not None else None,
     )
@@ -153,7 +171,8 @@ def _run(request: Request, beginning: _Beginning) -> None:
     if drawn and not outcome.interrupted:
         _write_report(rundir, drawn[-1])
     if request.as_json:
-        sys.stdout.buffer.write(encoding.encode(outcome) + b"\n")
+        found = msgspec.to_builtins(outcome) | {"fallback": msgspec.to_builtins(fallback.outcome)}
+        sys.stdout.buffer.write(encoding.encode(found) + b"\n")
     raise typer.Exit(outcome.exitcode)
 
 

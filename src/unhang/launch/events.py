@@ -106,6 +106,38 @@ class Restarting:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Climbing:
+    """Changes of settings are tried, because of that cause, with so many ranks; it takes `limit_s` at most."""
+
+    cause: str
+    ranks: int
+    limit_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RungTried:
+    """One change was tried ("passed", "failed", "inconclusive"), or could not be ("skipped")."""
+
+    rung: str
+    title: str
+    outcome: str
+    says: str
+    busbw_gbps: float | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FellBack:
+    """The next attempt runs with other settings: `choice` in our names, `environment` and `arguments` what comes of it."""
+
+    choice: dict[str, bool | int | float | str]
+    environment: dict[str, str]
+    arguments: tuple[str, ...]
+    says: str
+    remembered: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class GaveUp:
     """No further start, and why."""
 
@@ -130,4 +162,22 @@ class Finished:
     run_dir: str = ""
 
 
-Event = Union[Started, Attached, Joined, FirstStep, Pace, Straggling, CaughtUp, Opened, Abandoned, Drawn, Restarting, GaveUp, Note, Finished]  # noqa: UP007
+Event = Union[  # noqa: UP007
+    Started,
+    Attached,
+    Joined,
+    FirstStep,
+    Pace,
+    Straggling,
+    CaughtUp,
+    Opened,
+    Abandoned,
+    Drawn,
+    Restarting,
+    Climbing,
+    RungTried,
+    FellBack,
+    GaveUp,
+    Note,
+    Finished,
+]

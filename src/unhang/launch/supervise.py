@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -74,6 +74,23 @@ def run_path(parent: Path, name: str, *, now: datetime.datetime | None = None) -
     return path
 
 
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """What later attempts are started with instead."""
+
+    environ: Mapping[str, str]
+    command: Command
+
+
+class Remedying(Protocol):
+    """What knows of changes. `after` is called in a thread of its own while nothing of the training runs, and asks several times a second whether it
+    is `cancelled`; None where the next attempt is to be as the last one was.
+    """
+
+    def at_start(self, tell: Callable[[events.Event], None]) -> Changed | None: ...
+    def after(self, result: Result, tell: Callable[[events.Event], None], cancelled: Callable[[], bool]) -> Changed | None: ...
+
+
 class Supervisor:
     """Start with `run`. Call it in the main thread: it handles SIGINT and SIGTERM while it runs."""
 
@@ -90,6 +107,7 @@ class Supervisor:
         settings: Mapping[str, str] | None = None,
         described: Mapping[str, Any] | None = None,
         host: Host | None = None,
+        remedying: Remedying | None = None,
     ) -> None:
         """`settings` are variables that go over those of `environ`; `described` is what run.json says of where they come from."""
         self._command = command
@@ -102,6 +120,7 @@ class Supervisor:
         self._described = described
         self._environ = {**environ, **self._settings}
         self._host = host or Host()
+        self._remedying = remedying
         self._attempt: Attempt | None = None
         self._attempts = 0
         self._interrupts = 0
@@ -115,6 +134,8 @@ class Supervisor:
         ending.adopt_orphans()
         version = environment.torch_version(self._command.python)
         self._describe(version)
+        if self._remedying is not None:
+            self._change(self._remedying.at_start(self._tell))
         return asyncio.run(self._supervise(version))
 
     async def _supervise(self, version: environment.Version | None) -> Outcome:
@@ -128,13 +149,19 @@ class Supervisor:
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             loop.add_signal_handler(number, self._pass_on, number)
         failures: list[Result] = []
+        # Those since the settings were changed: earlier ones say nothing about whether it gets on.
+        alike = 0
         while True:
             result = await self._one(len(failures), version)
             if self._was_interrupted() or (result.exitcode == 0 and not result.ended_by_us):
                 break
             failures.append(result)
-            why = self._why_not_again(failures)
+            why = self._why_not_again(failures, failures[alike:])
             if why is None:
+                if await self._remedied(result):
+                    alike = len(failures)
+                if self._was_interrupted():
+                    break
                 await self._free_port()
                 if self._was_interrupted():
                     break
@@ -165,14 +192,27 @@ class Supervisor:
         finally:
             self._attempt = None
 
-    def _why_not_again(self, failures: list[Result]) -> str | None:
-        """The reason for not starting again; None to start."""
+    async def _remedied(self, result: Result) -> bool:
+        """Whether the next attempt has other settings."""
+        if self._remedying is None:
+            return False
+        changed = await asyncio.to_thread(self._remedying.after, result, self._tell, self._was_interrupted)
+        self._change(changed)
+        return changed is not None
+
+    def _change(self, changed: Changed | None) -> None:
+        if changed is not None:
+            self._environ = dict(changed.environ)
+            self._command = changed.command
+
+    def _why_not_again(self, failures: list[Result], alike: list[Result]) -> str | None:
+        """The reason for not starting again; None to start. `alike` are the newest failures, those with the same settings."""
         result = failures[-1]
         if self._policy.on_failure != "restart":
             return f"--on-failure {self._policy.on_failure}"
         if result.incident is not None and result.incident.kind == "world-size":
             return "the processes do not form the training that was asked for; starting again would not change that"
-        if no_progress(failures):
+        if no_progress(alike):
             when = f"after {result.steps} steps" if result.steps else "before the first optimizer step"
             return f"the same failure again, each time {when}: starting again would not help"
         if len(failures) > self._policy.max_restarts:

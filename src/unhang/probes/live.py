@@ -44,7 +44,7 @@ def examine(
     """
     chosen = find_python(python)
     around = dict(os.environ if environ is None else environ)
-    gpus = _gpus(chosen, around)
+    gpus = gpus_of(chosen, around)
     backend = "nccl" if gpus else "gloo"
     if gpus and ranks is not None and ranks > gpus:
         raise UnhangError(f"{ranks} ranks on {gpus} GPUs: NCCL wants a GPU for each", hint=f"unhang doctor --live --ranks {gpus}")
@@ -103,7 +103,7 @@ def _another(results: list[StageResult], chosen: str, *, asked: bool) -> str | N
     return None if asked else "unhang doctor --live --python PATH"
 
 
-def _gpus(python: str, environ: Mapping[str, str]) -> int:
+def gpus_of(python: str, environ: Mapping[str, str]) -> int:
     """How many are to be tested: what torch sees; where it sees none, or does not answer, what is there, for the stage of the device to say why."""
     if hides_gpus(environ.get("CUDA_VISIBLE_DEVICES", "0")):
         return 0
@@ -236,7 +236,7 @@ class _World:
             state="failed",
             seconds=round(took_s, 3),
             says=why,
-            verdict=_verdict(logs),
+            verdict=verdict_of(logs),
             logs=str(logs[0].parent),
         )
         self._results.append(result)
@@ -244,7 +244,7 @@ class _World:
         return 1
 
 
-def _verdict(logs: list[Path]) -> Verdict | None:
+def verdict_of(logs: list[Path]) -> Verdict | None:
     """What `unhang why` says of the ranks' own output; None where they wrote nothing."""
     from unhang.diagnosis.logs import judge_logs
 

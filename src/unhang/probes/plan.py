@@ -36,6 +36,8 @@ STAGES = (
     Stage(id="sizes", title="rising sizes", title_zh="逐渐增大的消息", bound_s=120),
     Stage(id="ddp-step", title="DDP step", title_zh="DDP 一步", bound_s=60),
 )
+# Not a part of every examination: its batches take 150 MB of /dev/shm for each two ranks.
+LOADER = Stage(id="loader-workers", title="loader workers", title_zh="数据加载进程", bound_s=60)
 
 
 def ladder(ranks: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,8 @@ _WORKER = Path(worker.__file__)
 # Time in which the others of a rank that failed may say why they did, too; and in which stacks are written.
 _GRACE_S = 3.0
 _STACKS_S = 1.0
+# How soon somebody who wants no more of it is heard.
+_LOOK_S = 0.25
 # Asked from within a job, its agent's store and roles would be taken for ours.
 _OF_ANOTHER_JOB = ("TORCHELASTIC_", "GROUP_", "ROLE_", "NCCL_COMM_ID")
 
@@ -84,7 +86,17 @@ class Ranks:
     """World of `size` ranks that run `stages` in order; a context, after which no process is left."""
 
     def __init__(
-        self, python: str, *, size: int, backend: str, stages: Sequence[str], logs: Path, timeout_s: float, environ: Mapping[str, str], cwd: Path
+        self,
+        python: str,
+        *,
+        size: int,
+        backend: str,
+        stages: Sequence[str],
+        logs: Path,
+        timeout_s: float,
+        environ: Mapping[str, str],
+        cwd: Path,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self._size = size
         self._processes: list[_Process] = []
@@ -94,6 +106,7 @@ class Ranks:
         self._logs = logs
         self._environ = environ
         self._cwd = cwd
+        self._cancelled = cancelled
         # Processes that could not be ended, once all is over.
         self.held: list[int] = []
 
@@ -155,7 +168,9 @@ class Ranks:
             broken = any(t.state == "failed" for t in told) or any(exitcode(p.popen) is not None and not self._open(p) for p in self._processes)
             if broken:
                 until = min(until, time.monotonic() + _GRACE_S)
-            if not self._read(max(0.0, until - time.monotonic())) and time.monotonic() >= until:
+            if self._cancelled():
+                return "failed", "interrupted", time.monotonic() - since
+            if not self._read(min(_LOOK_S, max(0.0, until - time.monotonic()))) and time.monotonic() >= until:
                 return "failed", self._why(stage, bound_s), time.monotonic() - since
             if broken and not any(self._open(p) for p in self._processes):
                 return "failed", self._why(stage, bound_s), time.monotonic() - since

@@ -27,6 +27,12 @@ _MOST_ADDING = {"bfloat16": 32}
 _SIZES_BYTES = {"nccl": (4096, _MIB, 16 * _MIB, 64 * _MIB, 256 * _MIB), "gloo": (4096, _MIB, 16 * _MIB)}
 
 
+_REPEATS = 5
+# The state of a socket as /proc/net/tcp has it.
+_LISTEN = "0A"
+_WORKERS, _PREFETCH, _BATCH, _IMAGE = 2, 2, 32, (3, 224, 224)
+
+
 class Wrong(Exception):
     """Numbers that came back are not those that had to."""
 
@@ -46,7 +52,8 @@ class Rank:
     def device(self) -> Any:
         import torch
 
-        return torch.device("cuda", self.rank) if self.cuda else torch.device("cpu")
+        # More ranks than GPUs is for NCCL to refuse, in its own words.
+        return torch.device("cuda", self.rank % max(torch.cuda.device_count(), 1)) if self.cuda else torch.device("cpu")
 
     def pattern(self, elements: int, dtype: Any) -> Any:
         import torch
@@ -120,9 +127,34 @@ def process_group(rank: Rank, at: Callable[[str], None]) -> str:
         **({"device_id": rank.device} if rank.cuda else {}),
     )
     if not rank.cuda:
-        return "gloo"
+        addresses = _listening(but=rank.port)
+        return f"gloo at {', '.join(addresses)}" if addresses else "gloo"
     version: Any = torch.cuda.nccl.version()
     return f"NCCL {'.'.join(map(str, version))}"
+
+
+def _listening(*, but: int) -> list[str]:
+    """Addresses at which this process listens, other than for the store: Gloo tells nobody which interface it took."""
+    import ipaddress
+
+    def link(fd: str) -> str:
+        with contextlib.suppress(OSError):
+            return os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115
+        return ""
+
+    found: set[str] = set()
+    with contextlib.suppress(OSError):
+        ours = {link(fd) for fd in os.listdir("/proc/self/fd")}  # noqa: PTH208
+        for table in ("tcp", "tcp6"):
+            with open(f"/proc/self/net/{table}") as lines:  # noqa: PTH123
+                rows = [line.split() for line in lines][1:]
+            for row in rows:
+                address, _, port = row[1].partition(":")
+                if row[3] == _LISTEN and f"socket:[{row[9]}]" in ours and int(port, 16) != but:
+                    # Words of four bytes, each as the machine has it.
+                    packed = b"".join(bytes.fromhex(address[i : i + 8])[::-1] for i in range(0, len(address), 8))
+                    found.add(str(ipaddress.ip_address(packed)))
+    return sorted(found)
 
 
 def _all_reduce(dtype: str) -> Callable[[Rank, Callable[[str], None]], str]:
@@ -252,14 +284,21 @@ def sizes(rank: Rank, at: Callable[[str], None]) -> str:
         dist.all_reduce(x)
         rank.done()
         _expect(rank, x, rank.pattern(size_bytes // 4, torch.int64) * rank.world_size)
-        before = time.perf_counter()
-        dist.all_reduce(x)
-        rank.done()
-        took_s = time.perf_counter() - before
+        took_s = _median_s(rank, dist.all_reduce, x)
         # What each rank sends and receives, as nccl-tests counts it.
         bus = size_bytes / took_s * 2 * (rank.world_size - 1) / rank.world_size / 1e9
-        said = f"up to {_size(size_bytes)}, bus bandwidth {bus:.2f} GB/s"
+        said = f"up to {_size(size_bytes)}, bus bandwidth {bus:.3g} GB/s (median of {_REPEATS})"
     return said
+
+
+def _median_s(rank: Rank, call: Callable[[Any], Any], x: Any) -> float:
+    took: list[float] = []
+    for _ in range(_REPEATS):
+        before = time.perf_counter()
+        call(x)
+        rank.done()
+        took.append(time.perf_counter() - before)
+    return sorted(took)[_REPEATS // 2]
 
 
 def ddp_step(rank: Rank, at: Callable[[str], None]) -> str:
@@ -274,7 +313,7 @@ def ddp_step(rank: Rank, at: Callable[[str], None]) -> str:
     alone.load_state_dict(model.state_dict())
     x = torch.randn(16, 64, generator=torch.Generator().manual_seed(100 + rank.rank)).to(rank.device)
     alone(x).square().mean().backward()
-    parallel = DistributedDataParallel(model, device_ids=[rank.rank] if rank.cuda else None)
+    parallel = DistributedDataParallel(model, device_ids=[rank.device.index] if rank.cuda else None)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
     parallel(x).square().mean().backward()
     for p, q in zip(model.parameters(), alone.parameters(), strict=True):
@@ -285,6 +324,21 @@ def ddp_step(rank: Rank, at: Callable[[str], None]) -> str:
     optimizer.step()
     rank.done()
     return ""
+
+
+def loader_workers(rank: Rank, at: Callable[[str], None]) -> str:
+    """Batches that workers hand over in /dev/shm: as large as those of images, all of them there at once. UNHANG_LOADER_WORKERS: 0 takes none."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    workers = int(os.environ.get("UNHANG_LOADER_WORKERS") or _WORKERS)
+    data = [torch.full(_IMAGE, float(i % _PATTERN)) for i in range(_BATCH)] * (max(workers, 1) * _PREFETCH)
+    more = {"prefetch_factor": _PREFETCH} if workers else {}
+    # Behind a lock of torch's that another thread holds, a forked worker would wait for ever.
+    batches: list[Any] = list(DataLoader(data, batch_size=_BATCH, num_workers=workers, timeout=30 if workers else 0, **more))
+    for batch in batches:
+        _expect(rank, batch[:, 0, 0, 0], torch.arange(_BATCH) % _PATTERN)
+    return f"{workers} workers, {len(batches)} batches of {batches[0].nbytes // _MIB} MiB" if workers else "no workers"
 
 
 STAGES: dict[str, Callable[[Rank, Callable[[str], None]], str]] = {
@@ -304,6 +358,7 @@ STAGES: dict[str, Callable[[Rank, Callable[[str], None]], str]] = {
     "pairs": pairs,
     "sizes": sizes,
     "ddp-step": ddp_step,
+    "loader-workers": loader_workers,
 }
 # What Gloo has not got in every version of torch, and how torch says so. NCCL has all of it: there the same words are a failure.
 _NOT_OF_EVERY_GLOO = ("all_reduce-bfloat16", "all_gather", "reduce_scatter", "all_to_all")

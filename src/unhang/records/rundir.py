@@ -11,6 +11,8 @@
       verdict.json          the verdict on the last incident
       verdict.md            the same to read
       report.html           the same with a timeline, for a browser
+      solution.json         what was tried after a failure of communication, and what was chosen
+      solution.md           the same to read
 
 Every file is written whole (a temporary file, then a rename) or only ever appended to.
 """
@@ -41,13 +43,25 @@ RUN_MARK, RUN_MARK_WITHIN_BYTES = b"unhang/run/", 65_536
 _NAME = r"\w[\w.-]{0,120}"
 # A file of a run directory, by its path in an archive: `run` leads to the run directory, `file` is its name in it.
 MEMBER = lazily(
-    r"(?P<run>(?:.*?/)??)(?P<file>(?:run|host|verdict)\.json|verdict\.md|report\.html|events\.jsonl"
+    r"(?P<run>(?:.*?/)??)(?P<file>(?:run|host|verdict|solution)\.json|(?:verdict|solution)\.md|report\.html|events\.jsonl"
     rf"|(?:logs|fatal|flight)/attempt-\d{{1,6}}/{_NAME}"
     rf"|incidents/\d{{1,6}}/(?:(?:incident|verdict)\.json|kernel\.txt|ras\.(?:json|txt)|(?:stacks|flight(?:/cpu)?)/{_NAME}))",
     re.ASCII | re.DOTALL,
 )
 
-_OWN = ("run.json", "host.json", "events.jsonl", "verdict.json", "verdict.md", "report.html", "fatal", "flight", "incidents")
+_OWN = (
+    "run.json",
+    "host.json",
+    "events.jsonl",
+    "verdict.json",
+    "verdict.md",
+    "report.html",
+    "solution.json",
+    "solution.md",
+    "fatal",
+    "flight",
+    "incidents",
+)
 
 T = TypeVar("T")
 
@@ -116,6 +130,14 @@ class RunDir:
     @property
     def report_html(self) -> Path:
         return self.path / "report.html"
+
+    @property
+    def solution(self) -> Path:
+        return self.path / "solution.json"
+
+    @property
+    def solution_report(self) -> Path:
+        return self.path / "solution.md"
 
     def holds(self, path: Path) -> bool:
         """Whether something that a record names is a file of this run directory, which may come from anybody."""

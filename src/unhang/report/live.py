@@ -24,6 +24,8 @@ from unhang.report import screen, terminal
 _BUFFER_BYTES = 1 << 16
 # For a reader that is slow, on a non-blocking stream. What does not go out within it is dropped here; the logs have it.
 PATIENCE_S = 5.0
+# Of why a change of settings failed; the whole stands in solution.md.
+_MOST_SAID = 200
 
 
 class Live:
@@ -192,6 +194,15 @@ def _say(event: events.Event) -> tuple[str, str]:
         return "that was none; the training goes on", "green"
     if isinstance(event, events.Restarting):
         return f"starting again (restart {event.attempt} of {event.of})", "cyan"
+    if isinstance(event, events.Climbing):
+        return (
+            f"{event.cause}: settings may answer it; trying them on this machine with {_count(event.ranks)}, {_clock(event.limit_s)} at most",
+            "cyan",
+        )
+    if isinstance(event, events.RungTried):
+        return _tried(event)
+    if isinstance(event, events.FellBack):
+        return _fell_back(event), "green"
     if isinstance(event, events.GaveUp):
         return f"not starting again: {event.why}", "red"
     if isinstance(event, events.Note):
@@ -199,6 +210,21 @@ def _say(event: events.Event) -> tuple[str, str]:
     if isinstance(event, events.Finished):
         return _finished(event)
     return "", ""
+
+
+def _tried(event: events.RungTried) -> tuple[str, str]:
+    mark, style = {"passed": ("works", "green"), "failed": ("fails", "yellow"), "inconclusive": ("cannot be tried", "yellow")}.get(
+        event.outcome, ("not tried", "dim")
+    )
+    measured = f", {event.busbw_gbps:.3g} GB/s" if event.busbw_gbps is not None else ""
+    took = f" ({event.seconds:.1f} s{measured})" if event.seconds else ""
+    why = "" if event.outcome == "passed" else f": {event.says[:_MOST_SAID]}"
+    return f"  {event.title}: {mark}{took}{why}", style
+
+
+def _fell_back(event: events.FellBack) -> str:
+    what = shlex.join([*(f"{name}={value}" for name, value in event.environment.items()), *event.arguments])
+    return f"{event.says}: from here on {what}"
 
 
 def _finished(event: events.Finished) -> tuple[str, str]:

@@ -65,6 +65,13 @@ CAUSE = Cause(
             standing="likely",
             says="Gloo could not connect to {peer} port {port}: {error}",
         ),
+        # Of a rule on this very host: the kernel answers the call itself.
+        Signature(
+            needle="gloo/transport/tcp",
+            pattern=r"gloo/transport/tcp/socket\.cc:\d+\] rv != -1\..{0,40}connect: (?P<error>[\w ]+)",
+            standing="likely",
+            says="Gloo could not connect to a peer: {error}",
+        ),
         Signature(
             needle="Connect timeout [",
             pattern=r"(?:gloo|pair\.cc).{0,200}Connect timeout \[(?:none\]|(?:::ffff:)?(?P<peer>[^\]]+)\])",
@@ -145,6 +152,7 @@ CAUSE = Cause(
             "(Broken pipe)"
         ),
         "timed out connecting: SO_ERROR: Connection refused, remote=[10.0.0.4]:20901",
+        ("RuntimeError: [enforce fail at /pytorch/third_party/gloo/gloo/transport/tcp/socket.cc:142] rv != -1. -1 vs -1. connect: Permission denied"),
         "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:799] connect [10.0.0.4]:45112: Connection refused",
         "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:211] Connect timeout [10.0.0.4]:45112",
         "[Gloo] Rank 3 is connected to 6 peer ranks. Expected number of connected peer ranks is : 7",

@@ -1,0 +1,224 @@
+"""`unhang run --fallback`: after a failure that settings could answer, the smallest change that works on this machine, and the memory of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from unhang.cli import caches
+from unhang.facts.host import Host
+from unhang.knowledge.settings.installed import installed as find_installed
+from unhang.knowledge.settings.presets import CONSERVATIVE
+from unhang.knowledge.settings.setting import Installed, applied
+from unhang.launch import command as commands
+from unhang.launch import events
+from unhang.launch.attempt import Result
+from unhang.launch.supervise import Changed
+from unhang.model import Outcome, Trial
+from unhang.records.rundir import RunDir
+from unhang.remedies import fingerprint, ladder, memory, rungs, trial
+from unhang.report import language, solution
+
+Mode = Literal["auto", "ask", "off"]
+Tell = Callable[[events.Event], None]
+
+_MOST_PER_CORE = 4
+
+
+def _say_nothing(event: events.Event) -> None:
+    """Until there is a run."""
+
+
+class Fallback:
+    """`at_start` is what an earlier run of this job found; `after` a failure it climbs the ladder, and answers with the smallest change that works.
+
+    `outcome` is what it found, None where it looked for nothing.
+    """
+
+    def __init__(
+        self,
+        command: commands.Command,
+        *,
+        rundir: RunDir,
+        words: Sequence[str],
+        environ: Mapping[str, str],
+        mode: Mode = "auto",
+        limit_s: float = ladder.LIMIT_S,
+        forgets: bool = False,
+        host: Host | None = None,
+    ) -> None:
+        self._command = command
+        self._rundir = rundir
+        self._words = words
+        self._typed = words if command.module is None and not command.needs_torch else ("-n", str(command.world_size), *words)
+        self._environ = environ
+        self._mode = mode
+        self._forgets = forgets
+        self._tell: Tell = _say_nothing
+        self._limit_s = limit_s
+        self._host = host or Host()
+        folder = caches.folder()
+        self._path = None if folder is None else folder / memory.FILE
+        self._memory = memory.Memory(self._path, trouble=lambda why: self._tell(events.Note(text=why)))
+        self._installed: Installed | None = None
+        self._key: fingerprint.Key | None = None
+        self._backend: str | None = None
+        self.outcome: Outcome | None = None
+
+    def saw(self, event: events.Event) -> None:
+        """Ranks tell which backend they really use."""
+        if isinstance(event, events.Joined) and self.outcome is None:
+            self._backend = "nccl" if "nccl" in event.backend else event.backend
+
+    def at_start(self, tell: Tell) -> Changed | None:
+        self._tell = tell
+        there = self._path is not None and self._path.exists()
+        if self._forgets:
+            forgotten = there and self._memory.forget(self._keyed())
+            tell(events.Note(text="what earlier runs of this job found is forgotten" if forgotten else "nothing was remembered of this job"))
+        if self._mode == "off" or self._forgets or not there:
+            return None
+        found = self._memory.recall(self._keyed())
+        if found.expired:
+            self._tell(events.Note(text=f"what an earlier run of this job found no longer holds: {found.expired}"))
+        if found.outcome is None or not found.outcome.chosen:
+            return None
+        self.outcome = found.outcome
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.found_s))
+        says = f"{_named(found.outcome)} was the smallest change that worked for this job here on {day} (unhang run --forget forgets it)"
+        return self._changed(found.outcome, says)
+
+    def after(self, result: Result, tell: Tell, cancelled: Callable[[], bool]) -> Changed | None:
+        self._tell = tell
+        verdict = result.verdict
+        if self._mode == "off" or verdict is None or verdict.primary is None or not rungs.answerable(verdict):
+            return None
+        if self.outcome is not None:
+            if not self.outcome.chosen:
+                return None
+            self._memory.forget(self._keyed())
+            self._tell(events.Note(text=f"with {_named(self.outcome)} it failed all the same: that is forgotten"))
+            if not self.outcome.remembered:
+                return None
+        if (why := self._why_not()) is not None:
+            self._tell(events.Note(text=f"settings that may answer {verdict.primary.cause} are not tried: {why}"))
+            return None
+        bench = self._bench(loaders=rungs.of_loaders(verdict), cancelled=cancelled)
+        self._tell(events.Climbing(cause=verdict.primary.cause, ranks=bench.world_size, limit_s=self._limit_s))
+        address = commands.master(self._command)[0] or self._environ.get("MASTER_ADDR") or "127.0.0.1"
+        candidates = rungs.rungs(
+            verdict=verdict,
+            installed=bench.installed,
+            backend=bench.backend,
+            world_size=bench.world_size,
+            address=address,
+            conservative=CONSERVATIVE.settings,
+        )
+        self.outcome = ladder.climb(bench, candidates, why=verdict.primary.cause, limit_s=self._limit_s, tell=self._progress)
+        if cancelled():
+            return None
+        self._write(self.outcome)
+        if not self.outcome.chosen:
+            self._tell(events.Note(text=f"{self.outcome.says}; nothing is changed"))
+            return None
+        kept = self._memory.keep(self._keyed(), self.outcome, command=" ".join(map(str, self._words[:1])))
+        says = f"{self.outcome.says}{', and is remembered for this job' if kept else ''}"
+        return self._changed(self.outcome, says)
+
+    def _why_not(self) -> str | None:
+        """Why nothing can be tried."""
+        if (nodes := self._nodes()) > 1:
+            return (
+                f"the job runs on {nodes} hosts, and what works on this one alone would say nothing about the others (unhang doctor --live on each)"
+            )
+        ranks, cores = self._world_size(), len(os.sched_getaffinity(0))
+        if self._backend_here() != "nccl" and ranks > _MOST_PER_CORE * cores:
+            return f"{ranks} ranks on {cores} cores would take minutes for each of them"
+        return None
+
+    def _nodes(self) -> int:
+        _, promised = commands.master(self._command)
+        told = self._environ.get("NNODES") or self._environ.get("SLURM_JOB_NUM_NODES") or ""
+        return promised or (int(told) if told.isdecimal() else 1)
+
+    def _bench(self, *, loaders: bool, cancelled: Callable[[], bool]) -> trial.Bench:
+        return trial.Bench(
+            python=self._command.python,
+            world_size=self._world_size(),
+            backend=self._backend_here(),
+            environ=self._environ,
+            installed=self._here(),
+            launcher=commands.launcher(self._command),
+            loaders=loaders,
+            cancelled=cancelled,
+        )
+
+    def _world_size(self) -> int:
+        return self._command.world_size or self._here().gpus or 2
+
+    def _backend_here(self) -> str:
+        here = self._here()
+        return self._backend or ("nccl" if here.gpus and here.nccl is not None else "gloo")
+
+    def _here(self) -> Installed:
+        if self._installed is None:
+            self._installed = find_installed(self._command.python, self._host)
+        return self._installed
+
+    def _keyed(self) -> fingerprint.Key:
+        if self._key is None:
+            self._key = fingerprint.key(
+                words=self._words,
+                world_size=self._command.world_size or 0,
+                cwd=Path.cwd(),
+                installed=self._here(),
+                environ=self._environ,
+                host=self._host,
+            )
+        return self._key
+
+    def _changed(self, outcome: Outcome, says: str) -> Changed:
+        assert outcome.chosen is not None
+        done = applied(outcome.chosen, self._here(), launcher=commands.launcher(self._command))
+        options = tuple(word for option in done.options for word in option)
+        self._tell(
+            events.FellBack(
+                choice=outcome.chosen,
+                environment=dict(done.env),
+                arguments=(*options, *done.arguments),
+                says=says,
+                remembered=outcome.remembered,
+            )
+        )
+        return Changed(
+            environ={**self._environ, **done.env}, command=commands.with_settings(self._command, options=done.options, arguments=done.arguments)
+        )
+
+    def _progress(self, told: ladder.Told) -> None:
+        if told.tried is not None:
+            self._tell(_event(told.tried.id, told.tried.title, told.tried.trial, told.tried.skipped))
+        elif told.dropping is not None:
+            said = ", ".join(f"{k}={ladder.spelled(v)}" for k, v in told.dropping.choice.items())
+            title = f"{said}, once more" if told.again else f"{said} alone"
+            self._tell(_event("dropping", title, told.dropping, ""))
+
+    def _write(self, outcome: Outcome) -> None:
+        try:
+            self._rundir.write(self._rundir.solution, outcome)
+            text = solution.render(outcome, lang=language.from_locale(os.environ), command=self._typed)
+            self._rundir.write_bytes(self._rundir.solution_report, text.encode("utf-8", "replace"))
+        except OSError as e:
+            self._tell(events.Note(text=f"cannot write {self._rundir.solution_report}: {e.strerror}; the training goes on"))
+
+
+def _event(rung: str, title: str, tried: Trial | None, skipped: str) -> events.RungTried:
+    if tried is None:
+        return events.RungTried(rung=rung, title=title, outcome="skipped", says=skipped)
+    return events.RungTried(rung=rung, title=title, outcome=tried.outcome, says=tried.says, busbw_gbps=tried.busbw_gbps, seconds=tried.seconds)
+
+
+def _named(outcome: Outcome) -> str:
+    return ", ".join(f"{key}={ladder.spelled(value)}" for key, value in (outcome.chosen or {}).items())

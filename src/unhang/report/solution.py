@@ -1,0 +1,256 @@
+"""What was tried after a failure of communication: stage by stage what failed, the ways with what was measured, what was chosen, and how to apply it.
+
+Stars are measurements: of speed, the bandwidth as a share of the best that was seen; of stability, how many of the trials of that way passed.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from unhang.model import Outcome, Trial, Tried
+from unhang.probes.plan import LOADER, STAGES
+from unhang.remedies.ladder import spelled
+from unhang.report.language import Language
+
+_MARKS = {"passed": "✓", "failed": "✗", "lacking": "-", "not-tested": "?"}
+_STARS = 5
+_WORDS: Mapping[Language, Mapping[str, str]] = {
+    "en": {
+        "title": "What works on this machine",
+        "because": "Tried because of: {cause}.",
+        "conclusion": "Conclusion",
+        "failed": "What failed, stage by stage",
+        "failed-with": "With {what}, {n} ranks over {backend}:",
+        "ways": "The ways",
+        "head": "| way | result | speed | stability | measured | cost |",
+        "passed": "works",
+        "fails": "fails",
+        "inconclusive": "cannot be tried",
+        "skipped": "not tried: {why}",
+        "not-measured": "not measured",
+        "of-trials": "{n} of {all} trials passed",
+        "dropped": "What of it is needed",
+        "drop-passed": "works",
+        "drop-failed": "does not work",
+        "again": "{what}, once more",
+        "alone": "{what} alone",
+        "chosen": "What was chosen",
+        "nothing": "Nothing: no change of settings is proven to work here.",
+        "as-is": "Nothing has to be changed.",
+        "by-hand": "By hand, on every rank:",
+        "by-run": "Or under unhang run:",
+        "processes": "and start {n} processes.",
+        "used": "What the ranks then used",
+        "transports": "transports: {what}",
+        "interfaces": "interfaces: {what}",
+        "took": "All of it took {s:.0f} s on this machine.",
+        "as-it-is": "as it is",
+        "step": "{s:.3g} s a step",
+    },
+    "zh": {
+        "title": "本机上可行的方案",
+        "because": "起因：{cause}。",
+        "conclusion": "结论",
+        "failed": "失败的位置（按阶段）",
+        "failed-with": "设置：{what}；{n} 个 rank，后端 {backend}：",
+        "ways": "各种方案",
+        "head": "| 方案 | 结果 | 速度 | 稳定性 | 实测 | 代价 |",
+        "passed": "可行",
+        "fails": "不可行",
+        "inconclusive": "无法测试",
+        "skipped": "未测试：{why}",
+        "not-measured": "未测量",
+        "of-trials": "{all} 次测试通过 {n} 次",
+        "dropped": "其中哪些是必需的",
+        "drop-passed": "可行",
+        "drop-failed": "不可行",
+        "again": "再测一次 {what}",
+        "alone": "只用 {what}",
+        "chosen": "选定的方案",
+        "nothing": "没有：没有任何设置改动被证明在此可行。",
+        "as-is": "无需改动。",
+        "by-hand": "手动设置（每个 rank 都要）：",
+        "by-run": "或者通过 unhang run：",
+        "processes": "并启动 {n} 个进程。",
+        "used": "各 rank 实际使用的传输方式",
+        "transports": "传输：{what}",
+        "interfaces": "网卡：{what}",
+        "took": "全部测试在本机用时 {s:.0f} 秒。",
+        "as-it-is": "保持原样",
+        "step": "每步 {s:.3g} 秒",
+    },
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way that was tried, with all its trials: those of the ladder, and those that looked for what is needed."""
+
+    title: str
+    cost: str
+    trials: tuple[Trial, ...]
+
+    @property
+    def passed(self) -> int:
+        return sum(t.outcome == "passed" for t in self.trials)
+
+    @property
+    def busbw_gbps(self) -> float | None:
+        return max((t.busbw_gbps for t in self.trials if t.outcome == "passed" and t.busbw_gbps is not None), default=None)
+
+    @property
+    def step_s(self) -> float | None:
+        return min((t.steps.step_s for t in self.trials if t.outcome == "passed" and t.steps is not None and t.steps.step_s), default=None)
+
+
+def ways(outcome: Outcome, lang: Language) -> tuple[Way, ...]:
+    """Every candidate that was tried, the best first: those that work, by speed; then the others, in the order of the ladder."""
+    found: dict[tuple[tuple[str, object], ...], Way] = {}
+    for rung in outcome.rungs:
+        if rung.trial is not None:
+            title, cost = (rung.title_zh, rung.cost_zh) if lang == "zh" else (rung.title, rung.cost)
+            found[_key(rung.trial)] = Way(title=title, cost=cost, trials=(rung.trial,))
+    for trial in outcome.dropping:
+        before = found.get(_key(trial))
+        title, cost, trials = (before.title, before.cost, before.trials) if before else (what(trial.choice, lang), "", ())
+        found[_key(trial)] = Way(title=title, cost=cost, trials=(*trials, trial))
+    return tuple(sorted(found.values(), key=lambda way: (way.passed == 0, -(way.busbw_gbps or 0.0) if way.passed else 0.0)))
+
+
+def render(outcome: Outcome, *, lang: Language, command: Sequence[str] = ()) -> str:
+    """As Markdown."""
+    return "\n".join(_lines(outcome, _WORDS[lang], lang, command)) + "\n"
+
+
+def _lines(outcome: Outcome, words: Mapping[str, str], lang: Language, command: Sequence[str]) -> Iterator[str]:
+    yield f"# {words['title']}"
+    yield ""
+    if outcome.why:
+        yield words["because"].format(cause=outcome.why)
+    yield f"**{words['conclusion']}**: {outcome.says_zh if lang == 'zh' else outcome.says}"
+    yield ""
+    first = next((r.trial for r in outcome.rungs if r.trial is not None and r.trial.outcome != "passed"), None)
+    if first is not None:
+        yield from _stages(first, words, lang)
+    yield from _table(outcome, words, lang)
+    if outcome.dropping:
+        yield f"## {words['dropped']}"
+        yield ""
+        seen = [r.trial.choice for r in outcome.rungs if r.trial is not None]
+        for trial in outcome.dropping:
+            passed = trial.outcome == "passed"
+            title = words["again" if trial.choice in seen else "alone"].format(what=what(trial.choice, lang))
+            seen.append(trial.choice)
+            yield f"- {_MARKS['passed' if passed else 'failed']} {title}: {words['drop-passed' if passed else 'drop-failed']}"
+        yield ""
+    yield from _chosen(outcome, words, command)
+    yield words["took"].format(s=outcome.seconds)
+
+
+def _stages(trial: Trial, words: Mapping[str, str], lang: Language) -> Iterator[str]:
+    titles = {s.id: s.title_zh if lang == "zh" else s.title for s in (*STAGES, LOADER)}
+    yield f"## {words['failed']}"
+    yield ""
+    yield words["failed-with"].format(what=what(trial.choice, lang), n=trial.world_size, backend=trial.backend)
+    yield ""
+    for stage in trial.stages:
+        said = f": {stage.says}" if stage.says else ""
+        yield f"- {_MARKS[stage.state]} {titles[stage.stage]}{said}"
+    if trial.verdict is not None and trial.verdict.primary is not None:
+        primary = trial.verdict.primary
+        yield ""
+        yield f"`{primary.cause}`: {(lang == 'zh' and primary.says_zh) or primary.says}"
+    yield ""
+
+
+def _table(outcome: Outcome, words: Mapping[str, str], lang: Language) -> Iterator[str]:
+    found = ways(outcome, lang)
+    best = max((w.busbw_gbps for w in found if w.busbw_gbps is not None), default=None)
+    yield f"## {words['ways']}"
+    yield ""
+    yield words["head"]
+    yield "|---|---|---|---|---|---|"
+    for way in found:
+        yield _row(way, best, words)
+    for rung in outcome.rungs:
+        if rung.trial is None:
+            yield _skipped(rung, words, lang)
+    yield ""
+
+
+def _row(way: Way, best: float | None, words: Mapping[str, str]) -> str:
+    decided = [t for t in way.trials if t.outcome != "inconclusive"]
+    if not way.passed:
+        result = words["fails" if decided else "inconclusive"]
+        return f"| {_cell(way.title)} | ✗ {result} | - | - | {_cell(way.trials[0].says[:160])} | {_cell(way.cost)} |"
+    speed = way.busbw_gbps
+    measured = [f"{speed:.3g} GB/s" if speed is not None else words["not-measured"]]
+    if way.step_s is not None:
+        measured.append(words["step"].format(s=way.step_s))
+    measured.append(words["of-trials"].format(n=way.passed, all=len(decided)))
+    stars = stars_of(speed / best) if speed is not None and best else "-"
+    return (
+        f"| {_cell(way.title)} | ✓ {words['passed']} | {stars} | {stars_of(way.passed / len(decided))} | {', '.join(measured)} | {_cell(way.cost)} |"
+    )
+
+
+def _skipped(rung: Tried, words: Mapping[str, str], lang: Language) -> str:
+    title, cost, why = (rung.title_zh, rung.cost_zh, rung.skipped_zh) if lang == "zh" else (rung.title, rung.cost, rung.skipped)
+    return f"| {_cell(title)} | ? {_cell(words['skipped'].format(why=why))} | - | - | - | {_cell(cost)} |"
+
+
+def _chosen(outcome: Outcome, words: Mapping[str, str], command: Sequence[str]) -> Iterator[str]:
+    yield f"## {words['chosen']}"
+    yield ""
+    if not outcome.chosen:
+        yield words["nothing" if outcome.chosen is None else "as-is"]
+        yield ""
+        return
+    sets = " ".join(f"--set {shlex.quote(f'{key}={spelled(value)}')}" for key, value in outcome.chosen.items())
+    hidden = {name: value for name, value in outcome.environment.items() if not name.startswith("UNHANG_")}
+    if hidden:
+        yield words["by-hand"]
+        yield ""
+        yield "```bash"
+        yield from (f"export {name}={shlex.quote(value)}" for name, value in hidden.items())
+        yield "```"
+        yield ""
+    yield words["by-run"]
+    yield ""
+    yield "```bash"
+    yield f"unhang run {sets} {shlex.join(command) if command else 'COMMAND'}"
+    yield "```"
+    yield ""
+    if "processes" in outcome.chosen:
+        yield words["processes"].format(n=outcome.chosen["processes"])
+        yield ""
+    last = next((t for t in reversed(outcome.dropping) if t.choice == outcome.chosen and t.outcome == "passed"), None)
+    if last is not None and (last.transports or last.interfaces):
+        yield f"{words['used']}:"
+        yield ""
+        if last.transports:
+            yield f"- {words['transports'].format(what=', '.join(last.transports))}"
+        if last.interfaces:
+            yield f"- {words['interfaces'].format(what=', '.join(last.interfaces))}"
+        yield ""
+
+
+def what(choice: Mapping[str, object], lang: Language) -> str:
+    """ "shm=off, interface=lo"."""
+    return ", ".join(f"{key}={spelled(value)}" for key, value in choice.items()) or _WORDS[lang]["as-it-is"]
+
+
+def stars_of(share: float) -> str:
+    """One to five of five."""
+    full = max(1, min(_STARS, round(share * _STARS)))
+    return "★" * full + "☆" * (_STARS - full)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _key(trial: Trial) -> tuple[tuple[str, object], ...]:
+    return tuple(sorted(trial.choice.items()))

@@ -1,0 +1,81 @@
+"""Machines on which some settings work and others do not, as the probes see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from unhang.knowledge.settings.setting import Installed
+from unhang.remedies import trial
+
+# Whether so many ranks over that backend work under an environment.
+Works = Callable[[Mapping[str, str], int, str], bool]
+
+OF_NCCL = """\
+node1:1:1 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.7<0>
+node1:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.7<0>
+node1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via {via}
+"""
+
+
+class World:
+    def __init__(self) -> None:
+        self.works: Works = lambda environ, size, backend: True
+        self.started: list[tuple[dict[str, str], int, str]] = []
+        self.fails_at = "barrier"
+
+    def __call__(self, python: str, **asked: object) -> FakeRanks:
+        self.started.append((dict(asked["environ"]), asked["size"], asked["backend"]))  # type: ignore[call-overload]
+        return FakeRanks(self, **asked)  # type: ignore[arg-type]
+
+
+class FakeRanks:
+    def __init__(self, world: World, *, size: int, backend: str, environ: Mapping[str, str], logs: Path, **_: object) -> None:
+        self._world, self._size, self._backend, self._environ = world, size, backend, environ
+        self.logs = [logs / "rank0.log"]
+        via = "NET/Socket/0" if environ.get("NCCL_SHM_DISABLE") == "1" else "SHM/direct/direct"
+        self.logs[0].write_text(OF_NCCL.format(via=via) if backend == "nccl" else "")
+
+    def __enter__(self) -> FakeRanks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def wait(self, stage: str, bound_s: float) -> tuple[str, str, float]:
+        if stage == self._world.fails_at and not self._world.works(self._environ, self._size, self._backend):
+            return "failed", "rank 0: RuntimeError: NCCL error", 0.01
+        said = {
+            "sizes": "up to 16 MiB, bus bandwidth 4.5 GB/s (median of 5)",
+            "process-group": "gloo at 127.0.0.1" if self._backend == "gloo" else "",
+        }
+        return "passed", said.get(stage, ""), 0.01
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World()
+    monkeypatch.setattr(trial, "Ranks", made)
+    return made
+
+
+class Benches:
+    """Makes one; eight GPUs unless told otherwise."""
+
+    no_gpu = Installed(torch=(2, 13), nccl=None)
+
+    @staticmethod
+    def installed(**more: object) -> Installed:
+        return Installed(**{"torch": (2, 9), "nccl": (2, 27, 5), "gpus": 8, **more})  # type: ignore[arg-type]
+
+    def __call__(self, installed: Installed | None = None, **more: object) -> trial.Bench:
+        here = installed or self.installed()
+        asked = {"python": "python", "world_size": 8, "backend": "nccl" if here.gpus else "gloo", "environ": {"PATH": "/usr/bin"}}
+        return trial.Bench(**{**asked, **more}, installed=here)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def bench() -> Benches:
+    return Benches()

@@ -1,0 +1,163 @@
+"""The ladder on machines where one rung works and those below do not."""
+
+import pytest
+
+from unhang.knowledge.settings.presets import CONSERVATIVE
+from unhang.model import Evidence, Finding, Remedy, Verdict
+from unhang.remedies import ladder, rungs
+
+
+def climb(bench, **more):
+    candidates = rungs.rungs(
+        verdict=more.pop("verdict", None),
+        installed=bench.installed,
+        backend=bench.backend,
+        world_size=bench.world_size,
+        conservative=CONSERVATIVE.settings,
+    )
+    return ladder.climb(bench, candidates, **more)
+
+
+def has(**wanted):
+    return lambda environ, size, backend: all(environ.get(name) == value for name, value in wanted.items()) and backend == "nccl"
+
+
+# What has to be so, and the smallest change that brings it about.
+MACHINES = {
+    "as-is": (lambda *_: True, {}),
+    "cumem-host": (has(NCCL_CUMEM_HOST_ENABLE="0"), {"cumem-host": False}),
+    "shm": (has(NCCL_SHM_DISABLE="1"), {"shm": False}),
+    "p2p": (has(NCCL_P2P_DISABLE="1"), {"p2p": False}),
+    "ib": (has(NCCL_IB_DISABLE="1"), {"ib": False}),
+    "interface": (has(NCCL_SOCKET_IFNAME="=lo"), {"interface": "lo"}),
+    "nvls": (has(NCCL_NVLS_ENABLE="0"), {"nvls": False}),
+    "gloo": (lambda environ, size, backend: backend == "gloo", {"backend": "gloo"}),
+    "half": (lambda environ, size, backend: size <= 4, {"processes": 4}),
+    "two": (lambda environ, size, backend: size <= 2, {"processes": 2}),
+    "one": (lambda environ, size, backend: size == 1, {"processes": 1}),
+    # Two at once: neither alone is enough.
+    "shm-and-ib": (has(NCCL_SHM_DISABLE="1", NCCL_IB_DISABLE="1"), {"shm": False, "ib": False}),
+    "cumem-and-nvls": (has(NCCL_CUMEM_HOST_ENABLE="0", NCCL_NVLS_ENABLE="0"), {"cumem-host": False, "nvls": False}),
+    "gloo-and-half": (lambda environ, size, backend: backend == "gloo" and size <= 4, {"backend": "gloo", "processes": 4}),
+    "nothing": (lambda *_: False, None),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_it_ends_on_the_smallest_change(world, bench, name):
+    world.works, smallest = MACHINES[name]
+    found = climb(bench())
+    assert found.chosen == smallest
+    assert len(world.started) <= 20
+    if smallest:
+        assert found.confirmed
+        # The last that was run is what was chosen.
+        environ, size, backend = world.started[-1]
+        assert world.works(environ, size, backend) and found.dropping[-1].choice == smallest
+
+
+def test_what_the_verdict_prescribes_comes_first(world, bench):
+    world.works = has(NCCL_P2P_DISABLE="1")
+    remedy = Remedy(id="no-p2p", says="", env={"NCCL_P2P_DISABLE": "1"})
+    found = climb(bench(), verdict=Verdict(primary=Finding(cause="p2p-broken", standing="likely", says="", remedies=(remedy,))))
+    assert [r.id for r in found.rungs] == ["as-is", "prescribed-p2p-off"]
+    assert found.chosen == {"p2p": False}
+
+
+def test_a_prescription_that_fails_is_dropped_again(world, bench):
+    world.works = has(NCCL_IB_DISABLE="1")
+    remedy = Remedy(id="no-p2p", says="", env={"NCCL_P2P_DISABLE": "1"})
+    found = climb(bench(), verdict=Verdict(primary=Finding(cause="p2p-broken", standing="likely", says="", remedies=(remedy,))))
+    assert found.chosen == {"ib": False}
+
+
+def test_loader_workers_are_prescribed_where_they_were_killed(world, bench):
+    world.fails_at = "loader-workers"
+    world.works = lambda environ, size, backend: environ.get("UNHANG_LOADER_WORKERS") == "0"
+    finding = Finding(
+        cause="shm-exhausted", standing="likely", says="", evidence=(Evidence(source="log", text="DataLoader worker (pid 7) is killed"),)
+    )
+    found = climb(bench(loaders=True), verdict=Verdict(primary=finding))
+    assert found.chosen == {"loader-workers": 0}
+
+
+def test_without_gpus_what_only_nccl_has_is_skipped_and_told(world, bench):
+    world.works = lambda environ, size, backend: size == 1
+    found = climb(bench(bench.no_gpu, world_size=2))
+    skipped = {r.id: r.skipped for r in found.rungs if r.trial is None}
+    assert {"cumem-host-off", "shm-off", "p2p-off", "ib-off", "nvls-off", "conservative", "gloo"} <= set(skipped)
+    assert all(skipped.values()) and all(r.skipped_zh for r in found.rungs if r.trial is None)
+    assert found.chosen == {"processes": 1}
+
+
+def test_an_nccl_that_does_not_read_it_is_never_told_to(world, bench):
+    old = bench.installed(nccl=(2, 18, 1))
+    world.works = has(NCCL_SHM_DISABLE="1")
+    found = climb(bench(old))
+    assert "does not read NCCL_CUMEM_HOST_ENABLE" in next(r.skipped for r in found.rungs if r.id == "cumem-host-off")
+    assert found.chosen == {"shm": False}
+
+
+def test_what_passes_once_and_not_again_is_not_chosen(world, bench):
+    passed = []
+
+    def works(environ, size, backend):
+        if backend == "nccl" and environ.get("NCCL_SHM_DISABLE") == "1" and "NCCL_P2P_DISABLE" not in environ:
+            passed.append(environ)
+            return len(passed) == 1
+        return environ.get("NCCL_P2P_DISABLE") == "1"
+
+    world.works = works
+    found = climb(bench())
+    assert found.chosen == {"p2p": False}
+
+
+def test_it_ends_when_its_time_is_over(world, bench, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(ladder.time, "monotonic", lambda: now[0])
+
+    def works(environ, size, backend):
+        now[0] += 30
+        return False
+
+    world.works = works
+    found = climb(bench(), limit_s=100)
+    assert found.chosen is None and len(world.started) == 4
+    assert "100 s" in found.says and "100 s" in found.rungs[-1].skipped
+
+
+def test_who_cancels_gets_nothing(world, bench):
+    calls = []
+    found = climb(bench(cancelled=lambda: bool(calls)), tell=lambda told: calls.append(told) if len(world.started) == 2 else None)
+    assert found.chosen is None or found.chosen == {}
+    world.works = lambda *_: False
+    calls.clear()
+    world.started.clear()
+    found = climb(bench(cancelled=lambda: bool(calls)), tell=lambda told: calls.append(told) if len(world.started) == 2 else None)
+    assert found.chosen is None and found.says == "interrupted" and len(world.started) == 2
+
+
+def test_where_torch_cannot_be_imported_nothing_is_said_of_settings(world, bench):
+    world.fails_at = "import"
+    world.works = lambda *_: False
+    found = climb(bench())
+    assert found.chosen is None and len(world.started) == 1
+    assert found.rungs[0].trial.outcome == "inconclusive"
+
+
+def test_a_trial_tells_what_was_really_used(world, bench):
+    world.works = has(NCCL_SHM_DISABLE="1")
+    found = climb(bench(environ={"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/tmp/x", "NCCL_ALGO": "Ring", "HOME": "/root"}))
+    last = found.dropping[-1]
+    assert last.transports == ("NET/Socket/0",)
+    assert last.interfaces == ("Bootstrap eth0:10.0.0.7<0>", "NET/Socket [0]eth0:10.0.0.7<0>")
+    assert last.environment["NCCL_SHM_DISABLE"] == "1" and last.environment["NCCL_ALGO"] == "Ring" and "HOME" not in last.environment
+    assert last.busbw_gbps == 4.5
+    started = world.started[-1][0]
+    assert started["NCCL_DEBUG"] == "INFO" and "NCCL_DEBUG_FILE" not in started
+
+
+def test_numbers_that_are_wrong_are_no_success(world, bench):
+    world.fails_at = "all_reduce-int64"
+    world.works = has(NCCL_P2P_DISABLE="1")
+    assert climb(bench()).chosen == {"p2p": False}

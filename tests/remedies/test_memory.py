@@ -1,0 +1,127 @@
+"""What is remembered, by whom, and what becomes of a file that is damaged."""
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from unhang.model import Outcome
+from unhang.remedies import memory
+from unhang.remedies.fingerprint import Key, job
+from unhang.remedies.memory import Memory
+
+KEY = Key(place="a", versions="torch 2.13")
+FOUND = Outcome(chosen={"interface": "lo"}, rungs=(), confirmed=True, environment={"GLOO_SOCKET_IFNAME": "lo"})
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "deep" / memory.FILE
+
+
+def test_what_was_found_is_found_again(path):
+    assert Memory(path).keep(KEY, FOUND, command="train.py", now_s=5.0)
+    again = Memory(path).recall(KEY)
+    assert again.outcome.chosen == {"interface": "lo"} and again.outcome.remembered and again.found_s == 5.0
+    assert Memory(path).recall(Key(place="b", versions="torch 2.13")).outcome is None
+
+
+@pytest.mark.parametrize("chosen", [None, {}])
+def test_what_changes_nothing_is_not_kept(path, chosen):
+    assert not Memory(path).keep(KEY, Outcome(chosen=chosen, rungs=(), confirmed=True), command="")
+    assert not Memory(path).keep(KEY, Outcome(chosen={"shm": False}, rungs=(), confirmed=False), command="")
+
+
+def test_it_expires_with_the_versions(path):
+    Memory(path).keep(KEY, FOUND, command="")
+    newer = Key(place="a", versions="torch 2.14")
+    found = Memory(path).recall(newer)
+    assert found.outcome is None and "torch 2.13" in found.expired and "torch 2.14" in found.expired
+    assert Memory(path).recall(KEY).outcome is None
+
+
+def test_it_can_be_forgotten(path):
+    Memory(path).keep(KEY, FOUND, command="")
+    assert Memory(path).forget(KEY) and not Memory(path).forget(KEY)
+    assert Memory(path).recall(KEY).outcome is None
+
+
+@pytest.mark.parametrize("damage", [b"this is no database, and long enough to be taken for one" * 40, b"SQLite format 3\0" + b"\xff" * 8000])
+def test_a_damaged_file_is_set_aside_and_told(path, damage):
+    path.parent.mkdir()
+    path.write_bytes(damage)
+    told = []
+    mind = Memory(path, trouble=told.append)
+    assert mind.recall(KEY).outcome is None
+    assert "damaged" in told[0] and len(told) == 1
+    (aside,) = path.parent.glob("*.damaged-*")
+    assert aside.read_bytes() == damage
+    assert mind.keep(KEY, FOUND, command="") and mind.recall(KEY).outcome is not None
+
+
+def test_a_file_that_is_locked_is_left_alone(path, monkeypatch):
+    monkeypatch.setattr(memory, "_BUSY_S", 0.05)
+    Memory(path).keep(KEY, FOUND, command="")
+    told = []
+    with sqlite3.connect(path) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert Memory(path, trouble=told.append).recall(KEY).outcome is None
+        other.rollback()
+    other.close()
+    assert "locked" in told[0] and not list(path.parent.glob("*.damaged-*"))
+    assert Memory(path).recall(KEY).outcome is not None
+
+
+def test_without_a_place_nothing_is_remembered():
+    assert not Memory(None).keep(KEY, FOUND, command="") and Memory(None).recall(KEY).outcome is None
+
+
+def test_what_another_version_wrote_is_no_error(path):
+    Memory(path).keep(KEY, FOUND, command="")
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE outcomes SET outcome = ?", (b'{"other": 1}',))
+    db.close()
+    assert "another version" in Memory(path).recall(KEY).expired
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from unhang.model import Outcome
+from unhang.remedies.fingerprint import Key
+from unhang.remedies.memory import Memory
+troubles = []
+for n in range(20):
+    key = Key(place=f"{sys.argv[2]}-{n}", versions="v")
+    assert Memory(Path(sys.argv[1]), trouble=troubles.append).keep(key, Outcome(chosen={"p2p": False}, rungs=(), confirmed=True), command="")
+assert not troubles, troubles
+"""
+
+
+def test_several_may_write_at_once(path):
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(n)]) for n in range(3)]
+    assert [w.wait(60) for w in writers] == [0, 0, 0]
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT count(*) FROM outcomes").fetchone() == (60,)
+    db.close()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ["train.py", "--lr", "1e-4", "--output_dir", "runs/8"],
+        ["train.py", "--lr", "1e-4", "--output-dir=elsewhere"],
+        ["train.py", "--lr", "1e-4", "--run-name", "b", "--logging_dir", "/x"],
+    ],
+)
+def test_where_output_goes_makes_no_other_job(other):
+    here = Path("/work")
+    expected = job(["train.py", "--lr", "1e-4"], here)
+    assert [w for w in job(other, here) if "logging" not in w and w != "/x"] == expected
+
+
+def test_another_script_is_another_job():
+    assert job(["train.py"], Path("/a")) != job(["train.py"], Path("/b"))
+    assert job(["train.py", "--lr", "1"], Path("/a")) != job(["train.py", "--lr", "2"], Path("/a"))

@@ -1,0 +1,53 @@
+import psutil
+import pytest
+
+from unhang.knowledge.catalogue import load
+from unhang.launch.supervise import DETERMINISTIC
+from unhang.model import Evidence, Finding, Verdict
+from unhang.remedies import rungs
+
+
+def verdict(cause, text=""):
+    return Verdict(primary=Finding(cause=cause, standing="likely", says="", evidence=(Evidence(source="log", text=text),)))
+
+
+def test_causes_that_settings_can_answer_exist_and_are_none_of_the_code():
+    assert set(load()) >= rungs.ANSWERABLE
+    assert not rungs.ANSWERABLE & DETERMINISTIC
+
+
+@pytest.mark.parametrize("cause", ["rank-exception", "collective-mismatch", "gpu-oom", "host-oom-or-killed", "gpu-hardware", "disk-full"])
+def test_settings_are_no_answer_to_the_code_or_the_hardware(cause):
+    assert not rungs.answerable(verdict(cause))
+
+
+def test_nothing_answers_nothing():
+    assert not rungs.answerable(None) and not rungs.answerable(Verdict(primary=None))
+
+
+@pytest.mark.parametrize(
+    ("cause", "text", "loaders"),
+    [
+        ("shm-exhausted", "DataLoader worker (pid 12) is killed by signal: Bus error", True),
+        ("shm-exhausted", "unable to open shared memory object </torch_12_3> in read-write mode", True),
+        ("shm-exhausted", "Error while creating shared memory segment /dev/shm/nccl-qA3 (size 9637888)", False),
+        ("dataloader-deadlock", "", True),
+        ("p2p-broken", "DataLoader", False),
+    ],
+)
+def test_whose_shared_memory_it_was(cause, text, loaders):
+    assert rungs.of_loaders(verdict(cause, text)) is loaders
+
+
+def test_fewer_processes_end_with_one(bench):
+    found = rungs.rungs(verdict=None, installed=bench.installed(), backend="nccl", world_size=12)
+    assert [r.adds["processes"] for r in found if "processes" in r.adds] == [6, 3, 1]
+    assert [r.id for r in found][:5] == ["as-is", "cumem-host-off", "shm-off", "p2p-off", "ib-off"]
+    assert all(r.title.zh and r.cost.zh for r in found)
+
+
+def test_the_interface_is_the_one_on_the_way():
+    name = rungs.interface_to("127.0.0.1")
+    assert name in psutil.net_if_addrs() and name == "lo"
+    assert rungs.interface_to("127.0.1.1") == "lo"
+    assert rungs.interface_to("no-such-host.invalid") is None
