@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _STRATEGIES = ("ddp", "fsdp", "deepspeed", "model_parallel")
 
 PATCHES = {
+    "torch.distributed._functional_collectives": ("functional", "patch"),
     "accelerate.state": ("frameworks", "patch_accelerate"),
     "deepspeed.accelerator.cuda_accelerator": ("frameworks", "patch_deepspeed"),
     "accelerator.cuda_accelerator": ("frameworks", "patch_deepspeed"),

@@ -4,7 +4,7 @@ Read in torch's sources (ProcessGroupGloo.cpp of 2.7, ProcessGroup.cpp, distribu
 broadcast, all_reduce, reduce, all_gather, gather, scatter and all_to_all_single; it copies by way of the host there. Of the rest:
 
     send, recv, isend, irecv       hand the device's address to the socket                       staged in host memory
-    all_to_all (lists)             CPU only, and only in newer versions                          all_to_all_single in host memory
+    all_to_all (lists)             missing until after 2.7, then of equal sizes                  all_to_all_single in host memory
     all_reduce_coalesced           refuses CUDA tensors                                          one all_reduce for each
     all_gather_coalesced           reads the device's address on the host: a segmentation fault  one all_gather for each
     reduce_scatter (lists)         missing until after 2.7                                       all_reduce of a copy
@@ -150,7 +150,7 @@ def _replace(c10d: Any, name: str, make: Any, work: Any) -> None:
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
         group = kwargs.get("group", next((a for a in args if isinstance(a, c10d.ProcessGroup)), None))
-        if not on_gloo(c10d, group) or not all(map(_plain, (*args, *kwargs.values()))):
+        if not on_gloo(c10d, group) or not all(map(plain, (*args, *kwargs.values()))):
             return original(*args, **kwargs)
         result = replacement(*args, **kwargs)
         coalesced: list[_Coalesced] = getattr(_active, "coalesced", [])
@@ -163,11 +163,11 @@ def _replace(c10d: Any, name: str, make: Any, work: Any) -> None:
     setattr(c10d, name, function)
 
 
-def _plain(value: Any) -> bool:
+def plain(value: Any) -> bool:
     """False for a tensor that is none in memory: a fake one of the compiler's, a DTensor."""
     torch: Any = sys.modules["torch"]
     if isinstance(value, (list, tuple)):
-        return all(map(_plain, value))
+        return all(map(plain, value))
     return not isinstance(value, torch.Tensor) or type(value) in (torch.Tensor, torch.nn.Parameter)
 
 
@@ -199,7 +199,7 @@ def _isend(c10d: Any, original: Any, work: Any) -> Any:
     def isend(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if not away(tensor):
             return original(tensor, *args, **kwargs)
-        overrides.changed("send", was="device memory", now="host memory")
+        overrides.changed("send", was="NCCL's", now="by way of host memory")
         host = _staged(tensor, filled=True)
         sending = original(host, *args, **kwargs)
         if sending is None:
@@ -218,7 +218,7 @@ def _irecv(c10d: Any, original: Any, work: Any) -> Any:
     def irecv(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if not away(tensor):
             return original(tensor, *args, **kwargs)
-        overrides.changed("recv", was="device memory", now="host memory")
+        overrides.changed("recv", was="NCCL's", now="by way of host memory")
         host = _staged(tensor, filled=False)
         receiving = original(host, *args, **kwargs)
         return None if receiving is None else work([receiving], [tensor], _put_back([(tensor, host)]))
@@ -229,7 +229,7 @@ def _irecv(c10d: Any, original: Any, work: Any) -> Any:
 def _send(c10d: Any, original: Any, work: Any) -> Any:
     def send(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if away(tensor):
-            overrides.changed("send", was="device memory", now="host memory")
+            overrides.changed("send", was="NCCL's", now="by way of host memory")
             tensor = _staged(tensor, filled=True)
         return original(tensor, *args, **kwargs)
 
@@ -240,7 +240,7 @@ def _recv(c10d: Any, original: Any, work: Any) -> Any:
     def recv(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if not away(tensor):
             return original(tensor, *args, **kwargs)
-        overrides.changed("recv", was="device memory", now="host memory")
+        overrides.changed("recv", was="NCCL's", now="by way of host memory")
         host = _staged(tensor, filled=False)
         source = original(host, *args, **kwargs)
         _put_back([(tensor, host)])()
@@ -251,9 +251,7 @@ def _recv(c10d: Any, original: Any, work: Any) -> Any:
 
 def _all_to_all(c10d: Any, original: Any, work: Any) -> Any:
     def all_to_all(output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False) -> Any:
-        if not any(away(tensor) for tensor in (*output_tensor_list, *input_tensor_list)):
-            return original(output_tensor_list, input_tensor_list, group=group, async_op=async_op)
-        overrides.changed("all_to_all", was="device memory", now="host memory")
+        overrides.changed("all_to_all", was="NCCL's", now="by way of host memory")
         torch: Any = sys.modules["torch"]
         given = torch.cat([_staged(tensor, filled=True).view(-1) for tensor in input_tensor_list])
         taken = torch.empty(sum(tensor.numel() for tensor in output_tensor_list), dtype=given.dtype)
@@ -270,7 +268,7 @@ def _all_reduce(c10d: Any, original: Any, work: Any) -> Any:
     def all_reduce(tensor: Any, op: Any = c10d.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
         if op != c10d.ReduceOp.AVG:
             return original(tensor, op=op, group=group, async_op=async_op)
-        overrides.changed("ReduceOp.AVG", was="AVG", now="SUM of quotients")
+        overrides.changed("ReduceOp.AVG", was="NCCL's", now="a SUM of quotients")
         torch: Any = sys.modules["torch"]
         size = c10d.get_world_size(group)
         whole = not (tensor.is_floating_point() or tensor.is_complex())
@@ -305,7 +303,7 @@ def _all_reduce_coalesced(c10d: Any, original: Any, work: Any) -> Any:
         tensors = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
         if not any(away(tensor) for tensor in tensors) and op != c10d.ReduceOp.AVG:
             return original(tensors, op=op, group=group, async_op=async_op)
-        overrides.changed("all_reduce_coalesced", was="one call", now="one call for each tensor")
+        overrides.changed("all_reduce_coalesced", was="NCCL's", now="one call for each tensor")
         all_of_them = work([c10d.all_reduce(tensor, op=op, group=group, async_op=True) for tensor in tensors], tensors)
         # This one gives out a future.
         return all_of_them.get_future() if async_op else _finished(all_of_them, False)
@@ -317,7 +315,7 @@ def _all_gather_coalesced(c10d: Any, original: Any, work: Any) -> Any:
     def all_gather_coalesced(output_tensor_lists: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False) -> Any:
         if not any(away(tensor) for tensor in input_tensor_list):
             return original(output_tensor_lists, input_tensor_list, group=group, async_op=async_op)
-        overrides.changed("all_gather_coalesced", was="one call", now="one call for each tensor")
+        overrides.changed("all_gather_coalesced", was="NCCL's", now="one call for each tensor")
         works = [
             c10d.all_gather([outputs[i] for outputs in output_tensor_lists], tensor, group=group, async_op=True)
             for i, tensor in enumerate(input_tensor_list)
@@ -330,7 +328,7 @@ def _all_gather_coalesced(c10d: Any, original: Any, work: Any) -> Any:
 
 def _reduce_scatter(c10d: Any, original: Any, work: Any) -> Any:
     def reduce_scatter(output: Any, input_list: Any, op: Any = c10d.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
-        overrides.changed("reduce_scatter", was="reduce_scatter", now="all_reduce")
+        overrides.changed("reduce_scatter", was="NCCL's", now="an all_reduce")
         torch: Any = sys.modules["torch"]
         parts = torch.cat([tensor.detach().reshape(-1) for tensor in input_list])
         reducing = c10d.all_reduce(parts, op=op, group=group, async_op=True)
@@ -345,7 +343,7 @@ def _reduce_scatter_tensor(c10d: Any, original: Any, work: Any) -> Any:
         size = c10d.get_world_size(group)
         if input.numel() != output.numel() * size:
             raise ValueError(f"reduce_scatter_tensor: the input has {input.numel()} elements, not {size} times the {output.numel()} of the output")
-        overrides.changed("reduce_scatter_tensor", was="reduce_scatter", now="all_reduce")
+        overrides.changed("reduce_scatter_tensor", was="NCCL's", now="an all_reduce")
         torch: Any = sys.modules["torch"]
         parts = input.detach().clone(memory_format=torch.contiguous_format).view(size, -1)
         reducing = c10d.all_reduce(parts, op=op, group=group, async_op=True)

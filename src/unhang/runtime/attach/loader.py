@@ -70,7 +70,7 @@ def _apply(arguments: dict[str, Any], defaults: dict[str, Any], wanted: dict[str
             applied |= {setting: value for setting, value in _OF_WORKERS.items() if setting in arguments}
     for setting, value in applied.items():
         if setting in defaults and given[setting] != value:
-            if setting in wanted:
+            if setting in wanted and wanted[setting] == value:
                 overrides.changed(f"loader {setting}", was=given[setting], now=value)
             arguments[setting] = value
 
