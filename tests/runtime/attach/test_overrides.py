@@ -79,6 +79,20 @@ with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async
         dist.all_reduce(tensor, async_op=True)
 manager.wait()
 note("coalesced", *tensors)
+# As DeepSpeed does: the last one stands for all.
+outs, works = [torch.zeros(2) for _ in range(500)], []
+with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True):
+    for out in outs:
+        works.append(dist.all_gather_into_tensor(out, torch.full((1,), rank + 1.0), async_op=True))
+works[-1].wait()
+note("the last of a block", sum(outs))
+block = torch.full((2,), rank + 1.0)
+with dist.distributed_c10d._coalescing_manager(async_ops=False):
+    dist.all_reduce(block)
+    first = dist.isend(block, 1 - rank)
+    second = dist.irecv(taken := torch.zeros(2), 1 - rank)
+second.wait()
+note("a mixed block", block, taken)
 grid = torch.zeros(2, 2)
 given = torch.arange(4.0)[::2] + 10 * rank
 for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, given, 1 - rank), dist.P2POp(dist.irecv, grid[:, 1], 1 - rank)]):
@@ -146,6 +160,8 @@ def test_every_group_is_gloo_with_the_timeout(ranks):
         ("all_gather_into_tensor", [[[[0], [0]], [[1], [1]]]], [[[[0], [0]], [[1], [1]]]]),
         ("all_to_all", [[1], [[3, 3]]], [[2, 2, 2], [1, 3, 5, 7]]),
         ("coalesced", [[3, 3], [2, 2, 2]], [[3, 3], [2, 2, 2]]),
+        ("the last of a block", [[500, 1000]], [[500, 1000]]),
+        ("a mixed block", [[3, 3], [3, 3]], [[3, 3], [3, 3]]),
         ("batch_isend_irecv", [[[0, 10], [0, 12]]], [[[0, 0], [0, 2]]]),
         ("all_reduce_coalesced", [[3], [2, 2]], [[3], [2, 2]]),
         ("all_gather_coalesced", [[1], [5, 5], [2], [6, 6]], [[1], [5, 5], [2], [6, 6]]),

@@ -1,8 +1,8 @@
 """The backend and the timeout of every process group, as the user of unhang asked for them.
 
-accelerate's InitProcessGroupKwargs, transformers' ddp_timeout, DeepSpeed's init_distributed(timeout), Lightning's strategy(timeout) and Ray's
-TorchConfig(timeout_s) all end in the `timeout` of init_process_group (read in accelerate 1.15, transformers 5.23, DeepSpeed 0.19, Lightning 2.6); a
-device mesh ends in new_group or split_group.
+accelerate's InitProcessGroupKwargs, transformers' ddp_timeout, DeepSpeed's init_distributed(timeout) and Lightning's strategy(timeout) all end in the
+`timeout` of init_process_group (read in accelerate 1.15, transformers 5.23, DeepSpeed 0.19, Lightning 2.6); a device mesh ends in new_group or
+split_group. One that the script gives shorter is overridden as well: a single timeout was asked for, and what became of the others is told.
 """
 
 from __future__ import annotations

@@ -155,12 +155,21 @@ def _replace(c10d: Any, name: str, make: Any, work: Any) -> None:
         result = replacement(*args, **kwargs)
         coalesced: list[_Coalesced] = getattr(_active, "coalesced", [])
         if coalesced and isinstance(result, c10d.Work):
-            # Whoever coalesces waits for all of them, and the caller perhaps for some.
-            result = result if isinstance(result, work) else work([result], [])
-            coalesced[-1].append(result)
+            return _one_of(coalesced[-1], result, work)
         return result
 
     setattr(c10d, name, function)
+
+
+def _one_of(block: _Coalesced, result: Any, work: Any) -> Any:
+    """NCCL ends all calls of a block together: DeepSpeed waits for the last one only."""
+    if isinstance(result, work):
+        if result._works is block.works:  # of a function of torch's that called another
+            return result
+        block.append(result)
+    else:
+        block.append(work([result], []))
+    return work(block.works, [])
 
 
 def plain(value: Any) -> bool:
