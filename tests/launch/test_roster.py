@@ -8,7 +8,7 @@ import pytest
 
 from unhang.launch import events
 from unhang.launch.rhythm import Rhythm
-from unhang.launch.roster import ALONE_S, Roster
+from unhang.launch.roster import ALONE_S, TOGETHER_S, Roster
 from unhang.launch.watch import Watch
 
 
@@ -156,3 +156,38 @@ def test_an_announced_end_is_looked_after_until_the_process_has_ended(scene):
     assert state.ended is None
     scene.roster.look(6.0, lambda pid: False)
     assert state.ended.at_s == 6.0
+
+
+def overridden(rank: int) -> dict[str, Any]:
+    return {"m": "overridden", "what": "backend", "was": "nccl", "now": "gloo", "place": ["train.py", 4 + rank]}
+
+
+def changes(scene: Scene) -> list[events.Event]:
+    return [event for event in scene.told if isinstance(event, (events.Overridden, events.Ignored))]
+
+
+def test_what_all_ranks_have_overridden_is_told_at_once(scene):
+    peers = [scene.arrive(10 + rank, rank=rank, world_size=2) for rank in (0, 1)]
+    scene.roster.message(peers[1], overridden(1))
+    assert changes(scene) == []
+    scene.roster.message(peers[0], overridden(0))
+    assert changes(scene) == [events.Overridden(what="backend", was="nccl", now="gloo", ranks=(0, 1), place=("train.py", 5))]
+
+
+def test_what_one_rank_has_overridden_is_told_after_a_while_or_at_its_end(scene):
+    peer = scene.arrive(10, rank=0, world_size=2)
+    scene.roster.message(peer, overridden(0))
+    scene.roster.look(TOGETHER_S - 0.1, lambda pid: True)
+    assert changes(scene) == []
+    scene.roster.look(TOGETHER_S + 0.1, lambda pid: True)
+    assert changes(scene) == [events.Overridden(what="backend", was="nccl", now="gloo", ranks=(0,), place=("train.py", 4))]
+    scene.roster.message(peer, {"m": "ignored", "what": "UNHANG_TIMEOUT_S", "value": "ten", "why": "value"})
+    scene.leave(peer)
+    assert changes(scene)[1:] == [events.Ignored(what="UNHANG_TIMEOUT_S", value="ten", why="value", ranks=(0,))]
+
+
+def test_a_launcher_that_overrides_is_none_of_ours(scene):
+    peer = scene.arrive(10, rank=None)
+    scene.roster.message(peer, overridden(0))
+    scene.leave(peer)
+    assert changes(scene) == []

@@ -75,6 +75,12 @@ def test_ours_begin_on_a_line_of_their_own(shown):
             events.FirstStep(ranks=8, devices=("cuda:0 (H100)", "cuda:1 (H100)"), backend="nccl", after_s=41.2),
             "8 ranks on cuda:0 (H100), cuda:1 (H100) (nccl)",
         ),
+        (
+            events.Overridden(what="backend", was="nccl", now="gloo", ranks=(0, 1), place=("/a/train.py", 4)),
+            "backend nccl -> gloo in 2 ranks (train.py:4)",
+        ),
+        (events.Ignored(what="UNHANG_TIMEOUT_S", value="ten", why="value", ranks=(0,)), "UNHANG_TIMEOUT_S=ten is no value for it; ignored in 1 rank"),
+        (events.Ignored(what="accelerate", value="backend", why="unknown", ranks=(0,)), "accelerate was not told of the backend"),
         (events.Straggling(ranks=(3,), waiting=(0, 1), for_s=12.0, incident=1), "rank 3 is slow but alive: ranks 0, 1 are waiting for 12 s"),
         (events.CaughtUp(after_s=15.0), "moving again after 15 s"),
         (events.GaveUp(why="because"), "not starting again: because"),

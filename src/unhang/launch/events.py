@@ -37,6 +37,27 @@ class Joined:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Overridden:
+    """The hook has put the user's wish in the place of the script's; `place` is the script's line."""
+
+    what: str
+    was: str
+    now: str
+    ranks: tuple[int, ...]
+    place: tuple[str, int] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ignored:
+    """A wish of the user's that the hook could not fulfil; `why` is a word of the protocol's."""
+
+    what: str
+    value: str
+    why: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class FirstStep:
     """Every rank has taken its first optimizer step."""
 
@@ -166,6 +187,8 @@ Event = Union[  # noqa: UP007
     Started,
     Attached,
     Joined,
+    Overridden,
+    Ignored,
     FirstStep,
     Pace,
     Straggling,

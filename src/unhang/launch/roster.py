@@ -18,6 +18,8 @@ from unhang.records.incident import Counters, Ended, Raised
 
 # A rank may train for itself before it joins the others; longer than this nobody does.
 ALONE_S = 60.0
+# What the hook changes in one rank it changes in all, at about the same time: they are named together.
+TOGETHER_S = 3.0
 
 
 class Reactions(Protocol):
@@ -52,6 +54,8 @@ class Roster:
         self._clock = clock
         self._tell = tell
         self._react = reactions
+        # What was overridden or ignored and is not told yet, with the ranks that said so and when the first did.
+        self._changes: dict[tuple[str, ...], tuple[set[int], float, dict[str, Any]]] = {}
 
     def states(self, *, former: bool = False) -> list[RankState]:
         """The newest process of each rank; with `former`, also living ones that another process of the same rank has displaced."""
@@ -95,6 +99,9 @@ class Roster:
         elif kind == "beat":
             if state is not None:
                 self._beat(state, message)
+        elif kind in ("overridden", "ignored"):
+            if state is not None:
+                self._changed(state, message)
         elif kind == "left":
             if state is not None:
                 state.left = True
@@ -107,6 +114,7 @@ class Roster:
     def gone(self, peer: Peer) -> None:
         """A process has closed its connection: it has ended, or replaced itself by another program."""
         self._others.discard(peer)
+        self._tell_changes()
         state = self.peers.pop(peer, None)
         if state is None:
             return
@@ -126,7 +134,8 @@ class Roster:
         self._lingering.append(state)
 
     def look(self, now: float, exists: Callable[[int], bool]) -> None:
-        """Now and then: who trains alone for too long, and who of those that no longer report has ended."""
+        """Now and then: who trains alone for too long, who of those that no longer report has ended, and what is to be told by now."""
+        self._tell_changes(until=now - TOGETHER_S)
         for state in [s for s in self._lingering if not exists(s.pid)]:
             self._lingering.remove(state)
             state.ended = Ended(at_s=now, announced=True, by_launcher=False)
@@ -228,6 +237,27 @@ class Roster:
             self._react.release(peer)
         else:
             self._react.failed(peer)
+
+    def _changed(self, state: RankState, message: dict[str, Any]) -> None:
+        fields = ("what", "was", "now") if message["m"] == "overridden" else ("what", "value", "why")
+        key = (message["m"], *(str(message[field]) for field in fields))
+        ranks, _, _ = self._changes.setdefault(key, (set(), self._clock(), message))
+        ranks.add(state.rank)
+        if len(ranks) >= (self._promised or state.told_world or state.world_size or len(ranks) + 1):
+            self._tell_changes(only=key)
+
+    def _tell_changes(self, *, until: float | None = None, only: tuple[str, ...] | None = None) -> None:
+        for key, (ranks, since_s, message) in list(self._changes.items()):
+            if (until is not None and since_s > until) or only not in (None, key):
+                continue
+            del self._changes[key]
+            kind, what, first, second = key
+            place = message.get("place")
+            if kind == "overridden":
+                where = (str(place[0]), int(place[1])) if place else None
+                self._tell(events.Overridden(what=what, was=first, now=second, ranks=tuple(sorted(ranks)), place=where))
+            else:
+                self._tell(events.Ignored(what=what, value=first, why=second, ranks=tuple(sorted(ranks))))
 
     def _beat(self, state: RankState, message: dict[str, Any]) -> None:
         place = message.get("place")

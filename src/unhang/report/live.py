@@ -173,6 +173,11 @@ def _say(event: events.Event) -> tuple[str, str]:
         where = ", ".join(event.devices)
         backend = f" ({event.backend})" if event.backend else ""
         return f"{_count(event.ranks)} on {where}{backend}; first step {event.after_s:.1f} s after the start", "green"
+    if isinstance(event, events.Overridden):
+        where = f" ({Path(event.place[0]).name}:{event.place[1]})" if event.place else ""
+        return f"{event.what} {event.was} -> {event.now} in {_count(len(event.ranks))}{where}", "cyan"
+    if isinstance(event, events.Ignored):
+        return f"{_not_done(event)} in {_count(len(event.ranks))}", "yellow"
     if isinstance(event, events.Straggling):
         return (
             f"{_ranks(event.ranks)} slow but alive: {_ranks(event.waiting)} waiting for {event.for_s:.0f} s; giving it time",
@@ -225,6 +230,17 @@ def _tried(event: events.RungTried) -> tuple[str, str]:
 def _fell_back(event: events.FellBack) -> str:
     what = shlex.join([*(f"{name}={value}" for name, value in event.environment.items()), *event.arguments])
     return f"{event.says}: from here on {what}"
+
+
+def _not_done(event: events.Ignored) -> str:
+    said = {
+        "value": f"{event.what}={event.value} is no value for it; ignored",
+        "tensors": f"{event.what} {event.value} left as it is: Gloo does not take its tensors",
+        "unknown": f"{event.what} was not told of the {event.value}: this version is not known",
+        "iterable": f"{event.what}={event.value} not applied: each worker would give out the whole iterable dataset",
+        "workers": f"{event.what}={event.value} not applied: the loader has no workers",
+    }
+    return said.get(event.why, f"{event.what}={event.value} not applied: {event.why}")
 
 
 def _finished(event: events.Finished) -> tuple[str, str]:

@@ -11,6 +11,10 @@ not be installed: everything here uses the standard library only, imports its ne
     frames      stacks and places                         fatal         stacks when a signal ends the process
     user_files  which frames are the user's own           spawn         torch.multiprocessing: exceptions of its workers
     protocol    the messages, shared with the supervisor
+    overrides   what the user asks for over the script's head, and the account of it
+    groups      torch.distributed: backend, timeout       host_memory what Gloo lacks on GPUs
+    functional  ... by the functional collectives         frameworks  tells them that it is Gloo
+    loader      torch.utils.data: workers, pinning, prefetch
 
 A training must never notice: nothing here raises, prints or waits without a bound, and a supervisor that is gone is forgotten quietly.
 """

@@ -8,12 +8,14 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from . import session
+from . import groups, overrides, session
 from .device import gpu
 
 
 def patch(module: ModuleType) -> None:
     """Wrap init_process_group and destroy_process_group of torch.distributed.distributed_c10d."""
+    with contextlib.suppress(Exception):
+        groups.patch(module)
     initialise, destroy = module.init_process_group, module.destroy_process_group
 
     @functools.wraps(initialise)
@@ -52,6 +54,7 @@ def _joined(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         timeout_s=_timeout_s(module, args, kwargs),
         torch=str(torch.__version__),
     )
+    overrides.flush()
 
 
 def _left(module: Any) -> None:
@@ -72,6 +75,8 @@ def _backend(module: Any) -> str | None:
 
 
 def _timeout_s(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
+    if (seconds := overrides.timeout_s()) is not None:
+        return seconds
     given = kwargs.get("timeout", args[2] if len(args) > 2 else None)
     if given is not None:
         return float(given.total_seconds())

@@ -7,7 +7,7 @@ import weakref
 from types import ModuleType
 from typing import Any
 
-from . import session
+from . import overrides, session
 from .device import gpu
 
 
@@ -28,6 +28,7 @@ def patch(module: ModuleType) -> None:
             if not attached.stepping:
                 attached.stepping = True
                 attached.link.post("stepping", **_surroundings(optimizer))
+                overrides.flush()
         except Exception:
             pass
 

@@ -17,6 +17,10 @@ From the process ("m" names the message; pid is checked against the kernel's wor
     dumped    {id, flight: bool, error: str | null}
               follows each evidence. flight: the dump was written where the request said.
     raised    {type, text, frames, flight: bool}                          waits for "go" (at most GO_TIMEOUT_S)
+    overridden  {what, was, now, place: [file, line] | null}              the script asked for something else than the user of unhang
+    ignored   {what, value, why}                                          ... and where that could not be done. why:
+              "value": it is none; "tensors": Gloo does not take them; "unknown": a version of a framework that looks otherwise;
+              "iterable": its dataset would come once for each worker; "workers": the loader has none
     leaving   {}                                                          the interpreter ends in order
     stopping  {workers: [{local_rank, pid, exitcode}]}                    a launcher is about to stop its workers; waits for "go"
 
@@ -47,6 +51,14 @@ ENV_FATAL = "UNHANG_FATAL_DIR"  # where stacks go when a signal ends the process
 ENV_STDIO = "UNHANG_STDIO"  # "dev:ino,dev:ino" of the supervisor's own stdout and stderr pipes
 ENV_ATTEMPT = "UNHANG_ATTEMPT"  # 0, 1, ...: how often this run was restarted
 ENV_RANK_PID = "UNHANG_RANK_PID"  # set by the hook: the pid of the rank's main process, so that its children are not taken for it
+
+# What the user of unhang asks for over the script's head: applied by the hook, in every rank alike.
+ENV_BACKEND = "UNHANG_BACKEND"  # "gloo": the backend of every process group
+ENV_TIMEOUT = "UNHANG_TIMEOUT_S"  # seconds: of every process group and its store
+ENV_LOADER_WORKERS = "UNHANG_LOADER_WORKERS"  # num_workers of every torch.utils.data.DataLoader
+ENV_PIN_MEMORY = "UNHANG_PIN_MEMORY"  # 0 or 1
+ENV_PERSISTENT_WORKERS = "UNHANG_PERSISTENT_WORKERS"  # 0 or 1
+ENV_PREFETCH = "UNHANG_PREFETCH"  # prefetch_factor, batches for each worker
 
 
 def encode(kind: str, **fields: object) -> bytes:

@@ -7,6 +7,9 @@ import sys
 
 # protocol.ENV_RANK_PID, repeated: importing protocol means importing json, 8 ms that a process which is no rank need not pay.
 RANK_PID = "UNHANG_RANK_PID"
+# Likewise ENV_BACKEND, and those for torch's DataLoader.
+BACKEND = "UNHANG_BACKEND"
+LOADER = ("UNHANG_LOADER_WORKERS", "UNHANG_PIN_MEMORY", "UNHANG_PERSISTENT_WORKERS", "UNHANG_PREFETCH")
 
 
 def start() -> None:
@@ -15,15 +18,20 @@ def start() -> None:
         return
     from .imports import PatchAfterImport
 
-    PatchAfterImport(
-        {
-            "torch.distributed.distributed_c10d": ("distributed", "patch"),
-            "torch.optim.optimizer": ("optimizer", "patch"),
-            "torch.multiprocessing.spawn": ("spawn", "patch"),
-            "torch.distributed.elastic.multiprocessing.api": ("launcher", "patch"),
-        },
-        package=__name__.rpartition(".")[0],
-    ).install(sys.meta_path)
+    patches = {
+        "torch.distributed.distributed_c10d": ("distributed", "patch"),
+        "torch.optim.optimizer": ("optimizer", "patch"),
+        "torch.multiprocessing.spawn": ("spawn", "patch"),
+        "torch.distributed.elastic.multiprocessing.api": ("launcher", "patch"),
+    }
+    if os.environ.get(BACKEND):
+        from .frameworks import PATCHES
+
+        patches.update(PATCHES)
+    if any(map(os.environ.get, LOADER)):
+        patches["torch.utils.data.dataloader"] = ("loader", "patch")
+        patches["torchdata.stateful_dataloader.stateful_dataloader"] = ("loader", "patch_stateful")
+    PatchAfterImport(patches, package=__name__.rpartition(".")[0]).install(sys.meta_path)
     if "RANK" in os.environ and "LOCAL_RANK" in os.environ:
         os.environ[RANK_PID] = str(os.getpid())
         from .session import attach

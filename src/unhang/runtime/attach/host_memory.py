@@ -1,0 +1,402 @@
+"""What Gloo lacks for a script that was written for NCCL, done with what Gloo has. Installed only where the hook makes every group Gloo.
+
+Read in torch's sources (ProcessGroupGloo.cpp of 2.7, ProcessGroup.cpp, distributed_c10d.py) and run on CPU with 2.13. On CUDA tensors Gloo itself has
+broadcast, all_reduce, reduce, all_gather, gather, scatter and all_to_all_single; it copies by way of the host there. Of the rest:
+
+    send, recv, isend, irecv       hand the device's address to the socket                       staged in host memory
+    all_to_all (lists)             missing until after 2.7, then of equal sizes                  all_to_all_single in host memory
+    all_reduce_coalesced           refuses CUDA tensors                                          one all_reduce for each
+    all_gather_coalesced           reads the device's address on the host: a segmentation fault  one all_gather for each
+    reduce_scatter (lists)         missing until after 2.7                                       all_reduce of a copy
+    reduce_scatter_tensor          ignores `op` (always SUM) until after 2.7, wants equal shapes all_reduce of a copy
+    all_gather_into_tensor         wants equal shapes                                            flat views
+    ReduceOp.AVG                   missing until after 2.7, integers raise                       divided before (integers: after) a SUM
+    barrier(device_ids=...)        older versions raise                                          without device_ids
+    _coalescing_manager(device=)   "does not implement startCoalescing"                          each call by itself
+
+Ranks, groups and tags go to torch's own functions as they came. A call that is to go on in the background is finished by wait(): what has to be
+copied back is copied there, in the stream that is current then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import overrides
+
+# A send that nobody waits for needs its buffer until the peer has taken it. Whoever is this many sends further has been heard.
+_KEPT_SENDS = 256
+
+_active = threading.local()
+_sends: deque[Any] = deque()
+
+
+def away(tensor: Any) -> bool:
+    """Whether the tensor lies where Gloo's sockets cannot read it."""
+    return bool(tensor.device.type == "cuda")
+
+
+def on_gloo(c10d: Any, group: Any) -> bool:
+    """Whether this process belongs to the group and the group is Gloo's."""
+    try:
+        return str(c10d.get_backend(group)) == "gloo"
+    except Exception:
+        return False
+
+
+def patch(c10d: Any) -> None:
+    """Replace functions of torch.distributed.distributed_c10d by some that work on Gloo."""
+    work = _work_class(c10d)
+    for make in (
+        _isend, _irecv, _send, _recv, _all_to_all, _all_reduce, _reduce, _all_reduce_coalesced, _all_gather_coalesced, _reduce_scatter, _barrier
+    ):  # fmt: skip
+        _replace(c10d, make.__name__[1:], make, work)
+    for name in ("reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"):
+        _replace(c10d, name, _reduce_scatter_tensor, work)
+    for name in ("all_gather_into_tensor", "all_gather_single", "_all_gather_base"):
+        _replace(c10d, name, _all_gather_into_tensor, work)
+    for name in ("broadcast", "all_gather", "gather", "scatter", "all_to_all_single"):
+        _replace(c10d, name, lambda c10d, original, work: lambda *args, **kwargs: original(*args, **kwargs), work)
+    if hasattr(c10d, "_coalescing_manager"):
+        c10d._coalescing_manager = _coalescing_manager(c10d)
+
+
+class _Coalesced:
+    """What torch's own manager gives to the body of a `with`."""
+
+    def __init__(self) -> None:
+        self.works: list[Any] = []
+
+    def append(self, work: Any = None) -> None:
+        if work is not None:
+            self.works.append(work)
+
+    def wait(self) -> None:
+        for work in self.works:
+            work.wait()
+
+
+def _work_class(c10d: Any) -> Any:
+    """A torch.distributed.Work whose end is Python's: libraries ask isinstance."""
+
+    class HostWork(c10d.Work):  # type: ignore[misc]
+        def __init__(self, works: list[Any], result: list[Any], finish: Callable[[], object] = lambda: None) -> None:
+            super().__init__()
+            self._works, self._result, self._finish = works, result, finish
+            self._over = False
+
+        def wait(self, timeout: Any = None) -> bool:
+            if not self._over:
+                for work in self._works:
+                    # A receiver that was waited for once cannot be waited for again.
+                    _wait(work, timeout)
+                self._finish()
+                self._over = True
+                self._finish = lambda: None
+            return True
+
+        def is_completed(self) -> bool:
+            return self._over or all(work.is_completed() for work in self._works)
+
+        def is_success(self) -> bool:
+            return self._over or all(work.is_success() for work in self._works)
+
+        def exception(self) -> Any:
+            return None if self._over else next((e for work in self._works if (e := work.exception()) is not None), None)
+
+        def synchronize(self) -> None:
+            self.wait()
+
+        def block_current_stream(self) -> None:
+            self.wait()
+
+        def result(self) -> list[Any]:
+            self.wait()
+            return self._result
+
+        def get_future(self) -> Any:
+            self.wait()
+            future: Any = sys.modules["torch"].futures.Future()
+            future.set_result(self._result)
+            return future
+
+        def source_rank(self) -> int:
+            return int(self._works[-1]._source_rank())
+
+        _source_rank = source_rank
+
+    return HostWork
+
+
+def _wait(work: Any, timeout: Any) -> None:
+    if timeout is None:
+        work.wait()
+    else:
+        work.wait(timeout)
+
+
+def _replace(c10d: Any, name: str, make: Any, work: Any) -> None:
+    original = getattr(c10d, name, None)
+    if original is None:
+        return
+    replacement = make(c10d, original, work)
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        group = kwargs.get("group", next((a for a in args if isinstance(a, c10d.ProcessGroup)), None))
+        if not on_gloo(c10d, group) or not all(map(plain, (*args, *kwargs.values()))):
+            return original(*args, **kwargs)
+        result = replacement(*args, **kwargs)
+        coalesced: list[_Coalesced] = getattr(_active, "coalesced", [])
+        if coalesced and isinstance(result, c10d.Work):
+            return _one_of(coalesced[-1], result, work)
+        return result
+
+    setattr(c10d, name, function)
+
+
+def _one_of(block: _Coalesced, result: Any, work: Any) -> Any:
+    """NCCL ends all calls of a block together: DeepSpeed waits for the last one only."""
+    if isinstance(result, work):
+        if result._works is block.works:  # of a function of torch's that called another
+            return result
+        block.append(result)
+    else:
+        block.append(work([result], []))
+    return work(block.works, [])
+
+
+def plain(value: Any) -> bool:
+    """False for a tensor that is none in memory: a fake one of the compiler's, a DTensor."""
+    torch: Any = sys.modules["torch"]
+    if isinstance(value, (list, tuple)):
+        return all(map(plain, value))
+    return not isinstance(value, torch.Tensor) or type(value) in (torch.Tensor, torch.nn.Parameter)
+
+
+def _finished(work: Any, async_op: bool) -> Any:
+    if async_op:
+        return work
+    work.wait()
+    return None
+
+
+def _staged(tensor: Any, *, filled: bool) -> Any:
+    """A contiguous tensor in host memory: with the same content, or only of the same shape."""
+    torch: Any = sys.modules["torch"]
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    return host.copy_(tensor.detach()) if filled else host
+
+
+def _put_back(pairs: list[tuple[Any, Any]]) -> Callable[[], None]:
+    def finish() -> None:
+        torch: Any = sys.modules["torch"]
+        with torch.no_grad():
+            for tensor, host in pairs:
+                tensor.copy_(host)
+
+    return finish
+
+
+def _isend(c10d: Any, original: Any, work: Any) -> Any:
+    def isend(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if not away(tensor):
+            return original(tensor, *args, **kwargs)
+        overrides.changed("send", was="NCCL's", now="by way of host memory")
+        host = _staged(tensor, filled=True)
+        sending = original(host, *args, **kwargs)
+        if sending is None:
+            return None
+        staged = work([sending], [tensor])
+        staged.host = host
+        _sends.append(staged)
+        while _sends and (_sends[0]._over or len(_sends) > _KEPT_SENDS):
+            _sends.popleft().wait()
+        return staged
+
+    return isend
+
+
+def _irecv(c10d: Any, original: Any, work: Any) -> Any:
+    def irecv(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if not away(tensor):
+            return original(tensor, *args, **kwargs)
+        overrides.changed("recv", was="NCCL's", now="by way of host memory")
+        host = _staged(tensor, filled=False)
+        receiving = original(host, *args, **kwargs)
+        return None if receiving is None else work([receiving], [tensor], _put_back([(tensor, host)]))
+
+    return irecv
+
+
+def _send(c10d: Any, original: Any, work: Any) -> Any:
+    def send(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if away(tensor):
+            overrides.changed("send", was="NCCL's", now="by way of host memory")
+            tensor = _staged(tensor, filled=True)
+        return original(tensor, *args, **kwargs)
+
+    return send
+
+
+def _recv(c10d: Any, original: Any, work: Any) -> Any:
+    def recv(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if not away(tensor):
+            return original(tensor, *args, **kwargs)
+        overrides.changed("recv", was="NCCL's", now="by way of host memory")
+        host = _staged(tensor, filled=False)
+        source = original(host, *args, **kwargs)
+        _put_back([(tensor, host)])()
+        return source
+
+    return recv
+
+
+def _all_to_all(c10d: Any, original: Any, work: Any) -> Any:
+    def all_to_all(output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False) -> Any:
+        overrides.changed("all_to_all", was="NCCL's", now="by way of host memory")
+        torch: Any = sys.modules["torch"]
+        given = torch.cat([_staged(tensor, filled=True).view(-1) for tensor in input_tensor_list])
+        taken = torch.empty(sum(tensor.numel() for tensor in output_tensor_list), dtype=given.dtype)
+        sizes_in, sizes_out = ([tensor.numel() for tensor in tensors] for tensors in (input_tensor_list, output_tensor_list))
+        exchange = c10d.all_to_all_single(taken, given, sizes_out, sizes_in, group=group, async_op=True)
+        parts = taken.split(sizes_out)
+        pairs = [(tensor, part.view(tensor.shape)) for tensor, part in zip(output_tensor_list, parts, strict=True)]
+        return _finished(work([exchange], list(output_tensor_list), _put_back(pairs)), async_op)
+
+    return all_to_all
+
+
+def _all_reduce(c10d: Any, original: Any, work: Any) -> Any:
+    def all_reduce(tensor: Any, op: Any = c10d.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+        if op != c10d.ReduceOp.AVG:
+            return original(tensor, op=op, group=group, async_op=async_op)
+        overrides.changed("ReduceOp.AVG", was="NCCL's", now="a SUM of quotients")
+        torch: Any = sys.modules["torch"]
+        size = c10d.get_world_size(group)
+        whole = not (tensor.is_floating_point() or tensor.is_complex())
+        with torch.no_grad():
+            if not whole:
+                # As NCCL does: the sum of what was divided before does not overflow in half precision.
+                tensor.div_(size)
+        reducing = original(tensor, op=c10d.ReduceOp.SUM, group=group, async_op=True)
+        finish = (lambda: tensor.div_(size, rounding_mode="trunc")) if whole else (lambda: None)
+        return _finished(work([reducing], [tensor], finish), async_op)
+
+    return all_reduce
+
+
+def _reduce(c10d: Any, original: Any, work: Any) -> Any:
+    def reduce(tensor: Any, dst: Any = None, op: Any = c10d.ReduceOp.SUM, group: Any = None, async_op: bool = False, **more: Any) -> Any:
+        if op != c10d.ReduceOp.AVG:
+            return original(tensor, dst, op=op, group=group, async_op=async_op, **more)
+        group_dst = more.get("group_dst")
+        root = group_dst if group_dst is not None else c10d.get_group_rank(group or c10d._get_default_group(), dst)
+        # Only the root's tensor is to change.
+        result = tensor if c10d.get_rank(group) == root else tensor.detach().clone()
+        scratch = tensor.detach().clone()
+        reducing = c10d.all_reduce(scratch, op=op, group=group, async_op=True)
+        return _finished(work([reducing], [result], _put_back([(result, scratch)])), async_op)
+
+    return reduce
+
+
+def _all_reduce_coalesced(c10d: Any, original: Any, work: Any) -> Any:
+    def all_reduce_coalesced(tensors: Any, op: Any = c10d.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+        tensors = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
+        if not any(away(tensor) for tensor in tensors) and op != c10d.ReduceOp.AVG:
+            return original(tensors, op=op, group=group, async_op=async_op)
+        overrides.changed("all_reduce_coalesced", was="NCCL's", now="one call for each tensor")
+        all_of_them = work([c10d.all_reduce(tensor, op=op, group=group, async_op=True) for tensor in tensors], tensors)
+        # This one gives out a future.
+        return all_of_them.get_future() if async_op else _finished(all_of_them, False)
+
+    return all_reduce_coalesced
+
+
+def _all_gather_coalesced(c10d: Any, original: Any, work: Any) -> Any:
+    def all_gather_coalesced(output_tensor_lists: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False) -> Any:
+        if not any(away(tensor) for tensor in input_tensor_list):
+            return original(output_tensor_lists, input_tensor_list, group=group, async_op=async_op)
+        overrides.changed("all_gather_coalesced", was="NCCL's", now="one call for each tensor")
+        works = [
+            c10d.all_gather([outputs[i] for outputs in output_tensor_lists], tensor, group=group, async_op=True)
+            for i, tensor in enumerate(input_tensor_list)
+        ]
+        all_of_them = work(works, list(output_tensor_lists))
+        return all_of_them.get_future() if async_op else _finished(all_of_them, False)
+
+    return all_gather_coalesced
+
+
+def _reduce_scatter(c10d: Any, original: Any, work: Any) -> Any:
+    def reduce_scatter(output: Any, input_list: Any, op: Any = c10d.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+        overrides.changed("reduce_scatter", was="NCCL's", now="an all_reduce")
+        torch: Any = sys.modules["torch"]
+        parts = torch.cat([tensor.detach().reshape(-1) for tensor in input_list])
+        reducing = c10d.all_reduce(parts, op=op, group=group, async_op=True)
+        own = parts.split([tensor.numel() for tensor in input_list])[c10d.get_rank(group)]
+        return _finished(work([reducing], [output], _put_back([(output, own.view(output.shape))])), async_op)
+
+    return reduce_scatter
+
+
+def _reduce_scatter_tensor(c10d: Any, original: Any, work: Any) -> Any:
+    def reduce_scatter_tensor(output: Any, input: Any, op: Any = c10d.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+        size = c10d.get_world_size(group)
+        if input.numel() != output.numel() * size:
+            raise ValueError(f"reduce_scatter_tensor: the input has {input.numel()} elements, not {size} times the {output.numel()} of the output")
+        overrides.changed("reduce_scatter_tensor", was="NCCL's", now="an all_reduce")
+        torch: Any = sys.modules["torch"]
+        parts = input.detach().clone(memory_format=torch.contiguous_format).view(size, -1)
+        reducing = c10d.all_reduce(parts, op=op, group=group, async_op=True)
+        own = parts[c10d.get_rank(group)].view(output.shape)
+        return _finished(work([reducing], [output], _put_back([(output, own)])), async_op)
+
+    return reduce_scatter_tensor
+
+
+def _all_gather_into_tensor(c10d: Any, original: Any, work: Any) -> Any:
+    def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Any:
+        if output_tensor.is_contiguous():
+            # Gloo cuts the output along its first dimension and compares shapes; NCCL only counts.
+            output_tensor, input_tensor = output_tensor.view(-1), input_tensor.reshape(-1)
+        return original(output_tensor, input_tensor, group=group, async_op=async_op)
+
+    return all_gather_into_tensor
+
+
+def _barrier(c10d: Any, original: Any, work: Any) -> Any:
+    def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, **more: Any) -> Any:
+        return original(group or c10d._get_default_group(), async_op=async_op, **more)
+
+    return barrier
+
+
+def _coalescing_manager(c10d: Any) -> Any:
+    original = c10d._coalescing_manager
+
+    @functools.wraps(original)
+    @contextlib.contextmanager
+    def coalescing_manager(group: Any = None, device: Any = None, async_ops: bool = False, **more: Any) -> Iterator[Any]:
+        if not on_gloo(c10d, group):
+            with original(group, device, async_ops, **more) as manager:
+                yield manager
+            return
+        coalesced: list[_Coalesced] = _active.__dict__.setdefault("coalesced", [])
+        own = _Coalesced()
+        coalesced.append(own)
+        try:
+            yield own
+        finally:
+            coalesced.remove(own)
+        if not async_ops:
+            own.wait()
+
+    return coalescing_manager

@@ -1,0 +1,93 @@
+"""What the user of unhang asks for over the script's head, and the account of what came of it.
+
+Values come from the environment. One that is no value is left out of everything and reported; each change is reported once, with the line of the
+script that asked for something else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from _thread import get_ident
+
+from . import session
+from .frames import glance
+from .protocol import ENV_BACKEND, ENV_TIMEOUT
+
+# timedelta's own bound is a thousand times this; torch turns the timeout into milliseconds of 64 bits.
+_MAX_TIMEOUT_S = 10 * 365 * 86400.0
+
+_said: set[tuple[str, ...]] = set()
+_unsent: list[tuple[str, dict[str, object]]] = []
+
+
+def backend() -> str | None:
+    """ "gloo", or None."""
+    value = os.environ.get(ENV_BACKEND, "").strip().lower()
+    if value and value != "gloo":
+        ignored(ENV_BACKEND, value, "value")
+        return None
+    return value or None
+
+
+def timeout_s() -> float | None:
+    text = os.environ.get(ENV_TIMEOUT, "").strip()
+    if not text:
+        return None
+    with contextlib.suppress(ValueError):
+        value = float(text)
+        if math.isfinite(value) and 0 < value <= _MAX_TIMEOUT_S:
+            return value
+    ignored(ENV_TIMEOUT, text, "value")
+    return None
+
+
+def count(name: str, *, least: int) -> int | None:
+    """A whole number from `least` upwards."""
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return None
+    if text.isascii() and text.isdecimal() and int(text) >= least:
+        return int(text)
+    ignored(name, text, "value")
+    return None
+
+
+def switch(name: str) -> bool | None:
+    text = os.environ.get(name, "").strip()
+    if text in ("0", "1"):
+        return text == "1"
+    if text:
+        ignored(name, text, "value")
+    return None
+
+
+def changed(what: str, *, was: object, now: object) -> None:
+    """Report a change, once for each kind. Never raises."""
+    if (key := (what, str(was), str(now))) not in _said:
+        _said.add(key)
+        with contextlib.suppress(Exception):
+            place = glance(get_ident())[0]
+            _send("overridden", what=what, was=str(was), now=str(now), place=list(place[:2]) if place else None)
+
+
+def ignored(what: str, value: object, why: str) -> None:
+    """Report what could not be changed, once. Never raises."""
+    if (key := ("", what, str(value))) not in _said:
+        _said.add(key)
+        with contextlib.suppress(Exception):
+            _send("ignored", what=what, value=str(value), why=why)
+
+
+def flush() -> None:
+    """Send what was reported before this process was attached."""
+    attached = session.current()
+    while attached is not None and _unsent:
+        kind, fields = _unsent.pop(0)
+        attached.link.post(kind, **fields)
+
+
+def _send(kind: str, **fields: object) -> None:
+    _unsent.append((kind, fields))
+    flush()

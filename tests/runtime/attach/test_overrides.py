@@ -1,0 +1,232 @@
+"""What the user asks for over the script's head: real ranks that ask for NCCL, on CPU."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from unhang.runtime.attach import overrides, protocol, start
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+TIMEOUT_S = 77.0
+
+ASKS_FOR_NCCL = """
+import json, os, sys, warnings
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+warnings.simplefilter("ignore")
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+dist.init_process_group("nccl", timeout=timedelta(seconds=600), device_id=None)
+# Every tensor is taken for one on a GPU.
+sys.modules["_unhang_attach.host_memory"].away = lambda tensor: True
+rank, R = dist.get_rank(), dist.ReduceOp
+seen = {}
+
+def timeout_of(group=None):
+    group = group or dist.group.WORLD
+    return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+
+def note(name, *tensors):
+    seen[name] = [tensor.tolist() for tensor in tensors]
+
+groups = {"nccl": dist.new_group([0, 1], backend="nccl"), "mixed": dist.new_group([0, 1], backend="cpu:gloo,cuda:nccl"),
+          "short": dist.new_group([0, 1], timeout=timedelta(seconds=5)), "split": dist.split_group(split_ranks=[[0], [1]])}
+seen["groups"] = {name: [dist.get_backend(group), timeout_of(group), group.size()] for name, group in groups.items()}
+seen["world"] = [dist.get_backend(), timeout_of(), dist.distributed_c10d._get_default_store().timeout.total_seconds()]
+seen["bound"] = dist.group.WORLD.bound_device_id is None
+from torch.distributed.device_mesh import init_device_mesh
+mesh = init_device_mesh("cpu", (2,))
+seen["mesh"] = dist.get_backend(mesh.get_group())
+
+x = torch.full((2,), rank + 1.0)
+dist.all_reduce(x, R.AVG)
+note("avg", x)
+x = torch.full((2,), 2 * rank + 1)
+work = dist.all_reduce(x, op=R.AVG, async_op=True)
+work.wait()
+note("avg of integers", x)
+x = torch.full((2,), rank + 1.0)
+dist.reduce(x, 1, R.AVG)
+note("reduce", x)
+wide = torch.zeros(2, 2)
+dist.reduce_scatter_tensor(wide[:, 0], torch.arange(4.0).view(2, 2) * (rank + 1), R.MAX)
+note("reduce_scatter_tensor", wide)
+out = torch.empty(2)
+work = dist.reduce_scatter(out, [torch.ones(2) * (rank + 1), torch.ones(2) * 10 * (rank + 1)], async_op=True)
+work.wait()
+note("reduce_scatter", out)
+out = torch.empty(2, 2, 1)
+dist.all_gather_into_tensor(out, torch.full((2, 1), float(rank)))
+note("all_gather_into_tensor", out)
+# Rank 0 gives (1, 3) elements and takes (1, 2); rank 1 gives (2, 4) and takes (3, 4).
+outs = [torch.zeros(1), torch.zeros(1, 2)] if rank == 0 else [torch.zeros(3), torch.zeros(4, 2)[:, 0]]
+ins = [torch.full((1,), 1.0), torch.full((3,), 2.0)] if rank == 0 else [torch.full((1, 2), 3.0), torch.arange(8.0).view(4, 2)[:, 1]]
+work = dist.all_to_all(outs, ins, async_op=True)
+assert isinstance(work, dist.Work)
+before = [tensor.clone() for tensor in outs]
+assert work.wait() and work.wait() and work.is_completed()
+note("all_to_all", *outs)
+seen["copied back by wait"] = all(bool((tensor == 0).all()) for tensor in before)
+dist.barrier(device_ids=[0])
+tensors = [torch.full((2,), rank + 1.0), torch.ones(3)]
+with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
+    for tensor in tensors:
+        dist.all_reduce(tensor, async_op=True)
+manager.wait()
+note("coalesced", *tensors)
+# As DeepSpeed does: the last one stands for all.
+outs, works = [torch.zeros(2) for _ in range(500)], []
+with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True):
+    for out in outs:
+        works.append(dist.all_gather_into_tensor(out, torch.full((1,), rank + 1.0), async_op=True))
+works[-1].wait()
+note("the last of a block", sum(outs))
+block = torch.full((2,), rank + 1.0)
+with dist.distributed_c10d._coalescing_manager(async_ops=False):
+    dist.all_reduce(block)
+    first = dist.isend(block, 1 - rank)
+    second = dist.irecv(taken := torch.zeros(2), 1 - rank)
+second.wait()
+note("a mixed block", block, taken)
+grid = torch.zeros(2, 2)
+given = torch.arange(4.0)[::2] + 10 * rank
+for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, given, 1 - rank), dist.P2POp(dist.irecv, grid[:, 1], 1 - rank)]):
+    work.wait()
+note("batch_isend_irecv", grid)
+if rank == 0:
+    dist.send(torch.arange(4.0).view(2, 2).t(), 1, tag=3)
+else:
+    x = torch.zeros(2, 2)
+    seen["source"] = dist.recv(x, tag=3)
+    note("recv", x)
+tensors = [torch.full((1,), rank + 1.0), torch.ones(2)]
+dist.all_reduce_coalesced(tensors, async_op=True).wait()
+note("all_reduce_coalesced", *tensors)
+lists = [[torch.empty(1), torch.empty(2)] for _ in range(2)]
+dist.all_gather_coalesced(lists, [torch.full((1,), rank + 1.0), torch.full((2,), rank + 5.0)])
+note("all_gather_coalesced", *lists[0], *lists[1])
+import torch.distributed._functional_collectives as functional
+note("functional gather", functional.all_gather_tensor(torch.full((1,), rank + 1.0), 0, dist.group.WORLD))
+note("functional scatter", functional.reduce_scatter_tensor(torch.arange(2.0) * (rank + 1), "avg", 0, dist.group.WORLD))
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1, bias=False))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.full((1, 2), rank + 1.0)).sum().backward()
+note("gradient", model.module.weight.grad)
+optimizer.step()
+with open(f"{sys.argv[1]}.{rank}", "w") as file:
+    json.dump(seen, file)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def ranks(shared_listener):
+    """What two ranks saw, and what they said to the supervisor."""
+    listener = shared_listener
+    script, result = listener.directory / "nccl.py", listener.directory / "seen"
+    script.write_text(ASKS_FOR_NCCL)
+    env = listener.env(**{protocol.ENV_BACKEND: "gloo", protocol.ENV_TIMEOUT: "77", protocol.ENV_PREFETCH: "many"})
+    code, _, err = listener.finish(listener.run([*TORCHRUN, str(script), str(result)], env=env))
+    assert code == 0, err[-4000:]
+    return [(json.loads(Path(f"{result}.{rank}").read_text()), listener.peer(rank=rank)) for rank in (0, 1)]
+
+
+def test_every_group_is_gloo_with_the_timeout(ranks):
+    for seen, peer in ranks:
+        assert seen["world"] == ["gloo", TIMEOUT_S, TIMEOUT_S] and seen["bound"] and seen["mesh"] == "gloo"
+        assert seen["groups"] == {
+            "nccl": ["gloo", TIMEOUT_S, 2],
+            "mixed": ["gloo", TIMEOUT_S, 2],
+            "short": ["gloo", TIMEOUT_S, 2],
+            "split": ["gloo", TIMEOUT_S, 1],
+        }
+        (joined,) = peer.of("joined")
+        assert (joined["backend"], joined["timeout_s"]) == ("gloo", TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    ("name", "of_0", "of_1"),
+    [
+        ("avg", [[1.5, 1.5]], [[1.5, 1.5]]),
+        ("avg of integers", [[2, 2]], [[2, 2]]),
+        ("reduce", [[1, 1]], [[1.5, 1.5]]),
+        ("reduce_scatter_tensor", [[[0, 0], [2, 0]]], [[[4, 0], [6, 0]]]),
+        ("reduce_scatter", [[3, 3]], [[30, 30]]),
+        ("all_gather_into_tensor", [[[[0], [0]], [[1], [1]]]], [[[[0], [0]], [[1], [1]]]]),
+        ("all_to_all", [[1], [[3, 3]]], [[2, 2, 2], [1, 3, 5, 7]]),
+        ("coalesced", [[3, 3], [2, 2, 2]], [[3, 3], [2, 2, 2]]),
+        ("the last of a block", [[500, 1000]], [[500, 1000]]),
+        ("a mixed block", [[3, 3], [3, 3]], [[3, 3], [3, 3]]),
+        ("batch_isend_irecv", [[[0, 10], [0, 12]]], [[[0, 0], [0, 2]]]),
+        ("all_reduce_coalesced", [[3], [2, 2]], [[3], [2, 2]]),
+        ("all_gather_coalesced", [[1], [5, 5], [2], [6, 6]], [[1], [5, 5], [2], [6, 6]]),
+        ("functional gather", [[1, 2]], [[1, 2]]),
+        ("functional scatter", [[0]], [[1.5]]),
+        ("gradient", [[[1.5, 1.5]]], [[[1.5, 1.5]]]),
+    ],
+)
+def test_what_stands_in_gives_the_same_numbers(ranks, name, of_0, of_1):
+    assert [seen[name] for seen, _ in ranks] == [of_0, of_1]
+
+
+def test_a_receiver_learns_who_sent(ranks):
+    seen, _ = ranks[1]
+    assert seen["source"] == 0 and seen["recv"] == [[[0, 2], [1, 3]]]
+
+
+def test_in_the_background_is_copied_back_by_wait(ranks):
+    assert all(seen["copied back by wait"] for seen, _ in ranks)
+
+
+def test_each_change_is_told_once_with_its_line(ranks):
+    line = 1 + ASKS_FOR_NCCL.splitlines().index('dist.init_process_group("nccl", timeout=timedelta(seconds=600), device_id=None)')
+    for _, peer in ranks:
+        told = {(m["what"], m["was"], m["now"]): m["place"] for m in peer.of("overridden")}
+        assert len(told) == len(peer.of("overridden"))
+        assert told["backend", "nccl", "gloo"][0].endswith("nccl.py") and told["backend", "nccl", "gloo"][1] == line
+        assert told["timeout", "600 s", "77 s"][1] == line
+        assert ("timeout", "5 s", "77 s") in told and ("backend", "cpu:gloo,cuda:nccl", "gloo") in told
+        assert {what for what, _, _ in told} >= {"send", "recv", "all_to_all", "reduce_scatter", "ReduceOp.AVG"}
+
+
+def test_without_the_variables_nothing_is_touched(listener):
+    code = """
+import torch.distributed as dist, sys
+c10d = dist.distributed_c10d
+dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+print(c10d.new_group.__module__, hasattr(c10d.new_group, "__wrapped__"), "_unhang_attach.frameworks" in sys.modules)
+"""
+    plain = listener.finish(listener.python(code.replace("dist.init", "0 and dist.init")))
+    assert (plain[0], plain[1].split()[0], plain[1].split()[2]) == (0, "torch.distributed.distributed_c10d", "False")
+
+
+def test_backends_that_gloo_cannot_stand_in_for(listener):
+    code = """
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+print(dist.get_backend(), dist.get_world_size())
+"""
+    env = listener.env(**{protocol.ENV_BACKEND: "gloo", protocol.ENV_TIMEOUT: "-3"})
+    assert listener.finish(listener.python(code, env=env))[:2] == (0, "fake 4\n")
+    (peer,) = listener.peers
+    assert {(m["what"], m["value"], m["why"]) for m in peer.of("ignored")} == {("backend", "fake", "tensors"), (protocol.ENV_TIMEOUT, "-3", "value")}
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "ten", "1e99", "1_0x"])
+def test_timeouts_that_are_none(monkeypatch, text):
+    monkeypatch.setattr(overrides, "_said", set())
+    monkeypatch.setattr(overrides, "_unsent", [])
+    monkeypatch.setenv(protocol.ENV_TIMEOUT, text)
+    assert overrides.timeout_s() is None and overrides.timeout_s() is None
+    assert overrides._unsent == [("ignored", {"what": protocol.ENV_TIMEOUT, "value": text, "why": "value"})]
+
+
+def test_the_names_that_start_repeats():
+    assert start.BACKEND == protocol.ENV_BACKEND
+    assert start.LOADER == (protocol.ENV_LOADER_WORKERS, protocol.ENV_PIN_MEMORY, protocol.ENV_PERSISTENT_WORKERS, protocol.ENV_PREFETCH)
