@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
 from tests.launch.conftest import Launcher, Run, launcher  # noqa: F401
 from tests.launchers.environments import environment
 

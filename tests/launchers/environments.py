@@ -1,8 +1,9 @@
-"""An environment of its own for each launcher, made once per machine from a lock file: `python -m tests.launchers.environments NAME...`
+"""An environment of its own for each launcher, made once per machine from a lock file: `python -m tests.launchers.environments [NAME...]`
 
-It sees the packages of the Python that makes it (torch, numpy, pyarrow; not unhang, which is no plain package there) and holds only what the lock file
-names, before those. Nothing is resolved (--no-deps): so nothing brings another torch, with gigabytes of CUDA. Lock files were made by installing the
-launcher beside torch and writing down what had come. Everything lies in `.venv-launchers/`; an environment that was interrupted is made anew.
+It sees the packages of the Python that makes it (torch, numpy, pyarrow; not unhang, which is installed editable there) and holds only what the lock
+file names, before those. Nothing is resolved (--no-deps), so nothing brings another torch with gigabytes of CUDA. The lock files were made by
+installing each launcher beside torch and writing down what had come; what no test imports is left out of LLaMA-Factory's. Everything lies in
+`.venv-launchers/`; what was interrupted is made anew.
 """
 
 from __future__ import annotations

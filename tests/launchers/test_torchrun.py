@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.launchers.conftest import ran_clean, recovered
 
 pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(600)]
