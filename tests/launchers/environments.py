@@ -33,7 +33,7 @@ sys.exit(main())
 def environment(name: str) -> Path:
     """The directory of the environment, made if need be. Raises CalledProcessError with pip's own words on stderr."""
     requirements = HERE / "requirements" / f"{name}.txt"
-    marks = [requirements.read_bytes(), Path(__file__).read_bytes(), sys.version.encode(), sysconfig.get_path("purelib").encode()]
+    marks = [requirements.read_bytes(), sys.version.encode(), sysconfig.get_path("purelib").encode()]
     made_of = hashlib.sha256(b"\0".join(marks)).hexdigest()
     path = ROOT / name
     complete = path / "complete"

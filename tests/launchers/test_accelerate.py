@@ -27,3 +27,9 @@ def test_hang(trained):
 def test_crash(trained):
     run = trained.run(*COMMAND, str(trained.script), fault="crash")
     recovered(run, cause="rank-exception", where=trained.line("it raises here"))
+
+
+def test_one_process_where_two_were_asked_for(trained):
+    run = trained.run("accelerate", "launch", "--cpu", "--num_processes", "2", str(trained.script))
+    assert run.exitcode == 1, run.err[-4000:]
+    assert run.primary["cause"] == "rendezvous-misconfig"

@@ -13,7 +13,7 @@ from .last_words import tell
 
 def patch(module: ModuleType) -> None:
     """Wrap ThreadRunner.run of ray.train.v2._internal.execution.worker_group.thread_runner, through which every training goes."""
-    runner: Any = module.ThreadRunner  # type: ignore[attr-defined]
+    runner: Any = module.ThreadRunner
     run = runner.run
 
     @functools.wraps(run)
