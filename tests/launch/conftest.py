@@ -86,6 +86,8 @@ class Launcher:
         self.mark = f"UNHANG_TEST_MARK={uuid.uuid4().hex}"
         self.processes: list[subprocess.Popen[bytes]] = []
         self.count = 0
+        # None: unhang is to find the training's Python by itself.
+        self.python: str | None = sys.executable
 
     def living(self) -> list[tuple[int, str]]:
         """Processes that a run of this test started and that still live."""
@@ -121,7 +123,7 @@ class Launcher:
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("UNHANG_", "RANK", "WORLD_SIZE", "MASTER_", "PYTHONUNBUFFERED"))}
         err = (self.tmp_path / f"err{self.count}").open("wb")
         process = subprocess.Popen(
-            [*within, sys.executable, "-m", "unhang", "run", "--json", "--run-dir", str(run_dir), "--python", sys.executable, *argv],
+            [*within, sys.executable, "-m", "unhang", "run", "--json", "--run-dir", str(run_dir), *(("--python", self.python) if self.python else ()), *argv],
             env={**environ, key: value, **(env or {})},
             cwd=self.tmp_path,
             stdin=subprocess.DEVNULL,

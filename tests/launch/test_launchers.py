@@ -1,4 +1,4 @@
-"""Launchers and long runs, really started. `make test-integration` runs these."""
+"""Long runs, really started. `make test-integration` runs these, and those of tests/launchers."""
 
 from __future__ import annotations
 
@@ -10,42 +10,6 @@ from pathlib import Path
 import pytest
 
 pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(900)]
-
-ACCELERATE = """
-from accelerate import Accelerator
-accelerator = Accelerator(cpu=True)
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model, optimizer = accelerator.prepare(model, optimizer)
-for step in range(60):
-    optimizer.zero_grad()
-    accelerator.backward(model(torch.ones(1, 4)).sum())
-    optimizer.step()
-    time.sleep(0.05)
-    if WHAT:
-        pass
-accelerator.end_training()
-"""
-
-
-def accelerate(*options: str) -> list[str]:
-    pytest.importorskip("accelerate")
-    return [sys.executable, "-m", "accelerate.commands.launch", *options]
-
-
-def test_accelerate(launcher):
-    body = ACCELERATE.replace("if WHAT:\n        pass", "if first and rank == 1 and step == 20: threading.Event().wait()")
-    script = launcher.script(body)
-    run = launcher.run(*accelerate("--multi_gpu", "--num_processes", "2"), str(script), env={"ACCELERATE_USE_CPU": "1"})
-    assert run.exitcode == 0, run.err[-3000:]
-    assert (run.primary["cause"], run.primary["ranks"], run.outcome["attempts"]) == ("process-stuck", [1], 2)
-
-
-def test_accelerate_that_silently_starts_one_process(launcher):
-    script = launcher.script(ACCELERATE.replace("WHAT", "False"))
-    run = launcher.run(*accelerate("--cpu", "--num_processes", "2"), str(script))
-    assert run.exitcode == 1
-    assert run.primary["cause"] == "rendezvous-misconfig"
 
 
 def test_ten_undisturbed_runs_raise_no_alarm(launcher):

@@ -10,6 +10,7 @@ not be installed: everything here uses the standard library only, imports its ne
     recorder    torch's flight recorder                   last_words    exceptions and the end of the interpreter
     frames      stacks and places                         fatal         stacks when a signal ends the process
     user_files  which frames are the user's own           spawn         torch.multiprocessing: exceptions of its workers
+    ray_train   Ray Train: its training's thread and exceptions
     protocol    the messages, shared with the supervisor
     overrides   what the user asks for over the script's head, and the account of it
     groups      torch.distributed: backend, timeout       host_memory what Gloo lacks on GPUs

@@ -32,6 +32,7 @@ class Session:
         self.stepping = False
         self.go = threading.Event()
         self.recorders: Recorders | None = None
+        # The thread that trains; Ray Train has one of its own for it.
         self.main_ident = threading.main_thread().ident or 0
         self.thread: threading.Thread | None = None
         # Held while the heartbeat thread is at work, so that no fork happens in the middle of it.

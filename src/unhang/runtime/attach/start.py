@@ -23,6 +23,7 @@ def start() -> None:
         "torch.optim.optimizer": ("optimizer", "patch"),
         "torch.multiprocessing.spawn": ("spawn", "patch"),
         "torch.distributed.elastic.multiprocessing.api": ("launcher", "patch"),
+        "ray.train.v2._internal.execution.worker_group.thread_runner": ("ray_train", "patch"),
     }
     if os.environ.get(BACKEND):
         from .frameworks import PATCHES

@@ -1,0 +1,92 @@
+"""Real launchers under `unhang run`: how each is started, and what must be true of every one of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.launch.conftest import Launcher, Run, launcher  # noqa: F401
+from tests.launchers.environments import environment
+
+SCRIPTS = Path(__file__).parent / "scripts"
+ABORT = ("--on-failure", "abort")
+# What the scripts print of their own world.
+FINISHED = "finished with 2 processes"
+
+
+@dataclass
+class Training:
+    """A script of scripts/ (or the model code of one) under a launcher, with the places of its faults."""
+
+    launcher: Launcher
+    path: Path
+    script: Path
+    env: Mapping[str, str]
+
+    def line(self, mark: str) -> str:
+        """file.py:LINE of what carries the comment `mark`."""
+        (number,) = [n for n, text in enumerate(self.script.read_text().splitlines(), 1) if text.endswith(f"# {mark}")]
+        return f"{self.script.name}:{number}"
+
+    def run(self, *argv: str, fault: str = "", options: Sequence[str] = (), timeout_s: float = 300.0) -> Run:
+        """`unhang run OPTIONS -- ARGV`, with the environment's programs first on PATH. The fault happens in the first attempt only."""
+        env = {
+            "PATH": f"{self.path / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "FAULT": fault,
+            "FAULT_ONCE": str(self.launcher.tmp_path / "once"),
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            **self.env,
+        }
+        return self.launcher.run(*options, "--", *argv, env=env, timeout_s=timeout_s)
+
+
+@pytest.fixture
+def training(launcher: Launcher) -> Callable[..., Training]:  # noqa: F811
+    def make(name: str | None, script: str, **env: str) -> Training:
+        launcher.python = None
+        return Training(launcher=launcher, path=environment(name) if name else Path(sys.prefix), script=SCRIPTS / script, env=env)
+
+    return make
+
+
+def ran_clean(run: Run, *, finished: str = FINISHED) -> None:
+    """Both ranks were watched, nothing was alarmed about, nothing was started again."""
+    assert run.exitcode == 0, run.err[-4000:]
+    assert (run.outcome["attempts"], run.outcome["incidents"]) == (1, 0), run.err[-4000:]
+    _was_one_world(run, attempts=1, finished=finished)
+
+
+def recovered(run: Run, *, cause: str, where: str, finished: str = FINISHED) -> None:
+    """Rank 1 failed at that line; its evidence was taken, the training was started again and finished."""
+    assert run.exitcode == 0, run.err[-4000:]
+    assert (run.outcome["attempts"], run.outcome["incidents"]) == (2, 1), run.err[-4000:]
+    _was_explained(run, cause=cause, where=where)
+    _was_one_world(run, attempts=2, finished=finished)
+
+
+def ended(run: Run, *, cause: str, where: str) -> None:
+    """The same with `--on-failure abort`, which spares a slow launcher its second start: the exit code is the launcher's own."""
+    assert run.exitcode not in (0, 2, 3, 130), run.err[-4000:]
+    assert (run.outcome["attempts"], run.outcome["incidents"]) == (1, 1), run.err[-4000:]
+    _was_explained(run, cause=cause, where=where)
+    _was_one_world(run, attempts=1, finished=None)
+
+
+def _was_explained(run: Run, *, cause: str, where: str) -> None:
+    primary = run.primary
+    assert (primary["cause"], primary["standing"], primary["ranks"]) == (cause, "established", [1]), primary
+    assert f"/{where} in " in primary["where"], primary
+    (incident,) = (run.path / "incidents").iterdir()
+    for kind in ("stacks", "flight"):
+        assert len(list((incident / kind).iterdir())) == 2, (kind, sorted(incident.rglob("*")))
+
+
+def _was_one_world(run: Run, *, attempts: int, finished: str | None) -> None:
+    joined = [(e["rank"], e["world_size"], e["backend"]) for e in run.happened("Joined")]
+    assert sorted(joined) == sorted([(0, 2, "gloo"), (1, 2, "gloo")] * attempts), joined
+    assert finished is None or finished in run.err, run.err[-4000:]

@@ -1,0 +1,71 @@
+"""An environment of its own for each launcher, made once per machine from a lock file: `python -m tests.launchers.environments [NAME...]`
+
+It sees the packages of the Python that makes it (torch, numpy, pyarrow; not unhang, which is installed editable there) and holds only what the lock
+file names, before those. Nothing is resolved (--no-deps), so nothing brings another torch with gigabytes of CUDA. The lock files were made by
+installing each launcher beside torch and writing down what had come; what no test imports is left out of LLaMA-Factory's. Everything lies in
+`.venv-launchers/`; what was interrupted is made anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1] / ".venv-launchers"
+INSTALL_TIMEOUT_S = 1200.0
+
+# torch's own is in another environment; LLaMA-Factory starts the one on PATH.
+TORCHRUN = """#!{python}
+import sys
+from torch.distributed.run import main
+sys.exit(main())
+"""
+
+
+def environment(name: str) -> Path:
+    """The directory of the environment, made if need be. Raises CalledProcessError with pip's own words on stderr."""
+    requirements = HERE / "requirements" / f"{name}.txt"
+    marks = [requirements.read_bytes(), sys.version.encode(), sysconfig.get_path("purelib").encode()]
+    made_of = hashlib.sha256(b"\0".join(marks)).hexdigest()
+    path = ROOT / name
+    complete = path / "complete"
+    ROOT.mkdir(exist_ok=True)
+    with (ROOT / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not complete.is_file() or complete.read_text() != made_of:
+            shutil.rmtree(path, ignore_errors=True)
+            _make(path, requirements)
+            complete.write_text(made_of)
+    return path
+
+
+def _make(path: Path, requirements: Path) -> None:
+    began = time.monotonic()
+    print(f"{path}: installing {requirements.name}", file=sys.stderr, flush=True)
+    venv.create(path, with_pip=False, symlinks=True)
+    python = path / "bin" / "python"
+    asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = Path(subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout.strip())
+    # pip too is found there.
+    (packages / "_of_the_maker.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--requirement", str(requirements)]
+    subprocess.run(install, check=True, stdin=subprocess.DEVNULL, timeout=INSTALL_TIMEOUT_S)
+    for stub in sorted((HERE / "stubs" / requirements.stem).glob("*")):
+        shutil.copytree(stub, packages / stub.name)
+    torchrun = path / "bin" / "torchrun"
+    torchrun.write_text(TORCHRUN.format(python=python))
+    torchrun.chmod(0o755)
+    print(f"{path}: made in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or sorted(p.stem for p in (HERE / "requirements").glob("*.txt")):
+        environment(name)

@@ -1,0 +1,39 @@
+"""DeepSpeed's launcher under `unhang run`, with two processes on Gloo."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from tests.launchers.conftest import ABORT, ended, ran_clean, recovered
+from tests.launchers.environments import ROOT
+
+pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(900)]
+
+COMMAND = ("deepspeed", "--num_gpus", "2")
+
+
+@pytest.fixture
+def trained(training):
+    if shutil.which("g++") is None:
+        pytest.skip("DeepSpeed compiles its operator for shared memory: g++ is needed")
+    # Outside of the environment, so that one that is made anew need not compile again.
+    extensions = ROOT / "deepspeed-extensions"
+    # Left by a build that was killed, it lets every later one wait for ever (torch.utils.file_baton).
+    for lock in extensions.glob("**/lock"):
+        lock.unlink()
+    return training("deepspeed", "deepspeed_zero.py", DS_ACCELERATOR="cpu", TORCH_EXTENSIONS_DIR=str(extensions))
+
+
+def test_clean(trained):
+    ran_clean(trained.run(*COMMAND, str(trained.script)))
+
+
+def test_hang(trained):
+    run = trained.run(*COMMAND, str(trained.script), fault="hang")
+    recovered(run, cause="process-stuck", where=trained.line("it stands here"))
+
+
+def test_crash(trained):
+    run = trained.run(*COMMAND, str(trained.script), fault="crash", options=ABORT)
+    ended(run, cause="rank-exception", where=trained.line("it raises here"))

@@ -1,0 +1,29 @@
+"""Lightning under `unhang run`, with two processes on Gloo: plain python is its launcher."""
+
+from __future__ import annotations
+
+import pytest
+from tests.launchers.conftest import ran_clean, recovered
+
+pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(900)]
+
+COMMAND = ("python",)
+
+
+@pytest.fixture
+def trained(training):
+    return training("lightning", "lightning_ddp.py")
+
+
+def test_clean(trained):
+    ran_clean(trained.run(*COMMAND, str(trained.script)))
+
+
+def test_hang(trained):
+    run = trained.run(*COMMAND, str(trained.script), fault="hang")
+    recovered(run, cause="process-stuck", where=trained.line("it stands here"))
+
+
+def test_crash(trained):
+    run = trained.run(*COMMAND, str(trained.script), fault="crash")
+    recovered(run, cause="rank-exception", where=trained.line("it raises here"))

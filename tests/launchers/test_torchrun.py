@@ -1,0 +1,29 @@
+"""torchrun under `unhang run`, with two processes on Gloo."""
+
+from __future__ import annotations
+
+import pytest
+from tests.launchers.conftest import ran_clean, recovered
+
+pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(600)]
+
+COMMAND = ("torchrun", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.fixture
+def trained(training):
+    return training(None, "torchrun_ddp.py")
+
+
+def test_clean(trained):
+    ran_clean(trained.run(*COMMAND, str(trained.script)))
+
+
+def test_hang(trained):
+    run = trained.run(*COMMAND, str(trained.script), fault="hang")
+    recovered(run, cause="process-stuck", where=trained.line("it stands here"))
+
+
+def test_crash(trained):
+    run = trained.run(*COMMAND, str(trained.script), fault="crash")
+    recovered(run, cause="rank-exception", where=trained.line("it raises here"))
