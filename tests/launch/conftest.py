@@ -123,7 +123,18 @@ class Launcher:
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("UNHANG_", "RANK", "WORLD_SIZE", "MASTER_", "PYTHONUNBUFFERED"))}
         err = (self.tmp_path / f"err{self.count}").open("wb")
         process = subprocess.Popen(
-            [*within, sys.executable, "-m", "unhang", "run", "--json", "--run-dir", str(run_dir), *(("--python", self.python) if self.python else ()), *argv],
+            [
+                *within,
+                sys.executable,
+                "-m",
+                "unhang",
+                "run",
+                "--json",
+                "--run-dir",
+                str(run_dir),
+                *(("--python", self.python) if self.python else ()),
+                *argv,
+            ],
             env={**environ, key: value, **(env or {})},
             cwd=self.tmp_path,
             stdin=subprocess.DEVNULL,
