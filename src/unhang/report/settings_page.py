@@ -30,7 +30,7 @@ def settings() -> str:
         "",
         "What `--set KEY=VALUE`, presets and `unhang.toml` take. The last column is what the example becomes for torch 2.13 with NCCL 2.30.7,",
         "accelerate 1.15.0, DeepSpeed 0.19.8 and LLaMA-Factory 0.9.5 under torchrun, or under another launcher where that differs;",
-        "`unhang run --dry-run` shows it for what is installed. Where it is a dash, only a flag of the script's own does it (`[arguments]` of unhang.toml).",
+        "`unhang run --dry-run` shows it for what is installed. A dash: only the script can, `[arguments]` of unhang.toml.",
         "",
         "| key | values | what it is | 含义 | what it costs | 代价 | example |",
         "|---|---|---|---|---|---|---|",
