@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from unhang.cli import caches
+from unhang.cli import own_steps as of_own_steps
 from unhang.facts.host import Host
 from unhang.knowledge.settings.installed import installed as find_installed
 from unhang.knowledge.settings.presets import CONSERVATIVE
@@ -52,6 +53,8 @@ class Fallback:
         mode: Mode = "auto",
         limit_s: float = ladder.LIMIT_S,
         forgets: bool = False,
+        own_steps: str | None = None,
+        own_limit_s: float = of_own_steps.LIMIT_S,
         host: Host | None = None,
     ) -> None:
         self._command = command
@@ -61,6 +64,12 @@ class Fallback:
         self._environ = environ
         self._mode = mode
         self._forgets = forgets
+        self._cancelled: Callable[[], bool] = lambda: False
+        self._own = (
+            None
+            if own_steps is None
+            else of_own_steps.runner(own_steps, python=command.python, environ=environ, limit_s=own_limit_s, cancelled=lambda: self._cancelled())
+        )
         self._tell: Tell = _say_nothing
         self._limit_s = limit_s
         self._host = host or Host()
@@ -97,6 +106,7 @@ class Fallback:
 
     def after(self, result: Result, tell: Tell, cancelled: Callable[[], bool]) -> Changed | None:
         self._tell = tell
+        self._cancelled = cancelled
         verdict = result.verdict
         if self._mode == "off" or verdict is None or verdict.primary is None or not rungs.answerable(verdict):
             return None
@@ -208,6 +218,7 @@ class Fallback:
             installed=self._here(),
             launcher=commands.launcher(self._command),
             loaders=loaders,
+            own=self._own,
             cancelled=cancelled,
         )
 
