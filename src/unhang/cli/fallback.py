@@ -13,6 +13,7 @@ from typing import Literal
 
 from unhang.cli import caches
 from unhang.cli import own_steps as of_own_steps
+from unhang.diagnosis.redact import redact_command
 from unhang.facts.host import Host
 from unhang.knowledge.settings.installed import installed as find_installed
 from unhang.knowledge.settings.presets import CONSERVATIVE
@@ -273,7 +274,7 @@ class Fallback:
     def _write(self, outcome: Outcome) -> None:
         try:
             self._rundir.write(self._rundir.solution, outcome)
-            text = solution.render(outcome, lang=language.from_locale(os.environ), command=self._typed)
+            text = solution.render(outcome, lang=language.from_locale(os.environ), command=redact_command(self._typed))
             self._rundir.write_bytes(self._rundir.solution_report, text.encode("utf-8", "replace"))
         except OSError as e:
             self._tell(events.Note(text=f"cannot write {self._rundir.solution_report}: {e.strerror}; the training goes on"))
