@@ -265,3 +265,24 @@ def test_a_file_that_is_there_is_not_overwritten_by_yes(tmp_path, monkeypatch, c
 def test_nothing_to_repair(capsys):
     repaired(Examination(host="h", taken="t", areas=()))
     assert capsys.readouterr().out == "nothing can be repaired without a guess\n"
+
+
+@pytest.mark.torch
+@pytest.mark.integration
+def test_live_fix_writes_what_works(tmp_path):
+    """Gloo is told of an interface that is not there: the ladder ends on the one that is, and the file holds it."""
+    argv = ["doctor", "--only", "python_env", "--live", "--ranks", "2", "--fix", "--yes", "--json", "--fail-on", "never"]
+    done = subprocess.run(
+        [sys.executable, "-m", "unhang", *argv],
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "nosuch0"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert found["ladder"]["chosen"] == {"interface": "lo"} and found["ladder"]["confirmed"]
+    assert found["written"] == "unhang.env"
+    assert (tmp_path / "unhang.env").read_text() == "export GLOO_SOCKET_IFNAME=lo  # interface-selection\n"

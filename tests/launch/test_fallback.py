@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -140,3 +143,49 @@ def test_ctrl_c_in_the_middle_of_a_trial(launcher):
     process.send_signal(signal.SIGINT)
     run = launcher.finish(process, path)
     assert run.exitcode == 130 and not run.happened("FellBack") and len(run.happened("Started")) == 1
+
+
+def test_without_a_terminal_nobody_can_be_asked(launcher):
+    run = launcher.train(CONNECT, "--fallback", "ask", "--max-restarts", "1", env={"GLOO_SOCKET_IFNAME": "nosuch0"})
+    assert run.exitcode == 1 and not run.happened("Climbing")
+    assert any("no terminal to ask on" in e["text"] for e in run.happened("Note"))
+
+
+@pytest.mark.parametrize(("answer", "chosen"), [(b"x\n\n", {"interface": "lo"}), (b"7\n0\n", None)])
+def test_at_a_terminal_one_of_the_ways_is_chosen(launcher, answer, chosen):
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "GLOO_SOCKET_IFNAME": "nosuch0", "XDG_CACHE_HOME": str(launcher.tmp_path), "LC_ALL": "C.UTF-8"}
+    key, _, value = launcher.mark.partition("=")
+    path = launcher.tmp_path / "asked"
+    script = launcher.script(CONNECT)
+    options = ["--fallback", "ask", "--max-restarts", "1", "--run-dir", str(path), "-n", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "unhang", "run", *options, str(script)],
+        env={**env, key: value},
+        cwd=launcher.tmp_path,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    launcher.processes.append(process)
+    os.close(theirs)
+    said = b""
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        answered = False
+        try:
+            while more := terminal.read(65536):
+                said += more
+                if not answered and b"which one?" in said:
+                    os.write(ours, answer)
+                    answered = True
+        except OSError:
+            # The other end of a terminal that is gone.
+            pass
+    process.wait(60)
+    text = said.decode(errors="replace")
+    assert answered, text[-4000:]
+    assert "1) " in text and "interface=lo" in text and "0) none of them" in text
+    found = json.loads((path / "solution.json").read_bytes())
+    assert found["chosen"] == chosen, text[-4000:]
+    assert process.returncode == (1 if chosen is None else 0)

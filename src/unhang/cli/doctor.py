@@ -70,6 +70,13 @@ def doctor(
     fix_limit: Annotated[
         float, typer.Option("--fix-limit", min=10, metavar="SECONDS", help="With --live --fix: how long changes of settings may be tried.")
     ] = 600.0,
+    trial_command: Annotated[
+        str | None,
+        typer.Option("--trial-command", metavar="COMMAND", help="With --live --fix: a few steps of your own that each change has to bring through."),
+    ] = None,
+    trial_limit: Annotated[
+        float, typer.Option("--trial-limit", min=5, metavar="SECONDS", help="How long these may take; who still steps then has passed.")
+    ] = 120.0,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do it without asking.")] = False,
     fail_on: Annotated[Level, typer.Option(help="From which severity on the exit code is 1.")] = "warning",
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
@@ -114,6 +121,8 @@ def doctor(
         raise UnhangError("--path and --write-speed look at this machine: they do not go with --snapshot")
     if (path or write_speed) and only and "storage" not in only:
         raise UnhangError("--path and --write-speed are for the area storage, and --only leaves it out", hint="add --only storage")
+    if trial_command is not None and not (live and fix):
+        raise UnhangError("--trial-command is for --live --fix")
     if yes and not fix:
         raise UnhangError("--yes is for --fix")
     to_stdout = save is not None and str(save) == "-"
@@ -143,7 +152,9 @@ def doctor(
     if examination.live is not None and fix:
         from unhang.cli import climbing, repairing
 
-        found_here = climbing.climb(examination.live, limit_s=fix_limit, quiet=as_json, lang=chosen)
+        found_here = climbing.climb(
+            examination.live, limit_s=fix_limit, quiet=as_json, lang=chosen, command=trial_command, command_limit_s=trial_limit
+        )
         examination = replace(examination, ladder=found_here)
         if wanted := climbing.proposed(found_here):
             written, _ = repairing.write(wanted, repair, yes=yes, quiet=as_json, lang=chosen)

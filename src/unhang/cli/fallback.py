@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import select
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from unhang.cli import caches
+from unhang.cli import own_steps as of_own_steps
+from unhang.diagnosis.redact import redact_command
 from unhang.facts.host import Host
 from unhang.knowledge.settings.installed import installed as find_installed
 from unhang.knowledge.settings.presets import CONSERVATIVE
@@ -20,12 +25,13 @@ from unhang.launch.supervise import Changed
 from unhang.model import Outcome, Trial
 from unhang.records.rundir import RunDir
 from unhang.remedies import fingerprint, ladder, memory, rungs, trial
-from unhang.report import language, solution
+from unhang.report import asking, language, solution
 
 Mode = Literal["auto", "ask", "off"]
 Tell = Callable[[events.Event], None]
 
 _MOST_PER_CORE = 4
+_LOOK_S = 0.25
 
 
 def _say_nothing(event: events.Event) -> None:
@@ -48,6 +54,8 @@ class Fallback:
         mode: Mode = "auto",
         limit_s: float = ladder.LIMIT_S,
         forgets: bool = False,
+        own_steps: str | None = None,
+        own_limit_s: float = of_own_steps.LIMIT_S,
         host: Host | None = None,
     ) -> None:
         self._command = command
@@ -57,6 +65,12 @@ class Fallback:
         self._environ = environ
         self._mode = mode
         self._forgets = forgets
+        self._cancelled: Callable[[], bool] = lambda: False
+        self._own = (
+            None
+            if own_steps is None
+            else of_own_steps.runner(own_steps, python=command.python, environ=environ, limit_s=own_limit_s, cancelled=lambda: self._cancelled())
+        )
         self._tell: Tell = _say_nothing
         self._limit_s = limit_s
         self._host = host or Host()
@@ -93,6 +107,7 @@ class Fallback:
 
     def after(self, result: Result, tell: Tell, cancelled: Callable[[], bool]) -> Changed | None:
         self._tell = tell
+        self._cancelled = cancelled
         verdict = result.verdict
         if self._mode == "off" or verdict is None or verdict.primary is None or not rungs.answerable(verdict):
             return None
@@ -106,6 +121,9 @@ class Fallback:
         if (why := self._why_not()) is not None:
             self._tell(events.Note(text=f"settings that may answer {verdict.primary.cause} are not tried: {why}"))
             return None
+        if self._mode == "ask" and not _can_ask():
+            self._tell(events.Note(text="there is no terminal to ask on: nothing is tried (--fallback auto tries without asking)"))
+            return None
         bench = self._bench(loaders=rungs.of_loaders(verdict), cancelled=cancelled)
         self._tell(events.Climbing(cause=verdict.primary.cause, ranks=bench.world_size, limit_s=self._limit_s))
         address = commands.master(self._command)[0] or self._environ.get("MASTER_ADDR") or "127.0.0.1"
@@ -117,7 +135,11 @@ class Fallback:
             address=address,
             conservative=CONSERVATIVE.settings,
         )
-        self.outcome = ladder.climb(bench, candidates, why=verdict.primary.cause, limit_s=self._limit_s, tell=self._progress)
+        self.outcome = ladder.climb(
+            bench, candidates, why=verdict.primary.cause, limit_s=self._limit_s, several=self._mode == "ask", tell=self._progress
+        )
+        if self._mode == "ask" and self.outcome.chosen and not cancelled():
+            self.outcome = self._asked(self.outcome, bench)
         if cancelled():
             return None
         self._write(self.outcome)
@@ -127,6 +149,50 @@ class Fallback:
         kept = self._memory.keep(self._keyed(), self.outcome, command=" ".join(map(str, self._words[:1])))
         says = f"{self.outcome.says}{', and is remembered for this job' if kept else ''}"
         return self._changed(self.outcome, says)
+
+    def _asked(self, outcome: Outcome, bench: trial.Bench) -> Outcome:
+        """What the user has chosen; nothing where that is none of them."""
+        lang = language.from_locale(os.environ)
+        ways = [w for w in solution.ways(outcome, lang) if w.passed and w.trials[0].choice]
+        # What the ladder ends on is proposed first.
+        ways.sort(key=lambda way: way.trials[0].choice != outcome.chosen)
+        sys.stderr.write(asking.menu(ways, lang=lang) + "\n")
+        while (number := self._number(len(ways), lang, bench.cancelled)) > 0:
+            choice = ways[number - 1].trials[0].choice
+            if choice == outcome.chosen:
+                return outcome
+            # Everything else has been tried once.
+            again = trial.run(bench, choice, limit_s=self._limit_s)
+            outcome = replace(outcome, dropping=(*outcome.dropping, again))
+            said = ", ".join(f"{k}={ladder.spelled(v)}" for k, v in choice.items())
+            self._tell(_event("dropping", f"{said}, once more", again, ""))
+            if again.outcome == "passed":
+                done = applied(choice, bench.installed, launcher=bench.launcher)
+                return replace(
+                    outcome,
+                    chosen=choice,
+                    environment=dict(done.env),
+                    arguments=(*(word for option in done.options for word in option), *done.arguments),
+                    says=f"{said} was chosen; it passed twice",
+                    says_zh=f"选择了 {said}，已通过两次",
+                )
+        return replace(outcome, chosen=None, confirmed=False, says="none of the ways was chosen", says_zh="没有选择任何方案")
+
+    def _number(self, most: int, lang: language.Language, cancelled: Callable[[], bool]) -> int:
+        """0 where nobody answers any more: Ctrl-C has to be heard while we wait."""
+        while True:
+            sys.stderr.write(asking.question(lang=lang))
+            sys.stderr.flush()
+            while not select.select([sys.stdin], [], [], _LOOK_S)[0]:
+                if cancelled():
+                    return 0
+            line = sys.stdin.readline()
+            if not line:
+                return 0
+            number = asking.read(line, most)
+            if number is not None:
+                return number
+            sys.stderr.write(asking.not_understood(most, lang=lang) + "\n")
 
     def _why_not(self) -> str | None:
         """Why nothing can be tried."""
@@ -153,6 +219,7 @@ class Fallback:
             installed=self._here(),
             launcher=commands.launcher(self._command),
             loaders=loaders,
+            own=self._own,
             cancelled=cancelled,
         )
 
@@ -193,9 +260,8 @@ class Fallback:
                 remembered=outcome.remembered,
             )
         )
-        return Changed(
-            environ={**self._environ, **done.env}, command=commands.with_settings(self._command, options=done.options, arguments=done.arguments)
-        )
+        command = commands.with_settings(self._command, options=done.options, arguments=done.arguments)
+        return Changed(environ={**self._environ, **done.env}, command=command)
 
     def _progress(self, told: ladder.Told) -> None:
         if told.tried is not None:
@@ -208,7 +274,7 @@ class Fallback:
     def _write(self, outcome: Outcome) -> None:
         try:
             self._rundir.write(self._rundir.solution, outcome)
-            text = solution.render(outcome, lang=language.from_locale(os.environ), command=self._typed)
+            text = solution.render(outcome, lang=language.from_locale(os.environ), command=redact_command(self._typed))
             self._rundir.write_bytes(self._rundir.solution_report, text.encode("utf-8", "replace"))
         except OSError as e:
             self._tell(events.Note(text=f"cannot write {self._rundir.solution_report}: {e.strerror}; the training goes on"))
@@ -222,3 +288,7 @@ def _event(rung: str, title: str, tried: Trial | None, skipped: str) -> events.R
 
 def _named(outcome: Outcome) -> str:
     return ", ".join(f"{key}={ladder.spelled(value)}" for key, value in (outcome.chosen or {}).items())
+
+
+def _can_ask() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()

@@ -37,6 +37,10 @@ def run(
         ),
     ] = "auto",
     fallback_limit: Annotated[float, typer.Option(min=10, metavar="SECONDS", help="How long that trying may take.")] = 600.0,
+    trial_command: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="A few steps of your own that each change has to bring through, too.")
+    ] = None,
+    trial_limit: Annotated[float, typer.Option(min=5, metavar="SECONDS", help="How long these may take; who still steps then has passed.")] = 120.0,
     forget: Annotated[bool, typer.Option("--forget", help="Start as it is: forget what an earlier run of this job found.")] = False,
     preset: Annotated[str | None, typer.Option(metavar="NAME", help="Settings that go together; unhang presets lists them.")] = None,
     settings: Annotated[
@@ -92,6 +96,8 @@ def run(
             fallback=fallback,
             fallback_limit_s=fallback_limit,
             forget=forget,
+            trial_command=trial_command,
+            trial_limit_s=trial_limit,
             preset=preset,
             settings=tuple(settings or ()),
             timeout=timeout,

@@ -46,6 +46,8 @@ class Request:
     fallback: str
     fallback_limit_s: float
     forget: bool
+    trial_command: str | None
+    trial_limit_s: float
     name: str | None
     run_dir: Path | None
     prefix: bool
@@ -129,6 +131,8 @@ def _run(request: Request, beginning: _Beginning) -> None:
         mode=request.fallback,  # type: ignore[arg-type]
         limit_s=request.fallback_limit_s,
         forgets=request.forget,
+        own_steps=request.trial_command,
+        own_limit_s=request.trial_limit_s,
     )
 
     def tell(event: events.Event) -> None:

@@ -51,7 +51,10 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How the run ended. `exitcode` is what `unhang run` returns; `verdict` is that of the last incident, None without one."""
+    """How the run ended. `exitcode` is what `unhang run` returns; `verdict` is that of the last incident, None without one.
+
+    `steps` are those of the last attempt, and `steps_per_s` its rate, None where it was too short for one.
+    """
 
     exitcode: int
     attempts: int
@@ -60,6 +63,8 @@ class Outcome:
     interrupted: bool
     run_dir: str
     verdict: Verdict | None
+    steps: int = 0
+    steps_per_s: float | None = None
 
 
 def run_path(parent: Path, name: str, *, now: datetime.datetime | None = None) -> Path:
@@ -277,6 +282,8 @@ class Supervisor:
             interrupted=interrupted,
             run_dir=str(self._rundir.path),
             verdict=self._verdict,
+            steps=result.steps,
+            steps_per_s=result.pace,
         )
 
     def _describe(self, version: environment.Version | None) -> None:

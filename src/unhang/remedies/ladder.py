@@ -40,29 +40,32 @@ def climb(
     *,
     why: str = "",
     limit_s: float = LIMIT_S,
+    several: bool = False,
     tell: Callable[[Told], None] = lambda told: None,
-    run: Callable[..., Trial] = trial.run,
 ) -> Outcome:
-    """Climb. The smallest change that works is `chosen`; whoever cancels gets what was tried so far, and nothing chosen."""
-    return _Climb(bench, why=why, limit_s=limit_s, tell=tell, run=run).climb(tuple(rungs))
+    """Climb. The smallest change that works is `chosen`; whoever cancels gets what was tried so far, and nothing chosen.
+
+    With `several` the rungs above are tried as well, each by itself, for somebody to choose among those that work.
+    """
+    return _Climb(bench, why=why, limit_s=limit_s, several=several, tell=tell).climb(tuple(rungs))
 
 
 class _Climb:
-    def __init__(self, bench: Bench, *, why: str, limit_s: float, tell: Callable[[Told], None], run: Callable[..., Trial]) -> None:
+    def __init__(self, bench: Bench, *, why: str, limit_s: float, several: bool, tell: Callable[[Told], None]) -> None:
         self._bench = bench
         self._why = why
         self._began = time.monotonic()
         self._until = self._began + limit_s
         self._limit_s = limit_s
+        self._several = several
         self._tell = tell
-        self._run = run
         self._tried: list[Tried] = []
         self._dropping: list[Trial] = []
 
     def climb(self, rungs: Sequence[Rung]) -> Outcome:
         below: Choice = {}
         failed: list[Choice] = []
-        for rung in rungs:
+        for position, rung in enumerate(rungs):
             choice = rung.above(below)
             if self._bench.cancelled():
                 return self._end(None, Text("interrupted", "被中断"))
@@ -80,6 +83,8 @@ class _Climb:
                 if rung.id == AS_IS.id:
                     return self._end({}, Text("it works as it is: no setting is to blame", "保持原样即可工作：与设置无关"))
                 if (least := self._least(rung, choice, below)) is not None:
+                    if self._several:
+                        self._try_others(rungs[position + 1 :], [*failed, choice, least])
                     return self._end(least, self._conclusion(least), confirmed=True)
                 if self._bench.cancelled():
                     return self._end(None, Text("interrupted", "被中断"))
@@ -94,6 +99,18 @@ class _Climb:
                 ),
             )
         return self._end(None, Text("nothing that was tried works here", "测试过的都不行"))
+
+    def _try_others(self, rungs: Sequence[Rung], tried: list[Choice]) -> None:
+        """Each by itself."""
+        for rung in rungs:
+            choice = self._accepted(rung.adds)
+            if self._bench.cancelled():
+                return
+            if (why := self._why_not(rung, choice, tried)) is not None:
+                self._skip(rung, why)
+            else:
+                self._try(rung, choice)
+                tried.append(choice)
 
     def _why_not(self, rung: Rung, choice: Choice, failed: Sequence[Choice]) -> Text | None:
         """Why a rung is not tried."""
@@ -136,13 +153,13 @@ class _Climb:
 
     def _try(self, rung: Rung, choice: Choice) -> Trial:
         self._tell(Told(rung=rung))
-        result = self._run(self._bench, choice, limit_s=self._left_s())
+        result = trial.run(self._bench, choice, limit_s=self._left_s())
         self._add(rung, trial_=result)
         return result
 
     def _drop(self, choice: Choice) -> Trial:
         # The last proof is owed, even when time is over.
-        result = self._run(self._bench, choice, limit_s=max(self._left_s(), 60.0))
+        result = trial.run(self._bench, choice, limit_s=max(self._left_s(), 60.0))
         passed = [t.trial for t in self._tried if t.trial is not None] + self._dropping
         again = any(t.choice == dict(choice) for t in passed)
         self._dropping.append(result)

@@ -56,7 +56,7 @@ class Bench:
     installed: Installed
     launcher: str = "torchrun"
     loaders: bool = False
-    own: Callable[[Applied, int, float], Steps] | None = None
+    own: Callable[[Choice, int, float], Steps] | None = None
     cancelled: Callable[[], bool] = lambda: False
     arguments: Mapping[str, str] = field(default_factory=dict)
 
@@ -91,7 +91,7 @@ def run(bench: Bench, choice: Choice, *, limit_s: float) -> Trial:
     failed = next((s for s in stages if s.state == "failed"), None)
     steps = None
     if failed is None and bench.own is not None and not bench.cancelled():
-        steps = bench.own(done, size, max(1.0, began + limit_s - time.monotonic()))
+        steps = bench.own(choice, size, max(1.0, began + limit_s - time.monotonic()))
     outcome, said = _judged(bench, done, failed, steps)
     return Trial(
         choice=dict(choice),

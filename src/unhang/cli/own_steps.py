@@ -1,0 +1,99 @@
+"""--trial-command: the user's own few steps under a candidate, run as `unhang run` runs a training, so that hangs are seen and steps are timed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from unhang.errors import EXIT_INTERRUPTED, UnhangError
+from unhang.knowledge.settings.setting import Choice
+from unhang.model import Steps
+from unhang.remedies.ladder import spelled
+
+LIMIT_S = 120.0
+_LOOK_S = 0.25
+# What an interrupted training may take to end by itself.
+_END_S = 45.0
+_KEPT = 500
+
+
+def runner(
+    command: str, *, python: str, environ: Mapping[str, str], limit_s: float, cancelled: Callable[[], bool] = lambda: False
+) -> Callable[[Choice, int, float], Steps]:
+    """What runs it under a choice, with so many ranks where it is a script, within so many seconds. Raises UnhangError for what is no command."""
+    try:
+        words = shlex.split(command)
+    except ValueError as e:
+        raise UnhangError(f"--trial-command {command}: {e}") from e
+    if not words:
+        raise UnhangError("--trial-command is empty", hint="--trial-command 'train.py --max-steps 5'")
+
+    def run(choice: Choice, size: int, left_s: float) -> Steps:
+        return _run(words, choice, size, python=python, environ=environ, limit_s=min(limit_s, left_s), cancelled=cancelled)
+
+    return run
+
+
+def _run(
+    words: list[str], choice: Choice, size: int, *, python: str, environ: Mapping[str, str], limit_s: float, cancelled: Callable[[], bool]
+) -> Steps:
+    folder = Path(tempfile.mkdtemp(prefix="unhang-steps-"))
+    argv = [sys.executable, "-m", "unhang", "run", "--fallback", "off", "--on-failure", "abort", "--quiet", "--json", "--python", python]
+    argv += ["--run-dir", str(folder / "run"), *(w for key, value in choice.items() for w in ("--set", f"{key}={spelled(value)}"))]
+    if words[0].endswith(".py"):
+        argv += ["-n", str(size)]
+    out = folder / "out"
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        with out.open("wb") as stdout, (folder / "err").open("wb") as stderr:
+            process = subprocess.Popen(
+                [*argv, *words], env=dict(environ), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+            )
+        over = _wait(process, limit_s, cancelled)
+        return _steps(out.read_bytes(), process.returncode, (folder / "err").read_text(errors="replace"), over=over, limit_s=limit_s)
+    finally:
+        if process is not None and process.poll() is None:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait(process: subprocess.Popen[bytes], limit_s: float, cancelled: Callable[[], bool]) -> bool:
+    """Whether it had to be ended."""
+    deadline = time.monotonic() + limit_s
+    while process.poll() is None:
+        if cancelled() or time.monotonic() > deadline:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
+            return True
+        time.sleep(_LOOK_S)
+    return False
+
+
+def _steps(out: bytes, exitcode: int, err: str, *, over: bool, limit_s: float) -> Steps:
+    """A command that still took steps when its time was over has worked."""
+    try:
+        told: dict[str, Any] = json.loads(out)
+    except ValueError:
+        return Steps(exitcode=exitcode, says=f"the command could not be run: {' '.join(err.split())[-_KEPT:]}")
+    steps, rate = int(told.get("steps") or 0), told.get("steps_per_s")
+    step_s = round(1 / rate, 6) if rate else None
+    if over and exitcode == EXIT_INTERRUPTED:
+        says = "" if steps else f"the command took no optimizer step within {limit_s:g} s"
+        return Steps(exitcode=0, steps=steps, step_s=step_s, says=says)
+    primary = (told.get("verdict") or {}).get("primary")
+    says = f"{primary['cause']}: {primary['says']}" if exitcode and primary else ""
+    return Steps(exitcode=exitcode, steps=steps, step_s=step_s, says=says)

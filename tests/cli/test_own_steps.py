@@ -1,0 +1,43 @@
+"""What is made of the user's own few steps."""
+
+import json
+
+import pytest
+
+from unhang.cli import own_steps
+from unhang.errors import UnhangError
+
+
+def told(**more):
+    return json.dumps({"exitcode": 0, "steps": 5, "steps_per_s": 4.0, "verdict": None, **more}).encode()
+
+
+def test_steps_that_went_well():
+    found = own_steps._steps(told(), 0, "", over=False, limit_s=60)
+    assert (found.exitcode, found.steps, found.step_s, found.says) == (0, 5, 0.25, "")
+
+
+def test_who_still_steps_when_the_time_is_over_has_passed():
+    found = own_steps._steps(told(exitcode=130), 130, "", over=True, limit_s=60)
+    assert (found.exitcode, found.says) == (0, "")
+
+
+def test_who_has_not_stepped_by_then_has_not():
+    assert "no optimizer step within 60 s" in own_steps._steps(told(steps=0, steps_per_s=None), 130, "", over=True, limit_s=60).says
+
+
+def test_a_failure_is_told_with_its_cause():
+    verdict = {"primary": {"cause": "gloo-connect", "says": "refused"}}
+    found = own_steps._steps(told(exitcode=1, verdict=verdict), 1, "", over=False, limit_s=60)
+    assert (found.exitcode, found.says) == (1, "gloo-connect: refused")
+
+
+def test_what_could_not_be_started_is_no_success():
+    found = own_steps._steps(b"", 2, "unhang: trian.py: no such file", over=False, limit_s=60)
+    assert found.exitcode == 2 and "no such file" in found.says
+
+
+@pytest.mark.parametrize("command", ["", "train.py 'unclosed"])
+def test_what_is_no_command(command):
+    with pytest.raises(UnhangError, match="--trial-command"):
+        own_steps.runner(command, python="python", environ={}, limit_s=5)
