@@ -14,8 +14,10 @@ from .device import gpu
 
 def patch(module: ModuleType) -> None:
     """Wrap init_process_group and destroy_process_group of torch.distributed.distributed_c10d."""
-    with contextlib.suppress(Exception):
+    try:
         groups.patch(module)
+    except Exception:  # a torch that looks otherwise
+        overrides.ignored("torch.distributed", "backend or timeout", "unknown")
     initialise, destroy = module.init_process_group, module.destroy_process_group
 
     @functools.wraps(initialise)
