@@ -156,3 +156,10 @@ def test_an_announced_end_is_looked_after_until_the_process_has_ended(scene):
     assert state.ended is None
     scene.roster.look(6.0, lambda pid: False)
     assert state.ended.at_s == 6.0
+
+
+@pytest.mark.parametrize(("pid", "tid"), [(10, 17), (3, None)])
+def test_the_thread_that_trains_is_known_unless_the_process_counts_otherwise(scene, pid, tid):
+    peer = scene.arrive(10)
+    scene.roster.message(peer, {"m": "training", "pid": pid, "tid": 17})
+    assert scene.watch.ranks[0].tid == tid
