@@ -20,7 +20,7 @@ class Sample:
     """One look at a process at `t` (the caller's clock, seconds).
 
     `state`, `cpu_s` (CPU time), `switches` and `wchan` are those of the thread that was looked at; `tree_cpu_s` is that of all threads and of the
-    children, those that have ended too. `io_bytes` is what the process and its children have read and written through the file system calls (what goes
+    children, those that have ended too. `io_bytes` is what the process and its children have read and written by file system calls (what goes
     through send and recv is not counted there); 0 where the kernel does not say.
     """
 
