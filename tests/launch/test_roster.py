@@ -191,3 +191,10 @@ def test_a_launcher_that_overrides_is_none_of_ours(scene):
     scene.roster.message(peer, overridden(0))
     scene.leave(peer)
     assert changes(scene) == []
+
+
+@pytest.mark.parametrize(("pid", "tid"), [(10, 17), (3, None)])
+def test_the_thread_that_trains_is_known_unless_the_process_counts_otherwise(scene, pid, tid):
+    peer = scene.arrive(10)
+    scene.roster.message(peer, {"m": "training", "pid": pid, "tid": 17})
+    assert scene.watch.ranks[0].tid == tid

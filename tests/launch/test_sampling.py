@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from unhang.facts.host import Host
@@ -65,3 +67,18 @@ def test_what_a_rank_did_before_it_stood_still_does_not_count(tmp_path):
     before, after = (machine.sampler.activity(RANK, window_s=10.0, since_s=s) for s in (0.0, 2.5))
     assert before.busy and not after.busy and after.window_s == 1.5
     assert not machine.sampler.activity(RANK, window_s=10.0, since_s=99.0).busy
+
+
+def test_the_thread_that_trains_is_looked_at_where_it_is_not_the_main_one(tmp_path):
+    """Ray's actors train in a thread; their main thread wakes up a hundred times a second for Ray's own messages."""
+    machine = Machine(tmp_path)
+    main, training = (tmp_path / "proc/50/task" / tid for tid in ("50", "57"))
+    for i in range(20):
+        machine.write(50, 1, cpu=0)
+        (main / "status").write_text(f"voluntary_ctxt_switches:\t{50 * i}\n")
+        training.mkdir(exist_ok=True)
+        (training / "stat").write_text((main / "stat").read_text())
+        (training / "status").write_text("voluntary_ctxt_switches:\t7\n")
+        machine.sampler.look([dataclasses.replace(RANK, tid=57)], now=i * 0.5)
+    activity = machine.sampler.activity(RANK, window_s=4.0)
+    assert activity is not None and (activity.switches_per_s, activity.busy) == (0.0, False)

@@ -32,7 +32,7 @@ class Training:
         (number,) = [n for n, text in enumerate(self.script.read_text().splitlines(), 1) if text.endswith(f"# {mark}")]
         return f"{self.script.name}:{number}"
 
-    def run(self, *argv: str, fault: str = "", options: Sequence[str] = (), timeout_s: float = 300.0) -> Run:
+    def run(self, *argv: str, fault: str = "", options: Sequence[str] = (), timeout_s: float = 600.0) -> Run:
         """`unhang run OPTIONS -- ARGV`, with the environment's programs first on PATH. The fault happens in the first attempt only."""
         env = {
             "PATH": f"{self.path / 'bin'}{os.pathsep}{os.environ['PATH']}",

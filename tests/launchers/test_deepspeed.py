@@ -8,7 +8,7 @@ import pytest
 from tests.launchers.conftest import ABORT, ended, ran_clean, recovered
 from tests.launchers.environments import ROOT
 
-pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(1000)]
 
 COMMAND = ("deepspeed", "--num_gpus", "2")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.launchers.conftest import ABORT, ended, ran_clean, recovered
 
-pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(1000)]
 
 COMMAND = ("python",)
 

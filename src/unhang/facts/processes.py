@@ -1,7 +1,7 @@
 """What the kernel says of one process and of its children: state, CPU time, wake-ups, memory.
 
-The main thread is looked at apart from the others: its task has the number of the process itself. A rank's other
-threads (transport, watchdogs, our heartbeat) are busy for reasons of their own.
+The main thread, or the one that trains, is looked at apart from the others: the main thread's task has the number of the process itself. A rank's
+other threads (transport, watchdogs, our heartbeat) are busy for reasons of their own.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class Sample:
     """One look at a process at `t` (the caller's clock, seconds).
 
-    `cpu_s` is the main thread's CPU time; `tree_cpu_s` that of all threads and of the children, those that have ended too. `io_bytes` is what the
-    process and its children have read and written through the file system calls (what goes through send and recv is not counted there); 0 where the
-    kernel does not say.
+    `state`, `cpu_s` (CPU time), `switches` and `wchan` are those of the thread that was looked at; `tree_cpu_s` is that of all threads and of the
+    children, those that have ended too. `io_bytes` is what the process and its children have read and written by file system calls (what goes
+    through send and recv is not counted there); 0 where the kernel does not say.
     """
 
     t: float
@@ -34,12 +34,16 @@ class Sample:
     wchan: str | None
 
 
-def sample(host: Host, pid: int, *, t: float, children: tuple[int, ...] = ()) -> Sample | None:
-    """Look at one process; None where it is no more. `children` are the processes whose CPU time counts as its own."""
+def sample(host: Host, pid: int, *, t: float, tid: int | None = None, children: tuple[int, ...] = ()) -> Sample | None:
+    """Look at one process; None where it is no more. `tid` is the thread to look at (the main one).
+
+    `children` are the processes whose CPU time counts as its own.
+    """
     try:
         whole = _stat(host.read(f"/proc/{pid}/stat"))
-        main = _stat(host.read(f"/proc/{pid}/task/{pid}/stat"))
-        status = host.read(f"/proc/{pid}/task/{pid}/status")
+        task = f"/proc/{pid}/task/{tid or pid}"
+        main = _stat(host.read(f"{task}/stat"))
+        status = host.read(f"{task}/status")
     except OSError:
         return None
     tree, transferred = whole.tree_cpu_s, _io_bytes(host, pid)
@@ -57,7 +61,7 @@ def sample(host: Host, pid: int, *, t: float, children: tuple[int, ...] = ()) ->
         io_bytes=transferred,
         switches=_switches(status),
         rss_bytes=whole.rss_bytes,
-        wchan=_wchan(host, pid),
+        wchan=_wchan(host, f"{task}/wchan" if tid else f"/proc/{pid}/wchan"),
     )
 
 
@@ -127,9 +131,9 @@ def _io_bytes(host: Host, pid: int) -> int:
     return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(("rchar:", "wchar:")))
 
 
-def _wchan(host: Host, pid: int) -> str | None:
+def _wchan(host: Host, path: str) -> str | None:
     try:
-        name = host.read(f"/proc/{pid}/wchan").strip("\0\n ")
+        name = host.read(path).strip("\0\n ")
     except OSError:
         return None
     return name if name and name != "0" else None

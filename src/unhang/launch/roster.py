@@ -90,6 +90,10 @@ class Roster:
             self._joined(peer, message)
         elif kind == "stepping":
             self._stepping(peer, message)
+        elif kind == "training":
+            # One that counts its processes otherwise (a container inside) counts its threads so too.
+            if state is not None and int(message["pid"]) == peer.pid:
+                state.tid = int(message["tid"])
         elif kind == "stopping":
             self._stopping(peer, message)
         elif kind in ("evidence", "dumped"):

@@ -35,12 +35,11 @@ class Sampler:
         if now - self._last_s < INTERVAL_S:
             return
         self._last_s = now
-        pids = tuple(s.pid for s in states)
-        children = processes.descendants(self._host, pids)
-        for pid in pids:
-            found = processes.sample(self._host, pid, t=now, children=children[pid])
+        children = processes.descendants(self._host, tuple(s.pid for s in states))
+        for state in states:
+            found = processes.sample(self._host, state.pid, t=now, tid=state.tid, children=children[state.pid])
             if found is not None:
-                self._samples.setdefault(pid, deque(maxlen=int(2 * MAX_WINDOW_S / INTERVAL_S))).append(found)
+                self._samples.setdefault(state.pid, deque(maxlen=int(2 * MAX_WINDOW_S / INTERVAL_S))).append(found)
 
     def activity(self, state: RankState, *, window_s: float = MAX_WINDOW_S, since_s: float = 0.0) -> Activity | None:
         """What the rank did during the last `window_s` or less, and not before `since_s`, None if it was never looked at."""

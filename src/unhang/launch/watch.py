@@ -31,7 +31,7 @@ class RankState:
     """One rank as its messages describe it. Times are seconds since the start of the run.
 
     `told_world` and `told_local_world` are what its launcher told it, `world_size` what it has joined. `alone_s` is when it began to step without
-    having joined a group, though its launcher promised others.
+    having joined a group, though its launcher promised others. `tid` is the thread that trains, where that is not the main one.
     """
 
     rank: int
@@ -39,6 +39,7 @@ class RankState:
     host: str
     local_rank: int | None
     since_s: float
+    tid: int | None = None
     told_world: int | None = None
     told_local_world: int | None = None
     world_size: int | None = None

@@ -31,7 +31,7 @@ def rank_main(config):
         print("finished with", train.get_context().get_world_size(), "processes")
 
 
-ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100_000_000)
+ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100_000_000)
 trainer = TorchTrainer(
     rank_main,
     torch_config=TorchConfig(backend="gloo"),

@@ -37,6 +37,8 @@ def test_the_thread_that_trains_is_watched(listener):
     process, peer = actor(listener, code)
     script = str(listener.directory / "train.py")
     listener.until(lambda: [b for b in peer.of("beat") if b["place"] == [script, 5, "train"]], "a beat that saw the training's line")
+    (training,) = peer.of("training")
+    assert training["pid"] == process.pid != training["tid"]
     assert listener.finish(process)[0] == 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +21,7 @@ def patch(module: ModuleType) -> None:
         def told() -> Any:
             attached = session.current()
             if attached is not None:
-                attached.main_ident = threading.get_ident()
+                attached.train_here()
             try:
                 return target()
             except Exception as e:

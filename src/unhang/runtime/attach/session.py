@@ -38,6 +38,11 @@ class Session:
         # Held while the heartbeat thread is at work, so that no fork happens in the middle of it.
         self.working = threading.Lock()
 
+    def train_here(self) -> None:
+        """This thread is the one to be watched, not the main one."""
+        self.main_ident = threading.get_ident()
+        self.link.post("training", pid=os.getpid(), tid=threading.get_native_id())
+
     def start_heartbeat(self) -> None:
         self.thread = threading.Thread(target=heartbeat.run, args=(self,), name="unhang-heartbeat", daemon=True)
         self.thread.start()
