@@ -23,7 +23,7 @@ SCHEMA = "unhang.export/1"
 
 
 def register(app: typer.Typer) -> None:
-    app.command("export", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})(export)
+    app.command("export")(export)
 
 
 def _complete(begun: str) -> list[str]:
