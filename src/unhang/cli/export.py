@@ -33,18 +33,24 @@ def _complete(begun: str) -> list[str]:
 
 
 def export(
-    form: Annotated[str | None, typer.Argument(metavar="FORM", autocompletion=_complete, help="accelerate, torchrun, slurm, ...: see --list.")] = None,
+    form: Annotated[
+        str | None, typer.Argument(metavar="FORM", autocompletion=_complete, help="accelerate, torchrun, slurm, ...: see --list.")
+    ] = None,
     command: Annotated[
         list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="The script with its arguments.", show_default="train.py")
     ] = None,
     check: Annotated[Path | None, typer.Option("--check", metavar="FILE", help="Say what is wrong in such a file, whoever wrote it.")] = None,
-    of_form: Annotated[str | None, typer.Option("--form", metavar="FORM", help="With --check: what the file is.", show_default="by its contents")] = None,
+    of_form: Annotated[
+        str | None, typer.Option("--form", metavar="FORM", help="With --check: what the file is.", show_default="by its contents")
+    ] = None,
     preset: Annotated[str | None, typer.Option(metavar="NAME", help="Settings that go together; unhang presets lists them.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as shm=off; may be repeated.")] = None,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="How long collectives may take: 1800, 30m, 2h.")] = None,
     nodes: Annotated[int | None, typer.Option(metavar="N", help="Hosts.", show_default="1")] = None,
     processes: Annotated[int | None, typer.Option("--processes", "-n", metavar="N", help="Processes on each host.", show_default="2")] = None,
-    master: Annotated[str | None, typer.Option(metavar="HOST[:PORT]", help="Where ranks meet.", show_default="asked for when it starts, :29500")] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="HOST[:PORT]", help="Where ranks meet.", show_default="asked for when it starts, :29500")
+    ] = None,
     name: Annotated[str, typer.Option(help="Name of the job.")] = "training",
     image: Annotated[str | None, typer.Option(help="Image of containers.")] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="No GPUs.")] = False,
@@ -193,9 +199,7 @@ def _check(path: Path, form: str | None, nodes: int | None, processes: int | Non
         raise UnhangError(f"cannot read {path}: {e.strerror}") from e
     if len(data) > _MAX_BYTES or b"\0" in data:
         raise UnhangError(f"{path} is no file of a launcher")
-    recognised, problems = checking.check(
-        str(path), data.decode("utf-8", errors="surrogateescape"), form=form, nodes=nodes, processes=processes
-    )
+    recognised, problems = checking.check(str(path), data.decode("utf-8", errors="surrogateescape"), form=form, nodes=nodes, processes=processes)
     if as_json:
         listed = [{"line": p.line, "says": p.says.en, "says_zh": p.says.zh, "instead": p.instead.en, "instead_zh": p.instead.zh} for p in problems]
         _json({"schema": SCHEMA, "file": str(path), "form": recognised, "problems": listed})

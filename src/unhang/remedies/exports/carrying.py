@@ -79,9 +79,7 @@ def carried(
         if key not in own:
             options += one.options
             words += one.arguments
-    return Carried(
-        env=env, native=own, sets=tuple(sets), options=tuple(options), arguments=tuple(words), refused=tuple(refused), why=why
-    )
+    return Carried(env=env, native=own, sets=tuple(sets), options=tuple(options), arguments=tuple(words), refused=tuple(refused), why=why)
 
 
 def said(value: Value) -> str:

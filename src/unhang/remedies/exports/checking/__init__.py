@@ -17,7 +17,9 @@ _YAML = ("accelerate", "llamafactory", "kubernetes", "skypilot")
 _PYTHON = ("lightning", "ray")
 
 
-def check(name: str, text: str, *, form: str | None = None, nodes: int | None = None, processes: int | None = None) -> tuple[str, tuple[Problem, ...]]:
+def check(
+    name: str, text: str, *, form: str | None = None, nodes: int | None = None, processes: int | None = None
+) -> tuple[str, tuple[Problem, ...]]:
     """Its form and what is wrong, in the order of lines. Raises UnhangError for what is not understood."""
     found = _form(form) if form is not None else recognise(name, text)
     layout = Layout(nodes=nodes, processes=processes)
@@ -117,7 +119,8 @@ def _variables(found: str, name: str, text: str) -> Sequence[Problem]:
     suffix = {"dockerfile": ".dockerfile", "deepspeed": ".json", **dict.fromkeys(_YAML, ".yaml"), **dict.fromkeys(_PYTHON, ".py")}.get(found, ".sh")
     parsed = opening.parse(name if name.endswith(suffix) else f"{name}{suffix}", text)
     settings = [
-        Setting(name=s.name, value=s.value, source=name, line=s.first + 1, exported=s.exported, only_in_build=s.only_in_build) for s in parsed.settings
+        Setting(name=s.name, value=s.value, source=name, line=s.first + 1, exported=s.exported, only_in_build=s.only_in_build)
+        for s in parsed.settings
     ]
     options = [Option(name=o.name, value=o.value, source=name, line=o.line + 1) for o in parsed.options]
     judged = judge(settings, Place(libraries=_RELEASES, is_this_host=False), nothing_to_scan, options)

@@ -44,7 +44,8 @@ def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
                 yield Problem(line=machines.line, says=says, instead=same(f"{name}: {'first-host' if name.endswith('ip') else 29500}"))
     if processes is not None and hosts and total is not None and total % hosts:
         says = Text(
-            f"num_processes counts those of all hosts: {total} does not divide by {hosts}", f"num_processes 是所有主机的总数：{total} 不能被 {hosts} 整除"
+            f"num_processes counts those of all hosts: {total} does not divide by {hosts}",
+            f"num_processes 是所有主机的总数：{total} 不能被 {hosts} 整除",
         )
         yield Problem(line=processes.line, says=says)
     if processes is not None and layout.world is not None and total is not None and total != layout.world:

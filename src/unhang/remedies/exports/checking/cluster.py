@@ -38,4 +38,8 @@ def dockerfile(text: str) -> Iterator[Problem]:
             "没有说明容器需要 --shm-size：其 /dev/shm 只有 64 MiB",
         )
         line = text.count("\n", 0, starts.start()) + 1
-        yield Problem(line=line, says=says, instead=Text("a comment: # docker run --gpus all --shm-size=8g IMAGE", "写一行注释：# docker run --gpus all --shm-size=8g IMAGE"))
+        yield Problem(
+            line=line,
+            says=says,
+            instead=Text("a comment: # docker run --gpus all --shm-size=8g IMAGE", "写一行注释：# docker run --gpus all --shm-size=8g IMAGE"),
+        )

@@ -11,12 +11,18 @@ from unhang.remedies.exports.checking.problem import Problem
 _CONTINUED = re.compile(r"\\\n")
 _OLD = re.compile(r"torch\.distributed\.launch\b")
 _LOCAL_RANK = re.compile(r"(?:^|\s)--local_rank\b")
-_NODES = re.compile(r"(?<![\w-])--?nnodes[= ]+[\"']?(?P<n>[^\s\"']+)|\bNNODES=[\"']?(?P<m>\d+)|--num_machines[= ]+(?P<k>\d+)|--num_nodes[= ]+(?P<d>\d+)")
-_STARTS = re.compile(r"(?<![\w./-])(?P<name>torchrun|accelerate\s+launch|deepspeed|llamafactory-cli\s+train|python3?\s+-m\s+torch\.distributed\.run)\s")
+_NODES = re.compile(
+    r"(?<![\w-])--?nnodes[= ]+[\"']?(?P<n>[^\s\"']+)|\bNNODES=[\"']?(?P<m>\d+)|--num_machines[= ]+(?P<k>\d+)|--num_nodes[= ]+(?P<d>\d+)"
+)
+_STARTS = re.compile(
+    r"(?<![\w./-])(?P<name>torchrun|accelerate\s+launch|deepspeed|llamafactory-cli\s+train|python3?\s+-m\s+torch\.distributed\.run)\s"
+)
 _RANK = re.compile(r"(?:^|[\s;])(?:export\s+)?RANK=")
 _PORT = re.compile(r"(?:MASTER_PORT=|--(?:master[-_]port|main[-_]process[-_]port)[= ]+|--rdzv[-_]endpoint[= ]+\S+:)[\"']?(?P<port>\d{2,5})\b")
 _PORT_SAID = re.compile(r"MASTER_PORT|--master[-_]port|--rdzv[-_]endpoint|--main[-_]process[-_]port|--config_file|--rdzv[-_]backend")
-_RANDOM = re.compile(r"(?:MASTER_PORT=|--(?:master[-_]port|main[-_]process[-_]port)[= ]+)\S*?(?:\$RANDOM|\$\{RANDOM|\$\(shuf|NODE_RANK|SLURM_NODEID|SLURM_PROCID)")
+_RANDOM = re.compile(
+    r"(?:MASTER_PORT=|--(?:master[-_]port|main[-_]process[-_]port)[= ]+)\S*?(?:\$RANDOM|\$\{RANDOM|\$\(shuf|NODE_RANK|SLURM_NODEID|SLURM_PROCID)"
+)
 _WORLD = re.compile(r"\bWORLD_SIZE=[\"']?\$\{?(?P<name>NNODES|SLURM_NNODES|SLURM_JOB_NUM_NODES|NUM_NODES|SKYPILOT_NUM_NODES)\b")
 _TASKS = re.compile(r"^#SBATCH\s+--ntasks-per-node[= ](?P<n>\d+)", re.MULTILINE)
 _GPUS = re.compile(r"^#SBATCH\s+(?:--gres[= ]\S*gpu|--gpus|-G\b)", re.MULTILINE)
@@ -57,7 +63,10 @@ def check(text: str, *, first: int = 1) -> Iterator[Problem]:
         yield Problem(line=at(several.start()), says=says, instead=same("export MASTER_PORT=29500"))
     factory = next((s for s in starts if s["name"].startswith("llamafactory")), None)
     if factory is not None and (rank := _RANK.search(plain)) and "NODE_RANK=" not in plain:
-        says = Text("LLaMA-Factory reads NODE_RANK: with RANK every host takes itself for the first", "LLaMA-Factory 读取 NODE_RANK；写 RANK 时各主机都以为自己是 0 号")
+        says = Text(
+            "LLaMA-Factory reads NODE_RANK: with RANK every host takes itself for the first",
+            "LLaMA-Factory 读取 NODE_RANK；写 RANK 时各主机都以为自己是 0 号",
+        )
         yield Problem(line=at(rank.end() - 1), says=says, instead=same("NODE_RANK="))
     for found in _RANDOM.finditer(plain):
         says = Text("the port differs by host: they do not find one another", "各主机的端口不同：彼此找不到")
@@ -69,7 +78,11 @@ def check(text: str, *, first: int = 1) -> Iterator[Problem]:
         yield Problem(line=at(ports[-1].start()), says=says, instead=same(ports[0]["port"]))
     for found in _WORLD.finditer(plain):
         says = Text(f"WORLD_SIZE counts processes, and {found['name']} hosts", f"WORLD_SIZE 是进程总数，而 {found['name']} 是主机数")
-        yield Problem(line=at(found.start()), says=says, instead=Text("hosts x processes of each; torchrun sets it itself", "主机数 × 每机进程数；torchrun 会自行设置"))
+        yield Problem(
+            line=at(found.start()),
+            says=says,
+            instead=Text("hosts x processes of each; torchrun sets it itself", "主机数 × 每机进程数；torchrun 会自行设置"),
+        )
     yield from _slurm(text, plain, bool(starts), at)
 
 
