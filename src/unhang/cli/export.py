@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from unhang.knowledge.settings.configuration import Configuration
-    from unhang.knowledge.settings.setting import Installed, Refused, Value
+    from unhang.knowledge.settings.setting import Installed, Value
     from unhang.remedies.exports.exported import Exported
-    from unhang.remedies.exports.layout import Layout
 
 _MAX_BYTES = 4 * 1024 * 1024
 SCHEMA = "unhang.export/1"

@@ -12,7 +12,6 @@ from unhang.remedies.exports.exported import Form
 from unhang.remedies.exports.layout import Layout
 from unhang.remedies.exports.rendering import render
 
-
 _LOADER = {
     "batch": "batch_size",
     "loader-workers": "num_workers",

@@ -12,7 +12,6 @@ from unhang.remedies.exports.exported import Form
 from unhang.remedies.exports.layout import Layout
 from unhang.remedies.exports.rendering import render
 
-
 _KEYS = {
     "backend": "ddp_backend",
     "timeout": "ddp_timeout",

@@ -17,7 +17,7 @@ def write(layout: Layout, carried: Carried, through: bool) -> tuple[str, Mapping
         "ray",
         layout=layout,
         carried=carried,
-        env={name: value for name, value in carried.env.items()},
+        env=dict(carried.env),
         backend=carried.native.get("backend", "nccl" if layout.gpus else "gloo"),
         timeout_s=int(carried.native.get("timeout", 1800)),
         script=[*starting.script(layout), *carried.arguments],

@@ -41,7 +41,8 @@ def shell(value: Any) -> str:
     """One word of bash, on one line: a newline in quotes would end a comment that the word stands in."""
     text = str(value)
     if not _CONTROL.search(text):
-        return shlex.quote(text)
+        # Right behind an assignment a second = is no error, and looks like one.
+        return f"'{text}'" if text.startswith("=") and shlex.quote(text) == text else shlex.quote(text)
     return "$'" + "".join(_FIELDS.get(c) or (f"\\u{ord(c):04x}" if _CONTROL.match(c) else c) for c in text) + "'"
 
 

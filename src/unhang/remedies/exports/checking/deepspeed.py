@@ -39,15 +39,16 @@ def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
         return
     train, micro, steps = numbers[_TRAIN], numbers.get(_MICRO), numbers.get(_STEPS)
     line = top[_TRAIN].line
-    if micro is not None and steps is not None and layout.world is not None:
-        if train != micro * steps * layout.world:
+    world = layout.world
+    if micro is not None and steps is not None and world is not None:
+        if train != micro * steps * world:
             says = Text(
-                f"train_batch_size is {train}, but {micro} per GPU x {steps} accumulation steps x {layout.world} ranks is {micro * steps * layout.world}",
-                f"train_batch_size 为 {train}，但每卡 {micro} × 累积 {steps} 步 × {layout.world} 个 rank 是 {micro * steps * layout.world}",
+                f"train_batch_size is {train}, but {micro} per GPU x {steps} accumulation steps x {world} ranks is {micro * steps * world}",
+                f"train_batch_size 为 {train}，但每卡 {micro} × 累积 {steps} 步 × {world} 个 rank 是 {micro * steps * world}",
             )
-            yield Problem(line=line, says=says, instead=same(f'"train_batch_size": {micro * steps * layout.world}'))
+            yield Problem(line=line, says=says, instead=same(f'"train_batch_size": {micro * steps * world}'))
         return
-    product = (micro or 1) * (steps or 1) * (layout.world or 1)
+    product = (micro or 1) * (steps or 1) * (world or 1)
     if train % product:
         # Whatever is not given is a whole number.
         says = Text(

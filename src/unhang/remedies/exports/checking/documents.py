@@ -32,7 +32,8 @@ def keys(name: str, text: str) -> tuple[Key, ...]:
         loader = yaml.SafeLoader(text)
         while loader.check_node():
             node = loader.get_node()
-            found += _walk(node, (), loader, 0)
+            if node is not None:
+                found += _walk(node, (), loader, 0)
     except (yaml.YAMLError, RecursionError, ValueError) as e:
         mark = getattr(e, "problem_mark", None)
         where = f":{mark.line + 1}" if mark is not None else ""
