@@ -14,6 +14,7 @@ SAYS = {
     "why": "Say why a run failed, and what to do.",
     "doctor": "Say what of this machine will make a training fail.",
     "presets": "Show settings that go together, and what this machine makes of them.",
+    "export": "Write settings in the form of a launcher, or check such a file.",
     "vars": "Say which variables are read here, and which are wrong.",
     "explain": "Print what is known of a cause.",
     "demo": "Break a small training in seven ways, and see each found.",

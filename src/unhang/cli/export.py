@@ -1,0 +1,231 @@
+"""unhang export: chosen settings in the form of a launcher, and what is wrong in such a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unhang.cli.options import NoColor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unhang.knowledge.settings.configuration import Configuration
+    from unhang.knowledge.settings.setting import Installed, Value
+    from unhang.remedies.exports.exported import Exported
+
+_MAX_BYTES = 4 * 1024 * 1024
+SCHEMA = "unhang.export/1"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("export")(export)
+
+
+def _complete(begun: str) -> list[str]:
+    from unhang.remedies.exports.forms import NAMES
+
+    return [name for name in NAMES if name.startswith(begun)]
+
+
+def export(
+    form: Annotated[
+        str | None, typer.Argument(metavar="FORM", autocompletion=_complete, help="accelerate, torchrun, slurm, ...: see --list.")
+    ] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="The script with its arguments.", show_default="train.py")
+    ] = None,
+    check: Annotated[Path | None, typer.Option("--check", metavar="FILE", help="Say what is wrong in such a file, whoever wrote it.")] = None,
+    of_form: Annotated[
+        str | None, typer.Option("--form", metavar="FORM", help="With --check: what the file is.", show_default="by its contents")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(metavar="NAME", help="Settings that go together; unhang presets lists them.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as shm=off; may be repeated.")] = None,
+    timeout: Annotated[str | None, typer.Option(metavar="TIME", help="How long collectives may take: 1800, 30m, 2h.")] = None,
+    nodes: Annotated[int | None, typer.Option(metavar="N", help="Hosts.", show_default="1")] = None,
+    processes: Annotated[int | None, typer.Option("--processes", "-n", metavar="N", help="Processes on each host.", show_default="2")] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="HOST[:PORT]", help="Where ranks meet.", show_default="asked for when it starts, :29500")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the job.")] = "training",
+    image: Annotated[str | None, typer.Option(help="Image of containers.")] = None,
+    cpu: Annotated[bool, typer.Option("--cpu", help="No GPUs.")] = False,
+    with_unhang: Annotated[
+        bool | None, typer.Option("--with-unhang/--without-unhang", help="Start through unhang run.", show_default="where a setting needs its hook")
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Spell for what this Python has installed.", show_default="for current releases")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here.", show_default="stdout")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
+    show_list: Annotated[bool, typer.Option("--list", "-l", help="List the forms.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
+    no_color: NoColor = False,
+) -> None:
+    """Write a complete file for a launcher: these settings, these hosts, this script. Or --check one.
+
+    \b
+        unhang export slurm --preset conservative --nodes 2 -n 8 -- train.py --lr 1e-4
+        unhang export --check accelerate.yaml
+
+    What only unhang's hook can set makes the file start through `unhang run`. A setting that a form cannot carry is said on stderr and in the file;
+    one that was typed by --set is an error.
+
+    Exit code: 0, with --check if nothing is wrong; 1 if something is; 2 for bad input, or a file that is not understood.
+    """
+    from unhang.errors import UnhangError
+    from unhang.remedies.exports import forms
+    from unhang.report import language
+
+    chosen = language.chosen(lang)
+    if show_list:
+        _list(chosen, as_json)
+        return
+    if check is not None:
+        if form is not None and of_form is not None:
+            raise UnhangError(f"--check reads one file: {form} is too much")
+        raise typer.Exit(_check(check, of_form or form, nodes, processes, as_json, chosen))
+    if of_form is not None:
+        raise UnhangError("--form goes with --check")
+    if form is None:
+        raise UnhangError("name a form", hint=f"unhang export torchrun; forms: {', '.join(forms.NAMES)}")
+    found = _export(form, command or [], preset, settings or [], timeout, nodes, processes, master, name, image, cpu, with_unhang, python)
+    if output is not None:
+        _write(output, found, force)
+    for one in found.refused:
+        what = "未写入" if chosen == "zh" else "not carried"
+        typer.echo(f"unhang: {what}: {one.key}={one.value}: {one.why_zh if chosen == 'zh' else one.why}", err=True)
+    if as_json:
+        refused = [{"key": r.key, "value": r.value, "why": r.why, "why_zh": r.why_zh} for r in found.refused]
+        _json({"schema": SCHEMA, "form": form, "text": found.text, "companions": found.companions, "refused": refused})
+    elif output is None:
+        sys.stdout.write(found.text)
+        for behind, text in found.companions.items():
+            sys.stderr.write(f"unhang: --output FILE writes this beside it, as FILE{behind}:\n{text}")
+
+
+def _export(
+    form: str,
+    command: Sequence[str],
+    preset: str | None,
+    settings: Sequence[str],
+    timeout: str | None,
+    nodes: int | None,
+    processes: int | None,
+    master: str | None,
+    name: str,
+    image: str | None,
+    cpu: bool,
+    with_unhang: bool | None,
+    python: str | None,
+) -> Exported:
+    from unhang.cli import settings as asked
+    from unhang.errors import UnhangError
+    from unhang.knowledge.settings import configuration
+    from unhang.knowledge.settings.installed import installed
+    from unhang.remedies.exports import forms, layout
+    from unhang.remedies.exports.carrying import TODAY
+
+    forms.form(form)
+    configured = configuration.load(Path.cwd())
+    typed = asked.typed(settings, timeout)
+    releases = TODAY if python is None else installed(python)
+    choice = {**_of_preset(preset, configured, releases, nodes), **configured.settings, **{key: value for key, value, _ in typed}}
+    address, port = layout.master(master) if master else ("", layout.PORT)
+    given = {"image": image} if image else {}
+    count = processes if processes is not None else int(choice.get("processes", 2))
+    where = layout.Layout(
+        nodes=1 if nodes is None else nodes,
+        processes=count,
+        address=address,
+        port=port,
+        command=tuple(command),
+        name=name,
+        gpus=not cpu,
+        **given,
+    )
+    found = forms.export(form, choice, where, installed=releases, arguments=configured.arguments, with_unhang=with_unhang)
+    ours = {key: origin for key, _, origin in typed}
+    if wrong := [r for r in found.refused if r.key in ours]:
+        raise UnhangError(f"{ours[wrong[0].key]} {wrong[0].key}: {wrong[0].why}", hint="unhang presets --settings lists every setting")
+    return found
+
+
+def _of_preset(name: str | None, configured: Configuration, releases: Installed, nodes: int | None) -> dict[str, Value]:
+    from unhang.cli import settings as asked
+    from unhang.knowledge.settings import planning
+    from unhang.launch import command as commands
+
+    wanted = name or configured.preset
+    if not wanted:
+        return {}
+    # A preset that is chosen from facts is chosen from those of this machine.
+    from dataclasses import replace
+
+    here = replace(asked.here(commands.training_python(), looks=True, hosts=nodes), installed=releases)
+    return dict(planning.preset(wanted, here, configured).settings)
+
+
+def _write(output: Path, found: Exported, force: bool) -> None:
+    from unhang.errors import UnhangError
+
+    texts = {output: found.text, **{output.with_name(output.name + behind): text for behind, text in found.companions.items()}}
+    for path in texts:
+        if not force and (path.exists() or path.is_symlink()):
+            raise UnhangError(f"{path} is there already", hint="--force overwrites it")
+    for path, text in texts.items():
+        try:
+            with path.open("w" if force else "x", encoding="utf-8") as f:
+                f.write(text)
+            if text.startswith("#!"):
+                path.chmod(path.stat().st_mode | 0o111)
+        except OSError as e:
+            raise UnhangError(f"cannot write {path}: {e.strerror}") from e
+
+
+def _check(path: Path, form: str | None, nodes: int | None, processes: int | None, as_json: bool, chosen: str) -> int:
+    from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
+    from unhang.remedies.exports import checking
+
+    try:
+        with path.open("rb") as f:
+            data = f.read(_MAX_BYTES + 1)
+    except OSError as e:
+        raise UnhangError(f"cannot read {path}: {e.strerror}") from e
+    if len(data) > _MAX_BYTES or b"\0" in data:
+        raise UnhangError(f"{path} is no file of a launcher")
+    recognised, problems = checking.check(str(path), data.decode("utf-8", errors="surrogateescape"), form=form, nodes=nodes, processes=processes)
+    if as_json:
+        listed = [{"line": p.line, "says": p.says.en, "says_zh": p.says.zh, "instead": p.instead.en, "instead_zh": p.instead.zh} for p in problems]
+        _json({"schema": SCHEMA, "file": str(path), "form": recognised, "problems": listed})
+    else:
+        zh = chosen == "zh"
+        for p in problems:
+            instead = p.instead.of(chosen)
+            typer.echo(f"{path}:{p.line}: {p.says.of(chosen)}")
+            if instead:
+                typer.echo(f"    {'应为' if zh else 'instead'}: {instead}")
+        if not problems:
+            typer.echo(f"{path}: {recognised}: {'未发现问题' if zh else 'nothing wrong was found'}")
+    return EXIT_FOUND if problems else EXIT_OK
+
+
+def _list(chosen: str, as_json: bool) -> None:
+    from unhang.remedies.exports import forms
+
+    found = [forms.form(name) for name in forms.NAMES]
+    if as_json:
+        _json({"schema": SCHEMA, "forms": [{"name": f.name, "file": f.file, "title": f.title.of(chosen)} for f in found]})
+        return
+    for one in found:
+        typer.echo(f"{one.name:<13} {one.file:<20} {one.title.of(chosen)}")
+
+
+def _json(what: object) -> None:
+    import msgspec
+
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(what), indent=2).decode() + "\n")

@@ -1,0 +1,132 @@
+"""A launcher's file read back: which form it is, and what is wrong in it, whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+
+from unhang.errors import UnhangError
+from unhang.knowledge.text import Text
+from unhang.remedies.exports.checking import accelerate, cluster, deepspeed, documents, llamafactory, script
+from unhang.remedies.exports.checking.problem import Layout, Problem
+from unhang.remedies.exports.forms import NAMES, form
+
+_SHELL = ("torchrun", "bash", "slurm")
+_YAML = ("accelerate", "llamafactory", "kubernetes", "skypilot")
+_PYTHON = ("lightning", "ray")
+
+
+def check(
+    name: str, text: str, *, form: str | None = None, nodes: int | None = None, processes: int | None = None
+) -> tuple[str, tuple[Problem, ...]]:
+    """Its form and what is wrong, in the order of lines. Raises UnhangError for what is not understood."""
+    found = _form(form) if form is not None else recognise(name, text)
+    layout = Layout(nodes=nodes, processes=processes)
+    problems = dict.fromkeys([*_of_form(found, name, text, layout), *_variables(found, name, text)])
+    return found, tuple(sorted(problems, key=lambda p: p.line))
+
+
+def _form(name: str) -> str:
+    return form(name).name
+
+
+def recognise(name: str, text: str) -> str:
+    """By contents. Raises UnhangError where it is none of the forms."""
+    if re.search(r"^#SBATCH", text, re.MULTILINE):
+        return "slurm"
+    if re.match(r"#!.*\b(?:ba|z|k|da)?sh\b", text):
+        return "bash" if re.search(r"^case ", text, re.MULTILINE) else "torchrun"
+    if re.match(r"(?:[ \t\r]*(?:#.*|ARG[ \t].*)?\n)*FROM\s+\S", text, re.IGNORECASE):
+        return "dockerfile"
+    if re.search(r"^\s*(?:from|import) +(?:ray|lightning|pytorch_lightning)\b", text, re.MULTILINE):
+        return "ray" if re.search(r"^\s*(?:from|import) +ray\b", text, re.MULTILINE) else "lightning"
+    if text.lstrip().startswith("{"):
+        try:
+            top = json.loads(text)
+        except ValueError:
+            top = {}
+        if {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"} & set(top):
+            return "deepspeed"
+    try:
+        top = {str(k.path[0]) for k in documents.keys(name, text) if len(k.path) == 1}
+    except UnhangError:
+        top = set()
+    for one, marks in (
+        ("kubernetes", {"apiVersion"}),
+        ("skypilot", {"num_nodes", "workdir", "setup"}),
+        ("llamafactory", {"model_name_or_path", "finetuning_type", "stage"}),
+        ("accelerate", {"compute_environment", "distributed_type", "num_machines", "main_process_port", "num_processes"}),
+    ):
+        if marks & top:
+            return one
+    if re.search(r"^[^#\n]*\b(?:torchrun|accelerate launch|deepspeed|llamafactory-cli|torch\.distributed)\b", text, re.MULTILINE):
+        return "torchrun"
+    raise UnhangError(f"{name}: that is no form known here", hint=f"--form FORM; forms: {', '.join(NAMES)}")
+
+
+def _of_form(found: str, name: str, text: str, layout: Layout) -> Iterator[Problem]:
+    if found == "deepspeed":
+        try:
+            json.loads(text)
+        except ValueError as e:
+            if text.lstrip().startswith("#!"):
+                yield from script.check(text)
+                return
+            raise UnhangError(f"{name} is no JSON: {e}") from e
+        yield from deepspeed.check(documents.keys(name, text), layout)
+    elif found in _YAML:
+        keys = documents.keys(name, text)
+        if not any(len(k.path) == 1 for k in keys):
+            raise UnhangError(f"{name}: there are no keys in it")
+        if found == "accelerate":
+            yield from accelerate.check(keys, layout)
+        elif found == "llamafactory":
+            yield from llamafactory.check(keys, layout)
+        elif found == "kubernetes":
+            yield from cluster.kubernetes(keys, text)
+        for key in keys:
+            if isinstance(key.value, str) and (found in ("kubernetes", "skypilot")) and "\n" in key.value:
+                yield from script.check(key.value, first=key.line + 1)
+    elif found == "dockerfile":
+        yield from cluster.dockerfile(text)
+    elif found in _SHELL:
+        yield from script.check(text)
+    elif found in _PYTHON:
+        try:
+            compile(text, name, "exec")
+        except (SyntaxError, ValueError) as e:
+            raise UnhangError(f"{name} is no Python: {e}") from e
+
+
+_TOLD = ("not-read", "typo", "value", "contradiction", "not-exported", "renamed")
+_RELEASES = {
+    "torch": "2.13.0",
+    "nccl": "2.27.5",
+    "accelerate": "1.15.0",
+    "deepspeed": "0.19.8",
+    "lightning": "2.6.6",
+    "llamafactory": "0.9.5",
+}
+
+
+def _variables(found: str, name: str, text: str) -> Sequence[Problem]:
+    """What is wrong with variables, by what is known of current releases."""
+    from unhang.knowledge.variables.examining import nothing_to_scan
+    from unhang.knowledge.variables.files import opening
+    from unhang.knowledge.variables.judge import Option, Place, Setting, judge
+
+    suffix = {"dockerfile": ".dockerfile", "deepspeed": ".json", **dict.fromkeys(_YAML, ".yaml"), **dict.fromkeys(_PYTHON, ".py")}.get(found, ".sh")
+    parsed = opening.parse(name if name.endswith(suffix) else f"{name}{suffix}", text)
+    settings = [
+        Setting(name=s.name, value=s.value, source=name, line=s.first + 1, exported=s.exported, only_in_build=s.only_in_build)
+        for s in parsed.settings
+    ]
+    options = [Option(name=o.name, value=o.value, source=name, line=o.line + 1) for o in parsed.options]
+    judged = judge(settings, Place(libraries=_RELEASES, is_this_host=False), nothing_to_scan, options)
+    return [
+        Problem(line=one.line or 1, says=Text(f"{one.name}: {r.says.en}", f"{one.name}：{r.says.zh}"))
+        for one in judged
+        for r in one.remarks
+        if r.severity != "note" and r.kind in _TOLD
+    ]

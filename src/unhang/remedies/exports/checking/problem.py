@@ -1,0 +1,28 @@
+"""Something that is wrong in a file, its line, and what to write instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unhang.knowledge.text import NOTHING, Text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """`line` counts from 1."""
+
+    line: int
+    says: Text
+    instead: Text = NOTHING
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What the user said of the job; None where nothing was."""
+
+    nodes: int | None = None
+    processes: int | None = None
+
+    @property
+    def world(self) -> int | None:
+        return None if self.nodes is None and self.processes is None else (self.nodes or 1) * (self.processes or 1) if self.processes else None

@@ -1,0 +1,65 @@
+"""All forms by name, and how one is written."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+
+from unhang.errors import UnhangError
+from unhang.knowledge.settings.setting import Choice, Installed
+from unhang.remedies.exports.carrying import TODAY, carried
+from unhang.remedies.exports.exported import Exported, Form
+from unhang.remedies.exports.layout import Layout
+
+NAMES = (
+    "accelerate",
+    "deepspeed",
+    "llamafactory",
+    "lightning",
+    "torchrun",
+    "bash",
+    "slurm",
+    "kubernetes",
+    "ray",
+    "skypilot",
+    "dockerfile",
+)
+
+
+def form(name: str) -> Form:
+    """Raises UnhangError that lists all."""
+    wanted = name.strip().lower()
+    if wanted not in NAMES:
+        near = difflib.get_close_matches(wanted, NAMES, 1)
+        raise UnhangError(f"there is no form {name!r}", cause=f"did you mean {near[0]}?" if near else None, hint=f"forms: {', '.join(NAMES)}")
+    found: Form = importlib.import_module(f"unhang.remedies.exports.{wanted}").FORM
+    return found
+
+
+def export(
+    name: str,
+    choice: Choice,
+    layout: Layout,
+    *,
+    installed: Installed = TODAY,
+    arguments: Mapping[str, str] | None = None,
+    with_unhang: bool | None = None,
+) -> Exported:
+    """`with_unhang`: None starts through `unhang run` only where something chosen needs its hook. Raises UnhangError for what the form cannot be."""
+    found = form(name)
+    if found.needs_unhang and with_unhang is False:
+        raise UnhangError(f"{name} starts through unhang run: its ways are what unhang's hook does", hint="unhang export torchrun --without-unhang")
+    if not found.runs_unhang and with_unhang:
+        raise UnhangError(f"{name} starts nothing by itself", hint="start it by unhang run")
+    one = carried(
+        {key: value for key, value in choice.items() if key != "processes"},
+        installed,
+        launcher=found.launcher,
+        native=found.native,
+        arguments=arguments,
+        with_unhang=with_unhang if found.runs_unhang else False,
+    )
+    through = bool(with_unhang or one.sets or found.needs_unhang)
+    text, companions = found.write(layout, one, through)
+    return Exported(text=text, refused=one.refused, companions=companions)

@@ -1,0 +1,65 @@
+"""unhang export: what it prints and writes, its exit codes, and that every form is documented."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from unhang.cli import export
+from unhang.errors import UnhangError
+from unhang.remedies.exports.forms import NAMES
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    export.register(app)
+    return lambda *arguments: CliRunner().invoke(app, ["export", *map(str, arguments)], env={"COLUMNS": "200", "LANG": "C"})
+
+
+def test_it_never_overwrites_unless_forced(run, tmp_path):
+    file = tmp_path / "train.sh"
+    assert run("torchrun", "-n", 4, "--set", "ib=off", "-o", file, "--", "train.py", "--lr", "1").exit_code == 0
+    text = file.read_text()
+    assert "--nproc-per-node=4" in text and "train.py --lr 1" in text and "NCCL_IB_DISABLE=1" in text and file.stat().st_mode & 0o100
+    again = run("torchrun", "-o", file)
+    assert isinstance(again.exception, UnhangError) and file.read_text() == text
+    assert run("torchrun", "-o", file, "--force").exit_code == 0 and file.read_text() != text
+
+
+def test_a_companion_is_written_beside(run, tmp_path):
+    assert run("deepspeed", "-o", tmp_path / "a.json").exit_code == 0
+    assert json.loads((tmp_path / "a.json").read_text()) and (tmp_path / "a.json.start.sh").exists()
+
+
+def test_what_cannot_be_carried_is_said_or_refused(run):
+    said = run("torchrun", "--preset", "conservative")
+    assert said.exit_code == 0 and "not carried: batch=512" in said.stderr and "NOT carried: batch=512" in said.stdout
+    assert isinstance(run("torchrun", "--set", "batch=4").exception, UnhangError)
+    assert isinstance(run("torchrun", "--set", "backend=gloo", "--without-unhang").exception, UnhangError)
+    assert isinstance(run("nothing").exception, UnhangError)
+
+
+def test_check(run, tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("compute_environment: LOCAL_MACHINE\nbackend: gloo\n")
+    ran = run("--check", file)
+    assert ran.exit_code == 1 and "a.yaml:2:" in ran.stdout and "InitProcessGroupKwargs" in ran.stdout
+    assert "没有" in run("--check", file, "--lang", "zh").stdout
+    assert json.loads(run("--check", file, "--json").stdout)["problems"][0]["line"] == 2
+    file.write_text("compute_environment: LOCAL_MACHINE\n")
+    assert run("--check", file).exit_code == 0
+    assert isinstance(run("--check", tmp_path / "none").exception, UnhangError)
+
+
+def test_every_form_is_listed_and_documented(run):
+    listed = run("--list").stdout
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text("utf-8")
+    for name in NAMES:
+        assert f"\n{name} " in f"\n{listed}" and f"`{name}`" in page

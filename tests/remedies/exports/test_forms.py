@@ -1,0 +1,178 @@
+"""Every form: read by its own parser, clean by --check, and words that would do harm stay words."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from unhang.errors import UnhangError
+from unhang.knowledge.settings.presets import STATIC
+from unhang.remedies.exports import checking, forms
+from unhang.remedies.exports.layout import Layout, master
+from unhang.remedies.exports.rendering import shell
+
+CHOICES = {"default": {}, "gloo": {"backend": "gloo"}, "conservative": STATIC["conservative"].settings, "debug": STATIC["debug"].settings}
+HOSTILE = ("train.py", "a b", "it's", 'say "x"', "$(touch harm)", "`touch harm`", "two\nlines", "# no comment", "{{ 7 * 7 }}", "${HOME}", "a: b")
+YAML = ("accelerate", "llamafactory", "kubernetes", "skypilot")
+
+
+def parsed(name, text):
+    if name in YAML:
+        return list(yaml.safe_load_all(text))
+    if name == "deepspeed" and text.startswith("{"):
+        return json.loads(text)
+    if name in ("lightning", "ray"):
+        return compile(text, name, "exec")
+    if name == "dockerfile":
+        assert all(not line or line.split()[0] in ("#", "FROM", "WORKDIR", "RUN", "ENV", "COPY", "ENTRYPOINT") for line in text.splitlines())
+        return json.loads(text.splitlines()[-1].partition(" ")[2])
+    done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    if shutil.which("shellcheck"):
+        told = subprocess.run(["shellcheck", "--exclude=SC2016", "-"], input=text, capture_output=True, text=True, timeout=60, check=False)
+        assert told.returncode == 0, told.stdout
+    return text
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("name", forms.NAMES)
+def test_is_valid_and_clean(name, choice, nodes):
+    if name == "bash" and nodes > 1:
+        with pytest.raises(UnhangError, match="one host"):
+            forms.export(name, CHOICES[choice], Layout(nodes=nodes))
+        return
+    found = forms.export(name, CHOICES[choice], Layout(nodes=nodes))
+    assert found.text.endswith("\n")
+    for text in (found.text, *found.companions.values()):
+        assert parsed(name, text)
+        as_form, problems = checking.check("file", text, nodes=nodes, processes=2)
+        assert not problems and as_form == (name if text == found.text else "torchrun")
+
+
+@pytest.mark.parametrize("name", [n for n in forms.NAMES if n not in ("llamafactory",)])
+def test_hostile_words_stay_words(name, tmp_path):
+    found = forms.export(name, {"backend": "gloo", "interface": "eth0"}, Layout(command=HOSTILE, image="a/b:c"))
+    texts = {"": found.text, **found.companions}
+    for text in texts.values():
+        got = parsed(name, text)
+    assert "49" not in found.text.replace("{{ 7 * 7 }}", "").replace("29500", "")
+    if name == "kubernetes":
+        assert tuple(got[1]["spec"]["trainer"]["command"][-len(HOSTILE) :]) == HOSTILE
+    if name == "dockerfile":
+        assert tuple(got[-len(HOSTILE) :]) == HOSTILE
+    if name == "ray":
+        line = next(line for line in found.text.splitlines() if line.startswith("SCRIPT = "))
+        assert eval(line.removeprefix("SCRIPT = ")) == list(HOSTILE)
+    if name in ("torchrun", "slurm", "bash", "deepspeed", "skypilot"):
+        script = yaml.safe_load(found.text)["run"] if name == "skypilot" else found.companions.get(".start.sh", found.text)
+        assert started(script, tmp_path, "1" if name == "bash" else "ds.json")[: len(HOSTILE)] == list(HOSTILE)
+        assert not (tmp_path / "harm").exists()
+
+
+def started(script, tmp_path, first):
+    """The words behind the last option that a launcher is started with, from a script that is run with a launcher that prints them."""
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    for name in ("unhang", "torchrun", "deepspeed"):
+        (bin / name).write_text('#!/bin/bash\nprintf "%s\\0" "$@"\n')
+        (bin / name).chmod(0o755)
+    (bin / "srun").write_text('#!/bin/bash\nshift; exec "$@"\n')
+    (bin / "srun").chmod(0o755)
+    (bin / "scontrol").write_text("#!/bin/bash\necho node0\n")
+    (bin / "scontrol").chmod(0o755)
+    env = {"PATH": f"{bin}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[0-1]", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", first], env=env, cwd=tmp_path, capture_output=True, timeout=20, check=False, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stderr
+    words = done.stdout.decode().split("\0")
+    return words[words.index("train.py") :]
+
+
+def test_gloo_is_each_forms_own_way():
+    texts = {name: forms.export(name, {"backend": "gloo"}, Layout()) for name in forms.NAMES}
+    assert "backend" not in yaml.safe_load(texts["accelerate"].text)
+    assert "unhang run --set backend=gloo accelerate launch" in texts["accelerate"].text
+    assert yaml.safe_load(texts["llamafactory"].text)["ddp_backend"] == "gloo"
+    assert 'process_group_backend="gloo"' in texts["lightning"].text
+    assert 'TorchConfig(backend="gloo"' in texts["ray"].text
+    assert "--set backend=gloo deepspeed" in texts["deepspeed"].companions[".start.sh"]
+    for name in ("torchrun", "slurm", "skypilot"):
+        assert "unhang run --set backend=gloo torchrun" in texts[name].text
+    assert not any("UNHANG_" in one.text for one in texts.values())
+
+
+def test_nothing_is_dropped_in_silence():
+    choice = STATIC["conservative"].settings
+    for name in forms.NAMES:
+        for through in (None, False):
+            if through is False and name == "bash":
+                continue
+            found = forms.export(name, choice, Layout(), with_unhang=through)
+            whole = "".join((found.text, *found.companions.values()))
+            for key in choice:
+                refused = key in {r.key for r in found.refused}
+                native = key in forms.form(name).native
+                spelt = f"--set {key}=" in whole or f'"{key}=' in whole or f"# {key}" in whole or key in ("cumem-host", "p2p", "ib", "nvls", "debug")
+                assert refused or native or spelt, (name, through, key)
+                if refused and name != "deepspeed":
+                    assert f"NOT carried: {key}=" in whole
+
+
+def test_workers_that_are_not_there_are_refused():
+    for name in ("lightning", "llamafactory"):
+        found = forms.export(name, {"prefetch": 2, "persistent-workers": True}, Layout())
+        assert {r.key for r in found.refused} == {"prefetch", "persistent-workers"}
+        assert "prefetch_factor" not in found.text.replace("NOT carried", "")
+        assert not forms.export(name, {"prefetch": 2, "loader-workers": 1}, Layout()).refused
+
+
+def test_the_menu_begins_with_the_first_way_without_a_terminal(tmp_path):
+    script = forms.export("bash", {}, Layout()).text
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    (bin / "unhang").write_text('#!/bin/bash\necho "$@"\n')
+    (bin / "unhang").chmod(0o755)
+
+    def run(*words):
+        env = {"PATH": f"{bin}:{os.environ['PATH']}"}
+        return subprocess.run(
+            ["bash", "-c", script, "bash", *words], env=env, capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL
+        )
+
+    assert run().stdout == "run --set backend=gloo torchrun --standalone --nproc-per-node=2 train.py\n"
+    assert "--set shm=off" in run("2").stdout and "--nproc-per-node=1" in run("3", "--lr", "1").stdout
+    assert run("doctor").stdout == "doctor --live\n" and run("4").returncode == 2
+
+
+@pytest.mark.parametrize("text", ["a", "a b", "it's", "two\nlines\t'x'\\", "\x01", "$(x)", ""])
+def test_a_word_of_bash_is_one_word_on_one_line(text):
+    assert "\n" not in shell(text)
+    done = subprocess.run(["bash", "-c", f"printf %s {shell(text)}"], capture_output=True, timeout=20, check=True)
+    assert done.stdout.decode() == text
+    if "\n" not in text and "\x01" not in text:
+        assert shlex.split(shell(text)) == [text]
+
+
+@pytest.mark.parametrize("wrong", [{"nodes": 0}, {"port": 70000}, {"name": "A b"}, {"address": "a;b"}, {"image": "a b"}, {"command": ("a\0",)}])
+def test_a_layout_that_no_launcher_takes(wrong):
+    with pytest.raises(UnhangError):
+        Layout(**wrong)
+
+
+def test_masters():
+    assert master("node0") == ("node0", 29500) and master("node0:1234") == ("node0", 1234)
+    assert master("[fe80::1]:99") == ("fe80::1", 99) and master("fe80::1") == ("fe80::1", 29500)
+
+
+def test_an_unknown_form_lists_all():
+    with pytest.raises(UnhangError, match="accelrate") as e:
+        forms.form("accelrate")
+    assert all(name in e.value.hint for name in forms.NAMES)
