@@ -43,11 +43,11 @@ class Request:
     max_restarts: int
     hang_after_s: float | None
     startup_s: float
-    fallback: str
-    fallback_limit_s: float
-    forget: bool
-    trial_command: str | None
-    trial_limit_s: float
+    fallback: str = "auto"
+    fallback_limit_s: float = 600.0
+    forget: bool = False
+    trial_command: str | None = None
+    trial_limit_s: float = 120.0
     name: str | None
     run_dir: Path | None
     prefix: bool
