@@ -288,7 +288,7 @@ def test_a_wrapper_that_does_not_answer_leaves_nobody_behind(group_of, monkeypat
 @pytest.mark.parametrize("torch", [True, False])
 def test_the_same_python_as_run_takes(monkeypatch, torch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if torch else None)
-    assert live.find_python(None) == command._python(os.environ)
+    assert live.find_python(None) == command.training_python(os.environ)
     assert (live.find_python(None) == sys.executable) is torch or not torch
 
 

@@ -9,25 +9,26 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import msgspec
 import typer
 
 from unhang import encoding
-from unhang.cli import settings
 from unhang.cli.fallback import Fallback, Mode
 from unhang.errors import EXIT_INTERRUPTED, CommandNotFound, RunDirError, UnhangError
-from unhang.knowledge.settings.planning import Plan
 from unhang.launch import command as commands
 from unhang.launch import environment, events, supervise
 from unhang.launch.attempt import Options
 from unhang.model import Verdict
+from unhang.records import named
 from unhang.records.rundir import RunDir
 from unhang.report import language, markdown
-from unhang.report import settings as of_settings
 from unhang.report.live import Live
 from unhang.runtime.attach import protocol
+
+if TYPE_CHECKING:
+    from unhang.knowledge.settings.planning import Plan
 
 _LATER = "<made at start>"
 
@@ -43,11 +44,11 @@ class Request:
     max_restarts: int
     hang_after_s: float | None
     startup_s: float
-    fallback: str
-    fallback_limit_s: float
-    forget: bool
-    trial_command: str | None
-    trial_limit_s: float
+    fallback: str = "auto"
+    fallback_limit_s: float = 600.0
+    forget: bool = False
+    trial_command: str | None = None
+    trial_limit_s: float = 120.0
     name: str | None
     run_dir: Path | None
     prefix: bool
@@ -108,14 +109,20 @@ def _run(request: Request, beginning: _Beginning) -> None:
     def path() -> Path:
         return (request.run_dir or supervise.run_path(Path("runs"), request.name or command.name)).absolute()
 
-    plan = settings.plan(command, preset=request.preset, settings=request.settings, timeout=request.timeout)
-    command = settings.applied(command, plan)
+    plan = _plan(command, request)
+    if plan is not None:
+        command = commands.with_settings(command, options=plan.applied.options, arguments=plan.applied.arguments)
     lang = language.chosen(None)
     if request.dry_run:
         _dry_run(command, path(), plan, as_json=request.as_json, lang=lang)
         return
-    for line in of_settings.notes(plan, lang) if plan is not None else ():
-        typer.echo(f"unhang: {line}", err=True)
+    described = None
+    if plan is not None:
+        from unhang.report import settings
+
+        described = settings.described(plan)
+        for line in settings.notes(plan, lang):
+            typer.echo(f"unhang: {line}", err=True)
     # One that a batch script has made stays.
     there = request.run_dir is not None and request.run_dir.exists()
     rundir = RunDir.create(path)
@@ -162,7 +169,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
         sink=live.output,
         remedying=fallback,
         settings=plan.applied.env if plan is not None else {},
-        described=of_settings.described(plan) if plan is not None else None,
+        described=described,
     )
     try:
         outcome = supervisor.run()
@@ -178,6 +185,17 @@ def _run(request: Request, beginning: _Beginning) -> None:
         found = msgspec.to_builtins(outcome) | {"fallback": msgspec.to_builtins(fallback.outcome)}
         sys.stdout.buffer.write(encoding.encode(found) + b"\n")
     raise typer.Exit(outcome.exitcode)
+
+
+def _plan(command: commands.Command, request: Request) -> Plan | None:
+    """What settings come to. Where nothing asks for any, a quarter of a second of imports is saved."""
+    asked = request.preset is not None or request.settings or request.timeout is not None
+    here = Path.cwd()
+    if not asked and not any(named.is_file(directory / "unhang.toml") for directory in (here, *here.parents)):
+        return None
+    from unhang.cli import settings
+
+    return settings.plan(command, preset=request.preset, settings=request.settings, timeout=request.timeout)
 
 
 def _write_report(rundir: RunDir, verdict: Verdict) -> None:
@@ -209,12 +227,16 @@ def _dry_run(command: commands.Command, path: Path, plan: Plan | None, *, as_jso
     environ = {**os.environ, **chosen}
     variables = environment.evidence(version, environ, dumps=rundir.flight_of_torch(0)) | chosen
     variables |= environment.attached(listener, environ, fatal=rundir.fatal(0), attempt=0, stdio=_LATER)
+    described: dict[str, object] = {}
+    if plan is not None:
+        from unhang.report import settings
+
+        described = {"settings": settings.described(plan)}
+        for line in settings.of_plan(plan, lang) if not as_json else ():
+            typer.echo(f"# {line}")
     if as_json:
-        described = {} if plan is None else {"settings": of_settings.described(plan)}
         typer.echo(encoding.encode({"environment": dict(sorted(variables.items())), "command": command.argv, **described}))
         return
-    for line in of_settings.of_plan(plan, lang) if plan is not None else ():
-        typer.echo(f"# {line}")
     for name, value in sorted(variables.items()):
         typer.echo(f"{name}={shlex.quote(value)}")
     typer.echo(shlex.join(command.argv))

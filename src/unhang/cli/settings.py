@@ -70,11 +70,6 @@ def plan(
     return found
 
 
-def applied(command: Command, found: Plan | None) -> Command:
-    """The command with what of the plan goes into it."""
-    return command if found is None else commands.with_settings(command, options=found.applied.options, arguments=found.applied.arguments)
-
-
 def presets(python: str | None, names: Sequence[str]) -> tuple[Here, Configuration, tuple[str, ...]]:
     """The machine, the configuration, and the names of the presets that were asked for, all where none was."""
     configured = configuration.load(Path.cwd())

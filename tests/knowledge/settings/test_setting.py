@@ -44,7 +44,6 @@ def why(installed, launcher="torchrun", **choice):
         ({"protocol": "Simple"}, {"NCCL_PROTO": "Simple"}),
         ({"ib_timeout": 22}, {"NCCL_IB_TIMEOUT": "22"}),
         ({"backend": "gloo"}, {"UNHANG_BACKEND": "gloo"}),
-        ({"backend": "nccl"}, {"UNHANG_BACKEND": "nccl"}),
         ({"launch_blocking": True}, {"CUDA_LAUNCH_BLOCKING": "1"}),
         ({"detail": True}, {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
         ({"loader_workers": 0}, {"UNHANG_LOADER_WORKERS": "0"}),
@@ -91,6 +90,7 @@ def test_nothing_reads_settings_of_nccl_where_there_is_none():
         assert "without NCCL" in why(CPU, **{key: False})
     assert "no torch" in why(NOTHING, shm=False)
     assert "without NCCL" in why(CPU, backend="nccl")
+    assert "leave backend out" in why(GPUS, backend="nccl")
     assert "no GPU" in why(Installed(torch=(2, 9), nccl=(2, 27, 5), gpus=0), backend="nccl")
     assert "without CUDA" in why(CPU, launch_blocking=True)
 

@@ -51,6 +51,11 @@ def _backend(value: Value, installed: Installed, launcher: str) -> Spelled | Tex
         return reading.NO_NCCL
     if value == "nccl" and not installed.gpus:
         return reading.NO_GPU
+    if value == "nccl":
+        return Text(
+            "only gloo is put in place of what the script asks for; for NCCL leave backend out",
+            "只有 gloo 会取代脚本所要的后端；要用 NCCL，不设 backend 即可",
+        )
     return Spelled(env={BACKEND: str(value)}, read_by=HOOK)
 
 
