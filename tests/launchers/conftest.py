@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.launch.conftest import Launcher, Run, launcher  # noqa: F401
-from tests.launchers.environments import environment
+from tests.launchers.environments import environment, supported
 
 SCRIPTS = Path(__file__).parent / "scripts"
 ABORT = ("--on-failure", "abort")
@@ -48,6 +48,8 @@ class Training:
 @pytest.fixture
 def training(launcher: Launcher) -> Callable[..., Training]:  # noqa: F811
     def make(name: str | None, script: str, **env: str) -> Training:
+        if name and not supported():
+            pytest.skip("the lock files of the launchers are of Python 3.11 and newer")
         launcher.python = None
         return Training(launcher=launcher, path=environment(name) if name else Path(sys.prefix), script=SCRIPTS / script, env=env)
 

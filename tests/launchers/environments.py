@@ -30,6 +30,11 @@ sys.exit(main())
 """
 
 
+def supported() -> bool:
+    """LLaMA-Factory and today's pandas need Python 3.11."""
+    return sys.version_info >= (3, 11)
+
+
 def environment(name: str) -> Path:
     """The directory of the environment, made if need be. Raises CalledProcessError with pip's own words on stderr."""
     requirements = HERE / "requirements" / f"{name}.txt"
@@ -67,5 +72,8 @@ def _make(path: Path, requirements: Path) -> None:
 
 
 if __name__ == "__main__":
+    if not supported():
+        print("the lock files of the launchers are of Python 3.11 and newer: their tests will be skipped", file=sys.stderr)
+        sys.exit(0)
     for name in sys.argv[1:] or sorted(p.stem for p in (HERE / "requirements").glob("*.txt")):
         environment(name)
