@@ -14,7 +14,7 @@ from unhang.knowledge.settings.setting import Installed
 HERE = Here(snapshot=Snapshot(host="", taken=""), installed=Installed(torch=(2, 9), nccl=(2, 27, 5), gpus=8))
 CPU = Here(snapshot=Snapshot(host="", taken=""), installed=Installed(torch=(2, 13), nccl=None))
 OWN = Configuration(
-    path="/work/unhang.toml",
+    path="/project/unhang.toml",
     settings={"loader-workers": 2},
     presets={"small": Own(name="small", title="", base="conservative", settings={"batch": 64})},
     arguments={"batch": "--batch-size"},
@@ -34,7 +34,7 @@ def test_later_places_win():
     said = origins(found)
     assert said["cumem-host"] == (False, "preset small")
     assert said["batch"] == (64, "preset small")
-    assert said["loader-workers"] == (2, "/work/unhang.toml [run]")
+    assert said["loader-workers"] == (2, "/project/unhang.toml [run]")
     assert said["timeout"] == (60, "--timeout")
     assert said["p2p"] == (True, "--set")
     assert found.applied.env["NCCL_P2P_DISABLE"] == "0" and found.applied.env["UNHANG_LOADER_WORKERS"] == "2"
