@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from unhang.remedies.exports.carrying import Carried
 from unhang.remedies.exports.layout import Layout
+from unhang.remedies.exports.rendering import render
 
 SCRIPT = ("train.py",)
 
@@ -28,3 +29,20 @@ def options(carried: Carried, *, leave_out: Sequence[str] = ()) -> tuple[str, ..
 def env(carried: Carried) -> tuple[tuple[str, str, str], ...]:
     """Name, value, and the setting that it is for."""
     return tuple((name, value, carried.why[name]) for name, value in carried.env.items())
+
+
+def by_torchrun(template: str) -> Callable[[Layout, Carried, bool], tuple[str, Mapping[str, str]]]:
+    """What writes a file in which torchrun is started on each host."""
+
+    def write(layout: Layout, carried: Carried, through: bool) -> tuple[str, Mapping[str, str]]:
+        return render(
+            template,
+            layout=layout,
+            carried=carried,
+            env=env(carried),
+            start=through_unhang(carried, through),
+            options=options(carried),
+            script=(*script(layout), *carried.arguments),
+        ), {}
+
+    return write
