@@ -61,7 +61,8 @@ def _make(path: Path, requirements: Path) -> None:
     packages = Path(subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60).stdout.strip())
     # pip too is found there.
     (packages / "_of_the_maker.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--requirement", str(requirements)]
+    # What the maker happens to have is installed all the same: its commands are in its own bin.
+    install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--ignore-installed", "--requirement", str(requirements)]
     subprocess.run(install, check=True, stdin=subprocess.DEVNULL, timeout=INSTALL_TIMEOUT_S)
     for stub in sorted((HERE / "stubs" / requirements.stem).glob("*")):
         shutil.copytree(stub, packages / stub.name)
