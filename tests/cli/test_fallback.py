@@ -24,9 +24,12 @@ COMMAND = Command(
 )
 
 
-def failed(cause="gloo-connect"):
+STEPPED = events.FirstStep(ranks=2, devices=("cpu",), backend="gloo", after_s=1.0)
+
+
+def failed(cause="gloo-connect", steps=0):
     verdict = Verdict(primary=Finding(cause=cause, standing="likely", says=""))
-    return Result(exitcode=1, ended_by_us=False, interrupted=False, steps=0, pace=None, incident=None, verdict=verdict)
+    return Result(exitcode=1, ended_by_us=False, interrupted=False, steps=steps, pace=None, incident=None, verdict=verdict)
 
 
 def outcome(chosen):
@@ -54,9 +57,16 @@ def here(tmp_path, monkeypatch):
         def said(self, kind):
             return [e for e in self.told if isinstance(e, kind)]
 
-        def climb(self, *args, **more):
+        def climb(self, bench, rungs, **more):
             self.climbs += 1
+            self.bench, self.rungs = bench, rungs
             return self.found
+
+        def before(self):
+            """An earlier run of the job, whose change brought it to a step."""
+            run = self()
+            run.after(failed(), self.told.append, lambda: False)
+            run.saw(STEPPED)
 
     made = Here()
     monkeypatch.setattr(ladder, "climb", made.climb)
@@ -75,14 +85,14 @@ def test_the_next_attempt_has_what_was_found(here):
 
 
 def test_the_next_run_begins_there(here):
-    here().after(failed(), here.told.append, lambda: False)
+    here.before()
     again = here()
     assert again.at_start(here.told.append).environ["GLOO_SOCKET_IFNAME"] == "lo"
     assert here.climbs == 1 and here.said(events.FellBack)[-1].remembered
 
 
 def test_what_was_remembered_and_fails_is_forgotten_and_looked_for_anew(here):
-    here().after(failed(), here.told.append, lambda: False)
+    here.before()
     again = here()
     again.at_start(here.told.append)
     here.found = outcome({"processes": 1})
@@ -93,21 +103,58 @@ def test_what_was_remembered_and_fails_is_forgotten_and_looked_for_anew(here):
 
 
 def test_what_was_just_found_and_fails_is_forgotten_and_not_looked_for_again(here):
-    run = here()
+    run = here(environ={"HOME": "/root"})
     run.after(failed(), here.told.append, lambda: False)
+    back = run.after(failed(), here.told.append, lambda: False)
+    assert back.environ == {"HOME": "/root"} and back.command == COMMAND
     assert run.after(failed(), here.told.append, lambda: False) is None
     assert here.climbs == 1 and here().at_start(here.told.append) is None
 
 
-def test_it_expires_with_the_versions(here):
+def test_probes_alone_are_not_remembered(here):
     here().after(failed(), here.told.append, lambda: False)
+    assert here().at_start(here.told.append) is None
+
+
+@pytest.mark.parametrize("cause", ["gpu-oom", "config-error"])
+def test_a_change_with_which_it_comes_to_no_step_is_taken_back_whatever_the_cause(here, cause):
+    here.before()
+    again = here(environ={"HOME": "/root"})
+    assert again.at_start(here.told.append).environ["GLOO_SOCKET_IFNAME"] == "lo"
+    assert again.after(failed(cause), here.told.append, lambda: False).environ == {"HOME": "/root"}
+    assert here().at_start(here.told.append) is None and here.climbs == 1
+
+
+def test_a_change_with_which_it_trained_stays(here):
+    here.before()
+    again = here()
+    again.at_start(here.told.append)
+    assert again.after(failed("gpu-oom", steps=100), here.told.append, lambda: False) is None
+    assert here().at_start(here.told.append) is not None
+
+
+def test_what_was_typed_is_not_overruled(here):
+    here.before()
+    typed = here(typed=["interface"])
+    assert typed.at_start(here.told.append) is None and "given by hand" in here.said(events.Note)[-1].text
+    typed.after(failed(), here.told.append, lambda: False)
+    assert not any("interface" in rung.adds for rung in here.rungs) and any("processes" in rung.adds for rung in here.rungs)
+
+
+def test_the_backend_is_the_one_that_the_hook_puts(here):
+    here(environ={"UNHANG_BACKEND": "gloo"}).after(failed(), here.told.append, lambda: False)
+    assert here.bench.backend == "gloo"
+
+
+def test_it_expires_with_the_versions(here):
+    here.before()
     here.versions = "torch 2.14"
     assert here().at_start(here.told.append) is None
     assert any("no longer holds" in e.text for e in here.said(events.Note))
 
 
 def test_it_can_be_forgotten(here):
-    here().after(failed(), here.told.append, lambda: False)
+    here.before()
     assert here(forgets=True).at_start(here.told.append) is None
     assert here().at_start(here.told.append) is None
 
@@ -118,10 +165,32 @@ def test_the_code_is_not_answered_by_settings(here, cause):
     assert here.climbs == 0
 
 
-@pytest.mark.parametrize("environ", [{"NNODES": "2"}, {"SLURM_JOB_NUM_NODES": "4"}])
+@pytest.mark.parametrize(
+    "environ", [{"NNODES": "2"}, {"SLURM_JOB_NUM_NODES": "4"}, {"PET_NNODES": "1:3"}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}]
+)
 def test_several_hosts_are_told_why_nothing_is_tried(here, environ):
     assert here(environ=environ).after(failed(), here.told.append, lambda: False) is None
-    assert here.climbs == 0 and "hosts" in here.said(events.Note)[0].text
+    assert here.climbs == 0 and "say nothing about the others" in here.said(events.Note)[0].text
+
+
+def test_a_file_may_name_hosts(here, tmp_path):
+    two, one = tmp_path / "two.yaml", tmp_path / "one.yaml"
+    two.write_text("num_machines: 2\n")
+    one.write_text("num_machines: 1\n")
+    for argv, climbs in (
+        (("deepspeed", "--hostfile", "hosts", "t.py"), 0),
+        (("accelerate", "launch", "--config_file", str(two), "t.py"), 0),
+        (("accelerate", "launch", "--config_file", str(one), "t.py"), 1),
+    ):
+        command = Command(argv=argv, python="python", name="t", world_size=2, port=None)
+        here(command=command).after(failed(), here.told.append, lambda: False)
+        assert here.climbs == climbs
+
+
+def test_ranks_that_run_elsewhere_are_seen(here):
+    run = here()
+    run.saw(events.Joined(rank=0, world_size=16, backend="nccl", device=None))
+    assert run.after(failed(), here.told.append, lambda: False) is None and here.climbs == 0
 
 
 @pytest.mark.parametrize("chosen", [None, {}])
@@ -134,7 +203,7 @@ def test_where_nothing_is_found_nothing_is_changed(here, chosen):
 
 
 def test_off_is_off(here):
-    here().after(failed(), here.told.append, lambda: False)
+    here.before()
     off = here(mode="off")
     assert off.at_start(here.told.append) is None and off.after(failed(), here.told.append, lambda: False) is None
     assert here.climbs == 1

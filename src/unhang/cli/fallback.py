@@ -6,7 +6,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -32,6 +32,9 @@ Tell = Callable[[events.Event], None]
 
 _MOST_PER_CORE = 4
 _LOOK_S = 0.25
+_HOSTS = ("NNODES", "PET_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+# The number of a task and how many there are, by srun, OpenMPI's and MPICH's mpirun.
+_TASKS = (("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
 
 
 def _say_nothing(event: events.Event) -> None:
@@ -56,8 +59,10 @@ class Fallback:
         forgets: bool = False,
         own_steps: str | None = None,
         own_limit_s: float = of_own_steps.LIMIT_S,
+        typed: Collection[str] = (),
         host: Host | None = None,
     ) -> None:
+        """`typed` are keys of settings that the user has typed: they stay as they are."""
         self._command = command
         self._rundir = rundir
         self._words = words
@@ -65,6 +70,11 @@ class Fallback:
         self._environ = environ
         self._mode = mode
         self._forgets = forgets
+        self._typed_keys = frozenset(typed)
+        # Whether the training runs with `outcome` now, and whether what was found is to be remembered once it has proved itself.
+        self._in_force = False
+        self._unproven = False
+        self._elsewhere = False
         self._cancelled: Callable[[], bool] = lambda: False
         self._own = (
             None
@@ -83,9 +93,21 @@ class Fallback:
         self.outcome: Outcome | None = None
 
     def saw(self, event: events.Event) -> None:
-        """Ranks tell which backend they really use."""
-        if isinstance(event, events.Joined) and self.outcome is None:
-            self._backend = "nccl" if "nccl" in event.backend else event.backend
+        """Ranks tell which backend they really use and how many they are; their first step, or the end, proves a change."""
+        if isinstance(event, events.Joined):
+            self._elsewhere = self._elsewhere or (bool(self._command.world_size) and event.world_size > self._world_size())
+            if not self._in_force:
+                self._backend = "nccl" if "nccl" in event.backend else event.backend
+        elif isinstance(event, events.FirstStep) or (isinstance(event, events.Finished) and event.exitcode == 0):
+            self._remember()
+
+    def _remember(self) -> None:
+        """Probes that pass are no training that runs: only what has brought it to a step is worth a second time."""
+        if not self._in_force or not self._unproven or self.outcome is None:
+            return
+        self._unproven = False
+        if self._memory.keep(self._keyed(), self.outcome, command=" ".join(map(str, self._words[:1]))):
+            self._tell(events.Note(text=f"{_named(self.outcome)} works, and is remembered for this job (unhang run --forget forgets it)"))
 
     def at_start(self, tell: Tell) -> Changed | None:
         self._tell = tell
@@ -100,6 +122,12 @@ class Fallback:
             self._tell(events.Note(text=f"what an earlier run of this job found no longer holds: {found.expired}"))
         if found.outcome is None or not found.outcome.chosen:
             return None
+        why = self._why_not()
+        if typed := self._typed_keys & found.outcome.chosen.keys():
+            why = f"{', '.join(sorted(typed))} was given by hand"
+        if why is not None:
+            self._tell(events.Note(text=f"an earlier run of this job found {_named(found.outcome)}; not used: {why}"))
+            return None
         self.outcome = found.outcome
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.found_s))
         says = f"{_named(found.outcome)} was the smallest change that worked for this job here on {day} (unhang run --forget forgets it)"
@@ -109,15 +137,21 @@ class Fallback:
         self._tell = tell
         self._cancelled = cancelled
         verdict = result.verdict
-        if self._mode == "off" or verdict is None or verdict.primary is None or not rungs.answerable(verdict):
+        if self._mode == "off":
             return None
+        answerable = verdict is not None and verdict.primary is not None and rungs.answerable(verdict)
         if self.outcome is not None:
-            if not self.outcome.chosen:
+            if not self._in_force or result.steps:
                 return None
             self._memory.forget(self._keyed())
+            self._in_force = False
+            if not (answerable and self.outcome.remembered):
+                self._tell(events.Note(text=f"with {_named(self.outcome)} it failed before its first step: taken back, and forgotten"))
+                return Changed(environ=self._environ, command=self._command)
             self._tell(events.Note(text=f"with {_named(self.outcome)} it failed all the same: that is forgotten"))
-            if not self.outcome.remembered:
-                return None
+        if not answerable:
+            return None
+        assert verdict is not None and verdict.primary is not None
         if (why := self._why_not()) is not None:
             self._tell(events.Note(text=f"settings that may answer {verdict.primary.cause} are not tried: {why}"))
             return None
@@ -133,8 +167,9 @@ class Fallback:
             backend=bench.backend,
             world_size=bench.world_size,
             address=address,
-            conservative=CONSERVATIVE.settings,
+            conservative={key: value for key, value in CONSERVATIVE.settings.items() if key not in self._typed_keys},
         )
+        candidates = tuple(rung for rung in candidates if not self._typed_keys & rung.adds.keys())
         self.outcome = ladder.climb(
             bench, candidates, why=verdict.primary.cause, limit_s=self._limit_s, several=self._mode == "ask", tell=self._progress
         )
@@ -146,9 +181,8 @@ class Fallback:
         if not self.outcome.chosen:
             self._tell(events.Note(text=f"{self.outcome.says}; nothing is changed"))
             return None
-        kept = self._memory.keep(self._keyed(), self.outcome, command=" ".join(map(str, self._words[:1])))
-        says = f"{self.outcome.says}{', and is remembered for this job' if kept else ''}"
-        return self._changed(self.outcome, says)
+        self._unproven = True
+        return self._changed(self.outcome, self.outcome.says)
 
     def _asked(self, outcome: Outcome, bench: trial.Bench) -> Outcome:
         """What the user has chosen; nothing where that is none of them."""
@@ -195,20 +229,35 @@ class Fallback:
             sys.stderr.write(asking.not_understood(most, lang=lang) + "\n")
 
     def _why_not(self) -> str | None:
-        """Why nothing can be tried."""
-        if (nodes := self._nodes()) > 1:
-            return (
-                f"the job runs on {nodes} hosts, and what works on this one alone would say nothing about the others (unhang doctor --live on each)"
-            )
+        """Why nothing can be tried, or used that was."""
+        if (several := self._several()) is not None:
+            return f"{several}, and what works on this host alone would say nothing about the others (unhang doctor --live on each)"
         ranks, cores = self._world_size(), len(os.sched_getaffinity(0))
         if self._backend_here() != "nccl" and ranks > _MOST_PER_CORE * cores:
             return f"{ranks} ranks on {cores} cores would take minutes for each of them"
         return None
 
-    def _nodes(self) -> int:
+    def _several(self) -> str | None:
+        """What says that ranks run elsewhere, too: on other hosts, or under another unhang."""
         _, promised = commands.master(self._command)
-        told = self._environ.get("NNODES") or self._environ.get("SLURM_JOB_NUM_NODES") or ""
-        return promised or (int(told) if told.isdecimal() else 1)
+        if promised is not None and promised > 1:
+            return f"the job runs on {promised} hosts"
+        for name in _HOSTS:
+            told = self._environ.get(name, "").rpartition(":")[2]
+            if told.isdecimal() and int(told) > 1:
+                return f"the job runs on {told} hosts ({name})"
+        if (hosts := commands.option(self._command, "--hostfile")) is not None:
+            return f"{hosts} may name several hosts"
+        if (config := commands.option(self._command, "--config-file")) is not None and _machines(Path(config)) != 1:
+            return f"{config} may be for several hosts"
+        for place, count in _TASKS:
+            told = self._environ.get(count, "")
+            # Without the former a batch script is meant, of which there is one.
+            if place in self._environ and told.isdecimal() and int(told) > 1:
+                return f"the job has {told} tasks ({count})"
+        if self._elsewhere:
+            return "more ranks have joined than run here"
+        return None
 
     def _bench(self, *, loaders: bool, cancelled: Callable[[], bool]) -> trial.Bench:
         return trial.Bench(
@@ -228,6 +277,8 @@ class Fallback:
 
     def _backend_here(self) -> str:
         here = self._here()
+        if self._environ.get("UNHANG_BACKEND"):
+            return self._environ["UNHANG_BACKEND"]
         return self._backend or ("nccl" if here.gpus and here.nccl is not None else "gloo")
 
     def _here(self) -> Installed:
@@ -249,6 +300,7 @@ class Fallback:
 
     def _changed(self, outcome: Outcome, says: str) -> Changed:
         assert outcome.chosen is not None
+        self._in_force = True
         done = applied(outcome.chosen, self._here(), launcher=commands.launcher(self._command))
         options = tuple(word for option in done.options for word in option)
         self._tell(
@@ -278,6 +330,17 @@ class Fallback:
             self._rundir.write_bytes(self._rundir.solution_report, text.encode("utf-8", "replace"))
         except OSError as e:
             self._tell(events.Note(text=f"cannot write {self._rundir.solution_report}: {e.strerror}; the training goes on"))
+
+
+def _machines(config: Path) -> int | None:
+    """For how many hosts a configuration of accelerate is; None where it cannot be read."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(config.read_bytes())
+        return int(found.get("num_machines", 1))
+    except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError):
+        return None
 
 
 def _event(rung: str, title: str, tried: Trial | None, skipped: str) -> events.RungTried:

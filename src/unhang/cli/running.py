@@ -140,6 +140,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
         forgets=request.forget,
         own_steps=request.trial_command,
         own_limit_s=request.trial_limit_s,
+        typed=() if plan is None else [c.key for c in plan.chosen if c.is_typed],
     )
 
     def tell(event: events.Event) -> None:

@@ -139,8 +139,8 @@ class Supervisor:
         ending.adopt_orphans()
         version = environment.torch_version(self._command.python)
         self._describe(version)
-        if self._remedying is not None:
-            self._change(self._remedying.at_start(self._tell))
+        if (remedying := self._remedying) is not None:
+            self._change(self._helped(lambda: remedying.at_start(self._tell)))
         return asyncio.run(self._supervise(version))
 
     async def _supervise(self, version: environment.Version | None) -> Outcome:
@@ -201,9 +201,18 @@ class Supervisor:
         """Whether the next attempt has other settings."""
         if self._remedying is None:
             return False
-        changed = await asyncio.to_thread(self._remedying.after, result, self._tell, self._was_interrupted)
+        remedying = self._remedying
+        changed = await asyncio.to_thread(self._helped, lambda: remedying.after(result, self._tell, self._was_interrupted))
         self._change(changed)
         return changed is not None
+
+    def _helped(self, ask: Callable[[], Changed | None]) -> Changed | None:
+        """What is there to help may fail (a full /tmp, no more processes), and may not end a training."""
+        try:
+            return ask()
+        except Exception as e:
+            self._tell(events.Note(text=f"no other settings: {type(e).__name__}: {e}; the training goes on as it was"))
+            return None
 
     def _change(self, changed: Changed | None) -> None:
         if changed is not None:
