@@ -64,6 +64,14 @@ def test_what_the_verdict_prescribes_comes_first(world, bench):
     assert found.chosen == {"p2p": False}
 
 
+def test_what_the_probes_do_not_show_acquits_no_setting(world, bench):
+    remedy = Remedy(id="no-p2p", says="", env={"NCCL_P2P_DISABLE": "1"})
+    found = climb(bench(), verdict=Verdict(primary=Finding(cause="p2p-broken", standing="established", says="", remedies=(remedy,))))
+    assert found.chosen == {} and not found.confirmed and len(world.started) == 1
+    assert "does not show" in found.says and "no setting" not in found.says
+    assert [(r.id, "try it in a run" in r.skipped) for r in found.rungs[1:]] == [("prescribed-p2p-off", True)]
+
+
 def test_a_prescription_that_fails_is_dropped_again(world, bench):
     world.works = has(NCCL_IB_DISABLE="1")
     remedy = Remedy(id="no-p2p", says="", env={"NCCL_P2P_DISABLE": "1"})
@@ -126,13 +134,26 @@ def test_it_ends_when_its_time_is_over(world, bench, monkeypatch):
     assert "100 s" in found.says and "100 s" in found.rungs[-1].skipped
 
 
+def test_what_was_not_bisected_to_the_end_is_not_called_the_smallest(world, bench, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(ladder.time, "monotonic", lambda: now[0])
+    needed = has(NCCL_P2P_DISABLE="1", NCCL_IB_DISABLE="1")
+
+    def works(*asked):
+        now[0] += 75
+        return needed(*asked)
+
+    world.works = works
+    found = climb(bench(), limit_s=450)
+    assert found.chosen is not None and {"p2p", "ib"} < set(found.chosen)
+    assert "smallest" not in found.says and "could not be found out" in found.says
+    world.works = needed
+    assert "smallest" in climb(bench()).says
+
+
 def test_who_cancels_gets_nothing(world, bench):
     calls = []
-    found = climb(bench(cancelled=lambda: bool(calls)), tell=lambda told: calls.append(told) if len(world.started) == 2 else None)
-    assert found.chosen is None or found.chosen == {}
     world.works = lambda *_: False
-    calls.clear()
-    world.started.clear()
     found = climb(bench(cancelled=lambda: bool(calls)), tell=lambda told: calls.append(told) if len(world.started) == 2 else None)
     assert found.chosen is None and found.says == "interrupted" and len(world.started) == 2
 

@@ -66,10 +66,17 @@ def test_a_bar_in_a_message_breaks_no_table():
     assert all(row.replace("\\|", "").count("|") == 7 for row in rows)
 
 
-@pytest.mark.parametrize(("chosen", "said"), [(None, "no change of settings is proven"), ({}, "Nothing has to be changed")])
+@pytest.mark.parametrize(
+    ("chosen", "said"), [(None, "no change of settings is proven"), ({}, "the probes pass as it is, and so can prove no change")]
+)
 def test_nothing_is_recommended_that_was_not_proven(chosen, said):
     text = solution.render(Outcome(chosen=chosen, rungs=OUTCOME.rungs[:1], says="x"), lang="en")
     assert said in text and "export" not in text
+
+
+def test_what_passes_as_it_is_is_not_said_to_work():
+    text = solution.render(Outcome(chosen={}, rungs=(tried("as-is", trial({}, busbw_gbps=1.0)),), says="x"), lang="en")
+    assert "| way as-is | ✓ the probes pass |" in text and "works |" not in text
 
 
 @pytest.mark.parametrize(("share", "stars"), [(1.0, "★★★★★"), (0.5, "★★☆☆☆"), (0.01, "★☆☆☆☆"), (2.0, "★★★★★")])

@@ -30,6 +30,7 @@ ANSWERABLE = frozenset(
     }
 )
 LOADERS = "loader-workers"
+PRESCRIBED = "prescribed-"
 # What names loader workers in evidence: the shared memory that ran out was theirs, and no transport's.
 _OF_LOADERS = ("DataLoader", "data_loader", "torch_", "dataloader")
 
@@ -147,7 +148,7 @@ def prescribed(verdict: Verdict | None, installed: Installed) -> Iterator[Rung]:
         return
     if of_loaders(verdict):
         yield Rung(
-            id="prescribed-loader-workers",
+            id=f"{PRESCRIBED}loader-workers",
             title=Text("no loader workers (the verdict prescribes it)", "不用数据加载进程（诊断建议）"),
             cost=Text("data are loaded by the training itself, between its steps", "数据由训练进程自己在步与步之间加载"),
             adds={LOADERS: 0},
@@ -157,7 +158,7 @@ def prescribed(verdict: Verdict | None, installed: Installed) -> Iterator[Rung]:
         if any(pair in wanted for pair in applied({key: False}, installed).env.items()):
             rung = transport(key)
             yield Rung(
-                id=f"prescribed-{rung.id}",
+                id=f"{PRESCRIBED}{rung.id}",
                 title=rung.title + Text(" (the verdict prescribes it)", "（诊断建议）"),
                 cost=rung.cost,
                 adds=rung.adds,

@@ -38,7 +38,8 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "alone": "{what} alone",
         "chosen": "What was chosen",
         "nothing": "Nothing: no change of settings is proven to work here.",
-        "as-is": "Nothing has to be changed.",
+        "as-is": "Nothing: the probes pass as it is, and so can prove no change.",
+        "unseen": "the probes pass",
         "by-hand": "By hand, on every rank:",
         "by-run": "Or under unhang run:",
         "processes": "and start {n} processes.",
@@ -70,7 +71,8 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "alone": "只用 {what}",
         "chosen": "选定的方案",
         "nothing": "没有：没有任何设置改动被证明在此可行。",
-        "as-is": "无需改动。",
+        "as-is": "没有：保持原样时探测全部通过，因此也无法证明任何改动。",
+        "unseen": "探测通过",
         "by-hand": "手动设置（每个 rank 都要）：",
         "by-run": "或者通过 unhang run：",
         "processes": "并启动 {n} 个进程。",
@@ -185,15 +187,14 @@ def _row(way: Way, best: float | None, words: Mapping[str, str]) -> str:
     if not way.passed:
         result = words["fails" if decided else "inconclusive"]
         return f"| {_cell(way.title)} | ✗ {result} | - | - | {_cell(way.trials[0].says[:160])} | {_cell(way.cost)} |"
+    result = words["passed" if way.trials[0].choice else "unseen"]
     speed = way.busbw_gbps
     measured = [f"{speed:.3g} GB/s" if speed is not None else words["not-measured"]]
     if way.step_s is not None:
         measured.append(words["step"].format(s=way.step_s))
     measured.append(words["of-trials"].format(n=way.passed, all=len(decided)))
     stars = stars_of(speed / best) if speed is not None and best else "-"
-    return (
-        f"| {_cell(way.title)} | ✓ {words['passed']} | {stars} | {stars_of(way.passed / len(decided))} | {', '.join(measured)} | {_cell(way.cost)} |"
-    )
+    return f"| {_cell(way.title)} | ✓ {result} | {stars} | {stars_of(way.passed / len(decided))} | {', '.join(measured)} | {_cell(way.cost)} |"
 
 
 def _skipped(rung: Tried, words: Mapping[str, str], lang: Language) -> str:
