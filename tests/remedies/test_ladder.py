@@ -3,7 +3,8 @@
 import pytest
 
 from unhang.knowledge.settings.presets import CONSERVATIVE
-from unhang.model import Evidence, Finding, Remedy, Verdict
+from unhang.knowledge.text import Text
+from unhang.model import Evidence, Finding, Remedy, Steps, Verdict
 from unhang.remedies import ladder, rungs
 
 
@@ -132,6 +133,18 @@ def test_it_ends_when_its_time_is_over(world, bench, monkeypatch):
     found = climb(bench(), limit_s=100)
     assert found.chosen is None and len(world.started) == 4
     assert "100 s" in found.says and "100 s" in found.rungs[-1].skipped
+
+
+def test_a_command_that_could_not_be_run_decides_only_its_own_rung(bench, world):
+    def own(choice, size, left_s):
+        if choice.get("shm") is False and "p2p" not in choice:
+            return Text("no time", "")
+        return Steps(exitcode=0 if choice.get("shm") is False and choice.get("p2p") is False else 1)
+
+    found = climb(bench(own=own))
+    assert {r.id: r.trial.outcome for r in found.rungs if r.trial is not None}["shm-off"] == "inconclusive"
+    # Whether shm=off alone is enough nobody knows.
+    assert {"shm", "p2p"} <= set(found.chosen) and "smallest" not in found.says
 
 
 def test_what_was_not_bisected_to_the_end_is_not_called_the_smallest(world, bench, monkeypatch):

@@ -27,7 +27,7 @@ _AS_IS = Text(
     "保持原样时探测全部通过：故障没有在探测中出现，因此无法判断是否与设置有关（--trial-command 可加入自己的训练步）",
 )
 _AS_IS_TOO = Text(
-    "the probes and the command of --trial-command pass as it is: what failed does not show in them, so they cannot tell whether a setting is to blame",
+    "the probes and the command of --trial-command pass as it is: what failed does not show in them, so nothing is said of settings",
     "保持原样时探测和 --trial-command 的命令都通过：故障没有在其中出现，因此无法判断是否与设置有关",
 )
 _UNSEEN_HERE = Text(
@@ -78,6 +78,7 @@ class _Climb:
 
     def climb(self, rungs: Sequence[Rung]) -> Outcome:
         below: Choice = {}
+        below_fails = True
         failed: list[Choice] = []
         for position, rung in enumerate(rungs):
             choice = rung.above(below)
@@ -89,7 +90,9 @@ class _Climb:
             # Of a preset only what can be set here.
             choice = self._accepted(choice)
             result = self._try(rung, choice)
-            if result.outcome == "inconclusive":
+            if result.outcome == "inconclusive" and (
+                rung.id == AS_IS.id or self._bench.cancelled() or any(s.state == "failed" for s in result.stages)
+            ):
                 return self._end(
                     None, Text("not even this can be tried here: {why}", "此处无法测试：{why}").fill(why=Text(result.says, result.says_zh))
                 )
@@ -101,15 +104,17 @@ class _Climb:
                     return self._end({}, _AS_IS if self._bench.own is None else _AS_IS_TOO)
                 least, is_smallest = self._least(rung, choice)
                 if least is not None:
-                    says = self._conclusion(least, is_smallest=is_smallest)
+                    says = self._conclusion(least, is_smallest=is_smallest and below_fails)
                     if self._several:
                         self._try_others(rungs[position + 1 :], [*failed, choice, least])
                     return self._end(least, says, confirmed=True)
                 if self._bench.cancelled():
                     return self._end(None, Text("interrupted", "被中断"))
-            failed.append(choice)
+            if result.outcome != "inconclusive":
+                failed.append(choice)
             if rung.kept:
                 below = choice
+                below_fails = result.outcome != "inconclusive"
         if self._is_over():
             return self._end(
                 None,

@@ -45,7 +45,8 @@ _GLOO_AT = re.compile(r"^gloo at (.+)$")
 class Bench:
     """Where trials are run: `world_size` ranks with the training's Python and environment, over `backend` unless the candidate names another.
 
-    `loaders`: loader workers are tried, too. `own` runs the user's own few steps under the candidate, within so many seconds, where they were given.
+    `loaders`: loader workers are tried, too. `own` runs the user's own few steps under the candidate, within so many seconds, where they were
+    given; it answers with the reason where it could not be run under it.
     `cancelled` is asked several times a second.
     """
 
@@ -56,7 +57,7 @@ class Bench:
     installed: Installed
     launcher: str = "torchrun"
     loaders: bool = False
-    own: Callable[[Choice, int, float], Steps] | None = None
+    own: Callable[[Choice, int, float], Steps | Text] | None = None
     cancelled: Callable[[], bool] = lambda: False
     arguments: Mapping[str, str] = field(default_factory=dict)
 
@@ -89,7 +90,7 @@ def run(bench: Bench, choice: Choice, *, limit_s: float) -> Trial:
         if not any(s.state == "failed" for s in stages):
             shutil.rmtree(folder, ignore_errors=True)
     failed = next((s for s in stages if s.state == "failed"), None)
-    steps = None
+    steps: Steps | Text | None = None
     if failed is None and bench.own is not None and not bench.cancelled():
         steps = bench.own(choice, size, max(1.0, began + limit_s - time.monotonic()))
     outcome, said = _judged(bench, done, failed, steps)
@@ -105,7 +106,7 @@ def run(bench: Bench, choice: Choice, *, limit_s: float) -> Trial:
         interfaces=interfaces,
         stages=tuple(stages),
         busbw_gbps=_bandwidth(stages),
-        steps=steps,
+        steps=None if isinstance(steps, Text) else steps,
         seconds=round(time.monotonic() - began, 3),
         verdict=verdict,
     )
@@ -168,13 +169,15 @@ def _stages(
     return results, verdict
 
 
-def _judged(bench: Bench, done: Applied, failed: StageResult | None, steps: Steps | None) -> tuple[str, Text]:
+def _judged(bench: Bench, done: Applied, failed: StageResult | None, steps: Steps | Text | None) -> tuple[str, Text]:
     if bench.cancelled():
         return "inconclusive", Text("interrupted", "被中断")
     if failed is not None:
         stage = next(s for s in (*plan.STAGES, plan.LOADER) if s.id == failed.stage)
         said = Text(f"{stage.title}: {failed.says}", f"{stage.title_zh}：{failed.says}")
         return ("inconclusive" if failed.stage in _BEFORE_ANY_TALK else "failed"), said
+    if isinstance(steps, Text):
+        return "inconclusive", steps
     if steps is not None and (steps.exitcode != 0 or steps.says):
         return "failed", same(steps.says) if steps.says else Text(
             f"the command ended with exit code {steps.exitcode}", f"命令以退出码 {steps.exitcode} 结束"
