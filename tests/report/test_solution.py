@@ -1,5 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
+from unhang.cli.climbing import proposed
 from unhang.model import Finding, Outcome, StageResult, Steps, Trial, Tried, Verdict
 from unhang.report import solution
 
@@ -32,7 +35,7 @@ OUTCOME = Outcome(
     says="interface=lo is the smallest",
     says_zh="interface=lo 是最小改动",
     why="gloo-connect",
-    environment={"GLOO_SOCKET_IFNAME": "lo", "UNHANG_BACKEND": "gloo"},
+    environment={"GLOO_SOCKET_IFNAME": "lo"},
     seconds=31.4,
 )
 
@@ -46,9 +49,26 @@ def test_it_tells_what_failed_what_was_measured_and_what_was_chosen():
     # The better of its two trials is half as fast as the best.
     assert "| way interface | ✓ works | ★★☆☆☆ | ★★★★★ | 2 GB/s, 2 of 2 trials passed | some |" in text
     assert "| way shm-off | ? not tried: no NCCL |" in text
-    assert "export GLOO_SOCKET_IFNAME=lo" in text and "export UNHANG" not in text
+    assert "export GLOO_SOCKET_IFNAME=lo" in text
     assert "unhang run --set interface=lo -n 2 train.py" in text
     assert "lo (127.0.0.1)" in text and "took 31 s" in text
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"chosen": {"interface": "lo", "backend": "gloo"}, "environment": {"GLOO_SOCKET_IFNAME": "lo", "UNHANG_BACKEND": "gloo"}},
+        {"chosen": {"shm": False, "processes": 2}, "environment": {"NCCL_SHM_DISABLE": "1"}, "arguments": ("--nproc-per-node", "2")},
+        {"chosen": {"processes": 2}, "environment": {"NPROC_PER_NODE": "2"}},
+    ],
+)
+def test_a_part_of_what_was_proven_is_not_offered(more):
+    outcome = replace(OUTCOME, **more)
+    text = solution.render(outcome, lang="en")
+    assert "export" not in text and "By hand" not in text and "variables alone do not" in text
+    assert all(f"--set {key}=" in text for key in outcome.chosen)
+    assert proposed(outcome) == ()
+    assert [s.name for s in proposed(OUTCOME)] == ["GLOO_SOCKET_IFNAME"]
 
 
 def test_the_best_comes_first_and_failures_last():

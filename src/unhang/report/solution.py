@@ -42,7 +42,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "unseen": "the probes pass",
         "by-hand": "By hand, on every rank:",
         "by-run": "Or under unhang run:",
-        "processes": "and start {n} processes.",
+        "only-by-run": "Under unhang run (variables alone do not bring it about):",
         "used": "What the ranks then used",
         "transports": "transports: {what}",
         "interfaces": "interfaces: {what}",
@@ -75,7 +75,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "unseen": "探测通过",
         "by-hand": "手动设置（每个 rank 都要）：",
         "by-run": "或者通过 unhang run：",
-        "processes": "并启动 {n} 个进程。",
+        "only-by-run": "通过 unhang run（只设环境变量不够）：",
         "used": "各 rank 实际使用的传输方式",
         "transports": "传输：{what}",
         "interfaces": "网卡：{what}",
@@ -209,24 +209,20 @@ def _chosen(outcome: Outcome, words: Mapping[str, str], command: Sequence[str]) 
         yield words["nothing" if outcome.chosen is None else "as-is"]
         yield ""
         return
-    sets = " ".join(f"--set {shlex.quote(f'{key}={spelled(value)}')}" for key, value in outcome.chosen.items())
-    hidden = {name: value for name, value in outcome.environment.items() if not name.startswith("UNHANG_")}
-    if hidden:
+    by_hand = variables(outcome)
+    if by_hand:
         yield words["by-hand"]
         yield ""
         yield "```bash"
-        yield from (f"export {name}={shlex.quote(value)}" for name, value in hidden.items())
+        yield from (f"export {name}={shlex.quote(value)}" for name, value in by_hand.items())
         yield "```"
         yield ""
-    yield words["by-run"]
+    yield words["by-run" if by_hand else "only-by-run"]
     yield ""
     yield "```bash"
-    yield f"unhang run {sets} {shlex.join(command) if command else 'COMMAND'}"
+    yield by_run(outcome, command)
     yield "```"
     yield ""
-    if "processes" in outcome.chosen:
-        yield words["processes"].format(n=outcome.chosen["processes"])
-        yield ""
     last = next((t for t in reversed(outcome.dropping) if t.choice == outcome.chosen and t.outcome == "passed"), None)
     if last is not None and (last.transports or last.interfaces):
         yield f"{words['used']}:"
@@ -236,6 +232,18 @@ def _chosen(outcome: Outcome, words: Mapping[str, str], command: Sequence[str]) 
         if last.interfaces:
             yield f"- {words['interfaces'].format(what=', '.join(last.interfaces))}"
         yield ""
+
+
+def variables(outcome: Outcome) -> Mapping[str, str]:
+    """What brings the chosen change about without us: nothing where a part of it is an argument, or is read by our hook alone."""
+    hooked = any(name.startswith("UNHANG_") for name in outcome.environment)
+    return {} if hooked or outcome.arguments or not outcome.chosen or "processes" in outcome.chosen else outcome.environment
+
+
+def by_run(outcome: Outcome, command: Sequence[str] = ()) -> str:
+    """The chosen change under unhang run."""
+    sets = " ".join(f"--set {shlex.quote(f'{key}={spelled(value)}')}" for key, value in (outcome.chosen or {}).items())
+    return f"unhang run {sets} {shlex.join(command) if command else 'COMMAND'}"
 
 
 def what(choice: Mapping[str, object], lang: Language) -> str:
