@@ -227,3 +227,12 @@ def test_where_the_ranks_meet(path, words, expected):
 def test_flags_of_the_script_that_are_there(path):
     command = resolve(["train.py", "--batch", "8", "--lr=1", "ddp_timeout=5", "--last"], environ=environ(path))
     assert [argument(command, flag) for flag in ("--batch", "--lr", "ddp_timeout", "--last", "--no")] == ["8", "1", "5", "", None]
+
+
+def test_what_the_file_of_llama_factory_says(path, tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("ddp_timeout: 180000000\nbf16: true\nlr: [1]\n")
+    command = resolve(["python", "-m", "llamafactory.cli", "train", str(file), "bf16=false"], environ=environ(path))
+    assert [argument(command, f) for f in ("ddp_timeout", "bf16", "lr", "batch")] == ["180000000", "false", None, None]
+    file.write_text("{: [")
+    assert argument(command, "ddp_timeout") is None

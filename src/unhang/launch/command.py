@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unhang.errors import CommandNotFound, UnhangError
+from unhang.knowledge.settings.setting import worded
 from unhang.records import named
 
 # The launchers' own options, as they are spelled with dashes; each also exists with underscores.
@@ -21,6 +22,7 @@ _NODES = ("--nnodes", "--num-machines", "--num-nodes")
 _MASTER = ("--master-addr", "--main-process-ip")
 _LLAMAFACTORY = ("llamafactory-cli", "lmf", "llamafactory.cli")
 _FILES = (".yaml", ".yml", ".json")
+_MAX_FILE_BYTES = 1024 * 1024
 _PORT = ("--master-port", "--main-process-port")
 # Options that take no value. Of any other the next word is the value.
 _FLAGS = {
@@ -102,12 +104,27 @@ def option(command: Command, name: str) -> str | None:
 
 
 def argument(command: Command, flag: str) -> str | None:
-    """What stands behind a flag of the script's own, "" where that is nothing; None where it is not there. LLaMA-Factory's go without dashes."""
+    """What stands behind a flag of the script's own, "" where that is nothing; None where it is not there. LLaMA-Factory's go without dashes, or stand in its file."""
     for i, word in enumerate(command.argv):
         name, joined, value = word.partition("=")
         if name == flag or (joined and name.removeprefix("--") == flag):
             return value if joined else next(iter(command.argv[i + 1 : i + 2]), "")
-    return None
+    return _fields(command).get(flag) if launcher(command) == "llamafactory" else None
+
+
+def _fields(command: Command) -> Mapping[str, str]:
+    """What LLaMA-Factory's file sets; nothing where it cannot be read, which the training itself will tell."""
+    import yaml
+
+    path = next((word for word in command.argv if word.endswith(_FILES)), "")
+    if not path or not named.is_file(path):
+        return {}
+    try:
+        with open(path, "rb") as f:
+            told = yaml.safe_load(f.read(_MAX_FILE_BYTES))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return {str(key): worded(value) for key, value in told.items() if isinstance(value, (bool, int, float, str))} if isinstance(told, dict) else {}
 
 
 def master(command: Command) -> tuple[str | None, int | None]:

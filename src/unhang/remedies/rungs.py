@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from unhang.knowledge.settings.presets import OF_THE_SCRIPT
 from unhang.knowledge.settings.setting import Choice, Installed, applied
 from unhang.knowledge.text import Text
 from unhang.model import Finding, Verdict
@@ -122,7 +123,8 @@ def rungs(
                 id="conservative",
                 title=Text("preset conservative", "预设 conservative"),
                 cost=Text("all of the above at once, and slower loading: for a first run that ends", "以上各项全部生效，数据加载也更慢：用于先跑通"),
-                adds=conservative,
+                # Another batch would be another training.
+                adds={k: v for k, v in conservative.items() if k not in OF_THE_SCRIPT},
                 kept=False,
             )
         )
