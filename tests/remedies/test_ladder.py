@@ -5,7 +5,7 @@ import pytest
 from unhang.knowledge.settings.presets import CONSERVATIVE
 from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, Remedy, Steps, Verdict
-from unhang.remedies import ladder, rungs
+from unhang.remedies import ladder, rungs, trial
 
 
 def climb(bench, **more):
@@ -145,6 +145,21 @@ def test_a_command_that_could_not_be_run_decides_only_its_own_rung(bench, world)
     assert {r.id: r.trial.outcome for r in found.rungs if r.trial is not None}["shm-off"] == "inconclusive"
     # Whether shm=off alone is enough nobody knows.
     assert {"shm", "p2p"} <= set(found.chosen) and "smallest" not in found.says
+
+
+def test_of_a_climb_only_the_first_logs_stay(world, bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(trial.tempfile, "tempdir", str(tmp_path))
+    world.works = lambda *_: False
+    found = climb(bench())
+    (kept,) = tmp_path.iterdir()
+    assert [s.logs for r in found.rungs if r.trial is not None for s in r.trial.stages if s.logs] == [str(kept)]
+
+
+def test_who_cancels_a_trial_leaves_no_logs(world, bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(trial.tempfile, "tempdir", str(tmp_path))
+    world.works = lambda *_: False
+    climb(bench(cancelled=lambda: bool(world.started)))
+    assert len(world.started) == 1 and not list(tmp_path.iterdir())
 
 
 def test_what_was_not_bisected_to_the_end_is_not_called_the_smallest(world, bench, monkeypatch):

@@ -104,7 +104,10 @@ def option(command: Command, name: str) -> str | None:
 
 
 def argument(command: Command, flag: str) -> str | None:
-    """What stands behind a flag of the script's own, "" where that is nothing; None where it is not there. LLaMA-Factory's go without dashes, or stand in its file."""
+    """What stands behind a flag of the script's own, "" where that is nothing; None where it is not there.
+
+    LLaMA-Factory's go without dashes, or stand in its file.
+    """
     for i, word in enumerate(command.argv):
         name, joined, value = word.partition("=")
         if name == flag or (joined and name.removeprefix("--") == flag):
@@ -120,7 +123,7 @@ def _fields(command: Command) -> Mapping[str, str]:
     if not path or not named.is_file(path):
         return {}
     try:
-        with open(path, "rb") as f:
+        with Path(path).open("rb") as f:
             told = yaml.safe_load(f.read(_MAX_FILE_BYTES))
     except (OSError, ValueError, yaml.YAMLError):
         return {}

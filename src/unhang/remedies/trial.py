@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -59,18 +59,17 @@ class Bench:
     loaders: bool = False
     own: Callable[[Choice, int, float], Steps | Text] | None = None
     cancelled: Callable[[], bool] = lambda: False
-    arguments: Mapping[str, str] = field(default_factory=dict)
 
     def applied(self, choice: Choice) -> Applied:
         """What the choice comes to here."""
-        return applied(choice, self.installed, launcher=self.launcher, arguments=self.arguments)
+        return applied(choice, self.installed, launcher=self.launcher)
 
     def refused(self, choice: Choice) -> tuple[Refused, ...]:
         return self.applied(choice).refused
 
 
-def run(bench: Bench, choice: Choice, *, limit_s: float) -> Trial:
-    """Try one candidate, within `limit_s` in all. Nothing of it stays but the logs of what failed."""
+def run(bench: Bench, choice: Choice, *, limit_s: float, keeps_logs: bool = False) -> Trial:
+    """Try one candidate, within `limit_s` in all. Nothing of it stays but the logs of what failed, where they are wanted."""
     began = time.monotonic()
     size = int(choice.get("processes", bench.world_size))
     backend = str(choice.get("backend", bench.backend))
@@ -87,8 +86,9 @@ def run(bench: Bench, choice: Choice, *, limit_s: float) -> Trial:
         logs = sorted(folder.glob("rank*.log"))
         transports, interfaces = _told_by_nccl(logs) if backend == "nccl" else _of_gloo(stages)
     finally:
-        if not any(s.state == "failed" for s in stages):
+        if not keeps_logs or bench.cancelled() or not any(s.state == "failed" for s in stages):
             shutil.rmtree(folder, ignore_errors=True)
+            stages = [replace(s, logs="") for s in stages]
     failed = next((s for s in stages if s.state == "failed"), None)
     steps: Steps | Text | None = None
     if failed is None and bench.own is not None and not bench.cancelled():
