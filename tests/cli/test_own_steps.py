@@ -1,11 +1,15 @@
 """What is made of the user's own few steps."""
 
 import json
+import os
+import sys
 
 import pytest
 
 from unhang.cli import own_steps
 from unhang.errors import UnhangError
+from unhang.knowledge.text import Text
+from unhang.model import Steps
 
 
 def told(**more):
@@ -33,8 +37,22 @@ def test_a_failure_is_told_with_its_cause():
 
 
 def test_what_could_not_be_started_is_no_success():
-    found = own_steps._steps(b"", 2, "unhang: trian.py: no such file", over=False, limit_s=60)
-    assert found.exitcode == 2 and "no such file" in found.says
+    found = own_steps._steps(b"", 3, "unhang: this is our own failure", over=False, limit_s=60)
+    assert found.exitcode == 3 and "our own failure" in found.says
+
+
+def test_what_is_refused_has_not_failed(tmp_path):
+    own = own_steps.runner("bash -c true", python=sys.executable, environ={**os.environ, "XDG_CACHE_HOME": str(tmp_path)}, limit_s=30)
+    found = own({"processes": 1}, 1, 30.0)
+    assert isinstance(found, Text) and "processes" in found.en
+
+
+def test_what_had_less_than_its_time_has_not_failed(monkeypatch):
+    slow = Steps(exitcode=0, says="the command took no optimizer step within 40 s")
+    monkeypatch.setattr(own_steps, "_run", lambda *_, **__: slow)
+    own = own_steps.runner("train.py", python="python", environ={}, limit_s=60)
+    assert isinstance(own({}, 2, 1.0), Text) and isinstance(own({}, 2, 40.0), Text)
+    assert own_steps.runner("train.py", python="python", environ={}, limit_s=40)({}, 2, 300.0) == slow
 
 
 @pytest.mark.parametrize("command", ["", "train.py 'unclosed"])

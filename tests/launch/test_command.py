@@ -157,6 +157,38 @@ def test_options_of_a_launcher_take_the_place_of_those_that_are_there(path, word
     assert list(command.argv[1:]) == expected and command.world_size == world
 
 
+@pytest.mark.parametrize(
+    ("words", "devices", "expected", "world"),
+    [
+        (["--include", "localhost:4,5,6,7", "train.py"], "", ["--include", "localhost:4,5", "train.py"], 2),
+        (["--include=node3:4,5,6,7", "train.py"], "0,1", ["--include", "node3:4,5", "train.py"], 2),
+        (["train.py", "--include", "x"], "4,5,6,7", ["--include", "localhost:4,5", "train.py", "--include", "x"], 2),
+        (["--num_gpus", "4", "train.py"], "4,5,6,7", ["--num_gpus", "2", "train.py"], 2),
+        (["train.py"], "", ["--num_gpus", "2", "train.py"], 2),
+    ],
+)
+def test_deepspeed_keeps_to_the_gpus_that_it_was_given(path, words, devices, expected, world):
+    command = resolve(["deepspeed", *words], environ=environ(path))
+    found = with_settings(command, options=[("--num_gpus", "2")], environ={"CUDA_VISIBLE_DEVICES": devices})
+    assert list(found.argv[1:]) == expected and found.world_size == world
+
+
+@pytest.mark.parametrize(
+    ("words", "devices"),
+    [(["--include", "a:0@b:0"], ""), (["--include", "localhost"], ""), (["--exclude", "localhost:0"], ""), ([], "GPU-1f,GPU-2f"), ([], "3")],
+)
+def test_gpus_that_deepspeed_cannot_be_told_of_are_refused(path, words, devices):
+    command = resolve(["deepspeed", *words, "train.py"], environ=environ(path))
+    with pytest.raises(UnhangError, match="deepspeed"):
+        with_settings(command, options=[("--num_gpus", "2")], environ={"CUDA_VISIBLE_DEVICES": devices})
+
+
+def test_one_process_is_not_multi_gpu(path):
+    words = ["accelerate", "launch", "--mixed_precision", "bf16", "--multi_gpu", "--num_processes", "8", "train.py", "--multi_gpu"]
+    found = with_settings(resolve(words, environ=environ(path)), options=[("--num_processes", "1")])
+    assert list(found.argv[1:]) == ["launch", "--mixed_precision", "bf16", "--num_processes", "1", "train.py", "--multi_gpu"]
+
+
 def test_processes_of_a_script(path):
     command = resolve(["train.py", "--lr", "1"], nproc_per_node=4, environ=environ(path))
     assert option(command, "--nproc_per_node") == "4"
@@ -195,3 +227,12 @@ def test_where_the_ranks_meet(path, words, expected):
 def test_flags_of_the_script_that_are_there(path):
     command = resolve(["train.py", "--batch", "8", "--lr=1", "ddp_timeout=5", "--last"], environ=environ(path))
     assert [argument(command, flag) for flag in ("--batch", "--lr", "ddp_timeout", "--last", "--no")] == ["8", "1", "5", "", None]
+
+
+def test_what_the_file_of_llama_factory_says(path, tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("ddp_timeout: 180000000\nbf16: true\nlr: [1]\n")
+    command = resolve(["python", "-m", "llamafactory.cli", "train", str(file), "bf16=false"], environ=environ(path))
+    assert [argument(command, f) for f in ("ddp_timeout", "bf16", "lr", "batch")] == ["180000000", "false", None, None]
+    file.write_text("{: [")
+    assert argument(command, "ddp_timeout") is None

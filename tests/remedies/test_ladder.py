@@ -3,8 +3,9 @@
 import pytest
 
 from unhang.knowledge.settings.presets import CONSERVATIVE
-from unhang.model import Evidence, Finding, Remedy, Verdict
-from unhang.remedies import ladder, rungs
+from unhang.knowledge.text import Text
+from unhang.model import Evidence, Finding, Remedy, Steps, Verdict
+from unhang.remedies import ladder, rungs, trial
 
 
 def climb(bench, **more):
@@ -62,6 +63,14 @@ def test_what_the_verdict_prescribes_comes_first(world, bench):
     found = climb(bench(), verdict=Verdict(primary=Finding(cause="p2p-broken", standing="likely", says="", remedies=(remedy,))))
     assert [r.id for r in found.rungs] == ["as-is", "prescribed-p2p-off"]
     assert found.chosen == {"p2p": False}
+
+
+def test_what_the_probes_do_not_show_acquits_no_setting(world, bench):
+    remedy = Remedy(id="no-p2p", says="", env={"NCCL_P2P_DISABLE": "1"})
+    found = climb(bench(), verdict=Verdict(primary=Finding(cause="p2p-broken", standing="established", says="", remedies=(remedy,))))
+    assert found.chosen == {} and not found.confirmed and len(world.started) == 1
+    assert "does not show" in found.says and "no setting" not in found.says
+    assert [(r.id, "try it in a run" in r.skipped) for r in found.rungs[1:]] == [("prescribed-p2p-off", True)]
 
 
 def test_a_prescription_that_fails_is_dropped_again(world, bench):
@@ -126,13 +135,53 @@ def test_it_ends_when_its_time_is_over(world, bench, monkeypatch):
     assert "100 s" in found.says and "100 s" in found.rungs[-1].skipped
 
 
+def test_a_command_that_could_not_be_run_decides_only_its_own_rung(bench, world):
+    def own(choice, size, left_s):
+        if choice.get("shm") is False and "p2p" not in choice:
+            return Text("no time", "")
+        return Steps(exitcode=0 if choice.get("shm") is False and choice.get("p2p") is False else 1)
+
+    found = climb(bench(own=own))
+    assert {r.id: r.trial.outcome for r in found.rungs if r.trial is not None}["shm-off"] == "inconclusive"
+    # Whether shm=off alone is enough nobody knows.
+    assert {"shm", "p2p"} <= set(found.chosen) and "smallest" not in found.says
+
+
+def test_of_a_climb_only_the_first_logs_stay(world, bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(trial.tempfile, "tempdir", str(tmp_path))
+    world.works = lambda *_: False
+    found = climb(bench())
+    (kept,) = tmp_path.iterdir()
+    assert [s.logs for r in found.rungs if r.trial is not None for s in r.trial.stages if s.logs] == [str(kept)]
+
+
+def test_who_cancels_a_trial_leaves_no_logs(world, bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(trial.tempfile, "tempdir", str(tmp_path))
+    world.works = lambda *_: False
+    climb(bench(cancelled=lambda: bool(world.started)))
+    assert len(world.started) == 1 and not list(tmp_path.iterdir())
+
+
+def test_what_was_not_bisected_to_the_end_is_not_called_the_smallest(world, bench, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(ladder.time, "monotonic", lambda: now[0])
+    needed = has(NCCL_P2P_DISABLE="1", NCCL_IB_DISABLE="1")
+
+    def works(*asked):
+        now[0] += 75
+        return needed(*asked)
+
+    world.works = works
+    found = climb(bench(), limit_s=450)
+    assert found.chosen is not None and {"p2p", "ib"} < set(found.chosen)
+    assert "smallest" not in found.says and "could not be found out" in found.says
+    world.works = needed
+    assert "smallest" in climb(bench()).says
+
+
 def test_who_cancels_gets_nothing(world, bench):
     calls = []
-    found = climb(bench(cancelled=lambda: bool(calls)), tell=lambda told: calls.append(told) if len(world.started) == 2 else None)
-    assert found.chosen is None or found.chosen == {}
     world.works = lambda *_: False
-    calls.clear()
-    world.started.clear()
     found = climb(bench(cancelled=lambda: bool(calls)), tell=lambda told: calls.append(told) if len(world.started) == 2 else None)
     assert found.chosen is None and found.says == "interrupted" and len(world.started) == 2
 

@@ -2,6 +2,7 @@ import psutil
 import pytest
 
 from unhang.knowledge.catalogue import load
+from unhang.knowledge.settings.setting import Installed
 from unhang.launch.supervise import DETERMINISTIC
 from unhang.model import Evidence, Finding, Verdict
 from unhang.remedies import rungs
@@ -51,3 +52,9 @@ def test_the_interface_is_the_one_on_the_way():
     assert name in psutil.net_if_addrs() and name == "lo"
     assert rungs.interface_to("127.0.1.1") == "lo"
     assert rungs.interface_to("no-such-host.invalid") is None
+
+
+def test_the_ladder_changes_no_batch():
+    installed = Installed(torch=(2, 9), nccl=(2, 27, 5), gpus=8)
+    found = rungs.rungs(verdict=None, installed=installed, backend="nccl", world_size=2, conservative={"batch": 512, "ib": False})
+    assert next(r.adds for r in found if r.id == "conservative") == {"ib": False}

@@ -1,5 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
+from unhang.cli.climbing import proposed
 from unhang.model import Finding, Outcome, StageResult, Steps, Trial, Tried, Verdict
 from unhang.report import solution
 
@@ -32,7 +35,7 @@ OUTCOME = Outcome(
     says="interface=lo is the smallest",
     says_zh="interface=lo 是最小改动",
     why="gloo-connect",
-    environment={"GLOO_SOCKET_IFNAME": "lo", "UNHANG_BACKEND": "gloo"},
+    environment={"GLOO_SOCKET_IFNAME": "lo"},
     seconds=31.4,
 )
 
@@ -46,9 +49,26 @@ def test_it_tells_what_failed_what_was_measured_and_what_was_chosen():
     # The better of its two trials is half as fast as the best.
     assert "| way interface | ✓ works | ★★☆☆☆ | ★★★★★ | 2 GB/s, 2 of 2 trials passed | some |" in text
     assert "| way shm-off | ? not tried: no NCCL |" in text
-    assert "export GLOO_SOCKET_IFNAME=lo" in text and "export UNHANG" not in text
+    assert "export GLOO_SOCKET_IFNAME=lo" in text
     assert "unhang run --set interface=lo -n 2 train.py" in text
     assert "lo (127.0.0.1)" in text and "took 31 s" in text
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"chosen": {"interface": "lo", "backend": "gloo"}, "environment": {"GLOO_SOCKET_IFNAME": "lo", "UNHANG_BACKEND": "gloo"}},
+        {"chosen": {"shm": False, "processes": 2}, "environment": {"NCCL_SHM_DISABLE": "1"}, "arguments": ("--nproc-per-node", "2")},
+        {"chosen": {"processes": 2}, "environment": {"NPROC_PER_NODE": "2"}},
+    ],
+)
+def test_a_part_of_what_was_proven_is_not_offered(more):
+    outcome = replace(OUTCOME, **more)
+    text = solution.render(outcome, lang="en")
+    assert "export" not in text and "By hand" not in text and "variables alone do not" in text
+    assert all(f"--set {key}=" in text for key in outcome.chosen)
+    assert proposed(outcome) == ()
+    assert [s.name for s in proposed(OUTCOME)] == ["GLOO_SOCKET_IFNAME"]
 
 
 def test_the_best_comes_first_and_failures_last():
@@ -66,10 +86,17 @@ def test_a_bar_in_a_message_breaks_no_table():
     assert all(row.replace("\\|", "").count("|") == 7 for row in rows)
 
 
-@pytest.mark.parametrize(("chosen", "said"), [(None, "no change of settings is proven"), ({}, "Nothing has to be changed")])
+@pytest.mark.parametrize(
+    ("chosen", "said"), [(None, "no change of settings is proven"), ({}, "the probes pass as it is, and so can prove no change")]
+)
 def test_nothing_is_recommended_that_was_not_proven(chosen, said):
     text = solution.render(Outcome(chosen=chosen, rungs=OUTCOME.rungs[:1], says="x"), lang="en")
     assert said in text and "export" not in text
+
+
+def test_what_passes_as_it_is_is_not_said_to_work():
+    text = solution.render(Outcome(chosen={}, rungs=(tried("as-is", trial({}, busbw_gbps=1.0)),), says="x"), lang="en")
+    assert "| way as-is | ✓ the probes pass |" in text and "works |" not in text
 
 
 @pytest.mark.parametrize(("share", "stars"), [(1.0, "★★★★★"), (0.5, "★★☆☆☆"), (0.01, "★☆☆☆☆"), (2.0, "★★★★★")])

@@ -9,7 +9,7 @@ from unhang.knowledge.settings.installed import installed
 from unhang.knowledge.settings.presets import CONSERVATIVE
 from unhang.model import Live, Outcome, StageResult
 from unhang.remedies import ladder, rungs, settings, trial
-from unhang.report import climbing, screen
+from unhang.report import climbing, screen, solution
 from unhang.report.language import Language
 
 # Where one rank alone fails there, no way of talking to others is the answer.
@@ -65,7 +65,6 @@ def _why(failed: StageResult | None) -> str:
 
 
 def proposed(outcome: Outcome | None) -> tuple[settings.Setting, ...]:
-    """What of the change is a variable: it can stand in a file."""
-    if outcome is None or not outcome.chosen:
-        return ()
-    return tuple(settings.Setting(name=name, value=value, cause=outcome.why) for name, value in outcome.environment.items())
+    """The change as a file of variables, where that is all of it: a part of it is not what was proven."""
+    found = {} if outcome is None else solution.variables(outcome)
+    return tuple(settings.Setting(name=name, value=value, cause=outcome.why if outcome else "") for name, value in found.items())

@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from unhang.errors import EXIT_INTERRUPTED, UnhangError
+from unhang.errors import EXIT_INTERRUPTED, EXIT_USER, UnhangError
 from unhang.knowledge.settings.setting import Choice
+from unhang.knowledge.text import Text
 from unhang.model import Steps
 from unhang.remedies.ladder import spelled
 
@@ -26,11 +27,21 @@ _LOOK_S = 0.25
 # What an interrupted training may take to end by itself.
 _END_S = 45.0
 _KEPT = 500
+# Importing torch alone takes as long.
+_LEAST_S = 10.0
+
+
+def _no_step(limit_s: float) -> str:
+    return f"the command took no optimizer step within {limit_s:g} s"
+
+
+def _too_little_time(left_s: float) -> Text:
+    return Text(f"of the whole time only {left_s:.0f} s were left for the command", f"总时间只剩 {left_s:.0f} 秒，不足以运行命令")
 
 
 def runner(
     command: str, *, python: str, environ: Mapping[str, str], limit_s: float, cancelled: Callable[[], bool] = lambda: False
-) -> Callable[[Choice, int, float], Steps]:
+) -> Callable[[Choice, int, float], Steps | Text]:
     """What runs it under a choice, with so many ranks where it is a script, within so many seconds. Raises UnhangError for what is no command."""
     try:
         words = shlex.split(command)
@@ -39,15 +50,21 @@ def runner(
     if not words:
         raise UnhangError("--trial-command is empty", hint="--trial-command 'train.py --max-steps 5'")
 
-    def run(choice: Choice, size: int, left_s: float) -> Steps:
-        return _run(words, choice, size, python=python, environ=environ, limit_s=min(limit_s, left_s), cancelled=cancelled)
+    def run(choice: Choice, size: int, left_s: float) -> Steps | Text:
+        if left_s < min(limit_s, _LEAST_S):
+            return _too_little_time(left_s)
+        found = _run(words, choice, size, python=python, environ=environ, limit_s=min(limit_s, left_s), cancelled=cancelled)
+        # With all of its own time it might have stepped.
+        if left_s < limit_s and isinstance(found, Steps) and found.says == _no_step(left_s):
+            return _too_little_time(left_s)
+        return found
 
     return run
 
 
 def _run(
     words: list[str], choice: Choice, size: int, *, python: str, environ: Mapping[str, str], limit_s: float, cancelled: Callable[[], bool]
-) -> Steps:
+) -> Steps | Text:
     folder = Path(tempfile.mkdtemp(prefix="unhang-steps-"))
     argv = [sys.executable, "-m", "unhang", "run", "--fallback", "off", "--on-failure", "abort", "--quiet", "--json", "--python", python]
     argv += ["--run-dir", str(folder / "run"), *(w for key, value in choice.items() for w in ("--set", f"{key}={spelled(value)}"))]
@@ -83,16 +100,21 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float, cancelled: Callable[
     return False
 
 
-def _steps(out: bytes, exitcode: int, err: str, *, over: bool, limit_s: float) -> Steps:
-    """A command that still took steps when its time was over has worked."""
+def _steps(out: bytes, exitcode: int, err: str, *, over: bool, limit_s: float) -> Steps | Text:
+    """A command that still took steps when its time was over has worked; of one that was not started nothing is known."""
     try:
         told: dict[str, Any] = json.loads(out)
     except ValueError:
-        return Steps(exitcode=exitcode, says=f"the command could not be run: {' '.join(err.split())[-_KEPT:]}")
+        if over:
+            return Steps(exitcode=0, says=_no_step(limit_s))
+        said = " ".join(err.split())[-_KEPT:]
+        if exitcode == EXIT_USER:
+            return Text(f"the command cannot be run so: {said}", f"命令无法这样运行：{said}")
+        return Steps(exitcode=exitcode, says=f"the command could not be run: {said}")
     steps, rate = int(told.get("steps") or 0), told.get("steps_per_s")
     step_s = round(1 / rate, 6) if rate else None
     if over and exitcode == EXIT_INTERRUPTED:
-        says = "" if steps else f"the command took no optimizer step within {limit_s:g} s"
+        says = "" if steps else _no_step(limit_s)
         return Steps(exitcode=0, steps=steps, step_s=step_s, says=says)
     primary = (told.get("verdict") or {}).get("primary")
     says = f"{primary['cause']}: {primary['says']}" if exitcode and primary else ""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unhang.errors import CommandNotFound, UnhangError
+from unhang.knowledge.settings.setting import worded
 from unhang.records import named
 
 # The launchers' own options, as they are spelled with dashes; each also exists with underscores.
@@ -21,6 +22,7 @@ _NODES = ("--nnodes", "--num-machines", "--num-nodes")
 _MASTER = ("--master-addr", "--main-process-ip")
 _LLAMAFACTORY = ("llamafactory-cli", "lmf", "llamafactory.cli")
 _FILES = (".yaml", ".yml", ".json")
+_MAX_FILE_BYTES = 1024 * 1024
 _PORT = ("--master-port", "--main-process-port")
 # Options that take no value. Of any other the next word is the value.
 _FLAGS = {
@@ -102,12 +104,30 @@ def option(command: Command, name: str) -> str | None:
 
 
 def argument(command: Command, flag: str) -> str | None:
-    """What stands behind a flag of the script's own, "" where that is nothing; None where it is not there. LLaMA-Factory's go without dashes."""
+    """What stands behind a flag of the script's own, "" where that is nothing; None where it is not there.
+
+    LLaMA-Factory's go without dashes, or stand in its file.
+    """
     for i, word in enumerate(command.argv):
         name, joined, value = word.partition("=")
         if name == flag or (joined and name.removeprefix("--") == flag):
             return value if joined else next(iter(command.argv[i + 1 : i + 2]), "")
-    return None
+    return _fields(command).get(flag) if launcher(command) == "llamafactory" else None
+
+
+def _fields(command: Command) -> Mapping[str, str]:
+    """What LLaMA-Factory's file sets; nothing where it cannot be read, which the training itself will tell."""
+    import yaml
+
+    path = next((word for word in command.argv if word.endswith(_FILES)), "")
+    if not path or not named.is_file(path):
+        return {}
+    try:
+        with Path(path).open("rb") as f:
+            told = yaml.safe_load(f.read(_MAX_FILE_BYTES))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return {str(key): worded(value) for key, value in told.items() if isinstance(value, (bool, int, float, str))} if isinstance(told, dict) else {}
 
 
 def master(command: Command) -> tuple[str | None, int | None]:
@@ -122,10 +142,20 @@ def master(command: Command) -> tuple[str | None, int | None]:
     return address or None, int(nodes) if nodes.isdecimal() else None
 
 
-def with_settings(command: Command, *, options: Sequence[tuple[str, str]] = (), arguments: Sequence[str] = ()) -> Command:
-    """The command with options of its launcher set, in place of those that are there, and with arguments of the script behind it."""
+def with_settings(
+    command: Command, *, options: Sequence[tuple[str, str]] = (), arguments: Sequence[str] = (), environ: Mapping[str, str] = os.environ
+) -> Command:
+    """The command with options of its launcher set, in place of those that are there, and with arguments of the script behind it.
+
+    Raises UnhangError where the launcher would not take it, or would take other GPUs than those that it was given.
+    """
     argv = list(command.argv)
     for name, value in options:
+        if name == "--num_gpus":
+            name, value = _of_deepspeed(argv, int(value), environ)
+        elif name == "--num_processes" and value == "1":
+            # accelerate takes it for a mistake.
+            _remove_flag(argv, "--multi-gpu")
         _set(argv, name, value)
     if launcher(command) == "llamafactory" and not any(word.endswith(_FILES) for word in argv):
         # Without a file the fields are flags.
@@ -133,6 +163,43 @@ def with_settings(command: Command, *, options: Sequence[tuple[str, str]] = (), 
     argv += arguments
     kind, now = _launcher(argv)
     return replace(command, argv=tuple(argv), world_size=_promised(kind, now) if options else command.world_size)
+
+
+def _of_deepspeed(argv: Sequence[str], count: int, environ: Mapping[str, str]) -> tuple[str, str]:
+    """The option for so many GPUs.
+
+    With --num_gpus the launcher ignores CUDA_VISIBLE_DEVICES and takes the first GPUs of the machine; beside --include or --exclude it refuses that
+    (launcher/runner.py, 0.19.8).
+    """
+    options = _launcher(argv)[1]
+    if "--num-gpus" in options:
+        return "--num_gpus", str(count)
+    if "--exclude" in options or (include := options.get("--include", "")).count("@"):
+        raise UnhangError(
+            "deepspeed with --exclude, or --include of several hosts: its number of processes cannot be set from here",
+            hint="name the GPUs: deepspeed --include localhost:0,1",
+        )
+    host, _, given = include.partition(":") if include else ("localhost", "", environ.get("CUDA_VISIBLE_DEVICES", ""))
+    if not include and not given:
+        return "--num_gpus", str(count)
+    devices = [d.strip() for d in given.split(",")]
+    if not all(d.isdecimal() for d in devices) or len(devices) < count:
+        raise UnhangError(
+            f"deepspeed was given the GPUs {include or given!r}: {count} of them cannot be named from here",
+            hint="name them by their numbers: deepspeed --include localhost:0,1",
+        )
+    return "--include", f"{host}:{','.join(devices[:count])}"
+
+
+def _remove_flag(argv: list[str], flag: str) -> None:
+    """Of the launcher's own options; a script may have one of that name."""
+    kind, position = _which(argv)
+    while kind is not None and position < len(argv) and argv[position].startswith("-") and argv[position] != "--":
+        said = argv[position].partition("=")[0].replace("_", "-")
+        if said == flag:
+            del argv[position]
+            return
+        position += 1 if "=" in argv[position] or said in _FLAGS[kind] else 2
 
 
 def _set(argv: list[str], name: str, value: str) -> None:
@@ -247,6 +314,8 @@ def _promised(kind: str | None, options: Mapping[str, str]) -> int | None:
     if kind is None:
         return None
     count = options.get(_COUNT[kind], "")
+    if kind == "deepspeed" and (named_gpus := re.fullmatch(r"[^:@]+:(\d+(?:,\d+)*)", options.get("--include", ""))):
+        return named_gpus[1].count(",") + 1
     nodes = next((options[name] for name in _NODES if name in options), "1")
     if not count.isdecimal() or not nodes.isdecimal():
         return None

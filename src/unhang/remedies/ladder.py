@@ -13,13 +13,27 @@ from unhang.knowledge.settings.setting import Choice, Value
 from unhang.knowledge.text import Text
 from unhang.model import Outcome, Trial, Tried
 from unhang.remedies import trial
-from unhang.remedies.rungs import AS_IS, TRANSPORTS, Rung
+from unhang.remedies.rungs import AS_IS, PRESCRIBED, TRANSPORTS, Rung
 from unhang.remedies.smallest import smallest
 from unhang.remedies.trial import Bench
 
 LIMIT_S = 600.0
 # Less than this is not worth a start: importing torch alone takes as long.
 _LEAST_S = 5.0
+# A failure that only comes under load, or after hours, is not seen in seconds: that the probes pass acquits no setting.
+_AS_IS = Text(
+    "the probes pass as it is: what failed does not show in them, so they cannot tell whether a setting is to blame (--trial-command adds steps of "
+    "your own)",
+    "保持原样时探测全部通过：故障没有在探测中出现，因此无法判断是否与设置有关（--trial-command 可加入自己的训练步）",
+)
+_AS_IS_TOO = Text(
+    "the probes and the command of --trial-command pass as it is: what failed does not show in them, so nothing is said of settings",
+    "保持原样时探测和 --trial-command 的命令都通过：故障没有在其中出现，因此无法判断是否与设置有关",
+)
+_UNSEEN_HERE = Text(
+    "what failed does not show in the probes, so they cannot tell whether this helps; try it in a run (--set)",
+    "故障没有在探测中出现，无法判断这样是否有用；可在训练中用 --set 尝试",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +78,7 @@ class _Climb:
 
     def climb(self, rungs: Sequence[Rung]) -> Outcome:
         below: Choice = {}
+        below_fails = True
         failed: list[Choice] = []
         for position, rung in enumerate(rungs):
             choice = rung.above(below)
@@ -75,22 +90,31 @@ class _Climb:
             # Of a preset only what can be set here.
             choice = self._accepted(choice)
             result = self._try(rung, choice)
-            if result.outcome == "inconclusive":
+            if result.outcome == "inconclusive" and (
+                rung.id == AS_IS.id or self._bench.cancelled() or any(s.state == "failed" for s in result.stages)
+            ):
                 return self._end(
                     None, Text("not even this can be tried here: {why}", "此处无法测试：{why}").fill(why=Text(result.says, result.says_zh))
                 )
             if result.outcome == "passed":
                 if rung.id == AS_IS.id:
-                    return self._end({}, Text("it works as it is: no setting is to blame", "保持原样即可工作：与设置无关"))
-                if (least := self._least(rung, choice, below)) is not None:
+                    for other in rungs[position + 1 :]:
+                        if other.id.startswith(PRESCRIBED):
+                            self._skip(other, _UNSEEN_HERE)
+                    return self._end({}, _AS_IS if self._bench.own is None else _AS_IS_TOO)
+                least, is_smallest = self._least(rung, choice)
+                if least is not None:
+                    says = self._conclusion(least, is_smallest=is_smallest and below_fails)
                     if self._several:
                         self._try_others(rungs[position + 1 :], [*failed, choice, least])
-                    return self._end(least, self._conclusion(least), confirmed=True)
+                    return self._end(least, says, confirmed=True)
                 if self._bench.cancelled():
                     return self._end(None, Text("interrupted", "被中断"))
-            failed.append(choice)
+            if result.outcome != "inconclusive":
+                failed.append(choice)
             if rung.kept:
                 below = choice
+                below_fails = result.outcome != "inconclusive"
         if self._is_over():
             return self._end(
                 None,
@@ -141,19 +165,30 @@ class _Climb:
         refused = {r.key for r in self._bench.refused(choice)}
         return {key: value for key, value in choice.items() if key not in refused}
 
-    def _least(self, rung: Rung, choice: Choice, below: Choice) -> Choice | None:
-        """The smallest part that works, run once more; the whole where that fails; None where neither passes again."""
-        added = [key for key in choice if key in rung.adds]
-        found = smallest(choice, added=added, passes=lambda part: not self._is_over() and self._drop(part).outcome == "passed")
+    def _least(self, rung: Rung, choice: Choice) -> tuple[Choice | None, bool]:
+        """The smallest part that works, run once more; the whole where that fails; None where neither passes again.
+
+        And whether each part that was left in has been seen to be needed: it has not where time was over, or a trial decided nothing.
+        """
+        untried: list[Choice] = []
+
+        def passes(part: Choice) -> bool:
+            outcome = "" if self._is_over() else self._drop(part).outcome
+            if outcome not in ("passed", "failed"):
+                untried.append(part)
+            return outcome == "passed"
+
+        found = smallest(choice, added=[key for key in choice if key in rung.adds], passes=passes)
         if self._drop(found).outcome == "passed":
-            return found
+            return found, not untried
         if found != choice and not self._bench.cancelled() and self._drop(choice).outcome == "passed":
-            return choice
-        return None
+            return choice, False
+        return None, False
 
     def _try(self, rung: Rung, choice: Choice) -> Trial:
         self._tell(Told(rung=rung))
-        result = trial.run(self._bench, choice, limit_s=self._left_s())
+        # Of one climb the logs of what failed first are enough: the verdicts on the others stay.
+        result = trial.run(self._bench, choice, limit_s=self._left_s(), keeps_logs=rung.id == AS_IS.id)
         self._add(rung, trial_=result)
         return result
 
@@ -189,8 +224,13 @@ class _Climb:
     def _is_over(self) -> bool:
         return self._until - time.monotonic() < _LEAST_S
 
-    def _conclusion(self, choice: Choice) -> Text:
+    def _conclusion(self, choice: Choice, *, is_smallest: bool) -> Text:
         said = ", ".join(f"{key}={spelled(value)}" for key, value in choice.items())
+        if not is_smallest:
+            return Text(
+                "{what} works here, and passed twice; whether all of it is needed could not be found out",
+                "{what} 在此可行，已通过两次；其中是否每一项都必需，未能测完",
+            ).fill(what=said)
         return Text("{what} is the smallest change that works here; it passed twice", "{what} 是此处可行的最小改动，已通过两次").fill(what=said)
 
     def _end(self, chosen: Choice | None, says: Text, *, confirmed: bool = False) -> Outcome:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from unhang.knowledge.settings.presets import OF_THE_SCRIPT
 from unhang.knowledge.settings.setting import Choice, Installed, applied
 from unhang.knowledge.text import Text
 from unhang.model import Finding, Verdict
@@ -30,6 +31,7 @@ ANSWERABLE = frozenset(
     }
 )
 LOADERS = "loader-workers"
+PRESCRIBED = "prescribed-"
 # What names loader workers in evidence: the shared memory that ran out was theirs, and no transport's.
 _OF_LOADERS = ("DataLoader", "data_loader", "torch_", "dataloader")
 
@@ -121,7 +123,8 @@ def rungs(
                 id="conservative",
                 title=Text("preset conservative", "预设 conservative"),
                 cost=Text("all of the above at once, and slower loading: for a first run that ends", "以上各项全部生效，数据加载也更慢：用于先跑通"),
-                adds=conservative,
+                # Another batch would be another training.
+                adds={k: v for k, v in conservative.items() if k not in OF_THE_SCRIPT},
                 kept=False,
             )
         )
@@ -147,7 +150,7 @@ def prescribed(verdict: Verdict | None, installed: Installed) -> Iterator[Rung]:
         return
     if of_loaders(verdict):
         yield Rung(
-            id="prescribed-loader-workers",
+            id=f"{PRESCRIBED}loader-workers",
             title=Text("no loader workers (the verdict prescribes it)", "不用数据加载进程（诊断建议）"),
             cost=Text("data are loaded by the training itself, between its steps", "数据由训练进程自己在步与步之间加载"),
             adds={LOADERS: 0},
@@ -157,7 +160,7 @@ def prescribed(verdict: Verdict | None, installed: Installed) -> Iterator[Rung]:
         if any(pair in wanted for pair in applied({key: False}, installed).env.items()):
             rung = transport(key)
             yield Rung(
-                id=f"prescribed-{rung.id}",
+                id=f"{PRESCRIBED}{rung.id}",
                 title=rung.title + Text(" (the verdict prescribes it)", "（诊断建议）"),
                 cost=rung.cost,
                 adds=rung.adds,

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -45,7 +45,8 @@ _GLOO_AT = re.compile(r"^gloo at (.+)$")
 class Bench:
     """Where trials are run: `world_size` ranks with the training's Python and environment, over `backend` unless the candidate names another.
 
-    `loaders`: loader workers are tried, too. `own` runs the user's own few steps under the candidate, within so many seconds, where they were given.
+    `loaders`: loader workers are tried, too. `own` runs the user's own few steps under the candidate, within so many seconds, where they were
+    given; it answers with the reason where it could not be run under it.
     `cancelled` is asked several times a second.
     """
 
@@ -56,20 +57,19 @@ class Bench:
     installed: Installed
     launcher: str = "torchrun"
     loaders: bool = False
-    own: Callable[[Choice, int, float], Steps] | None = None
+    own: Callable[[Choice, int, float], Steps | Text] | None = None
     cancelled: Callable[[], bool] = lambda: False
-    arguments: Mapping[str, str] = field(default_factory=dict)
 
     def applied(self, choice: Choice) -> Applied:
         """What the choice comes to here."""
-        return applied(choice, self.installed, launcher=self.launcher, arguments=self.arguments)
+        return applied(choice, self.installed, launcher=self.launcher)
 
     def refused(self, choice: Choice) -> tuple[Refused, ...]:
         return self.applied(choice).refused
 
 
-def run(bench: Bench, choice: Choice, *, limit_s: float) -> Trial:
-    """Try one candidate, within `limit_s` in all. Nothing of it stays but the logs of what failed."""
+def run(bench: Bench, choice: Choice, *, limit_s: float, keeps_logs: bool = False) -> Trial:
+    """Try one candidate, within `limit_s` in all. Nothing of it stays but the logs of what failed, where they are wanted."""
     began = time.monotonic()
     size = int(choice.get("processes", bench.world_size))
     backend = str(choice.get("backend", bench.backend))
@@ -86,10 +86,11 @@ def run(bench: Bench, choice: Choice, *, limit_s: float) -> Trial:
         logs = sorted(folder.glob("rank*.log"))
         transports, interfaces = _told_by_nccl(logs) if backend == "nccl" else _of_gloo(stages)
     finally:
-        if not any(s.state == "failed" for s in stages):
+        if not keeps_logs or bench.cancelled() or not any(s.state == "failed" for s in stages):
             shutil.rmtree(folder, ignore_errors=True)
+            stages = [replace(s, logs="") for s in stages]
     failed = next((s for s in stages if s.state == "failed"), None)
-    steps = None
+    steps: Steps | Text | None = None
     if failed is None and bench.own is not None and not bench.cancelled():
         steps = bench.own(choice, size, max(1.0, began + limit_s - time.monotonic()))
     outcome, said = _judged(bench, done, failed, steps)
@@ -105,7 +106,7 @@ def run(bench: Bench, choice: Choice, *, limit_s: float) -> Trial:
         interfaces=interfaces,
         stages=tuple(stages),
         busbw_gbps=_bandwidth(stages),
-        steps=steps,
+        steps=None if isinstance(steps, Text) else steps,
         seconds=round(time.monotonic() - began, 3),
         verdict=verdict,
     )
@@ -168,13 +169,15 @@ def _stages(
     return results, verdict
 
 
-def _judged(bench: Bench, done: Applied, failed: StageResult | None, steps: Steps | None) -> tuple[str, Text]:
+def _judged(bench: Bench, done: Applied, failed: StageResult | None, steps: Steps | Text | None) -> tuple[str, Text]:
     if bench.cancelled():
         return "inconclusive", Text("interrupted", "被中断")
     if failed is not None:
         stage = next(s for s in (*plan.STAGES, plan.LOADER) if s.id == failed.stage)
         said = Text(f"{stage.title}: {failed.says}", f"{stage.title_zh}：{failed.says}")
         return ("inconclusive" if failed.stage in _BEFORE_ANY_TALK else "failed"), said
+    if isinstance(steps, Text):
+        return "inconclusive", steps
     if steps is not None and (steps.exitcode != 0 or steps.says):
         return "failed", same(steps.says) if steps.says else Text(
             f"the command ended with exit code {steps.exitcode}", f"命令以退出码 {steps.exitcode} 结束"

@@ -12,7 +12,7 @@ from unhang.remedies.ladder import Told
 from unhang.report import screen
 from unhang.report.folding import fold
 from unhang.report.language import Language
-from unhang.report.solution import what
+from unhang.report.solution import by_run, variables, what
 
 _MARKS: Mapping[str, tuple[str, str]] = {
     "passed": ("✓", "green"),
@@ -29,7 +29,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "again": "{what}, once more",
         "alone": "{what} alone",
         "cost": "cost: {cost}",
-        "processes": "start {n} processes",
+        "only-by-run": "variables alone do not bring it about: {command}",
     },
     "zh": {
         "begin": "按代价从小到大尝试更改设置，最多 {s:g} 秒",
@@ -39,7 +39,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "again": "再测一次 {what}",
         "alone": "只用 {what}",
         "cost": "代价：{cost}",
-        "processes": "启动 {n} 个进程",
+        "only-by-run": "只设环境变量不够：{command}",
     },
 }
 
@@ -75,8 +75,8 @@ def render_end(outcome: Outcome, console: Console, *, lang: Language) -> None:
         if outcome.chosen and rung.trial is not None and rung.trial.choice == outcome.chosen:
             cost = rung.cost_zh if lang == "zh" else rung.cost
             console.print(Text(f"  {_WORDS[lang]['cost'].format(cost=cost)}", style="dim"), soft_wrap=True)
-    if outcome.chosen and "processes" in outcome.chosen:
-        console.print(Text(f"  {_WORDS[lang]['processes'].format(n=outcome.chosen['processes'])}", style="green"), soft_wrap=True)
+    if outcome.chosen and not variables(outcome):
+        console.print(Text(f"  {_WORDS[lang]['only-by-run'].format(command=by_run(outcome))}", style="green"), soft_wrap=True)
 
 
 def _line(title: str, trial: Trial, console: Console, lang: Language) -> None:

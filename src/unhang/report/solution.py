@@ -38,10 +38,11 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "alone": "{what} alone",
         "chosen": "What was chosen",
         "nothing": "Nothing: no change of settings is proven to work here.",
-        "as-is": "Nothing has to be changed.",
+        "as-is": "Nothing: the probes pass as it is, and so can prove no change.",
+        "unseen": "the probes pass",
         "by-hand": "By hand, on every rank:",
         "by-run": "Or under unhang run:",
-        "processes": "and start {n} processes.",
+        "only-by-run": "Under unhang run (variables alone do not bring it about):",
         "used": "What the ranks then used",
         "transports": "transports: {what}",
         "interfaces": "interfaces: {what}",
@@ -70,10 +71,11 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "alone": "只用 {what}",
         "chosen": "选定的方案",
         "nothing": "没有：没有任何设置改动被证明在此可行。",
-        "as-is": "无需改动。",
+        "as-is": "没有：保持原样时探测全部通过，因此也无法证明任何改动。",
+        "unseen": "探测通过",
         "by-hand": "手动设置（每个 rank 都要）：",
         "by-run": "或者通过 unhang run：",
-        "processes": "并启动 {n} 个进程。",
+        "only-by-run": "通过 unhang run（只设环境变量不够）：",
         "used": "各 rank 实际使用的传输方式",
         "transports": "传输：{what}",
         "interfaces": "网卡：{what}",
@@ -185,15 +187,14 @@ def _row(way: Way, best: float | None, words: Mapping[str, str]) -> str:
     if not way.passed:
         result = words["fails" if decided else "inconclusive"]
         return f"| {_cell(way.title)} | ✗ {result} | - | - | {_cell(way.trials[0].says[:160])} | {_cell(way.cost)} |"
+    result = words["passed" if way.trials[0].choice else "unseen"]
     speed = way.busbw_gbps
     measured = [f"{speed:.3g} GB/s" if speed is not None else words["not-measured"]]
     if way.step_s is not None:
         measured.append(words["step"].format(s=way.step_s))
     measured.append(words["of-trials"].format(n=way.passed, all=len(decided)))
     stars = stars_of(speed / best) if speed is not None and best else "-"
-    return (
-        f"| {_cell(way.title)} | ✓ {words['passed']} | {stars} | {stars_of(way.passed / len(decided))} | {', '.join(measured)} | {_cell(way.cost)} |"
-    )
+    return f"| {_cell(way.title)} | ✓ {result} | {stars} | {stars_of(way.passed / len(decided))} | {', '.join(measured)} | {_cell(way.cost)} |"
 
 
 def _skipped(rung: Tried, words: Mapping[str, str], lang: Language) -> str:
@@ -208,24 +209,20 @@ def _chosen(outcome: Outcome, words: Mapping[str, str], command: Sequence[str]) 
         yield words["nothing" if outcome.chosen is None else "as-is"]
         yield ""
         return
-    sets = " ".join(f"--set {shlex.quote(f'{key}={spelled(value)}')}" for key, value in outcome.chosen.items())
-    hidden = {name: value for name, value in outcome.environment.items() if not name.startswith("UNHANG_")}
-    if hidden:
+    by_hand = variables(outcome)
+    if by_hand:
         yield words["by-hand"]
         yield ""
         yield "```bash"
-        yield from (f"export {name}={shlex.quote(value)}" for name, value in hidden.items())
+        yield from (f"export {name}={shlex.quote(value)}" for name, value in by_hand.items())
         yield "```"
         yield ""
-    yield words["by-run"]
+    yield words["by-run" if by_hand else "only-by-run"]
     yield ""
     yield "```bash"
-    yield f"unhang run {sets} {shlex.join(command) if command else 'COMMAND'}"
+    yield by_run(outcome, command)
     yield "```"
     yield ""
-    if "processes" in outcome.chosen:
-        yield words["processes"].format(n=outcome.chosen["processes"])
-        yield ""
     last = next((t for t in reversed(outcome.dropping) if t.choice == outcome.chosen and t.outcome == "passed"), None)
     if last is not None and (last.transports or last.interfaces):
         yield f"{words['used']}:"
@@ -235,6 +232,18 @@ def _chosen(outcome: Outcome, words: Mapping[str, str], command: Sequence[str]) 
         if last.interfaces:
             yield f"- {words['interfaces'].format(what=', '.join(last.interfaces))}"
         yield ""
+
+
+def variables(outcome: Outcome) -> Mapping[str, str]:
+    """What brings the chosen change about without us: nothing where a part of it is an argument, or is read by our hook alone."""
+    hooked = any(name.startswith("UNHANG_") for name in outcome.environment)
+    return {} if hooked or outcome.arguments or not outcome.chosen or "processes" in outcome.chosen else outcome.environment
+
+
+def by_run(outcome: Outcome, command: Sequence[str] = ()) -> str:
+    """The chosen change under unhang run."""
+    sets = " ".join(f"--set {shlex.quote(f'{key}={spelled(value)}')}" for key, value in (outcome.chosen or {}).items())
+    return f"unhang run {sets} {shlex.join(command) if command else 'COMMAND'}"
 
 
 def what(choice: Mapping[str, object], lang: Language) -> str:

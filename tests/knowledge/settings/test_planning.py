@@ -106,3 +106,25 @@ def test_presets_of_the_users_build_on_others():
     lost = Configuration(path="/f", presets={"a": Own(name="a", title="", base="nothing", settings={})})
     with pytest.raises(UnhangError, match=r"/f: \[presets.a\] base: there is no preset 'nothing'"):
         planning.preset("a", HERE, lost)
+
+
+LLAMA = Here(snapshot=HERE.snapshot, installed=Installed(torch=(2, 9), nccl=(2, 27, 5), gpus=8, packages={"llamafactory": "0.9.5"}))
+BATCH = "per_device_train_batch_size=8"
+
+
+def test_no_preset_brings_a_batch_to_llama_factory():
+    found = plan(LLAMA, Configuration(), preset_name="basic", launcher="llamafactory")
+    assert not any(a.startswith("per_device") for a in found.applied.arguments) and "ddp_timeout=1800" in found.applied.arguments
+    assert "--set" in next(r.why for r in found.applied.refused if r.key == "batch")
+    typed = plan(LLAMA, Configuration(), preset_name="basic", launcher="llamafactory", typed=[("batch", 8, "--set")])
+    assert BATCH in typed.applied.arguments
+    own = Configuration(path="/f", presets={"small": Own(name="small", title="", base="basic", settings={"batch": 8})})
+    assert BATCH in plan(LLAMA, own, preset_name="small", launcher="llamafactory").applied.arguments
+
+
+def test_what_the_file_of_llama_factory_says_is_kept_whole():
+    found = plan(LLAMA, Configuration(), preset_name="basic", launcher="llamafactory", word={"ddp_timeout": "180000000"}.get)
+    assert not any(a.startswith("ddp_timeout") for a in found.applied.arguments) and "UNHANG_TIMEOUT_S" not in found.applied.env
+    assert [(m.name, m.theirs, m.kept) for m in found.met] == [("ddp_timeout", "180000000", True)]
+    typed = plan(LLAMA, Configuration(), typed=[("timeout", 60, "--timeout")], launcher="llamafactory", word={"ddp_timeout": "9"}.get)
+    assert "ddp_timeout=60" in typed.applied.arguments and typed.applied.env["UNHANG_TIMEOUT_S"] == "60"

@@ -14,7 +14,7 @@ from unhang.errors import UnhangError
 from unhang.knowledge.settings.choosing import NAMES, Here
 from unhang.knowledge.settings.choosing import preset as ours
 from unhang.knowledge.settings.configuration import Configuration
-from unhang.knowledge.settings.presets import Preset
+from unhang.knowledge.settings.presets import OF_THE_SCRIPT, Preset
 from unhang.knowledge.settings.setting import Applied, Choice, Refused, Spelled, Value, applied, together
 from unhang.knowledge.text import NOTHING, Text, same
 
@@ -27,6 +27,10 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
 _NEVER_REPLACED = ("--rdzv_conf", "PET_RDZV_CONF")
 
 SET = "--set"
+_OF_FILE = Text(
+    "LLaMA-Factory's file says it, and a preset does not know the model; --set does it",
+    "由 LLaMA-Factory 的文件决定，预设不了解模型；可用 --set 设置",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +132,18 @@ def plan(
     for key, value, origin in typed:
         chosen[key] = Chosen(key=key, value=value, origin=origin)
     choice: Choice = {c.key: c.value for c in chosen.values()}
+    left: list[Refused] = []
+    if name and launcher == "llamafactory":
+        own = configuration.presets[name].settings if name in configuration.presets else {}
+        ours_only = [
+            k for k in OF_THE_SCRIPT if k in chosen and chosen[k].origin == f"preset {name}" and k not in own and k not in configuration.arguments
+        ]
+        left = [Refused(key=k, value=choice[k], why=_OF_FILE.en, why_zh=_OF_FILE.zh) for k in ours_only]
+        choice = {k: v for k, v in choice.items() if k not in ours_only}
     whole = applied(choice, here.installed, launcher=launcher, arguments=configuration.arguments)
     met: list[Met] = []
     spelled = {key: _met(key, one, chosen[key].is_typed, environ, option, word, met) for key, one in whole.spelled.items()}
-    return Plan(chosen=tuple(chosen.values()), applied=together(spelled, whole.refused), met=tuple(met), unfit=unfit, preset=name)
+    return Plan(chosen=tuple(chosen.values()), applied=together(spelled, (*left, *whole.refused)), met=tuple(met), unfit=unfit, preset=name)
 
 
 def _met(
@@ -160,6 +172,9 @@ def _met(
     # LLaMA-Factory's are a word each; a script's own flag may be several words.
     groups = [(a,) for a in one.arguments] if all("=" in a for a in one.arguments) else [one.arguments]
     arguments = tuple(a for group in groups if group and wins(*_flag_of(group, word)) for a in group)
+    if one.arguments and not arguments and any(m.key == key and m.kept for m in met):
+        # Theirs is kept whole: our hook would overrule it.
+        return replace(one, env={}, options=(), arguments=())
     return replace(one, env=env, options=options, arguments=arguments)
 
 

@@ -25,6 +25,8 @@ class Preset:
     unfit: Text = NOTHING
 
 
+# What belongs to the model and its data: a starting point for a script that names its flag, never in the place of what LLaMA-Factory's file says.
+OF_THE_SCRIPT = ("batch", "gpu-cache")
 _HALF_AN_HOUR = 1800
 _LOADER = {
     "loader-workers": Text("few processes that could hang or be killed for their memory", "工作进程少，不易卡死或因内存被杀"),
