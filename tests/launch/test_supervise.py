@@ -1,10 +1,14 @@
 import datetime
+import sys
 
 import pytest
 
-from unhang.launch.attempt import Result
-from unhang.launch.supervise import no_progress, run_path
+from unhang.launch import events
+from unhang.launch.attempt import Options, Result
+from unhang.launch.command import Command
+from unhang.launch.supervise import Policy, Supervisor, no_progress, run_path
 from unhang.model import Finding, Verdict
+from unhang.records.rundir import RunDir
 
 
 def failed(steps: int, *, cause: str = "rank-exception", ranks: tuple[int, ...] = (1,), pace: float = 1.0, exitcode: int = 1) -> Result:
@@ -44,3 +48,35 @@ def test_run_paths_are_new_and_safe(tmp_path):
     first.mkdir()
     assert run_path(tmp_path, "../my run", now=now) == tmp_path / "my-run-20260102-030405-2"
     assert run_path(tmp_path, "..", now=now).name == "run-20260102-030405"
+
+
+class Broken:
+    """What is there to help, in a machine that has nothing left."""
+
+    def at_start(self, tell):
+        raise OSError(28, "No space left on device")
+
+    def after(self, result, tell, cancelled):
+        raise RuntimeError("can't start new thread")
+
+
+def test_help_that_fails_ends_nothing(tmp_path):
+    """Twice it fails for another reason, and the third attempt goes well."""
+    script = tmp_path / "train.py"
+    script.write_text("import sys; p = sys.argv[1]; n = len(open(p).read()); open(p, 'a').write('.'); sys.exit(0 if n == 2 else n + 3)")
+    count = tmp_path / "count"
+    count.write_text("")
+    told = []
+    command = Command(argv=(sys.executable, str(script), str(count)), python=sys.executable, name="train", world_size=None, port=None)
+    supervisor = Supervisor(
+        command,
+        rundir=RunDir.create(tmp_path / "run"),
+        options=Options(),
+        policy=Policy(),
+        tell=told.append,
+        sink=lambda *said: None,
+        remedying=Broken(),
+    )
+    assert supervisor.run().exitcode == 0
+    said = [e.text for e in told if isinstance(e, events.Note)]
+    assert sum("the training goes on as it was" in text for text in said) == 3

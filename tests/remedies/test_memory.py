@@ -117,7 +117,7 @@ def test_several_may_write_at_once(path):
     ],
 )
 def test_where_output_goes_makes_no_other_job(other):
-    here = Path("/work")
+    here = Path("/project")
     expected = job(["train.py", "--lr", "1e-4"], here)
     assert [w for w in job(other, here) if "logging" not in w and w != "/x"] == expected
 
@@ -125,3 +125,16 @@ def test_where_output_goes_makes_no_other_job(other):
 def test_another_script_is_another_job():
     assert job(["train.py"], Path("/a")) != job(["train.py"], Path("/b"))
     assert job(["train.py", "--lr", "1"], Path("/a")) != job(["train.py", "--lr", "2"], Path("/a"))
+
+
+def test_what_it_trains_on_is_no_output():
+    here = Path("/a")
+    assert job(["t.py", "--model_name", "a"], here) != job(["t.py", "--model_name", "b"], here)
+    assert job(["t.py", "--no-save", "data"], here) != job(["t.py", "--no-save", "more"], here)
+
+
+def test_another_configuration_by_the_same_name_is_another_job(tmp_path):
+    (tmp_path / "train.yaml").write_text("a: 1")
+    first = job(["train.yaml"], tmp_path)
+    (tmp_path / "train.yaml").write_text("a: 2")
+    assert job(["train.yaml"], tmp_path) != first

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+import termios
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -14,10 +15,11 @@ from typing import Literal
 from unhang.cli import caches
 from unhang.cli import own_steps as of_own_steps
 from unhang.diagnosis.redact import redact_command
+from unhang.errors import UnhangError
 from unhang.facts.host import Host
 from unhang.knowledge.settings.installed import installed as find_installed
 from unhang.knowledge.settings.presets import CONSERVATIVE
-from unhang.knowledge.settings.setting import Installed, applied
+from unhang.knowledge.settings.setting import Choice, Installed, applied
 from unhang.launch import command as commands
 from unhang.launch import events
 from unhang.launch.attempt import Result
@@ -130,7 +132,7 @@ class Fallback:
             return None
         self.outcome = found.outcome
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.found_s))
-        says = f"{_named(found.outcome)} was the smallest change that worked for this job here on {day} (unhang run --forget forgets it)"
+        says = f"{_named(found.outcome)} is what this job got on with here on {day} (unhang run --forget forgets it)"
         return self._changed(found.outcome, says)
 
     def after(self, result: Result, tell: Tell, cancelled: Callable[[], bool]) -> Changed | None:
@@ -169,7 +171,7 @@ class Fallback:
             address=address,
             conservative={key: value for key, value in CONSERVATIVE.settings.items() if key not in self._typed_keys},
         )
-        candidates = tuple(rung for rung in candidates if not self._typed_keys & rung.adds.keys())
+        candidates = tuple(rung for rung in candidates if not self._typed_keys & rung.adds.keys() and self._can_start(rung.adds))
         self.outcome = ladder.climb(
             bench, candidates, why=verdict.primary.cause, limit_s=self._limit_s, several=self._mode == "ask", tell=self._progress
         )
@@ -191,6 +193,8 @@ class Fallback:
         # What the ladder ends on is proposed first.
         ways.sort(key=lambda way: way.trials[0].choice != outcome.chosen)
         sys.stderr.write(asking.menu(ways, lang=lang) + "\n")
+        # What was typed while the training ran is no answer.
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
         while (number := self._number(len(ways), lang, bench.cancelled)) > 0:
             choice = ways[number - 1].trials[0].choice
             if choice == outcome.chosen:
@@ -220,10 +224,11 @@ class Fallback:
             while not select.select([sys.stdin], [], [], _LOOK_S)[0]:
                 if cancelled():
                     return 0
-            line = sys.stdin.readline()
+            # A terminal hands over one line at a time; a reader of Python's would keep what select does not see.
+            line = os.read(sys.stdin.fileno(), 4096)
             if not line:
                 return 0
-            number = asking.read(line, most)
+            number = asking.read(line.decode(errors="replace"), most)
             if number is not None:
                 return number
             sys.stderr.write(asking.not_understood(most, lang=lang) + "\n")
@@ -312,8 +317,19 @@ class Fallback:
                 remembered=outcome.remembered,
             )
         )
-        command = commands.with_settings(self._command, options=done.options, arguments=done.arguments)
+        command = commands.with_settings(self._command, options=done.options, arguments=done.arguments, environ=self._environ)
         return Changed(environ={**self._environ, **done.env}, command=command)
+
+    def _can_start(self, choice: Choice) -> bool:
+        """Whether the launcher would take it."""
+        done = applied(choice, self._here(), launcher=commands.launcher(self._command))
+        try:
+            commands.with_settings(self._command, options=done.options, arguments=done.arguments, environ=self._environ)
+        except UnhangError as e:
+            said = ", ".join(f"{key}={ladder.spelled(value)}" for key, value in choice.items())
+            self._tell(events.Note(text=f"{said} is not tried: {e}"))
+            return False
+        return True
 
     def _progress(self, told: ladder.Told) -> None:
         if told.tried is not None:

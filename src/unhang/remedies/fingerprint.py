@@ -19,7 +19,15 @@ from unhang.knowledge.settings.setting import Installed
 from unhang.remedies.trial import OF_COMMUNICATION
 
 # Options that say where something goes, and no two runs share: "--output_dir runs/7", "--run-name=b".
-_OF_OUTPUT = ("output", "out", "save", "log", "run-name", "run-id", "name", "checkpoint-dir", "ckpt", "tensorboard", "wandb", "seed", "port")
+_OF_OUTPUT = frozenset(
+    {
+        *("output", "out", "output-dir", "out-dir", "output-path", "save-dir", "save-path", "log-dir", "logdir", "log-file", "logging-dir"),
+        *("run-name", "run-id", "exp-name", "experiment-name", "checkpoint-dir", "ckpt-dir", "tensorboard-dir", "wandb-name", "seed"),
+        *("master-port", "main-process-port"),
+    }
+)
+_FILES = (".yaml", ".yml", ".json", ".toml")
+_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +48,10 @@ def machine(seen: snapshot.Snapshot) -> dict[str, object]:
     gpus, nets, shared = seen.get(gpu.SUBJECT), seen.get(network.SUBJECT), seen.get(shm.SUBJECT)
     box, bounds = seen.get(container.SUBJECT), seen.get(limits.SUBJECT)
     return {
+        # A home directory is shared by hosts that look alike, and one of them may have the broken link.
+        "host": platform.node(),
         "kernel": platform.release(),
-        "gpus": [] if gpus is None else [g.name for g in gpus.gpus],
+        "gpus": [] if gpus is None else [[g.name, g.uuid] for g in gpus.gpus],
         "interfaces": [] if nets is None else sorted(i.name for i in nets.interfaces if i.up and not i.name.startswith("veth")),
         "shm_bytes": None if shared is None or shared.space is None else shared.space.total_bytes,
         "container": None if box is None else [box.kind, sorted(box.capabilities or ())],
@@ -61,12 +71,23 @@ def job(words: Sequence[str], cwd: Path) -> list[str]:
         skips = word.startswith("-") and _is_of_output(name) and not given
         if not (word.startswith("-") and _is_of_output(name)):
             found.append(word)
+            if word.endswith(_FILES) and (said := _content(cwd / word)) is not None:
+                found.append(said)
     return found
+
+
+def _content(path: Path) -> str | None:
+    """Of a configuration: the same name may stand for another job tomorrow."""
+    try:
+        with path.open("rb") as f:
+            return hashlib.sha256(f.read(_MOST_BYTES)).hexdigest()
+    except OSError:
+        return None
 
 
 def _is_of_output(option: str) -> bool:
     name = option.lstrip("-").replace("_", "-").lower()
-    return any(name == word or name.startswith(f"{word}-") or name.endswith(f"-{word}") for word in _OF_OUTPUT)
+    return name in _OF_OUTPUT
 
 
 def communication(environ: Mapping[str, str]) -> list[tuple[str, str]]:

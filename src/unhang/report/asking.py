@@ -11,7 +11,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
     "en": {
         "head": "what works on this machine (speed and stability as measured just now):",
         "none": "none of them: start again as it is",
-        "ask": "which one? ",
+        "ask": "which one? [1]: ",
         "again": "a number from 0 to {most}, please",
         "not-measured": "not measured",
         "cost": "cost: {cost}",
@@ -19,7 +19,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
     "zh": {
         "head": "本机上可行的方案（速度与稳定性为刚才实测）：",
         "none": "都不用：按原样重新启动",
-        "ask": "选哪一个？",
+        "ask": "选哪一个？[1]：",
         "again": "请输入 0 到 {most} 的数字",
         "not-measured": "未测量",
         "cost": "代价：{cost}",
@@ -28,7 +28,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
 
 
 def menu(found: Sequence[Way], *, lang: Language) -> str:
-    """Numbered from 1; 0 changes nothing."""
+    """Numbered from 1, which is what an empty answer takes; 0 changes nothing."""
     words = _WORDS[lang]
     best = max((w.busbw_gbps for w in found if w.busbw_gbps is not None), default=None)
     lines = [words["head"]]
@@ -50,8 +50,10 @@ def question(*, lang: Language) -> str:
 
 
 def read(answer: str, most: int) -> int | None:
-    """The number that was chosen; None where it is none of them. An empty line chooses nothing: it may have been typed hours before the question."""
+    """The number that was chosen; None where it is none of them."""
     text = answer.strip()
+    if not text:
+        return 1
     return int(text) if text.isdecimal() and int(text) <= most else None
 
 
