@@ -186,6 +186,14 @@ def test_what_one_rank_has_overridden_is_told_after_a_while_or_at_its_end(scene)
     assert changes(scene)[1:] == [events.Ignored(what="UNHANG_TIMEOUT_S", value="ten", why="value", ranks=(0,))]
 
 
+def test_a_change_without_a_line_is_refused_where_it_comes_from(scene):
+    peer = scene.arrive(10, rank=0, world_size=2)
+    with pytest.raises(IndexError):
+        scene.roster.message(peer, overridden(0) | {"place": ["train.py"]})
+    scene.roster.look(TOGETHER_S + 0.1, lambda pid: True)
+    assert changes(scene) == []
+
+
 def test_a_launcher_that_overrides_is_none_of_ours(scene):
     peer = scene.arrive(10, rank=None)
     scene.roster.message(peer, overridden(0))

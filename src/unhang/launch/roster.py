@@ -55,7 +55,7 @@ class Roster:
         self._tell = tell
         self._react = reactions
         # What was overridden or ignored and is not told yet, with the ranks that said so and when the first did.
-        self._changes: dict[tuple[str, ...], tuple[set[int], float, dict[str, Any]]] = {}
+        self._changes: dict[tuple[str, ...], tuple[set[int], float, tuple[str, int] | None]] = {}
 
     def states(self, *, former: bool = False) -> list[RankState]:
         """The newest process of each rank; with `former`, also living ones that another process of the same rank has displaced."""
@@ -245,20 +245,20 @@ class Roster:
     def _changed(self, state: RankState, message: dict[str, Any]) -> None:
         fields = ("what", "was", "now") if message["m"] == "overridden" else ("what", "value", "why")
         key = (message["m"], *(str(message[field]) for field in fields))
-        ranks, _, _ = self._changes.setdefault(key, (set(), self._clock(), message))
+        place = message.get("place")
+        where = (str(place[0]), int(place[1])) if place else None
+        ranks, _, _ = self._changes.setdefault(key, (set(), self._clock(), where))
         ranks.add(state.rank)
         if len(ranks) >= (self._promised or state.told_world or state.world_size or len(ranks) + 1):
             self._tell_changes(only=key)
 
     def _tell_changes(self, *, until: float | None = None, only: tuple[str, ...] | None = None) -> None:
-        for key, (ranks, since_s, message) in list(self._changes.items()):
+        for key, (ranks, since_s, where) in list(self._changes.items()):
             if (until is not None and since_s > until) or only not in (None, key):
                 continue
             del self._changes[key]
             kind, what, first, second = key
-            place = message.get("place")
             if kind == "overridden":
-                where = (str(place[0]), int(place[1])) if place else None
                 self._tell(events.Overridden(what=what, was=first, now=second, ranks=tuple(sorted(ranks)), place=where))
             else:
                 self._tell(events.Ignored(what=what, value=first, why=second, ranks=tuple(sorted(ranks))))

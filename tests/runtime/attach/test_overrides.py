@@ -95,6 +95,21 @@ with dist.distributed_c10d._coalescing_manager(async_ops=True):
     last = dist.isend(block, 1 - rank)
 last.wait()
 note("a mixed block", block, taken)
+scattered, swapped = torch.zeros(1), [torch.zeros(1), torch.zeros(1)]
+with dist.distributed_c10d._coalescing_manager(async_ops=True) as manager:
+    dist.reduce_scatter_tensor(scattered, torch.tensor([2.0, 4.0]) * (rank + 1), op=dist.ReduceOp.AVG, async_op=True)
+    dist.all_to_all(swapped, [torch.full((1,), rank + 1.0), torch.full((1,), rank + 5.0)], async_op=True)
+manager.wait()
+note("stand-ins in a block", scattered, *swapped)
+# Nobody receives before all have been sent.
+many = [torch.zeros(1) for _ in range(300)]
+operations = [dist.P2POp(dist.isend, torch.full((1,), float(n)), 1 - rank) for n in range(300)]
+for work in dist.batch_isend_irecv(operations + [dist.P2POp(dist.irecv, one, 1 - rank) for one in many]):
+    work.wait()
+seen["many sends"] = [float(sum(many)), len(sys.modules["_unhang_attach.host_memory"]._sends)]
+first = dist.new_group([0])
+done = dist.reduce_scatter_tensor(torch.zeros(1), torch.zeros(1 + rank), dist.ReduceOp.SUM, first)
+seen["not of the group"] = done is None
 grid = torch.zeros(2, 2)
 given = torch.arange(4.0)[::2] + 10 * rank
 for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, given, 1 - rank), dist.P2POp(dist.irecv, grid[:, 1], 1 - rank)]):
@@ -164,6 +179,7 @@ def test_every_group_is_gloo_with_the_timeout(ranks):
         ("coalesced", [[3, 3], [2, 2, 2]], [[3, 3], [2, 2, 2]]),
         ("the last of a block", [[500, 1000]], [[500, 1000]]),
         ("a mixed block", [[3, 3], [3, 3]], [[3, 3], [3, 3]]),
+        ("stand-ins in a block", [[3], [1], [2]], [[6], [5], [6]]),
         ("batch_isend_irecv", [[[0, 10], [0, 12]]], [[[0, 0], [0, 2]]]),
         ("all_reduce_coalesced", [[3], [2, 2]], [[3], [2, 2]]),
         ("all_gather_coalesced", [[1], [5, 5], [2], [6, 6]], [[1], [5, 5], [2], [6, 6]]),
@@ -174,6 +190,14 @@ def test_every_group_is_gloo_with_the_timeout(ranks):
 )
 def test_what_stands_in_gives_the_same_numbers(ranks, name, of_0, of_1):
     assert [seen[name] for seen, _ in ranks] == [of_0, of_1]
+
+
+def test_sends_wait_for_nobody_and_are_kept_no_longer_than_they_last(ranks):
+    assert [seen["many sends"] for seen, _ in ranks] == [[44850.0, 0], [44850.0, 0]]
+
+
+def test_who_is_not_of_the_group_does_nothing(ranks):
+    assert all(seen["not of the group"] for seen, _ in ranks)
 
 
 def test_a_receiver_learns_who_sent(ranks):

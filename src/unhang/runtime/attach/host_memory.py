@@ -24,17 +24,15 @@ import contextlib
 import functools
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import overrides
 
-# A send that nobody waits for needs its buffer until the peer has taken it. Whoever is this many sends further has been heard.
-_KEPT_SENDS = 256
-
+_NOBODY = object()
 _active = threading.local()
-_sends: deque[Any] = deque()
+# A send needs its buffer in host memory until the peer has taken it, whether anybody holds its work or not. Gloo tells that only to who waits.
+_sends: set[Any] = set()
 
 
 def away(tensor: Any) -> bool:
@@ -146,14 +144,21 @@ def _replace(c10d: Any, name: str, make: Any, work: Any) -> None:
     if original is None:
         return
     replacement = make(c10d, original, work)
+    outside = getattr(c10d.GroupMember, "NON_GROUP_MEMBER", _NOBODY)
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
         group = kwargs.get("group", next((a for a in args if isinstance(a, c10d.ProcessGroup)), None))
-        if not on_gloo(c10d, group) or not all(map(plain, (*args, *kwargs.values()))):
+        if any(a is outside for a in given) or not on_gloo(c10d, group) or not all(map(plain, given)):
             return original(*args, **kwargs)
-        result = replacement(*args, **kwargs)
         coalesced: list[_Coalesced] = getattr(_active, "coalesced", [])
+        # Of a stand-in that calls others only the outermost call is one of the block.
+        _active.coalesced = []
+        try:
+            result = replacement(*args, **kwargs)
+        finally:
+            _active.coalesced = coalesced
         if coalesced and isinstance(result, c10d.Work):
             return _one_of(coalesced[-1], result, work)
         return result
@@ -200,6 +205,9 @@ def _put_back(pairs: list[tuple[Any, Any]]) -> Callable[[], None]:
         with torch.no_grad():
             for tensor, host in pairs:
                 tensor.copy_(host)
+                if host.is_cuda:
+                    # It may come from the stream of the call, whose pool takes it back before the copy has run.
+                    host.record_stream(torch.cuda.current_stream(host.device))
 
     return finish
 
@@ -213,11 +221,9 @@ def _isend(c10d: Any, original: Any, work: Any) -> Any:
         sending = original(host, *args, **kwargs)
         if sending is None:
             return None
-        staged = work([sending], [tensor])
+        staged: Any = work([sending], [], lambda: _sends.discard(staged))
         staged.host = host
-        _sends.append(staged)
-        while _sends and (_sends[0]._over or len(_sends) > _KEPT_SENDS):
-            _sends.popleft().wait()
+        _sends.add(staged)
         return staged
 
     return isend
