@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from tests.launch.conftest import Launcher, Run, launcher  # noqa: F401
@@ -32,7 +33,9 @@ class Training:
         (number,) = [n for n, text in enumerate(self.script.read_text().splitlines(), 1) if text.endswith(f"# {mark}")]
         return f"{self.script.name}:{number}"
 
-    def run(self, *argv: str, fault: str = "", options: Sequence[str] = (), timeout_s: float = 600.0) -> Run:
+    def run(
+        self, *argv: str, fault: str = "", options: Sequence[str] = (), timeout_s: float = 600.0, more: Mapping[str, str] = MappingProxyType({})
+    ) -> Run:
         """`unhang run OPTIONS -- ARGV`, with the environment's programs first on PATH. The fault happens in the first attempt only."""
         env = {
             "PATH": f"{self.path / 'bin'}{os.pathsep}{os.environ['PATH']}",
@@ -41,8 +44,13 @@ class Training:
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
             **self.env,
+            **more,
         }
         return self.launcher.run(*options, "--", *argv, env=env, timeout_s=timeout_s)
+
+    def run_without_interface(self, *argv: str) -> Run:
+        """The same where the user's own setting names an interface that this machine does not have."""
+        return self.run(*argv, options=("--fallback", "auto"), more={"GLOO_SOCKET_IFNAME": "nosuch0"})
 
 
 @pytest.fixture
@@ -69,6 +77,19 @@ def recovered(run: Run, *, cause: str, where: str, finished: str = FINISHED) -> 
     assert (run.outcome["attempts"], run.outcome["incidents"]) == (2, 1), run.err[-4000:]
     _was_explained(run, cause=cause, where=where)
     _was_one_world(run, attempts=2, finished=finished)
+
+
+def fell_back(run: Run, *, finished: str = FINISHED) -> None:
+    """No group came about at first; the interface that works was found by trying, and reached every rank of the second attempt."""
+    assert run.exitcode == 0, run.err[-4000:]
+    assert (run.outcome["attempts"], run.outcome["incidents"]) == (2, 1), run.err[-4000:]
+    assert (run.primary["cause"], run.primary["standing"]) == ("interface-selection", "established"), run.primary
+    found = run.outcome["fallback"]
+    assert (found["chosen"], found["confirmed"], found["remembered"]) == ({"interface": "lo"}, True, False)
+    assert {e["rung"]: e["outcome"] for e in run.happened("RungTried")}["as-is"] == "failed"
+    assert "interface=lo" in (run.path / "solution.md").read_text()
+    # Who joins at all does so in the second attempt.
+    _was_one_world(run, attempts=1, finished=finished)
 
 
 def ended(run: Run, *, cause: str, where: str) -> None:

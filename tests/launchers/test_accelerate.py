@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.launchers.conftest import ran_clean, recovered
+from tests.launchers.conftest import fell_back, ran_clean, recovered
 
 pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -33,3 +33,7 @@ def test_one_process_where_two_were_asked_for(trained):
     run = trained.run("accelerate", "launch", "--cpu", "--num_processes", "2", str(trained.script))
     assert run.exitcode == 1, run.err[-4000:]
     assert run.primary["cause"] == "rendezvous-misconfig"
+
+
+def test_fallback(trained):
+    fell_back(trained.run_without_interface(*COMMAND, str(trained.script)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from tests.launchers.conftest import ABORT, ended, ran_clean, recovered
+from tests.launchers.conftest import ABORT, ended, fell_back, ran_clean, recovered
 from tests.launchers.environments import ROOT
 
 pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(1000)]
@@ -37,3 +37,7 @@ def test_hang(trained):
 def test_crash(trained):
     run = trained.run(*COMMAND, str(trained.script), fault="crash", options=ABORT)
     ended(run, cause="rank-exception", where=trained.line("it raises here"))
+
+
+def test_fallback(trained):
+    fell_back(trained.run_without_interface(*COMMAND, str(trained.script)))

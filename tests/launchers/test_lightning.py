@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.launchers.conftest import ran_clean, recovered
+from tests.launchers.conftest import fell_back, ran_clean, recovered
 
 pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(1000)]
 
@@ -27,3 +27,7 @@ def test_hang(trained):
 def test_crash(trained):
     run = trained.run(*COMMAND, str(trained.script), fault="crash")
     recovered(run, cause="rank-exception", where=trained.line("it raises here"))
+
+
+def test_fallback(trained):
+    fell_back(trained.run_without_interface(*COMMAND, str(trained.script)))
