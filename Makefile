@@ -32,7 +32,7 @@ test: setup
 	$(PYTEST) -m "not integration" $(SIDE_BY_SIDE)
 
 test-integration: setup
-	$(BIN)/python -m pip install --quiet "asyncssh>=2.18,<3" "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet "accelerate==1.15.0" "asyncssh>=2.18,<3" "torch==2.13.0"
 	$(BIN)/python -m tests.launchers.environments
 	scripts/browser
 	$(PYTEST) -m integration
