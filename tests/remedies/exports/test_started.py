@@ -19,7 +19,8 @@ import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 one = torch.ones(1)
 dist.all_reduce(one)
-print("world", dist.get_world_size(), "sum", int(one), "level", os.environ.get("TORCH_DISTRIBUTED_DEBUG"), flush=True)
+# In one piece: torchrun's Python writes every argument of a print by itself, and both ranks write to one pipe.
+os.write(1, f"world {dist.get_world_size()} sum {int(one)} level {os.environ.get('TORCH_DISTRIBUTED_DEBUG')}\\n".encode())
 dist.destroy_process_group()
 """
 
