@@ -33,6 +33,10 @@ _LISTEN = "0A"
 _WORKERS, _PREFETCH, _BATCH, _IMAGE = 2, 2, 32, (3, 224, 224)
 
 
+# Workers that import torch anew on a busy machine take their time.
+_LOADER_S = 45
+
+
 class Wrong(Exception):
     """Numbers that came back are not those that had to."""
 
@@ -335,7 +339,7 @@ def loader_workers(rank: Rank, at: Callable[[str], None]) -> str:
     data = [torch.full(_IMAGE, float(i % _PATTERN)) for i in range(_BATCH)] * (max(workers, 1) * _PREFETCH)
     more = {"prefetch_factor": _PREFETCH} if workers else {}
     # Behind a lock of torch's that another thread holds, a forked worker would wait for ever.
-    batches: list[Any] = list(DataLoader(data, batch_size=_BATCH, num_workers=workers, timeout=15 if workers else 0, **more))
+    batches: list[Any] = list(DataLoader(data, batch_size=_BATCH, num_workers=workers, timeout=_LOADER_S if workers else 0, **more))
     for batch in batches:
         _expect(rank, batch[:, 0, 0, 0], torch.arange(_BATCH) % _PATTERN)
     return f"{workers} workers, {len(batches)} batches of {batches[0].nbytes // _MIB} MiB" if workers else "no workers"

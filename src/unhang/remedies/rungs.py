@@ -88,10 +88,10 @@ def answerable(verdict: Verdict | None) -> bool:
 
 def of_loaders(verdict: Verdict | None) -> bool:
     """Whether it is about data that loader workers hand over in shared memory."""
-    if verdict is None or verdict.primary is None or verdict.primary.cause not in ("shm-exhausted", "dataloader-deadlock"):
+    # A loader that is stuck stands in the training's own code, which no trial runs.
+    if verdict is None or verdict.primary is None or verdict.primary.cause != "shm-exhausted":
         return False
-    primary = verdict.primary
-    return primary.cause == "dataloader-deadlock" or any(word in text for text in _texts(primary) for word in _OF_LOADERS)
+    return any(word in text for text in _texts(verdict.primary) for word in _OF_LOADERS)
 
 
 def _texts(finding: Finding) -> Iterator[str]:
