@@ -1,4 +1,6 @@
 import datetime
+import json
+import os
 import sys
 
 import pytest
@@ -6,7 +8,7 @@ import pytest
 from unhang.launch import events
 from unhang.launch.attempt import Options, Result
 from unhang.launch.command import Command
-from unhang.launch.supervise import Policy, Supervisor, no_progress, run_path
+from unhang.launch.supervise import Changed, Policy, Supervisor, no_progress, run_path
 from unhang.model import Finding, Verdict
 from unhang.records.rundir import RunDir
 
@@ -48,6 +50,37 @@ def test_run_paths_are_new_and_safe(tmp_path):
     first.mkdir()
     assert run_path(tmp_path, "../my run", now=now) == tmp_path / "my-run-20260102-030405-2"
     assert run_path(tmp_path, "..", now=now).name == "run-20260102-030405"
+
+
+class Remembers:
+    def __init__(self, command, environ):
+        self.changed = Changed(environ={**environ, "NCCL_P2P_DISABLE": "1"}, command=command)
+
+    def at_start(self, tell):
+        return self.changed
+
+    def after(self, result, tell, cancelled):
+        return None
+
+
+def test_the_record_is_of_what_was_really_started(tmp_path):
+    """An exported variable that what is remembered overrules, and another command."""
+    typed, used = (Command(argv=("sh", "-c", word), python=sys.executable, name="t", world_size=None, port=None) for word in ("exit 3", "exit 0"))
+    environ = {**os.environ, "NCCL_P2P_DISABLE": "0"}
+    rundir = RunDir.create(tmp_path / "run")
+    supervisor = Supervisor(
+        typed,
+        rundir=rundir,
+        options=Options(),
+        policy=Policy(),
+        tell=lambda event: None,
+        sink=lambda *said: None,
+        environ=environ,
+        remedying=Remembers(used, environ),
+    )
+    assert supervisor.run().exitcode == 0
+    record = json.loads(rundir.run.read_bytes())
+    assert record["environment"]["NCCL_P2P_DISABLE"] == "1" and record["command"] == ["sh", "-c", "exit 0"]
 
 
 class Broken:

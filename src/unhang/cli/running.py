@@ -113,8 +113,24 @@ def _run(request: Request, beginning: _Beginning) -> None:
     if plan is not None:
         command = commands.with_settings(command, options=plan.applied.options, arguments=plan.applied.arguments)
     lang = language.chosen(None)
+
+    def fallback_of(rundir: RunDir) -> Fallback:
+        return Fallback(
+            command,
+            rundir=rundir,
+            words=words,
+            environ={**os.environ, **(plan.applied.env if plan is not None else {})},
+            mode=request.fallback,  # type: ignore[arg-type]
+            limit_s=request.fallback_limit_s,
+            forgets=request.forget,
+            own_steps=request.trial_command,
+            own_limit_s=request.trial_limit_s,
+            typed=() if plan is None else [c.key for c in plan.chosen if c.is_typed],
+        )
+
     if request.dry_run:
-        _dry_run(command, path(), plan, as_json=request.as_json, lang=lang)
+        rundir = RunDir(path())
+        _dry_run(command, rundir, plan, fallback_of(rundir), as_json=request.as_json, lang=lang)
         return
     described = None
     if plan is not None:
@@ -130,18 +146,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
     live = Live(prefix=request.prefix, quiet=request.quiet, output_to_stderr=request.as_json)
 
     drawn: list[Verdict] = []
-    fallback = Fallback(
-        command,
-        rundir=rundir,
-        words=words,
-        environ={**os.environ, **(plan.applied.env if plan is not None else {})},
-        mode=request.fallback,  # type: ignore[arg-type]
-        limit_s=request.fallback_limit_s,
-        forgets=request.forget,
-        own_steps=request.trial_command,
-        own_limit_s=request.trial_limit_s,
-        typed=() if plan is None else [c.key for c in plan.chosen if c.is_typed],
-    )
+    fallback = fallback_of(rundir)
 
     def tell(event: events.Event) -> None:
         beginning.over = beginning.over or isinstance(event, events.Started)
@@ -219,13 +224,16 @@ def _is_about(error: OSError, directory: Path) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def _dry_run(command: commands.Command, path: Path, plan: Plan | None, *, as_json: bool, lang: language.Language) -> None:
+def _dry_run(command: commands.Command, rundir: RunDir, plan: Plan | None, fallback: Fallback, *, as_json: bool, lang: language.Language) -> None:
     """Print what would be set and started, as a shell would take it (where each setting comes from is a comment) or as JSON."""
     version = environment.torch_version(command.python)
-    rundir = RunDir(path.absolute())
     listener = {protocol.ENV_SWITCH: "1", protocol.ENV_SOCKET: _LATER, protocol.ENV_TOKEN: _LATER, protocol.ENV_SUPERVISOR: _LATER}
     chosen = dict(plan.applied.env) if plan is not None else {}
     environ = {**os.environ, **chosen}
+    said: list[events.Event] = []
+    if (changed := fallback.at_start(said.append, looks_only=True)) is not None:
+        chosen |= {name: value for name, value in changed.environ.items() if environ.get(name) != value}
+        environ, command = dict(changed.environ), changed.command
     variables = environment.evidence(version, environ, dumps=rundir.flight_of_torch(0)) | chosen
     variables |= environment.attached(listener, environ, fatal=rundir.fatal(0), attempt=0, stdio=_LATER)
     described: dict[str, object] = {}
@@ -235,6 +243,11 @@ def _dry_run(command: commands.Command, path: Path, plan: Plan | None, *, as_jso
         described = {"settings": settings.described(plan)}
         for line in settings.of_plan(plan, lang) if not as_json else ():
             typer.echo(f"# {line}")
+    if changed is not None and fallback.outcome is not None:
+        described["remembered"] = fallback.outcome.chosen
+    for event in said if not as_json else ():
+        if isinstance(event, (events.Note, events.FellBack)):
+            typer.echo(f"# {event.text if isinstance(event, events.Note) else event.says}")
     if as_json:
         typer.echo(encoding.encode({"environment": dict(sorted(variables.items())), "command": command.argv, **described}))
         return

@@ -138,9 +138,11 @@ class Supervisor:
         self._started = time.monotonic()
         ending.adopt_orphans()
         version = environment.torch_version(self._command.python)
-        self._describe(version)
         if (remedying := self._remedying) is not None:
+            before = self._environ
             self._change(self._helped(lambda: remedying.at_start(self._tell)))
+            self._settings |= {name: value for name, value in self._environ.items() if before.get(name) != value}
+        self._describe(version)
         return asyncio.run(self._supervise(version))
 
     async def _supervise(self, version: environment.Version | None) -> Outcome:
