@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from unhang.cli import running
-from unhang.errors import EXIT_INTERRUPTED
+from unhang.errors import EXIT_INTERRUPTED, UnhangError
 from unhang.launch import environment, events, supervise
 from unhang.launch.command import Command
 from unhang.model import Finding, Outcome, Verdict
@@ -60,6 +60,22 @@ def request_of(run_dir):
         dry_run=False,
         as_json=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"fallback": "ask", "max_restarts": 3}, "--fallback ask has no effect with --on-failure abort"),
+        ({"fallback": "ask", "on_failure": "restart"}, "--fallback ask has no effect with --max-restarts 0"),
+        ({"trial_command": "t.py", "on_failure": "restart", "max_restarts": 3, "fallback": "off"}, "--trial-command .* --fallback off"),
+        ({"fallback_limit_s": 60.0, "on_failure": "report"}, "--fallback-limit .* --on-failure report"),
+        ({"trial_limit_s": 60.0, "on_failure": "restart", "max_restarts": 3}, "without --trial-command"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(tmp_path, given, named):
+    with pytest.raises(UnhangError, match=named):
+        running.run(replace(request_of(tmp_path / "r"), **given))
+    assert not (tmp_path / "r").exists()
 
 
 def test_a_dry_run_shows_what_is_remembered(tmp_path, monkeypatch, capsys):

@@ -15,6 +15,7 @@ import msgspec
 import typer
 
 from unhang import encoding
+from unhang.cli import own_steps
 from unhang.cli.fallback import Fallback, Mode
 from unhang.errors import EXIT_INTERRUPTED, CommandNotFound, RunDirError, UnhangError
 from unhang.launch import command as commands
@@ -23,6 +24,7 @@ from unhang.launch.attempt import Options
 from unhang.model import Verdict
 from unhang.records import named
 from unhang.records.rundir import RunDir
+from unhang.remedies import ladder
 from unhang.report import language, markdown
 from unhang.report.live import Live
 from unhang.runtime.attach import protocol
@@ -45,10 +47,10 @@ class Request:
     hang_after_s: float | None
     startup_s: float
     fallback: str = "auto"
-    fallback_limit_s: float = 600.0
+    fallback_limit_s: float | None = None
     forget: bool = False
     trial_command: str | None = None
-    trial_limit_s: float = 120.0
+    trial_limit_s: float | None = None
     name: str | None
     run_dir: Path | None
     prefix: bool
@@ -91,6 +93,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
         raise UnhangError(f"--on-failure {request.on_failure}: it is one of {', '.join(get_args(supervise.OnFailure))}")
     if request.fallback not in get_args(Mode):
         raise UnhangError(f"--fallback {request.fallback}: it is one of {', '.join(get_args(Mode))}")
+    _check_together(request)
     words = request.words[1:] if request.words[:1] == ("--",) else request.words
     command = commands.resolve(words, module=request.module, nproc_per_node=request.nproc_per_node, python=request.python)
     if command.needs_torch and environment.torch_version(command.python) is None:
@@ -121,10 +124,10 @@ def _run(request: Request, beginning: _Beginning) -> None:
             words=words,
             environ={**os.environ, **(plan.applied.env if plan is not None else {})},
             mode=request.fallback,  # type: ignore[arg-type]
-            limit_s=request.fallback_limit_s,
+            limit_s=request.fallback_limit_s or ladder.LIMIT_S,
             forgets=request.forget,
             own_steps=request.trial_command,
-            own_limit_s=request.trial_limit_s,
+            own_limit_s=request.trial_limit_s or own_steps.LIMIT_S,
             typed=() if plan is None else [c.key for c in plan.chosen if c.is_typed],
         )
 
@@ -191,6 +194,25 @@ def _run(request: Request, beginning: _Beginning) -> None:
         found = msgspec.to_builtins(outcome) | {"fallback": msgspec.to_builtins(fallback.outcome)}
         sys.stdout.buffer.write(encoding.encode(found) + b"\n")
     raise typer.Exit(outcome.exitcode)
+
+
+def _check_together(request: Request) -> None:
+    """Options of trials where nothing is ever tried. --fallback auto is none of them: it also uses what is remembered."""
+    given = {"--fallback-limit": request.fallback_limit_s, "--trial-command": request.trial_command, "--trial-limit": request.trial_limit_s}
+    typed = [name for name, value in given.items() if value is not None]
+    if request.fallback == "ask":
+        typed.insert(0, "--fallback ask")
+    why = None
+    if request.fallback == "off":
+        why = "--fallback off"
+    elif request.on_failure != "restart":
+        why = f"--on-failure {request.on_failure}"
+    elif request.max_restarts == 0:
+        why = "--max-restarts 0"
+    if typed and why is not None:
+        raise UnhangError(f"{typed[0]} has no effect with {why}", cause="settings are tried only before a restart", hint="leave one of them out")
+    if request.trial_limit_s is not None and request.trial_command is None:
+        raise UnhangError("--trial-limit has no effect without --trial-command")
 
 
 def _plan(command: commands.Command, request: Request) -> Plan | None:
