@@ -1,8 +1,13 @@
 import datetime
 import json
 import os
+import signal
+import subprocess
 import sys
+import threading
+import time
 
+import psutil
 import pytest
 
 from unhang.launch import events
@@ -113,3 +118,45 @@ def test_help_that_fails_ends_nothing(tmp_path):
     assert supervisor.run().exitcode == 0
     said = [e.text for e in told if isinstance(e, events.Note)]
     assert sum("the training goes on as it was" in text for text in said) == 3
+
+
+class Hangs:
+    """A trial whose command takes no interrupt, with one below it that does not even share its session; and help that does not come back itself."""
+
+    def __init__(self, pids):
+        self.pids = pids
+
+    def at_start(self, tell):
+        return None
+
+    def after(self, result, tell, cancelled):
+        inner = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
+        start = f"subprocess.Popen([sys.executable, '-c', {inner!r}], start_new_session=True)"
+        outer = f"import subprocess, sys; p = {start}; print(p.pid, flush=True)\n{inner}"
+        process = subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE, start_new_session=True, text=True)
+        with process:
+            self.pids += [process.pid, int(process.stdout.readline())]
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+                threading.Event().wait(0.3)
+            process.wait()
+        threading.Event().wait(60)
+
+
+def test_a_second_interrupt_ends_a_trial_at_once(tmp_path):
+    pids = []
+    command = Command(argv=("false",), python=sys.executable, name="t", world_size=None, port=None)
+    supervisor = Supervisor(
+        command,
+        rundir=RunDir.create(tmp_path / "run"),
+        options=Options(),
+        policy=Policy(),
+        tell=lambda event: None,
+        sink=lambda *said: None,
+        remedying=Hangs(pids),
+    )
+    began = time.monotonic()
+    assert supervisor.run().exitcode == 130
+    assert time.monotonic() - began < 20
+    assert len(pids) == 2
+    assert not [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
