@@ -91,6 +91,16 @@ def test_the_next_run_begins_there(here):
     assert here.climbs == 1 and here.said(events.FellBack)[-1].remembered
 
 
+def test_who_only_looks_changes_nothing_of_what_is_remembered(here):
+    here.before()
+    for looking in (here(), here(forgets=True)):
+        looking.at_start(here.told.append, looks_only=True)
+    here.versions = "torch 2.14"
+    assert here().at_start(here.told.append, looks_only=True) is None
+    here.versions = "torch 2.13"
+    assert here().at_start(here.told.append) is not None
+
+
 def test_what_was_remembered_and_fails_is_forgotten_and_looked_for_anew(here):
     here.before()
     again = here()

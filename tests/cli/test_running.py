@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from unhang.cli import running
-from unhang.errors import EXIT_INTERRUPTED
+from unhang.errors import EXIT_INTERRUPTED, UnhangError
 from unhang.launch import environment, events, supervise
-from unhang.model import Finding, Verdict
+from unhang.launch.command import Command
+from unhang.model import Finding, Outcome, Verdict
 from unhang.records.rundir import RunDir
 from unhang.report import html
 
@@ -56,6 +60,43 @@ def request_of(run_dir):
         dry_run=False,
         as_json=False,
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"fallback": "ask", "max_restarts": 3}, "--fallback ask has no effect with --on-failure abort"),
+        ({"fallback": "ask", "on_failure": "restart"}, "--fallback ask has no effect with --max-restarts 0"),
+        ({"trial_command": "t.py", "on_failure": "restart", "max_restarts": 3, "fallback": "off"}, "--trial-command .* --fallback off"),
+        ({"fallback_limit_s": 60.0, "on_failure": "report"}, "--fallback-limit .* --on-failure report"),
+        ({"trial_limit_s": 60.0, "on_failure": "restart", "max_restarts": 3}, "without --trial-command"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(tmp_path, given, named):
+    with pytest.raises(UnhangError, match=named):
+        running.run(replace(request_of(tmp_path / "r"), **given))
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_dry_run_shows_what_is_remembered(tmp_path, monkeypatch, capsys):
+    command = Command(argv=("sh",), python="python", name="t", world_size=None, port=None)
+    asked = []
+
+    class Remembers:
+        outcome = Outcome(chosen={"interface": "lo"}, rungs=(), confirmed=True)
+
+        def at_start(self, tell, *, looks_only):
+            asked.append(looks_only)
+            tell(events.FellBack(choice={"interface": "lo"}, environment={}, arguments=(), says="lo is what it got on with", remembered=True))
+            return supervise.Changed(environ={"GLOO_SOCKET_IFNAME": "lo"}, command=replace(command, argv=("sh", "-x")))
+
+    monkeypatch.setattr(environment, "torch_version", lambda _: None)
+    for as_json in (False, True):
+        running._dry_run(command, RunDir(tmp_path / "r"), None, Remembers(), as_json=as_json, lang="en")
+    shown, _, described = capsys.readouterr().out.partition("sh -x\n")
+    assert "# lo is what it got on with\n" in shown and "\nGLOO_SOCKET_IFNAME=lo\n" in shown and asked == [True, True]
+    found = json.loads(described)
+    assert found["remembered"] == {"interface": "lo"} and found["command"] == ["sh", "-x"] and not (tmp_path / "r").exists()
 
 
 @pytest.mark.parametrize("made_before", [False, True])

@@ -1,12 +1,19 @@
 import datetime
+import json
+import os
+import signal
+import subprocess
 import sys
+import threading
+import time
 
+import psutil
 import pytest
 
 from unhang.launch import events
 from unhang.launch.attempt import Options, Result
 from unhang.launch.command import Command
-from unhang.launch.supervise import Policy, Supervisor, no_progress, run_path
+from unhang.launch.supervise import Changed, Policy, Supervisor, no_progress, run_path
 from unhang.model import Finding, Verdict
 from unhang.records.rundir import RunDir
 
@@ -50,6 +57,37 @@ def test_run_paths_are_new_and_safe(tmp_path):
     assert run_path(tmp_path, "..", now=now).name == "run-20260102-030405"
 
 
+class Remembers:
+    def __init__(self, command, environ):
+        self.changed = Changed(environ={**environ, "NCCL_P2P_DISABLE": "1"}, command=command)
+
+    def at_start(self, tell):
+        return self.changed
+
+    def after(self, result, tell, cancelled):
+        return None
+
+
+def test_the_record_is_of_what_was_really_started(tmp_path):
+    """An exported variable that what is remembered overrules, and another command."""
+    typed, used = (Command(argv=("sh", "-c", word), python=sys.executable, name="t", world_size=None, port=None) for word in ("exit 3", "exit 0"))
+    environ = {**os.environ, "NCCL_P2P_DISABLE": "0"}
+    rundir = RunDir.create(tmp_path / "run")
+    supervisor = Supervisor(
+        typed,
+        rundir=rundir,
+        options=Options(),
+        policy=Policy(),
+        tell=lambda event: None,
+        sink=lambda *said: None,
+        environ=environ,
+        remedying=Remembers(used, environ),
+    )
+    assert supervisor.run().exitcode == 0
+    record = json.loads(rundir.run.read_bytes())
+    assert record["environment"]["NCCL_P2P_DISABLE"] == "1" and record["command"] == ["sh", "-c", "exit 0"]
+
+
 class Broken:
     """What is there to help, in a machine that has nothing left."""
 
@@ -80,3 +118,45 @@ def test_help_that_fails_ends_nothing(tmp_path):
     assert supervisor.run().exitcode == 0
     said = [e.text for e in told if isinstance(e, events.Note)]
     assert sum("the training goes on as it was" in text for text in said) == 3
+
+
+class Hangs:
+    """A trial whose command takes no interrupt, with one below it that does not even share its session; and help that does not come back itself."""
+
+    def __init__(self, pids):
+        self.pids = pids
+
+    def at_start(self, tell):
+        return None
+
+    def after(self, result, tell, cancelled):
+        inner = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
+        start = f"subprocess.Popen([sys.executable, '-c', {inner!r}], start_new_session=True)"
+        outer = f"import subprocess, sys; p = {start}; print(p.pid, flush=True)\n{inner}"
+        process = subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE, start_new_session=True, text=True)
+        with process:
+            self.pids += [process.pid, int(process.stdout.readline())]
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGINT)
+                threading.Event().wait(0.3)
+            process.wait()
+        threading.Event().wait(60)
+
+
+def test_a_second_interrupt_ends_a_trial_at_once(tmp_path):
+    pids = []
+    command = Command(argv=("false",), python=sys.executable, name="t", world_size=None, port=None)
+    supervisor = Supervisor(
+        command,
+        rundir=RunDir.create(tmp_path / "run"),
+        options=Options(),
+        policy=Policy(),
+        tell=lambda event: None,
+        sink=lambda *said: None,
+        remedying=Hangs(pids),
+    )
+    began = time.monotonic()
+    assert supervisor.run().exitcode == 130
+    assert time.monotonic() - began < 20
+    assert len(pids) == 2
+    assert not [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]

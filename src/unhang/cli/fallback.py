@@ -111,15 +111,16 @@ class Fallback:
         if self._memory.keep(self._keyed(), self.outcome, command=" ".join(map(str, self._words[:1]))):
             self._tell(events.Note(text=f"{_named(self.outcome)} works, and is remembered for this job (unhang run --forget forgets it)"))
 
-    def at_start(self, tell: Tell) -> Changed | None:
+    def at_start(self, tell: Tell, *, looks_only: bool = False) -> Changed | None:
+        """`looks_only`: nothing of the memory is changed."""
         self._tell = tell
         there = self._path is not None and self._path.exists()
-        if self._forgets:
+        if self._forgets and not looks_only:
             forgotten = there and self._memory.forget(self._keyed())
             tell(events.Note(text="what earlier runs of this job found is forgotten" if forgotten else "nothing was remembered of this job"))
         if self._mode == "off" or self._forgets or not there:
             return None
-        found = self._memory.recall(self._keyed())
+        found = self._memory.recall(self._keyed(), forgets=not looks_only)
         if found.expired:
             self._tell(events.Note(text=f"what an earlier run of this job found no longer holds: {found.expired}"))
         if found.outcome is None or not found.outcome.chosen:

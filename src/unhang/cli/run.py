@@ -36,11 +36,15 @@ def run(
             help="When settings may answer a failure: try them here, and go on with the smallest change that works; or ask; or do not.",
         ),
     ] = "auto",
-    fallback_limit: Annotated[float, typer.Option(min=10, metavar="SECONDS", help="How long that trying may take.")] = 600.0,
+    fallback_limit: Annotated[
+        float | None, typer.Option(min=10, metavar="SECONDS", help="How long that trying may take.", show_default="600")
+    ] = None,
     trial_command: Annotated[
         str | None, typer.Option(metavar="COMMAND", help="A few steps of your own that each change has to bring through, too.")
     ] = None,
-    trial_limit: Annotated[float, typer.Option(min=5, metavar="SECONDS", help="How long these may take; who still steps then has passed.")] = 120.0,
+    trial_limit: Annotated[
+        float | None, typer.Option(min=5, metavar="SECONDS", help="How long these may take; who still steps then has passed.", show_default="120")
+    ] = None,
     forget: Annotated[bool, typer.Option("--forget", help="Start as it is: forget what an earlier run of this job found.")] = False,
     preset: Annotated[str | None, typer.Option(metavar="NAME", help="Settings that go together; unhang presets lists them.")] = None,
     settings: Annotated[

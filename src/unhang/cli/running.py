@@ -15,6 +15,7 @@ import msgspec
 import typer
 
 from unhang import encoding
+from unhang.cli import own_steps
 from unhang.cli.fallback import Fallback, Mode
 from unhang.errors import EXIT_INTERRUPTED, CommandNotFound, RunDirError, UnhangError
 from unhang.launch import command as commands
@@ -23,6 +24,7 @@ from unhang.launch.attempt import Options
 from unhang.model import Verdict
 from unhang.records import named
 from unhang.records.rundir import RunDir
+from unhang.remedies import ladder
 from unhang.report import language, markdown
 from unhang.report.live import Live
 from unhang.runtime.attach import protocol
@@ -45,10 +47,10 @@ class Request:
     hang_after_s: float | None
     startup_s: float
     fallback: str = "auto"
-    fallback_limit_s: float = 600.0
+    fallback_limit_s: float | None = None
     forget: bool = False
     trial_command: str | None = None
-    trial_limit_s: float = 120.0
+    trial_limit_s: float | None = None
     name: str | None
     run_dir: Path | None
     prefix: bool
@@ -91,6 +93,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
         raise UnhangError(f"--on-failure {request.on_failure}: it is one of {', '.join(get_args(supervise.OnFailure))}")
     if request.fallback not in get_args(Mode):
         raise UnhangError(f"--fallback {request.fallback}: it is one of {', '.join(get_args(Mode))}")
+    _check_together(request)
     words = request.words[1:] if request.words[:1] == ("--",) else request.words
     command = commands.resolve(words, module=request.module, nproc_per_node=request.nproc_per_node, python=request.python)
     if command.needs_torch and environment.torch_version(command.python) is None:
@@ -113,8 +116,24 @@ def _run(request: Request, beginning: _Beginning) -> None:
     if plan is not None:
         command = commands.with_settings(command, options=plan.applied.options, arguments=plan.applied.arguments)
     lang = language.chosen(None)
+
+    def fallback_of(rundir: RunDir) -> Fallback:
+        return Fallback(
+            command,
+            rundir=rundir,
+            words=words,
+            environ={**os.environ, **(plan.applied.env if plan is not None else {})},
+            mode=request.fallback,  # type: ignore[arg-type]
+            limit_s=request.fallback_limit_s or ladder.LIMIT_S,
+            forgets=request.forget,
+            own_steps=request.trial_command,
+            own_limit_s=request.trial_limit_s or own_steps.LIMIT_S,
+            typed=() if plan is None else [c.key for c in plan.chosen if c.is_typed],
+        )
+
     if request.dry_run:
-        _dry_run(command, path(), plan, as_json=request.as_json, lang=lang)
+        rundir = RunDir(path())
+        _dry_run(command, rundir, plan, fallback_of(rundir), as_json=request.as_json, lang=lang)
         return
     described = None
     if plan is not None:
@@ -130,18 +149,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
     live = Live(prefix=request.prefix, quiet=request.quiet, output_to_stderr=request.as_json)
 
     drawn: list[Verdict] = []
-    fallback = Fallback(
-        command,
-        rundir=rundir,
-        words=words,
-        environ={**os.environ, **(plan.applied.env if plan is not None else {})},
-        mode=request.fallback,  # type: ignore[arg-type]
-        limit_s=request.fallback_limit_s,
-        forgets=request.forget,
-        own_steps=request.trial_command,
-        own_limit_s=request.trial_limit_s,
-        typed=() if plan is None else [c.key for c in plan.chosen if c.is_typed],
-    )
+    fallback = fallback_of(rundir)
 
     def tell(event: events.Event) -> None:
         beginning.over = beginning.over or isinstance(event, events.Started)
@@ -188,6 +196,25 @@ def _run(request: Request, beginning: _Beginning) -> None:
     raise typer.Exit(outcome.exitcode)
 
 
+def _check_together(request: Request) -> None:
+    """Options of trials where nothing is ever tried. --fallback auto is none of them: it also uses what is remembered."""
+    given = {"--fallback-limit": request.fallback_limit_s, "--trial-command": request.trial_command, "--trial-limit": request.trial_limit_s}
+    typed = [name for name, value in given.items() if value is not None]
+    if request.fallback == "ask":
+        typed.insert(0, "--fallback ask")
+    why = None
+    if request.fallback == "off":
+        why = "--fallback off"
+    elif request.on_failure != "restart":
+        why = f"--on-failure {request.on_failure}"
+    elif request.max_restarts == 0:
+        why = "--max-restarts 0"
+    if typed and why is not None:
+        raise UnhangError(f"{typed[0]} has no effect with {why}", cause="settings are tried only before a restart", hint="leave one of them out")
+    if request.trial_limit_s is not None and request.trial_command is None:
+        raise UnhangError("--trial-limit has no effect without --trial-command")
+
+
 def _plan(command: commands.Command, request: Request) -> Plan | None:
     """What settings come to. Where nothing asks for any, a quarter of a second of imports is saved."""
     asked = request.preset is not None or request.settings or request.timeout is not None
@@ -219,13 +246,16 @@ def _is_about(error: OSError, directory: Path) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def _dry_run(command: commands.Command, path: Path, plan: Plan | None, *, as_json: bool, lang: language.Language) -> None:
+def _dry_run(command: commands.Command, rundir: RunDir, plan: Plan | None, fallback: Fallback, *, as_json: bool, lang: language.Language) -> None:
     """Print what would be set and started, as a shell would take it (where each setting comes from is a comment) or as JSON."""
     version = environment.torch_version(command.python)
-    rundir = RunDir(path.absolute())
     listener = {protocol.ENV_SWITCH: "1", protocol.ENV_SOCKET: _LATER, protocol.ENV_TOKEN: _LATER, protocol.ENV_SUPERVISOR: _LATER}
     chosen = dict(plan.applied.env) if plan is not None else {}
     environ = {**os.environ, **chosen}
+    said: list[events.Event] = []
+    if (changed := fallback.at_start(said.append, looks_only=True)) is not None:
+        chosen |= {name: value for name, value in changed.environ.items() if environ.get(name) != value}
+        environ, command = dict(changed.environ), changed.command
     variables = environment.evidence(version, environ, dumps=rundir.flight_of_torch(0)) | chosen
     variables |= environment.attached(listener, environ, fatal=rundir.fatal(0), attempt=0, stdio=_LATER)
     described: dict[str, object] = {}
@@ -235,6 +265,11 @@ def _dry_run(command: commands.Command, path: Path, plan: Plan | None, *, as_jso
         described = {"settings": settings.described(plan)}
         for line in settings.of_plan(plan, lang) if not as_json else ():
             typer.echo(f"# {line}")
+    if changed is not None and fallback.outcome is not None:
+        described["remembered"] = fallback.outcome.chosen
+    for event in said if not as_json else ():
+        if isinstance(event, (events.Note, events.FellBack)):
+            typer.echo(f"# {event.text if isinstance(event, events.Note) else event.says}")
     if as_json:
         typer.echo(encoding.encode({"environment": dict(sorted(variables.items())), "command": command.argv, **described}))
         return

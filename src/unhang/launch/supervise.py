@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import math
 import os
 import re
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -35,6 +37,8 @@ from unhang.records.rundir import RUN_SCHEMA, RunDir
 
 OnFailure = Literal["restart", "abort", "report"]
 PORT_WAIT_S = 60.0
+# What trials whose processes were ended get to clean up.
+LEAVE_S = 2.0
 # Causes that lie in the code or in the command: the same start brings the same end.
 DETERMINISTIC = frozenset(
     {"rank-exception", "collective-mismatch", "rank0-guarded-collective", "premature-exit", "port-in-use", "rendezvous-misconfig", "config-error"}
@@ -138,9 +142,11 @@ class Supervisor:
         self._started = time.monotonic()
         ending.adopt_orphans()
         version = environment.torch_version(self._command.python)
-        self._describe(version)
         if (remedying := self._remedying) is not None:
+            before = self._environ
             self._change(self._helped(lambda: remedying.at_start(self._tell)))
+            self._settings |= {name: value for name, value in self._environ.items() if before.get(name) != value}
+        self._describe(version)
         return asyncio.run(self._supervise(version))
 
     async def _supervise(self, version: environment.Version | None) -> Outcome:
@@ -202,7 +208,19 @@ class Supervisor:
         if self._remedying is None:
             return False
         remedying = self._remedying
-        changed = await asyncio.to_thread(self._helped, lambda: remedying.after(result, self._tell, self._was_interrupted))
+        found: list[Changed | None] = []
+        # A thread that nobody has to wait for: one that asks a name server may take its time.
+        helping = threading.Thread(
+            target=lambda: found.append(self._helped(lambda: remedying.after(result, self._tell, self._was_interrupted))), daemon=True
+        )
+        helping.start()
+        until = math.inf
+        while helping.is_alive() and time.monotonic() < until:
+            if self._interrupts > 1 and until == math.inf:
+                ending.kill_descendants()
+                until = time.monotonic() + LEAVE_S
+            await asyncio.sleep(0.05)
+        changed = found[0] if found and not self._was_interrupted() else None
         self._change(changed)
         return changed is not None
 

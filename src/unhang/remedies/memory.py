@@ -45,18 +45,21 @@ class Memory:
         self._path = path
         self._trouble = trouble
 
-    def recall(self, key: Key) -> Recalled:
+    def recall(self, key: Key, *, forgets: bool = True) -> Recalled:
+        """`forgets`: what no longer holds is deleted."""
         row = self._do(lambda db: db.execute("SELECT versions, found_s, outcome FROM outcomes WHERE place = ?", (key.place,)).fetchone(), None)
         if row is None:
             return Recalled()
         versions, found_s, data = row
         if versions != key.versions:
-            self.forget(key)
+            if forgets:
+                self.forget(key)
             return Recalled(expired=f"it was found with {versions}; now there is {key.versions}")
         try:
             outcome = msgspec.json.decode(data, type=Outcome)
         except msgspec.MsgspecError:
-            self.forget(key)
+            if forgets:
+                self.forget(key)
             return Recalled(expired="it was written by another version of unhang")
         return Recalled(outcome=replace(outcome, remembered=True), found_s=found_s)
 
