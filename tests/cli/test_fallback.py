@@ -112,11 +112,13 @@ def test_what_was_remembered_and_fails_is_forgotten_and_looked_for_anew(here):
     assert changed.command.world_size == 1 and "--nproc-per-node 1 " in " ".join(changed.command.argv)
 
 
-def test_what_was_just_found_and_fails_is_forgotten_and_not_looked_for_again(here):
+def test_what_was_just_found_and_fails_is_forgotten_and_not_looked_for_again(here, tmp_path):
     run = here(environ={"HOME": "/root"})
     run.after(failed(), here.told.append, lambda: False)
     back = run.after(failed(), here.told.append, lambda: False)
     assert back.environ == {"HOME": "/root"} and back.command == COMMAND
+    assert run.outcome.chosen is None and not run.outcome.confirmed
+    assert "taken back" in (tmp_path / "run1" / "solution.md").read_text()
     assert run.after(failed(), here.told.append, lambda: False) is None
     assert here.climbs == 1 and here().at_start(here.told.append) is None
 
@@ -156,6 +158,21 @@ def test_the_backend_is_the_one_that_the_hook_puts(here):
     assert here.bench.backend == "gloo"
 
 
+def test_gloo_that_never_joined_is_tried_over_gloo(here, monkeypatch):
+    monkeypatch.setattr(fallback, "find_installed", lambda python, host: Installed(torch=(2, 13), nccl=(2, 27, 3), gpus=8))
+    here().after(failed("gloo-connect"), here.told.append, lambda: False)
+    assert here.bench.backend == "gloo"
+    here().after(failed("unhandled-generic"), here.told.append, lambda: False)
+    assert here.bench.backend == "nccl"
+
+
+def test_a_typed_configuration_of_the_rendezvous_stays(here):
+    here(environ={"PET_RDZV_CONF": "join_timeout=9"}).after(failed(), here.told.append, lambda: False)
+    assert here.climbs == 1 and not any("timeout" in rung.adds for rung in here.rungs)
+    here().after(failed(), here.told.append, lambda: False)
+    assert any("timeout" in rung.adds for rung in here.rungs)
+
+
 def test_it_expires_with_the_versions(here):
     here.before()
     here.versions = "torch 2.14"
@@ -176,7 +193,7 @@ def test_the_code_is_not_answered_by_settings(here, cause):
 
 
 @pytest.mark.parametrize(
-    "environ", [{"NNODES": "2"}, {"SLURM_JOB_NUM_NODES": "4"}, {"PET_NNODES": "1:3"}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}]
+    "environ", [{"NNODES": "2"}, {"SLURM_JOB_NUM_NODES": "4"}, {"PET_NNODES": "1:3"}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, {"RANK": "1", "WORLD_SIZE": "2"}]
 )
 def test_several_hosts_are_told_why_nothing_is_tried(here, environ):
     assert here(environ=environ).after(failed(), here.told.append, lambda: False) is None
@@ -195,6 +212,24 @@ def test_a_file_may_name_hosts(here, tmp_path):
         command = Command(argv=argv, python="python", name="t", world_size=2, port=None)
         here(command=command).after(failed(), here.told.append, lambda: False)
         assert here.climbs == climbs
+
+
+def test_so_may_the_files_that_launchers_read_by_themselves(here, tmp_path, monkeypatch):
+    monkeypatch.setattr(fallback, "_HOSTFILE", tmp_path / "hostfile")
+    default = tmp_path / "accelerate/default_config.yaml"
+    default.parent.mkdir()
+    deepspeed, accelerate, told = ("deepspeed", "t.py"), ("accelerate", "launch", "t.py"), ("accelerate", "launch", "--num_machines", "1", "t.py")
+
+    def is_tried(argv):
+        before = here.climbs
+        command = Command(argv=argv, python="python", name="t", world_size=2, port=None)
+        here(command=command, environ={"HF_HOME": str(tmp_path)}).after(failed(), here.told.append, lambda: False)
+        return here.climbs > before
+
+    assert is_tried(deepspeed) and is_tried(accelerate)
+    (tmp_path / "hostfile").write_text("a slots=2\nb slots=2\n")
+    default.write_text("num_machines: 2\n")
+    assert not is_tried(deepspeed) and not is_tried(accelerate) and is_tried(told)
 
 
 def test_ranks_that_run_elsewhere_are_seen(here):

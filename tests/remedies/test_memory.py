@@ -4,11 +4,12 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from unhang.model import Outcome
-from unhang.remedies import memory
+from unhang.remedies import fingerprint, memory
 from unhang.remedies.fingerprint import Key, job
 from unhang.remedies.memory import Memory
 
@@ -135,6 +136,17 @@ def test_what_it_trains_on_is_no_output():
 
 def test_another_configuration_by_the_same_name_is_another_job(tmp_path):
     (tmp_path / "train.yaml").write_text("a: 1")
-    first = job(["train.yaml"], tmp_path)
+    first, option = job(["train.yaml"], tmp_path), job(["--config_file=train.yaml"], tmp_path)
     (tmp_path / "train.yaml").write_text("a: 2")
-    assert job(["train.yaml"], tmp_path) != first
+    assert job(["train.yaml"], tmp_path) != first and job(["--config_file=train.yaml"], tmp_path) != option
+
+
+@pytest.mark.parametrize(("kind", "counts"), [("bare", True), ("slurm", True), ("docker", False)])
+def test_the_name_of_a_host_counts_and_that_of_a_container_does_not(monkeypatch, kind, counts):
+    box = SimpleNamespace(kind=kind, capabilities=())
+    seen = SimpleNamespace(get=lambda subject: box if subject is fingerprint.container.SUBJECT else None)
+    found = []
+    for name in ("node1", "node2"):
+        monkeypatch.setattr(fingerprint.platform, "node", lambda name=name: name)
+        found.append(fingerprint.machine(seen))
+    assert (found[0] != found[1]) is counts

@@ -35,8 +35,10 @@ Tell = Callable[[events.Event], None]
 _MOST_PER_CORE = 4
 _LOOK_S = 0.25
 _HOSTS = ("NNODES", "PET_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-# The number of a task and how many there are, by srun, OpenMPI's and MPICH's mpirun.
-_TASKS = (("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+# The number of a task and how many there are, by srun, OpenMPI's and MPICH's mpirun, and by whoever speaks as torch does.
+_TASKS = (("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("RANK", "WORLD_SIZE"))
+# What DeepSpeed reads where no other file is named.
+_HOSTFILE = Path("/job/hostfile")
 
 
 def _say_nothing(event: events.Event) -> None:
@@ -73,6 +75,9 @@ class Fallback:
         self._mode = mode
         self._forgets = forgets
         self._typed_keys = frozenset(typed)
+        if "PET_RDZV_CONF" in environ or commands.option(command, "--rdzv-conf") is not None:
+            # A timeout would take its place, and it may hold more than that.
+            self._typed_keys |= {"timeout"}
         # Whether the training runs with `outcome` now, and whether what was found is to be remembered once it has proved itself.
         self._in_force = False
         self._unproven = False
@@ -150,11 +155,22 @@ class Fallback:
             self._in_force = False
             if not (answerable and self.outcome.remembered):
                 self._tell(events.Note(text=f"with {_named(self.outcome)} it failed before its first step: taken back, and forgotten"))
+                self.outcome = replace(
+                    self.outcome,
+                    chosen=None,
+                    confirmed=False,
+                    says=f"{_named(self.outcome)} passed its trials, and the training failed with it before its first step: taken back",
+                    says_zh=f"{_named(self.outcome)} 通过了测试，但训练在第一步之前仍然失败：已撤回",
+                )
+                self._write(self.outcome)
                 return Changed(environ=self._environ, command=self._command)
             self._tell(events.Note(text=f"with {_named(self.outcome)} it failed all the same: that is forgotten"))
         if not answerable:
             return None
         assert verdict is not None and verdict.primary is not None
+        if self._backend is None and verdict.primary.cause.startswith("gloo-"):
+            # It never came to the point where ranks tell.
+            self._backend = "gloo"
         if (why := self._why_not()) is not None:
             self._tell(events.Note(text=f"settings that may answer {verdict.primary.cause} are not tried: {why}"))
             return None
@@ -252,9 +268,13 @@ class Fallback:
             told = self._environ.get(name, "").rpartition(":")[2]
             if told.isdecimal() and int(told) > 1:
                 return f"the job runs on {told} hosts ({name})"
-        if (hosts := commands.option(self._command, "--hostfile")) is not None:
-            return f"{hosts} may name several hosts"
-        if (config := commands.option(self._command, "--config-file")) is not None and _machines(Path(config)) != 1:
+        launcher = commands.launcher(self._command)
+        if (hosts := commands.option(self._command, "--hostfile")) is not None or (launcher == "deepspeed" and _HOSTFILE.exists()):
+            return f"{hosts or _HOSTFILE} may name several hosts"
+        config = commands.option(self._command, "--config-file")
+        if config is None and launcher == "accelerate" and promised is None:
+            config = next((str(p) for p in _defaults_of_accelerate(self._environ) if p.exists()), None)
+        if config is not None and _machines(Path(config)) != 1:
             return f"{config} may be for several hosts"
         for place, count in _TASKS:
             told = self._environ.get(count, "")
@@ -347,6 +367,13 @@ class Fallback:
             self._rundir.write_bytes(self._rundir.solution_report, text.encode("utf-8", "replace"))
         except OSError as e:
             self._tell(events.Note(text=f"cannot write {self._rundir.solution_report}: {e.strerror}; the training goes on"))
+
+
+def _defaults_of_accelerate(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """What `accelerate launch` reads where no file is named (accelerate.commands.config.config_args)."""
+    cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '')}/.cache"
+    folder = Path(environ.get("HF_HOME") or f"{cache}/huggingface") / "accelerate"
+    return folder / "default_config.yaml", folder / "default_config.json"
 
 
 def _machines(config: Path) -> int | None:

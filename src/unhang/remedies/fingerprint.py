@@ -28,6 +28,8 @@ _OF_OUTPUT = frozenset(
 )
 _FILES = (".yaml", ".yml", ".json", ".toml")
 _MOST_BYTES = 1 << 20
+# Kinds that leave the host its name.
+_OF_THE_HOST = ("bare", "slurm", "systemd", "wsl")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +50,8 @@ def machine(seen: snapshot.Snapshot) -> dict[str, object]:
     gpus, nets, shared = seen.get(gpu.SUBJECT), seen.get(network.SUBJECT), seen.get(shm.SUBJECT)
     box, bounds = seen.get(container.SUBJECT), seen.get(limits.SUBJECT)
     return {
-        # A home directory is shared by hosts that look alike, and one of them may have the broken link.
-        "host": platform.node(),
+        # A home directory is shared by hosts that look alike, and one of them may have the broken link. Containers get another name at each start.
+        "host": platform.node() if box is None or box.kind in _OF_THE_HOST else None,
         "kernel": platform.release(),
         "gpus": [] if gpus is None else [[g.name, g.uuid] for g in gpus.gpus],
         "interfaces": [] if nets is None else sorted(i.name for i in nets.interfaces if i.up and not i.name.startswith("veth")),
@@ -67,11 +69,11 @@ def job(words: Sequence[str], cwd: Path) -> list[str]:
         if skips and not word.startswith("-"):
             skips = False
             continue
-        name, given, _ = word.partition("=")
+        name, given, value = word.partition("=")
         skips = word.startswith("-") and _is_of_output(name) and not given
         if not (word.startswith("-") and _is_of_output(name)):
             found.append(word)
-            if word.endswith(_FILES) and (said := _content(cwd / word)) is not None:
+            if word.endswith(_FILES) and (said := _content(cwd / (value if word.startswith("-") else word))) is not None:
                 found.append(said)
     return found
 
