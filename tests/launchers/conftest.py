@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pty
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from types import MappingProxyType
 
 import pytest
 from tests.launch.conftest import Launcher, Run, launcher  # noqa: F401
-from tests.launchers.environments import environment, supported
+from tests.launchers.environments import NotMade, environment, supported
 
 SCRIPTS = Path(__file__).parent / "scripts"
 ABORT = ("--on-failure", "abort")
@@ -37,20 +39,67 @@ class Training:
         self, *argv: str, fault: str = "", options: Sequence[str] = (), timeout_s: float = 600.0, more: Mapping[str, str] = MappingProxyType({})
     ) -> Run:
         """`unhang run OPTIONS -- ARGV`, with the environment's programs first on PATH. The fault happens in the first attempt only."""
-        env = {
-            "PATH": f"{self.path / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "FAULT": fault,
-            "FAULT_ONCE": str(self.launcher.tmp_path / "once"),
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-            **self.env,
-            **more,
-        }
-        return self.launcher.run(*options, "--", *argv, env=env, timeout_s=timeout_s)
+        return self.launcher.run(*options, "--", *argv, env={**self._environ(), "FAULT": fault, **more}, timeout_s=timeout_s)
 
     def run_without_interface(self, *argv: str) -> Run:
         """The same where the user's own setting names an interface that this machine does not have."""
         return self.run(*argv, options=("--fallback", "auto"), more={"GLOO_SOCKET_IFNAME": "nosuch0"})
+
+    def run_over_gloo(self, *argv: str, backend: str = "nccl") -> Run:
+        """The same where the script asks for NCCL, which nothing can give it on a machine without a GPU."""
+        return self.run(*argv, options=("--set", "backend=gloo"), more={"BACKEND": backend})
+
+    def exported(self, form: str, name: str, *words: str) -> Path:
+        """The file that `unhang export FORM WORDS` writes."""
+        path = self.launcher.tmp_path / name
+        command = [sys.executable, "-m", "unhang", "export", form, "--output", str(path), *words]
+        done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return path
+
+    def start(self, *argv: str, answer: str | None = None, timeout_s: float = 600.0, **more: str) -> Run:
+        """A file that calls `unhang run` by itself. With `answer` it stands at a terminal, where that is typed."""
+        key, _, value = self.launcher.mark.partition("=")
+        programs = [str(self.path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+        cache = {"XDG_CACHE_HOME": str(self.launcher.tmp_path / "cache")}
+        env = {**os.environ, **cache, **self._environ(), "PATH": os.pathsep.join(programs), key: value, **more}
+        ours, theirs = pty.openpty()
+        if answer is not None:
+            os.write(ours, f"{answer}\n".encode())
+        try:
+            done = subprocess.run(
+                argv,
+                cwd=self.launcher.tmp_path,
+                env=env,
+                stdin=subprocess.DEVNULL if answer is None else theirs,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=timeout_s,
+                check=False,
+                start_new_session=True,
+            )
+        finally:
+            os.close(ours)
+            os.close(theirs)
+        assert not self.launcher.living(), "processes were left behind"
+        made = list((self.launcher.tmp_path / "runs").glob("*"))
+        assert len(made) == 1, done.stdout[-4000:]
+        run = Run(exitcode=done.returncode, out="", err=done.stdout, path=made[0])
+        (run.outcome,) = run.happened("Finished")
+        return run
+
+    def _environ(self) -> dict[str, str]:
+        return {
+            "PATH": f"{self.path / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "BACKEND": "gloo",
+            "FAULT": "",
+            "FAULT_ONCE": str(self.launcher.tmp_path / "once"),
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            **self.env,
+        }
 
 
 @pytest.fixture
@@ -59,7 +108,11 @@ def training(launcher: Launcher) -> Callable[..., Training]:  # noqa: F811
         if name and not supported():
             pytest.skip("the lock files of the launchers are of Python 3.11 and newer")
         launcher.python = None
-        return Training(launcher=launcher, path=environment(name) if name else Path(sys.prefix), script=SCRIPTS / script, env=env)
+        try:
+            path = environment(name) if name else Path(sys.prefix)
+        except NotMade as e:
+            raise pytest.fail.Exception(f"{e}\nto try again: python -m tests.launchers.environments {name}", pytrace=False) from None
+        return Training(launcher=launcher, path=path, script=SCRIPTS / script, env=env)
 
     return make
 
@@ -77,6 +130,13 @@ def recovered(run: Run, *, cause: str, where: str, finished: str = FINISHED) -> 
     assert (run.outcome["attempts"], run.outcome["incidents"]) == (2, 1), run.err[-4000:]
     _was_explained(run, cause=cause, where=where)
     _was_one_world(run, attempts=2, finished=finished)
+
+
+def ran_over_gloo(run: Run, *, finished: str = FINISHED, backend: str = "nccl") -> None:
+    """Both ranks asked for NCCL, were given Gloo, and that was told."""
+    ran_clean(run, finished=finished)
+    told = [(e["was"], e["now"], e["ranks"]) for e in run.happened("Overridden") if e["what"] == "backend"]
+    assert told == [(backend, "gloo", [0, 1])], told
 
 
 def fell_back(run: Run, *, finished: str = FINISHED) -> None:

@@ -35,19 +35,31 @@ def supported() -> bool:
     return sys.version_info >= (3, 11)
 
 
-def environment(name: str) -> Path:
-    """The directory of the environment, made if need be. Raises CalledProcessError with pip's own words on stderr."""
+class NotMade(Exception):
+    """It cannot be installed: pip's own words."""
+
+
+def environment(name: str, *, again: bool = False) -> Path:
+    """The directory of the environment, made if need be. Raises NotMade; what could not be made is tried `again` only when asked for."""
     requirements = HERE / "requirements" / f"{name}.txt"
     marks = [requirements.read_bytes(), sys.version.encode(), sysconfig.get_path("purelib").encode()]
     made_of = hashlib.sha256(b"\0".join(marks)).hexdigest()
     path = ROOT / name
     complete = path / "complete"
+    failed = ROOT / f"{name}.failed"
     ROOT.mkdir(exist_ok=True)
     with (ROOT / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not complete.is_file() or complete.read_text() != made_of:
+            if failed.is_file() and not again:
+                raise NotMade(failed.read_text())
             shutil.rmtree(path, ignore_errors=True)
-            _make(path, requirements)
+            try:
+                _make(path, requirements)
+            except NotMade as e:
+                failed.write_text(str(e))
+                raise
+            failed.unlink(missing_ok=True)
             complete.write_text(made_of)
     return path
 
@@ -63,7 +75,14 @@ def _make(path: Path, requirements: Path) -> None:
     (packages / "_of_the_maker.pth").write_text(sysconfig.get_path("purelib") + "\n")
     # What the maker happens to have is installed all the same: its commands are in its own bin.
     install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--ignore-installed", "--requirement", str(requirements)]
-    subprocess.run(install, check=True, stdin=subprocess.DEVNULL, timeout=INSTALL_TIMEOUT_S)
+    try:
+        pip = subprocess.run(
+            install, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=INSTALL_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as e:
+        raise NotMade(f"{requirements.name}: pip was not done after {INSTALL_TIMEOUT_S:.0f} s") from e
+    if pip.returncode != 0:
+        raise NotMade(f"{requirements.name}: pip ended with {pip.returncode}:\n{pip.stdout}")
     for stub in sorted((HERE / "stubs" / requirements.stem).glob("*")):
         shutil.copytree(stub, packages / stub.name)
     torchrun = path / "bin" / "torchrun"
@@ -76,5 +95,11 @@ if __name__ == "__main__":
     if not supported():
         print("the lock files of the launchers are of Python 3.11 and newer: their tests will be skipped", file=sys.stderr)
         sys.exit(0)
+    wrong = []
     for name in sys.argv[1:] or sorted(p.stem for p in (HERE / "requirements").glob("*.txt")):
-        environment(name)
+        try:
+            environment(name, again=True)
+        except NotMade as e:
+            wrong.append(name)
+            print(f"{name}: the tests of this launcher will fail: {e}", file=sys.stderr)
+    sys.exit(1 if wrong else 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.launchers.conftest import fell_back, ran_clean, recovered
+from tests.launchers.conftest import fell_back, ran_clean, ran_over_gloo, recovered
 
 pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -37,3 +37,9 @@ def test_one_process_where_two_were_asked_for(trained):
 
 def test_fallback(trained):
     fell_back(trained.run_without_interface(*COMMAND, str(trained.script)))
+
+
+def test_over_gloo(trained):
+    # InitProcessGroupKwargs does not hand on its default, nccl.
+    asked = "cpu:gloo,cuda:nccl"
+    ran_over_gloo(trained.run_over_gloo(*COMMAND, str(trained.script), backend=asked), backend=asked)

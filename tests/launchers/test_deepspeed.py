@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
-from tests.launchers.conftest import ABORT, ended, fell_back, ran_clean, recovered
+from tests.launchers.conftest import ABORT, ended, fell_back, ran_clean, ran_over_gloo, recovered
 from tests.launchers.environments import ROOT
 
 pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(1000)]
@@ -16,7 +17,8 @@ COMMAND = ("deepspeed", "--num_gpus", "2")
 @pytest.fixture
 def trained(training):
     if shutil.which("g++") is None:
-        pytest.skip("DeepSpeed compiles its operator for shared memory: g++ is needed")
+        assert not os.environ.get("CI"), "CI tests DeepSpeed, which compiles its operator for shared memory: scripts/apt installs g++"
+        pytest.skip("DeepSpeed compiles its operator for shared memory: g++ is needed (scripts/apt installs it)")
     # Outside of the environment, so that one that is made anew need not compile again.
     extensions = ROOT / "deepspeed-extensions"
     # Left by a build that was killed, it lets every later one wait for ever (torch.utils.file_baton).
@@ -41,3 +43,13 @@ def test_crash(trained):
 
 def test_fallback(trained):
     fell_back(trained.run_without_interface(*COMMAND, str(trained.script)))
+
+
+def test_exported_over_gloo(trained):
+    """The exported start, with the exported configuration, of a script that asks for NCCL."""
+    settings = ("--set", "backend=gloo", "--set", "batch=3", "--set", "precision=no")
+    config = trained.exported("deepspeed", "zero.json", *settings, "--", str(trained.script))
+    run = trained.start("bash", f"{config}.start.sh", str(config), BACKEND="nccl")
+    ran_over_gloo(run)
+    assert "ZeRO stage 2 batch 6" in run.err
+    assert "on GPUs it would be gloo" in run.err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.launchers.conftest import ABORT, SCRIPTS, ended, ran_clean, recovered
+from tests.launchers.conftest import ABORT, SCRIPTS, ended, fell_back, ran_clean, ran_over_gloo, recovered
 
 pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(1000)]
 
@@ -36,3 +36,29 @@ def test_hang(trained, command):
 def test_crash(trained, command):
     run = trained.run(*command, fault="crash", options=ABORT)
     ended(run, cause="rank-exception", where=trained.line("it raises here"))
+
+
+def test_fallback(trained, command):
+    fell_back(trained.run_without_interface(*command), finished=FINISHED)
+
+
+def test_exported_over_gloo(trained, tmp_path):
+    """The exported file, with fields of ours behind --; it asks for NCCL."""
+    here = SCRIPTS / "llamafactory"
+    fields = {
+        "model_name_or_path": here,
+        "trust_remote_code": "true",
+        "train_from_scratch": "true",
+        "finetuning_type": "full",
+        "template": "default",
+        "dataset": "sums",
+        "dataset_dir": here,
+        "output_dir": tmp_path / "output",
+        "max_steps": 5,
+        "report_to": "none",
+        "ddp_backend": "nccl",
+    }
+    words = [f"{key}={value}" for key, value in fields.items()]
+    file = trained.exported("llamafactory", "llamafactory.yaml", "--cpu", "--set", "accumulation=2", "--", *words)
+    finished = "Total train batch size (w. parallel, distributed & accumulation) = 4"
+    ran_over_gloo(trained.run_over_gloo("llamafactory-cli", "train", str(file)), finished=finished)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.launchers.conftest import fell_back, ran_clean, recovered
+from tests.launchers.conftest import fell_back, ran_clean, ran_over_gloo, recovered
 
 pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -31,3 +31,17 @@ def test_crash(trained):
 
 def test_fallback(trained):
     fell_back(trained.run_without_interface(*COMMAND, str(trained.script)))
+
+
+@pytest.mark.parametrize("answer", ["1", ""])
+def test_the_exported_menu(trained, answer):
+    """Way 1, typed at a terminal or taken by Enter: Gloo for a script that asks for NCCL."""
+    start = trained.exported("bash", "start.sh", "--", str(trained.script))
+    run = trained.start("bash", str(start), answer=answer, BACKEND="nccl")
+    assert "way [1]: " in run.err
+    ran_over_gloo(run)
+
+
+def test_exported_over_gloo(trained):
+    start = trained.exported("torchrun", "start.sh", "--set", "backend=gloo", "--", str(trained.script))
+    ran_over_gloo(trained.start("bash", str(start), BACKEND="nccl"))

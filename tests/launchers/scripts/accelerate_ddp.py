@@ -6,9 +6,10 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import InitProcessGroupKwargs
 
 torch.set_num_threads(1)
-accelerator = Accelerator()
+accelerator = Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend=os.environ["BACKEND"])])
 once = Path(os.environ["FAULT_ONCE"])
 model = torch.nn.Linear(8, 1)
 model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))

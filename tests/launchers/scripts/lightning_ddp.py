@@ -34,7 +34,7 @@ class Model(lightning.LightningModule):
 trainer = lightning.Trainer(
     accelerator="cpu",
     devices=2,
-    strategy=DDPStrategy(process_group_backend="gloo"),
+    strategy=DDPStrategy(process_group_backend=os.environ["BACKEND"]),
     max_epochs=1,
     logger=False,
     enable_checkpointing=False,
@@ -43,4 +43,4 @@ trainer = lightning.Trainer(
 )
 trainer.fit(Model(), torch.utils.data.DataLoader(torch.ones(120, 8), batch_size=1))
 if trainer.is_global_zero:
-    print("finished with", trainer.world_size, "processes")
+    print("finished with", trainer.world_size, "processes on", trainer.strategy.process_group_backend)

@@ -34,7 +34,7 @@ def rank_main(config):
 ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100_000_000)
 trainer = TorchTrainer(
     rank_main,
-    torch_config=TorchConfig(backend="gloo"),
+    torch_config=TorchConfig(backend=os.environ["BACKEND"]),
     scaling_config=train.ScalingConfig(num_workers=2),
     run_config=train.RunConfig(storage_path=os.environ["RAY_STORAGE"]),
 )

@@ -8,7 +8,9 @@ import torch
 import torch.distributed as dist
 
 torch.set_num_threads(1)
-dist.init_process_group("gloo")
+# Ray makes the group by itself.
+if not dist.is_initialized():
+    dist.init_process_group(os.environ["BACKEND"])
 once = Path(os.environ["FAULT_ONCE"])
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

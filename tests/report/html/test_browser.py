@@ -38,8 +38,8 @@ PAINTED = (
 @pytest.fixture(scope="module")
 def browser():
     if chromium.find() is None:
-        assert not os.environ.get("CI"), "CI tests in a browser: scripts/browser installs it"
-        pytest.skip("there is no chromium here (scripts/browser installs it)")
+        assert not os.environ.get("CI"), "CI tests in a browser: scripts/apt installs it"
+        pytest.skip("there is no chromium here (scripts/apt installs it)")
     with chromium.browser() as running:
         yield running
 

@@ -37,6 +37,10 @@ class PartialState:
         return ("gloo" if cpu else backend or "nccl"), "MULTI_GPU"
 
 
+def told():
+    return [(kind, fields["was"], fields["now"]) for kind, fields in overrides._unsent]
+
+
 @pytest.mark.parametrize("assigned", [{}, {"backend": "nccl"}, {"backend": "gloo"}, {"backend": "cpu:gloo,cuda:nccl"}])
 @pytest.mark.parametrize("cpu", [False, True])
 def test_accelerate(assigned, cpu):
@@ -44,7 +48,9 @@ def test_accelerate(assigned, cpu):
     frameworks.patch_accelerate(module("accelerate.state", PartialState=state))
     made = state(cpu, **assigned)
     assert (made.backend, made.kind) == ("gloo", "MULTI_GPU")
-    assert overrides._unsent == []
+    # What was found without it is told as well: torch.distributed is never asked for it.
+    was = assigned.get("backend", "gloo" if cpu else "nccl")
+    assert told() == ([] if was == "gloo" else [("overridden", was, "gloo")])
 
 
 def test_other_backends_stay_what_they_are():
@@ -70,6 +76,7 @@ def test_lightning():
         "gloo",
         "xccl",
     ] * 2
+    assert told() == [("overridden", "nccl", "gloo")]
 
 
 def test_deepspeed():
@@ -79,6 +86,7 @@ def test_deepspeed():
 
     frameworks.patch_deepspeed(module("deepspeed.accelerator.cuda_accelerator", CUDA_Accelerator=CUDA_Accelerator))
     assert CUDA_Accelerator().communication_backend_name() == "gloo"
+    assert told() == [("overridden", "nccl", "gloo")]
 
 
 @pytest.mark.parametrize("patch", [frameworks.patch_accelerate, frameworks.patch_deepspeed, frameworks.patch_lightning])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from unhang.errors import UnhangError
@@ -45,7 +46,7 @@ def write(layout: Layout, carried: Carried, through: bool) -> tuple[str, Mapping
         key, joined, value = word.partition("=")
         if not joined or not key.isidentifier():
             raise UnhangError(f"{word!r}: of this form COMMAND is fields of LLaMA-Factory", hint="unhang export llamafactory -- dataset=mine")
-        given[key] = value
+        given[key] = _typed(value)
     precision = carried.native.get("precision", "bf16" if layout.gpus else "no")
     if precision == "fp8":
         raise UnhangError("LLaMA-Factory's file has no fp8", hint="--set precision=bf16")
@@ -73,6 +74,15 @@ def write(layout: Layout, carried: Carried, through: bool) -> tuple[str, Mapping
         },
         chosen={_KEYS[key]: key for key in carried.native if key in _KEYS},
     ), {}
+
+
+def _typed(word: str) -> object:
+    """As in words behind LLaMA-Factory's own file: 5, 1e-4, true, null and [1, 2] are no text. Its reader of files converts nothing."""
+    try:
+        found: object = json.loads(word.lower() if word.lower() in ("true", "false", "null") else word)
+    except ValueError:
+        return word
+    return found
 
 
 FORM = Form(

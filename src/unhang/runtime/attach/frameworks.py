@@ -46,16 +46,15 @@ def patch_accelerate(module: ModuleType) -> None:
     @functools.wraps(prepare)
     def _prepare_backend(*args: Any, **kwargs: Any) -> Any:
         found = prepare(*args, **kwargs)
-        if isinstance(found, tuple) and found and _is_nccl(found[0]):
-            return ("gloo", *found[1:])
         if not isinstance(found, tuple):
             _not_told("accelerate")
-        return found
+            return found
+        return (*map(_gloo_for, found[:1]), *found[1:])
 
     @functools.wraps(initialise)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_nccl(kwargs.get("backend")):
-            kwargs["backend"] = "gloo"
+        if "backend" in kwargs:
+            kwargs["backend"] = _gloo_for(kwargs["backend"])
         return initialise(self, *args, **kwargs)
 
     state._prepare_backend = _prepare_backend
@@ -90,14 +89,19 @@ def _wrap(owner: Any, name: str) -> None:
 
     @functools.wraps(function)
     def with_gloo(*args: Any, **kwargs: Any) -> Any:
-        answer = function(*args, **kwargs)
-        return "gloo" if _is_nccl(answer) else answer
+        return _gloo_for(function(*args, **kwargs))
 
     setattr(owner, name, with_gloo)
 
 
-def _is_nccl(backend: Any) -> bool:
-    return isinstance(backend, str) and backend.lower() in ("nccl", "cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo")
+def _gloo_for(backend: Any) -> Any:
+    """What a framework was asked for, or would take. It is told here: torch.distributed is then asked for Gloo, and has nothing to tell."""
+    from . import overrides
+
+    if not (isinstance(backend, str) and backend.lower() in ("nccl", "cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo")):
+        return backend
+    overrides.changed("backend", was=backend.lower(), now="gloo")
+    return "gloo"
 
 
 def _asked() -> bool:
