@@ -36,11 +36,11 @@ def can_mount() -> bool:
 own_shm = pytest.mark.skipif(not can_mount(), reason="a /dev/shm of our own needs root, or user namespaces, and unshare")
 
 
-def unhang(*argv: str, shell: str = "true", before: tuple[str, ...] = (), **more) -> subprocess.CompletedProcess[str]:
+def unhang(*argv: str, shell: str = "true", before: tuple[str, ...] = (), timeout: float = 60, **more) -> subprocess.CompletedProcess[str]:
     environ = {k: v for k, v in os.environ.items() if not k.startswith("UNHANG_")} | {"COLUMNS": "200", "LC_ALL": "C.UTF-8"}
     command = [*before, "sh", "-c", f'{shell} && exec "$@"', "sh", *UNHANG, *argv]
     more = {"stdin": subprocess.DEVNULL, **more}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environ, **more)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environ, **more)
 
 
 def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict]:
@@ -286,3 +286,40 @@ def test_live_fix_writes_what_works(tmp_path):
     assert found["ladder"]["chosen"] == {"interface": "lo"} and found["ladder"]["confirmed"]
     assert found["written"] == "unhang.env"
     assert (tmp_path / "unhang.env").read_text() == "export GLOO_SOCKET_IFNAME=lo  # interface-selection\n"
+
+
+LIVE = ("doctor", "--live", "--ranks", "2", "--fix", "--fail-on", "never", "--lang", "en")
+WRONG_INTERFACE = "export GLOO_SOCKET_IFNAME=nosuch0"
+
+
+@pytest.mark.torch
+@pytest.mark.integration
+@pytest.mark.timeout(300)
+def test_live_fix_proposes_and_asks(tmp_path):
+    """The same at a terminal: what failed, what works, the question; and what was written really is the remedy."""
+    ours, theirs = pty.openpty()
+    os.write(ours, b"y\n")
+    done = unhang(*LIVE, "--only", "python_env", shell=WRONG_INTERFACE, stdin=theirs, cwd=tmp_path, timeout=200)
+    os.close(ours)
+    os.close(theirs)
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Gloo finds no address on the interface nosuch0" in said
+    before, found, after = said.partition("interface=lo is the smallest change that works here; it passed twice")
+    assert found and "export GLOO_SOCKET_IFNAME" not in before.partition("trying changes of settings")[2], said
+    assert "export GLOO_SOCKET_IFNAME=lo" in after and "[y/N]" in after and "written: unhang.env" in after, said
+    again = unhang(*LIVE, "--only", "python_env", shell=f"{WRONG_INTERFACE} && . ./unhang.env", cwd=tmp_path, timeout=200)
+    assert "everything that was tested works: no setting has to be changed" in again.stdout, again.stdout
+
+
+@own_shm
+@pytest.mark.torch
+@pytest.mark.integration
+@pytest.mark.timeout(300)
+def test_live_fix_where_dev_shm_is_small(tmp_path):
+    """Ranks on Gloo do not need it, so that no setting is called the answer; what the container has to be given is."""
+    done = unhang(*LIVE, "--only", "shm", "--yes", before=UNSHARE, shell="mount -t tmpfs -o size=1m tmpfs /dev/shm", cwd=tmp_path, timeout=200)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "shm-exhausted" in done.stdout and "$ docker run --shm-size=8g IMAGE" in done.stdout
+    assert "everything that was tested works: no setting has to be changed" in done.stdout, done.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -109,6 +109,15 @@ def test_gloo_is_each_forms_own_way():
     assert not any("UNHANG_" in one.text for one in texts.values())
 
 
+def test_fields_of_llamafactory_keep_their_type():
+    """Its reader of files converts nothing: "5" > 0 would end it."""
+    given = {"max_steps": 5, "learning_rate": 1e-4, "use_cpu": True, "save_strategy": "no", "dataset": "a,b", "resume_from_checkpoint": None}
+    words = [f"{key}={'null' if value is None else value}" for key, value in given.items()]
+    read = yaml.safe_load(forms.export("llamafactory", {}, Layout(command=(*words, "lora_target=[1, 2]"))).text)
+    assert {key: read[key] for key in given} == given
+    assert read["lora_target"] == [1, 2]
+
+
 def test_nothing_is_dropped_in_silence():
     choice = STATIC["conservative"].settings
     for name in forms.NAMES:
