@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from unhang.errors import UnhangError
 from unhang.knowledge.text import Text
-from unhang.remedies.exports.checking import accelerate, cluster, deepspeed, documents, llamafactory, script
+from unhang.remedies.exports.checking import accelerate, deepspeed, dockerfile, documents, kubernetes, llamafactory, script
 from unhang.remedies.exports.checking.names import known
 from unhang.remedies.exports.checking.problem import Layout, Problem
 from unhang.remedies.exports.forms import NAMES, form
@@ -91,12 +91,14 @@ def _of_form(found: str, name: str, text: str, layout: Layout) -> Iterator[Probl
         elif found == "llamafactory":
             yield from llamafactory.check(keys, layout)
         elif found == "kubernetes":
-            yield from cluster.kubernetes(keys, text)
-        for key in keys:
-            if isinstance(key.value, str) and (found in ("kubernetes", "skypilot")) and "\n" in key.value:
-                yield from script.check(key.value, first=key.line + 1)
+            yield from kubernetes.check(keys, text)
+        elif found == "skypilot":
+            given = [str(k.path[1]) for k in keys if k.path[0] == "envs" and len(k.path) == 2]
+            for key in keys:
+                if key.path in (("run",), ("setup",)) and isinstance(key.value, str):
+                    yield from script.check(key.value, first=key.line + ("\n" in key.value), given=given)
     elif found == "dockerfile":
-        yield from cluster.dockerfile(text)
+        yield from dockerfile.check(text)
     elif found in _SHELL:
         yield from script.check(text)
     elif found in _PYTHON:
