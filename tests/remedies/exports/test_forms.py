@@ -109,6 +109,12 @@ def test_gloo_is_each_forms_own_way():
     assert not any("UNHANG_" in one.text for one in texts.values())
 
 
+def test_accelerate_on_cpus_starts_what_it_says():
+    # MULTI_CPU starts a single process, whatever num_processes is.
+    text = forms.export("accelerate", {}, Layout(gpus=False)).text
+    assert yaml.safe_load(text)["distributed_type"] == "MULTI_GPU" and "env ACCELERATE_USE_CPU=true accelerate launch" in text
+
+
 def test_nothing_is_dropped_in_silence():
     choice = STATIC["conservative"].settings
     for name in forms.NAMES:
