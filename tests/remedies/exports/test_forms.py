@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,8 +19,22 @@ from unhang.remedies.exports.layout import Layout, master
 from unhang.remedies.exports.rendering import shell
 
 CHOICES = {"default": {}, "gloo": {"backend": "gloo"}, "conservative": STATIC["conservative"].settings, "debug": STATIC["debug"].settings}
-HOSTILE = ("train.py", "a b", "it's", 'say "x"', "$(touch harm)", "`touch harm`", "two\nlines", "# no comment", "{{ 7 * 7 }}", "${HOME}", "a: b")
-YAML = ("accelerate", "llamafactory", "kubernetes", "skypilot")
+HOSTILE = (
+    "train.py",
+    "a b",
+    "it's",
+    'say "x"',
+    "$(touch harm)",
+    "`touch harm`",
+    "two\nlines",
+    "# no comment",
+    "{{ 7 * 7 }}",
+    "${HOME}",
+    "$(HOME)",
+    "$$",
+    "a: b",
+)
+YAML = ("accelerate", "llamafactory", "kubernetes", "kubernetes-job", "skypilot")
 
 
 def parsed(name, text):
@@ -64,7 +79,9 @@ def test_hostile_words_stay_words(name, tmp_path):
         got = parsed(name, text)
     assert "49" not in found.text.replace("{{ 7 * 7 }}", "").replace("29500", "")
     if name == "kubernetes":
-        assert tuple(got[1]["spec"]["trainer"]["command"][-len(HOSTILE) :]) == HOSTILE
+        assert of_kubernetes(got[1]["spec"]["trainer"]["command"])[-len(HOSTILE) :] == list(HOSTILE)
+    if name == "kubernetes-job":
+        assert of_kubernetes(got[0]["spec"]["template"]["spec"]["containers"][0]["command"])[-len(HOSTILE) :] == list(HOSTILE)
     if name == "dockerfile":
         assert tuple(got[-len(HOSTILE) :]) == HOSTILE
     if name == "ray":
@@ -74,6 +91,11 @@ def test_hostile_words_stay_words(name, tmp_path):
         script = yaml.safe_load(found.text)["run"] if name == "skypilot" else found.companions.get(".start.sh", found.text)
         assert started(script, tmp_path, "1" if name == "bash" else "ds.json")[: len(HOSTILE)] == list(HOSTILE)
         assert not (tmp_path / "harm").exists()
+
+
+def of_kubernetes(words):
+    """As a container gets them: $(NAME) is a variable, $$ one $."""
+    return [re.sub(r"\$(\$|\((\w+)\))", lambda m: "$" if m[1] == "$" else f"<{m[2]}>", word) for word in words]
 
 
 def started(script, tmp_path, first):

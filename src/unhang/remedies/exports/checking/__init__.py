@@ -14,7 +14,8 @@ from unhang.remedies.exports.checking.problem import Layout, Problem
 from unhang.remedies.exports.forms import NAMES, form
 
 _SHELL = ("torchrun", "bash", "slurm")
-_YAML = ("accelerate", "llamafactory", "kubernetes", "skypilot")
+_KUBERNETES = ("kubernetes", "kubernetes-job")
+_YAML = ("accelerate", "llamafactory", "skypilot", *_KUBERNETES)
 _PYTHON = ("lightning", "ray")
 
 
@@ -45,14 +46,16 @@ def recognise(name: str, text: str) -> str:
     if text.lstrip().startswith("{") and _is_deepspeed(documents.parse_json(name, text)):
         return "deepspeed"
     try:
-        top = {str(k.path[0]) for k in documents.keys(name, text) if len(k.path) == 1}
+        keys = documents.keys(name, text)
+        top = {str(k.path[0]) for k in keys if len(k.path) == 1}
     except UnhangError:
         # Where it looks like YAML, what is wrong with it is the answer.
         if name.endswith((".yaml", ".yml")) or re.search(r"^[A-Za-z_]\w*:(?:[ \t]|$)", text, re.MULTILINE):
             raise
-        top = set()
+        keys, top = (), set()
+    if "apiVersion" in top:
+        return "kubernetes-job" if any(k.path == ("kind",) and k.value == "Job" for k in keys) else "kubernetes"
     for one, marks in (
-        ("kubernetes", {"apiVersion"}),
         ("skypilot", {"num_nodes", "workdir", "setup"}),
         ("llamafactory", {"model_name_or_path", "finetuning_type", "stage"}),
         ("accelerate", {"compute_environment", "distributed_type", "num_machines", "main_process_port", "num_processes"}),
@@ -90,7 +93,7 @@ def _of_form(found: str, name: str, text: str, layout: Layout) -> Iterator[Probl
             yield from accelerate.check(keys, layout)
         elif found == "llamafactory":
             yield from llamafactory.check(keys, layout)
-        elif found == "kubernetes":
+        elif found in _KUBERNETES:
             yield from kubernetes.check(keys, text)
         elif found == "skypilot":
             given = [str(k.path[1]) for k in keys if k.path[0] == "envs" and len(k.path) == 2]
