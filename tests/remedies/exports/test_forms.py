@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -69,6 +70,21 @@ def test_is_valid_and_clean(name, choice, nodes):
         assert parsed(name, text)
         as_form, problems = checking.check("file", text, nodes=nodes, processes=2)
         assert not problems and as_form == (name if text == found.text else "torchrun")
+
+
+@pytest.mark.parametrize("processes", [1, 2, 8])
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("name", forms.NAMES)
+def test_every_preset_and_layout_reads_back_clean(name, nodes, processes, tmp_path):
+    if name == "bash" and nodes > 1:
+        return
+    for choice, gpus, address in itertools.product(({}, {"backend": "gloo"}, *(p.settings for p in STATIC.values())), (True, False), ("", "node0")):
+        found = forms.export(name, choice, Layout(nodes=nodes, processes=processes, gpus=gpus, address=address))
+        for behind, text in {"": found.text, **found.companions}.items():
+            file = forms.form(name).file + behind
+            assert checking.check(file, text, nodes=nodes, processes=processes) == ("torchrun" if behind else name, ()), text
+            if name in YAML:
+                assert list(yaml.safe_load_all(text))
 
 
 @pytest.mark.parametrize("name", [n for n in forms.NAMES if n not in ("llamafactory",)])
