@@ -147,6 +147,19 @@ def test_gloo_is_each_forms_own_way():
     assert not any("UNHANG_" in one.text for one in texts.values())
 
 
+def test_deepspeed_on_several_hosts_has_a_hostfile(tmp_path):
+    # Without one it refuses --num_nodes above 1.
+    script = forms.export("deepspeed", {}, Layout(nodes=2, processes=8, address="node0")).companions[".start.sh"]
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    (bin / "deepspeed").write_text('#!/bin/bash\nfor w in "$@"; do echo "$w"; [[ "$w" != --hostfile=* ]] || cat "${w#*=}"; done\n')
+    (bin / "deepspeed").chmod(0o755)
+    env = {"PATH": f"{bin}:{os.environ['PATH']}", "NODE_RANK": "1", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(["bash", "-c", script, "bash", "ds.json"], env=env, capture_output=True, text=True, timeout=20, check=True)
+    words = done.stdout.splitlines()
+    assert words[1:3] == ["host-0 slots=8", "host-1 slots=8"] and {"--no_ssh", "--node_rank=1", "--master_addr=node0"} <= set(words)
+
+
 def test_accelerate_on_cpus_starts_what_it_says():
     # MULTI_CPU starts a single process, whatever num_processes is.
     text = forms.export("accelerate", {}, Layout(gpus=False)).text

@@ -137,3 +137,11 @@ def test_ports_and_addresses_of_one_job():
 def test_hosts_of_slurm_that_torchrun_is_not_told():
     (problem,) = check("file", SLURM + "srun torchrun --nproc-per-node=8 train.py\n")[1]
     assert problem.line == 2 and "each trains by itself" in problem.says.en
+
+
+def test_hosts_that_deepspeed_has_no_file_of():
+    several = "deepspeed --num_gpus=8 --num_nodes=2 --no_ssh --node_rank=$NODE_RANK --master_addr=a --master_port=29500 train.py\n"
+    (problem,) = check("file", BASH + several)[1]
+    assert problem.line == 2 and "without --hostfile" in problem.says.en
+    assert check("file", BASH + several.replace("--no_ssh", "--hostfile hosts --no_ssh"))[1] == ()
+    assert check("file", BASH + "deepspeed --num_gpus=8 train.py --num_nodes=2 --master_port=1\n")[1] == ()

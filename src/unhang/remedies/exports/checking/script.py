@@ -73,12 +73,30 @@ def _launchers(plain: str, started: Sequence[Start], at: _At) -> Iterator[Proble
                 f"启动器嵌套（{shown}）：外层的每个进程都会启动内层的全部进程",
             )
             yield Problem(line=at(one.offset), says=says, instead=Text("one of them", "只用其中一个"))
+        if one.names[0] == "deepspeed" and (count := _value(one.words, "--num_nodes")) not in (None, "1") and _value(one.words, "--hostfile") is None:
+            says = Text(
+                f"deepspeed --num_nodes {count} without --hostfile: DeepSpeed refuses it where there is no /job/hostfile",
+                f"deepspeed --num_nodes {count} 却没有 --hostfile：没有 /job/hostfile 时 DeepSpeed 会拒绝",
+            )
+            yield Problem(line=at(one.offset), says=says, instead=same("--hostfile=hosts"))
     for found in _LOCAL_RANK.finditer(plain):
         says = Text(
             "--local_rank: launchers pass --local-rank, or the variable LOCAL_RANK only (torchrun)",
             "--local_rank：启动器传递的是 --local-rank，torchrun 只提供环境变量 LOCAL_RANK",
         )
         yield Problem(line=at(found.start() + 1), says=says, instead=same('int(os.environ["LOCAL_RANK"])'))
+
+
+def _value(words: Sequence[str], option: str) -> str | None:
+    """Of an option before the script, as `--option value` or `--option=value`."""
+    for word, after in zip(words, (*words[1:], ""), strict=True):
+        if word.endswith(".py"):
+            return None
+        if word == option:
+            return after
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2].strip("\"'")
+    return None
 
 
 def _several(plain: str) -> re.Match[str] | None:
