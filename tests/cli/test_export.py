@@ -48,12 +48,12 @@ def test_what_cannot_be_carried_is_said_or_refused(run):
 
 def test_check(run, tmp_path):
     file = tmp_path / "a.yaml"
-    file.write_text("compute_environment: LOCAL_MACHINE\nbackend: gloo\n")
+    file.write_text("distributed_type: 'NO'\nbackend: gloo\n")
     ran = run("--check", file)
     assert ran.exit_code == 1 and "a.yaml:2:" in ran.stdout and "InitProcessGroupKwargs" in ran.stdout
     assert "没有" in run("--check", file, "--lang", "zh").stdout
     assert json.loads(run("--check", file, "--json").stdout)["problems"][0]["line"] == 2
-    file.write_text("compute_environment: LOCAL_MACHINE\n")
+    file.write_text("distributed_type: 'NO'\n")
     assert run("--check", file).exit_code == 0
     assert isinstance(run("--check", tmp_path / "none").exception, UnhangError)
 

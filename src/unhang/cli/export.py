@@ -222,7 +222,7 @@ def _list(chosen: str, as_json: bool) -> None:
         _json({"schema": SCHEMA, "forms": [{"name": f.name, "file": f.file, "title": f.title.of(chosen)} for f in found]})
         return
     for one in found:
-        typer.echo(f"{one.name:<13} {one.file:<20} {one.title.of(chosen)}")
+        typer.echo(f"{one.name:<15} {one.file:<20} {one.title.of(chosen)}")
 
 
 def _json(what: object) -> None:

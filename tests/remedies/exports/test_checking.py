@@ -41,7 +41,7 @@ def test_it_is_found_on_its_line(form, text, line, says):
 
 
 MISSED = [
-    "compute_environment: LOCAL_MACHINE\nnum_machines: 1\nnum_processes: 2\n",
+    "distributed_type: MULTI_GPU\nnum_machines: 1\nnum_processes: 2\n",
     '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4}',
     "stage: sft\nmy_own_field: 1\n",
     "#!/bin/bash\n# python -m torch.distributed.launch, and --local_rank, are gone\ntorchrun --nnodes=1 train.py\n",

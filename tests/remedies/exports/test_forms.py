@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,8 +20,22 @@ from unhang.remedies.exports.layout import Layout, master
 from unhang.remedies.exports.rendering import shell
 
 CHOICES = {"default": {}, "gloo": {"backend": "gloo"}, "conservative": STATIC["conservative"].settings, "debug": STATIC["debug"].settings}
-HOSTILE = ("train.py", "a b", "it's", 'say "x"', "$(touch harm)", "`touch harm`", "two\nlines", "# no comment", "{{ 7 * 7 }}", "${HOME}", "a: b")
-YAML = ("accelerate", "llamafactory", "kubernetes", "skypilot")
+HOSTILE = (
+    "train.py",
+    "a b",
+    "it's",
+    'say "x"',
+    "$(touch harm)",
+    "`touch harm`",
+    "two\nlines",
+    "# no comment",
+    "{{ 7 * 7 }}",
+    "${HOME}",
+    "$(HOME)",
+    "$$",
+    "a: b",
+)
+YAML = ("accelerate", "llamafactory", "kubernetes", "kubernetes-job", "skypilot")
 
 
 def parsed(name, text):
@@ -56,6 +72,21 @@ def test_is_valid_and_clean(name, choice, nodes):
         assert not problems and as_form == (name if text == found.text else "torchrun")
 
 
+@pytest.mark.parametrize("processes", [1, 2, 8])
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("name", forms.NAMES)
+def test_every_preset_and_layout_reads_back_clean(name, nodes, processes, tmp_path):
+    if name == "bash" and nodes > 1:
+        return
+    for choice, gpus, address in itertools.product(({}, {"backend": "gloo"}, *(p.settings for p in STATIC.values())), (True, False), ("", "node0")):
+        found = forms.export(name, choice, Layout(nodes=nodes, processes=processes, gpus=gpus, address=address))
+        for behind, text in {"": found.text, **found.companions}.items():
+            file = forms.form(name).file + behind
+            assert checking.check(file, text, nodes=nodes, processes=processes) == ("torchrun" if behind else name, ()), text
+            if name in YAML:
+                assert list(yaml.safe_load_all(text))
+
+
 @pytest.mark.parametrize("name", [n for n in forms.NAMES if n not in ("llamafactory",)])
 def test_hostile_words_stay_words(name, tmp_path):
     found = forms.export(name, {"backend": "gloo", "interface": "eth0"}, Layout(command=HOSTILE, image="a/b:c"))
@@ -64,7 +95,9 @@ def test_hostile_words_stay_words(name, tmp_path):
         got = parsed(name, text)
     assert "49" not in found.text.replace("{{ 7 * 7 }}", "").replace("29500", "")
     if name == "kubernetes":
-        assert tuple(got[1]["spec"]["trainer"]["command"][-len(HOSTILE) :]) == HOSTILE
+        assert of_kubernetes(got[1]["spec"]["trainer"]["command"])[-len(HOSTILE) :] == list(HOSTILE)
+    if name == "kubernetes-job":
+        assert of_kubernetes(got[0]["spec"]["template"]["spec"]["containers"][0]["command"])[-len(HOSTILE) :] == list(HOSTILE)
     if name == "dockerfile":
         assert tuple(got[-len(HOSTILE) :]) == HOSTILE
     if name == "ray":
@@ -74,6 +107,11 @@ def test_hostile_words_stay_words(name, tmp_path):
         script = yaml.safe_load(found.text)["run"] if name == "skypilot" else found.companions.get(".start.sh", found.text)
         assert started(script, tmp_path, "1" if name == "bash" else "ds.json")[: len(HOSTILE)] == list(HOSTILE)
         assert not (tmp_path / "harm").exists()
+
+
+def of_kubernetes(words):
+    """As a container gets them: $(NAME) is a variable, $$ one $."""
+    return [re.sub(r"\$(\$|\((\w+)\))", lambda m: "$" if m[1] == "$" else f"<{m[2]}>", word) for word in words]
 
 
 def started(script, tmp_path, first):
@@ -116,6 +154,25 @@ def test_fields_of_llamafactory_keep_their_type():
     read = yaml.safe_load(forms.export("llamafactory", {}, Layout(command=(*words, "lora_target=[1, 2]"))).text)
     assert {key: read[key] for key in given} == given
     assert read["lora_target"] == [1, 2]
+
+
+def test_deepspeed_on_several_hosts_has_a_hostfile(tmp_path):
+    # Without one it refuses --num_nodes above 1.
+    script = forms.export("deepspeed", {}, Layout(nodes=2, processes=8, address="node0")).companions[".start.sh"]
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    (bin / "deepspeed").write_text('#!/bin/bash\nfor w in "$@"; do echo "$w"; [[ "$w" != --hostfile=* ]] || cat "${w#*=}"; done\n')
+    (bin / "deepspeed").chmod(0o755)
+    env = {"PATH": f"{bin}:{os.environ['PATH']}", "NODE_RANK": "1", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(["bash", "-c", script, "bash", "ds.json"], env=env, capture_output=True, text=True, timeout=20, check=True)
+    words = done.stdout.splitlines()
+    assert words[1:3] == ["host-0 slots=8", "host-1 slots=8"] and {"--no_ssh", "--node_rank=1", "--master_addr=node0"} <= set(words)
+
+
+def test_accelerate_on_cpus_starts_what_it_says():
+    # MULTI_CPU starts a single process, whatever num_processes is.
+    text = forms.export("accelerate", {}, Layout(gpus=False)).text
+    assert yaml.safe_load(text)["distributed_type"] == "MULTI_GPU" and "env ACCELERATE_USE_CPU=true accelerate launch" in text
 
 
 def test_nothing_is_dropped_in_silence():

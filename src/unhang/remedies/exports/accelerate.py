@@ -13,9 +13,10 @@ from unhang.remedies.exports.rendering import render
 
 
 def write(layout: Layout, carried: Carried, through: bool) -> tuple[str, Mapping[str, str]]:
-    # accelerate has an address only where there are several hosts.
+    # MULTI_CPU leaves all but one process to mpirun: torchrun is started for MULTI_GPU, and this variable keeps GPUs out.
+    env = {**({} if layout.gpus else {"ACCELERATE_USE_CPU": "true"}), **carried.env}
     start = (
-        *(("env", *(f"{name}={value}" for name, value in carried.env.items())) if carried.env else ()),
+        *(("env", *(f"{name}={value}" for name, value in env.items())) if env else ()),
         *starting.through_unhang(carried, through),
         *("accelerate", "launch", "--config_file"),
     )
@@ -28,7 +29,6 @@ def write(layout: Layout, carried: Carried, through: bool) -> tuple[str, Mapping
         script=(*starting.script(layout), *carried.arguments),
         precision=carried.native.get("precision", "no"),
         address=layout.address or "first-host",
-        rdzv="static" if layout.nodes == 1 else "c10d",
         gloo="backend=gloo" in carried.sets,
     ), {}
 

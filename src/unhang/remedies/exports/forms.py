@@ -21,6 +21,7 @@ NAMES = (
     "bash",
     "slurm",
     "kubernetes",
+    "kubernetes-job",
     "ray",
     "skypilot",
     "dockerfile",
@@ -33,7 +34,7 @@ def form(name: str) -> Form:
     if wanted not in NAMES:
         near = difflib.get_close_matches(wanted, NAMES, 1)
         raise UnhangError(f"there is no form {name!r}", cause=f"did you mean {near[0]}?" if near else None, hint=f"forms: {', '.join(NAMES)}")
-    found: Form = importlib.import_module(f"unhang.remedies.exports.{wanted}").FORM
+    found: Form = importlib.import_module(f"unhang.remedies.exports.{wanted.replace('-', '_')}").FORM
     return found
 
 

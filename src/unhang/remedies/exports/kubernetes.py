@@ -9,16 +9,14 @@ from unhang.remedies.exports import starting
 from unhang.remedies.exports.carrying import Carried
 from unhang.remedies.exports.exported import Form
 from unhang.remedies.exports.layout import Layout
-from unhang.remedies.exports.rendering import render
+from unhang.remedies.exports.rendering import literal, render
 
 
 def write(layout: Layout, carried: Carried, through: bool) -> tuple[str, Mapping[str, str]]:
     command = (
-        *starting.through_unhang(carried, through),
+        *map(literal, starting.through_unhang(carried, through)),
         "torchrun",
-        *starting.options(carried),
-        *starting.script(layout),
-        *carried.arguments,
+        *map(literal, (*starting.options(carried), *starting.script(layout), *carried.arguments)),
     )
     return render("kubernetes", layout=layout, carried=carried, env=starting.env(carried), command=command, start=through), {}
 

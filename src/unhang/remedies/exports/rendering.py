@@ -33,7 +33,16 @@ def _environment() -> Environment:
         # Each form quotes for its own language; HTML is none of them.
         autoescape=False,
     )
-    made.filters |= {"sh": shell, "words": words, "yaml": yaml, "py": python, "js": json.dumps, "comment": comment, "docker": docker}
+    made.filters |= {
+        "sh": shell,
+        "words": words,
+        "yaml": yaml,
+        "py": python,
+        "js": json.dumps,
+        "comment": comment,
+        "docker": docker,
+        "literal": literal,
+    }
     return made
 
 
@@ -67,3 +76,8 @@ def comment(value: Any) -> str:
 def docker(value: Any) -> str:
     """A value of ENV, in whose quotes $ is still a variable's."""
     return '"' + "".join(f"\\{c}" if c in '\\"$' else c for c in comment(value)) + '"'
+
+
+def literal(value: Any) -> str:
+    """A word or value of a Kubernetes container, where $(NAME) is a variable and $$ is one $."""
+    return str(value).replace("$", "$$")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import difflib
 import re
 from collections.abc import Iterator, Sequence
 
 from unhang.errors import UnhangError
 from unhang.knowledge.text import Text
-from unhang.remedies.exports.checking import accelerate, cluster, deepspeed, documents, llamafactory, script
+from unhang.remedies.exports.checking import accelerate, deepspeed, dockerfile, documents, kubernetes, llamafactory, script
+from unhang.remedies.exports.checking.names import known
 from unhang.remedies.exports.checking.problem import Layout, Problem
 from unhang.remedies.exports.forms import NAMES, form
 
 _SHELL = ("torchrun", "bash", "slurm")
-_YAML = ("accelerate", "llamafactory", "kubernetes", "skypilot")
+_KUBERNETES = ("kubernetes", "kubernetes-job")
+_YAML = ("accelerate", "llamafactory", "skypilot", *_KUBERNETES)
 _PYTHON = ("lightning", "ray")
 
 
@@ -41,19 +43,19 @@ def recognise(name: str, text: str) -> str:
         return "dockerfile"
     if re.search(r"^\s*(?:from|import) +(?:ray|lightning|pytorch_lightning)\b", text, re.MULTILINE):
         return "ray" if re.search(r"^\s*(?:from|import) +ray\b", text, re.MULTILINE) else "lightning"
-    if text.lstrip().startswith("{"):
-        try:
-            top = json.loads(text)
-        except ValueError:
-            top = {}
-        if {"zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"} & set(top):
-            return "deepspeed"
+    if text.lstrip().startswith("{") and _is_deepspeed(documents.parse_json(name, text)):
+        return "deepspeed"
     try:
-        top = {str(k.path[0]) for k in documents.keys(name, text) if len(k.path) == 1}
+        keys = documents.keys(name, text)
+        top = {str(k.path[0]) for k in keys if len(k.path) == 1}
     except UnhangError:
-        top = set()
+        # Where it looks like YAML, what is wrong with it is the answer.
+        if name.endswith((".yaml", ".yml")) or re.search(r"^[A-Za-z_]\w*:(?:[ \t]|$)", text, re.MULTILINE):
+            raise
+        keys, top = (), set()
+    if "apiVersion" in top:
+        return "kubernetes-job" if any(k.path == ("kind",) and k.value == "Job" for k in keys) else "kubernetes"
     for one, marks in (
-        ("kubernetes", {"apiVersion"}),
         ("skypilot", {"num_nodes", "workdir", "setup"}),
         ("llamafactory", {"model_name_or_path", "finetuning_type", "stage"}),
         ("accelerate", {"compute_environment", "distributed_type", "num_machines", "main_process_port", "num_processes"}),
@@ -65,37 +67,49 @@ def recognise(name: str, text: str) -> str:
     raise UnhangError(f"{name}: that is no form known here", hint=f"--form FORM; forms: {', '.join(NAMES)}")
 
 
+def _is_deepspeed(read: object) -> bool:
+    """Names with a slip of the finger count, too: they are what a check is for."""
+    if not isinstance(read, dict):
+        return False
+    marks = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
+    return len(known("deepspeed")["top"] & set(read)) > 1 or any(difflib.get_close_matches(str(key), marks, 1, 0.85) for key in read)
+
+
 def _of_form(found: str, name: str, text: str, layout: Layout) -> Iterator[Problem]:
     if found == "deepspeed":
-        try:
-            json.loads(text)
-        except ValueError as e:
-            if text.lstrip().startswith("#!"):
-                yield from script.check(text)
-                return
-            raise UnhangError(f"{name} is no JSON: {e}") from e
-        yield from deepspeed.check(documents.keys(name, text), layout)
+        if text.lstrip().startswith("#!"):
+            yield from script.check(text)
+            return
+        documents.parse_json(name, text)
+        keys = documents.keys(name, text)
+        yield from documents.twice(keys)
+        yield from deepspeed.check(keys, layout)
     elif found in _YAML:
         keys = documents.keys(name, text)
         if not any(len(k.path) == 1 for k in keys):
             raise UnhangError(f"{name}: there are no keys in it")
+        yield from documents.twice(keys)
         if found == "accelerate":
             yield from accelerate.check(keys, layout)
         elif found == "llamafactory":
             yield from llamafactory.check(keys, layout)
-        elif found == "kubernetes":
-            yield from cluster.kubernetes(keys, text)
-        for key in keys:
-            if isinstance(key.value, str) and (found in ("kubernetes", "skypilot")) and "\n" in key.value:
-                yield from script.check(key.value, first=key.line + 1)
+        elif found in _KUBERNETES:
+            yield from kubernetes.check(keys, text)
+        elif found == "skypilot":
+            given = [str(k.path[1]) for k in keys if k.path[0] == "envs" and len(k.path) == 2]
+            for key in keys:
+                if key.path in (("run",), ("setup",)) and isinstance(key.value, str):
+                    yield from script.check(key.value, first=key.line + ("\n" in key.value), given=given)
     elif found == "dockerfile":
-        yield from cluster.dockerfile(text)
+        yield from dockerfile.check(text)
     elif found in _SHELL:
         yield from script.check(text)
     elif found in _PYTHON:
         try:
             compile(text, name, "exec")
-        except (SyntaxError, ValueError) as e:
+        except SyntaxError as e:
+            raise UnhangError(f"{name}:{e.lineno or 1}:{e.offset or 1} is no Python: {e.msg}") from e
+        except ValueError as e:
             raise UnhangError(f"{name} is no Python: {e}") from e
 
 

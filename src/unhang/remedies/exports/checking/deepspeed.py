@@ -1,20 +1,44 @@
-"""DeepSpeed's JSON: the arithmetic of batches, and `auto`."""
+"""DeepSpeed's JSON: keys that it does not read, values that it refuses or that do nothing, the arithmetic of batches, and `auto`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from unhang.knowledge.text import Text, same
-from unhang.remedies.exports.checking.documents import Key
+from unhang.remedies.exports.checking.documents import Key, dotted
+from unhang.remedies.exports.checking.names import known, nearest
 from unhang.remedies.exports.checking.problem import Layout, Problem
 
 _TRAIN, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+_ZERO = "zero_optimization"
+_DEVICES = ("none", "cpu", "nvme")
+_BATCHES = (_TRAIN, _MICRO, _STEPS)
+_REPLACED = {
+    "cpu_offload": '"offload_optimizer": {"device": "cpu"}',
+    "cpu_offload_param": '"offload_param": {"device": "cpu"}',
+    "cpu_offload_use_pin_memory": '"pin_memory" in offload_optimizer or offload_param',
+    "stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save",
+}
 
 
 def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
+    by_path = {tuple(map(str, k.path)): k for k in keys}
+    yield from _auto(keys)
+    yield from _names(keys)
+    yield from _precision(by_path)
+    yield from _zero(by_path)
+    top = {path[0]: key for path, key in by_path.items() if len(path) == 1}
+    # What fills in `auto` brings the batches, too.
+    if _TRAIN not in top and _MICRO not in top and not any(k.value == "auto" for k in keys):
+        says = Text(f"neither {_TRAIN} nor {_MICRO}: DeepSpeed refuses the file", f"{_TRAIN} 与 {_MICRO} 都没有：DeepSpeed 会拒绝该文件")
+        yield Problem(line=1, says=says, instead=same(f'"{_MICRO}": 1'))
+    yield from _batches(top, layout)
+
+
+def _auto(keys: tuple[Key, ...]) -> Iterator[Problem]:
     for key in keys:
         if key.value == "auto":
-            name = ".".join(map(str, key.path))
+            name = dotted(key.path)
             yield Problem(
                 line=key.line,
                 says=Text(
@@ -23,14 +47,116 @@ def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
                 ),
                 instead=Text("a number or true/false, unless the Trainer is given this file", "写成具体数值；除非该文件由 Trainer 读取"),
             )
-    top = {str(k.path[0]): k for k in keys if len(k.path) == 1}
-    if "backend" in top:
-        yield Problem(
-            line=top["backend"].line,
-            says=Text("DeepSpeed's JSON has no key for the backend", "DeepSpeed 的 JSON 没有指定后端的键"),
-            instead=same('deepspeed.init_distributed(dist_backend="gloo")'),
+
+
+def _names(keys: tuple[Key, ...]) -> Iterator[Problem]:
+    names = known("deepspeed")
+    for key in keys:
+        *above, name = map(str, key.path)
+        section = dotted(above)
+        # People write their remarks as keys, since JSON has no comments.
+        if name.startswith(("_", "#", "//")) or "comment" in name:
+            continue
+        if section == _ZERO and name in _REPLACED:
+            says = Text(f"{dotted(key.path)} is deprecated", f"{dotted(key.path)} 已弃用")
+            yield Problem(line=key.line, says=says, instead=same(_REPLACED[name]))
+        elif not section and name in names["removed"]:
+            says = Text(f"`{name}` is refused by DeepSpeed 0.19.8: the feature was removed", f"DeepSpeed 0.19.8 拒绝 {name}：该功能已移除")
+            yield Problem(line=key.line, says=says)
+        elif not section and name == "backend":
+            says = Text("DeepSpeed's JSON has no key for the backend", "DeepSpeed 的 JSON 没有指定后端的键")
+            yield Problem(line=key.line, says=says, instead=same('deepspeed.init_distributed(dist_backend="gloo")'))
+        elif (section or "top") in names and name not in names[section or "top"]:
+            where, where_zh = (f" in {section}", f" {section} 中") if section else ("", " ")
+            does, does_zh = ("refuses the file", "会拒绝该文件") if section in names["strict"] else ("ignores it", "会忽略它")
+            says = Text(f"DeepSpeed has no key `{name}`{where}, and {does}", f"DeepSpeed{where_zh}没有 {name} 这个键，{does_zh}")
+            yield Problem(line=key.line, says=says, instead=_elsewhere(name, section) or nearest(name, names[section or "top"]))
+
+
+def _elsewhere(name: str, section: str) -> Text | None:
+    """Where such a key does stand, if it is only in the wrong place."""
+    names = known("deepspeed")
+    if section and name in names["top"]:
+        return Text(f"{name} at the top level", f"{name} 写在顶层")
+    home = next((home for home in (_ZERO, "fp16") if home != section and name in names[home] and name != "enabled"), None)
+    return Text(f"{name} in {home}", f"{name} 写在 {home} 中") if home else None
+
+
+def _precision(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
+    def enabled(name: str) -> Key | None:
+        key = by_path.get((name, "enabled"))
+        return key if key is not None and key.value is True else None
+
+    bf16, fp16 = enabled("bf16") or enabled("bfloat16"), enabled("fp16")
+    if bf16 is not None and fp16 is not None:
+        says = Text("bf16 and fp16 are both enabled: DeepSpeed refuses that", "bf16 与 fp16 同时启用：DeepSpeed 会拒绝")
+        yield Problem(line=max(bf16.line, fp16.line), says=says, instead=Text("one of them", "只启用一个"))
+    for name in ("bf16", "fp16", "optimizer", "scheduler"):
+        key = by_path.get((name,))
+        if key is not None and key.is_leaf and key.value is not None:
+            example = '{"enabled": true}' if name in ("bf16", "fp16") else '{"type": ..., "params": {...}}'
+            says = Text(f"{name} is a section, not {_shown(key.value)}", f"{name} 是一个对象，不是 {_shown(key.value)}")
+            yield Problem(line=key.line, says=says, instead=same(f'"{name}": {example}'))
+
+
+def _zero(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
+    section = by_path.get((_ZERO,))
+    if section is None:
+        return
+    if section.is_leaf:
+        says = Text(
+            "zero_optimization is a section; true alone is deprecated, and means stage 1",
+            "zero_optimization 是一个对象；只写 true 已弃用，等于 stage 1",
         )
-    numbers = {n: top[n].value for n in (_TRAIN, _MICRO, _STEPS) if n in top and type(top[n].value) is int}
+        yield Problem(line=section.line, says=says, instead=same('"zero_optimization": {"stage": 2}'))
+        return
+    given = by_path.get((_ZERO, "stage"))
+    stage = given.value if given is not None else 0
+    if stage == "auto":
+        return
+    if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
+        # DeepSpeed takes "2" for 2.
+        if str(stage) not in ("0", "1", "2", "3"):
+            line = given.line if given is not None else section.line
+            says = Text(f"zero_optimization.stage is {_shown(stage)}: there are 0 to 3", f"zero_optimization.stage 为 {_shown(stage)}：只有 0 到 3")
+            yield Problem(line=line, says=says, instead=same('"stage": 2'))
+            return
+        stage = int(stage)
+    if given is None:
+        says = Text("zero_optimization without stage is stage 0: ZeRO is off", "zero_optimization 未写 stage 即为 0：ZeRO 未启用")
+        yield Problem(line=section.line, says=says, instead=same('"stage": 2'))
+    for name, lowest in (("offload_optimizer", 1), ("offload_param", 3)):
+        device = by_path.get((_ZERO, name, "device"))
+        if device is None or device.value in (None, "none", "auto"):
+            continue
+        if device.value not in _DEVICES:
+            says = Text(
+                f"{name}.device is {_shown(device.value)}: DeepSpeed refuses it", f"{name}.device 为 {_shown(device.value)}：DeepSpeed 会拒绝"
+            )
+            yield Problem(line=device.line, says=says, instead=same("cpu, nvme, none"))
+        elif stage < lowest:
+            says = Text(f"{name} has no effect with stage {stage}", f"stage 为 {stage} 时 {name} 不起作用")
+            yield Problem(line=device.line, says=says, instead=same(f'"stage": {max(lowest, 2)}'))
+        if device.value == "nvme" and (_ZERO, name, "nvme_path") not in by_path:
+            says = Text(f"{name} goes to nvme, and nvme_path is missing", f"{name} 使用 nvme，却没有 nvme_path")
+            yield Problem(line=device.line, says=says, instead=same('"nvme_path": "/local_nvme"'))
+    ratio = by_path.get((_ZERO, "offload_optimizer", "ratio"))
+    if ratio is not None and stage != 3 and isinstance(ratio.value, int | float) and ratio.value < 1:
+        says = Text("offload_optimizer.ratio below 1 is refused with any stage but 3", "stage 不为 3 时，offload_optimizer.ratio 小于 1 会被拒绝")
+        yield Problem(line=ratio.line, says=says, instead=same('"stage": 3'))
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value!r}" if isinstance(value, str) else str(value)
+
+
+def _batches(top: Mapping[str, Key], layout: Layout) -> Iterator[Problem]:
+    for name in _BATCHES:
+        if name in top and top[name].value != "auto" and type(top[name].value) is not int:
+            says = Text(f"{name} is a whole number, not {_shown(top[name].value)}", f"{name} 应为整数，不是 {_shown(top[name].value)}")
+            yield Problem(line=top[name].line, says=says)
+            return
+    numbers = {n: top[n].value for n in _BATCHES if n in top and type(top[n].value) is int}
     for name, value in numbers.items():
         if value < 1:
             yield Problem(line=top[name].line, says=Text(f"{name} is {value}: it is at least 1", f"{name} 为 {value}：至少为 1"))

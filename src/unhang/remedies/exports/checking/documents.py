@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unhang.errors import UnhangError
+from unhang.knowledge.text import Text
+from unhang.remedies.exports.checking.problem import Problem
 
 if TYPE_CHECKING:
     import yaml
@@ -16,44 +19,101 @@ _MAX_DEPTH = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """`path` leads to it, numbers for items of lists; `line` counts from 1."""
+    """`path` leads to it, numbers for items of lists; `line` counts from 1. `value` is None for what holds others, too; `document` counts from 0."""
 
     path: tuple[str | int, ...]
     line: int
     value: Any
+    is_leaf: bool = True
+    document: int = 0
 
 
 def keys(name: str, text: str) -> tuple[Key, ...]:
-    """Every key of every document, outer ones first. Raises UnhangError where that is no YAML."""
+    """Every key of every document, outer ones first. JSON is taken as JSON. Raises UnhangError with line and column where it is neither."""
     import yaml
 
+    is_json = text.lstrip().startswith("{")
+    if is_json:
+        parse_json(name, text)
+        # YAML's scanner takes no tab where JSON does; within JSON's strings there is none.
+        text = text.replace("\t", " ")
     found: list[Key] = []
     try:
         loader = yaml.SafeLoader(text)
+        number = 0
         while loader.check_node():
             node = loader.get_node()
             if node is not None:
-                found += _walk(node, (), loader, 0)
+                found += _walk(node, (), loader, number, is_json)
+            number += 1
     except (yaml.YAMLError, RecursionError, ValueError) as e:
         mark = getattr(e, "problem_mark", None)
-        where = f":{mark.line + 1}" if mark is not None else ""
-        raise UnhangError(f"{name}{where} is no YAML: {getattr(e, 'problem', None) or e}") from e
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
+        said = ", ".join(one for one in (getattr(e, "context", None), getattr(e, "problem", None)) if one) or str(e)
+        raise UnhangError(f"{name}{where} is no YAML: {said}") from e
     return tuple(found)
 
 
-def _walk(node: yaml.Node, path: tuple[str | int, ...], loader: Any, depth: int) -> Iterator[Key]:
+def parse_json(name: str, text: str) -> Any:
+    """Raises UnhangError with line and column."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as e:
+        raise UnhangError(f"{name}:{e.lineno}:{e.colno} is no JSON: {e.msg}", hint=_usual_slip(text, e.pos)) from e
+    except (RecursionError, ValueError) as e:
+        raise UnhangError(f"{name} is no JSON: {e}") from e
+
+
+def _usual_slip(text: str, position: int) -> str | None:
+    before, here = text[:position].rstrip(), text[position:].lstrip()
+    if here[:1] in ("}", "]") and before.endswith(","):
+        return "JSON takes no comma behind the last item"
+    if here.startswith(("//", "#", "/*")):
+        return "JSON has no comments"
+    if here[:1] == "'" or here.startswith(("True", "False", "None")):
+        return 'JSON has "double quotes", true, false and null'
+    return None
+
+
+def twice(found: Iterable[Key]) -> Iterator[Problem]:
+    """Keys that stand more than once in one place. PyYAML takes the last in silence, DeepSpeed refuses the file."""
+    first: dict[tuple[object, ...], Key] = {}
+    told: set[tuple[object, ...]] = set()
+    for key in found:
+        place = (key.document, *key.path)
+        if isinstance(key.path[-1], int) or first.setdefault(place, key) is key:
+            continue
+        # What a repeated mapping holds repeats with it, and is told once.
+        if not any(place[:i] in told for i in range(2, len(place))):
+            name, line = dotted(key.path), first[place].line
+            says = Text(f"{name} stands here again, first in line {line}: one of both is lost", f"{name} 重复，首次在第 {line} 行：其中一个会丢失")
+            yield Problem(line=key.line, says=says, instead=Text("one of them", "只保留一个"))
+        told.add(place)
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    return ".".join(map(str, path))
+
+
+def _walk(node: yaml.Node, path: tuple[str | int, ...], loader: Any, document: int, is_json: bool) -> Iterator[Key]:
     import yaml
 
-    if depth > _MAX_DEPTH:
+    def scalar(value: yaml.Node) -> Any:
+        if not isinstance(value, yaml.ScalarNode):
+            return None
+        # 1e-5 is a number in JSON, and a word in YAML 1.1.
+        return json.loads(value.value) if is_json and value.style is None else loader.construct_object(value, deep=True)
+
+    if len(path) > _MAX_DEPTH:
         return
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             here = (*path, str(key.value))
-            plain = loader.construct_object(value, deep=True) if isinstance(value, yaml.ScalarNode) else None
-            yield Key(path=here, line=key.start_mark.line + 1, value=plain)
-            yield from _walk(value, here, loader, depth + 1)
+            is_leaf = isinstance(value, yaml.ScalarNode)
+            yield Key(path=here, line=key.start_mark.line + 1, value=scalar(value), is_leaf=is_leaf, document=document)
+            yield from _walk(value, here, loader, document, is_json)
     elif isinstance(node, yaml.SequenceNode):
         for i, value in enumerate(node.value):
             if isinstance(value, yaml.ScalarNode):
-                yield Key(path=(*path, i), line=value.start_mark.line + 1, value=loader.construct_object(value))
-            yield from _walk(value, (*path, i), loader, depth + 1)
+                yield Key(path=(*path, i), line=value.start_mark.line + 1, value=scalar(value), document=document)
+            yield from _walk(value, (*path, i), loader, document, is_json)

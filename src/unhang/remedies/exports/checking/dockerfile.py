@@ -1,0 +1,27 @@
+"""Dockerfiles: the shared memory that a container gets, and what it starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from unhang.knowledge.text import Text
+from unhang.remedies.exports.checking import script
+from unhang.remedies.exports.checking.problem import Problem
+
+_STARTS = re.compile(r"^[ \t]*(?:CMD|ENTRYPOINT)\b(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE | re.IGNORECASE)
+_TRAINS = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|llamafactory|unhang|python", re.IGNORECASE)
+
+
+def check(text: str) -> Iterator[Problem]:
+    starts = [m for m in _STARTS.finditer(text) if _TRAINS.search(m[0])]
+    for one in starts:
+        # Where ranks meet is told to the container, not written into its image.
+        yield from script.check(one[0], first=text.count("\n", 0, one.start()) + 1, given=("MASTER_PORT",))
+    if starts and not re.search(r"--shm-size|--ipc[= ]host", text):
+        says = Text(
+            "nothing says that its containers need --shm-size: their /dev/shm has 64 MiB",
+            "没有说明容器需要 --shm-size：其 /dev/shm 只有 64 MiB",
+        )
+        instead = Text("a comment: # docker run --gpus all --shm-size=8g IMAGE", "写一行注释：# docker run --gpus all --shm-size=8g IMAGE")
+        yield Problem(line=text.count("\n", 0, starts[0].start()) + 1, says=says, instead=instead)

@@ -1,0 +1,115 @@
+"""Kubernetes: the shared memory that pods get, what their containers start, and Jobs whose pods have to find one another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from unhang.knowledge.text import Text, same
+from unhang.remedies.exports.checking import script
+from unhang.remedies.exports.checking.documents import Key
+from unhang.remedies.exports.checking.problem import Problem
+
+_TRAINS = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|llamafactory|train", re.IGNORECASE)
+# Operators that tell the containers of a job where they meet.
+_OPERATED = frozenset({"PyTorchJob", "TrainJob", "TrainingRuntime", "ClusterTrainingRuntime", "MPIJob", "RayJob", "RayCluster"})
+
+_Path = tuple[str | int, ...]
+
+
+def check(keys: tuple[Key, ...], text: str) -> Iterator[Problem]:
+    if not _TRAINS.search(text):
+        return
+    yield from _memory(keys)
+    for number in sorted({k.document for k in keys}):
+        of_one = {k.path: k for k in keys if k.document == number}
+        yield from _commands(of_one)
+        yield from _job(of_one, keys)
+
+
+def _memory(keys: tuple[Key, ...]) -> Iterator[Problem]:
+    pods = [k for k in keys if k.path[-1] == "containers"]
+    mounted = [k for k in keys if k.path[-1] == "mountPath" and k.value == "/dev/shm"]
+    in_memory = any(k.path[-2:] == ("emptyDir", "medium") and k.value == "Memory" for k in keys)
+    if pods and not mounted:
+        says = Text(
+            "no volume at /dev/shm: a container's own has 64 MiB, too little for NCCL and loader workers",
+            "没有挂载 /dev/shm：容器默认只有 64 MiB，NCCL 和数据加载进程不够用",
+        )
+        yield Problem(line=pods[0].line, says=says, instead=same("volumes: [{name: shm, emptyDir: {medium: Memory}}], mountPath: /dev/shm"))
+    elif mounted and not in_memory and not any(k.path[-1] in ("hostPath", "persistentVolumeClaim") for k in keys):
+        says = Text("the volume at /dev/shm is on disk", "挂载到 /dev/shm 的卷在磁盘上")
+        yield Problem(line=mounted[0].line, says=says, instead=same("emptyDir: {medium: Memory}"))
+
+
+def _commands(keys: Mapping[_Path, Key]) -> Iterator[Problem]:
+    kind = _value(keys, "kind")
+    by_operator = kind in _OPERATED
+    for container in dict.fromkeys(path[:-1] for path in keys if path[-1] in ("command", "args")):
+        env = {keys[p].value: _value(keys, *p[:-1], "value") for p in keys if p[: len(container) + 1] == (*container, "env") and p[-1] == "name"}
+        given = [str(name) for name in env] + (["MASTER_PORT"] if by_operator else [])
+        rank_is_of_host = kind == "PyTorchJob"
+        for name, value in env.items():
+            # A variable that is made of another one is written as in shell, with parentheses.
+            if isinstance(value, str) and "NODE_RANK" in str(name):
+                line = next(k.line for k in keys.values() if k.value == value)
+                yield from script.check(f"{name}={value}", first=line, rank_is_of_host=rank_is_of_host)
+        words = [
+            k for p, k in keys.items() if p[: len(container) + 1] in ((*container, "command"), (*container, "args")) and isinstance(k.value, str)
+        ]
+        for one in words:
+            if "\n" in one.value:
+                yield from script.check(one.value, first=one.line + 1, given=given, rank_is_of_host=rank_is_of_host)
+        if words and not any("\n" in one.value for one in words):
+            joined = " ".join(one.value for one in words)
+            yield from script.check(joined, first=words[0].line, given=given, rank_is_of_host=rank_is_of_host)
+
+
+def _job(keys: Mapping[_Path, Key], every: Sequence[Key]) -> Iterator[Problem]:
+    """A Job without an operator: nothing but its own fields makes its pods ranks."""
+    kind, spec = keys.get(("kind",)), keys.get(("spec",))
+    if kind is None or kind.value != "Job" or spec is None or not str(_value(keys, "apiVersion") or "").startswith("batch/"):
+        return
+    pod: _Path = ("spec", "template", "spec")
+    if _value(keys, *pod, "restartPolicy") not in ("Never", "OnFailure"):
+        says = Text(
+            "a Job's restartPolicy is Never or OnFailure: the API server refuses it",
+            "Job 的 restartPolicy 只能是 Never 或 OnFailure：API 服务器会拒绝",
+        )
+        yield Problem(line=spec.line, says=says, instead=same("restartPolicy: Never"))
+    parallel, completions = _value(keys, "spec", "parallelism"), _value(keys, "spec", "completions")
+    if not isinstance(parallel, int) or parallel < 2:
+        return
+    line = keys[("spec", "parallelism")].line
+    if _value(keys, "spec", "completionMode") != "Indexed":
+        says = Text(
+            f"{parallel} pods, and no completionMode: Indexed: none knows its number",
+            f"{parallel} 个 Pod，却没有 completionMode: Indexed：各 Pod 不知道自己的编号",
+        )
+        yield Problem(line=line, says=says, instead=same("completionMode: Indexed"))
+    if completions != parallel:
+        says = Text(
+            f"completions is {completions if completions is not None else 'not given'}, and {parallel} pods have to run at once",
+            f"completions {f'为 {completions}' if completions is not None else '未写'}，而 {parallel} 个 Pod 必须同时运行",
+        )
+        yield Problem(line=line, says=says, instead=same(f"completions: {parallel}"))
+    subdomain = _value(keys, *pod, "subdomain")
+    by_host = _value(keys, *pod, "hostNetwork") is True
+    if subdomain is None and not by_host:
+        says = Text("no subdomain: pods have no names by which they find one another", "没有 subdomain：Pod 没有可供互相查找的名称")
+        yield Problem(line=line, says=says, instead=Text("subdomain: the name of a headless Service", "subdomain: 无头 Service 的名称"))
+    services = {k.document for k in every if k.path == ("kind",) and k.value == "Service"}
+    named = {d: next((k.value for k in every if k.document == d and k.path == ("metadata", "name")), None) for d in services}
+    for number, name in named.items():
+        if name != subdomain:
+            continue
+        address = next((k for k in every if k.document == number and k.path == ("spec", "clusterIP")), None)
+        if address is None or address.value != "None":
+            at = next(k.line for k in every if k.document == number and k.path == ("kind",))
+            says = Text(f"Service {name} has an address of its own: pods get no names by it", f"Service {name} 有自己的地址：不会为 Pod 提供名称")
+            yield Problem(line=address.line if address else at, says=says, instead=same("clusterIP: None"))
+
+
+def _value(keys: Mapping[_Path, Key], *path: str | int) -> object:
+    key = keys.get(path)
+    return key.value if key is not None else None

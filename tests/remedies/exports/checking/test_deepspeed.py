@@ -1,0 +1,91 @@
+"""DeepSpeed's JSON: names, values, sections and batches; near misses that DeepSpeed takes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from unhang.remedies.exports.checking import check
+from unhang.remedies.exports.checking.names import known
+
+BATCH = {"train_micro_batch_size_per_gpu": 1}
+HIT = [
+    (
+        {"train_batch_size": 8, "train_micro_batch_size_per_gpus": 4},
+        "no key `train_micro_batch_size_per_gpus`, and ignores",
+        "train_micro_batch_size_per_gpu",
+    ),
+    ({**BATCH, "zero_optimisation": {"stage": 2}}, "no key `zero_optimisation`, and ignores", "zero_optimization"),
+    ({**BATCH, "zero_optimization": {"stage": 2, "reduce_bucket_sizes": 5}}, "in zero_optimization, and refuses", "reduce_bucket_size"),
+    ({**BATCH, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin": True}}}, "no key `pin`", "pin_memory"),
+    ({**BATCH, "bf16": {"enabled": True, "loss_scale": 0}}, "no key `loss_scale` in bf16", "loss_scale in fp16"),
+    ({**BATCH, "stage": 2}, "no key `stage`", "stage in zero_optimization"),
+    ({**BATCH, "zero_optimization": {"stage": 2, "gradient_clipping": 1}}, "no key `gradient_clipping`", "gradient_clipping at the top level"),
+    ({**BATCH, "activation_checkpointing": {"cpu_checkpoint": True}}, "no key `cpu_checkpoint`", "cpu_checkpointing"),
+    ({**BATCH, "zero_optimization": {"stage": 9}}, "stage is 9", '"stage": 2'),
+    ({**BATCH, "zero_optimization": {"stage": True}}, "stage is true", '"stage": 2'),
+    ({**BATCH, "zero_optimization": {"overlap_comm": True}}, "ZeRO is off", '"stage": 2'),
+    ({**BATCH, "zero_optimization": True}, "true alone is deprecated", '"zero_optimization": {"stage": 2}'),
+    ({**BATCH, "bf16": {"enabled": True}, "fp16": {"enabled": True}}, "both enabled", "one of them"),
+    ({**BATCH, "bf16": True}, "bf16 is a section", '"bf16": {"enabled": true}'),
+    ({**BATCH, "zero_optimization": {"stage": 0, "offload_optimizer": {"device": "cpu"}}}, "no effect with stage 0", '"stage": 2'),
+    ({**BATCH, "zero_optimization": {"stage": 1, "offload_param": {"device": "cpu"}}}, "offload_param has no effect", '"stage": 3'),
+    ({**BATCH, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "disk"}}}, "device is 'disk'", "cpu, nvme, none"),
+    ({**BATCH, "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "nvme_path is missing", '"nvme_path": "/local_nvme"'),
+    ({**BATCH, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}}, "ratio below 1", '"stage": 3'),
+    ({**BATCH, "zero_optimization": {"stage": 2, "cpu_offload": True}}, "cpu_offload is deprecated", '"offload_optimizer": {"device": "cpu"}'),
+    ({**BATCH, "amp": {"enabled": True}}, "`amp` is refused", ""),
+    ({"train_batch_size": "8"}, "a whole number", ""),
+    ({"gradient_accumulation_steps": 1, "bf16": {"enabled": True}}, "neither train_batch_size nor", '"train_micro_batch_size_per_gpu": 1'),
+]
+
+
+@pytest.mark.parametrize(("written", "says", "instead"), HIT, ids=[h[1] for h in HIT])
+def test_it_is_found(written, says, instead):
+    form, problems = check("ds.json", json.dumps(written))
+    assert form == "deepspeed"
+    assert [p.instead.en for p in problems if says in p.says.en] == [instead], problems
+    assert len(problems) == 1, problems
+    assert all(any("\u4e00" <= c <= "\u9fff" for c in p.says.zh) for p in problems)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {**BATCH, "_why": "a remark", "comment": "another", "zero_optimization": {"stage": 3, "//": "one more"}},
+        {**BATCH, "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}},
+        {**BATCH, "zero_optimization": {"stage": 0, "offload_optimizer": {"device": "none"}}},
+        {**BATCH, "zero_optimization": {"stage": "2", "reduce_bucket_size": 5e8}},
+        {**BATCH, "bf16": {"enabled": False}, "fp16": {"enabled": True, "loss_scale": 0}},
+        {**BATCH, "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "anything": 1}}, "scheduler": {"type": "WarmupLR", "params": {}}},
+        {**BATCH, "data_efficiency": {"of_its_own": {"deep": 1}}},
+    ],
+)
+def test_what_deepspeed_takes_is_not_told(written):
+    assert check("ds.json", json.dumps(written))[1] == ()
+
+
+def test_tabs_exponents_and_lines_are_those_of_json():
+    text = (
+        '{\n\t"train_micro_batch_size_per_gpu": 1,\n\t"zero_optimization": {\n\t\t"stage": 2, "offload_optimizer": {"ratio": 5e-1}\n\t}, "x/y": 1\n}'
+    )
+    ratio, unknown = check("ds.json", text)[1]
+    assert (ratio.line, unknown.line) == (4, 5) and "ratio below 1" in ratio.says.en and "x/y" in unknown.says.en
+
+
+def test_a_key_that_stands_twice():
+    (problem,) = check("ds.json", '{"train_batch_size": 8,\n"bf16": {"enabled": true},\n"bf16": {"enabled": false}}')[1]
+    assert problem.line == 3 and "first in line 2" in problem.says.en
+
+
+def test_a_file_with_nothing_but_slips_is_known():
+    assert check("ds.json", '{"zero_optimisation": {"stage": 2}}')[0] == "deepspeed"
+
+
+def test_sections_are_keys_of_what_holds_them():
+    names = known("deepspeed")
+    for path in set(names) - {"top", "removed", "strict"}:
+        above, _, name = path.rpartition(".")
+        assert name in names[above or "top"]
+    assert names["removed"] <= names["top"] and names["strict"] <= set(names)

@@ -1,0 +1,147 @@
+"""Shell: launchers inside of one another, ranks and ports that differ; each beside what is right."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.remedies.exports.checking import check
+from unhang.remedies.exports.checking.starts import starts
+
+BASH, SLURM = "#!/bin/bash\n", "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\n"
+TWO = "torchrun --nnodes=2 --node-rank=$NODE_RANK --master-addr=a --master-port=29500 train.py\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun --nproc-per-node 8 torchrun train.py",
+        "python -m torch.distributed.launch --nproc_per_node=8 accelerate launch train.py",
+        "python3 -m torch.distributed.run --standalone deepspeed train.py",
+        "torchrun --nproc-per-node=8 --no-python deepspeed train.py",
+        "deepspeed --num_gpus=8 torchrun train.py",
+        "accelerate launch --num_processes 8 \\\n  -m torch.distributed.run train.py",
+        "torchrun --nproc-per-node=8 $(which accelerate) launch train.py",
+        "/opt/conda/bin/torchrun --nproc-per-node=8 /opt/conda/bin/deepspeed train.py",
+        "FORCE_TORCHRUN=1 torchrun --nproc-per-node=8 llamafactory-cli train a.yaml",
+        "srun --label torchrun --nproc-per-node=8 accelerate launch train.py",
+        'bash -c "torchrun --nproc-per-node=8 accelerate launch train.py"',
+        'LAUNCHER="torchrun --nproc-per-node=8"\n$LAUNCHER accelerate launch train.py',
+        'CMD=(accelerate launch train.py)\ntorchrun --nproc-per-node=8 "${CMD[@]}"',
+    ],
+)
+@pytest.mark.parametrize("head", [BASH, SLURM.replace("nodes=2", "nodes=1")])
+def test_launchers_inside_of_one_another(head, command):
+    (problem,) = [p for p in check("file", head + command + "\n")[1] if "inside of another" in p.says.en]
+    # By a variable it is told where that is used.
+    assert problem.line == head.count("\n") + 1 + command.startswith(("LAUNCHER", "CMD"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun a.py; accelerate launch b.py",
+        "torchrun train.py --strategy deepspeed --lr 1",
+        "torchrun --role deepspeed train.py",
+        "torchrun train.py deepspeed",
+        "accelerate launch --use_deepspeed train.py --deepspeed ds.json",
+        "pip install torchrun deepspeed",
+        'echo "torchrun accelerate launch"',
+        "cd /data/deepspeed && torchrun train.py",
+        "torchrun -m train.torchrun",
+    ],
+)
+def test_one_launcher_is_one(command):
+    assert check("file", BASH + command + "\ntorchrun train.py\n")[1] == ()
+
+
+def test_starts_are_found_in_words():
+    found = list(starts('A=1 nohup unhang run --set x=y torchrun --standalone "a b.py"\nls deepspeed\n'))
+    assert [one.names for one in found] == [("torchrun",)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torchrun --nnodes=2 --node_rank=$RANK --master-addr=a --master-port=29500 train.py",
+        'torchrun --nnodes=2 --node-rank "${RANK}" --master-addr=a --master-port=29500 train.py',
+        "export NODE_RANK=${RANK:-0} MASTER_PORT=29500 NNODES=2\nllamafactory-cli train a.yaml",
+        "accelerate launch --num_machines 2 --machine_rank $RANK --main_process_ip a --main_process_port 29500 train.py",
+        "torchrun --nnodes=2 --node-rank=$LOCAL_RANK --master-addr=a --master-port=29500 train.py",
+    ],
+)
+def test_a_process_as_node_rank(line):
+    for head in (BASH, SLURM):
+        (problem,) = check("file", head + line + "\n")[1]
+        assert "every host takes itself for the first" in problem.says.en and problem.line == head.count("\n") + 1
+        assert problem.instead.en == "$NODE_RANK"
+
+
+def test_what_counts_hosts_is_right():
+    assert check("file", BASH + "torchrun --nnodes=$WORLD_SIZE --node_rank=$RANK --master-addr=a --master-port=29500 train.py\n")[1] == ()
+    assert check("file", BASH + TWO)[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (BASH + "torchrun --nnodes 2 --node-rank $NODE_RANK --master-addr a train.py\n", 2),
+        (BASH + "N=2\npython -m torch.distributed.launch --nnodes=$N --node_rank=$NODE_RANK --master_addr=a train.py\n", 3),
+        (BASH + "export NNODES=2\nllamafactory-cli train a.yaml\n", 2),
+        (BASH + "accelerate launch --num_machines 2 --machine_rank 0 --main_process_ip a train.py\n", 2),
+        (SLURM + "srun torchrun --nnodes=$SLURM_NNODES --node-rank=$SLURM_NODEID --master-addr=$HEAD train.py\n", 4),
+    ],
+)
+def test_no_port(text, line):
+    assert [p.line for p in check("file", text)[1] if "no MASTER_PORT" in p.says.en] == [line]
+
+
+@pytest.mark.parametrize("text", ["N=1\ntorchrun --nnodes=$N train.py\n", "torchrun --nnodes=${N:-1} --standalone train.py\n"])
+def test_one_host_needs_no_port(text):
+    assert check("file", BASH + text)[1] == ()
+
+
+@pytest.mark.parametrize(
+    "port",
+    [
+        "$RANDOM",
+        "$((20000 + RANDOM % 1000))",
+        "$((29500 + NODE_RANK))",
+        "$(( 29500 + ${SLURM_NODEID} ))",
+        "$(shuf -i 20000-30000 -n 1)",
+        "$(python -c 'import socket; s = socket.socket(); s.bind((\"\", 0)); print(s.getsockname()[1])')",
+        "295$NODE_RANK",
+    ],
+)
+def test_a_port_of_each_host(port):
+    exported = f"export MASTER_PORT={port}\n{TWO.replace('29500', '$MASTER_PORT')}"
+    given = TWO.replace("29500", f'"{port}"')
+    for text in (exported, given):
+        assert [p.line for p in check("file", BASH + text)[1] if "differs by host" in p.says.en] == [2], text
+
+
+def test_a_port_by_chance_is_right_on_one_host_and_once_in_a_batch_script():
+    assert check("file", BASH + "export MASTER_PORT=$RANDOM\ntorchrun --nnodes=1 train.py\n")[1] == ()
+    batch = SLURM + "MASTER_PORT=$((20000 + RANDOM % 1000))\nsrun " + TWO.replace("29500", "$MASTER_PORT")
+    assert check("file", batch)[1] == ()
+    on_each = SLURM + "srun bash -c '" + TWO.strip().replace("29500", "$RANDOM") + "'\n"
+    assert any("differs by host" in p.says.en for p in check("file", on_each)[1])
+
+
+def test_ports_and_addresses_of_one_job():
+    assert any("ports of one job differ" in p.says.en for p in check("file", BASH + "export MASTER_PORT=1234\n" + TWO)[1])
+    (problem,) = check("file", BASH + TWO.replace("master-addr=a", "master-addr=127.0.0.1"))[1]
+    assert "takes itself for the first: 127.0.0.1" in problem.says.en
+    assert check("file", BASH + "MASTER_ADDR=localhost MASTER_PORT=1 torchrun --nnodes=1 train.py\n")[1] == ()
+
+
+def test_hosts_of_slurm_that_torchrun_is_not_told():
+    (problem,) = check("file", SLURM + "srun torchrun --nproc-per-node=8 train.py\n")[1]
+    assert problem.line == 2 and "each trains by itself" in problem.says.en
+
+
+def test_hosts_that_deepspeed_has_no_file_of():
+    several = "deepspeed --num_gpus=8 --num_nodes=2 --no_ssh --node_rank=$NODE_RANK --master_addr=a --master_port=29500 train.py\n"
+    (problem,) = check("file", BASH + several)[1]
+    assert problem.line == 2 and "without --hostfile" in problem.says.en
+    assert check("file", BASH + several.replace("--no_ssh", "--hostfile hosts --no_ssh"))[1] == ()
+    assert check("file", BASH + "deepspeed --num_gpus=8 train.py --num_nodes=2 --master_port=1\n")[1] == ()
