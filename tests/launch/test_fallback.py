@@ -75,9 +75,9 @@ def machine(prelude: str) -> list[str]:
 ON_LOOPBACK = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
 
 BROKEN = {
-    "an interface that is not there": (CONNECT, "ip link set lo up", {"GLOO_SOCKET_IFNAME": "nosuch0"}, {"interface": "lo"}),
+    "an interface that is not there": (CONNECT, "ip link set lo up", {"GLOO_SOCKET_IFNAME": "nosuch0"}, {"interface": "auto"}),
     "an interface that is refused": (CONNECT, BLOCKED.format(kind="prohibit"), {}, {"interface": "lo"}),
-    "no IPv6": (CONNECT, NO_IPV6, {"GLOO_SOCKET_IFNAME": "eth0"}, {"interface": "lo"}),
+    "no IPv6": (CONNECT, NO_IPV6, {"GLOO_SOCKET_IFNAME": "eth0"}, {"interface": "auto"}),
     "tiny /dev/shm": (LOADERS, SMALL_SHM, {}, {"loader-workers": 0}),
 }
 
