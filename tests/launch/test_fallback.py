@@ -13,6 +13,9 @@ from functools import cache
 
 import pytest
 
+from unhang.diagnosis.why import judge
+from unhang.records.rundir import RunDir
+
 pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(240)]
 
 CONNECT = """
@@ -96,6 +99,8 @@ def test_a_broken_machine(launcher, name):
     assert tried["as-is"] == "failed"
     assert first.happened("FellBack")[0]["choice"] == smallest
     assert (first.path / "solution.md").read_text().count("✗") >= 2
+    kept = judge(RunDir.open(first.path)).primary.remedies[0]
+    assert kept.id == "proven-here" and "the training then ended well with it" in kept.says
     second = launcher.run(*command, within=machine(prelude), env=env)
     assert second.exitcode == 0, second.err[-4000:]
     assert second.outcome["attempts"] == 1 and second.outcome["fallback"]["remembered"]
