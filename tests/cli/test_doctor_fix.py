@@ -234,8 +234,8 @@ def examined(**env: str) -> Examination:
     return Examination(host="h", taken="t", areas=(), findings=(finding,))
 
 
-def repaired(examination: Examination, *, yes: bool = True) -> repairing.Repair:
-    return repairing.repair(Snapshot(host="h", taken="t"), examination, yes=yes, quiet=False, lang="en")
+def repaired(examination: Examination, *, yes: bool = True, goes_on: bool = False) -> repairing.Repair:
+    return repairing.repair(Snapshot(host="h", taken="t"), examination, yes=yes, quiet=False, lang="en", goes_on=goes_on)
 
 
 def test_settings_are_written(tmp_path, monkeypatch, capsys):
@@ -263,15 +263,19 @@ def test_a_file_that_is_there_is_not_overwritten_by_yes(tmp_path, monkeypatch, c
 
 
 def test_nothing_to_repair(capsys):
-    repaired(Examination(host="h", taken="t", areas=()))
+    nothing = Examination(host="h", taken="t", areas=())
+    repaired(nothing)
     assert capsys.readouterr().out == "nothing can be repaired without a guess\n"
+    # More is tried afterwards.
+    repaired(nothing, goes_on=True)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.torch
 @pytest.mark.integration
 def test_live_fix_writes_what_works(tmp_path):
-    """Gloo is told of an interface that is not there: the ladder ends on the one that is, and the file holds it."""
-    argv = ["doctor", "--only", "python_env", "--live", "--ranks", "2", "--fix", "--yes", "--json", "--fail-on", "never"]
+    """Gloo is told of an interface that is not there: one answer of what is seen, what was run and what was tried, and the file holds it."""
+    argv = ["doctor", "--only", "network", "--live", "--ranks", "2", "--fix", "--yes", "--json", "--fail-on", "never"]
     done = subprocess.run(
         [sys.executable, "-m", "unhang", *argv],
         env={**os.environ, "GLOO_SOCKET_IFNAME": "nosuch0"},
@@ -283,9 +287,12 @@ def test_live_fix_writes_what_works(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
-    assert found["ladder"]["chosen"] == {"interface": "lo"} and found["ladder"]["confirmed"]
+    seen = next(f for f in found["findings"] if f["cause"] == "interface-selection")
+    ran = next(s for s in found["live"]["stages"] if s["state"] == "failed")["verdict"]["primary"]
+    assert [f["remedies"][0]["id"] for f in (seen, ran)] == ["unset-gloo", "unset-gloo"]
+    assert found["ladder"]["chosen"] == {"interface": "auto"} and found["ladder"]["confirmed"]
     assert found["written"] == "unhang.env"
-    assert (tmp_path / "unhang.env").read_text() == "export GLOO_SOCKET_IFNAME=lo  # interface-selection\n"
+    assert (tmp_path / "unhang.env").read_text() == "unset GLOO_SOCKET_IFNAME  # interface-selection\n"
 
 
 LIVE = ("doctor", "--live", "--ranks", "2", "--fix", "--fail-on", "never", "--lang", "en")
@@ -305,9 +312,9 @@ def test_live_fix_proposes_and_asks(tmp_path):
     said = " ".join(done.stdout.split())
     assert done.returncode == 0, done.stderr[-2000:]
     assert "Gloo finds no address on the interface nosuch0" in said
-    before, found, after = said.partition("interface=lo is the smallest change that works here; it passed twice")
-    assert found and "export GLOO_SOCKET_IFNAME" not in before.partition("trying changes of settings")[2], said
-    assert "export GLOO_SOCKET_IFNAME=lo" in after and "[y/N]" in after and "written: unhang.env" in after, said
+    before, found, after = said.partition("interface=auto is the smallest change that works here; it passed twice")
+    assert found and "unset GLOO_SOCKET_IFNAME" not in before.partition("trying changes of settings")[2], said
+    assert "unset GLOO_SOCKET_IFNAME" in after and "[y/N]" in after and "written: unhang.env" in after, said
     again = unhang(*LIVE, "--only", "python_env", shell=f"{WRONG_INTERFACE} && . ./unhang.env", cwd=tmp_path, timeout=200)
     assert "everything that was tested works: no setting has to be changed" in again.stdout, again.stdout
 

@@ -23,7 +23,8 @@ CAUSES = catalogue.load()
 SIGNATURES = catalogue.signatures()
 # Verdicts, file names and documentation rest on these ids: none is ever taken away.
 VOCABULARY = {
-    "arch-not-in-build", "clock-skew", "collective-mismatch", "config-error", "container-capability", "cumem-host-numa", "dataloader-deadlock",
+    "arch-not-in-build", "backend-unavailable", "clock-skew", "collective-mismatch", "config-error", "container-capability", "cumem-host-numa",
+    "dataloader-deadlock",
     "device-mapping", "disk-full", "dns-resolution", "driver-reboot-needed", "driver-too-old", "duplicate-gpu", "env-relocation",
     "filesystem-shared", "foreign-traffic", "framework-bug", "gdr-peer-memory", "gloo-connect", "gpu-busy-exclusive", "gpu-hardware",
     "gpu-newer-than-nccl", "gpu-oom", "host-oom-or-killed", "ib-config", "ib-port-down", "ib-transport-retry", "illegal-memory-access",

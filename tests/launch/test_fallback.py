@@ -13,6 +13,9 @@ from functools import cache
 
 import pytest
 
+from unhang.diagnosis.why import judge
+from unhang.records.rundir import RunDir
+
 pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(240)]
 
 CONNECT = """
@@ -75,9 +78,9 @@ def machine(prelude: str) -> list[str]:
 ON_LOOPBACK = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
 
 BROKEN = {
-    "an interface that is not there": (CONNECT, "ip link set lo up", {"GLOO_SOCKET_IFNAME": "nosuch0"}, {"interface": "lo"}),
+    "an interface that is not there": (CONNECT, "ip link set lo up", {"GLOO_SOCKET_IFNAME": "nosuch0"}, {"interface": "auto"}),
     "an interface that is refused": (CONNECT, BLOCKED.format(kind="prohibit"), {}, {"interface": "lo"}),
-    "no IPv6": (CONNECT, NO_IPV6, {"GLOO_SOCKET_IFNAME": "eth0"}, {"interface": "lo"}),
+    "no IPv6": (CONNECT, NO_IPV6, {"GLOO_SOCKET_IFNAME": "eth0"}, {"interface": "auto"}),
     "tiny /dev/shm": (LOADERS, SMALL_SHM, {}, {"loader-workers": 0}),
 }
 
@@ -96,6 +99,8 @@ def test_a_broken_machine(launcher, name):
     assert tried["as-is"] == "failed"
     assert first.happened("FellBack")[0]["choice"] == smallest
     assert (first.path / "solution.md").read_text().count("✗") >= 2
+    kept = judge(RunDir.open(first.path)).primary.remedies[0]
+    assert kept.id == "proven-here" and "the training then ended well with it" in kept.says
     second = launcher.run(*command, within=machine(prelude), env=env)
     assert second.exitcode == 0, second.err[-4000:]
     assert second.outcome["attempts"] == 1 and second.outcome["fallback"]["remembered"]

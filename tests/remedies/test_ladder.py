@@ -65,6 +65,28 @@ def test_what_the_verdict_prescribes_comes_first(world, bench):
     assert found.chosen == {"p2p": False}
 
 
+def test_a_name_that_is_wrong_is_unset_before_another_is_tried(world, bench):
+    world.works = lambda environ, size, backend: environ.get("NCCL_SOCKET_IFNAME", "") in ("", "=lo")
+    wrong = {"PATH": "/usr/bin", "NCCL_SOCKET_IFNAME": "nosuch0"}
+    found = climb(bench(environ=wrong), verdict=Verdict(primary=Finding(cause="interface-selection", standing="established", says="")))
+    assert [(r.id, r.title.split(" (")[0]) for r in found.rungs[1:]] == [("prescribed-interface-auto", "unset NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME")]
+    assert found.chosen == {"interface": "auto"} and found.confirmed
+    assert found.environment == {"NCCL_SOCKET_IFNAME": "", "GLOO_SOCKET_IFNAME": ""}
+    assert "alone" not in found.says
+    # Also where the verdict says nothing of it.
+    assert climb(bench(environ=wrong)).chosen == {"interface": "auto"}
+
+
+def test_the_loopback_is_chosen_with_a_warning(world, bench):
+    world.works, _ = MACHINES["interface"]
+    found = climb(bench())
+    assert found.chosen == {"interface": "lo"}
+    assert "reaches this host alone" in found.says and "只能到达本机" in found.says_zh
+    rungs = {r.id: r for r in found.rungs}
+    assert "several hosts" in rungs["interface"].cost
+    assert "changes nothing" in rungs["interface-auto"].skipped
+
+
 def test_what_the_probes_do_not_show_acquits_no_setting(world, bench):
     remedy = Remedy(id="no-p2p", says="", env={"NCCL_P2P_DISABLE": "1"})
     found = climb(bench(), verdict=Verdict(primary=Finding(cause="p2p-broken", standing="established", says="", remedies=(remedy,))))

@@ -37,6 +37,11 @@ def test_a_shell_reads_it(tmp_path):
     settings.write(path, settings.proposed([finding({"A": "it's; #1"}), finding({"B": "2"})]), overwrite=False)
     done = subprocess.run(["sh", "-ec", '. "$1"; printf %s "$A|$B"', "sh", str(path)], capture_output=True, text=True, check=True)
     assert done.stdout == "it's; #1|2"
+    (tmp_path / "unset.env").write_text(settings.text([settings.Setting(name="A", value="", cause="c")]))
+    done = subprocess.run(
+        ["sh", "-ec", 'A=1; . "$1"; printf %s "${A-none}"', "sh", str(tmp_path / "unset.env")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "none"
     assert os.stat(path).st_mode & 0o111 == 0
 
 

@@ -138,7 +138,7 @@ def doctor(
     if fix:
         from unhang.cli import repairing
 
-        repair = repairing.repair(seen, examination, yes=yes, quiet=as_json, lang=chosen)
+        repair = repairing.repair(seen, examination, yes=yes, quiet=as_json, lang=chosen, goes_on=live)
         if repair.changed:
             seen = _seen(None, only, here)
             examination = _examined(seen, only, quiet=as_json, lang=chosen)

@@ -30,15 +30,18 @@ class Repair:
         return any(s.outcome == "removed" for s in self.segments)
 
 
-def repair(seen: Snapshot, examination: Examination, *, yes: bool, quiet: bool, lang: Language) -> Repair:
-    """Ask before each thing is done, unless `yes`. Without a terminal, or where only JSON is to be printed, nobody is asked and nothing is done."""
+def repair(seen: Snapshot, examination: Examination, *, yes: bool, quiet: bool, lang: Language, goes_on: bool = False) -> Repair:
+    """Ask before each thing is done, unless `yes`. Without a terminal, or where only JSON is to be printed, nobody is asked and nothing is done.
+
+    `goes_on`: more is tried afterwards, and nothing is concluded here.
+    """
     shared = seen.get(shm.SUBJECT)
     steps = cleaning.propose(shared) if shared is not None else ()
     wanted = settings.proposed(examination.findings)
     can_ask = not quiet and sys.stdin.isatty()
     asks = _Asks(yes=yes, can=can_ask, lang=lang)
     console = None if quiet else screen.console()
-    if console is not None:
+    if console is not None and (steps or wanted or not goes_on):
         repairs.render_preview(steps, wanted, console, lang=lang)
     removable = any(s.outcome == "proposed" for s in steps)
     if console is not None and (removable or wanted) and not (yes or can_ask):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from unhang.diagnosis import job
+from unhang.diagnosis import job, proven
 from unhang.diagnosis.absent import Absent, absent
 from unhang.diagnosis.assemble import CONTEXT, Attempt, assemble, with_stacks
 from unhang.diagnosis.init import Unfinished, unfinished
@@ -118,7 +118,7 @@ def judge_logs(
         if source.kind == OWN_RECORD and source.path is not None:
             raise UnhangError(f"{source.name} is a record that unhang wrote, not a log", hint=f"unhang why {source.path.parent}")
     not_examined = list(found.not_examined)
-    needles = Needles((*catalogue.signatures(), *CONTEXT, *MARKS, FATAL, CUT), cache=cache)
+    needles = Needles((*catalogue.signatures(), *CONTEXT, *MARKS, *proven.SIGNATURES, FATAL, CUT), cache=cache)
     reads = read_all(found.sources, needles, not_examined.append, progress)
     if not reads:
         raise UnhangError("none of the logs could be read", cause="; ".join(f"{n.what}: {n.why}" for n in not_examined[:3]))
@@ -139,9 +139,10 @@ def judge_logs(
     not_examined += [_unread_stacks(source) for source in unread]
     if attempt is not None and not 1 <= attempt <= len(all_attempts):
         raise UnhangError(f"there is no attempt {attempt}: the logs hold {len(all_attempts)}")
-    judge = Judge(reads, not_examined, all_attempts, sorted_out.doubts, sorted_out.left_of)
+    hits = [h for r in reads for h in r.hits]
+    judge = Judge(reads, not_examined, all_attempts, sorted_out.doubts, sorted_out.left_of, repaired=proven.repaired(hits))
     number = attempt or judge.last()
-    verdict = judge.verdict(number, alone=attempt is not None)
+    verdict = proven.told_by_logs(judge.verdict(number, alone=attempt is not None), hits)
     chosen = all_attempts[number - 1]
     return Judged(
         verdict=redact_data(verdict),
@@ -183,8 +184,10 @@ class Judge:
         attempts: Sequence[Attempt],
         doubts: Mapping[tuple[str, int | None], Doubt],
         recognised: Collection[str] = (),
+        repaired: str = "",
     ) -> None:
-        """`recognised`: logs that are no longer among `attempts`, and of which `not_examined` tells."""
+        """`recognised`: logs that are no longer among `attempts`, and of which `not_examined` tells. `repaired`: the change that unhang run took."""
+        self.repaired = repaired
         self.lines = {r.source: r.lines for r in reads}
         self.inputs = tuple(Input(source=r.source, kind="log", bytes=r.bytes) for r in reads)
         self.not_examined = list(not_examined)
@@ -220,7 +223,8 @@ class Judge:
             roots = [continued(f, in_attempt) for f in before]
             primary = roots[0]
         elif primary is None and failed is not None:
-            why = f"it failed, the last one did not: unhang why --attempt {failed[0]}"
+            with_it = f", with {self.repaired}, which unhang run had proven" if self.repaired else ""
+            why = f"it failed, the last one did not{with_it}: unhang why --attempt {failed[0]}"
             self.not_examined.append(NotExamined(what=f"attempt {failed[0]} of {number}", why=why))
         if primary is None:
             self._passed_over(attempt)

@@ -34,6 +34,7 @@ _UNSEEN_HERE = Text(
     "what failed does not show in the probes, so they cannot tell whether this helps; try it in a run (--set)",
     "故障没有在探测中出现，无法判断这样是否有用；可在训练中用 --set 尝试",
 )
+_ON_LOOPBACK = Text("; lo reaches this host alone: a job on several hosts would not start with it", "；lo 只能到达本机，多主机作业用它无法启动")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +160,8 @@ class _Climb:
         if self._bench.own is None:
             unseen = trial.UNSEEN if self._bench.loaders else (*trial.UNSEEN, trial.LOADER_WORKERS)
             environ = {k: v for k, v in environ.items() if trial.OF_COMMUNICATION.match(k) and k not in unseen}
-        return environ, choice.get("backend", self._bench.backend), choice.get("processes", self._bench.world_size)
+        # An empty one is as good as none to all who read these.
+        return {k: v for k, v in environ.items() if v}, choice.get("backend", self._bench.backend), choice.get("processes", self._bench.world_size)
 
     def _accepted(self, choice: Choice) -> Choice:
         refused = {r.key for r in self._bench.refused(choice)}
@@ -226,12 +228,13 @@ class _Climb:
 
     def _conclusion(self, choice: Choice, *, is_smallest: bool) -> Text:
         said = ", ".join(f"{key}={spelled(value)}" for key, value in choice.items())
+        concluded = Text("{what} is the smallest change that works here; it passed twice", "{what} 是此处可行的最小改动，已通过两次")
         if not is_smallest:
-            return Text(
+            concluded = Text(
                 "{what} works here, and passed twice; whether all of it is needed could not be found out",
                 "{what} 在此可行，已通过两次；其中是否每一项都必需，未能测完",
-            ).fill(what=said)
-        return Text("{what} is the smallest change that works here; it passed twice", "{what} 是此处可行的最小改动，已通过两次").fill(what=said)
+            )
+        return concluded.fill(what=said) + (_ON_LOOPBACK if choice.get("interface") == "lo" else Text("", ""))
 
     def _end(self, chosen: Choice | None, says: Text, *, confirmed: bool = False) -> Outcome:
         done = self._bench.applied(chosen or {})

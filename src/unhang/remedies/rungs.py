@@ -10,10 +10,11 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import psutil
 
+from unhang.knowledge.settings.communication import AUTO
 from unhang.knowledge.settings.presets import OF_THE_SCRIPT
 from unhang.knowledge.settings.setting import Choice, Installed, applied
 from unhang.knowledge.text import Text
@@ -76,6 +77,8 @@ _TEXTS: Mapping[str, tuple[Text, Text]] = {
         Text("some bandwidth of large all_reduces on NVSwitch machines", "NVSwitch 机器上大 all_reduce 的部分带宽"),
     ),
 }
+_PRESCRIBES = Text(" (the verdict prescribes it)", "（诊断建议）")
+_OF_THIS_HOST = Text("it reaches this host alone: a job on several hosts does not start with it", "只能到达本机：多主机作业用它无法启动")
 AS_IS = Rung(id="as-is", title=Text("as it is", "保持原样"), cost=Text("none", "无"))
 
 
@@ -114,6 +117,7 @@ def rungs(
     """
     found = [AS_IS, *prescribed(verdict, installed)]
     found += [transport(key) for key in TRANSPORTS[:-1]]
+    found.append(no_interface(installed))
     if (name := interface_to(address)) is not None:
         found.append(interface(name, address))
     found.append(transport("nvls"))
@@ -151,20 +155,19 @@ def prescribed(verdict: Verdict | None, installed: Installed) -> Iterator[Rung]:
     if of_loaders(verdict):
         yield Rung(
             id=f"{PRESCRIBED}loader-workers",
-            title=Text("no loader workers (the verdict prescribes it)", "不用数据加载进程（诊断建议）"),
+            title=Text("no loader workers", "不用数据加载进程") + _PRESCRIBES,
             cost=Text("data are loaded by the training itself, between its steps", "数据由训练进程自己在步与步之间加载"),
             adds={LOADERS: 0},
         )
+    if verdict.primary.cause == "interface-selection":
+        # A name that is wrong here needs no other one.
+        rung = no_interface(installed)
+        yield replace(rung, id=f"{PRESCRIBED}{rung.id}", title=rung.title + _PRESCRIBES)
     wanted = [pair for remedy in verdict.primary.remedies for pair in remedy.env.items()]
     for key in TRANSPORTS:
         if any(pair in wanted for pair in applied({key: False}, installed).env.items()):
             rung = transport(key)
-            yield Rung(
-                id=f"{PRESCRIBED}{rung.id}",
-                title=rung.title + Text(" (the verdict prescribes it)", "（诊断建议）"),
-                cost=rung.cost,
-                adds=rung.adds,
-            )
+            yield replace(rung, id=f"{PRESCRIBED}{rung.id}", title=rung.title + _PRESCRIBES)
 
 
 def transport(key: str) -> Rung:
@@ -172,11 +175,25 @@ def transport(key: str) -> Rung:
     return Rung(id=f"{key}-off", title=title, cost=cost, adds={key: False})
 
 
+def no_interface(installed: Installed) -> Rung:
+    """What the user's own variables name is left out, and nothing named in its place."""
+    names = " ".join(applied({"interface": AUTO}, installed).env)
+    return Rung(
+        id="interface-auto",
+        title=Text("unset {names}", "取消 {names}").fill(names=names or "*_SOCKET_IFNAME"),
+        cost=Text(
+            "none: NCCL and Gloo choose themselves; with several hosts this host's own name has to lead to the others",
+            "无：由 NCCL 和 Gloo 自行选择；多主机时本机的主机名须能被其他主机访问",
+        ),
+        adds={"interface": AUTO},
+    )
+
+
 def interface(name: str, address: str) -> Rung:
     return Rung(
         id="interface",
         title=Text("interface {name}, on the way to {address}", "指定网卡 {name}（通往 {address} 的路由）").fill(name=name, address=address),
-        cost=Text("none where the route is the right one", "路由正确时没有代价"),
+        cost=_OF_THIS_HOST if name == "lo" else Text("none where the route is the right one", "路由正确时没有代价"),
         adds={"interface": name},
     )
 

@@ -1,4 +1,4 @@
-"""A file of `export` lines: the settings that answer what was found, where nothing about them has to be guessed."""
+"""A file of `export` and `unset` lines: the settings that answer what was found, where nothing about them has to be guessed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,12 @@ def proposed(findings: Iterable[HostFinding]) -> tuple[Setting, ...]:
 
 def text(settings: Iterable[Setting]) -> str:
     """As a shell reads it: `. ./unhang.env`."""
-    return "".join(f"export {s.name}={shlex.quote(s.value)}  # {s.cause}\n" for s in settings)
+    return "".join(f"{in_shell(s.name, s.value)}  # {s.cause}\n" for s in settings)
+
+
+def in_shell(name: str, value: str) -> str:
+    """The line for a shell; what is empty is unset."""
+    return f"export {name}={shlex.quote(value)}" if value else f"unset {name}"
 
 
 def write(path: Path, settings: Iterable[Setting], *, overwrite: bool) -> None:

@@ -228,7 +228,8 @@ def _tried(event: events.RungTried) -> tuple[str, str]:
 
 
 def _fell_back(event: events.FellBack) -> str:
-    what = shlex.join([*(f"{name}={value}" for name, value in event.environment.items()), *event.arguments])
+    set_to = [f"{name}={shlex.quote(value)}" if value else f"{name} unset" for name, value in event.environment.items()]
+    what = " ".join([*set_to, *map(shlex.quote, event.arguments)])
     return f"{event.says}: from here on {what}"
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from unhang.model import Outcome, Trial, Tried
 from unhang.probes.plan import LOADER, STAGES
 from unhang.remedies.ladder import spelled
+from unhang.remedies.settings import in_shell
 from unhang.report.language import Language
 
 _MARKS = {"passed": "✓", "failed": "✗", "lacking": "-", "not-tested": "?"}
@@ -214,7 +215,7 @@ def _chosen(outcome: Outcome, words: Mapping[str, str], command: Sequence[str]) 
         yield words["by-hand"]
         yield ""
         yield "```bash"
-        yield from (f"export {name}={shlex.quote(value)}" for name, value in by_hand.items())
+        yield from (in_shell(name, value) for name, value in by_hand.items())
         yield "```"
         yield ""
     yield words["by-run" if by_hand else "only-by-run"]

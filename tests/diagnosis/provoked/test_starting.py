@@ -47,6 +47,15 @@ def test_a_script_that_python_cannot_take_apart(provoke, script):
     assert primary["remedies"][1]["command"] == f"python -m py_compile {path}"
 
 
+def test_a_backend_that_cannot_work_here(provoke, script):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("NCCL works here")
+    primary = provoke.primary(provoke.torchrun(script('import torch.distributed as dist\ndist.init_process_group("nccl")\n')).log)
+    assert (primary["cause"], primary["standing"]) == ("backend-unavailable", "established")
+    assert primary["remedies"][0]["command"] == "unhang run --set backend=gloo -- train.py"
+
+
 def test_a_rank_that_never_comes(provoke, script):
     path = script(RANKS + "if dist.get_rank() == 1:\n    threading.Event().wait(60)\ndist.all_reduce(torch.ones(4))\n")
     verdict = provoke.verdict(provoke.torchrun(path).log)

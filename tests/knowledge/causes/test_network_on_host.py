@@ -81,15 +81,19 @@ def test_an_interface_that_is_not_there(machine):
     nccl, gloo = found(machine, environ={"NCCL_SOCKET_IFNAME": "ens3", "GLOO_SOCKET_IFNAME": "eth0,ens3"})
     assert (nccl.severity, nccl.area) == (gloo.severity, gloo.area) == ("error", "network")
     assert nccl.says == "NCCL_SOCKET_IFNAME=ens3 matches no interface that is running with an address; this host has lo, eth0"
-    assert [r.command for r in nccl.remedies] == ["export NCCL_SOCKET_IFNAME=eth0", "unset NCCL_SOCKET_IFNAME"]
+    assert [r.command for r in nccl.remedies] == ["unset NCCL_SOCKET_IFNAME", "export NCCL_SOCKET_IFNAME=eth0"]
     assert gloo.says.startswith("GLOO_SOCKET_IFNAME names 'ens3':")
-    assert gloo.remedies[0].command == "export GLOO_SOCKET_IFNAME=eth0"
+    assert [r.id for r in gloo.remedies] == ["unset-gloo", "gloo-interface"] and gloo.remedies[1].command == "export GLOO_SOCKET_IFNAME=eth0"
+
+    # Of several hosts each one's own name may lead to itself alone.
+    (gloo,) = [f for f in found(machine, environ=TWO | {"GLOO_SOCKET_IFNAME": "ens3"}) if "GLOO" in f.says]
+    assert gloo.remedies[0].id == "gloo-interface"
 
 
 def test_a_setting_in_a_file(machine):
     (one,) = found(machine, files={"/etc/nccl.conf": "NCCL_SOCKET_IFNAME=ens3\n"})
     assert one.evidence[0].source == "/etc/nccl.conf"
-    assert one.remedies[1].command == "sudo sed -i '/^NCCL_SOCKET_IFNAME/d' /etc/nccl.conf"
+    assert one.remedies[0].command == "sudo sed -i '/^NCCL_SOCKET_IFNAME/d' /etc/nccl.conf"
 
 
 def test_a_bridge_is_taken_first(machine):

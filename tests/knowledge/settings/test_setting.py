@@ -36,6 +36,7 @@ def why(installed, launcher="torchrun", **choice):
         ({"nvls": False}, {"NCCL_NVLS_ENABLE": "0"}),
         ({"nvls": True}, {"NCCL_NVLS_ENABLE": "2"}),
         ({"interface": "eth0"}, {"NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "eth0"}),
+        ({"interface": "auto"}, {"NCCL_SOCKET_IFNAME": "", "GLOO_SOCKET_IFNAME": ""}),
         ({"hca": "mlx5_0,mlx5_1"}, {"NCCL_IB_HCA": "=mlx5_0,mlx5_1"}),
         ({"hca": "^mlx5_2"}, {"NCCL_IB_HCA": "^mlx5_2"}),
         ({"buffer": 8388608}, {"NCCL_BUFFSIZE": "8388608"}),

@@ -427,12 +427,6 @@ CAUSE = Cause(
             remedies=("read-help",),
         ),
         Signature(
-            needle="Distributed package doesn't have ",
-            pattern=r"Distributed package doesn't have (?P<backend>\w+) built in",
-            says="the backend {backend} was asked for, and this build of torch does not contain it",
-            remedies=("backend-in-build", "gloo-instead"),
-        ),
-        Signature(
             needle="backend type ",
             pattern=r"(?:AssertionError: Unknown|ValueError: [Uu]nknown c10d) backend type:? (?P<backend>\w+)",
             says="torch knows no backend named {backend}",
@@ -700,11 +694,6 @@ CAUSE = Cause(
             command='python -c "import torch; print(torch.__file__, torch.__version__, torch.version.cuda, torch.distributed.is_nccl_available())"',
         ),
         Remedy(
-            id="gloo-instead",
-            says="On the CPU or on Windows use gloo: init_process_group('gloo'), ddp_backend: gloo in the Trainer.",
-            says_zh="在 CPU 或 Windows 上使用 gloo：init_process_group('gloo')，Trainer 中 ddp_backend: gloo。",
-        ),
-        Remedy(
             id="see-the-environment",
             says="See what is set, and where: shell, launcher, container image, job script.",
             says_zh="查看设置了什么、在哪里设置：shell、启动器、容器镜像、作业脚本。",
@@ -871,7 +860,6 @@ CAUSE = Cause(
         "ValueError: Cuda is not available.",
         "ValueError: The rendezvous backend 'foo' is not registered. Did you forget to call `register`?",
         "ValueError: The port number of the rendezvous endpoint '10.0.0.1:abc' must be an integer between 0 and 65536.",
-        "RuntimeError: Distributed package doesn't have NCCL built in",
         "AssertionError: Unknown backend type ncll",
         "RuntimeError: Invalid value for environment variable: TORCH_NCCL_BLOCKING_WAIT",
         "node7:1:1 [0] bootstrap.cc:80 NCCL WARN Invalid NCCL_COMM_ID, please use format: <ipv4>:<port> or [<ipv6>]:<port> or <hostname>:<port>",

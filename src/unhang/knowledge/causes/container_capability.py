@@ -289,7 +289,7 @@ CAUSE = Cause(
             verify="findmnt -T PATH -o TARGET,FSTYPE,OPTIONS",
         ),
     ),
-    leads_to=("rank-exception", "cumem-host-numa", "device-mapping", "limits"),
+    leads_to=("rank-exception", "cumem-host-numa", "device-mapping", "backend-unavailable", "limits"),
     mistaken_for={
         "shm-permission": "there a file in /dev/shm is refused; here a system call or a device",
         "limits": "a count that is reached says 'Resource temporarily unavailable' or 'Cannot allocate memory'",

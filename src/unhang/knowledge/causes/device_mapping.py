@@ -282,14 +282,6 @@ CAUSE = Cause(
             remedies=("set-the-device",),
         ),
         Signature(
-            needle="is only supported with GPUs, no GPUs found",
-            pattern=r"ProcessGroup(?P<backend>\w+) is only supported with GPUs, no GPUs found",
-            unless=r"too old|Error 80\d|NVML|libcuda\.so|Found no NVIDIA driver|Xid|CUDA-capable device is detected",
-            standing="likely",
-            says="a process that communicates over {backend} sees no GPU: its host or container has none, or CUDA_VISIBLE_DEVICES hides them",
-            remedies=("visible-before-start", "see-all-gpus", "fewer-ranks"),
-        ),
-        Signature(
             needle="No CUDA GPUs are available",
             pattern="Error: No CUDA GPUs are available",
             unless=r"too old|Error 80\d|NVML|libcuda\.so|Found no NVIDIA driver|Xid|CUDA-capable device is detected",
@@ -388,7 +380,7 @@ CAUSE = Cause(
             verify="nvidia-smi -L",
         ),
     ),
-    leads_to=("duplicate-gpu", "rank-exception"),
+    leads_to=("duplicate-gpu", "rank-exception", "backend-unavailable"),
     mistaken_for={
         "duplicate-gpu": "there each GPU exists and two ranks took the same one",
         "mig-slices": "a process sees one slice of a partitioned GPU, whatever CUDA_VISIBLE_DEVICES lists",
@@ -418,7 +410,6 @@ CAUSE = Cause(
         ),
         "ValueError: Ray does not allocate any GPUs on the driver node. Consider adjusting the Ray placement group or its bundles.",
         "ValueError: Current node has no GPU available. current_node_resource={'CPU': 32.0, 'node:10.0.0.7': 1.0}.",
-        "[rank0]: ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
         "node7:5120:5341 [1] transport/p2p.cc:136 NCCL WARN Cuda failure 'invalid device ordinal'",
         "[rank6]: RuntimeError: CUDA error: invalid device ordinal",
         "torch.AcceleratorError: CUDA error: invalid device ordinal",

@@ -157,7 +157,7 @@ CAUSE = Cause(
             verify="lsmod | grep ^nvidia",
         ),
     ),
-    leads_to=("rank-exception", "device-mapping"),
+    leads_to=("rank-exception", "device-mapping", "backend-unavailable"),
     mistaken_for={
         "driver-too-old": "there module and library agree and are both older than the program needs; rebooting changes nothing",
         "gpu-hardware": "a GPU that fell off the bus leaves an Xid in the kernel log",

@@ -208,7 +208,7 @@ CAUSE = Cause(
             verify="python -c 'import torch; print(torch.cuda.device_count())'",
         ),
     ),
-    leads_to=("rank-exception", "device-mapping"),
+    leads_to=("rank-exception", "device-mapping", "backend-unavailable"),
     mistaken_for={
         "driver-reboot-needed": "there the new driver is installed and the old kernel module still runs; a reboot suffices",
         "container-capability": "without any driver in the container (no --gpus) CUDA may print the same words; nvidia-smi then fails, too",

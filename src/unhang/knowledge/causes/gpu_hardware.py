@@ -574,6 +574,7 @@ CAUSE = Cause(
         "p2p-broken",
         "gpu-busy-exclusive",
         "device-mapping",
+        "backend-unavailable",
         "driver-reboot-needed",
         "ib-transport-retry",
         "process-stuck",

@@ -34,7 +34,7 @@ def _in_logs(view: LogView) -> Finding | None:
                 view,
                 standing="established",
                 says=f"NCCL_SOCKET_IFNAME={asked} matches no usable network interface of the host, so NCCL cannot start",
-                remedies=("name-one-that-exists", "let-nccl-choose"),
+                remedies=("let-nccl-choose", "name-one-that-exists"),
             )
         return found
     return _chosen(view, asked)
@@ -107,7 +107,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             says=f"NCCL_SOCKET_IFNAME={nccl.value} matches no interface that is running with an address; this host has {with_address}",
             leads_to="NCCL ends at its start: no socket interface found",
             evidence=(Evidence(source=nccl.place, text=f"NCCL_SOCKET_IFNAME={nccl.value}"),),
-            remedies=("name-one-that-exists", "let-nccl-choose"),
+            remedies=("let-nccl-choose", "name-one-that-exists"),
             commands=commands,
         )
     if seen.gloo.asked is not None:
@@ -119,7 +119,8 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 says=f"GLOO_SOCKET_IFNAME names {', '.join(map(repr, absent))}: none has that name and an address; this host has {with_address}",
                 leads_to="every Gloo group ends at its start: unable to find address",
                 evidence=(Evidence(source=seen.gloo.asked.place, text=f"GLOO_SOCKET_IFNAME={seen.gloo.asked.value}"),),
-                remedies=("gloo-interface", "unset-gloo"),
+                # With several hosts its own name may lead here alone; on one it does no harm.
+                remedies=("gloo-interface", "unset-gloo") if several else ("unset-gloo", "gloo-interface"),
                 commands=commands,
             )
     chosen = [i for name in seen.nccl.interfaces if (i := seen.interface(name)) is not None]
@@ -230,7 +231,7 @@ CAUSE = Cause(
             needle="Unable to find address for: ",
             pattern=r"(?:ifa != nullptr|\bfalse)\.? {0,2}Unable to find address for: (?P<interface>[\w.@:-]+)",
             says="Gloo finds no address on the interface {interface}: it is absent on this host, down, or has no IP address",
-            remedies=("gloo-interface", "unset-gloo"),
+            remedies=("unset-gloo", "gloo-interface"),
         ),
         Signature(
             needle="onnect to fe80",
@@ -358,8 +359,11 @@ CAUSE = Cause(
         ),
         Remedy(
             id="unset-gloo",
-            says="Or unset GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME: Gloo then takes the address that the host name resolves to.",
-            says_zh="或者取消 GLOO_SOCKET_IFNAME 和 TP_SOCKET_IFNAME：Gloo 会使用主机名解析出的地址。",
+            says=(
+                "Unset GLOO_SOCKET_IFNAME (and TP_SOCKET_IFNAME): Gloo then takes the address that the host name resolves to. That does on one host; "
+                "with several it has to be one that the others reach."
+            ),
+            says_zh=("取消 GLOO_SOCKET_IFNAME（以及 TP_SOCKET_IFNAME）：Gloo 会使用主机名解析出的地址。单机足够；多主机时该地址须能被其他主机访问。"),
             command="unset GLOO_SOCKET_IFNAME TP_SOCKET_IFNAME; getent hosts $(hostname)",
         ),
         Remedy(

@@ -150,7 +150,7 @@ CAUSE = Cause(
             verify="tr '\\0' '\\n' < /proc/$(pgrep -f train.py | head -1)/environ | grep PYTORCH_CUDA_ALLOC_CONF",
         ),
     ),
-    leads_to=("duplicate-gpu", "device-mapping", "rank-exception"),
+    leads_to=("duplicate-gpu", "device-mapping", "backend-unavailable", "rank-exception"),
     mistaken_for={
         "duplicate-gpu": "there two ranks chose the same whole GPU; nvidia-smi -L then lists no MIG devices",
         "device-mapping": "there the GPU numbers are wrong; nvidia-smi -L then lists no MIG devices",

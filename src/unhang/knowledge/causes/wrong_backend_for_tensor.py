@@ -180,7 +180,7 @@ CAUSE = Cause(
     mistaken_for={
         "device-mapping": "a tensor on another rank's GPU is a matter of set_device",
         "collective-mismatch": "there the ranks disagree; here one call alone is refused",
-        "config-error": "a backend that is not built into this torch is refused when the group is made, not at a tensor",
+        "backend-unavailable": "a backend that is not built into this torch is refused when the group is made, not at a tensor",
     },
     sources=(
         "https://docs.pytorch.org/docs/stable/distributed.html#backends",

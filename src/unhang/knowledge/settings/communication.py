@@ -16,6 +16,8 @@ from unhang.knowledge.variables.known import entries
 # Read by the hook in the training's processes, see runtime/attach/protocol.
 BACKEND = "UNHANG_BACKEND"
 HOOK = "unhang's hook"
+# Of `interface`: none is named, whatever the environment says.
+AUTO = "auto"
 
 
 def _to_nccl(variable: str, worded: Callable[[Value], str]) -> Callable[[Value, Installed, str], Spelled | Text]:
@@ -63,11 +65,12 @@ def _interface(value: Value, installed: Installed, launcher: str) -> Spelled | T
     readers = []
     env = {}
     if reading.reads(installed, "nccl", "NCCL_SOCKET_IFNAME"):
-        env["NCCL_SOCKET_IFNAME"] = _exact(value)
+        # Neither NCCL nor torch takes an empty one for a name, and /etc/nccl.conf does not overrule it.
+        env["NCCL_SOCKET_IFNAME"] = "" if value == AUTO else _exact(value)
         readers.append(reading.said(installed, "nccl"))
     if reading.reads(installed, "torch", "GLOO_SOCKET_IFNAME"):
         # Gloo takes exact names, and no mark in front of them.
-        env["GLOO_SOCKET_IFNAME"] = str(value)
+        env["GLOO_SOCKET_IFNAME"] = "" if value == AUTO else str(value)
         readers.append(f"Gloo of {reading.said(installed, 'torch')}")
     return Spelled(env=env, read_by=", ".join(readers)) if env else reading.NO_TORCH
 
@@ -153,12 +156,12 @@ SETTINGS = (
     ),
     Setting(
         key="interface",
-        title="network interfaces of NCCL and Gloo, by exact names",
-        title_zh="NCCL 与 Gloo 使用的网络接口（精确名称）",
-        cost="a host without an interface of that name fails at its start",
-        cost_zh="没有该名称接口的主机启动失败",
+        title="network interfaces of NCCL and Gloo, by exact names; auto: as they choose themselves",
+        title_zh="NCCL 与 Gloo 使用的网络接口（精确名称）；auto：由它们自行选择",
+        cost="a host without an interface of that name fails at its start; lo reaches no other host",
+        cost_zh="没有该名称接口的主机启动失败；lo 无法到达其他主机",
         layer="communication",
-        forms="eth0 or eth0,eth1",
+        forms="eth0 or eth0,eth1; auto names none",
         example="eth0",
         parse=values.names,
         spelling=_interface,

@@ -1,0 +1,88 @@
+"""What unhang run found by trials is a part of what unhang why says of a run or of a terminal log, and only for the cause it was found for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from unhang.diagnosis import proven
+from unhang.diagnosis.logs import judge_logs
+from unhang.model import Finding, Outcome, Remedy, Trial, Tried, Verdict
+from unhang.records.rundir import RunDir
+
+CHOICE = {"shm": False, "interface": "auto"}
+FOUND = Verdict(
+    primary=Finding(cause="interface-selection", standing="established", says="", remedies=(Remedy(id="unset-gloo", says="s"),)),
+)
+LOG = """\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/app/train.py", line 3, in <module>
+[rank0]:     dist.init_process_group("gloo")
+[rank0]: RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address for: nosuch0
+unhang: a rank has failed; taking evidence
+unhang: interface-selection: settings may answer it; trying them on this machine with 2 ranks, 10:00 at most
+unhang:   as it is: fails (4.1 s): process group: rank 0: RuntimeError
+unhang: {says}: from here on GLOO_SOCKET_IFNAME unset
+unhang: starting again (restart 1 of 3)
+"""
+SAYS = {
+    "interface=auto is the smallest change that works here; it passed twice": "interface=auto",
+    "interface=lo is the smallest change that works here; it passed twice; lo reaches this host alone: a job on several hosts would": "interface=lo",
+    "shm=off, ib=off works here, and passed twice; whether all of it is needed could not be found out": "shm=off, ib=off",
+    "backend=gloo was chosen; it passed twice": "backend=gloo",
+}
+
+
+def trial(outcome):
+    return Trial(choice=CHOICE, outcome=outcome, world_size=2, backend="gloo", says="", busbw_gbps=1.5)
+
+
+@pytest.fixture
+def rundir(tmp_path):
+    made = RunDir.create(tmp_path / "run")
+    made.write(made.run, {"command": ["torchrun", "my train.py"]})
+    tried = Tried(id="interface-auto", title="", title_zh="", cost="", cost_zh="", trial=trial("passed"))
+    dropping = (trial("failed"), trial("passed"))
+    made.write(made.solution, Outcome(chosen=CHOICE, rungs=(tried,), dropping=dropping, confirmed=True, why="interface-selection"))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("events", "then"),
+    [
+        (("FellBack", "FirstStep", "Finished"), "ended well with it"),
+        (("FellBack", "FirstStep"), "took steps with it"),
+        (("FirstStep", "FellBack"), "no step with it is recorded"),
+    ],
+)
+def test_a_run_names_the_change_how_it_was_proven_and_how_to_keep_it(rundir, events, then):
+    rundir.events.write_text("".join(json.dumps({"event": e, "s": 1.0, "exitcode": 0}) + "\n" for e in events))
+    first, second = proven.told(FOUND, rundir).primary.remedies
+    assert (first.id, first.trial, second.id) == ("proven-here", "passed", "unset-gloo")
+    assert "shm=off, interface=auto passed 2 trials with 2 ranks over gloo, 1.5 GB/s" in first.says and then in first.says and first.says_zh
+    assert first.command == "unhang run --set shm=off --set interface=auto torchrun 'my train.py'"
+
+
+@pytest.mark.parametrize("more", [{"why": "p2p-broken"}, {"chosen": None}, {"chosen": {}}])
+def test_what_was_found_for_something_else_or_not_at_all_is_not_told(rundir, more):
+    found = rundir.read(rundir.solution, Outcome)
+    rundir.write(rundir.solution, type(found)(**{**{f: getattr(found, f) for f in found.__dataclass_fields__}, **more}))
+    assert proven.told(FOUND, rundir) == FOUND
+
+
+def test_a_damaged_solution_is_said_to_be_unread(rundir):
+    rundir.solution.write_text("{")
+    found = proven.told(FOUND, rundir)
+    assert found.primary == FOUND.primary and [n.what for n in found.not_examined] == ["solution.json"]
+
+
+@pytest.mark.parametrize("says", SAYS)
+def test_a_terminals_log_names_it_too(tmp_path, says):
+    log = tmp_path / "train.log"
+    log.write_text(LOG.format(says=says))
+    primary = judge_logs([str(log)]).verdict.primary
+    assert primary.cause == "interface-selection"
+    assert primary.remedies[0].id == "proven-here" and f": {SAYS[says]} (GLOO_SOCKET_IFNAME unset)" in primary.remedies[0].says
+    log.write_text(LOG.format(says=says).replace("interface-selection:", "p2p-broken:"))
+    assert judge_logs([str(log)]).verdict.primary.remedies[0].id == "unset-gloo"
