@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from unhang.cli import fallback
@@ -10,7 +12,7 @@ from unhang.knowledge.settings.setting import Installed
 from unhang.launch import events
 from unhang.launch.attempt import Result
 from unhang.launch.command import Command
-from unhang.model import Finding, Outcome, Verdict
+from unhang.model import Evidence, Finding, Outcome, Verdict
 from unhang.records.rundir import RunDir
 from unhang.remedies import fingerprint, ladder
 
@@ -193,7 +195,14 @@ def test_the_code_is_not_answered_by_settings(here, cause):
 
 
 @pytest.mark.parametrize(
-    "environ", [{"NNODES": "2"}, {"SLURM_JOB_NUM_NODES": "4"}, {"PET_NNODES": "1:3"}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, {"RANK": "1", "WORLD_SIZE": "2"}]
+    "environ",
+    [
+        {"NNODES": "2"},
+        {"SLURM_JOB_NUM_NODES": "4"},
+        {"PET_NNODES": "1:3"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"},
+        {"RANK": "1", "WORLD_SIZE": "2"},
+    ],
 )
 def test_several_hosts_are_told_why_nothing_is_tried(here, environ):
     assert here(environ=environ).after(failed(), here.told.append, lambda: False) is None
@@ -263,3 +272,26 @@ def test_the_report_holds_no_credentials(here, tmp_path):
     here().after(failed(), here.told.append, lambda: False)
     text = (tmp_path / "run1" / "solution.md").read_text()
     assert "unhang run --set interface=lo -n 2 train.py" in text and "hf_aaa" not in text
+
+
+def lacks_nccl():
+    finding = Finding(
+        cause="config-error",
+        standing="established",
+        says="",
+        evidence=(Evidence(source="log", text="RuntimeError: Distributed package doesn't have NCCL built in"),),
+    )
+    return replace(failed(), verdict=Verdict(primary=finding))
+
+
+def test_where_nccl_cannot_be_gloo_is_tried(here):
+    here.found = outcome({"backend": "gloo"})
+    assert here().after(lacks_nccl(), here.told.append, lambda: False).environ["UNHANG_BACKEND"] == "gloo"
+    assert here.bench.backend == "nccl" and here.rungs[0].id == "prescribed-gloo"
+
+
+@pytest.mark.parametrize(("gpus", "environ"), [(8, {}), (0, {"CUDA_VISIBLE_DEVICES": ""})])
+def test_who_has_gpus_is_not_put_on_the_cpu_by_itself(here, monkeypatch, gpus, environ):
+    monkeypatch.setattr(fallback, "find_installed", lambda python, host: Installed(torch=(2, 13), nccl=None, gpus=gpus))
+    assert here(environ=environ).after(lacks_nccl(), here.told.append, lambda: False) is None
+    assert here.climbs == 0 and "unhang run --set backend=gloo" in here.said(events.Note)[-1].text

@@ -189,3 +189,31 @@ def test_at_a_terminal_one_of_the_ways_is_chosen(launcher, answer, chosen):
     found = json.loads((path / "solution.json").read_bytes())
     assert found["chosen"] == chosen, text[-4000:]
     assert process.returncode == (1 if chosen is None else 0)
+
+
+NCCL = """
+dist.init_process_group("nccl")
+train(6)
+print("over", dist.get_backend())
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def without_nccl():
+    from torch import distributed
+
+    if distributed.is_nccl_available():
+        pytest.skip("this torch has NCCL")
+
+
+def test_a_script_that_asks_for_nccl_where_there_is_none(launcher, without_nccl):
+    run = launcher.train(NCCL)
+    assert run.exitcode == 0, run.err[-4000:]
+    assert run.outcome["fallback"]["chosen"] == {"backend": "gloo"} and run.outcome["attempts"] == 2
+    assert "over gloo" in run.err
+
+
+def test_without_trying_the_verdict_names_the_setting(launcher, without_nccl):
+    run = launcher.train(NCCL, "--fallback", "off", "--max-restarts", "0")
+    assert run.exitcode == 1 and "unhang run --set backend=gloo" in run.err

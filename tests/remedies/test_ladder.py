@@ -210,3 +210,11 @@ def test_numbers_that_are_wrong_are_no_success(world, bench):
     world.fails_at = "all_reduce-int64"
     world.works = has(NCCL_P2P_DISABLE="1")
     assert climb(bench()).chosen == {"p2p": False}
+
+
+def test_a_script_that_asks_for_an_nccl_that_is_not_there_ends_on_gloo(world, bench):
+    text = "RuntimeError: Distributed package doesn't have NCCL built in"
+    finding = Finding(cause="config-error", standing="established", says="", evidence=(Evidence(source="log", text=text),))
+    found = climb(bench(bench.no_gpu, backend="nccl", world_size=2), verdict=Verdict(primary=finding))
+    assert found.chosen == {"backend": "gloo"} and found.confirmed
+    assert [backend for _, _, backend in world.started] == ["gloo", "gloo"]

@@ -24,7 +24,7 @@ from unhang.launch import command as commands
 from unhang.launch import events
 from unhang.launch.attempt import Result
 from unhang.launch.supervise import Changed
-from unhang.model import Outcome, Trial
+from unhang.model import Outcome, Trial, Verdict
 from unhang.records.rundir import RunDir
 from unhang.remedies import fingerprint, ladder, memory, rungs, trial
 from unhang.report import asking, language, solution
@@ -171,12 +171,14 @@ class Fallback:
         if self._backend is None and verdict.primary.cause.startswith("gloo-"):
             # It never came to the point where ranks tell.
             self._backend = "gloo"
-        if (why := self._why_not()) is not None:
+        if (why := self._why_not_after(verdict)) is not None:
             self._tell(events.Note(text=f"settings that may answer {verdict.primary.cause} are not tried: {why}"))
             return None
         if self._mode == "ask" and not _can_ask():
             self._tell(events.Note(text="there is no terminal to ask on: nothing is tried (--fallback auto tries without asking)"))
             return None
+        if rungs.lacks_nccl(verdict):
+            self._backend = "nccl"
         bench = self._bench(loaders=rungs.of_loaders(verdict), cancelled=cancelled)
         self._tell(events.Climbing(cause=verdict.primary.cause, ranks=bench.world_size, limit_s=self._limit_s))
         address = commands.master(self._command)[0] or self._environ.get("MASTER_ADDR") or "127.0.0.1"
@@ -258,6 +260,15 @@ class Fallback:
         if self._backend_here() != "nccl" and ranks > _MOST_PER_CORE * cores:
             return f"{ranks} ranks on {cores} cores would take minutes for each of them"
         return None
+
+    def _why_not_after(self, verdict: Verdict) -> str | None:
+        """Why nothing can be tried after this failure."""
+        if rungs.lacks_nccl(verdict):
+            if self._here().gpus:
+                return "there are GPUs here, and on the CPU it would be another training (if you want it: unhang run --set backend=gloo)"
+            if "CUDA_VISIBLE_DEVICES" in self._environ:
+                return "CUDA_VISIBLE_DEVICES may hide the GPUs (if it is to train on the CPU: unhang run --set backend=gloo)"
+        return self._why_not()
 
     def _several(self) -> str | None:
         """What says that ranks run elsewhere, too: on other hosts, or under another unhang."""

@@ -287,7 +287,7 @@ CAUSE = Cause(
             unless=r"too old|Error 80\d|NVML|libcuda\.so|Found no NVIDIA driver|Xid|CUDA-capable device is detected",
             standing="likely",
             says="a process that communicates over {backend} sees no GPU: its host or container has none, or CUDA_VISIBLE_DEVICES hides them",
-            remedies=("visible-before-start", "see-all-gpus", "fewer-ranks"),
+            remedies=("visible-before-start", "see-all-gpus", "fewer-ranks", "gloo-without-gpus"),
         ),
         Signature(
             needle="No CUDA GPUs are available",
@@ -336,6 +336,12 @@ CAUSE = Cause(
                 "--gpus-per-node 或 --gpu-bind=none 代替 --gpus-per-task。"
             ),
             command="srun --label --gpu-bind=none bash -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES; nvidia-smi -L | wc -l'",
+        ),
+        Remedy(
+            id="gloo-without-gpus",
+            says="Where there is no GPU to be had, train over Gloo on the CPU; a script that asks for NCCL need not be changed.",
+            says_zh="没有 GPU 可用时，用 Gloo 在 CPU 上训练；要求 NCCL 的脚本不必修改。",
+            command="unhang run --set backend=gloo COMMAND",
         ),
         Remedy(
             id="map-location",
