@@ -109,6 +109,9 @@ def _run(request: Request, beginning: _Beginning) -> None:
             hint="start it where it can be imported; a script goes without -m",
         )
 
+    if request.trial_command is not None:
+        own_steps.words(request.trial_command, python=command.python, environ=os.environ)
+
     def path() -> Path:
         return (request.run_dir or supervise.run_path(Path("runs"), request.name or command.name)).absolute()
 

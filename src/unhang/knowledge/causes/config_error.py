@@ -702,8 +702,8 @@ CAUSE = Cause(
         Remedy(
             id="gloo-instead",
             says=(
-                "On the CPU or on Windows use gloo: init_process_group('gloo'), ddp_backend: gloo in the Trainer; under unhang run the script need not "
-                "be changed."
+                "On the CPU or on Windows use gloo: init_process_group('gloo'), ddp_backend: gloo in the Trainer; under unhang run the script need "
+                "not be changed."
             ),
             says_zh=("在 CPU 或 Windows 上使用 gloo：init_process_group('gloo')，Trainer 中 ddp_backend: gloo；用 unhang run 则不必改脚本。"),
             command="unhang run --set backend=gloo COMMAND",
