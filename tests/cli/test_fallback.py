@@ -12,7 +12,7 @@ from unhang.knowledge.settings.setting import Installed
 from unhang.launch import events
 from unhang.launch.attempt import Result
 from unhang.launch.command import Command
-from unhang.model import Evidence, Finding, Outcome, Verdict
+from unhang.model import Evidence, Finding, Outcome, Trial, Tried, Verdict
 from unhang.records.rundir import RunDir
 from unhang.remedies import fingerprint, ladder
 
@@ -263,9 +263,54 @@ def test_off_is_off(here):
     assert here.climbs == 1
 
 
+def test_off_tells_once_what_would_have_been_tried(here):
+    off = here(mode="off")
+    for cause in ("gpu-oom", "gloo-connect", "gloo-connect"):
+        off.after(failed(cause), here.told.append, lambda: False)
+    assert ["--fallback auto" in e.text and "gloo-connect" in e.text for e in here.said(events.Note)] == [True]
+    here.told.clear()
+    here(mode="off", environ={"NNODES": "2"}).after(failed(), here.told.append, lambda: False)
+    assert not here.told
+
+
+def test_who_cannot_be_asked_is_told_at_once_and_not_again(here, monkeypatch):
+    monkeypatch.setattr(fallback, "_can_ask", lambda: False)
+    run = here(mode="ask")
+    run.at_start(here.told.append)
+    assert ["no terminal" in e.text for e in here.said(events.Note)] == [True]
+    run.after(failed(), here.told.append, lambda: False)
+    run.after(failed(), here.told.append, lambda: False)
+    assert len(here.told) == 1 and here.climbs == 0
+
+
+def test_the_ways_are_offered_in_the_order_of_the_ladder(here, monkeypatch):
+    def tried(id, choice, busbw_gbps=1.0):
+        trial = Trial(choice=choice, outcome="passed", world_size=2, backend="gloo", says="", busbw_gbps=busbw_gbps)
+        return Tried(id=id, title=id, title_zh=id, cost="", cost_zh="", trial=trial)
+
+    found = (tried("ib-off", {"ib": False}), tried("interface", {"interface": "lo"}), tried("nvls-off", {"nvls": False}, 9.0))
+    here.found = replace(outcome({"interface": "lo"}), rungs=found)
+    monkeypatch.setattr(fallback, "_can_ask", lambda: True)
+    offered = []
+    monkeypatch.setattr(fallback.asking, "menu", lambda ways, lang: offered.extend(w.title for w in ways) or "")
+    monkeypatch.setattr(fallback.termios, "tcflush", lambda *_: None)
+    monkeypatch.setattr(fallback.sys, "stdin", None)
+    run = here(mode="ask")
+    monkeypatch.setattr(run, "_number", lambda *_: 1)
+    assert run.after(failed(), here.told.append, lambda: False) is not None
+    assert offered == ["interface", "ib-off", "nvls-off"]
+
+
 def test_who_interrupts_changes_nothing(here):
     assert here().after(failed(), here.told.append, lambda: True) is None
     assert here().at_start(here.told.append) is None
+
+
+def test_who_interrupts_keeps_what_was_measured(here, tmp_path):
+    here.found = replace(outcome(None), says="interrupted: what was tried until then is all there is")
+    here().after(failed(), here.told.append, lambda: True)
+    assert "interrupted" in (tmp_path / "run1" / "solution.md").read_text()
+    assert not here.said(events.Note)
 
 
 def test_the_report_holds_no_credentials(here, tmp_path):

@@ -143,12 +143,14 @@ def test_ctrl_c_in_the_middle_of_a_trial(launcher):
     process.send_signal(signal.SIGINT)
     run = launcher.finish(process, path)
     assert run.exitcode == 130 and not run.happened("FellBack") and len(run.happened("Started")) == 1
+    assert "interrupted" in (path / "solution.md").read_text() and "interrupted" in run.outcome["fallback"]["says"]
 
 
 def test_without_a_terminal_nobody_can_be_asked(launcher):
     run = launcher.train(CONNECT, "--fallback", "ask", "--max-restarts", "1", env={"GLOO_SOCKET_IFNAME": "nosuch0"})
     assert run.exitcode == 1 and not run.happened("Climbing")
-    assert any("no terminal to ask on" in e["text"] for e in run.happened("Note"))
+    assert ["no terminal to ask on" in e["text"] for e in run.happened("Note")].count(True) == 1
+    assert [e["event"] for e in run.events].index("Note") < [e["event"] for e in run.events].index("Started")
 
 
 @pytest.mark.parametrize(("answer", "chosen"), [(b"x\n\n", {"interface": "lo"}), (b"7\n0\n", None)])

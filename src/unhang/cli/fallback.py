@@ -81,6 +81,7 @@ class Fallback:
         # Whether the training runs with `outcome` now, and whether what was found is to be remembered once it has proved itself.
         self._in_force = False
         self._unproven = False
+        self._hinted = False
         self._elsewhere = False
         self._cancelled: Callable[[], bool] = lambda: False
         self._own = (
@@ -119,6 +120,8 @@ class Fallback:
     def at_start(self, tell: Tell, *, looks_only: bool = False) -> Changed | None:
         """`looks_only`: nothing of the memory is changed."""
         self._tell = tell
+        if self._mode == "ask" and not _can_ask():
+            self._tell(events.Note(text="--fallback ask: there is no terminal to ask on, so nothing will be tried (--fallback auto tries without asking)"))
         there = self._path is not None and self._path.exists()
         if self._forgets and not looks_only:
             forgotten = there and self._memory.forget(self._keyed())
@@ -145,9 +148,12 @@ class Fallback:
         self._tell = tell
         self._cancelled = cancelled
         verdict = result.verdict
-        if self._mode == "off":
-            return None
         answerable = verdict is not None and verdict.primary is not None and rungs.answerable(verdict)
+        if self._mode == "off":
+            if answerable:
+                assert verdict is not None
+                self._hint(verdict)
+            return None
         if self.outcome is not None:
             if not self._in_force or result.steps:
                 return None
@@ -175,7 +181,6 @@ class Fallback:
             self._tell(events.Note(text=f"settings that may answer {verdict.primary.cause} are not tried: {why}"))
             return None
         if self._mode == "ask" and not _can_ask():
-            self._tell(events.Note(text="there is no terminal to ask on: nothing is tried (--fallback auto tries without asking)"))
             return None
         if rungs.lacks_nccl(verdict):
             self._backend = "nccl"
@@ -196,21 +201,29 @@ class Fallback:
         )
         if self._mode == "ask" and self.outcome.chosen and not cancelled():
             self.outcome = self._asked(self.outcome, bench)
+        self._write(self.outcome)
         if cancelled():
             return None
-        self._write(self.outcome)
         if not self.outcome.chosen:
             self._tell(events.Note(text=f"{self.outcome.says}; nothing is changed"))
             return None
         self._unproven = True
         return self._changed(self.outcome, self.outcome.says)
 
+    def _hint(self, verdict: Verdict) -> None:
+        """Once, where it would be tried."""
+        if self._hinted or verdict.primary is None or self._why_not_after(verdict) is not None:
+            return
+        self._hinted = True
+        self._tell(events.Note(text=f"settings may answer {verdict.primary.cause}: with --fallback auto they would be tried now"))
+
     def _asked(self, outcome: Outcome, bench: trial.Bench) -> Outcome:
         """What the user has chosen; nothing where that is none of them."""
         lang = language.from_locale(os.environ)
         ways = [w for w in solution.ways(outcome, lang) if w.passed and w.trials[0].choice]
-        # What the ladder ends on is proposed first.
-        ways.sort(key=lambda way: way.trials[0].choice != outcome.chosen)
+        # What the ladder ends on is proposed first, then what costs least.
+        order = [rung.trial.choice for rung in outcome.rungs if rung.trial is not None]
+        ways.sort(key=lambda way: -1 if (choice := way.trials[0].choice) == outcome.chosen else order.index(choice) if choice in order else len(order))
         sys.stderr.write(asking.menu(ways, lang=lang) + "\n")
         # What was typed while the training ran is no answer.
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
