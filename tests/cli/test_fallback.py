@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from unhang.cli import fallback
+from unhang.cli import fallback, several_hosts
 from unhang.cli.fallback import Fallback
 from unhang.knowledge.settings.setting import Installed
 from unhang.launch import events
@@ -224,7 +224,7 @@ def test_a_file_may_name_hosts(here, tmp_path):
 
 
 def test_so_may_the_files_that_launchers_read_by_themselves(here, tmp_path, monkeypatch):
-    monkeypatch.setattr(fallback, "_HOSTFILE", tmp_path / "hostfile")
+    monkeypatch.setattr(several_hosts, "_HOSTFILE", tmp_path / "hostfile")
     default = tmp_path / "accelerate/default_config.yaml"
     default.parent.mkdir()
     deepspeed, accelerate, told = ("deepspeed", "t.py"), ("accelerate", "launch", "t.py"), ("accelerate", "launch", "--num_machines", "1", "t.py")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from unhang.cli import caches
+from unhang.cli import caches, several_hosts
 from unhang.cli import own_steps as of_own_steps
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
@@ -34,11 +34,6 @@ Tell = Callable[[events.Event], None]
 
 _MOST_PER_CORE = 4
 _LOOK_S = 0.25
-_HOSTS = ("NNODES", "PET_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-# The number of a task and how many there are, by srun, OpenMPI's and MPICH's mpirun, and by whoever speaks as torch does.
-_TASKS = (("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("RANK", "WORLD_SIZE"))
-# What DeepSpeed reads where no other file is named.
-_HOSTFILE = Path("/job/hostfile")
 
 
 def _say_nothing(event: events.Event) -> None:
@@ -121,7 +116,9 @@ class Fallback:
         """`looks_only`: nothing of the memory is changed."""
         self._tell = tell
         if self._mode == "ask" and not _can_ask():
-            self._tell(events.Note(text="--fallback ask: there is no terminal to ask on, so nothing will be tried (--fallback auto tries without asking)"))
+            self._tell(
+                events.Note(text="--fallback ask: there is no terminal to ask on, so nothing will be tried (--fallback auto tries without asking)")
+            )
         there = self._path is not None and self._path.exists()
         if self._forgets and not looks_only:
             forgotten = there and self._memory.forget(self._keyed())
@@ -223,7 +220,9 @@ class Fallback:
         ways = [w for w in solution.ways(outcome, lang) if w.passed and w.trials[0].choice]
         # What the ladder ends on is proposed first, then what costs least.
         order = [rung.trial.choice for rung in outcome.rungs if rung.trial is not None]
-        ways.sort(key=lambda way: -1 if (choice := way.trials[0].choice) == outcome.chosen else order.index(choice) if choice in order else len(order))
+        ways.sort(
+            key=lambda way: -1 if (choice := way.trials[0].choice) == outcome.chosen else order.index(choice) if choice in order else len(order)
+        )
         sys.stderr.write(asking.menu(ways, lang=lang) + "\n")
         # What was typed while the training ran is no answer.
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
@@ -267,8 +266,8 @@ class Fallback:
 
     def _why_not(self) -> str | None:
         """Why nothing can be tried, or used that was."""
-        if (several := self._several()) is not None:
-            return f"{several}, and what works on this host alone would say nothing about the others (unhang doctor --live on each)"
+        if (told := self._several()) is not None:
+            return f"{told}, and what works on this host alone would say nothing about the others (unhang doctor --live on each)"
         ranks, cores = self._world_size(), len(os.sched_getaffinity(0))
         if self._backend_here() != "nccl" and ranks > _MOST_PER_CORE * cores:
             return f"{ranks} ranks on {cores} cores would take minutes for each of them"
@@ -285,29 +284,8 @@ class Fallback:
 
     def _several(self) -> str | None:
         """What says that ranks run elsewhere, too: on other hosts, or under another unhang."""
-        _, promised = commands.master(self._command)
-        if promised is not None and promised > 1:
-            return f"the job runs on {promised} hosts"
-        for name in _HOSTS:
-            told = self._environ.get(name, "").rpartition(":")[2]
-            if told.isdecimal() and int(told) > 1:
-                return f"the job runs on {told} hosts ({name})"
-        launcher = commands.launcher(self._command)
-        if (hosts := commands.option(self._command, "--hostfile")) is not None or (launcher == "deepspeed" and _HOSTFILE.exists()):
-            return f"{hosts or _HOSTFILE} may name several hosts"
-        config = commands.option(self._command, "--config-file")
-        if config is None and launcher == "accelerate" and promised is None:
-            config = next((str(p) for p in _defaults_of_accelerate(self._environ) if p.exists()), None)
-        if config is not None and _machines(Path(config)) != 1:
-            return f"{config} may be for several hosts"
-        for place, count in _TASKS:
-            told = self._environ.get(count, "")
-            # Without the former a batch script is meant, of which there is one.
-            if place in self._environ and told.isdecimal() and int(told) > 1:
-                return f"the job has {told} tasks ({count})"
-        if self._elsewhere:
-            return "more ranks have joined than run here"
-        return None
+        told = several_hosts.told(self._command, self._environ)
+        return told or ("more ranks have joined than run here" if self._elsewhere else None)
 
     def _bench(self, *, loaders: bool, cancelled: Callable[[], bool]) -> trial.Bench:
         return trial.Bench(
@@ -391,24 +369,6 @@ class Fallback:
             self._rundir.write_bytes(self._rundir.solution_report, text.encode("utf-8", "replace"))
         except OSError as e:
             self._tell(events.Note(text=f"cannot write {self._rundir.solution_report}: {e.strerror}; the training goes on"))
-
-
-def _defaults_of_accelerate(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """What `accelerate launch` reads where no file is named (accelerate.commands.config.config_args)."""
-    cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '')}/.cache"
-    folder = Path(environ.get("HF_HOME") or f"{cache}/huggingface") / "accelerate"
-    return folder / "default_config.yaml", folder / "default_config.json"
-
-
-def _machines(config: Path) -> int | None:
-    """For how many hosts a configuration of accelerate is; None where it cannot be read."""
-    import yaml
-
-    try:
-        found = yaml.safe_load(config.read_bytes())
-        return int(found.get("num_machines", 1))
-    except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError):
-        return None
 
 
 def _event(rung: str, title: str, tried: Trial | None, skipped: str) -> events.RungTried:
