@@ -89,7 +89,7 @@ def _run(
     try:
         with out.open("wb") as stdout, (folder / "err").open("wb") as stderr:
             process = subprocess.Popen(
-                [*argv, *words], env=dict(environ), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+                [*argv, "--", *words], env=dict(environ), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
             )
         over = _wait(process, limit_s, cancelled)
         return _steps(out.read_bytes(), process.returncode, (folder / "err").read_text(errors="replace"), over=over, limit_s=limit_s)

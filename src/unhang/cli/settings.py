@@ -48,11 +48,16 @@ def here(python: str, *, looks: bool, address: str | None = None, hosts: int | N
 
 
 def plan(
-    command: Command, *, preset: str | None, settings: Sequence[str], timeout: str | None, environ: Mapping[str, str] = os.environ
+    command: Command,
+    configured: Configuration,
+    *,
+    preset: str | None,
+    settings: Sequence[str],
+    timeout: str | None,
+    environ: Mapping[str, str] = os.environ,
 ) -> Plan | None:
     """None where nothing was asked for, and no unhang.toml asks for anything. Raises UnhangError, also for what was typed and would do nothing."""
     asked = typed(settings, timeout)
-    configured = configuration.load(Path.cwd())
     if preset is None and not asked and not configured.preset and not configured.settings:
         return None
     address, hosts = commands.master(command)
