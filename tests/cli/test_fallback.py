@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from unhang.cli import fallback
+from unhang.cli import fallback, several_hosts
 from unhang.cli.fallback import Fallback
 from unhang.knowledge.settings.setting import Installed
 from unhang.launch import events
 from unhang.launch.attempt import Result
 from unhang.launch.command import Command
-from unhang.model import Finding, Outcome, Verdict
+from unhang.model import Evidence, Finding, Outcome, Trial, Tried, Verdict
 from unhang.records.rundir import RunDir
 from unhang.remedies import fingerprint, ladder
 
@@ -193,7 +195,14 @@ def test_the_code_is_not_answered_by_settings(here, cause):
 
 
 @pytest.mark.parametrize(
-    "environ", [{"NNODES": "2"}, {"SLURM_JOB_NUM_NODES": "4"}, {"PET_NNODES": "1:3"}, {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, {"RANK": "1", "WORLD_SIZE": "2"}]
+    "environ",
+    [
+        {"NNODES": "2"},
+        {"SLURM_JOB_NUM_NODES": "4"},
+        {"PET_NNODES": "1:3"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"},
+        {"RANK": "1", "WORLD_SIZE": "2"},
+    ],
 )
 def test_several_hosts_are_told_why_nothing_is_tried(here, environ):
     assert here(environ=environ).after(failed(), here.told.append, lambda: False) is None
@@ -215,7 +224,7 @@ def test_a_file_may_name_hosts(here, tmp_path):
 
 
 def test_so_may_the_files_that_launchers_read_by_themselves(here, tmp_path, monkeypatch):
-    monkeypatch.setattr(fallback, "_HOSTFILE", tmp_path / "hostfile")
+    monkeypatch.setattr(several_hosts, "_HOSTFILE", tmp_path / "hostfile")
     default = tmp_path / "accelerate/default_config.yaml"
     default.parent.mkdir()
     deepspeed, accelerate, told = ("deepspeed", "t.py"), ("accelerate", "launch", "t.py"), ("accelerate", "launch", "--num_machines", "1", "t.py")
@@ -254,12 +263,80 @@ def test_off_is_off(here):
     assert here.climbs == 1
 
 
+def test_off_tells_once_what_would_have_been_tried(here):
+    off = here(mode="off")
+    for cause in ("gpu-oom", "gloo-connect", "gloo-connect"):
+        off.after(failed(cause), here.told.append, lambda: False)
+    assert ["--fallback auto" in e.text and "gloo-connect" in e.text for e in here.said(events.Note)] == [True]
+    here.told.clear()
+    here(mode="off", environ={"NNODES": "2"}).after(failed(), here.told.append, lambda: False)
+    assert not here.told
+
+
+def test_who_cannot_be_asked_is_told_at_once_and_not_again(here, monkeypatch):
+    monkeypatch.setattr(fallback, "_can_ask", lambda: False)
+    run = here(mode="ask")
+    run.at_start(here.told.append)
+    assert ["no terminal" in e.text for e in here.said(events.Note)] == [True]
+    run.after(failed(), here.told.append, lambda: False)
+    run.after(failed(), here.told.append, lambda: False)
+    assert len(here.told) == 1 and here.climbs == 0
+
+
+def test_the_ways_are_offered_in_the_order_of_the_ladder(here, monkeypatch):
+    def tried(id, choice, busbw_gbps=1.0):
+        trial = Trial(choice=choice, outcome="passed", world_size=2, backend="gloo", says="", busbw_gbps=busbw_gbps)
+        return Tried(id=id, title=id, title_zh=id, cost="", cost_zh="", trial=trial)
+
+    found = (tried("ib-off", {"ib": False}), tried("interface", {"interface": "lo"}), tried("nvls-off", {"nvls": False}, 9.0))
+    here.found = replace(outcome({"interface": "lo"}), rungs=found)
+    monkeypatch.setattr(fallback, "_can_ask", lambda: True)
+    offered = []
+    monkeypatch.setattr(fallback.asking, "menu", lambda ways, lang: offered.extend(w.title for w in ways) or "")
+    monkeypatch.setattr(fallback.termios, "tcflush", lambda *_: None)
+    monkeypatch.setattr(fallback.sys, "stdin", None)
+    run = here(mode="ask")
+    monkeypatch.setattr(run, "_number", lambda *_: 1)
+    assert run.after(failed(), here.told.append, lambda: False) is not None
+    assert offered == ["interface", "ib-off", "nvls-off"]
+
+
 def test_who_interrupts_changes_nothing(here):
     assert here().after(failed(), here.told.append, lambda: True) is None
     assert here().at_start(here.told.append) is None
+
+
+def test_who_interrupts_keeps_what_was_measured(here, tmp_path):
+    here.found = replace(outcome(None), says="interrupted: what was tried until then is all there is")
+    here().after(failed(), here.told.append, lambda: True)
+    assert "interrupted" in (tmp_path / "run1" / "solution.md").read_text()
+    assert not here.said(events.Note)
 
 
 def test_the_report_holds_no_credentials(here, tmp_path):
     here().after(failed(), here.told.append, lambda: False)
     text = (tmp_path / "run1" / "solution.md").read_text()
     assert "unhang run --set interface=lo -n 2 train.py" in text and "hf_aaa" not in text
+
+
+def lacks_nccl():
+    finding = Finding(
+        cause="backend-unavailable",
+        standing="established",
+        says="",
+        evidence=(Evidence(source="log", text="RuntimeError: Distributed package doesn't have NCCL built in"),),
+    )
+    return replace(failed(), verdict=Verdict(primary=finding))
+
+
+def test_where_nccl_cannot_be_gloo_is_tried(here):
+    here.found = outcome({"backend": "gloo"})
+    assert here().after(lacks_nccl(), here.told.append, lambda: False).environ["UNHANG_BACKEND"] == "gloo"
+    assert here.bench.backend == "nccl" and here.rungs[0].id == "prescribed-gloo"
+
+
+@pytest.mark.parametrize(("gpus", "environ"), [(8, {}), (0, {"CUDA_VISIBLE_DEVICES": ""})])
+def test_who_has_gpus_is_not_put_on_the_cpu_by_itself(here, monkeypatch, gpus, environ):
+    monkeypatch.setattr(fallback, "find_installed", lambda python, host: Installed(torch=(2, 13), nccl=None, gpus=gpus))
+    assert here(environ=environ).after(lacks_nccl(), here.told.append, lambda: False) is None
+    assert here.climbs == 0 and "unhang run --set backend=gloo" in here.said(events.Note)[-1].text

@@ -36,9 +36,21 @@ def test_a_failure_is_told_with_its_cause():
     assert (found.exitcode, found.says) == (1, "gloo-connect: refused")
 
 
-def test_what_could_not_be_started_is_no_success():
-    found = own_steps._steps(b"", 3, "unhang: this is our own failure", over=False, limit_s=60)
-    assert found.exitcode == 3 and "our own failure" in found.says
+@pytest.mark.parametrize("exitcode", [2, 3, -9])
+def test_what_could_not_be_started_has_neither_passed_nor_failed(exitcode):
+    found = own_steps._steps(b"", exitcode, "unhang: this is why", over=False, limit_s=60)
+    assert isinstance(found, Text) and "this is why" in found.en and "this is why" in found.zh
+
+
+def test_what_a_shell_did_not_find_has_not_failed():
+    assert isinstance(own_steps._steps(told(exitcode=127, steps=0), 127, "", over=False, limit_s=60), Text)
+    assert own_steps._steps(told(exitcode=127), 127, "", over=False, limit_s=60).exitcode == 127
+
+
+def test_what_refuses_its_options_has_not_failed():
+    verdict = {"primary": {"cause": "config-error", "says": "train.py does not know --max-stepz"}}
+    found = own_steps._steps(told(exitcode=1, steps=0, verdict=verdict), 1, "", over=False, limit_s=60)
+    assert isinstance(found, Text) and "--max-stepz" in found.en
 
 
 def test_what_is_refused_has_not_failed(tmp_path):
@@ -50,12 +62,13 @@ def test_what_is_refused_has_not_failed(tmp_path):
 def test_what_had_less_than_its_time_has_not_failed(monkeypatch):
     slow = Steps(exitcode=0, says="the command took no optimizer step within 40 s")
     monkeypatch.setattr(own_steps, "_run", lambda *_, **__: slow)
-    own = own_steps.runner("train.py", python="python", environ={}, limit_s=60)
+    own = own_steps.runner("sh -c :", python="python", environ={}, limit_s=60)
     assert isinstance(own({}, 2, 1.0), Text) and isinstance(own({}, 2, 40.0), Text)
-    assert own_steps.runner("train.py", python="python", environ={}, limit_s=40)({}, 2, 300.0) == slow
+    assert own_steps.runner("sh -c :", python="python", environ={}, limit_s=40)({}, 2, 300.0) == slow
 
 
-@pytest.mark.parametrize("command", ["", "train.py 'unclosed"])
+@pytest.mark.parametrize("command", ["", "train.py 'unclosed", "no-such-command --steps 5", "no-such-script.py"])
 def test_what_is_no_command(command):
-    with pytest.raises(UnhangError, match="--trial-command"):
-        own_steps.runner(command, python="python", environ={}, limit_s=5)
+    with pytest.raises(UnhangError, match="--trial-command") as raised:
+        own_steps.runner(command, python="python", environ=os.environ, limit_s=5)
+    assert raised.value.hint

@@ -78,6 +78,41 @@ def test_options_that_would_do_nothing_are_refused(tmp_path, given, named):
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"trial_command": "sh -c :"}, r"--trial-command has no effect with \[run\] fallback of unhang.toml"),
+        ({"fallback": "auto", "trial_command": "no-such-command"}, "no such command"),
+        ({"fallback": "maybe"}, "it is one of auto, ask, off"),
+    ],
+)
+def test_what_unhang_toml_says_of_trying_holds_where_nothing_is_typed(tmp_path, monkeypatch, given, named):
+    (tmp_path / "unhang.toml").write_text("[run]\nfallback = 'off'\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnhangError, match=named):
+        running.run(replace(request_of(tmp_path / "r"), on_failure="restart", max_restarts=3, **given))
+    assert not (tmp_path / "r").exists()
+
+
+def test_the_limit_of_unhang_toml_reaches_the_ladder(tmp_path, monkeypatch):
+    (tmp_path / "unhang.toml").write_text("[run]\nfallback = 'ask'\nfallback-limit = '2m'\n")
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    class Noted(Exception):
+        pass
+
+    def made(*_, mode, limit_s, **__):
+        asked.append((mode, limit_s))
+        raise Noted
+
+    monkeypatch.setattr(running, "Fallback", made)
+    for given in ({}, {"fallback": "auto", "fallback_limit_s": 30.0}):
+        with pytest.raises(Noted):
+            running.run(replace(request_of(tmp_path / "r"), dry_run=True, on_failure="restart", max_restarts=3, **given))
+    assert asked == [("ask", 120.0), ("auto", 30.0)]
+
+
 def test_a_dry_run_shows_what_is_remembered(tmp_path, monkeypatch, capsys):
     command = Command(argv=("sh",), python="python", name="t", world_size=None, port=None)
     asked = []

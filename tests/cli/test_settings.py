@@ -64,8 +64,14 @@ def test_all_settings_are_listed(tmp_path):
         (("run", "--set", "shn=off", "true"), "did you mean shm?"),
         (("run", "--set", "shm", "true"), "a value is missing"),
         (("run", "--set", "shm=maybe", "true"), "it is on or off"),
+        (("run", "--fallback-limit", "9s", "true"), "it is a time from 10 seconds"),
+        (("run", "--hang-after", "0.4", "true"), "it is a time from 0.5 seconds"),
+        (("run", "--trial-limit", "soon", "true"), "such as 1800, 30m or 2h"),
         (("run", "--timeout", "soon", "true"), "such as 1800, 30m or 2h"),
         (("run", "--set", "batch=8", "true"), "[arguments] of unhang.toml has no flag for it"),
+        (("run", "--set", "batch=8", "true"), "change the number in the script, or give the script its own flag (train.py --batch-size 8)"),
+        (("run", "--set", "interface=lo,nosuch0", "true"), "this machine has no nosuch0"),
+        (("run", "--set", "interface=nosuch0", "true"), "interfaces of this machine: lo"),
     ],
 )
 def test_what_is_wrong_starts_nothing(tmp_path, argv, says):
@@ -77,6 +83,31 @@ def test_a_broken_unhang_toml_names_file_and_key(tmp_path):
     (tmp_path / "unhang.toml").write_text("[run]\nshm = 'maybe'\n")
     done = unhang("run", "true", cwd=tmp_path)
     assert done.returncode == 2 and f"{tmp_path / 'unhang.toml'}: [run] shm=maybe" in done.stderr
+
+
+@pytest.mark.parametrize(("environ", "in_file"), [({"NNODES": "2"}, False), ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, False), ({}, True)])
+def test_an_interface_that_other_hosts_may_have_is_only_warned_of(tmp_path, environ, in_file):
+    if in_file:
+        (tmp_path / "unhang.toml").write_text("[run]\ninterface = 'nosuch0'\n")
+    typed = () if in_file else ("--set", "interface=nosuch0")
+    done = unhang("run", *typed, "--dry-run", "--python", sys.executable, "true", cwd=tmp_path, **environ)
+    assert done.returncode == 0 and "this machine has no nosuch0 (it has lo" in done.stdout
+
+
+def test_a_preset_of_the_file_that_is_not_there_names_the_file(tmp_path):
+    (tmp_path / "unhang.toml").write_text("[run]\npreset = 'basc'\n")
+    done = unhang("run", "true", cwd=tmp_path)
+    assert done.returncode == 2 and f"{tmp_path / 'unhang.toml'}: [run] preset: there is no preset 'basc'" in done.stderr
+    assert "presets: auto, basic" in done.stderr
+
+
+def test_a_preset_in_place_of_ours_is_called_so(tmp_path):
+    (tmp_path / "unhang.toml").write_text("[presets.basic]\nloader-workers = 2\n[presets.small]\nbase = 'basic'\n")
+    said = f"preset basic is the one of {tmp_path / 'unhang.toml'}, in place of unhang's own"
+    assert unhang("presets", cwd=tmp_path, COLUMNS="250").stdout.count("in place of unhang's own") == 1
+    assert said in unhang("presets", "basic", cwd=tmp_path, COLUMNS="250").stdout
+    assert f"# {said}" in unhang("run", "--preset", "basic", "--dry-run", "--python", sys.executable, "true", cwd=tmp_path).stdout
+    assert "in place of" not in unhang("run", "--preset", "debug", "--dry-run", "--python", sys.executable, "true", cwd=tmp_path).stdout
 
 
 @pytest.mark.torch

@@ -148,12 +148,14 @@ def test_ctrl_c_in_the_middle_of_a_trial(launcher):
     process.send_signal(signal.SIGINT)
     run = launcher.finish(process, path)
     assert run.exitcode == 130 and not run.happened("FellBack") and len(run.happened("Started")) == 1
+    assert "interrupted" in (path / "solution.md").read_text() and "interrupted" in run.outcome["fallback"]["says"]
 
 
 def test_without_a_terminal_nobody_can_be_asked(launcher):
     run = launcher.train(CONNECT, "--fallback", "ask", "--max-restarts", "1", env={"GLOO_SOCKET_IFNAME": "nosuch0"})
     assert run.exitcode == 1 and not run.happened("Climbing")
-    assert any("no terminal to ask on" in e["text"] for e in run.happened("Note"))
+    assert ["no terminal to ask on" in e["text"] for e in run.happened("Note")].count(True) == 1
+    assert [e["event"] for e in run.events].index("Note") < [e["event"] for e in run.events].index("Started")
 
 
 @pytest.mark.parametrize(("answer", "chosen"), [(b"x\n\n", {"interface": "lo"}), (b"7\n0\n", None)])
@@ -194,3 +196,31 @@ def test_at_a_terminal_one_of_the_ways_is_chosen(launcher, answer, chosen):
     found = json.loads((path / "solution.json").read_bytes())
     assert found["chosen"] == chosen, text[-4000:]
     assert process.returncode == (1 if chosen is None else 0)
+
+
+NCCL = """
+dist.init_process_group("nccl")
+train(6)
+print("over", dist.get_backend())
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def without_nccl():
+    from torch import distributed
+
+    if distributed.is_nccl_available():
+        pytest.skip("this torch has NCCL")
+
+
+def test_a_script_that_asks_for_nccl_where_there_is_none(launcher, without_nccl):
+    run = launcher.train(NCCL)
+    assert run.exitcode == 0, run.err[-4000:]
+    assert run.outcome["fallback"]["chosen"] == {"backend": "gloo"} and run.outcome["attempts"] == 2
+    assert "over gloo" in run.err
+
+
+def test_without_trying_the_verdict_names_the_setting(launcher, without_nccl):
+    run = launcher.train(NCCL, "--fallback", "off", "--max-restarts", "0")
+    assert run.exitcode == 1 and "unhang run --set backend=gloo" in run.err

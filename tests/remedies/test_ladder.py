@@ -153,7 +153,8 @@ def test_it_ends_when_its_time_is_over(world, bench, monkeypatch):
 
     world.works = works
     found = climb(bench(), limit_s=100)
-    assert found.chosen is None and len(world.started) == 4
+    # A third is kept for what comes after a rung that passes.
+    assert found.chosen is None and len(world.started) == 3
     assert "100 s" in found.says and "100 s" in found.rungs[-1].skipped
 
 
@@ -194,18 +195,61 @@ def test_what_was_not_bisected_to_the_end_is_not_called_the_smallest(world, benc
         return needed(*asked)
 
     world.works = works
-    found = climb(bench(), limit_s=450)
+    found = climb(bench(), limit_s=600)
     assert found.chosen is not None and {"p2p", "ib"} < set(found.chosen)
     assert "smallest" not in found.says and "could not be found out" in found.says
     world.works = needed
     assert "smallest" in climb(bench()).says
 
 
+@pytest.mark.parametrize(("limit_s", "smallest"), [(300, True), (200, False)])
+def test_there_is_time_left_to_find_out_what_is_needed(world, bench, monkeypatch, limit_s, smallest):
+    now = [1000.0]
+    monkeypatch.setattr(ladder.time, "monotonic", lambda: now[0])
+    needed = has(NCCL_P2P_DISABLE="1")
+
+    def works(*asked):
+        now[0] += 45
+        return needed(*asked)
+
+    world.works = works
+    found = climb(bench(), limit_s=limit_s)
+    if smallest:
+        assert found.chosen == {"p2p": False} and "smallest" in found.says
+        assert now[0] - 1000 <= limit_s
+    else:
+        assert found.chosen is None and "200 s is over" in found.says
+
+
+def test_the_time_that_was_over_is_told_with_what_works(world, bench, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(ladder.time, "monotonic", lambda: now[0])
+
+    def works(environ, size, backend):
+        now[0] += 100
+        return environ.get("NCCL_SHM_DISABLE") == "1"
+
+    world.works = works
+    found = climb(bench(), limit_s=330)
+    assert "shm" in found.chosen and "330 s was over" in found.says and "330" in found.says_zh
+
+
+def test_who_is_to_choose_is_offered_several_but_never_fewer_processes(world, bench):
+    world.works = lambda environ, size, backend: size == 1 or environ.get("NCCL_P2P_DISABLE") == "1" or environ.get("NCCL_IB_DISABLE") == "1"
+    found = climb(bench(), several=True)
+    assert found.chosen == {"p2p": False}
+    assert {r.id: r.trial.outcome for r in found.rungs if r.trial is not None} | {"ib-off": "passed", "nvls-off": "failed"} == {
+        r.id: r.trial.outcome for r in found.rungs if r.trial is not None
+    }
+    assert all("more processes" in r.skipped for r in found.rungs if r.id.startswith("processes-"))
+    assert all(size == 8 for _, size, _ in world.started)
+
+
 def test_who_cancels_gets_nothing(world, bench):
     calls = []
     world.works = lambda *_: False
     found = climb(bench(cancelled=lambda: bool(calls)), tell=lambda told: calls.append(told) if len(world.started) == 2 else None)
-    assert found.chosen is None and found.says == "interrupted" and len(world.started) == 2
+    assert found.chosen is None and found.says.startswith("interrupted") and len(world.started) == 2
 
 
 def test_where_torch_cannot_be_imported_nothing_is_said_of_settings(world, bench):
@@ -232,3 +276,11 @@ def test_numbers_that_are_wrong_are_no_success(world, bench):
     world.fails_at = "all_reduce-int64"
     world.works = has(NCCL_P2P_DISABLE="1")
     assert climb(bench()).chosen == {"p2p": False}
+
+
+def test_a_script_that_asks_for_an_nccl_that_is_not_there_ends_on_gloo(world, bench):
+    text = "RuntimeError: Distributed package doesn't have NCCL built in"
+    finding = Finding(cause="backend-unavailable", standing="established", says="", evidence=(Evidence(source="log", text=text),))
+    found = climb(bench(bench.no_gpu, backend="nccl", world_size=2), verdict=Verdict(primary=finding))
+    assert found.chosen == {"backend": "gloo"} and found.confirmed
+    assert [backend for _, _, backend in world.started] == ["gloo", "gloo"]

@@ -58,3 +58,19 @@ def test_the_ladder_changes_no_batch():
     installed = Installed(torch=(2, 9), nccl=(2, 27, 5), gpus=8)
     found = rungs.rungs(verdict=None, installed=installed, backend="nccl", world_size=2, conservative={"batch": 512, "ib": False})
     assert next(r.adds for r in found if r.id == "conservative") == {"ib": False}
+
+
+@pytest.mark.parametrize(
+    ("cause", "text", "lacks"),
+    [
+        ("backend-unavailable", "RuntimeError: Distributed package doesn't have NCCL built in", True),
+        ("backend-unavailable", "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", True),
+        ("backend-unavailable", "RuntimeError: Distributed package doesn't have MPI built in", False),
+        ("device-mapping", "RuntimeError: No CUDA GPUs are available", False),
+    ],
+)
+def test_where_nccl_cannot_be_gloo_comes_first_and_nothing_is_tried_as_it_is(bench, cause, text, lacks):
+    said = verdict(cause, text)
+    found = [r.id for r in rungs.rungs(verdict=said, installed=bench.no_gpu, backend="nccl", world_size=2)]
+    assert rungs.answerable(said) is lacks
+    assert found[0] == ("prescribed-gloo" if lacks else "as-is") and ("as-is" in found) is not lacks

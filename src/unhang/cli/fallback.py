@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from unhang.cli import caches
+from unhang.cli import caches, several_hosts
 from unhang.cli import own_steps as of_own_steps
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import UnhangError
@@ -24,7 +24,7 @@ from unhang.launch import command as commands
 from unhang.launch import events
 from unhang.launch.attempt import Result
 from unhang.launch.supervise import Changed
-from unhang.model import Outcome, Trial
+from unhang.model import Outcome, Trial, Verdict
 from unhang.records.rundir import RunDir
 from unhang.remedies import fingerprint, ladder, memory, rungs, trial
 from unhang.report import asking, language, solution
@@ -34,11 +34,6 @@ Tell = Callable[[events.Event], None]
 
 _MOST_PER_CORE = 4
 _LOOK_S = 0.25
-_HOSTS = ("NNODES", "PET_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-# The number of a task and how many there are, by srun, OpenMPI's and MPICH's mpirun, and by whoever speaks as torch does.
-_TASKS = (("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("RANK", "WORLD_SIZE"))
-# What DeepSpeed reads where no other file is named.
-_HOSTFILE = Path("/job/hostfile")
 
 
 def _say_nothing(event: events.Event) -> None:
@@ -81,6 +76,7 @@ class Fallback:
         # Whether the training runs with `outcome` now, and whether what was found is to be remembered once it has proved itself.
         self._in_force = False
         self._unproven = False
+        self._hinted = False
         self._elsewhere = False
         self._cancelled: Callable[[], bool] = lambda: False
         self._own = (
@@ -119,6 +115,10 @@ class Fallback:
     def at_start(self, tell: Tell, *, looks_only: bool = False) -> Changed | None:
         """`looks_only`: nothing of the memory is changed."""
         self._tell = tell
+        if self._mode == "ask" and not _can_ask():
+            self._tell(
+                events.Note(text="--fallback ask: there is no terminal to ask on, so nothing will be tried (--fallback auto tries without asking)")
+            )
         there = self._path is not None and self._path.exists()
         if self._forgets and not looks_only:
             forgotten = there and self._memory.forget(self._keyed())
@@ -145,9 +145,12 @@ class Fallback:
         self._tell = tell
         self._cancelled = cancelled
         verdict = result.verdict
-        if self._mode == "off":
-            return None
         answerable = verdict is not None and verdict.primary is not None and rungs.answerable(verdict)
+        if self._mode == "off":
+            if answerable:
+                assert verdict is not None
+                self._hint(verdict)
+            return None
         if self.outcome is not None:
             if not self._in_force or result.steps:
                 return None
@@ -171,12 +174,13 @@ class Fallback:
         if self._backend is None and verdict.primary.cause.startswith("gloo-"):
             # It never came to the point where ranks tell.
             self._backend = "gloo"
-        if (why := self._why_not()) is not None:
+        if (why := self._why_not_after(verdict)) is not None:
             self._tell(events.Note(text=f"settings that may answer {verdict.primary.cause} are not tried: {why}"))
             return None
         if self._mode == "ask" and not _can_ask():
-            self._tell(events.Note(text="there is no terminal to ask on: nothing is tried (--fallback auto tries without asking)"))
             return None
+        if rungs.lacks_nccl(verdict):
+            self._backend = "nccl"
         bench = self._bench(loaders=rungs.of_loaders(verdict), cancelled=cancelled)
         self._tell(events.Climbing(cause=verdict.primary.cause, ranks=bench.world_size, limit_s=self._limit_s))
         address = commands.master(self._command)[0] or self._environ.get("MASTER_ADDR") or "127.0.0.1"
@@ -194,21 +198,31 @@ class Fallback:
         )
         if self._mode == "ask" and self.outcome.chosen and not cancelled():
             self.outcome = self._asked(self.outcome, bench)
+        self._write(self.outcome)
         if cancelled():
             return None
-        self._write(self.outcome)
         if not self.outcome.chosen:
             self._tell(events.Note(text=f"{self.outcome.says}; nothing is changed"))
             return None
         self._unproven = True
         return self._changed(self.outcome, self.outcome.says)
 
+    def _hint(self, verdict: Verdict) -> None:
+        """Once, where it would be tried."""
+        if self._hinted or verdict.primary is None or self._why_not_after(verdict) is not None:
+            return
+        self._hinted = True
+        self._tell(events.Note(text=f"settings may answer {verdict.primary.cause}: with --fallback auto they would be tried now"))
+
     def _asked(self, outcome: Outcome, bench: trial.Bench) -> Outcome:
         """What the user has chosen; nothing where that is none of them."""
         lang = language.from_locale(os.environ)
         ways = [w for w in solution.ways(outcome, lang) if w.passed and w.trials[0].choice]
-        # What the ladder ends on is proposed first.
-        ways.sort(key=lambda way: way.trials[0].choice != outcome.chosen)
+        # What the ladder ends on is proposed first, then what costs least.
+        order = [rung.trial.choice for rung in outcome.rungs if rung.trial is not None]
+        ways.sort(
+            key=lambda way: -1 if (choice := way.trials[0].choice) == outcome.chosen else order.index(choice) if choice in order else len(order)
+        )
         sys.stderr.write(asking.menu(ways, lang=lang) + "\n")
         # What was typed while the training ran is no answer.
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
@@ -252,38 +266,26 @@ class Fallback:
 
     def _why_not(self) -> str | None:
         """Why nothing can be tried, or used that was."""
-        if (several := self._several()) is not None:
-            return f"{several}, and what works on this host alone would say nothing about the others (unhang doctor --live on each)"
+        if (told := self._several()) is not None:
+            return f"{told}, and what works on this host alone would say nothing about the others (unhang doctor --live on each)"
         ranks, cores = self._world_size(), len(os.sched_getaffinity(0))
         if self._backend_here() != "nccl" and ranks > _MOST_PER_CORE * cores:
             return f"{ranks} ranks on {cores} cores would take minutes for each of them"
         return None
 
+    def _why_not_after(self, verdict: Verdict) -> str | None:
+        """Why nothing can be tried after this failure."""
+        if rungs.lacks_nccl(verdict):
+            if self._here().gpus:
+                return "there are GPUs here, and on the CPU it would be another training (if you want it: unhang run --set backend=gloo)"
+            if "CUDA_VISIBLE_DEVICES" in self._environ:
+                return "CUDA_VISIBLE_DEVICES may hide the GPUs (if it is to train on the CPU: unhang run --set backend=gloo)"
+        return self._why_not()
+
     def _several(self) -> str | None:
         """What says that ranks run elsewhere, too: on other hosts, or under another unhang."""
-        _, promised = commands.master(self._command)
-        if promised is not None and promised > 1:
-            return f"the job runs on {promised} hosts"
-        for name in _HOSTS:
-            told = self._environ.get(name, "").rpartition(":")[2]
-            if told.isdecimal() and int(told) > 1:
-                return f"the job runs on {told} hosts ({name})"
-        launcher = commands.launcher(self._command)
-        if (hosts := commands.option(self._command, "--hostfile")) is not None or (launcher == "deepspeed" and _HOSTFILE.exists()):
-            return f"{hosts or _HOSTFILE} may name several hosts"
-        config = commands.option(self._command, "--config-file")
-        if config is None and launcher == "accelerate" and promised is None:
-            config = next((str(p) for p in _defaults_of_accelerate(self._environ) if p.exists()), None)
-        if config is not None and _machines(Path(config)) != 1:
-            return f"{config} may be for several hosts"
-        for place, count in _TASKS:
-            told = self._environ.get(count, "")
-            # Without the former a batch script is meant, of which there is one.
-            if place in self._environ and told.isdecimal() and int(told) > 1:
-                return f"the job has {told} tasks ({count})"
-        if self._elsewhere:
-            return "more ranks have joined than run here"
-        return None
+        told = several_hosts.told(self._command, self._environ)
+        return told or ("more ranks have joined than run here" if self._elsewhere else None)
 
     def _bench(self, *, loaders: bool, cancelled: Callable[[], bool]) -> trial.Bench:
         return trial.Bench(
@@ -367,24 +369,6 @@ class Fallback:
             self._rundir.write_bytes(self._rundir.solution_report, text.encode("utf-8", "replace"))
         except OSError as e:
             self._tell(events.Note(text=f"cannot write {self._rundir.solution_report}: {e.strerror}; the training goes on"))
-
-
-def _defaults_of_accelerate(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """What `accelerate launch` reads where no file is named (accelerate.commands.config.config_args)."""
-    cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '')}/.cache"
-    folder = Path(environ.get("HF_HOME") or f"{cache}/huggingface") / "accelerate"
-    return folder / "default_config.yaml", folder / "default_config.json"
-
-
-def _machines(config: Path) -> int | None:
-    """For how many hosts a configuration of accelerate is; None where it cannot be read."""
-    import yaml
-
-    try:
-        found = yaml.safe_load(config.read_bytes())
-        return int(found.get("num_machines", 1))
-    except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError):
-        return None
 
 
 def _event(rung: str, title: str, tried: Trial | None, skipped: str) -> events.RungTried:

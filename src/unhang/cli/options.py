@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -18,3 +19,17 @@ def _no_color(asked: bool) -> None:
 NoColor = Annotated[
     bool, typer.Option("--no-color", callback=_no_color, is_eager=True, help="No colours in what unhang says (NO_COLOR does the same).")
 ]
+
+
+def duration(least_s: float) -> Callable[[str | float], float]:
+    """Reads a time as --timeout takes it: 600, 90s, 10m, 2h."""
+
+    def read(given: str | float) -> float:
+        from unhang.knowledge.settings.values import seconds
+
+        try:
+            return seconds(str(given), least_s)
+        except ValueError as e:
+            raise typer.BadParameter(f"{given}: {e}") from e
+
+    return read

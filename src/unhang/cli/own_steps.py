@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from unhang.errors import EXIT_INTERRUPTED, EXIT_USER, UnhangError
+from unhang.errors import EXIT_INTERRUPTED, UnhangError
 from unhang.knowledge.settings.setting import Choice
 from unhang.knowledge.text import Text
+from unhang.launch.command import resolve
 from unhang.model import Steps
 from unhang.remedies.ladder import spelled
 
@@ -27,6 +28,9 @@ _LOOK_S = 0.25
 # What an interrupted training may take to end by itself.
 _END_S = 45.0
 _KEPT = 500
+# What a shell, env and srun end with where they cannot start what they were given.
+_NOT_STARTED = (126, 127)
+_EXAMPLE = "--trial-command 'train.py --max-steps 5'"
 # Importing torch alone takes as long.
 _LEAST_S = 10.0
 
@@ -39,21 +43,31 @@ def _too_little_time(left_s: float) -> Text:
     return Text(f"of the whole time only {left_s:.0f} s were left for the command", f"总时间只剩 {left_s:.0f} 秒，不足以运行命令")
 
 
+def words(command: str, *, python: str, environ: Mapping[str, str]) -> list[str]:
+    """The command's words. Raises UnhangError for what cannot be started: every change would seem to fail with it."""
+    try:
+        found = shlex.split(command)
+    except ValueError as e:
+        raise UnhangError(f"--trial-command {command}: {e}", cause="a quote is open", hint=_EXAMPLE) from e
+    if not found:
+        raise UnhangError("--trial-command is empty", hint=_EXAMPLE)
+    try:
+        resolve(found, python=python, environ=environ)
+    except UnhangError as e:
+        raise UnhangError(f"--trial-command {command}: {e}", cause=e.cause, hint=e.hint or _EXAMPLE) from e
+    return found
+
+
 def runner(
     command: str, *, python: str, environ: Mapping[str, str], limit_s: float, cancelled: Callable[[], bool] = lambda: False
 ) -> Callable[[Choice, int, float], Steps | Text]:
-    """What runs it under a choice, with so many ranks where it is a script, within so many seconds. Raises UnhangError for what is no command."""
-    try:
-        words = shlex.split(command)
-    except ValueError as e:
-        raise UnhangError(f"--trial-command {command}: {e}") from e
-    if not words:
-        raise UnhangError("--trial-command is empty", hint="--trial-command 'train.py --max-steps 5'")
+    """What runs it under a choice, with so many ranks where it is a script, within so many seconds. Raises UnhangError as `words` does."""
+    given = words(command, python=python, environ=environ)
 
     def run(choice: Choice, size: int, left_s: float) -> Steps | Text:
         if left_s < min(limit_s, _LEAST_S):
             return _too_little_time(left_s)
-        found = _run(words, choice, size, python=python, environ=environ, limit_s=min(limit_s, left_s), cancelled=cancelled)
+        found = _run(given, choice, size, python=python, environ=environ, limit_s=min(limit_s, left_s), cancelled=cancelled)
         # With all of its own time it might have stepped.
         if left_s < limit_s and isinstance(found, Steps) and found.says == _no_step(left_s):
             return _too_little_time(left_s)
@@ -75,7 +89,7 @@ def _run(
     try:
         with out.open("wb") as stdout, (folder / "err").open("wb") as stderr:
             process = subprocess.Popen(
-                [*argv, *words], env=dict(environ), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+                [*argv, "--", *words], env=dict(environ), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
             )
         over = _wait(process, limit_s, cancelled)
         return _steps(out.read_bytes(), process.returncode, (folder / "err").read_text(errors="replace"), over=over, limit_s=limit_s)
@@ -101,16 +115,13 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float, cancelled: Callable[
 
 
 def _steps(out: bytes, exitcode: int, err: str, *, over: bool, limit_s: float) -> Steps | Text:
-    """A command that still took steps when its time was over has worked; of one that was not started nothing is known."""
+    """A command that still took steps when its time was over has worked; of one that was not started, or refuses its options, nothing is known."""
     try:
         told: dict[str, Any] = json.loads(out)
     except ValueError:
         if over:
             return Steps(exitcode=0, says=_no_step(limit_s))
-        said = " ".join(err.split())[-_KEPT:]
-        if exitcode == EXIT_USER:
-            return Text(f"the command cannot be run so: {said}", f"命令无法这样运行：{said}")
-        return Steps(exitcode=exitcode, says=f"the command could not be run: {said}")
+        return _not_run(" ".join(err.split())[-_KEPT:] or f"exit code {exitcode}")
     steps, rate = int(told.get("steps") or 0), told.get("steps_per_s")
     step_s = round(1 / rate, 6) if rate else None
     if over and exitcode == EXIT_INTERRUPTED:
@@ -118,4 +129,10 @@ def _steps(out: bytes, exitcode: int, err: str, *, over: bool, limit_s: float) -
         return Steps(exitcode=0, steps=steps, step_s=step_s, says=says)
     primary = (told.get("verdict") or {}).get("primary")
     says = f"{primary['cause']}: {primary['says']}" if exitcode and primary else ""
+    if not steps and (exitcode in _NOT_STARTED or says.startswith("config-error:")):
+        return _not_run(says or f"exit code {exitcode}")
     return Steps(exitcode=exitcode, steps=steps, step_s=step_s, says=says)
+
+
+def _not_run(why: str) -> Text:
+    return Text(f"the command cannot be run so: {why}", f"命令无法这样运行：{why}")

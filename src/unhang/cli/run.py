@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from unhang.cli.options import NoColor
+from unhang.cli.options import NoColor, duration
 
 
 def register(app: typer.Typer) -> None:
@@ -15,6 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
+    context: typer.Context,
     command: Annotated[list[str], typer.Argument(metavar="[--] COMMAND...", help="A Python script or module, or any launcher's command line.")],
     nproc_per_node: Annotated[
         int | None, typer.Option("--nproc-per-node", "-n", min=1, help="Processes to start, for a script or module.", show_default="1")
@@ -23,27 +25,32 @@ def run(
     on_failure: Annotated[str, typer.Option(help="restart, abort, or report (say why and leave it alone).")] = "restart",
     max_restarts: Annotated[int, typer.Option(min=0, help="How often to start again.")] = 3,
     hang_after: Annotated[
-        float | None, typer.Option(min=0.5, metavar="SECONDS", help="Take this for a hang.", show_default="learned from the training's rhythm")
+        float | None,
+        typer.Option(parser=duration(0.5), metavar="TIME", help="Take this for a hang.", show_default="learned from the training's rhythm"),
     ] = None,
     startup: Annotated[
         float,
-        typer.Option(min=1, metavar="SECONDS", help="Silence allowed until the rhythm is known, from three optimizer steps or the collectives."),
+        typer.Option(
+            parser=duration(1), metavar="TIME", help="Silence allowed until the rhythm is known, from three optimizer steps or the collectives."
+        ),
     ] = 180.0,
     fallback: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="auto|ask|off",
             help="When settings may answer a failure: try them here, and go on with the smallest change that works; or ask; or do not.",
+            show_default="auto",
         ),
-    ] = "auto",
+    ] = None,
     fallback_limit: Annotated[
-        float | None, typer.Option(min=10, metavar="SECONDS", help="How long that trying may take.", show_default="600")
+        float | None, typer.Option(parser=duration(10), metavar="TIME", help="How long that trying may take.", show_default="10m")
     ] = None,
     trial_command: Annotated[
         str | None, typer.Option(metavar="COMMAND", help="A few steps of your own that each change has to bring through, too.")
     ] = None,
     trial_limit: Annotated[
-        float | None, typer.Option(min=5, metavar="SECONDS", help="How long these may take; who still steps then has passed.", show_default="120")
+        float | None,
+        typer.Option(parser=duration(5), metavar="TIME", help="How long these may take; who still steps then has passed.", show_default="2m"),
     ] = None,
     forget: Annotated[bool, typer.Option("--forget", help="Start as it is: forget what an earlier run of this job found.")] = False,
     preset: Annotated[str | None, typer.Option(metavar="NAME", help="Settings that go together; unhang presets lists them.")] = None,
@@ -77,6 +84,8 @@ def run(
         unhang run -n 8 train.py --lr 1e-4
         unhang run accelerate launch --num_processes 8 train.py
 
+    Times are seconds, or 90s, 30m, 2h.
+
     Settings come from a preset, then [run] of unhang.toml, then --set and --timeout. Variables that you have exported are kept by the first two;
     the last two win over them. --dry-run shows each with where it comes from and who reads it.
 
@@ -91,6 +100,9 @@ def run(
     running.run(
         running.Request(
             words=tuple(command),
+            own_options=frozenset(o for p in context.command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("--")),
+            # The parser has taken the word away.
+            set_apart=sys.argv[-len(command) - 1 : -len(command)] == ["--"],
             nproc_per_node=nproc_per_node,
             module=module,
             on_failure=on_failure,

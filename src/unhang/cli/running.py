@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from unhang import encoding
-from unhang.cli import own_steps
+from unhang.cli import misplaced, own_steps
 from unhang.cli.fallback import Fallback, Mode
 from unhang.errors import EXIT_INTERRUPTED, CommandNotFound, RunDirError, UnhangError
 from unhang.launch import command as commands
@@ -30,6 +30,7 @@ from unhang.report.live import Live
 from unhang.runtime.attach import protocol
 
 if TYPE_CHECKING:
+    from unhang.knowledge.settings.configuration import Configuration
     from unhang.knowledge.settings.planning import Plan
 
 _LATER = "<made at start>"
@@ -40,13 +41,16 @@ class Request:
     """The options of `unhang run`."""
 
     words: tuple[str, ...]
+    # The long names of our own options, and whether "--" set the command apart from them.
+    own_options: frozenset[str] = frozenset()
+    set_apart: bool = False
     nproc_per_node: int | None
     module: bool
     on_failure: str
     max_restarts: int
     hang_after_s: float | None
     startup_s: float
-    fallback: str = "auto"
+    fallback: str | None = None
     fallback_limit_s: float | None = None
     forget: bool = False
     trial_command: str | None = None
@@ -91,10 +95,14 @@ def run(request: Request) -> None:
 def _run(request: Request, beginning: _Beginning) -> None:
     if request.on_failure not in get_args(supervise.OnFailure):
         raise UnhangError(f"--on-failure {request.on_failure}: it is one of {', '.join(get_args(supervise.OnFailure))}")
-    if request.fallback not in get_args(Mode):
+    if request.fallback is not None and request.fallback not in get_args(Mode):
         raise UnhangError(f"--fallback {request.fallback}: it is one of {', '.join(get_args(Mode))}")
-    _check_together(request)
+    configured = _configured(request)
+    mode = request.fallback or (configured.fallback if configured is not None else "") or "auto"
+    _check_together(request, "--fallback off" if request.fallback else "[run] fallback of unhang.toml, which is off", mode)
     words = request.words[1:] if request.words[:1] == ("--",) else request.words
+    for line in misplaced.notes(words, request.own_options, meant=request.set_apart):
+        typer.echo(f"unhang: {line}", err=True)
     command = commands.resolve(words, module=request.module, nproc_per_node=request.nproc_per_node, python=request.python)
     if command.needs_torch and environment.torch_version(command.python) is None:
         raise UnhangError(
@@ -109,10 +117,13 @@ def _run(request: Request, beginning: _Beginning) -> None:
             hint="start it where it can be imported; a script goes without -m",
         )
 
+    if request.trial_command is not None:
+        own_steps.words(request.trial_command, python=command.python, environ=os.environ)
+
     def path() -> Path:
         return (request.run_dir or supervise.run_path(Path("runs"), request.name or command.name)).absolute()
 
-    plan = _plan(command, request)
+    plan = _plan(command, request, configured)
     if plan is not None:
         command = commands.with_settings(command, options=plan.applied.options, arguments=plan.applied.arguments)
     lang = language.chosen(None)
@@ -123,8 +134,8 @@ def _run(request: Request, beginning: _Beginning) -> None:
             rundir=rundir,
             words=words,
             environ={**os.environ, **(plan.applied.env if plan is not None else {})},
-            mode=request.fallback,  # type: ignore[arg-type]
-            limit_s=request.fallback_limit_s or ladder.LIMIT_S,
+            mode=mode,  # type: ignore[arg-type]
+            limit_s=request.fallback_limit_s or (configured.fallback_limit_s if configured is not None else None) or ladder.LIMIT_S,
             forgets=request.forget,
             own_steps=request.trial_command,
             own_limit_s=request.trial_limit_s or own_steps.LIMIT_S,
@@ -196,15 +207,15 @@ def _run(request: Request, beginning: _Beginning) -> None:
     raise typer.Exit(outcome.exitcode)
 
 
-def _check_together(request: Request) -> None:
+def _check_together(request: Request, off: str, mode: str) -> None:
     """Options of trials where nothing is ever tried. --fallback auto is none of them: it also uses what is remembered."""
     given = {"--fallback-limit": request.fallback_limit_s, "--trial-command": request.trial_command, "--trial-limit": request.trial_limit_s}
     typed = [name for name, value in given.items() if value is not None]
     if request.fallback == "ask":
         typed.insert(0, "--fallback ask")
     why = None
-    if request.fallback == "off":
-        why = "--fallback off"
+    if mode == "off":
+        why = off
     elif request.on_failure != "restart":
         why = f"--on-failure {request.on_failure}"
     elif request.max_restarts == 0:
@@ -215,15 +226,24 @@ def _check_together(request: Request) -> None:
         raise UnhangError("--trial-limit has no effect without --trial-command")
 
 
-def _plan(command: commands.Command, request: Request) -> Plan | None:
-    """What settings come to. Where nothing asks for any, a quarter of a second of imports is saved."""
+def _configured(request: Request) -> Configuration | None:
+    """What unhang.toml says. Where nothing asks for settings and there is none, a quarter of a second of imports is saved."""
     asked = request.preset is not None or request.settings or request.timeout is not None
     here = Path.cwd()
     if not asked and not any(named.is_file(directory / "unhang.toml") for directory in (here, *here.parents)):
         return None
+    from unhang.knowledge.settings import configuration
+
+    return configuration.load(here)
+
+
+def _plan(command: commands.Command, request: Request, configured: Configuration | None) -> Plan | None:
+    """What settings come to."""
+    if configured is None:
+        return None
     from unhang.cli import settings
 
-    return settings.plan(command, preset=request.preset, settings=request.settings, timeout=request.timeout)
+    return settings.plan(command, configured, preset=request.preset, settings=request.settings, timeout=request.timeout)
 
 
 def _write_report(rundir: RunDir, verdict: Verdict) -> None:

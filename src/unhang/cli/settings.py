@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from unhang.cli import several_hosts
 from unhang.errors import UnhangError
 from unhang.facts import network, snapshot
 from unhang.facts.host import Host
@@ -15,6 +18,7 @@ from unhang.knowledge.settings.configuration import Configuration
 from unhang.knowledge.settings.installed import installed
 from unhang.knowledge.settings.planning import Plan
 from unhang.knowledge.settings.setting import Value
+from unhang.knowledge.text import Text
 from unhang.launch import command as commands
 from unhang.launch.command import Command
 
@@ -44,11 +48,16 @@ def here(python: str, *, looks: bool, address: str | None = None, hosts: int | N
 
 
 def plan(
-    command: Command, *, preset: str | None, settings: Sequence[str], timeout: str | None, environ: Mapping[str, str] = os.environ
+    command: Command,
+    configured: Configuration,
+    *,
+    preset: str | None,
+    settings: Sequence[str],
+    timeout: str | None,
+    environ: Mapping[str, str] = os.environ,
 ) -> Plan | None:
     """None where nothing was asked for, and no unhang.toml asks for anything. Raises UnhangError, also for what was typed and would do nothing."""
     asked = typed(settings, timeout)
-    configured = configuration.load(Path.cwd())
     if preset is None and not asked and not configured.preset and not configured.settings:
         return None
     address, hosts = commands.master(command)
@@ -66,8 +75,26 @@ def plan(
         first, *others = refused
         also = f"; nor {', '.join(r.key for r in others)}" if others else ""
         origin = next(c.origin for c in found.chosen if c.key == first.key)
-        raise UnhangError(f"{origin} {first.key}: {first.why}{also}", hint="unhang presets --settings lists every setting")
-    return found
+        raise UnhangError(f"{origin} {first.key}: {first.why}{also}", hint=planning.instead_of(first))
+    return _checked_interfaces(command, found, environ)
+
+
+def _checked_interfaces(command: Command, found: Plan, environ: Mapping[str, str]) -> Plan:
+    """Refuses an interface that was typed and is not there; where ranks run elsewhere, or a file for several machines names it, that is only told."""
+    one = next((c for c in found.chosen if c.key == "interface"), None)
+    if one is None:
+        return found
+    here = tuple(name for _, name in socket.if_nameindex())
+    missing = [name for name in str(one.value).split(",") if name not in here]
+    if not missing:
+        return found
+    said, listed = f"{one.origin} interface: this machine has no {', '.join(missing)}", ", ".join(here)
+    if one.is_typed and several_hosts.told(command, environ) is None:
+        raise UnhangError(said, cause="the name is misspelt, or another machine's", hint=f"interfaces of this machine: {listed}")
+    said_zh = f"{one.origin} interface：本机没有 {', '.join(missing)}（本机的网卡：{listed}）"
+    return replace(
+        found, remarks=(*found.remarks, Text(f"{said} (it has {listed}): a rank that starts here fails", f"{said_zh}：在此启动的 rank 会失败"))
+    )
 
 
 def presets(python: str | None, names: Sequence[str]) -> tuple[Here, Configuration, tuple[str, ...]]:

@@ -18,6 +18,8 @@ from unhang.remedies.smallest import smallest
 from unhang.remedies.trial import Bench
 
 LIMIT_S = 600.0
+# What of it is kept for finding out what of a change is needed, and for its last proof.
+_RESERVE = 1 / 3
 # Less than this is not worth a start: importing torch alone takes as long.
 _LEAST_S = 5.0
 # A failure that only comes under load, or after hours, is not seen in seconds: that the probes pass acquits no setting.
@@ -35,6 +37,9 @@ _UNSEEN_HERE = Text(
     "故障没有在探测中出现，无法判断这样是否有用；可在训练中用 --set 尝试",
 )
 _ON_LOOPBACK = Text("; lo reaches this host alone: a job on several hosts would not start with it", "；lo 只能到达本机，多主机作业用它无法启动")
+_INTERRUPTED = Text("interrupted: what was tried until then is all there is", "被中断：只有到那时为止的测试结果")
+_MORE_WORK = Text("it works with more processes", "进程更多时也可行")
+_RAN_OUT = Text(" (the time of {s} s was over)", "（{s} 秒的时间已用完）")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +76,11 @@ class _Climb:
         self._why = why
         self._began = time.monotonic()
         self._until = self._began + limit_s
+        # Rungs end before it.
+        self._rungs_until = self._until - limit_s * _RESERVE
+        # What the trial took that has to be repeated as the last proof.
+        self._proof_s = 0.0
+        self._ran_out = False
         self._limit_s = limit_s
         self._several = several
         self._tell = tell
@@ -84,16 +94,16 @@ class _Climb:
         for position, rung in enumerate(rungs):
             choice = rung.above(below)
             if self._bench.cancelled():
-                return self._end(None, Text("interrupted", "被中断"))
+                return self._end(None, _INTERRUPTED)
             if rung.id != AS_IS.id and (why := self._why_not(rung, choice, failed)) is not None:
                 self._skip(rung, why)
                 continue
             # Of a preset only what can be set here.
             choice = self._accepted(choice)
             result = self._try(rung, choice)
-            if result.outcome == "inconclusive" and (
-                rung.id == AS_IS.id or self._bench.cancelled() or any(s.state == "failed" for s in result.stages)
-            ):
+            if self._bench.cancelled():
+                return self._end(None, _INTERRUPTED)
+            if result.outcome == "inconclusive" and (rung.id == AS_IS.id or any(s.state == "failed" for s in result.stages)):
                 return self._end(
                     None, Text("not even this can be tried here: {why}", "此处无法测试：{why}").fill(why=Text(result.says, result.says_zh))
                 )
@@ -103,31 +113,36 @@ class _Climb:
                         if other.id.startswith(PRESCRIBED):
                             self._skip(other, _UNSEEN_HERE)
                     return self._end({}, _AS_IS if self._bench.own is None else _AS_IS_TOO)
+                self._proof_s = result.seconds
                 least, is_smallest = self._least(rung, choice)
                 if least is not None:
                     says = self._conclusion(least, is_smallest=is_smallest and below_fails)
                     if self._several:
                         self._try_others(rungs[position + 1 :], [*failed, choice, least])
+                    if self._bench.cancelled():
+                        return self._end(None, _INTERRUPTED)
                     return self._end(least, says, confirmed=True)
                 if self._bench.cancelled():
-                    return self._end(None, Text("interrupted", "被中断"))
+                    return self._end(None, _INTERRUPTED)
             if result.outcome != "inconclusive":
                 failed.append(choice)
             if rung.kept:
                 below = choice
                 below_fails = result.outcome != "inconclusive"
-        if self._is_over():
-            return self._end(
-                None,
-                Text("nothing that was tried works, and the time of {s} s is over", "测试过的都不行，时间（{s} 秒）已用完").fill(
-                    s=f"{self._limit_s:g}"
-                ),
+        if self._ran_out:
+            says = Text(
+                "nothing that was tried works, and the time of {s} s is over: not all was tried", "测试过的都不行，时间（{s} 秒）已用完，未能全部测试"
             )
+            return self._end(None, says.fill(s=f"{self._limit_s:g}"))
         return self._end(None, Text("nothing that was tried works here", "测试过的都不行"))
 
     def _try_others(self, rungs: Sequence[Rung], tried: list[Choice]) -> None:
-        """Each by itself."""
+        """Each by itself, with what time is left. Never fewer processes: what keeps more of them works already."""
+        self._rungs_until = self._until
         for rung in rungs:
+            if "processes" in rung.adds:
+                self._skip(rung, _MORE_WORK)
+                continue
             choice = self._accepted(rung.adds)
             if self._bench.cancelled():
                 return
@@ -139,8 +154,9 @@ class _Climb:
 
     def _why_not(self, rung: Rung, choice: Choice, failed: Sequence[Choice]) -> Text | None:
         """Why a rung is not tried."""
-        if self._is_over():
-            return Text("no time is left of {s} s", "{s} 秒的时间已用完").fill(s=f"{self._limit_s:g}")
+        if self._is_over(self._rungs_until):
+            self._ran_out = True
+            return Text("no time is left of {s} s for it", "{s} 秒中已无时间用于它").fill(s=f"{self._limit_s:g}")
         if choice.get("backend", self._bench.backend) != "nccl" and rung.adds and set(rung.adds) <= set(TRANSPORTS):
             return Text("only NCCL has it, and the ranks talk over Gloo", "只有 NCCL 有，而这里使用 Gloo")
         refused = self._bench.refused(rung.adds)
@@ -175,7 +191,11 @@ class _Climb:
         untried: list[Choice] = []
 
         def passes(part: Choice) -> bool:
-            outcome = "" if self._is_over() else self._drop(part).outcome
+            if self._is_over(self._until - self._proof_s):
+                self._ran_out = True
+                outcome = ""
+            else:
+                outcome = self._drop(part, until=self._until - self._proof_s).outcome
             if outcome not in ("passed", "failed"):
                 untried.append(part)
             return outcome == "passed"
@@ -190,13 +210,13 @@ class _Climb:
     def _try(self, rung: Rung, choice: Choice) -> Trial:
         self._tell(Told(rung=rung))
         # Of one climb the logs of what failed first are enough: the verdicts on the others stay.
-        result = trial.run(self._bench, choice, limit_s=self._left_s(), keeps_logs=rung.id == AS_IS.id)
+        result = trial.run(self._bench, choice, limit_s=_left_s(self._rungs_until), keeps_logs=rung.id == AS_IS.id)
         self._add(rung, trial_=result)
         return result
 
-    def _drop(self, choice: Choice) -> Trial:
-        # The last proof is owed, even when time is over.
-        result = trial.run(self._bench, choice, limit_s=max(self._left_s(), 60.0))
+    def _drop(self, choice: Choice, *, until: float | None = None) -> Trial:
+        """`until` None is the last proof: that is owed, even when time is over."""
+        result = trial.run(self._bench, choice, limit_s=max(_left_s(self._until), 60.0) if until is None else _left_s(until))
         passed = [t.trial for t in self._tried if t.trial is not None] + self._dropping
         again = any(t.choice == dict(choice) for t in passed)
         self._dropping.append(result)
@@ -220,11 +240,9 @@ class _Climb:
         self._tried.append(tried)
         self._tell(Told(rung=rung, tried=tried))
 
-    def _left_s(self) -> float:
-        return max(_LEAST_S, self._until - time.monotonic())
-
-    def _is_over(self) -> bool:
-        return self._until - time.monotonic() < _LEAST_S
+    @staticmethod
+    def _is_over(until: float) -> bool:
+        return until - time.monotonic() < _LEAST_S
 
     def _conclusion(self, choice: Choice, *, is_smallest: bool) -> Text:
         said = ", ".join(f"{key}={spelled(value)}" for key, value in choice.items())
@@ -234,6 +252,8 @@ class _Climb:
                 "{what} works here, and passed twice; whether all of it is needed could not be found out",
                 "{what} 在此可行，已通过两次；其中是否每一项都必需，未能测完",
             )
+            if self._ran_out:
+                concluded = concluded + _RAN_OUT.fill(s=f"{self._limit_s:g}")
         return concluded.fill(what=said) + (_ON_LOOPBACK if choice.get("interface") == "lo" else Text("", ""))
 
     def _end(self, chosen: Choice | None, says: Text, *, confirmed: bool = False) -> Outcome:
@@ -250,6 +270,10 @@ class _Climb:
             arguments=(*(word for option in done.options for word in option), *done.arguments),
             seconds=round(time.monotonic() - self._began, 3),
         )
+
+
+def _left_s(until: float) -> float:
+    return max(_LEAST_S, until - time.monotonic())
 
 
 def spelled(value: object) -> str:

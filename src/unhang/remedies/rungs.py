@@ -80,13 +80,23 @@ _TEXTS: Mapping[str, tuple[Text, Text]] = {
 _PRESCRIBES = Text(" (the verdict prescribes it)", "（诊断建议）")
 _OF_THIS_HOST = Text("it reaches this host alone: a job on several hosts does not start with it", "只能到达本机：多主机作业用它无法启动")
 AS_IS = Rung(id="as-is", title=Text("as it is", "保持原样"), cost=Text("none", "无"))
+_GLOO = Rung(
+    id="gloo",
+    title=Text("Gloo instead of NCCL", "以 Gloo 代替 NCCL"),
+    cost=Text(
+        "every collective goes through host memory: some 5 to 50 times slower between GPUs",
+        "所有集合通信经过主机内存：GPU 之间约慢 5 到 50 倍",
+    ),
+    adds={"backend": "gloo"},
+    leaves_out=TRANSPORTS,
+)
 
 
 def answerable(verdict: Verdict | None) -> bool:
     """Whether a change of settings could be the answer to what failed."""
     if verdict is None or verdict.primary is None:
         return False
-    return verdict.primary.cause in ANSWERABLE or of_loaders(verdict)
+    return verdict.primary.cause in ANSWERABLE or of_loaders(verdict) or lacks_nccl(verdict)
 
 
 def of_loaders(verdict: Verdict | None) -> bool:
@@ -95,6 +105,13 @@ def of_loaders(verdict: Verdict | None) -> bool:
     if verdict is None or verdict.primary is None or verdict.primary.cause != "shm-exhausted":
         return False
     return any(word in text for text in _texts(verdict.primary) for word in _OF_LOADERS)
+
+
+def lacks_nccl(verdict: Verdict | None) -> bool:
+    """Whether NCCL was asked for where it cannot be: there is nothing to try as it is."""
+    if verdict is None or verdict.primary is None or verdict.primary.cause != "backend-unavailable":
+        return False
+    return any("NCCL" in text for text in _texts(verdict.primary))
 
 
 def _texts(finding: Finding) -> Iterator[str]:
@@ -115,7 +132,8 @@ def rungs(
 
     `address` is where the ranks meet; `conservative` what the preset of that name sets.
     """
-    found = [AS_IS, *prescribed(verdict, installed)]
+    found = [] if lacks_nccl(verdict) else [AS_IS]
+    found += prescribed(verdict, installed)
     found += [transport(key) for key in TRANSPORTS[:-1]]
     found.append(no_interface(installed))
     if (name := interface_to(address)) is not None:
@@ -132,18 +150,7 @@ def rungs(
                 kept=False,
             )
         )
-    found.append(
-        Rung(
-            id="gloo",
-            title=Text("Gloo instead of NCCL", "以 Gloo 代替 NCCL"),
-            cost=Text(
-                "every collective goes through host memory: some 5 to 50 times slower between GPUs",
-                "所有集合通信经过主机内存：GPU 之间约慢 5 到 50 倍",
-            ),
-            adds={"backend": "gloo"},
-            leaves_out=TRANSPORTS,
-        )
-    )
+    found.append(_GLOO)
     found += [fewer(n) for n in _fewer_than(world_size)]
     return tuple(found)
 
@@ -163,6 +170,9 @@ def prescribed(verdict: Verdict | None, installed: Installed) -> Iterator[Rung]:
         # A name that is wrong here needs no other one.
         rung = no_interface(installed)
         yield replace(rung, id=f"{PRESCRIBED}{rung.id}", title=rung.title + _PRESCRIBES)
+    if lacks_nccl(verdict):
+        cost = Text("none: without NCCL, or a GPU for it, there is no faster way", "无：没有 NCCL 或 GPU，也就没有更快的方式")
+        yield replace(_GLOO, id=f"{PRESCRIBED}gloo", title=_GLOO.title + _PRESCRIBES, cost=cost)
     wanted = [pair for remedy in verdict.primary.remedies for pair in remedy.env.items()]
     for key in TRANSPORTS:
         if any(pair in wanted for pair in applied({key: False}, installed).env.items()):

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text as Shown
 
-from unhang.knowledge.settings.planning import Met, Plan
+from unhang.knowledge.settings.planning import Met, Plan, in_place_of_ours
 from unhang.knowledge.settings.presets import Preset
 from unhang.knowledge.settings.setting import Applied, Installed, Layer, Refused, Setting, Spelled, Value
 from unhang.knowledge.text import Text
@@ -138,6 +138,7 @@ def of_plan(plan: Plan, lang: Language) -> Iterator[str]:
     words = _WORDS[lang]
     if plan.unfit:
         yield f"{plan.preset}: {words['unfit'].format(why=plan.unfit.of(lang))}"
+    yield from (remark.of(lang) for remark in plan.remarks)
     refused = {r.key: r for r in plan.applied.refused}
     for one in plan.chosen:
         begin = f"{one.key} = {shown(one.value)}  [{one.origin}]  "
@@ -161,6 +162,7 @@ def notes(plan: Plan, lang: Language) -> Iterator[str]:
         yield f"{origin}: " + " ".join(f"{c.key}={shown(c.value)}" for c in set_here if c.origin == origin)
     if plan.unfit:
         yield f"{plan.preset}: {words['unfit'].format(why=plan.unfit.of(lang))}"
+    yield from (remark.of(lang) for remark in plan.remarks)
     yield from not_set(plan.applied.refused, lang)
     yield from (_met(m, lang) for m in plan.met)
 
@@ -205,6 +207,7 @@ def of_preset(preset: Preset, applied: Applied, settings: Mapping[str, Setting],
         "title": preset.title.of(lang),
         "cost": preset.cost.of(lang),
         "origin": preset.origin or None,
+        "in_place_of_ours": bool(in_place_of_ours(preset)),
         "unfit": preset.unfit.of(lang) or None,
         "settings": [
             {
@@ -233,7 +236,9 @@ def _notes(preset: Preset, width: int, lang: Language) -> Iterator[Shown]:
     words = _WORDS[lang]
     if preset.unfit:
         yield from _folded(words["unfit"].format(why=preset.unfit.of(lang)), width, "    ", "yellow")
-    if preset.origin:
+    if said := in_place_of_ours(preset):
+        yield from _folded(said.of(lang), width, "    ", "yellow")
+    elif preset.origin:
         yield from _folded(words["file"].format(path=preset.origin), width, "    ", "dim")
 
 

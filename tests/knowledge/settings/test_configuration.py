@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
+from unhang.cli.fallback import Mode
 from unhang.errors import UnhangError
 from unhang.knowledge.settings import configuration
 
@@ -79,3 +82,21 @@ def test_a_file_that_is_no_text(tmp_path):
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UnhangError, match="is no TOML"):
         configuration.load(tmp_path)
+
+
+def test_how_settings_are_tried(tmp_path):
+    found = configuration.read(written(tmp_path, "[run]\nfallback = 'ask'\nfallback_limit = '5m'\n"))
+    assert (found.fallback, found.fallback_limit_s, found.settings) == ("ask", 300, {})
+    assert configuration.read(written(tmp_path, "[run]\nfallback = false\n")).fallback == "off"
+    assert get_args(Mode) == configuration.FALLBACKS
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("fallback = 'of'", "it is one of auto, ask, off"), ("fallback = 3", "a text in quotes"), ("fallback-limit = 1", "from 10 seconds")],
+)
+def test_how_they_cannot_be(tmp_path, text, says):
+    path = written(tmp_path, f"[run]\n{text}\n")
+    with pytest.raises(UnhangError, match=says) as raised:
+        configuration.read(path)
+    assert str(path) in str(raised.value)

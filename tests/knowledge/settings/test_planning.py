@@ -128,3 +128,27 @@ def test_what_the_file_of_llama_factory_says_is_kept_whole():
     assert [(m.name, m.theirs, m.kept) for m in found.met] == [("ddp_timeout", "180000000", True)]
     typed = plan(LLAMA, Configuration(), typed=[("timeout", 60, "--timeout")], launcher="llamafactory", word={"ddp_timeout": "9"}.get)
     assert "ddp_timeout=60" in typed.applied.arguments and typed.applied.env["UNHANG_TIMEOUT_S"] == "60"
+
+
+@pytest.mark.parametrize("of_option", [True, False])
+def test_who_does_not_read_it_is_not_named(of_option):
+    """torchrun takes --rdzv_conf before PET_RDZV_CONF, and neither is replaced."""
+    given = {"option": lambda name: "x=1" if name == "--rdzv_conf" else None} if of_option else {"environ": {"PET_RDZV_CONF": "x=1"}}
+    found = plan(CPU, Configuration(), typed=[("timeout", 1800, "--timeout")], **given)
+    assert found.applied.env == {"UNHANG_TIMEOUT_S": "1800"} and found.applied.read_by["timeout"] == "unhang's hook"
+    assert [(m.name, m.theirs, m.kept) for m in found.met] == [("--rdzv_conf" if of_option else "PET_RDZV_CONF", "x=1", True)]
+    assert "torchrun" in plan(CPU, Configuration(), typed=[("timeout", 1800, "--timeout")]).applied.read_by["timeout"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "helps"),
+    [
+        ("batch", 8, "--batch-size 8"),
+        ("shm", False, "--set loader-workers=0"),
+        ("p2p", False, "--set interface=NAME"),
+        ("backend", "nccl", "leave it out"),
+    ],
+)
+def test_what_is_refused_names_what_helps(key, value, helps):
+    (refused,) = plan(CPU, Configuration(), typed=[(key, value, "--set")]).applied.refused
+    assert helps in planning.instead_of(refused)

@@ -62,17 +62,17 @@ def _backend(value: Value, installed: Installed, launcher: str) -> Spelled | Tex
 
 
 def _interface(value: Value, installed: Installed, launcher: str) -> Spelled | Text:
-    readers = []
     env = {}
+    readers = {}
     if reading.reads(installed, "nccl", "NCCL_SOCKET_IFNAME"):
         # Neither NCCL nor torch takes an empty one for a name, and /etc/nccl.conf does not overrule it.
         env["NCCL_SOCKET_IFNAME"] = "" if value == AUTO else _exact(value)
-        readers.append(reading.said(installed, "nccl"))
+        readers["NCCL_SOCKET_IFNAME"] = reading.said(installed, "nccl")
     if reading.reads(installed, "torch", "GLOO_SOCKET_IFNAME"):
         # Gloo takes exact names, and no mark in front of them.
         env["GLOO_SOCKET_IFNAME"] = "" if value == AUTO else str(value)
-        readers.append(f"Gloo of {reading.said(installed, 'torch')}")
-    return Spelled(env=env, read_by=", ".join(readers)) if env else reading.NO_TORCH
+        readers["GLOO_SOCKET_IFNAME"] = f"Gloo of {reading.said(installed, 'torch')}"
+    return Spelled.by_several(readers, env=env) if env else reading.NO_TORCH
 
 
 def _tuned(variable: str) -> Callable[[str], Value]:

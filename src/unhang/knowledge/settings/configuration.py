@@ -3,6 +3,8 @@
 [run]                       # settings of every `unhang run` here
 preset = "conservative"
 timeout = "30m"
+fallback = "off"            # as --fallback and --fallback-limit
+fallback-limit = "5m"
 
 [presets.small]             # presets of one's own
 title = "for the small machine"
@@ -23,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from unhang.errors import UnhangError
-from unhang.knowledge.settings import catalogue
-from unhang.knowledge.settings.setting import Choice, Value
+from unhang.knowledge.settings import catalogue, values
+from unhang.knowledge.settings.setting import Choice, Value, worded
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -33,6 +35,10 @@ else:
 
 FILE = "unhang.toml"
 _TABLES = ("run", "presets", "arguments")
+FALLBACKS = ("auto", "ask", "off")
+LEAST_FALLBACK_S = 10
+# Of [run], beside settings.
+_OF_A_RUN = ("preset", "fallback", "fallback-limit")
 _OF_A_PRESET = ("title", "base")
 _MAX_BYTES = 1024 * 1024
 
@@ -49,10 +55,12 @@ class Own:
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """What a file says; `path` is "" where there is none. `preset` is that of [run], "" for none."""
+    """What a file says; `path` is "" where there is none. `preset` and `fallback` are those of [run], "" for none."""
 
     path: str = ""
     preset: str = ""
+    fallback: str = ""
+    fallback_limit_s: float | None = None
     settings: Choice = field(default_factory=dict)
     presets: Mapping[str, Own] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
@@ -91,11 +99,13 @@ def read(path: Path) -> Configuration:
     for name in tables:
         if name not in _TABLES:
             raise _unknown(path, f"[{name}]", name, _TABLES, "tables")
-    run = _table(path, tables, "run")
+    run = {_name(key) if _name(key) in _OF_A_RUN else key: value for key, value in _table(path, tables, "run").items()}
     return Configuration(
         path=str(path),
         preset=_text(path, "[run] preset", run["preset"]) if "preset" in run else "",
-        settings=_settings(path, "[run]", run, ("preset",)),
+        fallback=_word(path, "[run] fallback", run["fallback"], FALLBACKS) if "fallback" in run else "",
+        fallback_limit_s=_seconds(path, "[run] fallback-limit", run["fallback-limit"], LEAST_FALLBACK_S) if "fallback-limit" in run else None,
+        settings=_settings(path, "[run]", run, _OF_A_RUN),
         presets={_name(n): _own(path, n, t) for n, t in _table(path, tables, "presets").items()},
         arguments=_arguments(path, _table(path, tables, "arguments")),
     )
@@ -152,6 +162,21 @@ def _text(path: Path, where: str, value: object) -> str:
     if not isinstance(value, str):
         raise UnhangError(f"{path}: {where} = {value!r}: it is a text in quotes")
     return value
+
+
+def _word(path: Path, where: str, value: object, valid: tuple[str, ...]) -> str:
+    # A bare word such as off is no TOML; false is the nearest to it.
+    word = "off" if value is False else _text(path, where, value).strip().lower()
+    if word not in valid:
+        raise UnhangError(f"{path}: {where} = {value!r}: it is one of {', '.join(valid)}")
+    return word
+
+
+def _seconds(path: Path, where: str, value: object, least_s: float) -> float:
+    try:
+        return values.seconds(worded(value) if isinstance(value, (int, float)) else _text(path, where, value), least_s)
+    except ValueError as e:
+        raise UnhangError(f"{path}: {where} = {value!r}: {e}") from e
 
 
 def _name(name: str) -> str:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from unhang.errors import UnhangError
+from unhang.knowledge.settings import reading
 from unhang.knowledge.settings.choosing import NAMES, Here
 from unhang.knowledge.settings.choosing import preset as ours
 from unhang.knowledge.settings.configuration import Configuration
 from unhang.knowledge.settings.presets import OF_THE_SCRIPT, Preset
-from unhang.knowledge.settings.setting import Applied, Choice, Refused, Spelled, Value, applied, together
+from unhang.knowledge.settings.setting import Applied, Choice, Refused, Spelled, Value, applied, together, worded
 from unhang.knowledge.text import NOTHING, Text, same
 
 # The same thing by an older name: whoever exported one of them has decided.
@@ -24,13 +25,14 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     "TORCH_NCCL_TRACE_BUFFER_SIZE": ("TORCH_FR_BUFFER_SIZE",),
 }
 # It may hold more than a timeout.
-_NEVER_REPLACED = ("--rdzv_conf", "PET_RDZV_CONF")
+_RDZV = ("--rdzv_conf", "PET_RDZV_CONF")
 
 SET = "--set"
 _OF_FILE = Text(
     "LLaMA-Factory's file says it, and a preset does not know the model; --set does it",
     "由 LLaMA-Factory 的文件决定，预设不了解模型；可用 --set 设置",
 )
+_IN_PLACE = Text("preset {name} is the one of {path}, in place of unhang's own", "预设 {name} 来自 {path}，取代了 unhang 自带的同名预设")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +62,17 @@ class Met:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All that a run gets. `chosen` has every setting that was asked for, refused ones too; `unfit` is what the preset says of this machine."""
+    """All that a run gets. `chosen` has every setting that was asked for, refused ones too; `unfit` is what the preset says of this machine.
+
+    `remarks` are what else should be known before it begins.
+    """
 
     chosen: tuple[Chosen, ...]
     applied: Applied
     met: tuple[Met, ...] = ()
     unfit: Text = NOTHING
     preset: str = ""
+    remarks: tuple[Text, ...] = ()
 
 
 def preset(name: str, here: Here, configuration: Configuration) -> Preset:
@@ -74,7 +80,12 @@ def preset(name: str, here: Here, configuration: Configuration) -> Preset:
     return _preset(name, here, configuration, ())
 
 
-def _preset(name: str, here: Here, configuration: Configuration, above: tuple[str, ...]) -> Preset:
+def in_place_of_ours(preset: Preset) -> Text:
+    """What is to be said of one of the user's that has the name of one of ours; NOTHING of any other."""
+    return _IN_PLACE.fill(name=preset.name, path=preset.origin) if preset.origin and preset.name in NAMES else NOTHING
+
+
+def _preset(name: str, here: Here, configuration: Configuration, above: tuple[str, ...], asked_in: str = "") -> Preset:
     wanted = name.strip().lower().replace("_", "-")
     own = configuration.presets.get(wanted)
     # One of the user's may have the name of one of ours and build on it.
@@ -96,7 +107,7 @@ def _preset(name: str, here: Here, configuration: Configuration, above: tuple[st
     if wanted in above:
         raise UnhangError(f"{configuration.path}: [presets.{wanted}] builds on itself", hint=f"presets: {', '.join(valid)}")
     near = difflib.get_close_matches(wanted, valid, 1)
-    where = f"{configuration.path}: [presets.{above[-1]}] base: " if above else ""
+    where = f"{configuration.path}: [presets.{above[-1]}] base: " if above else asked_in
     raise UnhangError(f"{where}there is no preset {name!r}", cause=f"did you mean {near[0]}?" if near else None, hint=f"presets: {', '.join(valid)}")
 
 
@@ -121,8 +132,10 @@ def plan(
     chosen: dict[str, Chosen] = {}
     unfit = NOTHING
     name = preset_name or configuration.preset
+    remarks: tuple[Text, ...] = ()
     if name:
-        base = preset(name, here, configuration)
+        base = _preset(name, here, configuration, (), f"{configuration.path}: [run] preset: " if not preset_name else "")
+        remarks = tuple(filter(None, (in_place_of_ours(base),)))
         unfit = base.unfit
         for key, value in base.settings.items():
             chosen[key] = Chosen(key=key, value=value, origin=f"preset {base.name}", why=base.why.get(key, NOTHING))
@@ -143,7 +156,9 @@ def plan(
     whole = applied(choice, here.installed, launcher=launcher, arguments=configuration.arguments)
     met: list[Met] = []
     spelled = {key: _met(key, one, chosen[key].is_typed, environ, option, word, met) for key, one in whole.spelled.items()}
-    return Plan(chosen=tuple(chosen.values()), applied=together(spelled, (*left, *whole.refused)), met=tuple(met), unfit=unfit, preset=name)
+    return Plan(
+        chosen=tuple(chosen.values()), applied=together(spelled, (*left, *whole.refused)), met=tuple(met), unfit=unfit, preset=name, remarks=remarks
+    )
 
 
 def _met(
@@ -160,14 +175,19 @@ def _met(
     def wins(name: str, theirs: str | None, ours: str) -> bool:
         if theirs is None or theirs == ours:
             return True
-        kept = not is_typed or name in _NEVER_REPLACED
+        kept = not is_typed or name in _RDZV
         met.append(Met(key=key, name=name, theirs=theirs, ours=ours, kept=kept))
         return not kept
 
     def exported(name: str) -> str | None:
         return next((environ[n] for n in (name, *_ALIASES.get(name, ())) if n in environ), None)
 
-    env = {n: v for n, v in one.env.items() if wins(n, exported(n), v)}
+    def theirs_for(name: str) -> tuple[str, str | None]:
+        # torchrun takes the option before the variable.
+        typed = option(_RDZV[0]) if name == _RDZV[1] else None
+        return (name, exported(name)) if typed is None else (_RDZV[0], typed)
+
+    env = {n: v for n, v in one.env.items() if wins(*theirs_for(n), v)}
     options = tuple((n, v) for n, v in one.options if wins(n, option(n), v))
     # LLaMA-Factory's are a word each; a script's own flag may be several words.
     groups = [(a,) for a in one.arguments] if all("=" in a for a in one.arguments) else [one.arguments]
@@ -175,7 +195,7 @@ def _met(
     if one.arguments and not arguments and any(m.key == key and m.kept for m in met):
         # Theirs is kept whole: our hook would overrule it.
         return replace(one, env={}, options=(), arguments=())
-    return replace(one, env=env, options=options, arguments=arguments)
+    return one.without(env, options, arguments)
 
 
 def _flag_of(group: tuple[str, ...], word: Callable[[str], str | None]) -> tuple[str, str | None, str]:
@@ -188,3 +208,27 @@ def refused_of_typed(found: Plan) -> tuple[Refused, ...]:
     """Settings that were typed and would have no effect: an error, where those of a preset are only told."""
     typed = {c.key for c in found.chosen if c.is_typed}
     return tuple(r for r in found.applied.refused if r.key in typed)
+
+
+# Where a number or a flag of the script's own does what the setting would have done.
+_FLAGS = {"batch": "--batch-size", "accumulation": "--accumulation", "precision": "--precision", "gpu-cache": "--cache-size"}
+
+
+def instead_of(refused: Refused) -> str:
+    """What does what was probably meant by a setting that is refused here."""
+    key = refused.key
+    if key in _FLAGS:
+        flag = _FLAGS[key]
+        return (
+            f"change the number in the script, or give the script its own flag (train.py {flag} {refused.value}); where unhang.toml knows the flag "
+            f'([arguments] {key} = "{flag}"), --set {key}={worded(refused.value)} puts it there'
+        )
+    if key == "backend":
+        return "leave it out"
+    if key == "processes":
+        return "give the command its own option, or -n for a Python script"
+    if key == "shm":
+        return "leave it out: nothing here talks over NCCL's shared memory; where /dev/shm is short for a DataLoader, --set loader-workers=0"
+    if refused.why == reading.NO_NCCL.en:
+        return "leave it out: nothing here talks over NCCL; Gloo takes --set interface=NAME and --timeout TIME"
+    return "leave it out; unhang presets --settings lists every setting"

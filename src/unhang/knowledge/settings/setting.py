@@ -34,13 +34,28 @@ class Installed:
 class Spelled:
     """A setting as it is passed on. `arguments` go behind the command, `options` are the launcher's own and go in front of the script.
 
-    `read_by` names who reads it, with the release.
+    `read_by` names who reads it, with the release; `readers` who reads which variable, option or argument, where they are not one.
     """
 
     env: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
     read_by: str = ""
+    readers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def by_several(
+        cls, readers: Mapping[str, str], *, env: Mapping[str, str], options: tuple[tuple[str, str], ...] = (), arguments: tuple[str, ...] = ()
+    ) -> Spelled:
+        """`readers` has every name: of a variable, an option, or what stands in front of an argument's =."""
+        return cls(env=env, options=options, arguments=arguments, read_by=", ".join(dict.fromkeys(readers.values())), readers=readers)
+
+    def without(self, env: Mapping[str, str], options: tuple[tuple[str, str], ...], arguments: tuple[str, ...]) -> Spelled:
+        """What is left of it where others' were kept, and who reads that."""
+        left = {*env, *(name for name, _ in options), *(argument.partition("=")[0] for argument in arguments)}
+        readers = {name: who for name, who in self.readers.items() if name in left}
+        read_by = ", ".join(dict.fromkeys(readers.values())) if self.readers else self.read_by
+        return Spelled(env=env, options=options, arguments=arguments, read_by=read_by, readers=readers)
 
 
 @dataclass(frozen=True, kw_only=True)

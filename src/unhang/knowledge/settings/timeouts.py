@@ -24,30 +24,30 @@ def _timeout(value: Value, installed: Installed, launcher: str) -> Spelled | Tex
         return reading.NO_TORCH
     seconds = int(value)
     env = {TIMEOUT: str(seconds)}
-    readers = [HOOK]
+    readers = {TIMEOUT: HOOK}
     options: tuple[tuple[str, str], ...] = ()
     arguments: tuple[str, ...] = ()
     if reading.reads(installed, "deepspeed", "DEEPSPEED_TIMEOUT"):
         # Whole minutes; a part of one is an error when deepspeed is imported.
         env["DEEPSPEED_TIMEOUT"] = str(-(-seconds // 60))
-        readers.append(reading.said(installed, "deepspeed"))
+        readers["DEEPSPEED_TIMEOUT"] = reading.said(installed, "deepspeed")
     heartbeat = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
     if seconds > _HEARTBEAT_S and installed.nccl is not None and reading.reads(installed, "torch", heartbeat):
         env[heartbeat] = str(seconds)
-        readers.append(reading.said(installed, "torch"))
+        readers[heartbeat] = reading.said(installed, "torch")
     if reading.takes_overrides(installed, launcher):
         arguments = (f"ddp_timeout={seconds}",)
-        readers.append(reading.said(installed, "llamafactory"))
+        readers["ddp_timeout"] = reading.said(installed, "llamafactory")
     if seconds > _JOIN_S:
         # join_timeout is the c10d rendezvous', timeout that of the static one.
         conf = f"join_timeout={seconds},timeout={seconds}"
         if launcher in ("torchrun", "llamafactory"):
             env["PET_RDZV_CONF"] = conf
-            readers.append("torchrun")
+            readers["PET_RDZV_CONF"] = "torchrun"
         elif launcher == "accelerate":
             options = (("--rdzv_conf", conf),)
-            readers.append(reading.said(installed, "accelerate"))
-    return Spelled(env=env, options=options, arguments=arguments, read_by=", ".join(readers))
+            readers["--rdzv_conf"] = reading.said(installed, "accelerate")
+    return Spelled.by_several(readers, env=env, options=options, arguments=arguments)
 
 
 def _ib_timeout(value: Value, installed: Installed, launcher: str) -> Spelled | Text:

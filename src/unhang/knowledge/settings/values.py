@@ -59,12 +59,17 @@ def size(text: str) -> Value:
 
 def duration(text: str) -> Value:
     """Seconds, whole: 1800, 90s, 30m, 2h."""
-    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,6})?)\s*(s|m|min|h|d)?\s*", text.lower(), re.ASCII)
-    seconds = float(found[1]) * _SECONDS[found[2] or ""] if found is not None else 0.0
-    if not 1 <= seconds <= _LONGEST_S:
-        raise ValueError("it is a time from 1 second to 30 days, such as 1800, 30m or 2h")
     # Names of variables that take it want whole numbers; a part of a second is no shorter wait.
-    return int(-(-seconds // 1))
+    return int(-(-seconds(text) // 1))
+
+
+def seconds(text: str, least_s: float = 1) -> float:
+    """The same with parts of a second."""
+    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,6})?)\s*(s|m|min|h|d)?\s*", text.lower(), re.ASCII)
+    told = float(found[1]) * _SECONDS[found[2] or ""] if found is not None else 0.0
+    if not least_s <= told <= _LONGEST_S:
+        raise ValueError(f"it is a time from {least_s:g} second{'' if least_s == 1 else 's'} to 30 days, such as 1800, 30m or 2h")
+    return told
 
 
 def names(text: str) -> Value:
