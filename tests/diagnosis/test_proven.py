@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from unhang.diagnosis import proven
+from unhang.diagnosis import solved
 from unhang.diagnosis.logs import judge_logs
 from unhang.model import Finding, Outcome, Remedy, Trial, Tried, Verdict
 from unhang.records.rundir import RunDir
@@ -58,7 +58,7 @@ def rundir(tmp_path):
 )
 def test_a_run_names_the_change_how_it_was_proven_and_how_to_keep_it(rundir, events, then):
     rundir.events.write_text("".join(json.dumps({"event": e, "s": 1.0, "exitcode": 0}) + "\n" for e in events))
-    first, second = proven.told(FOUND, rundir).primary.remedies
+    first, second = solved.told(FOUND, rundir).primary.remedies
     assert (first.id, first.trial, second.id) == ("proven-here", "passed", "unset-gloo")
     assert "shm=off, interface=auto passed 2 trials with 2 ranks over gloo, 1.5 GB/s" in first.says and then in first.says and first.says_zh
     assert first.command == "unhang run --set shm=off --set interface=auto torchrun 'my train.py'"
@@ -68,12 +68,12 @@ def test_a_run_names_the_change_how_it_was_proven_and_how_to_keep_it(rundir, eve
 def test_what_was_found_for_something_else_or_not_at_all_is_not_told(rundir, more):
     found = rundir.read(rundir.solution, Outcome)
     rundir.write(rundir.solution, type(found)(**{**{f: getattr(found, f) for f in found.__dataclass_fields__}, **more}))
-    assert proven.told(FOUND, rundir) == FOUND
+    assert solved.told(FOUND, rundir) == FOUND
 
 
 def test_a_damaged_solution_is_said_to_be_unread(rundir):
     rundir.solution.write_text("{")
-    found = proven.told(FOUND, rundir)
+    found = solved.told(FOUND, rundir)
     assert found.primary == FOUND.primary and [n.what for n in found.not_examined] == ["solution.json"]
 
 

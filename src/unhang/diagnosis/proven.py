@@ -1,6 +1,6 @@
-"""What the trials of `unhang run --fallback` found: which change answers the failure, how that was proven, and how to keep it.
+"""What the trials of `unhang run --fallback` found, as the first remedy of a verdict: here from two lines in the log of a terminal.
 
-A run directory has it in solution.json; the log of a terminal has two lines of it.
+A run directory has more of it, see `solved`, which needs what nobody loads for a log.
 """
 
 from __future__ import annotations
@@ -8,16 +8,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
-import msgspec
-
-from unhang.diagnosis.course import MAX_LINE_BYTES
-from unhang.errors import EXIT_OK, RunDirError
 from unhang.knowledge.text import Text
-from unhang.model import NotExamined, Outcome, Remedy, Verdict
+from unhang.model import Remedy, Verdict
 from unhang.records.logs import Hit, Signature
-from unhang.records.rundir import RunDir, refuse_special
 
 CLIMBING = Signature(
     needle=": settings may answer it; trying ", pattern=r"(?P<cause>[\w-]{1,60}): settings may answer it; trying them on this machine", role="context"
@@ -33,27 +27,8 @@ FELL_BACK = Signature(
 SIGNATURES = (CLIMBING, FELL_BACK)
 
 
-class _Event(msgspec.Struct):
-    event: str
-    exitcode: int | None = None
-
-
-def told(found: Verdict, rundir: RunDir) -> Verdict:
-    """The verdict on a run, with what its trials found as the first remedy, where they were made for that cause."""
-    try:
-        if found.primary is None or not rundir.holds(rundir.solution):
-            return found
-        outcome = rundir.read(rundir.solution, Outcome)
-    except (RunDirError, OSError) as e:
-        left = NotExamined(what=rundir.relative(rundir.solution), why=str(e).replace(f"{rundir.path}/", ""))
-        return replace(found, not_examined=(*found.not_examined, left))
-    if not outcome.chosen or outcome.why != found.primary.cause:
-        return found
-    return _first(found, _of_outcome(outcome, rundir))
-
-
 def told_by_logs(found: Verdict, hits: Iterable[Hit]) -> Verdict:
-    """The same of logs that hold what unhang wrote to the terminal."""
+    """The verdict on logs that hold what unhang wrote to the terminal; of what was found for another cause nothing is told."""
     seen = tuple(hits)
     last = next((h for h in reversed(seen) if h.signature == FELL_BACK), None)
     causes = {h.groups["cause"] for h in seen if h.signature == CLIMBING}
@@ -64,7 +39,7 @@ def told_by_logs(found: Verdict, hits: Iterable[Hit]) -> Verdict:
         "Proven on the machine of this log by unhang run: {what} ({set}); it passed twice in trials, and the next attempt ran with it ({source}).",
         "unhang run 已在该日志所属的机器上证明：{what}（{set}）；测试中通过两次，下一次尝试即以此运行（{source}）。",
     ).fill(what=what, set=last.groups["set"], source=f"{last.source}:{last.line}")
-    return _first(found, _remedy(says, what.split(", "), ()))
+    return first(found, remedy(says, what.split(", "), ()))
 
 
 def repaired(hits: Iterable[Hit]) -> str:
@@ -72,74 +47,12 @@ def repaired(hits: Iterable[Hit]) -> str:
     return next((h.groups["what"] for h in reversed(tuple(hits)) if h.signature == FELL_BACK), "")
 
 
-def _of_outcome(outcome: Outcome, rundir: RunDir) -> Remedy:
-    chosen = outcome.chosen or {}
-    sets = [f"{key}={_spelled(value)}" for key, value in chosen.items()]
-    trials = [t for t in (*(r.trial for r in outcome.rungs), *outcome.dropping) if t is not None and t.choice == chosen and t.outcome == "passed"]
-    speed = max((t.busbw_gbps for t in trials if t.busbw_gbps is not None), default=None)
-    steps, ended = _afterwards(rundir)
-    then = (
-        Text("the training then ended well with it", "此后训练以此正常结束")
-        if ended
-        else Text("the training then took steps with it", "此后训练以此前进了若干步")
-        if steps
-        else Text("of the training no step with it is recorded", "没有训练以此前进的记录")
-    )
-    says = Text(
-        "Proven on this machine: {what} passed {n} trials{ranks}{speed}; {then}. {file} has what was measured, and how to set it by hand.",
-        "已在本机证明：{what} 通过 {n} 次测试{ranks}{speed}；{then}。{file} 中有实测数据和手动设置的方法。",
-    ).fill(
-        what=", ".join(sets),
-        n=len(trials),
-        ranks=Text(" with {n} ranks over {backend}", "（{n} 个 rank，{backend}）").fill(n=trials[0].world_size, backend=trials[0].backend)
-        if trials
-        else Text("", ""),
-        speed=Text(", {gbps} GB/s", "，{gbps} GB/s").fill(gbps=f"{speed:.3g}") if speed is not None else Text("", ""),
-        then=then,
-        file=rundir.relative(rundir.solution_report),
-    )
-    return _remedy(says, sets, _command(rundir))
-
-
-def _remedy(says: Text, sets: Iterable[str], command: Iterable[str]) -> Remedy:
+def remedy(says: Text, sets: Iterable[str], command: Iterable[str]) -> Remedy:
+    """`sets` as `--set` takes them; `command` is what is run."""
     options = " ".join(f"--set {shlex.quote(one)}" for one in sets)
     return Remedy(id="proven-here", says=says.en, says_zh=says.zh, command=f"unhang run {options} {shlex.join(command) or 'COMMAND'}", trial="passed")
 
 
-def _first(found: Verdict, remedy: Remedy) -> Verdict:
+def first(found: Verdict, remedy: Remedy) -> Verdict:
     assert found.primary is not None
     return replace(found, primary=replace(found.primary, remedies=(remedy, *found.primary.remedies)))
-
-
-def _afterwards(rundir: RunDir) -> tuple[bool, bool]:
-    """Whether a step was taken after the change, and whether the run then ended well."""
-    decoder = msgspec.json.Decoder(_Event)
-    changed = steps = ended = False
-    try:
-        refuse_special(rundir.events)
-        with rundir.events.open("rb") as f:
-            for raw in f:
-                try:
-                    event = decoder.decode(raw[:MAX_LINE_BYTES])
-                except (msgspec.DecodeError, msgspec.ValidationError):
-                    continue
-                if event.event == "FellBack":
-                    changed, steps, ended = True, False, False
-                steps = steps or (changed and event.event == "FirstStep")
-                ended = changed and event.event == "Finished" and event.exitcode == EXIT_OK
-    except (OSError, RunDirError):
-        pass
-    return steps, ended
-
-
-def _command(rundir: RunDir) -> tuple[str, ...]:
-    try:
-        told: Any = rundir.read(rundir.run, dict).get("command")
-    except RunDirError:
-        return ()
-    return tuple(map(str, told)) if isinstance(told, list) else ()
-
-
-def _spelled(value: object) -> str:
-    """As `--set KEY=VALUE` takes it."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from unhang.diagnosis import course, interrupted, proven, verdict
+from unhang.diagnosis import course, interrupted, solved, verdict
 from unhang.diagnosis.redact import redact_data
 from unhang.errors import RunDirError
 from unhang.knowledge import catalogue
@@ -30,7 +30,7 @@ def judge(rundir: RunDir, *, number: int | None = None, called: str | None = Non
         known = ", ".join(map(str, numbers)) or "none"
         raise RunDirError(f"{rundir.path} has no incident {number}; it has: {known}")
     found = _whole(rundir, numbers, called or str(rundir.path)) if number is None else _incident(rundir, number)
-    found = proven.told(found, rundir)
+    found = solved.told(found, rundir)
     return redact_data(replace(found, not_examined=(*found.not_examined, *_run(rundir))))
 
 
