@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from unhang.errors import UnhangError
@@ -45,7 +46,7 @@ def write(layout: Layout, carried: Carried, through: bool) -> tuple[str, Mapping
         key, joined, value = word.partition("=")
         if not joined or not key.isidentifier():
             raise UnhangError(f"{word!r}: of this form COMMAND is fields of LLaMA-Factory", hint="unhang export llamafactory -- dataset=mine")
-        given[key] = value
+        given[key] = _typed(value)
     precision = carried.native.get("precision", "bf16" if layout.gpus else "no")
     if precision == "fp8":
         raise UnhangError("LLaMA-Factory's file has no fp8", hint="--set precision=bf16")
@@ -73,6 +74,15 @@ def write(layout: Layout, carried: Carried, through: bool) -> tuple[str, Mapping
         },
         chosen={_KEYS[key]: key for key in carried.native if key in _KEYS},
     ), {}
+
+
+def _typed(word: str) -> str | int | float | bool:
+    """LLaMA-Factory takes values as YAML gives them: a number in quotes stays a word, and fails where it is counted with."""
+    if word.lower() in ("true", "false"):
+        return word.lower() == "true"
+    if re.fullmatch(r"[-+]?\d+", word):
+        return int(word)
+    return float(word) if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", word) else word
 
 
 FORM = Form(
