@@ -15,6 +15,8 @@ HIT = [
     ("deepspeed", '{\n"train_batch_size": 10,\n"train_micro_batch_size_per_gpu": 4\n}', 2, "no whole number"),
     ("deepspeed", '{"train_batch_size": 8,\n"bf16": {"enabled": "auto"}}', 2, "bf16.enabled is auto"),
     ("llamafactory", "stage: sft\nbackend: gloo\n", 2, "no field `backend`"),
+    ("llamafactory", "stage: sft\nmy_own_field: 1\n", 2, "no field `my_own_field`, and refuses"),
+    ("llamafactory", "stage: sftt\n", 1, "stage is sftt"),
     ("llamafactory", "stage: sft\nbf16: true\nfp16: true\n", 3, "both on"),
     ("torchrun", "#!/bin/bash\npython -m torch.distributed.launch train.py\n", 2, "replaced by torchrun"),
     ("torchrun", "#!/bin/bash\ntorchrun train.py \\\n  --local_rank 0\n", 3, "--local_rank"),
@@ -28,6 +30,8 @@ HIT = [
     ("slurm", "#!/bin/bash\n#SBATCH --gres=gpu:8\n#SBATCH --ntasks-per-node=8\nsrun torchrun train.py\n", 3, "8 tasks"),
     ("slurm", "#!/bin/bash\n#SBATCH --nodes=1\nsrun torchrun train.py\n", 2, "no GPUs"),
     ("kubernetes", "apiVersion: v1\nspec:\n  containers:\n    - command: [torchrun, train.py]\n", 3, "/dev/shm"),
+    ("lightning", "from lightning import Trainer\nTrainer(\n  gpus=2, **more)\n", 3, "Trainer takes no `gpus`"),
+    ("ray", "from ray.train import ScalingConfig as S\nimport other\nS(workers=2)\n", 3, "ScalingConfig takes no `workers`"),
     ("dockerfile", "FROM a\nCMD torchrun train.py\n", 2, "--shm-size"),
 ]
 
@@ -43,7 +47,10 @@ def test_it_is_found_on_its_line(form, text, line, says):
 MISSED = [
     "distributed_type: MULTI_GPU\nnum_machines: 1\nnum_processes: 2\n",
     '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4}',
-    "stage: sft\nmy_own_field: 1\n",
+    "stage: sft\nlora_rank: 8\nwarmup_ratio: 0.1\ngroup_by_length: true\nuse_liger_kernel: true\n",
+    "import lightning\nfrom mine import Trainer\nTrainer(gpus=2)\n",
+    "from ray.train.torch import TorchConfig\nTorchConfig(backend='gloo', timeout_s=60)\n",
+    "model_name_or_path: a\ntask: mmlu_test\nn_shot: 5\n",
     "#!/bin/bash\n# python -m torch.distributed.launch, and --local_rank, are gone\ntorchrun --nnodes=1 train.py\n",
     "#!/bin/bash\ntorchrun a.py; accelerate launch b.py\n",
     "#!/bin/bash\nexport NODE_RANK=1 MASTER_PORT=1234 NNODES=2\nllamafactory-cli train a.yaml\n",

@@ -156,6 +156,14 @@ def test_fields_of_llamafactory_keep_their_type():
     assert read["lora_target"] == [1, 2]
 
 
+def test_fields_of_llamafactory_keep_their_types():
+    command = ("cutoff_len=1024", "learning_rate=1e-5", "do_eval=false", "run_name=it's 1", "output_dir=a b/$x", "seed=nan")
+    text = forms.export("llamafactory", {}, Layout(command=command)).text
+    read = yaml.safe_load(text)
+    assert (read["cutoff_len"], read["learning_rate"], read["do_eval"]) == (1024, 0.00001, False)
+    assert (read["run_name"], read["output_dir"], read["seed"]) == ("it's 1", "a b/$x", "nan")
+
+
 def test_deepspeed_on_several_hosts_has_a_hostfile(tmp_path):
     # Without one it refuses --num_nodes above 1.
     script = forms.export("deepspeed", {}, Layout(nodes=2, processes=8, address="node0")).companions[".start.sh"]

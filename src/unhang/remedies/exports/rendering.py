@@ -61,7 +61,9 @@ def words(values: Iterable[object]) -> str:
 
 def yaml(value: Any) -> str:
     """A scalar or a list as flow YAML on one line; JSON's strings are YAML's double-quoted ones."""
-    return json.dumps(value, ensure_ascii=True)
+    text = json.dumps(value, ensure_ascii=True)
+    # 1e-05 is a word in YAML 1.1, 1.0e-05 a number.
+    return text.replace("e", ".0e") if isinstance(value, float) and "." not in text else text
 
 
 def python(value: Any) -> str:

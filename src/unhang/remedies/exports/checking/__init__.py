@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from unhang.errors import UnhangError
 from unhang.knowledge.text import Text
-from unhang.remedies.exports.checking import accelerate, deepspeed, dockerfile, documents, kubernetes, llamafactory, script
+from unhang.remedies.exports.checking import accelerate, deepspeed, dockerfile, documents, kubernetes, llamafactory, python, script
 from unhang.remedies.exports.checking.names import known
 from unhang.remedies.exports.checking.problem import Layout, Problem
 from unhang.remedies.exports.forms import NAMES, form
@@ -39,10 +39,10 @@ def recognise(name: str, text: str) -> str:
         return "slurm"
     if re.match(r"#!.*\b(?:ba|z|k|da)?sh\b", text):
         return "bash" if re.search(r"^case ", text, re.MULTILINE) else "torchrun"
-    if re.match(r"(?:[ \t\r]*(?:#.*|ARG[ \t].*)?\n)*FROM\s+\S", text, re.IGNORECASE):
-        return "dockerfile"
     if re.search(r"^\s*(?:from|import) +(?:ray|lightning|pytorch_lightning)\b", text, re.MULTILINE):
         return "ray" if re.search(r"^\s*(?:from|import) +ray\b", text, re.MULTILINE) else "lightning"
+    if re.match(r"(?:[ \t\r]*(?:#.*|ARG[ \t].*)?\n)*FROM[ \t]+\S+(?=\s|$)(?![^\n]*\bimport\b)", text, re.IGNORECASE):
+        return "dockerfile"
     if text.lstrip().startswith("{") and _is_deepspeed(documents.parse_json(name, text)):
         return "deepspeed"
     try:
@@ -105,12 +105,7 @@ def _of_form(found: str, name: str, text: str, layout: Layout) -> Iterator[Probl
     elif found in _SHELL:
         yield from script.check(text)
     elif found in _PYTHON:
-        try:
-            compile(text, name, "exec")
-        except SyntaxError as e:
-            raise UnhangError(f"{name}:{e.lineno or 1}:{e.offset or 1} is no Python: {e.msg}") from e
-        except ValueError as e:
-            raise UnhangError(f"{name} is no Python: {e}") from e
+        yield from python.check(name, text)
 
 
 _TOLD = ("not-read", "typo", "value", "contradiction", "not-exported", "renamed")
