@@ -128,6 +128,7 @@ lists = [[torch.empty(1), torch.empty(2)] for _ in range(2)]
 dist.all_gather_coalesced(lists, [torch.full((1,), rank + 1.0), torch.full((2,), rank + 5.0)])
 note("all_gather_coalesced", *lists[0], *lists[1])
 import torch.distributed._functional_collectives as functional
+sys.modules["_unhang_attach.functional"].register(dist.distributed_c10d, "CPU")
 note("functional gather", functional.all_gather_tensor(torch.full((1,), rank + 1.0), 0, dist.group.WORLD))
 note("functional scatter", functional.reduce_scatter_tensor(torch.arange(2.0) * (rank + 1), "avg", 0, dist.group.WORLD))
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1, bias=False))
@@ -217,7 +218,7 @@ def test_each_change_is_told_once_with_its_line(ranks):
         assert told["backend", "nccl", "gloo"][0].endswith("nccl.py") and told["backend", "nccl", "gloo"][1] == line
         assert told["timeout", "600 s", "77 s"][1] == line
         assert ("timeout", "5 s", "77 s") in told and ("backend", "cpu:gloo,cuda:nccl", "gloo") in told
-        assert {what for what, _, _ in told} >= {"send", "recv", "all_to_all", "reduce_scatter", "ReduceOp.AVG"}
+        assert {what for what, _, _ in told} >= {"send", "recv", "all_to_all", "reduce_scatter", "ReduceOp.AVG", "functional all_gather_into_tensor"}
 
 
 def test_without_the_variables_nothing_is_touched(listener):
