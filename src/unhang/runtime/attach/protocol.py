@@ -60,6 +60,7 @@ ENV_LOADER_WORKERS = "UNHANG_LOADER_WORKERS"  # num_workers of every torch.utils
 ENV_PIN_MEMORY = "UNHANG_PIN_MEMORY"  # 0 or 1
 ENV_PERSISTENT_WORKERS = "UNHANG_PERSISTENT_WORKERS"  # 0 or 1
 ENV_PREFETCH = "UNHANG_PREFETCH"  # prefetch_factor, batches for each worker
+WISHES = (ENV_BACKEND, ENV_TIMEOUT, ENV_LOADER_WORKERS, ENV_PIN_MEMORY, ENV_PERSISTENT_WORKERS, ENV_PREFETCH)
 
 
 def encode(kind: str, **fields: object) -> bytes:
