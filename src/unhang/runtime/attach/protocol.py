@@ -8,7 +8,7 @@ From the process ("m" names the message; pid is checked against the kernel's wor
     joined    {rank, world_size, backend, device, gpu, timeout_s, torch}  torch.distributed was initialised
     left      {}                                                          ... and was destroyed
     stepping  {device, gpu, torch, initialized}                           the first optimizer step has ended
-    training  {pid, tid}                                                  the thread that trains is not the main one
+    training  {pid, tid}                                                  the thread that trains is not the main one; null: it is again
     beat      {t, step, groups: {name: [enqueued, completed]}, place: [file, line, name] | null, sig, inside: str | null}
               t: CLOCK_MONOTONIC in seconds. sig: changes whenever the main thread stands at another instruction.
               inside: the function of torch.distributed that the main thread is in.

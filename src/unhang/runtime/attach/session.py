@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from types import ModuleType
 
 from . import fatal, heartbeat, last_words
@@ -38,10 +39,17 @@ class Session:
         # Held while the heartbeat thread is at work, so that no fork happens in the middle of it.
         self.working = threading.Lock()
 
-    def train_here(self) -> None:
-        """This thread is the one to be watched, not the main one."""
-        self.main_ident = threading.get_ident()
+    @contextlib.contextmanager
+    def training_here(self) -> Iterator[None]:
+        """Inside, this thread is the one to be watched; then the main one again, unless another has begun meanwhile."""
+        own = self.main_ident = threading.get_ident()
         self.link.post("training", pid=os.getpid(), tid=threading.get_native_id())
+        try:
+            yield
+        finally:
+            if self.main_ident == own:
+                self.main_ident = threading.main_thread().ident or 0
+                self.link.post("training", pid=os.getpid(), tid=None)
 
     def start_heartbeat(self) -> None:
         self.thread = threading.Thread(target=heartbeat.run, args=(self,), name="unhang-heartbeat", daemon=True)
