@@ -73,11 +73,11 @@ later.thread.join()
 os.read(0, 1)  # after
 """
     process, peer = actor(listener, code)
-    lines = {word: 1 + START.count("\n") + code[: code.index(f"# {word}")].count("\n") for word in ("first", "between", "second", "after")}
-    for word in ("first", "between", "second", "after"):
-        listener.until(
-            lambda word=word: [b for b in peer.of("beat")[-1:] if b["place"] and b["place"][1] == lines[word]], f"a beat in the {word} line"
-        )
+    words = ("first", "between", "second", "after")
+    lines = {word: 1 + START.count("\n") + code[: code.index(f"# {word}")].count("\n") for word in words}
+    for word in words:
+        at = lines[word]
+        listener.until(lambda at=at: [b for b in peer.of("beat")[-1:] if b["place"] and b["place"][1] == at], f"a beat in the {word} line")
         process.stdin.write("x")
         process.stdin.flush()
     assert listener.finish(process)[0] == 0

@@ -77,18 +77,18 @@ def _backend(module: Any) -> str | None:
 
 
 def _timeout_s(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
-    if (seconds := overrides.timeout_s()) is not None:
-        return seconds
-    given = kwargs.get("timeout", args[2] if len(args) > 2 else None)
-    if given is not None:
-        return float(given.total_seconds())
-    try:
+    """That of the group as it was made; what was asked for is only believed where the group does not tell."""
+    with contextlib.suppress(Exception):
         group = module._get_default_group()
         # An accelerator's timeout is the one that bites: it is the shorter one.
         devices = sorted(group._device_types, key=lambda device: device.type == "cpu")
         return float(group._get_backend(devices[0]).options._timeout.total_seconds())
-    except Exception:
-        return None
+    if (seconds := overrides.timeout_s()) is not None:
+        return seconds
+    with contextlib.suppress(Exception):
+        given = kwargs.get("timeout", args[2] if len(args) > 2 else None)
+        return float((given or module._get_default_timeout(module.get_backend())).total_seconds())
+    return None
 
 
 def _device(torch: Any, given: Any) -> str | None:
