@@ -221,15 +221,40 @@ def test_each_change_is_told_once_with_its_line(ranks):
         assert {what for what, _, _ in told} >= {"send", "recv", "all_to_all", "reduce_scatter", "ReduceOp.AVG", "functional all_gather_into_tensor"}
 
 
-def test_without_the_variables_nothing_is_touched(listener):
-    code = """
-import torch.distributed as dist, sys
-c10d = dist.distributed_c10d
-dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
-print(c10d.new_group.__module__, hasattr(c10d.new_group, "__wrapped__"), "_unhang_attach.frameworks" in sys.modules)
+# Whose code every function is, of each module and class that anything of ours could replace.
+WHOSE_CODE = """
+import json, sys
+import torch, torch.distributed as dist, torch.utils.data
+import torch.distributed._functional_collectives as functional
+import torch._dynamo.trace_rules as trace_rules
+places = {"c10d": vars(dist.distributed_c10d), "dist": vars(dist), "functional": vars(functional), "loader": vars(torch.utils.data.DataLoader)}
+files = {f"{place} {name}": member.__code__.co_filename
+         for place, members in places.items() for name, member in members.items() if hasattr(member, "__code__")}
+files |= {op: torch._C._dispatch_dump(op) for op in torch._C._dispatch_get_all_op_names() if op.startswith("_c10d_functional::")}
+files["remaps"] = sorted(f.__name__ for f in functional.traceable_collective_remaps)
+files["skipped"] = list(trace_rules.SKIP_DIRS)
+print(json.dumps(files))
 """
-    plain = listener.finish(listener.python(code.replace("dist.init", "0 and dist.init")))
-    assert (plain[0], plain[1].split()[0], plain[1].split()[2]) == (0, "torch.distributed.distributed_c10d", "False")
+
+
+def test_without_the_variables_nothing_is_touched(listener):
+    def looked(**more):
+        code, out, err = listener.finish(listener.python(WHOSE_CODE, env=listener.env(**more)))
+        assert code == 0, err
+        return json.loads(out)
+
+    bare = looked(UNHANG_ATTACH="0")
+
+    def differs(seen):
+        return {name for name in bare.keys() | seen.keys() if bare.get(name) != seen.get(name)}
+
+    ours = {f"{place} {name}" for place in ("c10d", "dist") for name in ("init_process_group", "destroy_process_group")}
+    assert differs(looked()) == ours
+    # It would be seen: each of these by one variable.
+    assert differs(looked(UNHANG_TIMEOUT_S="60")) > ours | {"c10d new_group", "dist new_group", "c10d split_group"}
+    assert differs(looked(UNHANG_PREFETCH="3")) == ours | {"loader __init__"}
+    gloo = differs(looked(UNHANG_BACKEND="gloo"))
+    assert gloo > ours | {"c10d send", "dist all_to_all", "_c10d_functional::all_reduce", "remaps", "skipped"}
 
 
 def test_backends_that_gloo_cannot_stand_in_for(listener):
