@@ -86,7 +86,8 @@ note("a subclass with memory of its own", x)
 from torch.distributed.tensor import DTensor, Replicate
 wrapped = DTensor.from_local(torch.ones(2), mesh, [Replicate()], run_check=False)
 seen["refused"] = []
-for name, call in {"isend": lambda: dist.isend(wrapped, 1 - rank), "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(torch.ones(1), wrapped)}.items():
+calls = {"isend": lambda: dist.isend(wrapped, 1 - rank), "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(torch.ones(1), wrapped)}
+for name, call in calls.items():
     try:
         call()
     except TypeError as error:

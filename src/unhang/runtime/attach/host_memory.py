@@ -54,7 +54,8 @@ def patch(c10d: Any) -> None:
     """Replace functions of torch.distributed.distributed_c10d by some that work on Gloo."""
     work = _work_class(c10d)
     for make in (
-        _isend, _irecv, _send, _recv, _all_to_all, _all_reduce, _reduce, _all_reduce_coalesced, _all_gather, _all_gather_coalesced, _reduce_scatter, _barrier
+        _isend, _irecv, _send, _recv,
+        _all_to_all, _all_reduce, _reduce, _all_reduce_coalesced, _all_gather, _all_gather_coalesced, _reduce_scatter, _barrier
     ):  # fmt: skip
         _replace(c10d, make.__name__[1:], make, work)
     for name in ("reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"):
@@ -204,7 +205,7 @@ def _arrived(value: Any) -> Any:
 
 
 def _refuse_wrapped(name: str, given: Any) -> None:
-    """Gloo would read an address that is none, or one on the device. What the compiler traces goes its own way, and what Gloo has takes its own care."""
+    """Gloo would read an address that is none, or one on the device. What the compiler traces goes its own way."""
     if name in _GLOO_HAS:
         return
     for value in given:

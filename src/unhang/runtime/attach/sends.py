@@ -1,6 +1,6 @@
 """Buffers of sends that nobody waits for: NCCL has taken its own copy, Gloo reads the buffer when the peer asks for it.
 
-Gloo tells that it has done so only to who waits. A thread that does is none to have: woken while the interpreter ends, it ends the process by SIGABRT.
+Gloo tells that it has done so only to who waits. A thread cannot do that: woken while the interpreter ends, it ends the process by SIGABRT.
 So the next send waits for the oldest ones, once there are so many of them that those have long arrived. Whoever has more than that on the way would
 have waited with NCCL as well.
 """
