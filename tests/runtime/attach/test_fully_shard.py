@@ -28,7 +28,7 @@ def model():
     return torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Linear(5, 1))
 
 def train(model, batches):
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
     for batch in batches:
         model(batch).square().mean().backward()
         optimizer.step()
