@@ -352,3 +352,19 @@ def test_sends_that_nobody_waits_for_arrive_and_only_so_many_are_kept(listener):
     code, out, err = listener.finish(listener.run([*TORCHRUN, str(script)], env=listener.env(**{protocol.ENV_BACKEND: "gloo"})))
     assert code == 0, err[-4000:]
     assert sorted(out.splitlines()) == ["1225.0", "[50, 61, 56]"]
+
+
+def test_what_was_changed_is_told_where_the_start_fails(listener):
+    """As under Lightning: no launcher has named the rank, and nothing is attached before it joins."""
+    code = """
+from datetime import timedelta
+import torch.distributed as dist
+dist.init_process_group("nccl", init_method="tcp://127.0.0.1:1", rank=1, world_size=2, timeout=timedelta(seconds=600))
+"""
+    env = listener.env(**{protocol.ENV_BACKEND: "gloo", protocol.ENV_TIMEOUT: "1", "RANK": None})
+    code, _, err = listener.finish(listener.python(code, env=env))
+    assert code == 1, err
+    (peer,) = listener.peers
+    assert peer.hello["rank"] == 1
+    assert [(m["what"], m["now"]) for m in peer.of("overridden")] == [("backend", "gloo"), ("timeout", "1 s")]
+    assert len(peer.of("raised")) == 1 and peer.of("joined") == []

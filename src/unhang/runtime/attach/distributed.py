@@ -22,7 +22,14 @@ def patch(module: ModuleType) -> None:
 
     @functools.wraps(initialise)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        result = initialise(*args, **kwargs)
+        try:
+            result = initialise(*args, **kwargs)
+        except Exception:
+            # Lightning's and Ray's ranks are attached only by joining: what was done to the call that failed is to be told all the same.
+            with contextlib.suppress(Exception):
+                session.attach(rank=kwargs.get("rank"))
+                overrides.flush()
+            raise
         with contextlib.suppress(Exception):
             _joined(module, args, kwargs)
         return result
