@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from unhang.errors import CommandNotFound, UnhangError
-from unhang.launch.command import argument, launcher, master, option, resolve, with_settings
+from unhang.launch.command import argument, check_reach, launcher, master, option, resolve, with_settings
 
 
 @pytest.fixture
@@ -236,3 +236,43 @@ def test_what_the_file_of_llama_factory_says(path, tmp_path):
     assert [argument(command, f) for f in ("ddp_timeout", "bf16", "lr", "batch")] == ["180000000", "false", None, None]
     file.write_text("{: [")
     assert argument(command, "ddp_timeout") is None
+
+
+SEVERAL = "# first\nworker-0 slots=8\n\nworker-1 slots=8\n"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words", "refused"),
+    [
+        (SEVERAL, "--hostfile hosts", True),
+        (SEVERAL, "-H hosts --launcher openmpi", True),
+        (SEVERAL, "--hostfile=hosts --exclude worker-1:0", True),
+        (SEVERAL, "--hostfile hosts --include worker-0@worker-1:0,1", True),
+        ("worker-0 slots=8\n", "--hostfile hosts --force_multi", True),
+        ("worker-0 slots=8\n", "--hostfile hosts", False),
+        (SEVERAL, "--hostfile hosts --no_ssh --node_rank 0", False),
+        (SEVERAL, "--hostfile hosts --launcher slurm", False),
+        (SEVERAL, "--hostfile hosts --include worker-1:0,1", False),
+        (SEVERAL, "--hostfile hosts --exclude worker-1", False),
+        (SEVERAL, "--hostfile hosts --num_nodes 1", False),
+        (SEVERAL, "--hostfile elsewhere", False),
+        (SEVERAL, "--num_gpus 2", False),
+    ],
+)
+def test_what_only_the_hook_applies_is_refused_where_deepspeed_leaves_it_behind(path, hosts, words, refused):
+    (path / "hosts").write_text(hosts)
+    command = resolve(["deepspeed", *words.split(), "train.py"], environ=environ(path))
+    check_reach(command, {"NCCL_DEBUG": "INFO", "UNHANG_BACKEND": ""}, hostfile=path / "none")
+    wish = {"UNHANG_BACKEND": "gloo"}
+    if refused:
+        with pytest.raises(UnhangError, match="UNHANG_BACKEND: only unhang's hook applies that"):
+            check_reach(command, wish, hostfile=path / "none")
+    else:
+        check_reach(command, wish, hostfile=path / "none")
+
+
+def test_the_hostfile_that_deepspeed_reads_by_itself_counts(path):
+    (path / "hosts").write_text(SEVERAL)
+    with pytest.raises(UnhangError, match="on 2 hosts"):
+        check_reach(resolve(["deepspeed", "train.py"], environ=environ(path)), {"UNHANG_TIMEOUT_S": "60"}, hostfile=path / "hosts")
+    check_reach(resolve(["torchrun", "train.py"], environ=environ(path)), {"UNHANG_TIMEOUT_S": "60"}, hostfile=path / "hosts")

@@ -206,3 +206,5 @@ def test_the_thread_that_trains_is_known_unless_the_process_counts_otherwise(sce
     peer = scene.arrive(10)
     scene.roster.message(peer, {"m": "training", "pid": pid, "tid": 17})
     assert scene.watch.ranks[0].tid == tid
+    scene.roster.message(peer, {"m": "training", "pid": pid, "tid": None})
+    assert scene.watch.ranks[0].tid is None

@@ -82,3 +82,15 @@ def test_the_thread_that_trains_is_looked_at_where_it_is_not_the_main_one(tmp_pa
         machine.sampler.look([dataclasses.replace(RANK, tid=57)], now=i * 0.5)
     activity = machine.sampler.activity(RANK, window_s=4.0)
     assert activity is not None and (activity.switches_per_s, activity.busy) == (0.0, False)
+
+
+def test_what_one_thread_did_says_nothing_about_another(tmp_path):
+    machine = Machine(tmp_path)
+    state = dataclasses.replace(RANK)
+    for tid, cpu in ((50, 900), (50, 900), (None, 1)):
+        state.tid = tid
+        machine.write(50, 1, cpu=cpu)
+        machine.t += 0.5
+        machine.sampler.look([state], now=machine.t)
+    activity = machine.sampler.activity(state)
+    assert activity is not None and activity.cpu_share == 0.0

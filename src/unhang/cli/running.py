@@ -126,6 +126,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
     plan = _plan(command, request, configured)
     if plan is not None:
         command = commands.with_settings(command, options=plan.applied.options, arguments=plan.applied.arguments)
+    commands.check_reach(command, {**os.environ, **(plan.applied.env if plan is not None else {})})
     lang = language.chosen(None)
 
     def fallback_of(rundir: RunDir) -> Fallback:

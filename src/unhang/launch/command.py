@@ -15,6 +15,7 @@ from pathlib import Path
 from unhang.errors import CommandNotFound, UnhangError
 from unhang.knowledge.settings.setting import worded
 from unhang.records import named
+from unhang.runtime.attach import protocol
 
 # The launchers' own options, as they are spelled with dashes; each also exists with underscores.
 _COUNT = {"torchrun": "--nproc-per-node", "accelerate": "--num-processes", "deepspeed": "--num-gpus"}
@@ -189,6 +190,42 @@ def _of_deepspeed(argv: Sequence[str], count: int, environ: Mapping[str, str]) -
             hint="name them by their numbers: deepspeed --include localhost:0,1",
         )
     return "--include", f"{host}:{','.join(devices[:count])}"
+
+
+def check_reach(command: Command, environ: Mapping[str, str], *, hostfile: Path = Path("/job/hostfile")) -> None:
+    """Raise UnhangError where what only the hook applies would not come to the ranks: some would do as the script says, and the others not.
+
+    Over ssh DeepSpeed hands on what begins with MLFLOW, PYTHON, MV2, UCX, NCCL, and its own file (launcher/runner.py, 0.19.8). That file could carry
+    these, too, but not the hook, which is on this host and wants its supervisor's socket.
+    """
+    wanted = [name for name in protocol.WISHES if environ.get(name)]
+    kind, options = _launcher(command.argv)
+    # Slurm hands on everything.
+    if not wanted or kind != "deepspeed" or "--no-ssh" in options or options.get("--launcher", "").lower() == "slurm":
+        return
+    file = Path(options.get("--hostfile") or options.get("-H") or hostfile)
+    if (count := _hosts_of_deepspeed(file, options)) > 1 or "--force-multi" in options:
+        raise UnhangError(
+            f"{', '.join(wanted)}: only unhang's hook applies that, and deepspeed starts ranks on {count} hosts over ssh, without the hook",
+            cause=f"{file} names them; DeepSpeed's launcher hands neither the hook nor its variables to a host",
+            hint=f"start it on each host: unhang run -- deepspeed --no_ssh --node_rank N --master_addr HOST --hostfile {file} train.py",
+        )
+
+
+def _hosts_of_deepspeed(file: Path, options: Mapping[str, str]) -> int:
+    """How many hosts a file names and the options leave; 1 where there is no file: the launcher then stays here."""
+    try:
+        with file.open(encoding="utf-8", errors="replace") as opened:
+            lines = opened.read(_MAX_FILE_BYTES).splitlines()
+    except OSError:
+        return 1
+    hosts = {line.split()[0] for line in lines if line.strip() and not line.lstrip().startswith("#")}
+    if include := options.get("--include"):
+        hosts &= {part.partition(":")[0] for part in include.split("@")}
+    # One whose GPUs are named stays with the others.
+    hosts -= {part for part in options.get("--exclude", "").split("@") if ":" not in part}
+    most = options.get("--num-nodes", "")
+    return min(len(hosts), int(most)) if most.isdecimal() and int(most) else len(hosts)
 
 
 def _remove_flag(argv: list[str], flag: str) -> None:

@@ -93,7 +93,7 @@ class Roster:
         elif kind == "training":
             # One that counts its processes otherwise (a container inside) counts its threads so too.
             if state is not None and int(message["pid"]) == peer.pid:
-                state.tid = int(message["tid"])
+                state.tid = None if (tid := message["tid"]) is None else int(tid)
         elif kind == "stopping":
             self._stopping(peer, message)
         elif kind in ("evidence", "dumped"):

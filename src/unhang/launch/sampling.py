@@ -28,6 +28,7 @@ class Sampler:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._samples: dict[int, deque[processes.Sample]] = {}
+        self._threads: dict[int, int | None] = {}
         self._last_s = -INTERVAL_S
 
     def look(self, states: Sequence[RankState], *, now: float) -> None:
@@ -37,6 +38,10 @@ class Sampler:
         self._last_s = now
         children = processes.descendants(self._host, tuple(s.pid for s in states))
         for state in states:
+            if self._threads.setdefault(state.pid, state.tid) != state.tid:
+                # What one thread has done says nothing about another.
+                self._threads[state.pid] = state.tid
+                self._samples.pop(state.pid, None)
             found = processes.sample(self._host, state.pid, t=now, tid=state.tid, children=children[state.pid])
             if found is not None:
                 self._samples.setdefault(state.pid, deque(maxlen=int(2 * MAX_WINDOW_S / INTERVAL_S))).append(found)

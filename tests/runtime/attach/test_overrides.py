@@ -75,6 +75,28 @@ assert work.wait() and work.wait() and work.is_completed()
 note("all_to_all", *outs)
 seen["copied back by wait"] = all(bool((tensor == 0).all()) for tensor in before)
 dist.barrier(device_ids=[0])
+outs = [torch.zeros(1), torch.zeros(2, 2)]
+dist.all_gather(outs, torch.full((1,), 1.0) if rank == 0 else torch.full((2, 2), 2.0), async_op=True).wait()
+note("all_gather of unequal sizes", *outs)
+class Named(torch.Tensor):
+    pass
+x = torch.full((2,), rank + 1.0).as_subclass(Named)
+dist.all_reduce(x, R.AVG)
+note("a subclass with memory of its own", x)
+from torch.distributed.tensor import DTensor, Replicate
+wrapped = DTensor.from_local(torch.ones(2), mesh, [Replicate()], run_check=False)
+seen["refused"] = []
+calls = {"isend": lambda: dist.isend(wrapped, 1 - rank), "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(torch.ones(1), wrapped)}
+for name, call in calls.items():
+    try:
+        call()
+    except TypeError as error:
+        seen["refused"].append(f"{error}".startswith(f"{name} of a DTensor"))
+y = torch.full((2,), rank + 1.0)
+# As DDP does with what a communication hook returns: nobody calls wait in Python.
+reduced = dist.all_reduce(y, R.AVG, async_op=True).get_future()
+torch.futures.wait_all([reduced.then(lambda done: done.value())])
+note("a future", y)
 tensors = [torch.full((2,), rank + 1.0), torch.ones(3)]
 with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
     for tensor in tensors:
@@ -106,7 +128,7 @@ many = [torch.zeros(1) for _ in range(300)]
 operations = [dist.P2POp(dist.isend, torch.full((1,), float(n)), 1 - rank) for n in range(300)]
 for work in dist.batch_isend_irecv(operations + [dist.P2POp(dist.irecv, one, 1 - rank) for one in many]):
     work.wait()
-seen["many sends"] = [float(sum(many)), len(sys.modules["_unhang_attach.host_memory"]._sends)]
+seen["many sends"] = [float(sum(many)), len(sys.modules["_unhang_attach.sends"]._left)]
 first = dist.new_group([0])
 done = dist.reduce_scatter_tensor(torch.zeros(1), torch.zeros(1 + rank), dist.ReduceOp.SUM, first)
 seen["not of the group"] = done is None
@@ -128,7 +150,10 @@ lists = [[torch.empty(1), torch.empty(2)] for _ in range(2)]
 dist.all_gather_coalesced(lists, [torch.full((1,), rank + 1.0), torch.full((2,), rank + 5.0)])
 note("all_gather_coalesced", *lists[0], *lists[1])
 import torch.distributed._functional_collectives as functional
+sys.modules["_unhang_attach.functional"].register(dist.distributed_c10d, "CPU")
 note("functional gather", functional.all_gather_tensor(torch.full((1,), rank + 1.0), 0, dist.group.WORLD))
+arrived = functional.all_gather_tensor(torch.full((1,), rank + 1.0), 0, dist.group.WORLD)
+note("an arrived one", sum((dist.all_gather_into_tensor(out := torch.zeros(4), arrived), out)[1:]))
 note("functional scatter", functional.reduce_scatter_tensor(torch.arange(2.0) * (rank + 1), "avg", 0, dist.group.WORLD))
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1, bias=False))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -176,6 +201,10 @@ def test_every_group_is_gloo_with_the_timeout(ranks):
         ("reduce_scatter", [[2, 2]], [[20, 20]]),
         ("all_gather_into_tensor", [[[[0], [0]], [[1], [1]]]], [[[[0], [0]], [[1], [1]]]]),
         ("all_to_all", [[1], [[3, 3]]], [[2, 2, 2], [1, 3, 5, 7]]),
+        ("all_gather of unequal sizes", [[1], [[2, 2], [2, 2]]], [[1], [[2, 2], [2, 2]]]),
+        ("a subclass with memory of its own", [[1.5, 1.5]], [[1.5, 1.5]]),
+        ("a future", [[1.5, 1.5]], [[1.5, 1.5]]),
+        ("an arrived one", [[1, 2, 1, 2]], [[1, 2, 1, 2]]),
         ("coalesced", [[3, 3], [2, 2, 2]], [[3, 3], [2, 2, 2]]),
         ("the last of a block", [[500, 1000]], [[500, 1000]]),
         ("a mixed block", [[3, 3], [3, 3]], [[3, 3], [3, 3]]),
@@ -190,6 +219,10 @@ def test_every_group_is_gloo_with_the_timeout(ranks):
 )
 def test_what_stands_in_gives_the_same_numbers(ranks, name, of_0, of_1):
     assert [seen[name] for seen, _ in ranks] == [of_0, of_1]
+
+
+def test_tensors_that_only_wrap_others_are_refused_by_name(ranks):
+    assert [seen["refused"] for seen, _ in ranks] == [[True, True]] * 2
 
 
 def test_sends_wait_for_nobody_and_are_kept_no_longer_than_they_last(ranks):
@@ -217,18 +250,43 @@ def test_each_change_is_told_once_with_its_line(ranks):
         assert told["backend", "nccl", "gloo"][0].endswith("nccl.py") and told["backend", "nccl", "gloo"][1] == line
         assert told["timeout", "600 s", "77 s"][1] == line
         assert ("timeout", "5 s", "77 s") in told and ("backend", "cpu:gloo,cuda:nccl", "gloo") in told
-        assert {what for what, _, _ in told} >= {"send", "recv", "all_to_all", "reduce_scatter", "ReduceOp.AVG"}
+        assert {what for what, _, _ in told} >= {"send", "recv", "all_to_all", "reduce_scatter", "ReduceOp.AVG", "functional all_gather_into_tensor"}
+
+
+# Whose code every function is, of each module and class that anything of ours could replace.
+WHOSE_CODE = """
+import json, sys
+import torch, torch.distributed as dist, torch.utils.data
+import torch.distributed._functional_collectives as functional
+import torch._dynamo.trace_rules as trace_rules
+places = {"c10d": vars(dist.distributed_c10d), "dist": vars(dist), "functional": vars(functional), "loader": vars(torch.utils.data.DataLoader)}
+files = {f"{place} {name}": member.__code__.co_filename
+         for place, members in places.items() for name, member in members.items() if hasattr(member, "__code__")}
+files |= {op: torch._C._dispatch_dump(op) for op in torch._C._dispatch_get_all_op_names() if op.startswith("_c10d_functional::")}
+files["remaps"] = sorted(f.__name__ for f in functional.traceable_collective_remaps)
+files["skipped"] = list(trace_rules.SKIP_DIRS)
+print(json.dumps(files))
+"""
 
 
 def test_without_the_variables_nothing_is_touched(listener):
-    code = """
-import torch.distributed as dist, sys
-c10d = dist.distributed_c10d
-dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
-print(c10d.new_group.__module__, hasattr(c10d.new_group, "__wrapped__"), "_unhang_attach.frameworks" in sys.modules)
-"""
-    plain = listener.finish(listener.python(code.replace("dist.init", "0 and dist.init")))
-    assert (plain[0], plain[1].split()[0], plain[1].split()[2]) == (0, "torch.distributed.distributed_c10d", "False")
+    def looked(**more):
+        code, out, err = listener.finish(listener.python(WHOSE_CODE, env=listener.env(**more)))
+        assert code == 0, err
+        return json.loads(out)
+
+    bare = looked(UNHANG_ATTACH="0")
+
+    def differs(seen):
+        return {name for name in bare.keys() | seen.keys() if bare.get(name) != seen.get(name)}
+
+    ours = {f"{place} {name}" for place in ("c10d", "dist") for name in ("init_process_group", "destroy_process_group")}
+    assert differs(looked()) == ours
+    # It would be seen: each of these by one variable.
+    assert differs(looked(UNHANG_TIMEOUT_S="60")) > ours | {"c10d new_group", "dist new_group", "c10d split_group"}
+    assert differs(looked(UNHANG_PREFETCH="3")) == ours | {"loader __init__"}
+    gloo = differs(looked(UNHANG_BACKEND="gloo"))
+    assert gloo > ours | {"c10d send", "dist all_to_all", "_c10d_functional::all_reduce", "remaps", "skipped"}
 
 
 def test_backends_that_gloo_cannot_stand_in_for(listener):
@@ -256,3 +314,57 @@ def test_timeouts_that_are_none(monkeypatch, text):
 def test_the_names_that_start_repeats():
     assert start.BACKEND == protocol.ENV_BACKEND
     assert start.LOADER == (protocol.ENV_LOADER_WORKERS, protocol.ENV_PIN_MEMORY, protocol.ENV_PERSISTENT_WORKERS, protocol.ENV_PREFETCH)
+
+
+# Rank 1 takes them only after all have been sent; the last ones it never takes.
+NOBODY_WAITS = """
+import gc, sys
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+sys.modules["_unhang_attach.host_memory"].away = lambda tensor: True
+sends, rank, taken = sys.modules["_unhang_attach.sends"], dist.get_rank(), torch.zeros(1000)
+kept = []
+for block in range(3):
+    if rank == 0:
+        for n in range(50):
+            dist.isend(torch.full((1000,), float(n)), 1)
+        gc.collect()
+        kept.append(len(sends._left))
+    dist.barrier()
+    if rank == 1:
+        total = 0.0
+        for n in range(50):
+            dist.recv(taken, 0)
+            total += float(taken[-1])
+    dist.barrier()
+    # More than are on the way at a time.
+    sends.MOST_BYTES = (4_000 * 60, 4_000 * 55)[block % 2]
+if rank == 0:
+    dist.isend(torch.ones(1), 1, tag=9)
+    held = dist.isend(torch.ones(1), 1, tag=9)
+print(kept if rank == 0 else total)
+"""
+
+
+def test_sends_that_nobody_waits_for_arrive_and_only_so_many_are_kept(listener):
+    script = listener.directory / "sends.py"
+    script.write_text(NOBODY_WAITS)
+    code, out, err = listener.finish(listener.run([*TORCHRUN, str(script)], env=listener.env(**{protocol.ENV_BACKEND: "gloo"})))
+    assert code == 0, err[-4000:]
+    assert sorted(out.splitlines()) == ["1225.0", "[50, 61, 56]"]
+
+
+def test_what_was_changed_is_told_where_the_start_fails(listener):
+    """As under Lightning: no launcher has named the rank, and nothing is attached before it joins."""
+    code = """
+from datetime import timedelta
+import torch.distributed as dist
+dist.init_process_group("nccl", init_method="tcp://127.0.0.1:1", rank=1, world_size=2, timeout=timedelta(seconds=600))
+"""
+    env = listener.env(**{protocol.ENV_BACKEND: "gloo", protocol.ENV_TIMEOUT: "1", "RANK": None})
+    code, _, err = listener.finish(listener.python(code, env=env))
+    assert code == 1, err
+    (peer,) = listener.peers
+    assert peer.hello["rank"] == 1
+    assert [(m["what"], m["now"]) for m in peer.of("overridden")] == [("backend", "gloo"), ("timeout", "1 s")]
+    assert len(peer.of("raised")) == 1 and peer.of("joined") == []

@@ -50,3 +50,36 @@ def test_an_exception_that_the_runner_keeps_is_told(listener):
     assert (raised["type"], raised["text"]) == ("ValueError", "no label")
     assert [(line, name) for _, line, name, _ in raised["frames"]] == [(4, "train")]
     assert listener.finish(process)[:2] == (0, "ValueError('no label')\n")
+
+
+def test_a_thread_that_has_ended_is_watched_no_more(listener):
+    """The main thread counts again, and the next trainer's thread takes its place; one that ends late takes nothing back."""
+    code = """import os, threading
+def train():
+    os.read(0, 1)  # first
+later = ThreadRunner()
+def train_again():
+    runner.thread.join()
+    os.read(0, 1)  # second
+go = threading.Event()
+runner.run(train)
+runner.thread.join()
+os.read(0, 1)  # between
+runner = ThreadRunner()
+runner.run(go.wait)
+later.run(train_again)
+go.set()
+later.thread.join()
+os.read(0, 1)  # after
+"""
+    process, peer = actor(listener, code)
+    words = ("first", "between", "second", "after")
+    lines = {word: 1 + START.count("\n") + code[: code.index(f"# {word}")].count("\n") for word in words}
+    for word in words:
+        at = lines[word]
+        listener.until(lambda at=at: [b for b in peer.of("beat")[-1:] if b["place"] and b["place"][1] == at], f"a beat in the {word} line")
+        process.stdin.write("x")
+        process.stdin.flush()
+    assert listener.finish(process)[0] == 0
+    first, none, _, last, at_last = (message["tid"] for message in peer.of("training"))
+    assert none is at_last is None and first is not None and last is not None

@@ -292,3 +292,20 @@ def test_a_spawned_worker_that_fails(listener):
     assert code == 1 and "RuntimeError: one" in err
     listener.until(lambda: failed.of("leaving"))
     assert len(failed.of("leaving")) == 1
+
+
+@pytest.mark.parametrize(("backend", "seconds"), [("gloo", 5.0), ("fake", 77.0)])
+def test_the_timeout_is_that_of_the_group_rather_than_what_was_asked_for(listener, backend, seconds):
+    """It comes too late for the hook here. The fake group has no options that would tell."""
+    code = f"""
+import os
+from datetime import timedelta
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+os.environ["UNHANG_TIMEOUT_S"] = "77"
+store = FakeStore() if "{backend}" == "fake" else dist.HashStore()
+dist.init_process_group("{backend}", timeout=timedelta(seconds=5), store=store, rank=0, world_size=1)
+"""
+    assert listener.finish(listener.python(code))[0] == 0
+    (peer,) = listener.peers
+    assert peer.of("joined")[0]["timeout_s"] == seconds

@@ -14,7 +14,8 @@ not be installed: everything here uses the standard library only, imports its ne
     protocol    the messages, shared with the supervisor
     overrides   what the user asks for over the script's head, and the account of it
     groups      torch.distributed: backend, timeout       host_memory what Gloo lacks on GPUs
-    functional  ... by the functional collectives         frameworks  tells them that it is Gloo
+    functional  ... by the functional collectives         sends       buffers that nobody waits for
+    frameworks  tells them that it is Gloo
     loader      torch.utils.data: workers, pinning, prefetch
 
 A training must never notice: nothing here raises, prints or waits without a bound, and a supervisor that is gone is forgotten quietly.

@@ -22,7 +22,14 @@ def patch(module: ModuleType) -> None:
 
     @functools.wraps(initialise)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        result = initialise(*args, **kwargs)
+        try:
+            result = initialise(*args, **kwargs)
+        except Exception:
+            # Lightning's and Ray's ranks are attached only by joining: what was done to the call that failed is to be told all the same.
+            with contextlib.suppress(Exception):
+                session.attach(rank=kwargs.get("rank"))
+                overrides.flush()
+            raise
         with contextlib.suppress(Exception):
             _joined(module, args, kwargs)
         return result
@@ -77,18 +84,18 @@ def _backend(module: Any) -> str | None:
 
 
 def _timeout_s(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float | None:
-    if (seconds := overrides.timeout_s()) is not None:
-        return seconds
-    given = kwargs.get("timeout", args[2] if len(args) > 2 else None)
-    if given is not None:
-        return float(given.total_seconds())
-    try:
+    """That of the group as it was made; what was asked for is only believed where the group does not tell."""
+    with contextlib.suppress(Exception):
         group = module._get_default_group()
         # An accelerator's timeout is the one that bites: it is the shorter one.
         devices = sorted(group._device_types, key=lambda device: device.type == "cpu")
         return float(group._get_backend(devices[0]).options._timeout.total_seconds())
-    except Exception:
-        return None
+    if (seconds := overrides.timeout_s()) is not None:
+        return seconds
+    with contextlib.suppress(Exception):
+        given = kwargs.get("timeout", args[2] if len(args) > 2 else None)
+        return float((given or module._get_default_timeout(module.get_backend())).total_seconds())
+    return None
 
 
 def _device(torch: Any, given: Any) -> str | None:

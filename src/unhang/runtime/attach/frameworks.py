@@ -21,6 +21,7 @@ _STRATEGIES = ("ddp", "fsdp", "deepspeed", "model_parallel")
 
 PATCHES = {
     "torch.distributed._functional_collectives": ("functional", "patch"),
+    "torch._dynamo.trace_rules": ("functional", "patch_compiler"),
     "accelerate.state": ("frameworks", "patch_accelerate"),
     "deepspeed.accelerator.cuda_accelerator": ("frameworks", "patch_deepspeed"),
     "accelerator.cuda_accelerator": ("frameworks", "patch_deepspeed"),

@@ -7,8 +7,9 @@ broadcast, all_reduce, reduce, all_gather, gather, scatter and all_to_all_single
     all_to_all (lists)             missing until after 2.7, then of equal sizes                  all_to_all_single in host memory
     all_reduce_coalesced           refuses CUDA tensors                                          one all_reduce for each
     all_gather_coalesced           reads the device's address on the host: a segmentation fault  one all_gather for each
-    reduce_scatter (lists)         missing until after 2.7                                       all_reduce of a copy
-    reduce_scatter_tensor          ignores `op` (always SUM) until after 2.7, wants equal shapes all_reduce of a copy
+    reduce_scatter (lists)         missing until after 2.7                                       all_reduce in host memory
+    reduce_scatter_tensor          ignores `op` (always SUM) until after 2.7, wants equal shapes all_reduce in host memory
+    all_gather (lists)             of equal sizes                                                unequal ones: a broadcast of each, as NCCL's
     all_gather_into_tensor         wants equal shapes                                            flat views
     ReduceOp.AVG                   missing until after 2.7, integers raise                       divided before (integers: after) a SUM
     barrier(device_ids=...)        older versions raise                                          without device_ids
@@ -27,12 +28,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from . import overrides
+from . import overrides, sends
 
 _NOBODY = object()
+_ASYNC = "AsyncCollectiveTensor"
+_TRACED = ("FakeTensor", "FunctionalTensor")
+_GLOO_HAS = ("broadcast", "all_reduce", "reduce", "all_gather", "gather", "scatter", "all_to_all_single", "barrier")
 _active = threading.local()
-# A send needs its buffer in host memory until the peer has taken it, whether anybody holds its work or not. Gloo tells that only to who waits.
-_sends: set[Any] = set()
 
 
 def away(tensor: Any) -> bool:
@@ -52,14 +54,15 @@ def patch(c10d: Any) -> None:
     """Replace functions of torch.distributed.distributed_c10d by some that work on Gloo."""
     work = _work_class(c10d)
     for make in (
-        _isend, _irecv, _send, _recv, _all_to_all, _all_reduce, _reduce, _all_reduce_coalesced, _all_gather_coalesced, _reduce_scatter, _barrier
+        _isend, _irecv, _send, _recv,
+        _all_to_all, _all_reduce, _reduce, _all_reduce_coalesced, _all_gather, _all_gather_coalesced, _reduce_scatter, _barrier
     ):  # fmt: skip
         _replace(c10d, make.__name__[1:], make, work)
     for name in ("reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base"):
         _replace(c10d, name, _reduce_scatter_tensor, work)
     for name in ("all_gather_into_tensor", "all_gather_single", "_all_gather_base"):
         _replace(c10d, name, _all_gather_into_tensor, work)
-    for name in ("broadcast", "all_gather", "gather", "scatter", "all_to_all_single"):
+    for name in ("broadcast", "gather", "scatter", "all_to_all_single"):
         _replace(c10d, name, lambda c10d, original, work: lambda *args, **kwargs: original(*args, **kwargs), work)
     if hasattr(c10d, "_coalescing_manager"):
         c10d._coalescing_manager = _coalescing_manager(c10d)
@@ -84,9 +87,9 @@ def _work_class(c10d: Any) -> Any:
     """A torch.distributed.Work whose end is Python's: libraries ask isinstance."""
 
     class HostWork(c10d.Work):  # type: ignore[misc]
-        def __init__(self, works: list[Any], result: list[Any], finish: Callable[[], object] = lambda: None) -> None:
+        def __init__(self, works: list[Any], result: list[Any], finish: Callable[[], object] | None = None) -> None:
             super().__init__()
-            self._works, self._result, self._finish = works, result, finish
+            self._works, self._result, self._finish = works, result, finish or _nothing
             self._over = False
 
         def wait(self, timeout: Any = None) -> bool:
@@ -96,7 +99,7 @@ def _work_class(c10d: Any) -> Any:
                     _wait(work, timeout)
                 self._finish()
                 self._over = True
-                self._finish = lambda: None
+                self._finish = _nothing
             return True
 
         def is_completed(self) -> bool:
@@ -119,6 +122,9 @@ def _work_class(c10d: Any) -> Any:
             return self._result
 
         def get_future(self) -> Any:
+            # DDP waits for it in C++: only Gloo's own future ends by itself, and nobody else copies back in the stream of the caller.
+            if self._finish is _nothing and len(self._works) == 1 and not self._over:
+                return self._works[0].get_future()
             self.wait()
             future: Any = sys.modules["torch"].futures.Future()
             future.set_result(self._result)
@@ -130,6 +136,10 @@ def _work_class(c10d: Any) -> Any:
         _source_rank = source_rank
 
     return HostWork
+
+
+def _nothing() -> None:
+    pass
 
 
 def _wait(work: Any, timeout: Any) -> None:
@@ -148,9 +158,13 @@ def _replace(c10d: Any, name: str, make: Any, work: Any) -> None:
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = _arrived(args), {key: _arrived(value) for key, value in kwargs.items()}
         given = (*args, *kwargs.values())
         group = kwargs.get("group", next((a for a in args if isinstance(a, c10d.ProcessGroup)), None))
-        if any(a is outside for a in given) or not on_gloo(c10d, group) or not all(map(plain, given)):
+        if any(a is outside for a in given) or not on_gloo(c10d, group):
+            return original(*args, **kwargs)
+        if not all(map(plain, given)):
+            _refuse_wrapped(name, given)
             return original(*args, **kwargs)
         coalesced: list[_Coalesced] = getattr(_active, "coalesced", [])
         # Of a stand-in that calls others only the outermost call is one of the block.
@@ -168,21 +182,39 @@ def _replace(c10d: Any, name: str, make: Any, work: Any) -> None:
 
 def _one_of(block: _Coalesced, result: Any, work: Any) -> Any:
     """NCCL ends all calls of a block together: DeepSpeed waits for the last one only."""
-    if isinstance(result, work):
-        if result._works is block.works:  # of a function of torch's that called another
-            return result
-        block.append(result)
-    else:
-        block.append(work([result], []))
+    block.append(result if isinstance(result, work) else work([result], []))
     return work(block.works, [])
 
 
 def plain(value: Any) -> bool:
-    """False for a tensor that is none in memory: a fake one of the compiler's, a DTensor."""
+    """False for a tensor that has no memory of its own: a fake one of the compiler's, a DTensor."""
     torch: Any = sys.modules["torch"]
     if isinstance(value, (list, tuple)):
         return all(map(plain, value))
-    return not isinstance(value, torch.Tensor) or type(value) in (torch.Tensor, torch.nn.Parameter)
+    return not isinstance(value, torch.Tensor) or type(value).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+
+
+def _arrived(value: Any) -> Any:
+    """What functional collectives give out in eager code is what it holds, once that has come."""
+    if isinstance(value, (list, tuple)) and any(type(one).__name__ == _ASYNC for one in value):
+        return type(value)(map(_arrived, value))
+    if type(value).__name__ != _ASYNC:
+        return value
+    value.trigger_wait()
+    return value.elem
+
+
+def _refuse_wrapped(name: str, given: Any) -> None:
+    """Gloo would read an address that is none, or one on the device. What the compiler traces goes its own way."""
+    if name in _GLOO_HAS:
+        return
+    for value in given:
+        if isinstance(value, (list, tuple)):
+            _refuse_wrapped(name, value)
+        elif not plain(value) and type(value).__name__ not in _TRACED and away(value):
+            raise TypeError(
+                f"{name} of a {type(value).__name__}: Gloo takes plain tensors here; hand over the one that it holds (of a DTensor: to_local())"
+            )
 
 
 def _finished(work: Any, async_op: bool) -> Any:
@@ -217,13 +249,13 @@ def _isend(c10d: Any, original: Any, work: Any) -> Any:
         if not away(tensor):
             return original(tensor, *args, **kwargs)
         overrides.changed("send", was="NCCL's", now="by way of host memory")
+        sends.drop()
         host = _staged(tensor, filled=True)
         sending = original(host, *args, **kwargs)
         if sending is None:
             return None
-        staged: Any = work([sending], [], lambda: _sends.discard(staged))
-        staged.host = host
-        _sends.add(staged)
+        staged = work([sending], [])
+        staged._finish = sends.keep(staged, sending, host)
         return staged
 
     return isend
@@ -292,7 +324,7 @@ def _all_reduce(c10d: Any, original: Any, work: Any) -> Any:
                 # As NCCL does: the sum of what was divided before does not overflow in half precision.
                 tensor.div_(size)
         reducing = original(tensor, op=c10d.ReduceOp.SUM, group=group, async_op=True)
-        finish = (lambda: tensor.div_(size, rounding_mode="trunc")) if whole else (lambda: None)
+        finish = (lambda: tensor.div_(size, rounding_mode="trunc")) if whole else None
         return _finished(work([reducing], [tensor], finish), async_op)
 
     return all_reduce
@@ -326,6 +358,21 @@ def _all_reduce_coalesced(c10d: Any, original: Any, work: Any) -> Any:
     return all_reduce_coalesced
 
 
+def _all_gather(c10d: Any, original: Any, work: Any) -> Any:
+    def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> Any:
+        if len({one.shape for one in tensor_list}) == 1:
+            return original(tensor_list, tensor, group=group, async_op=async_op)
+        overrides.changed("all_gather of unequal sizes", was="NCCL's", now="a broadcast of each")
+        group = group or c10d._get_default_group()
+        torch: Any = sys.modules["torch"]
+        with torch.no_grad():
+            tensor_list[c10d.get_rank(group)].copy_(tensor)
+        works = [c10d.broadcast(one, c10d.get_global_rank(group, rank), group=group, async_op=True) for rank, one in enumerate(tensor_list)]
+        return _finished(work(works, list(tensor_list)), async_op)
+
+    return all_gather
+
+
 def _all_gather_coalesced(c10d: Any, original: Any, work: Any) -> Any:
     def all_gather_coalesced(output_tensor_lists: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False) -> Any:
         if not any(away(tensor) for tensor in input_tensor_list):
@@ -343,9 +390,9 @@ def _all_gather_coalesced(c10d: Any, original: Any, work: Any) -> Any:
 
 def _reduce_scatter(c10d: Any, original: Any, work: Any) -> Any:
     def reduce_scatter(output: Any, input_list: Any, op: Any = c10d.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
-        overrides.changed("reduce_scatter", was="NCCL's", now="an all_reduce")
+        overrides.changed("reduce_scatter", was="NCCL's", now="an all_reduce in host memory")
         torch: Any = sys.modules["torch"]
-        parts = torch.cat([tensor.detach().reshape(-1) for tensor in input_list])
+        parts = torch.cat([_staged(tensor, filled=True).view(-1) for tensor in input_list])
         reducing = c10d.all_reduce(parts, op=op, group=group, async_op=True)
         own = parts.split([tensor.numel() for tensor in input_list])[c10d.get_rank(group)]
         return _finished(work([reducing], [output], _put_back([(output, own.view(output.shape))])), async_op)
@@ -358,9 +405,8 @@ def _reduce_scatter_tensor(c10d: Any, original: Any, work: Any) -> Any:
         size = c10d.get_world_size(group)
         if input.numel() != output.numel() * size:
             raise ValueError(f"reduce_scatter_tensor: the input has {input.numel()} elements, not {size} times the {output.numel()} of the output")
-        overrides.changed("reduce_scatter_tensor", was="NCCL's", now="an all_reduce")
-        torch: Any = sys.modules["torch"]
-        parts = input.detach().clone(memory_format=torch.contiguous_format).view(size, -1)
+        overrides.changed("reduce_scatter_tensor", was="NCCL's", now="an all_reduce in host memory")
+        parts = _staged(input, filled=True).view(size, -1)
         reducing = c10d.all_reduce(parts, op=op, group=group, async_op=True)
         own = parts[c10d.get_rank(group)].view(output.shape)
         return _finished(work([reducing], [output], _put_back([(output, own)])), async_op)

@@ -8,7 +8,7 @@ From the process ("m" names the message; pid is checked against the kernel's wor
     joined    {rank, world_size, backend, device, gpu, timeout_s, torch}  torch.distributed was initialised
     left      {}                                                          ... and was destroyed
     stepping  {device, gpu, torch, initialized}                           the first optimizer step has ended
-    training  {pid, tid}                                                  the thread that trains is not the main one
+    training  {pid, tid}                                                  the thread that trains is not the main one; null: it is again
     beat      {t, step, groups: {name: [enqueued, completed]}, place: [file, line, name] | null, sig, inside: str | null}
               t: CLOCK_MONOTONIC in seconds. sig: changes whenever the main thread stands at another instruction.
               inside: the function of torch.distributed that the main thread is in.
@@ -60,6 +60,7 @@ ENV_LOADER_WORKERS = "UNHANG_LOADER_WORKERS"  # num_workers of every torch.utils
 ENV_PIN_MEMORY = "UNHANG_PIN_MEMORY"  # 0 or 1
 ENV_PERSISTENT_WORKERS = "UNHANG_PERSISTENT_WORKERS"  # 0 or 1
 ENV_PREFETCH = "UNHANG_PREFETCH"  # prefetch_factor, batches for each worker
+WISHES = (ENV_BACKEND, ENV_TIMEOUT, ENV_LOADER_WORKERS, ENV_PIN_MEMORY, ENV_PERSISTENT_WORKERS, ENV_PREFETCH)
 
 
 def encode(kind: str, **fields: object) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from types import ModuleType
 from typing import Any
@@ -20,14 +21,13 @@ def patch(module: ModuleType) -> None:
         @functools.wraps(target)
         def told() -> Any:
             attached = session.current()
-            if attached is not None:
-                attached.train_here()
-            try:
-                return target()
-            except Exception as e:
-                # Without this frame.
-                tell(type(e), e, e.__traceback__.tb_next if e.__traceback__ else None)
-                raise
+            with contextlib.nullcontext() if attached is None else attached.training_here():
+                try:
+                    return target()
+                except Exception as e:
+                    # Without this frame.
+                    tell(type(e), e, e.__traceback__.tb_next if e.__traceback__ else None)
+                    raise
 
         return run(self, told, *args, **kwargs)
 

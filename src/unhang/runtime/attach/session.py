@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from types import ModuleType
 
 from . import fatal, heartbeat, last_words
@@ -38,10 +39,17 @@ class Session:
         # Held while the heartbeat thread is at work, so that no fork happens in the middle of it.
         self.working = threading.Lock()
 
-    def train_here(self) -> None:
-        """This thread is the one to be watched, not the main one."""
-        self.main_ident = threading.get_ident()
+    @contextlib.contextmanager
+    def training_here(self) -> Iterator[None]:
+        """Inside, this thread is the one to be watched; then the main one again, unless another has begun meanwhile."""
+        own = self.main_ident = threading.get_ident()
         self.link.post("training", pid=os.getpid(), tid=threading.get_native_id())
+        try:
+            yield
+        finally:
+            if self.main_ident == own:
+                self.main_ident = threading.main_thread().ident or 0
+                self.link.post("training", pid=os.getpid(), tid=None)
 
     def start_heartbeat(self) -> None:
         self.thread = threading.Thread(target=heartbeat.run, args=(self,), name="unhang-heartbeat", daemon=True)
@@ -103,8 +111,8 @@ def current() -> Session | None:
     return _current
 
 
-def attach(*, rank_process: bool = False) -> Session | None:
-    """Attach this process, once: what failed is not tried again. None where there is nobody to attach to."""
+def attach(*, rank_process: bool = False, rank: int | None = None) -> Session | None:
+    """Attach this process, once: what failed is not tried again. None where there is nobody to attach to. `rank`: if the environment names none."""
     global _current, _tried
     if _current is not None or _tried or belongs_to_rank():
         return _current
@@ -112,7 +120,7 @@ def attach(*, rank_process: bool = False) -> Session | None:
     link = Link.connect(os.environ.get(ENV_SOCKET, ""))
     if link is None:
         return None
-    if not _hello(link, rank_process=rank_process):
+    if not _hello(link, rank_process=rank_process, rank=rank):
         link.close()
         return None
     _survive_forks()
@@ -137,14 +145,14 @@ def claim_children() -> None:
     os.environ[ENV_RANK_PID] = str(os.getpid())
 
 
-def say_hello(link: Link, *, wants_stdio: bool, is_rank: bool = True) -> bool:
+def say_hello(link: Link, *, wants_stdio: bool, is_rank: bool = True, rank: int | None = None) -> bool:
     """The first message on every connection. A launcher is no rank, though its own environment may name one (Kubeflow sets RANK for every pod)."""
     return link.post(
         "hello",
         v=VERSION,
         token=os.environ.get(ENV_TOKEN, ""),
         pid=os.getpid(),
-        rank=_number("RANK") if is_rank else None,
+        rank=found if is_rank and (found := _number("RANK")) is not None else rank,
         local_rank=_number("LOCAL_RANK") if is_rank else None,
         world_size=_number("WORLD_SIZE"),
         local_world_size=_number("LOCAL_WORLD_SIZE"),
@@ -156,9 +164,9 @@ def say_hello(link: Link, *, wants_stdio: bool, is_rank: bool = True) -> bool:
     )
 
 
-def _hello(link: Link, *, rank_process: bool) -> bool:
+def _hello(link: Link, *, rank_process: bool, rank: int | None) -> bool:
     streams = _streams_of_supervisor() if rank_process else {}
-    if not say_hello(link, wants_stdio=bool(streams)) or not streams:
+    if not say_hello(link, wants_stdio=bool(streams), rank=rank) or not streams:
         return link.open
     fds = link.receive_fds(2, timeout_s=STDIO_TIMEOUT_S)
     for fd, stream in streams.items():
