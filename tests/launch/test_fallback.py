@@ -130,7 +130,12 @@ def test_nothing_is_tried_where_nobody_wants_it(launcher, option):
 
 def test_what_was_remembered_can_be_forgotten(launcher):
     env = {"GLOO_SOCKET_IFNAME": "nosuch0"}
-    assert launcher.train(CONNECT, env=env).exitcode == 0
+    first = launcher.train(CONNECT, env=env)
+    assert first.exitcode == 0
+    # What befalls both ranks is told once.
+    assert "ranks 0, 1: RuntimeError" in first.happened("RungTried")[0]["says"]
+    missed = json.loads((first.path / "incidents/1/incident.json").read_bytes())["missed"]
+    assert missed and len(missed) == len({m["what"] for m in missed})
     again = launcher.train(CONNECT, "--forget", "--max-restarts", "0", env=env)
     assert again.exitcode == 1 and "is forgotten" in again.err
     assert not launcher.train(CONNECT, "--max-restarts", "0", env=env).happened("FellBack")

@@ -189,3 +189,37 @@ def test_a_reader_that_stays_away_is_waited_for_once(slow, monkeypatch):
     live.output(0, "out", b"again\n")
     assert os.read(read, 100) == b"again\n"
     assert live._patience[target.fileno()] == 5.0
+
+
+def rung(title, outcome="skipped", says="only NCCL has it"):
+    return events.RungTried(rung=title, title=title, outcome=outcome, says=says, seconds=0.0 if outcome == "skipped" else 2.0)
+
+
+def test_changes_that_were_not_tried_for_one_reason_are_one_line(shown):
+    live, seen = shown()
+    for event in (rung("a"), rung("b"), rung("c", says="no time"), rung("d", "passed"), rung("e")):
+        live.tell(event)
+    live.close()
+    assert seen()[1].decode().splitlines() == [
+        "unhang:   a; b: not tried: only NCCL has it",
+        "unhang:   c: not tried: no time",
+        "unhang:   d: works (2.0 s)",
+        "unhang:   e: not tried: only NCCL has it",
+    ]
+
+
+def test_why_a_change_failed_ends_with_a_word(shown):
+    live, seen = shown()
+    live.tell(rung("a", "failed", says="process group: " + "Unable to find address. " * 20))
+    (line,) = seen()[1].decode().splitlines()
+    assert line.endswith(("find ...", "address ...", "to ...", "Unable ..."))
+
+
+def test_a_climb_fits_a_terminal_of_80_columns():
+    out = io.StringIO()
+    live = Live(console=Console(file=out, force_terminal=True, width=80, color_system=None))
+    live.tell(events.Climbing(cause="interface-selection", ranks=2, limit_s=600))
+    live.tell(rung("host memory by cuMem off", "failed", says="rank 0: RuntimeError: Unable to find address for: nosuch0; " * 3))
+    lines = out.getvalue().splitlines()
+    assert len(lines) > 3 and all(len(line) <= 80 for line in lines)
+    assert all(line.startswith(("unhang: ", "          ")) for line in lines)

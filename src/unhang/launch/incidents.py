@@ -209,7 +209,8 @@ class Incidents:
 
     def _incident(self, opened: Open, situation: Situation) -> Incident:
         stall = opened.stall
-        missed = list(opened.taker.missed)
+        # A rank that is asked twice may fail twice alike.
+        missed = list(dict.fromkeys(opened.taker.missed))
         kernel = self._kernel_log(opened.number, missed)
         oom = memory.oom_kills(self._host)
         return Incident(

@@ -204,15 +204,17 @@ class Ranks:
             if exitcode(p.popen) is not None and p.told.get(stage, Told()).state != "failed"
         ]
         if ended or failed:
-            return "; ".join(f"rank {rank}: {why}" for rank, why in [*ended, *failed][:3])
+            alike: dict[str, list[int]] = {}
+            for rank, why in [*ended, *failed]:
+                alike.setdefault(why, []).append(rank)
+            return "; ".join(f"{_named(numbers)}: {why}" for why, numbers in [*alike.items()][:3])
         stuck = [p for p in self._processes if p.told.get(stage, Told()).state not in ("passed", "lacking")]
         for p in stuck:
             if exitcode(p.popen) is None:
                 os.kill(p.popen.pid, signal.SIGUSR2)
         self._read(_STACKS_S)
         where = next((f" (at {t.at})" for p in stuck if (t := p.told.get(stage, Told())).at), "")
-        names = ", ".join(str(p.rank) for p in stuck)
-        return f"rank{'s' if len(stuck) > 1 else ''} {names} did not come back within {bound_s:g} s{where}"
+        return f"{_named([p.rank for p in stuck])} did not come back within {bound_s:g} s{where}"
 
     def _end(self) -> None:
         for p in self._processes:
@@ -251,3 +253,7 @@ def _free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -34,3 +34,11 @@ def fold(text: str, width: int, *, first: str = "", deeper: str | None = None) -
             line = deeper
         line, empty = line + last, False
     return [*lines, line.rstrip()] if not empty or not lines else lines
+
+
+def cut(text: str, most: int) -> str:
+    """As much of it as fits, cut behind a word, and visibly."""
+    text = " ".join(text.split())
+    if len(text) <= most:
+        return text
+    return (text[: most + 1].rpartition(" ")[0].rstrip(" ;:,.") or text[:most]) + " ..."

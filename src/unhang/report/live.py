@@ -20,12 +20,15 @@ from rich.console import Console
 
 from unhang.launch import events
 from unhang.report import screen, terminal
+from unhang.report.folding import cut, fold
 
 _BUFFER_BYTES = 1 << 16
 # For a reader that is slow, on a non-blocking stream. What does not go out within it is dropped here; the logs have it.
 PATIENCE_S = 5.0
 # Of why a change of settings failed; the whole stands in solution.md.
 _MOST_SAID = 200
+# Sentences without a command in them.
+_FOLDED = (events.Climbing, events.RungTried)
 
 
 class Live:
@@ -45,6 +48,8 @@ class Live:
         self._at_start = True
         self._patience: dict[int, float] = {}
         self._partial: dict[tuple[int | None, str], bytes] = {}
+        # Changes that were not tried for one reason: a line for all of them.
+        self._skipped: list[events.RungTried] = []
 
     def is_terminal(self, stream: Literal["out", "err"]) -> bool:
         """Whether the training's stream ends on a terminal; with prefixes it does not, lines are cut then."""
@@ -76,6 +81,12 @@ class Live:
             self._hide()
             self._show()
             return
+        is_skipped = isinstance(event, events.RungTried) and event.outcome == "skipped"
+        if self._skipped and not (is_skipped and event.says == self._skipped[0].says):  # type: ignore[union-attr]
+            self._say_skipped()
+        if isinstance(event, events.RungTried) and is_skipped:
+            self._skipped.append(event)
+            return
         if isinstance(event, events.Drawn):
             self._print_verdict(event)
             return
@@ -83,7 +94,7 @@ class Live:
             self._live = False
         text, style = _say(event)
         if text:
-            self._say(text, style)
+            self._say(text, style, indent="  " if isinstance(event, events.RungTried) else "", folds=isinstance(event, _FOLDED))
         if isinstance(event, events.Finished) and event.run_dir:
             self._say(_records(event), "dim")
 
@@ -92,13 +103,24 @@ class Live:
         for (rank, stream), rest in list(self._partial.items()):
             if rest:
                 self.output(rank, stream, b"\n")  # type: ignore[arg-type]
+        self._say_skipped()
         self._line = b""
         self._hide()
 
-    def _say(self, text: str, style: str) -> None:
+    def _say(self, text: str, style: str, *, indent: str = "", folds: bool = False) -> None:
+        """`folds`: in lines of the terminal's width. What holds a command is left to the terminal, for it to be copied in one piece."""
+        begin = f"unhang: {indent}"
+        lines = fold(text, self._console.width, first=begin, deeper=" " * (len(begin) + 2)) if folds and self._console.is_terminal else [begin + text]
         with self._console.capture() as said:
-            self._console.print(f"unhang: {text}", style=style, markup=False, soft_wrap=True)
+            for line in lines:
+                self._console.print(line, style=style, markup=False, soft_wrap=True)
         self._put(said.get())
+
+    def _say_skipped(self) -> None:
+        if self._skipped:
+            titles = "; ".join(event.title for event in self._skipped)
+            self._say(f"{titles}: not tried: {cut(self._skipped[0].says, _MOST_SAID)}", "dim", indent="  ", folds=True)
+            self._skipped.clear()
 
     def _print_verdict(self, event: events.Drawn) -> None:
         with self._console.capture() as said:
@@ -218,13 +240,11 @@ def _say(event: events.Event) -> tuple[str, str]:
 
 
 def _tried(event: events.RungTried) -> tuple[str, str]:
-    mark, style = {"passed": ("works", "green"), "failed": ("fails", "yellow"), "inconclusive": ("cannot be tried", "yellow")}.get(
-        event.outcome, ("not tried", "dim")
-    )
+    mark, style = {"passed": ("works", "green"), "failed": ("fails", "yellow")}.get(event.outcome, ("cannot be tried", "yellow"))
     measured = f", {event.busbw_gbps:.3g} GB/s" if event.busbw_gbps is not None else ""
     took = f" ({event.seconds:.1f} s{measured})" if event.seconds else ""
-    why = "" if event.outcome == "passed" else f": {event.says[:_MOST_SAID]}"
-    return f"  {event.title}: {mark}{took}{why}", style
+    why = "" if event.outcome == "passed" else f": {cut(event.says, _MOST_SAID)}"
+    return f"{event.title}: {mark}{took}{why}", style
 
 
 def _fell_back(event: events.FellBack) -> str:

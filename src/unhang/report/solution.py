@@ -13,10 +13,12 @@ from unhang.model import Outcome, Trial, Tried
 from unhang.probes.plan import LOADER, STAGES
 from unhang.remedies.ladder import spelled
 from unhang.remedies.settings import in_shell
+from unhang.report.folding import cut
 from unhang.report.language import Language
 
 _MARKS = {"passed": "✓", "failed": "✗", "lacking": "-", "not-tested": "?"}
 _STARS = 5
+_MOST_SAID = 160
 _WORDS: Mapping[Language, Mapping[str, str]] = {
     "en": {
         "title": "What works on this machine",
@@ -187,7 +189,7 @@ def _row(way: Way, best: float | None, words: Mapping[str, str]) -> str:
     decided = [t for t in way.trials if t.outcome != "inconclusive"]
     if not way.passed:
         result = words["fails" if decided else "inconclusive"]
-        return f"| {_cell(way.title)} | ✗ {result} | - | - | {_cell(way.trials[0].says[:160])} | {_cell(way.cost)} |"
+        return f"| {_cell(way.title)} | ✗ {result} | - | - | {_cell(cut(way.trials[0].says, _MOST_SAID))} | {_cell(way.cost)} |"
     result = words["passed" if way.trials[0].choice else "unseen"]
     speed = way.busbw_gbps
     measured = [f"{speed:.3g} GB/s" if speed is not None else words["not-measured"]]

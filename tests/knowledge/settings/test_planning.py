@@ -152,3 +152,18 @@ def test_who_does_not_read_it_is_not_named(of_option):
 def test_what_is_refused_names_what_helps(key, value, helps):
     (refused,) = plan(CPU, Configuration(), typed=[(key, value, "--set")]).applied.refused
     assert helps in planning.instead_of(refused)
+
+
+def test_a_preset_of_ours_starts_no_loader_workers():
+    own = Configuration(path="/f", presets={"mine": Own(name="mine", title="", base="basic", settings={"loader-workers": 2})})
+    assert plan(configuration=Configuration(), preset_name="prefetch").applied.env["UNHANG_LOADER_WORKERS_MOST"] == "1"
+    assert "UNHANG_LOADER_WORKERS" not in plan(configuration=Configuration(), preset_name="basic").applied.env
+    for explicit in (
+        plan(configuration=own, preset_name="mine"),
+        plan(configuration=Configuration(), preset_name="basic", typed=[("loader-workers", 2, "--set")]),
+        plan(configuration=Configuration(path="/f", settings={"loader-workers": 2}), preset_name="basic"),
+    ):
+        assert explicit.applied.env["UNHANG_LOADER_WORKERS"] == "2" and "UNHANG_LOADER_WORKERS_MOST" not in explicit.applied.env
+    assert plan(configuration=Configuration(), preset_name="conservative").applied.env["UNHANG_LOADER_WORKERS"] == "0"
+    kept = plan(configuration=Configuration(), preset_name="basic", environ={"UNHANG_LOADER_WORKERS": "4"})
+    assert "UNHANG_LOADER_WORKERS_MOST" not in kept.applied.env and [m.theirs for m in kept.met] == ["4"]

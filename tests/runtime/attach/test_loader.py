@@ -63,3 +63,19 @@ def test_what_is_no_value_changes_nothing(listener):
     assert [loader[0] for loader in loaders] == [1, 0, 1, 0]
     assert {m["what"] for m in peer.of("ignored")} == {protocol.ENV_LOADER_WORKERS, protocol.ENV_PREFETCH, protocol.ENV_PIN_MEMORY}
     assert peer.of("overridden") == []
+
+
+def test_a_preset_takes_workers_away_and_gives_none(listener):
+    env = {protocol.ENV_LOADER_WORKERS_MOST: "0", protocol.ENV_PREFETCH: "3"}
+    assert [loader[0] for loader in run(listener, **env)[0]] == [0, 0, 0, 0]
+
+
+def test_a_preset_leaves_loaders_alone_that_have_fewer(listener):
+    loaders, peer = run(listener, **{protocol.ENV_LOADER_WORKERS_MOST: "1", protocol.ENV_PREFETCH: "3"})
+    assert [loader[:2] for loader in loaders] == [[1, 3], [0, None], [1, 3], [0, None]]
+    assert not [m for m in peer.of("overridden") if "num_workers" in m["what"]]
+
+
+def test_who_says_how_many_wins_over_a_preset(listener):
+    loaders, _ = run(listener, **{protocol.ENV_LOADER_WORKERS_MOST: "0", protocol.ENV_LOADER_WORKERS: "1"})
+    assert [loader[0] for loader in loaders] == [1, 1, 1, 0]

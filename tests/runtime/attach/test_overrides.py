@@ -313,7 +313,13 @@ def test_timeouts_that_are_none(monkeypatch, text):
 
 def test_the_names_that_start_repeats():
     assert start.BACKEND == protocol.ENV_BACKEND
-    assert start.LOADER == (protocol.ENV_LOADER_WORKERS, protocol.ENV_PIN_MEMORY, protocol.ENV_PERSISTENT_WORKERS, protocol.ENV_PREFETCH)
+    assert start.LOADER == (
+        protocol.ENV_LOADER_WORKERS,
+        protocol.ENV_LOADER_WORKERS_MOST,
+        protocol.ENV_PIN_MEMORY,
+        protocol.ENV_PERSISTENT_WORKERS,
+        protocol.ENV_PREFETCH,
+    )
 
 
 # Rank 1 takes them only after all have been sent; the last ones it never takes.

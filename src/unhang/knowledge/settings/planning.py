@@ -16,6 +16,7 @@ from unhang.knowledge.settings.choosing import NAMES, Here
 from unhang.knowledge.settings.choosing import preset as ours
 from unhang.knowledge.settings.configuration import Configuration
 from unhang.knowledge.settings.presets import OF_THE_SCRIPT, Preset
+from unhang.knowledge.settings.runtime import LOADER_WORKERS, LOADER_WORKERS_MOST
 from unhang.knowledge.settings.setting import Applied, Choice, Refused, Spelled, Value, applied, together, worded
 from unhang.knowledge.text import NOTHING, Text, same
 
@@ -23,6 +24,7 @@ from unhang.knowledge.text import NOTHING, Text, same
 _ALIASES: Mapping[str, tuple[str, ...]] = {
     "TORCH_FR_BUFFER_SIZE": ("TORCH_NCCL_TRACE_BUFFER_SIZE",),
     "TORCH_NCCL_TRACE_BUFFER_SIZE": ("TORCH_FR_BUFFER_SIZE",),
+    LOADER_WORKERS_MOST: (LOADER_WORKERS,),
 }
 # It may hold more than a timeout.
 _RDZV = ("--rdzv_conf", "PET_RDZV_CONF")
@@ -155,10 +157,18 @@ def plan(
         choice = {k: v for k, v in choice.items() if k not in ours_only}
     whole = applied(choice, here.installed, launcher=launcher, arguments=configuration.arguments)
     met: list[Met] = []
+    # Where a preset of ours says how many, nobody has asked for workers that the script does not start.
+    of_ours = {key for key, c in chosen.items() if c.origin == f"preset {name}" and c.why}
+    whole = replace(whole, spelled={key: _at_most(one) if key in of_ours else one for key, one in whole.spelled.items()})
     spelled = {key: _met(key, one, chosen[key].is_typed, environ, option, word, met) for key, one in whole.spelled.items()}
     return Plan(
         chosen=tuple(chosen.values()), applied=together(spelled, (*left, *whole.refused)), met=tuple(met), unfit=unfit, preset=name, remarks=remarks
     )
+
+
+def _at_most(one: Spelled) -> Spelled:
+    workers = one.env.get(LOADER_WORKERS, "0")
+    return one if workers == "0" else replace(one, env={LOADER_WORKERS_MOST: workers})
 
 
 def _met(

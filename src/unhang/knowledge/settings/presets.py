@@ -29,7 +29,10 @@ class Preset:
 OF_THE_SCRIPT = ("batch", "gpu-cache")
 _HALF_AN_HOUR = 1800
 _LOADER = {
-    "loader-workers": Text("few processes that could hang or be killed for their memory", "工作进程少，不易卡死或因内存被杀"),
+    "loader-workers": Text(
+        "few processes that could hang or be killed for their memory; a loader without workers is left without",
+        "工作进程少，不易卡死或因内存被杀；没有工作进程的加载器保持不变",
+    ),
     "pin-memory": Text("no page-locked memory, which runs out first where memory is short", "不用锁页内存：内存紧张时它最先耗尽"),
     "persistent-workers": Text("workers give their memory back after each epoch", "工作进程在每个 epoch 后归还内存"),
 }
@@ -43,7 +46,7 @@ _WHY_BASIC = {**_LOADER, "batch": _BATCH, "timeout": _TIMEOUT}
 
 BASIC = Preset(
     name="basic",
-    title=Text("a plain start: one loader worker, half an hour for collectives", "朴素的起点：一个数据加载进程，集合通信半小时超时"),
+    title=Text("a plain start: one loader worker at most, half an hour for collectives", "朴素的起点：最多一个数据加载进程，集合通信半小时超时"),
     cost=Text("loading may keep GPUs waiting", "数据加载可能使 GPU 等待"),
     settings=_BASIC,
     why=_WHY_BASIC,

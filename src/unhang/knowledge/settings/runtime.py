@@ -11,6 +11,7 @@ from unhang.knowledge.text import Text
 
 # Read by the hook in the training's processes, see runtime/attach/protocol.
 LOADER_WORKERS = "UNHANG_LOADER_WORKERS"
+LOADER_WORKERS_MOST = "UNHANG_LOADER_WORKERS_MOST"
 PIN_MEMORY = "UNHANG_PIN_MEMORY"
 PERSISTENT_WORKERS = "UNHANG_PERSISTENT_WORKERS"
 PREFETCH = "UNHANG_PREFETCH"

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from . import overrides
-from .protocol import ENV_LOADER_WORKERS, ENV_PERSISTENT_WORKERS, ENV_PIN_MEMORY, ENV_PREFETCH
+from .protocol import ENV_LOADER_WORKERS, ENV_LOADER_WORKERS_MOST, ENV_PERSISTENT_WORKERS, ENV_PIN_MEMORY, ENV_PREFETCH
 
 # What only worker processes have, and what a loader without them must be told instead.
 _OF_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0, "multiprocessing_context": None}
@@ -36,6 +36,7 @@ def _patch_class(module: Any, name: str) -> None:
         "prefetch_factor": overrides.count(ENV_PREFETCH, least=1),
     }
     wanted = {setting: value for setting, value in wanted.items() if value is not None}
+    most = overrides.count(ENV_LOADER_WORKERS_MOST, least=0)
     loader = getattr(module, name)
     initialise = loader.__init__
     signature = inspect.signature(initialise)
@@ -47,7 +48,11 @@ def _patch_class(module: Any, name: str) -> None:
         except TypeError:  # torch says better what is wrong with the call
             initialise(self, *args, **kwargs)
             return
-        _apply(bound.arguments, {s: p.default for s, p in signature.parameters.items()}, wanted)
+        defaults = {s: p.default for s, p in signature.parameters.items()}
+        asked = bound.arguments.get("num_workers", defaults["num_workers"])
+        # A preset lets no loader have more, and gives none to a loader that has none.
+        fewer = {"num_workers": most} if most is not None and isinstance(asked, int) and asked > most else {}
+        _apply(bound.arguments, defaults, {**fewer, **wanted})
         initialise(*bound.args, **bound.kwargs)
 
     loader.__init__ = __init__

@@ -57,6 +57,7 @@ ENV_RANK_PID = "UNHANG_RANK_PID"  # set by the hook: the pid of the rank's main 
 ENV_BACKEND = "UNHANG_BACKEND"  # "gloo": the backend of every process group
 ENV_TIMEOUT = "UNHANG_TIMEOUT_S"  # seconds: of every process group and its store
 ENV_LOADER_WORKERS = "UNHANG_LOADER_WORKERS"  # num_workers of every torch.utils.data.DataLoader
+ENV_LOADER_WORKERS_MOST = "UNHANG_LOADER_WORKERS_MOST"  # of those that have more; where the former says nothing
 ENV_PIN_MEMORY = "UNHANG_PIN_MEMORY"  # 0 or 1
 ENV_PERSISTENT_WORKERS = "UNHANG_PERSISTENT_WORKERS"  # 0 or 1
 ENV_PREFETCH = "UNHANG_PREFETCH"  # prefetch_factor, batches for each worker
