@@ -91,8 +91,8 @@ class Listener:
         self._processes.append(process)
         return process
 
-    def finish(self, process: subprocess.Popen) -> tuple[int, str, str]:
-        out, err = process.communicate(timeout=WAIT_S)
+    def finish(self, process: subprocess.Popen, *, wait_s: float = WAIT_S) -> tuple[int, str, str]:
+        out, err = process.communicate(timeout=wait_s)
         return process.returncode, out, err
 
     def until(self, condition, what: str = ""):

@@ -10,7 +10,7 @@ import pytest
 from unhang.runtime.attach import protocol
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 BACKENDS = ("eager", "aot_eager", *(["inductor"] if shutil.which("g++") else []))
@@ -76,7 +76,8 @@ def two_ranks(listener, code, *args):
     script, result = listener.directory / "train.py", listener.directory / "seen"
     script.write_text(START + code + END)
     env = listener.env(**{protocol.ENV_BACKEND: "gloo"})
-    status, _, err = listener.finish(listener.run([*TORCHRUN, str(script), str(result), *args], env=env))
+    # Inductor calls g++ in both ranks.
+    status, _, err = listener.finish(listener.run([*TORCHRUN, str(script), str(result), *args], env=env), wait_s=240)
     assert status == 0, err[-4000:]
     return [json.loads(Path(f"{result}.{rank}").read_text()) for rank in (0, 1)]
 
