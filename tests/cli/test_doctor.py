@@ -261,10 +261,10 @@ def test_values_of_what_only_begins_as_ours_do_are_not_saved(run, tmp_path, monk
     environ = {
         "NCCL_DEBUG": "INFO",
         "OMP_NUM_THREAD": "4",
-        "NCCL_DOOR_OF_THE_LAB": "4711",
-        "CUDA_PIN_OF_MY_CARD": "4712",
-        "MASTER_PIN": "4713",
-        "HOUSE_ADDR": "4714",
+        "NCCL_DOOR_OF_THE_LAB": "sesame-4711",
+        "CUDA_PIN_OF_MY_CARD": "sesame-4712",
+        "MASTER_PIN": "sesame-4713",
+        "HOUSE_ADDR": "sesame-4714",
     }
     monkeypatch.setattr("unhang.facts.host.os.environ", {"HOME": str(tmp_path), "PATH": "/usr/bin", **environ})
     path = tmp_path / "host.json"
@@ -272,7 +272,7 @@ def test_values_of_what_only_begins_as_ours_do_are_not_saved(run, tmp_path, monk
     kept = json.loads(path.read_text())["parts"]["variables"]["facts"]
     assert {s["name"]: s["value"] for s in kept["settings"]} == {"NCCL_DEBUG": "INFO", "NCCL_DOOR_OF_THE_LAB": None}
     assert kept["plain"] == {"OMP_NUM_THREAD": "4"} and set(environ) - {"NCCL_DEBUG", "NCCL_DOOR_OF_THE_LAB"} <= set(kept["names"])
-    assert "471" not in path.read_text()
+    assert "sesame" not in path.read_text()
     assert json.loads(run("--diff", "now", str(path), "--json", "--only", "variables").stdout)["differences"] == []
 
 
