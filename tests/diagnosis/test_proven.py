@@ -52,6 +52,7 @@ def rundir(tmp_path):
     ("events", "then"),
     [
         (("FellBack", "FirstStep", "Finished"), "ended well with it"),
+        (("FellBack", "Finished", "Note"), "ended well with it"),
         (("FellBack", "FirstStep"), "took steps with it"),
         (("FirstStep", "FellBack"), "no step with it is recorded"),
     ],

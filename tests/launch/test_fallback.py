@@ -163,7 +163,7 @@ def test_without_a_terminal_nobody_can_be_asked(launcher):
     assert [e["event"] for e in run.events].index("Note") < [e["event"] for e in run.events].index("Started")
 
 
-@pytest.mark.parametrize(("answer", "chosen"), [(b"x\n\n", {"interface": "lo"}), (b"7\n0\n", None)])
+@pytest.mark.parametrize(("answer", "chosen"), [(b"x\n\n", {"interface": "auto"}), (b"7\n2\n", {"interface": "lo"}), (b"0\n", None)])
 def test_at_a_terminal_one_of_the_ways_is_chosen(launcher, answer, chosen):
     ours, theirs = pty.openpty()
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "nosuch0", "XDG_CACHE_HOME": str(launcher.tmp_path), "LC_ALL": "C.UTF-8"}

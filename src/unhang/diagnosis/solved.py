@@ -77,8 +77,11 @@ def _afterwards(rundir: RunDir) -> tuple[bool, bool]:
                     continue
                 if event.event == "FellBack":
                     changed, steps, ended = True, False, False
-                steps = steps or (changed and event.event == "FirstStep")
-                ended = changed and event.event == "Finished" and event.exitcode == EXIT_OK
+                elif changed and event.event == "FirstStep":
+                    steps = True
+                elif changed and event.event == "Finished":
+                    # Notes may follow.
+                    ended = event.exitcode == EXIT_OK
     except (OSError, RunDirError):
         pass
     return steps, ended
