@@ -87,3 +87,11 @@ def test_a_terminals_log_names_it_too(tmp_path, says):
     assert primary.remedies[0].id == "proven-here" and f": {SAYS[says]} (GLOO_SOCKET_IFNAME unset)" in primary.remedies[0].says
     log.write_text(LOG.format(says=says).replace("interface-selection:", "p2p-broken:"))
     assert judge_logs([str(log)]).verdict.primary.remedies[0].id == "unset-gloo"
+
+
+@pytest.mark.parametrize("then", ["failed before its first step: taken back, and forgotten", "failed all the same: that is forgotten"])
+def test_what_was_taken_back_is_not_proven(tmp_path, then):
+    log = tmp_path / "train.log"
+    again = "".join(LOG.splitlines(keepends=True)[:5])
+    log.write_text(LOG.format(says=next(iter(SAYS))) + again + f"unhang: with interface=auto it {then}\n")
+    assert judge_logs([str(log)]).verdict.primary.remedies[0].id == "unset-gloo"

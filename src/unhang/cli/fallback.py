@@ -168,9 +168,15 @@ class Fallback:
                 self._write(self.outcome)
                 return Changed(environ=self._environ, command=self._command)
             self._tell(events.Note(text=f"with {_named(self.outcome)} it failed all the same: that is forgotten"))
-        if not answerable:
-            return None
-        assert verdict is not None and verdict.primary is not None
+            self.outcome = None
+            assert verdict is not None
+            # What is forgotten is not kept either, whatever else is found.
+            return self._climbed(verdict, cancelled) or Changed(environ=self._environ, command=self._command)
+        return self._climbed(verdict, cancelled) if answerable and verdict is not None else None
+
+    def _climbed(self, verdict: Verdict, cancelled: Callable[[], bool]) -> Changed | None:
+        """The smallest change that works, None where none is found or may be tried."""
+        assert verdict.primary is not None
         if self._backend is None and verdict.primary.cause.startswith("gloo-"):
             # It never came to the point where ranks tell.
             self._backend = "gloo"

@@ -126,7 +126,9 @@ def _run(request: Request, beginning: _Beginning) -> None:
     plan = _plan(command, request, configured)
     if plan is not None:
         command = commands.with_settings(command, options=plan.applied.options, arguments=plan.applied.arguments)
-    commands.check_reach(command, {**os.environ, **(plan.applied.env if plan is not None else {})})
+    # What only a preset asks for is no reason to start nothing: it is without effect on all hosts alike.
+    typed = [plan.applied.spelled[c.key].env for c in plan.chosen if c.is_typed and c.key in plan.applied.spelled] if plan is not None else []
+    commands.check_reach(command, {**os.environ, **{name: value for env in typed for name, value in env.items()}})
     lang = language.chosen(None)
 
     def fallback_of(rundir: RunDir) -> Fallback:

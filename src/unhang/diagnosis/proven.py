@@ -6,7 +6,7 @@ A run directory has more of it, see `solved`, which needs what nobody loads for 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from unhang.knowledge.text import Text
@@ -24,13 +24,18 @@ FELL_BACK = Signature(
     ),
     role="context",
 )
-SIGNATURES = (CLIMBING, FELL_BACK)
+TAKEN_BACK = Signature(
+    needle=" it failed ",
+    pattern=r"^(?:unhang: )?with [a-z-]+=\S.{0,300}? it failed (?:before its first step: taken back|all the same: that is forgotten)",
+    role="context",
+)
+SIGNATURES = (CLIMBING, FELL_BACK, TAKEN_BACK)
 
 
 def told_by_logs(found: Verdict, hits: Iterable[Hit]) -> Verdict:
     """The verdict on logs that hold what unhang wrote to the terminal; of what was found for another cause nothing is told."""
     seen = tuple(hits)
-    last = next((h for h in reversed(seen) if h.signature == FELL_BACK), None)
+    last = _last(seen)
     causes = {h.groups["cause"] for h in seen if h.signature == CLIMBING}
     if last is None or found.primary is None or found.primary.cause not in causes:
         return found
@@ -44,7 +49,14 @@ def told_by_logs(found: Verdict, hits: Iterable[Hit]) -> Verdict:
 
 def repaired(hits: Iterable[Hit]) -> str:
     """ "interface=auto", the last change that was taken, in logs of several attempts; "" where there is none."""
-    return next((h.groups["what"] for h in reversed(tuple(hits)) if h.signature == FELL_BACK), "")
+    last = _last(tuple(hits))
+    return "" if last is None else last.groups["what"]
+
+
+def _last(hits: Sequence[Hit]) -> Hit | None:
+    """The change that was taken last, and not taken back."""
+    last = next((h for h in reversed(hits) if h.signature in (FELL_BACK, TAKEN_BACK)), None)
+    return last if last is not None and last.signature == FELL_BACK else None
 
 
 def remedy(says: Text, sets: Iterable[str], command: Iterable[str]) -> Remedy:

@@ -36,9 +36,11 @@ _FLAGS = {
     },
     "deepspeed": {
         *("--bind-cores-to-rank", "--elastic-training", "--force-multi", "--module", "--no-local-rank", "--no-python", "--no-ssh"),
-        *("--no-ssh-check", "--save-pid"),
+        *("--no-ssh-check", "--save-pid", "-q", "--quiet"),
     },
 }
+# Of deepspeed's options, by their long names.
+_LONG = {"-H": "--hostfile", "-e": "--exclude", "-i": "--include"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +205,7 @@ def check_reach(command: Command, environ: Mapping[str, str], *, hostfile: Path 
     # Slurm hands on everything.
     if not wanted or kind != "deepspeed" or "--no-ssh" in options or options.get("--launcher", "").lower() == "slurm":
         return
-    file = Path(options.get("--hostfile") or options.get("-H") or hostfile)
+    file = Path(options.get("--hostfile") or hostfile)
     if (count := _hosts_of_deepspeed(file, options)) > 1 or "--force-multi" in options:
         raise UnhangError(
             f"{', '.join(wanted)}: only unhang's hook applies that, and deepspeed starts ranks on {count} hosts over ssh, without the hook",
@@ -310,7 +312,8 @@ def _under_torchrun(words: Sequence[str], *, module: bool, nproc_per_node: int, 
 def _launcher(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
     """The launcher among the first words, and its own options; those of the script or module that it starts are not its."""
     kind, begin = _which(words)
-    return kind, {} if kind is None else _options(words[begin:], _FLAGS[kind])
+    options = {} if kind is None else _options(words[begin:], _FLAGS[kind])
+    return kind, {_LONG.get(name, name): value for name, value in options.items()} if kind == "deepspeed" else options
 
 
 def _which(words: Sequence[str]) -> tuple[str | None, int]:
@@ -323,7 +326,7 @@ def _which(words: Sequence[str]) -> tuple[str | None, int]:
             return "accelerate", i + 1
         if name == "launch" and i and Path(words[i - 1]).name in ("accelerate", "accelerate.commands.accelerate_cli"):
             return "accelerate", i + 1
-        if name == "deepspeed":
+        if name in ("deepspeed", "ds", "deepspeed.launcher.runner"):
             return "deepspeed", i + 1
         if word.endswith(".py"):
             break

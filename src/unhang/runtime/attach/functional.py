@@ -91,7 +91,9 @@ def _all_gather_into_tensor_out(c10d: Any, group: Any, tensor: Any, size: int, *
 
 
 def _all_gather_into_tensor(c10d: Any, group: Any, tensor: Any, size: int) -> Any:
-    out = tensor.new_empty((tensor.shape[0] * size, *tensor.shape[1:]))
+    # A scalar counts for a vector of one.
+    first, *rest = tensor.shape or (1,)
+    out = tensor.new_empty((first * size, *rest))
     return _all_gather_into_tensor_out(c10d, group, tensor, size, out=out)
 
 

@@ -103,7 +103,12 @@ def _work_class(c10d: Any) -> Any:
             return True
 
         def is_completed(self) -> bool:
-            return self._over or all(work.is_completed() for work in self._works)
+            if not self._over and all(work.is_completed() for work in self._works):
+                # Whoever has seen this reads the result. A failure is told by wait and exception.
+                with contextlib.suppress(RuntimeError):
+                    self.wait()
+                return True
+            return self._over
 
         def is_success(self) -> bool:
             return self._over or all(work.is_success() for work in self._works)
