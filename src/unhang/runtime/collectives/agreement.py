@@ -72,7 +72,7 @@ def reduce_metrics(metrics: Mapping[str, Any], group: Any = None, *, deadline: D
     `missing` ranks where not all answered: a mean over some of them would look like a score.
     """
     circle = circles.of(group)
-    pairs = {name: _pair(name, value) for name, value in metrics.items()}
+    pairs = {name: pair(name, value) for name, value in metrics.items()}
     found = circle.exchange("metrics", msgspec.json.encode(pairs), deadlines.found(deadline, kind="metrics", numel=len(pairs), step_bytes=0))
     if missing := tuple(rank for rank in circle.ranks if rank not in found):
         raise CollectiveTimeout(f"metrics of rank {', '.join(map(str, missing))} did not come in time", missing=missing)
@@ -85,7 +85,8 @@ def reduce_metrics(metrics: Mapping[str, Any], group: Any = None, *, deadline: D
     return {name: _mean(found) for name, found in sorted(sums.items())}
 
 
-def _pair(name: str, value: Any) -> tuple[float, float]:
+def pair(name: str, value: Any) -> tuple[float, float]:
+    """(sum, count) of a metric. Raises TypeError for what is neither a number nor such a pair."""
     total, count = value if isinstance(value, tuple | list) and len(value) == 2 else (value, 1.0)
     try:
         return float(total), float(count)

@@ -39,9 +39,14 @@ _OFTEN = 3
 _MOST_LANES = 16
 _ENDS_WITHIN_S = 30.0
 _TOLD = "told by another rank"
+_ALL_OF_IT = "/!"
 _DONE, _CLOSED = b"done", b"closed"
 _ARRIVED = 1
 _DISSENTED = 1 << 32
+
+
+class Ended(CollectiveError):
+    """Another rank has ended what all of them were in."""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -200,8 +205,17 @@ class Circle:
             return
         self._heeded = self._alarm
         self._break(())
+        self._told_of(turn)
+
+    def _told_of(self, turn: Turn) -> None:
+        """Raises where the last alarm is about this call, or about everything in its scope."""
         if self._alarm == turn.key:
             self.close(turn, _TOLD)
+        if self._alarm == turn.scope + _ALL_OF_IT:
+            assert self.board is not None
+            self._break(turn.works)
+            self._heeded = self._alarm
+            raise Ended((self.board.look(f"{turn.scope}/says") or b"another rank has ended it").decode()) from None
 
     def _finish(self, turn: Turn, scope: _Scope) -> None:
         if self.board is not None and places.are_old():
@@ -219,7 +233,7 @@ class Circle:
     def has_finished(self, key: str) -> bool:
         scope, _, number = key.rpartition("/")
         current = self._scopes[-1]
-        return scope == current.name and int(number) <= current.finished
+        return scope == current.name and number.isdecimal() and int(number) <= current.finished
 
     def wait(self, turn: Turn, work: Any) -> None:
         """Until `work` is complete. Raises what the others were told where it is not going to be."""
@@ -238,8 +252,7 @@ class Circle:
         if turn.left_s <= 0:
             self.close(turn, f"nothing moved for {turn.deadline_s:g} s")
         self.alarmed(self.board.look("alarm"))
-        if self._alarm == turn.key:
-            self.close(turn, _TOLD)
+        self._told_of(turn)
 
     def close(self, turn: Turn, says: str) -> NoReturn:
         """Ends the call for all ranks, and raises what they are told."""
@@ -359,8 +372,12 @@ class Circle:
         self._read = [f"{key}/c", f"{key}/n", f"{key}/go"]
         while go is None:
             go = board.wait(f"{key}/go", max(0.001, min(_LOOK_S, turn.left_s)))
-            if go is None and (turn.left_s <= 0 or board.look("alarm") == key.encode()):
-                go = self._given_up(turn)
+            if go is None:
+                self.alarmed(board.look("alarm"))
+                if turn.left_s <= 0 or self._alarm == key:
+                    go = self._given_up(turn)
+                else:
+                    self._told_of(turn)
         decided = msgspec.json.decode(go, type=_Go)
         if decided.how == "closed":
             assert decided.closed is not None
@@ -450,6 +467,31 @@ class Circle:
                 return {self.me: value}
             return self._exchanged(f"{scope.name}/{scope.number}/{what}", value, deadline_s)
 
+    def begin(self, what: str) -> str:
+        """A key for what all ranks begin here, by the count of calls: for `scope`, `end` and `exchange_at`."""
+        with self._lock:
+            scope = self._scopes[-1]
+            scope.number += 1
+            return f"{scope.name}/{scope.number}/{what}"
+
+    def exchange_at(self, key: str, value: bytes, deadline_s: float) -> dict[int, bytes]:
+        """As `exchange`. The deadline begins anew whenever a rank that has not come yet tells of progress (`progressed`)."""
+        with self._lock:
+            return {self.me: value} if self.board is None else self._exchanged(key, value, deadline_s)
+
+    def progressed(self, key: str) -> bool:
+        """Tells those that wait in `exchange_at` that this rank goes on; False where they have decided without it."""
+        if self.board is None:
+            return True
+        self.board.count(f"{key}/progress")
+        return self.board.look(f"{key}/v") is None
+
+    def end(self, key: str, says: str) -> None:
+        """Ends all calls of the scope `key`, at all ranks, with Ended."""
+        if self.board is not None:
+            self.board.put(f"{key}/says", says.encode())
+            self.board.put("alarm", (key + _ALL_OF_IT).encode())
+
     def _exchanged(self, key: str, value: bytes, deadline_s: float) -> dict[int, bytes]:
         board = self.board
         assert board is not None
@@ -460,13 +502,24 @@ class Circle:
             found = board.decide(f"{key}/v", _packed(dict(zip(self.ranks, board.all_of([f"{key}/p/{r}" for r in self.ranks]), strict=True))))
             if before:
                 board.forget([f"{before}/v", f"{before}/n"])
-        found = found or board.wait(f"{key}/v", deadline_s)
+        found = found or self._decided(key, deadline_s)
         if before:
             board.forget([f"{before}/p/{self.me}"])
         if found is None:
             there = zip(self.ranks, board.look_at([f"{key}/p/{r}" for r in self.ranks]), strict=True)
             found = board.decide(f"{key}/v", _packed({rank: said for rank, said in there if said is not None}))
         return _unpacked(found)
+
+    def _decided(self, key: str, deadline_s: float) -> bytes | None:
+        """None where nothing is heard for `deadline_s`."""
+        assert self.board is not None
+        found, told = None, b""
+        until = time.monotonic() + deadline_s
+        while found is None and (left := until - time.monotonic()) > 0:
+            found = self.board.wait(f"{key}/v", min(left, max(_LOOK_S, deadline_s / 20)))
+            if found is None and (now := self.board.look(f"{key}/progress") or b"") != told:
+                told, until = now, time.monotonic() + deadline_s
+        return found
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
