@@ -165,7 +165,9 @@ class Circle:
         self._read: list[str] = []
         self._exchanged_at = ""
         # The call that was given up last, by anybody, and the last that we have drawn the consequences of.
+        self._alarms = 0
         self._alarm = ""
+        self._alarm_lock = threading.Lock()
         self._heeded = ""
         self.board: Board | None = None
         if self.size > 1:
@@ -220,15 +222,25 @@ class Circle:
     def _finish(self, turn: Turn, scope: _Scope) -> None:
         if self.board is not None and places.are_old():
             # This process stood still. What the others had sent before they gave up is still in our sockets, and has just been taken for an answer.
-            self.alarmed(self.board.look("alarm"))
+            self.listen(self.board)
         if self._alarm == turn.key:
             self.close(turn, _TOLD)
         scope.finished = turn.number
         learned.saw(turn.call.what, time.monotonic() - turn.began_s)
 
-    def alarmed(self, alarm: bytes | None) -> None:
-        """Somebody has given a call up."""
-        self._alarm = (alarm or b"").decode()
+    def listen(self, board: Board) -> str:
+        """The call, or scope, that was given up last by anybody. They are numbered: what a thread has read may be old when it is believed."""
+        number = int(board.look("alarms") or b"0")
+        if number > self._alarms and (key := board.look(f"alarm/{number}")) is not None:
+            with self._alarm_lock:
+                if number > self._alarms:
+                    self._alarms, self._alarm = number, key.decode()
+        return self._alarm
+
+    def _raise_alarm(self, key: str) -> None:
+        assert self.board is not None
+        number = self.board.count("alarms")
+        self.board.put(f"alarm/{number}", key.encode())
 
     def has_finished(self, key: str) -> bool:
         scope, _, number = key.rpartition("/")
@@ -251,7 +263,7 @@ class Circle:
         assert self.board is not None
         if turn.left_s <= 0:
             self.close(turn, f"nothing moved for {turn.deadline_s:g} s")
-        self.alarmed(self.board.look("alarm"))
+        self.listen(self.board)
         self._told_of(turn)
 
     def close(self, turn: Turn, says: str) -> NoReturn:
@@ -259,7 +271,7 @@ class Circle:
         assert self.board is not None
         self._break(turn.works)
         closed = self._closed(turn, says)
-        self._heeded = self._alarm = turn.key
+        self._heeded = self.listen(self.board)
         self._raise(turn, closed, late=self.me in closed.missing)
 
     def _closed(self, turn: Turn, says: str) -> Closed:
@@ -300,7 +312,7 @@ class Circle:
         said = Report(rank=self.me, says=says, call=str(turn.call), done=turn.done, chunks=turn.chunks, place=places.here())
         self.board.put(f"{turn.key}/r/{self.me}", msgspec.json.encode(said))
         first = self.board.count(f"{turn.key}/reports") == 1
-        self.board.put("alarm", turn.key.encode())
+        self._raise_alarm(turn.key)
         return first
 
     def _reports(self, key: str) -> dict[int, Report]:
@@ -373,7 +385,7 @@ class Circle:
         while go is None:
             go = board.wait(f"{key}/go", max(0.001, min(_LOOK_S, turn.left_s)))
             if go is None:
-                self.alarmed(board.look("alarm"))
+                self.listen(board)
                 if turn.left_s <= 0 or self._alarm == key:
                     go = self._given_up(turn)
                 else:
@@ -382,7 +394,7 @@ class Circle:
         if decided.how == "closed":
             assert decided.closed is not None
             self._break(())
-            self._heeded = self._alarm = key
+            self._heeded = self.listen(board)
             self._raise(turn, decided.closed, late=self.me in decided.closed.missing)
         if decided.how == "differs":
             raise _mismatch(decided)
@@ -490,7 +502,7 @@ class Circle:
         """Ends all calls of the scope `key`, at all ranks, with Ended."""
         if self.board is not None:
             self.board.put(f"{key}/says", says.encode())
-            self.board.put("alarm", (key + _ALL_OF_IT).encode())
+            self._raise_alarm(key + _ALL_OF_IT)
 
     def _exchanged(self, key: str, value: bytes, deadline_s: float) -> dict[int, bytes]:
         board = self.board
@@ -534,6 +546,8 @@ class Circle:
     def broken(self) -> None:
         """All lanes are given up, by all ranks alike: the next call opens new ones."""
         with self._lock:
+            if self.board is not None:
+                self._heeded = self.listen(self.board)
             self._break(())
 
 

@@ -55,16 +55,15 @@ def answer(circle: Circle) -> None:
 
 def _answers(board: Board, whose: weakref.ref[Circle]) -> None:
     global _asked_s
-    told = b""
+    told = ""
     # A store whose server has ended makes torch print a page of warnings: it is not asked once the training has left its group.
     with contextlib.suppress(StoreLost):
         while not _ended.wait(_EVERY_S) and dist.is_initialized() and (circle := whose()) is not None:
-            alarm = board.look("alarm") or b""
+            key = circle.listen(board)
             _asked_s = time.monotonic()
-            circle.alarmed(alarm)
-            if alarm == told:
+            if key == told:
                 continue
-            told, key = alarm, alarm.decode()
+            told = key
             if circle.has_finished(key):
                 board.put(f"{key}/r/{circle.me}", FINISHED % circle.me)
             elif (place := here(_main)) is not None:

@@ -79,7 +79,7 @@ class Guarded:
         self._result: Evaluation | None = None
 
     def add(self, dataset: str, **metrics: Any) -> None:
-        """Metrics of one batch, each a number or a pair (sum, count). Call it once for every batch: it also tells the others that this rank goes on."""
+        """Metrics of one batch, each a number or a pair (sum, count). Call it for every batch: it also tells the others that this rank goes on."""
         add(self._sums.setdefault(dataset, {}), {name: pair(name, value) for name, value in metrics.items()})
         if self._progress is not None:
             self._progress.step()

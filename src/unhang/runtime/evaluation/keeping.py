@@ -41,7 +41,7 @@ def _set_numbers(numbers: tuple[Any, Any, torch.Tensor, torch.Tensor | None]) ->
     python, of_numpy, cpu, cuda = numbers
     random.setstate(python)
     if of_numpy is not None:
-        sys.modules["numpy"].random.set_state(of_numpy)  # type: ignore[attr-defined]
+        sys.modules["numpy"].random.set_state(of_numpy)
     torch.set_rng_state(cpu)
     if cuda is not None:
         torch.cuda.set_rng_state(cuda)

@@ -1,4 +1,4 @@
-"""What an evaluation found, the same on all ranks, and what of it is missing. What failed is not-a-number, and never zero: zero looks like a score."""
+"""What an evaluation found, the same on all ranks, and what of it is missing. What failed is not-a-number, never zero: zero looks like a score."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OfDataSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """By data set; `missing` are ranks that did not answer. The same on all ranks, the late ones too."""
+    """By data set; `missing` are ranks that did not answer. The same on all ranks, the late ones too, but for `seconds`, which is each rank's own."""
 
     step: int | None
     data_sets: Mapping[str, OfDataSet]
