@@ -16,7 +16,8 @@ The command is `unhang`; the map of the code:
 Imports go from below to above in this list and never back. Importing unhang imports nothing else, least of all torch.
 
 What a training script uses is found here by name, and imported when it is first used: all_reduce, all_gather, reduce_scatter, broadcast,
-all_gather_object, reduce_metrics, barrier, agree, all_ok, deadline, adaptive, evaluate, evaluation, and the errors that they raise.
+all_gather_object, reduce_metrics, barrier, agree, all_ok, deadline, adaptive, evaluate, evaluation, sync_check, and
+the errors that they raise.
 """
 
 from __future__ import annotations
@@ -30,16 +31,20 @@ _FOUND_IN = {
     **dict.fromkeys(("all_gather", "all_gather_object", "all_reduce", "broadcast", "reduce_scatter"), "unhang.runtime.collectives.moving"),
     **dict.fromkeys(("Agreed", "agree", "all_ok", "barrier", "reduce_metrics"), "unhang.runtime.collectives.agreement"),
     **dict.fromkeys(("evaluate", "evaluation"), "unhang.runtime.evaluation.evaluating"),
+    "sync_check": "unhang.runtime.sync_check",
     **dict.fromkeys(("adaptive", "deadline"), "unhang.runtime.collectives.deadlines"),
-    **dict.fromkeys(("CollectiveError", "CollectiveMismatch", "CollectiveTimeout", "EvaluationFailed", "LatePeer", "StoreLost"), "unhang.errors"),
+    **dict.fromkeys(
+        ("CollectiveError", "CollectiveMismatch", "CollectiveTimeout", "EvaluationFailed", "LatePeer", "OutOfSync", "StoreLost"), "unhang.errors"
+    ),
 }
 
 if TYPE_CHECKING:
-    from unhang.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, EvaluationFailed, LatePeer, StoreLost
+    from unhang.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, EvaluationFailed, LatePeer, OutOfSync, StoreLost
     from unhang.runtime.collectives.agreement import Agreed, agree, all_ok, barrier, reduce_metrics
     from unhang.runtime.collectives.deadlines import adaptive, deadline
     from unhang.runtime.collectives.moving import all_gather, all_gather_object, all_reduce, broadcast, reduce_scatter
     from unhang.runtime.evaluation.evaluating import evaluate, evaluation
+    from unhang.runtime.sync_check import sync_check
 
 __all__ = [
     "Agreed",
@@ -48,6 +53,7 @@ __all__ = [
     "CollectiveTimeout",
     "EvaluationFailed",
     "LatePeer",
+    "OutOfSync",
     "StoreLost",
     "__version__",
     "adaptive",
@@ -63,6 +69,7 @@ __all__ = [
     "evaluation",
     "reduce_metrics",
     "reduce_scatter",
+    "sync_check",
 ]
 
 

@@ -11,6 +11,7 @@
       CollectiveTimeout         nothing moved for as long as the deadline says; `missing` are the ranks that were not heard from
         LatePeer                this rank came when the others had given the call up
       CollectiveMismatch        the ranks' calls do not fit together; `odd` are those that differ from most
+      OutOfSync                 ranks that train different models; `ranks` are those that differ from most
       EvaluationFailed          an evaluation ended without a result, on all ranks alike
       StoreLost                 the store of torch.distributed does not answer: nothing can be agreed on any more
 
@@ -94,6 +95,14 @@ class CollectiveMismatch(CollectiveError):
         super().__init__(message)
         self.calls = dict(calls)
         self.odd = tuple(odd)
+
+
+class OutOfSync(CollectiveError):
+    """The ranks no longer train the same model. `ranks`: those that differ from most, or all of them where there is no most."""
+
+    def __init__(self, message: str, *, ranks: Sequence[int]) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
 
 
 class EvaluationFailed(CollectiveError):
