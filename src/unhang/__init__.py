@@ -22,8 +22,8 @@ the errors that they raise.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+# As type checkers know it; typing itself would be imported by every command.
+TYPE_CHECKING = False
 
 __version__ = "0.1.0"
 
@@ -73,9 +73,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _FOUND_IN:
         raise AttributeError(f"module 'unhang' has no attribute {name!r}")
+    from importlib import import_module
+
     found = getattr(import_module(_FOUND_IN[name]), name)
     globals()[name] = found
     return found

@@ -1,7 +1,7 @@
 """A look, now and then, at whether all ranks still train the same model: step, parameters, and whether the loss is a number.
 
-A rank that has diverged trains on for days without an error. The parameters' bits are summed as integers, which is exact and in any order the same, so
-that one number for a rank goes through the store; only where they differ it is asked which parameter.
+A rank that has diverged trains on for days without an error. The parameters' bits are summed as integers, which is exact and in any order the same:
+one number for a rank goes through the store, and only where they differ it is asked which parameter.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _sums(parameters: Iterable[tuple[str, torch.Tensor]]) -> dict[str, int]:
     names, found = [], []
     for name, parameter in parameters:
         # A DTensor, a flat parameter of FSDP, a partitioned one of ZeRO-3 (empty here, ds_id set): a part, of which each rank has another.
-        if type(parameter) not in (torch.Tensor, torch.nn.Parameter) or hasattr(parameter, "ds_id") and not parameter.numel():
+        if type(parameter) not in (torch.Tensor, torch.nn.Parameter) or (hasattr(parameter, "ds_id") and not parameter.numel()):
             continue
         bits = parameter.detach()
         bits = torch.view_as_real(bits) if bits.is_complex() else bits
