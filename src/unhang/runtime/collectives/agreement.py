@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from unhang.errors import CollectiveTimeout
 from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import deadlines
-from unhang.runtime.collectives.circle import Call
+from unhang.runtime.collectives.circle import Call, Circle
 from unhang.runtime.collectives.deadlines import Deadline
 
 _KIND = "agree"
@@ -39,10 +39,19 @@ class Agreed:
 def agree(value: Any, group: Any = None, *, deadline: Deadline = None) -> Agreed:
     """What every rank said, the same on all ranks. `value` is what JSON can hold. Raises TypeError for what it cannot, StoreLost; never a timeout."""
     circle = circles.of(group)
-    said = msgspec.json.encode(value)
-    found = circle.exchange(_KIND, said, deadlines.found(deadline, kind=_KIND, numel=1, step_bytes=0))
+    found = _exchanged(circle, _KIND, lambda: msgspec.json.encode(value), deadline)
     values = {rank: msgspec.json.decode(packed) for rank, packed in sorted(found.items())}
     return Agreed(values=values, missing=tuple(rank for rank in circle.ranks if rank not in values))
+
+
+def _exchanged(circle: Circle, kind: str, said: Callable[[], bytes], deadline: Deadline) -> dict[int, bytes]:
+    try:
+        packed, deadline_s = said(), deadlines.found(deadline, kind=kind, numel=1, step_bytes=0)
+    except Exception:
+        # Whoever cannot answer says so: the others would wait, and be one call ahead ever after.
+        circle.exchange(kind, b"", 0.001)
+        raise
+    return circle.exchange(kind, packed, deadline_s)
 
 
 def all_ok(ok: bool, group: Any = None, *, deadline: Deadline = None) -> bool:
@@ -58,7 +67,9 @@ def barrier(group: Any = None, deadline: Deadline = None) -> None:
     """
     circle = circles.of(group)
     call = Call(what="barrier", numel=1, dtype="torch.uint8", device="cpu", chunk=1)
-    with circle.turn(call, deadlines.found(deadline, kind=call.what, numel=1, step_bytes=0)) as turn:
+    with circle.preparing(call.what):
+        deadline_s = deadlines.found(deadline, kind=call.what, numel=1, step_bytes=0)
+    with circle.turn(call, deadline_s) as turn:
         if turn.lane is not None:
             turn.works.append(turn.lane.all_reduce(torch.zeros(1, dtype=torch.uint8), torch.distributed.ReduceOp.MAX))
             circle.wait(turn, turn.works[0])
@@ -72,17 +83,15 @@ def reduce_metrics(metrics: Mapping[str, Any], group: Any = None, *, deadline: D
     `missing` ranks where not all answered: a mean over some of them would look like a score.
     """
     circle = circles.of(group)
-    pairs = {name: pair(name, value) for name, value in metrics.items()}
-    found = circle.exchange("metrics", msgspec.json.encode(pairs), deadlines.found(deadline, kind="metrics", numel=len(pairs), step_bytes=0))
+    # JSON has no infinity.
+    found = _exchanged(circle, "metrics", lambda: msgspec.msgpack.encode({name: pair(name, value) for name, value in metrics.items()}), deadline)
     if missing := tuple(rank for rank in circle.ranks if rank not in found):
         raise CollectiveTimeout(f"metrics of rank {', '.join(map(str, missing))} did not come in time", missing=missing)
     sums: dict[str, list[tuple[float, float]]] = {}
     for _, packed in sorted(found.items()):
-        for name, pair in msgspec.json.decode(packed, type=dict[str, tuple[float | None, float]]).items():
-            # JSON has no NaN: what one rank could not say, nobody can.
-            total = float("nan") if pair[0] is None else pair[0]
-            sums.setdefault(name, []).append((total, pair[1]))
-    return {name: _mean(found) for name, found in sorted(sums.items())}
+        for name, one in msgspec.msgpack.decode(packed, type=dict[str, tuple[float, float]]).items():
+            sums.setdefault(name, []).append(one)
+    return {name: _mean(those) for name, those in sorted(sums.items())}
 
 
 def pair(name: str, value: Any) -> tuple[float, float]:

@@ -10,6 +10,7 @@ comes late finds it there. Lanes are broken then, and opened anew by the next ca
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
@@ -24,11 +25,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from unhang.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, LatePeer
+from unhang.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, LatePeer, StoreLost
 from unhang.runtime.collectives import places
 from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.deadlines import learned
-from unhang.runtime.collectives.lane import GlooLane, Lane, NcclLane
+from unhang.runtime.collectives.lane import OPENS_WITHIN_S, GlooLane, Lane, NcclLane
+from unhang.runtime.collectives.places import FINISHED
 
 # How long a wait may go on before it is looked whether somebody has raised the alarm.
 _LOOK_S = 0.25
@@ -37,8 +39,13 @@ _GRACE_S = 1.5
 # What comes this often is worth connections of its own.
 _OFTEN = 3
 _MOST_LANES = 16
+# Opening one takes up to 26 ms: it does not give way to a kind that comes as often as itself.
+_IDLE_CALLS = 4 * _MOST_LANES
+# Of connections, once all have said that they come.
+_OPENS_S = 5.0
 _ENDS_WITHIN_S = 30.0
 _TOLD = "told by another rank"
+_BROKE = "the connection broke"
 _ALL_OF_IT = "/!"
 _DONE, _CLOSED = b"done", b"closed"
 _ARRIVED = 1
@@ -60,8 +67,11 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     detail: str = ""
 
     def __str__(self) -> str:
+        if not self.dtype:
+            return self.what
+        pieces = f", in pieces of {self.chunk:,}" if self.chunk < self.numel else ""
         detail = f", {self.detail}" if self.detail else ""
-        return f"{self.what} of {self.numel:,} {self.dtype.removeprefix('torch.')} elements ({self.device}{detail})"
+        return f"{self.what} of {self.numel:,} {self.dtype.removeprefix('torch.')} elements ({self.device}{detail}{pieces})"
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +83,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     done: int = 0
     chunks: int = 0
     place: str | None = None
+    # Its own error: nothing that others did.
+    own: bool = False
 
 
 class Closed(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,15 +106,18 @@ class _Go(msgspec.Struct, frozen=True, kw_only=True):
     how: str
     odd: tuple[int, ...] = ()
     calls: dict[int, str] = {}
-    closed: Closed | None = None
+
+
+_GIVEN_UP = msgspec.json.encode(_Go(how="closed"))
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """A rank's own view, which has to be everybody's: how often it has seen this call, and which common lane it has."""
+    """A rank's own view, which has to be everybody's: how often it has seen this call, which common lane it has, and what it broke the last for."""
 
     call: Call
     seen: int
     common: str
+    heeded: str
 
 
 @dataclass
@@ -126,6 +141,8 @@ class Turn:
     works: list[Any] = field(default_factory=list)
     done: int = 0
     chunks: int = 0
+    reported: bool = False
+    committed: bool = False
     moved_s: float = field(default_factory=time.monotonic)
     began_s: float = field(default_factory=time.monotonic)
 
@@ -143,6 +160,7 @@ class Turn:
 
 
 _circles: dict[Any, Circle] = {}
+_of_the_parent: list[Circle] = []
 _circles_lock = threading.Lock()
 
 
@@ -160,12 +178,16 @@ class Circle:
         self._common: dict[str, Lane] = {}
         self._common_key = ""
         self._own: dict[Call, Lane] = {}
+        # By the count of turns, which is the same on all ranks.
+        self._turns = 0
+        self._used: dict[Call, int] = {}
         self._seen: dict[Call, int] = {}
-        # Keys of the last agreement and of the last exchange.
+        # Keys of the last agreement, commit and exchange.
         self._read: list[str] = []
+        self._committed: list[str] = []
         self._exchanged_at = ""
         # The call that was given up last, by anybody, and the last that we have drawn the consequences of.
-        self._alarms = 0
+        self.alarms = 0
         self._alarm = ""
         self._alarm_lock = threading.Lock()
         self._heeded = ""
@@ -180,26 +202,49 @@ class Circle:
     def turn(self, call: Call, deadline_s: float) -> Iterator[Turn]:
         """A call that has been agreed on, with the lane that it travels in; None for a circle of one. Whatever fails inside closes it for all."""
         with self._lock:
-            scope = self._scopes[-1]
-            scope.number += 1
-            turn = Turn(number=scope.number, scope=scope.name, call=call, deadline_s=deadline_s)
-            if self.size > 1:
-                self._heed(turn)
-                turn.lane = self._own.get(call) or self._agreed(turn)
-                if call in self._own:
-                    # The one that was used last goes last.
-                    self._own[call] = self._own.pop(call)
+            turn = self._begun(call, deadline_s)
             try:
-                yield turn
-                self._finish(turn, scope)
-            except CollectiveError:
-                raise
-            except BaseException as e:
-                # An error of ours, or an interrupt: the others must not wait for us.
                 if self.size > 1:
-                    self._report(turn, f"{type(e).__name__}: {e}")
+                    self._heed(turn)
+                    turn.lane = self._own.get(call) or self._agreed(turn)
+                    if call in self._own:
+                        self._used[call] = self._turns
+                yield turn
+                self._finish(turn)
+            except CollectiveError:
+                if turn.works:
                     self._break(turn.works)
                 raise
+            except BaseException as e:
+                self._abandoned(turn, e)
+                raise
+
+    @contextmanager
+    def preparing(self, what: str) -> Iterator[None]:
+        """What is raised inside, before a call, ends the call for the others as well: they would wait for us, and be one call ahead ever after."""
+        try:
+            yield
+        except Exception as e:
+            with self._lock:
+                self._abandoned(self._begun(Call(what=what, numel=0, dtype="", device="", chunk=0), 0.0), e)
+            raise
+
+    def _begun(self, call: Call, deadline_s: float) -> Turn:
+        scope = self._scopes[-1]
+        scope.number += 1
+        self._turns += 1
+        return Turn(number=scope.number, scope=scope.name, call=call, deadline_s=deadline_s)
+
+    def _abandoned(self, turn: Turn, error: BaseException) -> None:
+        """By an error of ours, or an interrupt: the others must not wait for us."""
+        if self.board is None:
+            return
+        with contextlib.suppress(StoreLost):
+            self._refuse(turn)
+            self._report(turn, f"rank {self.me}: {_said(error)}", own=True)
+        self._break(turn.works)
+        with contextlib.suppress(StoreLost):
+            self._heeded = self.listen(self.board)
 
     def _heed(self, turn: Turn) -> None:
         """An alarm of before: the others have broken their lanes, and maybe given up this very call."""
@@ -219,22 +264,22 @@ class Circle:
             self._heeded = self._alarm
             raise Ended((self.board.look(f"{turn.scope}/says") or b"another rank has ended it").decode()) from None
 
-    def _finish(self, turn: Turn, scope: _Scope) -> None:
+    def _finish(self, turn: Turn) -> None:
         if self.board is not None and places.are_old():
             # This process stood still. What the others had sent before they gave up is still in our sockets, and has just been taken for an answer.
             self.listen(self.board)
-        if self._alarm == turn.key:
+        if self._alarm == turn.key and not turn.committed:
             self.close(turn, _TOLD)
-        scope.finished = turn.number
+        self._scopes[-1].finished = turn.number
         learned.saw(turn.call.what, time.monotonic() - turn.began_s)
 
     def listen(self, board: Board) -> str:
         """The call, or scope, that was given up last by anybody. They are numbered: what a thread has read may be old when it is believed."""
         number = int(board.look("alarms") or b"0")
-        if number > self._alarms and (key := board.look(f"alarm/{number}")) is not None:
+        if number > self.alarms and (key := board.look(f"alarm/{number}")) is not None:
             with self._alarm_lock:
-                if number > self._alarms:
-                    self._alarms, self._alarm = number, key.decode()
+                if number > self.alarms:
+                    self.alarms, self._alarm = number, key.decode()
         return self._alarm
 
     def _raise_alarm(self, key: str) -> None:
@@ -244,8 +289,7 @@ class Circle:
 
     def has_finished(self, key: str) -> bool:
         scope, _, number = key.rpartition("/")
-        current = self._scopes[-1]
-        return scope == current.name and number.isdecimal() and int(number) <= current.finished
+        return number.isdecimal() and any(scope == known.name and int(number) <= known.finished for known in self._scopes)
 
     def wait(self, turn: Turn, work: Any) -> None:
         """Until `work` is complete. Raises what the others were told where it is not going to be."""
@@ -256,7 +300,7 @@ class Circle:
                     turn.moved()
                     return
             except RuntimeError as e:
-                self.close(turn, f"the connection broke: {_first_line(e)}")
+                self.close(turn, f"{_BROKE}: {_first_line(e)}")
             self._look_around(turn)
 
     def _look_around(self, turn: Turn) -> None:
@@ -279,41 +323,51 @@ class Circle:
         board, key = self.board, turn.key
         earlier = board.look(f"{key}/closed")
         if earlier is None:
-            board.decide(f"{key}/end", _CLOSED)
-            first = self._report(turn, says)
-            until = time.monotonic() + (_GRACE_S if first else 2 * _GRACE_S)
+            self._refuse(turn)
+            reports = self._report(turn, says)
+            # The last to report need not wait for anybody; where the first has gone, somebody else writes down what is so.
+            until = time.monotonic() + (0 if reports == self.size else _GRACE_S if reports == 1 else 2 * _GRACE_S)
             while earlier is None and time.monotonic() < until:
-                if first and len(self._reports(key)) == self.size:
+                if reports == 1 and len(self._reports(key)) == self.size:
                     break
                 earlier = board.wait(f"{key}/closed", 0.05)
-            # Where the first to report has gone, somebody else writes down what is so.
             earlier = earlier or board.decide(f"{key}/closed", msgspec.json.encode(self._judged(turn)))
-            # For those that come so late that they first ask.
-            board.decide(f"{key}/go", msgspec.json.encode(_Go(how="closed", closed=msgspec.json.decode(earlier, type=Closed))))
         return msgspec.json.decode(earlier, type=Closed)
+
+    def _refuse(self, turn: Turn) -> None:
+        """Whoever comes from now on to agree on this call, or to commit it, learns that it is given up."""
+        assert self.board is not None
+        self.board.decide(f"{turn.key}/go", _GIVEN_UP)
+        self.board.decide(f"{turn.key}/end", _CLOSED)
 
     def commit(self, turn: Turn) -> None:
         """Returns on all ranks, once all have come so far, or raises on all of them."""
         if self.board is None:
             return
         end: bytes | None = None
-        if self.board.count(f"{turn.key}/commit") == self.size:
-            end = self.board.decide(f"{turn.key}/end", _DONE)
+        keys = [f"{turn.key}/commit", f"{turn.key}/end"]
+        if self.board.count(keys[0]) == self.size:
+            end = self.board.decide(keys[1], _DONE)
+            # All are here, so nobody reads those any more.
+            self.board.forget(self._committed)
+        self._committed = keys
         while end is None:
-            end = self.board.wait(f"{turn.key}/end", max(0.001, min(_LOOK_S, turn.left_s)))
+            end = self.board.wait(keys[1], max(0.001, min(_LOOK_S, turn.left_s)))
             if end is None and turn.left_s <= 0:
-                end = self.board.decide(f"{turn.key}/end", _CLOSED)
+                end = self.board.decide(keys[1], _CLOSED)
         if end != _DONE:
             self.close(turn, "not all ranks completed it")
+        turn.committed = True
 
-    def _report(self, turn: Turn, says: str) -> bool:
-        """Whether it is the first."""
+    def _report(self, turn: Turn, says: str, *, own: bool = False) -> int:
+        """How many have reported by now."""
         assert self.board is not None
-        said = Report(rank=self.me, says=says, call=str(turn.call), done=turn.done, chunks=turn.chunks, place=places.here())
+        said = Report(rank=self.me, says=says, call=str(turn.call), done=turn.done, chunks=turn.chunks, place=places.here(), own=own)
         self.board.put(f"{turn.key}/r/{self.me}", msgspec.json.encode(said))
-        first = self.board.count(f"{turn.key}/reports") == 1
+        reports = self.board.count(f"{turn.key}/reports", 0 if turn.reported else 1)
+        turn.reported = True
         self._raise_alarm(turn.key)
-        return first
+        return reports
 
     def _reports(self, key: str) -> dict[int, Report]:
         assert self.board is not None
@@ -327,9 +381,8 @@ class Circle:
         found = {rank: self.board.look(f"{turn.key}/place/{rank}") for rank in missing}
         stood = {rank: place.decode() for rank, place in found.items() if place}
         stood |= {rank: said.place for rank, said in reports.items() if said.place}
-        began = [said for said in reports.values() if said.says != _TOLD]
-        says = began[0].says if began else "closed"
-        if len({said.call for said in reports.values() if said.call}) > 1:
+        says = _cause(list(reports.values()))
+        if not any(said.own for said in reports.values()) and len({said.call for said in reports.values() if said.call}) > 1:
             says = "the ranks stand in different calls: " + "; ".join(f"rank {r}: {said.call}" for r, said in sorted(reports.items()) if said.call)
         return Closed(
             number=turn.number,
@@ -368,7 +421,7 @@ class Circle:
         """Says what we want, and learns what is done. Raises where the others want something else, or are not there."""
         assert self.board is not None
         board, key, call = self.board, turn.key, turn.call
-        state = _State(call=call, seen=self._seen.get(call, 0), common=self._common_key)
+        state = _State(call=call, seen=self._seen.get(call, 0), common=self._common_key, heeded=self._heeded)
         mine = msgspec.json.encode(state)
         said = board.decide(f"{key}/c", mine)
         differs = said != mine
@@ -377,31 +430,39 @@ class Circle:
         sum_ = board.count(f"{key}/n", _ARRIVED + (_DISSENTED if differs else 0))
         go: bytes | None = None
         if sum_ % _DISSENTED == self.size:
-            decision = self._compared(key, said) if sum_ >= _DISSENTED else _Go(how="own" if state.seen + 1 >= _OFTEN else "common")
+            decision = self._compared(key, said) if sum_ >= _DISSENTED else _Go(how="own" if self._deserves_one(call) else "common")
             go = board.decide(f"{key}/go", msgspec.json.encode(decision))
             # All are here, so nobody reads those any more.
             board.forget(self._read)
         self._read = [f"{key}/c", f"{key}/n", f"{key}/go"]
+        says = "the others had given it up"
         while go is None:
             go = board.wait(f"{key}/go", max(0.001, min(_LOOK_S, turn.left_s)))
-            if go is None:
+            if go is None and turn.left_s <= 0:
+                says = f"not all ranks came within {turn.deadline_s:g} s"
+                go = board.decide(f"{key}/go", _GIVEN_UP)
+            elif go is None:
                 self.listen(board)
-                if turn.left_s <= 0 or self._alarm == key:
-                    go = self._given_up(turn)
-                else:
-                    self._told_of(turn)
+                self._told_of(turn)
         decided = msgspec.json.decode(go, type=_Go)
         if decided.how == "closed":
-            assert decided.closed is not None
-            self._break(())
-            self._heeded = self.listen(board)
-            self._raise(turn, decided.closed, late=self.me in decided.closed.missing)
+            self.close(turn, says)
         if decided.how == "differs":
             raise _mismatch(decided)
         if decided.how == "anew":
             self._break(())
+            self._heeded = self.listen(board)
         turn.moved()
         return self._opened(turn, decided.how)
+
+    def _deserves_one(self, call: Call) -> bool:
+        """A lane of its own: the same on all ranks, who have seen the same calls."""
+        if self._seen.get(call, 0) + 1 < _OFTEN:
+            return False
+        return len(self._own) < _MOST_LANES or self._turns - self._used[self._idlest()] > _IDLE_CALLS
+
+    def _idlest(self) -> Call:
+        return min(self._own, key=self._used.__getitem__)
 
     def _compared(self, key: str, said: bytes) -> _Go:
         """What is done where the ranks do not say the same."""
@@ -415,26 +476,12 @@ class Circle:
             return _Go(how="anew")
         return _Go(how="differs", calls={rank: str(call) for rank, call in calls.items()}, odd=_odd(calls))
 
-    def _given_up(self, turn: Turn) -> bytes:
-        """Before anything was sent: who has not come, nobody knows better than the store."""
-        assert self.board is not None
-        self._report(turn, f"not all ranks came within {turn.deadline_s:g} s")
-        until = time.monotonic() + _GRACE_S
-        while time.monotonic() < until and len(self._reports(turn.key)) < self.size:
-            if (go := self.board.wait(f"{turn.key}/go", 0.05)) is not None:
-                return go
-        go = self.board.decide(f"{turn.key}/go", msgspec.json.encode(_Go(how="closed", closed=self._judged(turn))))
-        if (closed := msgspec.json.decode(go, type=_Go).closed) is not None:
-            # For those that do not ask any more.
-            self.board.decide(f"{turn.key}/closed", msgspec.json.encode(closed))
-        return go
-
     def _opened(self, turn: Turn, how: str) -> Lane:
         call = turn.call
         kind = "nccl" if call.device == "cuda" and "nccl" in str(dist.get_backend(self.group)) else "gloo"
         if how == "own":
             while len(self._own) >= _MOST_LANES:
-                self._own.pop(next(iter(self._own))).destroy()
+                self._own.pop(self._idlest()).destroy()
             lane = self._own[call] = self._open(turn, kind, f"{turn.key}/own")
             return lane
         self._seen[call] = self._seen.get(call, 0) + 1
@@ -449,7 +496,7 @@ class Circle:
         try:
             if kind == "nccl":
                 return NcclLane(store, self.rank, self.size, torch.device("cuda", torch.cuda.current_device()))
-            return GlooLane(store, self.rank, self.size)
+            return GlooLane(store, self.rank, self.size, within_s=min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s)))
         except RuntimeError as e:
             self.close(turn, f"no connection among all ranks: {_first_line(e)}")
 
@@ -459,6 +506,7 @@ class Circle:
         self._common.clear()
         self._own.clear()
         self._seen.clear()
+        self._used.clear()
         self._common_key = ""
         for lane in lanes:
             lane.destroy()
@@ -471,13 +519,17 @@ class Circle:
     # -- values that go through the store
 
     def exchange(self, what: str, value: bytes, deadline_s: float) -> dict[int, bytes]:
-        """What each rank gave, by global rank: the same on all of them, the late ones too. Who had not come in time is not in it."""
+        """What each rank gave, by global rank: the same on all of them, the late ones too. Who had not come in time is not in it.
+
+        Nor is who gave nothing (b""), as one does that cannot say what it was asked for.
+        """
         with self._lock:
             scope = self._scopes[-1]
             scope.number += 1
             if self.board is None:
                 return {self.me: value}
-            return self._exchanged(f"{scope.name}/{scope.number}/{what}", value, deadline_s)
+            found = self._exchanged(f"{scope.name}/{scope.number}/{what}", value, deadline_s)
+            return {rank: said for rank, said in found.items() if said}
 
     def begin(self, what: str) -> str:
         """A key for what all ranks begin here, by the count of calls: for `scope`, `end` and `exchange_at`."""
@@ -507,18 +559,21 @@ class Circle:
     def _exchanged(self, key: str, value: bytes, deadline_s: float) -> dict[int, bytes]:
         board = self.board
         assert board is not None
+        keys = [f"{key}/p/{rank}" for rank in self.ranks]
         board.put(f"{key}/p/{self.me}", value)
         found = None
         before, self._exchanged_at = self._exchanged_at, key
         if board.count(f"{key}/n") == self.size:
-            found = board.decide(f"{key}/v", _packed(dict(zip(self.ranks, board.all_of([f"{key}/p/{r}" for r in self.ranks]), strict=True))))
+            # Those that have decided without us may have gone on, and taken what they had said with them.
+            if (found := board.look(f"{key}/v")) is None:
+                found = board.decide(f"{key}/v", _packed(dict(zip(self.ranks, board.all_of(keys), strict=True))))
             if before:
                 board.forget([f"{before}/v", f"{before}/n"])
         found = found or self._decided(key, deadline_s)
         if before:
             board.forget([f"{before}/p/{self.me}"])
         if found is None:
-            there = zip(self.ranks, board.look_at([f"{key}/p/{r}" for r in self.ranks]), strict=True)
+            there = zip(self.ranks, board.look_at(keys), strict=True)
             found = board.decide(f"{key}/v", _packed({rank: said for rank, said in there if said is not None}))
         return _unpacked(found)
 
@@ -569,11 +624,21 @@ def of(group: Any = None) -> Circle:
 
 
 def _after_fork() -> None:
-    # A child has neither the threads nor the connections.
+    # A child has neither the threads nor the connections. Groups that are dropped wait for their threads.
+    _of_the_parent.extend(_circles.values())
     _circles.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _cause(reports: list[Report]) -> str:
+    """What it was that ended the call: an error of a rank's own rather than a connection that broke, and that rather than what was heard of it."""
+    said = [r.says for r in reports if r.own]
+    if said:
+        return "; ".join(said[:4])
+    began = [r.says for r in reports if r.says not in (_TOLD, FINISHED)]
+    return min(began, key=lambda says: says.startswith(_BROKE), default="closed")
 
 
 def _odd(calls: dict[int, Call]) -> tuple[int, ...]:
@@ -613,6 +678,10 @@ def _fingerprint(ranks: Sequence[int]) -> str:
     import hashlib
 
     return hashlib.sha256(repr(tuple(ranks)).encode()).hexdigest()[:12]
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")[:300]
 
 
 def _first_line(error: BaseException) -> str:

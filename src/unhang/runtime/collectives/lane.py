@@ -39,10 +39,10 @@ class Lane(Protocol):
 
 
 class GlooLane:
-    def __init__(self, store: Any, rank: int, size: int) -> None:
+    def __init__(self, store: Any, rank: int, size: int, *, within_s: float = OPENS_WITHIN_S) -> None:
         """Raises RuntimeError where not all ranks come."""
         self._rank, self._size = rank, size
-        self._group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=OPENS_WITHIN_S))
+        self._group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=within_s))
 
     def all_reduce(self, tensor: torch.Tensor, op: Any) -> Any:
         options = dist.AllreduceOptions()

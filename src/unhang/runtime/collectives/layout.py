@@ -45,20 +45,26 @@ class Row:
             to.copy_(_shaped(flat, self.tensor, self.order))
 
 
-def row(tensor: torch.Tensor) -> Row:
-    """Raises CollectiveError for tensors that cannot be sent, TypeError for subclasses whose memory is not their own (DTensor, for one)."""
+def row(tensor: torch.Tensor, *, reads: bool = False) -> Row:
+    """Of a tensor that is only read (`reads`), in the order of its dimensions: it may be expanded.
+
+    Raises CollectiveError for tensors that cannot be sent, TypeError for subclasses whose memory is not their own (DTensor, for one).
+    """
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         raise TypeError(f"{type(tensor).__name__} is no plain tensor: give its local part (of a DTensor, to_local())")
     if tensor.layout is not torch.strided:
         raise CollectiveError(f"a tensor of layout {tensor.layout} cannot be sent: make it dense first (to_dense())")
     tensor = tensor.detach()
-    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+    if reads:
+        tensor = tensor.contiguous()
+    if tensor.numel() and any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
         raise CollectiveError("an expanded tensor has several elements in one place of memory: reduce what was expanded, or a clone() of it")
     if tensor.dtype is torch.bool:
         return _converted(tensor, torch.uint8)
     if tensor.dtype in _COMPLEX:
-        real = torch.view_as_real(tensor.resolve_conj())
-        return Row(tensor=tensor, flat=real.contiguous().view(-1), order="", own=tensor.is_contiguous() and not tensor.is_conj())
+        real = torch.view_as_real(tensor.resolve_conj().resolve_neg())
+        own = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+        return Row(tensor=tensor, flat=real.contiguous().view(-1), order="", own=own)
     if tensor.dtype in _SENT_AS:
         return _converted(tensor, _SENT_AS[tensor.dtype])
     if tensor.dtype not in _SENT_AS_THEY_ARE:

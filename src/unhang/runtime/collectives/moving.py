@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 from typing import Any, Literal
 
+import msgspec
 import torch
 import torch.distributed as dist
 
@@ -46,20 +47,20 @@ def all_reduce(
     Raises CollectiveTimeout (on all ranks alike, with the `missing` ones), CollectiveMismatch, CollectiveError for tensors that cannot be reduced.
     Results of several chunks may differ from those of one piece in the last bits.
     """
-    _same_kind(tensor, out)
-    name = _operation(op, tensor.dtype)
     circle = circles.of(group)
-    source = row(tensor)
+    with circle.preparing("all_reduce"):
+        _same_kind(tensor, out)
+        name = _operation(op, tensor.dtype)
+        source = row(tensor)
+        step = _step(source.flat, chunk_bytes)
+        call = _call("all_reduce", source.flat, step, name, source.order)
+        deadline_s = _deadline(deadline, call, step * source.flat.element_size())
+        if out is not None or atomic:
+            kept = _Kept(circle, source, name, call, tensor if out is None else out, atomic=atomic)
     if out is not None or atomic:
-        return _Kept(circle, source, name, chunk_bytes, out, atomic=atomic).run(deadline)
-    flat = source.flat
-    step = _step(flat, chunk_bytes)
-    call = _call("all_reduce", flat, step, f"{name} {source.order}".strip())
-    # A copy of ours stays ours until it is complete.
-    with circle.turn(call, _deadline(deadline, call, step * flat.element_size())) as turn:
-        _reduce(circle, turn, flat, name, step)
-    if name == "AVG":
-        flat /= circle.size
+        return kept.run(deadline_s)
+    with circle.turn(call, deadline_s) as turn:
+        _reduce(circle, turn, source.flat, name, step)
     source.give_back()
     return tensor
 
@@ -67,53 +68,69 @@ def all_reduce(
 class _Kept:
     """An all_reduce whose input is kept: it can go on after a timeout, and with `atomic` it is done for all ranks or for none."""
 
-    def __init__(self, circle: Circle, source: Row, name: str, chunk_bytes: ChunkBytes, out: torch.Tensor | None, *, atomic: bool) -> None:
-        self._circle, self._source, self._name, self._out, self._atomic = circle, source, name, out, atomic
-        self._step = _step(source.flat, chunk_bytes)
+    def __init__(self, circle: Circle, source: Row, name: str, call: Call, to: torch.Tensor, *, atomic: bool) -> None:
+        self._circle, self._source, self._name, self._call, self._to, self._atomic = circle, source, name, call, to, atomic
         self._flat = torch.empty_like(source.flat)
-        self._begins = 0
+        # Chunks that are complete here, and those that were complete everywhere when it began.
+        self._done = self._begins = 0
 
-    def run(self, deadline: Deadline) -> torch.Tensor:
-        flat, step = self._flat, self._step
-        call = _call("all_reduce", flat, step, f"{self._name} {self._source.order} kept from {self._begins}".replace("  ", " "))
+    def run(self, deadline_s: float) -> torch.Tensor:
+        flat, detail = self._flat, f"{self._call.detail}, kept from {self._begins}"
         try:
-            with self._circle.turn(call, _deadline(deadline, call, step * flat.element_size())) as turn:
-                _reduce(self._circle, turn, flat, self._name, step, begins=self._begins, source=self._source.flat)
+            with self._circle.turn(msgspec.structs.replace(self._call, detail=detail), deadline_s) as turn:
+                try:
+                    _reduce(self._circle, turn, flat, self._name, self._call.chunk, begins=self._begins, source=self._source.flat)
+                finally:
+                    self._done = max(self._done, turn.done)
                 if self._atomic:
                     self._circle.commit(turn)
         except CollectiveTimeout as e:
-            raise self._resumable(e) from None
-        if self._name == "AVG":
-            flat /= self._circle.size
-        self._source.give_back(flat, to=self._out)
-        return self._source.tensor if self._out is None else self._out
+            raise type(e)(str(e), missing=e.missing, closed=e.closed, resume=self._resumed) from None
+        self._source.give_back(flat, to=self._to)
+        return self._to
 
-    def _resumable(self, error: CollectiveTimeout) -> CollectiveTimeout:
-        done = [report.done for report in error.closed.reports] if error.closed is not None else []
-        # Nobody that was not heard from is further than anybody else: a chunk needs all of them.
-        self._begins = max(self._begins, min(done, default=0)) if not error.missing else self._begins
-        return type(error)(str(error), missing=error.missing, closed=error.closed, resume=lambda *, deadline=None: self.run(deadline))
+    def _resumed(self, *, deadline: Deadline = None) -> torch.Tensor:
+        # How far this rank has come the others cannot know, least of all if it was late.
+        deadline_s = _deadline(deadline, self._call, self._call.chunk * self._flat.element_size())
+        done = self._circle.exchange("resume", b"%d" % self._done, deadline_s)
+        if missing := tuple(rank for rank in self._circle.ranks if rank not in done):
+            said = f"{self._call} cannot go on without rank {', '.join(map(str, missing))}"
+            raise CollectiveTimeout(said, missing=missing, resume=self._resumed)
+        self._begins = min(map(int, done.values()))
+        return self.run(deadline_s)
 
 
 def _reduce(circle: Circle, turn: Turn, flat: torch.Tensor, name: str, step: int, *, begins: int = 0, source: torch.Tensor | None = None) -> None:
     """`flat` in chunks of `step` elements, from chunk `begins` on; what `source` holds is copied into it first, chunk by chunk."""
-    numel = flat.numel()
-    turn.chunks = -(-numel // step) if numel else 0
+    turn.chunks = _chunks(flat, step)
     turn.done = begins
-    lane = turn.lane
     op = dist.ReduceOp.SUM if name == "AVG" else getattr(dist.ReduceOp, name)
+    # Sums of halves overflow where averages do not; NCCL divides before as well.
+    divided = name == "AVG" and flat.dtype is torch.float16
     for index in range(begins, turn.chunks):
-        piece = flat if turn.chunks == 1 else flat[index * step : (index + 1) * step]
+        piece = _piece(flat, index, step)
         if source is not None:
-            piece.copy_(source if turn.chunks == 1 else source[index * step : (index + 1) * step])
-        if lane is None:
+            piece.copy_(_piece(source, index, step))
+        if turn.lane is None:
             turn.done += 1
             continue
+        if divided:
+            piece /= circle.size
         if len(turn.works) >= _UNDER_WAY:
             _completed(circle, turn)
-        turn.works.append(lane.all_reduce(piece, op))
+        turn.works.append(turn.lane.all_reduce(piece, op))
     while turn.works:
         _completed(circle, turn)
+    if name == "AVG" and not divided and circle.size > 1:
+        flat /= circle.size
+
+
+def _chunks(flat: torch.Tensor, step: int) -> int:
+    return -(-flat.numel() // step) if flat.numel() else 0
+
+
+def _piece(flat: torch.Tensor, index: int, step: int) -> torch.Tensor:
+    return flat if step >= flat.numel() else flat[index * step : (index + 1) * step]
 
 
 def _completed(circle: Circle, turn: Turn) -> None:
@@ -125,19 +142,21 @@ def _completed(circle: Circle, turn: Turn) -> None:
 def broadcast(tensor: torch.Tensor, src: int = 0, group: Any = None, *, deadline: Deadline = None, chunk_bytes: ChunkBytes = "auto") -> torch.Tensor:
     """`tensor` of global rank `src`, in place, on all ranks of `group`; returned. Raises as all_reduce does."""
     circle = circles.of(group)
-    if src not in circle.ranks:
-        raise CollectiveError(f"rank {src} is no member of the group (ranks {', '.join(map(str, circle.ranks))})")
-    source = row(tensor)
-    flat = source.flat
-    step = _step(flat, chunk_bytes)
-    call = _call("broadcast", flat, step, f"from {src} {source.order}".strip())
-    with circle.turn(call, _deadline(deadline, call, step * flat.element_size())) as turn:
-        turn.chunks = -(-flat.numel() // step) if flat.numel() else 0
+    with circle.preparing("broadcast"):
+        if src not in circle.ranks:
+            raise CollectiveError(f"rank {src} is no member of the group (ranks {', '.join(map(str, circle.ranks))})")
+        source = row(tensor)
+        flat = source.flat
+        step = _step(flat, chunk_bytes)
+        call = _call("broadcast", flat, step, f"from {src}", source.order)
+        deadline_s = _deadline(deadline, call, step * flat.element_size())
+    with circle.turn(call, deadline_s) as turn:
+        turn.chunks = _chunks(flat, step)
         for index in range(turn.chunks if turn.lane else 0):
             if len(turn.works) >= _UNDER_WAY:
                 _completed(circle, turn)
             assert turn.lane is not None
-            turn.works.append(turn.lane.broadcast(flat[index * step : (index + 1) * step], circle.ranks.index(src)))
+            turn.works.append(turn.lane.broadcast(_piece(flat, index, step), circle.ranks.index(src)))
         while turn.works:
             _completed(circle, turn)
     if circle.me != src:
@@ -148,11 +167,13 @@ def broadcast(tensor: torch.Tensor, src: int = 0, group: Any = None, *, deadline
 def all_gather(tensor: torch.Tensor, group: Any = None, *, deadline: Deadline = None) -> list[torch.Tensor]:
     """The tensor of each rank, in the order of the group's ranks; all of one size and dtype. Raises as all_reduce does."""
     circle = circles.of(group)
-    source = row(tensor.contiguous())
-    flat = source.flat
-    call = _call("all_gather", flat, max(1, flat.numel()), f"shape {tuple(tensor.shape)}")
-    outputs = [torch.empty_like(flat) for _ in circle.ranks]
-    with circle.turn(call, _deadline(deadline, call, flat.numel() * flat.element_size() * circle.size)) as turn:
+    with circle.preparing("all_gather"):
+        source = row(tensor, reads=True)
+        flat = source.flat
+        call = _call("all_gather", flat, max(1, flat.numel()), f"shape {tuple(tensor.shape)}", "")
+        outputs = [torch.empty_like(flat) for _ in circle.ranks]
+        deadline_s = _deadline(deadline, call, flat.numel() * flat.element_size() * circle.size)
+    with circle.turn(call, deadline_s) as turn:
         turn.chunks = 1
         if turn.lane is None:
             outputs[0].copy_(flat)
@@ -174,16 +195,19 @@ def reduce_scatter(
     the same result under every backend (Gloo has none before torch 2.8).
     """
     circle = circles.of(group)
-    if tensor.dim() == 0 or tensor.shape[0] % circle.size:
-        raise CollectiveError(f"the first dimension ({tuple(tensor.shape)}) is no multiple of {circle.size} ranks")
-    whole = tensor.detach().clone(memory_format=torch.contiguous_format)
+    with circle.preparing("reduce_scatter"):
+        if tensor.dim() == 0 or tensor.shape[0] % circle.size:
+            raise CollectiveError(f"the first dimension ({tuple(tensor.shape)}) is no multiple of {circle.size} ranks")
+        row(tensor, reads=True)
+        whole = tensor.detach().clone(memory_format=torch.contiguous_format)
     all_reduce(whole, op, group, deadline=deadline, chunk_bytes=chunk_bytes)
     return whole.chunk(circle.size)[circle.rank].clone()
 
 
 def all_gather_object(value: Any, group: Any = None, *, deadline: Deadline = None) -> list[Any]:
     """What each rank gave, in the order of the group's ranks; pickled, so among trusted ranks only. Raises as all_reduce does."""
-    packed = pickle.dumps(value)
+    with circles.of(group).preparing("all_gather_object"):
+        packed = pickle.dumps(value)
     longest = torch.tensor([len(packed)], dtype=torch.int64)
     all_reduce(longest, "max", group, deadline=deadline)
     # Few sizes, so that few kinds of calls have to be agreed on.
@@ -216,7 +240,9 @@ def _operation(op: Any, dtype: torch.dtype) -> str:
     return name
 
 
-def _call(what: str, flat: torch.Tensor, step: int, detail: str) -> Call:
+def _call(what: str, flat: torch.Tensor, step: int, detail: str, order: str) -> Call:
+    if order:
+        detail = f"{detail}, dimensions in memory {order}"
     return Call(what=what, numel=flat.numel(), dtype=str(flat.dtype), device=flat.device.type, chunk=step, detail=detail)
 
 

@@ -11,6 +11,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch.distributed as dist
 
 from unhang.errors import StoreLost
@@ -20,8 +21,8 @@ from unhang.runtime.collectives.board import Board
 if TYPE_CHECKING:
     from unhang.runtime.collectives.circle import Circle
 
-# Of a Report.
-FINISHED = b'{"rank":%d,"says":"has completed it, and gone on"}'
+# What a rank reports that cannot help any more.
+FINISHED = "has completed it, and gone on"
 # Well within the time that the others grant for reports.
 _EVERY_S = 0.25
 _main = threading.main_thread().ident
@@ -55,20 +56,24 @@ def answer(circle: Circle) -> None:
 
 def _answers(board: Board, whose: weakref.ref[Circle]) -> None:
     global _asked_s
-    told = ""
+    told = 0
     # A store whose server has ended makes torch print a page of warnings: it is not asked once the training has left its group.
     with contextlib.suppress(StoreLost):
         while not _ended.wait(_EVERY_S) and dist.is_initialized() and (circle := whose()) is not None:
-            key = circle.listen(board)
+            circle.listen(board)
             _asked_s = time.monotonic()
-            if key == told:
-                continue
-            told = key
-            if circle.has_finished(key):
-                board.put(f"{key}/r/{circle.me}", FINISHED % circle.me)
-            elif (place := here(_main)) is not None:
-                board.put(f"{key}/place/{circle.me}", place.encode())
+            while told < circle.alarms and (key := board.look(f"alarm/{told + 1}")) is not None:
+                told += 1
+                _tell(board, circle, key.decode())
             del circle
+
+
+def _tell(board: Board, circle: Circle, key: str) -> None:
+    if circle.has_finished(key):
+        board.put(f"{key}/r/{circle.me}", msgspec.json.encode({"rank": circle.me, "says": FINISHED}))
+        board.count(f"{key}/reports")
+    elif (place := here(_main)) is not None:
+        board.put(f"{key}/place/{circle.me}", place.encode())
 
 
 # Not in the middle of a call into torch while the interpreter is taken down.
