@@ -15,7 +15,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -258,11 +258,19 @@ class Circle:
         """Raises where the last alarm is about this call, or about everything in its scope."""
         if self._alarm == turn.key:
             self.close(turn, _TOLD)
-        if self._alarm == turn.scope + _ALL_OF_IT:
-            assert self.board is not None
+        if self._ends(turn.scope):
             self._break(turn.works)
             self._heeded = self._alarm
-            raise Ended((self.board.look(f"{turn.scope}/says") or b"another rank has ended it").decode()) from None
+            raise self._ended() from None
+
+    def _ends(self, scope: str) -> bool:
+        """Whether the last alarm is about everything in this scope, or in one around it."""
+        return self._alarm.endswith(_ALL_OF_IT) and f"{scope}/".startswith(self._alarm[: -len(_ALL_OF_IT) + 1])
+
+    def _ended(self) -> Ended:
+        assert self.board is not None
+        says = self.board.look(f"{self._alarm.removesuffix(_ALL_OF_IT)}/says")
+        return Ended((says or b"another rank has ended it").decode())
 
     def _finish(self, turn: Turn) -> None:
         if self.board is not None and places.are_old():
@@ -538,10 +546,18 @@ class Circle:
             scope.number += 1
             return f"{scope.name}/{scope.number}/{what}"
 
-    def exchange_at(self, key: str, value: bytes, deadline_s: float) -> dict[int, bytes]:
-        """As `exchange`. The deadline begins anew whenever a rank that has not come yet tells of progress (`progressed`)."""
+    def exchange_at(self, key: str, value: bytes, deadline_s: float, half_way: Callable[[], None] | None = None) -> dict[int, bytes]:
+        """As `exchange`. The deadline begins anew whenever a rank that has not come yet tells of progress (`progressed`).
+
+        `half_way` is called when half of it has gone by so.
+        """
         with self._lock:
-            return {self.me: value} if self.board is None else self._exchanged(key, value, deadline_s)
+            return {self.me: value} if self.board is None else self._exchanged(key, value, deadline_s, half_way)
+
+    def leave_at(self, key: str, value: bytes) -> None:
+        """As `exchange_at`, of a rank that does not stay to learn what is decided."""
+        if self.board is not None:
+            self._given(self.board, key, value)
 
     def progressed(self, key: str) -> bool:
         """Tells those that wait in `exchange_at` that this rank goes on; False where they have decided without it."""
@@ -556,36 +572,49 @@ class Circle:
             self.board.put(f"{key}/says", says.encode())
             self._raise_alarm(key + _ALL_OF_IT)
 
-    def _exchanged(self, key: str, value: bytes, deadline_s: float) -> dict[int, bytes]:
+    def _exchanged(self, key: str, value: bytes, deadline_s: float, half_way: Callable[[], None] | None = None) -> dict[int, bytes]:
         board = self.board
         assert board is not None
-        keys = [f"{key}/p/{rank}" for rank in self.ranks]
-        board.put(f"{key}/p/{self.me}", value)
-        found = None
         before, self._exchanged_at = self._exchanged_at, key
-        if board.count(f"{key}/n") == self.size:
-            # Those that have decided without us may have gone on, and taken what they had said with them.
-            if (found := board.look(f"{key}/v")) is None:
-                found = board.decide(f"{key}/v", _packed(dict(zip(self.ranks, board.all_of(keys), strict=True))))
-            if before:
-                board.forget([f"{before}/v", f"{before}/n"])
-        found = found or self._decided(key, deadline_s)
+        found = self._given(board, key, value)
+        if found is not None and before:
+            board.forget([f"{before}/v", f"{before}/n"])
+        found = found or self._decided(key, deadline_s, half_way)
         if before:
             board.forget([f"{before}/p/{self.me}"])
         if found is None:
+            keys = [f"{key}/p/{rank}" for rank in self.ranks]
             there = zip(self.ranks, board.look_at(keys), strict=True)
             found = board.decide(f"{key}/v", _packed({rank: said for rank, said in there if said is not None}))
         return _unpacked(found)
 
-    def _decided(self, key: str, deadline_s: float) -> bytes | None:
-        """None where nothing is heard for `deadline_s`."""
+    def _given(self, board: Board, key: str, value: bytes) -> bytes | None:
+        """What is decided, where we are the last to come."""
+        board.put(f"{key}/p/{self.me}", value)
+        if board.count(f"{key}/n") != self.size:
+            return None
+        # Those that have decided without us may have gone on, and taken what they had said with them.
+        if (found := board.look(f"{key}/v")) is not None:
+            return found
+        return board.decide(f"{key}/v", _packed(dict(zip(self.ranks, board.all_of([f"{key}/p/{rank}" for rank in self.ranks]), strict=True))))
+
+    def _decided(self, key: str, deadline_s: float, half_way: Callable[[], None] | None) -> bytes | None:
+        """None where nothing is heard for `deadline_s`. Raises Ended where everything around it is ended."""
         assert self.board is not None
-        found, told = None, b""
+        scope, told = key.rsplit("/", 2)[0], b""
         until = time.monotonic() + deadline_s
-        while found is None and (left := until - time.monotonic()) > 0:
-            found = self.board.wait(f"{key}/v", min(left, max(_LOOK_S, deadline_s / 20)))
-            if found is None and (now := self.board.look(f"{key}/progress") or b"") != told:
+        while (found := self.board.wait(f"{key}/v", max(0.0, min(until - time.monotonic(), max(_LOOK_S, deadline_s / 20))))) is None:
+            left = until - time.monotonic()
+            # Also when it is over: this process may have stood still itself, while the others went on.
+            if (now := self.board.look(f"{key}/progress") or b"") != told:
                 told, until = now, time.monotonic() + deadline_s
+            elif left <= 0:
+                return None
+            elif half_way is not None and left < deadline_s / 2:
+                half_way()
+                half_way = None
+            if self._ends(scope):
+                raise self._ended()
         return found
 
     @contextmanager

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,13 +17,25 @@ import torch
 from unhang.errors import EvaluationFailed
 from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import deadlines
-from unhang.runtime.collectives.agreement import pair
 from unhang.runtime.collectives.circle import Circle
-from unhang.runtime.evaluation.attempt import Progress, Status, batches, tried
+from unhang.runtime.evaluation.attempt import Calls, Progress, Status, batches, paired, tried, within
 from unhang.runtime.evaluation.keeping import as_it_was
 from unhang.runtime.evaluation.results import Evaluation, OfDataSet, Sums, add, means
 
-_WORTH_ANOTHER_TRY = frozenset({"ok", "memory", "passing", "ended"})
+_WORTH_ANOTHER_TRY = frozenset({"memory", "passing"})
+_AGAINST_IT = frozenset({"wrong", "interrupted"})
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank asks for: but for the names all have to ask alike, since what follows is decided by it. `says`: what is wrong with it."""
+
+    names: list[str] = []
+    step: int | None = None
+    batch_size: int = 1
+    retries: int = 0
+    shrink: float = 0.5
+    deadline_s: float = deadlines.EVALUATION_S
+    says: str = ""
 
 
 def evaluate(
@@ -46,27 +59,28 @@ def evaluate(
     `deadline`: seconds without progress until a rank is given up (30 minutes by default). `model`: put into eval mode meanwhile.
     `monitor` is called with the result on the group's first rank; what it raises is its own affair.
 
-    Raises ValueError and TypeError for arguments that make no sense; EvaluationFailed where the training's own group is no longer in step (an
-    evaluation with collectives of its own, in which ranks stopped at different places): going on would mix metrics into gradients.
+    Raises ValueError and TypeError, on all ranks, for arguments that make no sense or differ; EvaluationFailed where the training's own group is no
+    longer in step (an evaluation with collectives of its own, in which ranks stopped at different places): going on would mix metrics into gradients.
     """
-    _checked(fn, datasets, batch_size, retries, shrink)
     circle = circles.of(group)
-    deadline_s = deadlines.EVALUATION_S if deadline is None else deadlines.checked(deadline)
     began = time.monotonic()
-    found: dict[str, OfDataSet] = {}
-    missing: tuple[int, ...] = ()
-    with as_it_was(_models(model)):
-        names, absent = _names(circle, datasets, deadline_s)
-        if absent:
-            missing = absent
-            names = ()
+    key = circle.begin("evaluation")
+    try:
+        asked = _checked(fn, datasets, step, batch_size, retries, shrink, deadline)
+        models = _models(model)
+    except (TypeError, ValueError) as e:
+        circle.leave_at(key, msgspec.msgpack.encode(_Asked(says=f"{type(e).__name__}: {e}")))
+        raise
+    with as_it_was(models):
+        found: dict[str, OfDataSet] = {}
+        names, missing = _names(circle, key, asked)
+        why = _silent(missing, asked.deadline_s)
         for name in names:
-            found[name], missing = _one(fn, datasets, name, circle, batch_size, retries, shrink, deadline_s)
-            if missing:
+            found[name], missing, why = _one(fn, datasets, name, circle, asked)
+            if why:
                 break
-    why = f"{_ranks(missing)} did not answer within {deadline_s:g} s" if missing else None
-    evaluation = Evaluation(step=step, data_sets=found, missing=missing, why=why, seconds=round(time.monotonic() - began, 3))
-    _shown(monitor, evaluation, circle)
+        evaluation = Evaluation(step=step, data_sets=found, missing=missing, why=why, seconds=round(time.monotonic() - began, 3))
+        _shown(monitor, evaluation, circle)
     return evaluation
 
 
@@ -80,7 +94,7 @@ class Guarded:
 
     def add(self, dataset: str, **metrics: Any) -> None:
         """Metrics of one batch, each a number or a pair (sum, count). Call it for every batch: it also tells the others that this rank goes on."""
-        add(self._sums.setdefault(dataset, {}), {name: pair(name, value) for name, value in metrics.items()})
+        add(self._sums.setdefault(dataset, {}), paired(metrics))
         if self._progress is not None:
             self._progress.step()
 
@@ -106,7 +120,12 @@ def evaluation(
     Loops with collectives of their own should use unhang's. Interrupts and exits go on. Raises EvaluationFailed as `evaluate` does.
     """
     circle = circles.of(group)
-    deadline_s = deadlines.EVALUATION_S if deadline is None else deadlines.checked(deadline)
+    key = circle.begin("evaluation")
+    try:
+        deadline_s, models = _deadline(deadline), _models(model)
+    except (TypeError, ValueError) as e:
+        circle.leave_at(key, msgspec.msgpack.encode(Status(kind="wrong", says=f"{type(e).__name__}: {e}")))
+        raise
     began = time.monotonic()
     guarded = Guarded()
     raised: list[BaseException] = []
@@ -115,21 +134,20 @@ def evaluation(
         for name, found in guarded._sums.items():
             add(sums, {f"{name}\0{metric}": value for metric, value in found.items()})
         if raised:
-            raise raised[0]
+            raise raised.pop()
 
-    key = circle.begin("evaluation")
-    with as_it_was(_models(model)):
-        guarded._progress = Progress(circle, key)
-        with circle.scope(key):
+    calls = Calls(circle)
+    with as_it_was(models):
+        guarded._progress = Progress(circle, key, deadline_s)
+        with circle.scope(key), within(deadline_s), calls.told(key):
             try:
                 yield guarded
             except BaseException as e:
                 raised.append(e)
-    statuses = tried(again, circle, key, deadline_s)
-    guarded._progress = None
-    guarded._result = _of_block(statuses, circle, step, deadline_s, time.monotonic() - began)
-    _in_step(statuses, circle)
-    _shown(monitor, guarded._result, circle)
+        guarded._progress = None
+        statuses = tried(again, circle, key, deadline_s, calls)
+        guarded._result = _of_block(statuses, circle, step, deadline_s, time.monotonic() - began)
+        _shown(monitor, guarded._result, circle)
 
 
 def _of_block(statuses: dict[int, Status], circle: Circle, step: int | None, deadline_s: float, seconds: float) -> Evaluation:
@@ -139,71 +157,61 @@ def _of_block(statuses: dict[int, Status], circle: Circle, step: int | None, dea
     for status in statuses.values():
         for key, value in status.sums.items():
             name, _, metric = key.partition("\0")
-            add(by_name.setdefault(name, {}), {metric: _number(value)})
+            add(by_name.setdefault(name, {}), {metric: value})
     sets = {name: _data_set(sums, attempts=1, batch_size=0, why=why, failed=failed) for name, sums in sorted(by_name.items())}
     return Evaluation(step=step, data_sets=sets, missing=missing, why=why, seconds=round(seconds, 3))
 
 
-def _names(circle: Circle, datasets: Mapping[str, Any], deadline_s: float) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """All names that any rank has, in one order for all; and who did not come at all."""
-    found = circle.exchange("evaluation", msgspec.json.encode(sorted(datasets)), deadline_s)
-    names = sorted({name for packed in found.values() for name in msgspec.json.decode(packed, type=list[str])})
-    return tuple(names), tuple(rank for rank in circle.ranks if rank not in found)
+def _names(circle: Circle, key: str, asked: _Asked) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """All names that any rank has, in one order for all; none where some rank did not come at all, and which."""
+    packed = circle.exchange_at(key, msgspec.msgpack.encode(asked), asked.deadline_s)
+    found = {rank: msgspec.msgpack.decode(one, type=_Asked) for rank, one in sorted(packed.items())}
+    if wrong := "; ".join(f"rank {rank}: {one.says}" for rank, one in found.items() if one.says):
+        raise ValueError(f"an evaluation was asked for with arguments that make no sense: {wrong}")
+    for name in ("step", "batch_size", "retries", "shrink", "deadline_s"):
+        values = {rank: getattr(one, name) for rank, one in found.items()}
+        if len(set(values.values())) > 1:
+            said = ", ".join(f"rank {rank} {value}" for rank, value in values.items())
+            raise ValueError(f"the ranks ask for different evaluations: {name.removesuffix('_s')} is {said}")
+    missing = tuple(rank for rank in circle.ranks if rank not in found)
+    return (() if missing else tuple(sorted({name for one in found.values() for name in one.names}))), missing
 
 
 def _one(
-    fn: Callable[[Any, int], Any],
-    datasets: Mapping[str, Any],
-    name: str,
-    circle: Circle,
-    batch_size: int,
-    retries: int,
-    shrink: float,
-    deadline_s: float,
-) -> tuple[OfDataSet, tuple[int, ...]]:
-    attempts = 0
+    fn: Callable[[Any, int], Any], datasets: Mapping[str, Any], name: str, circle: Circle, asked: _Asked
+) -> tuple[OfDataSet, tuple[int, ...], str | None]:
+    """What was found, who is missing, and why no other data set can follow."""
+    attempts, batch_size = 0, asked.batch_size
     while True:
         attempts += 1
 
         def body(sums: Sums, progress: Progress, size: int = batch_size) -> None:
             if name in datasets:
-                batches(fn(datasets[name], size), sums, progress, pair)
+                batches(fn(datasets[name], size), sums, progress)
 
-        statuses = tried(body, circle, circle.begin("attempt"), deadline_s)
+        statuses = tried(body, circle, circle.begin("attempt"), asked.deadline_s)
         missing = tuple(rank for rank in circle.ranks if rank not in statuses)
-        why, failed = _why(statuses, missing, deadline_s)
+        why, failed = _why(statuses, missing, asked.deadline_s)
         sums: Sums = {}
         for status in statuses.values():
-            add(sums, {metric: _number(value) for metric, value in status.sums.items()})
+            add(sums, status.sums)
         kinds = {status.kind for status in statuses.values()}
-        of_memory = "memory" in kinds
-        smaller = max(1, int(batch_size * shrink)) if of_memory else batch_size
-        again = why is not None and not missing and attempts <= retries and kinds <= _WORTH_ANOTHER_TRY and not (of_memory and smaller == batch_size)
-        _in_step(statuses, circle)
-        if not again:
-            return _data_set(sums, attempts=attempts, batch_size=batch_size, why=why, failed=failed), missing
+        smaller = max(1, int(batch_size * asked.shrink)) if "memory" in kinds else batch_size
+        may_pass = bool(kinds & _WORTH_ANOTHER_TRY) and not kinds & _AGAINST_IT and not ("memory" in kinds and smaller == batch_size)
+        if missing or not may_pass or attempts > asked.retries:
+            found = _data_set(sums, attempts=attempts, batch_size=batch_size, why=why, failed=failed)
+            left = [f"rank {rank} has left: {status.says}" for rank, status in statuses.items() if status.kind == "interrupted"]
+            return found, missing, "; ".join(left) or _silent(missing, asked.deadline_s)
         batch_size = smaller
-
-
-def _in_step(statuses: dict[int, Status], circle: Circle) -> None:
-    """Raises on all ranks where the training's own group was used by some more than by others."""
-    calls = {rank: status.calls for rank, status in statuses.items()}
-    if len(set(calls.values())) <= 1 and (len(calls) == circle.size or not any(calls.values())):
-        return
-    said = ", ".join(f"rank {rank} {count}" for rank, count in sorted(calls.items()))
-    raise EvaluationFailed(
-        f"the training's own group is out of step: in this evaluation its ranks made different numbers of collectives ({said}). To go on would mix "
-        "results of the evaluation into the training. Use unhang's collectives inside of evaluations, or restart the training (unhang run does)."
-    )
 
 
 def _why(statuses: dict[int, Status], missing: tuple[int, ...], deadline_s: float) -> tuple[str | None, tuple[int, ...]]:
     failed = {rank: status.says for rank, status in statuses.items() if status.kind not in ("ok", "ended")}
     said = [f"rank {rank}: {says}" for rank, says in failed.items()]
     if missing:
-        said.append(f"{_ranks(missing)} did not answer within {deadline_s:g} s")
-    if not said and any(status.kind == "ended" for status in statuses.values()):
-        said.append(next(status.says for status in statuses.values() if status.kind == "ended"))
+        said.append(_silent(missing, deadline_s) or "")
+    if not said:
+        said = [f"rank {rank} waited for it in vain: {status.says}" for rank, status in statuses.items() if status.kind == "ended"]
     return ("; ".join(said) or None), (*sorted(failed), *missing)
 
 
@@ -222,12 +230,15 @@ def _data_set(sums: Sums, *, attempts: int, batch_size: int, why: str | None, fa
     )
 
 
-def _number(value: tuple[float | None, float]) -> tuple[float, float]:
-    return (float("nan") if value[0] is None else value[0]), value[1]
+def _silent(missing: tuple[int, ...], deadline_s: float) -> str | None:
+    return f"{_ranks(missing)} did not answer within {deadline_s:g} s" if missing else None
 
 
 def _models(model: Any) -> list[torch.nn.Module]:
-    return [model] if isinstance(model, torch.nn.Module) else list(model)
+    models = [model] if isinstance(model, torch.nn.Module) else list(model)
+    if not all(isinstance(one, torch.nn.Module) for one in models):
+        raise TypeError(f"model is a torch module or several, not {model!r}")
+    return models
 
 
 def _ranks(ranks: Sequence[int]) -> str:
@@ -239,21 +250,26 @@ def _shown(monitor: Callable[[Evaluation], None] | None, evaluation: Evaluation,
         return
     try:
         monitor(evaluation)
-    except Exception as e:
-        # Neither a full disk nor a logger's server is a reason to lose a training.
-        import warnings
-
-        warnings.warn(f"the monitor of unhang.evaluate raised {type(e).__name__}: {e}", RuntimeWarning, stacklevel=3)
+    except Exception:
+        # Neither a full disk nor a logger's server is a reason to lose a training; a warning would be one under -W error.
+        logging.getLogger("unhang").exception("the monitor of an evaluation failed; the training goes on")
 
 
-def _checked(fn: Any, datasets: Any, batch_size: Any, retries: Any, shrink: Any) -> None:
+def _deadline(deadline: float | None) -> float:
+    return deadlines.EVALUATION_S if deadline is None else deadlines.checked(deadline)
+
+
+def _checked(fn: Any, datasets: Any, step: Any, batch_size: Any, retries: Any, shrink: Any, deadline: Any) -> _Asked:
     if not callable(fn):
         raise TypeError(f"fn is called with data and a batch size; {type(fn).__name__} cannot be called")
-    if not isinstance(datasets, Mapping):
+    if not isinstance(datasets, Mapping) or not all(isinstance(name, str) for name in datasets):
         raise TypeError(f"datasets is a mapping of names to data, not {type(datasets).__name__}")
+    if step is not None and (isinstance(step, bool) or not isinstance(step, int)):
+        raise TypeError(f"step is a whole number, not {step!r}")
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size is a whole number from 1 on, not {batch_size!r}")
     if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
         raise ValueError(f"retries is a whole number from 0 on, not {retries!r}")
-    if not 0 < shrink < 1:
+    if isinstance(shrink, bool) or not isinstance(shrink, int | float) or not 0 < shrink < 1:
         raise ValueError(f"shrink is between 0 and 1, not {shrink!r}")
+    return _Asked(names=list(datasets), step=step, batch_size=batch_size, retries=retries, shrink=shrink, deadline_s=_deadline(deadline))
