@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from tests.runtime.collectives import world as of_ranks
 
 import unhang
 from unhang.runtime.collectives import circle as circles
@@ -30,8 +31,10 @@ def one(kind: str, **options) -> None:
             unhang.all_reduce(torch.ones(600), chunk_bytes=1024, **options)
         case "whole":
             unhang.all_reduce(torch.ones(600), **options)
-        case "kept":
+        case "atomic":
             unhang.all_reduce(torch.ones(6), atomic=True, **options)
+        case "kept":
+            unhang.all_reduce(torch.ones(6), out=torch.ones(6), **options)
         case "from 0":
             unhang.broadcast(torch.ones(6), 0, **options)
         case "from 1":
@@ -48,7 +51,8 @@ PAIRS = [
     ("sum", "same_bytes", "float32", "int32"),
     ("sum", "max", "SUM", "MAX"),
     ("sum", "turned", "SUM)", "in memory 1,0"),
-    ("sum", "kept", "SUM)", "kept"),
+    ("sum", "atomic", "SUM)", "atomic"),
+    ("atomic", "kept", "atomic", "kept"),
     ("whole", "chunks", "SUM)", "in pieces of 256"),
     ("from 0", "from 1", "from 0", "from 1"),
     ("sum", "gather", "all_reduce", "all_gather"),
@@ -125,14 +129,14 @@ def skipped(rank: int, often: int) -> list[str]:
     said = []
     if rank == 1:
         # It does something else until the others have given up.
-        dist.distributed_c10d._get_default_store().wait(["given up"])
+        of_ranks.store.wait(["given up"])
     for _ in range(2):
         try:
             one("sum", deadline=20 if said or rank == 1 else 0.6)
             said.append("ok")
         except unhang.CollectiveTimeout as e:
             said.append(f"{type(e).__name__} {e.missing}")
-            dist.distributed_c10d._get_default_store().set("given up", "yes")
+            of_ranks.store.set("given up", "yes")
     return said
 
 

@@ -29,7 +29,7 @@ from unhang.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout
 from unhang.runtime.collectives import places
 from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.deadlines import learned
-from unhang.runtime.collectives.lane import OPENS_WITHIN_S, GlooLane, Lane, NcclLane
+from unhang.runtime.collectives.lane import OPENS_WITHIN_S, GlooLane, Lane, NcclLane, graveyard
 from unhang.runtime.collectives.places import FINISHED
 
 # How long a wait may go on before it is looked whether somebody has raised the alarm.
@@ -43,7 +43,8 @@ _MOST_LANES = 16
 _IDLE_CALLS = 4 * _MOST_LANES
 # Of connections, once all have said that they come.
 _OPENS_S = 5.0
-_ENDS_WITHIN_S = 30.0
+# What is under way in a broken lane ends at once, but for sends that Gloo forgets, which touch no memory.
+_ENDS_WITHIN_S = 2.0
 _TOLD = "told by another rank"
 _BROKE = "the connection broke"
 _ALL_OF_IT = "/!"
@@ -207,6 +208,7 @@ class Circle:
                 if self.size > 1:
                     self._heed(turn)
                     turn.lane = self._own.get(call) or self._agreed(turn)
+                    turn.lane.expect(deadline_s)
                     if call in self._own:
                         self._used[call] = self._turns
                 yield turn
@@ -331,6 +333,7 @@ class Circle:
         board, key = self.board, turn.key
         earlier = board.look(f"{key}/closed")
         if earlier is None:
+            waited_s = time.monotonic() - turn.began_s
             self._refuse(turn)
             reports = self._report(turn, says)
             # The last to report need not wait for anybody; where the first has gone, somebody else writes down what is so.
@@ -339,7 +342,7 @@ class Circle:
                 if reports == 1 and len(self._reports(key)) == self.size:
                     break
                 earlier = board.wait(f"{key}/closed", 0.05)
-            earlier = earlier or board.decide(f"{key}/closed", msgspec.json.encode(self._judged(turn)))
+            earlier = earlier or board.decide(f"{key}/closed", msgspec.json.encode(self._judged(turn, waited_s)))
         return msgspec.json.decode(earlier, type=Closed)
 
     def _refuse(self, turn: Turn) -> None:
@@ -382,7 +385,7 @@ class Circle:
         found = zip(self.ranks, self.board.look_at([f"{key}/r/{rank}" for rank in self.ranks]), strict=True)
         return {rank: msgspec.json.decode(said, type=Report) for rank, said in found if said is not None}
 
-    def _judged(self, turn: Turn) -> Closed:
+    def _judged(self, turn: Turn, waited_s: float) -> Closed:
         assert self.board is not None
         reports = self._reports(turn.key)
         missing = tuple(rank for rank in self.ranks if rank not in reports)
@@ -400,7 +403,7 @@ class Circle:
             missing=missing,
             reports=tuple(reports[rank] for rank in sorted(reports)),
             places=stood,
-            waited_s=round(time.monotonic() - turn.began_s, 3),
+            waited_s=round(waited_s, 3),
         )
 
     def _raise(self, turn: Turn, closed: Closed, *, late: bool) -> NoReturn:
@@ -523,6 +526,7 @@ class Circle:
         for work in works:
             while not work.is_completed() and time.monotonic() < until:
                 time.sleep(0.001)
+        graveyard.bury(lanes, works)
 
     # -- values that go through the store
 

@@ -75,7 +75,8 @@ class _Kept:
         self._done = self._begins = 0
 
     def run(self, deadline_s: float) -> torch.Tensor:
-        flat, detail = self._flat, f"{self._call.detail}, kept from {self._begins}"
+        flat = self._flat
+        detail = ", ".join([self._call.detail, "atomic" if self._atomic else "kept", *([f"from piece {self._begins}"] if self._begins else [])])
         try:
             with self._circle.turn(msgspec.structs.replace(self._call, detail=detail), deadline_s) as turn:
                 try:
