@@ -49,7 +49,7 @@ def _exchanged(circle: Circle, kind: str, said: Callable[[], bytes], deadline: D
         packed, deadline_s = said(), deadlines.found(deadline, kind=kind, numel=1, step_bytes=0)
     except Exception:
         # Whoever cannot answer says so: the others would wait, and be one call ahead ever after.
-        circle.exchange(kind, b"", 0.001)
+        circle.decline(kind)
         raise
     return circle.exchange(kind, packed, deadline_s)
 

@@ -88,6 +88,8 @@ class Board:
 
 
 def _own_connection(store: Any) -> Any:
+    # To connect to a server that is gone is tried for as long as groups wait, 30 minutes maybe; the connection that there is knows at once.
+    store.check(["unhang"])
     # Older torch shares the one connection: what others wait for then holds us up, and the reverse.
     return store.clone() if hasattr(store, "clone") else store
 

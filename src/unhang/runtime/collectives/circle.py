@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, NoReturn
 
 import msgspec
@@ -221,15 +222,13 @@ class Circle:
                 self._abandoned(turn, e)
                 raise
 
-    @contextmanager
-    def preparing(self, what: str) -> Iterator[None]:
+    def preparing(self, what: str) -> _Preparing:
         """What is raised inside, before a call, ends the call for the others as well: they would wait for us, and be one call ahead ever after."""
-        try:
-            yield
-        except Exception as e:
-            with self._lock:
-                self._abandoned(self._begun(Call(what=what, numel=0, dtype="", device="", chunk=0), 0.0), e)
-            raise
+        return _Preparing(self, what)
+
+    def refused(self, what: str, error: Exception) -> None:
+        with self._lock:
+            self._abandoned(self._begun(Call(what=what, numel=0, dtype="", device="", chunk=0), 0.0), error)
 
     def _begun(self, call: Call, deadline_s: float) -> Turn:
         scope = self._scopes[-1]
@@ -253,7 +252,7 @@ class Circle:
         if self._heeded == self._alarm:
             return
         self._heeded = self._alarm
-        self._break(())
+        self._break([])
         self._told_of(turn)
 
     def _told_of(self, turn: Turn) -> None:
@@ -461,7 +460,7 @@ class Circle:
         if decided.how == "differs":
             raise _mismatch(decided)
         if decided.how == "anew":
-            self._break(())
+            self._break([])
             self._heeded = self.listen(board)
         turn.moved()
         return self._opened(turn, decided.how)
@@ -511,8 +510,8 @@ class Circle:
         except RuntimeError as e:
             self.close(turn, f"no connection among all ranks: {_first_line(e)}")
 
-    def _break(self, works: Sequence[Any]) -> None:
-        """All lanes: what a rank has missed in one of them, it would miss in the next."""
+    def _break(self, works: list[Any]) -> None:
+        """All lanes, and `works` with them: what a rank has missed in one of them, it would miss in the next."""
         lanes = [*self._common.values(), *self._own.values()]
         self._common.clear()
         self._own.clear()
@@ -527,13 +526,14 @@ class Circle:
             while not work.is_completed() and time.monotonic() < until:
                 time.sleep(0.001)
         graveyard.bury(lanes, works)
+        works.clear()
 
     # -- values that go through the store
 
     def exchange(self, what: str, value: bytes, deadline_s: float) -> dict[int, bytes]:
         """What each rank gave, by global rank: the same on all of them, the late ones too. Who had not come in time is not in it.
 
-        Nor is who gave nothing (b""), as one does that cannot say what it was asked for.
+        Nor is who declined.
         """
         with self._lock:
             scope = self._scopes[-1]
@@ -542,6 +542,15 @@ class Circle:
                 return {self.me: value}
             found = self._exchanged(f"{scope.name}/{scope.number}/{what}", value, deadline_s)
             return {rank: said for rank, said in found.items() if said}
+
+    def decline(self, what: str) -> None:
+        """Instead of `exchange`, of a rank that cannot say what it was asked for: the others need not wait for it."""
+        with self._lock:
+            scope = self._scopes[-1]
+            scope.number += 1
+            if self.board is not None:
+                self._exchanged_at = f"{scope.name}/{scope.number}/{what}"
+                self._given(self.board, self._exchanged_at, b"")
 
     def begin(self, what: str) -> str:
         """A key for what all ranks begin here, by the count of calls: for `scope`, `end` and `exchange_at`."""
@@ -636,7 +645,20 @@ class Circle:
         with self._lock:
             if self.board is not None:
                 self._heeded = self.listen(self.board)
-            self._break(())
+            self._break([])
+
+
+class _Preparing:
+    # A generator would take longer than all that is prepared.
+    def __init__(self, circle: Circle, what: str) -> None:
+        self._circle, self._what = circle, what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, Exception):
+            self._circle.refused(self._what, error)
 
 
 def of(group: Any = None) -> Circle:
@@ -646,6 +668,8 @@ def of(group: Any = None) -> Circle:
             "torch.distributed has no group yet: call torch.distributed.init_process_group first (or let the launcher's framework do it)"
         )
     group = c10d._get_default_group() if group is None else group
+    if (circle := _circles.get(group)) is not None and group in c10d._world.pg_map:
+        return circle
     if group is dist.GroupMember.NON_GROUP_MEMBER or dist.get_rank(group) < 0:
         raise CollectiveError("this rank is no member of that group")
     with _circles_lock:

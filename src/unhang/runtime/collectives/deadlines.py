@@ -8,6 +8,7 @@ Nothing here uses SIGALRM: a signal does not release a collective that waits ins
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -58,12 +59,12 @@ class Learned:
     """How long calls of one kind took, from which the deadline of the next follows (`adaptive`)."""
 
     def __init__(self) -> None:
-        self._took: dict[str, list[float]] = {}
+        self._took: dict[str, deque[float]] = {}
 
     def saw(self, kind: str, seconds: float) -> None:
-        took = self._took.setdefault(kind, [])
-        took.append(seconds)
-        del took[:-_KEPT]
+        if kind not in self._took:
+            self._took[kind] = deque(maxlen=_KEPT)
+        self._took[kind].append(seconds)
 
     def deadline_s(self, kind: str) -> float | None:
         """None until enough was seen."""

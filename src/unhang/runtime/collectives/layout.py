@@ -55,6 +55,8 @@ def row(tensor: torch.Tensor, *, reads: bool = False) -> Row:
     if tensor.layout is not torch.strided:
         raise CollectiveError(f"a tensor of layout {tensor.layout} cannot be sent: make it dense first (to_dense())")
     tensor = tensor.detach()
+    if tensor.dtype in _SENT_AS_THEY_ARE and tensor.is_contiguous() and not tensor.is_neg():
+        return Row(tensor=tensor, flat=tensor.view(-1), order="", own=True)
     if reads:
         tensor = tensor.contiguous()
     if tensor.numel() and any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
@@ -71,8 +73,6 @@ def row(tensor: torch.Tensor, *, reads: bool = False) -> Row:
         raise CollectiveError(f"neither Gloo nor NCCL reduces {tensor.dtype}: convert it first")
     if tensor.is_neg():
         return Row(tensor=tensor, flat=tensor.resolve_neg().contiguous().view(-1), order="", own=False)
-    if tensor.is_contiguous():
-        return Row(tensor=tensor, flat=tensor.view(-1), order="", own=True)
     dims = _dense(tensor)
     if dims is None:
         return Row(tensor=tensor, flat=tensor.contiguous().view(-1), order="", own=False)

@@ -19,8 +19,9 @@ from unhang.runtime.collectives.circle import Call, Circle, Turn
 from unhang.runtime.collectives.deadlines import Deadline
 from unhang.runtime.collectives.layout import Row, row
 
-# Below this one piece; above it pieces of that size (16 MB and more cost nearly nothing, 1 to 4 MB up to 2.7 times).
-_WHOLE_BYTES = 64 << 20
+# Up to this one piece; above it pieces of that size: two are under way in threads of their own, which gains more than pieces cost (those of 1 to 4 MB
+# up to 2.7 times).
+_WHOLE_BYTES = 32 << 20
 _CHUNK_BYTES = 32 << 20
 _LEAST_CHUNK_BYTES = 1 << 10
 _UNDER_WAY = 4
