@@ -39,14 +39,15 @@ def told(world) -> str:
 
 
 def test_after_leaving_the_group_nothing_is_written(fresh):
-    world = fresh(3)
-    assert world.finish(leaves) == [0, 0, 0]
+    world = fresh(2, ends=True)
+    assert world.finish(leaves) == [0, 0]
     assert told(world) == ""
 
 
+@pytest.mark.integration
 def test_without_leaving_it_the_process_ends_all_the_same(fresh):
-    world = fresh(3)
-    assert world.finish(works) == [0, 0, 0]
+    world = fresh(2, ends=True)
+    assert world.finish(works) == [0, 0]
     assert told(world) == ""
 
 
@@ -110,8 +111,9 @@ def test_a_send_that_nobody_receives_holds_nobody_up(fresh):
     assert world.finish(works) == [0, 0]
 
 
+@pytest.mark.integration
 def test_nor_the_end_of_the_process(fresh):
-    world = fresh(2)
+    world = fresh(2, ends=True)
     world.start(stands_still)
     assert world.ended([0]) == ["CollectiveTimeout"]
     world.signal(1, signal.SIGKILL)

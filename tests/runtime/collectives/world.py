@@ -52,7 +52,8 @@ class Gone:
 class World:
     """`world(fn, *args)` is fn(rank, *args) of every rank. `try_` has Raised and Gone among its results, and so have `start` and `ended`."""
 
-    def __init__(self, size: int, directory: Path, *, store: bool = True) -> None:
+    def __init__(self, size: int, directory: Path, *, store: bool = True, ends: bool = False) -> None:
+        """With `ends` the ranks are interpreters that come to their ends by themselves; those of a server of processes are ended without."""
         import torch.distributed as dist
 
         self.size, self._directory = size, directory
@@ -61,8 +62,9 @@ class World:
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(size):
-            ours, theirs = _context.Pipe()
-            process = _context.Process(target=_serve, args=(rank, size, port, theirs, str(self.stderr_of(rank))), daemon=True)
+            context = multiprocessing.get_context("spawn") if ends else _context
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, size, port, theirs, str(self.stderr_of(rank))), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(ours)
