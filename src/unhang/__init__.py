@@ -14,10 +14,74 @@ The command is `unhang`; the map of the code:
     testing         fault injection
 
 Imports go from below to above in this list and never back. Importing unhang imports nothing else, least of all torch.
+
+What a training script uses is found here by name, and imported when it is first used: all_reduce, all_gather, reduce_scatter, broadcast,
+all_gather_object, reduce_metrics, barrier, agree, all_ok, deadline, adaptive, evaluate, evaluation, sync_check, and
+the errors that they raise.
 """
 
 from __future__ import annotations
 
+# As type checkers know it; typing itself would be imported by every command.
+TYPE_CHECKING = False
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+_FOUND_IN = {
+    **dict.fromkeys(("all_gather", "all_gather_object", "all_reduce", "broadcast", "reduce_scatter"), "unhang.runtime.collectives.moving"),
+    **dict.fromkeys(("Agreed", "agree", "all_ok", "barrier", "reduce_metrics"), "unhang.runtime.collectives.agreement"),
+    **dict.fromkeys(("evaluate", "evaluation"), "unhang.runtime.evaluation.evaluating"),
+    "sync_check": "unhang.runtime.sync_check",
+    **dict.fromkeys(("adaptive", "deadline"), "unhang.runtime.collectives.deadlines"),
+    **dict.fromkeys(
+        ("CollectiveError", "CollectiveMismatch", "CollectiveTimeout", "EvaluationFailed", "LatePeer", "OutOfSync", "StoreLost"), "unhang.errors"
+    ),
+}
+
+if TYPE_CHECKING:
+    from unhang.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, EvaluationFailed, LatePeer, OutOfSync, StoreLost
+    from unhang.runtime.collectives.agreement import Agreed, agree, all_ok, barrier, reduce_metrics
+    from unhang.runtime.collectives.deadlines import adaptive, deadline
+    from unhang.runtime.collectives.moving import all_gather, all_gather_object, all_reduce, broadcast, reduce_scatter
+    from unhang.runtime.evaluation.evaluating import evaluate, evaluation
+    from unhang.runtime.sync_check import sync_check
+
+__all__ = [
+    "Agreed",
+    "CollectiveError",
+    "CollectiveMismatch",
+    "CollectiveTimeout",
+    "EvaluationFailed",
+    "LatePeer",
+    "OutOfSync",
+    "StoreLost",
+    "__version__",
+    "adaptive",
+    "agree",
+    "all_gather",
+    "all_gather_object",
+    "all_ok",
+    "all_reduce",
+    "barrier",
+    "broadcast",
+    "deadline",
+    "evaluate",
+    "evaluation",
+    "reduce_metrics",
+    "reduce_scatter",
+    "sync_check",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _FOUND_IN:
+        raise AttributeError(f"module 'unhang' has no attribute {name!r}")
+    from importlib import import_module
+
+    found = getattr(import_module(_FOUND_IN[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

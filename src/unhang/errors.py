@@ -7,10 +7,21 @@
       MissingExtra              a feature needs an optional dependency
     (anything else)             exit 3: our own failure; a ready-to-paste report is written
 
+    CollectiveError             inside a training script: a guarded collective did not happen; a RuntimeError, as torch's own are
+      CollectiveTimeout         nothing moved for as long as the deadline says; `missing` are the ranks that were not heard from
+        LatePeer                this rank came when the others had given the call up
+      CollectiveMismatch        the ranks' calls do not fit together; `odd` are those that differ from most
+      OutOfSync                 ranks that train different models; `ranks` are those that differ from most
+      EvaluationFailed          an evaluation ended without a result, on all ranks alike
+      StoreLost                 the store of torch.distributed does not answer: nothing can be agreed on any more
+
 A finding, or a training that failed, is not an error: exit 1. Interrupted: 130.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 EXIT_OK = 0
 EXIT_FOUND = 1
@@ -42,3 +53,61 @@ class RecordError(UnhangError):
 
 class MissingExtra(UnhangError):
     """A feature needs an optional dependency that is not installed."""
+
+
+class CollectiveError(RuntimeError):
+    """A guarded collective did not happen. The training's own groups are as they were."""
+
+
+class CollectiveTimeout(CollectiveError):
+    """Nothing moved for as long as the deadline says.
+
+    `missing`: global ranks that were not heard from; empty where all came and the connection, or one of them, stopped in the middle.
+    `closed` is what all ranks were told (`unhang.runtime.collectives.circle.Closed`), the same on each.
+    """
+
+    def __init__(self, message: str, *, missing: Sequence[int] = (), closed: Any = None, resume: Callable[..., Any] | None = None) -> None:
+        super().__init__(message)
+        self.missing = tuple(missing)
+        self.closed = closed
+        self._resume = resume
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the input is untouched, so that the call can go on: with `atomic=True` or `out=`."""
+        return self._resume is not None
+
+    def resume(self, *, deadline: float | None = None) -> Any:
+        """Goes on at the first chunk that is not complete on all ranks; all ranks have to call it. Returns and raises as the call itself."""
+        if self._resume is None:
+            raise CollectiveError("this call cannot go on: its input was reduced in place (atomic=True or out= keeps it)") from self
+        return self._resume(deadline=deadline)
+
+
+class LatePeer(CollectiveTimeout):
+    """This rank came when the others had given the call up: it takes part again in the next one."""
+
+
+class CollectiveMismatch(CollectiveError):
+    """The ranks' calls do not fit together; nothing was sent. `calls` is what each rank wanted, `odd` the global ranks that differ from most."""
+
+    def __init__(self, message: str, *, calls: Mapping[int, str], odd: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.calls = dict(calls)
+        self.odd = tuple(odd)
+
+
+class OutOfSync(CollectiveError):
+    """The ranks no longer train the same model. `ranks`: those that differ from most, or all of them where there is no most."""
+
+    def __init__(self, message: str, *, ranks: Sequence[int]) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
+
+class EvaluationFailed(CollectiveError):
+    """An evaluation ended without a result, on all ranks alike."""
+
+
+class StoreLost(CollectiveError):
+    """The store of torch.distributed does not answer, or there is none: nothing can be agreed on any more."""

@@ -1,0 +1,189 @@
+"""What do guarded collectives cost? unhang.all_reduce against torch's own, in the same processes, in turns; one JSON line last.
+
+A is `unhang.all_reduce(tensor, "max")`, B `dist.all_reduce(tensor, MAX)` on a tensor of the same size; the order alternates (A B, B A, ...).
+Ratios are of medians; `pairs` has the quartiles of the ratios of each pair, `plain_spread` those of B to its own median: the noise of the machine.
+Ranks are processes of this machine over Gloo: on loopback, and (as root) in two network namespaces that a veth pair joins. `memory` is how much more
+resident memory peaks in a call of A than in one of B, in bytes for each byte reduced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+MB = 1 << 20
+HERE = Path(__file__).resolve()
+# Two network namespaces; everything made here ends with them.
+VETH = """
+set -e
+mount -t tmpfs tmpfs /run
+ip netns add node1
+ip link set lo up
+ip link add eth0 type veth peer name eth1 netns node1
+ip -n node1 link set eth1 name eth0
+ip -n node1 link set lo up
+ip addr add 10.77.0.1/24 dev eth0
+ip -n node1 addr add 10.77.0.2/24 dev eth0
+ip -n node1 link set eth0 up
+ip link set eth0 up
+export GLOO_SOCKET_IFNAME=eth0 MASTER_ADDR=10.77.0.1
+for rank in $(seq 1 $((WORLD_SIZE - 1))); do
+  if [ $((rank % 2)) = 1 ]; then RANK=$rank ip netns exec node1 "$@" & else RANK=$rank "$@" & fi
+done
+RANK=0 "$@"
+wait
+"""
+
+
+def ratio(ours: Callable[[], object], plain: Callable[[], object], repeats: int) -> dict[str, Any]:
+    for _ in range(4):
+        ours()
+        plain()
+    took: dict[Any, list[float]] = {ours: [], plain: []}
+    for i in range(repeats):
+        for call in (ours, plain) if i % 2 else (plain, ours):
+            began = time.perf_counter()
+            call()
+            took[call].append(time.perf_counter() - began)
+    a, b = statistics.median(took[ours]), statistics.median(took[plain])
+    pairs = statistics.quantiles([x / y for x, y in zip(took[ours], took[plain], strict=True)], n=4)
+    spread = statistics.quantiles([x / b for x in took[plain]], n=4)
+    return {
+        "ratio": round(a / b, 4),
+        "pairs": [round(p, 4) for p in pairs],
+        "plain_spread": [round(spread[0], 4), round(spread[2], 4)],
+        "ours_ms": round(a * 1e3, 4),
+        "plain_ms": round(b * 1e3, 4),
+        "n": repeats,
+    }
+
+
+def peak(call: Callable[[], object]) -> int:
+    """How much resident memory peaks above where it stands, in bytes."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = status("VmRSS")
+    call()
+    return max(0, status("VmHWM") - before)
+
+
+def status(name: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1]) * 1024
+
+
+def rank(sizes: list[int], repeats: float) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    import unhang
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=300))
+    op = dist.ReduceOp.MAX
+    found: dict[str, Any] = {"sizes": {}}
+    for size in sizes:
+        one, other = torch.ones(size * MB // 4), torch.ones(size * MB // 4)
+
+        def ours(one: Any = one) -> object:
+            return unhang.all_reduce(one, "max")
+
+        def plain(other: Any = other) -> object:
+            return dist.all_reduce(other, op)
+
+        n = max(6, int(repeats * (400 if size < 8 else 60 if size < 32 else 30 if size < 128 else 12)))
+        timed = ratio(ours, plain, n)
+        found["sizes"][f"{size}MB"] = {**timed, "memory": round((peak(ours) - peak(plain)) / (size * MB), 3)}
+        del one, other, ours, plain
+    found["barrier"] = ratio(unhang.barrier, dist.barrier, int(400 * repeats))
+    took = []
+    for _ in range(int(300 * repeats)):
+        began = time.perf_counter()
+        unhang.agree(True)
+        took.append(time.perf_counter() - began)
+    found["agree_ms"] = {
+        "median": round(statistics.median(took) * 1e3, 4),
+        "p90": round(statistics.quantiles(took, n=10)[8] * 1e3, 4),
+        "n": len(took),
+    }
+    found["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    dist.barrier()
+    dist.destroy_process_group()
+    return found
+
+
+def world(ranks: int, link: str, args: list[str]) -> dict[str, Any]:
+    command = [sys.executable, str(HERE), "--rank", *args]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    env = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    if link == "veth":
+        started = [
+            subprocess.Popen(["unshare", "--mount", "--net", "bash", "-c", VETH, "bash", *command], env=env, stdout=subprocess.PIPE, text=True)
+        ]
+    else:
+        env |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+        started = [subprocess.Popen(command, env={**env, "RANK": str(r)}, stdout=subprocess.PIPE, text=True) for r in range(ranks)]
+    try:
+        outputs = [process.communicate(timeout=3600)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    lines = [line for output in outputs for line in output.splitlines() if line.startswith("{")]
+    if not lines:
+        raise SystemExit(f"no rank of {ranks} over {link} came to its end")
+    result: dict[str, Any] = json.loads(lines[0])
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--links", nargs="+", choices=["loopback", "veth"], default=["loopback", "veth"])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 16, 64, 256], help="in MB")
+    parser.add_argument("--full", action="store_true", help="1 GB as well")
+    parser.add_argument("--repeats", type=float, default=1.0, help="times the usual number")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    sizes = args.sizes + [1024] * args.full
+    if args.rank:
+        found = rank(sizes, args.repeats)
+        if os.environ["RANK"] == "0":
+            print(json.dumps(found))
+        return
+    links = [link for link in args.links if link != "veth" or os.geteuid() == 0]
+    found = {}
+    for ranks in args.ranks:
+        for link in links:
+            name = f"{ranks} ranks, {link}"
+            found[name] = world(ranks, link, ["--sizes", *map(str, sizes), "--repeats", str(args.repeats)])
+            ratios = {size: one["ratio"] for size, one in found[name]["sizes"].items()}
+            barrier, agree = found[name]["barrier"], found[name]["agree_ms"]
+            print(f"{name}: {ratios}, barrier {barrier['ratio']} ({barrier['ours_ms']} ms), agree {agree['median']} ms", file=sys.stderr)
+    print(
+        json.dumps(
+            {
+                "benchmark": "collectives",
+                "unit": "ratio of median times, unhang : torch",
+                "found": found,
+                "not_measured": sorted(set(args.links) - set(links)),
+                "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

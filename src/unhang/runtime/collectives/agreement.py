@@ -1,0 +1,108 @@
+"""Decisions that are the same on all ranks, even if one never answers: what comes too late is not in them, and whoever comes late obeys them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+
+from unhang.errors import CollectiveTimeout
+from unhang.runtime.collectives import circle as circles
+from unhang.runtime.collectives import deadlines
+from unhang.runtime.collectives.circle import Call, Circle
+from unhang.runtime.collectives.deadlines import Deadline
+
+_KIND = "agree"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreed:
+    """`values` by global rank; `missing` are ranks that had not answered when the decision fell, this one maybe among them."""
+
+    values: Mapping[int, Any]
+    missing: tuple[int, ...]
+
+    @property
+    def unanimous(self) -> bool:
+        """All answered, and all the same."""
+        return not self.missing and all(value == self.value for value in self.values.values())
+
+    @property
+    def value(self) -> Any:
+        """What the lowest rank that answered said."""
+        return self.values[min(self.values)] if self.values else None
+
+
+def agree(value: Any, group: Any = None, *, deadline: Deadline = None) -> Agreed:
+    """What every rank said, the same on all ranks. `value` is what JSON can hold. Raises TypeError for what it cannot, StoreLost; never a timeout."""
+    circle = circles.of(group)
+    found = _exchanged(circle, _KIND, lambda: msgspec.json.encode(value), deadline)
+    values = {rank: msgspec.json.decode(packed) for rank, packed in sorted(found.items())}
+    return Agreed(values=values, missing=tuple(rank for rank in circle.ranks if rank not in values))
+
+
+def _exchanged(circle: Circle, kind: str, said: Callable[[], bytes], deadline: Deadline) -> dict[int, bytes]:
+    try:
+        packed, deadline_s = said(), deadlines.found(deadline, kind=kind, numel=1, step_bytes=0)
+    except Exception:
+        # Whoever cannot answer says so: the others would wait, and be one call ahead ever after.
+        circle.decline(kind)
+        raise
+    return circle.exchange(kind, packed, deadline_s)
+
+
+def all_ok(ok: bool, group: Any = None, *, deadline: Deadline = None) -> bool:
+    """Whether every rank says so; False where one has not answered. The same on all ranks."""
+    agreed = agree(bool(ok), group, deadline=deadline)
+    return not agreed.missing and all(agreed.values.values())
+
+
+def barrier(group: Any = None, deadline: Deadline = None) -> None:
+    """Until all ranks are here. Raises CollectiveTimeout with the `missing` ones, on every rank, where nobody comes any more for `deadline` seconds.
+
+    Orders what the processes do, not what runs on their GPUs.
+    """
+    circle = circles.of(group)
+    call = Call(what="barrier", numel=1, dtype="torch.uint8", device="cpu", chunk=1)
+    with circle.preparing(call.what):
+        deadline_s = deadlines.found(deadline, kind=call.what, numel=1, step_bytes=0)
+    with circle.turn(call, deadline_s) as turn:
+        if turn.lane is not None:
+            turn.works.append(turn.lane.all_reduce(torch.zeros(1, dtype=torch.uint8), torch.distributed.ReduceOp.MAX))
+            circle.wait(turn, turn.works[0])
+            turn.works.clear()
+
+
+def reduce_metrics(metrics: Mapping[str, Any], group: Any = None, *, deadline: Deadline = None) -> dict[str, float]:
+    """The mean of each metric over all samples of all ranks, by name, over the union of names: a rank may lack some.
+
+    A value is a number (weight 1) or a pair (sum, count). Few numbers, by the store: never a gather of predictions. Raises CollectiveTimeout with the
+    `missing` ranks where not all answered: a mean over some of them would look like a score.
+    """
+    circle = circles.of(group)
+    # JSON has no infinity.
+    found = _exchanged(circle, "metrics", lambda: msgspec.msgpack.encode({name: pair(name, value) for name, value in metrics.items()}), deadline)
+    if missing := tuple(rank for rank in circle.ranks if rank not in found):
+        raise CollectiveTimeout(f"metrics of rank {', '.join(map(str, missing))} did not come in time", missing=missing)
+    sums: dict[str, list[tuple[float, float]]] = {}
+    for _, packed in sorted(found.items()):
+        for name, one in msgspec.msgpack.decode(packed, type=dict[str, tuple[float, float]]).items():
+            sums.setdefault(name, []).append(one)
+    return {name: _mean(those) for name, those in sorted(sums.items())}
+
+
+def pair(name: str, value: Any) -> tuple[float, float]:
+    """(sum, count) of a metric. Raises TypeError for what is neither a number nor such a pair."""
+    total, count = value if isinstance(value, tuple | list) and len(value) == 2 else (value, 1.0)
+    try:
+        return float(total), float(count)
+    except (TypeError, ValueError) as e:
+        raise TypeError(f"metric {name!r} is a number or a pair (sum, count), not {value!r}") from e
+
+
+def _mean(pairs: list[tuple[float, float]]) -> float:
+    count = sum(c for _, c in pairs)
+    return sum(s for s, _ in pairs) / count if count else float("nan")

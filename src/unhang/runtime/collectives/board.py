@@ -1,0 +1,98 @@
+"""The store beside all groups, by which ranks agree: no call blocks longer than it was told, and what is decided once is decided for all.
+
+A store is not poisoned when a group is. The connection is our own: a client of TCPStore serves one call at a time, and a long wait of torch's would
+hold ours up.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+
+from unhang.errors import StoreLost
+
+# Asking takes 50 us on one host. What is decided soon is learned at once; for long waits a thousand ranks ask one server.
+_EAGER_S = 0.005
+_LAZY_S = 0.1
+
+
+class Board:
+    """Keys under `prefix` in a store of torch's (TCPStore, FileStore, HashStore, or a PrefixStore over one)."""
+
+    def __init__(self, store: Any, prefix: str) -> None:
+        self._store = dist.PrefixStore(prefix, store)
+        self.name = prefix
+
+    @classmethod
+    def beside(cls, prefix: str) -> Board:
+        """In the store of the default group. Raises StoreLost where there is none."""
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        try:
+            return cls(_own_connection(_get_default_store()), prefix)
+        except (RuntimeError, ValueError) as e:
+            raise StoreLost(f"the store of torch.distributed cannot be reached: {_first_line(e)}") from e
+
+    @property
+    def store(self) -> Any:
+        """For process groups that meet here."""
+        return self._store
+
+    def put(self, key: str, value: bytes) -> None:
+        self._asked(lambda: self._store.set(key, value))
+
+    def count(self, key: str, by: int = 1) -> int:
+        """Adds, and returns the sum."""
+        return int(self._asked(lambda: self._store.add(key, by)))
+
+    def decide(self, key: str, value: bytes) -> bytes:
+        """`value` where nobody has decided before, else what was decided. `value` must not be empty."""
+        return bytes(self._asked(lambda: self._store.compare_set(key, "", value)))
+
+    def look(self, key: str) -> bytes | None:
+        """What stands there now; never waits."""
+        return bytes(self._asked(lambda: self._store.get(key))) if self._asked(lambda: self._store.check([key])) else None
+
+    def look_at(self, keys: Sequence[str]) -> list[bytes | None]:
+        return [self.look(key) for key in keys]
+
+    def all_of(self, keys: Sequence[str]) -> list[bytes]:
+        """Of keys that are known to be there."""
+        return [bytes(v) for v in self._asked(lambda: self._store.multi_get(list(keys)))]
+
+    def wait(self, key: str, timeout_s: float) -> bytes | None:
+        """What stands there as soon as it does; None after `timeout_s`."""
+        began = time.monotonic()
+        while not self._asked(lambda: self._store.check([key])):
+            # torch's own wait writes two lines of warnings to stderr whenever it times out, and keeps all others of this process from the store.
+            waited = time.monotonic() - began
+            if waited >= timeout_s:
+                return None
+            if waited > _EAGER_S:
+                time.sleep(min(_LAZY_S, waited / 8, timeout_s - waited))
+        return bytes(self._asked(lambda: self._store.get(key)))
+
+    def forget(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._asked(functools.partial(self._store.delete_key, key))
+
+    def _asked(self, call: Any) -> Any:
+        try:
+            return call()
+        except RuntimeError as e:
+            raise StoreLost(f"the store of torch.distributed no longer answers: {_first_line(e)}") from e
+
+
+def _own_connection(store: Any) -> Any:
+    # To connect to a server that is gone is tried for as long as groups wait, 30 minutes maybe; the connection that there is knows at once.
+    store.check(["unhang"])
+    # Older torch shares the one connection: what others wait for then holds us up, and the reverse.
+    return store.clone() if hasattr(store, "clone") else store
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

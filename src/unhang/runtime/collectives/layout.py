@@ -1,0 +1,104 @@
+"""How a tensor's elements lie in memory, and how they come to stand in one row.
+
+Gloo takes a tensor for the numel() elements from its first one on: of a column slice it reduces its neighbours, of an expanded tensor it writes past
+the end. Dense tensors (transposed, channels-last) can be reduced where they are, if all ranks hold them in the same order. All others are copied, and
+copied back.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from unhang.errors import CollectiveError
+
+# Gloo and NCCL both know these.
+_SENT_AS_THEY_ARE = frozenset(
+    {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64},
+)
+# What fits, for types that one of them lacks.
+_SENT_AS = {torch.int16: torch.int32}
+_COMPLEX = {torch.complex64, torch.complex128}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """`flat` is one-dimensional, contiguous and of a type that can be sent; `order` the dimensions from slow to fast, "" for 0, 1, 2, ...
+
+    `own` says that `flat` is the tensor's own memory.
+    """
+
+    tensor: torch.Tensor
+    flat: torch.Tensor
+    order: str
+    own: bool
+
+    def give_back(self, flat: torch.Tensor | None = None, to: torch.Tensor | None = None) -> None:
+        """Writes `flat` (by default what stands in the row) into the tensor, or into `to`, which has its shape."""
+        flat = self.flat if flat is None else flat
+        to = self.tensor if to is None else to
+        if self.own and to is self.tensor and flat.data_ptr() == self.flat.data_ptr():
+            return
+        with torch.no_grad():
+            to.copy_(_shaped(flat, self.tensor, self.order))
+
+
+def row(tensor: torch.Tensor, *, reads: bool = False) -> Row:
+    """Of a tensor that is only read (`reads`), in the order of its dimensions: it may be expanded.
+
+    Raises CollectiveError for tensors that cannot be sent, TypeError for subclasses whose memory is not their own (DTensor, for one).
+    """
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise TypeError(f"{type(tensor).__name__} is no plain tensor: give its local part (of a DTensor, to_local())")
+    if tensor.layout is not torch.strided:
+        raise CollectiveError(f"a tensor of layout {tensor.layout} cannot be sent: make it dense first (to_dense())")
+    tensor = tensor.detach()
+    if tensor.dtype in _SENT_AS_THEY_ARE and tensor.is_contiguous() and not tensor.is_neg():
+        return Row(tensor=tensor, flat=tensor.view(-1), order="", own=True)
+    if reads:
+        tensor = tensor.contiguous()
+    if tensor.numel() and any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        raise CollectiveError("an expanded tensor has several elements in one place of memory: reduce what was expanded, or a clone() of it")
+    if tensor.dtype is torch.bool:
+        return _converted(tensor, torch.uint8)
+    if tensor.dtype in _COMPLEX:
+        real = torch.view_as_real(tensor.resolve_conj().resolve_neg())
+        own = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+        return Row(tensor=tensor, flat=real.contiguous().view(-1), order="", own=own)
+    if tensor.dtype in _SENT_AS:
+        return _converted(tensor, _SENT_AS[tensor.dtype])
+    if tensor.dtype not in _SENT_AS_THEY_ARE:
+        raise CollectiveError(f"neither Gloo nor NCCL reduces {tensor.dtype}: convert it first")
+    if tensor.is_neg():
+        return Row(tensor=tensor, flat=tensor.resolve_neg().contiguous().view(-1), order="", own=False)
+    dims = _dense(tensor)
+    if dims is None:
+        return Row(tensor=tensor, flat=tensor.contiguous().view(-1), order="", own=False)
+    flat = tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+    return Row(tensor=tensor, flat=flat, order=",".join(map(str, dims)), own=True)
+
+
+def _converted(tensor: torch.Tensor, dtype: torch.dtype) -> Row:
+    return Row(tensor=tensor, flat=tensor.to(dtype).contiguous().view(-1), order="", own=False)
+
+
+def _dense(tensor: torch.Tensor) -> list[int] | None:
+    """The dimensions from the slowest to the fastest, where they leave no gap and do not overlap."""
+    dims = sorted((d for d in range(tensor.dim()) if tensor.shape[d] > 1), key=lambda d: -tensor.stride(d))
+    expected = 1
+    for d in reversed(dims):
+        if tensor.stride(d) != expected:
+            return None
+        expected *= tensor.shape[d]
+    return dims if expected == math.prod(tensor.shape) else None
+
+
+def _shaped(flat: torch.Tensor, like: torch.Tensor, order: str) -> torch.Tensor:
+    """`flat` in the shape of `like`."""
+    if like.dtype in _COMPLEX:
+        return torch.view_as_complex(flat.view(*like.shape, 2))
+    if order:
+        return flat.as_strided(like.shape, like.stride())
+    return flat.view(like.shape)

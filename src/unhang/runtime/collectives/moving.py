@@ -1,0 +1,269 @@
+"""The collectives: of any size, layout and device, in chunks of which several are under way, each with a deadline for progress.
+
+Chunks cure no hang. They are points at which something is seen to be completed, so that a deadline can mean "nothing moves" and not "it takes long".
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, Literal
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from unhang.errors import CollectiveError, CollectiveTimeout
+from unhang.runtime.collectives import circle as circles
+from unhang.runtime.collectives import deadlines
+from unhang.runtime.collectives.circle import Call, Circle, Turn
+from unhang.runtime.collectives.deadlines import Deadline
+from unhang.runtime.collectives.layout import Row, row
+
+# Up to this one piece; above it pieces of that size: two are under way in threads of their own, which gains more than pieces cost (those of 1 to 4 MB
+# up to 2.7 times).
+_WHOLE_BYTES = 32 << 20
+_CHUNK_BYTES = 32 << 20
+_LEAST_CHUNK_BYTES = 1 << 10
+_UNDER_WAY = 4
+
+ChunkBytes = int | Literal["auto"]
+_NAMES = {"sum": "SUM", "avg": "AVG", "mean": "AVG", "min": "MIN", "max": "MAX", "product": "PRODUCT", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
+_BITWISE = frozenset({"BAND", "BOR", "BXOR"})
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    op: Any = "sum",
+    group: Any = None,
+    *,
+    deadline: Deadline = None,
+    chunk_bytes: ChunkBytes = "auto",
+    out: torch.Tensor | None = None,
+    atomic: bool = False,
+) -> torch.Tensor:
+    """Reduces `tensor` over the ranks of `group`, in place, or into `out` (same shape and dtype), and returns what holds the result.
+
+    `op`: a ReduceOp of torch, or its name ("sum", "avg", "min", "max", "product", "band", "bor", "bxor"). AVG of integers is refused.
+    `deadline`: seconds without any chunk being completed. `atomic`: on failure the input is as it was, on every rank.
+    Raises CollectiveTimeout (on all ranks alike, with the `missing` ones), CollectiveMismatch, CollectiveError for tensors that cannot be reduced.
+    Results of several chunks may differ from those of one piece in the last bits.
+    """
+    circle = circles.of(group)
+    with circle.preparing("all_reduce"):
+        _same_kind(tensor, out)
+        name = _operation(op, tensor.dtype)
+        source = row(tensor)
+        step = _step(source.flat, chunk_bytes)
+        call = _call("all_reduce", source.flat, step, name, source.order)
+        deadline_s = _deadline(deadline, call, step * source.flat.element_size())
+        if out is not None or atomic:
+            kept = _Kept(circle, source, name, call, tensor if out is None else out, atomic=atomic)
+    if out is not None or atomic:
+        return kept.run(deadline_s)
+    with circle.turn(call, deadline_s) as turn:
+        _reduce(circle, turn, source.flat, name, step)
+    source.give_back()
+    return tensor
+
+
+class _Kept:
+    """An all_reduce whose input is kept: it can go on after a timeout, and with `atomic` it is done for all ranks or for none."""
+
+    def __init__(self, circle: Circle, source: Row, name: str, call: Call, to: torch.Tensor, *, atomic: bool) -> None:
+        self._circle, self._source, self._name, self._call, self._to, self._atomic = circle, source, name, call, to, atomic
+        self._flat = torch.empty_like(source.flat)
+        # Chunks that are complete here, and those that were complete everywhere when it began.
+        self._done = self._begins = 0
+
+    def run(self, deadline_s: float) -> torch.Tensor:
+        flat = self._flat
+        detail = ", ".join([self._call.detail, "atomic" if self._atomic else "kept", *([f"from piece {self._begins}"] if self._begins else [])])
+        try:
+            with self._circle.turn(msgspec.structs.replace(self._call, detail=detail), deadline_s) as turn:
+                try:
+                    _reduce(self._circle, turn, flat, self._name, self._call.chunk, begins=self._begins, source=self._source.flat)
+                finally:
+                    self._done = max(self._done, turn.done)
+                if self._atomic:
+                    self._circle.commit(turn)
+        except CollectiveTimeout as e:
+            raise type(e)(str(e), missing=e.missing, closed=e.closed, resume=self._resumed) from None
+        self._source.give_back(flat, to=self._to)
+        return self._to
+
+    def _resumed(self, *, deadline: Deadline = None) -> torch.Tensor:
+        # How far this rank has come the others cannot know, least of all if it was late.
+        deadline_s = _deadline(deadline, self._call, self._call.chunk * self._flat.element_size())
+        done = self._circle.exchange("resume", b"%d" % self._done, deadline_s)
+        if missing := tuple(rank for rank in self._circle.ranks if rank not in done):
+            said = f"{self._call} cannot go on without rank {', '.join(map(str, missing))}"
+            raise CollectiveTimeout(said, missing=missing, resume=self._resumed)
+        self._begins = min(map(int, done.values()))
+        return self.run(deadline_s)
+
+
+def _reduce(circle: Circle, turn: Turn, flat: torch.Tensor, name: str, step: int, *, begins: int = 0, source: torch.Tensor | None = None) -> None:
+    """`flat` in chunks of `step` elements, from chunk `begins` on; what `source` holds is copied into it first, chunk by chunk."""
+    turn.chunks = _chunks(flat, step)
+    turn.done = begins
+    op = dist.ReduceOp.SUM if name == "AVG" else getattr(dist.ReduceOp, name)
+    # Sums of halves overflow where averages do not; NCCL divides before as well.
+    divided = name == "AVG" and flat.dtype is torch.float16
+    for index in range(begins, turn.chunks):
+        piece = _piece(flat, index, step)
+        if source is not None:
+            piece.copy_(_piece(source, index, step))
+        if turn.lane is None:
+            turn.done += 1
+            continue
+        if divided:
+            piece /= circle.size
+        if len(turn.works) >= _UNDER_WAY:
+            _completed(circle, turn)
+        turn.works.append(turn.lane.all_reduce(piece, op))
+    while turn.works:
+        _completed(circle, turn)
+    if name == "AVG" and not divided and circle.size > 1:
+        flat /= circle.size
+
+
+def _chunks(flat: torch.Tensor, step: int) -> int:
+    return -(-flat.numel() // step) if flat.numel() else 0
+
+
+def _piece(flat: torch.Tensor, index: int, step: int) -> torch.Tensor:
+    return flat if step >= flat.numel() else flat[index * step : (index + 1) * step]
+
+
+def _completed(circle: Circle, turn: Turn) -> None:
+    circle.wait(turn, turn.works[0])
+    del turn.works[0]
+    turn.done += 1
+
+
+def broadcast(tensor: torch.Tensor, src: int = 0, group: Any = None, *, deadline: Deadline = None, chunk_bytes: ChunkBytes = "auto") -> torch.Tensor:
+    """`tensor` of global rank `src`, in place, on all ranks of `group`; returned. Raises as all_reduce does."""
+    circle = circles.of(group)
+    with circle.preparing("broadcast"):
+        if src not in circle.ranks:
+            raise CollectiveError(f"rank {src} is no member of the group (ranks {', '.join(map(str, circle.ranks))})")
+        source = row(tensor)
+        flat = source.flat
+        step = _step(flat, chunk_bytes)
+        call = _call("broadcast", flat, step, f"from {src}", source.order)
+        deadline_s = _deadline(deadline, call, step * flat.element_size())
+    with circle.turn(call, deadline_s) as turn:
+        turn.chunks = _chunks(flat, step)
+        for index in range(turn.chunks if turn.lane else 0):
+            if len(turn.works) >= _UNDER_WAY:
+                _completed(circle, turn)
+            assert turn.lane is not None
+            turn.works.append(turn.lane.broadcast(_piece(flat, index, step), circle.ranks.index(src)))
+        while turn.works:
+            _completed(circle, turn)
+    if circle.me != src:
+        source.give_back()
+    return tensor
+
+
+def all_gather(tensor: torch.Tensor, group: Any = None, *, deadline: Deadline = None) -> list[torch.Tensor]:
+    """The tensor of each rank, in the order of the group's ranks; all of one size and dtype. Raises as all_reduce does."""
+    circle = circles.of(group)
+    with circle.preparing("all_gather"):
+        source = row(tensor, reads=True)
+        flat = source.flat
+        call = _call("all_gather", flat, max(1, flat.numel()), f"shape {tuple(tensor.shape)}", "")
+        outputs = [torch.empty_like(flat) for _ in circle.ranks]
+        deadline_s = _deadline(deadline, call, flat.numel() * flat.element_size() * circle.size)
+    with circle.turn(call, deadline_s) as turn:
+        turn.chunks = 1
+        if turn.lane is None:
+            outputs[0].copy_(flat)
+        elif flat.numel():
+            turn.works.append(turn.lane.all_gather(outputs, flat))
+            _completed(circle, turn)
+    gathered = [torch.empty_like(source.tensor) for _ in outputs]
+    for into, part in zip(gathered, outputs, strict=True):
+        source.give_back(part, to=into)
+    return gathered
+
+
+def reduce_scatter(
+    tensor: torch.Tensor, op: Any = "sum", group: Any = None, *, deadline: Deadline = None, chunk_bytes: ChunkBytes = "auto"
+) -> torch.Tensor:
+    """This rank's part, along the first dimension, of `tensor` reduced over all ranks; the input stays as it is.
+
+    The first dimension has to be a multiple of the number of ranks. By way of an all_reduce: twice the bytes of a scatter that stops half-way, and
+    the same result under every backend (Gloo has none before torch 2.8).
+    """
+    circle = circles.of(group)
+    with circle.preparing("reduce_scatter"):
+        if tensor.dim() == 0 or tensor.shape[0] % circle.size:
+            raise CollectiveError(f"the first dimension ({tuple(tensor.shape)}) is no multiple of {circle.size} ranks")
+        row(tensor, reads=True)
+        whole = tensor.detach().clone(memory_format=torch.contiguous_format)
+    all_reduce(whole, op, group, deadline=deadline, chunk_bytes=chunk_bytes)
+    return whole.chunk(circle.size)[circle.rank].clone()
+
+
+def all_gather_object(value: Any, group: Any = None, *, deadline: Deadline = None) -> list[Any]:
+    """What each rank gave, in the order of the group's ranks; pickled, so among trusted ranks only. Raises as all_reduce does."""
+    with circles.of(group).preparing("all_gather_object"):
+        packed = pickle.dumps(value)
+    longest = torch.tensor([len(packed)], dtype=torch.int64)
+    all_reduce(longest, "max", group, deadline=deadline)
+    # Few sizes, so that few kinds of calls have to be agreed on.
+    room = 1 << max(8, int(longest.item()) + 8).bit_length()
+    sent = torch.zeros(room, dtype=torch.uint8)
+    sent[:8] = torch.frombuffer(bytearray(len(packed).to_bytes(8, "little")), dtype=torch.uint8)
+    sent[8 : 8 + len(packed)] = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+    found = []
+    for part in all_gather(sent, group, deadline=deadline):
+        content = part.numpy().tobytes()
+        found.append(pickle.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]))
+    return found
+
+
+def _operation(op: Any, dtype: torch.dtype) -> str:
+    name = op if isinstance(op, str) else str(op).rpartition(".")[2]
+    name = _NAMES.get(name.lower(), name.upper())
+    if name not in _NAMES.values():
+        raise CollectiveError(f"no operation {op!r}; there are {', '.join(sorted(_NAMES))}")
+    whole = not (dtype.is_floating_point or dtype.is_complex)
+    if name == "AVG" and whole:
+        raise CollectiveError(f"the average of {dtype} has no one right rounding: reduce with sum and divide, or convert to float first")
+    if name in _BITWISE and not whole:
+        raise CollectiveError(f"{name} is of integers, not of {dtype}")
+    if dtype.is_complex and name not in ("SUM", "AVG"):
+        raise CollectiveError(f"{name} of complex numbers is not defined here: sum and avg are")
+    if dtype is torch.bool:
+        # A sum of truths is a truth: as NCCL has it.
+        return {"SUM": "MAX", "BOR": "MAX", "PRODUCT": "MIN", "BAND": "MIN", "BXOR": "BXOR"}.get(name, name)
+    return name
+
+
+def _call(what: str, flat: torch.Tensor, step: int, detail: str, order: str) -> Call:
+    if order:
+        detail = f"{detail}, dimensions in memory {order}"
+    return Call(what=what, numel=flat.numel(), dtype=str(flat.dtype), device=flat.device.type, chunk=step, detail=detail)
+
+
+def _step(flat: torch.Tensor, chunk_bytes: ChunkBytes) -> int:
+    """Elements of one chunk."""
+    size = flat.element_size()
+    if chunk_bytes == "auto":
+        return int(flat.numel()) if flat.numel() * size <= _WHOLE_BYTES else int(_CHUNK_BYTES // size)
+    if isinstance(chunk_bytes, bool) or not isinstance(chunk_bytes, int) or chunk_bytes < _LEAST_CHUNK_BYTES:
+        raise ValueError(f'chunk_bytes is "auto" or a number of bytes from {_LEAST_CHUNK_BYTES} on, not {chunk_bytes!r}')
+    return max(1, min(int(flat.numel()), int(chunk_bytes // size)))
+
+
+def _deadline(given: Deadline, call: Call, step_bytes: int) -> float:
+    return deadlines.found(given, kind=call.what, numel=call.numel, step_bytes=step_bytes)
+
+
+def _same_kind(tensor: torch.Tensor, out: torch.Tensor | None) -> None:
+    if out is not None and (out.shape != tensor.shape or out.dtype != tensor.dtype or out.device != tensor.device):
+        raise CollectiveError(
+            f"out ({tuple(out.shape)}, {out.dtype}, {out.device}) is not like the input ({tuple(tensor.shape)}, {tensor.dtype}, {tensor.device})"
+        )

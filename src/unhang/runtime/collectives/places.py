@@ -1,0 +1,80 @@
+"""Where this rank stands in the user's code, told to those that wait for it: a rank that does not come cannot say so itself, a thread of its can."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch.distributed as dist
+
+from unhang.errors import StoreLost
+from unhang.runtime.attach.user_files import is_user_file
+from unhang.runtime.collectives.board import Board
+
+if TYPE_CHECKING:
+    from unhang.runtime.collectives.circle import Circle
+
+# What a rank reports that cannot help any more.
+FINISHED = "has completed it, and gone on"
+# Well within the time that the others grant for reports.
+_EVERY_S = 0.25
+_main = threading.main_thread().ident
+
+_ended = threading.Event()
+_asked_s = time.monotonic()
+
+
+def here(ident: int | None = None) -> str | None:
+    """file.py:LINE in function, of the innermost frame of the user's code in this thread, or in thread `ident`."""
+    frame = sys._current_frames().get(ident or threading.get_ident())
+    while frame is not None:
+        code = frame.f_code
+        if is_user_file(code.co_filename):
+            return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
+        frame = frame.f_back
+    return None
+
+
+def are_old() -> bool:
+    """Whether the store has not been asked for so long that this process must have stood still (SIGSTOP, a debugger, swapping)."""
+    return time.monotonic() - _asked_s > 4 * _EVERY_S
+
+
+def answer(circle: Circle) -> None:
+    """From now on, whoever gives a call of this circle up learns where we stand, and the circle learns of it."""
+    assert circle.board is not None
+    board = Board.beside(circle.board.name)
+    threading.Thread(target=_answers, args=(board, weakref.ref(circle)), name="unhang-places", daemon=True).start()
+
+
+def _answers(board: Board, whose: weakref.ref[Circle]) -> None:
+    global _asked_s
+    told = 0
+    # A store whose server has ended makes torch print a page of warnings: it is not asked once the training has left its group.
+    with contextlib.suppress(StoreLost):
+        while not _ended.wait(_EVERY_S) and dist.is_initialized() and (circle := whose()) is not None:
+            circle.listen(board)
+            _asked_s = time.monotonic()
+            while told < circle.alarms and (key := board.look(f"alarm/{told + 1}")) is not None:
+                told += 1
+                _tell(board, circle, key.decode())
+            del circle
+
+
+def _tell(board: Board, circle: Circle, key: str) -> None:
+    if circle.has_finished(key):
+        board.put(f"{key}/r/{circle.me}", msgspec.json.encode({"rank": circle.me, "says": FINISHED}))
+        board.count(f"{key}/reports")
+    elif (place := here(_main)) is not None:
+        board.put(f"{key}/place/{circle.me}", place.encode())
+
+
+# Not in the middle of a call into torch while the interpreter is taken down.
+atexit.register(_ended.set)

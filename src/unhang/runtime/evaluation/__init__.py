@@ -1,0 +1,7 @@
+"""Evaluation that cannot kill a training.
+
+keeping     what a training must find again as it left it: random numbers, train or eval mode, grad mode
+results     what an evaluation found, and what of it is missing
+attempt     one try at one data set: everything local, then one decision for all ranks
+evaluating  evaluate() and evaluation()
+"""

@@ -1,0 +1,249 @@
+"""One try at one data set: everything is done locally, then all ranks say how it went, and one decision follows for all, the late ones too.
+
+A rank that left an evaluation by itself would meet the others' next collective with another one: a metric lands in a gradient, and nothing complains.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from typing import Any
+
+import msgspec
+import torch
+
+from unhang.errors import CollectiveTimeout, EvaluationFailed, StoreLost
+from unhang.runtime.attach.user_files import is_user_file
+from unhang.runtime.collectives import deadlines
+from unhang.runtime.collectives.agreement import pair
+from unhang.runtime.collectives.circle import Circle, Ended
+from unhang.runtime.evaluation.results import Sums, add
+
+# Of a user's code that is wrong: it will be wrong again.
+_WRONG = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+_TELLS_EVERY_S = 1.0
+_LOOKS_EVERY_S = 0.25
+_MOST_CHARS = 300
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """How it went for one rank: `kind` is ok, memory, passing (worth another try), wrong, stood (still, until a deadline), ended (by another rank) or
+    interrupted.
+
+    `sums` are (sum, count) by metric, of complete batches; `calls` how many collectives the training's own group has seen meanwhile.
+    """
+
+    kind: str
+    says: str = ""
+    sums: dict[str, tuple[float, float]] = {}
+    calls: int = 0
+
+
+class Progress:
+    """Tells those that have finished that this rank goes on, and learns from them that they have given it up."""
+
+    def __init__(self, circle: Circle, key: str, deadline_s: float) -> None:
+        self._circle, self._key = circle, key
+        self._every_s = min(_TELLS_EVERY_S, deadline_s / 4)
+        self._told_s = time.monotonic()
+
+    def step(self) -> None:
+        """Raises Ended where the others have decided without us."""
+        if time.monotonic() - self._told_s < self._every_s:
+            return
+        self._told_s = time.monotonic()
+        if not self._circle.progressed(self._key):
+            raise Ended("the other ranks have given it up")
+
+
+class Calls:
+    """How many collectives the training's own group has seen since the beginning."""
+
+    def __init__(self, circle: Circle) -> None:
+        self._circle = circle
+        self._before = self._count()
+
+    @property
+    def made(self) -> int:
+        return self._count() - self._before
+
+    def _count(self) -> int:
+        try:
+            return int(self._circle.group._get_sequence_number_for_group())
+        except (RuntimeError, AttributeError):
+            return 0
+
+    @contextmanager
+    def told(self, key: str) -> Iterator[None]:
+        """Whether there are any is told while they are under way: who waits in one that nobody else makes cannot say it."""
+        left, board = threading.Event(), self._circle.board
+
+        def tells() -> None:
+            while not left.wait(_LOOKS_EVERY_S):
+                if self.made and board is not None:
+                    board.put(f"{key}/used", b"yes")
+                    return
+
+        if board is not None:
+            threading.Thread(target=tells, name="unhang-evaluation", daemon=True).start()
+        try:
+            yield
+        finally:
+            left.set()
+
+    def known(self, key: str) -> bool:
+        """Whether any were told of, the same on all ranks."""
+        board = self._circle.board
+        return board is not None and board.decide(f"{key}/known", board.look(f"{key}/used") or b"no") == b"yes"
+
+
+def tried(body: Callable[[Sums, Progress], None], circle: Circle, key: str, deadline_s: float, calls: Calls | None = None) -> dict[int, Status]:
+    """Runs `body`, which adds to the sums it is given, and returns the status of each rank that answered, the same on all.
+
+    Raises EvaluationFailed, on all ranks, where the training's own group was used by some more than by others. Raises KeyboardInterrupt, SystemExit
+    and StoreLost; the others are told before.
+    """
+    sums: Sums = {}
+    calls = calls or Calls(circle)
+    raised: BaseException | None = None
+    kind = "ok"
+    try:
+        with circle.scope(key), within(deadline_s), calls.told(key):
+            body(sums, Progress(circle, key, deadline_s))
+    except BaseException as e:
+        raised, kind = e, _kind(e, deadline_s)
+    says = "" if raised is None else _says(raised)
+    status = msgspec.msgpack.encode(Status(kind=kind, says=says, sums=sums, calls=calls.made))
+    if isinstance(raised, StoreLost):
+        raise raised
+    if kind not in ("ok", "ended"):
+        circle.end(key, f"rank {circle.me}: {says}")
+    if kind == "interrupted" and raised is not None:
+        circle.leave_at(key, status)
+        raise raised
+    if raised is not None:
+        # What its frames hold is what there may be too little of.
+        traceback.clear_frames(raised.__traceback__)
+        raised = None
+    if kind == "memory":
+        _make_room()
+
+    def half_way() -> None:
+        # Whoever now waits in a collective of this evaluation waits for us in vain.
+        circle.end(key, f"rank {circle.me} has finished, and nothing has moved for {deadline_s / 2:g} s")
+
+    found = circle.exchange_at(key, status, deadline_s, half_way)
+    statuses = {rank: msgspec.msgpack.decode(packed, type=Status) for rank, packed in sorted(found.items())}
+    if len(statuses) < circle.size or any(s.kind != "ok" for s in statuses.values()):
+        # Lanes that some have broken: all do.
+        circle.broken()
+    _in_step(statuses, circle, key, calls)
+    return statuses
+
+
+def within(deadline_s: float) -> AbstractContextManager[None]:
+    """Guarded collectives inside of an evaluation wait no longer than the evaluation does."""
+    return deadlines.deadline(deadline_s) if deadline_s < deadlines.DEFAULT_S else nullcontext()
+
+
+def batches(found: Any, sums: Sums, progress: Progress) -> None:
+    """Adds what an evaluation function returned: a mapping of metrics, or an iterator that yields one for each batch."""
+    if isinstance(found, Mapping):
+        found = (found,)
+    if isinstance(found, str | bytes) or not isinstance(found, Iterable):
+        raise TypeError(f"an evaluation function returns a mapping of metrics, or yields one for each batch; this returned {_short(found)}")
+    steps: Any = iter(found)
+    # A generator that is left where it stands would leave its grad mode, autocast and files to the garbage collector, in the middle of a step.
+    with closing(steps) if hasattr(steps, "close") else nullcontext():
+        for metrics in steps:
+            add(sums, paired(metrics))
+            progress.step()
+
+
+def paired(metrics: Any) -> Sums:
+    """(sum, count) by metric. Raises TypeError for what is no mapping of names to numbers."""
+    if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
+        raise TypeError(f"metrics are a mapping of names to numbers or pairs (sum, count), not {_short(metrics)}")
+    return {name: pair(name, value) for name, value in metrics.items()}
+
+
+def _in_step(statuses: dict[int, Status], circle: Circle, key: str, calls: Calls) -> None:
+    """Raises on all ranks where the training's own group was used by some more than by others."""
+    made = {rank: status.calls for rank, status in statuses.items()}
+    said = ", ".join(f"rank {rank} {count}" for rank, count in made.items())
+    if len(made) < circle.size:
+        # Whoever has not answered has made an unknown number of them.
+        late = circle.me not in made and calls.made > 0
+        if not (any(made.values()) or calls.known(key) or late):
+            return
+        said += ", the others are not known"
+    elif len(set(made.values())) <= 1:
+        return
+    raise EvaluationFailed(
+        f"the training's own group is out of step: in this evaluation its ranks made different numbers of collectives ({said}). To go on would mix "
+        "results of the evaluation into the training. Use unhang's collectives inside of evaluations, or restart the training (unhang run does)."
+    )
+
+
+def _kind(error: BaseException, deadline_s: float) -> str:
+    if isinstance(error, Ended):
+        return "ended"
+    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+        return "interrupted"
+    if _is_memory(error):
+        return "memory"
+    if isinstance(error, CollectiveTimeout):
+        # Half an hour, and then another one.
+        return "passing" if error.closed is not None and error.closed.waited_s < deadline_s / 2 else "stood"
+    return "wrong" if isinstance(error, _WRONG) else "passing"
+
+
+def _is_memory(error: BaseException) -> bool:
+    # torch 2.5 and newer have one for all devices; the CPU's allocator raises a RuntimeError.
+    kinds = tuple(kind for kind in (getattr(torch, "OutOfMemoryError", None), getattr(torch.cuda, "OutOfMemoryError", None)) if kind)
+    said = _text(error)
+    return isinstance(error, (MemoryError, *kinds)) or "can't allocate memory" in said or "CUDA out of memory" in said
+
+
+def _make_room() -> None:
+    gc.collect()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def _says(error: BaseException) -> str:
+    said = " ".join(_text(error).split())[:_MOST_CHARS]
+    frames = list(traceback.extract_tb(error.__traceback__))
+    innermost = [frame for frame in frames if is_user_file(frame.filename)][-1:] or frames[-1:]
+    place = "".join(f" ({frame.filename.rpartition('/')[2]}:{frame.lineno})" for frame in innermost)
+    if isinstance(error, Ended):
+        return said + place
+    return f"{type(error).__name__}: {said}{place}" if said else f"{type(error).__name__}{place}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        # What UTF-8 cannot hold would not reach the others.
+        return str(error).encode(errors="backslashreplace").decode()
+    except Exception:
+        return ""
+
+
+def _short(value: Any) -> str:
+    said = repr(value)
+    return f"{type(value).__name__} {said[:80]}{'…' if len(said) > 80 else ''}"

@@ -1,0 +1,275 @@
+"""Evaluation of several data sets, each tried by all ranks together until it is done or given up by all of them; or around a loop that exists.
+
+`evaluate` can try again, with smaller batches or as it was; `evaluation` cannot: a block of code runs once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import torch
+
+from unhang.errors import EvaluationFailed
+from unhang.runtime.collectives import circle as circles
+from unhang.runtime.collectives import deadlines
+from unhang.runtime.collectives.circle import Circle
+from unhang.runtime.evaluation.attempt import Calls, Progress, Status, batches, paired, tried, within
+from unhang.runtime.evaluation.keeping import as_it_was
+from unhang.runtime.evaluation.results import Evaluation, OfDataSet, Sums, add, means
+
+_WORTH_ANOTHER_TRY = frozenset({"memory", "passing"})
+_AGAINST_IT = frozenset({"wrong", "interrupted"})
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What one rank asks for: but for the names all have to ask alike, since what follows is decided by it. `says`: what is wrong with it."""
+
+    names: list[str] = []
+    step: int | None = None
+    batch_size: int = 1
+    retries: int = 0
+    shrink: float = 0.5
+    deadline_s: float = deadlines.EVALUATION_S
+    says: str = ""
+
+
+def evaluate(
+    fn: Callable[[Any, int], Mapping[str, Any] | Iterable[Mapping[str, Any]]],
+    datasets: Mapping[str, Any],
+    *,
+    batch_size: int,
+    step: int | None = None,
+    model: torch.nn.Module | Sequence[torch.nn.Module] = (),
+    retries: int = 3,
+    shrink: float = 0.5,
+    deadline: float | None = None,
+    group: Any = None,
+    monitor: Callable[[Evaluation], None] | None = None,
+) -> Evaluation:
+    """Calls `fn(data, batch_size)` for each data set of this rank; all ranks get the same Evaluation, and none of them an exception of another's.
+
+    `fn` returns metrics, or yields them batch by batch (then what was done before a failure is kept, and a slow rank is told from one that stands
+    still): a number for one sample, or a pair (sum, count). Ranks may have different data sets; all ranks have to call this.
+    After too little memory all ranks try again with `shrink` times the batch size, after anything that may pass as it was, `retries` times.
+    `deadline`: seconds without progress until a rank is given up (30 minutes by default). `model`: put into eval mode meanwhile.
+    `monitor` is called with the result on the group's first rank; what it raises is its own affair.
+
+    Raises ValueError and TypeError, on all ranks, for arguments that make no sense or differ; EvaluationFailed where the training's own group is no
+    longer in step (an evaluation with collectives of its own, in which ranks stopped at different places): going on would mix metrics into gradients.
+    """
+    circle = circles.of(group)
+    began = time.monotonic()
+    key = circle.begin("evaluation")
+    try:
+        asked = _checked(fn, datasets, step, batch_size, retries, shrink, deadline)
+        models = _models(model)
+    except (TypeError, ValueError) as e:
+        circle.leave_at(key, msgspec.msgpack.encode(_Asked(says=f"{type(e).__name__}: {e}")))
+        raise
+    with as_it_was(models):
+        found: dict[str, OfDataSet] = {}
+        names, missing = _names(circle, key, asked)
+        why = _silent(missing, asked.deadline_s)
+        for name in names:
+            found[name], missing, why = _one(fn, datasets, name, circle, asked)
+            if why:
+                break
+        evaluation = Evaluation(step=step, data_sets=found, missing=missing, why=why, seconds=round(time.monotonic() - began, 3))
+        _shown(monitor, evaluation, circle)
+    return evaluation
+
+
+class Guarded:
+    """What the body of `with evaluation()` adds to, and where the result stands afterwards."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Sums] = {}
+        self._progress: Progress | None = None
+        self._result: Evaluation | None = None
+
+    def add(self, dataset: str, **metrics: Any) -> None:
+        """Metrics of one batch, each a number or a pair (sum, count). Call it for every batch: it also tells the others that this rank goes on."""
+        add(self._sums.setdefault(dataset, {}), paired(metrics))
+        if self._progress is not None:
+            self._progress.step()
+
+    @property
+    def result(self) -> Evaluation:
+        """Raises EvaluationFailed inside of the block."""
+        if self._result is None:
+            raise EvaluationFailed("the result is there once the block has been left")
+        return self._result
+
+
+@contextmanager
+def evaluation(
+    *,
+    step: int | None = None,
+    model: torch.nn.Module | Sequence[torch.nn.Module] = (),
+    deadline: float | None = None,
+    group: Any = None,
+    monitor: Callable[[Evaluation], None] | None = None,
+) -> Iterator[Guarded]:
+    """Around a loop that exists: what it raises on any rank ends it on all of them, and is in `.result`, the same everywhere; nothing is raised.
+
+    Loops with collectives of their own should use unhang's. Interrupts and exits go on. Raises EvaluationFailed as `evaluate` does.
+    """
+    circle = circles.of(group)
+    key = circle.begin("evaluation")
+    try:
+        deadline_s, models = _deadline(deadline), _models(model)
+    except (TypeError, ValueError) as e:
+        circle.leave_at(key, msgspec.msgpack.encode(Status(kind="wrong", says=f"{type(e).__name__}: {e}")))
+        raise
+    began = time.monotonic()
+    guarded = Guarded()
+    raised: list[BaseException] = []
+
+    def again(sums: Sums, progress: Progress) -> None:
+        for name, found in guarded._sums.items():
+            add(sums, {f"{name}\0{metric}": value for metric, value in found.items()})
+        if raised:
+            raise raised.pop()
+
+    calls = Calls(circle)
+    with as_it_was(models):
+        guarded._progress = Progress(circle, key, deadline_s)
+        with circle.scope(key), within(deadline_s), calls.told(key):
+            try:
+                yield guarded
+            except BaseException as e:
+                raised.append(e)
+        guarded._progress = None
+        statuses = tried(again, circle, key, deadline_s, calls)
+        guarded._result = _of_block(statuses, circle, step, deadline_s, time.monotonic() - began)
+        _shown(monitor, guarded._result, circle)
+
+
+def _of_block(statuses: dict[int, Status], circle: Circle, step: int | None, deadline_s: float, seconds: float) -> Evaluation:
+    missing = tuple(rank for rank in circle.ranks if rank not in statuses)
+    why, failed = _why(statuses, missing, deadline_s)
+    by_name: dict[str, Sums] = {}
+    for status in statuses.values():
+        for key, value in status.sums.items():
+            name, _, metric = key.partition("\0")
+            add(by_name.setdefault(name, {}), {metric: value})
+    sets = {name: _data_set(sums, attempts=1, batch_size=0, why=why, failed=failed) for name, sums in sorted(by_name.items())}
+    return Evaluation(step=step, data_sets=sets, missing=missing, why=why, seconds=round(seconds, 3))
+
+
+def _names(circle: Circle, key: str, asked: _Asked) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """All names that any rank has, in one order for all; none where some rank did not come at all, and which."""
+    packed = circle.exchange_at(key, msgspec.msgpack.encode(asked), asked.deadline_s)
+    found = {rank: msgspec.msgpack.decode(one, type=_Asked) for rank, one in sorted(packed.items())}
+    if wrong := "; ".join(f"rank {rank}: {one.says}" for rank, one in found.items() if one.says):
+        raise ValueError(f"an evaluation was asked for with arguments that make no sense: {wrong}")
+    for name in ("step", "batch_size", "retries", "shrink", "deadline_s"):
+        values = {rank: getattr(one, name) for rank, one in found.items()}
+        if len(set(values.values())) > 1:
+            said = ", ".join(f"rank {rank} {value}" for rank, value in values.items())
+            raise ValueError(f"the ranks ask for different evaluations: {name.removesuffix('_s')} is {said}")
+    missing = tuple(rank for rank in circle.ranks if rank not in found)
+    return (() if missing else tuple(sorted({name for one in found.values() for name in one.names}))), missing
+
+
+def _one(
+    fn: Callable[[Any, int], Any], datasets: Mapping[str, Any], name: str, circle: Circle, asked: _Asked
+) -> tuple[OfDataSet, tuple[int, ...], str | None]:
+    """What was found, who is missing, and why no other data set can follow."""
+    attempts, batch_size = 0, asked.batch_size
+    while True:
+        attempts += 1
+
+        def body(sums: Sums, progress: Progress, size: int = batch_size) -> None:
+            if name in datasets:
+                batches(fn(datasets[name], size), sums, progress)
+
+        statuses = tried(body, circle, circle.begin("attempt"), asked.deadline_s)
+        missing = tuple(rank for rank in circle.ranks if rank not in statuses)
+        why, failed = _why(statuses, missing, asked.deadline_s)
+        sums: Sums = {}
+        for status in statuses.values():
+            add(sums, status.sums)
+        kinds = {status.kind for status in statuses.values()}
+        smaller = max(1, int(batch_size * asked.shrink)) if "memory" in kinds else batch_size
+        may_pass = bool(kinds & _WORTH_ANOTHER_TRY) and not kinds & _AGAINST_IT and not ("memory" in kinds and smaller == batch_size)
+        if missing or not may_pass or attempts > asked.retries:
+            found = _data_set(sums, attempts=attempts, batch_size=batch_size, why=why, failed=failed)
+            left = [f"rank {rank} has left: {status.says}" for rank, status in statuses.items() if status.kind == "interrupted"]
+            return found, missing, "; ".join(left) or _silent(missing, asked.deadline_s)
+        batch_size = smaller
+
+
+def _why(statuses: dict[int, Status], missing: tuple[int, ...], deadline_s: float) -> tuple[str | None, tuple[int, ...]]:
+    failed = {rank: status.says for rank, status in statuses.items() if status.kind not in ("ok", "ended")}
+    said = [f"rank {rank}: {says}" for rank, says in failed.items()]
+    if missing:
+        said.append(_silent(missing, deadline_s) or "")
+    if not said:
+        said = [f"rank {rank} waited for it in vain: {status.says}" for rank, status in statuses.items() if status.kind == "ended"]
+    return ("; ".join(said) or None), (*sorted(failed), *missing)
+
+
+def _data_set(sums: Sums, *, attempts: int, batch_size: int, why: str | None, failed: tuple[int, ...]) -> OfDataSet:
+    found = means(sums)
+    samples = max((count for _, count in sums.values()), default=0.0)
+    metrics = found if why is None else dict.fromkeys(found, float("nan"))
+    return OfDataSet(
+        metrics=metrics,
+        partial={} if why is None else found,
+        samples=samples,
+        attempts=attempts,
+        batch_size=batch_size,
+        why=why,
+        failed_ranks=failed,
+    )
+
+
+def _silent(missing: tuple[int, ...], deadline_s: float) -> str | None:
+    return f"{_ranks(missing)} did not answer within {deadline_s:g} s" if missing else None
+
+
+def _models(model: Any) -> list[torch.nn.Module]:
+    models = [model] if isinstance(model, torch.nn.Module) else list(model)
+    if not all(isinstance(one, torch.nn.Module) for one in models):
+        raise TypeError(f"model is a torch module or several, not {model!r}")
+    return models
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _shown(monitor: Callable[[Evaluation], None] | None, evaluation: Evaluation, circle: Circle) -> None:
+    if monitor is None or circle.rank != 0:
+        return
+    try:
+        monitor(evaluation)
+    except Exception:
+        # Neither a full disk nor a logger's server is a reason to lose a training; a warning would be one under -W error.
+        logging.getLogger("unhang").exception("the monitor of an evaluation failed; the training goes on")
+
+
+def _deadline(deadline: float | None) -> float:
+    return deadlines.EVALUATION_S if deadline is None else deadlines.checked(deadline)
+
+
+def _checked(fn: Any, datasets: Any, step: Any, batch_size: Any, retries: Any, shrink: Any, deadline: Any) -> _Asked:
+    if not callable(fn):
+        raise TypeError(f"fn is called with data and a batch size; {type(fn).__name__} cannot be called")
+    if not isinstance(datasets, Mapping) or not all(isinstance(name, str) for name in datasets):
+        raise TypeError(f"datasets is a mapping of names to data, not {type(datasets).__name__}")
+    if step is not None and (isinstance(step, bool) or not isinstance(step, int)):
+        raise TypeError(f"step is a whole number, not {step!r}")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size is a whole number from 1 on, not {batch_size!r}")
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise ValueError(f"retries is a whole number from 0 on, not {retries!r}")
+    if isinstance(shrink, bool) or not isinstance(shrink, int | float) or not 0 < shrink < 1:
+        raise ValueError(f"shrink is between 0 and 1, not {shrink!r}")
+    return _Asked(names=list(datasets), step=step, batch_size=batch_size, retries=retries, shrink=shrink, deadline_s=_deadline(deadline))

@@ -1,0 +1,63 @@
+"""What an evaluation found, the same on all ranks, and what of it is missing. What failed is not-a-number, never zero: zero looks like a score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Sums = dict[str, tuple[float, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfDataSet:
+    """`metrics` are means over the samples of all ranks, not-a-number where it failed. `partial` are those over what was done before it failed.
+
+    `why` is None where it is complete; `failed_ranks` are those on which it failed or that did not answer.
+    """
+
+    metrics: Mapping[str, float]
+    samples: float
+    attempts: int
+    batch_size: int
+    why: str | None = None
+    failed_ranks: tuple[int, ...] = ()
+    partial: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        return self.why is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """By data set; `missing` are ranks that did not answer. The same on all ranks, the late ones too, but for `seconds`, which is each rank's own."""
+
+    step: int | None
+    data_sets: Mapping[str, OfDataSet]
+    seconds: float
+    missing: tuple[int, ...] = ()
+    why: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is complete, on all data sets and all ranks."""
+        return self.why is None and all(found.complete for found in self.data_sets.values())
+
+    @property
+    def attempts(self) -> int:
+        return max((found.attempts for found in self.data_sets.values()), default=0)
+
+    def flat(self) -> dict[str, float]:
+        """As loggers take it: eval/<data set>/<metric>, eval/evaluation_failed (0 or 1), eval/attempts."""
+        found = {f"eval/{name}/{metric}": value for name, one in self.data_sets.items() for metric, value in one.metrics.items()}
+        return {**found, "eval/evaluation_failed": 0.0 if self.ok else 1.0, "eval/attempts": float(self.attempts)}
+
+
+def add(sums: Sums, more: Mapping[str, tuple[float, float]]) -> None:
+    for name, (total, count) in more.items():
+        before = sums.get(name, (0.0, 0.0))
+        sums[name] = (before[0] + total, before[1] + count)
+
+
+def means(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    return {name: total / count if count else float("nan") for name, (total, count) in sorted(sums.items())}

@@ -1,0 +1,143 @@
+"""A look, now and then, at whether all ranks still train the same model: step, parameters, and whether the loss is a number.
+
+A rank that has diverged trains on for days without an error. The parameters' bits are summed as integers, which is exact and in any order the same:
+one number for a rank goes through the store, and only where they differ it is asked which parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import torch
+
+from unhang.errors import CollectiveTimeout, OutOfSync
+from unhang.runtime.collectives import circle as circles
+from unhang.runtime.collectives import deadlines
+from unhang.runtime.collectives.circle import Circle
+from unhang.runtime.collectives.deadlines import Deadline
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# Odd, so that no power of two hides in it: equal parameters in another order give another sum.
+_MIX = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+_MOST_NAMES = 5
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    step: int
+    parameters: str
+    loss: str
+
+
+def sync_check(
+    step: int,
+    *,
+    model: torch.nn.Module | None = None,
+    loss: torch.Tensor | float | None = None,
+    every: int = 100,
+    group: Any = None,
+    deadline: Deadline = None,
+) -> bool:
+    """Call it after every step, on all ranks: at each `every`th it compares, and returns True; otherwise it costs nothing, and returns False.
+
+    `model`: parameters that all ranks hold whole are compared; sharded ones (FSDP, ZeRO-3) differ by design and are left out.
+    Raises OutOfSync with the `ranks` that differ from most, and CollectiveTimeout where a rank does not come.
+    """
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ValueError(f"every is a whole number from 1 on, not {every!r}")
+    if step % every:
+        return False
+    circle = circles.of(group)
+    deadline_s = deadlines.found(deadline, kind="sync_check", numel=1, step_bytes=0)
+    sums = {} if model is None else _sums(model.named_parameters())
+    mine = _Seen(step=step, parameters=_total(sums), loss=_loss(loss))
+    seen = {rank: msgspec.json.decode(said, type=_Seen) for rank, said in _exchanged(circle, msgspec.json.encode(mine), deadline_s).items()}
+    said = []
+    odd: set[int] = set()
+    if unlike := _unlike({rank: str(s.step) for rank, s in seen.items()}):
+        said.append("steps: " + "; ".join(f"rank {rank} is at {seen[rank].step}" for rank in sorted(seen)))
+        odd |= unlike
+    if endless := {rank for rank, s in seen.items() if s.loss != "finite"}:
+        said.append("loss: " + "; ".join(f"rank {rank} has {seen[rank].loss}" for rank in sorted(endless)))
+        odd |= endless
+    if unlike := _unlike({rank: s.parameters for rank, s in seen.items()}):
+        said.append(f"parameters: {_which(circle, sums, deadline_s)}")
+        odd |= unlike
+    if said:
+        raise OutOfSync(f"the ranks are out of sync at step {step}. {'. '.join(said)}", ranks=sorted(odd))
+    return True
+
+
+def _exchanged(circle: Circle, value: bytes, deadline_s: float) -> Mapping[int, bytes]:
+    found = circle.exchange("sync", value, deadline_s)
+    if missing := tuple(rank for rank in circle.ranks if rank not in found):
+        names = ", ".join(map(str, missing))
+        raise CollectiveTimeout(f"rank {names} did not come to the check within {deadline_s:g} s", missing=missing)
+    return found
+
+
+def _which(circle: Circle, sums: Mapping[str, int], deadline_s: float) -> str:
+    """Which parameters differ, and on which ranks."""
+    found = _exchanged(circle, msgspec.json.encode({name: str(value) for name, value in sums.items()}), deadline_s)
+    all_ = {rank: msgspec.json.decode(said, type=dict[str, str]) for rank, said in found.items()}
+    differing = []
+    for name in dict.fromkeys(name for one in all_.values() for name in one):
+        values = {rank: one.get(name, "none") for rank, one in all_.items()}
+        if len(set(values.values())) > 1:
+            ranks = sorted(_unlike(values))
+            differing.append(f"{name} (rank {', '.join(map(str, ranks))})")
+    more = f" and {len(differing) - _MOST_NAMES} more" if len(differing) > _MOST_NAMES else ""
+    return f"{', '.join(differing[:_MOST_NAMES])}{more} differ{'s' if len(differing) == 1 else ''}"
+
+
+def _unlike(values: Mapping[int, str]) -> set[int]:
+    """Ranks that differ from most; all of them where there is no most."""
+    counts: dict[str, int] = {}
+    for value in values.values():
+        counts[value] = counts.get(value, 0) + 1
+    if len(counts) == 1:
+        return set()
+    most = max(counts.values())
+    if list(counts.values()).count(most) > 1:
+        return set(values)
+    return {rank for rank, value in values.items() if counts[value] != most}
+
+
+def _sums(parameters: Iterable[tuple[str, torch.Tensor]]) -> dict[str, int]:
+    names, found = [], []
+    for name, parameter in parameters:
+        # A DTensor, a flat parameter of FSDP, a partitioned one of ZeRO-3 (empty here, ds_id set): a part, of which each rank has another.
+        if type(parameter) not in (torch.Tensor, torch.nn.Parameter) or (hasattr(parameter, "ds_id") and not parameter.numel()):
+            continue
+        bits = parameter.detach()
+        bits = torch.view_as_real(bits) if bits.is_complex() else bits
+        bits = bits.contiguous().view(_INTEGERS[bits.element_size()])
+        # Positions count: two elements that have changed places are a difference, too.
+        names.append(name)
+        found.append(_bit_sum(bits.view(-1)))
+    return dict(zip(names, torch.stack([f.to("cpu") for f in found]).tolist() if found else [], strict=True))
+
+
+def _bit_sum(bits: torch.Tensor) -> torch.Tensor:
+    """In 64 bits, with overflow: of all elements, and of every second, third, ... so that exchanged elements show."""
+    total = bits.sum(dtype=torch.int64)
+    for stride in (2, 3, 5, 7):
+        total = total * 31 + bits[::stride].sum(dtype=torch.int64)
+    return total
+
+
+def _total(sums: Mapping[str, int]) -> str:
+    total = 0
+    for value in sums.values():
+        total = (total * _MIX + value + 1) & _MASK
+    return f"{total:016x}"
+
+
+def _loss(loss: torch.Tensor | float | None) -> str:
+    if loss is None:
+        return "finite"
+    value = float(loss)
+    return "finite" if math.isfinite(value) else str(value)

@@ -1,0 +1,123 @@
+"""How processes end that have used guarded collectives: in silence, in time, with the code of the training."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+
+import pytest
+import torch
+import torch.distributed as dist
+from tests.runtime.collectives import world as of_ranks
+from tests.runtime.collectives.world import Gone
+
+import unhang
+from unhang.runtime.collectives import circle as circles
+from unhang.runtime.collectives import lane as lanes
+
+pytestmark = pytest.mark.torch
+
+
+def works(rank: int) -> None:
+    for _ in range(5):
+        unhang.all_reduce(torch.ones(100))
+    unhang.barrier()
+    unhang.agree(1)
+
+
+def leaves(rank: int) -> None:
+    works(rank)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def told(world) -> str:
+    # torch warns of whoever ends without destroy_process_group, as it does without us.
+    lines = "".join(world.stderr_of(rank).read_text() for rank in range(world.size)).splitlines()
+    return "\n".join(line for line in lines if "destroy_process_group" not in line)
+
+
+def test_after_leaving_the_group_nothing_is_written(fresh):
+    world = fresh(2, ends=True)
+    assert world.finish(leaves) == [0, 0]
+    assert told(world) == ""
+
+
+@pytest.mark.integration
+def test_without_leaving_it_the_process_ends_all_the_same(fresh):
+    world = fresh(2, ends=True)
+    assert world.finish(works) == [0, 0]
+    assert told(world) == ""
+
+
+def has_a_child(rank: int) -> int:
+    """As a data loader has, of which the child drops what it has inherited."""
+    works(rank)
+    pid = os.fork()
+    if pid == 0:
+        gc.collect()
+        # It is no rank: it has no circle.
+        os._exit(7 if not circles._circles else 8)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    works(rank)
+    return code
+
+
+def test_a_forked_child_does_not_wait_for_threads_that_it_has_not_got(fresh):
+    assert fresh(2)(has_a_child) == [7, 7]
+
+
+def again(rank: int, path: str, times: int) -> list[float]:
+    """Groups that come and go, all over one store."""
+    found = []
+    for _ in range(times):
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", store=dist.PrefixStore(f"life {len(found)}", of_ranks.store), rank=rank, world_size=2)
+        for _ in range(4):
+            tensor = unhang.all_reduce(torch.full((3,), float(rank + 1)), deadline=20)
+        found.append(tensor[0].item())
+    return found
+
+
+def test_a_group_after_another(fresh, tmp_path):
+    assert fresh(2)(again, str(tmp_path), 3) == [[3.0] * 3] * 2
+
+
+def stands_still(rank: int) -> str:
+    """So much that it does not fit into what the kernel keeps: a send is under way when the connection is closed."""
+    for _ in range(3):
+        unhang.all_reduce(torch.ones(4 << 20), deadline=30)
+    if rank == 1:
+        of_ranks.store.set("stops", "now")
+        os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        unhang.all_reduce(torch.ones(4 << 20), deadline=0.6)
+    except unhang.CollectiveTimeout as e:
+        return type(e).__name__
+    return "done"
+
+
+def buried(rank: int) -> int:
+    return len(lanes.graveyard._buried)
+
+
+def test_a_send_that_nobody_receives_holds_nobody_up(fresh):
+    world = fresh(2)
+    world.start(stands_still)
+    assert world.ended([0]) == ["CollectiveTimeout"]
+    world.signal(1, signal.SIGCONT)
+    assert world.ended([1]) == ["LatePeer"]
+    assert world.finish(works) == [0, 0]
+
+
+@pytest.mark.integration
+def test_nor_the_end_of_the_process(fresh):
+    world = fresh(2, ends=True)
+    world.start(stands_still)
+    assert world.ended([0]) == ["CollectiveTimeout"]
+    world.signal(1, signal.SIGKILL)
+    assert world.ended([1]) == [Gone(-signal.SIGKILL)]
+    world._pipes[0].send(None)
+    world._processes[0].join(20)
+    assert world._processes[0].exitcode == 0

@@ -1,0 +1,412 @@
+"""Ranks that come late, stand still, die or fail, before a call and in the middle of one: one outcome for all, and nobody's memory is written behind
+its back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from tests.runtime.collectives import world as of_ranks
+from tests.runtime.collectives.world import Gone, Raised
+
+import unhang
+from unhang.runtime.collectives import circle as circles
+
+pytestmark = pytest.mark.torch
+
+PATTERN = -5.0
+# More than are under way at once.
+PIECES = 12
+NUMEL = PIECES * 256
+
+
+def store():
+    return of_ranks.store
+
+
+# -- what goes wrong
+
+
+def sleeps() -> None:
+    while not store().check(["given up"]):
+        time.sleep(0.01)
+
+
+def computes() -> None:
+    while not store().check(["given up"]):
+        sum(range(10000))
+
+
+def stops() -> None:
+    store().set("stops", "now")
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def dies() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fails() -> None:
+    raise ValueError("boom")
+
+
+def is_interrupted() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+# -- calls
+
+
+def reduces(tensor: torch.Tensor, who: int, deadline: float) -> None:
+    unhang.all_reduce(tensor, chunk_bytes=1024, deadline=deadline)
+
+
+def reduces_atomically(tensor: torch.Tensor, who: int, deadline: float) -> None:
+    unhang.all_reduce(tensor, chunk_bytes=1024, deadline=deadline, atomic=True)
+
+
+def sends(tensor: torch.Tensor, who: int, deadline: float) -> None:
+    unhang.broadcast(tensor, who, chunk_bytes=1024, deadline=deadline)
+
+
+def gathers(tensor: torch.Tensor, who: int, deadline: float) -> None:
+    unhang.all_gather(tensor, deadline=deadline)
+
+
+def waits(tensor: torch.Tensor, who: int, deadline: float) -> None:
+    unhang.barrier(deadline=deadline)
+
+
+KEPT: dict[str, torch.Tensor] = {}
+
+
+def faulty(rank: int, who: int, call, what, piece: int | None, often: int) -> str:
+    """`what` happens to rank `who` before the call, or once that many pieces of it are complete. Survivors fill their tensor with a pattern then."""
+    for _ in range(often):
+        call(torch.ones(NUMEL), who, 30.0)
+    tensor = KEPT["tensor"] = torch.full((NUMEL,), float(rank + 1))
+    if rank == who:
+        if piece is None:
+            what()
+        else:
+            after(piece, what)
+    try:
+        call(tensor, who, 0.6)
+    finally:
+        KEPT["at its end"] = tensor.clone()
+        tensor.fill_(PATTERN)
+        if rank != who:
+            store().set("given up", "yes")
+    return "done"
+
+
+def after(pieces: int, what) -> None:
+    circle = circles.of()
+    before, done = circle.wait, 0
+
+    def wait(turn, work):
+        nonlocal done
+        if done == pieces:
+            circle.wait = before
+            what()
+        done += 1
+        before(turn, work)
+
+    circle.wait = wait
+
+
+def memory(rank: int) -> list[float]:
+    return KEPT["tensor"].unique().tolist()
+
+
+def at_its_end(rank: int) -> list[float]:
+    return KEPT["at its end"].unique().tolist()
+
+
+def goes_on(rank: int) -> list[float]:
+    """The training's own group, and a guarded call."""
+    mine = torch.full((2,), float(rank))
+    dist.all_reduce(mine)
+    found = [mine[0].item()]
+    for _ in range(4):
+        found.append(unhang.all_reduce(torch.full((3,), float(rank)), deadline=30)[0].item())
+    unhang.barrier(deadline=30)
+    return found
+
+
+def outcome(world, who: int, *args) -> tuple[list, object]:
+    """Of the survivors, and of the one that something happened to."""
+    survivors = [rank for rank in range(world.size) if rank != who]
+    world.start(faulty, who, *args)
+    found = world.ended(survivors)
+    if world.store.check(["stops"]):
+        world.signal(who, signal.SIGCONT)
+    return found, world.ended([who])[0]
+
+
+def told_alike(found: list, missing: tuple[int, ...]) -> str:
+    assert all(isinstance(one, Raised) and one.kind == "CollectiveTimeout" for one in found), found
+    assert all(one.closed == found[0].closed for one in found)
+    assert all(one.missing == missing and one.closed.missing == missing for one in found)
+    return found[0].text
+
+
+LATE = [
+    # what, call, pieces done, often
+    (sleeps, reduces, None, 0),
+    (sleeps, reduces, None, 4),
+    (computes, reduces, None, 4),
+    (stops, reduces, None, 4),
+    (stops, reduces, 2, 4),
+    (sleeps, reduces, 2, 4),
+    (stops, reduces_atomically, 3, 0),
+    (sleeps, waits, None, 4),
+    (stops, sends, None, 4),
+    (stops, gathers, None, 4),
+]
+IN_SHORT = {0, 1, 4, 6, 8}
+
+
+@pytest.mark.parametrize(
+    ("what", "call", "piece", "often", "size"),
+    [
+        pytest.param(*case, size, marks=() if size == 3 and n in IN_SHORT else pytest.mark.integration, id=f"{case[0].__name__}-{n}-of-{size}")
+        for size in (2, 3)
+        for n, case in enumerate(LATE)
+    ],
+)
+def test_who_comes_late_is_named_and_writes_into_nobody_s_memory(fresh, what, call, piece, often, size):
+    world = fresh(size)
+    who = size - 1
+    found, late = outcome(world, who, call, what, piece, often)
+    said = told_alike(found, (who,))
+    assert f"Not heard from: rank {who}" in said
+    if what in (sleeps, computes) and often:
+        # A thread of its own answers, and says where it stands.
+        assert f"rank {who} (at test_faults.py:" in said and f"in {what.__name__}" in said
+    assert isinstance(late, Raised) and late.kind == "LatePeer", late
+    assert late.closed == found[0].closed
+    assert world(goes_on) == [[float(sum(range(size)))] * 5] * size
+    assert world(memory) == [[PATTERN]] * size
+    if call is reduces_atomically:
+        assert world(at_its_end) == [[float(rank + 1)] for rank in range(size)]
+
+
+@pytest.mark.parametrize(
+    ("call", "piece", "often"),
+    [
+        (reduces, None, 0),
+        pytest.param(reduces, None, 4, marks=pytest.mark.integration),
+        (reduces, 2, 4),
+        (reduces_atomically, 2, 0),
+        (waits, None, 4),
+    ],
+)
+def test_who_dies_is_named_by_all_that_live(fresh, call, piece, often):
+    world = fresh(3)
+    found, dead = outcome(world, 1, call, dies, piece, often)
+    assert dead == Gone(-signal.SIGKILL)
+    told_alike(found, (1,))
+    if call is reduces_atomically:
+        world.start(at_its_end)
+        assert world.ended([0, 2]) == [[1.0], [3.0]]
+
+
+@pytest.mark.parametrize(("what", "says"), [(fails, "rank 1: ValueError: boom"), (is_interrupted, "rank 1: KeyboardInterrupt")])
+@pytest.mark.parametrize(("call", "piece"), [(reduces, 0), (reduces, 3), (reduces_atomically, 3)])
+def test_who_fails_in_the_middle_says_so_to_the_others_at_once(fresh, what, says, call, piece):
+    world = fresh(3)
+    found, failed = outcome(world, 1, call, what, piece, 4)
+    said = told_alike(found, ())
+    assert says in said
+    # Not by the deadline.
+    assert "nothing moved" not in said
+    assert isinstance(failed, Raised) and failed.kind in says
+    assert world(goes_on) == [[3.0] * 5] * 3
+    assert world(memory) == [[PATTERN]] * 3
+    if call is reduces_atomically:
+        assert world(at_its_end) == [[1.0], [2.0], [3.0]]
+
+
+def waits_for_it(rank: int, who: int, late: int) -> str:
+    if rank == late:
+        sleeps()
+    try:
+        unhang.all_reduce(torch.ones(3), deadline=30)
+    except BaseException:
+        if rank not in (late, who):
+            store().set("given up", "yes")
+        raise
+    return "done"
+
+
+def test_who_is_interrupted_while_it_waits_for_another(fresh):
+    """Most likely of all: somebody does not come, and the user presses Ctrl-C, in one of the terminals."""
+    world = fresh(3)
+    world.start(waits_for_it, 1, 2)
+    while not any(key.endswith("/main/1/n") and world.store.add(key, 0) == 2 for key in world.store.list_keys()):
+        time.sleep(0.01)
+    world.signal(1, signal.SIGINT)
+    other, interrupted = world.ended([0, 1])
+    assert interrupted.kind == "KeyboardInterrupt"
+    assert other.kind == "CollectiveTimeout" and "rank 1: KeyboardInterrupt" in other.text
+    assert world.ended([2])[0].kind == "LatePeer"
+    assert world(goes_on) == [[3.0] * 5] * 3
+
+
+# -- decisions
+
+
+def decides(rank: int, late: int, times: int) -> list[tuple]:
+    found = []
+    if rank == late:
+        sleeps()
+    for number in range(times):
+        agreed = unhang.agree([rank, number], deadline=0.5)
+        found.append((dict(agreed.values), agreed.missing, agreed.unanimous))
+    if rank != late:
+        store().set("given up", "yes")
+    return found
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_who_is_late_for_a_decision_obeys_it(fresh, times):
+    """And for several: the others have gone on meanwhile."""
+    found = fresh(3)(decides, 2, times)
+    assert found[0] == found[1] == found[2]
+    assert found[0] == [({0: [0, n], 1: [1, n]}, (2,), False) for n in range(times)]
+
+
+def dies_instead(rank: int, who: int) -> tuple:
+    if rank == who:
+        dies()
+    agreed = unhang.agree("go", deadline=0.5)
+    return agreed.missing, agreed.value, agreed.unanimous, unhang.all_ok(True, deadline=0.5)
+
+
+def test_a_decision_falls_without_the_dead(fresh):
+    assert fresh(3).try_(dies_instead, 1)[::2] == [((1,), "go", False, False)] * 2
+
+
+def cannot_answer(rank: int) -> tuple:
+    said = ""
+    try:
+        missing = unhang.agree(object() if rank == 1 else "go", deadline=30).missing
+    except TypeError as e:
+        said, missing = str(e), ()
+    try:
+        unhang.reduce_metrics({"a": "many" if rank == 1 else 1.0}, deadline=30)
+        kind = ""
+    except (TypeError, unhang.CollectiveTimeout) as e:
+        kind = type(e).__name__
+    return said, missing, kind, unhang.all_reduce(torch.full((2,), float(rank)), deadline=30)[0].item()
+
+
+def test_who_cannot_answer_does_not_keep_the_others_waiting(worlds):
+    found = worlds(3)(cannot_answer)
+    assert "object" in found[1][0] and found[1][2] == "TypeError"
+    assert found[0][:3] == found[2][:3] == ("", (1,), "CollectiveTimeout")
+    assert [one[3] for one in found] == [3.0] * 3
+
+
+def metrics(rank: int) -> dict[str, float]:
+    mine = {"loss": (float(10 * rank), 10 + rank), "seen": rank, f"of {rank}": torch.tensor(2.0), "nothing": (0.0, 0)}
+    return unhang.reduce_metrics(mine | ({"worst": float("inf"), "broken": float("nan")} if rank == 0 else {}))
+
+
+def test_metrics_are_means_over_all_samples(worlds):
+    for found in worlds(3)(metrics):
+        assert found["loss"] == 30 / 33 and found["seen"] == 1.0
+        assert found["of 0"] == found["of 1"] == found["of 2"] == 2.0
+        assert found["worst"] == float("inf")
+        assert found["broken"] != found["broken"] and found["nothing"] != found["nothing"]
+
+
+# -- going on
+
+
+def resumes(rank: int, who: int, piece: int, size: int) -> tuple[float, int, list[str], bool]:
+    tensor = torch.arange(float(NUMEL)) * (rank + 1)
+    circle = circles.of()
+    sent = 0
+    opened = circle._opened
+
+    def counting(turn, how):
+        lane = opened(turn, how)
+        reduce = lane.all_reduce
+
+        def counted(piece, op):
+            nonlocal sent
+            sent += 1
+            return reduce(piece, op)
+
+        lane.all_reduce = counted
+        return lane
+
+    kept = tensor.clone()
+    said = []
+    if rank == who:
+        after(piece, sleeps)
+    try:
+        unhang.all_reduce(tensor, chunk_bytes=1024, deadline=0.6, atomic=True)
+    except unhang.CollectiveTimeout as e:
+        said.append(type(e).__name__)
+        assert e.resumable and torch.equal(tensor, kept)
+        store().set("given up", "yes") if rank != who else None
+        circle._opened = counting
+        found = e.resume(deadline=20)
+        assert found is tensor
+    right = torch.arange(float(NUMEL)) * sum(range(1, size + 1))
+    return float(torch.equal(tensor, right)), sent, said, unhang.all_ok(True)
+
+
+def test_going_on_does_not_send_again_what_was_complete(fresh):
+    found = fresh(3)(resumes, 2, 3, 3)
+    assert [one[0] for one in found] == [1.0] * 3
+    assert [one[2] for one in found] == [["CollectiveTimeout"], ["CollectiveTimeout"], ["LatePeer"]]
+    # Three pieces at least were complete everywhere.
+    sent = {one[1] for one in found}
+    assert len(sent) == 1 and 0 < sent.pop() <= PIECES - 3
+
+
+def resumes_in_vain(rank: int) -> tuple[bool, tuple[int, ...], bool]:
+    if rank == 2:
+        sleeps()
+    try:
+        unhang.all_reduce(torch.ones(3), deadline=0.5, atomic=True)
+    except unhang.CollectiveTimeout as e:
+        if rank == 2:
+            return e.resumable, (), True
+        store().set("given up", "yes")
+        try:
+            e.resume(deadline=0.5)
+        except unhang.CollectiveTimeout as again:
+            return e.resumable, again.missing, again.resumable
+    raise AssertionError
+
+
+def test_going_on_without_a_rank_that_does_not(fresh):
+    assert fresh(3)(resumes_in_vain)[:2] == [(True, (2,), True)] * 2
+
+
+def in_place(rank: int) -> str:
+    if rank == 1:
+        sleeps()
+    try:
+        unhang.all_reduce(torch.ones(3), deadline=0.5)
+    except unhang.CollectiveTimeout as e:
+        store().set("given up", "yes")
+        assert not e.resumable
+        try:
+            e.resume()
+        except unhang.CollectiveError as refused:
+            return str(refused)
+    return ""
+
+
+def test_what_was_reduced_in_place_cannot_go_on(fresh):
+    assert all("atomic=True" in said for said in fresh(2)(in_place))

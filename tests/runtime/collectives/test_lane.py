@@ -1,0 +1,116 @@
+"""Lanes that are broken: whatever is under way in them ends, whoever broke his first, and whatever Gloo forgets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from tests.runtime.collectives import world as of_ranks
+
+from unhang.runtime.collectives.lane import GlooLane, graveyard
+
+pytestmark = pytest.mark.torch
+
+KEPT: dict[str, object] = {}
+# More than the kernel keeps for a connection, by far.
+LARGE = 64 << 20
+
+
+def opened(rank: int, size: int) -> None:
+    KEPT["lane"] = GlooLane(dist.PrefixStore("lane", of_ranks.store), rank, size)
+
+
+def breaks(rank: int, who: int) -> bool | None:
+    lane = KEPT["lane"]
+    if rank == who:
+        lane.destroy()
+    return None
+
+
+def waits_for_0(rank: int) -> str:
+    """Rank 2 has closed its connections, rank 0 has not, and sends nothing."""
+    if rank != 1:
+        return ""
+    lane = KEPT["lane"]
+    while True:
+        # Until it is seen that rank 2 has gone.
+        try:
+            lane._group.send([torch.ones(1)], 2, 1).wait()
+        except RuntimeError:
+            break
+    work = lane.broadcast(torch.zeros(8), 0)
+    assert not lane.ended(work, 0.1)
+    lane.destroy()
+    return ends(lane, work)
+
+
+def ends(lane, work) -> str:
+    until = time.monotonic() + 15
+    while time.monotonic() < until:
+        try:
+            if lane.ended(work, 0.1):
+                return "done"
+        except RuntimeError:
+            return "ended"
+    return "under way"
+
+
+def test_what_waits_for_another_peer_than_the_one_that_has_gone_ends_as_well(fresh):
+    world = fresh(3)
+    world(opened, 3)
+    world(breaks, 2)
+    assert world(waits_for_0)[1] == "ended"
+
+
+def large(rank: int, deadline_s: float) -> str:
+    """Rank 1 stands still in the middle of a transfer: at rank 0 a send is under way when the connection is closed."""
+    lane = KEPT["lane"]
+    lane.expect(deadline_s)
+    tensor = KEPT["tensor"] = torch.full((LARGE,), 1.0 - rank)
+    work = KEPT["work"] = lane.broadcast(tensor, 0)
+    if rank == 1:
+        while tensor[0].item() == 0.0:
+            pass
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return ""
+    of_ranks.store.wait(["stopped"])
+    lane.destroy()
+    if deadline_s > 100:
+        graveyard.bury([lane], [work])
+        KEPT.clear()
+        return "buried"
+    return ends(lane, work)
+
+
+def stopped(world) -> None:
+    pid = world._processes[1].pid
+    while True:
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+            break
+        time.sleep(0.01)
+    world.store.set("stopped", "yes")
+
+
+def test_a_send_that_gloo_forgets_ends_soon_after_the_deadline(fresh):
+    world = fresh(2)
+    world(opened, 2)
+    world.start(large, 1.0)
+    stopped(world)
+    assert world.ended([0]) == ["ended"]
+
+
+@pytest.mark.integration
+def test_nor_does_the_process_wait_for_it_at_its_end(fresh):
+    world = fresh(2, ends=True)
+    world(opened, 2)
+    world.start(large, 300.0)
+    stopped(world)
+    assert world.ended([0]) == ["buried"]
+    world._pipes[0].send(None)
+    world._processes[0].join(20)
+    assert world._processes[0].exitcode == 0

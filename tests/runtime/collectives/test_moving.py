@@ -1,0 +1,393 @@
+"""What the collectives compute, for all that can be given to them: against the same computed by one process."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import unhang
+
+pytestmark = pytest.mark.torch
+
+INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+COMPLEX = (torch.complex64, torch.complex128)
+DTYPES = (*INTEGERS, *FLOATS, *COMPLEX, torch.bool)
+LAYOUTS = (
+    "contiguous",
+    "transposed",
+    "permuted",
+    "columns",
+    "strided",
+    "diagonal",
+    "offset",
+    "channels_last",
+    "scalar",
+    "empty",
+    "empty_expanded",
+    "one_row_expanded",
+    "negated",
+    "conjugated",
+    "overlapping",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    layout: str
+    dtype: torch.dtype
+    numel: int
+    seed: int
+    op: str = "sum"
+    chunk_bytes: int | str = "auto"
+    out: str = ""
+    atomic: bool = False
+
+
+def operations(dtype: torch.dtype) -> tuple[str, ...]:
+    if dtype is torch.bool:
+        return ("sum", "min", "max", "product", "band", "bor", "bxor")
+    if dtype in INTEGERS:
+        return ("sum", "min", "max", "product", "band", "bor", "bxor")
+    return ("sum", "avg", "mean") if dtype in COMPLEX else ("sum", "avg", "min", "max", "product")
+
+
+@st.composite
+def cases(draw: st.DrawFn, layouts: tuple[str, ...] = LAYOUTS) -> Case:
+    layout = draw(st.sampled_from(layouts))
+    dtype = draw(st.sampled_from(COMPLEX if layout == "conjugated" else [d for d in DTYPES if d is not torch.bool or layout != "negated"]))
+    return Case(
+        layout=layout,
+        dtype=dtype,
+        numel=draw(st.sampled_from([1, 2, 7, 96, 1000, 4111])),
+        seed=draw(st.integers(0, 99)),
+        op=draw(st.sampled_from(operations(dtype))),
+        chunk_bytes=draw(st.sampled_from(["auto", 1024, 1500, 5000])),
+        out=draw(st.sampled_from(["", "", "contiguous", "columns"])),
+        atomic=draw(st.booleans()),
+    )
+
+
+def memory(case: Case, rank: int, numel: int) -> torch.Tensor:
+    """Small whole numbers, which add up and multiply exactly in every type."""
+    generator = torch.Generator().manual_seed(case.seed * 7 + rank)
+    found = torch.randint(0, 2 if case.dtype is torch.bool else 4, (numel,), generator=generator)
+    if case.dtype in COMPLEX:
+        return torch.complex(found.double(), torch.randint(0, 4, (numel,), generator=generator).double()).to(case.dtype)
+    return found.to(case.dtype)
+
+
+def laid(layout: str, case: Case, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A tensor, and the memory that it lies in."""
+    n = case.numel
+    rows = max(1, n // 6)
+    base = memory(case, rank, 24 * rows + 64)
+    match layout:
+        case "contiguous":
+            tensor = base[: 6 * rows].view(rows, 6)
+        case "transposed":
+            tensor = base[: 6 * rows].view(rows, 6).t()
+        case "permuted":
+            tensor = base[: 6 * rows].view(2, 3, rows).permute(2, 0, 1)
+        case "columns":
+            tensor = base[: 9 * rows].view(rows, 9)[:, 1:7]
+        case "strided":
+            tensor = base[5 : 5 + 18 * rows : 3].view(rows, 6)
+        case "diagonal":
+            tensor = base[:64].view(8, 8).diagonal()
+        case "offset":
+            tensor = base[7 : 7 + n]
+        case "channels_last":
+            tensor = base[: 12 * rows].view(2, rows, 3, 2).permute(0, 3, 1, 2)
+        case "scalar":
+            tensor = base[3]
+        case "empty":
+            tensor = base[:0].view(0, 3)
+        case "empty_expanded":
+            tensor = base[:0].view(0, 1).expand(0, 3)
+        case "one_row_expanded":
+            tensor = base[:6].as_strided((1, 6), (0, 1))
+        case "negated":
+            tensor = torch._neg_view(base[: 6 * rows].view(rows, 6))
+        case "conjugated":
+            tensor = base[: 6 * rows].view(rows, 6).conj()
+        case "overlapping":
+            tensor = base[: n + 2].unfold(0, 3, 1)
+    return tensor, base
+
+
+def expected(case: Case, layout: str, size: int) -> torch.Tensor:
+    """One process has all ranks' tensors."""
+    parts = [laid(layout, case, rank)[0].clone() for rank in range(size)]
+    if case.dtype is torch.bool:
+        logical = {"sum": torch.logical_or, "bor": torch.logical_or, "max": torch.logical_or, "bxor": torch.logical_xor}
+        return functools.reduce(logical.get(case.op, torch.logical_and), parts)
+    take = {
+        "sum": torch.add,
+        "avg": torch.add,
+        "mean": torch.add,
+        "min": torch.minimum,
+        "max": torch.maximum,
+        "product": torch.mul,
+        "band": torch.bitwise_and,
+        "bor": torch.bitwise_or,
+        "bxor": torch.bitwise_xor,
+    }
+    found = functools.reduce(take[case.op], parts)
+    return found / size if case.op in ("avg", "mean") else found
+
+
+def same(found: torch.Tensor, wanted: torch.Tensor, case: Case) -> None:
+    assert found.dtype == wanted.dtype and found.shape == wanted.shape
+    if case.op in ("avg", "mean"):
+        torch.testing.assert_close(found, wanted)
+    else:
+        assert torch.equal(found, wanted), (found, wanted)
+
+
+def untouched(tensor: torch.Tensor, base: torch.Tensor, before: torch.Tensor) -> None:
+    """Whatever lies beside the tensor is as it was."""
+    if tensor.is_neg() or tensor.is_conj():
+        return
+    own = torch.zeros(base.numel(), dtype=torch.bool)
+    own.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).fill_(True)
+    assert torch.equal(base[~own], before[~own])
+
+
+def reduced(rank: int, size: int, case: Case) -> None:
+    tensor, base = laid(case.layout, case, rank)
+    before, given_ = base.clone(), tensor.clone()
+    out, out_base, out_before = None, None, None
+    if case.out:
+        out_base = torch.zeros(*tensor.shape[:-1], tensor.shape[-1] + 3, dtype=case.dtype) if tensor.dim() else torch.zeros((), dtype=case.dtype)
+        out = out_base[..., 1:-2] if tensor.dim() and case.out == "columns" else torch.zeros(tensor.shape, dtype=case.dtype)
+        out_before = out_base.clone()
+    found = unhang.all_reduce(tensor, case.op, chunk_bytes=case.chunk_bytes, out=out, atomic=case.atomic)
+    same(found, expected(case, case.layout, size), case)
+    if out is None:
+        assert found is tensor
+        untouched(tensor, base, before)
+    else:
+        assert found is out and torch.equal(tensor, given_)
+        if case.out == "columns" and tensor.dim() and out_base is not None and out_before is not None:
+            assert torch.equal(out_base[..., :1], out_before[..., :1]) and torch.equal(out_base[..., -2:], out_before[..., -2:])
+
+
+@settings(max_examples=120)
+@given(case=cases(), size=st.sampled_from([2, 3, 4]))
+def test_an_all_reduce_is_what_one_process_would_compute(worlds, case, size):
+    worlds(size)(reduced, size, case)
+
+
+def of_floats(rank: int, size: int, numel: int, chunk_bytes: int | str, dtype: torch.dtype, op: str) -> None:
+    parts = [torch.randn(numel, generator=torch.Generator().manual_seed(r), dtype=torch.float64).to(dtype) for r in range(size)]
+    total = functools.reduce(torch.add, [p.double() for p in parts])
+    found = unhang.all_reduce(parts[rank].clone(), op, chunk_bytes=chunk_bytes)
+    # What is rounded in every step is the partial sum, not what is left of it.
+    scale = functools.reduce(torch.add, [p.double().abs() for p in parts])
+    bound = (size + 1) * torch.finfo(dtype).eps * scale / (size if op == "avg" else 1)
+    assert ((found.double() - (total / size if op == "avg" else total)).abs() <= bound + torch.finfo(dtype).tiny).all()
+
+
+@settings(max_examples=25)
+@given(
+    size=st.sampled_from([2, 3, 4]),
+    numel=st.integers(1, 5000),
+    chunk_bytes=st.sampled_from(["auto", 1024, 4096]),
+    dtype=st.sampled_from(FLOATS),
+    op=st.sampled_from(["sum", "avg"]),
+)
+def test_sums_of_floats_are_close(worlds, size, numel, chunk_bytes, dtype, op):
+    worlds(size)(of_floats, size, numel, chunk_bytes, dtype, op)
+
+
+def averaged_half(rank: int) -> float:
+    return unhang.all_reduce(torch.full((4,), 60000.0, dtype=torch.float16), "avg")[0].item()
+
+
+def test_an_average_that_fits_does_not_overflow_on_its_way(worlds):
+    assert worlds(2)(averaged_half) == [60000.0, 60000.0]
+
+
+def sent(rank: int, size: int, case: Case, src: int) -> None:
+    tensor, base = laid(case.layout, case, rank)
+    before = base.clone()
+    assert unhang.broadcast(tensor, src, chunk_bytes=case.chunk_bytes) is tensor
+    same(tensor, laid(case.layout, case, src)[0].clone(), Case(case.layout, case.dtype, case.numel, case.seed))
+    untouched(tensor, base, before)
+
+
+@settings(max_examples=40)
+@given(case=cases(), size=st.sampled_from([2, 3, 4]), data=st.data())
+def test_a_broadcast_is_the_root_s(worlds, case, size, data):
+    worlds(size)(sent, size, case, data.draw(st.integers(0, size - 1)))
+
+
+def gathered(rank: int, size: int, case: Case) -> None:
+    tensor, base = laid(case.layout, case, rank)
+    before = base.clone()
+    found = unhang.all_gather(tensor)
+    assert len(found) == size and torch.equal(base, before)
+    for other, part in enumerate(found):
+        same(part, laid(case.layout, case, other)[0].clone(), Case(case.layout, case.dtype, case.numel, case.seed))
+
+
+@settings(max_examples=40)
+@given(case=cases(), size=st.sampled_from([2, 3, 4]))
+def test_a_gather_is_everybody_s(worlds, case, size):
+    worlds(size)(gathered, size, case)
+
+
+def scattered(rank: int, size: int, case: Case) -> None:
+    def whole(r: int) -> torch.Tensor:
+        tensor, _ = laid(case.layout, case, r)
+        return torch.stack([tensor] * size).transpose(0, -1).contiguous().transpose(0, -1) if tensor.dim() > 1 else torch.stack([tensor] * size)
+
+    tensor = whole(rank)
+    before = tensor.clone()
+    found = unhang.reduce_scatter(tensor, case.op, chunk_bytes=case.chunk_bytes)
+    assert torch.equal(tensor, before)
+    same(found, expected(case, case.layout, size).unsqueeze(0), case)
+
+
+@settings(max_examples=30)
+@given(case=cases(), size=st.sampled_from([2, 3, 4]))
+def test_a_reduce_scatter_is_this_rank_s_part(worlds, case, size):
+    worlds(size)(scattered, size, case)
+
+
+def empty_parts(rank: int) -> tuple[int, ...]:
+    return tuple(unhang.reduce_scatter(torch.empty(0, 3)).shape)
+
+
+def test_a_reduce_scatter_of_nothing(worlds):
+    assert worlds(2)(empty_parts) == [(0, 3), (0, 3)]
+
+
+def objects(rank: int, given_: list) -> list:
+    return unhang.all_gather_object(given_[rank])
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20) | st.binary(max_size=700),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=25)
+@given(data=st.data(), size=st.sampled_from([2, 3, 4]))
+def test_objects_come_as_they_were(worlds, data, size):
+    values = [data.draw(anything) for _ in range(size)]
+    assert worlds(size)(objects, values) == [values] * size
+
+
+class Local(torch.Tensor):
+    """As DTensor is: its memory is not what it shows."""
+
+
+def impossible(kind: str) -> tuple[torch.Tensor, str]:
+    match kind:
+        case "expanded":
+            return torch.ones(3, 1).expand(3, 4), "sum"
+        case "subclass":
+            return torch.ones(3).as_subclass(Local), "sum"
+        case "sparse":
+            return torch.ones(3, 3).to_sparse(), "sum"
+        case "float8":
+            return torch.ones(4).to(torch.float8_e4m3fn), "sum"
+        case "avg_of_ints":
+            return torch.ones(4, dtype=torch.int32), "avg"
+        case "band_of_floats":
+            return torch.ones(4), "band"
+        case "max_of_complex":
+            return torch.ones(4, dtype=torch.complex64), "max"
+        case "no_such_operation":
+            return torch.ones(4), "median"
+        case "chunks_too_small":
+            return torch.ones(4), "chunks_too_small"
+        case "other_out":
+            return torch.ones(4), "other_out"
+    raise AssertionError(kind)
+
+
+def refused(rank: int, kind: str, only: int | None) -> tuple[str, float, float]:
+    tensor, op = impossible(kind)
+    said = ""
+    try:
+        if only is not None and rank != only:
+            unhang.all_reduce(torch.ones(12), deadline=20)
+        elif kind == "chunks_too_small":
+            unhang.all_reduce(tensor, chunk_bytes=12)
+        elif kind == "other_out":
+            unhang.all_reduce(tensor, out=torch.ones(5))
+        else:
+            unhang.all_reduce(tensor, op)
+    except (unhang.CollectiveError, TypeError, ValueError) as e:
+        said = f"{type(e).__name__}: {e}"
+    after = torch.full((3,), float(rank))
+    unhang.all_reduce(after, "max", deadline=20)
+    return said, after[0].item()
+
+
+REFUSED = {
+    "expanded": ("CollectiveError", "expanded"),
+    "subclass": ("TypeError", "Local"),
+    "sparse": ("CollectiveError", "sparse"),
+    "float8": ("CollectiveError", "float8"),
+    "avg_of_ints": ("CollectiveError", "int32"),
+    "band_of_floats": ("CollectiveError", "BAND"),
+    "max_of_complex": ("CollectiveError", "complex"),
+    "no_such_operation": ("CollectiveError", "median"),
+    "chunks_too_small": ("ValueError", "chunk_bytes"),
+    "other_out": ("CollectiveError", "out"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_sent_is_refused_by_all_and_the_next_call_works(worlds, kind):
+    name, word = REFUSED[kind]
+    for said, after in worlds(2)(refused, kind, None):
+        assert said.startswith(name) and word in said
+        assert after == 1.0
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_one_rank_cannot_send_the_others_are_told_at_once(worlds, kind):
+    """And they stay in step: the next call of one is the next of all."""
+    found = worlds(3)(refused, kind, 1)
+    name, word = REFUSED[kind]
+    assert found[1][0].startswith(name) and word in found[1][0]
+    for rank in (0, 2):
+        assert found[rank][0].startswith("CollectiveTimeout") and f"rank 1: {name}" in found[rank][0] and word in found[rank][0]
+        assert "nothing moved" not in found[rank][0] and "within" not in found[rank][0]
+    assert [after for _, after in found] == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("how", ["pickle", "rows", "src", "gathered"])
+def test_the_same_of_the_other_collectives(worlds, how):
+    found = worlds(3)(refused_elsewhere, how)
+    assert found[1][0] not in ("", "CollectiveTimeout") and found[0][0] == found[2][0] == "CollectiveTimeout"
+    assert [after for _, after in found] == [2.0, 2.0, 2.0]
+
+
+def refused_elsewhere(rank: int, how: str) -> tuple[str, float]:
+    bad, said = rank == 1, ""
+    try:
+        with unhang.deadline(20):
+            if how == "pickle":
+                unhang.all_gather_object((lambda: 0) if bad else 0)
+            elif how == "rows":
+                unhang.reduce_scatter(torch.ones(4 if bad else 3))
+            elif how == "src":
+                unhang.broadcast(torch.ones(3), 7 if bad else 0)
+            elif how == "gathered":
+                unhang.all_gather(torch.ones(3, 3).to_sparse() if bad else torch.ones(3, 3))
+    except Exception as e:
+        said = type(e).__name__
+    return said, unhang.all_reduce(torch.full((3,), float(rank)), "max", deadline=20)[0].item()
