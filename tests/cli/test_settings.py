@@ -94,6 +94,11 @@ def test_an_interface_that_other_hosts_may_have_is_only_warned_of(tmp_path, envi
     assert done.returncode == 0 and "this machine has no nosuch0 (it has lo" in done.stdout
 
 
+def test_the_interface_that_a_remedy_names_can_be_typed(tmp_path):
+    done = unhang("run", "--set", "interface=auto", "--dry-run", "--python", sys.executable, "true", cwd=tmp_path)
+    assert done.returncode == 0 and "this machine has no" not in done.stdout + done.stderr
+
+
 def test_a_preset_of_the_file_that_is_not_there_names_the_file(tmp_path):
     (tmp_path / "unhang.toml").write_text("[run]\npreset = 'basc'\n")
     done = unhang("run", "true", cwd=tmp_path)

@@ -14,6 +14,7 @@ from unhang.facts import network, snapshot
 from unhang.facts.host import Host
 from unhang.knowledge.settings import catalogue, choosing, configuration, planning
 from unhang.knowledge.settings.choosing import Here
+from unhang.knowledge.settings.communication import AUTO
 from unhang.knowledge.settings.configuration import Configuration
 from unhang.knowledge.settings.installed import installed
 from unhang.knowledge.settings.planning import Plan
@@ -82,7 +83,7 @@ def plan(
 def _checked_interfaces(command: Command, found: Plan, environ: Mapping[str, str]) -> Plan:
     """Refuses an interface that was typed and is not there; where ranks run elsewhere, or a file for several machines names it, that is only told."""
     one = next((c for c in found.chosen if c.key == "interface"), None)
-    if one is None:
+    if one is None or one.value == AUTO:
         return found
     here = tuple(name for _, name in socket.if_nameindex())
     missing = [name for name in str(one.value).split(",") if name not in here]

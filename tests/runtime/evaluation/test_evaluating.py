@@ -1,0 +1,102 @@
+"""Whatever one rank raises in an evaluation: all ranks have the same result, what the training needs is as it was, and its group works."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import unhang
+from unhang.runtime.evaluation.results import Evaluation
+
+pytestmark = pytest.mark.torch
+
+
+def evaluated(rank: int, what: str) -> tuple:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout())
+    model[1].eval()
+    odd = rank == dist.get_world_size() - 1
+
+    def batches(data: list[float], size: int):
+        assert not torch.is_grad_enabled() and not model.training
+        torch.rand(3), random.random()
+        for begin in range(0, len(data), size):
+            if odd and what == "memory" and size > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            batch = data[begin : begin + size]
+            yield {"loss": (sum(batch), len(batch))}
+            if odd and what == "wrong":
+                raise KeyError("label")
+            if what == "wrong":
+                unhang.all_reduce(torch.ones(3), deadline=60)
+
+    data = {"a": [1.0, 2.0, 3.0, 4.0], "b": [5.0] * 4}
+    random.seed(rank)
+    torch.manual_seed(rank)
+    state, numbers = torch.get_rng_state(), random.getstate()
+    found = unhang.evaluate(batches, {"a": data["a"]} if odd or what == "wrong" else data, batch_size=8, model=model, deadline=60)
+    kept = torch.equal(state, torch.get_rng_state()) and numbers == random.getstate() and torch.is_grad_enabled()
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return repr(replace(found, seconds=0.0)), found, kept and model.training and not model[1].training, total.item()
+
+
+def results(worlds, size: int, what: str) -> Evaluation:
+    given = worlds(size)(evaluated, what)
+    assert len({said for said, *_ in given}) == 1
+    assert [(kept, total) for *_, kept, total in given] == [(True, float(size))] * size
+    return given[0][1]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_means_are_over_all_samples_and_all_names(worlds, size):
+    found = results(worlds, size, "all")
+    assert found.ok and found.flat() == {"eval/a/loss": 2.5, "eval/b/loss": 5.0, "eval/evaluation_failed": 0.0, "eval/attempts": 1.0}
+    assert found.data_sets["a"].samples == 4 * size and found.data_sets["b"].samples == 4 * (size - 1)
+
+
+def test_too_little_memory_on_one_rank_makes_batches_smaller_on_all(worlds):
+    found = results(worlds, 3, "memory")
+    assert found.ok and (found.data_sets["a"].attempts, found.data_sets["a"].batch_size) == (3, 2)
+
+
+def test_what_is_wrong_ends_it_for_all_and_is_no_score(worlds):
+    found = results(worlds, 3, "wrong")
+    one = found.data_sets["a"]
+    assert not found.ok and one.attempts == 1 and one.failed_ranks == (2,) and "KeyError: 'label'" in one.why
+    assert math.isnan(found.flat()["eval/a/loss"]) and one.partial == {"loss": 2.5} and found.flat()["eval/evaluation_failed"] == 1.0
+
+
+def in_a_block(rank: int) -> tuple:
+    with unhang.evaluation(deadline=60) as guard:
+        guard.add("nli", accuracy=(3, 4))
+        if rank == 0:
+            raise ValueError("no such label")
+    return repr(replace(guard.result, seconds=0.0)), guard.result
+
+
+def test_a_block_raises_nothing_and_tells_everybody(worlds):
+    (said, found), *others = worlds(3)(in_a_block)
+    assert all(one == said for one, _ in others)
+    assert "rank 0: ValueError: no such label" in found.why and found.data_sets["nli"].partial == {"accuracy": 0.75}
+
+
+def out_of_step(rank: int) -> str:
+    def raw(data: int, size: int) -> dict[str, float]:
+        if rank:
+            dist.all_reduce(torch.ones(1), async_op=True)
+        return {"a": 1.0}
+
+    try:
+        unhang.evaluate(raw, {"a": 1}, batch_size=1, deadline=60)
+    except unhang.EvaluationFailed as e:
+        return str(e)
+    return ""
+
+
+def test_a_group_that_is_out_of_step_is_no_longer_trained_with(fresh):
+    assert all("out of step" in said for said in fresh(2)(out_of_step))

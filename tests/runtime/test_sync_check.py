@@ -1,0 +1,59 @@
+"""Ranks that no longer train the same model are named, by real ranks over Gloo."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.runtime.collectives.conftest import worlds  # noqa: F401
+
+import unhang
+
+pytestmark = pytest.mark.torch
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+
+
+def checked(rank: int, what: str) -> tuple:
+    trained, step, loss = model(), 100, 1.0
+    with torch.no_grad():
+        if rank == 1 and what == "parameter":
+            trained[0].weight[0, 0] += 1e-6
+        if rank == 1 and what == "places":
+            trained[0].weight[[0, 1]] = trained[0].weight[[1, 0]]
+        if rank == 1 and what == "buffer":
+            trained[1].running_mean += 1
+    if rank == 1 and what == "loss":
+        loss = torch.tensor(float("nan"))
+    if rank == 1 and what == "step":
+        step = 200
+    try:
+        return unhang.sync_check(step, model=trained, loss=loss, deadline=30), unhang.sync_check(step + 1, model=trained)
+    except unhang.OutOfSync as e:
+        return e.ranks, str(e)
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [("parameter", "0.weight (rank 1) differs"), ("places", "0.weight (rank 1) differs"), ("loss", "rank 1 has nan"), ("step", "rank 1 is at 200")],
+)
+def test_who_has_diverged_is_named_on_all_ranks(worlds, what, says):  # noqa: F811
+    for ranks, said in worlds(3)(checked, what):
+        assert ranks == (1,) and says in said
+
+
+@pytest.mark.parametrize("what", ["nothing", "buffer"])
+def test_equal_ranks_pass_and_other_steps_cost_nothing(worlds, what):  # noqa: F811
+    assert worlds(3)(checked, what) == [(True, False)] * 3
+
+
+def test_two_ranks_have_no_most(worlds):  # noqa: F811
+    assert [ranks for ranks, _ in worlds(2)(checked, "parameter")] == [(0, 1)] * 2
+
+
+@pytest.mark.parametrize("every", [0, -1, True, 1.5])
+def test_every_is_a_whole_number(every):
+    with pytest.raises(ValueError, match="every is a whole number"):
+        unhang.sync_check(1, every=every)
