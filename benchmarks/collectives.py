@@ -83,24 +83,27 @@ def status(name: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-def rank(sizes: list[int], repeats: float) -> dict[str, Any]:
+def rank(sizes: list[int], repeats: float, device: str) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
     import unhang
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=300))
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["RANK"]))
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(seconds=300))
     op = dist.ReduceOp.MAX
     found: dict[str, Any] = {"sizes": {}}
     for size in sizes:
-        one, other = torch.ones(size * MB // 4), torch.ones(size * MB // 4)
+        one, other = (torch.ones(size * MB // 4, device=device) for _ in range(2))
 
         def ours(one: Any = one) -> object:
             return unhang.all_reduce(one, "max")
 
         def plain(other: Any = other) -> object:
-            return dist.all_reduce(other, op)
+            dist.all_reduce(other, op)
+            return torch.cuda.synchronize() if device == "cuda" else None
 
         n = max(6, int(repeats * (400 if size < 8 else 60 if size < 32 else 30 if size < 128 else 12)))
         timed = ratio(ours, plain, n)
@@ -153,22 +156,23 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--links", nargs="+", choices=["loopback", "veth"], default=["loopback", "veth"])
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 16, 64, 256], help="in MB")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: NCCL, a GPU for each rank, over what joins them")
     parser.add_argument("--full", action="store_true", help="1 GB as well")
     parser.add_argument("--repeats", type=float, default=1.0, help="times the usual number")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     sizes = args.sizes + [1024] * args.full
     if args.rank:
-        found = rank(sizes, args.repeats)
+        found = rank(sizes, args.repeats, args.device)
         if os.environ["RANK"] == "0":
             print(json.dumps(found))
         return
-    links = [link for link in args.links if link != "veth" or os.geteuid() == 0]
+    links = ["loopback"] if args.device == "cuda" else [link for link in args.links if link != "veth" or os.geteuid() == 0]
     found = {}
     for ranks in args.ranks:
         for link in links:
             name = f"{ranks} ranks, {link}"
-            found[name] = world(ranks, link, ["--sizes", *map(str, sizes), "--repeats", str(args.repeats)])
+            found[name] = world(ranks, link, ["--sizes", *map(str, sizes), "--repeats", str(args.repeats), "--device", args.device])
             ratios = {size: one["ratio"] for size, one in found[name]["sizes"].items()}
             barrier, agree = found[name]["barrier"], found[name]["agree_ms"]
             print(f"{name}: {ratios}, barrier {barrier['ratio']} ({barrier['ours_ms']} ms), agree {agree['median']} ms", file=sys.stderr)
