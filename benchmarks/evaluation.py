@@ -2,7 +2,7 @@
 
 A is `unhang.evaluate` of a generator that yields the metrics of each batch, B the loop that users write: eval(), no_grad, sums, one all_reduce of
 them, train(). Both run the same model over the same batches, on ranks of this machine over Gloo; the order alternates (A B, B A, ...). Ratios are of
-medians, by the length of the evaluation in batches; `pairs` has the quartiles of the ratios of each pair, `plain_spread` those of B to its own median:
+medians, by the length of the evaluation in batches; `pairs` has quartiles of the ratios of each pair, `plain_spread` those of B to its own median:
 the noise of the machine. `guard_ms` is what A takes for an evaluation of nothing: the cost that does not grow; `per_batch_us` that of one batch more.
 """
 
