@@ -54,7 +54,7 @@ MISSED = [
     "#!/bin/bash\n# python -m torch.distributed.launch, and --local_rank, are gone\ntorchrun --nnodes=1 train.py\n",
     "#!/bin/bash\ntorchrun a.py; accelerate launch b.py\n",
     "#!/bin/bash\nexport NODE_RANK=1 MASTER_PORT=1234 NNODES=2\nllamafactory-cli train a.yaml\n",
-    "#!/bin/bash\ntorchrun --nnodes=2 --master-port=29500 --local-rank-filter=0 train.py\n",
+    "#!/bin/bash\ntorchrun --nnodes=2 --node-rank=$R --master-addr=a --master-port=29500 --local-rank-filter=0 train.py\n",
     "#!/bin/bash\nexport NCCL_P2P_DISABLE=1\ntorchrun train.py\n",
 ]
 
