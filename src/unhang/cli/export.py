@@ -228,4 +228,6 @@ def _list(chosen: str, as_json: bool) -> None:
 def _json(what: object) -> None:
     import msgspec
 
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(what), indent=2).decode() + "\n")
+    from unhang.encoding import encode
+
+    sys.stdout.write(msgspec.json.format(encode(what), indent=2).decode() + "\n")

@@ -161,7 +161,7 @@ RIGHT = {
     "a quote in a word": 'echo "it\'s two hosts"\n' + TWO,
     "a quote in a pattern": "grep -v don\\'t list | sed \"s/it's//\"\n" + TWO,
     "options of other programs": "rsync --num_nodes 2 a b\nmpirun -H torchrun hostname\nconvert --local_rank 3 a\ndocker run --name deepspeed -d a\n",
-    "a port that deepspeed does not read": "export MASTER_PORT=1234\ndeepspeed --num_gpus 2 --num_nodes 2 --hostfile h --master_port=29600 train.py\n",
+    "a port that deepspeed does not read": "export MASTER_PORT=1234\ndeepspeed --num_nodes 2 --hostfile h --master_port=29600 train.py\n",
     "a port that an option replaces": "export MASTER_PORT=1234\n" + TWO,
     "a here-document": "cat <<'EOF'\ntorchrun accelerate launch train.py\nEOF\n" + TWO,
     "an endpoint with defaults": "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=${HEAD:-node0}:${PORT:-29500} train.py\n",
@@ -199,6 +199,7 @@ def test_launchers_in_an_environment(runner):
 C10D = "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 train.py\n"
 ON_SLURM = [
     (C10D, "torchrun without srun: a batch script runs on the first of its 2 hosts only", "srun torchrun ..."),
+    ("srun " + C10D.replace("--rdzv-backend=c10d ", ""), "no --node-rank", "--rdzv-backend=c10d"),
     ("bash -c '" + C10D.strip() + "'\n", "torchrun without srun", "srun torchrun ..."),
     ("srun " + TWO, "nothing sets NODE_RANK", "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'"),
     ("srun " + TWO.replace("$NODE_RANK", "$SLURM_NODEID"), "SLURM_NODEID is filled in once", "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'"),
@@ -221,6 +222,7 @@ def test_what_slurm_starts_on_one_host_or_without_its_number(text, says, instead
     "text",
     [
         "srun " + C10D,
+        "srun " + C10D.replace("train.py", "--node-rank=$SLURM_NODEID train.py"),
         "# it's one port for all\nMASTER_PORT=$((20000 + RANDOM % 1000))\nsrun " + C10D.replace("29500", "$MASTER_PORT"),
         "srun bash -c '" + TWO.strip().replace("$NODE_RANK", "$SLURM_NODEID") + "'\n",
         'srun bash -c "' + TWO.strip().replace("$NODE_RANK", "\\$SLURM_NODEID") + '"\n',

@@ -125,7 +125,10 @@ def _variables(found: str, name: str, text: str) -> Sequence[Problem]:
     from unhang.knowledge.variables.files import opening
     from unhang.knowledge.variables.judge import Option, Place, Setting, judge
 
-    suffix = {"dockerfile": ".dockerfile", "deepspeed": ".json", **dict.fromkeys(_YAML, ".yaml"), **dict.fromkeys(_PYTHON, ".py")}.get(found, ".sh")
+    if text.lstrip().startswith("{"):
+        # DeepSpeed's JSON sets none.
+        return ()
+    suffix = {"dockerfile": ".dockerfile", **dict.fromkeys(_YAML, ".yaml"), **dict.fromkeys(_PYTHON, ".py")}.get(found, ".sh")
     parsed = opening.parse(name if name.endswith(suffix) else f"{name}{suffix}", text)
     settings = [
         Setting(name=s.name, value=s.value, source=name, line=s.first + 1, exported=s.exported, only_in_build=s.only_in_build)

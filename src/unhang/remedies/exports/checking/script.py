@@ -10,6 +10,7 @@ from unhang.remedies.exports.checking.problem import Problem
 from unhang.remedies.exports.checking.starts import Script, Start, Value, host_and_port, read
 
 _ONE = ("1", "1:1")
+_BY_NODEID = "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'"
 _NODES = ("--nnodes", "--num-machines", "--num-nodes")
 _NODE_RANK = ("--node-rank", "--machine-rank")
 _PORT = ("--master-port", "--main-process-port")
@@ -54,7 +55,7 @@ def check(text: str, *, first: int = 1, given: Collection[str] = (), rank_is_of_
         if (several := _several(one)) is not None:
             yield from _meeting(one, several, text, given, by_slurm, at)
             if not by_platform:
-                yield from _numbered(one, several, script, given, by_slurm, at)
+                yield from _numbered(one, several, given, by_slurm, at)
     yield from _ports(script.starts, at)
     yield from _ranks(script, by_platform, by_slurm, at)
     if by_slurm and script.starts:
@@ -107,11 +108,10 @@ def _several(one: Start) -> Value | None:
     return None if count is None or one.filled(count).text in _ONE else count
 
 
-def _meets_by_itself(one: Start) -> bool:
-    """By a store in which hosts are numbered."""
-    backend = one.option("--rdzv-backend")
-    by_store = backend is not None and one.filled(backend).text != "static"
-    return by_store or "--rdzv-endpoint" in one.options or "PET_RDZV_ENDPOINT" in one.variables or "--standalone" in one.options
+def _by_store(one: Start) -> bool:
+    """Whether hosts are numbered as they come. torchrun's own --rdzv-backend is static, also with an endpoint, and numbers by --node-rank alone."""
+    backend = one.option("--rdzv-backend") or one.variables.get("PET_RDZV_BACKEND")
+    return "--standalone" in one.options or (backend is not None and one.filled(backend).text != "static")
 
 
 def _address_and_port(one: Start) -> tuple[Value | None, Value | None]:
@@ -140,16 +140,17 @@ def _meeting(one: Start, several: Value, text: str, given: Collection[str], by_s
         yield Problem(line=at(address.offset), says=says, instead=Text("the first host's name or address", "第一台主机的名称或地址"))
 
 
-def _numbered(one: Start, several: Value, script: Script, given: Collection[str], by_slurm: bool, at: _At) -> Iterator[Problem]:
-    """Hosts that torchrun does not number itself: by --master-addr it takes the first of all of them for number 0."""
-    if not _is_torchrun(one) or _meets_by_itself(one):
+def _numbered(one: Start, several: Value, given: Collection[str], by_slurm: bool, at: _At) -> Iterator[Problem]:
+    """Hosts that torchrun is to number by what it is told."""
+    if not _is_torchrun(one) or _by_store(one):
         return
     known = {*given, *one.variables}
-    if one.option(*_NODE_RANK) is None and "PET_NODE_RANK" not in known:
+    by_endpoint = "--rdzv-endpoint" in one.options or "PET_RDZV_ENDPOINT" in known
+    if one.option(*_NODE_RANK) is None and not {"PET_NODE_RANK", "PET_RDZV_BACKEND"} & known:
         says = Text("several hosts, and no --node-rank: torchrun takes each for number 0", "多台主机却没有 --node-rank：torchrun 把每台都当作 0 号")
-        instead = same("srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'" if by_slurm else "--node-rank=$NODE_RANK")
-        yield Problem(line=at(several.offset), says=says, instead=instead)
-    if one.option(*_ADDRESS) is None and "PET_MASTER_ADDR" not in known:
+        instead = "--rdzv-backend=c10d" if by_endpoint else _BY_NODEID if by_slurm else "--node-rank=$NODE_RANK"
+        yield Problem(line=at(several.offset), says=says, instead=same(instead))
+    if one.option(*_ADDRESS) is None and "PET_MASTER_ADDR" not in known and not by_endpoint:
         unread = "MASTER_ADDR" in known
         says = Text(
             "several hosts, and no --master-addr: each takes itself for the first" + " (torchrun does not read MASTER_ADDR)" * unread,
@@ -175,7 +176,7 @@ def _ports(started: Sequence[Start], at: _At) -> Iterator[Problem]:
 
 def _ranks(script: Script, by_platform: bool, by_slurm: bool, at: _At) -> Iterator[Problem]:
     named = [value for name, value in script.assigned if name in ("NODE_RANK", "PET_NODE_RANK")]
-    numbers = [*named, *(rank for one in script.starts if (rank := one.option(*_NODE_RANK)) is not None)]
+    numbers = [*named, *(rank for one in script.starts if (rank := one.option(*_NODE_RANK)) is not None and not _by_store(one))]
     for number in () if by_platform else numbers:
         if found := _PROCESS.match(number.text):
             says = Text(
@@ -188,7 +189,7 @@ def _ranks(script: Script, by_platform: bool, by_slurm: bool, at: _At) -> Iterat
                 f"nothing sets {found['name']}: Slurm calls a host's number SLURM_NODEID",
                 f"没有任何地方设置 {found['name']}：Slurm 用 SLURM_NODEID 表示主机编号",
             )
-            yield Problem(line=at(number.offset), says=says, instead=same("srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'"))
+            yield Problem(line=at(number.offset), says=says, instead=same(_BY_NODEID))
     if any(map(_is_factory, script.starts)) and "NODE_RANK" not in dict(script.assigned):
         for name, value in script.assigned:
             if name == "RANK":
@@ -240,12 +241,12 @@ def _on_all_hosts(one: Start, hosts: str, at: _At) -> Iterator[Problem]:
             yield Problem(line=at(one.offset), says=says, instead=same(f"srun {one.names[0]} ..."))
         return
     rank = one.option(*_NODE_RANK)
-    if rank is not None and not rank.each and (found := _OF_SLURM.match(rank.text)) and not _in_script(one):
+    if rank is not None and not _by_store(one) and not rank.each and (found := _OF_SLURM.match(rank.text)) and not _in_script(one):
         says = Text(
             f"{found['name']} is filled in once, by the batch script on the first host: every host is number 0",
             f"{found['name']} 由第一台主机上的批处理脚本一次性展开：每台主机都成了 0 号",
         )
-        yield Problem(line=at(rank.offset), says=says, instead=same(f"srun bash -c 'torchrun --node-rank=${found['name']} ...'"))
+        yield Problem(line=at(rank.offset), says=says, instead=same(_BY_NODEID))
 
 
 def _in_script(one: Start) -> bool:
