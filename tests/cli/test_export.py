@@ -20,7 +20,7 @@ def run(tmp_path, monkeypatch):
     app = typer.Typer()
     app.callback()(lambda: None)
     export.register(app)
-    return lambda *arguments: CliRunner().invoke(app, ["export", *map(str, arguments)], env={"COLUMNS": "200", "LANG": "C"})
+    return lambda *arguments, **more: CliRunner().invoke(app, ["export", *map(str, arguments)], env={"COLUMNS": "200", "LANG": "C"}, **more)
 
 
 def test_it_never_overwrites_unless_forced(run, tmp_path):
@@ -56,6 +56,32 @@ def test_check(run, tmp_path):
     file.write_text("distributed_type: 'NO'\n")
     assert run("--check", file).exit_code == 0
     assert isinstance(run("--check", tmp_path / "none").exception, UnhangError)
+
+
+def test_several_files_are_all_read_and_the_worst_counts(run, tmp_path):
+    right, wrong, broken = tmp_path / "a.yaml", tmp_path / "b.json", tmp_path / "c.json"
+    right.write_text("distributed_type: 'NO'\n")
+    wrong.write_text('{"train_batch_size": 0}')
+    broken.write_text("{")
+    assert run("--check", right, right).exit_code == 0
+    ran = run("--check", right, wrong)
+    assert ran.exit_code == 1 and "a.yaml: accelerate: nothing wrong" in ran.stdout and "b.json:1: train_batch_size is 0" in ran.stdout
+    ran = run("--check", broken, wrong, tmp_path / "none")
+    assert ran.exit_code == 2 and "b.json:1:" in ran.stdout and "c.json:1:2 is no JSON" in ran.stderr and "cannot read" in ran.stderr
+    listed = json.loads(run("--check", broken, "--check", wrong, "--json").stdout)["files"]
+    assert "no JSON" in listed[0]["error"] and listed[0]["form"] is None and listed[1]["problems"][0]["line"] == 1
+    alone = run("--check", broken, "--json")
+    assert alone.exit_code == 2 and "no JSON" in json.loads(alone.stdout)["error"]
+    assert run("deepspeed", "--check", wrong).exit_code == 1
+
+
+def test_what_is_piped_in(run):
+    ran = run("--check", "-", input="distributed_type: 'NO'\nbackend: gloo\n")
+    assert ran.exit_code == 1 and ran.stdout.startswith("-:2: ")
+    assert isinstance(run("--check", "-", "-", input="").exception, UnhangError)
+    empty = run("--check", "-", input="")
+    assert "- is empty" in str(empty.exception)
+    assert "UTF-16" in str(run("--check", "-", input="a: 1\n".encode("utf-16")).exception)
 
 
 def test_every_form_is_listed_and_documented(run):

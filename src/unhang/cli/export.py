@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from unhang.knowledge.settings.configuration import Configuration
     from unhang.knowledge.settings.setting import Installed, Value
     from unhang.remedies.exports.exported import Exported
+    from unhang.report.language import Language
 
-_MAX_BYTES = 4 * 1024 * 1024
 SCHEMA = "unhang.export/1"
 
 
@@ -38,7 +38,9 @@ def export(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="The script with its arguments.", show_default="train.py")
     ] = None,
-    check: Annotated[Path | None, typer.Option("--check", metavar="FILE", help="Say what is wrong in such a file, whoever wrote it.")] = None,
+    check: Annotated[
+        list[str] | None, typer.Option("--check", metavar="FILE...", help="Say what is wrong in such files, whoever wrote them; - is stdin.")
+    ] = None,
     of_form: Annotated[
         str | None, typer.Option("--form", metavar="FORM", help="With --check: what the file is.", show_default="by its contents")
     ] = None,
@@ -70,12 +72,12 @@ def export(
 
     \b
         unhang export slurm --preset conservative --nodes 2 -n 8 -- train.py --lr 1e-4
-        unhang export --check accelerate.yaml
+        unhang export --check accelerate.yaml train.sh
 
     What only unhang's hook can set makes the file start through `unhang run`. A setting that a form cannot carry is said on stderr and in the file;
     one that was typed by --set is an error.
 
-    Exit code: 0, with --check if nothing is wrong; 1 if something is; 2 for bad input, or a file that is not understood.
+    Exit code: 0, with --check if nothing is wrong; 1 if something is; 2 for bad input, or a file that is not understood. Of several files the worst.
     """
     from unhang.errors import UnhangError
     from unhang.remedies.exports import forms
@@ -85,10 +87,11 @@ def export(
     if show_list:
         _list(chosen, as_json)
         return
-    if check is not None:
-        if form is not None and of_form is not None:
-            raise UnhangError(f"--check reads one file: {form} is too much")
-        raise typer.Exit(_check(check, of_form or form, nodes, processes, as_json, chosen))
+    if check:
+        more = [*([form] if form is not None else []), *(command or [])]
+        if more and of_form is None and more[0] in forms.NAMES and not Path(more[0]).exists():
+            of_form = more.pop(0)
+        raise typer.Exit(_check([*check, *more], of_form, nodes, processes, as_json, chosen))
     if of_form is not None:
         raise UnhangError("--form goes with --check")
     if form is None:
@@ -187,34 +190,19 @@ def _write(output: Path, found: Exported, force: bool) -> None:
             raise UnhangError(f"cannot write {path}: {e.strerror}") from e
 
 
-def _check(path: Path, form: str | None, nodes: int | None, processes: int | None, as_json: bool, chosen: str) -> int:
-    from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
-    from unhang.remedies.exports import checking
+def _check(names: Sequence[str], form: str | None, nodes: int | None, processes: int | None, as_json: bool, chosen: Language) -> int:
+    from unhang.cli import checking
 
-    try:
-        with path.open("rb") as f:
-            data = f.read(_MAX_BYTES + 1)
-    except OSError as e:
-        raise UnhangError(f"cannot read {path}: {e.strerror}") from e
-    if len(data) > _MAX_BYTES or b"\0" in data:
-        raise UnhangError(f"{path} is no file of a launcher")
-    recognised, problems = checking.check(str(path), data.decode("utf-8", errors="surrogateescape"), form=form, nodes=nodes, processes=processes)
+    found = checking.check(names, form=form, nodes=nodes, processes=processes)
     if as_json:
-        listed = [{"line": p.line, "says": p.says.en, "says_zh": p.says.zh, "instead": p.instead.en, "instead_zh": p.instead.zh} for p in problems]
-        _json({"schema": SCHEMA, "file": str(path), "form": recognised, "problems": listed})
+        listed = [checking.as_json(one) for one in found]
+        _json({"schema": SCHEMA, **(listed[0] if len(listed) == 1 else {"files": listed})})
     else:
-        zh = chosen == "zh"
-        for p in problems:
-            instead = p.instead.of(chosen)
-            typer.echo(f"{path}:{p.line}: {p.says.of(chosen)}")
-            if instead:
-                typer.echo(f"    {'应为' if zh else 'instead'}: {instead}")
-        if not problems:
-            typer.echo(f"{path}: {recognised}: {'未发现问题' if zh else 'nothing wrong was found'}")
-    return EXIT_FOUND if problems else EXIT_OK
+        checking.show(found, chosen)
+    return max(one.code for one in found)
 
 
-def _list(chosen: str, as_json: bool) -> None:
+def _list(chosen: Language, as_json: bool) -> None:
     from unhang.remedies.exports import forms
 
     found = [forms.form(name) for name in forms.NAMES]

@@ -53,8 +53,14 @@ def keys(name: str, text: str) -> tuple[Key, ...]:
         mark = getattr(e, "problem_mark", None)
         where = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
         said = ", ".join(one for one in (getattr(e, "context", None), getattr(e, "problem", None)) if one) or str(e)
-        raise UnhangError(f"{name}{where} is no YAML: {said}") from e
+        hint = "YAML is indented by spaces, and this line has a tab" if mark is not None and _has_tab(text, mark.line) else None
+        raise UnhangError(f"{name}{where} is no YAML: {said}", hint=hint) from e
     return tuple(found)
+
+
+def _has_tab(text: str, line: int) -> bool:
+    written = "".join(text.splitlines()[line : line + 1])
+    return "\t" in written[: len(written) - len(written.lstrip())]
 
 
 def parse_json(name: str, text: str) -> Any:
