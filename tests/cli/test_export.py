@@ -46,6 +46,57 @@ def test_what_cannot_be_carried_is_said_or_refused(run):
     assert isinstance(run("nothing").exception, UnhangError)
 
 
+def test_a_launcher_is_not_put_into_another(run):
+    ran = run("torchrun", "--", "torchrun", "--nproc-per-node", "4", "train.py", "--lr", "1")
+    assert ran.exit_code == 0 and ran.stdout.count("torchrun \\") == 1 and "--nproc-per-node=4" in ran.stdout and "train.py --lr 1" in ran.stdout
+    several = run("slurm", "--", "accelerate", "launch", "--num_machines=2", "--num_processes=8", "train.py")
+    assert "#SBATCH --nodes=2" in several.stdout and "--nproc-per-node=4" in several.stdout and "accelerate" not in several.stdout
+    assert run("torchrun", "-n", 4, "--", "torchrun", "--nproc-per-node=4", "train.py").exit_code == 0
+
+
+CONTRADICTIONS = {
+    "timeouts": (["--set", "timeout=60", "--timeout", "2h"], "timeout is 7200 by --timeout and 60 by --set"),
+    "values": (["--set", "shm=off", "--set", "shm=on"], "by --set"),
+    "processes": (["-n", "4", "--set", "processes=2"], "processes is 4 by -n and 2 by --set"),
+    "unhang": (["--with-unhang", "--without-unhang"], "contradict"),
+    "counts": (["-n", "4", "--", "torchrun", "--nproc-per-node=2", "train.py"], "--processes 4, and the command behind -- says 2"),
+    "hosts": (["--nodes", "4", "--", "torchrun", "--nnodes=2", "train.py"], "--nodes 4"),
+    "masters": (["--master", "a", "--", "torchrun", "--nnodes=2", "--master-addr=b", "train.py"], "--master a"),
+    "no python": (["--python", "/nosuch"], "--python /nosuch: there is no such program"),
+    "another program": (["--python", "/bin/true"], "is no Python"),
+    "checking and writing": (["--check", "a.yaml", "-o", "b.yaml"], "--check writes nothing"),
+}
+
+
+@pytest.mark.parametrize(("words", "says"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_contradictions_are_refused_in_one_line(run, words, says):
+    ran = run(*([] if "--check" in words else ["torchrun"]), *words)
+    assert isinstance(ran.exception, UnhangError) and says in str(ran.exception) and not ran.stdout
+
+
+def test_the_same_thing_twice_is_no_contradiction(run):
+    assert run("torchrun", "--set", "timeout=2h", "--timeout", "120m").exit_code == 0
+
+
+@pytest.mark.parametrize("form", ["deepspeed", "llamafactory", "lightning"])
+def test_a_batch_of_a_preset_is_told_and_not_written(run, tmp_path, form):
+    """What fits is a matter of the model: it is written where the user has said it."""
+
+    def written(*words):
+        ran = run(form, *words)
+        assert ran.exit_code == 0, ran.exception
+        return ran
+
+    of_preset = written("--preset", "conservative")
+    assert "512" not in "".join(line for line in of_preset.stdout.splitlines(True) if "NOT carried" not in line)
+    assert "not carried: batch=512: what fits is a matter of the model" in of_preset.stderr and "--set batch=512" in of_preset.stderr
+    assert "512" in written("--preset", "conservative", "--set", "batch=512").stdout
+    (tmp_path / "unhang.toml").write_text("[run]\nbatch = 384\n[presets.mine]\nbatch = 192\n")
+    assert "384" in written("--preset", "conservative").stdout
+    (tmp_path / "unhang.toml").write_text("[presets.mine]\nbatch = 192\n")
+    assert "192" in written("--preset", "mine").stdout
+
+
 def test_check(run, tmp_path):
     file = tmp_path / "a.yaml"
     file.write_text("distributed_type: 'NO'\nbackend: gloo\n")

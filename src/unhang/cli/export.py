@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from unhang.knowledge.settings.configuration import Configuration
     from unhang.knowledge.settings.setting import Installed, Value
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from unhang.report.language import Language
 
 SCHEMA = "unhang.export/1"
+
+T = TypeVar("T", int, str)
 
 
 def register(app: typer.Typer) -> None:
@@ -56,8 +58,9 @@ def export(
     image: Annotated[str | None, typer.Option(help="Image of containers.")] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="No GPUs.")] = False,
     with_unhang: Annotated[
-        bool | None, typer.Option("--with-unhang/--without-unhang", help="Start through unhang run.", show_default="where a setting needs its hook")
-    ] = None,
+        bool, typer.Option("--with-unhang", help="Start through unhang run whatever is chosen.", show_default="where a setting needs its hook")
+    ] = False,
+    without_unhang: Annotated[bool, typer.Option("--without-unhang", help="Never start through unhang run.")] = False,
     python: Annotated[
         str | None, typer.Option(metavar="PATH", help="Spell for what this Python has installed.", show_default="for current releases")
     ] = None,
@@ -88,6 +91,8 @@ def export(
         _list(chosen, as_json)
         return
     if check:
+        if preset or settings or timeout or master or image or cpu or with_unhang or without_unhang or python or output or force:
+            raise UnhangError("--check writes nothing: it goes with --form, --nodes, --processes and --json only")
         more = [*([form] if form is not None else []), *(command or [])]
         if more and of_form is None and more[0] in forms.NAMES and not Path(more[0]).exists():
             of_form = more.pop(0)
@@ -96,7 +101,10 @@ def export(
         raise UnhangError("--form goes with --check")
     if form is None:
         raise UnhangError("name a form", hint=f"unhang export torchrun; forms: {', '.join(forms.NAMES)}")
-    found = _export(form, command or [], preset, settings or [], timeout, nodes, processes, master, name, image, cpu, with_unhang, python)
+    if with_unhang and without_unhang:
+        raise UnhangError("--with-unhang and --without-unhang contradict each other")
+    through = True if with_unhang else False if without_unhang else None
+    found = _export(form, command or [], preset, settings or [], timeout, nodes, processes, master, name, image, cpu, through, python)
     if output is not None:
         _write(output, found, force)
     for one in found.refused:
@@ -129,33 +137,82 @@ def _export(
     from unhang.cli import settings as asked
     from unhang.errors import UnhangError
     from unhang.knowledge.settings import configuration
-    from unhang.knowledge.settings.installed import installed
     from unhang.remedies.exports import forms, layout
     from unhang.remedies.exports.carrying import TODAY
+    from unhang.remedies.exports.typed import taken_apart
 
     forms.form(form)
     configured = configuration.load(Path.cwd())
     typed = asked.typed(settings, timeout)
-    releases = TODAY if python is None else installed(python)
-    choice = {**_of_preset(preset, configured, releases, nodes), **configured.settings, **{key: value for key, value, _ in typed}}
-    address, port = layout.master(master) if master else ("", layout.PORT)
+    _contradictions(typed, processes)
+    releases = TODAY if python is None else _installed(python)
+    behind = taken_apart(command)
+    nodes = _agreed("--nodes", nodes, behind.nodes)
+    processes = _agreed("--processes", processes, behind.processes)
+    of_preset = _of_preset(preset, configured, releases, nodes)
+    choice = {**of_preset, **configured.settings, **{key: value for key, value, _ in typed}}
+    address, port = layout.master(master) if master else (behind.address or "", behind.port or layout.PORT)
+    if master:
+        _agreed("--master", address, behind.address)
+        _agreed("--master", port, behind.port)
     given = {"image": image} if image else {}
-    count = processes if processes is not None else int(choice.get("processes", 2))
     where = layout.Layout(
         nodes=1 if nodes is None else nodes,
-        processes=count,
+        processes=processes if processes is not None else int(choice.get("processes", 2)),
         address=address,
         port=port,
-        command=tuple(command),
+        command=behind.command,
         name=name,
         gpus=not cpu,
         **given,
     )
-    found = forms.export(form, choice, where, installed=releases, arguments=configured.arguments, with_unhang=with_unhang)
+    # A user's own preset is what the user wants.
+    own = {*configured.settings, *(key for key, _, _ in typed), *_of_own_preset(preset, configured)}
+    suggested = [key for key in of_preset if key not in own and key not in configured.arguments]
+    found = forms.export(form, choice, where, installed=releases, arguments=configured.arguments, with_unhang=with_unhang, suggested=suggested)
     ours = {key: origin for key, _, origin in typed}
     if wrong := [r for r in found.refused if r.key in ours]:
         raise UnhangError(f"{ours[wrong[0].key]} {wrong[0].key}: {wrong[0].why}", hint="unhang presets --settings lists every setting")
     return found
+
+
+def _contradictions(typed: Sequence[tuple[str, Value, str]], processes: int | None) -> None:
+    from unhang.errors import UnhangError
+
+    first: dict[str, tuple[Value, str]] = {} if processes is None else {"processes": (processes, "-n")}
+    for key, value, origin in typed:
+        before, by = first.setdefault(key, (value, origin))
+        if before != value:
+            raise UnhangError(f"{key} is {before} by {by} and {value} by {origin}: which of them?")
+
+
+def _agreed(option: str, said: T | None, behind: T | None) -> T | None:
+    """What an option and the command behind -- say."""
+    from unhang.errors import UnhangError
+
+    if said is not None and behind is not None and said != behind:
+        raise UnhangError(f"{option} {said}, and the command behind -- says {behind}: which of them?")
+    return behind if said is None else said
+
+
+def _installed(python: str) -> Installed:
+    """Raises UnhangError for what is no Python: nothing would be spelt for it."""
+    import shutil
+
+    from unhang.errors import UnhangError
+    from unhang.knowledge.settings.installed import installed
+
+    if shutil.which(python) is None:
+        raise UnhangError(f"--python {python}: there is no such program")
+    found = installed(python)
+    if found.torch is None:
+        raise UnhangError(f"--python {python}: it has no torch, or is no Python", hint="leave --python out to spell for current releases")
+    return found
+
+
+def _of_own_preset(name: str | None, configured: Configuration) -> Collection[str]:
+    found = configured.presets.get(name or configured.preset)
+    return found.settings if found is not None else ()
 
 
 def _of_preset(name: str | None, configured: Configuration, releases: Installed, nodes: int | None) -> dict[str, Value]:

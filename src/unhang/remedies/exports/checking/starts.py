@@ -60,8 +60,8 @@ class Value:
 class Start:
     """`names` are those of the launchers, outer one first; `before` is what stands ahead of it, around its script, too.
 
-    `options` are the outer launcher's own, by their names with dashes; `variables` what the script has set until then, and what stands ahead of the
-    command.
+    `options` are the outer launcher's own, by their names with dashes, and `rest` is what follows on them; `variables` are those that the script has
+    set until then, and what stands ahead of the command.
     """
 
     names: tuple[str, ...]
@@ -69,6 +69,7 @@ class Start:
     offset: int
     before: tuple[str, ...]
     options: Mapping[str, Value]
+    rest: tuple[str, ...]
     variables: Mapping[str, Value]
 
     def option(self, *names: str) -> Value | None:
@@ -227,37 +228,41 @@ def _start(values: Sequence[Value], around: tuple[str, ...], variables: Mapping[
         if match := ASSIGNMENT.match(value.text):
             own[match["name"]] = replace(value, text=value.text[match.end() :])
             found.assigned.append((match["name"], own[match["name"]]))
+    options, rest = _options(values[begin + 1 + (" " in first and texts[begin] not in _MODULES) :])
     found.starts.append(
         Start(
             names=tuple(name for _, name in places),
             words=tuple(values),
             offset=values[begin].offset,
             before=(*around, *texts[:begin]),
-            options=_options(values[begin + 1 + (" " in first and texts[begin] not in _MODULES) :]),
+            options=options,
+            rest=tuple(v.text for v in rest),
             variables=own,
         )
     )
 
 
-def _options(values: Sequence[Value]) -> Mapping[str, Value]:
+def _options(values: Sequence[Value]) -> tuple[Mapping[str, Value], Sequence[Value]]:
+    """A launcher's own, and what follows on them."""
     found: dict[str, Value] = {}
-    rest = iter(values)
-    for value in rest:
-        if not value.text.startswith("-") or value.text == "--":
-            break
-        name, joined, given = value.text.partition("=")
-        name = name.replace("_", "-") if name.startswith("--") else name
-        if name.startswith("-") and not name.startswith("--") and len(name) > 2:
-            # torchrun's argparse takes -nnodes, too.
-            name = f"-{name}".replace("_", "-")
-        if not joined and name not in _FLAGS:
-            following = next(rest, None)
-            if following is None or following.text.endswith(".py"):
-                break
-            found[name] = following
+    i = 0
+    while i < len(values) and values[i].text.startswith("-"):
+        name, joined, given = values[i].text.partition("=")
+        if name == "--":
+            return found, values[i + 1 :]
+        # torchrun's argparse takes -nnodes, too.
+        name = f"-{name}" if re.fullmatch(r"-\w{2,}", name) else name
+        name = name.replace("_", "-")
+        following = values[i + 1] if i + 1 < len(values) else None
+        if joined or name in _FLAGS:
+            found[name] = replace(values[i], text=given)
+        elif following is None or following.text.endswith(".py"):
+            found[name] = replace(values[i], text="")
         else:
-            found[name] = replace(value, text=given)
-    return found
+            found[name] = following
+            i += 1
+        i += 1
+    return found, values[i:]
 
 
 def _launchers(words: Sequence[str]) -> Iterator[tuple[int, str]]:
