@@ -197,12 +197,24 @@ def test_launchers_in_an_environment(runner):
 
 
 C10D = "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 train.py\n"
+ACCELERATE = "accelerate launch --num_machines=$SLURM_NNODES --main_process_ip=$HEAD --main_process_port=29500 train.py\n"
 ON_SLURM = [
     (C10D, "torchrun without srun: a batch script runs on the first of its 2 hosts only", "srun torchrun ..."),
     ("srun " + C10D.replace("--rdzv-backend=c10d ", ""), "no --node-rank", "--rdzv-backend=c10d"),
+    ("srun " + ACCELERATE, "no --machine_rank", "srun bash -c 'accelerate launch --machine_rank=$SLURM_NODEID ...'"),
     ("bash -c '" + C10D.strip() + "'\n", "torchrun without srun", "srun torchrun ..."),
     ("srun " + TWO, "nothing sets NODE_RANK", "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'"),
     ("srun " + TWO.replace("$NODE_RANK", "$SLURM_NODEID"), "SLURM_NODEID is filled in once", "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'"),
+    (
+        'srun bash -c "' + TWO.strip().replace("$NODE_RANK", "$SLURM_PROCID") + '"\n',
+        "SLURM_PROCID is filled in once",
+        "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'",
+    ),
+    (
+        "RANK_OF_HOST=$SLURM_NODEID\nsrun " + TWO.replace("$NODE_RANK", "$RANK_OF_HOST"),
+        "SLURM_NODEID is filled in once",
+        "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'",
+    ),
     ("srun " + TWO.replace("--node-rank=$NODE_RANK ", ""), "no --node-rank", "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'"),
     (
         "export MASTER_ADDR=a\nsrun bash -c '" + TWO.strip().replace("$NODE_RANK", "$SLURM_NODEID").replace("--master-addr=a ", "") + "'\n",
@@ -222,6 +234,8 @@ def test_what_slurm_starts_on_one_host_or_without_its_number(text, says, instead
     "text",
     [
         "srun " + C10D,
+        "srun " + ACCELERATE.replace("launch", "launch --rdzv_backend c10d"),
+        "srun " + ACCELERATE.replace("launch", "launch --config_file a.yaml"),
         "srun " + C10D.replace("train.py", "--node-rank=$SLURM_NODEID train.py"),
         "# it's one port for all\nMASTER_PORT=$((20000 + RANDOM % 1000))\nsrun " + C10D.replace("29500", "$MASTER_PORT"),
         "srun bash -c '" + TWO.strip().replace("$NODE_RANK", "$SLURM_NODEID") + "'\n",

@@ -10,7 +10,6 @@ from unhang.remedies.exports.checking.problem import Problem
 from unhang.remedies.exports.checking.starts import Script, Start, Value, host_and_port, read
 
 _ONE = ("1", "1:1")
-_BY_NODEID = "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'"
 _NODES = ("--nnodes", "--num-machines", "--num-nodes")
 _NODE_RANK = ("--node-rank", "--machine-rank")
 _PORT = ("--master-port", "--main-process-port")
@@ -108,6 +107,15 @@ def _several(one: Start) -> Value | None:
     return None if count is None or one.filled(count).text in _ONE else count
 
 
+def _rank_option(one: Start) -> str:
+    return "--machine_rank" if one.names[0] == "accelerate launch" else "--node-rank"
+
+
+def _by_node(one: Start) -> str:
+    """On each host, in single quotes, lest the batch script fills it in."""
+    return f"srun bash -c '{one.names[0]} {_rank_option(one)}=$SLURM_NODEID ...'"
+
+
 def _by_store(one: Start) -> bool:
     """Whether hosts are numbered as they come. torchrun's own --rdzv-backend is static, also with an endpoint, and numbers by --node-rank alone."""
     backend = one.option("--rdzv-backend") or one.variables.get("PET_RDZV_BACKEND")
@@ -142,15 +150,18 @@ def _meeting(one: Start, several: Value, text: str, given: Collection[str], by_s
 
 def _numbered(one: Start, several: Value, given: Collection[str], by_slurm: bool, at: _At) -> Iterator[Problem]:
     """Hosts that torchrun is to number by what it is told."""
-    if not _is_torchrun(one) or _by_store(one):
+    # accelerate may have a file of its own on each host, which Slurm's hosts mostly share.
+    by_accelerate = one.names[0] == "accelerate launch" and by_slurm and "--config-file" not in one.options
+    if not (_is_torchrun(one) or by_accelerate) or _by_store(one):
         return
     known = {*given, *one.variables}
     by_endpoint = "--rdzv-endpoint" in one.options or "PET_RDZV_ENDPOINT" in known
     if one.option(*_NODE_RANK) is None and not {"PET_NODE_RANK", "PET_RDZV_BACKEND"} & known:
-        says = Text("several hosts, and no --node-rank: torchrun takes each for number 0", "多台主机却没有 --node-rank：torchrun 把每台都当作 0 号")
-        instead = "--rdzv-backend=c10d" if by_endpoint else _BY_NODEID if by_slurm else "--node-rank=$NODE_RANK"
+        name, option = one.names[0], _rank_option(one)
+        says = Text(f"several hosts, and no {option}: {name} takes each for number 0", f"多台主机却没有 {option}：{name} 把每台都当作 0 号")
+        instead = "--rdzv-backend=c10d" if by_endpoint else _by_node(one) if by_slurm else "--node-rank=$NODE_RANK"
         yield Problem(line=at(several.offset), says=says, instead=same(instead))
-    if one.option(*_ADDRESS) is None and "PET_MASTER_ADDR" not in known and not by_endpoint:
+    if _is_torchrun(one) and one.option(*_ADDRESS) is None and "PET_MASTER_ADDR" not in known and not by_endpoint:
         unread = "MASTER_ADDR" in known
         says = Text(
             "several hosts, and no --master-addr: each takes itself for the first" + " (torchrun does not read MASTER_ADDR)" * unread,
@@ -176,8 +187,9 @@ def _ports(started: Sequence[Start], at: _At) -> Iterator[Problem]:
 
 def _ranks(script: Script, by_platform: bool, by_slurm: bool, at: _At) -> Iterator[Problem]:
     named = [value for name, value in script.assigned if name in ("NODE_RANK", "PET_NODE_RANK")]
-    numbers = [*named, *(rank for one in script.starts if (rank := one.option(*_NODE_RANK)) is not None and not _by_store(one))]
-    for number in () if by_platform else numbers:
+    given = [(one, rank) for one in script.starts if (rank := one.option(*_NODE_RANK)) is not None and not _by_store(one)]
+    starts: list[tuple[Start | None, Value]] = [*((None, value) for value in named), *given]
+    for one, number in () if by_platform else starts:
         if found := _PROCESS.match(number.text):
             says = Text(
                 f"{found['name']} is a process's number, not the host's: where it is unset every host takes itself for the first",
@@ -189,7 +201,7 @@ def _ranks(script: Script, by_platform: bool, by_slurm: bool, at: _At) -> Iterat
                 f"nothing sets {found['name']}: Slurm calls a host's number SLURM_NODEID",
                 f"没有任何地方设置 {found['name']}：Slurm 用 SLURM_NODEID 表示主机编号",
             )
-            yield Problem(line=at(number.offset), says=says, instead=same(_BY_NODEID))
+            yield Problem(line=at(number.offset), says=says, instead=same(_by_node(one) if one is not None else "$SLURM_NODEID"))
     if any(map(_is_factory, script.starts)) and "NODE_RANK" not in dict(script.assigned):
         for name, value in script.assigned:
             if name == "RANK":
@@ -240,13 +252,16 @@ def _on_all_hosts(one: Start, hosts: str, at: _At) -> Iterator[Problem]:
             )
             yield Problem(line=at(one.offset), says=says, instead=same(f"srun {one.names[0]} ..."))
         return
-    rank = one.option(*_NODE_RANK)
-    if rank is not None and not _by_store(one) and not rank.each and (found := _OF_SLURM.match(rank.text)) and not _in_script(one):
+    given = one.option(*_NODE_RANK)
+    rank = given and one.filled(given)
+    if rank is not None and not _by_store(one) and not rank.each and (found := _OF_SLURM.match(rank.text)):
+        if _in_script(one) and found["name"] not in rank.once:
+            return
         says = Text(
             f"{found['name']} is filled in once, by the batch script on the first host: every host is number 0",
             f"{found['name']} 由第一台主机上的批处理脚本一次性展开：每台主机都成了 0 号",
         )
-        yield Problem(line=at(rank.offset), says=says, instead=same(_BY_NODEID))
+        yield Problem(line=at(rank.offset), says=says, instead=same(_by_node(one)))
 
 
 def _in_script(one: Start) -> bool:

@@ -23,7 +23,9 @@ _SECOND = {"accelerate": "launch", "llamafactory-cli": "train", "lmf": "train"}
 # Launchers' options that take no value; behind any other one a launcher's name is a value.
 _FLAGS = frozenset(
     {"--standalone", "--no-python", "--module", "-m", "--run-path", "--use-env", "--no-ssh", "--no-ssh-check", "--force-multi", "--"}
-    | {"--multi-gpu", "--use-deepspeed", "--use-fsdp", "--cpu", "--quiet", "-q", "-c", "--debug", "--same-network", "--tpu", "--ipex"}
+    | {"--multi-gpu", "--use-deepspeed", "--use-fsdp", "--cpu", "--quiet", "-q", "-c", "--debug", "--same-network", "--tpu", "--ipex", "--use-xpu"}
+    | {"--downcast-bf16", "--enable-cpu-affinity", "--use-megatron-lm", "--use-parallelism-config", "--dynamo-use-dynamic", "--save-pid"}
+    | {"--dynamo-use-fullgraph", "--bind-cores-to-rank", "--elastic-training", "--no-local-rank", "--virtual-local-rank"}
 )
 # Behind these options of whatever stands before a launcher is a name, and it may well be a launcher's: `conda run -n deepspeed`.
 _NAMING = frozenset({"-n", "--name", "-J", "--job-name", "-t", "--tag", "--comment", "--role", "-s", "-H", "--host", "--hostname"})
@@ -41,6 +43,7 @@ _VARIABLE = re.compile(
     r"\$(?:(?P<bare>[A-Za-z_]\w*|\d)|\((?P<pod>[A-Z_][A-Z0-9_]*)\)|\{(?P<name>[A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?::?[-=](?P<default>[^}]*))?\})"
 )
 _DEFAULT = re.compile(r"\$\{(?P<name>[A-Za-z_]\w*):?=(?P<value>[^}]*)\}")
+_FILLED_IN = re.compile(r"(?<!\\)\$\{?(?P<name>[A-Za-z_]\w*)")
 _WHICH = re.compile(r"(?:\$\(|`)\s*(?:which|command -v)\s+(?P<name>\S+?)\s*[)`]")
 _MAX_DEPTH = 6
 
@@ -49,11 +52,15 @@ Place = Callable[[int], int]
 
 @dataclass(frozen=True)
 class Value:
-    """`text` without its quotes, and where it was written. `each`: in single quotes, so that the shell of each host fills it in."""
+    """`text` without its quotes, and where it was written. `each`: in single quotes, so that the shell of each host fills it in.
+
+    `once` are variables that the script around it has filled in before: it stands in double quotes there.
+    """
 
     text: str
     offset: int
     each: bool = False
+    once: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +150,11 @@ def _read(script: Value, place: Place, around: tuple[str, ...], variables: dict[
             continue
         if first == "eval":
             body = body[1:]
-        values = [Value(given, place(w.start), script.each or w.raw.startswith("'")) for w in body for given in _filled(w, {**variables, **own}, 0)]
+        values = [
+            Value(given, place(w.start), script.each or w.raw.startswith("'"), script.once)
+            for w in body
+            for given in _filled(w, {**variables, **own}, 0)
+        ]
         if not values or _starts_nothing(values):
             continue
         inner = _inner(values) if depth < _MAX_DEPTH else None
@@ -156,10 +167,11 @@ def _read(script: Value, place: Place, around: tuple[str, ...], variables: dict[
 def _within(value: Value, body: Sequence[Word], place: Place, script: Value) -> tuple[Value, Place]:
     """A script in a word, and how its places are those of the file: to the character where it stands there as it is."""
     word = next((w for w in body if place(w.start) == value.offset), None)
-    if word is not None and word.raw[1:-1] == value.text:
+    if word is not None and word.raw[1:-1] == value.text and word.raw.startswith("'"):
         start = word.start + 1
         return value, lambda at: place(start + at)
     if word is not None and word.raw.startswith('"'):
+        value = replace(value, once=frozenset(m["name"] for m in _FILLED_IN.finditer(word.raw)))
         # Escapes shift characters, not lines.
         rows = [i for i, c in enumerate(word.raw) if c == "\n"]
         return value, lambda at: place(word.start + (rows[n - 1] + 1 if (n := value.text.count("\n", 0, at)) and n <= len(rows) else 0))
