@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from unhang.cli import export
 from unhang.errors import UnhangError
 from unhang.remedies.exports.forms import NAMES
+from unhang.report import language
 
 
 @pytest.fixture
@@ -72,6 +73,14 @@ CONTRADICTIONS = {
 def test_contradictions_are_refused_in_one_line(run, words, says):
     ran = run(*([] if "--check" in words else ["torchrun"]), *words)
     assert isinstance(ran.exception, UnhangError) and says in str(ran.exception) and not ran.stdout
+
+
+@pytest.mark.parametrize("words", CONTRADICTIONS)
+def test_refusals_are_said_in_chinese(run, words):
+    given, _ = CONTRADICTIONS[words]
+    ran = run(*([] if "--check" in given else ["torchrun"]), "--lang", "zh", *given)
+    assert any("\u4e00" <= c <= "\u9fff" for c in language.refusal(str(ran.exception)))
+    language.chosen("en")
 
 
 def test_the_same_thing_twice_is_no_contradiction(run):

@@ -26,7 +26,7 @@ def check(
     """Its form and what is wrong, in the order of lines. Raises UnhangError for what is not understood."""
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     if not text.strip():
-        raise UnhangError(f"{name} is empty", hint="unhang export FORM -o FILE writes one")
+        raise UnhangError(f"{name} is empty: there is nothing to check", hint="unhang export FORM -o FILE writes one")
     found = _form(form) if form is not None else recognise(name, text)
     layout = Layout(nodes=nodes, processes=processes)
     problems = dict.fromkeys([*_characters(found, text, marked), *_of_form(found, name, text, layout), *_variables(found, name, text)])
