@@ -156,6 +156,7 @@ RIGHT = {
     "a default by name": 'NNODES=${PET_NNODES:-1}\ntorchrun --nnodes="$NNODES" train.py\n',
     "a default of an argument": 'torchrun --nnodes="${1:-1}" train.py\n',
     "a default that : sets": ': "${NNODES:=1}"\ntorchrun --nnodes=$NNODES train.py\n',
+    "one run after the other on the first host": (TWO + TWO.replace("29500", "29501")).replace("$NODE_RANK", "0"),
     "one run after the other": TWO + TWO.replace("29500", "29501"),
     "a quote in a comment": "# it's for the first host's port\n" + TWO + "# don't\n",
     "a quote in a word": 'echo "it\'s two hosts"\n' + TWO,
@@ -201,6 +202,7 @@ ACCELERATE = "accelerate launch --num_machines=$SLURM_NNODES --main_process_ip=$
 ON_SLURM = [
     (C10D, "torchrun without srun: a batch script runs on the first of its 2 hosts only", "srun torchrun ..."),
     ("srun " + C10D.replace("--rdzv-backend=c10d ", ""), "no --node-rank", "--rdzv-backend=c10d"),
+    ("srun " + C10D.replace("c10d", "static"), "no --node-rank", "--rdzv-backend=c10d"),
     ("srun " + ACCELERATE, "no --machine_rank", "srun bash -c 'accelerate launch --machine_rank=$SLURM_NODEID ...'"),
     ("bash -c '" + C10D.strip() + "'\n", "torchrun without srun", "srun torchrun ..."),
     ("srun " + TWO, "nothing sets NODE_RANK", "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'"),

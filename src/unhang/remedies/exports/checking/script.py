@@ -177,7 +177,7 @@ def _ports(started: Sequence[Start], at: _At) -> Iterator[Problem]:
         rank, (_, port) = one.option(*_NODE_RANK), _address_and_port(one)
         if rank is None or not rank.text.isdigit() or port is None or not port.text.isdigit() or _several(one) is None:
             continue
-        others = {v.text: v for number, v in first.items() if number != rank.text}
+        others = {v.text for v in first.values()}
         if others and port.text not in others and rank.text not in first:
             shown = ", ".join(sorted({port.text, *others}))
             says = Text(f"ports of one job differ: {shown}", f"同一作业的端口不同：{shown}")
