@@ -246,6 +246,7 @@ def test_what_slurm_starts_on_one_host_or_without_its_number(text, says, instead
         'CMD="' + C10D.strip() + '"\nsrun --label $CMD\n',
         "NODE_RANK=0\nfor host in $HOSTS; do ssh $host " + TWO.strip() + " & NODE_RANK=$((NODE_RANK + 1)); done\n",
         "torchrun --standalone --nproc-per-node=8 prepare.py\nsrun " + C10D,
+        "command -v torchrun >/dev/null || exit 1\nsrun python train.py\n",
         "deepspeed --hostfile hosts --num_nodes 2 --master_port 29500 train.py\n",
     ],
 )
