@@ -48,6 +48,9 @@ def test_a_job_that_is_right():
         ("MASTER_PORT", "OTHER", 16, "no MASTER_PORT"),
         ("train.py", "accelerate, launch, train.py", 16, "torchrun > accelerate launch"),
         ("a-0.a", "127.0.0.1", 16, "takes itself for the first"),
+        (" --node-rank=$(JOB_COMPLETION_INDEX),", "", 16, "no --node-rank"),
+        (" --master-addr=a-0.a,", "", 16, "no --master-addr"),
+        ("--nnodes=2, --node-rank=$(JOB_COMPLETION_INDEX), --master-addr=a-0.a, ", "", 4, "torchrun without --nnodes"),
         ("medium: Memory", "sizeLimit: 1Gi", 17, "is on disk"),
     ],
 )
@@ -59,7 +62,9 @@ def test_what_is_wrong_in_a_job(old, new, line, says):
 
 
 def test_a_script_in_a_command():
-    command = "\n            - bash\n            - -c\n            - |\n              torchrun --nnodes=2 --node-rank=$RANK train.py"
+    command = (
+        "\n            - bash\n            - -c\n            - |\n              torchrun --nnodes=2 --node-rank=$RANK --master-addr=a-0.a train.py"
+    )
     ((line, says),) = said(JOB + POD.format(command=command))
     assert line == 20 and "RANK is a process's number" in says
 
