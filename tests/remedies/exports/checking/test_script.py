@@ -169,6 +169,7 @@ RIGHT = {
     "an endpoint with defaults": "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=${HEAD:-node0}:${PORT:-29500} train.py\n",
     "looking for a launcher": "if ! command -v torchrun >/dev/null; then exit 1; fi\nwhich deepspeed || pip install deepspeed\n" + TWO,
     "an array": "ARGS=(--nnodes 2 --node-rank $NODE_RANK)\nARGS+=(--master-addr a --master-port 29500)\ntorchrun ${ARGS[@]} train.py\n",
+    "a variable that is put before itself": 'CMD="$CMD torchrun"\n$CMD train.py\n',
     "a function": 'run() {\n  torchrun --standalone "$@"\n}\nrun train.py\n',
 }
 
@@ -261,5 +262,5 @@ def test_one_host_of_slurm_needs_nothing(count):
 
 
 def test_variables_that_hold_one_another_many_times_over_end():
-    chain = "".join(f'V{i}="{f"$V{i + 1} " * 40}"\n' for i in range(8)) + 'V0="$V0 $V0"\n' * 40
-    assert check("file", BASH + chain + "torchrun $V0 train.py\n")[0] == "torchrun"
+    chain = "".join(f'V{i}="{f"$V{i + 1} " * 40}"\n' for i in range(8)) + "W=a\n" + 'W="$W $W"\n' * 40
+    assert check("file", BASH + chain + "torchrun $V0 $W train.py\n")[0] == "torchrun"
