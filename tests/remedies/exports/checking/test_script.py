@@ -86,6 +86,7 @@ def test_what_counts_hosts_is_right():
     [
         (BASH + "torchrun --nnodes 2 --node-rank $NODE_RANK --master-addr a train.py\n", 2),
         (BASH + "N=2\npython -m torch.distributed.launch --nnodes=$N --node_rank=$NODE_RANK --master_addr=a train.py\n", 3),
+        (BASH + 'O="--nnodes 2"\nO="$O --node-rank $NODE_RANK"\nO="${O} --master-addr a"\ntorchrun $O train.py\n', 5),
         (BASH + "export NNODES=2\nllamafactory-cli train a.yaml\n", 2),
         (BASH + "accelerate launch --num_machines 2 --machine_rank 0 --main_process_ip a train.py\n", 2),
         (SLURM + "srun torchrun --nnodes=$SLURM_NNODES --node-rank=$SLURM_NODEID --master-addr=$HEAD train.py\n", 4),
@@ -168,6 +169,7 @@ RIGHT = {
     "an endpoint with defaults": "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=${HEAD:-node0}:${PORT:-29500} train.py\n",
     "looking for a launcher": "if ! command -v torchrun >/dev/null; then exit 1; fi\nwhich deepspeed || pip install deepspeed\n" + TWO,
     "an array": "ARGS=(--nnodes 2 --node-rank $NODE_RANK)\nARGS+=(--master-addr a --master-port 29500)\ntorchrun ${ARGS[@]} train.py\n",
+    "a variable that is put before itself": 'CMD="$CMD torchrun"\n$CMD train.py\n',
     "a function": 'run() {\n  torchrun --standalone "$@"\n}\nrun train.py\n',
 }
 
@@ -257,3 +259,8 @@ def test_what_slurm_starts_on_all_its_hosts(text):
 @pytest.mark.parametrize("count", ["$SLURM_NNODES", "$SLURM_JOB_NUM_NODES", "${SLURM_NNODES}"])
 def test_one_host_of_slurm_needs_nothing(count):
     assert check("file", SLURM.replace("nodes=2", "nodes=1") + f"torchrun --nnodes={count} train.py\n")[1] == ()
+
+
+def test_variables_that_hold_one_another_many_times_over_end():
+    chain = "".join(f'V{i}="{f"$V{i + 1} " * 40}"\n' for i in range(8)) + "W=a\n" + 'W="$W $W"\n' * 40
+    assert check("file", BASH + chain + "torchrun $V0 $W train.py\n")[0] == "torchrun"

@@ -51,7 +51,7 @@ def _commands(keys: Mapping[_Path, Key]) -> Iterator[Problem]:
     for container in dict.fromkeys(path[:-1] for path in keys if path[-1] in ("command", "args")):
         env = {keys[p].value: _value(keys, *p[:-1], "value") for p in keys if p[: len(container) + 1] == (*container, "env") and p[-1] == "name"}
         given = [str(name) for name in env] + ([*_BY_OPERATOR] if by_operator else [])
-        rank_is_of_host = kind == "PyTorchJob"
+        rank_is_of_host, hosts_are_alike = kind == "PyTorchJob", kind == "Job"
         for name, value in env.items():
             # A variable that is made of another one is written as in shell, with parentheses.
             if isinstance(value, str) and "NODE_RANK" in str(name):
@@ -62,10 +62,10 @@ def _commands(keys: Mapping[_Path, Key]) -> Iterator[Problem]:
         ]
         for one in words:
             if "\n" in one.value:
-                yield from script.check(one.value, first=one.line + 1, given=given, rank_is_of_host=rank_is_of_host)
+                yield from script.check(one.value, first=one.line + 1, given=given, rank_is_of_host=rank_is_of_host, hosts_are_alike=hosts_are_alike)
         if words and not any("\n" in one.value for one in words):
             joined = shlex.join(one.value for one in words)
-            yield from script.check(joined, first=words[0].line, given=given, rank_is_of_host=rank_is_of_host)
+            yield from script.check(joined, first=words[0].line, given=given, rank_is_of_host=rank_is_of_host, hosts_are_alike=hosts_are_alike)
 
 
 def _job(keys: Mapping[_Path, Key], every: Sequence[Key]) -> Iterator[Problem]:

@@ -35,10 +35,13 @@ _ON_HOSTS = frozenset(("srun", "mpirun", "mpiexec", "ssh", "pdsh", "clush", "pss
 _At = Callable[[int], int]
 
 
-def check(text: str, *, first: int = 1, given: Collection[str] = (), rank_is_of_host: bool = False) -> Iterator[Problem]:
+def check(
+    text: str, *, first: int = 1, given: Collection[str] = (), rank_is_of_host: bool = False, hosts_are_alike: bool = False
+) -> Iterator[Problem]:
     """`first` is the line in the file that the text begins on, `given` are variables that are set elsewhere.
 
-    `rank_is_of_host`: what starts it sets RANK by host.
+    `rank_is_of_host`: what starts it sets RANK by host. `hosts_are_alike`: none has a file of its own that would tell accelerate its number, as
+    Slurm's hosts have not, which share their home.
     """
 
     def at(offset: int) -> int:
@@ -54,7 +57,7 @@ def check(text: str, *, first: int = 1, given: Collection[str] = (), rank_is_of_
         if (several := _several(one)) is not None:
             yield from _meeting(one, several, text, given, by_slurm, at)
             if not by_platform:
-                yield from _numbered(one, several, given, by_slurm, at)
+                yield from _numbered(one, several, given, by_slurm, hosts_are_alike or by_slurm, at)
     yield from _ports(script.starts, at)
     yield from _ranks(script, by_platform, by_slurm, at)
     if by_slurm and script.starts:
@@ -148,26 +151,30 @@ def _meeting(one: Start, several: Value, text: str, given: Collection[str], by_s
         yield Problem(line=at(address.offset), says=says, instead=Text("the first host's name or address", "第一台主机的名称或地址"))
 
 
-def _numbered(one: Start, several: Value, given: Collection[str], by_slurm: bool, at: _At) -> Iterator[Problem]:
-    """Hosts that torchrun is to number by what it is told."""
-    # accelerate may have a file of its own on each host, which Slurm's hosts mostly share.
-    by_accelerate = one.names[0] == "accelerate launch" and by_slurm and "--config-file" not in one.options
+def _numbered(one: Start, several: Value, given: Collection[str], by_slurm: bool, hosts_are_alike: bool, at: _At) -> Iterator[Problem]:
+    """Hosts that a launcher is to number by what it is told."""
+    by_accelerate = one.names[0] == "accelerate launch" and hosts_are_alike and "--config-file" not in one.options
     if not (_is_torchrun(one) or by_accelerate) or _by_store(one):
         return
     known = {*given, *one.variables}
     by_endpoint = "--rdzv-endpoint" in one.options or "PET_RDZV_ENDPOINT" in known
     if one.option(*_NODE_RANK) is None and not {"PET_NODE_RANK", "PET_RDZV_BACKEND"} & known:
         name, option = one.names[0], _rank_option(one)
-        says = Text(f"several hosts, and no {option}: {name} takes each for number 0", f"多台主机却没有 {option}：{name} 把每台都当作 0 号")
-        instead = "--rdzv-backend=c10d" if by_endpoint else _by_node(one) if by_slurm else "--node-rank=$NODE_RANK"
-        yield Problem(line=at(several.offset), says=says, instead=same(instead))
-    if _is_torchrun(one) and one.option(*_ADDRESS) is None and "PET_MASTER_ADDR" not in known and not by_endpoint:
-        unread = "MASTER_ADDR" in known
+        # int(None) in accelerate 1.15, unless a file of its defaults holds a number: the same one for all.
+        fails, fails_zh = ("fails, or ", "会出错，或") if by_accelerate else ("", "")
         says = Text(
-            "several hosts, and no --master-addr: each takes itself for the first" + " (torchrun does not read MASTER_ADDR)" * unread,
-            "多台主机却没有 --master-addr：各自把自己当作第一台" + "（torchrun 不读取 MASTER_ADDR）" * unread,
+            f"several hosts, and no {option}: {name} {fails}takes each for number 0", f"多台主机却没有 {option}：{name} {fails_zh}把每台都当作 0 号"
         )
-        yield Problem(line=at(several.offset), says=says, instead=same("--master-addr=$MASTER_ADDR"))
+        instead = "--rdzv-backend=c10d" if by_endpoint else _by_node(one) if by_slurm else f"{option}=$NODE_RANK"
+        yield Problem(line=at(several.offset), says=says, instead=same(instead))
+    if one.option(*_ADDRESS) is None and "PET_MASTER_ADDR" not in known and not by_endpoint:
+        option = "--main_process_ip" if by_accelerate else "--master-addr"
+        unread = f"{one.names[0]} does not read MASTER_ADDR", f"{one.names[0]} 不读取 MASTER_ADDR"
+        says = Text(
+            f"several hosts, and no {option}: each takes itself for the first" + f" ({unread[0]})" * ("MASTER_ADDR" in known),
+            f"多台主机却没有 {option}：各自把自己当作第一台" + f"（{unread[1]}）" * ("MASTER_ADDR" in known),
+        )
+        yield Problem(line=at(several.offset), says=says, instead=same(f"{option}=$MASTER_ADDR"))
 
 
 def _ports(started: Sequence[Start], at: _At) -> Iterator[Problem]:

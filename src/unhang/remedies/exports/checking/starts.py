@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from unhang.knowledge.variables.files.shell_words import ASSIGNMENT, Cutter, Word, pieces, unquoted
 
@@ -46,6 +47,9 @@ _DEFAULT = re.compile(r"\$\{(?P<name>[A-Za-z_]\w*):?=(?P<value>[^}]*)\}")
 _FILLED_IN = re.compile(r"(?<!\\)\$\{?(?P<name>[A-Za-z_]\w*)")
 _WHICH = re.compile(r"(?:\$\(|`)\s*(?:which|command -v)\s+(?P<name>\S+?)\s*[)`]")
 _MAX_DEPTH = 6
+# A variable that holds others several times over doubles with each.
+_MOST_WORDS = 2000
+_MOST_TEXT = 10_000
 
 Place = Callable[[int], int]
 
@@ -153,7 +157,7 @@ def _read(script: Value, place: Place, around: tuple[str, ...], variables: dict[
         values = [
             Value(given, place(w.start), script.each or w.raw.startswith("'"), script.once)
             for w in body
-            for given in _filled(w, {**variables, **own}, 0)
+            for given in islice(_filled(w, {**variables, **own}, 0), _MOST_WORDS)
         ]
         if not values or _starts_nothing(values):
             continue
@@ -183,6 +187,8 @@ def _assigned(word: Word, place: Place, each: bool, variables: Mapping[str, Valu
     assert match is not None
     raws = [word.raw[match.end() :]] if word.elements is None else [w.raw for w in word.elements]
     text = " ".join(map(unquoted, raws))
+    if (before := variables.get(match["name"])) is not None and len(before.text) < _MOST_TEXT:
+        text = re.sub(rf"\$(?:{match['name']}\b|\{{{match['name']}\}})", lambda _: before.text, text)
     if match[0].endswith("+=") and match["name"] in variables:
         text = variables[match["name"]].text + " " * (word.elements is not None) + text
     return match["name"], Value(text, place(word.start), each)
@@ -202,8 +208,9 @@ def _filled(word: Word, variables: Mapping[str, Value], depth: int) -> Iterator[
         # One word: a script for `bash -c`.
         yield value.text
         return
+    within = {name: v for name, v in variables.items() if v is not value}
     for one in value.text.split():
-        yield from _filled(replace(word, raw=one, elements=None), variables, depth + 1)
+        yield from _filled(replace(word, raw=one, elements=None), within, depth + 1)
 
 
 def _starts_nothing(values: Sequence[Value]) -> bool:
