@@ -66,6 +66,8 @@ def test_all_settings_are_listed(tmp_path):
         (("run", "--set", "shm=maybe", "true"), "it is on or off"),
         (("run", "--fallback-limit", "9s", "true"), "it is a time from 10 seconds"),
         (("run", "--hang-after", "0.4", "true"), "it is a time from 0.5 seconds"),
+        (("doctor", "--live", "--fix", "--fix-limit", "1x"), "such as 1800, 30m or 2h"),
+        (("doctor", "--live", "--fix", "--trial-limit", "1s"), "a time from 5 seconds"),
         (("run", "--trial-limit", "soon", "true"), "such as 1800, 30m or 2h"),
         (("run", "--timeout", "soon", "true"), "such as 1800, 30m or 2h"),
         (("run", "--set", "batch=8", "true"), "[arguments] of unhang.toml has no flag for it"),
