@@ -36,6 +36,11 @@ _OF_FILE = Text(
 )
 _IN_PLACE = Text("preset {name} is the one of {path}, in place of unhang's own", "预设 {name} 来自 {path}，取代了 unhang 自带的同名预设")
 
+_INFO_ONLY = Text(
+    "detail is INFO here: this torch's DETAIL crashes DDP over Gloo (SIGSEGV); a script without DDP may export TORCH_DISTRIBUTED_DEBUG=DETAIL",
+    "detail 在此为 INFO：这个 torch 的 DETAIL 会使 Gloo 上的 DDP 崩溃（SIGSEGV）；不用 DDP 的脚本可自行导出 TORCH_DISTRIBUTED_DEBUG=DETAIL",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
@@ -161,6 +166,8 @@ def plan(
     of_ours = {key for key, c in chosen.items() if c.origin == f"preset {name}" and c.why}
     whole = replace(whole, spelled={key: _at_most(one) if key in of_ours else one for key, one in whole.spelled.items()})
     spelled = {key: _met(key, one, chosen[key].is_typed, environ, option, word, met) for key, one in whole.spelled.items()}
+    if "detail" in spelled and "INFO" in spelled["detail"].env.values():
+        remarks = (*remarks, _INFO_ONLY)
     return Plan(
         chosen=tuple(chosen.values()), applied=together(spelled, (*left, *whole.refused)), met=tuple(met), unfit=unfit, preset=name, remarks=remarks
     )
