@@ -112,7 +112,10 @@ def _preset(name: str, here: Here, configuration: Configuration, above: tuple[st
         return ours(wanted, here)
     valid = names(configuration)
     if wanted in above:
-        raise UnhangError(f"{configuration.path}: [presets.{wanted}] builds on itself", hint=f"presets: {', '.join(valid)}")
+        raise UnhangError(
+            f"{configuration.path}: [presets.{wanted}] builds on itself: {' -> '.join((*above[above.index(wanted) :], wanted))}",
+            hint=f"presets: {', '.join(valid)}",
+        )
     near = difflib.get_close_matches(wanted, valid, 1)
     where = f"{configuration.path}: [presets.{above[-1]}] base: " if above else asked_in
     raise UnhangError(f"{where}there is no preset {name!r}", cause=f"did you mean {near[0]}?" if near else None, hint=f"presets: {', '.join(valid)}")
