@@ -50,6 +50,16 @@ def test_one_preset_says_why_and_what_it_costs(tmp_path):
     assert told["schema"] == "unhang/presets/1" and told["presets"][0]["settings"][-1]["value"] == 5000
 
 
+@pytest.mark.torch
+def test_what_a_preset_shows_is_what_a_run_sets(tmp_path):
+    for name in ("basic", "conservative"):
+        [shown] = json.loads(unhang("presets", name, "--json", "--python", sys.executable, cwd=tmp_path).stdout)["presets"]
+        argv = ("run", "--preset", name, "--dry-run", "--json", "--python", sys.executable, "true")
+        done = json.loads(unhang(*argv, cwd=tmp_path).stdout)["settings"]
+        [of_run] = [s["environment"] for s in done["settings"] if s["key"] == "loader-workers"]
+        assert [s["sets"] for s in shown["settings"] if s["key"] == "loader-workers"] == [f"{n}={v}" for n, v in of_run.items()]
+
+
 def test_all_settings_are_listed(tmp_path):
     done = unhang("presets", "--settings", cwd=tmp_path)
     assert "cumem-host  " in done.stdout and "values: on, off" in done.stdout

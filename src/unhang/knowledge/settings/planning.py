@@ -176,6 +176,12 @@ def plan(
     )
 
 
+def of_preset(preset: Preset, here: Here, configuration: Configuration) -> Applied:
+    """What a run sets that is started with it alone."""
+    whole = applied(preset.settings, here.installed, arguments=configuration.arguments)
+    return together({key: _at_most(one) if key in preset.why else one for key, one in whole.spelled.items()}, whole.refused)
+
+
 def _at_most(one: Spelled) -> Spelled:
     workers = one.env.get(LOADER_WORKERS, "0")
     return one if workers == "0" else replace(one, env={LOADER_WORKERS_MOST: workers})
