@@ -67,14 +67,14 @@ class Configuration:
 
 
 def find(start: Path) -> Path | None:
-    """The nearest file, from a directory upwards."""
+    """The nearest one, from a directory upwards, whatever it is: what cannot be read must not be passed over."""
     for directory in (start, *start.parents):
         path = directory / FILE
         try:
-            if path.is_file():
-                return path
+            path.lstat()
         except OSError:
             continue
+        return path
     return None
 
 
