@@ -68,7 +68,7 @@ def doctor(
     ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Show what can be repaired without a guess, ask, do it, and look again.")] = False,
     fix_limit: Annotated[
-        float, typer.Option("--fix-limit", min=10, metavar="SECONDS", help="With --live --fix: how long changes of settings may be tried.")
+        float, typer.Option("--fix-limit", min=30, metavar="SECONDS", help="With --live --fix: how long changes of settings may be tried.")
     ] = 600.0,
     trial_command: Annotated[
         str | None,
