@@ -238,7 +238,7 @@ def _say(event: events.Event) -> tuple[str, str]:
 
 
 def _tried(event: events.RungTried) -> tuple[str, str]:
-    mark, style = {"passed": ("works", "green"), "failed": ("fails", "yellow")}.get(event.outcome, ("cannot be tried", "yellow"))
+    mark, style = {"passed": ("works", "green"), "failed": ("fails", "yellow")}.get(event.outcome, ("not decided", "yellow"))
     measured = f", {event.busbw_gbps:.3g} GB/s" if event.busbw_gbps is not None else ""
     took = f" ({event.seconds:.1f} s{measured})" if event.seconds else ""
     why = "" if event.outcome == "passed" else f": {cut(event.says, _MOST_SAID)}"
