@@ -309,3 +309,8 @@ def test_a_script_that_asks_for_an_nccl_that_is_not_there_ends_on_gloo(world, be
     found = climb(bench(bench.no_gpu, backend="nccl", world_size=2), verdict=Verdict(primary=finding))
     assert found.chosen == {"backend": "gloo"} and found.confirmed
     assert [backend for _, _, backend in world.started] == ["gloo", "gloo"]
+    # Nor for somebody to choose among.
+    world.started.clear()
+    found = climb(bench(bench.no_gpu, backend="nccl", world_size=2), verdict=Verdict(primary=finding), several=True)
+    assert {backend for _, _, backend in world.started} == {"gloo"}
+    assert "no NCCL" in next(r.skipped for r in found.rungs if r.id == "interface")

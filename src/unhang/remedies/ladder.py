@@ -39,6 +39,7 @@ _UNSEEN_HERE = Text(
 _ON_LOOPBACK = Text("; lo reaches this host alone: a job on several hosts would not start with it", "；lo 只能到达本机，多主机作业用它无法启动")
 _INTERRUPTED = Text("interrupted: what was tried until then is all there is", "被中断：只有到那时为止的测试结果")
 _MORE_WORK = Text("it works with more processes", "进程更多时也可行")
+_NO_NCCL = Text("there is no NCCL here", "此处没有 NCCL")
 _PASSED_ONCE = Text(
     "{what} passed once, and the time of {s} s was over before it could pass again: nothing is proven",
     "{what} 通过一次，但时间（{s} 秒）已用完，未能再次通过：尚未证明",
@@ -164,6 +165,8 @@ class _Climb:
         if self._is_over(self._rungs_until):
             self._ran_out = True
             return Text("no time is left of {s} s for it", "{s} 秒中已无时间用于它").fill(s=f"{self._limit_s:g}")
+        if choice.get("backend", self._bench.backend) == "nccl" and self._bench.installed.nccl is None:
+            return _NO_NCCL
         if choice.get("backend", self._bench.backend) != "nccl" and rung.adds and set(rung.adds) <= set(TRANSPORTS):
             return Text("only NCCL has it, and the ranks talk over Gloo", "只有 NCCL 有，而这里使用 Gloo")
         refused = self._bench.refused(rung.adds)
