@@ -74,7 +74,7 @@ def test_all_settings_are_listed(tmp_path):
         (("run", "--set", "shn=off", "true"), "did you mean shm?"),
         (("run", "--set", "shm", "true"), "a value is missing"),
         (("run", "--set", "shm=maybe", "true"), "it is on or off"),
-        (("run", "--fallback-limit", "9s", "true"), "it is a time from 10 seconds"),
+        (("run", "--fallback-limit", "29s", "true"), "it is a time from 30 seconds"),
         (("run", "--hang-after", "0.4", "true"), "it is a time from 0.5 seconds"),
         (("doctor", "--live", "--fix", "--fix-limit", "1x"), "such as 1800, 30m or 2h"),
         (("doctor", "--live", "--fix", "--trial-limit", "1s"), "a time from 5 seconds"),

@@ -71,7 +71,7 @@ def doctor(
         float,
         typer.Option(
             "--fix-limit",
-            parser=duration(10),
+            parser=duration(30),
             metavar="TIME",
             help="With --live --fix: how long changes of settings may be tried.",
             show_default="10m",

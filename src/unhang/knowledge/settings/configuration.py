@@ -36,7 +36,8 @@ else:
 FILE = "unhang.toml"
 _TABLES = ("run", "presets", "arguments")
 FALLBACKS = ("auto", "ask", "off")
-LEAST_FALLBACK_S = 10
+# A trial imports torch, and what passes has to pass once more.
+LEAST_FALLBACK_S = 30
 # Of [run], beside settings.
 _OF_A_RUN = ("preset", "fallback", "fallback-limit")
 _OF_A_PRESET = ("title", "base")
