@@ -72,6 +72,10 @@ class CollectiveTimeout(CollectiveError):
         self.closed = closed
         self._resume = resume
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A call goes on where it was made: another process has neither its tensors nor its connections.
+        return type(self), self.args, {**self.__dict__, "_resume": None}
+
     @property
     def resumable(self) -> bool:
         """Whether the input is untouched, so that the call can go on: with `atomic=True` or `out=`."""
@@ -91,7 +95,7 @@ class LatePeer(CollectiveTimeout):
 class CollectiveMismatch(CollectiveError):
     """The ranks' calls do not fit together; nothing was sent. `calls` is what each rank wanted, `odd` the global ranks that differ from most."""
 
-    def __init__(self, message: str, *, calls: Mapping[int, str], odd: Sequence[int] = ()) -> None:
+    def __init__(self, message: str, *, calls: Mapping[int, str] = {}, odd: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.calls = dict(calls)
         self.odd = tuple(odd)
@@ -100,7 +104,7 @@ class CollectiveMismatch(CollectiveError):
 class OutOfSync(CollectiveError):
     """The ranks no longer train the same model. `ranks`: those that differ from most, or all of them where there is no most."""
 
-    def __init__(self, message: str, *, ranks: Sequence[int]) -> None:
+    def __init__(self, message: str, *, ranks: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.ranks = tuple(ranks)
 
