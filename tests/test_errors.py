@@ -1,36 +1,34 @@
-"""Errors as they reach another process: launchers and pools hand them on pickled."""
+"""Errors are carried between processes and threads: pickled, copied, with what they know."""
 
 from __future__ import annotations
 
+import copy
+import inspect
 import pickle
 
 import pytest
 
-from unhang.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, EvaluationFailed, LatePeer, OutOfSync, StoreLost
+from unhang import errors
 
-ERRORS = [
-    CollectiveError("a"),
-    CollectiveTimeout("b", missing=(1,), closed={"number": 3}),
-    LatePeer("c", missing=(0, 2)),
-    CollectiveMismatch("d", calls={0: "x", 1: "y"}, odd=(1,)),
-    OutOfSync("e", ranks=(2,)),
-    EvaluationFailed("f"),
-    StoreLost("g"),
-]
-
-
-@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
-def test_all_that_an_error_says_arrives(error):
-    there = pickle.loads(pickle.dumps(error))
-    assert type(there) is type(error)
-    assert (str(there), there.args) == (str(error), error.args)
-    assert {k: v for k, v in vars(there).items() if k != "_resume"} == {k: v for k, v in vars(error).items() if k != "_resume"}
+ALL = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, Exception)]
+# What each can be made with, beside its message.
+KNOWS = {
+    "CollectiveTimeout": {"missing": (2,), "closed": {"number": 7}},
+    "LatePeer": {"missing": (2,), "closed": {"number": 7}},
+    "CollectiveMismatch": {"calls": {0: "barrier", 1: "all_reduce"}, "odd": (1,)},
+    "OutOfSync": {"ranks": (0, 1)},
+    **{kind.__name__: {"cause": "a", "hint": "b"} for kind in ALL if issubclass(kind, errors.UnhangError)},
+}
 
 
-def test_what_a_call_would_go_on_with_stays_where_it_is():
-    error = CollectiveTimeout("b", resume=lambda deadline: 1)
-    assert error.resumable and error.resume() == 1
-    there = pickle.loads(pickle.dumps(error))
-    assert not there.resumable
-    with pytest.raises(CollectiveError, match="cannot go on"):
-        there.resume()
+@pytest.mark.parametrize("carried", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copied", "deep", "pickled"])
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_an_error_arrives_with_what_it_knows(kind, carried):
+    known = KNOWS.get(kind.__name__, {})
+    found = carried(kind("what failed", **known))
+    assert type(found) is kind and str(found) == "what failed"
+    assert {name: getattr(found, name) for name in known} == known
+
+
+def test_a_call_goes_on_only_where_it_was_made():
+    assert not pickle.loads(pickle.dumps(errors.CollectiveTimeout("late", resume=lambda **_: 1))).resumable
