@@ -24,7 +24,8 @@ class Module(L.LightningModule):
 
 
 class Kept(L.Callback):
-    evaluations = []
+    def __init__(self):
+        self.evaluations = []
 
     def on_train_batch_end(self, trainer, module, outputs, batch, index):
         if guard.result is not None and guard.result.step == trainer.global_step:
@@ -32,6 +33,7 @@ class Kept(L.Callback):
 
 
 guard = GuardedEvaluation(common.EVALUATED, batch_size=common.BATCH, every_n_steps=4, deadline=common.DEADLINE_S)
+kept = Kept()
 watching = [
     ModelCheckpoint(sys.argv[1], monitor="eval/a/accuracy", mode="max", every_n_train_steps=4),
     EarlyStopping("eval/a/loss", check_on_train_epoch_end=True),
@@ -46,10 +48,10 @@ trainer = L.Trainer(
     enable_progress_bar=False,
     enable_model_summary=False,
     enable_checkpointing=common.FAULT != "none",
-    callbacks=[guard, Kept(), *watching] if common.FAULT != "none" else [],
+    callbacks=[guard, kept, *watching] if common.FAULT != "none" else [],
 )
 module = Module()
 torch.manual_seed(0)
 trainer.fit(module, torch.utils.data.DataLoader(common.TRAINED, batch_size=common.BATCH, shuffle=True))
 module.train()
-common.leave(module.inner, Kept.evaluations)
+common.leave(module.inner, kept.evaluations)
