@@ -20,11 +20,11 @@ class Numbers(IterableDataset):
 def shares(monkeypatch):
     """What each of so many ranks gets."""
 
-    def of(loader, size, **options):
+    def of(loader, size):
         found = []
         for rank in range(size):
             monkeypatch.setattr(sharing, "rank_and_size", lambda rank=rank: (rank, size))
-            found.append([(batch.tolist(), counts) for batch, counts in sharing.share(loader, **options)])
+            found.append([batch.tolist() for batch in sharing.share(loader)])
         return found
 
     return of
@@ -34,33 +34,20 @@ def shares(monkeypatch):
 @pytest.mark.parametrize("data", [list(range(10)), Numbers()], ids=["list", "iterable"])
 def test_all_samples_are_seen_once(shares, data, size):
     found = shares(DataLoader(data, batch_size=3), size)
-    assert sorted(number for rank in found for batch, _ in rank for number in batch) == list(range(10))
-    assert all(counts for rank in found for _, counts in rank)
+    assert sorted(number for rank in found for batch in rank for number in batch) == list(range(10))
     # One of each rank in turn is the loader's own order.
-    assert [rank[0][0] for rank in found if rank] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]][:size]
-
-
-def test_even_shares_repeat_what_does_not_count(shares):
-    found = shares(DataLoader(list(range(10)), batch_size=3), 3, even=True)
-    assert [len(rank) for rank in found] == [2, 2, 2]
-    assert sorted(number for rank in found for batch, counts in rank if counts for number in batch) == list(range(10))
-    assert found[1][1] == ([9], False)
-
-
-def test_even_shares_of_what_has_no_length_are_refused(shares):
-    with pytest.raises(ValueError, match="with a length"):
-        shares(DataLoader(Numbers(), batch_size=3), 2, even=True)
+    assert [rank[0] for rank in found if rank] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]][:size]
 
 
 def test_a_loader_that_is_divided_already_stays_so(shares):
     data = list(range(10))
     loader = DataLoader(data, batch_size=5, sampler=DistributedSampler(data, num_replicas=2, rank=1, shuffle=False))
-    assert shares(loader, 2)[0] == [([1, 3, 5, 7, 9], True)]
+    assert shares(loader, 2)[0] == [[1, 3, 5, 7, 9]]
 
 
 def test_what_a_loader_was_given_is_kept(shares):
     loader = DataLoader(list(range(6)), batch_size=2, collate_fn=lambda batch: torch.tensor(batch) * 10, num_workers=1, prefetch_factor=3)
-    assert shares(loader, 2)[1] == [([20, 30], True)]
+    assert shares(loader, 2)[1] == [[20, 30]]
 
 
 def test_batches_are_moved_whole():

@@ -45,7 +45,7 @@ def evaluate(
 
     def one(dataset: Any, size: int) -> Iterator[Mapping[str, Any]]:
         loader: DataLoader[Any] = DataLoader(dataset, batch_size=size, collate_fn=collate_fn, num_workers=num_workers)
-        for batch, _ in share(loader):
+        for batch in share(loader):
             with accelerator.autocast():
                 metrics = step(inner, moved(batch, accelerator.device))
             yield metrics

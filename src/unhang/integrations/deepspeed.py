@@ -37,7 +37,7 @@ def evaluate(
 
     def one(dataset: Any, size: int) -> Iterator[Mapping[str, Any]]:
         loader: DataLoader[Any] = DataLoader(dataset, batch_size=size, collate_fn=collate_fn, num_workers=num_workers)
-        for batch, _ in share(loader):
+        for batch in share(loader):
             yield step(engine, moved(batch, engine.device))
 
     return unhang.evaluate(one, datasets, batch_size=batch_size, step=engine.global_steps, model=engine, **options)

@@ -46,12 +46,21 @@ class GuardedEvaluation:
 
     _names_seen: Mapping[str, tuple[str, ...]] = {}
 
-    def evaluate(self: Any, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval") -> dict[str, float]:
-        """As the Trainer's, for one data set or a dictionary of them. All ranks have to call it."""
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Raises ValueError, before anything is trained, for what cannot be guarded."""
+        super().__init__(*args, **kwargs)
+        if self.is_fsdp_enabled or (self.is_deepspeed_enabled and self.accelerator.state.deepspeed_plugin.zero_stage == 3):
+            raise ValueError(
+                "this model is split among the ranks (FSDP, ZeRO-3), and its forward gathers it in the training's own group, where nothing can be "
+                "given up: such an evaluation cannot be guarded; use the Trainer without GuardedEvaluation"
+            )
         if self.args.batch_eval_metrics:
             raise ValueError(
                 "batch_eval_metrics computes metrics from batches of all ranks: switch it off, or reduce by preprocess_logits_for_metrics"
             )
+
+    def evaluate(self: Any, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval") -> dict[str, float]:
+        """As the Trainer's, for one data set or a dictionary of them. All ranks have to call it."""
         override = eval_dataset is not None
         given = eval_dataset if override else self.eval_dataset
         several = isinstance(given, dict)
@@ -119,20 +128,16 @@ class GuardedEvaluation:
 
 def _evaluated(trainer: Any, dataset: Any, ignore_keys: list[str] | None, computed: dict[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Metrics by batch; what compute_metrics makes of all predictions goes into `computed`."""
-    split = trainer.is_fsdp_enabled or (trainer.is_deepspeed_enabled and trainer.accelerator.state.deepspeed_plugin.zero_stage == 3)
-    # Outside of DDP, whose forward exchanges buffers; inside of what gathers the model to run it.
-    model = trainer.model_wrapped if split else trainer.model
     for_metrics = trainer.compute_metrics is not None and not trainer.args.prediction_loss_only
     wanted = trainer.args.include_for_metrics
     loader = trainer.get_eval_dataloader(dataset)
     trainer.callback_handler.eval_dataloader = loader
     parts: list[dict[str, Any]] = []
-    for inputs, counts in share(loader, even=split):
+    for inputs in share(loader):
         size = find_batch_size(inputs) or loader.batch_size or 1
         with torch.no_grad():
-            loss, logits, labels = trainer.prediction_step(model, inputs, not for_metrics, ignore_keys=ignore_keys)
-        if not counts:
-            continue
+            # Not through DDP, whose forward exchanges buffers.
+            loss, logits, labels = trainer.prediction_step(trainer.model, inputs, not for_metrics, ignore_keys=ignore_keys)
         if for_metrics and logits is not None:
             if trainer.preprocess_logits_for_metrics is not None:
                 logits = trainer.preprocess_logits_for_metrics(logits, labels)

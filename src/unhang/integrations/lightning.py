@@ -73,7 +73,7 @@ class GuardedEvaluation(Callback):  # type: ignore[misc, unused-ignore]
     def _evaluate(self, trainer: Any, pl_module: Any) -> None:
         def one(dataset: Any, size: int) -> Iterator[Mapping[str, Any]]:
             loader: DataLoader[Any] = DataLoader(dataset, batch_size=size, collate_fn=self._collate_fn, num_workers=self._num_workers)
-            for batch, _ in share(loader):
+            for batch in share(loader):
                 with trainer.precision_plugin.forward_context():
                     metrics = pl_module.evaluation_step(trainer.strategy.batch_to_device(batch))
                 yield metrics

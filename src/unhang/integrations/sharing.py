@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,27 +19,19 @@ def rank_and_size() -> tuple[int, int]:
     return 0, 1
 
 
-def share(loader: data.DataLoader[Any], *, even: bool = False) -> Iterator[tuple[Any, bool]]:
+def share(loader: data.DataLoader[Any]) -> Iterator[Any]:
     """This rank's batches of `loader`, which goes over the whole data set on every rank: of n ranks each takes every n-th, in the loader's order.
 
-    With `even` all ranks get the same number: those that have one batch fewer get the last one again, with False beside it: it does not count. A
-    loader that is divided already (a DistributedSampler) is left as it is. Raises ValueError for an iterable data set that has to be even.
+    A loader that is divided already (a DistributedSampler) is left as it is.
     """
     rank, size = rank_and_size()
     sampler = loader.batch_sampler
     if size == 1 or isinstance(loader.sampler, data.DistributedSampler):
-        yield from ((batch, True) for batch in loader)
+        yield from loader
     elif sampler is None or isinstance(loader.dataset, data.IterableDataset):
-        if even:
-            raise ValueError("how many batches an iterable data set has is not known before its end: give a data set with a length")
-        yield from ((batch, True) for number, batch in enumerate(loader) if number % size == rank)
+        yield from itertools.islice(loader, rank, None, size)
     else:
-        batches = list(sampler)
-        mine = batches[rank::size]
-        own = len(mine)
-        if even and own < len(batches[::size]):
-            mine.append(batches[-1])
-        yield from ((batch, number < own) for number, batch in enumerate(_again(loader, mine)))
+        yield from _again(loader, list(sampler)[rank::size])
 
 
 def _again(loader: data.DataLoader[Any], batches: list[Any]) -> data.DataLoader[Any]:
