@@ -1,0 +1,74 @@
+"""The recipe as its README starts it: whatever happens in an evaluation, the final loss is the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.launch.conftest import Run, launcher  # noqa: F401
+from tests.launchers.conftest import training  # noqa: F401
+from tests.launchers.environments import ROOT
+
+pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(1000)]
+
+SCRIPT = Path(__file__).parents[3] / "recipes" / "deepspeed_eval" / "train.py"
+
+
+@pytest.fixture
+def train(training, tmp_path) -> Callable[..., tuple[Run, list[dict[str, Any]]]]:  # noqa: F811
+    """The run, and what it has written about its steps and evaluations."""
+    if shutil.which("g++") is None:
+        assert not os.environ.get("CI"), "CI tests DeepSpeed, which compiles its operator for shared memory: scripts/apt installs g++"
+        pytest.skip("DeepSpeed compiles its operator for shared memory: g++ is needed (scripts/apt installs it)")
+    made = training("deepspeed", "deepspeed_zero.py", DS_ACCELERATOR="cpu", TORCH_EXTENSIONS_DIR=str(ROOT / "deepspeed-extensions"))
+
+    def of(fault: str, *options: str) -> tuple[Run, list[dict[str, Any]]]:
+        output = tmp_path / (fault.partition("@")[0] or "none")
+        words = ["--output", str(output), *(["--fault", fault] if fault else []), *options]
+        run = made.run("torchrun", "--standalone", "--nproc-per-node", "2", str(SCRIPT), *words)
+        assert run.exitcode == 0, run.err[-4000:]
+        return run, [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+    return of
+
+
+def evaluations(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in line.items() if name != "step"} for line in lines if "eval/evaluation_failed" in line]
+
+
+def test_the_training_ends_with_the_same_loss(train):
+    _, without = train("", "--eval-every", "0")
+    _, fine = train("")
+    ended = without[-1]
+    assert ended["finished"] and fine[-1] == ended
+    whole = evaluations(fine)
+    assert [one["eval/evaluation_failed"] for one in whole] == [0.0] * 3
+    assert whole[-1]["eval/clean/accuracy"] > whole[-1]["eval/noisy/accuracy"] > 0.5
+
+    _, raised = train("exception@20:1")
+    assert raised[-1] == ended
+    first, *rest = evaluations(raised)
+    assert (first["eval/clean/loss"], first["eval/noisy/loss"], first["eval/evaluation_failed"]) == (None, whole[0]["eval/noisy/loss"], 1.0)
+    assert rest == whole[1:]
+
+    _, short = train("memory@20:1")
+    assert short[-1] == ended
+    assert evaluations(short)[0] == pytest.approx({**whole[0], "eval/attempts": 2.0})
+
+    run, late = train("sleep@20:1", "--deadline", "6")
+    assert late[-1] == ended and run.outcome["attempts"] == 1
+    assert [one["eval/evaluation_failed"] for one in evaluations(late)] == [1.0, 0.0, 0.0]
+
+
+def test_a_rank_that_is_killed_is_named_and_the_training_starts_again(train):
+    _, fine = train("")
+    run, killed = train("kill@40:1", "--deadline", "60")
+    assert run.outcome["attempts"] == 2
+    assert (run.primary["cause"], run.primary["ranks"]) == ("host-oom-or-killed", [1])
+    assert killed[-1] == fine[-1]
+    assert evaluations(killed) == evaluations(fine)
