@@ -56,9 +56,9 @@ def test_a_launcher_is_not_put_into_another(run):
 
 
 CONTRADICTIONS = {
-    "timeouts": (["--set", "timeout=60", "--timeout", "2h"], "timeout is 7200 by --timeout and 60 by --set"),
-    "values": (["--set", "shm=off", "--set", "shm=on"], "by --set"),
-    "processes": (["-n", "4", "--set", "processes=2"], "processes is 4 by -n and 2 by --set"),
+    "timeouts": (["--set", "timeout=60", "--timeout", "2h"], "contradict each other: timeout has one value"),
+    "values": (["--set", "shm=off", "--set", "shm=on"], "contradict each other: shm has one value"),
+    "processes": (["-n", "4", "--set", "processes=2"], "-n 4 and --set processes=2 contradict each other"),
     "unhang": (["--with-unhang", "--without-unhang"], "contradict"),
     "counts": (["-n", "4", "--", "torchrun", "--nproc-per-node=2", "train.py"], "--processes 4, and the command behind -- says 2"),
     "hosts": (["--nodes", "4", "--", "torchrun", "--nnodes=2", "train.py"], "--nodes 4"),

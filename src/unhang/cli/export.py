@@ -179,11 +179,9 @@ def _export(
 def _contradictions(typed: Sequence[tuple[str, Value, str]], processes: int | None) -> None:
     from unhang.errors import UnhangError
 
-    first: dict[str, tuple[Value, str]] = {} if processes is None else {"processes": (processes, "-n")}
     for key, value, origin in typed:
-        before, by = first.setdefault(key, (value, origin))
-        if before != value:
-            raise UnhangError(f"{key} is {before} by {by} and {value} by {origin}: which of them?")
+        if key == "processes" and processes not in (None, value):
+            raise UnhangError(f"-n {processes} and {origin} {key}={value} contradict each other: {key} has one value")
 
 
 def _agreed(option: str, said: T | None, behind: T | None) -> T | None:

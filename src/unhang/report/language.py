@@ -186,7 +186,7 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     ("--python {}: there is no such program", "--python {}：没有这个程序"),
     ("--python {}: it has no torch, or is no Python", "--python {}：其中没有 torch，或者它不是 Python"),
     ("--with-unhang and --without-unhang contradict each other", "--with-unhang 与 --without-unhang 互相矛盾"),
-    ("{} is {} by {} and {} by {}: which of them?", "{} 的值矛盾：{}（{}），{}（{}）"),
+    ("{} and {} contradict each other: {} has one value", "{} 与 {} 互相矛盾：{} 只能有一个值"),
     ("{} {}, and the command behind -- says {}: which of them?", "{} {}，而 -- 后面的命令为 {}：以哪个为准？"),
     (
         "--check writes nothing: it goes with --form, --nodes, --processes and --json only",
