@@ -170,6 +170,15 @@ def test_a_command_that_could_not_be_run_decides_only_its_own_rung(bench, world)
     assert {"shm", "p2p"} <= set(found.chosen) and "smallest" not in found.says
 
 
+def test_a_command_that_fails_whatever_is_set_is_named(bench, world):
+    found = climb(bench(own=lambda *_: Steps(exitcode=1, says="no module named nosuch")))
+    assert found.chosen is None and "your command" in found.says and "no module named nosuch" in found.says
+    assert "no module named nosuch" in found.says_zh
+    # One that the probes fail with says something of the machine.
+    world.works = lambda environ, size, backend: backend == "gloo"
+    assert "your command" not in climb(bench(own=lambda *_: Steps(exitcode=1, says="no module named nosuch"))).says
+
+
 def test_of_a_climb_only_the_first_logs_stay(world, bench, tmp_path, monkeypatch):
     monkeypatch.setattr(trial.tempfile, "tempdir", str(tmp_path))
     world.works = lambda *_: False

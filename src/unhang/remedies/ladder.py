@@ -44,6 +44,10 @@ _PASSED_ONCE = Text(
     "{what} passed once, and the time of {s} s was over before it could pass again: nothing is proven",
     "{what} 通过一次，但时间（{s} 秒）已用完，未能再次通过：尚未证明",
 )
+_OWN_FAILS = Text(
+    "your command (--trial-command) fails whatever is set, while the probes pass: it seems to fail for a reason of its own: {why}",
+    "无论怎样设置，您的命令（--trial-command）都失败，而探测全部通过：看来是命令自身的问题：{why}",
+)
 _RAN_OUT = Text(" (the time of {s} s was over)", "（{s} 秒的时间已用完）")
 
 
@@ -137,12 +141,22 @@ class _Climb:
             if rung.kept:
                 below = choice
                 below_fails = result.outcome != "inconclusive"
+        if (why := self._own_fails()) is not None:
+            return self._end(None, _OWN_FAILS.fill(why=why))
         if self._ran_out:
             says = Text(
                 "nothing that was tried works, and the time of {s} s is over: not all was tried", "测试过的都不行，时间（{s} 秒）已用完，未能全部测试"
             )
             return self._end(None, says.fill(s=f"{self._limit_s:g}"))
         return self._end(None, Text("nothing that was tried works here", "测试过的都不行"))
+
+    def _own_fails(self) -> Text | None:
+        """How the user's own command failed, as it is and in one process, too, where nothing but it did; None otherwise."""
+        tried = [t.trial for t in self._tried if t.trial is not None]
+        ends = any(not t.choice for t in tried) and any(t.world_size == 1 for t in tried)
+        if not ends or any(t.outcome != "failed" or t.steps is None for t in tried):
+            return None
+        return Text(tried[0].says, tried[0].says_zh)
 
     def _try_others(self, rungs: Sequence[Rung], tried: list[Choice]) -> None:
         """Each by itself, with what time is left. Never fewer processes: what keeps more of them works already."""
