@@ -417,6 +417,27 @@ def test_a_rank_that_waits_for_an_upload_is_not_stuck(launcher):
     assert run.primary["cause"] == "straggler-timeout"
 
 
+@pytest.mark.parametrize("call", ["barrier()", "evaluate(lambda data, size: {}, {'a': 1}, batch_size=1)"])
+def test_a_rank_that_the_library_waits_for(launcher, call):
+    """unhang's own collectives poll: who waits in one neither executes nor is the one that is stuck."""
+    body = f"""
+import unhang
+def at(step):
+    if step == 20:
+        if first and rank == 1:
+            threading.Event().wait()
+        unhang.{call}
+
+dist.init_process_group("gloo")
+train(30, at)
+dist.destroy_process_group()
+"""
+    run = launcher.train(body, "--hang-after", "4")
+    assert (run.exitcode, run.outcome["attempts"]) == (0, 2)
+    assert (run.primary["cause"], run.primary["ranks"]) == ("process-stuck", [1])
+    assert f"waits in {call.partition('(')[0]}" in run.primary["says"]
+
+
 @pytest.mark.parametrize("who", ["True", "rank == 0"])
 def test_a_lock_that_a_build_has_left_behind(launcher, tmp_path, who):
     """Ranks that look for it ten times a second do not execute, whether the others look for it as well or wait for them."""

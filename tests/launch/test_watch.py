@@ -240,6 +240,19 @@ def test_the_last_rank_of_a_training_may_upload():
     assert training.watch.stands(30.0) is None
 
 
+def test_a_deadline_that_the_user_gave_is_waited_for():
+    """unhang's library ends such a call by itself."""
+    training = Training()
+    for t in range(70):
+        waiting, absent = training.watch.ranks.values()
+        training.watch.beat(waiting, t=float(t), step=0, groups={}, place=None, sig=0, inside="evaluate", promised_s=60.0)
+        training.watch.beat(absent, t=float(t), step=0, groups={}, place=None, sig=0)
+    assert training.watch.look(69.0) is None
+    stall = training.watch.look(71.0)
+    assert stall is not None
+    assert (stall.waiting, stall.absent) == ((0,), (1,))
+
+
 def test_ranks_that_poll_a_lock_wait_for_nobody_here():
     """A build is waited for: in silence, and no longer than in a collective once all ranks wait."""
     training = Training(hang_after_s=None)

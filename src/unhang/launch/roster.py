@@ -273,4 +273,5 @@ class Roster:
             place=Frame(file=place[0], line=int(place[1]), name=place[2]) if place else None,
             sig=int(message["sig"]),
             inside=message.get("inside"),
+            promised_s=float(message.get("promised") or 0.0),
         )

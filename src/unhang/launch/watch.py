@@ -56,6 +56,7 @@ class RankState:
     step: int = 0
     groups: dict[str, Counters] = field(default_factory=dict)
     inside: str | None = None
+    promised_s: float = 0.0
     place: Frame | None = None
     last_beat_s: float | None = None
     last_progress_s: float = 0.0
@@ -79,7 +80,8 @@ class RankState:
             if c.enqueued > c.completed and self.step - self.step_when_still[name] < 2
         ]
         if self.inside is not None and not self.polls:
-            waits.append(Wait(group=None, enqueued=0, for_s=now - self.last_progress_s))
+            # For as long as the call's own deadline allows, whoever waits in unhang's library is served by it.
+            waits.append(Wait(group=None, enqueued=0, for_s=max(0.0, now - self.last_progress_s - self.promised_s)))
         return max(waits, key=lambda w: w.for_s, default=None)
 
     @property
@@ -117,7 +119,16 @@ class Watch:
         return [r for r in self.ranks.values() if r.ended is None and not r.left]
 
     def beat(
-        self, state: RankState, *, t: float, step: int, groups: dict[str, Counters], place: Frame | None, sig: int, inside: str | None = None
+        self,
+        state: RankState,
+        *,
+        t: float,
+        step: int,
+        groups: dict[str, Counters],
+        place: Frame | None,
+        sig: int,
+        inside: str | None = None,
+        promised_s: float = 0.0,
     ) -> None:
         """Take in one heartbeat, sent at `t`."""
         steps = max(0, step - state.step)
@@ -132,6 +143,7 @@ class Watch:
         if inside != state.inside:
             moved = True
         state.step, state.groups, state.place, state.last_beat_s, state.inside = step, groups, place, t, inside
+        state.promised_s = promised_s
         state.places.append((t, sig))
         if steps:
             state.last_step_s = t

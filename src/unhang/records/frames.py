@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from unhang.patterns import lazily
 
 _C10D = "torch/distributed/distributed_c10d"
+# unhang's own collectives, and the evaluations that end with them.
+_GUARDED = ("unhang/runtime/collectives", "unhang/runtime/evaluation", "unhang/runtime/sync_check")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +99,9 @@ def op_of_stack(frames: Iterable[Frame]) -> str:
     """The collective whose function the innermost frames are in, "" where they are in none."""
     op = ""
     for frame in reversed(tuple(frames)):
-        if not (inside(frame, "torch") or inside(frame, "contextlib") or frame.file.startswith("<")):
+        guarded = any(inside(frame, part) for part in _GUARDED)
+        if not (guarded or inside(frame, "torch") or inside(frame, "contextlib") or frame.file.startswith("<")):
             break
-        if inside(frame, _C10D):
+        if guarded or inside(frame, _C10D):
             op = frame.name
     return op

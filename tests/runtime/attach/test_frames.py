@@ -49,23 +49,59 @@ def test_sig_changes_within_a_function(thread):
     assert first[1] != second[1]
 
 
+def seen(*files):
+    """A glance at a stack of functions from these files, innermost last."""
+    functions = []
+    for file in files:
+        namespace = {}
+        name = file.rpartition("/")[2].removesuffix(".py")
+        exec(compile(f"def {name}(rest, look): return rest[0](rest[1:], look) if rest else look()", file, "exec"), namespace)
+        functions.append(namespace[name])
+    found = []
+    # Generated code is nobody's place.
+    scope = {"functions": functions, "found": found, "glance": frames.glance, "ident": threading.get_ident}
+    run = eval(compile("lambda: functions[0](functions[1:], lambda: found.append(glance(ident())))", "<test>", "eval"), scope)
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+OURS = "/v/lib/python3.11/site-packages/unhang"
+TORCH = "/v/lib/python3.11/site-packages/torch"
+
+
+@pytest.mark.parametrize(
+    ("files", "inside"),
+    [
+        (["/home/me/train.py", f"{TORCH}/distributed/distributed_c10d.py"], "distributed_c10d"),
+        (["/home/me/train.py", f"{OURS}/runtime/collectives/moving.py", f"{OURS}/runtime/collectives/circle.py"], "moving"),
+        (["/home/me/train.py", f"{OURS}/runtime/evaluation/evaluating.py", "/usr/lib/python3.11/threading.py"], "evaluating"),
+        (["/home/me/train.py", f"{OURS}/runtime/collectives/circle.py", f"{TORCH}/distributed/distributed_c10d.py"], "circle"),
+        # What an evaluation calls is no wait of its.
+        (["/home/me/train.py", f"{OURS}/runtime/evaluation/evaluating.py", "/home/me/test.py"], None),
+        (["/home/me/train.py", f"{OURS}/runtime/evaluation/evaluating.py", f"{OURS}/integrations/sharing.py", f"{TORCH}/utils/data/x.py"], None),
+        (["/home/me/train.py", f"{OURS}/runtime/evaluation/evaluating.py", f"{TORCH}/nn/modules.py"], None),
+        (["/home/me/train.py", f"{TORCH}/utils/file_baton.py"], None),
+    ],
+)
+def test_what_a_thread_waits_in(files, inside):
+    assert seen(*files)[2] == inside
+
+
+def test_a_lock_file_that_is_polled():
+    namespace = {}
+    exec(compile("def wait(look): return look()", f"{TORCH}/utils/file_baton.py", "exec"), namespace)
+    assert namespace["wait"](lambda: frames.glance(threading.get_ident()))[2] is None
+    scope = {"glance": frames.glance, "ident": threading.get_ident}
+    look = eval(compile("lambda: glance(ident())", f"{TORCH}/utils/file_baton.py", "eval"), scope)
+    assert namespace["wait"](look)[2] == frames.POLLS_A_LOCK
+
+
 def test_place_prefers_the_user_then_a_library():
     def place(*files):
-        """The place seen with a stack of functions from these files, innermost last."""
-        code = "def call(rest, look): return rest[0](rest[1:], look) if rest else look()"
-        functions = []
-        for file in files:
-            namespace = {}
-            exec(compile(code, file, "exec"), namespace)
-            functions.append(namespace["call"])
-        found = []
-        # Generated code is nobody's place.
-        scope = {"functions": functions, "found": found, "glance": frames.glance, "ident": threading.get_ident}
-        run = eval(compile("lambda: functions[0](functions[1:], lambda: found.append(glance(ident())))", "<test>", "eval"), scope)
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
-        return found[0][0] and found[0][0][0]
+        found = seen(*files)[0]
+        return found and found[0]
 
     torch, accelerate = "/v/lib/python3.11/site-packages/torch/x.py", "/v/lib/python3.11/site-packages/accelerate/x.py"
     assert place("/home/me/train.py", "/home/me/model.py", accelerate, torch) == "/home/me/model.py"

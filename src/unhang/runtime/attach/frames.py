@@ -20,7 +20,11 @@ _LOCKS = "torch/utils/file_baton.py"
 # Part of the protocol: what is told instead of a function of torch.distributed.
 POLLS_A_LOCK = "file_baton"
 
-_USER, _LIBRARY, _NEITHER = range(3)
+# What a rank waits in that calls unhang's own collectives, and what lies between them and the wait itself.
+_GUARDED = ("/unhang/runtime/collectives/", "/unhang/runtime/evaluation/", "/unhang/runtime/sync_check.py")
+_BETWEEN = ("/unhang/runtime/attach/", "/torch/distributed/", "/contextlib.py", "/threading.py")
+
+_USER, _LIBRARY, _NEITHER, _WAITS, _PASSES = range(5)
 _kinds: dict[str, int] = {}
 
 Place = tuple[str, int, str]
@@ -29,7 +33,8 @@ CodeFrame = tuple[str, int, str, str]
 
 def glance(ident: int) -> tuple[Place | None, int, str | None]:
     """The innermost user frame of a thread (else the innermost frame of a library), a number that changes when the thread moves, and the function
-    of torch.distributed that the thread is inside of (the recorder knows neither Gloo's send and recv nor waits on the store), or POLLS_A_LOCK.
+    of torch.distributed or of unhang's library that the thread waits in (the recorder knows neither Gloo's send and recv nor waits on the store), or
+    POLLS_A_LOCK.
 
     A thread that is computing is seen where it lets go of the interpreter: at calls and at the ends of loops. One tight loop without calls therefore
     looks as if it stood still; its processor time says otherwise.
@@ -38,6 +43,7 @@ def glance(ident: int) -> tuple[Place | None, int, str | None]:
     second: Place | None = None
     place: Place | None = None
     inside: str | None = None
+    waits = True
     steps: list[int] = []
     while frame is not None and len(steps) < 2 * MAX_FRAMES:
         code = frame.f_code
@@ -49,6 +55,11 @@ def glance(ident: int) -> tuple[Place | None, int, str | None]:
                 inside = code.co_name
             elif second is None and code.co_filename.endswith(_LOCKS) and code.co_name == "wait":
                 inside = POLLS_A_LOCK
+            elif kind == _WAITS:
+                # An evaluation lies below whatever it calls, too.
+                inside = code.co_name if waits else inside
+            elif kind != _PASSES:
+                waits = False
             if kind == _USER:
                 place = (code.co_filename, frame.f_lineno or 0, code.co_name)
             elif kind == _LIBRARY and second is None:
@@ -97,8 +108,18 @@ def _walk(frame: FrameType | None, sources: Sources) -> list[CodeFrame]:
 def _kind(path: str) -> int:
     kind = _kinds.get(path)
     if kind is None:
-        kind = _kinds[path] = _USER if is_user_file(path) else _LIBRARY if is_library_file(path) else _NEITHER
+        kind = _kinds[path] = _kind_of(path)
     return kind
+
+
+def _kind_of(path: str) -> int:
+    if is_user_file(path):
+        return _USER
+    if any(part in path for part in _GUARDED):
+        return _WAITS
+    if path.startswith("<") or any(part in path for part in _BETWEEN):
+        return _PASSES
+    return _LIBRARY if is_library_file(path) else _NEITHER
 
 
 class Sources:

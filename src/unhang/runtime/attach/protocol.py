@@ -9,9 +9,10 @@ From the process ("m" names the message; pid is checked against the kernel's wor
     left      {}                                                          ... and was destroyed
     stepping  {device, gpu, torch, initialized}                           the first optimizer step has ended
     training  {pid, tid}                                                  the thread that trains is not the main one; null: it is again
-    beat      {t, step, groups: {name: [enqueued, completed]}, place: [file, line, name] | null, sig, inside: str | null}
+    beat      {t, step, groups: {name: [enqueued, completed]}, place: [file, line, name] | null, sig, inside: str | null, promised}
               t: CLOCK_MONOTONIC in seconds. sig: changes whenever the main thread stands at another instruction.
-              inside: the function of torch.distributed that the main thread is in.
+              inside: the function of torch.distributed, or of unhang's library, that the main thread waits in;
+              promised: for how many seconds that may go on by the user's own word, else 0.
     evidence  {id, threads: [{name, main, frames: [[file, line, name, code], ...]}], groups, step, tid}
               frames innermost last. tid: the thread that answers, as the kernel counts it.
               Sent before the dump is made, which may take long or never end.

@@ -57,7 +57,10 @@ class Session:
 
     def beat(self) -> None:
         place, sig, inside = glance(self.main_ident)
-        self.link.post("beat", t=time.monotonic(), step=self.step, groups=self.groups(), place=place, sig=sig, inside=inside)
+        # A deadline of the user's own is kept by the library itself.
+        library = sys.modules.get("unhang.runtime.collectives.deadlines")
+        promised = getattr(library, "promised_s", 0.0)
+        self.link.post("beat", t=time.monotonic(), step=self.step, groups=self.groups(), place=place, sig=sig, inside=inside, promised=promised)
 
     def groups(self) -> dict[str, list[int]]:
         recorders = self.recorders

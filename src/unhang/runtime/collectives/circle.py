@@ -29,7 +29,7 @@ from torch.distributed import distributed_c10d as c10d
 from unhang.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, LatePeer, StoreLost
 from unhang.runtime.collectives import places
 from unhang.runtime.collectives.board import Board
-from unhang.runtime.collectives.deadlines import learned
+from unhang.runtime.collectives.deadlines import learned, waits_for
 from unhang.runtime.collectives.lane import OPENS_WITHIN_S, GlooLane, Lane, NcclLane, graveyard
 from unhang.runtime.collectives.places import FINISHED
 
@@ -235,6 +235,7 @@ class Circle:
         scope = self._scopes[-1]
         scope.number += 1
         self._turns += 1
+        waits_for(deadline_s)
         return Turn(number=scope.number, scope=scope.name, call=call, deadline_s=deadline_s)
 
     def _abandoned(self, turn: Turn, error: BaseException) -> None:
@@ -589,6 +590,7 @@ class Circle:
     def _exchanged(self, key: str, value: bytes, deadline_s: float, half_way: Callable[[], None] | None = None) -> dict[int, bytes]:
         board = self.board
         assert board is not None
+        waits_for(deadline_s)
         before, self._exchanged_at = self._exchanged_at, key
         found = self._given(board, key, value)
         if found is not None and before:

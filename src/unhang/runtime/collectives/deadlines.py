@@ -27,6 +27,14 @@ _LEAST_S = 30.0
 _ENOUGH = 20
 _KEPT = 200
 
+
+class Given(float):
+    """Seconds that the user has named, or that were learned from the training itself: `unhang run` does not end sooner what waits for so long."""
+
+
+# Of the call that this process waits in, where it is Given. Read by the hook of `unhang run`.
+promised_s = 0.0
+
 _around: ContextVar[float | None] = ContextVar("unhang_deadline", default=None)
 
 
@@ -35,17 +43,23 @@ def deadline(seconds: float) -> Iterator[None]:
     """Guarded calls inside end when nothing moves for `seconds`. Raises ValueError for what is no time. Nested ones: the shortest counts."""
     seconds = checked(seconds)
     outer = _around.get()
-    token = _around.set(seconds if outer is None else min(outer, seconds))
+    token = _around.set(seconds if outer is None else min(outer, seconds, key=float))
     try:
         yield
     finally:
         _around.reset(token)
 
 
-def checked(seconds: float) -> float:
+def waits_for(deadline_s: float) -> None:
+    """A call with this deadline begins to wait."""
+    global promised_s
+    promised_s = float(deadline_s) if isinstance(deadline_s, Given) else 0.0
+
+
+def checked(seconds: float) -> Given:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
         raise ValueError(f"a deadline is a positive number of seconds, not {seconds!r}")
-    return float(seconds)
+    return Given(seconds)
 
 
 def tier(numel: int) -> float:
@@ -93,11 +107,11 @@ def adaptive(on: bool = True) -> Iterator[None]:
 def found(given: Deadline, *, kind: str, numel: int, step_bytes: int) -> float:
     """The deadline in force, in seconds. `step_bytes` is what has to be completed for anything to be seen of it."""
     if given == "tiers":
-        return tier(numel)
+        return Given(tier(numel))
     if given is not None:
         return checked(given)
     if (around := _around.get()) is not None:
         return around
     if _adaptive and (seen := learned.deadline_s(kind)) is not None:
-        return seen
+        return Given(seen)
     return DEFAULT_S + step_bytes / _SLOWEST_BYTES_PER_S

@@ -164,7 +164,8 @@ def _of_block(statuses: dict[int, Status], circle: Circle, step: int | None, dea
 
 def _names(circle: Circle, key: str, asked: _Asked) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """All names that any rank has, in one order for all; none where some rank did not come at all, and which."""
-    packed = circle.exchange_at(key, msgspec.msgpack.encode(asked), asked.deadline_s)
+    mine = msgspec.structs.replace(asked, deadline_s=float(asked.deadline_s))
+    packed = circle.exchange_at(key, msgspec.msgpack.encode(mine), asked.deadline_s)
     found = {rank: msgspec.msgpack.decode(one, type=_Asked) for rank, one in sorted(packed.items())}
     if wrong := "; ".join(f"rank {rank}: {one.says}" for rank, one in found.items() if one.says):
         raise ValueError(f"an evaluation was asked for with arguments that make no sense: {wrong}")
