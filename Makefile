@@ -61,6 +61,8 @@ bench: setup
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/scan.py
 	$(BIN)/python benchmarks/flight.py
+	$(BIN)/python benchmarks/collectives.py
+	$(BIN)/python benchmarks/evaluation.py
 
 clean:
 	rm -rf $(VENV) .venv-launchers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -58,6 +58,16 @@ class MissingExtra(UnhangError):
 class CollectiveError(RuntimeError):
     """A guarded collective did not happen. The training's own groups are as they were."""
 
+    def __reduce__(self) -> Any:
+        # Launchers and pools of processes hand exceptions on pickled; what a call would go on with stays in its process.
+        return _made_again, (type(self), self.args, {name: value for name, value in self.__dict__.items() if name != "_resume"})
+
+
+def _made_again(kind: type[CollectiveError], args: tuple[Any, ...], state: dict[str, Any]) -> CollectiveError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
+
 
 class CollectiveTimeout(CollectiveError):
     """Nothing moved for as long as the deadline says.
@@ -65,6 +75,8 @@ class CollectiveTimeout(CollectiveError):
     `missing`: global ranks that were not heard from; empty where all came and the connection, or one of them, stopped in the middle.
     `closed` is what all ranks were told (`unhang.runtime.collectives.circle.Closed`), the same on each.
     """
+
+    _resume: Callable[..., Any] | None = None
 
     def __init__(self, message: str, *, missing: Sequence[int] = (), closed: Any = None, resume: Callable[..., Any] | None = None) -> None:
         super().__init__(message)

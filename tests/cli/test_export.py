@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from unhang.cli import export
 from unhang.errors import UnhangError
 from unhang.remedies.exports.forms import NAMES
+from unhang.report import language
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def run(tmp_path, monkeypatch):
     app = typer.Typer()
     app.callback()(lambda: None)
     export.register(app)
-    return lambda *arguments: CliRunner().invoke(app, ["export", *map(str, arguments)], env={"COLUMNS": "200", "LANG": "C"})
+    return lambda *arguments, **more: CliRunner().invoke(app, ["export", *map(str, arguments)], env={"COLUMNS": "200", "LANG": "C"}, **more)
 
 
 def test_it_never_overwrites_unless_forced(run, tmp_path):
@@ -46,6 +47,65 @@ def test_what_cannot_be_carried_is_said_or_refused(run):
     assert isinstance(run("nothing").exception, UnhangError)
 
 
+def test_a_launcher_is_not_put_into_another(run):
+    ran = run("torchrun", "--", "torchrun", "--nproc-per-node", "4", "train.py", "--lr", "1")
+    assert ran.exit_code == 0 and ran.stdout.count("torchrun \\") == 1 and "--nproc-per-node=4" in ran.stdout and "train.py --lr 1" in ran.stdout
+    several = run("slurm", "--", "accelerate", "launch", "--num_machines=2", "--num_processes=8", "train.py")
+    assert "#SBATCH --nodes=2" in several.stdout and "--nproc-per-node=4" in several.stdout and "accelerate" not in several.stdout
+    assert run("torchrun", "-n", 4, "--", "torchrun", "--nproc-per-node=4", "train.py").exit_code == 0
+
+
+CONTRADICTIONS = {
+    "timeouts": (["--set", "timeout=60", "--timeout", "2h"], "timeout is 7200 by --timeout and 60 by --set"),
+    "values": (["--set", "shm=off", "--set", "shm=on"], "by --set"),
+    "processes": (["-n", "4", "--set", "processes=2"], "processes is 4 by -n and 2 by --set"),
+    "unhang": (["--with-unhang", "--without-unhang"], "contradict"),
+    "counts": (["-n", "4", "--", "torchrun", "--nproc-per-node=2", "train.py"], "--processes 4, and the command behind -- says 2"),
+    "hosts": (["--nodes", "4", "--", "torchrun", "--nnodes=2", "train.py"], "--nodes 4"),
+    "masters": (["--master", "a", "--", "torchrun", "--nnodes=2", "--master-addr=b", "train.py"], "--master a"),
+    "no python": (["--python", "/nosuch"], "--python /nosuch: there is no such program"),
+    "another program": (["--python", "/bin/true"], "is no Python"),
+    "checking and writing": (["--check", "a.yaml", "-o", "b.yaml"], "--check writes nothing"),
+}
+
+
+@pytest.mark.parametrize(("words", "says"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_contradictions_are_refused_in_one_line(run, words, says):
+    ran = run(*([] if "--check" in words else ["torchrun"]), *words)
+    assert isinstance(ran.exception, UnhangError) and says in str(ran.exception) and not ran.stdout
+
+
+@pytest.mark.parametrize("words", CONTRADICTIONS)
+def test_refusals_are_said_in_chinese(run, words):
+    given, _ = CONTRADICTIONS[words]
+    ran = run(*([] if "--check" in given else ["torchrun"]), "--lang", "zh", *given)
+    assert any("\u4e00" <= c <= "\u9fff" for c in language.refusal(str(ran.exception)))
+    language.chosen("en")
+
+
+def test_the_same_thing_twice_is_no_contradiction(run):
+    assert run("torchrun", "--set", "timeout=2h", "--timeout", "120m").exit_code == 0
+
+
+@pytest.mark.parametrize("form", ["deepspeed", "llamafactory", "lightning"])
+def test_a_batch_of_a_preset_is_told_and_not_written(run, tmp_path, form):
+    """What fits is a matter of the model: it is written where the user has said it."""
+
+    def written(*words):
+        ran = run(form, *words)
+        assert ran.exit_code == 0, ran.exception
+        return ran
+
+    of_preset = written("--preset", "conservative")
+    assert "512" not in "".join(line for line in of_preset.stdout.splitlines(True) if "NOT carried" not in line)
+    assert "not carried: batch=512: what fits is a matter of the model" in of_preset.stderr and "--set batch=512" in of_preset.stderr
+    assert "512" in written("--preset", "conservative", "--set", "batch=512").stdout
+    (tmp_path / "unhang.toml").write_text("[run]\nbatch = 384\n[presets.mine]\nbatch = 192\n")
+    assert "384" in written("--preset", "conservative").stdout
+    (tmp_path / "unhang.toml").write_text("[presets.mine]\nbatch = 192\n")
+    assert "192" in written("--preset", "mine").stdout
+
+
 def test_check(run, tmp_path):
     file = tmp_path / "a.yaml"
     file.write_text("distributed_type: 'NO'\nbackend: gloo\n")
@@ -56,6 +116,32 @@ def test_check(run, tmp_path):
     file.write_text("distributed_type: 'NO'\n")
     assert run("--check", file).exit_code == 0
     assert isinstance(run("--check", tmp_path / "none").exception, UnhangError)
+
+
+def test_several_files_are_all_read_and_the_worst_counts(run, tmp_path):
+    right, wrong, broken = tmp_path / "a.yaml", tmp_path / "b.json", tmp_path / "c.json"
+    right.write_text("distributed_type: 'NO'\n")
+    wrong.write_text('{"train_batch_size": 0}')
+    broken.write_text("{")
+    assert run("--check", right, right).exit_code == 0
+    ran = run("--check", right, wrong)
+    assert ran.exit_code == 1 and "a.yaml: accelerate: nothing wrong" in ran.stdout and "b.json:1: train_batch_size is 0" in ran.stdout
+    ran = run("--check", broken, wrong, tmp_path / "none")
+    assert ran.exit_code == 2 and "b.json:1:" in ran.stdout and "c.json:1:2 is no JSON" in ran.stderr and "cannot read" in ran.stderr
+    listed = json.loads(run("--check", broken, "--check", wrong, "--json").stdout)["files"]
+    assert "no JSON" in listed[0]["error"] and listed[0]["form"] is None and listed[1]["problems"][0]["line"] == 1
+    alone = run("--check", broken, "--json")
+    assert alone.exit_code == 2 and "no JSON" in json.loads(alone.stdout)["error"]
+    assert run("deepspeed", "--check", wrong).exit_code == 1
+
+
+def test_what_is_piped_in(run):
+    ran = run("--check", "-", input="distributed_type: 'NO'\nbackend: gloo\n")
+    assert ran.exit_code == 1 and ran.stdout.startswith("-:2: ")
+    assert isinstance(run("--check", "-", "-", input="").exception, UnhangError)
+    empty = run("--check", "-", input="")
+    assert "- is empty" in str(empty.exception)
+    assert "UTF-16" in str(run("--check", "-", input="a: 1\n".encode("utf-16")).exception)
 
 
 def test_every_form_is_listed_and_documented(run):

@@ -50,6 +50,16 @@ def test_one_preset_says_why_and_what_it_costs(tmp_path):
     assert told["schema"] == "unhang/presets/1" and told["presets"][0]["settings"][-1]["value"] == 5000
 
 
+@pytest.mark.torch
+def test_what_a_preset_shows_is_what_a_run_sets(tmp_path):
+    for name in ("basic", "conservative"):
+        [shown] = json.loads(unhang("presets", name, "--json", "--python", sys.executable, cwd=tmp_path).stdout)["presets"]
+        argv = ("run", "--preset", name, "--dry-run", "--json", "--python", sys.executable, "true")
+        done = json.loads(unhang(*argv, cwd=tmp_path).stdout)["settings"]
+        [of_run] = [s["environment"] for s in done["settings"] if s["key"] == "loader-workers"]
+        assert [s["sets"] for s in shown["settings"] if s["key"] == "loader-workers"] == [f"{n}={v}" for n, v in of_run.items()]
+
+
 def test_all_settings_are_listed(tmp_path):
     done = unhang("presets", "--settings", cwd=tmp_path)
     assert "cumem-host  " in done.stdout and "values: on, off" in done.stdout
@@ -64,10 +74,14 @@ def test_all_settings_are_listed(tmp_path):
         (("run", "--set", "shn=off", "true"), "did you mean shm?"),
         (("run", "--set", "shm", "true"), "a value is missing"),
         (("run", "--set", "shm=maybe", "true"), "it is on or off"),
-        (("run", "--fallback-limit", "9s", "true"), "it is a time from 10 seconds"),
+        (("run", "--fallback-limit", "29s", "true"), "it is a time from 30 seconds"),
         (("run", "--hang-after", "0.4", "true"), "it is a time from 0.5 seconds"),
+        (("doctor", "--live", "--fix", "--fix-limit", "1x"), "such as 1800, 30m or 2h"),
+        (("doctor", "--live", "--fix", "--trial-limit", "1s"), "a time from 5 seconds"),
         (("run", "--trial-limit", "soon", "true"), "such as 1800, 30m or 2h"),
         (("run", "--timeout", "soon", "true"), "such as 1800, 30m or 2h"),
+        (("run", "--set", "timeout=60", "--timeout", "120", "true"), "--timeout 120 and --set timeout=60 contradict each other"),
+        (("run", "--set", "backend=gloo", "--set", "backend=nccl", "true"), "--set backend=gloo and --set backend=nccl contradict each other"),
         (("run", "--set", "batch=8", "true"), "[arguments] of unhang.toml has no flag for it"),
         (("run", "--set", "batch=8", "true"), "change the number in the script, or give the script its own flag (train.py --batch-size 8)"),
         (("run", "--set", "interface=lo,nosuch0", "true"), "this machine has no nosuch0"),
@@ -83,6 +97,19 @@ def test_a_broken_unhang_toml_names_file_and_key(tmp_path):
     (tmp_path / "unhang.toml").write_text("[run]\nshm = 'maybe'\n")
     done = unhang("run", "true", cwd=tmp_path)
     assert done.returncode == 2 and f"{tmp_path / 'unhang.toml'}: [run] shm=maybe" in done.stderr
+
+
+@pytest.mark.parametrize("argv", [("run", "true"), ("presets",)])
+def test_an_unhang_toml_that_is_no_file_is_not_passed_over(tmp_path, argv):
+    (tmp_path / "unhang.toml").mkdir()
+    done = unhang(*argv, cwd=tmp_path)
+    assert done.returncode == 2 and f"cannot read {tmp_path / 'unhang.toml'}: Is a directory" in done.stderr
+
+
+def test_presets_in_a_circle_are_named(tmp_path):
+    (tmp_path / "unhang.toml").write_text("[presets.a]\nbase = 'b'\n[presets.b]\nbase = 'c'\n[presets.c]\nbase = 'b'\n")
+    done = unhang("run", "--preset", "a", "--dry-run", "true", cwd=tmp_path)
+    assert done.returncode == 2 and "[presets.b] builds on itself: b -> c -> b" in done.stderr
 
 
 @pytest.mark.parametrize(("environ", "in_file"), [({"NNODES": "2"}, False), ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, False), ({}, True)])

@@ -26,6 +26,7 @@ VOCABULARY = {
     "arch-not-in-build", "backend-unavailable", "clock-skew", "collective-mismatch", "config-error", "container-capability", "cumem-host-numa",
     "dataloader-deadlock",
     "device-mapping", "disk-full", "dns-resolution", "driver-reboot-needed", "driver-too-old", "duplicate-gpu", "env-relocation",
+    "extension-build-lock",
     "filesystem-shared", "foreign-traffic", "framework-bug", "gdr-peer-memory", "gloo-connect", "gpu-busy-exclusive", "gpu-hardware",
     "gpu-newer-than-nccl", "gpu-oom", "host-oom-or-killed", "ib-config", "ib-port-down", "ib-transport-retry", "illegal-memory-access",
     "ineffective-setting", "interface-selection", "launcher-wrong-env", "library-link", "limits", "mig-slices", "nccl-bug", "network-blocked",

@@ -160,6 +160,20 @@ def test_other_signals_are_named_and_not_explained(build, lab, code, name):
     assert name in p.says and any("Fatal Python error" in e.text for e in p.evidence) and any("segfault at 10" in e.text for e in p.evidence)
 
 
+def test_ddp_that_crashes_where_it_is_built_is_torchs_own_defect(build, lab):
+    stack = (
+        "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f (most recent call first):\n"
+        '  File "/env/torch/nn/parallel/distributed.py", line 1473 in {}\n'
+        '  File "/env/torch/nn/parallel/distributed.py", line 1079 in __init__\n'
+        f'  File "{lab.CWD}/train.py", line 4 in <module>\n'
+    )
+    crashed = survivor(killed(build(), lab, code=-11), lab).fatal(1, stack.format("_ddp_init_helper")).judge("failure").primary
+    assert (crashed.cause, crashed.standing, crashed.ranks) == ("framework-bug", "likely", (1,)) and "DETAIL" in crashed.says
+    assert [r.id for r in crashed.remedies] == ["detail-off", "upgrade-torch"]
+    other = survivor(killed(build(), lab, code=-11), lab).fatal(1, stack.format("forward")).judge("failure").primary
+    assert other.cause == "unknown"
+
+
 def test_an_exit_code_without_a_traceback(build, lab):
     v = survivor(killed(build(), lab, code=3), lab).judge("failure")
     assert (v.primary.cause, v.primary.ranks) == ("unknown", (1,)) and "exit code 3" in v.primary.says

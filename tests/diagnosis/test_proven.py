@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from unhang.diagnosis import solved
 from unhang.diagnosis.logs import judge_logs
+from unhang.launch import events
 from unhang.model import Finding, Outcome, Remedy, Trial, Tried, Verdict
 from unhang.records.rundir import RunDir
+from unhang.report.live import Live
 
 CHOICE = {"shm": False, "interface": "auto"}
 FOUND = Verdict(
@@ -87,6 +91,53 @@ def test_a_terminals_log_names_it_too(tmp_path, says):
     assert primary.remedies[0].id == "proven-here" and f": {SAYS[says]} (GLOO_SOCKET_IFNAME unset)" in primary.remedies[0].says
     log.write_text(LOG.format(says=says).replace("interface-selection:", "p2p-broken:"))
     assert judge_logs([str(log)]).verdict.primary.remedies[0].id == "unset-gloo"
+
+
+@pytest.mark.parametrize(
+    ("end", "says", "remedy"),
+    [
+        (
+            "unhang: training finished after 0:12, 2 attempts\n",
+            "; with interface=auto the training then finished",
+            "the training then ended well with it",
+        ),
+        ("step 1 loss: 0.5\n" * 3, "; it then went on with interface=auto", "the next attempt ran with it"),
+    ],
+)
+def test_a_log_that_ended_well_names_what_had_failed_and_what_answered_it(tmp_path, end, says, remedy):
+    log = tmp_path / "train.log"
+    log.write_text(LOG.format(says=next(iter(SAYS))) + end)
+    found = judge_logs([str(log)]).verdict
+    assert found.primary.cause == "interface-selection" and says in found.primary.says
+    assert found.primary.remedies[0].id == "proven-here" and remedy in found.primary.remedies[0].says
+    assert not any("attempt" in n.what for n in found.not_examined)
+    # Of another failure between the change and the end it answered nothing.
+    oom = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB\n"
+    log.write_text(LOG.format(says=next(iter(SAYS))) + oom + "unhang: starting again (restart 2 of 3)\n" + end)
+    assert judge_logs([str(log)]).verdict.primary is None
+
+
+def test_a_log_that_tells_of_a_good_end_and_of_no_failure_says_so(tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text("unhang: 2 ranks on cpu (gloo); first step 1.0 s after the start\nunhang: training finished after 0:04\n")
+    found = judge_logs([str(log)]).verdict
+    assert found.primary is None and any("the training finished" in n.why and ":2)" in n.why for n in found.not_examined)
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_what_the_terminal_showed_is_read_back_at_any_width(tmp_path, width):
+    log = tmp_path / "train.log"
+    out = io.StringIO()
+    live = Live(console=Console(file=out, force_terminal=True, width=width))
+    live.tell(events.Pace(step=3, steps_per_s=1.0, ranks=2, elapsed_s=3.0))
+    live.tell(events.Climbing(cause="interface-selection", ranks=2, limit_s=600))
+    live.tell(events.RungTried(rung="as-is", title="as it is", outcome="failed", says="process group: rank 0: RuntimeError " * 4))
+    environment = {"GLOO_SOCKET_IFNAME": "", "NCCL_SOCKET_IFNAME": ""}
+    says = next(iter(SAYS))
+    live.tell(events.FellBack(choice={"interface": "auto"}, environment=environment, arguments=(), says=says, remembered=False))
+    live.tell(events.Restarting(attempt=1, of=3))
+    log.write_text("".join(LOG.splitlines(keepends=True)[:4]) + out.getvalue())
+    assert judge_logs([str(log)]).verdict.primary.remedies[0].id == "proven-here"
 
 
 @pytest.mark.parametrize("then", ["failed before its first step: taken back, and forgotten", "failed all the same: that is forgotten"])

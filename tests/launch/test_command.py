@@ -162,6 +162,8 @@ def test_options_of_a_launcher_take_the_place_of_those_that_are_there(path, word
     [
         (["--include", "localhost:4,5,6,7", "train.py"], "", ["--include", "localhost:4,5", "train.py"], 2),
         (["--include=node3:4,5,6,7", "train.py"], "0,1", ["--include", "node3:4,5", "train.py"], 2),
+        (["-i", "localhost:4,5,6,7", "train.py"], "", ["--include", "localhost:4,5", "train.py"], 2),
+        (["-ilocalhost:4,5,6,7", "train.py"], "", ["--include", "localhost:4,5", "train.py"], 2),
         (["train.py", "--include", "x"], "4,5,6,7", ["--include", "localhost:4,5", "train.py", "--include", "x"], 2),
         (["--num_gpus", "4", "train.py"], "4,5,6,7", ["--num_gpus", "2", "train.py"], 2),
         (["train.py"], "", ["--num_gpus", "2", "train.py"], 2),
@@ -175,7 +177,14 @@ def test_deepspeed_keeps_to_the_gpus_that_it_was_given(path, words, devices, exp
 
 @pytest.mark.parametrize(
     ("words", "devices"),
-    [(["--include", "a:0@b:0"], ""), (["--include", "localhost"], ""), (["--exclude", "localhost:0"], ""), ([], "GPU-1f,GPU-2f"), ([], "3")],
+    [
+        (["--include", "a:0@b:0"], ""),
+        (["--include", "localhost"], ""),
+        (["--exclude", "localhost:0"], ""),
+        (["-elocalhost:0"], ""),
+        ([], "GPU-1f,GPU-2f"),
+        ([], "3"),
+    ],
 )
 def test_gpus_that_deepspeed_cannot_be_told_of_are_refused(path, words, devices):
     command = resolve(["deepspeed", *words, "train.py"], environ=environ(path))

@@ -417,6 +417,41 @@ def test_a_rank_that_waits_for_an_upload_is_not_stuck(launcher):
     assert run.primary["cause"] == "straggler-timeout"
 
 
+@pytest.mark.parametrize("who", ["True", "rank == 0"])
+def test_a_lock_that_a_build_has_left_behind(launcher, tmp_path, who):
+    """Ranks that look for it ten times a second do not execute, whether the others look for it as well or wait for them."""
+    (tmp_path / "lock").touch()
+    body = f"""
+from torch.utils.file_baton import FileBaton
+dist.init_process_group("gloo")
+if {who}:
+    FileBaton({str(tmp_path / "lock")!r}).wait()
+dist.barrier()
+"""
+    run = launcher.train(body, "--hang-after", "4", "--max-restarts", "0")
+    assert (run.exitcode, run.primary["cause"], run.primary["standing"]) == (1, "extension-build-lock", "likely")
+    assert run.primary["ranks"] == ([0, 1] if who == "True" else [0])
+
+
+@pytest.mark.integration
+def test_a_build_that_others_wait_for_is_work(launcher, tmp_path):
+    """Rank 1 compiles by a child of its own, longer than anything may stand still, while rank 0 polls."""
+    (tmp_path / "lock").touch()
+    body = f"""
+import subprocess
+from torch.utils.file_baton import FileBaton
+dist.init_process_group("gloo")
+if rank == 0:
+    FileBaton({str(tmp_path / "lock")!r}).wait()
+else:
+    subprocess.run([sys.executable, "-c", "import time; e = time.time() + 12\\nwhile time.time() < e: pass"])
+    os.unlink({str(tmp_path / "lock")!r})
+dist.barrier()
+"""
+    run = launcher.train(body, "--hang-after", "4")
+    assert (run.exitcode, run.outcome["attempts"]) == (0, 1)
+
+
 @pytest.mark.integration
 def test_a_large_collective_is_no_hang(launcher):
     """All ranks are inside one call for longer than the threshold, and data moves."""

@@ -39,6 +39,10 @@ def failed(steps: int, *, cause: str = "rank-exception", ranks: tuple[int, ...] 
         # Ten steps a second: a heartbeat every quarter of a second may miss a few.
         ([failed(100, pace=10.0), failed(105, pace=10.0)], True),
         ([failed(100, pace=10.0), failed(107, pace=10.0)], False),
+        # No second start brings NCCL into a torch without it.
+        ([failed(0, cause="backend-unavailable")] * 2, True),
+        ([failed(0, cause="wrong-backend-for-tensor")] * 2, True),
+        ([failed(0, cause="arch-not-in-build")] * 2, True),
         # Killed for its memory every 500 steps: with checkpoints that is progress, at first.
         ([failed(500, cause="host-oom-or-killed")] * 2, False),
         ([failed(500, cause="host-oom-or-killed")] * 3, True),

@@ -238,3 +238,23 @@ def test_the_last_rank_of_a_training_may_upload():
     assert training.watch.stands(30.0) is not None
     training.watch.ranks[1].left = True
     assert training.watch.stands(30.0) is None
+
+
+def test_ranks_that_poll_a_lock_wait_for_nobody_here():
+    """A build is waited for: in silence, and no longer than in a collective once all ranks wait."""
+    training = Training(hang_after_s=None)
+    for t in range(200):
+        for state in training.watch.ranks.values():
+            training.watch.beat(state, t=float(t), step=0, groups={}, place=None, sig=0, inside="file_baton")
+    assert training.watch.look(179.0) is None
+    stall = training.watch.look(181.0)
+    assert stall is not None
+    assert (stall.waiting, stall.absent) == ((), (0, 1))
+
+
+def test_who_builds_is_given_the_time_that_silence_is_given():
+    training = Training(hang_after_s=None)
+    for t in range(200):
+        for rank, state in training.watch.ranks.items():
+            training.watch.beat(state, t=float(t), step=0, groups={}, place=None, sig=0, inside="file_baton" if rank else None)
+    assert training.watch.look(300.0) is None

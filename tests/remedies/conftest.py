@@ -25,6 +25,9 @@ class World:
         self.works: Works = lambda environ, size, backend: True
         self.started: list[tuple[dict[str, str], int, str]] = []
         self.fails_at = "barrier"
+        # A clock that stands still but for what trials take, and how long that is; None for the real one.
+        self.now_s: float | None = None
+        self.takes_s: Callable[[Mapping[str, str]], float] = lambda environ: 0.0
 
     def __call__(self, python: str, **asked: object) -> FakeRanks:
         self.started.append((dict(asked["environ"]), asked["size"], asked["backend"]))  # type: ignore[call-overload]
@@ -45,6 +48,11 @@ class FakeRanks:
         pass
 
     def wait(self, stage: str, bound_s: float) -> tuple[str, str, float]:
+        if stage == "process-group" and self._world.now_s is not None:
+            takes_s = self._world.takes_s(self._environ)
+            self._world.now_s += min(takes_s, bound_s)
+            if takes_s > bound_s:
+                return "failed", f"rank 0: nothing was heard within {bound_s:g} s", bound_s
         if stage == self._world.fails_at and not self._world.works(self._environ, self._size, self._backend):
             return "failed", "rank 0: RuntimeError: NCCL error", 0.01
         said = {
@@ -59,6 +67,14 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     monkeypatch.setattr(trial, "Ranks", made)
     return made
+
+
+@pytest.fixture
+def clock(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """The world with a clock of its own, in which a trial takes no longer than it may."""
+    world.now_s = 1000.0
+    monkeypatch.setattr(trial.time, "monotonic", lambda: world.now_s)
+    return world
 
 
 class Benches:

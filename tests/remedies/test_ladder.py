@@ -185,6 +185,14 @@ def test_who_cancels_a_trial_leaves_no_logs(world, bench, tmp_path, monkeypatch)
     assert len(world.started) == 1 and not list(tmp_path.iterdir())
 
 
+def test_a_trial_in_the_middle_of_which_somebody_cancels_has_not_failed(world, bench):
+    world.works = lambda *_: False
+    found = climb(bench(cancelled=lambda: len(world.started) == 2))
+    interrupted = found.rungs[1].trial
+    assert (interrupted.outcome, interrupted.says) == ("inconclusive", "interrupted") and interrupted.verdict is None
+    assert not any(s.state == "failed" for s in interrupted.stages)
+
+
 def test_what_was_not_bisected_to_the_end_is_not_called_the_smallest(world, bench, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(ladder.time, "monotonic", lambda: now[0])
@@ -202,36 +210,53 @@ def test_what_was_not_bisected_to_the_end_is_not_called_the_smallest(world, benc
     assert "smallest" in climb(bench()).says
 
 
-@pytest.mark.parametrize(("limit_s", "smallest"), [(300, True), (200, False)])
-def test_there_is_time_left_to_find_out_what_is_needed(world, bench, monkeypatch, limit_s, smallest):
-    now = [1000.0]
-    monkeypatch.setattr(ladder.time, "monotonic", lambda: now[0])
-    needed = has(NCCL_P2P_DISABLE="1")
-
-    def works(*asked):
-        now[0] += 45
-        return needed(*asked)
-
-    world.works = works
+@pytest.mark.parametrize("takes_s", [3, 10, 25])
+@pytest.mark.parametrize("limit_s", [30, 60, 100, 150, 200, 300])
+@pytest.mark.parametrize("name", MACHINES)
+def test_no_climb_takes_longer_than_it_may(clock, bench, name, limit_s, takes_s):
+    clock.works, smallest = MACHINES[name]
+    clock.takes_s = lambda environ: takes_s
     found = climb(bench(), limit_s=limit_s)
-    if smallest:
-        assert found.chosen == {"p2p": False} and "smallest" in found.says
-        assert now[0] - 1000 <= limit_s
-    else:
-        assert found.chosen is None and "200 s is over" in found.says
+    assert clock.now_s - 1000 <= limit_s
+    assert found.chosen is None or clock.works(*clock.started[-1])
+    if smallest and found.chosen is None:
+        assert f"{limit_s} s" in found.says or "s were left for it" in found.says
 
 
-def test_the_time_that_was_over_is_told_with_what_works(world, bench, monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr(ladder.time, "monotonic", lambda: now[0])
+def test_what_had_too_little_time_has_not_failed(clock, bench):
+    clock.works = has(NCCL_SHM_DISABLE="1")
+    clock.takes_s = lambda environ: 14
+    found = climb(bench(), limit_s=60)
+    outcomes = [r.trial.outcome for r in found.rungs if r.trial is not None]
+    # 40 s are for rungs: 14, 14, and 12 of the 14 that the third one needs.
+    assert outcomes == ["failed", "failed", "inconclusive"]
+    assert "only 12 s were left" in found.rungs[2].trial.says and "60 s is over" in found.says
+    assert not any(s.state == "failed" for s in found.rungs[2].trial.stages)
 
-    def works(environ, size, backend):
-        now[0] += 100
-        return environ.get("NCCL_SHM_DISABLE") == "1"
 
-    world.works = works
-    found = climb(bench(), limit_s=330)
-    assert "shm" in found.chosen and "330 s was over" in found.says and "330" in found.says_zh
+def test_what_passed_once_and_had_no_time_to_pass_again_is_not_chosen(clock, bench):
+    clock.works = has(NCCL_SHM_DISABLE="1")
+    slow = iter([2, 2, 8, 25, 25])
+    clock.takes_s = lambda environ: next(slow)
+    found = climb(bench(), limit_s=30)
+    assert found.chosen is None and "passed once, and the time of 30 s was over" in found.says and found.says_zh
+
+
+@pytest.mark.parametrize(("limit_s", "chosen"), [(130, {"p2p": False}), (110, None)])
+def test_a_third_is_kept_to_find_out_what_is_needed(clock, bench, limit_s, chosen):
+    """Four trials of 20 s up to what works, one to drop the rest, one as the last proof."""
+    clock.works = has(NCCL_P2P_DISABLE="1")
+    clock.takes_s = lambda environ: 20
+    found = climb(bench(), limit_s=limit_s)
+    assert found.chosen == chosen
+    assert ("smallest change" if chosen else "110 s is over") in found.says
+
+
+def test_the_time_that_was_over_is_told_with_what_works(clock, bench):
+    clock.works = has(NCCL_SHM_DISABLE="1")
+    clock.takes_s = lambda environ: 25
+    found = climb(bench(), limit_s=115)
+    assert "shm" in found.chosen and "115 s was over" in found.says and "115" in found.says_zh
 
 
 def test_who_is_to_choose_is_offered_several_but_never_fewer_processes(world, bench):
@@ -284,3 +309,8 @@ def test_a_script_that_asks_for_an_nccl_that_is_not_there_ends_on_gloo(world, be
     found = climb(bench(bench.no_gpu, backend="nccl", world_size=2), verdict=Verdict(primary=finding))
     assert found.chosen == {"backend": "gloo"} and found.confirmed
     assert [backend for _, _, backend in world.started] == ["gloo", "gloo"]
+    # Nor for somebody to choose among.
+    world.started.clear()
+    found = climb(bench(bench.no_gpu, backend="nccl", world_size=2), verdict=Verdict(primary=finding), several=True)
+    assert {backend for _, _, backend in world.started} == {"gloo"}
+    assert "no NCCL" in next(r.skipped for r in found.rungs if r.id == "interface")

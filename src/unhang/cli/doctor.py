@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from unhang.cli.options import NoColor
+from unhang.cli.options import NoColor, duration
 
 if TYPE_CHECKING:
     from unhang.facts.host import Host
@@ -68,14 +68,28 @@ def doctor(
     ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Show what can be repaired without a guess, ask, do it, and look again.")] = False,
     fix_limit: Annotated[
-        float, typer.Option("--fix-limit", min=10, metavar="SECONDS", help="With --live --fix: how long changes of settings may be tried.")
+        float,
+        typer.Option(
+            "--fix-limit",
+            parser=duration(30),
+            metavar="TIME",
+            help="With --live --fix: how long changes of settings may be tried.",
+            show_default="10m",
+        ),
     ] = 600.0,
     trial_command: Annotated[
         str | None,
         typer.Option("--trial-command", metavar="COMMAND", help="With --live --fix: a few steps of your own that each change has to bring through."),
     ] = None,
     trial_limit: Annotated[
-        float, typer.Option("--trial-limit", min=5, metavar="SECONDS", help="How long these may take; who still steps then has passed.")
+        float,
+        typer.Option(
+            "--trial-limit",
+            parser=duration(5),
+            metavar="TIME",
+            help="How long these may take; who still steps then has passed.",
+            show_default="2m",
+        ),
     ] = 120.0,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do it without asking.")] = False,
     fail_on: Annotated[Level, typer.Option(help="From which severity on the exit code is 1.")] = "warning",

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from unhang.knowledge.settings.configuration import Configuration
     from unhang.knowledge.settings.setting import Installed, Value
     from unhang.remedies.exports.exported import Exported
+    from unhang.report.language import Language
 
-_MAX_BYTES = 4 * 1024 * 1024
 SCHEMA = "unhang.export/1"
+
+T = TypeVar("T", int, str)
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +40,9 @@ def export(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="The script with its arguments.", show_default="train.py")
     ] = None,
-    check: Annotated[Path | None, typer.Option("--check", metavar="FILE", help="Say what is wrong in such a file, whoever wrote it.")] = None,
+    check: Annotated[
+        list[str] | None, typer.Option("--check", metavar="FILE...", help="Say what is wrong in such files, whoever wrote them; - is stdin.")
+    ] = None,
     of_form: Annotated[
         str | None, typer.Option("--form", metavar="FORM", help="With --check: what the file is.", show_default="by its contents")
     ] = None,
@@ -54,8 +58,9 @@ def export(
     image: Annotated[str | None, typer.Option(help="Image of containers.")] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="No GPUs.")] = False,
     with_unhang: Annotated[
-        bool | None, typer.Option("--with-unhang/--without-unhang", help="Start through unhang run.", show_default="where a setting needs its hook")
-    ] = None,
+        bool, typer.Option("--with-unhang", help="Start through unhang run whatever is chosen.", show_default="where a setting needs its hook")
+    ] = False,
+    without_unhang: Annotated[bool, typer.Option("--without-unhang", help="Never start through unhang run.")] = False,
     python: Annotated[
         str | None, typer.Option(metavar="PATH", help="Spell for what this Python has installed.", show_default="for current releases")
     ] = None,
@@ -70,12 +75,12 @@ def export(
 
     \b
         unhang export slurm --preset conservative --nodes 2 -n 8 -- train.py --lr 1e-4
-        unhang export --check accelerate.yaml
+        unhang export --check accelerate.yaml train.sh
 
     What only unhang's hook can set makes the file start through `unhang run`. A setting that a form cannot carry is said on stderr and in the file;
     one that was typed by --set is an error.
 
-    Exit code: 0, with --check if nothing is wrong; 1 if something is; 2 for bad input, or a file that is not understood.
+    Exit code: 0, with --check if nothing is wrong; 1 if something is; 2 for bad input, or a file that is not understood. Of several files the worst.
     """
     from unhang.errors import UnhangError
     from unhang.remedies.exports import forms
@@ -85,15 +90,21 @@ def export(
     if show_list:
         _list(chosen, as_json)
         return
-    if check is not None:
-        if form is not None and of_form is not None:
-            raise UnhangError(f"--check reads one file: {form} is too much")
-        raise typer.Exit(_check(check, of_form or form, nodes, processes, as_json, chosen))
+    if check:
+        if preset or settings or timeout or master or image or cpu or with_unhang or without_unhang or python or output or force:
+            raise UnhangError("--check writes nothing: it goes with --form, --nodes, --processes and --json only")
+        more = [*([form] if form is not None else []), *(command or [])]
+        if more and of_form is None and more[0] in forms.NAMES and not Path(more[0]).exists():
+            of_form = more.pop(0)
+        raise typer.Exit(_check([*check, *more], of_form, nodes, processes, as_json, chosen))
     if of_form is not None:
         raise UnhangError("--form goes with --check")
     if form is None:
         raise UnhangError("name a form", hint=f"unhang export torchrun; forms: {', '.join(forms.NAMES)}")
-    found = _export(form, command or [], preset, settings or [], timeout, nodes, processes, master, name, image, cpu, with_unhang, python)
+    if with_unhang and without_unhang:
+        raise UnhangError("--with-unhang and --without-unhang contradict each other")
+    through = True if with_unhang else False if without_unhang else None
+    found = _export(form, command or [], preset, settings or [], timeout, nodes, processes, master, name, image, cpu, through, python)
     if output is not None:
         _write(output, found, force)
     for one in found.refused:
@@ -126,33 +137,82 @@ def _export(
     from unhang.cli import settings as asked
     from unhang.errors import UnhangError
     from unhang.knowledge.settings import configuration
-    from unhang.knowledge.settings.installed import installed
     from unhang.remedies.exports import forms, layout
     from unhang.remedies.exports.carrying import TODAY
+    from unhang.remedies.exports.typed import taken_apart
 
     forms.form(form)
     configured = configuration.load(Path.cwd())
     typed = asked.typed(settings, timeout)
-    releases = TODAY if python is None else installed(python)
-    choice = {**_of_preset(preset, configured, releases, nodes), **configured.settings, **{key: value for key, value, _ in typed}}
-    address, port = layout.master(master) if master else ("", layout.PORT)
+    _contradictions(typed, processes)
+    releases = TODAY if python is None else _installed(python)
+    behind = taken_apart(command)
+    nodes = _agreed("--nodes", nodes, behind.nodes)
+    processes = _agreed("--processes", processes, behind.processes)
+    of_preset = _of_preset(preset, configured, releases, nodes)
+    choice = {**of_preset, **configured.settings, **{key: value for key, value, _ in typed}}
+    address, port = layout.master(master) if master else (behind.address or "", behind.port or layout.PORT)
+    if master:
+        _agreed("--master", address, behind.address)
+        _agreed("--master", port, behind.port)
     given = {"image": image} if image else {}
-    count = processes if processes is not None else int(choice.get("processes", 2))
     where = layout.Layout(
         nodes=1 if nodes is None else nodes,
-        processes=count,
+        processes=processes if processes is not None else int(choice.get("processes", 2)),
         address=address,
         port=port,
-        command=tuple(command),
+        command=behind.command,
         name=name,
         gpus=not cpu,
         **given,
     )
-    found = forms.export(form, choice, where, installed=releases, arguments=configured.arguments, with_unhang=with_unhang)
+    # A user's own preset is what the user wants.
+    own = {*configured.settings, *(key for key, _, _ in typed), *_of_own_preset(preset, configured)}
+    suggested = [key for key in of_preset if key not in own and key not in configured.arguments]
+    found = forms.export(form, choice, where, installed=releases, arguments=configured.arguments, with_unhang=with_unhang, suggested=suggested)
     ours = {key: origin for key, _, origin in typed}
     if wrong := [r for r in found.refused if r.key in ours]:
         raise UnhangError(f"{ours[wrong[0].key]} {wrong[0].key}: {wrong[0].why}", hint="unhang presets --settings lists every setting")
     return found
+
+
+def _contradictions(typed: Sequence[tuple[str, Value, str]], processes: int | None) -> None:
+    from unhang.errors import UnhangError
+
+    first: dict[str, tuple[Value, str]] = {} if processes is None else {"processes": (processes, "-n")}
+    for key, value, origin in typed:
+        before, by = first.setdefault(key, (value, origin))
+        if before != value:
+            raise UnhangError(f"{key} is {before} by {by} and {value} by {origin}: which of them?")
+
+
+def _agreed(option: str, said: T | None, behind: T | None) -> T | None:
+    """What an option and the command behind -- say."""
+    from unhang.errors import UnhangError
+
+    if said is not None and behind is not None and said != behind:
+        raise UnhangError(f"{option} {said}, and the command behind -- says {behind}: which of them?")
+    return behind if said is None else said
+
+
+def _installed(python: str) -> Installed:
+    """Raises UnhangError for what is no Python: nothing would be spelt for it."""
+    import shutil
+
+    from unhang.errors import UnhangError
+    from unhang.knowledge.settings.installed import installed
+
+    if shutil.which(python) is None:
+        raise UnhangError(f"--python {python}: there is no such program")
+    found = installed(python)
+    if found.torch is None:
+        raise UnhangError(f"--python {python}: it has no torch, or is no Python", hint="leave --python out to spell for current releases")
+    return found
+
+
+def _of_own_preset(name: str | None, configured: Configuration) -> Collection[str]:
+    found = configured.presets.get(name or configured.preset)
+    return found.settings if found is not None else ()
 
 
 def _of_preset(name: str | None, configured: Configuration, releases: Installed, nodes: int | None) -> dict[str, Value]:
@@ -187,34 +247,19 @@ def _write(output: Path, found: Exported, force: bool) -> None:
             raise UnhangError(f"cannot write {path}: {e.strerror}") from e
 
 
-def _check(path: Path, form: str | None, nodes: int | None, processes: int | None, as_json: bool, chosen: str) -> int:
-    from unhang.errors import EXIT_FOUND, EXIT_OK, UnhangError
-    from unhang.remedies.exports import checking
+def _check(names: Sequence[str], form: str | None, nodes: int | None, processes: int | None, as_json: bool, chosen: Language) -> int:
+    from unhang.cli import checking
 
-    try:
-        with path.open("rb") as f:
-            data = f.read(_MAX_BYTES + 1)
-    except OSError as e:
-        raise UnhangError(f"cannot read {path}: {e.strerror}") from e
-    if len(data) > _MAX_BYTES or b"\0" in data:
-        raise UnhangError(f"{path} is no file of a launcher")
-    recognised, problems = checking.check(str(path), data.decode("utf-8", errors="surrogateescape"), form=form, nodes=nodes, processes=processes)
+    found = checking.check(names, form=form, nodes=nodes, processes=processes)
     if as_json:
-        listed = [{"line": p.line, "says": p.says.en, "says_zh": p.says.zh, "instead": p.instead.en, "instead_zh": p.instead.zh} for p in problems]
-        _json({"schema": SCHEMA, "file": str(path), "form": recognised, "problems": listed})
+        listed = [checking.as_json(one) for one in found]
+        _json({"schema": SCHEMA, **(listed[0] if len(listed) == 1 else {"files": listed})})
     else:
-        zh = chosen == "zh"
-        for p in problems:
-            instead = p.instead.of(chosen)
-            typer.echo(f"{path}:{p.line}: {p.says.of(chosen)}")
-            if instead:
-                typer.echo(f"    {'应为' if zh else 'instead'}: {instead}")
-        if not problems:
-            typer.echo(f"{path}: {recognised}: {'未发现问题' if zh else 'nothing wrong was found'}")
-    return EXIT_FOUND if problems else EXIT_OK
+        checking.show(found, chosen)
+    return max(one.code for one in found)
 
 
-def _list(chosen: str, as_json: bool) -> None:
+def _list(chosen: Language, as_json: bool) -> None:
     from unhang.remedies.exports import forms
 
     found = [forms.form(name) for name in forms.NAMES]
@@ -228,4 +273,6 @@ def _list(chosen: str, as_json: bool) -> None:
 def _json(what: object) -> None:
     import msgspec
 
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(what), indent=2).decode() + "\n")
+    from unhang.encoding import encode
+
+    sys.stdout.write(msgspec.json.format(encode(what), indent=2).decode() + "\n")

@@ -239,7 +239,7 @@ class Fallback:
             # Everything else has been tried once.
             again = trial.run(bench, choice, limit_s=self._limit_s)
             outcome = replace(outcome, dropping=(*outcome.dropping, again))
-            said = ", ".join(f"{k}={ladder.spelled(v)}" for k, v in choice.items())
+            said = ladder.named(choice)
             self._tell(_event("dropping", f"{said}, once more", again, ""))
             if again.outcome == "passed":
                 done = applied(choice, bench.installed, launcher=bench.launcher)
@@ -355,7 +355,7 @@ class Fallback:
         try:
             commands.with_settings(self._command, options=done.options, arguments=done.arguments, environ=self._environ)
         except UnhangError as e:
-            said = ", ".join(f"{key}={ladder.spelled(value)}" for key, value in choice.items())
+            said = ladder.named(choice)
             self._tell(events.Note(text=f"{said} is not tried: {e}"))
             return False
         return True
@@ -364,7 +364,7 @@ class Fallback:
         if told.tried is not None:
             self._tell(_event(told.tried.id, told.tried.title, told.tried.trial, told.tried.skipped))
         elif told.dropping is not None:
-            said = ", ".join(f"{k}={ladder.spelled(v)}" for k, v in told.dropping.choice.items())
+            said = ladder.named(told.dropping.choice)
             title = f"{said}, once more" if told.again else f"{said} alone"
             self._tell(_event("dropping", title, told.dropping, ""))
 
@@ -384,7 +384,7 @@ def _event(rung: str, title: str, tried: Trial | None, skipped: str) -> events.R
 
 
 def _named(outcome: Outcome) -> str:
-    return ", ".join(f"{key}={ladder.spelled(value)}" for key, value in (outcome.chosen or {}).items())
+    return ladder.named(outcome.chosen or {})
 
 
 def _can_ask() -> bool:

@@ -39,7 +39,6 @@ def presets(
     from unhang.errors import UnhangError
     from unhang.knowledge.settings import planning
     from unhang.knowledge.settings.catalogue import SETTINGS
-    from unhang.knowledge.settings.setting import applied
     from unhang.report import language, screen
     from unhang.report import settings as report
 
@@ -67,7 +66,7 @@ def presets(
         return
     here, configured, names = asked.presets(python, [name] if name is not None else [])
     found = [planning.preset(n, here, configured) for n in names]
-    judged = [(p, applied(p.settings, here.installed, arguments=configured.arguments)) for p in found]
+    judged = [(p, planning.of_preset(p, here, configured)) for p in found]
     if as_json:
         listed = [report.of_preset(p, a, SETTINGS, chosen) for p, a in judged]
         _print_json(encoding.encode({"schema": report.PRESETS_SCHEMA, "here": here.installed, "presets": listed}))

@@ -43,7 +43,7 @@ def run(
         ),
     ] = None,
     fallback_limit: Annotated[
-        float | None, typer.Option(parser=duration(10), metavar="TIME", help="How long that trying may take.", show_default="10m")
+        float | None, typer.Option(parser=duration(30), metavar="TIME", help="How long all of that may take.", show_default="10m")
     ] = None,
     trial_command: Annotated[
         str | None, typer.Option(metavar="COMMAND", help="A few steps of your own that each change has to bring through, too.")

@@ -22,7 +22,6 @@ from unhang.launch import command as commands
 from unhang.launch import environment, events, supervise
 from unhang.launch.attempt import Options
 from unhang.model import Verdict
-from unhang.records import named
 from unhang.records.rundir import RunDir
 from unhang.remedies import ladder
 from unhang.report import language, markdown
@@ -233,7 +232,7 @@ def _configured(request: Request) -> Configuration | None:
     """What unhang.toml says. Where nothing asks for settings and there is none, a quarter of a second of imports is saved."""
     asked = request.preset is not None or request.settings or request.timeout is not None
     here = Path.cwd()
-    if not asked and not any(named.is_file(directory / "unhang.toml") for directory in (here, *here.parents)):
+    if not asked and not any(os.path.lexists(directory / "unhang.toml") for directory in (here, *here.parents)):
         return None
     from unhang.knowledge.settings import configuration
 

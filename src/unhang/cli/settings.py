@@ -18,7 +18,7 @@ from unhang.knowledge.settings.communication import AUTO
 from unhang.knowledge.settings.configuration import Configuration
 from unhang.knowledge.settings.installed import installed
 from unhang.knowledge.settings.planning import Plan
-from unhang.knowledge.settings.setting import Value
+from unhang.knowledge.settings.setting import Value, worded
 from unhang.knowledge.text import Text
 from unhang.launch import command as commands
 from unhang.launch.command import Command
@@ -37,6 +37,11 @@ def typed(settings: Sequence[str], timeout: str | None) -> tuple[tuple[str, Valu
             setting = catalogue.named(key)
             raise UnhangError(f"{planning.SET} {one}: a value is missing", hint=f"{planning.SET} {setting.key}=VALUE; values: {setting.forms}")
         found.append((catalogue.named(key).key, catalogue.parse(key, text), planning.SET))
+    for i, (key, value, origin) in enumerate(found):
+        for before, other, earlier in found[:i]:
+            if before == key and other != value:
+                said = [f"{o} {worded(v)}" if o == "--timeout" else f"{o} {key}={worded(v)}" for v, o in ((other, earlier), (value, origin))]
+                raise UnhangError(f"{said[0]} and {said[1]} contradict each other: {key} has one value")
     return tuple(found)
 
 

@@ -140,7 +140,7 @@ def judge_logs(
     if attempt is not None and not 1 <= attempt <= len(all_attempts):
         raise UnhangError(f"there is no attempt {attempt}: the logs hold {len(all_attempts)}")
     hits = [h for r in reads for h in r.hits]
-    judge = Judge(reads, not_examined, all_attempts, sorted_out.doubts, sorted_out.left_of, repaired=proven.repaired(hits))
+    judge = Judge(reads, not_examined, all_attempts, sorted_out.doubts, sorted_out.left_of, repaired=proven.taken(hits))
     number = attempt or judge.last()
     verdict = proven.told_by_logs(judge.verdict(number, alone=attempt is not None), hits)
     chosen = all_attempts[number - 1]
@@ -184,7 +184,7 @@ class Judge:
         attempts: Sequence[Attempt],
         doubts: Mapping[tuple[str, int | None], Doubt],
         recognised: Collection[str] = (),
-        repaired: str = "",
+        repaired: proven.Change | None = None,
     ) -> None:
         """`recognised`: logs that are no longer among `attempts`, and of which `not_examined` tells. `repaired`: the change that unhang run took."""
         self.repaired = repaired
@@ -217,21 +217,27 @@ class Judge:
             roots, passed = passed, []
         primary = roots[0] if roots else self._unknown(attempt, symptoms)
         failed = None if alone else self._failed_before(number)
-        if primary is not None and primary.standing not in _NAMED and failed is not None:
+        looked_at = {number}
+        # Of a run that unhang repaired its run directory tells what failed, and so does its log.
+        repaired = self.repaired if failed is not None and self.repaired is not None and failed[1][0].cause == self.repaired.cause else None
+        if failed is not None and (repaired is not None if primary is None else primary.standing not in _NAMED):
             earlier, before = failed
             in_attempt = Text(" (in attempt {n} of {total})", "（第 {n} 次尝试，共 {total} 次）").fill(n=earlier, total=number)
             roots = [continued(f, in_attempt) for f in before]
+            if repaired is not None and primary is None:
+                roots[0] = continued(roots[0], repaired.course)
+                # The last one was looked at as well: nothing failed in it.
+                looked_at |= {earlier}
             primary = roots[0]
         elif primary is None and failed is not None:
-            with_it = f", with {self.repaired}, which unhang run had proven" if self.repaired else ""
-            why = f"it failed, the last one did not{with_it}: unhang why --attempt {failed[0]}"
+            why = f"it failed, the last one did not: unhang why --attempt {failed[0]}"
             self.not_examined.append(NotExamined(what=f"attempt {failed[0]} of {number}", why=why))
         if primary is None:
             self._passed_over(attempt)
         self._left_out()
         self.not_examined += _older(attempt.view)
-        if len(self.attempts) > 1 and not (primary is None and failed is not None):
-            others = ", ".join(str(a.number) for a in self.attempts if a.number != number)
+        others = ", ".join(str(a.number) for a in self.attempts if a.number not in looked_at)
+        if others and not (primary is None and failed is not None):
             why = f"the verdict is on attempt {number} of {len(self.attempts)}: unhang why --attempt N"
             self.not_examined.append(NotExamined(what=f"attempt {others}", why=why))
         elif primary is None:
@@ -364,7 +370,10 @@ class Judge:
         if inputs := [i for i in self.inputs if i.source not in told]:
             shown = ", ".join(i.source for i in inputs[:_NAMES])
             read = shown if len(inputs) <= _NAMES else f"{shown} and {len(inputs) - _NAMES} more"
+            ended = next((f"{h.source}:{h.line}" for a in self.attempts for h in a.hits if h.signature == proven.FINISHED), "")
             why = "nothing in it was recognised: it may be a healthy log, or none of a training"
+            if ended:
+                why = f"nothing that failed was recognised in it; the training finished, as unhang run tells ({ended})"
             self.not_examined.append(NotExamined(what=read, why=why if any(i.bytes for i in inputs) else EMPTY))
 
 

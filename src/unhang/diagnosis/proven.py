@@ -1,4 +1,4 @@
-"""What the trials of `unhang run --fallback` found, as the first remedy of a verdict: here from two lines in the log of a terminal.
+"""What the trials of `unhang run --fallback` found, as the first remedy of a verdict: here from a few lines in the log of a terminal.
 
 A run directory has more of it, see `solved`, which needs what nobody loads for a log.
 """
@@ -6,8 +6,8 @@ A run directory has more of it, see `solved`, which needs what nobody loads for 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from unhang.knowledge.text import Text
 from unhang.model import Remedy, Verdict
@@ -29,34 +29,57 @@ TAKEN_BACK = Signature(
     pattern=r"^(?:unhang: )?with [a-z-]+=\S.{0,300}? it failed (?:before its first step: taken back|all the same: that is forgotten)",
     role="context",
 )
-SIGNATURES = (CLIMBING, FELL_BACK, TAKEN_BACK)
+FINISHED = Signature(needle="unhang: training finished after ", role="context")
+SIGNATURES = (CLIMBING, FELL_BACK, TAKEN_BACK, FINISHED)
 
 
 def told_by_logs(found: Verdict, hits: Iterable[Hit]) -> Verdict:
     """The verdict on logs that hold what unhang wrote to the terminal; of what was found for another cause nothing is told."""
-    seen = tuple(hits)
-    last = _last(seen)
-    causes = {h.groups["cause"] for h in seen if h.signature == CLIMBING}
-    if last is None or found.primary is None or found.primary.cause not in causes:
+    change = taken(hits)
+    if change is None or found.primary is None or found.primary.cause != change.cause:
         return found
-    what = last.groups["what"]
     says = Text(
-        "Proven on the machine of this log by unhang run: {what} ({set}); it passed twice in trials, and the next attempt ran with it ({source}).",
-        "unhang run 已在该日志所属的机器上证明：{what}（{set}）；测试中通过两次，下一次尝试即以此运行（{source}）。",
-    ).fill(what=what, set=last.groups["set"], source=f"{last.source}:{last.line}")
-    return first(found, remedy(says, what.split(", "), ()))
+        "Proven on the machine of this log by unhang run: {what} ({set}); it passed twice in trials, and {then} ({source}).",
+        "unhang run 已在该日志所属的机器上证明：{what}（{set}）；测试中通过两次，{then}（{source}）。",
+    ).fill(
+        what=change.what,
+        set=change.sets,
+        then=Text("the training then ended well with it", "此后训练以此正常结束")
+        if change.ended_well
+        else Text("the next attempt ran with it", "下一次尝试即以此运行"),
+        source=change.place,
+    )
+    return first(found, remedy(says, change.what.split(", "), ()))
 
 
-def repaired(hits: Iterable[Hit]) -> str:
-    """ "interface=auto", the last change that was taken, in logs of several attempts; "" where there is none."""
-    last = _last(tuple(hits))
-    return "" if last is None else last.groups["what"]
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """`what` as `--set` takes it, `sets` what came of it, `cause` what it answers; `place` is the line that tells it."""
+
+    cause: str
+    what: str
+    sets: str
+    place: str
+    ended_well: bool
+
+    @property
+    def course(self) -> Text:
+        """How the training went on behind the failure."""
+        if self.ended_well:
+            return Text("; with {what} the training then finished", "；此后以 {what} 训练正常结束").fill(what=self.what)
+        return Text("; it then went on with {what}", "；此后以 {what} 继续").fill(what=self.what)
 
 
-def _last(hits: Sequence[Hit]) -> Hit | None:
+def taken(hits: Iterable[Hit]) -> Change | None:
     """The change that was taken last, and not taken back."""
-    last = next((h for h in reversed(hits) if h.signature in (FELL_BACK, TAKEN_BACK)), None)
-    return last if last is not None and last.signature == FELL_BACK else None
+    told = [h for h in hits if h.signature in SIGNATURES]
+    last = next((n for n in reversed(range(len(told))) if told[n].signature in (FELL_BACK, TAKEN_BACK)), None)
+    climb = next((h for h in reversed(told[:last]) if h.signature == CLIMBING), None)
+    if last is None or climb is None or told[last].signature == TAKEN_BACK:
+        return None
+    at = told[last]
+    ended_well = any(h.signature == FINISHED and h.source == at.source for h in told[last + 1 :])
+    return Change(cause=climb.groups["cause"], what=at.groups["what"], sets=at.groups["set"], place=f"{at.source}:{at.line}", ended_well=ended_well)
 
 
 def remedy(says: Text, sets: Iterable[str], command: Iterable[str]) -> Remedy:

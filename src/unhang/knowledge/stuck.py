@@ -34,7 +34,7 @@ def state_of(picture: Picture, rank: RankView) -> State:
         return "loader" if in_loader(rank) else "unknown"
     if rank.uninterruptible:
         return "uninterruptible"
-    if rank.busy:
+    if rank.busy and not (polls_a_lock(rank) and not rank.activity.computes):
         silent = not rank.record.answered and rank.record.last_beat_s is not None
         return "gil" if silent and picture.incident.kind not in ("straggler", "interrupted") else "busy"
     return "loader" if in_loader(rank) else "idle"
@@ -42,6 +42,11 @@ def state_of(picture: Picture, rank: RankView) -> State:
 
 def in_loader(rank: RankView) -> bool:
     return any(inside(f, LOADER) for f in rank.frames)
+
+
+def polls_a_lock(rank: RankView) -> bool:
+    """Whether it looks ten times a second for the lock file of an extension's build to vanish: it wakes up often, and does nothing."""
+    return any(inside(f, "torch/utils/file_baton") and f.name == "wait" for f in rank.frames[-2:])
 
 
 def line_in_data_set(rank: RankView) -> Frame | None:

@@ -111,7 +111,7 @@ class Alarm:
     def _lives(self, state: RankState, activity: Activity, now: float, stall: Stall) -> bool:
         """Whether a rank executes: by the kernel's numbers, by its steps, or because a slow disk serves it."""
         stepping = state.last_step_s is not None and now - state.last_step_s < stall.threshold_s / 2
-        return activity.busy or stepping or (activity.state == "D" and now - stall.since_s < IO_GRACE_S)
+        return (activity.computes if state.polls else activity.busy) or stepping or (activity.state == "D" and now - stall.since_s < IO_GRACE_S)
 
     async def _compare(self, stall: Stall) -> bool:
         """All ranks of this host wait: whether in calls that do not fit each other, or in a circle: a hang that needs no rhythm and no patience."""

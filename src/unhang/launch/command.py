@@ -234,11 +234,11 @@ def _remove_flag(argv: list[str], flag: str) -> None:
     """Of the launcher's own options; a script may have one of that name."""
     kind, position = _which(argv)
     while kind is not None and position < len(argv) and argv[position].startswith("-") and argv[position] != "--":
-        said = argv[position].partition("=")[0].replace("_", "-")
+        said, joined, _ = _said(argv[position], kind)
         if said == flag:
             del argv[position]
             return
-        position += 1 if "=" in argv[position] or said in _FLAGS[kind] else 2
+        position += 1 if joined or said in _FLAGS[kind] else 2
 
 
 def _set(argv: list[str], name: str, value: str) -> None:
@@ -249,8 +249,7 @@ def _set(argv: list[str], name: str, value: str) -> None:
     position = begin
     wanted = name.replace("_", "-")
     while position < len(argv) and argv[position].startswith("-") and argv[position] != "--":
-        said, joined, _ = argv[position].partition("=")
-        said = said.replace("_", "-")
+        said, joined, _ = _said(argv[position], kind)
         words = 1 if joined or said in _FLAGS[kind] else 2
         if said == wanted:
             argv[position : position + words] = [name, value]
@@ -312,8 +311,7 @@ def _under_torchrun(words: Sequence[str], *, module: bool, nproc_per_node: int, 
 def _launcher(words: Sequence[str]) -> tuple[str | None, dict[str, str]]:
     """The launcher among the first words, and its own options; those of the script or module that it starts are not its."""
     kind, begin = _which(words)
-    options = {} if kind is None else _options(words[begin:], _FLAGS[kind])
-    return kind, {_LONG.get(name, name): value for name, value in options.items()} if kind == "deepspeed" else options
+    return kind, {} if kind is None else _options(words[begin:], kind)
 
 
 def _which(words: Sequence[str]) -> tuple[str | None, int]:
@@ -333,16 +331,24 @@ def _which(words: Sequence[str]) -> tuple[str | None, int]:
     return None, 0
 
 
-def _options(words: Sequence[str], flags: set[str]) -> dict[str, str]:
+def _said(word: str, kind: str) -> tuple[str, bool, str]:
+    """An option by its long name, with dashes; whether its value stands in the same word; and that value."""
+    if kind == "deepspeed" and word[:2] in _LONG:
+        value = word[2:]
+        return _LONG[word[:2]], bool(value), value.removeprefix("=")
+    name, joined, value = word.partition("=")
+    return name.replace("_", "-"), bool(joined), value
+
+
+def _options(words: Sequence[str], kind: str) -> dict[str, str]:
     """The options before the first word that is neither an option nor the value of one."""
     found: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
         if not word.startswith("-") or word == "--":
             break
-        name, given, value = word.partition("=")
-        name = name.replace("_", "-")
-        if not given and name not in flags:
+        name, given, value = _said(word, kind)
+        if not given and name not in _FLAGS[kind]:
             value = next(rest, "")
             if value.endswith(".py"):
                 break

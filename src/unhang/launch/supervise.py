@@ -41,7 +41,10 @@ PORT_WAIT_S = 60.0
 LEAVE_S = 2.0
 # Causes that lie in the code or in the command: the same start brings the same end.
 DETERMINISTIC = frozenset(
-    {"rank-exception", "collective-mismatch", "rank0-guarded-collective", "premature-exit", "port-in-use", "rendezvous-misconfig", "config-error"}
+    {
+        *("rank-exception", "collective-mismatch", "rank0-guarded-collective", "premature-exit", "port-in-use", "rendezvous-misconfig"),
+        *("config-error", "backend-unavailable", "wrong-backend-for-tensor", "arch-not-in-build"),
+    }
 )
 
 

@@ -15,6 +15,8 @@ from unhang.records.frames import Frame
 from unhang.records.incident import Counters, Ended, Raised
 
 PLACES = 240
+# As runtime/attach tells it.
+_POLLS_A_LOCK = "file_baton"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +78,14 @@ class RankState:
             for name, c in self.groups.items()
             if c.enqueued > c.completed and self.step - self.step_when_still[name] < 2
         ]
-        if self.inside is not None:
+        if self.inside is not None and not self.polls:
             waits.append(Wait(group=None, enqueued=0, for_s=now - self.last_progress_s))
         return max(waits, key=lambda w: w.for_s, default=None)
+
+    @property
+    def polls(self) -> bool:
+        """Whether the rank looks again and again for a lock file to vanish: it wakes up often, and does nothing."""
+        return self.inside == _POLLS_A_LOCK
 
     def moved_share(self, since_s: float) -> float | None:
         """Share of the heartbeats since then that found the main thread elsewhere; None with too few of them."""
@@ -171,6 +178,9 @@ class Watch:
                 return Stall(since_s=now - longest.for_s, threshold_s=self.rhythm.threshold_s, waiting=_numbers(waiting), absent=_numbers(absent))
         living = self._living()
         threshold = self.rhythm.silence_s
+        if living and all(r.polls for r in living):
+            # Nobody is left that could hold the lock.
+            threshold = silent_s = waited_s
         if len(alive) < len(self.ranks):
             # The training is coming to its end: whoever is left may be saving or uploading, and nobody waits for it.
             threshold = silent_s = max(threshold, FAREWELL_S)

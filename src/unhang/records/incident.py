@@ -73,13 +73,19 @@ class Activity:
     @property
     def busy(self) -> bool:
         """Alive and executing, as far as the kernel and the heartbeats can tell."""
-        return not self.stopped and (
-            self.cpu_share >= BUSY_CPU_SHARE
-            or self.tree_cpu_share >= BUSY_TREE_CPU_SHARE
-            or self.switches_per_s >= BUSY_SWITCHES_PER_S
-            or self.io_bytes_per_s >= BUSY_IO_BYTES_PER_S
-            or (self.moved_share or 0.0) >= BUSY_MOVED_SHARE
+        return self.computes or (
+            not self.stopped
+            and (
+                self.switches_per_s >= BUSY_SWITCHES_PER_S
+                or self.io_bytes_per_s >= BUSY_IO_BYTES_PER_S
+                or (self.moved_share or 0.0) >= BUSY_MOVED_SHARE
+            )
         )
+
+    @property
+    def computes(self) -> bool:
+        """Alive and using processors, itself or by its children."""
+        return not self.stopped and (self.cpu_share >= BUSY_CPU_SHARE or self.tree_cpu_share >= BUSY_TREE_CPU_SHARE)
 
 
 @dataclass(frozen=True, kw_only=True)

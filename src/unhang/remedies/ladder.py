@@ -39,6 +39,11 @@ _UNSEEN_HERE = Text(
 _ON_LOOPBACK = Text("; lo reaches this host alone: a job on several hosts would not start with it", "；lo 只能到达本机，多主机作业用它无法启动")
 _INTERRUPTED = Text("interrupted: what was tried until then is all there is", "被中断：只有到那时为止的测试结果")
 _MORE_WORK = Text("it works with more processes", "进程更多时也可行")
+_NO_NCCL = Text("there is no NCCL here", "此处没有 NCCL")
+_PASSED_ONCE = Text(
+    "{what} passed once, and the time of {s} s was over before it could pass again: nothing is proven",
+    "{what} 通过一次，但时间（{s} 秒）已用完，未能再次通过：尚未证明",
+)
 _RAN_OUT = Text(" (the time of {s} s was over)", "（{s} 秒的时间已用完）")
 
 
@@ -78,8 +83,9 @@ class _Climb:
         self._until = self._began + limit_s
         # Rungs end before it.
         self._rungs_until = self._until - limit_s * _RESERVE
-        # What the trial took that has to be repeated as the last proof.
+        # What the trial took that has to be repeated as the last proof; whether that was done, or time was over for it.
         self._proof_s = 0.0
+        self._proven = self._unproven = False
         self._ran_out = False
         self._limit_s = limit_s
         self._several = several
@@ -113,7 +119,7 @@ class _Climb:
                         if other.id.startswith(PRESCRIBED):
                             self._skip(other, _UNSEEN_HERE)
                     return self._end({}, _AS_IS if self._bench.own is None else _AS_IS_TOO)
-                self._proof_s = result.seconds
+                self._proof_s = max(_LEAST_S, result.seconds)
                 least, is_smallest = self._least(rung, choice)
                 if least is not None:
                     says = self._conclusion(least, is_smallest=is_smallest and below_fails)
@@ -124,6 +130,8 @@ class _Climb:
                     return self._end(least, says, confirmed=True)
                 if self._bench.cancelled():
                     return self._end(None, _INTERRUPTED)
+                if self._unproven:
+                    return self._end(None, _PASSED_ONCE.fill(what=named(choice), s=f"{self._limit_s:g}"))
             if result.outcome != "inconclusive":
                 failed.append(choice)
             if rung.kept:
@@ -138,7 +146,7 @@ class _Climb:
 
     def _try_others(self, rungs: Sequence[Rung], tried: list[Choice]) -> None:
         """Each by itself, with what time is left. Never fewer processes: what keeps more of them works already."""
-        self._rungs_until = self._until
+        self._rungs_until, self._proven = self._until, True
         for rung in rungs:
             if "processes" in rung.adds:
                 self._skip(rung, _MORE_WORK)
@@ -157,6 +165,8 @@ class _Climb:
         if self._is_over(self._rungs_until):
             self._ran_out = True
             return Text("no time is left of {s} s for it", "{s} 秒中已无时间用于它").fill(s=f"{self._limit_s:g}")
+        if choice.get("backend", self._bench.backend) == "nccl" and self._bench.installed.nccl is None:
+            return _NO_NCCL
         if choice.get("backend", self._bench.backend) != "nccl" and rung.adds and set(rung.adds) <= set(TRANSPORTS):
             return Text("only NCCL has it, and the ranks talk over Gloo", "只有 NCCL 有，而这里使用 Gloo")
         refused = self._bench.refused(rung.adds)
@@ -190,33 +200,43 @@ class _Climb:
         """
         untried: list[Choice] = []
 
+        until = self._until - self._proof_s
+
         def passes(part: Choice) -> bool:
-            if self._is_over(self._until - self._proof_s):
-                self._ran_out = True
-                outcome = ""
-            else:
-                outcome = self._drop(part, until=self._until - self._proof_s).outcome
+            outcome = "" if self._is_over(until) else self._drop(part, until=until).outcome
             if outcome not in ("passed", "failed"):
                 untried.append(part)
+                self._ran_out = self._ran_out or self._is_over(until)
             return outcome == "passed"
 
         found = smallest(choice, added=[key for key in choice if key in rung.adds], passes=passes)
-        if self._drop(found).outcome == "passed":
+        if self._proves(found):
             return found, not untried
-        if found != choice and not self._bench.cancelled() and self._drop(choice).outcome == "passed":
+        if found != choice and not self._bench.cancelled() and self._proves(choice):
             return choice, False
         return None, False
 
+    def _proves(self, choice: Choice) -> bool:
+        """The last proof, for which time was kept."""
+        if not self._is_over(self._until):
+            outcome = self._drop(choice, until=self._until).outcome
+            self._unproven = outcome == "inconclusive" and self._is_over(self._until)
+            return outcome == "passed"
+        self._unproven = True
+        return False
+
     def _try(self, rung: Rung, choice: Choice) -> Trial:
         self._tell(Told(rung=rung))
+        # One that passes has to pass once more: as long as it has taken has to be left.
+        now = time.monotonic()
+        until = self._rungs_until if self._proven else min(self._rungs_until, (now + self._until) / 2)
         # Of one climb the logs of what failed first are enough: the verdicts on the others stay.
-        result = trial.run(self._bench, choice, limit_s=_left_s(self._rungs_until), keeps_logs=rung.id == AS_IS.id)
+        result = trial.run(self._bench, choice, limit_s=max(_LEAST_S, until - now), keeps_logs=rung.id == AS_IS.id)
         self._add(rung, trial_=result)
         return result
 
-    def _drop(self, choice: Choice, *, until: float | None = None) -> Trial:
-        """`until` None is the last proof: that is owed, even when time is over."""
-        result = trial.run(self._bench, choice, limit_s=max(_left_s(self._until), 60.0) if until is None else _left_s(until))
+    def _drop(self, choice: Choice, *, until: float) -> Trial:
+        result = trial.run(self._bench, choice, limit_s=max(_LEAST_S, until - time.monotonic()))
         passed = [t.trial for t in self._tried if t.trial is not None] + self._dropping
         again = any(t.choice == dict(choice) for t in passed)
         self._dropping.append(result)
@@ -245,7 +265,6 @@ class _Climb:
         return until - time.monotonic() < _LEAST_S
 
     def _conclusion(self, choice: Choice, *, is_smallest: bool) -> Text:
-        said = ", ".join(f"{key}={spelled(value)}" for key, value in choice.items())
         concluded = Text("{what} is the smallest change that works here; it passed twice", "{what} 是此处可行的最小改动，已通过两次")
         if not is_smallest:
             concluded = Text(
@@ -254,7 +273,7 @@ class _Climb:
             )
             if self._ran_out:
                 concluded = concluded + _RAN_OUT.fill(s=f"{self._limit_s:g}")
-        return concluded.fill(what=said) + (_ON_LOOPBACK if choice.get("interface") == "lo" else Text("", ""))
+        return concluded.fill(what=named(choice)) + (_ON_LOOPBACK if choice.get("interface") == "lo" else Text("", ""))
 
     def _end(self, chosen: Choice | None, says: Text, *, confirmed: bool = False) -> Outcome:
         done = self._bench.applied(chosen or {})
@@ -272,8 +291,9 @@ class _Climb:
         )
 
 
-def _left_s(until: float) -> float:
-    return max(_LEAST_S, until - time.monotonic())
+def named(choice: Choice) -> str:
+    """ "shm=off, interface=lo"."""
+    return ", ".join(f"{key}={spelled(value)}" for key, value in choice.items())
 
 
 def spelled(value: object) -> str:

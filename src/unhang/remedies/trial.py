@@ -79,10 +79,11 @@ def run(bench: Bench, choice: Choice, *, limit_s: float, keeps_logs: bool = Fals
     ours = {name: value for name, value in environ.items() if name not in ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")} | {"NCCL_DEBUG": "INFO"}
     folder = Path(tempfile.mkdtemp(prefix="unhang-trial-"))
     stages: list[StageResult] = []
+    cut = False
     transports: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
     try:
-        stages, verdict = _stages(bench, ours, size, backend, folder, began + limit_s)
+        stages, verdict, cut = _stages(bench, ours, size, backend, folder, began + limit_s)
         logs = sorted(folder.glob("rank*.log"))
         transports, interfaces = _told_by_nccl(logs) if backend == "nccl" else _of_gloo(stages)
     finally:
@@ -91,9 +92,9 @@ def run(bench: Bench, choice: Choice, *, limit_s: float, keeps_logs: bool = Fals
             stages = [replace(s, logs="") for s in stages]
     failed = next((s for s in stages if s.state == "failed"), None)
     steps: Steps | Text | None = None
-    if failed is None and bench.own is not None and not bench.cancelled():
+    if failed is None and not cut and bench.own is not None and not bench.cancelled():
         steps = bench.own(choice, size, max(1.0, began + limit_s - time.monotonic()))
-    outcome, said = _judged(bench, done, failed, steps)
+    outcome, said = _judged(bench, done, failed, too_little_time(limit_s) if cut else steps)
     return Trial(
         choice=dict(choice),
         outcome=outcome,  # type: ignore[arg-type]
@@ -124,14 +125,18 @@ def inconclusive(bench: Bench, choice: Choice, why: Text) -> Trial:
     )
 
 
+def too_little_time(left_s: float) -> Text:
+    return Text(f"of the whole time only {left_s:.0f} s were left for it", f"总时间只剩 {left_s:.0f} 秒，不足以完成测试")
+
+
 def refusal(refused: Sequence[Refused]) -> Text:
     return joined(Text(r.why, r.why_zh or r.why) for r in refused)
 
 
 def _stages(
     bench: Bench, environ: Mapping[str, str], size: int, backend: str, folder: Path, until: float
-) -> tuple[list[StageResult], Verdict | None]:
-    """Up to the first that fails."""
+) -> tuple[list[StageResult], Verdict | None, bool]:
+    """Up to the first that fails, or that was cut off: what was interrupted, or had less time than is its due, has not failed."""
     known = {s.id: s for s in (*plan.STAGES, plan.LOADER)}
     ids = [*_STAGES[:2], *([plan.LOADER.id] if bench.loaders else []), *_STAGES[2:], *_MEASURING]
     results: list[StageResult] = []
@@ -146,11 +151,15 @@ def _stages(
         cwd=folder,
         cancelled=bench.cancelled,
     )
-    failed = False
+    failed = cut = False
     with ranks:
         for id in ids:
             bound_s = known[id].bound_s if id in _SLOW_TO_START else min(_BOUND_S, known[id].bound_s)
-            state, why, took_s = ranks.wait(id, max(0.5, min(bound_s, until - time.monotonic())))
+            left_s = max(0.5, until - time.monotonic())
+            state, why, took_s = ranks.wait(id, min(bound_s, left_s))
+            if state == "failed" and (bench.cancelled() or took_s >= left_s):
+                cut = True
+                break
             failed = state == "failed"
             results.append(
                 StageResult(
@@ -164,9 +173,9 @@ def _stages(
             )
             if failed:
                 break
-    verdict = verdict_of(ranks.logs) if failed and not bench.cancelled() else None
+    verdict = verdict_of(ranks.logs) if failed else None
     results += [StageResult(stage=id, world_size=size, state="not-tested") for id in ids[len(results) :]]
-    return results, verdict
+    return results, verdict, cut
 
 
 def _judged(bench: Bench, done: Applied, failed: StageResult | None, steps: Steps | Text | None) -> tuple[str, Text]:

@@ -27,8 +27,6 @@ _BUFFER_BYTES = 1 << 16
 PATIENCE_S = 5.0
 # Of why a change of settings failed; the whole stands in solution.md.
 _MOST_SAID = 200
-# Sentences without a command in them.
-_FOLDED = (events.Climbing, events.RungTried)
 
 
 class Live:
@@ -94,7 +92,7 @@ class Live:
             self._live = False
         text, style = _say(event)
         if text:
-            self._say(text, style, indent="  " if isinstance(event, events.RungTried) else "", folds=isinstance(event, _FOLDED))
+            self._say(text, style, indent="  " if isinstance(event, events.RungTried) else "", folds=isinstance(event, events.RungTried))
         if isinstance(event, events.Finished) and event.run_dir:
             self._say(_records(event), "dim")
 
@@ -108,7 +106,7 @@ class Live:
         self._hide()
 
     def _say(self, text: str, style: str, *, indent: str = "", folds: bool = False) -> None:
-        """`folds`: in lines of the terminal's width. What holds a command is left to the terminal, for it to be copied in one piece."""
+        """`folds`: in lines of the terminal's width. What holds a command, or `diagnosis/proven` reads back, is left to the terminal in one piece."""
         begin = f"unhang: {indent}"
         lines = fold(text, self._console.width, first=begin, deeper=" " * (len(begin) + 2)) if folds and self._console.is_terminal else [begin + text]
         with self._console.capture() as said:
@@ -240,7 +238,7 @@ def _say(event: events.Event) -> tuple[str, str]:
 
 
 def _tried(event: events.RungTried) -> tuple[str, str]:
-    mark, style = {"passed": ("works", "green"), "failed": ("fails", "yellow")}.get(event.outcome, ("cannot be tried", "yellow"))
+    mark, style = {"passed": ("works", "green"), "failed": ("fails", "yellow")}.get(event.outcome, ("not decided", "yellow"))
     measured = f", {event.busbw_gbps:.3g} GB/s" if event.busbw_gbps is not None else ""
     took = f" ({event.seconds:.1f} s{measured})" if event.seconds else ""
     why = "" if event.outcome == "passed" else f": {cut(event.says, _MOST_SAID)}"

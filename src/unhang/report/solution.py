@@ -16,7 +16,7 @@ from unhang.remedies.settings import in_shell
 from unhang.report.folding import cut
 from unhang.report.language import Language
 
-_MARKS = {"passed": "✓", "failed": "✗", "lacking": "-", "not-tested": "?"}
+_MARKS = {"passed": "✓", "failed": "✗", "lacking": "-", "inconclusive": "-"}
 _STARS = 5
 _MOST_SAID = 160
 _WORDS: Mapping[Language, Mapping[str, str]] = {
@@ -26,17 +26,20 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "conclusion": "Conclusion",
         "failed": "What failed, stage by stage",
         "failed-with": "With {what}, {n} ranks over {backend}:",
+        "failed-as-is": "As it is, {n} ranks over {backend}:",
+        "not-reached": "not reached: {stages}",
         "ways": "The ways",
         "head": "| way | result | speed | stability | measured | cost |",
         "passed": "works",
         "fails": "fails",
-        "inconclusive": "cannot be tried",
+        "inconclusive": "not decided",
         "skipped": "not tried: {why}",
         "not-measured": "not measured",
         "of-trials": "{n} of {all} trials passed",
         "dropped": "What of it is needed",
         "drop-passed": "works",
         "drop-failed": "does not work",
+        "drop-inconclusive": "not decided",
         "again": "{what}, once more",
         "alone": "{what} alone",
         "chosen": "What was chosen",
@@ -59,17 +62,20 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "conclusion": "结论",
         "failed": "失败的位置（按阶段）",
         "failed-with": "设置：{what}；{n} 个 rank，后端 {backend}：",
+        "failed-as-is": "保持原样；{n} 个 rank，后端 {backend}：",
+        "not-reached": "未执行到：{stages}",
         "ways": "各种方案",
         "head": "| 方案 | 结果 | 速度 | 稳定性 | 实测 | 代价 |",
         "passed": "可行",
         "fails": "不可行",
-        "inconclusive": "无法测试",
+        "inconclusive": "无法判定",
         "skipped": "未测试：{why}",
         "not-measured": "未测量",
         "of-trials": "{all} 次测试通过 {n} 次",
         "dropped": "其中哪些是必需的",
         "drop-passed": "可行",
         "drop-failed": "不可行",
+        "drop-inconclusive": "无法判定",
         "again": "再测一次 {what}",
         "alone": "只用 {what}",
         "chosen": "选定的方案",
@@ -136,7 +142,7 @@ def _lines(outcome: Outcome, words: Mapping[str, str], lang: Language, command: 
         yield words["because"].format(cause=outcome.why)
     yield f"**{words['conclusion']}**: {outcome.says_zh if lang == 'zh' else outcome.says}"
     yield ""
-    first = next((r.trial for r in outcome.rungs if r.trial is not None and r.trial.outcome != "passed"), None)
+    first = next((r.trial for r in outcome.rungs if r.trial is not None and r.trial.outcome != "passed" and _has_broken(r.trial)), None)
     if first is not None:
         yield from _stages(first, words, lang)
     yield from _table(outcome, words, lang)
@@ -145,24 +151,32 @@ def _lines(outcome: Outcome, words: Mapping[str, str], lang: Language, command: 
         yield ""
         seen = [r.trial.choice for r in outcome.rungs if r.trial is not None]
         for trial in outcome.dropping:
-            passed = trial.outcome == "passed"
             title = words["again" if trial.choice in seen else "alone"].format(what=what(trial.choice, lang))
             seen.append(trial.choice)
-            yield f"- {_MARKS['passed' if passed else 'failed']} {title}: {words['drop-passed' if passed else 'drop-failed']}"
+            yield f"- {_MARKS[trial.outcome]} {title}: {words[f'drop-{trial.outcome}']}"
         yield ""
     yield from _chosen(outcome, words, command)
     yield words["took"].format(s=outcome.seconds)
+
+
+def _has_broken(trial: Trial) -> bool:
+    """What was interrupted, or had no time left, has not."""
+    return trial.outcome == "failed" or any(stage.state == "failed" for stage in trial.stages)
 
 
 def _stages(trial: Trial, words: Mapping[str, str], lang: Language) -> Iterator[str]:
     titles = {s.id: s.title_zh if lang == "zh" else s.title for s in (*STAGES, LOADER)}
     yield f"## {words['failed']}"
     yield ""
-    yield words["failed-with"].format(what=what(trial.choice, lang), n=trial.world_size, backend=trial.backend)
+    yield words["failed-with" if trial.choice else "failed-as-is"].format(what=what(trial.choice, lang), n=trial.world_size, backend=trial.backend)
     yield ""
     for stage in trial.stages:
+        if stage.state == "not-tested":
+            continue
         said = f": {stage.says}" if stage.says else ""
         yield f"- {_MARKS[stage.state]} {titles[stage.stage]}{said}"
+    if left := [titles[stage.stage] for stage in trial.stages if stage.state == "not-tested"]:
+        yield f"- {words['not-reached'].format(stages=('、' if lang == 'zh' else '; ').join(left))}"
     if trial.verdict is not None and trial.verdict.primary is not None:
         primary = trial.verdict.primary
         yield ""
@@ -189,7 +203,8 @@ def _row(way: Way, best: float | None, words: Mapping[str, str]) -> str:
     decided = [t for t in way.trials if t.outcome != "inconclusive"]
     if not way.passed:
         result = words["fails" if decided else "inconclusive"]
-        return f"| {_cell(way.title)} | ✗ {result} | - | - | {_cell(cut(way.trials[0].says, _MOST_SAID))} | {_cell(way.cost)} |"
+        mark = _MARKS["failed" if decided else "inconclusive"]
+        return f"| {_cell(way.title)} | {mark} {result} | - | - | {_cell(cut(way.trials[0].says, _MOST_SAID))} | {_cell(way.cost)} |"
     result = words["passed" if way.trials[0].choice else "unseen"]
     speed = way.busbw_gbps
     measured = [f"{speed:.3g} GB/s" if speed is not None else words["not-measured"]]
@@ -202,7 +217,7 @@ def _row(way: Way, best: float | None, words: Mapping[str, str]) -> str:
 
 def _skipped(rung: Tried, words: Mapping[str, str], lang: Language) -> str:
     title, cost, why = (rung.title_zh, rung.cost_zh, rung.skipped_zh) if lang == "zh" else (rung.title, rung.cost, rung.skipped)
-    return f"| {_cell(title)} | ? {_cell(words['skipped'].format(why=why))} | - | - | - | {_cell(cost)} |"
+    return f"| {_cell(title)} | - {_cell(words['skipped'].format(why=why))} | - | - | - | {_cell(cost)} |"
 
 
 def _chosen(outcome: Outcome, words: Mapping[str, str], command: Sequence[str]) -> Iterator[str]:

@@ -93,7 +93,7 @@ def test_how_settings_are_tried(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("fallback = 'of'", "it is one of auto, ask, off"), ("fallback = 3", "a text in quotes"), ("fallback-limit = 1", "from 10 seconds")],
+    [("fallback = 'of'", "it is one of auto, ask, off"), ("fallback = 3", "a text in quotes"), ("fallback-limit = 1", "from 30 seconds")],
 )
 def test_how_they_cannot_be(tmp_path, text, says):
     path = written(tmp_path, f"[run]\n{text}\n")

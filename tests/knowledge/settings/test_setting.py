@@ -58,6 +58,19 @@ def test_each_is_spelt_as_it_is_read(choice, expected):
 
 
 @pytest.mark.parametrize(
+    ("installed", "expected"),
+    [
+        (Installed(torch=(2, 13), nccl=None), "INFO"),
+        (Installed(torch=(2, 13), nccl=(2, 28, 3), gpus=0), "INFO"),
+        (Installed(torch=(2, 13), nccl=(2, 28, 3), gpus=2), "DETAIL"),
+        (Installed(torch=(2, 12), nccl=None), "DETAIL"),
+    ],
+)
+def test_detail_is_info_where_it_crashes_ddp(installed, expected):
+    assert env(installed, detail=True) == {"TORCH_DISTRIBUTED_DEBUG": expected}
+
+
+@pytest.mark.parametrize(
     ("torch", "expected"),
     [
         ((2, 4), "TORCH_NCCL_TRACE_BUFFER_SIZE"),

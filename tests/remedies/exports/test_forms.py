@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 
 import pytest
 import yaml
@@ -164,15 +165,25 @@ def test_fields_of_llamafactory_keep_their_types():
     assert (read["run_name"], read["output_dir"], read["seed"]) == ("it's 1", "a b/$x", "nan")
 
 
-def test_deepspeed_on_several_hosts_has_a_hostfile(tmp_path):
+@pytest.mark.parametrize("choice", [{}, {"backend": "gloo"}])
+def test_deepspeed_on_several_hosts_has_a_hostfile_and_leaves_none(choice, tmp_path):
     # Without one it refuses --num_nodes above 1.
-    script = forms.export("deepspeed", {}, Layout(nodes=2, processes=8, address="node0")).companions[".start.sh"]
-    bin = tmp_path / "bin"
+    script = forms.export("deepspeed", choice, Layout(nodes=2, processes=8, address="node0")).companions[".start.sh"]
+    bin, left = tmp_path / "bin", tmp_path / "left"
     bin.mkdir()
-    (bin / "deepspeed").write_text('#!/bin/bash\nfor w in "$@"; do echo "$w"; [[ "$w" != --hostfile=* ]] || cat "${w#*=}"; done\n')
-    (bin / "deepspeed").chmod(0o755)
-    env = {"PATH": f"{bin}:{os.environ['PATH']}", "NODE_RANK": "1", "TMPDIR": str(tmp_path)}
+    left.mkdir()
+    # As DeepSpeed looks for it: a regular file, opened anew. unhang run hands its children none of its files.
+    reads = (
+        "import os, sys\nfor word in sys.argv[1:]:\n  print(word)\n  name, _, path = word.partition('=')\n"
+        "  if name == '--hostfile':\n    assert os.path.isfile(path)\n    print(open(path).read())\n"
+    )
+    (bin / "deepspeed").write_text(f"#!{sys.executable}\n{reads}")
+    (bin / "unhang").write_text(f"#!{sys.executable}\nimport subprocess, sys\nsys.exit(subprocess.run(sys.argv[4:], close_fds=True).returncode)\n")
+    for one in bin.iterdir():
+        one.chmod(0o755)
+    env = {"PATH": f"{bin}:{os.environ['PATH']}", "NODE_RANK": "1", "TMPDIR": str(left)}
     done = subprocess.run(["bash", "-c", script, "bash", "ds.json"], env=env, capture_output=True, text=True, timeout=20, check=True)
+    assert not list(left.iterdir())
     words = done.stdout.splitlines()
     assert words[1:3] == ["host-0 slots=8", "host-1 slots=8"] and {"--no_ssh", "--node_rank=1", "--master_addr=node0"} <= set(words)
 
@@ -250,3 +261,11 @@ def test_an_unknown_form_lists_all():
     with pytest.raises(UnhangError, match="accelrate") as e:
         forms.form("accelrate")
     assert all(name in e.value.hint for name in forms.NAMES)
+
+
+@pytest.mark.parametrize("name", forms.NAMES)
+def test_how_unhang_is_installed_is_true(name):
+    """No package index has it: its name there could be anybody's."""
+    found = forms.export(name, {"backend": "gloo"}, Layout())
+    for text in (found.text, *found.companions.values()):
+        assert not re.search(r"pip install [^.\n]*\bunhang\b", text.replace("/opt/unhang", ".").replace("./unhang", "."))

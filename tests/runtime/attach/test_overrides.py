@@ -78,6 +78,12 @@ dist.barrier(device_ids=[0])
 outs = [torch.zeros(1), torch.zeros(2, 2)]
 dist.all_gather(outs, torch.full((1,), 1.0) if rank == 0 else torch.full((2, 2), 2.0), async_op=True).wait()
 note("all_gather of unequal sizes", *outs)
+outs = [torch.zeros(2, 2), torch.zeros(4, 2)[:, 0]]
+dist.all_gather(outs, torch.arange(4.0) + 10 * rank)
+note("all_gather of other shapes", *outs)
+outs = [torch.zeros(4), torch.zeros(2, 2, 2)]
+dist.all_gather(outs, torch.ones(2, 2) if rank == 0 else torch.full((8,), 2.0))
+note("all_gather of other and unequal shapes", *outs)
 class Named(torch.Tensor):
     pass
 x = torch.full((2,), rank + 1.0).as_subclass(Named)
@@ -202,6 +208,8 @@ def test_every_group_is_gloo_with_the_timeout(ranks):
         ("all_gather_into_tensor", [[[[0], [0]], [[1], [1]]]], [[[[0], [0]], [[1], [1]]]]),
         ("all_to_all", [[1], [[3, 3]]], [[2, 2, 2], [1, 3, 5, 7]]),
         ("all_gather of unequal sizes", [[1], [[2, 2], [2, 2]]], [[1], [[2, 2], [2, 2]]]),
+        ("all_gather of other shapes", *[[[[0, 1], [2, 3]], [10, 11, 12, 13]]] * 2),
+        ("all_gather of other and unequal shapes", *[[[1, 1, 1, 1], [[[2, 2], [2, 2]], [[2, 2], [2, 2]]]]] * 2),
         ("a subclass with memory of its own", [[1.5, 1.5]], [[1.5, 1.5]]),
         ("a future", [[1.5, 1.5]], [[1.5, 1.5]]),
         ("an arrived one", [[1, 2, 1, 2]], [[1, 2, 1, 2]]),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from unhang.records.picture import Picture
 
 _SIGABRT = -6
+_SIGSEGV = -11
+_AT_DDP = "torch crashed while DDP was built, as torch 2.13 does on Gloo with TORCH_DISTRIBUTED_DEBUG=DETAIL"
 
 
 # What the threads of a Python process are called: by the interpreter, by torch, by NCCL, by what starts them.
@@ -48,6 +50,27 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
 
 
 def _in_run(picture: Picture) -> Finding | None:
+    return _at_ddp(picture) or _after_the_end(picture)
+
+
+def _at_ddp(picture: Picture) -> Finding | None:
+    """The stack stands in what the signal handler wrote, which is no log. Over NCCL nobody has seen this."""
+    crashed = [r for r in picture.gone if r.ended and r.ended.exitcode == _SIGSEGV and r.fatal is not None and "nccl" not in (r.record.backend or "")]
+    crashed = [r for r in crashed if r.frames and r.frames[-1].name == "_ddp_init_helper"]
+    if not crashed:
+        return None
+    numbers = [r.number for r in crashed]
+    return CAUSE.finding(
+        standing="likely",
+        says=f"{words.ranks(numbers)} {words.verb(numbers, 'was', 'were')} ended by SIGSEGV: {_AT_DDP}",
+        ranks=tuple(numbers),
+        hosts=words.hosts(picture, numbers),
+        evidence=words.stack_evidence(picture, crashed[0]),
+        remedies=("detail-off", "upgrade-torch"),
+    )
+
+
+def _after_the_end(picture: Picture) -> Finding | None:
     """torch's Gloo threads abort a process that has already ended in order: seen with torch 2.13, exit code -6 after the last line of the script."""
     aborted = [r for r in picture.gone if r.ended and r.ended.announced and r.ended.exitcode == _SIGABRT and r.raised is None]
     if not aborted:
@@ -105,7 +128,7 @@ CAUSE = Cause(
             pattern=r"torch/nn/parallel/distributed\.py\", line \d+ in _ddp_init_helper",
             near=r"Fatal Python error: Segmentation fault",
             standing="likely",
-            says="torch crashed while DDP was built, as torch 2.13 does on Gloo with TORCH_DISTRIBUTED_DEBUG=DETAIL",
+            says=_AT_DDP,
             remedies=("detail-off", "upgrade-torch"),
         ),
         # torch 2.4 and later on Windows; "build" up to 2.6, "built" later.

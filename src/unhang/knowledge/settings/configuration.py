@@ -36,7 +36,8 @@ else:
 FILE = "unhang.toml"
 _TABLES = ("run", "presets", "arguments")
 FALLBACKS = ("auto", "ask", "off")
-LEAST_FALLBACK_S = 10
+# A trial imports torch, and what passes has to pass once more.
+LEAST_FALLBACK_S = 30
 # Of [run], beside settings.
 _OF_A_RUN = ("preset", "fallback", "fallback-limit")
 _OF_A_PRESET = ("title", "base")
@@ -67,14 +68,14 @@ class Configuration:
 
 
 def find(start: Path) -> Path | None:
-    """The nearest file, from a directory upwards."""
+    """The nearest one, from a directory upwards, whatever it is: what cannot be read must not be passed over."""
     for directory in (start, *start.parents):
         path = directory / FILE
         try:
-            if path.is_file():
-                return path
+            path.lstat()
         except OSError:
             continue
+        return path
     return None
 
 

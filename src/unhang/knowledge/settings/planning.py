@@ -36,6 +36,11 @@ _OF_FILE = Text(
 )
 _IN_PLACE = Text("preset {name} is the one of {path}, in place of unhang's own", "预设 {name} 来自 {path}，取代了 unhang 自带的同名预设")
 
+_INFO_ONLY = Text(
+    "detail is INFO here: this torch's DETAIL crashes DDP over Gloo (SIGSEGV); a script without DDP may export TORCH_DISTRIBUTED_DEBUG=DETAIL",
+    "detail 在此为 INFO：这个 torch 的 DETAIL 会使 Gloo 上的 DDP 崩溃（SIGSEGV）；不用 DDP 的脚本可自行导出 TORCH_DISTRIBUTED_DEBUG=DETAIL",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
@@ -107,7 +112,10 @@ def _preset(name: str, here: Here, configuration: Configuration, above: tuple[st
         return ours(wanted, here)
     valid = names(configuration)
     if wanted in above:
-        raise UnhangError(f"{configuration.path}: [presets.{wanted}] builds on itself", hint=f"presets: {', '.join(valid)}")
+        raise UnhangError(
+            f"{configuration.path}: [presets.{wanted}] builds on itself: {' -> '.join((*above[above.index(wanted) :], wanted))}",
+            hint=f"presets: {', '.join(valid)}",
+        )
     near = difflib.get_close_matches(wanted, valid, 1)
     where = f"{configuration.path}: [presets.{above[-1]}] base: " if above else asked_in
     raise UnhangError(f"{where}there is no preset {name!r}", cause=f"did you mean {near[0]}?" if near else None, hint=f"presets: {', '.join(valid)}")
@@ -161,9 +169,17 @@ def plan(
     of_ours = {key for key, c in chosen.items() if c.origin == f"preset {name}" and c.why}
     whole = replace(whole, spelled={key: _at_most(one) if key in of_ours else one for key, one in whole.spelled.items()})
     spelled = {key: _met(key, one, chosen[key].is_typed, environ, option, word, met) for key, one in whole.spelled.items()}
+    if "detail" in spelled and "INFO" in spelled["detail"].env.values():
+        remarks = (*remarks, _INFO_ONLY)
     return Plan(
         chosen=tuple(chosen.values()), applied=together(spelled, (*left, *whole.refused)), met=tuple(met), unfit=unfit, preset=name, remarks=remarks
     )
+
+
+def of_preset(preset: Preset, here: Here, configuration: Configuration) -> Applied:
+    """What a run sets that is started with it alone."""
+    whole = applied(preset.settings, here.installed, arguments=configuration.arguments)
+    return together({key: _at_most(one) if key in preset.why else one for key, one in whole.spelled.items()}, whole.refused)
 
 
 def _at_most(one: Spelled) -> Spelled:

@@ -108,7 +108,10 @@ DEBUG = Preset(
     settings={"debug": "info", "detail": True, "launch-blocking": True, "trace-entries": 16384},
     why={
         "debug": Text("NCCL tells which interfaces and transports it takes", "NCCL 输出所选的接口和传输方式"),
-        "detail": Text("torch says which rank's call does not match", "torch 指出哪个 rank 的调用不匹配"),
+        "detail": Text(
+            "torch says which rank's call does not match; INFO instead where torch 2.13 has only Gloo, for its DETAIL crashes DDP there",
+            "torch 指出哪个 rank 的调用不匹配；torch 2.13 只有 Gloo 时改用 INFO，因为 DETAIL 会使 DDP 崩溃",
+        ),
         "launch-blocking": Text("an error of CUDA names the line that caused it", "CUDA 错误能对应到引发它的那一行"),
         "trace-entries": Text("long enough to reach back before the fault", "足以回溯到故障之前"),
     },

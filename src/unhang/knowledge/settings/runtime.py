@@ -16,6 +16,8 @@ PIN_MEMORY = "UNHANG_PIN_MEMORY"
 PERSISTENT_WORKERS = "UNHANG_PERSISTENT_WORKERS"
 PREFETCH = "UNHANG_PREFETCH"
 
+# The release whose DETAIL and DDP do not go together over Gloo.
+_DETAIL_ENDS_DDP = (2, 13)
 _PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
 
@@ -83,7 +85,11 @@ def _launch_blocking(value: Value, installed: Installed, launcher: str) -> Spell
 def _detail(value: Value, installed: Installed, launcher: str) -> Spelled | Text:
     if not reading.reads(installed, "torch", "TORCH_DISTRIBUTED_DEBUG"):
         return reading.refusal(installed, "torch", "TORCH_DISTRIBUTED_DEBUG")
-    return Spelled(env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL" if value else "OFF"}, read_by=reading.said(installed, "torch"))
+    said = reading.said(installed, "torch")
+    if value and installed.torch == _DETAIL_ENDS_DDP and (installed.nccl is None or not installed.gpus):
+        # torch 2.13, CPU: SIGSEGV in DDP's constructor (set_construction_data_and_log); plain collectives go well, and so does INFO.
+        return Spelled(env={"TORCH_DISTRIBUTED_DEBUG": "INFO"}, read_by=said)
+    return Spelled(env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL" if value else "OFF"}, read_by=said)
 
 
 SETTINGS = (

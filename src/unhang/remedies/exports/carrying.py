@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from unhang.knowledge.settings.catalogue import SETTINGS
+from unhang.knowledge.settings.presets import OF_THE_SCRIPT
 from unhang.knowledge.settings.setting import Applied, Choice, Installed, Refused, Value, applied, worded
 
 _OF_HOOK = "UNHANG_"
@@ -51,12 +52,18 @@ def carried(
     native: Collection[str] = (),
     arguments: Mapping[str, str] | None = None,
     with_unhang: bool | None = None,
+    suggested: Collection[str] = (),
 ) -> Carried:
-    """`with_unhang`: None where it starts through unhang only for what nothing else can apply, False never. `why` has the key of each variable."""
+    """`with_unhang`: None where it starts through unhang only for what nothing else can apply, False never. `why` has the key of each variable.
+
+    `suggested`: keys that nobody but a preset of ours has chosen.
+    """
+    left = [_of_the_script(key, choice[key]) for key in OF_THE_SCRIPT if key in choice and key in suggested]
+    choice = {key: value for key, value in choice.items() if key not in {r.key for r in left}}
     whole: Applied = applied(choice, installed, launcher=launcher, arguments=arguments or {})
     idle = [_without_workers(key, choice[key]) for key in _OF_WORKERS if key in native and choice.get(key) and not choice.get("loader-workers")]
     own = {key: value for key, value in choice.items() if key in native and key not in {r.key for r in idle}}
-    refused = [*(r for r in whole.refused if r.key not in native), *idle]
+    refused = [*left, *(r for r in whole.refused if r.key not in native), *idle]
     env: dict[str, str] = {}
     why: dict[str, str] = {}
     sets: list[str] = []
@@ -97,6 +104,15 @@ def _only_by_hook(key: str, value: Value) -> Refused:
         value=value,
         why="nothing but unhang's hook applies it from outside a script, and --without-unhang leaves that out",
         why_zh="除 unhang 的钩子外，没有别的程序能在脚本之外设置它，而 --without-unhang 不使用钩子",
+    )
+
+
+def _of_the_script(key: str, value: Value) -> Refused:
+    return Refused(
+        key=key,
+        value=value,
+        why=f"what fits is a matter of the model; the preset's is a starting point, which --set {key}={worded(value)} writes",
+        why_zh=f"合适的值取决于模型；预设值只是起点，用 --set {key}={worded(value)} 才会写入",
     )
 
 

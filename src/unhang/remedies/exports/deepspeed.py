@@ -27,7 +27,7 @@ def write(layout: Layout, carried: Carried, through: bool) -> tuple[str, Mapping
         env=starting.env(carried),
         start=starting.through_unhang(carried, through),
         options=starting.options(carried),
-        script=(*starting.script(layout), *carried.arguments),
+        script=(*("--module" if i == 0 and word == "-m" else word for i, word in enumerate(starting.script(layout))), *carried.arguments),
         micro=micro,
         accumulation=accumulation,
         gloo="backend=gloo" in carried.sets,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from unhang.errors import UnhangError
 from unhang.knowledge.settings.setting import Choice, Installed
@@ -46,8 +46,12 @@ def export(
     installed: Installed = TODAY,
     arguments: Mapping[str, str] | None = None,
     with_unhang: bool | None = None,
+    suggested: Collection[str] = (),
 ) -> Exported:
-    """`with_unhang`: None starts through `unhang run` only where something chosen needs its hook. Raises UnhangError for what the form cannot be."""
+    """`with_unhang`: None starts through `unhang run` only where something chosen needs its hook. `suggested`: keys that only a preset of ours chose.
+
+    Raises UnhangError for what the form cannot be.
+    """
     found = form(name)
     if found.needs_unhang and with_unhang is False:
         raise UnhangError(f"{name} starts through unhang run: its ways are what unhang's hook does", hint="unhang export torchrun --without-unhang")
@@ -60,6 +64,7 @@ def export(
         native=found.native,
         arguments=arguments,
         with_unhang=with_unhang if found.runs_unhang else False,
+        suggested=suggested,
     )
     through = bool(with_unhang or one.sets or found.needs_unhang)
     text, companions = found.write(layout, one, through)

@@ -15,7 +15,7 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """`processes` are those of each host. `command` is a script (.py) with its arguments, () for the form's own example.
+    """`processes` are those of each host. `command` is a script (.py), or -m and a module, with its arguments; () for the form's own example.
 
     Raises UnhangError for what no launcher can start.
     """

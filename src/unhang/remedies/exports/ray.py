@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from unhang.errors import UnhangError
 from unhang.knowledge.text import Text
 from unhang.remedies.exports import starting
 from unhang.remedies.exports.carrying import Carried
@@ -13,6 +14,8 @@ from unhang.remedies.exports.rendering import render
 
 
 def write(layout: Layout, carried: Carried, through: bool) -> tuple[str, Mapping[str, str]]:
+    if layout.command[:1] == ("-m",):
+        raise UnhangError("Ray's program runs a file, not a module", hint="unhang export ray -- train.py")
     return render(
         "ray",
         layout=layout,

@@ -15,6 +15,10 @@ from .user_files import is_library_file, is_user_file
 MAX_FRAMES = 400
 _MAX_CODE_CHARS = 300
 _COLLECTIVES = "torch/distributed/distributed_c10d.py"
+# One process builds an extension, the others look ten times a second whether its lock file is still there, without a limit.
+_LOCKS = "torch/utils/file_baton.py"
+# Part of the protocol: what is told instead of a function of torch.distributed.
+POLLS_A_LOCK = "file_baton"
 
 _USER, _LIBRARY, _NEITHER = range(3)
 _kinds: dict[str, int] = {}
@@ -25,7 +29,7 @@ CodeFrame = tuple[str, int, str, str]
 
 def glance(ident: int) -> tuple[Place | None, int, str | None]:
     """The innermost user frame of a thread (else the innermost frame of a library), a number that changes when the thread moves, and the function
-    of torch.distributed that the thread is inside of (the recorder knows neither Gloo's send and recv nor waits on the store).
+    of torch.distributed that the thread is inside of (the recorder knows neither Gloo's send and recv nor waits on the store), or POLLS_A_LOCK.
 
     A thread that is computing is seen where it lets go of the interpreter: at calls and at the ends of loops. One tight loop without calls therefore
     looks as if it stood still; its processor time says otherwise.
@@ -43,6 +47,8 @@ def glance(ident: int) -> tuple[Place | None, int, str | None]:
             kind = _kind(code.co_filename)
             if code.co_filename.endswith(_COLLECTIVES):
                 inside = code.co_name
+            elif second is None and code.co_filename.endswith(_LOCKS) and code.co_name == "wait":
+                inside = POLLS_A_LOCK
             if kind == _USER:
                 place = (code.co_filename, frame.f_lineno or 0, code.co_name)
             elif kind == _LIBRARY and second is None:

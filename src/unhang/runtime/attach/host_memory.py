@@ -9,7 +9,7 @@ broadcast, all_reduce, reduce, all_gather, gather, scatter and all_to_all_single
     all_gather_coalesced           reads the device's address on the host: a segmentation fault  one all_gather for each
     reduce_scatter (lists)         missing until after 2.7                                       all_reduce in host memory
     reduce_scatter_tensor          ignores `op` (always SUM) until after 2.7, wants equal shapes all_reduce in host memory
-    all_gather (lists)             of equal sizes                                                unequal ones: a broadcast of each, as NCCL's
+    all_gather (lists)             of the input's shape                                          by number of elements; unequal: a broadcast of each
     all_gather_into_tensor         wants equal shapes                                            flat views
     ReduceOp.AVG                   missing until after 2.7, integers raise                       divided before (integers: after) a SUM
     barrier(device_ids=...)        older versions raise                                          without device_ids
@@ -365,13 +365,23 @@ def _all_reduce_coalesced(c10d: Any, original: Any, work: Any) -> Any:
 
 def _all_gather(c10d: Any, original: Any, work: Any) -> Any:
     def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> Any:
-        if len({one.shape for one in tensor_list}) == 1:
+        shapes = {one.shape for one in tensor_list}
+        if shapes == {tensor.shape}:
+            return original(tensor_list, tensor, group=group, async_op=async_op)
+        if {one.numel() for one in tensor_list} == {tensor.numel()}:
+            parts = [tensor.new_empty(tensor.shape) for _ in tensor_list]
+            gathering = original(parts, tensor, group=group, async_op=True)
+            pairs = [(one, part.view(one.shape)) for one, part in zip(tensor_list, parts, strict=True)]
+            return _finished(work([gathering], list(tensor_list), _put_back(pairs)), async_op)
+        if len(shapes) == 1:
+            # Gloo tells what is wrong with it.
             return original(tensor_list, tensor, group=group, async_op=async_op)
         overrides.changed("all_gather of unequal sizes", was="NCCL's", now="a broadcast of each")
         group = group or c10d._get_default_group()
         torch: Any = sys.modules["torch"]
         with torch.no_grad():
-            tensor_list[c10d.get_rank(group)].copy_(tensor)
+            own = tensor_list[c10d.get_rank(group)]
+            own.copy_(tensor.reshape(own.shape))
         works = [c10d.broadcast(one, c10d.get_global_rank(group, rank), group=group, async_op=True) for rank, one in enumerate(tensor_list)]
         return _finished(work(works, list(tensor_list)), async_op)
 

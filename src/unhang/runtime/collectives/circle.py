@@ -170,10 +170,11 @@ class Circle:
     """Of one process group, in one process. One call at a time: a second thread waits for its turn."""
 
     def __init__(self, group: Any) -> None:
+        """Without a group: of a process that trains alone."""
         self.group = group
-        self.rank: int = dist.get_rank(group)
-        self.size: int = dist.get_world_size(group)
-        self.ranks: tuple[int, ...] = tuple(dist.get_process_group_ranks(group))
+        self.rank: int = 0 if group is None else dist.get_rank(group)
+        self.size: int = 1 if group is None else dist.get_world_size(group)
+        self.ranks: tuple[int, ...] = (0,) if group is None else tuple(dist.get_process_group_ranks(group))
         self.me = self.ranks[self.rank]
         self._lock = threading.RLock()
         self._scopes = [_Scope("main")]
@@ -689,6 +690,13 @@ def of(group: Any = None) -> Circle:
         if group not in _circles:
             _circles[group] = Circle(group)
         return _circles[group]
+
+
+def of_or_alone(group: Any = None) -> Circle:
+    """As `of`; a training that was started as one process needs no group."""
+    if group is None and os.environ.get("WORLD_SIZE", "1") == "1" and not (dist.is_available() and dist.is_initialized()):
+        return Circle(None)
+    return of(group)
 
 
 def _after_fork() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -25,6 +26,7 @@ OPENS_WITHIN_S = 30.0
 # 2.13, at least) forgets to tell the thread that waits for it: nothing else ends that.
 _NEVER_S = 7 * 86400.0
 _SPINS_S = 0.0005
+_ABORTS_WITHIN_S = 10.0
 
 
 class Lane(Protocol):
@@ -125,7 +127,15 @@ class NcclLane:
         return True
 
     def destroy(self) -> None:
-        self._group.abort()
+        # Aborting waits for NCCL's own threads, and the device for whatever else is stuck on it: the training's collective, say.
+        ending = threading.Thread(target=self._aborted, name="unhang-abort", daemon=True)
+        ending.start()
+        ending.join(_ABORTS_WITHIN_S)
+
+    def _aborted(self) -> None:
+        # Before torch 2.6 only a shutdown aborts.
+        abort = getattr(self._group, "abort", None) or self._group._shutdown
+        abort()
         torch.cuda.synchronize(self._device)
 
 

@@ -126,7 +126,7 @@ def tried(body: Callable[[Sums, Progress], None], circle: Circle, key: str, dead
         with circle.scope(key), within(deadline_s), calls.told(key):
             body(sums, Progress(circle, key, deadline_s))
     except BaseException as e:
-        raised, kind = e, _kind(e, deadline_s)
+        raised, kind = e, _kind(e, deadline_s, circle.me)
     says = "" if raised is None else _says(raised)
     status = msgspec.msgpack.encode(Status(kind=kind, says=says, sums=sums, calls=calls.made))
     if isinstance(raised, StoreLost):
@@ -200,7 +200,7 @@ def _in_step(statuses: dict[int, Status], circle: Circle, key: str, calls: Calls
     )
 
 
-def _kind(error: BaseException, deadline_s: float) -> str:
+def _kind(error: BaseException, deadline_s: float, me: int) -> str:
     if isinstance(error, Ended):
         return "ended"
     if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
@@ -208,6 +208,9 @@ def _kind(error: BaseException, deadline_s: float) -> str:
     if _is_memory(error):
         return "memory"
     if isinstance(error, CollectiveTimeout):
+        if error.closed is not None and any(said.own and said.rank != me for said in error.closed.reports):
+            # That rank has failed, and says so itself.
+            return "ended"
         # Half an hour, and then another one.
         return "passing" if error.closed is not None and error.closed.waited_s < deadline_s / 2 else "stood"
     return "wrong" if isinstance(error, _WRONG) else "passing"

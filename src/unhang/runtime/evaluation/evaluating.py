@@ -62,7 +62,7 @@ def evaluate(
     Raises ValueError and TypeError, on all ranks, for arguments that make no sense or differ; EvaluationFailed where the training's own group is no
     longer in step (an evaluation with collectives of its own, in which ranks stopped at different places): going on would mix metrics into gradients.
     """
-    circle = circles.of(group)
+    circle = circles.of_or_alone(group)
     began = time.monotonic()
     key = circle.begin("evaluation")
     try:
@@ -119,7 +119,7 @@ def evaluation(
 
     Loops with collectives of their own should use unhang's. Interrupts and exits go on. Raises EvaluationFailed as `evaluate` does.
     """
-    circle = circles.of(group)
+    circle = circles.of_or_alone(group)
     key = circle.begin("evaluation")
     try:
         deadline_s, models = _deadline(deadline), _models(model)

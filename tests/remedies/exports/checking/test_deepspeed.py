@@ -31,10 +31,22 @@ HIT = [
     ({**BATCH, "bf16": True}, "bf16 is a section", '"bf16": {"enabled": true}'),
     ({**BATCH, "zero_optimization": {"stage": 0, "offload_optimizer": {"device": "cpu"}}}, "no effect with stage 0", '"stage": 2'),
     ({**BATCH, "zero_optimization": {"stage": 1, "offload_param": {"device": "cpu"}}}, "offload_param has no effect", '"stage": 3'),
-    ({**BATCH, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "disk"}}}, "device is 'disk'", "cpu, nvme, none"),
+    ({**BATCH, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "disk"}}}, 'device is "disk"', "cpu, nvme, none"),
     ({**BATCH, "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "nvme_path is missing", '"nvme_path": "/local_nvme"'),
     ({**BATCH, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}}, "ratio below 1", '"stage": 3'),
     ({**BATCH, "zero_optimization": {"stage": 2, "cpu_offload": True}}, "cpu_offload is deprecated", '"offload_optimizer": {"device": "cpu"}'),
+    ({**BATCH, "zero_optimization": [{"stage": 2}]}, "zero_optimization is a section, not a list", '"zero_optimization": {"stage": 2}'),
+    ({**BATCH, "zero_optimization": {"stage": [2]}}, "zero_optimization.stage is a list", '"stage": ...'),
+    ({**BATCH, "zero_optimization": {"stage": None}}, "zero_optimization.stage is null", '"stage": 2'),
+    ({**BATCH, "zero_optimization": {"stage": 2, "reduce_bucket_size": {"n": 1}}}, "reduce_bucket_size is a section", '"reduce_bucket_size": ...'),
+    ({**BATCH, "zero_optimization": {"stage": 2, "offload_optimizer": ["cpu"]}}, "not a list", '"offload_optimizer": {"device": "cpu"}'),
+    ({**BATCH, "zero_optimization": {"stage": 3, "offload_param": "cpu"}}, 'not "cpu"', '"offload_param": {"device": "cpu"}'),
+    ({**BATCH, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": ["cpu"]}}}, "device is a list", '"device": ...'),
+    ({**BATCH, "bf16": [True]}, "bf16 is a section, not a list", '"bf16": {"enabled": true}'),
+    ({**BATCH, "fp16": {"enabled": {}}}, "fp16.enabled is a section", '"enabled": ...'),
+    ({"train_batch_size": [8]}, "train_batch_size is a list", '"train_batch_size": ...'),
+    ({**BATCH, "communication_backend": "gloo"}, "no key for the backend", 'deepspeed.init_distributed(dist_backend="gloo")'),
+    ({**BATCH, "comm_backend_name": "gloo"}, "no key for the backend", 'deepspeed.init_distributed(dist_backend="gloo")'),
     ({**BATCH, "amp": {"enabled": True}}, "`amp` is refused", ""),
     ({"train_batch_size": "8"}, "a whole number", ""),
     ({"gradient_accumulation_steps": 1, "bf16": {"enabled": True}}, "neither train_batch_size nor", '"train_micro_batch_size_per_gpu": 1'),
@@ -60,6 +72,8 @@ def test_it_is_found(written, says, instead):
         {**BATCH, "bf16": {"enabled": False}, "fp16": {"enabled": True, "loss_scale": 0}},
         {**BATCH, "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "anything": 1}}, "scheduler": {"type": "WarmupLR", "params": {}}},
         {**BATCH, "data_efficiency": {"of_its_own": {"deep": 1}}},
+        {**BATCH, "communication_data_type": "fp32", "seq_parallel_communication_data_type": "fp32"},
+        {**BATCH, "zero_optimization": {"stage": 3, "leaf_module": {"classes": ["A"]}, "offload_param": None}},
     ],
 )
 def test_what_deepspeed_takes_is_not_told(written):
@@ -89,3 +103,29 @@ def test_sections_are_keys_of_what_holds_them():
         above, _, name = path.rpartition(".")
         assert name in names[above or "top"]
     assert names["removed"] <= names["top"] and names["strict"] <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("train", "micro", "steps", "world", "instead"),
+    [
+        (16, 4, 2, 4, '"train_batch_size": 32 or "train_micro_batch_size_per_gpu": 2 or "gradient_accumulation_steps": 1'),
+        (12, 4, 2, 2, '"train_batch_size": 16 or "train_micro_batch_size_per_gpu": 3'),
+        (10, 4, None, None, '"train_batch_size": 8 or "train_micro_batch_size_per_gpu": 2'),
+        (10, 4, 2, None, '"train_batch_size": 8 or "train_micro_batch_size_per_gpu": 1'),
+        (7, None, None, 2, '"train_batch_size": 8'),
+    ],
+)
+def test_which_of_the_batches_to_change_to_what(train, micro, steps, world, instead):
+    given = {"train_batch_size": train, "train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": steps}
+    (problem,) = check("ds.json", json.dumps({k: v for k, v in given.items() if v}), form="deepspeed", processes=world)[1]
+    assert problem.instead.en == instead and (" 或 " in problem.instead.zh) == (" or " in instead)
+    # Each of them is right by itself.
+    for change in instead.split(" or "):
+        changed = {k: v for k, v in {**given, **json.loads(f"{{{change}}}")}.items() if v}
+        assert check("ds.json", json.dumps(changed), form="deepspeed", processes=world)[1] == ()
+
+
+def test_what_is_in_json_and_not_in_yaml():
+    text = '{"train_micro_batch_size_per_gpu": 1, "_note": "\\ud83d\\ude00 \x7f",\n"\\ud83d\\ude00": [[{"a": 1}], []]}'
+    (problem,) = check("ds.json", text)[1]
+    assert problem.line == 2 and "`\U0001f600`" in problem.says.en

@@ -48,6 +48,9 @@ def test_a_job_that_is_right():
         ("MASTER_PORT", "OTHER", 16, "no MASTER_PORT"),
         ("train.py", "accelerate, launch, train.py", 16, "torchrun > accelerate launch"),
         ("a-0.a", "127.0.0.1", 16, "takes itself for the first"),
+        (" --node-rank=$(JOB_COMPLETION_INDEX),", "", 16, "no --node-rank"),
+        (" --master-addr=a-0.a,", "", 16, "no --master-addr"),
+        ("--nnodes=2, --node-rank=$(JOB_COMPLETION_INDEX), --master-addr=a-0.a, ", "", 4, "torchrun without --nnodes"),
         ("medium: Memory", "sizeLimit: 1Gi", 17, "is on disk"),
     ],
 )
@@ -58,8 +61,21 @@ def test_what_is_wrong_in_a_job(old, new, line, says):
     assert len(found) == 1 and found[0][0] == line and says in found[0][1], found
 
 
+def test_accelerate_in_a_job_is_told_its_number_and_the_first_host():
+    right = COMMAND.replace("torchrun, --nnodes=2, --node-rank", "accelerate, launch, --num_machines=2, --machine_rank").replace(
+        "--master-addr", "--main_process_ip"
+    )
+    assert said(JOB + POD.format(command=right)) == []
+    ((_, number),) = said(JOB + POD.format(command=right.replace(" --machine_rank=$(JOB_COMPLETION_INDEX),", "")))
+    assert "no --machine_rank: accelerate launch fails, or takes each for number 0" in number
+    ((_, address),) = said(JOB + POD.format(command=right.replace(" --main_process_ip=a-0.a,", "")))
+    assert "no --main_process_ip" in address
+
+
 def test_a_script_in_a_command():
-    command = "\n            - bash\n            - -c\n            - |\n              torchrun --nnodes=2 --node-rank=$RANK train.py"
+    command = (
+        "\n            - bash\n            - -c\n            - |\n              torchrun --nnodes=2 --node-rank=$RANK --master-addr=a-0.a train.py"
+    )
     ((line, says),) = said(JOB + POD.format(command=command))
     assert line == 20 and "RANK is a process's number" in says
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unhang.remedies.exports.checking import check
-from unhang.remedies.exports.checking.starts import starts
+from unhang.remedies.exports.checking.starts import read
 
 BASH, SLURM = "#!/bin/bash\n", "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\n"
 TWO = "torchrun --nnodes=2 --node-rank=$NODE_RANK --master-addr=a --master-port=29500 train.py\n"
@@ -55,7 +55,7 @@ def test_one_launcher_is_one(command):
 
 
 def test_starts_are_found_in_words():
-    found = list(starts('A=1 nohup unhang run --set x=y torchrun --standalone "a b.py"\nls deepspeed\n'))
+    found = read('A=1 nohup unhang run --set x=y torchrun --standalone "a b.py"\nls deepspeed\n').starts
     assert [one.names for one in found] == [("torchrun",)]
 
 
@@ -71,9 +71,9 @@ def test_starts_are_found_in_words():
 )
 def test_a_process_as_node_rank(line):
     for head in (BASH, SLURM):
-        (problem,) = check("file", head + line + "\n")[1]
+        problem = next(p for p in check("file", head + line + "\n")[1] if "without srun" not in p.says.en)
         assert "every host takes itself for the first" in problem.says.en and problem.line == head.count("\n") + 1
-        assert problem.instead.en == "$NODE_RANK"
+        assert problem.instead.en == ("$SLURM_NODEID" if head == SLURM else "$NODE_RANK")
 
 
 def test_what_counts_hosts_is_right():
@@ -86,6 +86,7 @@ def test_what_counts_hosts_is_right():
     [
         (BASH + "torchrun --nnodes 2 --node-rank $NODE_RANK --master-addr a train.py\n", 2),
         (BASH + "N=2\npython -m torch.distributed.launch --nnodes=$N --node_rank=$NODE_RANK --master_addr=a train.py\n", 3),
+        (BASH + 'O="--nnodes 2"\nO="$O --node-rank $NODE_RANK"\nO="${O} --master-addr a"\ntorchrun $O train.py\n', 5),
         (BASH + "export NNODES=2\nllamafactory-cli train a.yaml\n", 2),
         (BASH + "accelerate launch --num_machines 2 --machine_rank 0 --main_process_ip a train.py\n", 2),
         (SLURM + "srun torchrun --nnodes=$SLURM_NNODES --node-rank=$SLURM_NODEID --master-addr=$HEAD train.py\n", 4),
@@ -116,19 +117,22 @@ def test_a_port_of_each_host(port):
     exported = f"export MASTER_PORT={port}\n{TWO.replace('29500', '$MASTER_PORT')}"
     given = TWO.replace("29500", f'"{port}"')
     for text in (exported, given):
-        assert [p.line for p in check("file", BASH + text)[1] if "differs by host" in p.says.en] == [2], text
+        assert [p.line for p in check("file", BASH + text)[1]] == [2], text
 
 
 def test_a_port_by_chance_is_right_on_one_host_and_once_in_a_batch_script():
     assert check("file", BASH + "export MASTER_PORT=$RANDOM\ntorchrun --nnodes=1 train.py\n")[1] == ()
-    batch = SLURM + "MASTER_PORT=$((20000 + RANDOM % 1000))\nsrun " + TWO.replace("29500", "$MASTER_PORT")
+    two = TWO.strip().replace("$NODE_RANK", "$SLURM_NODEID")
+    batch = SLURM + "export MASTER_PORT=$((20000 + RANDOM % 1000))\nsrun bash -c '" + two.replace("29500", "$MASTER_PORT") + "'\n"
     assert check("file", batch)[1] == ()
-    on_each = SLURM + "srun bash -c '" + TWO.strip().replace("29500", "$RANDOM") + "'\n"
+    on_each = SLURM + "srun bash -c '" + two.replace("29500", "$RANDOM") + "'\n"
     assert any("differs by host" in p.says.en for p in check("file", on_each)[1])
 
 
 def test_ports_and_addresses_of_one_job():
-    assert any("ports of one job differ" in p.says.en for p in check("file", BASH + "export MASTER_PORT=1234\n" + TWO)[1])
+    second = "ssh b " + TWO.replace("$NODE_RANK", "1").replace("29500", "29501")
+    (problem,) = check("file", BASH + TWO.replace("$NODE_RANK", "0") + second)[1]
+    assert problem.says.en == "ports of one job differ: 29500, 29501" and problem.line == 3
     (problem,) = check("file", BASH + TWO.replace("master-addr=a", "master-addr=127.0.0.1"))[1]
     assert "takes itself for the first: 127.0.0.1" in problem.says.en
     assert check("file", BASH + "MASTER_ADDR=localhost MASTER_PORT=1 torchrun --nnodes=1 train.py\n")[1] == ()
@@ -145,3 +149,118 @@ def test_hosts_that_deepspeed_has_no_file_of():
     assert problem.line == 2 and "without --hostfile" in problem.says.en
     assert check("file", BASH + several.replace("--no_ssh", "--hostfile hosts --no_ssh"))[1] == ()
     assert check("file", BASH + "deepspeed --num_gpus=8 train.py --num_nodes=2 --master_port=1\n")[1] == ()
+
+
+RIGHT = {
+    "defaults of one host": "NNODES=${NNODES:-1}\nNODE_RANK=${NODE_RANK:-0}\ntorchrun --nnodes ${NNODES:-1} --node_rank $NODE_RANK "
+    '--master_addr ${MASTER_ADDR:-127.0.0.1} --master_port "${MASTER_PORT:-29500}" train.py\n',
+    "a default by name": 'NNODES=${PET_NNODES:-1}\ntorchrun --nnodes="$NNODES" train.py\n',
+    "a default of an argument": 'torchrun --nnodes="${1:-1}" train.py\n',
+    "a default that : sets": ': "${NNODES:=1}"\ntorchrun --nnodes=$NNODES train.py\n',
+    "one run after the other on the first host": (TWO + TWO.replace("29500", "29501")).replace("$NODE_RANK", "0"),
+    "one run after the other": TWO + TWO.replace("29500", "29501"),
+    "a quote in a comment": "# it's for the first host's port\n" + TWO + "# don't\n",
+    "a quote in a word": 'echo "it\'s two hosts"\n' + TWO,
+    "a quote in a pattern": "grep -v don\\'t list | sed \"s/it's//\"\n" + TWO,
+    "options of other programs": "rsync --num_nodes 2 a b\nmpirun -H torchrun hostname\nconvert --local_rank 3 a\ndocker run --name deepspeed -d a\n",
+    "a port that deepspeed does not read": "export MASTER_PORT=1234\ndeepspeed --num_nodes 2 --hostfile h --master_port=29600 train.py\n",
+    "a port that an option replaces": "export MASTER_PORT=1234\n" + TWO,
+    "a here-document": "cat <<'EOF'\ntorchrun accelerate launch train.py\nEOF\n" + TWO,
+    "an endpoint with defaults": "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=${HEAD:-node0}:${PORT:-29500} train.py\n",
+    "looking for a launcher": "if ! command -v torchrun >/dev/null; then exit 1; fi\nwhich deepspeed || pip install deepspeed\n" + TWO,
+    "an array": "ARGS=(--nnodes 2 --node-rank $NODE_RANK)\nARGS+=(--master-addr a --master-port 29500)\ntorchrun ${ARGS[@]} train.py\n",
+    "a variable that is put before itself": 'CMD="$CMD torchrun"\n$CMD train.py\n',
+    "a function": 'run() {\n  torchrun --standalone "$@"\n}\nrun train.py\n',
+}
+
+
+@pytest.mark.parametrize("text", RIGHT.values(), ids=RIGHT)
+def test_what_is_right_is_not_told(text):
+    assert check("file", BASH + text + "torchrun train.py\n")[1] == ()
+
+
+@pytest.mark.parametrize(
+    "runner",
+    [
+        "conda run -n env",
+        "conda run -n deepspeed --no-capture-output",
+        "uv run",
+        "uv run --extra gpu",
+        "poetry run",
+        "pixi run -e gpu",
+        "pdm run",
+        "micromamba run -n a",
+    ],
+)
+def test_launchers_in_an_environment(runner):
+    (problem,) = check("file", BASH + f"{runner} torchrun --nproc-per-node=8 accelerate launch train.py\n")[1]
+    assert "torchrun > accelerate launch" in problem.says.en and problem.line == 2
+    assert check("file", BASH + f"{runner} torchrun --nproc-per-node=8 train.py\n")[1] == ()
+    assert check("file", BASH + f"{runner.split()[0]} install torchrun deepspeed\ntorchrun train.py\n")[1] == ()
+
+
+C10D = "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 train.py\n"
+ACCELERATE = "accelerate launch --num_machines=$SLURM_NNODES --main_process_ip=$HEAD --main_process_port=29500 train.py\n"
+ON_SLURM = [
+    (C10D, "torchrun without srun: a batch script runs on the first of its 2 hosts only", "srun torchrun ..."),
+    ("srun " + C10D.replace("--rdzv-backend=c10d ", ""), "no --node-rank", "--rdzv-backend=c10d"),
+    ("srun " + C10D.replace("c10d", "static"), "no --node-rank", "--rdzv-backend=c10d"),
+    ("srun " + ACCELERATE, "no --machine_rank", "srun bash -c 'accelerate launch --machine_rank=$SLURM_NODEID ...'"),
+    ("bash -c '" + C10D.strip() + "'\n", "torchrun without srun", "srun torchrun ..."),
+    ("srun " + TWO, "nothing sets NODE_RANK", "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'"),
+    ("srun " + TWO.replace("$NODE_RANK", "$SLURM_NODEID"), "SLURM_NODEID is filled in once", "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'"),
+    (
+        'srun bash -c "' + TWO.strip().replace("$NODE_RANK", "$SLURM_PROCID") + '"\n',
+        "SLURM_PROCID is filled in once",
+        "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'",
+    ),
+    (
+        "RANK_OF_HOST=$SLURM_NODEID\nsrun " + TWO.replace("$NODE_RANK", "$RANK_OF_HOST"),
+        "SLURM_NODEID is filled in once",
+        "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'",
+    ),
+    ("srun " + TWO.replace("--node-rank=$NODE_RANK ", ""), "no --node-rank", "srun bash -c 'torchrun --node-rank=$SLURM_NODEID ...'"),
+    (
+        "export MASTER_ADDR=a\nsrun bash -c '" + TWO.strip().replace("$NODE_RANK", "$SLURM_NODEID").replace("--master-addr=a ", "") + "'\n",
+        "torchrun does not read MASTER_ADDR",
+        "--master-addr=$MASTER_ADDR",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "says", "instead"), ON_SLURM, ids=[one[1] for one in ON_SLURM])
+def test_what_slurm_starts_on_one_host_or_without_its_number(text, says, instead):
+    (problem,) = check("file", SLURM + text)[1]
+    assert says in problem.says.en and problem.instead.en == instead and problem.line == 4 + text.startswith("export")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "srun " + C10D,
+        "srun " + ACCELERATE.replace("launch", "launch --rdzv_backend c10d"),
+        "srun " + ACCELERATE.replace("launch", "launch --config_file a.yaml"),
+        "srun " + C10D.replace("train.py", "--node-rank=$SLURM_NODEID train.py"),
+        "# it's one port for all\nMASTER_PORT=$((20000 + RANDOM % 1000))\nsrun " + C10D.replace("29500", "$MASTER_PORT"),
+        "srun bash -c '" + TWO.strip().replace("$NODE_RANK", "$SLURM_NODEID") + "'\n",
+        'srun bash -c "' + TWO.strip().replace("$NODE_RANK", "\\$SLURM_NODEID") + '"\n',
+        'LAUNCHER="' + TWO.replace("$NODE_RANK", "\\$SLURM_PROCID").replace(" train.py\n", "") + '"\nsrun bash -c "$LAUNCHER train.py"\n',
+        'CMD="' + C10D.strip() + '"\nsrun --label $CMD\n',
+        "NODE_RANK=0\nfor host in $HOSTS; do ssh $host " + TWO.strip() + " & NODE_RANK=$((NODE_RANK + 1)); done\n",
+        "torchrun --standalone --nproc-per-node=8 prepare.py\nsrun " + C10D,
+        "command -v torchrun >/dev/null || exit 1\nsrun python train.py\n",
+        "deepspeed --hostfile hosts --num_nodes 2 --master_port 29500 train.py\n",
+    ],
+)
+def test_what_slurm_starts_on_all_its_hosts(text):
+    assert check("file", SLURM + text)[1] == ()
+
+
+@pytest.mark.parametrize("count", ["$SLURM_NNODES", "$SLURM_JOB_NUM_NODES", "${SLURM_NNODES}"])
+def test_one_host_of_slurm_needs_nothing(count):
+    assert check("file", SLURM.replace("nodes=2", "nodes=1") + f"torchrun --nnodes={count} train.py\n")[1] == ()
+
+
+def test_variables_that_hold_one_another_many_times_over_end():
+    chain = "".join(f'V{i}="{f"$V{i + 1} " * 40}"\n' for i in range(8)) + "W=a\n" + 'W="$W $W"\n' * 40
+    assert check("file", BASH + chain + "torchrun $V0 $W train.py\n")[0] == "torchrun"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from unhang.errors import UnhangError
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import Text, same
 from unhang.remedies.exports.checking import accelerate, deepspeed, dockerfile, documents, kubernetes, llamafactory, python, script
 from unhang.remedies.exports.checking.names import known
 from unhang.remedies.exports.checking.problem import Layout, Problem
@@ -17,16 +17,40 @@ _SHELL = ("torchrun", "bash", "slurm")
 _KUBERNETES = ("kubernetes", "kubernetes-job")
 _YAML = ("accelerate", "llamafactory", "skypilot", *_KUBERNETES)
 _PYTHON = ("lightning", "ray")
+_MARK = "\ufeff"
 
 
 def check(
     name: str, text: str, *, form: str | None = None, nodes: int | None = None, processes: int | None = None
 ) -> tuple[str, tuple[Problem, ...]]:
     """Its form and what is wrong, in the order of lines. Raises UnhangError for what is not understood."""
+    marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
+    if not text.strip():
+        raise UnhangError(f"{name} is empty: there is nothing to check", hint="unhang export FORM -o FILE writes one")
     found = _form(form) if form is not None else recognise(name, text)
     layout = Layout(nodes=nodes, processes=processes)
-    problems = dict.fromkeys([*_of_form(found, name, text, layout), *_variables(found, name, text)])
+    problems = dict.fromkeys([*_characters(found, text, marked), *_of_form(found, name, text, layout), *_variables(found, name, text)])
     return found, tuple(sorted(problems, key=lambda p: p.line))
+
+
+def _characters(found: str, text: str, marked: bool) -> Iterator[Problem]:
+    """What editors of Windows write, and shells and JSON do not take; YAML, Python and Docker do."""
+    is_shell = found in _SHELL or text.startswith("#!")
+    if marked and (is_shell or found == "deepspeed"):
+        says = Text(
+            "the file begins with a byte order mark, which " + ("hides its first line from the system" if is_shell else "is no JSON"),
+            "文件以字节顺序标记（BOM）开头，" + ("系统会认不出第一行" if is_shell else "不是合法的 JSON"),
+        )
+        yield Problem(
+            line=1,
+            says=says,
+            instead=Text("UTF-8 without it: sed -i '1s/^\\xEF\\xBB\\xBF//' FILE", "不带 BOM 的 UTF-8：sed -i '1s/^\\xEF\\xBB\\xBF//' FILE"),
+        )
+    if is_shell and "\r\n" in text:
+        says = Text(
+            "lines end as on Windows: the shell takes \\r for a part of the last word", "行尾为 Windows 格式：shell 会把 \\r 当作最后一个词的一部分"
+        )
+        yield Problem(line=text.count("\n", 0, text.index("\r\n")) + 1, says=says, instead=same("sed -i 's/\\r$//' FILE"))
 
 
 def _form(name: str) -> str:
@@ -125,7 +149,10 @@ def _variables(found: str, name: str, text: str) -> Sequence[Problem]:
     from unhang.knowledge.variables.files import opening
     from unhang.knowledge.variables.judge import Option, Place, Setting, judge
 
-    suffix = {"dockerfile": ".dockerfile", "deepspeed": ".json", **dict.fromkeys(_YAML, ".yaml"), **dict.fromkeys(_PYTHON, ".py")}.get(found, ".sh")
+    if text.lstrip().startswith("{"):
+        # DeepSpeed's JSON sets none.
+        return ()
+    suffix = {"dockerfile": ".dockerfile", **dict.fromkeys(_YAML, ".yaml"), **dict.fromkeys(_PYTHON, ".py")}.get(found, ".sh")
     parsed = opening.parse(name if name.endswith(suffix) else f"{name}{suffix}", text)
     settings = [
         Setting(name=s.name, value=s.value, source=name, line=s.first + 1, exported=s.exported, only_in_build=s.only_in_build)

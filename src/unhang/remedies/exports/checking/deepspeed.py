@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from math import prod
 
-from unhang.knowledge.text import Text, same
+from unhang.knowledge.text import Text, joined, same
 from unhang.remedies.exports.checking.documents import Key, dotted
 from unhang.remedies.exports.checking.names import known, nearest
 from unhang.remedies.exports.checking.problem import Layout, Problem
@@ -13,6 +15,23 @@ _TRAIN, _MICRO, _STEPS = "train_batch_size", "train_micro_batch_size_per_gpu", "
 _ZERO = "zero_optimization"
 _DEVICES = ("none", "cpu", "nvme")
 _BATCHES = (_TRAIN, _MICRO, _STEPS)
+_EXAMPLES = {
+    "zero_optimization": '{"stage": 2}',
+    "optimizer": '{"type": ..., "params": {...}}',
+    "scheduler": '{"type": ..., "params": {...}}',
+    "offload_optimizer": '{"device": "cpu"}',
+    "offload_param": '{"device": "cpu"}',
+    "bf16": '{"enabled": true}',
+    "fp16": '{"enabled": true}',
+}
+# Where each key has one value, but for those that hold more.
+_PLAIN = (*_BATCHES, "gradient_clipping", "steps_per_print", "communication_data_type", "wall_clock_breakdown", "prescale_gradients")
+_PLAIN_WITHIN = (_ZERO, f"{_ZERO}.offload_optimizer", f"{_ZERO}.offload_param", "bf16", "fp16")
+_HOLD = ("leaf_module", "zenflow")
+# Not one of them is DeepSpeed's, and all mean the same.
+_BACKENDS = frozenset(
+    f"{of}backend{end}" for of in ("", "comm_", "communication_", "dist_", "distributed_", "ddp_", "process_group_") for end in ("", "_name", "_type")
+)
 _REPLACED = {
     "cpu_offload": '"offload_optimizer": {"device": "cpu"}',
     "cpu_offload_param": '"offload_param": {"device": "cpu"}',
@@ -25,6 +44,7 @@ def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
     by_path = {tuple(map(str, k.path)): k for k in keys}
     yield from _auto(keys)
     yield from _names(keys)
+    yield from _kinds(by_path)
     yield from _precision(by_path)
     yield from _zero(by_path)
     top = {path[0]: key for path, key in by_path.items() if len(path) == 1}
@@ -55,7 +75,7 @@ def _names(keys: tuple[Key, ...]) -> Iterator[Problem]:
         *above, name = map(str, key.path)
         section = dotted(above)
         # People write their remarks as keys, since JSON has no comments.
-        if name.startswith(("_", "#", "//")) or "comment" in name:
+        if name.startswith(("_", "#", "//")) or "comment" in name or isinstance(key.path[-1], int):
             continue
         if section == _ZERO and name in _REPLACED:
             says = Text(f"{dotted(key.path)} is deprecated", f"{dotted(key.path)} 已弃用")
@@ -63,7 +83,7 @@ def _names(keys: tuple[Key, ...]) -> Iterator[Problem]:
         elif not section and name in names["removed"]:
             says = Text(f"`{name}` is refused by DeepSpeed 0.19.8: the feature was removed", f"DeepSpeed 0.19.8 拒绝 {name}：该功能已移除")
             yield Problem(line=key.line, says=says)
-        elif not section and name == "backend":
+        elif name in _BACKENDS and name not in names.get(section or "top", ()) and section in names.keys() | {""}:
             says = Text("DeepSpeed's JSON has no key for the backend", "DeepSpeed 的 JSON 没有指定后端的键")
             yield Problem(line=key.line, says=says, instead=same('deepspeed.init_distributed(dist_backend="gloo")'))
         elif (section or "top") in names and name not in names[section or "top"]:
@@ -91,35 +111,47 @@ def _precision(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
     if bf16 is not None and fp16 is not None:
         says = Text("bf16 and fp16 are both enabled: DeepSpeed refuses that", "bf16 与 fp16 同时启用：DeepSpeed 会拒绝")
         yield Problem(line=max(bf16.line, fp16.line), says=says, instead=Text("one of them", "只启用一个"))
-    for name in ("bf16", "fp16", "optimizer", "scheduler"):
-        key = by_path.get((name,))
-        if key is not None and key.is_leaf and key.value is not None:
-            example = '{"enabled": true}' if name in ("bf16", "fp16") else '{"type": ..., "params": {...}}'
-            says = Text(f"{name} is a section, not {_shown(key.value)}", f"{name} 是一个对象，不是 {_shown(key.value)}")
-            yield Problem(line=key.line, says=says, instead=same(f'"{name}": {example}'))
+
+
+def _kinds(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
+    """Sections that are none, and lists and sections in the place of a number, a word or a switch."""
+    names = known("deepspeed")
+    for path, key in by_path.items():
+        section = dotted(path)
+        if path == (_ZERO,) and isinstance(key.value, bool):
+            says = Text(
+                "zero_optimization is a section; true alone is deprecated, and means stage 1",
+                "zero_optimization 是一个对象；只写 true 已弃用，等于 stage 1",
+            )
+            yield Problem(line=key.line, says=says, instead=same('"zero_optimization": {"stage": 2}'))
+        elif section in names and section not in ("top", "removed", "strict"):
+            if key.is_list or (key.is_leaf and key.value is not None):
+                shown = _shown(key)
+                says = Text(f"{section} is a section, not {shown.en}", f"{section} 是一个对象，不是{shown.zh}")
+                yield Problem(line=key.line, says=says, instead=same(f'"{path[-1]}": {_EXAMPLES.get(path[-1], "{...}")}'))
+        elif not key.is_leaf and (path[-1] in _PLAIN if len(path) == 1 else dotted(path[:-1]) in _PLAIN_WITHIN and path[-1] not in _HOLD):
+            shown = _shown(key)
+            says = Text(f"{section} is {shown.en}: one value belongs there", f"{section} 是{shown.zh}：此处应为单个值")
+            yield Problem(line=key.line, says=says, instead=same(f'"{path[-1]}": ...'))
 
 
 def _zero(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
     section = by_path.get((_ZERO,))
-    if section is None:
-        return
-    if section.is_leaf:
-        says = Text(
-            "zero_optimization is a section; true alone is deprecated, and means stage 1",
-            "zero_optimization 是一个对象；只写 true 已弃用，等于 stage 1",
-        )
-        yield Problem(line=section.line, says=says, instead=same('"zero_optimization": {"stage": 2}'))
+    if section is None or section.is_leaf or section.is_list:
         return
     given = by_path.get((_ZERO, "stage"))
+    if given is not None and not given.is_leaf:
+        return
     stage = given.value if given is not None else 0
     if stage == "auto":
         return
     if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
         # DeepSpeed takes "2" for 2.
         if str(stage) not in ("0", "1", "2", "3"):
-            line = given.line if given is not None else section.line
-            says = Text(f"zero_optimization.stage is {_shown(stage)}: there are 0 to 3", f"zero_optimization.stage 为 {_shown(stage)}：只有 0 到 3")
-            yield Problem(line=line, says=says, instead=same('"stage": 2'))
+            key = given or section
+            shown = _shown(key)
+            says = Text(f"zero_optimization.stage is {shown.en}: there are 0 to 3", f"zero_optimization.stage 为 {shown.zh}：只有 0 到 3")
+            yield Problem(line=key.line, says=says, instead=same('"stage": 2'))
             return
         stage = int(stage)
     if given is None:
@@ -130,9 +162,8 @@ def _zero(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
         if device is None or device.value in (None, "none", "auto"):
             continue
         if device.value not in _DEVICES:
-            says = Text(
-                f"{name}.device is {_shown(device.value)}: DeepSpeed refuses it", f"{name}.device 为 {_shown(device.value)}：DeepSpeed 会拒绝"
-            )
+            shown = _shown(device)
+            says = Text(f"{name}.device is {shown.en}: DeepSpeed refuses it", f"{name}.device 为 {shown.zh}：DeepSpeed 会拒绝")
             yield Problem(line=device.line, says=says, instead=same("cpu, nvme, none"))
         elif stage < lowest:
             says = Text(f"{name} has no effect with stage {stage}", f"stage 为 {stage} 时 {name} 不起作用")
@@ -146,39 +177,54 @@ def _zero(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
         yield Problem(line=ratio.line, says=says, instead=same('"stage": 3'))
 
 
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value!r}" if isinstance(value, str) else str(value)
+def _shown(key: Key) -> Text:
+    if not key.is_leaf:
+        return Text("a list", "列表") if key.is_list else Text("a section", "对象")
+    return same(json.dumps(key.value, ensure_ascii=False))
 
 
 def _batches(top: Mapping[str, Key], layout: Layout) -> Iterator[Problem]:
+    numbers: dict[str, int] = {}
     for name in _BATCHES:
-        if name in top and top[name].value != "auto" and type(top[name].value) is not int:
-            says = Text(f"{name} is a whole number, not {_shown(top[name].value)}", f"{name} 应为整数，不是 {_shown(top[name].value)}")
-            yield Problem(line=top[name].line, says=says)
+        key = top.get(name)
+        if key is None or key.value == "auto" or not key.is_leaf:
+            continue
+        if type(key.value) is not int:
+            says = Text(f"{name} is a whole number, not {_shown(key).en}", f"{name} 应为整数，不是 {_shown(key).zh}")
+            yield Problem(line=key.line, says=says)
             return
-    numbers = {n: top[n].value for n in _BATCHES if n in top and type(top[n].value) is int}
-    for name, value in numbers.items():
-        if value < 1:
-            yield Problem(line=top[name].line, says=Text(f"{name} is {value}: it is at least 1", f"{name} 为 {value}：至少为 1"))
+        if key.value < 1:
+            yield Problem(line=key.line, says=Text(f"{name} is {key.value}: it is at least 1", f"{name} 为 {key.value}：至少为 1"))
             return
+        numbers[name] = key.value
     if _TRAIN not in numbers:
         return
-    train, micro, steps = numbers[_TRAIN], numbers.get(_MICRO), numbers.get(_STEPS)
-    line = top[_TRAIN].line
-    world = layout.world
-    if micro is not None and steps is not None and world is not None:
-        if train != micro * steps * world:
-            says = Text(
-                f"train_batch_size is {train}, but {micro} per GPU x {steps} accumulation steps x {world} ranks is {micro * steps * world}",
-                f"train_batch_size 为 {train}，但每卡 {micro} × 累积 {steps} 步 × {world} 个 rank 是 {micro * steps * world}",
-            )
-            yield Problem(line=line, says=says, instead=same(f'"train_batch_size": {micro * steps * world}'))
-        return
-    product = (micro or 1) * (steps or 1) * (world or 1)
-    if train % product:
+    train, micro, steps, world = numbers[_TRAIN], numbers.get(_MICRO), numbers.get(_STEPS), layout.world
+    line, product = top[_TRAIN].line, (micro or 1) * (steps or 1) * (world or 1)
+    if micro is not None and steps is not None and world is not None and train != product:
+        says = Text(
+            f"train_batch_size is {train}, but {micro} per GPU x {steps} accumulation steps x {world} ranks is {product}",
+            f"train_batch_size 为 {train}，但每卡 {micro} × 累积 {steps} 步 × {world} 个 rank 是 {product}",
+        )
+        yield Problem(line=line, says=says, instead=_either(numbers, world))
+    elif train % product:
         # Whatever is not given is a whole number.
         says = Text(
             f"train_batch_size is {train}, which no whole number times {product} (the other factors that are known) makes",
             f"train_batch_size 为 {train}，不是已知其他因子之积 {product} 的整数倍",
         )
-        yield Problem(line=line, says=says, instead=Text("micro-batch x accumulation x ranks", "微批量 × 累积步数 × rank 数"))
+        yield Problem(line=line, says=says, instead=_either(numbers, world))
+
+
+def _either(numbers: Mapping[str, int], world: int | None) -> Text:
+    """Each of the numbers that alone could be changed, and to what. What is not known may be any whole number."""
+    train, factors = numbers[_TRAIN], {name: numbers[name] for name in (_MICRO, _STEPS) if name in numbers}
+    product = prod(factors.values()) * (world or 1)
+    is_whole = len(factors) == 2 and world is not None
+    found = [f'"{_TRAIN}": {product if is_whole else max(1, round(train / product)) * product}']
+    for name, value in factors.items():
+        share, left = divmod(train, product // value)
+        if not left:
+            fits = share if is_whole else next(n for n in range(min(value, share), 0, -1) if share % n == 0)
+            found.append(f'"{name}": {fits}')
+    return joined(map(same, found), Text(" or ", " 或 "))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,16 @@ _MAX_DEPTH = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """`path` leads to it, numbers for items of lists; `line` counts from 1. `value` is None for what holds others, too; `document` counts from 0."""
+    """`path` leads to it, numbers for items of lists; `line` counts from 1. `value` is None for what holds others, too; `document` counts from 0.
+
+    What is no leaf is a list or a mapping.
+    """
 
     path: tuple[str | int, ...]
     line: int
     value: Any
     is_leaf: bool = True
+    is_list: bool = False
     document: int = 0
 
 
@@ -32,11 +37,9 @@ def keys(name: str, text: str) -> tuple[Key, ...]:
     """Every key of every document, outer ones first. JSON is taken as JSON. Raises UnhangError with line and column where it is neither."""
     import yaml
 
-    is_json = text.lstrip().startswith("{")
-    if is_json:
+    if text.lstrip().startswith("{"):
         parse_json(name, text)
-        # YAML's scanner takes no tab where JSON does; within JSON's strings there is none.
-        text = text.replace("\t", " ")
+        return tuple(_of_json(text))
     found: list[Key] = []
     try:
         loader = yaml.SafeLoader(text)
@@ -44,14 +47,20 @@ def keys(name: str, text: str) -> tuple[Key, ...]:
         while loader.check_node():
             node = loader.get_node()
             if node is not None:
-                found += _walk(node, (), loader, number, is_json)
+                found += _walk(node, (), loader, number)
             number += 1
     except (yaml.YAMLError, RecursionError, ValueError) as e:
         mark = getattr(e, "problem_mark", None)
         where = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
         said = ", ".join(one for one in (getattr(e, "context", None), getattr(e, "problem", None)) if one) or str(e)
-        raise UnhangError(f"{name}{where} is no YAML: {said}") from e
+        hint = "YAML is indented by spaces, and this line has a tab" if mark is not None and _has_tab(text, mark.line) else None
+        raise UnhangError(f"{name}{where} is no YAML: {said}", hint=hint) from e
     return tuple(found)
+
+
+def _has_tab(text: str, line: int) -> bool:
+    written = "".join(text.splitlines()[line : line + 1])
+    return "\t" in written[: len(written) - len(written.lstrip())]
 
 
 def parse_json(name: str, text: str) -> Any:
@@ -95,25 +104,59 @@ def dotted(path: Sequence[str | int]) -> str:
     return ".".join(map(str, path))
 
 
-def _walk(node: yaml.Node, path: tuple[str | int, ...], loader: Any, document: int, is_json: bool) -> Iterator[Key]:
+def _of_json(text: str) -> Iterator[Key]:
+    """Keys of what is JSON. YAML's scanner would take neither tabs, DEL nor surrogates, nor 1e-5 for a number."""
+    lines = [i for i, c in enumerate(text) if c == "\n"]
+    decoder = json.JSONDecoder()
+
+    def after(at: int) -> int:
+        while text[at] in " \t\r\n":
+            at += 1
+        return at
+
+    def line(at: int) -> int:
+        return bisect_left(lines, at) + 1
+
+    def walk(at: int, path: tuple[str | int, ...]) -> Generator[Key, None, int]:
+        """From a value on, to behind it."""
+        is_list = text[at] == "["
+        if text[at] not in "{[" or len(path) > _MAX_DEPTH:
+            return decoder.raw_decode(text, at)[1]
+        at = after(at + 1)
+        number = 0
+        while text[at] not in "}]":
+            begin, here = at, (*path, number)
+            if not is_list:
+                name, at = decoder.raw_decode(text, at)
+                here = (*path, name)
+                at = after(after(at) + 1)
+            is_leaf, holds_list = text[at] not in "{[", text[at] == "["
+            if is_leaf or not is_list:
+                value = decoder.raw_decode(text, at)[0] if is_leaf else None
+                yield Key(path=here, line=line(begin), value=value, is_leaf=is_leaf, is_list=holds_list)
+            at = after((yield from walk(at, here)))
+            at, number = after(at + (text[at] == ",")), number + 1
+        return at + 1
+
+    return walk(after(0), ())
+
+
+def _walk(node: yaml.Node, path: tuple[str | int, ...], loader: Any, document: int) -> Iterator[Key]:
     import yaml
 
     def scalar(value: yaml.Node) -> Any:
-        if not isinstance(value, yaml.ScalarNode):
-            return None
-        # 1e-5 is a number in JSON, and a word in YAML 1.1.
-        return json.loads(value.value) if is_json and value.style is None else loader.construct_object(value, deep=True)
+        return loader.construct_object(value, deep=True) if isinstance(value, yaml.ScalarNode) else None
 
     if len(path) > _MAX_DEPTH:
         return
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             here = (*path, str(key.value))
-            is_leaf = isinstance(value, yaml.ScalarNode)
-            yield Key(path=here, line=key.start_mark.line + 1, value=scalar(value), is_leaf=is_leaf, document=document)
-            yield from _walk(value, here, loader, document, is_json)
+            is_leaf, is_list = isinstance(value, yaml.ScalarNode), isinstance(value, yaml.SequenceNode)
+            yield Key(path=here, line=key.start_mark.line + 1, value=scalar(value), is_leaf=is_leaf, is_list=is_list, document=document)
+            yield from _walk(value, here, loader, document)
     elif isinstance(node, yaml.SequenceNode):
         for i, value in enumerate(node.value):
             if isinstance(value, yaml.ScalarNode):
                 yield Key(path=(*path, i), line=value.start_mark.line + 1, value=scalar(value), document=document)
-            yield from _walk(value, (*path, i), loader, document, is_json)
+            yield from _walk(value, (*path, i), loader, document)

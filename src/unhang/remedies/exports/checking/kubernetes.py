@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.knowledge.text import Text, same
@@ -13,6 +14,8 @@ from unhang.remedies.exports.checking.problem import Problem
 _TRAINS = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|llamafactory|train", re.IGNORECASE)
 # Operators that tell the containers of a job where they meet.
 _OPERATED = frozenset({"PyTorchJob", "TrainJob", "TrainingRuntime", "ClusterTrainingRuntime", "MPIJob", "RayJob", "RayCluster"})
+
+_BY_OPERATOR = ("MASTER_PORT", "PET_MASTER_ADDR", "PET_NODE_RANK")
 
 _Path = tuple[str | int, ...]
 
@@ -47,8 +50,8 @@ def _commands(keys: Mapping[_Path, Key]) -> Iterator[Problem]:
     by_operator = kind in _OPERATED
     for container in dict.fromkeys(path[:-1] for path in keys if path[-1] in ("command", "args")):
         env = {keys[p].value: _value(keys, *p[:-1], "value") for p in keys if p[: len(container) + 1] == (*container, "env") and p[-1] == "name"}
-        given = [str(name) for name in env] + (["MASTER_PORT"] if by_operator else [])
-        rank_is_of_host = kind == "PyTorchJob"
+        given = [str(name) for name in env] + ([*_BY_OPERATOR] if by_operator else [])
+        rank_is_of_host, hosts_are_alike = kind == "PyTorchJob", kind == "Job"
         for name, value in env.items():
             # A variable that is made of another one is written as in shell, with parentheses.
             if isinstance(value, str) and "NODE_RANK" in str(name):
@@ -59,10 +62,10 @@ def _commands(keys: Mapping[_Path, Key]) -> Iterator[Problem]:
         ]
         for one in words:
             if "\n" in one.value:
-                yield from script.check(one.value, first=one.line + 1, given=given, rank_is_of_host=rank_is_of_host)
+                yield from script.check(one.value, first=one.line + 1, given=given, rank_is_of_host=rank_is_of_host, hosts_are_alike=hosts_are_alike)
         if words and not any("\n" in one.value for one in words):
-            joined = " ".join(one.value for one in words)
-            yield from script.check(joined, first=words[0].line, given=given, rank_is_of_host=rank_is_of_host)
+            joined = shlex.join(one.value for one in words)
+            yield from script.check(joined, first=words[0].line, given=given, rank_is_of_host=rank_is_of_host, hosts_are_alike=hosts_are_alike)
 
 
 def _job(keys: Mapping[_Path, Key], every: Sequence[Key]) -> Iterator[Problem]:
@@ -93,6 +96,14 @@ def _job(keys: Mapping[_Path, Key], every: Sequence[Key]) -> Iterator[Problem]:
             f"completions {f'为 {completions}' if completions is not None else '未写'}，而 {parallel} 个 Pod 必须同时运行",
         )
         yield Problem(line=line, says=says, instead=same(f"completions: {parallel}"))
+    words = [str(k.value) for p, k in keys.items() if {"command", "args"} & set(p) and isinstance(k.value, str)]
+    names = {str(k.value) for p, k in keys.items() if "env" in p and p[-1] == "name"}
+    if any(re.search(r"\btorchrun\b", word) for word in words) and not re.search(r"--?nnodes", " ".join(words)) and "PET_NNODES" not in names:
+        says = Text(
+            f"{parallel} pods, and torchrun without --nnodes: each trains by itself",
+            f"{parallel} 个 Pod，torchrun 却没有 --nnodes：各自单独训练",
+        )
+        yield Problem(line=line, says=says, instead=same(f"--nnodes={parallel}"))
     subdomain = _value(keys, *pod, "subdomain")
     by_host = _value(keys, *pod, "hostNetwork") is True
     if subdomain is None and not by_host:

@@ -7,164 +7,225 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from unhang.knowledge.text import Text, same
 from unhang.remedies.exports.checking.problem import Problem
-from unhang.remedies.exports.checking.starts import Start, assigned, starts
+from unhang.remedies.exports.checking.starts import Script, Start, Value, host_and_port, read
 
-_CONTINUED = re.compile(r"\\\n")
-_COMMENT = re.compile(r"^[ \t]*#(?!SBATCH).*|(?<=\s)#[^\n\"']*$", re.MULTILINE)
-_LOCAL_RANK = re.compile(r"(?:^|\s)--local_rank\b")
-_NODES = re.compile(r"(?<![\w-])(?:--?nnodes[= ]+|(?:PET_)?NNODES=|--num[-_]machines[= ]+|--num_nodes[= ]+)[\"']?(?P<n>[^\s\"';]+)")
 _ONE = ("1", "1:1")
-_IN_PARENTHESES = r"\$\((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))*\)"
-_VALUE = r"[\"']?(?P<value>(?:" + _IN_PARENTHESES + r"|`[^`\n]*`|\$\{[^}\n]*\}|[^\s\"';])+)"
-_PORT = re.compile(r"(?<![\w-])(?:(?:PET_)?MASTER_PORT=|--(?:master|main[-_]process)[-_]port[= ]+|--rdzv[-_]endpoint[= ]+[^\s:]+:)" + _VALUE)
-_ADDRESS = re.compile(
-    r"(?<![\w-])(?:(?:PET_)?MASTER_ADDR=|--(?:master[-_]addr|main[-_]process[-_]ip|rdzv[-_]endpoint)[= ]+)[\"']?"
-    r"(?P<host>localhost|127\.0\.0\.1|0\.0\.0\.0)\b"
-)
+_NODES = ("--nnodes", "--num-machines", "--num-nodes")
+_NODE_RANK = ("--node-rank", "--machine-rank")
+_PORT = ("--master-port", "--main-process-port")
+_ADDRESS = ("--master-addr", "--main-process-ip")
+_LOOPBACK = re.compile(r"localhost|127\.0\.0\.1|0\.0\.0\.0")
+# Whoever says something of it anywhere has thought of it.
 _PORT_SAID = re.compile(r"MASTER_PORT|--master[-_]port|--rdzv[-_]endpoint|--main[-_]process[-_]port|--config_file|--standalone")
 # Another value in each shell, or on each host by its number.
 _BY_CHANCE = re.compile(r"\bRANDOM\b|\$\$|\bshuf\b|free_port|\.bind\(|getsockname")
 _BY_HOST = re.compile(
     r"NODE_RANK|SLURM_NODEID|SLURM_PROCID|GROUP_RANK|JOB_COMPLETION_INDEX|SKYPILOT_NODE_RANK|\bHOSTNAME\b|\bhostname\b|(?<!_)\bRANK\b"
 )
-_AS_NODE_RANK = re.compile(r"(?<![\w-])(?:--(?:node|machine)[-_]rank[= ]+|(?:PET_)?NODE_RANK=)[\"']?\$[({]?(?P<name>LOCAL_RANK|RANK)\b")
-_RANK = re.compile(r"(?:^|[\s;])(?:export\s+)?RANK=")
-# What calls the number of hosts WORLD_SIZE calls that of the host RANK: PyTorchJob, PAI, Baidu.
-_HOSTS_BY_WORLD = re.compile(r"(?:--nnodes[= ]+|NNODES=|--num_machines[= ]+)[\"']?\$[({]?WORLD_SIZE\b")
-_WORLD = re.compile(r"\bWORLD_SIZE=[\"']?\$\{?(?P<name>NNODES|SLURM_NNODES|SLURM_JOB_NUM_NODES|NUM_NODES|SKYPILOT_NUM_NODES)\b")
+_PROCESS = re.compile(r"\$[({]?(?P<name>LOCAL_RANK|RANK)\b")
+_UNSET_BY_SLURM = re.compile(r"\$[({]?(?P<name>NODE_RANK|GROUP_RANK|MACHINE_RANK|NODEID|NODE_ID)\b")
+_OF_SLURM = re.compile(r"\$\{?(?P<name>SLURM_NODEID|SLURM_PROCID)\b")
+_BY_HOSTS = re.compile(r"\$\{?(?P<name>NNODES|SLURM_NNODES|SLURM_JOB_NUM_NODES|NUM_NODES|SKYPILOT_NUM_NODES)\b")
 _TASKS = re.compile(r"^#SBATCH\s+--ntasks-per-node[= ](?P<n>\d+)", re.MULTILINE)
 _HOSTS = re.compile(r"^#SBATCH\s+(?:--nodes[= ]|-N[ ]?)(?P<n>\d+)\b(?!-)", re.MULTILINE)
 _GPUS = re.compile(r"^#SBATCH\s+(?:--gres[= ]\S*gpu|--gpus|-G\b)", re.MULTILINE)
+# What starts a command on other hosts.
+_ON_HOSTS = frozenset(("srun", "mpirun", "mpiexec", "ssh", "pdsh", "clush", "pssh", "ibrun", "jsrun", "aprun", "prun", "parallel"))
 
 _At = Callable[[int], int]
 
 
-def check(text: str, *, first: int = 1, given: Collection[str] = (), rank_is_of_host: bool = False) -> Iterator[Problem]:
+def check(
+    text: str, *, first: int = 1, given: Collection[str] = (), rank_is_of_host: bool = False, hosts_are_alike: bool = False
+) -> Iterator[Problem]:
     """`first` is the line in the file that the text begins on, `given` are variables that are set elsewhere.
 
-    `rank_is_of_host`: what starts it sets RANK by host.
+    `rank_is_of_host`: what starts it sets RANK by host. `hosts_are_alike`: none has a file of its own that would tell accelerate its number, as
+    Slurm's hosts have not, which share their home.
     """
-    # Of the same length, so that lines stay where they are.
-    plain = _CONTINUED.sub("  ", _COMMENT.sub(lambda m: " " * len(m[0]), text))
 
     def at(offset: int) -> int:
         return text.count("\n", 0, offset) + first
 
-    started = list(starts(plain))
-    yield from _launchers(plain, started, at)
-    several = _several(plain)
     by_slurm = "#SBATCH" in text
-    if started:
-        yield from _meeting(plain, several, given, by_slurm, at)
-    yield from _ranks(plain, started, rank_is_of_host, at)
-    if by_slurm and started:
-        yield from _slurm(text, plain, started)
+    hosts = _HOSTS.search(text) if by_slurm else None
+    script = read(text, dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), hosts["n"]) if hosts else None)
+    # What calls the number of hosts WORLD_SIZE calls that of the host RANK: PyTorchJob, PAI, Baidu.
+    by_platform = rank_is_of_host or any((n := _nodes(one)) is not None and "WORLD_SIZE" in n.text for one in script.starts)
+    for one in script.starts:
+        yield from _launchers(one, at)
+        if (several := _several(one)) is not None:
+            yield from _meeting(one, several, text, given, by_slurm, at)
+            if not by_platform:
+                yield from _numbered(one, several, given, by_slurm, hosts_are_alike or by_slurm, at)
+    yield from _ports(script.starts, at)
+    yield from _ranks(script, by_platform, by_slurm, at)
+    if by_slurm and script.starts:
+        yield from _slurm(text, script.starts, hosts, at)
 
 
-def _launchers(plain: str, started: Sequence[Start], at: _At) -> Iterator[Problem]:
-    for one in started:
-        if "torch.distributed.launch" in one.names:
-            says = Text("torch.distributed.launch is replaced by torchrun", "torch.distributed.launch 已由 torchrun 取代")
-            yield Problem(line=at(one.offset), says=says, instead=same("torchrun"))
-        if len(one.names) > 1:
-            shown = " > ".join(one.names)
-            says = Text(
-                f"one launcher inside of another ({shown}): each process of the outer one starts all of the inner one's",
-                f"启动器嵌套（{shown}）：外层的每个进程都会启动内层的全部进程",
-            )
-            yield Problem(line=at(one.offset), says=says, instead=Text("one of them", "只用其中一个"))
-        if one.names[0] == "deepspeed" and (count := _value(one.words, "--num_nodes")) not in (None, "1") and _value(one.words, "--hostfile") is None:
-            says = Text(
-                f"deepspeed --num_nodes {count} without --hostfile: DeepSpeed refuses it where there is no /job/hostfile",
-                f"deepspeed --num_nodes {count} 却没有 --hostfile：没有 /job/hostfile 时 DeepSpeed 会拒绝",
-            )
-            yield Problem(line=at(one.offset), says=says, instead=same("--hostfile=hosts"))
-    for found in _LOCAL_RANK.finditer(plain):
+def _launchers(one: Start, at: _At) -> Iterator[Problem]:
+    if "torch.distributed.launch" in one.names:
+        says = Text("torch.distributed.launch is replaced by torchrun", "torch.distributed.launch 已由 torchrun 取代")
+        yield Problem(line=at(one.offset), says=says, instead=same("torchrun"))
+    if len(one.names) > 1:
+        shown = " > ".join(one.names)
         says = Text(
-            "--local_rank: launchers pass --local-rank, or the variable LOCAL_RANK only (torchrun)",
-            "--local_rank：启动器传递的是 --local-rank，torchrun 只提供环境变量 LOCAL_RANK",
+            f"one launcher inside of another ({shown}): each process of the outer one starts all of the inner one's",
+            f"启动器嵌套（{shown}）：外层的每个进程都会启动内层的全部进程",
         )
-        yield Problem(line=at(found.start() + 1), says=says, instead=same('int(os.environ["LOCAL_RANK"])'))
+        yield Problem(line=at(one.offset), says=says, instead=Text("one of them", "只用其中一个"))
+    count = one.option("--num-nodes")
+    if one.names[0] == "deepspeed" and count is not None and count.text != "1" and one.option("--hostfile", "-H") is None:
+        says = Text(
+            f"deepspeed --num_nodes {count.text} without --hostfile: DeepSpeed refuses it where there is no /job/hostfile",
+            f"deepspeed --num_nodes {count.text} 却没有 --hostfile：没有 /job/hostfile 时 DeepSpeed 会拒绝",
+        )
+        yield Problem(line=at(one.offset), says=says, instead=same("--hostfile=hosts"))
+    for word in one.words:
+        if word.text.partition("=")[0] == "--local_rank":
+            says = Text(
+                "--local_rank: launchers pass --local-rank, or the variable LOCAL_RANK only (torchrun)",
+                "--local_rank：启动器传递的是 --local-rank，torchrun 只提供环境变量 LOCAL_RANK",
+            )
+            yield Problem(line=at(word.offset), says=says, instead=same('int(os.environ["LOCAL_RANK"])'))
 
 
-def _value(words: Sequence[str], option: str) -> str | None:
-    """Of an option before the script, as `--option value` or `--option=value`."""
-    for word, after in zip(words, (*words[1:], ""), strict=True):
-        if word.endswith(".py"):
-            return None
-        if word == option:
-            return after
-        if word.startswith(f"{option}="):
-            return word.partition("=")[2].strip("\"'")
-    return None
+def _is_torchrun(one: Start) -> bool:
+    return one.names[0] in ("torchrun", "torch.distributed.launch")
 
 
-def _several(plain: str) -> re.Match[str] | None:
+def _is_factory(one: Start) -> bool:
+    return any(name.startswith(("llamafactory", "lmf")) for name in one.names)
+
+
+def _nodes(one: Start) -> Value | None:
+    by_variable = one.variables.get("PET_NNODES") if _is_torchrun(one) else one.variables.get("NNODES") if _is_factory(one) else None
+    return one.option(*_NODES) or by_variable
+
+
+def _several(one: Start) -> Value | None:
     """What says that there is more than one host."""
-    variables = assigned(plain)
-    for found in _NODES.finditer(plain):
-        name = re.fullmatch(r"\$\{?([A-Za-z_]\w*)(?::?-(\d+))?\}?", found["n"])
-        value = variables.get(name[1], found["n"]) if name else found["n"]
-        if value.strip("\"'") not in _ONE:
-            return found
-    return None
+    count = _nodes(one)
+    return None if count is None or one.filled(count).text in _ONE else count
 
 
-def _meeting(plain: str, several: re.Match[str] | None, given: Collection[str], by_slurm: bool, at: _At) -> Iterator[Problem]:
-    ports = list(_PORT.finditer(plain))
-    for found in ports if several is not None else ():
-        own = _BY_HOST.search(found["value"])
-        # A batch script of Slurm runs once, on its first host; what is in single quotes runs on each.
-        chance = _BY_CHANCE.search(found["value"]) and (not by_slurm or plain.count("'", 0, found.start()) % 2 == 1)
-        if own or chance:
-            says = Text("the port differs by host: they do not find one another", "各主机的端口不同：彼此找不到")
-            yield Problem(line=at(found.start()), says=says, instead=Text("one number for all hosts", "所有主机用同一个端口"))
-    if several is None:
-        return
-    if not ports and not _PORT_SAID.search(plain) and not {"MASTER_PORT", "PET_MASTER_PORT", "PET_RDZV_ENDPOINT"} & set(given):
+def _rank_option(one: Start) -> str:
+    return "--machine_rank" if one.names[0] == "accelerate launch" else "--node-rank"
+
+
+def _by_node(one: Start) -> str:
+    """On each host, in single quotes, lest the batch script fills it in."""
+    return f"srun bash -c '{one.names[0]} {_rank_option(one)}=$SLURM_NODEID ...'"
+
+
+def _by_store(one: Start) -> bool:
+    """Whether hosts are numbered as they come. torchrun's own --rdzv-backend is static, also with an endpoint, and numbers by --node-rank alone."""
+    backend = one.option("--rdzv-backend") or one.variables.get("PET_RDZV_BACKEND")
+    return "--standalone" in one.options or (backend is not None and one.filled(backend).text != "static")
+
+
+def _address_and_port(one: Start) -> tuple[Value | None, Value | None]:
+    """The launcher's own options come before variables."""
+    address = one.option(*_ADDRESS) or one.variables.get("PET_MASTER_ADDR") or one.variables.get("MASTER_ADDR")
+    port = one.option(*_PORT) or one.variables.get("PET_MASTER_PORT") or one.variables.get("MASTER_PORT")
+    if (endpoint := one.option("--rdzv-endpoint")) is not None:
+        address, port = host_and_port(one.filled(endpoint))
+    return address and one.filled(address), port and one.filled(port)
+
+
+def _meeting(one: Start, several: Value, text: str, given: Collection[str], by_slurm: bool, at: _At) -> Iterator[Problem]:
+    address, port = _address_and_port(one)
+    # A batch script of Slurm runs once, on its first host; what is in single quotes runs on each.
+    if port is not None and (_BY_HOST.search(port.text) or _BY_CHANCE.search(port.text)) and (not by_slurm or port.each):
+        says = Text("the port differs by host: they do not find one another", "各主机的端口不同：彼此找不到")
+        yield Problem(line=at(port.offset), says=says, instead=Text("one number for all hosts", "所有主机用同一个端口"))
+    if port is None and not _PORT_SAID.search(text) and not {"MASTER_PORT", "PET_MASTER_PORT", "PET_RDZV_ENDPOINT"} & set(given):
         says = Text(
             "several hosts, and no MASTER_PORT: they take different ports, or one that another job has",
             "多台主机却没有 MASTER_PORT：各主机端口不同，或与其他作业冲突",
         )
-        yield Problem(line=at(several.start()), says=says, instead=same("export MASTER_PORT=29500"))
-    numbers = [p for p in ports if p["value"].isdigit()]
-    if len({p["value"] for p in numbers}) > 1:
-        shown = ", ".join(sorted({p["value"] for p in numbers}))
-        says = Text(f"ports of one job differ: {shown}", f"同一作业的端口不同：{shown}")
-        yield Problem(line=at(numbers[-1].start()), says=says, instead=same(numbers[0]["value"]))
-    for found in _ADDRESS.finditer(plain):
-        says = Text(f"several hosts, and each takes itself for the first: {found['host']}", f"多台主机，却各自把自己当作第一台：{found['host']}")
-        yield Problem(line=at(found.start()), says=says, instead=Text("the first host's name or address", "第一台主机的名称或地址"))
+        yield Problem(line=at(several.offset), says=says, instead=same("export MASTER_PORT=29500"))
+    if address is not None and _LOOPBACK.fullmatch(address.text):
+        says = Text(f"several hosts, and each takes itself for the first: {address.text}", f"多台主机，却各自把自己当作第一台：{address.text}")
+        yield Problem(line=at(address.offset), says=says, instead=Text("the first host's name or address", "第一台主机的名称或地址"))
 
 
-def _ranks(plain: str, started: Sequence[Start], rank_is_of_host: bool, at: _At) -> Iterator[Problem]:
-    by_platform = rank_is_of_host or _HOSTS_BY_WORLD.search(plain)
-    for found in () if by_platform else _AS_NODE_RANK.finditer(plain):
+def _numbered(one: Start, several: Value, given: Collection[str], by_slurm: bool, hosts_are_alike: bool, at: _At) -> Iterator[Problem]:
+    """Hosts that a launcher is to number by what it is told."""
+    by_accelerate = one.names[0] == "accelerate launch" and hosts_are_alike and "--config-file" not in one.options
+    if not (_is_torchrun(one) or by_accelerate) or _by_store(one):
+        return
+    known = {*given, *one.variables}
+    by_endpoint = "--rdzv-endpoint" in one.options or "PET_RDZV_ENDPOINT" in known
+    if one.option(*_NODE_RANK) is None and not {"PET_NODE_RANK", "PET_RDZV_BACKEND"} & known:
+        name, option = one.names[0], _rank_option(one)
+        # int(None) in accelerate 1.15, unless a file of its defaults holds a number: the same one for all.
+        fails, fails_zh = ("fails, or ", "会出错，或") if by_accelerate else ("", "")
         says = Text(
-            f"{found['name']} is a process's number, not the host's: where it is unset every host takes itself for the first",
-            f"{found['name']} 是进程编号，不是主机编号；未设置时各主机都以为自己是 0 号",
+            f"several hosts, and no {option}: {name} {fails}takes each for number 0", f"多台主机却没有 {option}：{name} {fails_zh}把每台都当作 0 号"
         )
-        yield Problem(line=at(found.start()), says=says, instead=same("$NODE_RANK"))
-    by_factory = any(name.startswith(("llamafactory", "lmf")) for one in started for name in one.names)
-    if by_factory and (rank := _RANK.search(plain)) and "NODE_RANK=" not in plain:
+        instead = "--rdzv-backend=c10d" if by_endpoint else _by_node(one) if by_slurm else f"{option}=$NODE_RANK"
+        yield Problem(line=at(several.offset), says=says, instead=same(instead))
+    if one.option(*_ADDRESS) is None and "PET_MASTER_ADDR" not in known and not by_endpoint:
+        option = "--main_process_ip" if by_accelerate else "--master-addr"
+        unread = f"{one.names[0]} does not read MASTER_ADDR", f"{one.names[0]} 不读取 MASTER_ADDR"
         says = Text(
-            "LLaMA-Factory reads NODE_RANK: with RANK every host takes itself for the first",
-            "LLaMA-Factory 读取 NODE_RANK；写 RANK 时各主机都以为自己是 0 号",
+            f"several hosts, and no {option}: each takes itself for the first" + f" ({unread[0]})" * ("MASTER_ADDR" in known),
+            f"多台主机却没有 {option}：各自把自己当作第一台" + f"（{unread[1]}）" * ("MASTER_ADDR" in known),
         )
-        yield Problem(line=at(rank.end() - 1), says=says, instead=same("NODE_RANK="))
-    for found in _WORLD.finditer(plain):
-        says = Text(f"WORLD_SIZE counts processes, and {found['name']} hosts", f"WORLD_SIZE 是进程总数，而 {found['name']} 是主机数")
-        yield Problem(
-            line=at(found.start()),
-            says=says,
-            instead=Text("hosts x processes of each; torchrun sets it itself", "主机数 × 每机进程数；torchrun 会自行设置"),
-        )
+        yield Problem(line=at(several.offset), says=says, instead=same(f"{option}=$MASTER_ADDR"))
 
 
-def _slurm(text: str, plain: str, started: Sequence[Start]) -> Iterator[Problem]:
-    def line(offset: int) -> int:
-        return text.count("\n", 0, offset) + 1
+def _ports(started: Sequence[Start], at: _At) -> Iterator[Problem]:
+    """Of hosts that one script starts one by one. Runs that come one after the other have the same number of the host."""
+    first: dict[str, Value] = {}
+    for one in started:
+        rank, (_, port) = one.option(*_NODE_RANK), _address_and_port(one)
+        if rank is None or not rank.text.isdigit() or port is None or not port.text.isdigit() or _several(one) is None:
+            continue
+        others = {v.text for v in first.values()}
+        if others and port.text not in others and rank.text not in first:
+            shown = ", ".join(sorted({port.text, *others}))
+            says = Text(f"ports of one job differ: {shown}", f"同一作业的端口不同：{shown}")
+            yield Problem(line=at(port.offset), says=says, instead=same(next(iter(others))))
+        first.setdefault(rank.text, port)
 
+
+def _ranks(script: Script, by_platform: bool, by_slurm: bool, at: _At) -> Iterator[Problem]:
+    named = [value for name, value in script.assigned if name in ("NODE_RANK", "PET_NODE_RANK")]
+    given = [(one, rank) for one in script.starts if (rank := one.option(*_NODE_RANK)) is not None and not _by_store(one)]
+    starts: list[tuple[Start | None, Value]] = [*((None, value) for value in named), *given]
+    for one, number in () if by_platform else starts:
+        if found := _PROCESS.match(number.text):
+            says = Text(
+                f"{found['name']} is a process's number, not the host's: where it is unset every host takes itself for the first",
+                f"{found['name']} 是进程编号，不是主机编号；未设置时各主机都以为自己是 0 号",
+            )
+            yield Problem(line=at(number.offset), says=says, instead=same("$SLURM_NODEID" if by_slurm else "$NODE_RANK"))
+        elif by_slurm and (found := _UNSET_BY_SLURM.match(number.text)) and found["name"] not in dict(script.assigned):
+            says = Text(
+                f"nothing sets {found['name']}: Slurm calls a host's number SLURM_NODEID",
+                f"没有任何地方设置 {found['name']}：Slurm 用 SLURM_NODEID 表示主机编号",
+            )
+            yield Problem(line=at(number.offset), says=says, instead=same(_by_node(one) if one is not None else "$SLURM_NODEID"))
+    if any(map(_is_factory, script.starts)) and "NODE_RANK" not in dict(script.assigned):
+        for name, value in script.assigned:
+            if name == "RANK":
+                says = Text(
+                    "LLaMA-Factory reads NODE_RANK: with RANK every host takes itself for the first",
+                    "LLaMA-Factory 读取 NODE_RANK；写 RANK 时各主机都以为自己是 0 号",
+                )
+                yield Problem(line=at(value.offset), says=says, instead=same("NODE_RANK="))
+                break
+    for name, value in script.assigned:
+        if name == "WORLD_SIZE" and (found := _BY_HOSTS.match(value.text)) and "*" not in value.text:
+            says = Text(f"WORLD_SIZE counts processes, and {found['name']} hosts", f"WORLD_SIZE 是进程总数，而 {found['name']} 是主机数")
+            instead = Text("hosts x processes of each; torchrun sets it itself", "主机数 × 每机进程数；torchrun 会自行设置")
+            yield Problem(line=at(value.offset), says=says, instead=instead)
+
+
+def _slurm(text: str, started: Sequence[Start], hosts: re.Match[str] | None, at: _At) -> Iterator[Problem]:
     outer = {one.names[0] for one in started}
     tasks = _TASKS.search(text)
     if tasks is not None and int(tasks["n"]) > 1 and outer - {"deepspeed"}:
@@ -172,15 +233,44 @@ def _slurm(text: str, plain: str, started: Sequence[Start]) -> Iterator[Problem]
             f"{tasks['n']} tasks on each host, and each starts a launcher with all its processes",
             f"每台主机 {tasks['n']} 个任务，每个都会启动带全部进程的启动器",
         )
-        yield Problem(line=line(tasks.start()), says=says, instead=same("#SBATCH --ntasks-per-node=1"))
-    hosts = _HOSTS.search(text)
-    if hosts is not None and int(hosts["n"]) > 1 and "torchrun" in outer and not re.search(r"--?nnodes|NNODES", plain):
-        says = Text(
-            f"{hosts['n']} hosts, and torchrun without --nnodes: each trains by itself",
-            f"{hosts['n']} 台主机，torchrun 却没有 --nnodes：各自单独训练",
-        )
-        yield Problem(line=line(hosts.start()), says=says, instead=same("--nnodes=$SLURM_NNODES"))
+        yield Problem(line=at(tasks.start()), says=says, instead=same("#SBATCH --ntasks-per-node=1"))
+    if hosts is not None and int(hosts["n"]) > 1:
+        if any(map(_is_torchrun, started)) and all(_nodes(one) is None for one in started if _is_torchrun(one)):
+            says = Text(
+                f"{hosts['n']} hosts, and torchrun without --nnodes: each trains by itself",
+                f"{hosts['n']} 台主机，torchrun 却没有 --nnodes：各自单独训练",
+            )
+            yield Problem(line=at(hosts.start()), says=says, instead=same("--nnodes=$SLURM_NNODES"))
+        for one in started:
+            yield from _on_all_hosts(one, hosts["n"], at)
     on_cpus = re.search(r"--set\s+backend=gloo|use_cpu|--cpu\b|CUDA_VISIBLE_DEVICES=['\"]{2}|unhang export", text)
     if not _GPUS.search(text) and not on_cpus:
         says = Text("no GPUs are asked for", "没有申请 GPU")
-        yield Problem(line=line(text.index("#SBATCH")), says=says, instead=same("#SBATCH --gpus-per-node=8"))
+        yield Problem(line=at(text.index("#SBATCH")), says=says, instead=same("#SBATCH --gpus-per-node=8"))
+
+
+def _on_all_hosts(one: Start, hosts: str, at: _At) -> Iterator[Problem]:
+    if not _ON_HOSTS & {word.rpartition("/")[2] for word in one.before}:
+        # DeepSpeed goes to the other hosts itself.
+        if _several(one) is not None and one.names[0] != "deepspeed":
+            says = Text(
+                f"{one.names[0]} without srun: a batch script runs on the first of its {hosts} hosts only",
+                f"{one.names[0]} 前没有 srun：批处理脚本只在 {hosts} 台主机中的第一台上运行",
+            )
+            yield Problem(line=at(one.offset), says=says, instead=same(f"srun {one.names[0]} ..."))
+        return
+    given = one.option(*_NODE_RANK)
+    rank = given and one.filled(given)
+    if rank is not None and not _by_store(one) and not rank.each and (found := _OF_SLURM.match(rank.text)):
+        if _in_script(one) and found["name"] not in rank.once:
+            return
+        says = Text(
+            f"{found['name']} is filled in once, by the batch script on the first host: every host is number 0",
+            f"{found['name']} 由第一台主机上的批处理脚本一次性展开：每台主机都成了 0 号",
+        )
+        yield Problem(line=at(rank.offset), says=says, instead=same(_by_node(one)))
+
+
+def _in_script(one: Start) -> bool:
+    """In a script of a shell of its own; whether $ was escaped there is not told."""
+    return "-c" in one.before or any(word in ("ssh", "pdsh", "clush", "pssh") for word in one.before)

@@ -1,0 +1,87 @@
+"""unhang export --check: files of launchers read, what is wrong in each, and the worst exit code of all."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
+from unhang.remedies.exports import checking
+from unhang.remedies.exports.checking.problem import Problem
+from unhang.report import language
+
+_MAX_BYTES = 4 * 1024 * 1024
+_STDIN = "-"
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """`refused` is why it was not understood."""
+
+    name: str
+    form: str | None = None
+    problems: tuple[Problem, ...] = ()
+    refused: UnhangError | None = None
+
+    @property
+    def code(self) -> int:
+        return EXIT_USER if self.refused is not None else EXIT_FOUND if self.problems else EXIT_OK
+
+
+def check(names: Sequence[str], *, form: str | None, nodes: int | None, processes: int | None) -> list[Checked]:
+    """Each of them, whatever is wrong with the others; `-` is what is piped in."""
+    if names.count(_STDIN) > 1:
+        raise UnhangError("- is what is piped in, and can be read once")
+    found = []
+    for name in names:
+        try:
+            recognised, problems = checking.check(name, _text(name), form=form, nodes=nodes, processes=processes)
+            found.append(Checked(name=name, form=recognised, problems=problems))
+        except UnhangError as e:
+            found.append(Checked(name=name, refused=e))
+    return found
+
+
+def show(found: Sequence[Checked], lang: language.Language) -> None:
+    """Raises the refusal of a file that is the only one."""
+    for one in found:
+        if one.refused is not None:
+            if len(found) == 1:
+                raise one.refused
+            said = f"unhang: {language.refusal(str(one.refused))}"
+            hint = f"\n{language.LABELS[lang]['try']}: {language.refusal(one.refused.hint)}" if one.refused.hint else ""
+            typer.echo(said + hint, err=True)
+            continue
+        for p in one.problems:
+            typer.echo(f"{one.name}:{p.line}: {p.says.of(lang)}")
+            if instead := p.instead.of(lang):
+                typer.echo(f"    {'应为' if lang == 'zh' else 'instead'}: {instead}")
+        if not one.problems:
+            typer.echo(f"{one.name}: {one.form}: {'未发现问题' if lang == 'zh' else 'nothing wrong was found'}")
+
+
+def as_json(one: Checked) -> dict[str, object]:
+    listed = [{"line": p.line, "says": p.says.en, "says_zh": p.says.zh, "instead": p.instead.en, "instead_zh": p.instead.zh} for p in one.problems]
+    refused = {} if one.refused is None else {"error": str(one.refused), "try": one.refused.hint}
+    return {"file": one.name, "form": one.form, "problems": listed, **refused}
+
+
+def _text(name: str) -> str:
+    try:
+        if name == _STDIN:
+            data = sys.stdin.buffer.read(_MAX_BYTES + 1)
+        else:
+            with Path(name).open("rb") as f:
+                data = f.read(_MAX_BYTES + 1)
+    except OSError as e:
+        raise UnhangError(f"cannot read {name}: {e.strerror}") from e
+    if data.startswith(_UTF_16):
+        raise UnhangError(f"{name} is UTF-16, which no launcher reads", hint=f"iconv -f UTF-16 -t UTF-8 {name}")
+    if len(data) > _MAX_BYTES or b"\0" in data:
+        raise UnhangError(f"{name} is no file of a launcher")
+    return data.decode("utf-8", errors="surrogateescape")

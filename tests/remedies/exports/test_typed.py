@@ -1,0 +1,83 @@
+"""Commands behind --: launchers of which a form starts the script, and what no form carries."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from unhang.errors import UnhangError
+from unhang.remedies.exports import checking, forms
+from unhang.remedies.exports.layout import Layout
+from unhang.remedies.exports.typed import Typed, taken_apart
+
+SCRIPT = ("train.py", "--lr", "1")
+TAKEN = [
+    ("train.py --lr 1", Typed(command=SCRIPT)),
+    ("train.py torchrun", Typed(command=("train.py", "torchrun"))),
+    ("./train --lr 1", Typed(command=("./train", "--lr", "1"))),
+    ("python train.py --lr 1", Typed(command=SCRIPT)),
+    ("/usr/bin/python3.11 -u train.py --lr 1", Typed(command=SCRIPT)),
+    ("python -m pkg.train --lr 1", Typed(command=("-m", "pkg.train", "--lr", "1"))),
+    ("torchrun --nproc-per-node 4 train.py --lr 1", Typed(command=SCRIPT, processes=4)),
+    ("torchrun --standalone --nproc_per_node=4 -m pkg.train", Typed(command=("-m", "pkg.train"), processes=4)),
+    ("python -m torch.distributed.run --nproc-per-node=4 train.py --lr 1", Typed(command=SCRIPT, processes=4)),
+    (
+        "torchrun --nnodes 2 --node-rank 0 --master-addr node0 --master-port 1234 train.py --lr 1",
+        Typed(command=SCRIPT, nodes=2, address="node0", port=1234),
+    ),
+    (
+        "torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=node0:1234 train.py",
+        Typed(command=("train.py",), nodes=2, address="node0", port=1234),
+    ),
+    ("torchrun --nnodes=1 --master-addr=localhost train.py", Typed(command=("train.py",), nodes=1)),
+    ("accelerate launch train.py --lr 1", Typed(command=SCRIPT)),
+    ("accelerate launch --multi_gpu --num_processes 8 --num_machines 2 train.py --lr 1", Typed(command=SCRIPT, nodes=2, processes=4)),
+    ("deepspeed --num_gpus 8 train.py --deepspeed ds.json", Typed(command=("train.py", "--deepspeed", "ds.json"), processes=8)),
+]
+
+
+@pytest.mark.parametrize(("words", "typed"), TAKEN, ids=[t[0] for t in TAKEN])
+def test_it_is_taken_apart(words, typed):
+    assert taken_apart(shlex.split(words)) == typed
+
+
+REFUSED = [
+    ("torchrun --max-restarts 3 train.py", "torchrun --max-restarts 3: no form carries that"),
+    ("torchrun --nproc-per-node gpu train.py", "needs a number"),
+    ("torchrun --nnodes 1:4 train.py", "needs a number"),
+    ("torchrun --nproc-per-node 2", "without a script"),
+    ("torchrun --nproc-per-node 2 accelerate launch train.py", "inside of another"),
+    ("accelerate launch --config_file a.yaml train.py", "no form carries that"),
+    ("accelerate launch --num_processes 3 --num_machines 2 train.py", "does not divide"),
+    ("deepspeed --include localhost:0,1 train.py", "no form carries that"),
+    ("srun torchrun train.py", "srun in front of torchrun"),
+    ("unhang run --set backend=gloo torchrun train.py", "unhang in front of torchrun"),
+    ("conda run -n env torchrun train.py", "conda in front of torchrun"),
+    ("bash train.sh", "bash is no script"),
+    ("uv run train.py", "uv is no script"),
+    ("llamafactory-cli train a.yaml", "starts torchrun by itself"),
+    ("python", "name the script"),
+    ("python -c pass", "name the script"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), REFUSED, ids=[r[0] for r in REFUSED])
+def test_it_is_refused_in_one_line(words, says):
+    with pytest.raises(UnhangError) as e:
+        taken_apart(shlex.split(words))
+    assert says in str(e.value) and "\n" not in str(e.value) and e.value.hint
+
+
+@pytest.mark.parametrize("name", [n for n in forms.NAMES if n != "llamafactory"])
+def test_a_module_is_started_as_one(name):
+    layout = Layout(command=("-m", "pkg.train", "--lr", "1"))
+    if name == "ray":
+        with pytest.raises(UnhangError, match="not a module"):
+            forms.export(name, {}, layout)
+        return
+    found = forms.export(name, {}, layout)
+    whole = "".join((found.text, *found.companions.values()))
+    words = whole.replace('", "', " ").replace("\n", " ")
+    assert ("--module" if name == "deepspeed" else "-m") + " pkg.train --lr 1" in words
+    assert all(checking.check("file", text)[1] == () for text in (found.text, *found.companions.values()))
