@@ -16,8 +16,8 @@ The command is `unhang`; the map of the code:
 Imports go from below to above in this list and never back. Importing unhang imports nothing else, least of all torch.
 
 What a training script uses is found here by name, and imported when it is first used: all_reduce, all_gather, reduce_scatter, broadcast,
-all_gather_object, reduce_metrics, barrier, agree, all_ok, deadline, adaptive, evaluate, evaluation, sync_check, and
-the errors that they raise.
+all_gather_object, reduce_metrics, barrier, agree, all_ok, deadline, adaptive, evaluate, evaluation, sync_check, Monitor
+with its sinks JSONL and Prometheus, and the errors that they raise.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ _FOUND_IN = {
     **dict.fromkeys(("Agreed", "agree", "all_ok", "barrier", "reduce_metrics"), "unhang.runtime.collectives.agreement"),
     **dict.fromkeys(("evaluate", "evaluation"), "unhang.runtime.evaluation.evaluating"),
     "sync_check": "unhang.runtime.sync_check",
+    "JSONL": "unhang.runtime.monitoring.sinks.jsonl",
+    "Monitor": "unhang.runtime.monitoring.monitor",
+    "Prometheus": "unhang.runtime.monitoring.sinks.prometheus",
     **dict.fromkeys(("adaptive", "deadline"), "unhang.runtime.collectives.deadlines"),
     **dict.fromkeys(
         ("CollectiveError", "CollectiveMismatch", "CollectiveTimeout", "EvaluationFailed", "LatePeer", "OutOfSync", "StoreLost"), "unhang.errors"
@@ -44,16 +47,22 @@ if TYPE_CHECKING:
     from unhang.runtime.collectives.deadlines import adaptive, deadline
     from unhang.runtime.collectives.moving import all_gather, all_gather_object, all_reduce, broadcast, reduce_scatter
     from unhang.runtime.evaluation.evaluating import evaluate, evaluation
+    from unhang.runtime.monitoring.monitor import Monitor
+    from unhang.runtime.monitoring.sinks.jsonl import JSONL
+    from unhang.runtime.monitoring.sinks.prometheus import Prometheus
     from unhang.runtime.sync_check import sync_check
 
 __all__ = [
+    "JSONL",
     "Agreed",
     "CollectiveError",
     "CollectiveMismatch",
     "CollectiveTimeout",
     "EvaluationFailed",
     "LatePeer",
+    "Monitor",
     "OutOfSync",
+    "Prometheus",
     "StoreLost",
     "__version__",
     "adaptive",

@@ -13,6 +13,7 @@
       report.html           the same with a timeline, for a browser
       solution.json         what was tried after a failure of communication, and what was chosen
       solution.md           the same to read
+      monitor.jsonl         what unhang.Monitor of the training wrote, one line for each snapshot
 
 Every file is written whole (a temporary file, then a rename) or only ever appended to.
 """
@@ -58,6 +59,7 @@ _OWN = (
     "report.html",
     "solution.json",
     "solution.md",
+    "monitor.jsonl",
     "fatal",
     "flight",
     "incidents",

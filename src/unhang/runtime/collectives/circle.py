@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, LatePeer, StoreLost
-from unhang.runtime.collectives import places
+from unhang.runtime.collectives import observers, places
 from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.deadlines import learned, waits_for
 from unhang.runtime.collectives.lane import OPENS_WITHIN_S, GlooLane, Lane, NcclLane, graveyard
@@ -215,13 +215,24 @@ class Circle:
                         self._used[call] = self._turns
                 yield turn
                 self._finish(turn)
-            except CollectiveError:
+            except CollectiveError as e:
                 if turn.works:
                     self._break(turn.works)
+                self._observed(turn, e)
                 raise
             except BaseException as e:
                 self._abandoned(turn, e)
+                self._observed(turn, e)
                 raise
+            self._observed(turn, None)
+
+    def _observed(self, turn: Turn, error: BaseException | None) -> None:
+        if observers.observers:
+            seconds = time.monotonic() - turn.began_s
+            call = turn.call
+            seen = observers.Observed(what=call.what, ranks=self.ranks, numel=call.numel, dtype=call.dtype, seconds=seconds, error=error)
+            for observer in observers.observers:
+                observer(seen)
 
     def preparing(self, what: str) -> _Preparing:
         """What is raised inside, before a call, ends the call for the others as well: they would wait for us, and be one call ahead ever after."""

@@ -1,0 +1,30 @@
+"""Percentiles of what many ranks measured, from counts in buckets of equal ratio: they add up, and are within 5 % of the truth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+Buckets = dict[int, int]
+_PER_DOUBLING = 8
+
+
+def add(buckets: Buckets, value: float) -> None:
+    """`value` is above zero."""
+    index = math.floor(math.log2(value) * _PER_DOUBLING)
+    buckets[index] = buckets.get(index, 0) + 1
+
+
+def merge(into: Buckets, more: Mapping[int, int]) -> None:
+    for index, count in more.items():
+        into[index] = into.get(index, 0) + count
+
+
+def percentile(buckets: Mapping[int, int], share: float) -> float:
+    """The middle of the bucket below whose end a `share` of all values lies; not-a-number where there are none."""
+    left = share * sum(buckets.values())
+    for index in sorted(buckets):
+        left -= buckets[index]
+        if left <= 0:
+            return float(2 ** ((index + 0.5) / _PER_DOUBLING))
+    return float("nan")

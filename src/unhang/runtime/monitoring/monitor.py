@@ -1,0 +1,138 @@
+"""The monitor of a rank: it counts guarded calls, gathers the counts of all ranks through the store, and rank 0 hands snapshots to sinks."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch.distributed as dist
+
+from unhang.errors import StoreLost
+from unhang.runtime.collectives import observers
+from unhang.runtime.collectives.board import Board
+from unhang.runtime.collectives.deadlines import learned
+from unhang.runtime.collectives.observers import Observed
+from unhang.runtime.monitoring.outlet import Outlet, Sink
+from unhang.runtime.monitoring.tally import Snapshot, Tally, summed
+
+if TYPE_CHECKING:
+    from unhang.runtime.evaluation.results import Evaluation
+
+_CLOSES_WITHIN_S = 5.0
+_OTHERS_WITHIN_S = 2.0
+_LOOK_S = 0.02
+
+
+class Monitor:
+    """One on every rank, made after init_process_group; call `close` before destroy_process_group, or use `with`.
+
+    `sinks` are used on rank 0 alone; by default a JSONL file. `every_s`: how often it is told. A sink that takes longer than `patience_s` for a
+    snapshot is switched off. Adds no collectives, and never raises into a training what a sink or the store does.
+    Also a `monitor` for `unhang.evaluate`. Raises ValueError for what is no interval.
+    """
+
+    def __init__(self, sinks: Sequence[Sink] | None = None, *, every_s: float = 10.0, patience_s: float = 10.0) -> None:
+        if not 0 < every_s < float("inf") or not 0 < patience_s < float("inf"):
+            raise ValueError(f"every_s and patience_s are positive numbers of seconds, not {every_s!r} and {patience_s!r}")
+        self._rank, self._size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        self._tally = Tally(rank=self._rank)
+        self._lock = threading.Lock()
+        self._gathers = threading.Lock()
+        self._evaluations = self._evaluation_failures = 0
+        self._board = Board.beside("unhang/monitor") if self._size > 1 else None
+        self._outlets: list[Outlet] = []
+        if self._rank == 0:
+            if sinks is None:
+                from unhang.runtime.monitoring.sinks.jsonl import JSONL
+
+                sinks = [JSONL()]
+            self._outlets = [Outlet(sink, patience_s=patience_s) for sink in sinks]
+        self._every_s = every_s
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="unhang monitor", daemon=True)
+        self._thread.start()
+        observers.add(self._saw)
+        atexit.register(self.close)
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def __call__(self, evaluation: Evaluation) -> None:
+        """As `monitor` of `unhang.evaluate`, which calls it on the group's first rank."""
+        with self._lock:
+            self._evaluations += 1
+            self._evaluation_failures += not evaluation.ok
+
+    def close(self) -> None:
+        """Tells what is left, within a few seconds. Calls after the first do nothing."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        atexit.unregister(self.close)
+        observers.remove(self._saw)
+        until = time.monotonic() + _CLOSES_WITHIN_S
+        self._thread.join(_OTHERS_WITHIN_S + 1)
+        for outlet in self._outlets:
+            outlet.close(until)
+
+    def _saw(self, call: Observed) -> None:
+        with self._lock:
+            self._tally.saw(call, self._size)
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.wait(self._every_s):
+                self._tell()
+            self._tell(last=True)
+        except StoreLost as e:
+            logging.getLogger("unhang").warning("the monitor of rank %d ends, the training goes on: %s", self._rank, e)
+
+    def _tell(self, *, last: bool = False) -> None:
+        with self._lock:
+            self._tally.closed, self._tally.deadlines_s = last, learned.in_force()
+            packed = msgspec.msgpack.encode(self._tally)
+        if self._board is not None:
+            self._board.put(str(self._rank), packed)
+        if self._rank == 0:
+            snapshot = self._snapshot(self._gathered(packed, last=last))
+            for outlet in self._outlets:
+                outlet.offer(snapshot)
+
+    def _gathered(self, own: bytes, *, last: bool) -> list[Tally]:
+        until = time.monotonic() + (_OTHERS_WITHIN_S if last else 0)
+        while True:
+            others = self._board.look_at([str(rank) for rank in range(1, self._size)]) if self._board is not None else []
+            tallies = [msgspec.msgpack.decode(found, type=Tally) for found in (own, *others) if found is not None]
+            if time.monotonic() >= until or (len(tallies) == self._size and all(one.closed for one in tallies)):
+                return tallies
+            time.sleep(_LOOK_S)
+
+    def _snapshot(self, tallies: list[Tally]) -> Snapshot:
+        calls, failures, stragglers, deadlines_s = summed(tallies)
+        return Snapshot(
+            time_s=time.time(),
+            world_size=self._size,
+            heard_from=len(tallies),
+            restarts=_restarts(),
+            calls=calls,
+            failures=failures,
+            stragglers=stragglers,
+            deadlines_s=deadlines_s,
+            evaluations=self._evaluations,
+            evaluation_failures=self._evaluation_failures,
+            dropped=sum(outlet.dropped for outlet in self._outlets),
+        )
+
+
+def _restarts() -> int:
+    """By torchrun, and by `unhang run`, which starts it anew."""
+    return sum(int(text) for name in ("UNHANG_ATTEMPT", "TORCHELASTIC_RESTART_COUNT") if (text := os.environ.get(name, "")).isdecimal())

@@ -1,0 +1,168 @@
+"""What one rank counts of its guarded calls, and what that of all ranks comes to. Counts only grow, so that the newest of a rank is all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import torch
+
+from unhang.errors import CollectiveMismatch, CollectiveTimeout, LatePeer, StoreLost
+from unhang.runtime.collectives.observers import Observed
+from unhang.runtime.monitoring import histogram
+from unhang.runtime.monitoring.histogram import Buckets
+
+
+class Calls(msgspec.Struct, kw_only=True):
+    count: int = 0
+    inside_s: float = 0.0
+    latency_s: Buckets = {}
+    busbw_gbps: Buckets = {}
+
+
+class Tally(msgspec.Struct, kw_only=True):
+    """Of one rank. Keys are (group, collective), and (group, collective, cause) of failures."""
+
+    rank: int
+    closed: bool = False
+    calls: dict[str, Calls] = {}
+    failures: dict[str, int] = {}
+    deadlines_s: dict[str, float] = {}
+
+    def saw(self, call: Observed, world_size: int) -> None:
+        key = f"{group_name(call.ranks, world_size)}|{call.what}"
+        if call.error is not None:
+            failed = f"{key}|{cause(call.error)}"
+            self.failures[failed] = self.failures.get(failed, 0) + 1
+            return
+        calls = self.calls.setdefault(key, Calls())
+        calls.count += 1
+        calls.inside_s += call.seconds
+        if call.seconds > 0:
+            histogram.add(calls.latency_s, call.seconds)
+            if (found := busbw_gbps(call)) > 0:
+                histogram.add(calls.busbw_gbps, found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfCalls:
+    """GB/s are 10^9 bytes a second, by the formula of nccl-tests."""
+
+    group: str
+    collective: str
+    count: int
+    latency_p50_s: float
+    latency_p95_s: float
+    latency_p99_s: float
+    busbw_p50_gbps: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfFailures:
+    group: str
+    collective: str
+    cause: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """`waited_s` is how much longer than this rank the group's most patient one stood in calls; `share` its part of all such waiting."""
+
+    group: str
+    rank: int
+    waited_s: float
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """All ranks together, since the start. `heard_from` are those whose counts are in it."""
+
+    time_s: float
+    world_size: int
+    heard_from: int
+    restarts: int
+    calls: list[OfCalls] = field(default_factory=list)
+    failures: list[OfFailures] = field(default_factory=list)
+    stragglers: list[Straggler] = field(default_factory=list)
+    deadlines_s: Mapping[str, float] = field(default_factory=dict)
+    evaluations: int = 0
+    evaluation_failures: int = 0
+    dropped: int = 0
+
+
+def group_name(ranks: tuple[int, ...], world_size: int) -> str:
+    return "world" if len(ranks) == world_size else "ranks " + ",".join(map(str, ranks))
+
+
+def cause(error: BaseException) -> str:
+    if isinstance(error, LatePeer):
+        return "late"
+    if isinstance(error, CollectiveTimeout):
+        return "broken connection" if "connection broke" in getattr(error.closed, "says", "") else "timeout"
+    if isinstance(error, CollectiveMismatch):
+        return "mismatch"
+    return "store lost" if isinstance(error, StoreLost) else "error"
+
+
+def busbw_gbps(call: Observed) -> float:
+    """What went over the busiest link, as nccl-tests has it; 0 for what moves no data."""
+    n = len(call.ranks)
+    if n < 2 or call.what not in _FACTOR or call.seconds <= 0:
+        return 0.0
+    size = call.numel * getattr(torch, call.dtype.removeprefix("torch.")).itemsize
+    return float(_FACTOR[call.what](n) * size / call.seconds / 1e9)
+
+
+_FACTOR = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    # Of all that is gathered, n times what one rank gives: (n - 1) / n of it.
+    "all_gather": lambda n: n - 1,
+    "broadcast": lambda n: 1,
+}
+
+
+def summed(tallies: Iterable[Tally]) -> tuple[list[OfCalls], list[OfFailures], list[Straggler], dict[str, float]]:
+    tallies = list(tallies)
+    calls: dict[str, Calls] = {}
+    failures: dict[str, int] = {}
+    inside: dict[str, dict[int, float]] = {}
+    deadlines: dict[str, float] = {}
+    for tally in tallies:
+        for key, one in tally.calls.items():
+            into = calls.setdefault(key, Calls())
+            # A call of a group is one call, however many ranks were in it.
+            into.count = max(into.count, one.count)
+            histogram.merge(into.latency_s, one.latency_s)
+            histogram.merge(into.busbw_gbps, one.busbw_gbps)
+            waited = inside.setdefault(key.partition("|")[0], {})
+            waited[tally.rank] = waited.get(tally.rank, 0.0) + one.inside_s
+        for key, count in tally.failures.items():
+            failures[key] = max(failures.get(key, 0), count)
+        for kind, seconds in tally.deadlines_s.items():
+            deadlines[kind] = max(deadlines.get(kind, 0.0), seconds)
+    return (
+        [_of_calls(key, one) for key, one in sorted(calls.items())],
+        [OfFailures(group=g, collective=c, cause=why, count=n) for key, n in sorted(failures.items()) for g, c, why in [key.split("|")]],
+        [found for group, waited in sorted(inside.items()) for found in _stragglers(group, waited)],
+        deadlines,
+    )
+
+
+def _of_calls(key: str, calls: Calls) -> OfCalls:
+    group, _, collective = key.partition("|")
+    p50, p95, p99 = (histogram.percentile(calls.latency_s, share) for share in (0.5, 0.95, 0.99))
+    busbw = histogram.percentile(calls.busbw_gbps, 0.5) if calls.busbw_gbps else None
+    return OfCalls(
+        group=group, collective=collective, count=calls.count, latency_p50_s=p50, latency_p95_s=p95, latency_p99_s=p99, busbw_p50_gbps=busbw
+    )
+
+
+def _stragglers(group: str, inside: Mapping[int, float]) -> list[Straggler]:
+    """Whoever comes last waits least."""
+    most = max(inside.values())
+    total = sum(most - one for one in inside.values())
+    found = [Straggler(group=group, rank=rank, waited_s=most - one, share=(most - one) / total) for rank, one in inside.items() if one < most]
+    return sorted(found, key=lambda one: (-one.share, one.rank))

@@ -1,0 +1,134 @@
+"""Monitors on real ranks: what they count, and that nothing of theirs disturbs a training."""
+
+import json
+import threading
+import time
+import urllib.request
+
+import pytest
+
+import unhang
+from tests.runtime.collectives.world import world_of
+from unhang.runtime.collectives import observers
+from unhang.runtime.collectives.observers import Observed
+from unhang.runtime.monitoring import histogram
+from unhang.runtime.monitoring.outlet import Outlet
+from unhang.runtime.monitoring.sinks.jsonl import JSONL
+from unhang.runtime.monitoring.sinks.prometheus import Prometheus
+from unhang.runtime.monitoring.tally import Snapshot, Tally, busbw_gbps, summed
+
+EMPTY = Snapshot(time_s=0.0, world_size=1, heard_from=1, restarts=0)
+
+
+def monitored(rank, path):
+    import torch
+
+    with unhang.Monitor([unhang.JSONL(path)], every_s=60):
+        for _ in range(4):
+            unhang.barrier()
+            if rank == 1:
+                time.sleep(0.1)
+            unhang.all_reduce(torch.ones(1000))
+        with pytest.raises(unhang.CollectiveError):
+            unhang.all_reduce(torch.ones(10 + rank))
+    return len(observers.observers)
+
+
+def test_what_all_ranks_did_is_told_by_rank_0(tmp_path):
+    path = tmp_path / "runs" / "monitor.jsonl"
+    with world_of(3, tmp_path / "ranks") as world:
+        assert world(monitored, path) == [0, 0, 0]
+    (line,) = path.read_text().splitlines()
+    told = json.loads(line)
+    assert told["heard_from"] == told["world_size"] == 3
+    calls = {(one["group"], one["collective"]): one for one in told["calls"]}
+    assert calls["world", "all_reduce"]["count"] == calls["world", "barrier"]["count"] == 4
+    assert calls["world", "all_reduce"]["busbw_p50_gbps"] > 0 and calls["world", "barrier"]["busbw_p50_gbps"] is None
+    assert [(one["collective"], one["cause"], one["count"]) for one in told["failures"]] == [("all_reduce", "mismatch", 1)]
+    assert told["stragglers"][0]["rank"] == 1 and told["stragglers"][0]["share"] > 0.8
+
+
+def raising(rank, path):
+    class Raises:
+        def write(self, snapshot):
+            raise OSError(28, "No space left on device")
+
+        def close(self):
+            pass
+
+    class Hangs(Raises):
+        def write(self, snapshot):
+            threading.Event().wait(60)
+
+    with unhang.Monitor([Raises(), Hangs(), unhang.JSONL(path)], every_s=0.02, patience_s=0.1):
+        until = time.monotonic() + 10
+        while rank == 0 and time.monotonic() < until and not (path.exists() and path.read_bytes().count(b"\n") > 20):
+            time.sleep(0.01)
+        unhang.barrier()
+
+
+def test_a_sink_that_raises_or_hangs_is_switched_off_and_the_others_go_on(tmp_path):
+    path = tmp_path / "monitor.jsonl"
+    with world_of(2, tmp_path / "ranks") as world:
+        world(raising, path)
+        said = world.stderr_of(0).read_text()
+    assert path.read_bytes().count(b"\n") > 20
+    assert said.count("switched off") == 2 and "No space left" in said and "has not returned for 0.1 s" in said
+
+
+def test_what_nobody_takes_is_dropped_and_counted():
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def write(self, snapshot):
+            entered.set()
+            go_on.wait(10)
+
+        def close(self):
+            pass
+
+    outlet = Outlet(Slow(), patience_s=60)
+    outlet.offer(EMPTY)
+    assert entered.wait(10)
+    for _ in range(6):
+        outlet.offer(EMPTY)
+    assert outlet.dropped == 2
+    go_on.set()
+    outlet.close(time.monotonic() + 10)
+    assert not outlet.off
+
+
+def test_prometheus_is_scraped():
+    sink = Prometheus(0)
+    tally = Tally(rank=0)
+    tally.saw(Observed(what="all_reduce", ranks=(0, 1), numel=1000, dtype="torch.float32", seconds=0.5, error=None), 2)
+    calls, failures, stragglers, _ = summed([tally])
+    sink.write(Snapshot(time_s=0.0, world_size=2, heard_from=1, restarts=3, calls=calls, failures=failures, stragglers=stragglers))
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{sink.port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+    finally:
+        sink.close()
+    assert 'unhang_calls_total{group="world",collective="all_reduce"} 1\n' in text and "unhang_restarts_total 3\n" in text
+
+
+@pytest.mark.parametrize(("what", "factor"), [("all_reduce", 1.5), ("all_gather", 3), ("broadcast", 1), ("barrier", 0)])
+def test_bus_bandwidth_is_that_of_nccl_tests(what, factor):
+    call = Observed(what=what, ranks=(0, 1, 2, 3), numel=250_000_000, dtype="torch.float32", seconds=1.0, error=None)
+    assert busbw_gbps(call) == pytest.approx(factor)
+
+
+def test_percentiles_of_merged_counts():
+    one, other = {}, {}
+    for value in range(1, 101):
+        histogram.add(one if value % 2 else other, value / 100)
+    histogram.merge(one, other)
+    assert histogram.percentile(one, 0.5) == pytest.approx(0.5, rel=0.06)
+    assert histogram.percentile(one, 0.99) == pytest.approx(0.99, rel=0.06)
+
+
+def test_lines_go_to_the_run_directory(monkeypatch, tmp_path):
+    monkeypatch.setenv("UNHANG_FATAL_DIR", str(tmp_path / "fatal" / "attempt-0"))
+    assert JSONL().path == tmp_path / "monitor.jsonl"
+    monkeypatch.delenv("UNHANG_FATAL_DIR")
+    assert str(JSONL().path) == "unhang-monitor/rank0.jsonl"
