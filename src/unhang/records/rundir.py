@@ -44,7 +44,7 @@ RUN_MARK, RUN_MARK_WITHIN_BYTES = b"unhang/run/", 65_536
 _NAME = r"\w[\w.-]{0,120}"
 # A file of a run directory, by its path in an archive: `run` leads to the run directory, `file` is its name in it.
 MEMBER = lazily(
-    r"(?P<run>(?:.*?/)??)(?P<file>(?:run|host|verdict|solution)\.json|(?:verdict|solution)\.md|report\.html|events\.jsonl"
+    r"(?P<run>(?:.*?/)??)(?P<file>(?:run|host|verdict|solution)\.json|(?:verdict|solution)\.md|report\.html|(?:events|monitor)\.jsonl"
     rf"|(?:logs|fatal|flight)/attempt-\d{{1,6}}/{_NAME}"
     rf"|incidents/\d{{1,6}}/(?:(?:incident|verdict)\.json|kernel\.txt|ras\.(?:json|txt)|(?:stacks|flight(?:/cpu)?)/{_NAME}))",
     re.ASCII | re.DOTALL,

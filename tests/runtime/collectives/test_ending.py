@@ -121,3 +121,20 @@ def test_nor_the_end_of_the_process(fresh):
     world._pipes[0].send(None)
     world._processes[0].join(20)
     assert world._processes[0].exitcode == 0
+
+
+def made_again(rank: int) -> list[tuple[dict, float]]:
+    """The same name, the same ranks, the same store."""
+    found = []
+    for incarnation in range(3):
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", store=of_ranks.store, rank=rank, world_size=2)
+        agreed = unhang.agree([incarnation, rank], deadline=20)
+        reduced = [unhang.all_reduce(torch.full((3,), float(incarnation)), deadline=20)[0].item() for _ in range(4)]
+        found.append((agreed.values, reduced[-1]))
+    return found
+
+
+def test_what_an_earlier_group_of_that_name_said_is_no_answer(fresh):
+    expected = [({0: [n, 0], 1: [n, 1]}, 2.0 * n) for n in range(3)]
+    assert fresh(2)(made_again) == [expected, expected]

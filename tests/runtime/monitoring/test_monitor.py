@@ -6,9 +6,9 @@ import time
 import urllib.request
 
 import pytest
+from tests.runtime.collectives.world import world_of
 
 import unhang
-from tests.runtime.collectives.world import world_of
 from unhang.runtime.collectives import observers
 from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.monitoring import histogram
@@ -132,3 +132,73 @@ def test_lines_go_to_the_run_directory(monkeypatch, tmp_path):
     assert JSONL().path == tmp_path / "monitor.jsonl"
     monkeypatch.delenv("UNHANG_FATAL_DIR")
     assert str(JSONL().path) == "unhang-monitor/rank0.jsonl"
+
+
+def evaluates_twice(rank, paths):
+    """The second monitor begins anew; a group without rank 0 evaluates, too."""
+    import torch.distributed as dist
+
+    def test(data, batch_size):
+        if data == "bad":
+            raise KeyError("a label")
+        yield {"loss": 1.0}
+
+    last = dist.new_group([1, 2])
+    for path, data in zip(paths, ("good", "bad"), strict=True):
+        with unhang.Monitor([unhang.JSONL(path)], every_s=60) as monitor:
+            unhang.evaluate(test, {"a": data}, batch_size=1, monitor=monitor)
+            if rank:
+                unhang.evaluate(test, {"a": data}, batch_size=1, monitor=monitor, group=last)
+            unhang.barrier()
+
+
+def test_evaluations_of_all_groups_are_counted_and_a_second_monitor_begins_anew(tmp_path):
+    paths = [tmp_path / "first.jsonl", tmp_path / "second.jsonl"]
+    with world_of(3, tmp_path / "ranks") as world:
+        world(evaluates_twice, paths)
+    told = [json.loads(path.read_text().splitlines()[-1]) for path in paths]
+    assert [(one["heard_from"], one["evaluations"], one["evaluation_failures"]) for one in told] == [(3, 2, 0), (3, 2, 2)]
+    assert all({call["collective"]: call["count"] for call in one["calls"]}["barrier"] == 1 for one in told)
+
+
+def observed_by_a_fault(rank):
+    def raises(call):
+        raise ValueError("an observer's own fault")
+
+    observers.add(raises)
+    unhang.barrier()
+    unhang.barrier()
+    return len(observers.observers)
+
+
+def test_an_observer_that_raises_is_told_nothing_more_and_disturbs_nothing(tmp_path):
+    with world_of(2, tmp_path / "ranks") as world:
+        assert world(observed_by_a_fault) == [0, 0]
+        assert world.stderr_of(0).read_text().count("ValueError: an observer's own fault") == 1
+
+
+def goes_on_without_the_store(rank, path):
+    from unhang.errors import StoreLost
+
+    monitor = unhang.Monitor([unhang.JSONL(path)], every_s=60)
+    unhang.barrier()
+
+    def lost(*_):
+        raise StoreLost("the store does not answer")
+
+    monitor._board.put = lost
+    monitor.close()
+
+
+def test_without_a_store_rank_0_tells_what_it_knows_itself(tmp_path):
+    path = tmp_path / "monitor.jsonl"
+    with world_of(2, tmp_path / "ranks") as world:
+        world(goes_on_without_the_store, path)
+        assert "knows no other ranks any more" in world.stderr_of(0).read_text()
+    told = json.loads(path.read_text())
+    assert (told["heard_from"], told["calls"][0]["collective"]) == (1, "barrier")
+
+
+def test_what_makes_no_sense_is_refused():
+    with pytest.raises(ValueError, match="positive numbers of seconds"):
+        unhang.Monitor(every_s=0)

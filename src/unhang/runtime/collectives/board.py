@@ -24,6 +24,7 @@ class Board:
     """Keys under `prefix` in a store of torch's (TCPStore, FileStore, HashStore, or a PrefixStore over one)."""
 
     def __init__(self, store: Any, prefix: str) -> None:
+        self._connection = store
         self._store = dist.PrefixStore(prefix, store)
         self.name = prefix
 
@@ -36,6 +37,10 @@ class Board:
             return cls(_own_connection(_get_default_store()), prefix)
         except (RuntimeError, ValueError) as e:
             raise StoreLost(f"the store of torch.distributed cannot be reached: {_first_line(e)}") from e
+
+    def under(self, name: str) -> Board:
+        """Another one, by the same connection."""
+        return Board(self._connection, f"{self.name}/{name}")
 
     @property
     def store(self) -> Any:

@@ -163,7 +163,9 @@ class Turn:
 
 _circles: dict[Any, Circle] = {}
 _of_the_parent: list[Circle] = []
-_circles_lock = threading.Lock()
+# By the names of their boards: how many this process has had.
+_incarnations: dict[str, int] = {}
+_circles_lock = threading.RLock()
 
 
 class Circle:
@@ -196,7 +198,8 @@ class Circle:
         self._heeded = ""
         self.board: Board | None = None
         if self.size > 1:
-            self.board = Board.beside(f"unhang/{c10d._get_process_group_name(group)}/{_fingerprint(self.ranks)}")
+            root = Board.beside(f"unhang/{c10d._get_process_group_name(group)}/{_fingerprint(self.ranks)}")
+            self.board = root.under(str(_incarnation(root)))
             places.answer(self)
 
     # -- calls that travel
@@ -231,8 +234,7 @@ class Circle:
             seconds = time.monotonic() - turn.began_s
             call = turn.call
             seen = observers.Observed(what=call.what, ranks=self.ranks, numel=call.numel, dtype=call.dtype, seconds=seconds, error=error)
-            for observer in observers.observers:
-                observer(seen)
+            observers.tell(seen)
 
     def preparing(self, what: str) -> _Preparing:
         """What is raised inside, before a call, ends the call for the others as well: they would wait for us, and be one call ahead ever after."""
@@ -750,6 +752,18 @@ def _packed(values: dict[int, bytes]) -> bytes:
 
 def _unpacked(packed: bytes) -> dict[int, bytes]:
     return msgspec.msgpack.decode(packed, type=dict[int, bytes])
+
+
+def _incarnation(root: Board) -> int:
+    """A group that is made again (destroy_process_group, init_process_group) may have its name again, in the same store: what its earlier ranks said
+    there must not be taken for an answer. A process that is new among old ones learns from them which one it is.
+    """
+    with _circles_lock:
+        found = max(_incarnations.get(root.name, 0), int(root.look("incarnation") or b"0"))
+        _incarnations[root.name] = found + 1
+    if found:
+        root.put("incarnation", b"%d" % found)
+    return found
 
 
 def _fingerprint(ranks: Sequence[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,3 +31,13 @@ def add(observer: Observer) -> None:
 def remove(observer: Observer) -> None:
     global observers
     observers = tuple(one for one in observers if one != observer)
+
+
+def tell(call: Observed) -> None:
+    """Who raises is told nothing more: a training is not ended by who looks at it."""
+    for observer in observers:
+        try:
+            observer(call)
+        except Exception:
+            remove(observer)
+            logging.getLogger("unhang").exception("%r is told of no more calls; the training goes on", observer)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import StoreLost
 from unhang.runtime.attach.user_files import is_user_file
@@ -59,7 +59,7 @@ def _answers(board: Board, whose: weakref.ref[Circle]) -> None:
     told = 0
     # A store whose server has ended makes torch print a page of warnings: it is not asked once the training has left its group.
     with contextlib.suppress(StoreLost):
-        while not _ended.wait(_EVERY_S) and dist.is_initialized() and (circle := whose()) is not None:
+        while not _ended.wait(_EVERY_S) and (circle := whose()) is not None and circle.group in c10d._world.pg_map:
             circle.listen(board)
             _asked_s = time.monotonic()
             while told < circle.alarms and (key := board.look(f"alarm/{told + 1}")) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import os
 import threading
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 _CLOSES_WITHIN_S = 5.0
 _OTHERS_WITHIN_S = 2.0
 _LOOK_S = 0.02
+# Of this process, and so of all ranks: each has keys of its own in the store.
+_numbers = itertools.count()
 
 
 class Monitor:
-    """One on every rank, made after init_process_group; call `close` before destroy_process_group, or use `with`.
+    """One on every rank, made after init_process_group, in the same order on all; call `close` before destroy_process_group, or use `with`.
 
     `sinks` are used on rank 0 alone; by default a JSONL file. `every_s`: how often it is told. A sink that takes longer than `patience_s` for a
     snapshot is switched off. Adds no collectives, and never raises into a training what a sink or the store does.
@@ -40,12 +43,12 @@ class Monitor:
     def __init__(self, sinks: Sequence[Sink] | None = None, *, every_s: float = 10.0, patience_s: float = 10.0) -> None:
         if not 0 < every_s < float("inf") or not 0 < patience_s < float("inf"):
             raise ValueError(f"every_s and patience_s are positive numbers of seconds, not {every_s!r} and {patience_s!r}")
-        self._rank, self._size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        self._rank: int = dist.get_rank() if dist.is_initialized() else 0
+        self._size: int = dist.get_world_size() if dist.is_initialized() else 1
         self._tally = Tally(rank=self._rank)
         self._lock = threading.Lock()
-        self._gathers = threading.Lock()
-        self._evaluations = self._evaluation_failures = 0
-        self._board = Board.beside("unhang/monitor") if self._size > 1 else None
+        number = next(_numbers)
+        self._board = Board.beside(f"unhang/monitor/{number}") if self._size > 1 else None
         self._outlets: list[Outlet] = []
         if self._rank == 0:
             if sinks is None:
@@ -69,8 +72,8 @@ class Monitor:
     def __call__(self, evaluation: Evaluation) -> None:
         """As `monitor` of `unhang.evaluate`, which calls it on the group's first rank."""
         with self._lock:
-            self._evaluations += 1
-            self._evaluation_failures += not evaluation.ok
+            self._tally.evaluations += 1
+            self._tally.evaluation_failures += not evaluation.ok
 
     def close(self) -> None:
         """Tells what is left, within a few seconds. Calls after the first do nothing."""
@@ -93,17 +96,24 @@ class Monitor:
             while not self._closing.wait(self._every_s):
                 self._tell()
             self._tell(last=True)
-        except StoreLost as e:
-            logging.getLogger("unhang").warning("the monitor of rank %d ends, the training goes on: %s", self._rank, e)
+        except Exception:
+            logging.getLogger("unhang").exception("the monitor of rank %d ends, the training goes on", self._rank)
 
     def _tell(self, *, last: bool = False) -> None:
         with self._lock:
             self._tally.closed, self._tally.deadlines_s = last, learned.in_force()
             packed = msgspec.msgpack.encode(self._tally)
-        if self._board is not None:
-            self._board.put(str(self._rank), packed)
+        tallies = [msgspec.msgpack.decode(packed, type=Tally)]
+        try:
+            if self._board is not None:
+                self._board.put(str(self._rank), packed)
+            if self._rank == 0:
+                tallies = self._gathered(packed, last=last)
+        except StoreLost as e:
+            self._board = None
+            logging.getLogger("unhang").warning("rank %d's monitor knows no other ranks any more, the training goes on: %s", self._rank, e)
         if self._rank == 0:
-            snapshot = self._snapshot(self._gathered(packed, last=last))
+            snapshot = self._snapshot(tallies)
             for outlet in self._outlets:
                 outlet.offer(snapshot)
 
@@ -127,8 +137,8 @@ class Monitor:
             failures=failures,
             stragglers=stragglers,
             deadlines_s=deadlines_s,
-            evaluations=self._evaluations,
-            evaluation_failures=self._evaluation_failures,
+            evaluations=sum(one.evaluations for one in tallies),
+            evaluation_failures=sum(one.evaluation_failures for one in tallies),
             dropped=sum(outlet.dropped for outlet in self._outlets),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -29,6 +29,9 @@ class Tally(msgspec.Struct, kw_only=True):
     calls: dict[str, Calls] = {}
     failures: dict[str, int] = {}
     deadlines_s: dict[str, float] = {}
+    # Each is counted by one rank, the first of its group.
+    evaluations: int = 0
+    evaluation_failures: int = 0
 
     def saw(self, call: Observed, world_size: int) -> None:
         key = f"{group_name(call.ranks, world_size)}|{call.what}"
@@ -116,7 +119,7 @@ def busbw_gbps(call: Observed) -> float:
     return float(_FACTOR[call.what](n) * size / call.seconds / 1e9)
 
 
-_FACTOR = {
+_FACTOR: Mapping[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     # Of all that is gathered, n times what one rank gives: (n - 1) / n of it.
     "all_gather": lambda n: n - 1,

@@ -1,4 +1,4 @@
-"""An endpoint that Prometheus scrapes. Its text format is a dozen lines: the client library would add a registry of the process that nobody asked for."""
+"""An endpoint that Prometheus scrapes. Its text format is a dozen lines; the client library would add a registry of the whole process."""
 
 from __future__ import annotations
 
