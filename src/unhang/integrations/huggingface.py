@@ -65,7 +65,7 @@ class GuardedEvaluation:
         given = eval_dataset if override else self.eval_dataset
         several = isinstance(given, dict)
         # What get_eval_dataloader is called with: persistent workers are kept by name.
-        sets = {str(name): (one if override else name) for name, one in given.items()} if several else {"": eval_dataset}
+        sets = {str(name): (one if override else name) for name, one in given.items()} if several else {metric_key_prefix: eval_dataset}
         prefixes = {name: f"{metric_key_prefix}_{name}" if several else metric_key_prefix for name in sets}
         computed: dict[str, dict[str, Any]] = {}
         self._memory_tracker.start()
