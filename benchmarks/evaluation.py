@@ -22,6 +22,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from pairs import ratio
+
 HERE = Path(__file__).resolve()
 BATCH, WIDTH = 64, 512
 
@@ -30,27 +32,6 @@ def took(call: Callable[[], object]) -> float:
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
-
-
-def ratio(ours: Callable[[], object], plain: Callable[[], object], repeats: int) -> dict[str, Any]:
-    for _ in range(3):
-        ours()
-        plain()
-    times: dict[Any, list[float]] = {ours: [], plain: []}
-    for i in range(repeats):
-        for call in (ours, plain) if i % 2 else (plain, ours):
-            times[call].append(took(call))
-    a, b = statistics.median(times[ours]), statistics.median(times[plain])
-    pairs = statistics.quantiles([x / y for x, y in zip(times[ours], times[plain], strict=True)], n=4)
-    spread = statistics.quantiles([x / b for x in times[plain]], n=4)
-    return {
-        "ratio": round(a / b, 4),
-        "pairs": [round(p, 4) for p in pairs],
-        "plain_spread": [round(spread[0], 4), round(spread[2], 4)],
-        "ours_ms": round(a * 1e3, 3),
-        "plain_ms": round(b * 1e3, 3),
-        "n": repeats,
-    }
 
 
 def rank(lengths: list[int], repeats: float) -> dict[str, Any]:

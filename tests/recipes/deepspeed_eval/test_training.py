@@ -16,7 +16,8 @@ from tests.launchers.environments import ROOT
 
 pytestmark = [pytest.mark.torch, pytest.mark.integration, pytest.mark.timeout(1000)]
 
-SCRIPT = Path(__file__).parents[3] / "recipes" / "deepspeed_eval" / "train.py"
+REPOSITORY = Path(__file__).parents[3]
+SCRIPT = REPOSITORY / "recipes" / "deepspeed_eval" / "train.py"
 
 
 @pytest.fixture
@@ -25,7 +26,9 @@ def train(training, tmp_path) -> Callable[..., tuple[Run, list[dict[str, Any]]]]
     if shutil.which("g++") is None:
         assert not os.environ.get("CI"), "CI tests DeepSpeed, which compiles its operator for shared memory: scripts/apt installs g++"
         pytest.skip("DeepSpeed compiles its operator for shared memory: g++ is needed (scripts/apt installs it)")
-    made = training("deepspeed", "deepspeed_zero.py", DS_ACCELERATOR="cpu", TORCH_EXTENSIONS_DIR=str(ROOT / "deepspeed-extensions"))
+    # The launchers' environments are made without unhang, which this training imports.
+    more = {"DS_ACCELERATOR": "cpu", "TORCH_EXTENSIONS_DIR": str(ROOT / "deepspeed-extensions"), "PYTHONPATH": str(REPOSITORY / "src")}
+    made = training("deepspeed", "deepspeed_zero.py", **more)
 
     def of(fault: str, *options: str) -> tuple[Run, list[dict[str, Any]]]:
         output = tmp_path / (fault.partition("@")[0] or "none")
