@@ -438,6 +438,28 @@ dist.destroy_process_group()
     assert f"waits in {call.partition('(')[0]}" in run.primary["says"]
 
 
+def test_a_rank_that_an_evaluation_at_the_end_went_on_without(launcher):
+    """Nobody is left that waits for it: without being told, silence would be given ten minutes."""
+    body = """
+import unhang
+dist.init_process_group("gloo")
+train(30)
+
+def metrics(data, size):
+    if first and rank == 1:
+        threading.Event().wait()
+    return {"loss": 1.0}
+
+found = unhang.evaluate(metrics, {"a": 1}, batch_size=1, deadline=4)
+print("missing", found.missing)
+dist.destroy_process_group()
+"""
+    run = launcher.train(body, "--hang-after", "6")
+    assert (run.exitcode, run.outcome["attempts"]) == (0, 2)
+    assert (run.primary["cause"], run.primary["ranks"]) == ("process-stuck", [1])
+    assert "missing (1,)" in run.log("rank0.out")
+
+
 @pytest.mark.parametrize("who", ["True", "rank == 0"])
 def test_a_lock_that_a_build_has_left_behind(launcher, tmp_path, who):
     """Ranks that look for it ten times a second do not execute, whether the others look for it as well or wait for them."""

@@ -271,3 +271,16 @@ def test_who_builds_is_given_the_time_that_silence_is_given():
         for rank, state in training.watch.ranks.items():
             training.watch.beat(state, t=float(t), step=0, groups={}, place=None, sig=0, inside="file_baton" if rank else None)
     assert training.watch.look(300.0) is None
+
+
+@pytest.mark.parametrize(("moves", "found"), [(False, True), (True, False)])
+def test_who_was_waited_for_in_vain_is_given_no_time_to_upload(moves, found):
+    training = Training()
+    waited, missing = training.watch.ranks.values()
+    training.beat(1, 0.0, enqueued=0, completed=0)
+    missing.missed_s = 5.0
+    training.beat(1, 6.0, enqueued=int(moves), completed=int(moves))
+    waited.ended = Ended(at_s=6.0, announced=True, by_launcher=False)
+    for t in range(7, 30):
+        training.beat(1, float(t), enqueued=int(moves), completed=int(moves))
+    assert (training.watch.look(29.0) is not None) is found

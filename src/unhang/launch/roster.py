@@ -106,6 +106,9 @@ class Roster:
         elif kind in ("overridden", "ignored"):
             if state is not None:
                 self._changed(state, message)
+        elif kind == "missed":
+            for state in [found for rank in message["ranks"] if (found := self.watch.ranks.get(int(rank))) is not None]:
+                state.missed_s = self._clock()
         elif kind == "left":
             if state is not None:
                 state.left = True

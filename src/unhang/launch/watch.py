@@ -33,7 +33,8 @@ class RankState:
     """One rank as its messages describe it. Times are seconds since the start of the run.
 
     `told_world` and `told_local_world` are what its launcher told it, `world_size` what it has joined. `alone_s` is when it began to step without
-    having joined a group, though its launcher promised others. `tid` is the thread that trains, where that is not the main one.
+    having joined a group, though its launcher promised others. `tid` is the thread that trains, where that is not the main one. `missed_s` is when
+    others last said, by unhang's library, that they had waited for this rank in vain.
     """
 
     rank: int
@@ -64,6 +65,7 @@ class RankState:
     step_when_still: dict[str, int] = field(default_factory=dict)
     last_step_s: float | None = None
     places: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=PLACES))
+    missed_s: float | None = None
     raised: Raised | None = None
     announced: bool = False
     ended: Ended | None = None
@@ -88,6 +90,11 @@ class RankState:
     def polls(self) -> bool:
         """Whether the rank looks again and again for a lock file to vanish: it wakes up often, and does nothing."""
         return self.inside == _POLLS_A_LOCK
+
+    @property
+    def missed(self) -> bool:
+        """Whether others have gone on without this rank, and it has not moved since."""
+        return self.missed_s is not None and self.last_progress_s <= self.missed_s
 
     def moved_share(self, since_s: float) -> float | None:
         """Share of the heartbeats since then that found the main thread elsewhere; None with too few of them."""
@@ -190,10 +197,10 @@ class Watch:
                 return Stall(since_s=now - longest.for_s, threshold_s=self.rhythm.threshold_s, waiting=_numbers(waiting), absent=_numbers(absent))
         living = self._living()
         threshold = self.rhythm.silence_s
-        if living and all(r.polls for r in living):
-            # Nobody is left that could hold the lock.
+        if living and (all(r.polls for r in living) or all(r.missed for r in living)):
+            # Nobody is left that could hold the lock; or somebody has waited for them already, for as long as the user allows.
             threshold = silent_s = waited_s
-        if len(alive) < len(self.ranks):
+        elif len(alive) < len(self.ranks):
             # The training is coming to its end: whoever is left may be saving or uploading, and nobody waits for it.
             threshold = silent_s = max(threshold, FAREWELL_S)
         if living and not waits and all(now - r.last_progress_s >= silent_s for r in living):

@@ -340,6 +340,7 @@ class Circle:
         self._break(turn.works)
         closed = self._closed(turn, says)
         self._heeded = self.listen(self.board)
+        places.missed([rank for rank in closed.missing if rank != self.me])
         self._raise(turn, closed, late=self.me in closed.missing)
 
     def _closed(self, turn: Turn, says: str) -> Closed:
@@ -615,7 +616,9 @@ class Circle:
             keys = [f"{key}/p/{rank}" for rank in self.ranks]
             there = zip(self.ranks, board.look_at(keys), strict=True)
             found = board.decide(f"{key}/v", _packed({rank: said for rank, said in there if said is not None}))
-        return _unpacked(found)
+        said = _unpacked(found)
+        places.missed([rank for rank in self.ranks if rank not in said])
+        return said
 
     def _given(self, board: Board, key: str, value: bytes) -> bytes | None:
         """What is decided, where we are the last to come."""

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,13 @@ def here(ident: int | None = None) -> str | None:
             return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
         frame = frame.f_back
     return None
+
+
+def missed(ranks: Sequence[int]) -> None:
+    """The supervisor learns, where there is one, that these were waited for in vain: nobody else may be left that does."""
+    hook = sys.modules.get("_unhang_attach.session")
+    if ranks and hook is not None and (attached := hook.current()) is not None:
+        attached.link.post("missed", ranks=list(ranks))
 
 
 def are_old() -> bool:
