@@ -12,6 +12,7 @@ import torch.distributed as dist
 import unhang
 from unhang.errors import StoreLost
 from unhang.runtime.collectives.board import Board
+from unhang.runtime.collectives.connection import Connection
 
 pytestmark = pytest.mark.torch
 
@@ -26,7 +27,7 @@ def boards(request, tmp_path):
         stores = [dist.FileStore(str(tmp_path / "store"), 2) for _ in range(2)]
     else:
         stores = [dist.HashStore()] * 2
-    return [Board(store, "unhang/test") for store in stores]
+    return [Board(Connection(store), "unhang/test") for store in stores]
 
 
 def test_the_first_decides(boards):
@@ -74,7 +75,7 @@ def test_forgetting(boards):
 
 def test_boards_of_other_names_are_others(boards):
     boards[0].put("k", b"mine")
-    assert Board(boards[1].store, "other").look("k") is None
+    assert Board(Connection(boards[1].store), "other").look("k") is None
 
 
 def test_without_a_group_there_is_no_board():
@@ -84,7 +85,7 @@ def test_without_a_group_there_is_no_board():
 
 def test_a_store_that_is_gone():
     server = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
-    board = Board(dist.TCPStore("127.0.0.1", server.port, None, is_master=False), "unhang/test")
+    board = Board(Connection(dist.TCPStore("127.0.0.1", server.port, None, is_master=False)), "unhang/test")
     board.put("k", b"v")
     del server
     for ask in (lambda: board.look("k"), lambda: board.wait("k", 30), lambda: board.decide("k", b"v"), lambda: board.count("n")):

@@ -166,7 +166,8 @@ def evaluates(rank: int, fault: str, where: str, who: int, name: str) -> tuple:
             training.step()
     except RuntimeError as e:
         return repr(replace(found, seconds=0.0)), found, kept, e
-    threads = [thread.name for thread in threading.enumerate() if thread.name not in ("MainThread", "unhang-places", "unhang-evaluation")]
+    lasting = ("MainThread", "unhang-places", "unhang-store", "unhang-evaluation")
+    threads = [thread.name for thread in threading.enumerate() if thread.name not in lasting]
     return repr(replace(found, seconds=0.0)), found, kept, (training.state() + repr(list(training.sampler)), threads)
 
 

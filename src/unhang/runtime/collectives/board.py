@@ -9,11 +9,14 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch.distributed as dist
 
 from unhang.errors import StoreLost
+from unhang.runtime.collectives import connection
+from unhang.runtime.collectives.connection import Connection
 
 # Asking takes 50 us on one host. What is decided soon is learned at once; for long waits a thousand ranks ask one server.
 _EAGER_S = 0.005
@@ -23,9 +26,9 @@ _LAZY_S = 0.1
 class Board:
     """Keys under `prefix` in a store of torch's (TCPStore, FileStore, HashStore, or a PrefixStore over one)."""
 
-    def __init__(self, store: Any, prefix: str) -> None:
-        self._connection = store
-        self._store = dist.PrefixStore(prefix, store)
+    def __init__(self, connected: Connection, prefix: str) -> None:
+        self._connection = connected
+        self._store = dist.PrefixStore(prefix, connected.store)
         self.name = prefix
 
     @classmethod
@@ -34,9 +37,11 @@ class Board:
         from torch.distributed.distributed_c10d import _get_default_store
 
         try:
-            return cls(_own_connection(_get_default_store()), prefix)
+            return cls(connection.to(_get_default_store()), prefix)
+        except StoreLost:
+            raise
         except (RuntimeError, ValueError) as e:
-            raise StoreLost(f"the store of torch.distributed cannot be reached: {_first_line(e)}") from e
+            raise StoreLost(f"the store of torch.distributed cannot be reached: {connection.first_line(e)}") from e
 
     def under(self, name: str) -> Board:
         """Another one, by the same connection."""
@@ -85,19 +90,13 @@ class Board:
         for key in keys:
             self._asked(functools.partial(self._store.delete_key, key))
 
+    def asks(self) -> AbstractContextManager[None]:
+        """Around whatever else waits for the store's server."""
+        return self._connection.asks()
+
     def _asked(self, call: Any) -> Any:
         try:
-            return call()
+            with self._connection.asks():
+                return call()
         except RuntimeError as e:
-            raise StoreLost(f"the store of torch.distributed no longer answers: {_first_line(e)}") from e
-
-
-def _own_connection(store: Any) -> Any:
-    # To connect to a server that is gone is tried for as long as groups wait, 30 minutes maybe; the connection that there is knows at once.
-    store.check(["unhang"])
-    # Older torch shares the one connection: what others wait for then holds us up, and the reverse.
-    return store.clone() if hasattr(store, "clone") else store
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+            raise StoreLost(f"the store of torch.distributed no longer answers: {self._connection.why(e)}") from e

@@ -522,7 +522,8 @@ class Circle:
         try:
             if kind == "nccl":
                 return NcclLane(store, self.rank, self.size, torch.device("cuda", torch.cuda.current_device()))
-            return GlooLane(store, self.rank, self.size, within_s=min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s)))
+            with self.board.asks():
+                return GlooLane(store, self.rank, self.size, within_s=min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s)))
         except RuntimeError as e:
             self.close(turn, f"no connection among all ranks: {_first_line(e)}")
 

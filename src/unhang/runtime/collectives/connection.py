@@ -1,0 +1,154 @@
+"""Our own connection to torch's store, which is given up where the server says nothing.
+
+A server that has ended is noticed at once. One that stands still (SIGSTOP, a host that froze, a network that forgets) is not: the kernel goes on taking
+what is sent to it, and torch's client waits for the answer for ever, whatever timeout it was given.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import socket
+import stat
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from unhang.errors import StoreLost
+
+# The server answers in 50 us, and a crowd of a thousand ranks in less than a second. Opening a lane may take half of this.
+SILENT_S = 60.0
+_LOOKS_EVERY_S = 1.0
+
+_lock = threading.Lock()
+_watched: weakref.WeakSet[Connection] = weakref.WeakSet()
+_watcher: threading.Thread | None = None
+_ended = threading.Event()
+
+
+class Connection:
+    """`store` over a connection that nobody else uses, where torch can make one (2.5 and newer)."""
+
+    def __init__(self, store: Any, fd: int | None = None) -> None:
+        """`fd`: of its socket. Without, nothing is given up."""
+        self.store = store
+        self.given_up = False
+        self._fd = fd
+        # By thread. A process that stands still itself counts no time: what is counted is how often the watcher has found the same one.
+        self.asking: dict[int, object] = {}
+        if fd is not None:
+            _watch(self)
+
+    @contextmanager
+    def asks(self) -> Iterator[None]:
+        """Around one call that waits for the server."""
+        who = threading.get_ident()
+        self.asking[who] = object()
+        try:
+            yield
+        finally:
+            self.asking.pop(who, None)
+
+    def why(self, error: BaseException) -> str:
+        if self.given_up:
+            return (
+                f"its server (rank 0's process, or the launcher's) has said nothing for {SILENT_S:g} s, as one that was stopped or whose host is gone"
+            )
+        return first_line(error)
+
+    def give_up(self) -> None:
+        """Whoever waits for an answer gets an error, and so does everybody after."""
+        self.given_up = True
+        if self._fd is not None:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._fd)) as connected:
+                connected.shutdown(socket.SHUT_RDWR)
+            self._fd = None
+
+
+def to(store: Any) -> Connection:
+    """Another connection to the server of `store`. Raises StoreLost, RuntimeError or ValueError where it does not answer."""
+
+    def connects() -> Connection:
+        with _lock:
+            # To connect to a server that is gone is tried for as long as groups wait, 30 minutes maybe; the connection that there is knows at once.
+            store.check(["unhang"])
+            # Older torch shares the one connection: what others wait for then holds us up, and the reverse. It is not ours to give up.
+            if not hasattr(store, "clone"):
+                return Connection(store)
+            before = _sockets_to(store)
+            own = store.clone()
+            made = _sockets_to(store) - before
+            return Connection(own, made.pop() if len(made) == 1 else None)
+
+    return _within(SILENT_S, connects)
+
+
+def _within(seconds: float, connects: Callable[[], Connection]) -> Connection:
+    made: list[Connection] = []
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            made.append(connects())
+        except Exception as e:
+            raised.append(e)
+
+    thread = threading.Thread(target=run, name="unhang-connects", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if raised:
+        raise raised[0]
+    if not made:
+        raise StoreLost(f"the store of torch.distributed does not answer: its server has said nothing for {seconds:g} s")
+    return made[0]
+
+
+def _sockets_to(store: Any) -> set[int]:
+    """The descriptors of this process's connections to the server."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    port = getattr(store, "port", None)
+    found = set()
+    for fd in map(int, os.listdir("/dev/fd")) if port else ():
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                with socket.socket(fileno=os.dup(fd)) as connected:
+                    if connected.family in (socket.AF_INET, socket.AF_INET6) and connected.getpeername()[1] == port:
+                        found.add(fd)
+    return found
+
+
+def _watch(connection: Connection) -> None:
+    global _watcher
+    _watched.add(connection)
+    if _watcher is None:
+        _watcher = threading.Thread(target=_watches, name="unhang-store", daemon=True)
+        _watcher.start()
+
+
+def _watches() -> None:
+    silent: dict[object, int] = {}
+    while not _ended.wait(_LOOKS_EVERY_S):
+        asking = [(connection, call) for connection in list(_watched) for call in list(connection.asking.values())]
+        silent = {call: silent.get(call, 0) + 1 for _, call in asking}
+        for connection, call in asking:
+            if silent[call] * _LOOKS_EVERY_S >= SILENT_S:
+                connection.give_up()
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _after_fork() -> None:
+    global _lock, _watcher
+    # A child has neither the thread nor the connections.
+    _lock, _watcher = threading.Lock(), None
+    _watched.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_ended.set)
