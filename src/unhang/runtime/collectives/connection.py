@@ -1,7 +1,7 @@
 """Our own connection to torch's store, which is given up where the server says nothing.
 
-A server that has ended is noticed at once. One that stands still (SIGSTOP, a host that froze, a network that forgets) is not: the kernel goes on taking
-what is sent to it, and torch's client waits for the answer for ever, whatever timeout it was given.
+A server that has ended is noticed at once. One that stands still (SIGSTOP, a host that froze, a network that forgets) is not: the kernel goes on
+taking what is sent to it, and torch's client waits for the answer for ever, whatever timeout it was given.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from unhang.errors import StoreLost
@@ -54,9 +55,7 @@ class Connection:
 
     def why(self, error: BaseException) -> str:
         if self.given_up:
-            return (
-                f"its server (rank 0's process, or the launcher's) has said nothing for {SILENT_S:g} s, as one that was stopped or whose host is gone"
-            )
+            return f"its server (in rank 0's process, or the launcher's) has said nothing for {SILENT_S:g} s: it was stopped, or its host is gone"
         return first_line(error)
 
     def give_up(self) -> None:
@@ -112,7 +111,7 @@ def _sockets_to(store: Any) -> set[int]:
         store = store.underlying_store
     port = getattr(store, "port", None)
     found = set()
-    for fd in map(int, os.listdir("/dev/fd")) if port else ():
+    for fd in [int(entry.name) for entry in Path("/dev/fd").iterdir()] if port else ():
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(os.fstat(fd).st_mode):
                 with socket.socket(fileno=os.dup(fd)) as connected:
