@@ -42,6 +42,12 @@ def server():
         process.stdout.close()
 
 
+def stops(process: subprocess.Popen[str]) -> None:
+    """And has stopped when this returns."""
+    process.send_signal(signal.SIGSTOP)
+    assert os.waitid(os.P_PID, process.pid, os.WSTOPPED) is not None
+
+
 @pytest.fixture
 def soon(monkeypatch):
     monkeypatch.setattr(connection, "SILENT_S", 1.0)
@@ -53,7 +59,7 @@ def test_a_server_that_stands_still_is_given_up(server, soon):
     process, store = server
     board, other = (Board(connection.to(store), "unhang") for _ in range(2))
     board.put("k", b"1")
-    process.send_signal(signal.SIGSTOP)
+    stops(process)
     for call in (lambda: board.look("k"), lambda: board.count("n"), lambda: other.wait("nothing", 0.5)):
         began = time.monotonic()
         with pytest.raises(StoreLost, match="has said nothing for 1 s"):
@@ -67,7 +73,7 @@ def test_a_server_that_stands_still_is_given_up(server, soon):
 def test_one_that_takes_its_time_is_not(server, soon):
     process, store = server
     board = Board(connection.to(store), "unhang")
-    process.send_signal(signal.SIGSTOP)
+    stops(process)
     goes_on = threading.Timer(0.5, lambda: process.send_signal(signal.SIGCONT))
     goes_on.start()
     assert board.look("k") is None
@@ -77,7 +83,7 @@ def test_one_that_takes_its_time_is_not(server, soon):
 
 def test_one_that_stands_still_before_anybody_is_connected(server, soon):
     process, store = server
-    process.send_signal(signal.SIGSTOP)
+    stops(process)
     with pytest.raises(StoreLost, match="has said nothing for 1 s"):
         connection.to(store)
 
@@ -114,15 +120,14 @@ print("unharmed", flush=True)
     try:
         assert asking.stdout is not None and select.select([asking.stdout], [], [], 60)[0]
         assert asking.stdout.readline() == "ready\n"
-        asking.send_signal(signal.SIGSTOP)
-        assert os.waitid(os.P_PID, asking.pid, os.WSTOPPED | os.WNOWAIT) is not None
+        stops(asking)
         time.sleep(1.5)  # the time itself is what is tested
         asking.send_signal(signal.SIGCONT)
         Board(connection.to(store.underlying_store), "unhang").put("end", b"1")
         assert asking.communicate(timeout=30)[0] == "unharmed\n"
     finally:
         asking.kill()
-        asking.wait(10)
+        asking.communicate(timeout=10)
 
 
 RANK = """

@@ -24,7 +24,8 @@ from unhang.errors import StoreLost
 SILENT_S = 60.0
 _LOOKS_EVERY_S = 1.0
 
-_lock = threading.Lock()
+# By the server's port: whoever tries to connect to one that does not answer holds up nobody else.
+_connecting: dict[int, threading.Lock] = {}
 _watched: weakref.WeakSet[Connection] = weakref.WeakSet()
 _watcher: threading.Thread | None = None
 _ended = threading.Event()
@@ -70,16 +71,18 @@ class Connection:
 def to(store: Any) -> Connection:
     """Another connection to the server of `store`. Raises StoreLost, RuntimeError or ValueError where it does not answer."""
 
+    port = _port(store)
+
     def connects() -> Connection:
-        with _lock:
+        with _connecting.setdefault(port, threading.Lock()):
             # To connect to a server that is gone is tried for as long as groups wait, 30 minutes maybe; the connection that there is knows at once.
             store.check(["unhang"])
             # Older torch shares the one connection: what others wait for then holds us up, and the reverse. It is not ours to give up.
             if not hasattr(store, "clone"):
                 return Connection(store)
-            before = _sockets_to(store)
+            before = _sockets_to(port)
             own = store.clone()
-            made = _sockets_to(store) - before
+            made = _sockets_to(port) - before
             return Connection(own, made.pop() if len(made) == 1 else None)
 
     return _within(SILENT_S, connects)
@@ -105,11 +108,15 @@ def _within(seconds: float, connects: Callable[[], Connection]) -> Connection:
     return made[0]
 
 
-def _sockets_to(store: Any) -> set[int]:
-    """The descriptors of this process's connections to the server."""
+def _port(store: Any) -> int:
+    """Of its server; 0 where it has none."""
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
-    port = getattr(store, "port", None)
+    return int(getattr(store, "port", 0))
+
+
+def _sockets_to(port: int) -> set[int]:
+    """The descriptors of this process's connections to the server."""
     found = set()
     for fd in [int(entry.name) for entry in Path("/dev/fd").iterdir()] if port else ():
         with contextlib.suppress(OSError):
@@ -143,9 +150,10 @@ def first_line(error: BaseException) -> str:
 
 
 def _after_fork() -> None:
-    global _lock, _watcher
+    global _watcher
     # A child has neither the thread nor the connections.
-    _lock, _watcher = threading.Lock(), None
+    _watcher = None
+    _connecting.clear()
     _watched.clear()
 
 
