@@ -206,6 +206,7 @@ class Steps:
     steps: int = 0
     step_s: float | None = None
     says: str = ""
+    says_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

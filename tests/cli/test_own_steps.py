@@ -2,14 +2,19 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
+import psutil
 import pytest
 
 from unhang.cli import own_steps
 from unhang.errors import UnhangError
 from unhang.knowledge.text import Text
-from unhang.model import Steps
+from unhang.launch.attempt import OTHER_GRACE_S
 
 
 def told(**more):
@@ -60,11 +65,53 @@ def test_what_is_refused_has_not_failed(tmp_path):
 
 
 def test_what_had_less_than_its_time_has_not_failed(monkeypatch):
-    slow = Steps(exitcode=0, says="the command took no optimizer step within 40 s")
+    slow = own_steps._no_step(40)
     monkeypatch.setattr(own_steps, "_run", lambda *_, **__: slow)
     own = own_steps.runner("sh -c :", python="python", environ={}, limit_s=60)
     assert isinstance(own({}, 2, 1.0), Text) and isinstance(own({}, 2, 40.0), Text)
     assert own_steps.runner("sh -c :", python="python", environ={}, limit_s=40)({}, 2, 300.0) == slow
+
+
+STUBBORN = """
+import os, signal, sys, time
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+open(sys.argv[1], "w").write(str(os.getpid()))
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("how", ["interrupted", pytest.param("killed", marks=pytest.mark.integration)])
+def test_nothing_stays_of_steps_that_are_not_waited_for(tmp_path, how):
+    """Ctrl-C, and SIGKILL of the process that tries: a training that ignores signals, as those do that save themselves before a preemption."""
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    pid_file, source = tmp_path / "pid", str(Path(own_steps.__file__).parents[2])
+    tries = f"""
+import os, sys
+sys.path.insert(0, {source!r})
+from unhang.cli import own_steps
+own_steps.runner({f"{tmp_path}/stubborn.py {pid_file}"!r}, python=sys.executable, environ=os.environ, limit_s=200)({{}}, 1, 200.0)
+"""
+    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PYTHONPATH": source}
+    trying = subprocess.Popen([sys.executable, "-c", tries], env=environ, start_new_session=True, stderr=subprocess.DEVNULL)
+    stubborn = None
+    try:
+        until = time.monotonic() + 90
+        while not (pid_file.exists() and pid_file.read_text()):
+            assert trying.poll() is None and time.monotonic() < until
+            time.sleep(0.1)
+        stubborn = psutil.Process(int(pid_file.read_text()))
+        trying.send_signal(signal.SIGINT if how == "interrupted" else signal.SIGKILL)
+        trying.wait(60)
+        # One that is killed leaves it to the inner run, which gives the training its time to end.
+        stubborn.wait(5 if how == "interrupted" else OTHER_GRACE_S + 30)
+    finally:
+        trying.kill()
+        trying.wait(10)
+        if stubborn is not None and stubborn.is_running():
+            stubborn.kill()
+    if how == "interrupted":
+        assert not list(tmp_path.glob("unhang-*"))
 
 
 @pytest.mark.parametrize("command", ["", "train.py 'unclosed", "no-such-command --steps 5", "no-such-script.py"])

@@ -170,6 +170,20 @@ def test_a_command_that_could_not_be_run_decides_only_its_own_rung(bench, world)
     assert {"shm", "p2p"} <= set(found.chosen) and "smallest" not in found.says
 
 
+def test_what_could_not_be_decided_is_not_tried_again(bench, world):
+    """A name that the verdict says is wrong: the rung that unsets it comes by the verdict, and once more by the order of costs."""
+    asked = []
+
+    def own(choice, size, left_s):
+        asked.append(dict(choice))
+        return Steps(exitcode=1) if not choice else Text("no time", "没有时间")
+
+    wrong = {"PATH": "/usr/bin", "NCCL_SOCKET_IFNAME": "nosuch0"}
+    found = climb(bench(own=own, environ=wrong), verdict=Verdict(primary=Finding(cause="interface-selection", standing="established", says="")))
+    assert asked.count({"interface": "auto"}) == 1
+    assert found.chosen is None and "could not be decided" in found.says
+
+
 def test_a_command_that_fails_whatever_is_set_is_named(bench, world):
     found = climb(bench(own=lambda *_: Steps(exitcode=1, says="no module named nosuch")))
     assert found.chosen is None and "your command" in found.says and "no module named nosuch" in found.says
@@ -240,6 +254,7 @@ def test_what_had_too_little_time_has_not_failed(clock, bench):
     # 40 s are for rungs: 14, 14, and 12 of the 14 that the third one needs.
     assert outcomes == ["failed", "failed", "inconclusive"]
     assert "only 12 s were left" in found.rungs[2].trial.says and "60 s is over" in found.says
+    assert "nothing was seen to work here, and 1 of what was tried could not be decided" in found.says and "1 项未能得出结论" in found.says_zh
     assert not any(s.state == "failed" for s in found.rungs[2].trial.stages)
 
 

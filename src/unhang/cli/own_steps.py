@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import shutil
 import signal
@@ -19,6 +18,7 @@ from typing import Any
 from unhang.errors import EXIT_INTERRUPTED, UnhangError
 from unhang.knowledge.settings.setting import Choice
 from unhang.knowledge.text import Text
+from unhang.launch import ending
 from unhang.launch.command import resolve
 from unhang.model import Steps
 from unhang.remedies.ladder import spelled
@@ -27,6 +27,8 @@ LIMIT_S = 120.0
 _LOOK_S = 0.25
 # What an interrupted training may take to end by itself.
 _END_S = 45.0
+# Whoever is interrupted has asked for it; the second time everything is ended.
+_PATIENCE_S = (2.0, 15.0)
 _KEPT = 500
 # What a shell, env and srun end with where they cannot start what they were given.
 _NOT_STARTED = (126, 127)
@@ -35,8 +37,9 @@ _EXAMPLE = "--trial-command 'train.py --max-steps 5'"
 _LEAST_S = 10.0
 
 
-def _no_step(limit_s: float) -> str:
-    return f"the command took no optimizer step within {limit_s:g} s"
+def _no_step(limit_s: float) -> Steps:
+    says = Text("the command took no optimizer step within {s} s", "该命令在 {s} 秒内没有完成任何优化器步骤").fill(s=f"{limit_s:g}")
+    return Steps(exitcode=0, says=says.en, says_zh=says.zh)
 
 
 def _too_little_time(left_s: float) -> Text:
@@ -69,7 +72,7 @@ def runner(
             return _too_little_time(left_s)
         found = _run(given, choice, size, python=python, environ=environ, limit_s=min(limit_s, left_s), cancelled=cancelled)
         # With all of its own time it might have stepped.
-        if left_s < limit_s and isinstance(found, Steps) and found.says == _no_step(left_s):
+        if left_s < limit_s and found == _no_step(left_s):
             return _too_little_time(left_s)
         return found
 
@@ -89,16 +92,32 @@ def _run(
     try:
         with out.open("wb") as stdout, (folder / "err").open("wb") as stderr:
             process = subprocess.Popen(
-                [*argv, "--", *words], env=dict(environ), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+                [*argv, "--", *words],
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                preexec_fn=ending.die_with_parent,
             )
         over = _wait(process, limit_s, cancelled)
         return _steps(out.read_bytes(), process.returncode, (folder / "err").read_text(errors="replace"), over=over, limit_s=limit_s)
     finally:
         if process is not None and process.poll() is None:
-            with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            _end(process)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """With its training, which has a session of its own and may ignore signals: it ends that at once when it is interrupted twice."""
+    try:
+        for patience_s in _PATIENCE_S:
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience_s)
+                return
+    finally:
+        ending.kill_tree(process)
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float, cancelled: Callable[[], bool]) -> bool:
@@ -120,13 +139,12 @@ def _steps(out: bytes, exitcode: int, err: str, *, over: bool, limit_s: float) -
         told: dict[str, Any] = json.loads(out)
     except ValueError:
         if over:
-            return Steps(exitcode=0, says=_no_step(limit_s))
+            return _no_step(limit_s)
         return _not_run(" ".join(err.split())[-_KEPT:] or f"exit code {exitcode}")
     steps, rate = int(told.get("steps") or 0), told.get("steps_per_s")
     step_s = round(1 / rate, 6) if rate else None
     if over and exitcode == EXIT_INTERRUPTED:
-        says = "" if steps else _no_step(limit_s)
-        return Steps(exitcode=0, steps=steps, step_s=step_s, says=says)
+        return Steps(exitcode=0, steps=steps, step_s=step_s) if steps else _no_step(limit_s)
     primary = (told.get("verdict") or {}).get("primary")
     says = f"{primary['cause']}: {primary['says']}" if exitcode and primary else ""
     if not steps and (exitcode in _NOT_STARTED or says.startswith("config-error:")):

@@ -50,6 +50,18 @@ def kill_descendants(*, deadline_s: float = 3.0) -> None:
         time.sleep(0.02)
 
 
+def kill_tree(child: subprocess.Popen[bytes]) -> None:
+    """End at once a child that has not ended by itself, and what descends from it."""
+    tree: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        root = psutil.Process(child.pid)
+        tree = [root, *root.children(recursive=True)] if child.poll() is None else []
+    for process in tree:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    child.wait()
+
+
 class Family:
     """All processes that come of one child."""
 

@@ -100,12 +100,12 @@ class _Climb:
     def climb(self, rungs: Sequence[Rung]) -> Outcome:
         below: Choice = {}
         below_fails = True
-        failed: list[Choice] = []
+        seen: list[Choice] = []
         for position, rung in enumerate(rungs):
             choice = rung.above(below)
             if self._bench.cancelled():
                 return self._end(None, _INTERRUPTED)
-            if rung.id != AS_IS.id and (why := self._why_not(rung, choice, failed)) is not None:
+            if rung.id != AS_IS.id and (why := self._why_not(rung, choice, seen)) is not None:
                 self._skip(rung, why)
                 continue
             # Of a preset only what can be set here.
@@ -128,7 +128,7 @@ class _Climb:
                 if least is not None:
                     says = self._conclusion(least, is_smallest=is_smallest and below_fails)
                     if self._several:
-                        self._try_others(rungs[position + 1 :], [*failed, choice, least])
+                        self._try_others(rungs[position + 1 :], [*seen, choice, least])
                     if self._bench.cancelled():
                         return self._end(None, _INTERRUPTED)
                     return self._end(least, says, confirmed=True)
@@ -136,19 +136,22 @@ class _Climb:
                     return self._end(None, _INTERRUPTED)
                 if self._unproven:
                     return self._end(None, _PASSED_ONCE.fill(what=named(choice), s=f"{self._limit_s:g}"))
-            if result.outcome != "inconclusive":
-                failed.append(choice)
+            # Also what could not be decided: it would be no clearer the second time.
+            seen.append(choice)
             if rung.kept:
                 below = choice
                 below_fails = result.outcome != "inconclusive"
         if (why := self._own_fails()) is not None:
             return self._end(None, _OWN_FAILS.fill(why=why))
+        says = Text("nothing that was tried works here", "测试过的都不行")
+        if undecided := sum(t.trial is not None and t.trial.outcome == "inconclusive" for t in self._tried):
+            says = Text("nothing was seen to work here, and {n} of what was tried could not be decided", "没有发现可行的，其中 {n} 项未能得出结论")
+            says = says.fill(n=undecided)
         if self._ran_out:
-            says = Text(
-                "nothing that was tried works, and the time of {s} s is over: not all was tried", "测试过的都不行，时间（{s} 秒）已用完，未能全部测试"
+            says = says + Text("; the time of {s} s is over, and not all was tried", "；时间（{s} 秒）已用完，未能全部测试").fill(
+                s=f"{self._limit_s:g}"
             )
-            return self._end(None, says.fill(s=f"{self._limit_s:g}"))
-        return self._end(None, Text("nothing that was tried works here", "测试过的都不行"))
+        return self._end(None, says)
 
     def _own_fails(self) -> Text | None:
         """How the user's own command failed, as it is and in one process, too, where nothing but it did; None otherwise."""
@@ -174,7 +177,7 @@ class _Climb:
                 self._try(rung, choice)
                 tried.append(choice)
 
-    def _why_not(self, rung: Rung, choice: Choice, failed: Sequence[Choice]) -> Text | None:
+    def _why_not(self, rung: Rung, choice: Choice, seen: Sequence[Choice]) -> Text | None:
         """Why a rung is not tried."""
         if self._is_over(self._rungs_until):
             self._ran_out = True
@@ -189,7 +192,7 @@ class _Climb:
         if choice.get("backend") == self._bench.backend and "backend" in rung.adds:
             return Text("{backend} is what was tried already", "已经在用 {backend}").fill(backend=self._bench.backend)
         kept = self._accepted(choice)
-        same = [earlier for earlier in ({}, *failed) if self._effect(earlier) == self._effect(kept)]
+        same = [earlier for earlier in ({}, *seen) if self._effect(earlier) == self._effect(kept)]
         if same:
             return Text("it changes nothing of what was tried already", "与已经测试过的没有区别")
         return None

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from unhang.knowledge.settings.setting import Applied, Choice, Installed, Refused, applied
-from unhang.knowledge.text import Text, joined, same
+from unhang.knowledge.text import Text, joined
 from unhang.model import StageResult, Steps, Trial, Verdict
 from unhang.probes import plan
 from unhang.probes.live import verdict_of
@@ -188,7 +188,7 @@ def _judged(bench: Bench, done: Applied, failed: StageResult | None, steps: Step
     if isinstance(steps, Text):
         return "inconclusive", steps
     if steps is not None and (steps.exitcode != 0 or steps.says):
-        return "failed", same(steps.says) if steps.says else Text(
+        return "failed", Text(steps.says, steps.says_zh or steps.says) if steps.says else Text(
             f"the command ended with exit code {steps.exitcode}", f"命令以退出码 {steps.exitcode} 结束"
         )
     return "passed", Text("every stage passed, with the right numbers", "各阶段都通过，结果正确")

@@ -38,7 +38,8 @@ def why(installed, launcher="torchrun", **choice):
         ({"interface": "eth0"}, {"NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "eth0"}),
         ({"interface": "auto"}, {"NCCL_SOCKET_IFNAME": "", "GLOO_SOCKET_IFNAME": ""}),
         ({"hca": "mlx5_0,mlx5_1"}, {"NCCL_IB_HCA": "=mlx5_0,mlx5_1"}),
-        ({"hca": "^mlx5_2"}, {"NCCL_IB_HCA": "^mlx5_2"}),
+        ({"hca": "^mlx5_2"}, {"NCCL_IB_HCA": "^=mlx5_2"}),
+        ({"hca": "^=mlx5_2,mlx5_3"}, {"NCCL_IB_HCA": "^=mlx5_2,mlx5_3"}),
         ({"buffer": 8388608}, {"NCCL_BUFFSIZE": "8388608"}),
         ({"debug": "info"}, {"NCCL_DEBUG": "INFO"}),
         ({"algorithm": "Ring"}, {"NCCL_ALGO": "Ring"}),
@@ -68,6 +69,12 @@ def test_each_is_spelt_as_it_is_read(choice, expected):
 )
 def test_detail_is_info_where_it_crashes_ddp(installed, expected):
     assert env(installed, detail=True) == {"TORCH_DISTRIBUTED_DEBUG": expected}
+
+
+def test_detail_is_info_where_gloo_is_chosen_in_place_of_nccl():
+    """The same crash, on a machine with GPUs."""
+    installed = Installed(torch=(2, 13), nccl=(2, 28, 3), gpus=2)
+    assert env(installed, detail=True, backend="gloo")["TORCH_DISTRIBUTED_DEBUG"] == "INFO"
 
 
 @pytest.mark.parametrize(

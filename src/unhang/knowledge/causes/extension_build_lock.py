@@ -62,7 +62,8 @@ CAUSE = Cause(
             says="Make sure that nothing compiles (no ninja, nvcc or c++ of any job or host that shares the folder), then remove the lock file.",
             says_zh="先确认没有任何编译在进行（共享该目录的作业和主机上都没有 ninja、nvcc、c++），再删除锁文件。",
             command=(
-                "pgrep -ax 'ninja|nvcc|cicc|c\\+\\+|g\\+\\+|cc1plus' || "
+                # pgrep ends with 1 where it has found none, and with more where it could not look.
+                "pgrep -ax 'ninja|nvcc|cicc|hipcc|clang.*|(c|g)\\+\\+.*|cc1plus'; [ $? -eq 1 ] && "
                 'find "${TORCH_EXTENSIONS_DIR:-$HOME/.cache/torch_extensions}" -name lock -print -delete'
             ),
         ),

@@ -43,7 +43,9 @@ def _where_available(value: Value) -> str:
 
 
 def _exact(value: Value) -> str:
-    return str(value) if str(value).startswith("^") else f"={value}"
+    # Without = NCCL takes what it is given for the beginning of names: mlx5_1 would be mlx5_10 as well, and ^mlx5_1 without it.
+    name = str(value)
+    return f"^={name.removeprefix('^').removeprefix('=')}" if name.startswith("^") else f"={name}"
 
 
 def _backend(value: Value, installed: Installed, launcher: str) -> Spelled | Text:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from unhang.knowledge.text import Text
@@ -127,6 +127,7 @@ class Setting:
 
 # A loader without workers has neither.
 _OF_WORKERS = ("persistent-workers", "prefetch")
+_OF_THE_BACKEND = ("detail",)
 
 
 def applied(
@@ -152,6 +153,9 @@ def applied(
 
 def _spelled(setting: Setting, value: Value, choice: Choice, installed: Installed, launcher: str, arguments: Mapping[str, str]) -> Spelled | Refused:
     key = setting.key
+    if choice.get("backend") == "gloo":
+        # What is spelt otherwise where NCCL serves the groups: it serves none.
+        installed = replace(installed, nccl=None) if key in _OF_THE_BACKEND else installed
     if key in _OF_WORKERS and value and choice.get("loader-workers") == 0:
         return Refused(
             key=key,
