@@ -21,9 +21,8 @@ from typing import IO, Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from library import faults
 from world import World
-
-from unhang.testing import faults
 
 
 class Checkpoints:

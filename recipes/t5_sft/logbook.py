@@ -11,9 +11,12 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from evaluation import Score
 
 
 class Logbook:
@@ -55,9 +58,15 @@ class Logbook:
         else:
             self.say(f"step {step}/{total}  {shown}  {values['step_s']:.3f} s")
 
-    def evaluation(self, step: int, *, loss: float, perplexity: float, seconds: float) -> None:
+    def evaluation(self, step: int, score: Score, *, seconds: float) -> None:
+        loss, perplexity = score.loss, score.perplexity
+        if loss is None or perplexity is None:
+            self.record(step=step, eval_loss=None, perplexity=None, eval_s=seconds, eval_failed=score.why)
+            self.say(f"step {step}  evaluation failed, the training goes on: {score.why}")
+            return
         self.record(step=step, eval_loss=loss, perplexity=perplexity, eval_s=seconds)
-        self.say(f"step {step}  evaluation: loss {loss:.4f}, perplexity {perplexity:.2f}, {seconds:.1f} s")
+        again = f" in {score.attempts} attempts" if score.attempts > 1 else ""
+        self.say(f"step {step}  evaluation: loss {loss:.4f}, perplexity {perplexity:.2f}, {seconds:.1f} s{again}")
 
     def close(self) -> None:
         if self._bar is not None:

@@ -10,6 +10,7 @@ from typing import Any
 PRESETS: dict[str, dict[str, Any]] = {
     "gpu16": {
         "size": "base",
+        "guarded": True,
         "batch_size": 8,
         "accumulate": 8,
         "max_steps": 2000,
@@ -26,6 +27,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "small": {
         "size": "small",
+        "guarded": True,
         "batch_size": 4,
         "accumulate": 2,
         "max_steps": 150,
@@ -42,6 +44,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "demo": {
         "size": "tiny",
+        # What `unhang demo` shows befalls a plain training.
+        "guarded": False,
         "batch_size": 4,
         "accumulate": 2,
         "max_steps": 24,
@@ -107,6 +111,13 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--keep", type=int, default=3, help="checkpoints that stay (%(default)s)")
     run.add_argument("--workers", type=int, help="loader processes of each rank (0 on a CPU, 1 on a GPU)")
     run.add_argument("--timeout", type=float, default=1800.0, help="seconds until a collective gives up (%(default)s)")
+    _flag(
+        run,
+        "guarded",
+        "evaluate with unhang: what fails or stands still there does not end the training (True; False in the preset demo)",
+        default=None,
+    )
+    _flag(run, "monitored", "what collectives take, who is waited for and what fails, to OUTPUT/monitor.jsonl")
     run.add_argument("--data-wait", type=float, default=900.0, help="seconds that other ranks wait for the data to be made (%(default)s)")
     return top
 
@@ -129,9 +140,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def _flag(group: argparse._ArgumentGroup, name: str, says: str) -> None:
+def _flag(group: argparse._ArgumentGroup, name: str, says: str, *, default: bool | None = False) -> None:
     """A switch that also takes a value, as in --is_finetune=True, and is spelled with - or _."""
-    group.add_argument(f"--{name}", f"--{name.replace('-', '_')}", type=_truth, nargs="?", const=True, default=False, metavar="True|False", help=says)
+    names = dict.fromkeys((f"--{name}", f"--{name.replace('-', '_')}"))
+    group.add_argument(*names, type=_truth, nargs="?", const=True, default=default, metavar="True|False", help=says)
 
 
 def _truth(text: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -32,8 +33,14 @@ class Row:
 
 
 def subjects() -> list[Subject]:
-    """All causes of the catalogue, in its order."""
-    from unhang.knowledge import catalogue
+    """All causes of the catalogue, in its order. Ends the process where unhang, which has it, cannot be imported."""
+    try:
+        from unhang.knowledge import catalogue
+    except ImportError as e:
+        sys.exit(
+            f"the data is made from what unhang knows, which cannot be imported here ({e}). Make it where it can, and bring it:\n"
+            "    python train.py prepare --out DIR        then        train.py train --data DIR"
+        )
 
     return [
         Subject(

@@ -19,8 +19,6 @@ from typing import Any
 import options as command_line
 from logbook import Logbook, Stages
 
-from unhang.testing import faults
-
 
 class Training:
     """One rank's part of a training: everything that changes from step to step, and the loop."""
@@ -29,9 +27,11 @@ class Training:
         load_libraries(stages)
         import checkpoint
         import data
+        import library
         import model
         import prepare
         import world
+        from evaluation import Evaluator
         from torch.nn.parallel import DistributedDataParallel
 
         self.meta = prepare.wait(options.data, seconds=options.data_wait)
@@ -59,12 +59,18 @@ class Training:
         self.order = data.Order(len(self.train_rows), seed=options.seed)
         self.checkpoints = checkpoint.Checkpoints(options.output / "checkpoints", keep=options.keep, world=self.world)
         self.workers = options.workers if options.workers is not None else int(self.world.device.type == "cuda")
+        self.evaluator = Evaluator(
+            self.model, self.eval_rows, collate=self.collate, batch_size=options.batch_size, workers=self.workers, world=self.world
+        )
+        self.guarded = options.guarded and not library.missing
+        self.monitor = library.Monitor([library.JSONL(options.output / "monitor.jsonl")]) if options.monitored and not library.missing else None
         stages.done("model")
         self.resumed_from = self._resume()
         stages.done("checkpoint")
 
     def run(self) -> None:
         """Train up to --max-steps, and leave the model in OUTPUT/model."""
+        from library import faults, sync_check
         from model import set_training
 
         options = self.options
@@ -90,12 +96,15 @@ class Training:
                 self._evaluate()
                 set_training(self.model)
             if step % options.save_every == 0 or step == options.max_steps:
+                # Raises, and names who differs: ranks that have diverged never get into a checkpoint.
+                sync_check(step, model=self.model, loss=loss, every=1)
                 self.checkpoints.save(step, self._state())
         self._finish()
 
     def _optimizer_step(self, batches: Iterator[dict[str, Any]]) -> tuple[Any, int]:
         """One step over --accumulate micro-batches. Returns this rank's loss, and the tokens of all ranks as this one estimates them."""
         import torch
+        from library import faults
 
         total, tokens = torch.zeros((), device=self.world.device), 0
         for micro in range(self.options.accumulate):
@@ -107,9 +116,11 @@ class Training:
                     loss = self.ddp(**self.world.move(batch), use_cache=False).loss / self.options.accumulate
                 loss.backward()
             total += loss.detach()
-        torch.nn.utils.clip_grad_norm_([p for p in self.model.parameters() if p.requires_grad], self.options.clip)
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        torch.nn.utils.clip_grad_norm_(trained, self.options.clip)
         self.rate = self.schedule.get_last_lr()[0]
         self.optimizer.step()
+        faults.tap("train.weights", trained[0], step=self.step + 1)
         self.schedule.step()
         self.optimizer.zero_grad(set_to_none=True)
         return total, tokens * self.world.size
@@ -141,20 +152,10 @@ class Training:
         )
 
     def _evaluate(self) -> None:
-        from evaluation import evaluate
-
         began = time.perf_counter()
-        score = evaluate(
-            self.model,
-            self.eval_rows,
-            collate=self.collate,
-            batch_size=self.options.batch_size,
-            workers=self.workers,
-            world=self.world,
-            step=self.step,
-        )
+        score = self.evaluator.guarded(self.step, monitor=self.monitor) if self.guarded else self.evaluator.plain(self.step)
         self.scores.update(eval_loss=score.loss, perplexity=score.perplexity, eval_step=self.step)
-        self.logbook.evaluation(self.step, loss=score.loss, perplexity=score.perplexity, seconds=time.perf_counter() - began)
+        self.logbook.evaluation(self.step, score, seconds=time.perf_counter() - began)
 
     def _finish(self) -> None:
         """The last evaluation and the model, without a barrier: a rank that is done leaves the group and goes."""
@@ -162,6 +163,8 @@ class Training:
 
         if self.scores["eval_step"] != self.step:
             self._evaluate()
+        if self.monitor is not None:
+            self.monitor.close()
         del self.ddp
         world.leave()
         if self.world.rank == 0:
@@ -226,6 +229,13 @@ class Training:
         loss.backward()
         self.optimizer.zero_grad(set_to_none=True)
 
+    def say_what_is_lacking(self) -> None:
+        import library
+
+        lacks = library.lacking(guarded=self.options.guarded, monitored=self.options.monitored)
+        if lacks:
+            self.logbook.say(f"warning: {lacks}")
+
     def banner(self, stages: Stages) -> str:
         """What is about to happen, with the numbers."""
         import psutil
@@ -257,10 +267,11 @@ def load_libraries(stages: Stages) -> None:
 
     assert torch
     stages.done("torch")
+    import library
     import model
     from transformers.utils.logging import disable_progress_bar
 
-    assert model
+    assert library and model
     disable_progress_bar()
     stages.done("transformers")
     gc.freeze()
@@ -274,6 +285,7 @@ def train(options: Namespace) -> None:
         stages.done("data")
     training = Training(options, stages=stages)
     training.logbook.say(training.banner(stages))
+    training.say_what_is_lacking()
     training.run()
 
 

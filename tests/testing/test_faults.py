@@ -83,7 +83,7 @@ def test_a_specification_is_read(spec: str, expected: faults.Injection) -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("stick@x", "valid kinds: stuck, sigkill, sigstop, raise, mismatch, barrier, slow, exit, gil, burst"),
+        ("stick@x", "valid kinds: stuck, sigkill, sigstop, raise, mismatch, drift, barrier, slow, exit, gil, burst"),
         ("stuck", "needs a point"),
         ("stuck@", "needs a point"),
         ("stuck@x:rank", "'rank' is not one of rank=N, step=N, seconds=S"),
@@ -269,4 +269,4 @@ def test_barrier_enters_a_barrier(armed: Callable[[str], None], monkeypatch: pyt
 
 def test_the_table_lists_every_kind() -> None:
     assert list(faults.FAULTS) == [fault.name for fault in faults.FAULTS.values()]
-    assert set(faults.FAULTS) == {*faults._ACTIONS, "mismatch"}
+    assert set(faults.FAULTS) == {*faults._ACTIONS, *faults._ALTERATIONS}

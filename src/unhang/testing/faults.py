@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 ENV_FAULT = "UNHANG_FAULT"
 ENV_RECORD = "UNHANG_FAULT_RECORD"
@@ -83,19 +83,19 @@ def point(name: str, *, step: int | None = None) -> None:
     """A named place in a training."""
     injection = _armed if _ready else _arm(os.environ)
     if injection is not None and injection.due(name, step):
-        if injection.kind == "mismatch":
-            raise _invalid(os.environ[ENV_FAULT], f"mismatch alters a value, and {name} is a point without one; it needs a tap")
+        if injection.kind in _ALTERATIONS:
+            raise _invalid(os.environ[ENV_FAULT], f"{injection.kind} alters a value, and {name} is a point without one; it needs a tap")
         _fire(injection, step)
 
 
 def tap(name: str, value: T, *, step: int | None = None) -> T:
-    """A named place that a value passes through. Returns `value`, unless a `mismatch` is due."""
+    """A named place that a value passes through. Returns `value`; a longer one where `mismatch` is due, itself changed in place where `drift` is."""
     injection = _armed if _ready else _arm(os.environ)
     if injection is None or not injection.due(name, step):
         return value
-    if injection.kind == "mismatch":
+    if injection.kind in _ALTERATIONS:
         _spend(injection, step)
-        return _one_more(value)
+        return cast(T, _ALTERATIONS[injection.kind](_tensor(injection, value)))
     _fire(injection, step)
     return value
 
@@ -196,13 +196,30 @@ def _burst(injection: Injection) -> None:
     time.sleep(injection.seconds)
 
 
-def _one_more(value: T) -> T:
+def _tensor(injection: Injection, value: Any) -> Any:
     import torch
 
     if not isinstance(value, torch.Tensor):
-        raise TypeError(f"mismatch needs a tensor, and the tap passes a {type(value).__name__}")
-    longer: T = torch.cat([value.reshape(-1), value.new_zeros(1)])
-    return longer
+        raise TypeError(f"{injection.kind} needs a tensor, and the tap passes a {type(value).__name__}")
+    return value
+
+
+def _one_more(tensor: Any) -> Any:
+    import torch
+
+    return torch.cat([tensor.reshape(-1), tensor.new_zeros(1)])
+
+
+def _drifted(tensor: Any) -> Any:
+    import torch
+
+    with torch.no_grad():
+        first = tensor[(0,) * tensor.dim()]
+        first += 1e-3
+    return tensor
+
+
+_ALTERATIONS: dict[str, Callable[[Any], Any]] = {"mismatch": _one_more, "drift": _drifted}
 
 
 _ACTIONS: dict[str, Callable[[Injection], None]] = {
@@ -225,6 +242,7 @@ FAULTS: dict[str, Fault] = {
         Fault(name="sigstop", says="is stopped with SIGSTOP"),
         Fault(name="raise", says="raises RuntimeError"),
         Fault(name="mismatch", says="brings a tensor with one element too many into a collective"),
+        Fault(name="drift", says="changes one number of a tensor a little, as hardware that computes wrongly does"),
         Fault(name="barrier", says="enters a barrier that the other ranks do not enter"),
         Fault(name="slow", says="computes in Python for some seconds, then goes on"),
         Fault(name="exit", says="leaves the training early with exit code 0"),
