@@ -63,7 +63,9 @@ class Training:
             self.model, self.eval_rows, collate=self.collate, batch_size=options.batch_size, workers=self.workers, world=self.world
         )
         self.guarded = options.guarded and not library.missing
-        self.monitor = library.Monitor([library.JSONL(options.output / "monitor.jsonl")]) if options.monitored and not library.missing else None
+        self.monitor = None
+        if options.monitored and not library.missing:
+            self.monitor = library.Monitor([library.JSONL(options.output / "monitor.jsonl")], torch_collectives=True)
         stages.done("model")
         self.resumed_from = self._resume()
         stages.done("checkpoint")

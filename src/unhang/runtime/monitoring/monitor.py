@@ -1,4 +1,4 @@
-"""The monitor of a rank: it counts guarded calls, gathers the counts of all ranks through the store, and rank 0 hands snapshots to sinks."""
+"""The monitor of a rank: it counts calls, gathers the counts of all ranks through the store, and rank 0 hands snapshots to sinks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,8 +24,11 @@ from unhang.runtime.monitoring.tally import Snapshot, Tally, summed
 
 if TYPE_CHECKING:
     from unhang.runtime.evaluation.results import Evaluation
+    from unhang.runtime.monitoring.torch_collectives import TorchCollectives
 
 _CLOSES_WITHIN_S = 5.0
+# How often it is looked whether torch's recorder has filled.
+LOOK_S = 1.0
 _OTHERS_WITHIN_S = 2.0
 _LOOK_S = 0.02
 # Of this process, and so of all ranks: each has keys of its own in the store.
@@ -37,10 +40,13 @@ class Monitor:
 
     `sinks` are used on rank 0 alone; by default a JSONL file. `every_s`: how often it is told. A sink that takes longer than `patience_s` for a
     snapshot is switched off. Adds no collectives, and never raises into a training what a sink or the store does.
+    `torch_collectives`: also counts what goes through torch's own, DDP's among them, as its flight recorder has it.
     Also a `monitor` for `unhang.evaluate`. Raises ValueError for what is no interval.
     """
 
-    def __init__(self, sinks: Sequence[Sink] | None = None, *, every_s: float = 10.0, patience_s: float = 10.0) -> None:
+    def __init__(
+        self, sinks: Sequence[Sink] | None = None, *, every_s: float = 10.0, patience_s: float = 10.0, torch_collectives: bool = False
+    ) -> None:
         if not 0 < every_s < float("inf") or not 0 < patience_s < float("inf"):
             raise ValueError(f"every_s and patience_s are positive numbers of seconds, not {every_s!r} and {patience_s!r}")
         self._rank: int = dist.get_rank() if dist.is_initialized() else 0
@@ -57,6 +63,11 @@ class Monitor:
                 sinks = [JSONL()]
             self._outlets = [Outlet(sink, patience_s=patience_s) for sink in sinks]
         self._every_s = every_s
+        self._torch: TorchCollectives | None = None
+        if torch_collectives:
+            from unhang.runtime.monitoring.torch_collectives import TorchCollectives
+
+            self._torch = TorchCollectives(self._size)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="unhang monitor", daemon=True)
         self._thread.start()
@@ -82,6 +93,8 @@ class Monitor:
         self._closing.set()
         atexit.unregister(self.close)
         observers.remove(self._saw)
+        if self._torch is not None:
+            self._torch.close()
         until = time.monotonic() + _CLOSES_WITHIN_S
         self._thread.join(_OTHERS_WITHIN_S + 1)
         for outlet in self._outlets:
@@ -93,16 +106,27 @@ class Monitor:
 
     def _run(self) -> None:
         try:
-            while not self._closing.wait(self._every_s):
+            while not self._closes_within(self._every_s):
                 self._tell()
             self._tell(last=True)
         except Exception:
             logging.getLogger("unhang").exception("the monitor of rank %d ends, the training goes on", self._rank)
 
+    def _closes_within(self, seconds: float) -> bool:
+        """Looks meanwhile that torch's recorder forgets nothing unread."""
+        until = time.monotonic() + seconds
+        while self._torch is not None and until - time.monotonic() > LOOK_S:
+            if self._closing.wait(LOOK_S):
+                return True
+            self._torch.look()
+        return self._closing.wait(max(0.0, until - time.monotonic()))
+
     def _tell(self, *, last: bool = False) -> None:
+        if self._torch is not None:
+            self._torch.read(last=last)
         with self._lock:
             self._tally.closed, self._tally.deadlines_s = last, learned.in_force()
-            packed = msgspec.msgpack.encode(self._tally)
+            packed = msgspec.msgpack.encode(self._tally if self._torch is None else self._torch.beside(self._tally))
         tallies = [msgspec.msgpack.decode(packed, type=Tally)]
         try:
             if self._board is not None:
@@ -140,7 +164,19 @@ class Monitor:
             evaluations=sum(one.evaluations for one in tallies),
             evaluation_failures=sum(one.evaluation_failures for one in tallies),
             dropped=sum(outlet.dropped for outlet in self._outlets),
+            # In the alphabet the worst comes last.
+            torch_collectives=max((one.torch for one in tallies if one.torch is not None), default=None),
+            unread=_most(one.unread for one in tallies),
         )
+
+
+def _most(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """By group: its ranks have made the same calls, and may have missed others of them."""
+    found: dict[str, int] = {}
+    for one in counts:
+        for group, count in one.items():
+            found[group] = max(found.get(group, 0), count)
+    return found
 
 
 def _restarts() -> int:

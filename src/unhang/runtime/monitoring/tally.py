@@ -1,4 +1,4 @@
-"""What one rank counts of its guarded calls, and what that of all ranks comes to. Counts only grow, so that the newest of a rank is all of it."""
+"""What one rank counts of its calls, and what that of all ranks comes to. Counts only grow, so that the newest of a rank is all of it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,28 @@ from unhang.runtime.monitoring.histogram import Buckets
 
 
 class Calls(msgspec.Struct, kw_only=True):
+    """`bytes` are what this rank gave. Latencies are of those calls of which they are known: of torch's, often of none."""
+
     count: int = 0
+    bytes: int = 0
     inside_s: float = 0.0
     latency_s: Buckets = {}
     busbw_gbps: Buckets = {}
 
 
 class Tally(msgspec.Struct, kw_only=True):
-    """Of one rank. Keys are (group, collective), and (group, collective, cause) of failures."""
+    """Of one rank. Keys are (group, collective), and (group, collective, cause) of failures; torch's own collectives have names as "nccl:all_reduce".
+
+    `torch` is what is known of those, None where nobody asked; `unread` are those, by group, that its recorder had forgotten before it was read.
+    """
 
     rank: int
     closed: bool = False
     calls: dict[str, Calls] = {}
     failures: dict[str, int] = {}
     deadlines_s: dict[str, float] = {}
+    torch: str | None = None
+    unread: dict[str, int] = {}
     # Each is counted by one rank, the first of its group.
     evaluations: int = 0
     evaluation_failures: int = 0
@@ -41,6 +49,7 @@ class Tally(msgspec.Struct, kw_only=True):
             return
         calls = self.calls.setdefault(key, Calls())
         calls.count += 1
+        calls.bytes += size_bytes(call)
         calls.inside_s += call.seconds
         if call.seconds > 0:
             histogram.add(calls.latency_s, call.seconds)
@@ -50,7 +59,10 @@ class Tally(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class OfCalls:
-    """GB/s are 10^9 bytes a second, by the formula of nccl-tests."""
+    """GB/s are 10^9 bytes a second, by the formula of nccl-tests. Latencies are those of `timed` of the calls, not-a-number where that is 0.
+
+    `bytes` is the most that a rank gave.
+    """
 
     group: str
     collective: str
@@ -59,6 +71,8 @@ class OfCalls:
     latency_p95_s: float
     latency_p99_s: float
     busbw_p50_gbps: float | None
+    timed: int = 0
+    bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +95,10 @@ class Straggler:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """All ranks together, since the start. `heard_from` are those whose counts are in it."""
+    """All ranks together, since the start. `heard_from` are those whose counts are in it.
+
+    `torch_collectives`: None where nobody asked for them, "counted", "none recorded", or why they could not be read; the worst of all ranks.
+    """
 
     time_s: float
     world_size: int
@@ -94,6 +111,8 @@ class Snapshot:
     evaluations: int = 0
     evaluation_failures: int = 0
     dropped: int = 0
+    torch_collectives: str | None = None
+    unread: Mapping[str, int] = field(default_factory=dict)
 
 
 def group_name(ranks: tuple[int, ...], world_size: int) -> str:
@@ -110,13 +129,26 @@ def cause(error: BaseException) -> str:
     return "store lost" if isinstance(error, StoreLost) else "error"
 
 
+def cause_of_text(says: str) -> str:
+    """Of an error of torch's own, which have no types."""
+    lower = says.lower()
+    # Gloo closes the connections of a group of which a call has timed out.
+    if "timed out" in lower or "timeout" in lower:
+        return "broken connection" if "pair closure" in lower else "timeout"
+    return "broken connection" if "connection" in lower or "closed by peer" in lower else "error"
+
+
 def busbw_gbps(call: Observed) -> float:
     """What went over the busiest link, as nccl-tests has it; 0 for what moves no data."""
     n = len(call.ranks)
     if n < 2 or call.what not in _FACTOR or call.seconds <= 0:
         return 0.0
-    size = call.numel * getattr(torch, call.dtype.removeprefix("torch.")).itemsize
-    return float(_FACTOR[call.what](n) * size / call.seconds / 1e9)
+    return float(_FACTOR[call.what](n) * size_bytes(call) / call.seconds / 1e9)
+
+
+def size_bytes(call: Observed) -> int:
+    """What this rank gives; 0 for what moves no data."""
+    return call.numel * int(getattr(torch, call.dtype.removeprefix("torch.")).itemsize) if call.dtype else 0
 
 
 _FACTOR: Mapping[str, Callable[[int], float]] = {
@@ -138,6 +170,7 @@ def summed(tallies: Iterable[Tally]) -> tuple[list[OfCalls], list[OfFailures], l
             into = calls.setdefault(key, Calls())
             # A call of a group is one call, however many ranks were in it.
             into.count = max(into.count, one.count)
+            into.bytes = max(into.bytes, one.bytes)
             histogram.merge(into.latency_s, one.latency_s)
             histogram.merge(into.busbw_gbps, one.busbw_gbps)
             waited = inside.setdefault(key.partition("|")[0], {})
@@ -159,7 +192,15 @@ def _of_calls(key: str, calls: Calls) -> OfCalls:
     p50, p95, p99 = (histogram.percentile(calls.latency_s, share) for share in (0.5, 0.95, 0.99))
     busbw = histogram.percentile(calls.busbw_gbps, 0.5) if calls.busbw_gbps else None
     return OfCalls(
-        group=group, collective=collective, count=calls.count, latency_p50_s=p50, latency_p95_s=p95, latency_p99_s=p99, busbw_p50_gbps=busbw
+        group=group,
+        collective=collective,
+        count=calls.count,
+        latency_p50_s=p50,
+        latency_p95_s=p95,
+        latency_p99_s=p99,
+        busbw_p50_gbps=busbw,
+        timed=min(calls.count, sum(calls.latency_s.values())),
+        bytes=calls.bytes,
     )
 
 

@@ -1,0 +1,320 @@
+"""What goes through torch's own collectives, DDP's and FSDP's too: from torch's flight recorder, and from what torch logs of those that raise.
+
+The recorder is the one place that sees all of them: DDP calls its collectives from C++, past all of torch.distributed's Python. It tells how many and
+of which sizes. How long one took it tells of NCCL alone, by CUDA events, and only under TORCH_NCCL_ENABLE_TIMING=1; Gloo's entries have no such times
+(2.13), and the time inside of a function that may only enqueue would be no latency: there it stays unknown.
+
+There is no reading of what is new: all entries are read, under the GIL, 10 to 25 microseconds each (2,000 by default). So it is done seldom.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import math
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from unhang.records.flight import operations
+from unhang.runtime.monitoring import histogram
+from unhang.runtime.monitoring.tally import Calls, Tally, cause_of_text, group_name
+
+_RING = 2000
+_RING_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+# Of all time, no more than this goes into reading.
+_SHARE = 0.01
+_ACCELERATORS = ("nccl", "xccl")
+_GENERIC = "fr"
+# Names of groups and operations are the training's: a training that makes groups without end must not fill this rank.
+_MOST_KEYS = 500
+_CU_STREAM_CAPTURE_MODE_RELAXED = 2
+_BYTES = {"Bool": 1, "Byte": 1, "Char": 1, "Half": 2, "BFloat16": 2, "Short": 2, "UInt16": 2, "Int": 4, "UInt32": 4, "Float": 4, "ComplexHalf": 4}
+_BYTES |= {"Double": 8, "Long": 8, "UInt64": 8, "ComplexFloat": 8, "ComplexDouble": 16}
+
+# Of what one rank gives, as nccl-tests has it for `n` ranks.
+_FACTORS: Mapping[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: n - 1,
+    "all_gather_into_tensor": lambda n: n - 1,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "reduce_scatter_tensor": lambda n: (n - 1) / n,
+    "all_to_all": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1,
+    "reduce": lambda n: 1,
+}
+
+
+@dataclass
+class _Recorder:
+    """How far one of them has been read. `pending` are calls that had not ended, by record: (key, ranks, bytes)."""
+
+    kind: str
+    last: int = -1
+    seq: dict[int, int] = field(default_factory=dict)
+    pending: dict[int, tuple[str, int, int]] = field(default_factory=dict)
+    overdue: set[int] = field(default_factory=set)
+    enqueued: int = 0
+
+
+class TorchCollectives:
+    """Counts from its making on. `calls`, `failures` and `unread` only grow; keys are those of a Tally."""
+
+    def __init__(self, world_size: int) -> None:
+        extension: Any = sys.modules["torch._C._distributed_c10d"]
+        self.calls: dict[str, Calls] = {}
+        self.failures: dict[str, int] = {}
+        # By group: calls that the recorder did not hold any more when it was read.
+        self.unread: dict[str, int] = {}
+        self.standing = "none recorded"
+        self._extension, self._world_size = extension, world_size
+        self._recorders = [_Recorder(kind) for kind in (*_ACCELERATORS, _GENERIC) if hasattr(extension, f"_dump_{kind}_trace")]
+        if not self._recorders:
+            self.standing = "not read: this torch has no flight recorder"
+        self._ring = next((int(text) for name in _RING_NAMES if (text := os.environ.get(name, "")).isdecimal()), _RING)
+        self._groups: dict[str, tuple[int, ...]] = {}
+        self._not_before = 0.0
+        self._lock = threading.Lock()
+        with self._given_up_if_it_raises():
+            for recorder in self._recorders:
+                self._begin(recorder)
+        self._logger = _logger_of_torch()
+        self._raised = _Raised(self._failed)
+        if self._logger is not None:
+            self._logger.addHandler(self._raised)
+
+    def close(self) -> None:
+        if self._logger is not None:
+            self._logger.removeHandler(self._raised)
+
+    def beside(self, tally: Tally) -> Tally:
+        """`tally` with what was counted here."""
+        with self._lock:
+            return msgspec.structs.replace(
+                tally,
+                calls={**tally.calls, **{key: msgspec.structs.replace(one) for key, one in self.calls.items()}},
+                failures={**tally.failures, **self.failures},
+                unread=dict(self.unread),
+                torch=self.standing,
+            )
+
+    def look(self) -> None:
+        """Reads where the recorder would soon forget what has not been read; else a few microseconds."""
+        with self._given_up_if_it_raises():
+            if any(self._enqueued(one) - one.enqueued >= self._ring // 2 for one in self._recorders):
+                self.read()
+
+    def read(self, *, last: bool = False) -> None:
+        """Counts what is new; nothing where that has cost too much lately, unless it is the `last` time."""
+        if not last and time.monotonic() < self._not_before:
+            return
+        began = time.monotonic()
+        with self._given_up_if_it_raises():
+            for recorder in self._recorders:
+                enqueued = self._enqueued(recorder)
+                if enqueued != recorder.enqueued or recorder.pending:
+                    recorder.enqueued = enqueued
+                    self._read(recorder)
+        now = time.monotonic()
+        self._not_before = now + (now - began) / _SHARE
+
+    @contextlib.contextmanager
+    def _given_up_if_it_raises(self) -> Iterator[None]:
+        """A recorder of another form than any that is known: what it holds is unknown from now on, and everything else is counted as ever."""
+        try:
+            yield
+        except Exception as e:
+            self._recorders, self.standing = [], f"not read: {type(e).__name__}: {e}"
+            logging.getLogger("unhang").warning("the monitor does not see torch's own collectives, the training goes on: %s: %s", type(e).__name__, e)
+
+    def _begin(self, recorder: _Recorder) -> None:
+        status = self._status(recorder)
+        recorder.enqueued = self._enqueued(recorder)
+        if not status:
+            return
+        recorder.seq = {int(of): max(0, int(found.get("last_enqueued_collective", 0))) for of, found in status.items()}
+        entries = self._entries(recorder) or []
+        recorder.last = max((int(entry["record_id"]) for entry in entries), default=-1)
+
+    def _read(self, recorder: _Recorder) -> None:
+        entries = self._entries(recorder)
+        if entries is None:
+            return
+        newest = max((int(entry["record_id"]) for entry in entries), default=-1)
+        if newest < recorder.last:
+            # It has been reset.
+            recorder.last, recorder.seq, recorder.pending, recorder.overdue = -1, {}, {}, set()
+        self._know_groups()
+        held = set()
+        now_ns = time.time_ns()
+        with self._lock:
+            for entry in entries:
+                number = int(entry["record_id"])
+                held.add(number)
+                if number > recorder.last:
+                    self._counted(recorder, number, entry)
+                if number in recorder.pending:
+                    self._followed(recorder, number, entry, now_ns)
+        recorder.last = newest
+        recorder.pending = {number: of for number, of in recorder.pending.items() if number in held}
+        recorder.overdue &= held
+
+    def _counted(self, recorder: _Recorder, number: int, entry: Mapping[str, Any]) -> None:
+        name = str(entry["process_group"][0])
+        # Those of unhang have no name: they are counted by the calls that they are made for.
+        if not name:
+            return
+        ranks = self._groups.get(name, ())
+        group = group_name(ranks, self._world_size) if ranks else f"group {name}"
+        self.standing = "counted"
+        if not entry.get("is_p2p"):
+            self._gap(recorder, int(entry["pg_id"]), int(entry.get("collective_seq_id", -1)), group)
+        key = f"{group}|{str(entry['profiling_name']).partition(' ')[0]}"
+        if key not in self.calls and len(self.calls) >= _MOST_KEYS:
+            key = "other groups|torch:other"
+        calls = self.calls.setdefault(key, Calls())
+        given = _size(entry)
+        calls.count += 1
+        calls.bytes += given
+        recorder.pending[number] = (key, len(ranks), given)
+
+    def _gap(self, recorder: _Recorder, pg_id: int, seq: int, group: str) -> None:
+        before = recorder.seq.get(pg_id, 0)
+        # Calls that are launched together have one number.
+        if seq > before + 1:
+            self.unread[group] = self.unread.get(group, 0) + seq - before - 1
+        recorder.seq[pg_id] = max(before, seq)
+
+    def _followed(self, recorder: _Recorder, number: int, entry: Mapping[str, Any], now_ns: int) -> None:
+        key, ranks, given = recorder.pending[number]
+        if entry.get("retired"):
+            del recorder.pending[number]
+            took_ms = entry.get("duration_ms")
+            if took_ms is not None and took_ms > 0:
+                seconds = float(took_ms) / 1e3
+                calls = self.calls[key]
+                histogram.add(calls.latency_s, seconds)
+                if (found := _busbw_gbps(key.partition("|")[2], ranks, given, seconds)) > 0:
+                    histogram.add(calls.busbw_gbps, found)
+        elif number not in recorder.overdue and now_ns - int(entry["time_created_ns"]) > int(entry.get("timeout_ms") or sys.maxsize) * 1_000_000:
+            recorder.overdue.add(number)
+            self._add_failure(f"{key}|timeout")
+
+    def _failed(self, group: Any, function: str, error: BaseException) -> None:
+        group = c10d._get_default_group() if group is None else group
+        if dist.get_rank(group) < 0:
+            return
+        of = group_name(tuple(dist.get_process_group_ranks(group)), self._world_size)
+        with self._lock:
+            self._add_failure(f"{of}|{dist.get_backend(group)}:{function}|{cause_of_text(str(error))}")
+
+    def _add_failure(self, key: str) -> None:
+        if key in self.failures or len(self.failures) < _MOST_KEYS:
+            self.failures[key] = self.failures.get(key, 0) + 1
+
+    def _know_groups(self) -> None:
+        # torch keeps them so; a group that is gone is remembered, as long as there are not too many.
+        world: Any = c10d._world
+        with contextlib.suppress(AttributeError, KeyError, RuntimeError):
+            names = dict(world.pg_names)
+            if len(self._groups) > _MOST_KEYS:
+                self._groups.clear()
+            self._groups |= {str(names[pg]): tuple(sorted(ranks)) for pg, ranks in dict(world.pg_group_ranks).items() if pg in names}
+
+    def _status(self, recorder: _Recorder) -> Mapping[Any, Mapping[str, Any]]:
+        # includeCollectives, includeStackTraces, onlyActive
+        dump: Any = getattr(self._extension, f"_dump_{recorder.kind}_trace")
+        return dict(pickle.loads(dump(False, False, False)).get("pg_status") or {})
+
+    def _enqueued(self, recorder: _Recorder) -> int:
+        return sum(max(0, int(found.get("last_enqueued_collective", 0))) for found in self._status(recorder).values())
+
+    def _entries(self, recorder: _Recorder) -> list[dict[str, Any]] | None:
+        with _beside_captures(recorder.kind) as allowed:
+            if not allowed:
+                self.standing = "not read: asking about NCCL's calls could spoil a CUDA graph that is being captured"
+                return None
+            dump: Any = getattr(self._extension, f"_dump_{recorder.kind}_trace")
+            # Without stacks: those would be put into words, which takes seconds.
+            return list(pickle.loads(dump(True, False, False)).get("entries") or [])
+
+
+class _Raised(logging.Handler):
+    """Torch logs what its collectives raise, to a logger of its own, before it goes on to whoever called."""
+
+    def __init__(self, failed: Callable[[Any, str, BaseException], None]) -> None:
+        super().__init__(logging.DEBUG)
+        self._failed = failed
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if error is None or not isinstance(record.msg, dict):
+            return
+        with contextlib.suppress(Exception):
+            found = _innermost(error)
+            # One that is made of others is told of as well, as the error passes it.
+            if found is not None and found[0] == record.msg.get("func_name"):
+                self._failed(found[1], found[0], error)
+
+
+def _innermost(error: BaseException) -> tuple[str, Any] | None:
+    """The collective that was called last on the way to the error, and its group; None for none, as for a default one."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        code, here = trace.tb_frame.f_code, trace.tb_frame.f_locals
+        if code.co_filename == c10d.__file__ and hasattr(getattr(c10d, code.co_name, None), "__wrapped__"):
+            found = (code.co_name, here.get("group"))
+        trace = trace.tb_next
+    return found
+
+
+def _logger_of_torch() -> logging.Logger | None:
+    with contextlib.suppress(ImportError, AttributeError):
+        from torch.distributed import c10d_logger
+
+        found = c10d_logger._c10d_logger
+        return found if isinstance(found, logging.Logger) else None
+    return None
+
+
+@contextlib.contextmanager
+def _beside_captures(kind: str) -> Iterator[bool]:
+    """Whether entries may be read. NCCL's recorder asks CUDA whether events have happened, which ends the capture of a graph in any other thread,
+    but for threads whose mode says that they mind themselves."""
+    if kind not in _ACCELERATORS or not torch.cuda.is_initialized():
+        yield True
+        return
+    try:
+        exchange = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
+    except (OSError, AttributeError):
+        yield False
+        return
+    mode = ctypes.c_int(_CU_STREAM_CAPTURE_MODE_RELAXED)
+    allowed = exchange(ctypes.byref(mode)) == 0
+    try:
+        yield allowed
+    finally:
+        if allowed:
+            exchange(ctypes.byref(mode))
+
+
+def _size(entry: Mapping[str, Any]) -> int:
+    """Bytes that this rank gives."""
+    dtypes = entry.get("input_dtypes") or ()
+    return sum(math.prod(size) * _BYTES.get(str(dtype), 1) for size, dtype in zip(entry.get("input_sizes") or (), dtypes, strict=False))
+
+
+def _busbw_gbps(name: str, ranks: int, given: int, seconds: float) -> float:
+    factor = _FACTORS.get(operations.spelling(operations.split(name)[1]))
+    return factor(ranks) * given / seconds / 1e9 if factor is not None and ranks > 1 else 0.0
