@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 import torch
 import torch.distributed as dist
+from torch.distributed import c10d_logger
 from torch.distributed import distributed_c10d as c10d
 
 from unhang.records.flight import operations
@@ -259,33 +260,31 @@ class _Raised(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = sys.exc_info()[1]
-        if error is None or not isinstance(record.msg, dict):
+        if error is None or not isinstance(record.msg, dict) or record.msg.get("error") != str(error):
             return
         with contextlib.suppress(Exception):
-            found = _innermost(error)
+            name, group = _innermost(error)
             # One that is made of others is told of as well, as the error passes it.
-            if found is not None and found[0] == record.msg.get("func_name"):
-                self._failed(found[1], found[0], error)
+            if name == record.msg.get("func_name"):
+                self._failed(group, name, error)
 
 
-def _innermost(error: BaseException) -> tuple[str, Any] | None:
-    """The collective that was called last on the way to the error, and its group; None for none, as for a default one."""
-    found, trace = None, error.__traceback__
+def _innermost(error: BaseException) -> tuple[str, Any]:
+    """The collective that was called last on the way to the error, and its group; None for the default one."""
+    name, group, trace = "", None, error.__traceback__
     while trace is not None:
         code, here = trace.tb_frame.f_code, trace.tb_frame.f_locals
-        if code.co_filename == c10d.__file__ and hasattr(getattr(c10d, code.co_name, None), "__wrapped__"):
-            found = (code.co_name, here.get("group"))
+        if code.co_filename == c10d_logger.__file__:
+            name, group = here["func"].__name__, None
+        elif code.co_name == name and "group" in here:
+            group = here["group"]
         trace = trace.tb_next
-    return found
+    return name, group
 
 
 def _logger_of_torch() -> logging.Logger | None:
-    with contextlib.suppress(ImportError, AttributeError):
-        from torch.distributed import c10d_logger
-
-        found = c10d_logger._c10d_logger
-        return found if isinstance(found, logging.Logger) else None
-    return None
+    found = getattr(c10d_logger, "_c10d_logger", None)
+    return found if isinstance(found, logging.Logger) else None
 
 
 @contextlib.contextmanager
