@@ -57,6 +57,8 @@ def test_all_are_counted_once_from_the_monitors_making_to_its_end(tmp_path):
         world(made, path)
     told, calls = told_in(path)
     assert (told["torch_collectives"], told["unread"], told["failures"]) == ("counted", {}, [])
+    # What the library sends itself is counted as its own calls alone.
+    assert {group for group, _ in calls} == {"world", "ranks 1,2"}
     # Five of 4,000 bytes, and what DDP reduces from C++.
     assert (calls["world", "gloo:all_reduce"]["count"], calls["world", "gloo:all_reduce"]["bytes"]) == (6, 5 * 4000 + 3 * 4)
     assert (calls["ranks 1,2", "gloo:broadcast"]["count"], calls["ranks 1,2", "gloo:broadcast"]["bytes"]) == (1, 80)

@@ -179,8 +179,7 @@ class TorchCollectives:
         ranks = self._groups.get(name, ())
         group = group_name(ranks, self._world_size) if ranks else f"group {name}"
         self.standing = "counted"
-        if not entry.get("is_p2p"):
-            self._gap(recorder, int(entry["pg_id"]), int(entry.get("collective_seq_id", -1)), group)
+        self._gap(recorder, int(entry["pg_id"]), int(entry.get("collective_seq_id", -1)), group)
         key = f"{group}|{str(entry['profiling_name']).partition(' ')[0]}"
         if key not in self.calls and len(self.calls) >= _MOST_KEYS:
             key = "other groups|torch:other"
@@ -192,7 +191,7 @@ class TorchCollectives:
 
     def _gap(self, recorder: _Recorder, pg_id: int, seq: int, group: str) -> None:
         before = recorder.seq.get(pg_id, 0)
-        # Calls that are launched together have one number.
+        # Calls that are launched together have one number, and messages that of the collective before them.
         if seq > before + 1:
             self.unread[group] = self.unread.get(group, 0) + seq - before - 1
         recorder.seq[pg_id] = max(before, seq)
