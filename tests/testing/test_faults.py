@@ -258,6 +258,25 @@ def test_mismatch_appends_one_element_once(armed: Callable[[str], None]) -> None
 
 
 @pytest.mark.torch
+def test_drift_changes_one_number_in_place_once(armed: Callable[[str], None]) -> None:
+    torch = pytest.importorskip("torch")
+    armed("drift@weights:step=8")
+    weights = torch.nn.Linear(3, 2).weight
+    before = weights.detach().clone()
+    assert faults.tap("weights", weights, step=8) is weights
+    assert (weights.detach() - before).count_nonzero() == 1
+    changed = weights.detach().clone()
+    faults.tap("weights", weights, step=9)
+    assert torch.equal(weights.detach(), changed)
+    armed("drift@weights")
+    with pytest.raises(TypeError, match="drift needs a tensor, and the tap passes a float"):
+        faults.tap("weights", 1.0)
+    armed("drift@weights")
+    with pytest.raises(ValueError, match="drift alters a value, and weights is a point without one"):
+        faults.point("weights")
+
+
+@pytest.mark.torch
 def test_barrier_enters_a_barrier(armed: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     dist = pytest.importorskip("torch.distributed")
     entered: list[bool] = []

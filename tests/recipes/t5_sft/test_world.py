@@ -11,17 +11,20 @@ import world
 
 pytestmark = pytest.mark.torch
 
-# Joins, trains one step, leaves; prints the threads of Gloo that are left.
+# Joins, trains one step, uses unhang as the training does, leaves; prints the threads of Gloo that are left.
 LEAVE = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-import torch, world
+import library, torch, world
 def threads():
     return sum("gloo" in task.read_text() for task in Path("/proc/self/task").glob("*/comm"))
 world.join(timeout_s=30, bf16="auto")
 ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
 ddp(torch.ones(1, 4)).sum().backward()
+library.sync_check(1, model=ddp.module, every=1)
+monitor = library.Monitor([], torch_collectives=True)
+monitor.close()
 before = threads()
 del ddp
 world.leave()

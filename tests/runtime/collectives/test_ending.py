@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import weakref
 
 import pytest
 import torch
@@ -42,6 +43,19 @@ def test_after_leaving_the_group_nothing_is_written(fresh):
     world = fresh(2, ends=True)
     assert world.finish(leaves) == [0, 0]
     assert told(world) == ""
+
+
+def leaves_nothing_of_it(rank: int) -> bool:
+    works(rank)
+    group = weakref.ref(dist.distributed_c10d._get_default_group())
+    dist.destroy_process_group()
+    gc.collect()
+    return group() is None
+
+
+def test_a_group_that_is_destroyed_is_held_by_nothing(fresh):
+    # Its threads end with the last reference, and one that lets go of a tensor while the interpreter ends aborts the process.
+    assert fresh(2)(leaves_nothing_of_it) == [True, True]
 
 
 @pytest.mark.integration

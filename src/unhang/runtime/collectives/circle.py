@@ -15,6 +15,7 @@ import os
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -161,7 +162,8 @@ class Turn:
         return self.moved_s + self.deadline_s - time.monotonic()
 
 
-_circles: dict[Any, Circle] = {}
+# By weak references to their groups: whoever destroys a group waits for its threads, which end only once nothing refers to it any more.
+_circles: dict[weakref.ref[Any], Circle] = {}
 _of_the_parent: list[Circle] = []
 # By the names of their boards: how many this process has had.
 _incarnations: dict[str, int] = {}
@@ -173,7 +175,7 @@ class Circle:
 
     def __init__(self, group: Any) -> None:
         """Without a group: of a process that trains alone."""
-        self.group = group
+        self._group = None if group is None else weakref.ref(group)
         self.rank: int = 0 if group is None else dist.get_rank(group)
         self.size: int = 1 if group is None else dist.get_world_size(group)
         self.ranks: tuple[int, ...] = (0,) if group is None else tuple(dist.get_process_group_ranks(group))
@@ -201,6 +203,11 @@ class Circle:
             root = Board.beside(f"unhang/{c10d._get_process_group_name(group)}/{_fingerprint(self.ranks)}")
             self.board = root.under(str(_incarnation(root)))
             places.answer(self)
+
+    @property
+    def group(self) -> Any:
+        """None once it has been destroyed."""
+        return None if self._group is None else self._group()
 
     # -- calls that travel
 
@@ -688,16 +695,19 @@ def of(group: Any = None) -> Circle:
             "torch.distributed has no group yet: call torch.distributed.init_process_group first (or let the launcher's framework do it)"
         )
     group = c10d._get_default_group() if group is None else group
-    if (circle := _circles.get(group)) is not None and group in c10d._world.pg_map:
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise CollectiveError("this rank is no member of that group")
+    known_as = weakref.ref(group)
+    if (circle := _circles.get(known_as)) is not None and group in c10d._world.pg_map:
         return circle
-    if group is dist.GroupMember.NON_GROUP_MEMBER or dist.get_rank(group) < 0:
+    if dist.get_rank(group) < 0:
         raise CollectiveError("this rank is no member of that group")
     with _circles_lock:
-        for gone in [known for known in _circles if known not in c10d._world.pg_map]:
+        for gone in [known for known in _circles if known() not in c10d._world.pg_map]:
             del _circles[gone]
-        if group not in _circles:
-            _circles[group] = Circle(group)
-        return _circles[group]
+        if known_as not in _circles:
+            _circles[known_as] = Circle(group)
+        return _circles[known_as]
 
 
 def of_or_alone(group: Any = None) -> Circle:
