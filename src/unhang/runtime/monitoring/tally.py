@@ -13,6 +13,8 @@ from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.histogram import Buckets
 
+_SAID = 400
+
 
 class Calls(msgspec.Struct, kw_only=True):
     count: int = 0
@@ -28,16 +30,22 @@ class Tally(msgspec.Struct, kw_only=True):
     closed: bool = False
     calls: dict[str, Calls] = {}
     failures: dict[str, int] = {}
+    # Of the newest failure with each key.
+    said: dict[str, str] = {}
     deadlines_s: dict[str, float] = {}
     # Each is counted by one rank, the first of its group.
     evaluations: int = 0
     evaluation_failures: int = 0
+    evaluation_said: str = ""
+    # Grows with each telling: a rank that has stopped leaves its last words in the store for ever.
+    told: int = 0
 
     def saw(self, call: Observed, world_size: int) -> None:
         key = f"{group_name(call.ranks, world_size)}|{call.what}"
         if call.error is not None:
             failed = f"{key}|{cause(call.error)}"
             self.failures[failed] = self.failures.get(failed, 0) + 1
+            self.said[failed] = shortened(str(call.error))
             return
         calls = self.calls.setdefault(key, Calls())
         calls.count += 1
@@ -67,6 +75,7 @@ class OfFailures:
     collective: str
     cause: str
     count: int
+    says: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +89,17 @@ class Straggler:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Silent:
+    rank: int
+    for_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """All ranks together, since the start. `heard_from` are those whose counts are in it."""
+    """All ranks together, since the start. `heard_from` are those whose counts are in it, `silent` those from which nothing new has come for a while.
+
+    `step` is the training's own, None where it does not tell; `evaluation_says` is why the newest failed evaluation did.
+    """
 
     time_s: float
     world_size: int
@@ -93,11 +111,20 @@ class Snapshot:
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
     evaluations: int = 0
     evaluation_failures: int = 0
+    evaluation_says: str = ""
     dropped: int = 0
+    step: int | None = None
+    silent: list[Silent] = field(default_factory=list)
 
 
 def group_name(ranks: tuple[int, ...], world_size: int) -> str:
     return "world" if len(ranks) == world_size else "ranks " + ",".join(map(str, ranks))
+
+
+def shortened(text: str) -> str:
+    """One line: what an error says goes through the store with every telling."""
+    line = " ".join(text.split())
+    return line if len(line) <= _SAID else line[: _SAID - 1] + "…"
 
 
 def cause(error: BaseException) -> str:
@@ -131,6 +158,7 @@ def summed(tallies: Iterable[Tally]) -> tuple[list[OfCalls], list[OfFailures], l
     tallies = list(tallies)
     calls: dict[str, Calls] = {}
     failures: dict[str, int] = {}
+    said: dict[str, str] = {}
     inside: dict[str, dict[int, float]] = {}
     deadlines: dict[str, float] = {}
     for tally in tallies:
@@ -144,11 +172,13 @@ def summed(tallies: Iterable[Tally]) -> tuple[list[OfCalls], list[OfFailures], l
             waited[tally.rank] = waited.get(tally.rank, 0.0) + one.inside_s
         for key, count in tally.failures.items():
             failures[key] = max(failures.get(key, 0), count)
+        for key, text in tally.said.items():
+            said.setdefault(key, text)
         for kind, seconds in tally.deadlines_s.items():
             deadlines[kind] = max(deadlines.get(kind, 0.0), seconds)
     return (
         [_of_calls(key, one) for key, one in sorted(calls.items())],
-        [OfFailures(group=g, collective=c, cause=why, count=n) for key, n in sorted(failures.items()) for g, c, why in [key.split("|")]],
+        [_of_failures(key, count, said.get(key, "")) for key, count in sorted(failures.items())],
         [found for group, waited in sorted(inside.items()) for found in _stragglers(group, waited)],
         deadlines,
     )
@@ -161,6 +191,11 @@ def _of_calls(key: str, calls: Calls) -> OfCalls:
     return OfCalls(
         group=group, collective=collective, count=calls.count, latency_p50_s=p50, latency_p95_s=p95, latency_p99_s=p99, busbw_p50_gbps=busbw
     )
+
+
+def _of_failures(key: str, count: int, says: str) -> OfFailures:
+    group, collective, why = key.split("|")
+    return OfFailures(group=group, collective=collective, cause=why, count=count, says=says)
 
 
 def _stragglers(group: str, inside: Mapping[int, float]) -> list[Straggler]:
