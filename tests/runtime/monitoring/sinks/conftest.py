@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.launchers.environments import NotMade, environment, supported
 
+import unhang
 from unhang.runtime.monitoring.tally import OfCalls, OfFailures, Silent, Snapshot, Straggler
 
 BEGAN_S = 1_800_000_000.0
@@ -113,3 +120,55 @@ def server() -> Iterator[Server]:
     http.shutdown()
     http.server_close()
     thread.join(10)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a script has left: the JSON that it printed last, and what it said."""
+
+    found: dict[str, Any]
+    err: str
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Callable[..., Done]:
+    """Runs a script of scripts/ with the heavy libraries; a variable that is None is not there."""
+    if not supported():
+        pytest.skip("the lock file of the sinks is of Python 3.11 and newer")
+    try:
+        python = environment("sinks") / "bin" / "python"
+    except NotMade as e:
+        raise pytest.fail.Exception(f"{e}\nto try again: python -m tests.launchers.environments sinks", pytrace=False) from None
+
+    def run(script: str, *argv: str, terminal: bool = False, **env: str | None) -> Done:
+        home = tmp_path / "home"
+        home.mkdir(exist_ok=True)
+        ours = {"HOME": str(home), "XDG_CACHE_HOME": str(home), "PYTHONPATH": str(Path(unhang.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+        environ = {name: value for name, value in {**os.environ, **ours, **env}.items() if value is not None}
+        controls, stdin = pty.openpty() if terminal else (-1, subprocess.DEVNULL)
+        try:
+            with subprocess.Popen(
+                [str(python), str(Path(__file__).parent / "scripts" / script), *argv],
+                env=environ,
+                cwd=tmp_path,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=stdin if terminal else subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            ) as process:
+                try:
+                    out, err = process.communicate(timeout=100)
+                finally:
+                    if process.poll() is None:
+                        os.killpg(process.pid, signal.SIGKILL)
+                if terminal:
+                    err = os.read(controls, 65536).decode(errors="replace")
+        finally:
+            if terminal:
+                os.close(controls)
+                os.close(stdin)
+        assert process.returncode == 0, err[-4000:]
+        return Done(json.loads(out.splitlines()[-1]), err)
+
+    return run

@@ -73,15 +73,19 @@ class WandB:
 
     def _start(self, wandb: Any) -> Any:
         wanted = {"project": "unhang", **self._init}
-        mode = wanted.get("mode") or os.environ.get("WANDB_MODE")
-        if mode not in ("offline", "disabled", "dryrun") and not _has_key():
+        keyless = (wanted.get("mode") or os.environ.get("WANDB_MODE")) not in ("offline", "disabled", "dryrun") and not _has_key()
+        if keyless:
             wanted["mode"] = "offline"
+        run = wandb.init(**{**wanted, "reinit": "create_new", "settings": _settings(wandb, wanted.get("settings"))})
+        # The training may start a run of its own later: wandb.init would give it the newest one that it knows of.
+        if (known := getattr(run, "_wl", None)) is not None and hasattr(known, "remove_active_run"):
+            known.remove_active_run(run)
+        if keyless:
+            where = getattr(run.settings, "sync_dir", "wandb/offline-run-...")
             logging.getLogger("unhang").warning(
-                "the monitor's WandB has found no key (WANDB_API_KEY, ~/.netrc) and writes offline: `wandb sync` uploads it later"
+                "the monitor's WandB has found no key (WANDB_API_KEY, ~/.netrc) and writes offline: `wandb sync %s` uploads it later", where
             )
-        # The training may start a run of its own later, and must not be given this one.
-        wanted |= {"reinit": "create_new", "settings": _settings(wandb, wanted.get("settings"))}
-        return wandb.init(**wanted)
+        return run
 
 
 def _settings(wandb: Any, given: Any) -> Any:
