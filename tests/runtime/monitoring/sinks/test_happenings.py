@@ -80,6 +80,7 @@ def test_a_straggler_goes_on_being_told_of(watch, snapshot):
     [
         pytest.param([waited(0, 9, 1), waited(0, 18, 2), waited(0, 18, 12), waited(0, 27, 13)], id="not in a row"),
         pytest.param([waited(0, 1 + 0.1 * i) for i in range(6)], id="costs 1 % of the time"),
+        pytest.param([waited(0, 1), waited(0, 1), waited(0, 1), waited(0, 9)], id="once, after nothing"),
         pytest.param([waited(0, 3 * i + 1, 3 * i + 1, 3 * i + 1) for i in range(6)], id="all alike"),
     ],
 )

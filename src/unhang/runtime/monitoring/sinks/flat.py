@@ -32,10 +32,10 @@ def flat(snapshot: Snapshot) -> dict[str, float]:
                 found[f"{of}/{name}"] = value
     for failure in snapshot.failures:
         found[f"unhang/failures/{_word(failure.collective)}/{group_word(failure.group)}/{_word(failure.cause)}"] = failure.count
+    # The worst of a group comes first in a snapshot.
     for one in reversed(snapshot.stragglers):
         of = f"unhang/stragglers/{group_word(one.group)}"
-        if found.get(f"{of}/share", 0.0) <= one.share:
-            found |= {f"{of}/rank": one.rank, f"{of}/share": one.share, f"{of}/waited_s": one.waited_s}
+        found |= {f"{of}/rank": one.rank, f"{of}/share": one.share, f"{of}/waited_s": one.waited_s}
     for kind, seconds in snapshot.deadlines_s.items():
         found[f"unhang/deadlines_s/{_word(kind)}"] = seconds
     found["unhang/failed_calls"] = sum(one.count for one in snapshot.failures)
