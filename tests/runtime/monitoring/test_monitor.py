@@ -222,8 +222,19 @@ def monitors(rank, path):
     world.monitor.step = 12
 
 
-def ends_monitoring(rank):
-    world.monitor.close()
+def ends_monitoring(rank, alone=None):
+    if alone in (None, rank):
+        world.monitor.close()
+
+
+def loses_the_store(rank):
+    from unhang.errors import StoreLost
+
+    def lost(*_):
+        raise StoreLost("the store does not answer")
+
+    if rank == 0:
+        world.monitor._board.put = lost
 
 
 def test_a_rank_that_stands_still_is_silent_and_is_heard_from_again(tmp_path):
@@ -231,15 +242,24 @@ def test_a_rank_that_stands_still_is_silent_and_is_heard_from_again(tmp_path):
     with world_of(3, tmp_path / "ranks") as ranks:
         ranks(monitors, path)
         until_line(path, lambda one: one["heard_from"] == 3)
+        # Who has ended in order is missed by nobody.
+        ranks(ends_monitoring, 2)
         ranks.signal(1, signal.SIGSTOP)
         told = until_line(path, lambda one: one["silent"])
         assert [one["rank"] for one in told["silent"]] == [1] and 5 <= told["silent"][0]["for_s"] < 25
         # Its last words are in the store all the while.
         assert (told["heard_from"], told["step"]) == (3, 12)
         ranks.signal(1, signal.SIGCONT)
-        until_line(path, lambda one: one["time_s"] > told["time_s"] and not one["silent"])
+        back = until_line(path, lambda one: one["time_s"] > told["time_s"] and not one["silent"])
+        ranks.signal(1, signal.SIGSTOP)
+        until_line(path, lambda one: one["time_s"] > back["time_s"] and one["silent"])
+        ranks.start(loses_the_store)
+        ranks.ended([0, 2])
+        lost = until_line(path, lambda one: one["time_s"] > back["time_s"] and one["heard_from"] == 1)
+        assert [one["rank"] for one in lost["silent"]] == [1]
+        ranks.signal(1, signal.SIGCONT)
+        ranks.ended([1])
         ranks(ends_monitoring)
-    assert json.loads(path.read_text().splitlines()[-1])["silent"] == []
 
 
 def test_a_failure_is_told_with_what_was_said(tmp_path):

@@ -51,6 +51,7 @@ class Monitor:
         self._size: int = dist.get_world_size() if dist.is_initialized() else 1
         self.step: int | None = None
         self._heard: dict[int, tuple[int, float]] = {}
+        self._were_silent: list[Silent] = []
         self._tally = Tally(rank=self._rank)
         self._lock = threading.Lock()
         number = next(_numbers)
@@ -158,7 +159,8 @@ class Monitor:
     def _silent(self, tallies: list[Tally]) -> list[Silent]:
         """Ranks whose thread does not run any more: ended without `close`, stopped, or held by code that keeps the interpreter to itself."""
         if self._board is None:
-            return []
+            # Without the store nobody has come back.
+            return self._were_silent
         now = time.monotonic()
         told = {one.rank: -1 if one.closed else one.told for one in tallies}
         after_s = max(_TELLINGS_MISSED * self._every_s, _SILENT_AFTER_S)
@@ -170,6 +172,7 @@ class Monitor:
             for_s = now - self._heard[rank][1]
             if number >= 0 and for_s > after_s:
                 found.append(Silent(rank=rank, for_s=round(for_s, 1)))
+        self._were_silent = found
         return found
 
 
