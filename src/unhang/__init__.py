@@ -17,7 +17,7 @@ Imports go from below to above in this list and never back. Importing unhang imp
 
 What a training script uses is found here by name, and imported when it is first used: all_reduce, all_gather, reduce_scatter, broadcast,
 all_gather_object, reduce_metrics, barrier, agree, all_ok, deadline, adaptive, evaluate, evaluation, sync_check, Monitor
-with its sinks JSONL and Prometheus, and the errors that they raise.
+with its sinks JSONL, Prometheus, OpenTelemetry, TensorBoard, WandB, MLflow and Alerts, and the errors that they raise.
 """
 
 from __future__ import annotations
@@ -32,9 +32,14 @@ _FOUND_IN = {
     **dict.fromkeys(("Agreed", "agree", "all_ok", "barrier", "reduce_metrics"), "unhang.runtime.collectives.agreement"),
     **dict.fromkeys(("evaluate", "evaluation"), "unhang.runtime.evaluation.evaluating"),
     "sync_check": "unhang.runtime.sync_check",
+    "Alerts": "unhang.runtime.monitoring.sinks.alerts",
     "JSONL": "unhang.runtime.monitoring.sinks.jsonl",
+    "MLflow": "unhang.runtime.monitoring.sinks.mlflow",
     "Monitor": "unhang.runtime.monitoring.monitor",
+    "OpenTelemetry": "unhang.runtime.monitoring.sinks.opentelemetry",
     "Prometheus": "unhang.runtime.monitoring.sinks.prometheus",
+    "TensorBoard": "unhang.runtime.monitoring.sinks.tensorboard",
+    "WandB": "unhang.runtime.monitoring.sinks.wandb",
     **dict.fromkeys(("adaptive", "deadline"), "unhang.runtime.collectives.deadlines"),
     **dict.fromkeys(
         ("CollectiveError", "CollectiveMismatch", "CollectiveTimeout", "EvaluationFailed", "LatePeer", "OutOfSync", "StoreLost"), "unhang.errors"
@@ -48,22 +53,32 @@ if TYPE_CHECKING:
     from unhang.runtime.collectives.moving import all_gather, all_gather_object, all_reduce, broadcast, reduce_scatter
     from unhang.runtime.evaluation.evaluating import evaluate, evaluation
     from unhang.runtime.monitoring.monitor import Monitor
+    from unhang.runtime.monitoring.sinks.alerts import Alerts
     from unhang.runtime.monitoring.sinks.jsonl import JSONL
+    from unhang.runtime.monitoring.sinks.mlflow import MLflow
+    from unhang.runtime.monitoring.sinks.opentelemetry import OpenTelemetry
     from unhang.runtime.monitoring.sinks.prometheus import Prometheus
+    from unhang.runtime.monitoring.sinks.tensorboard import TensorBoard
+    from unhang.runtime.monitoring.sinks.wandb import WandB
     from unhang.runtime.sync_check import sync_check
 
 __all__ = [
     "JSONL",
     "Agreed",
+    "Alerts",
     "CollectiveError",
     "CollectiveMismatch",
     "CollectiveTimeout",
     "EvaluationFailed",
     "LatePeer",
+    "MLflow",
     "Monitor",
+    "OpenTelemetry",
     "OutOfSync",
     "Prometheus",
     "StoreLost",
+    "TensorBoard",
+    "WandB",
     "__version__",
     "adaptive",
     "agree",

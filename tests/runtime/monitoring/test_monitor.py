@@ -1,11 +1,13 @@
 """Monitors on real ranks: what they count, and that nothing of theirs disturbs a training."""
 
 import json
+import signal
 import threading
 import time
 import urllib.request
 
 import pytest
+from tests.runtime.collectives import world
 from tests.runtime.collectives.world import world_of
 
 import unhang
@@ -202,3 +204,77 @@ def test_without_a_store_rank_0_tells_what_it_knows_itself(tmp_path):
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="positive numbers of seconds"):
         unhang.Monitor(every_s=0)
+
+
+def until_line(path, holds, *, within_s=30):
+    """The first snapshot for which it holds."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        for line in path.read_text().splitlines() if path.exists() else []:
+            if holds(told := json.loads(line)):
+                return told
+        time.sleep(0.05)
+    raise AssertionError(path.read_text())
+
+
+def monitors(rank, path):
+    world.monitor = unhang.Monitor([unhang.JSONL(path)], every_s=0.1)
+    world.monitor.step = 12
+
+
+def ends_monitoring(rank, alone=None):
+    if alone in (None, rank):
+        world.monitor.close()
+
+
+def loses_the_store(rank):
+    from unhang.errors import StoreLost
+
+    def lost(*_):
+        raise StoreLost("the store does not answer")
+
+    if rank == 0:
+        world.monitor._board.put = lost
+
+
+def test_a_rank_that_stands_still_is_silent_and_is_heard_from_again(tmp_path):
+    path = tmp_path / "monitor.jsonl"
+    with world_of(3, tmp_path / "ranks") as ranks:
+        ranks(monitors, path)
+        until_line(path, lambda one: one["heard_from"] == 3)
+        # Who has ended in order is missed by nobody.
+        ranks(ends_monitoring, 2)
+        ranks.signal(1, signal.SIGSTOP)
+        told = until_line(path, lambda one: one["silent"])
+        assert [one["rank"] for one in told["silent"]] == [1] and 5 <= told["silent"][0]["for_s"] < 25
+        # Its last words are in the store all the while.
+        assert (told["heard_from"], told["step"]) == (3, 12)
+        ranks.signal(1, signal.SIGCONT)
+        back = until_line(path, lambda one: one["time_s"] > told["time_s"] and not one["silent"])
+        ranks.signal(1, signal.SIGSTOP)
+        until_line(path, lambda one: one["time_s"] > back["time_s"] and one["silent"])
+        ranks.start(loses_the_store)
+        ranks.ended([0, 2])
+        lost = until_line(path, lambda one: one["time_s"] > back["time_s"] and one["heard_from"] == 1)
+        assert [one["rank"] for one in lost["silent"]] == [1]
+        ranks.signal(1, signal.SIGCONT)
+        ranks.ended([1])
+        ranks(ends_monitoring)
+
+
+def test_a_failure_is_told_with_what_was_said(tmp_path):
+    path = tmp_path / "monitor.jsonl"
+    with world_of(3, tmp_path / "ranks") as ranks:
+        ranks(monitored, path)
+        ranks(evaluates_twice, [tmp_path / "first.jsonl", tmp_path / "second.jsonl"])
+    (failure,) = json.loads(path.read_text())["failures"]
+    assert "1000" not in failure["says"] and "rank" in failure["says"] and "\n" not in failure["says"]
+    assert "a label" in json.loads((tmp_path / "second.jsonl").read_text())["evaluation_says"]
+    assert json.loads((tmp_path / "first.jsonl").read_text())["evaluation_says"] == ""
+
+
+def test_what_an_error_says_is_kept_short():
+    tally = Tally(rank=0)
+    tally.saw(Observed(what="barrier", ranks=(0,), numel=0, dtype="torch.float32", seconds=1.0, error=RuntimeError("a\n b " + "c" * 9999)), 1)
+    (failure,) = summed([tally])[1]
+    assert len(failure.says) == 400 and failure.says.startswith("a b ccc") and failure.says.endswith("…")

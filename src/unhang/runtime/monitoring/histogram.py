@@ -20,11 +20,11 @@ def merge(into: Buckets, more: Mapping[int, int]) -> None:
         into[index] = into.get(index, 0) + count
 
 
-def percentile(buckets: Mapping[int, int], share: float) -> float:
-    """The middle of the bucket below whose end a `share` of all values lies; not-a-number where there are none."""
+def percentile(buckets: Mapping[int, int], share: float) -> float | None:
+    """The middle of the bucket below whose end a `share` of all values lies; None where there are none."""
     left = share * sum(buckets.values())
     for index in sorted(buckets):
         left -= buckets[index]
         if left <= 0:
             return float(2 ** ((index + 0.5) / _PER_DOUBLING))
-    return float("nan")
+    return None

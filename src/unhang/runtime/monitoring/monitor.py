@@ -20,7 +20,7 @@ from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.deadlines import learned
 from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.monitoring.outlet import Outlet, Sink
-from unhang.runtime.monitoring.tally import Snapshot, Tally, summed
+from unhang.runtime.monitoring.tally import Silent, Snapshot, Tally, shortened, summed
 
 if TYPE_CHECKING:
     from unhang.runtime.evaluation.results import Evaluation
@@ -31,6 +31,9 @@ _CLOSES_WITHIN_S = 5.0
 LOOK_S = 1.0
 _OTHERS_WITHIN_S = 2.0
 _LOOK_S = 0.02
+# Tellings come from a thread: what keeps it from three in a row, and for as long as this, is no pause.
+_TELLINGS_MISSED = 3
+_SILENT_AFTER_S = 5.0
 # Of this process, and so of all ranks: each has keys of its own in the store.
 _numbers = itertools.count()
 
@@ -41,7 +44,8 @@ class Monitor:
     `sinks` are used on rank 0 alone; by default a JSONL file. `every_s`: how often it is told. A sink that takes longer than `patience_s` for a
     snapshot is switched off. Adds no collectives, and never raises into a training what a sink or the store does.
     `torch_collectives`: also counts what goes through torch's own, DDP's among them, as its flight recorder has it.
-    Also a `monitor` for `unhang.evaluate`. Raises ValueError for what is no interval.
+    Also a `monitor` for `unhang.evaluate`. Where the training sets `step` to its own (`monitor.step = step`; that of rank 0 counts), plots take it.
+    Raises ValueError for what is no interval.
     """
 
     def __init__(
@@ -51,6 +55,9 @@ class Monitor:
             raise ValueError(f"every_s and patience_s are positive numbers of seconds, not {every_s!r} and {patience_s!r}")
         self._rank: int = dist.get_rank() if dist.is_initialized() else 0
         self._size: int = dist.get_world_size() if dist.is_initialized() else 1
+        self.step: int | None = None
+        self._heard: dict[int, tuple[int, float]] = {}
+        self._were_silent: list[Silent] = []
         self._tally = Tally(rank=self._rank)
         self._lock = threading.Lock()
         number = next(_numbers)
@@ -85,6 +92,9 @@ class Monitor:
         with self._lock:
             self._tally.evaluations += 1
             self._tally.evaluation_failures += not evaluation.ok
+            if not evaluation.ok:
+                why = evaluation.why or "; ".join(f"{name}: {found.why}" for name, found in evaluation.data_sets.items() if found.why)
+                self._tally.evaluation_said = shortened(why)
 
     def close(self) -> None:
         """Tells what is left, within a few seconds. Calls after the first do nothing."""
@@ -126,6 +136,7 @@ class Monitor:
             self._torch.read(last=last)
         with self._lock:
             self._tally.closed, self._tally.deadlines_s = last, learned.in_force()
+            self._tally.told += 1
             packed = msgspec.msgpack.encode(self._tally if self._torch is None else self._torch.beside(self._tally))
         tallies = [msgspec.msgpack.decode(packed, type=Tally)]
         try:
@@ -163,11 +174,33 @@ class Monitor:
             deadlines_s=deadlines_s,
             evaluations=sum(one.evaluations for one in tallies),
             evaluation_failures=sum(one.evaluation_failures for one in tallies),
+            evaluation_says=next((one.evaluation_said for one in tallies if one.evaluation_said), ""),
             dropped=sum(outlet.dropped for outlet in self._outlets),
             # In the alphabet the worst comes last.
             torch_collectives=max((one.torch for one in tallies if one.torch is not None), default=None),
             unread=_most(one.unread for one in tallies),
+            step=self.step,
+            silent=self._silent(tallies),
         )
+
+    def _silent(self, tallies: list[Tally]) -> list[Silent]:
+        """Ranks whose thread does not run any more: ended without `close`, stopped, or held by code that keeps the interpreter to itself."""
+        if self._board is None:
+            # Without the store nobody has come back.
+            return self._were_silent
+        now = time.monotonic()
+        told = {one.rank: -1 if one.closed else one.told for one in tallies}
+        after_s = max(_TELLINGS_MISSED * self._every_s, _SILENT_AFTER_S)
+        found = []
+        for rank in range(1, self._size):
+            number = told.get(rank, 0)
+            if self._heard.get(rank, (-2, 0.0))[0] != number:
+                self._heard[rank] = (number, now)
+            for_s = now - self._heard[rank][1]
+            if number >= 0 and for_s > after_s:
+                found.append(Silent(rank=rank, for_s=round(for_s, 1)))
+        self._were_silent = found
+        return found
 
 
 def _most(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

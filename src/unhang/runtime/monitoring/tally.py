@@ -13,6 +13,8 @@ from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.histogram import Buckets
 
+_SAID = 400
+
 
 class Calls(msgspec.Struct, kw_only=True):
     """`bytes` are what this rank gave. Latencies are of those calls of which they are known: of torch's, often of none."""
@@ -34,18 +36,24 @@ class Tally(msgspec.Struct, kw_only=True):
     closed: bool = False
     calls: dict[str, Calls] = {}
     failures: dict[str, int] = {}
+    # Of the newest failure with each key.
+    said: dict[str, str] = {}
     deadlines_s: dict[str, float] = {}
     torch: str | None = None
     unread: dict[str, int] = {}
     # Each is counted by one rank, the first of its group.
     evaluations: int = 0
     evaluation_failures: int = 0
+    evaluation_said: str = ""
+    # Grows with each telling: a rank that has stopped leaves its last words in the store for ever.
+    told: int = 0
 
     def saw(self, call: Observed, world_size: int) -> None:
         key = f"{group_name(call.ranks, world_size)}|{call.what}"
         if call.error is not None:
             failed = f"{key}|{cause(call.error)}"
             self.failures[failed] = self.failures.get(failed, 0) + 1
+            self.said[failed] = shortened(str(call.error))
             return
         calls = self.calls.setdefault(key, Calls())
         calls.count += 1
@@ -59,7 +67,7 @@ class Tally(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class OfCalls:
-    """GB/s are 10^9 bytes a second, by the formula of nccl-tests. Latencies are those of `timed` of the calls, not-a-number where that is 0.
+    """GB/s are 10^9 bytes a second, by the formula of nccl-tests. Latencies are those of `timed` of the calls, None where that is 0.
 
     `bytes` is the most that a rank gave.
     """
@@ -67,9 +75,9 @@ class OfCalls:
     group: str
     collective: str
     count: int
-    latency_p50_s: float
-    latency_p95_s: float
-    latency_p99_s: float
+    latency_p50_s: float | None
+    latency_p95_s: float | None
+    latency_p99_s: float | None
     busbw_p50_gbps: float | None
     timed: int = 0
     bytes: int = 0
@@ -81,6 +89,7 @@ class OfFailures:
     collective: str
     cause: str
     count: int
+    says: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +103,16 @@ class Straggler:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """All ranks together, since the start. `heard_from` are those whose counts are in it.
+class Silent:
+    rank: int
+    for_s: float
 
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """All ranks together, since the start. `heard_from` are those whose counts are in it, `silent` those from which nothing new has come for a while.
+
+    `step` is the training's own, None where it does not tell; `evaluation_says` is why the newest failed evaluation did.
     `torch_collectives`: None where nobody asked for them, "counted", "none recorded", or why they could not be read; the worst of all ranks.
     """
 
@@ -110,13 +126,22 @@ class Snapshot:
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
     evaluations: int = 0
     evaluation_failures: int = 0
+    evaluation_says: str = ""
     dropped: int = 0
     torch_collectives: str | None = None
     unread: Mapping[str, int] = field(default_factory=dict)
+    step: int | None = None
+    silent: list[Silent] = field(default_factory=list)
 
 
 def group_name(ranks: tuple[int, ...], world_size: int) -> str:
     return "world" if len(ranks) == world_size else "ranks " + ",".join(map(str, ranks))
+
+
+def shortened(text: str) -> str:
+    """One line: what an error says goes through the store with every telling."""
+    line = " ".join(text.split())
+    return line if len(line) <= _SAID else line[: _SAID - 1] + "…"
 
 
 def cause(error: BaseException) -> str:
@@ -163,6 +188,7 @@ def summed(tallies: Iterable[Tally]) -> tuple[list[OfCalls], list[OfFailures], l
     tallies = list(tallies)
     calls: dict[str, Calls] = {}
     failures: dict[str, int] = {}
+    said: dict[str, str] = {}
     inside: dict[str, dict[int, float]] = {}
     deadlines: dict[str, float] = {}
     for tally in tallies:
@@ -177,11 +203,13 @@ def summed(tallies: Iterable[Tally]) -> tuple[list[OfCalls], list[OfFailures], l
             waited[tally.rank] = waited.get(tally.rank, 0.0) + one.inside_s
         for key, count in tally.failures.items():
             failures[key] = max(failures.get(key, 0), count)
+        for key, text in tally.said.items():
+            said.setdefault(key, text)
         for kind, seconds in tally.deadlines_s.items():
             deadlines[kind] = max(deadlines.get(kind, 0.0), seconds)
     return (
         [_of_calls(key, one) for key, one in sorted(calls.items())],
-        [OfFailures(group=g, collective=c, cause=why, count=n) for key, n in sorted(failures.items()) for g, c, why in [key.split("|")]],
+        [_of_failures(key, count, said.get(key, "")) for key, count in sorted(failures.items())],
         [found for group, waited in sorted(inside.items()) for found in _stragglers(group, waited)],
         deadlines,
     )
@@ -190,7 +218,6 @@ def summed(tallies: Iterable[Tally]) -> tuple[list[OfCalls], list[OfFailures], l
 def _of_calls(key: str, calls: Calls) -> OfCalls:
     group, _, collective = key.partition("|")
     p50, p95, p99 = (histogram.percentile(calls.latency_s, share) for share in (0.5, 0.95, 0.99))
-    busbw = histogram.percentile(calls.busbw_gbps, 0.5) if calls.busbw_gbps else None
     return OfCalls(
         group=group,
         collective=collective,
@@ -198,10 +225,15 @@ def _of_calls(key: str, calls: Calls) -> OfCalls:
         latency_p50_s=p50,
         latency_p95_s=p95,
         latency_p99_s=p99,
-        busbw_p50_gbps=busbw,
+        busbw_p50_gbps=histogram.percentile(calls.busbw_gbps, 0.5),
         timed=min(calls.count, sum(calls.latency_s.values())),
         bytes=calls.bytes,
     )
+
+
+def _of_failures(key: str, count: int, says: str) -> OfFailures:
+    group, collective, why = key.split("|")
+    return OfFailures(group=group, collective=collective, cause=why, count=count, says=says)
 
 
 def _stragglers(group: str, inside: Mapping[int, float]) -> list[Straggler]:

@@ -68,8 +68,10 @@ def text(snapshot: Snapshot) -> str:
     for call in snapshot.calls:
         of = {"group": call.group, "collective": call.collective}
         tell("unhang_calls_total", "counter", call.count, **of)
+        tell("unhang_call_bytes_total", "counter", call.bytes, **of)
         for quantile, value in (("0.5", call.latency_p50_s), ("0.95", call.latency_p95_s), ("0.99", call.latency_p99_s)):
-            tell("unhang_call_seconds", "gauge", value, **of, quantile=quantile)
+            if value is not None:
+                tell("unhang_call_seconds", "gauge", value, **of, quantile=quantile)
         if call.busbw_p50_gbps is not None:
             tell("unhang_busbw_gigabytes_per_second", "gauge", call.busbw_p50_gbps, **of, quantile="0.5")
     for failure in snapshot.failures:

@@ -1,0 +1,151 @@
+"""Tells people when something happens: by a webhook, by a command, or both."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from unhang.diagnosis.redact import redact_data
+from unhang.runtime.monitoring.sinks.command import Command
+from unhang.runtime.monitoring.sinks.delivery import Delivery, Way, log
+from unhang.runtime.monitoring.sinks.happenings import KINDS, Happening, Watch
+from unhang.runtime.monitoring.sinks.webhook import Webhook
+from unhang.runtime.monitoring.tally import Snapshot
+
+# A job of a thousand groups that all fail at once is one page of messages.
+_AT_ONCE = 5
+_CLOSES_WITHIN_S = 3.0
+
+
+@dataclass
+class _Told:
+    """Of one kind and subject: when a message went out, how many happenings were left out since, and the newest of them."""
+
+    sent_s: float
+    left_out: int = 0
+    newest: Happening | None = None
+
+
+class Alerts:
+    """`webhook`: an http or https URL that gets a POST of JSON, with `text` as Slack shows it. `command`: gets the JSON on its standard input.
+
+    Of one kind and subject there is one message in `every_s`; what is left out is counted in the next. `on`: which kinds (all by default): failure,
+    evaluation_failure, restart, straggler, silent, heard_again. A straggler is a rank for which `straggler_share` of all waiting of a group was done
+    in each of `straggler_snapshots` in a row, for 5 % of the time. `name` is the training's, by default that of its run directory, job or script.
+    Delivering never disturbs the training or other sinks. Raises ValueError for what makes no sense, without the URL.
+    """
+
+    def __init__(
+        self,
+        webhook: str | None = None,
+        command: str | Sequence[str] | None = None,
+        *,
+        every_s: float = 600.0,
+        on: Sequence[str] = KINDS,
+        straggler_share: float = 0.5,
+        straggler_snapshots: int = 6,
+        command_timeout_s: float = 10.0,
+        name: str | None = None,
+    ) -> None:
+        if webhook is None and command is None:
+            raise ValueError("alerts need a webhook, a command or both")
+        if isinstance(on, str) or not set(on) <= set(KINDS):
+            raise ValueError(f"on is a list of {', '.join(KINDS)}, not {on!r}")
+        if not 0 <= every_s < float("inf") or not 0 < command_timeout_s < float("inf"):
+            raise ValueError(f"every_s and command_timeout_s are numbers of seconds, not {every_s!r} and {command_timeout_s!r}")
+        if not 0 < straggler_share <= 1 or straggler_snapshots < 1:
+            raise ValueError(
+                f"straggler_share is above 0 and at most 1, straggler_snapshots from 1 on, not {straggler_share!r}, {straggler_snapshots!r}"
+            )
+        self._ways: list[Way] = []
+        if webhook is not None:
+            self._ways.append(Webhook(webhook))
+        if command is not None:
+            self._ways.append(Command(command, timeout_s=command_timeout_s))
+        self._every_s, self._on, self._name = every_s, frozenset(on), name
+        self._watch = Watch(straggler_share=straggler_share, straggler_snapshots=straggler_snapshots)
+        self._told: dict[tuple[str, str], _Told] = {}
+        self._deliveries: list[Delivery] = []
+        self._last: Snapshot | None = None
+
+    def __repr__(self) -> str:
+        return f"Alerts({', '.join(map(repr, self._ways))})"
+
+    def write(self, snapshot: Snapshot) -> None:
+        if self._last is None:
+            # Only rank 0 writes; the other ranks made this object as well.
+            self._deliveries = [Delivery(way) for way in self._ways]
+            for way in self._ways:
+                if isinstance(way, Command) and not way.found:
+                    log(way, "there is no such program", "whatever happens will be told here alone")
+        self._last = snapshot
+        for happening in self._watch.since(snapshot):
+            if happening.kind in self._on:
+                told = self._told.setdefault((happening.kind, happening.subject), _Told(sent_s=float("-inf")))
+                told.left_out, told.newest = told.left_out + 1, happening
+        due = [told for told in self._told.values() if told.newest is not None and abs(snapshot.time_s - told.sent_s) >= self._every_s]
+        for told in due[:_AT_ONCE]:
+            self._tell(told, snapshot)
+
+    def close(self) -> None:
+        """What was left out is told, as no other message will."""
+        until = time.monotonic() + _CLOSES_WITHIN_S
+        if self._last is not None:
+            for told in [told for told in self._told.values() if told.newest is not None][:_AT_ONCE]:
+                self._tell(told, self._last)
+        for delivery in self._deliveries:
+            delivery.close(until)
+
+    def _tell(self, told: _Told, snapshot: Snapshot) -> None:
+        if told.newest is None:
+            return
+        message = message_of(told.newest, snapshot, left_out=told.left_out - 1, name=self._name or _of_training())
+        told.sent_s, told.left_out, told.newest = snapshot.time_s, 0, None
+        for delivery in self._deliveries:
+            delivery.send(message)
+
+
+def message_of(happening: Happening, snapshot: Snapshot, *, left_out: int, name: str) -> dict[str, Any]:
+    """As it is sent. `text` is all of it, for a chat; `says` and what follows is for programs. Without credentials."""
+    host = socket.gethostname()
+    at = f" at step {snapshot.step}" if snapshot.step is not None else ""
+    at_zh = f"（第 {snapshot.step} 步）" if snapshot.step is not None else ""
+    more = f" (and {left_out} more since the last message)" if left_out else ""
+    more_zh = f"（自上一条消息以来另有 {left_out} 次）" if left_out else ""
+    clean: dict[str, Any] = redact_data(
+        {
+            "text": f"{name} on {host}{at}: {happening.says}{more}",
+            "text_zh": f"{host} 上的 {name}{at_zh}：{happening.says_zh}{more_zh}",
+            "kind": happening.kind,
+            "subject": happening.subject,
+            "says": happening.says,
+            "says_zh": happening.says_zh,
+            "left_out": left_out,
+            "fields": dict(happening.fields),
+            "name": name,
+            "host": host,
+            "step": snapshot.step,
+            "world_size": snapshot.world_size,
+            "time": datetime.fromtimestamp(snapshot.time_s, timezone.utc).isoformat(timespec="seconds"),
+            "version": 1,
+        }
+    )
+    # Slack takes <...> for a link or a mention of everybody.
+    return clean | {field: clean[field].replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for field in ("text", "text_zh")}
+
+
+def _of_training() -> str:
+    # <run directory>/fatal/attempt-N
+    fatal = os.environ.get("UNHANG_FATAL_DIR")
+    if fatal:
+        return Path(fatal).parents[1].name
+    job = os.environ.get("SLURM_JOB_NAME") or os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    script = Path(sys.argv[0])
+    return job if job != "none" else (script.parent.name if script.stem == "__main__" else script.name) or "training"

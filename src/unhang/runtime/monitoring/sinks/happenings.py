@@ -1,0 +1,145 @@
+"""What has happened between two snapshots that a person should know of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from unhang.runtime.monitoring.tally import Snapshot
+
+KINDS = ("failure", "evaluation_failure", "restart", "straggler", "silent", "heard_again")
+# A rank that others wait for, and for less of the time than this, is nobody's night.
+_COSTS_AT_LEAST = 0.05
+_NAMED = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Happening:
+    """`subject`: what of the kind it is about; the same subject is the same trouble. `fields` are plain data."""
+
+    kind: str
+    subject: str
+    says: str
+    says_zh: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Watch:
+    """Compares each snapshot with the one before it. Before the first there is nothing: what it holds already has happened since the start."""
+
+    def __init__(self, *, straggler_share: float, straggler_snapshots: int) -> None:
+        self._share, self._snapshots = straggler_share, straggler_snapshots
+        self._failed: dict[str, int] = {}
+        self._evaluation_failures = 0
+        self._restarts = 0
+        self._silent: set[int] = set()
+        self._waited: dict[tuple[str, int], float] = {}
+        self._time_s: float | None = None
+        # For each rank that was waited for most in every snapshot of late: in how many, for how long, and since when.
+        self._slow: dict[tuple[str, int], tuple[int, float, float]] = {}
+
+    def since(self, now: Snapshot) -> list[Happening]:
+        found = [*self._restarted(now), *self._failures(now), *self._evaluations(now), *self._silence(now), *self._stragglers(now)]
+        self._time_s = now.time_s
+        return found
+
+    def _restarted(self, now: Snapshot) -> Iterator[Happening]:
+        before, self._restarts = self._restarts, now.restarts
+        if now.restarts > before:
+            yield Happening(
+                kind="restart",
+                subject="",
+                says=f"the training has been started again (restart {now.restarts})",
+                says_zh=f"训练已重新启动（第 {now.restarts} 次重启）",
+                fields={"restarts": now.restarts},
+            )
+
+    def _failures(self, now: Snapshot) -> Iterator[Happening]:
+        for one in now.failures:
+            subject = f"{one.group}|{one.collective}|{one.cause}"
+            before, self._failed[subject] = self._failed.get(subject, 0), one.count
+            if one.count > before:
+                again = f", {one.count} times by now" if one.count > 1 else ""
+                again_zh = f"，至今 {one.count} 次" if one.count > 1 else ""
+                yield Happening(
+                    kind="failure",
+                    subject=subject,
+                    says=f"{one.collective} of {one.group} has failed ({one.cause}{again})" + (f": {one.says}" if one.says else ""),
+                    says_zh=f"{one.group} 的 {one.collective} 失败（{one.cause}{again_zh}）" + (f"：{one.says}" if one.says else ""),
+                    fields={"group": one.group, "collective": one.collective, "cause": one.cause, "count": one.count, "error": one.says},
+                )
+
+    def _evaluations(self, now: Snapshot) -> Iterator[Happening]:
+        before, self._evaluation_failures = self._evaluation_failures, now.evaluation_failures
+        if now.evaluation_failures > before:
+            why = now.evaluation_says
+            yield Happening(
+                kind="evaluation_failure",
+                subject="",
+                says=f"an evaluation has failed, the training goes on ({now.evaluation_failures} of {now.evaluations})" + (f": {why}" if why else ""),
+                says_zh=f"一次评估失败，训练继续（{now.evaluations} 次中的 {now.evaluation_failures} 次）" + (f"：{why}" if why else ""),
+                fields={"evaluations": now.evaluations, "evaluation_failures": now.evaluation_failures, "error": why},
+            )
+
+    def _silence(self, now: Snapshot) -> Iterator[Happening]:
+        silent = {one.rank: one.for_s for one in now.silent}
+        before, self._silent = self._silent, set(silent)
+        if new := sorted(set(silent) - before):
+            for_s = max(silent[rank] for rank in new)
+            yield Happening(
+                kind="silent",
+                subject="",
+                says=f"{_ranks(new)} of {now.world_size} {_have(new)} not been heard from for {for_s:.0f} s: ended, stopped or cut off",
+                says_zh=f"{now.world_size} 个 rank 中的 {_ranks(new)} 已有 {for_s:.0f} 秒没有消息：已结束、被暂停或断开连接",
+                fields={"ranks": new, "for_s": for_s},
+            )
+        if back := sorted(before - set(silent)):
+            yield Happening(
+                kind="heard_again",
+                subject="",
+                says=f"{_ranks(back)} {_have(back)} been heard from again, or {_have(back)} come to an orderly end",
+                says_zh=f"{_ranks(back)} 又有消息了，或已正常结束",
+                fields={"ranks": back},
+            )
+
+    def _stragglers(self, now: Snapshot) -> Iterator[Happening]:
+        """Shares of what was waited since the snapshot before: those since the start would name a rank for hours after it has recovered."""
+        more = {(one.group, one.rank): one.waited_s - self._waited.get((one.group, one.rank), 0.0) for one in now.stragglers}
+        self._waited = {(one.group, one.rank): one.waited_s for one in now.stragglers}
+        # What was waited before the first snapshot took who knows how long.
+        if self._time_s is None:
+            return
+        slow: dict[tuple[str, int], tuple[int, float, float]] = {}
+        totals: dict[str, float] = {}
+        for (group, _), waited_s in more.items():
+            totals[group] = totals.get(group, 0.0) + max(0.0, waited_s)
+        for key, waited_s in more.items():
+            if waited_s > 0 and waited_s >= self._share * totals[key[0]]:
+                times, cost_s, began_s = self._slow.get(key, (0, 0.0, self._time_s))
+                slow[key] = (times + 1, cost_s + waited_s, began_s)
+        self._slow = slow
+        for (group, rank), (times, cost_s, began_s) in list(slow.items()):
+            for_s = max(now.time_s - began_s, 1e-9)
+            if times < self._snapshots:
+                continue
+            # The next one is of what comes now.
+            del self._slow[group, rank]
+            if cost_s < _COSTS_AT_LEAST * for_s:
+                continue
+            yield Happening(
+                kind="straggler",
+                subject=f"{group}|{rank}",
+                says=f"rank {rank} holds up {group}: in the last {for_s:.0f} s others have waited {cost_s:.1f} s for it",
+                says_zh=f"rank {rank} 拖慢了 {group}：最近 {for_s:.0f} 秒内，其他 rank 为它等待了 {cost_s:.1f} 秒",
+                fields={"group": group, "rank": rank, "waited_s": round(cost_s, 3), "for_s": round(for_s, 3)},
+            )
+
+
+def _ranks(ranks: list[int]) -> str:
+    named = ", ".join(map(str, ranks[:_NAMED]))
+    return f"rank{'s' if len(ranks) > 1 else ''} {named}" + (f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else "")
+
+
+def _have(ranks: list[int]) -> str:
+    return "have" if len(ranks) > 1 else "has"

@@ -1,0 +1,181 @@
+"""Metrics of OpenTelemetry, with attributes: through the training's own MeterProvider, or straight to a collector.
+
+unhang.collective.count           {call}     group, op
+unhang.collective.duration        s          group, op, quantile (0.5, 0.95, 0.99)
+unhang.collective.bus_bandwidth   By/s       group, op, quantile (0.5)
+unhang.collective.failures        {call}     group, op, cause
+unhang.straggler.share            1          group, rank
+unhang.straggler.waited           s          group, rank
+unhang.deadline                   s          op
+unhang.ranks                      {rank}     state (all, heard, silent)
+unhang.evaluations                {evaluation}
+unhang.evaluation.failures        {evaluation}
+unhang.restarts                   {restart}
+unhang.snapshots.dropped          {snapshot}
+unhang.step                       {step}
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+import unhang
+from unhang.runtime.monitoring.sinks.extras import needed
+from unhang.runtime.monitoring.tally import Snapshot
+
+Measured = Iterable[tuple[float, dict[str, str | int]]]
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_OF_AN_EXPORTER = ("opentelemetry.sdk.metrics", "opentelemetry.exporter.otlp.proto.http.metric_exporter")
+_FLUSH_S = 4.0
+
+
+class OpenTelemetry:
+    """`endpoint` (OTLP over HTTP, such as http://collector:4318) makes a provider of its own; `provider` is one that exists.
+
+    Without either it is the global provider, and where none is set, the endpoint of OTEL_EXPORTER_OTLP_ENDPOINT. A provider of its own sends with
+    every snapshot, others when their readers do. Raises MissingExtra, and ValueError for what is no endpoint.
+    """
+
+    def __init__(self, endpoint: str | None = None, *, provider: Any = None) -> None:
+        if endpoint is not None and provider is not None:
+            raise ValueError("endpoint makes a provider of its own: give one of both")
+        if endpoint is not None and (urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).hostname):
+            raise ValueError("endpoint is an http or https URL")
+        needed("OpenTelemetry", "opentelemetry", "opentelemetry.metrics")
+        if endpoint is not None:
+            needed("OpenTelemetry", "opentelemetry", *_OF_AN_EXPORTER)
+        self._endpoint, self._provider = endpoint, provider
+        self._own: Any = None
+        self._instruments: list[Any] = []
+        self._newest: Snapshot | None = None
+
+    def write(self, snapshot: Snapshot) -> None:
+        self._newest = snapshot
+        if not self._instruments:
+            self._instruments = self._made(self._found())
+        if self._own is not None:
+            self._own.force_flush(timeout_millis=_FLUSH_S * 1000)
+
+    def close(self) -> None:
+        if self._own is not None:
+            self._own.shutdown(timeout_millis=_FLUSH_S * 1000)
+        elif hasattr(self._provider, "force_flush"):
+            self._provider.force_flush(timeout_millis=_FLUSH_S * 1000)
+        # Instruments cannot be taken back.
+        self._newest = None
+
+    def _found(self) -> Any:
+        from opentelemetry import metrics
+
+        if self._endpoint is None and self._provider is None:
+            # That of the training, or of OTEL_PYTHON_METER_PROVIDER; where neither is, it is one that passes on to whichever will be set.
+            found = metrics.get_meter_provider()
+            nobody = type(found).__name__ == "_ProxyMeterProvider"
+            if not nobody or not any(map(os.environ.get, _ENDPOINTS)):
+                self._provider = found
+            if nobody and self._provider is not None:
+                logging.getLogger("unhang").warning(
+                    "the monitor's OpenTelemetry has nobody to tell: no MeterProvider is set, and neither endpoint= nor OTEL_EXPORTER_OTLP_ENDPOINT"
+                )
+        if self._provider is not None:
+            return self._provider
+        needed("OpenTelemetry", "opentelemetry", *_OF_AN_EXPORTER)
+        self._own = _to(self._endpoint)
+        return self._own
+
+    def _made(self, provider: Any) -> list[Any]:
+        from opentelemetry.metrics import Observation
+
+        meter = provider.get_meter("unhang", unhang.__version__)
+
+        def made(kind: str, name: str, unit: str, says: str, measured: Any) -> Any:
+            def observed(_: Any) -> list[Any]:
+                newest = self._newest
+                # Aggregations over what is not finite are lost for good.
+                return [Observation(v, a) for v, a in measured(newest) if math.isfinite(v)] if newest is not None else []
+
+            return getattr(meter, f"create_observable_{kind}")(f"unhang.{name}", callbacks=[observed], unit=unit, description=says)
+
+        return [made(*one) for one in _INSTRUMENTS]
+
+
+def _to(endpoint: str | None) -> Any:
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.resources import Resource
+
+    # What stands in the environment gets the path from the exporter, what is handed over does not.
+    if endpoint is not None and urlsplit(endpoint).path in ("", "/"):
+        endpoint = f"{endpoint.rstrip('/')}/v1/metrics"
+    exporter = OTLPMetricExporter(endpoint=endpoint, timeout=_FLUSH_S)
+    # Not by a clock of its own: each snapshot is sent once.
+    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=math.inf)
+    resource = Resource.create({} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "unhang"})
+    return MeterProvider(metric_readers=[reader], resource=resource, shutdown_on_exit=False)
+
+
+def _durations(snapshot: Snapshot) -> Measured:
+    for one in snapshot.calls:
+        for quantile, value in (("0.5", one.latency_p50_s), ("0.95", one.latency_p95_s), ("0.99", one.latency_p99_s)):
+            if value is not None:
+                yield value, {"group": one.group, "op": one.collective, "quantile": quantile}
+
+
+def _bandwidths(snapshot: Snapshot) -> Measured:
+    for one in snapshot.calls:
+        if one.busbw_p50_gbps is not None:
+            yield one.busbw_p50_gbps * 1e9, {"group": one.group, "op": one.collective, "quantile": "0.5"}
+
+
+_INSTRUMENTS: tuple[tuple[str, str, str, str, Any], ...] = (
+    (
+        "counter",
+        "collective.count",
+        "{call}",
+        "Guarded calls that have ended well",
+        lambda s: [(one.count, {"group": one.group, "op": one.collective}) for one in s.calls],
+    ),
+    ("gauge", "collective.duration", "s", "Time inside of guarded calls, since the start", _durations),
+    ("gauge", "collective.bus_bandwidth", "By/s", "Over the busiest link, by the formula of nccl-tests", _bandwidths),
+    (
+        "counter",
+        "collective.failures",
+        "{call}",
+        "Guarded calls that have failed",
+        lambda s: [(one.count, {"group": one.group, "op": one.collective, "cause": one.cause}) for one in s.failures],
+    ),
+    (
+        "gauge",
+        "straggler.share",
+        "1",
+        "A rank's part of all waiting in a group",
+        lambda s: [(one.share, {"group": one.group, "rank": one.rank}) for one in s.stragglers],
+    ),
+    (
+        "gauge",
+        "straggler.waited",
+        "s",
+        "How much less a rank has waited than the most patient one of its group",
+        lambda s: [(one.waited_s, {"group": one.group, "rank": one.rank}) for one in s.stragglers],
+    ),
+    ("gauge", "deadline", "s", "Learned deadlines in force", lambda s: [(seconds, {"op": kind}) for kind, seconds in s.deadlines_s.items()]),
+    (
+        "gauge",
+        "ranks",
+        "{rank}",
+        "All ranks, those whose counts are in, those from which nothing new comes",
+        lambda s: [(s.world_size, {"state": "all"}), (s.heard_from, {"state": "heard"}), (len(s.silent), {"state": "silent"})],
+    ),
+    ("counter", "evaluations", "{evaluation}", "Guarded evaluations", lambda s: [(s.evaluations, {})]),
+    ("counter", "evaluation.failures", "{evaluation}", "Guarded evaluations that have failed", lambda s: [(s.evaluation_failures, {})]),
+    ("counter", "restarts", "{restart}", "By torchrun and by unhang run", lambda s: [(s.restarts, {})]),
+    ("counter", "snapshots.dropped", "{snapshot}", "For which a sink had no time", lambda s: [(s.dropped, {})]),
+    ("gauge", "step", "{step}", "The training's own step", lambda s: [(s.step, {})] if s.step is not None else []),
+)

@@ -1,0 +1,156 @@
+"""Alerts by a real server and a real command: who is told what, how often, and what is never told."""
+
+import json
+import logging
+import sys
+import time
+
+import pytest
+from tests.runtime.collectives.world import world_of
+
+import unhang
+from unhang.runtime.monitoring.tally import OfFailures, Silent
+
+
+def failures(count, **more):
+    return [OfFailures(**{"group": "world", "collective": "all_reduce", "cause": "timeout", "count": count, "says": "rank 3 did not come", **more})]
+
+
+def test_a_failure_reaches_the_channel_in_plain_words(server, snapshot):
+    alerts = unhang.Alerts(f"{server.url}/hook", name="llama")
+    alerts.write(snapshot())
+    alerts.write(snapshot(10, step=1200, failures=failures(1, says="rank 3 stands in <module> & waits")))
+    server.wait_for(1)
+    alerts.close()
+    (message,) = server.messages
+    # As Slack wants it: <!channel> would ring for everybody.
+    assert message["text"].startswith("llama on ") and message["text"].endswith(
+        " at step 1200: all_reduce of world has failed (timeout): rank 3 stands in &lt;module&gt; &amp; waits"
+    )
+    assert message["says"] == "all_reduce of world has failed (timeout): rank 3 stands in <module> & waits"
+    assert (message["kind"], message["step"], message["left_out"], message["version"]) == ("failure", 1200, 0, 1)
+    assert message["fields"] == {
+        "group": "world",
+        "collective": "all_reduce",
+        "cause": "timeout",
+        "count": 1,
+        "error": "rank 3 stands in <module> & waits",
+    }
+    assert message["time"] == "2027-01-15T08:00:10+00:00" and "第 1200 步" in message["text_zh"]
+
+
+def test_one_message_of_a_kind_and_what_was_left_out_is_counted(server, snapshot):
+    alerts = unhang.Alerts(server.url, every_s=600)
+    alerts.write(snapshot())
+    for i in range(1, 5):
+        alerts.write(snapshot(10 * i, failures=failures(i)))
+    # Another subject does not wait for the first.
+    alerts.write(snapshot(50, failures=[*failures(4), *failures(1, cause="mismatch")]))
+    server.wait_for(2)
+    # Nothing new has happened; what was left out is told all the same.
+    alerts.write(snapshot(620, failures=[*failures(4), *failures(1, cause="mismatch")]))
+    server.wait_for(3)
+    alerts.close()
+    told = [(one["fields"]["cause"], one["fields"]["count"], one["left_out"]) for one in server.messages]
+    assert told == [("timeout", 1, 0), ("mismatch", 1, 0), ("timeout", 4, 2)]
+    assert server.messages[2]["text"].endswith("(and 2 more since the last message)")
+
+
+def test_what_was_left_out_is_told_at_the_end(server, snapshot):
+    alerts = unhang.Alerts(server.url)
+    for i in range(3):
+        alerts.write(snapshot(10 * i, failures=failures(i)))
+    alerts.close()
+    assert [one["fields"]["count"] for one in server.messages] == [1, 2]
+
+
+def test_a_thousand_groups_that_fail_are_one_page(server, snapshot):
+    alerts = unhang.Alerts(server.url)
+    alerts.write(snapshot(failures=[one for i in range(100) for one in failures(1, group=f"ranks {i},{i + 1}")]))
+    server.wait_for(5)
+    alerts.close()
+    assert len(server.bodies) == 10
+
+
+def test_only_the_kinds_that_were_asked_for(server, busy):
+    alerts = unhang.Alerts(server.url, on=["restart", "silent"])
+    alerts.write(busy())
+    alerts.close()
+    assert sorted(one["kind"] for one in server.messages) == ["restart", "silent"]
+
+
+def test_a_webhook_that_fails_is_no_reason_for_silence(server, snapshot, tmp_path, caplog):
+    """The command tells, the log tells, the URL does not; and the sink goes on."""
+    server.answers = [404]
+    script = tmp_path / "notify.py"
+    script.write_text("import sys, pathlib; pathlib.Path(sys.argv[1]).open('a').write(sys.stdin.read())")
+    got = tmp_path / "got"
+    alerts = unhang.Alerts(f"{server.url}/SECRET", command=[sys.executable, str(script), str(got)], command_timeout_s=60)
+    with caplog.at_level(logging.DEBUG):
+        alerts.write(snapshot(failures=failures(1)))
+        until = time.monotonic() + 20
+        while not (got.exists() and got.read_text().endswith("\n")) and time.monotonic() < until:
+            time.sleep(0.01)
+        alerts.close()
+    assert json.loads(got.read_text())["kind"] == "failure"
+    assert "not delivered by the webhook (it answered 404 Not Found): all_reduce of world has failed" in caplog.text
+    assert "SECRET" not in caplog.text + repr(alerts) and "notify.py" not in repr(alerts)
+
+
+def test_a_program_that_is_not_there_is_told_of_before_anything_happens(snapshot, caplog):
+    alerts = unhang.Alerts(command="notify-the-night-shift --channel 7")
+    alerts.write(snapshot())
+    alerts.close()
+    assert "there is no such program" in caplog.text
+
+
+def test_credentials_of_an_error_stay_here(server, snapshot):
+    alerts = unhang.Alerts(server.url)
+    says = "ConnectionError: https://me:hunter2@db.example/x password=hunter2"
+    alerts.write(snapshot(evaluations=1, evaluation_failures=1, evaluation_says=says, silent=[Silent(rank=1, for_s=9.0)]))
+    server.wait_for(2)
+    alerts.close()
+    assert b"ConnectionError" in b"".join(server.bodies) and b"hunter2" not in b"".join(server.bodies)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({}, "a webhook, a command or both"),
+        ({"webhook": "hooks.example/SECRET"}, "http or https URL"),
+        ({"command": "'"}, "list of words"),
+        ({"command": "true", "on": ["failures"]}, "failure, evaluation_failure, restart, straggler, silent, heard_again"),
+        ({"command": "true", "on": "restart"}, "on is a list"),
+        ({"command": "true", "every_s": -1}, "every_s"),
+        ({"command": "true", "straggler_share": 50}, "straggler_share"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(wrong, says):
+    with pytest.raises(ValueError, match=says) as caught:
+        unhang.Alerts(**wrong)
+    assert "SECRET" not in str(caught.value)
+
+
+def fails_together(rank, url, path):
+    import torch
+
+    monitor = unhang.Monitor([unhang.Alerts(url), unhang.JSONL(path)], every_s=60)
+    monitor.step = 40 + rank
+    unhang.barrier()
+    with pytest.raises(unhang.CollectiveTimeout):
+        if rank == 1:
+            time.sleep(5)
+        unhang.all_reduce(torch.ones(8), deadline=1)
+    monitor.close()
+
+
+def test_a_timeout_of_real_ranks_is_told_with_who_did_not_come(server, tmp_path):
+    path = tmp_path / "monitor.jsonl"
+    with world_of(2, tmp_path / "ranks") as world:
+        world(fails_together, server.url, path)
+    by_cause = {one["fields"]["cause"]: one for one in server.messages}
+    message = by_cause["timeout"]
+    assert (message["kind"], message["step"], message["fields"]["group"]) == ("failure", 40, "world")
+    assert "rank 1" in message["fields"]["error"]
+    told = json.loads(path.read_text().splitlines()[-1])
+    assert told["step"] == 40 and "rank 1" in {one["cause"]: one["says"] for one in told["failures"]}["timeout"]
