@@ -30,7 +30,15 @@ class Onlookers:
     """Call `look` again and again, and `close` at the end of the attempt. Times are seconds since the start of the run. Neither raises, nor waits for a disk."""
 
     def __init__(
-        self, rundir: RunDir, *, attempt: int, watch: Watch, roster: Roster, sampler: Sampler, clock: Callable[[], float], trouble: Callable[[str], None]
+        self,
+        rundir: RunDir,
+        *,
+        attempt: int,
+        watch: Watch,
+        roster: Roster,
+        sampler: Sampler,
+        clock: Callable[[], float],
+        trouble: Callable[[str], None],
     ) -> None:
         self._rundir = rundir
         self._attempt = attempt
@@ -141,9 +149,12 @@ class Onlookers:
     def _pace(self, state: RankState, now: float) -> float | None:
         """Steps a second over the last SPAN looks; None until there are two of the same process."""
         seen = self._steps.setdefault(state.pid, deque(maxlen=SPAN))
-        seen.append((now, state.step))
+        if state.step > 0:
+            seen.append((now, state.step))
+        if len(seen) < 2:
+            return None
         (t0, s0), (t1, s1) = seen[0], seen[-1]
-        return round((s1 - s0) / (t1 - t0), 3) if t1 > t0 and s0 > 0 else None
+        return round((s1 - s0) / (t1 - t0), 3) if t1 > t0 else None
 
 
 def encoded(taken: Now) -> bytes:

@@ -83,6 +83,21 @@ class Looker:
         monitored = self._snapshots.read()
         return _Drawing(self, run, now, verdict, monitored).picture()
 
+    def news(self, picture: Picture) -> tuple[object, ...]:
+        """Differs from that of an earlier look where there is more to tell than time that went by."""
+        history, now = self._history, self._now.value
+        return (
+            now.time_s if now is not None else None,
+            history.newest_s,
+            len(history.recent),
+            picture.monitor.time_s if picture.monitor is not None else None,
+            picture.job.phase,
+            picture.job.supervisor.alive,
+            picture.job.verdict,
+            dict(picture.counts),
+            picture.notes,
+        )
+
     def _check(self) -> None:
         try:
             names = {p.name for p in self.path.iterdir()} if not (self.path / "run.json").is_file() else {"run.json"}
@@ -210,7 +225,9 @@ class _Drawing:
         described = run.settings or {}
         asked = described.get("settings")
         finished = history.finished
-        moving = [r for r in ranks if r.step is not None and r.state not in ("left", "done", "stopped", "failed")] or [r for r in ranks if r.step is not None]
+        moving = [r for r in ranks if r.step is not None and r.state not in ("left", "done", "stopped", "failed")] or [
+            r for r in ranks if r.step is not None
+        ]
         slowest = min(moving, key=lambda r: r.step or 0, default=None)
         timeouts = [r.timeout_s for r in now.ranks if r.timeout_s is not None] if now is not None else []
         worlds = [r.world_size for r in ranks if r.world_size is not None]
@@ -257,13 +274,21 @@ class _Drawing:
 
     def _told(self) -> Told | None:
         """The last verdict; in full where verdict.json is of the same incident as the events are."""
-        last = next((wrong.verdict for wrong in reversed(self._history.incidents) if wrong.verdict is not None), None)
+        wrong = next((wrong for wrong in reversed(self._history.incidents) if wrong.verdict is not None), None)
+        last = wrong.verdict if wrong is not None else None
+        attempt = wrong.attempt if wrong is not None else None
         primary = self._verdict.primary if self._verdict is not None else None
         if primary is not None and (last is None or (primary.cause, primary.says) == (last.cause, last.says)):
             return Told(
-                cause=primary.cause, says=primary.says, says_zh=primary.says_zh, standing=primary.standing, where=primary.where, ranks=primary.ranks
+                attempt=attempt,
+                cause=primary.cause,
+                says=primary.says,
+                says_zh=primary.says_zh,
+                standing=primary.standing,
+                where=primary.where,
+                ranks=primary.ranks,
             )
-        return None if last is None else Told(cause=last.cause, says=last.says)
+        return None if last is None else Told(attempt=attempt, cause=last.cause, says=last.says)
 
     # -- its ranks
 
@@ -278,9 +303,7 @@ class _Drawing:
         for number, seen in self._history.ranks.items():
             if number not in ranks:
                 state: State = "starting" if self._phase in ("starting", "running") else "unknown"
-                ranks[number] = Rank(
-                    rank=number, state=state, host=seen.host, pid=seen.pid, world_size=seen.world_size, blamed=number in blamed
-                )
+                ranks[number] = Rank(rank=number, state=state, host=seen.host, pid=seen.pid, world_size=seen.world_size, blamed=number in blamed)
         return tuple(ranks[number] for number in sorted(ranks))
 
     def _rank(self, told: RankNow, now: Now, blamed: frozenset[int]) -> Rank:

@@ -97,8 +97,9 @@ class Supervisor:
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """A verdict, in short. `ranks` are those that it names."""
+    """A verdict, in short, on what went wrong in `attempt`. `ranks` are those that it names."""
 
+    attempt: int | None = None
     cause: str
     says: str
     says_zh: str = ""
