@@ -1,7 +1,8 @@
-"""Writes down once a second what the ranks are doing, for onlookers. A file system that is slow or dead is waited for by a thread, and by nobody else."""
+"""Writes down once a second what the ranks are doing, for onlookers. A slow or dead file system is waited for by a thread, and by nobody else."""
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import socket
 import threading
@@ -27,7 +28,7 @@ LAST_WITHIN_S = 1.0
 
 
 class Onlookers:
-    """Call `look` again and again, and `close` at the end of the attempt. Times are seconds since the start of the run. Neither raises, nor waits for a disk."""
+    """Call `look` again and again, and `close` at the end of the attempt. Times are seconds since the start of the run; no disk is waited for."""
 
     def __init__(
         self,
@@ -85,10 +86,8 @@ class Onlookers:
         self._thread.join(max(0.0, until - time.monotonic()))
 
     def _offer(self, taken: Now) -> None:
-        try:
+        with contextlib.suppress(queue.Full):
             self._queue.put_nowait(taken)
-        except queue.Full:
-            pass
 
     def _write(self) -> None:
         while (taken := self._queue.get()) is not None:

@@ -24,7 +24,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """A rank inside a collective. `call` is the function that its main thread waits in, `group` whose counter stays behind; what is None is not known."""
+    """A rank inside a collective: `call` is the function that its main thread waits in, `group` the one whose counter stays behind, at `number`."""
 
     since_s: float
     call: str | None = None
@@ -36,8 +36,8 @@ class Waiting:
 class RankNow:
     """One rank. `beat_s` is its newest heartbeat, `progress_s` when it last moved on (a step, a collective).
 
-    `process` is the kernel's letter for it (as in `records.incident.Activity`), looked at only where something is suspected; `cpu_share` is of one core.
-    `exitcode` as in subprocess. `announced`: it ended in order; `by_launcher`: it was ended. `world_size` is what it has joined, None before;
+    `process` is the kernel's letter for it (as in `records.incident.Activity`), looked at only where something is suspected; `cpu_share` is of one
+    core. `exitcode` as in subprocess. `announced`: it ended in order; `by_launcher`: it was ended. `world_size` is what it has joined, None before;
     `timeout_s` is that of its group.
     """
 

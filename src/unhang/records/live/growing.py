@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -40,6 +41,11 @@ class Appended:
         self._rest = b""
         self._skips = False
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether it ends in the middle of a line, as far as it was read."""
+        return bool(self._rest) or self._skips
+
     def read(self) -> Iterator[bytes]:
         """The whole lines that are new, without their ends. A last one without an end is left until it has one."""
         self.error = None
@@ -63,21 +69,22 @@ class Appended:
             except OSError as e:
                 self.error = f"{e.strerror or e}"
 
-    def _begin(self, file: os.PathLike[bytes] | object) -> int:
+    def _begin(self, file: FileIO) -> int:
         """Find the place to go on from; returns the size."""
-        status = os.fstat(file.fileno())  # type: ignore[attr-defined]
+        status = os.fstat(file.fileno())
         identity = (status.st_dev, status.st_ino)
         if identity != self._identity or status.st_size < self._offset or not self._is_the_same(file):
             self.restarted += self._identity is not None
             self._identity, self._offset, self._mark, self._rest, self._skips = identity, 0, b"", b"", False
+            self.too_long = 0
             if self._from_last_bytes is not None and status.st_size > self._from_last_bytes:
                 self._offset, self._skips = status.st_size - self._from_last_bytes, True
-        file.seek(self._offset)  # type: ignore[attr-defined]
+        file.seek(self._offset)
         return status.st_size
 
-    def _is_the_same(self, file: object) -> bool:
-        file.seek(self._offset - len(self._mark))  # type: ignore[attr-defined]
-        return bool(file.read(len(self._mark)) == self._mark)  # type: ignore[attr-defined]
+    def _is_the_same(self, file: FileIO) -> bool:
+        file.seek(self._offset - len(self._mark))
+        return file.read(len(self._mark)) == self._mark
 
     def _lines(self, data: bytes) -> Iterator[bytes]:
         *whole, rest = (self._rest + data).split(b"\n")
@@ -124,10 +131,10 @@ class Replaced(Generic[T]):
         return self.value
 
 
-def _open(path: Path):  # type: ignore[no-untyped-def]
+def _open(path: Path) -> FileIO:
     """Raises OSError; what is no regular file is refused, for a FIFO would be waited for without end."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(0, "it is no file")
-    return os.fdopen(fd, "rb", buffering=0)
+    return FileIO(fd, "rb")

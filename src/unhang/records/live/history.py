@@ -169,6 +169,7 @@ class History:
     def _take(self, line: bytes) -> None:
         try:
             of_any = self._any.decode(line)
+            fields = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self.damaged += 1
             return
@@ -181,7 +182,6 @@ class History:
                 return
         self.newest_s = of_any.s
         if of_any.event not in _OF_EACH_RANK:
-            fields = msgspec.json.decode(line)
             del fields["s"], fields["event"]
             self.recent.append(Happened(s=of_any.s, event=of_any.event, fields=fields))
         if known is not None:

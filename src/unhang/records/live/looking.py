@@ -70,7 +70,7 @@ class Looker:
         self._verdict = Replaced(rundir.verdict, Verdict)
         self._history = History(Appended(rundir.events))
         self._snapshots = Snapshots(Appended(rundir.monitor, from_last_bytes=LAST_BYTES))
-        self._written: tuple[float, float] | None = None
+        self._written: tuple[float, float | None] | None = None
 
     def look(self) -> Picture:
         """How it stands now. Raises RunDirError where there is no run directory, or none that may be read."""
@@ -115,16 +115,13 @@ class Looker:
     def age_s(self, now: Now) -> float | None:
         """How old it is. By our own clock once it was seen to be replaced: that of another host may be wrong."""
         mono = self._monotonic()
-        age = self._clock() - now.time_s
-        known = age if age > -1 else None
         if self._written is None:
-            self._written = (now.time_s, mono - max(age, 0.0))
+            age = self._clock() - now.time_s
+            # From the future: nobody can tell.
+            self._written = (now.time_s, mono - max(age, 0.0) if age > -1 else None)
         elif self._written[0] != now.time_s:
             self._written = (now.time_s, mono)
-            return 0.0
-        else:
-            return max(mono - self._written[1], 0.0)
-        return None if known is None else max(known, 0.0)
+        return None if self._written[1] is None else max(mono - self._written[1], 0.0)
 
 
 class _Drawing:
@@ -144,7 +141,7 @@ class _Drawing:
 
     def picture(self) -> Picture:
         ranks = self._ranks()
-        if self._phase == "running" and ranks and all(r.state == "starting" for r in ranks):
+        if self._phase == "running" and all(r.state == "starting" for r in ranks):
             self._phase = "starting"
         monitored, before, age = self._monitored, False, None
         if monitored is not None:
@@ -380,6 +377,8 @@ class _Drawing:
         for name, damaged in (("events.jsonl", history.damaged + history.lines.too_long), ("monitor.jsonl", looker._snapshots.damaged)):
             if damaged:
                 notes.append(f"{name}: {damaged} damaged line{'' if damaged == 1 else 's'} left out")
+        if history.lines.is_cut and self._phase in ("ended", "gone", "unknown"):
+            notes.append("events.jsonl ends in the middle of a line: what it was to tell is not known")
         for name, found, ours in (("run.json", self._run.schema, RUN_SCHEMA), ("now.json", self._now.schema if self._now else "", NOW_SCHEMA)):
             if found and found != ours:
                 notes.append(f"{name} is {found}, of another version of unhang: what is known here is shown")
@@ -391,7 +390,7 @@ class _Drawing:
 def _since_1970(text: str) -> float | None:
     try:
         return datetime.datetime.fromisoformat(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):
         return None
 
 

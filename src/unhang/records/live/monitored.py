@@ -68,10 +68,13 @@ class Snapshots:
         self.lines = lines
         self.newest: Monitored | None = None
         self.damaged = 0
+        self._restarts_of_file = 0
         self._decoder = msgspec.json.Decoder(Monitored)
 
     def read(self) -> Monitored | None:
         for line in self.lines.read():
+            if self.lines.restarted != self._restarts_of_file:
+                self._restarts_of_file, self.damaged = self.lines.restarted, 0
             try:
                 self.newest = self._decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -115,7 +115,7 @@ class Ranks(ScrollView, can_focus=True):
             text = self._folded[line - 1 - len(self._chosen.shown)]
         if text is None:
             return Strip.blank(width, style)
-        segments = [s for s in text.render(self.app.console, end="")]
+        segments = list(text.render(self.app.console, end=""))
         return Strip(Segment.apply_style(segments, style)).adjust_cell_length(width, style)
 
 

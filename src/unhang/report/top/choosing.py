@@ -61,7 +61,8 @@ def matches(rank: Rank, pattern: str) -> bool:
 
 def _text(rank: Rank) -> str:
     place = f"{rank.place.file}:{rank.place.line} {rank.place.name}" if rank.place is not None else ""
-    return f"{rank.state} {STATE_WORDS['zh'][rank.state]} {rank.host} {place} {rank.call or ''} {rank.device or ''} {rank.gpu or ''} {rank.raised or ''}".lower()
+    parts = (rank.state, STATE_WORDS["zh"][rank.state], rank.host, place, rank.call, rank.device, rank.gpu, rank.raised)
+    return " ".join(p for p in parts if p).lower()
 
 
 def _key(rank: Rank, by: str) -> tuple[float, ...]:
