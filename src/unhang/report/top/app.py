@@ -6,6 +6,7 @@ Files are read in a thread: a file system that hangs stops the clock on the scre
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.screen import ModalScreen
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -163,6 +165,13 @@ class Top(App[None]):
         Binding("question_mark,h,f1", "help", show=False),
     ]
 
+    class Looked(Message):
+        """A look has come back: with a picture, or with why there is none."""
+
+        def __init__(self, picture: Picture | None, lost: str | None) -> None:
+            super().__init__()
+            self.picture, self.lost = picture, lost
+
     def __init__(
         self,
         look: Callable[[], Picture],
@@ -187,8 +196,6 @@ class Top(App[None]):
         self._since: float | None = None
         self._lost: str | None = None
         self._taken = time.monotonic()
-        self._news: Picture | None = None
-        self._lock = threading.Lock()
         self.failure: BaseException | None = None
 
     def until_the_end(self) -> int:
@@ -215,11 +222,11 @@ class Top(App[None]):
             from textual.filter import Monochrome
 
             self._filters.append(Monochrome())
+        self._loop_of_app = asyncio.get_running_loop()
         if not self.is_headless and threading.current_thread() is threading.main_thread():
-            loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) is not signal.SIG_IGN:
-                    loop.add_signal_handler(number, self.action_interrupt)
+                    self._loop_of_app.add_signal_handler(number, self.action_interrupt)
         self.query_one(Ranks).focus()
         self._draw()
         self.set_interval(self._every_s, self._again)
@@ -248,13 +255,15 @@ class Top(App[None]):
             lost = str(e)
         except Exception as e:
             self.failure = e
-        try:
-            self.call_from_thread(self._take, picture, lost)
-        except RuntimeError:
-            # The application has ended meanwhile.
-            return
+        # The application may have ended meanwhile.
+        with contextlib.suppress(RuntimeError):
+            self._loop_of_app.call_soon_threadsafe(self.post_message, self.Looked(picture, lost))
 
-    def _take(self, picture: Picture | None, lost: str | None) -> None:
+    def on_top_looked(self, looked: Looked) -> None:
+        if not self.query("#foot"):
+            # It is being taken down.
+            return
+        picture, lost = looked.picture, looked.lost
         self._since = None
         if self.failure is not None:
             self.exit()

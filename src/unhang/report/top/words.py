@@ -257,10 +257,10 @@ HELP: Mapping[Language, str] = {
     "en": """\
 q, Ctrl-C  quit; the training does not notice
 ↑ ↓ PgUp PgDn Home End   another rank; all of it is told in the line below
-s  sort by interest (what is wrong comes first), rank, step, heartbeat, waiting
-/  filter: 7, 0-15, a state, host, file or call, of several words all; Esc ends
+s  sort by interest (what is wrong first), rank, step, heartbeat, waiting
+/  filter: 7, 0-15, a state, host, file, call; of several words all; Esc
 a  show all ranks, or fold those that nothing is to be said of
-v  below: events, or collectives                    p, space  pause, and go on
+v  below: events, or collectives                p, space  pause, and go on
 
 failed    raised, was killed, or ended with another exit code than 0
 stuck     others wait for it, for longer than a hang takes
