@@ -13,7 +13,7 @@ from rich.text import Text
 from unhang.patterns import lazily
 from unhang.records.live.picture import Job, Picture, Rank, State
 from unhang.report.folding import fold
-from unhang.report.language import Language
+from unhang.report.language import Language, refusal
 from unhang.report.top.choosing import Chosen
 from unhang.report.top.words import (
     KINDS,
@@ -121,7 +121,7 @@ def head(picture: Picture, width: int, lang: Language, *, whole: bool = False) -
         lines.append(_cut(f"{labels['settings']}  {' '.join(asked)}", width, style="dim"))
     lines += _of_trouble(picture, width, lang, whole=whole)
     most = len(picture.notes) if whole else _MOST_NOTES
-    lines += [_cut(f"{MARKS['unknown']} {note}", width, style="yellow") for note in picture.notes[:most]]
+    lines += [_cut(f"{MARKS['unknown']} {refusal(note) if lang == 'zh' else note}", width, style="yellow") for note in picture.notes[:most]]
     if len(picture.notes) > most:
         lines.append(_cut(f"{MARKS['unknown']} {labels['more'].format(n=len(picture.notes) - most)}", width, style="yellow"))
     return lines
