@@ -104,11 +104,19 @@ def _run_dir(given: str | None) -> Path:
 
 def _looker(path: Path) -> Looker:
     from unhang.facts import processes
+    from unhang.facts.gpu_memory import GpuMemory
     from unhang.facts.host import Host
     from unhang.records.live.looking import Looker
+    from unhang.records.live.picture import Memory
 
     host = Host()
-    return Looker(path, is_alive=lambda process: processes.is_alive(host, process))
+    gpus = GpuMemory(host)
+
+    def memory(of_host: str, gpu: str) -> Memory | None:
+        found = gpus.of(of_host, gpu)
+        return None if found is None else Memory(used_bytes=found[0], total_bytes=found[1])
+
+    return Looker(path, is_alive=lambda process: processes.is_alive(host, process), memory=memory)
 
 
 def _is_terminal() -> bool:

@@ -197,6 +197,11 @@ class Top(App[None]):
         self._lost: str | None = None
         self._taken = time.monotonic()
         self.failure: BaseException | None = None
+        # Kept, not looked for: while the page of help is on top, queries would look there.
+        self._head, self._detail, self._foot = Static(id="head"), Static(id="detail"), Static(id="foot")
+        self._events, self._calls, self._panels = Static(), Static(), Horizontal(id="panels")
+        self._ranks = Ranks(lang, self._show_detail)
+        self._filter = Input(id="filter")
 
     def until_the_end(self) -> int:
         """Run it; returns the exit code. Raises what `look` should not have raised."""
@@ -208,14 +213,14 @@ class Top(App[None]):
     # -- what it consists of
 
     def compose(self) -> ComposeResult:
-        yield Static(id="head")
-        yield Ranks(self._lang, self._show_detail)
-        yield Static(id="detail")
-        with Horizontal(id="panels"):
-            yield Static(id="events")
-            yield Static(id="calls")
-        yield Static(id="foot")
-        yield Input(id="filter")
+        yield self._head
+        yield self._ranks
+        yield self._detail
+        with self._panels:
+            yield self._events
+            yield self._calls
+        yield self._foot
+        yield self._filter
 
     def on_mount(self) -> None:
         if self._plain and not self.no_color:
@@ -227,7 +232,7 @@ class Top(App[None]):
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._loop_of_app.add_signal_handler(number, self.action_interrupt)
-        self.query_one(Ranks).focus()
+        self._ranks.focus()
         self._draw()
         self.set_interval(self._every_s, self._again)
 
@@ -260,7 +265,7 @@ class Top(App[None]):
             self._loop_of_app.call_soon_threadsafe(self.post_message, self.Looked(picture, lost))
 
     def on_top_looked(self, looked: Looked) -> None:
-        if not self.query("#foot"):
+        if not self._foot.is_attached:
             # It is being taken down.
             return
         picture, lost = looked.picture, looked.lost
@@ -279,27 +284,25 @@ class Top(App[None]):
 
     def _draw(self) -> None:
         width, height = self.size
-        calls, events = self.query_one("#calls"), self.query_one("#events")
         both = width >= _BOTH_FROM
-        panels = self.query_one("#panels")
-        panels.display = height >= _LEAST_FOR_PANEL
-        panels.styles.height = rows = max(5, height // 4)
-        calls.display, events.display = both or self._shows_calls, both or not self._shows_calls
-        self.query_one("#detail").display = height >= _LEAST_FOR_DETAIL
-        self._put("#head", lines.head(self.picture, width, self._lang)[: max(height // 2, 2)])
+        self._panels.display = height >= _LEAST_FOR_PANEL
+        self._panels.styles.height = rows = max(5, height // 4)
+        self._calls.display, self._events.display = both or self._shows_calls, both or not self._shows_calls
+        self._detail.display = height >= _LEAST_FOR_DETAIL
+        self._put(self._head, lines.head(self.picture, width, self._lang)[: max(height // 2, 2)])
         chosen = choose(self.picture.ranks, by=self._sort, pattern=self._pattern, everything=self._everything)
-        self.query_one(Ranks).show(chosen)
+        self._ranks.show(chosen)
         of_panel = width // 2 - 1 if both else width
-        for place, name, made in (("#events", "events", lines.events), ("#calls", "collectives", lines.collectives)):
+        for place, name, made in ((self._events, "events", lines.events), (self._calls, "collectives", lines.collectives)):
             self._put(place, [Text(LABELS[self._lang][name], style="bold"), *made(self.picture, of_panel, rows - 1, self._lang)])
         self._show_detail()
         self._draw_foot()
 
     def _show_detail(self) -> None:
-        at = self.query_one(Ranks).at
+        at = self._ranks.at
         labels = LABELS[self._lang]
         nothing = [Text(labels["nothing_matches"] if self.picture.ranks else labels["no_ranks"], style="dim")]
-        self._put("#detail", lines.detail(at, self.size.width, self._lang) if at is not None else nothing)
+        self._put(self._detail, lines.detail(at, self.size.width, self._lang) if at is not None else nothing)
 
     def _draw_foot(self) -> None:
         labels = LABELS[self._lang]
@@ -317,10 +320,11 @@ class Top(App[None]):
             said.append(labels["sorted"].format(by=SORT_WORDS[self._lang][self._sort]))
         told = Text("  ".join(said), style="bold reverse" if said else "")
         line = Text.assemble(told, "  " if said else "", (labels["keys"], "dim"))
-        self._put("#foot", [line])
+        self._put(self._foot, [line])
 
-    def _put(self, place: str, text: list[Text]) -> None:
-        self.query_one(place, Static).update(Text("\n", no_wrap=True, overflow="ellipsis").join(text))
+    @staticmethod
+    def _put(place: Static, text: list[Text]) -> None:
+        place.update(Text("\n", no_wrap=True, overflow="ellipsis").join(text))
 
     # -- keys
 
@@ -350,10 +354,9 @@ class Top(App[None]):
         self.push_screen(Help(self._lang))
 
     def action_filter(self) -> None:
-        asked = self.query_one("#filter", Input)
-        asked.display, asked.value = True, self._pattern
-        self.query_one("#foot").display = False
-        asked.focus()
+        self._filter.display, self._filter.value = True, self._pattern
+        self._foot.display = False
+        self._filter.focus()
 
     def action_unfilter(self) -> None:
         if isinstance(self.screen, Help):
@@ -370,7 +373,6 @@ class Top(App[None]):
         self._end_filter()
 
     def _end_filter(self) -> None:
-        self.query_one("#filter", Input).display = False
-        self.query_one("#foot").display = True
-        self.query_one(Ranks).focus()
+        self._filter.display, self._foot.display = False, True
+        self._ranks.focus()
         self._draw()

@@ -73,7 +73,7 @@ def columns(ranks: Sequence[Rank], width: int) -> tuple[Column, ...]:
 
 def heading(of: Sequence[Column], lang: Language) -> Text:
     labels = {**LABELS[lang], "pace": "/s", "step": LABELS[lang]["step"].partition(" ")[0]}
-    return Text(" ".join(_sized(labels[c.name], c) for c in of), style="bold", no_wrap=True)
+    return Text(" ".join(_sized(labels[c.name], c) for c in of).rstrip(), style="bold", no_wrap=True)
 
 
 def row(rank: Rank, of: Sequence[Column], lang: Language) -> Text:
@@ -186,7 +186,10 @@ def collectives(picture: Picture, width: int, most: int, lang: Language) -> list
 
 
 def _call_row(group: str, call: str, *numbers: str) -> str:
-    return " ".join([_padded(clean(group), 14), _padded(clean(call), 18), *(_padded(n, 9, right=True) for n in numbers)])
+    return " ".join(_sized(text, column) for text, column in zip((group, call, *numbers), _OF_CALLS, strict=True))
+
+
+_OF_CALLS = tuple(Column("", width, right=i > 1) for i, width in enumerate((10, 12, 6, 8, 8, 8, 7)))
 
 
 # -- the job
@@ -201,7 +204,10 @@ def _of_attempts(job: Job, lang: Language) -> list[str]:
             said.append(labels["attempts"].format(n=job.attempts))
     elif job.attempt is not None:
         said.append(labels["attempt"].format(n=job.attempt + 1))
-        said.append(labels["restarts"].format(n=job.attempt, of=_or(job.max_restarts if job.on_failure == "restart" else 0)))
+        if job.on_failure in (None, "restart"):
+            said.append(labels["restarts"].format(n=job.attempt, of=_or(job.max_restarts)))
+        else:
+            said.append(labels["no_restarts"].format(what=job.on_failure))
     return said
 
 

@@ -50,7 +50,7 @@ PHASES: Mapping[Language, Mapping[Phase, str]] = {
     "en": {
         "starting": "starting",
         "running": "running",
-        "standing": "standing still for longer than is usual",
+        "standing": "standing still",
         "wrong": "something is wrong",
         "between": "between attempts",
         "trying": "trying settings",
@@ -61,7 +61,7 @@ PHASES: Mapping[Language, Mapping[Phase, str]] = {
     "zh": {
         "starting": "正在启动",
         "running": "运行中",
-        "standing": "停顿时间超过平常",
+        "standing": "停顿中",
         "wrong": "出现问题",
         "between": "两次尝试之间",
         "trying": "正在尝试设置",
@@ -82,6 +82,7 @@ LABELS: Mapping[Language, Mapping[str, str]] = {
     "en": {
         "attempt": "attempt {n}",
         "restarts": "restarts {n} of {of}",
+        "no_restarts": "no restarts (on failure: {what})",
         "since": "for {t}",
         "took": "took {t}",
         "lives": "unhang run lives (pid {pid} on {host})",
@@ -157,6 +158,7 @@ LABELS: Mapping[Language, Mapping[str, str]] = {
     "zh": {
         "attempt": "第 {n} 次尝试",
         "restarts": "重启 {n} / {of}",
+        "no_restarts": "不重启（失败时：{what}）",
         "since": "已 {t}",
         "took": "用时 {t}",
         "lives": "unhang run 存活（pid {pid}，{host}）",
