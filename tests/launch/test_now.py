@@ -147,6 +147,19 @@ def test_a_file_system_that_hangs_keeps_nobody_waiting(told, monkeypatch):
     hangs.set()
 
 
+@pytest.mark.timeout(20)
+def test_a_last_word_that_hangs_is_not_waited_for(told, monkeypatch):
+    hangs = threading.Event()
+    told.onlookers.look()
+    while told.onlookers._queue.full() or not told.path.exists():
+        time.sleep(0.001)
+    monkeypatch.setattr(told.onlookers._rundir, "write_bytes", lambda path, data: hangs.wait())
+    began = time.monotonic()
+    told.onlookers.close()
+    assert time.monotonic() - began < LAST_WITHIN_S + 5.0
+    hangs.set()
+
+
 def test_a_directory_that_was_removed_is_not_made_again(tmp_path):
     path = tmp_path / "run"
     told = Told(path)

@@ -83,8 +83,14 @@ def test_a_slow_rank_is_slow_until_it_has_caught_up(laid):
     assert picture.job.trouble is not None and (picture.job.trouble.kind, picture.job.trouble.judged) == ("straggler", True)
     laid.tell("CaughtUp", after_s=20.0)
     laid.now(laid.rank(0), laid.rank(1))
+    laid.write(
+        "verdict.json",
+        {"schema": "unhang/verdict/1", "primary": {"cause": "straggler-timeout", "standing": "likely", "says": "rank 1 is slow", "ranks": [1]}},
+    )
     picture = laid.look()
     assert (picture.job.phase, picture.job.trouble, states(picture)) == ("running", None, {0: "running", 1: "running"})
+    # What it was blamed for is over.
+    assert picture.job.verdict.ranks == (1,) and not any(r.blamed for r in picture.ranks)
 
 
 def test_a_hang_and_the_attempt_behind_it(laid):
@@ -110,6 +116,8 @@ def test_a_hang_and_the_attempt_behind_it(laid):
     # Of the former attempt's ranks nothing is carried over.
     assert (picture.job.phase, picture.job.attempt, states(picture), picture.job.trouble) == ("starting", 1, {0: "starting", 1: "starting"}, None)
     assert picture.job.verdict.attempt == 0 and not any(r.blamed for r in picture.ranks) and not picture.is_wrong
+    laid.begin(2, s=60.0, ranks=1)
+    assert states(laid.look()) == {0: "starting"}
 
 
 def test_ranks_that_ended(laid):
@@ -154,6 +162,15 @@ def test_a_supervisor_that_writes_no_more_is_not_believed(laid):
     picture = laid.look()
     assert (picture.job.phase, states(picture), picture.job.supervisor.silent_s) == ("unknown", {0: "unknown", 1: "unknown"}, 30.0)
     assert not picture.is_known and picture.ranks[0].steps_per_s is None and picture.ranks[0].age_s == 30.0
+
+
+def test_while_settings_are_tried_what_was_seen_grows_old(laid):
+    laid.begin()
+    laid.now(laid.rank(0), laid.rank(1, ended_s=59.0, by_launcher=True))
+    laid.tell("Climbing", cause="network-blocked", ranks=2, limit_s=600.0)
+    assert (laid.look().job.phase, states(laid.look())) == ("trying", {0: "running", 1: "stopped"})
+    laid.at += 60
+    assert (laid.look().job.phase, states(laid.look())) == ("trying", {0: "unknown", 1: "stopped"})
 
 
 def test_one_on_another_machine_is_believed_while_it_writes(laid):

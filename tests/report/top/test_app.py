@@ -131,6 +131,26 @@ def test_pausing_holds_what_is_shown():
     drive(Top(lambda: pictures[-1], first=CALM, every_s=0.02), look)
 
 
+def test_a_look_that_was_under_way_changes_nothing_that_is_held():
+    begun, comes_back = threading.Event(), threading.Event()
+
+    def slowly():
+        begun.set()
+        comes_back.wait(30)
+        return WRONG
+
+    async def look(pilot):
+        await until(pilot, begun.is_set)
+        await pilot.press("p")
+        comes_back.set()
+        await until(pilot, lambda: pilot.app._since is None)
+        assert pilot.app.picture is CALM
+        await pilot.press("p")
+        await until(pilot, lambda: pilot.app.picture is WRONG)
+
+    drive(Top(slowly, first=CALM, every_s=0.02), look)
+
+
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_help_comes_whole_and_goes(lang):
     async def look(pilot):
@@ -180,7 +200,7 @@ def test_reading_that_hangs_leaves_the_keys_alone(monkeypatch):
 
 
 def test_ctrl_c_ends_it_from_everywhere():
-    for keys in ([], ["slash", "a"], ["question_mark"]):
+    for keys in ([], ["slash", "a", "shift+home"], ["question_mark"]):
 
         async def look(pilot, keys=keys):
             await pilot.press(*keys, "ctrl+c")
