@@ -232,8 +232,10 @@ def test_what_the_monitor_told_last(laid):
     picture = laid.look()
     assert (picture.monitor.evaluations, picture.monitor.calls[0].latency_p95_s, picture.monitor_age_s) == (3, 0.2, 10.0)
     assert not picture.monitor_of_before and picture.notes == ("monitor.jsonl: 1 damaged line left out",)
-    # Another attempt has begun since.
+    # Another attempt has begun since, and much has happened in it.
     laid.begin(2, s=58.0)
+    for number in range(200):
+        laid.tell("Note", text=str(number))
     assert laid.look().monitor_of_before
 
 

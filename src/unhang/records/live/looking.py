@@ -214,8 +214,8 @@ class _Drawing:
         return self._time_s - self._attempt_began()
 
     def _attempt_began(self) -> float:
-        recent = next((h.s for h in reversed(self._history.recent) if h.event == "Started"), 0.0)
-        return (self._started if self._started is not None else self._time_s) + recent
+        after_s = self._history.started.s if self._history.started is not None else 0.0
+        return (self._started if self._started is not None else self._time_s) + after_s
 
     def _job(self, ranks: tuple[Rank, ...]) -> Job:
         run, history, now = self._run, self._history, self._now if self._is_of_this_attempt else None
