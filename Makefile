@@ -63,6 +63,7 @@ bench: setup
 	$(BIN)/python benchmarks/flight.py
 	$(BIN)/python benchmarks/collectives.py
 	$(BIN)/python benchmarks/evaluation.py
+	$(BIN)/python benchmarks/top.py
 
 clean:
 	rm -rf $(VENV) .venv-launchers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -15,6 +15,20 @@ InputKind = Literal["log", "flight", "stacks", "kernel", "snapshot", "ras", "run
 # What two sources differ in: whether a call was issued, whether it was completed, whether a process lives, how it ended.
 Disagreement = Literal["issued", "completed", "alive", "ending"]
 
+# Numbers of processes are given again, also by another start of the machine, and each container counts its own.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessId:
+    """One process and no other: `start_ticks` since the start of the machine `boot_id`, `pid` as `pid_namespace` counts it."""
+
+    host: str
+    pid: int
+    start_ticks: int
+    boot_id: str
+    pid_namespace: str
+
+
 VERDICT_SCHEMA = "unhang/verdict/1"
 
 

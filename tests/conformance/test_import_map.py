@@ -141,10 +141,20 @@ def test_json_of_a_small_log_needs_no_terminal(tmp_path):
     assert "msgspec" in names and within(names, "rich", *(set(NOT_FOR_A_LOG) - {"msgspec"})) == set()
 
 
-@pytest.mark.parametrize("verb", [None, "run", "why", "doctor", "vars", "explain", "demo"])
+@pytest.mark.parametrize("verb", [None, "run", "top", "why", "doctor", "vars", "explain", "demo"])
 def test_help_loads_what_it_prints(verb):
     names = loaded(*([verb] if verb else []), "--help")
     others = {f"unhang.cli.{other}" for other in SAYS if other != verb}
     assert verb is None or f"unhang.cli.{verb}" in names
     below = ("facts", "records", "knowledge", "diagnosis", "launch", "probes", "remedies", "runtime", "testing")
     assert within(names, *others, *(f"unhang.{room}" for room in below), "rich", "msgspec", "psutil", "yaml") == set()
+
+
+def test_textual_is_imported_where_the_application_is_and_nowhere_else(tmp_path):
+    users = {p.relative_to(PACKAGE).as_posix() for p in modules() if within(imported(ast.parse(p.read_text())), "textual")}
+    assert users == {"report/top/app.py"}
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "events.jsonl").write_text('{"s": 1, "event": "Finished", "exitcode": 0, "attempts": 1, "incidents": 0, "elapsed_s": 1}\n')
+    for option in ("--once", "--json"):
+        names = loaded("top", str(tmp_path), option)
+        assert "unhang.records.live.looking" in names and not within(names, "textual", "torch", "numpy", "asyncio", "unhang.launch")

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -69,3 +70,41 @@ def test_a_real_process():
     finally:
         child.kill()
         child.communicate()
+
+
+def test_a_process_is_told_from_all_others(tmp_path, host):
+    boot, own = tmp_path / "proc" / "sys" / "kernel" / "random" / "boot_id", tmp_path / "proc" / "self" / "ns" / "pid"
+    assert processes.identity(host, 50) is None
+    for place in (boot.parent, own.parent, tmp_path / "etc"):
+        place.mkdir(parents=True)
+    (tmp_path / "etc" / "hostname").write_text("node7\n")
+    boot.write_text("one\n")
+    own.symlink_to("pid:[7]")
+    found = processes.identity(host, 50)
+    assert found is not None and (found.host, found.pid, found.start_ticks, found.boot_id, found.pid_namespace) == (
+        "node7",
+        50,
+        100,
+        "one",
+        "pid:[7]",
+    )
+    assert processes.is_alive(host, found) is True
+    # Its number was given to another one; it is a zombie; it is no more.
+    assert processes.is_alive(host, replace(found, start_ticks=99)) is False
+    stat = tmp_path / "proc" / "50" / "stat"
+    stat.write_text(stat.read_text().replace(" D ", " Z "))
+    assert processes.is_alive(host, found) is False
+    stat.unlink()
+    assert processes.is_alive(host, found) is False
+    # Another start of the machine, another container: that cannot be seen from here.
+    assert processes.is_alive(host, replace(found, boot_id="two")) is None
+    assert processes.is_alive(host, replace(found, pid_namespace="pid:[8]")) is None
+
+
+def test_this_process_lives():
+    own = processes.identity(Host(), os.getpid())
+    assert own is not None and processes.is_alive(Host(), own) is True
+    ended = subprocess.Popen(["true"])
+    of_ended = processes.identity(Host(), ended.pid)
+    ended.wait()
+    assert of_ended is None or processes.is_alive(Host(), of_ended) is False

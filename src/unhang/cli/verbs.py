@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 # In the order of the list.
 SAYS = {
     "run": "Run a training: watch it, say why it failed, start it again.",
+    "top": "Show how a run stands: its ranks, where they are, who is waited for.",
     "why": "Say why a run failed, and what to do.",
     "doctor": "Say what of this machine will make a training fail.",
     "presets": "Show settings that go together, and what this machine makes of them.",

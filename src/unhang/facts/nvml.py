@@ -150,6 +150,21 @@ def read(nvml: Any) -> Seen:
     )
 
 
+def memory(nvml: Any) -> dict[str, tuple[int, int]]:
+    """Bytes used and in all of each GPU, by its PCI address. Nothing of one in MIG mode, of which each process has a slice."""
+    ask = _Asking(nvml)
+    found = {}
+    for index in range(ask("nvmlDeviceGetCount") or 0):
+        handle = ask("nvmlDeviceGetHandleByIndex", index)
+        if handle is None or (ask("nvmlDeviceGetMigMode", handle) or (0,))[0]:
+            continue
+        pci = ask("nvmlDeviceGetPciInfo", handle)
+        told = ask("nvmlDeviceGetMemoryInfo", handle, getattr(nvml, "nvmlMemory_v2", None)) or ask("nvmlDeviceGetMemoryInfo", handle)
+        if pci is not None and told is not None:
+            found[normal(_text(pci.busId) or "")] = (int(told.used), int(told.total))
+    return found
+
+
 class _Asking:
     """Asks NVML; None where it refuses, with the reason in `last`."""
 

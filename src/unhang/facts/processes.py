@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 
 from unhang.facts.host import Host
+from unhang.model import ProcessId
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -94,6 +95,36 @@ def exists(host: Host, pid: int) -> bool:
         return False
 
 
+def identity(host: Host, pid: int) -> ProcessId | None:
+    """What tells this process from all others; None where the kernel does not say, or it is no more."""
+    try:
+        return ProcessId(
+            host=host.hostname(),
+            pid=pid,
+            start_ticks=_stat(host.read(f"/proc/{pid}/stat")).start_ticks,
+            boot_id=host.read("/proc/sys/kernel/random/boot_id").strip(),
+            pid_namespace=host.link("/proc/self/ns/pid"),
+        )
+    except (OSError, ValueError, LookupError):
+        return None
+
+
+def is_alive(host: Host, process: ProcessId) -> bool | None:
+    """Whether that very process lives; None where it cannot be seen from here (another machine, another container)."""
+    try:
+        if (host.read("/proc/sys/kernel/random/boot_id").strip(), host.link("/proc/self/ns/pid")) != (process.boot_id, process.pid_namespace):
+            return None
+    except OSError:
+        return None
+    try:
+        found = _stat(host.read(f"/proc/{process.pid}/stat"))
+    except OSError:
+        return False
+    except (ValueError, LookupError):
+        return None
+    return found.start_ticks == process.start_ticks and found.state not in ("Z", "X")
+
+
 def thread(host: Host, pid: int, tid: int) -> tuple[str, float] | None:
     """One thread of a process: its state, and its CPU time in seconds. None where it is no more."""
     try:
@@ -110,13 +141,14 @@ class _Stat:
     cpu_s: float
     tree_cpu_s: float
     rss_bytes: int
+    start_ticks: int
 
 
 def _stat(text: str) -> _Stat:
     # The command name, in parentheses, may itself hold spaces and parentheses.
     fields = text[text.rindex(")") + 2 :].split()
     own, waited_for = (int(fields[i]) + int(fields[i + 1]) for i in (11, 13))
-    return _Stat(fields[0], int(fields[1]), own / TICKS_PER_S, (own + waited_for) / TICKS_PER_S, int(fields[21]) * PAGE_BYTES)
+    return _Stat(fields[0], int(fields[1]), own / TICKS_PER_S, (own + waited_for) / TICKS_PER_S, int(fields[21]) * PAGE_BYTES, int(fields[19]))
 
 
 def _switches(status: str) -> int:

@@ -31,6 +31,7 @@ from unhang.launch.command import Command
 from unhang.launch.incidents import Asked, Incidents, Open, Situation, logs_so_far
 from unhang.launch.interruption import Interruption
 from unhang.launch.listener import Listener, Peer
+from unhang.launch.now import Onlookers
 from unhang.launch.output import Channel, Sink, Stream
 from unhang.launch.pace import Pace
 from unhang.launch.rhythm import STARTUP_S, Rhythm
@@ -141,18 +142,43 @@ class Attempt:
         self._wrong_world = False
         self._pace = Pace(self._watch, promised=command.world_size, tell=tell)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._onlookers = Onlookers(
+            rundir,
+            attempt=number,
+            watch=self._watch,
+            roster=self._roster,
+            sampler=self._sampler,
+            clock=self._now,
+            trouble=self._incidents.trouble,
+        )
 
     # -- the life of the command
 
     async def run(self) -> Result:
         """Start the command and stay until its last process has ended. Raises CommandNotFound where it cannot be started."""
-        async with Listener(self._roster, lambda why: self._incidents.trouble(f"refused a message: {why}")) as listener:
+        shown = asyncio.ensure_future(self._show())
+        try:
+            async with Listener(self._roster, lambda why: self._incidents.trouble(f"refused a message: {why}")) as listener:
+                try:
+                    self._begin(listener)
+                    await self._attend()
+                    return await self._close()
+                finally:
+                    await self._clean_up()
+        finally:
+            shown.cancel()
+            # By now all ranks are known to have ended.
+            await asyncio.to_thread(self._onlookers.close)
+
+    async def _show(self) -> None:
+        """Beside everything else, which may take its time: whoever looks on wants to see just that."""
+        while True:
             try:
-                self._begin(listener)
-                await self._attend()
-                return await self._close()
-            finally:
-                await self._clean_up()
+                self._onlookers.look()
+            except Exception as e:
+                self._incidents.trouble(f"nothing more is told to onlookers: {type(e).__name__}: {e}")
+                return
+            await asyncio.sleep(TICK_S)
 
     def _begin(self, listener: Listener) -> None:
         out, err = self._channel(None, "out"), self._channel(None, "err")

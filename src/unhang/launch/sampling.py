@@ -46,6 +46,11 @@ class Sampler:
             if found is not None:
                 self._samples.setdefault(state.pid, deque(maxlen=int(2 * MAX_WINDOW_S / INTERVAL_S))).append(found)
 
+    def newest(self, state: RankState) -> float | None:
+        """When the rank was last looked at."""
+        samples = self._samples.get(state.pid)
+        return samples[-1].t if samples else None
+
     def activity(self, state: RankState, *, window_s: float = MAX_WINDOW_S, since_s: float = 0.0) -> Activity | None:
         """What the rank did during the last `window_s` or less, and not before `since_s`, None if it was never looked at."""
         samples = self._samples.get(state.pid)

@@ -26,7 +26,7 @@ import msgspec
 from unhang import encoding
 from unhang.diagnosis.redact import redact_command
 from unhang.errors import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK
-from unhang.facts import snapshot
+from unhang.facts import processes, snapshot
 from unhang.facts.host import Host
 from unhang.launch import ending, environment, events
 from unhang.launch.attempt import Attempt, Options, Result
@@ -330,6 +330,7 @@ class Supervisor:
                 "environment": {**evidence, **self._settings},
                 **({"settings": self._described} if self._described is not None else {}),
                 "options": asdict(self._options) | asdict(self._policy),
+                "supervisor": processes.identity(self._host, os.getpid()),
                 "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             },
         )

@@ -14,6 +14,7 @@
       solution.json         what was tried after a failure of communication, and what was chosen
       solution.md           the same to read
       monitor.jsonl         what unhang.Monitor of the training wrote, one line for each snapshot
+      now.json              what the ranks are doing, written anew once a second
 
 Every file is written whole (a temporary file, then a rename) or only ever appended to.
 """
@@ -44,7 +45,7 @@ RUN_MARK, RUN_MARK_WITHIN_BYTES = b"unhang/run/", 65_536
 _NAME = r"\w[\w.-]{0,120}"
 # A file of a run directory, by its path in an archive: `run` leads to the run directory, `file` is its name in it.
 MEMBER = lazily(
-    r"(?P<run>(?:.*?/)??)(?P<file>(?:run|host|verdict|solution)\.json|(?:verdict|solution)\.md|report\.html|(?:events|monitor)\.jsonl"
+    r"(?P<run>(?:.*?/)??)(?P<file>(?:run|host|verdict|solution|now)\.json|(?:verdict|solution)\.md|report\.html|(?:events|monitor)\.jsonl"
     rf"|(?:logs|fatal|flight)/attempt-\d{{1,6}}/{_NAME}"
     rf"|incidents/\d{{1,6}}/(?:(?:incident|verdict)\.json|kernel\.txt|ras\.(?:json|txt)|(?:stacks|flight(?:/cpu)?)/{_NAME}))",
     re.ASCII | re.DOTALL,
@@ -60,6 +61,7 @@ _OWN = (
     "solution.json",
     "solution.md",
     "monitor.jsonl",
+    "now.json",
     "fatal",
     "flight",
     "incidents",
@@ -120,6 +122,14 @@ class RunDir:
     @property
     def events(self) -> Path:
         return self.path / "events.jsonl"
+
+    @property
+    def monitor(self) -> Path:
+        return self.path / "monitor.jsonl"
+
+    @property
+    def now(self) -> Path:
+        return self.path / "now.json"
 
     @property
     def verdict(self) -> Path:

@@ -17,7 +17,7 @@ OWN_RECORD: Final = "a record that unhang wrote"
 # Directories that hold no logs, and very many files.
 NO_LOG_DIRECTORIES = {".git": "history of git", "__pycache__": "Python bytecode", "node_modules": "source code"}
 
-_OWN = lazily(r"(?:^|/)(?:(?:run|host|incident|verdict|bundle)\.json|events\.jsonl|verdict\.md|incidents/\d+/.*)$", re.DOTALL)
+_OWN = lazily(r"(?:^|/)(?:(?:run|host|now|incident|verdict|bundle)\.json|events\.jsonl|verdict\.md|incidents/\d+/.*)$", re.DOTALL)
 _PACKED = lazily(r"\.(?:gz|xz|lzma|bz2|zst)$")
 _MODEL_SETTINGS = lazily(r"(?:(?:\w+_)?config|tokenizer|special_tokens_map|added_tokens|vocab|.+\.(?:safetensors|bin)\.index)\.json")
 _SHARED_OBJECT = lazily(r"\.so(?:\.\d+)*$")

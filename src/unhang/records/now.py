@@ -1,0 +1,97 @@
+"""What the ranks of a run are doing, as its supervisor writes it down once a second for onlookers (`unhang top`): facts only, no judgement.
+
+Times called `_s` are seconds since the start of the run. One file is all there is: it is replaced, never appended to, and its size is bounded by
+the number of ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NOW_SCHEMA = "unhang/now/1"
+# Of names of files and texts of exceptions, whose length is nobody's promise.
+MOST_CHARACTERS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a main thread stood at a heartbeat."""
+
+    file: str
+    line: int
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """A rank inside a collective: `call` is the function that its main thread waits in, `group` the one whose counter stays behind, at `number`."""
+
+    since_s: float
+    call: str | None = None
+    group: str | None = None
+    number: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankNow:
+    """One rank. `beat_s` is its newest heartbeat, `progress_s` when it last moved on (a step, a collective).
+
+    `process` is the kernel's letter for it (as in `records.incident.Activity`), looked at only where something is suspected; `cpu_share` is of one
+    core. `exitcode` as in subprocess. `announced`: it ended in order; `by_launcher`: it was ended. `world_size` is what it has joined, None before;
+    `timeout_s` is that of its group.
+    """
+
+    rank: int
+    pid: int
+    host: str
+    since_s: float
+    local_rank: int | None = None
+    world_size: int | None = None
+    backend: str | None = None
+    device: str | None = None
+    gpu: str | None = None
+    timeout_s: float | None = None
+    step: int = 0
+    steps_per_s: float | None = None
+    beat_s: float | None = None
+    progress_s: float | None = None
+    place: Place | None = None
+    waiting: Waiting | None = None
+    process: str | None = None
+    cpu_share: float | None = None
+    left: bool = False
+    raised: str | None = None
+    ended_s: float | None = None
+    exitcode: int | None = None
+    announced: bool = False
+    by_launcher: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standstill:
+    """Nothing has moved since then, for longer than is usual: `waiting` ranks are inside a collective, `absent` ones did not come to it."""
+
+    since_s: float
+    waiting: tuple[int, ...] = ()
+    absent: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Now:
+    """All ranks that one supervisor sees, at `time_s` since 1970 (`at_s` since the start of the run).
+
+    `hang_after_s` is the threshold in force, `usual_gap_s` what it was learned from, None until it is known. `last` is the supervisor's last word on
+    the attempt. `every_s` is how long until the next one, where nothing is in the way.
+    """
+
+    schema: str = NOW_SCHEMA
+    attempt: int
+    host: str
+    time_s: float
+    at_s: float
+    every_s: float
+    hang_after_s: float
+    usual_gap_s: float | None = None
+    standstill: Standstill | None = None
+    last: bool = False
+    ranks: tuple[RankNow, ...] = ()

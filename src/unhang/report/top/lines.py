@@ -1,0 +1,360 @@
+"""The lines that `unhang top` shows, as rich texts: the job, a line for each rank, and what stands below. Nothing is told by colour alone."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from unhang.patterns import lazily
+from unhang.records.live.picture import Job, Picture, Rank, State
+from unhang.report.folding import fold
+from unhang.report.language import Language, refusal
+from unhang.report.top.choosing import Chosen
+from unhang.report.top.words import (
+    KINDS,
+    LABELS,
+    MARKS,
+    PHASE_STYLES,
+    PHASES,
+    STATES,
+    STYLES,
+    UNKNOWN,
+    duration,
+    gibibytes,
+    happened,
+    small,
+)
+
+# What files hold may be anybody's: nothing of it steers a terminal.
+_CONTROLS = lazily(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_MOST_NOTES = 3
+_ENDED: frozenset[State] = frozenset({"failed", "stopped", "done"})
+_MOST_LINES_OF_VERDICT = 3
+
+
+@dataclass(frozen=True)
+class Column:
+    """`name` is a label's; what is wider than `width` cells is cut."""
+
+    name: str
+    width: int
+    right: bool = False
+
+
+def columns(ranks: Sequence[Rank], width: int) -> tuple[Column, ...]:
+    """What fits into so many cells; the last column gets what is left."""
+    many_hosts = len({r.host for r in ranks}) > 1
+    numbers = max(4, max((len(str(r.rank)) for r in ranks), default=1))
+    chosen = [Column("rank", numbers, True), Column("state", 10), Column("step", 8, True), Column("pace", 7, True), Column("beat", 6, True)]
+    rest = width - sum(c.width + 1 for c in chosen) - 40
+    extra: list[Column] = []
+    host = max(4, min(max((cell_len(r.host) for r in ranks), default=0), 24))
+    for wanted, column in (
+        (many_hosts, Column("host", host)),
+        (any(r.memory is not None for r in ranks), Column("memory", 12, True)),
+        (True, Column("pid", 8, True)),
+        (True, Column("local", 5, True)),
+        (not many_hosts, Column("host", host)),
+    ):
+        # With several hosts a rank's own is worth more than the end of its place.
+        if wanted and rest >= column.width + 1 - (12 if column.name == "host" and many_hosts else 0):
+            extra.append(column)
+            rest -= column.width + 1
+    chosen += extra
+    chosen.append(Column("in", 18 if width < 110 else 26))
+    chosen.append(Column("where", max(width - sum(c.width + 1 for c in chosen), 8)))
+    return tuple(chosen)
+
+
+def heading(of: Sequence[Column], lang: Language) -> Text:
+    labels = {**LABELS[lang], "pace": "/s", "step": LABELS[lang]["step"].partition(" ")[0]}
+    return Text(" ".join(_sized(labels[c.name], c) for c in of).rstrip(), style="bold", no_wrap=True)
+
+
+def row(rank: Rank, of: Sequence[Column], lang: Language) -> Text:
+    """One rank."""
+    line = Text(no_wrap=True)
+    for column in of:
+        line.append(_sized(_cell(rank, column.name, lang), column), style=STYLES[rank.state] if column.name in ("rank", "state") else "")
+        line.append(" ")
+    line.rstrip()
+    return line
+
+
+def folded(chosen: Chosen, width: int, lang: Language) -> list[Text]:
+    """A line for each state of which ranks are not shown one by one."""
+    labels = LABELS[lang]
+    lines = []
+    for state, ranks in chosen.folded.items():
+        said = [labels["folded"].format(n=len(ranks), state=STATES[lang][state])]
+        steps = [(r.step, r.rank) for r in ranks if r.step is not None]
+        if steps:
+            said.append(labels["steps"].format(a=min(steps)[0], b=max(steps)[0]))
+            said.append(labels["slowest"].format(n=min(steps)[1]))
+        lines.append(_cut("  ... " + ", ".join(said), width, style=STYLES[state]))
+    return lines
+
+
+def head(picture: Picture, width: int, lang: Language, *, whole: bool = False) -> list[Text]:
+    """The job. `whole`: with what is cut or left out on a small screen."""
+    job, labels = picture.job, LABELS[lang]
+    first = Text(no_wrap=True)
+    if not whole:
+        first.append(f"{clean(Path(picture.run_dir).resolve().name)}  ")
+    first.append(PHASES[lang][job.phase], style=PHASE_STYLES.get(job.phase, "bold"))
+    said = _of_attempts(job, lang)
+    if job.elapsed_s is not None:
+        said.append(labels["took" if job.phase in ("ended", "gone") else "since"].format(t=duration(job.elapsed_s)))
+    first.append("".join(f"  {s}" for s in said))
+    lines = [_fit(first, width), *(_cut(s, width) for s in _in_lines(_of_supervisor(job, lang), width))]
+    lines += [_cut(s, width) for s in _in_lines([*_of_speed(job, lang), *_of_counts(picture, lang)], width)]
+    if job.command:
+        command = f"{labels['command']}  {shlex.join(job.command)}"
+        lines += [Text(line) for line in fold(clean(command), width, deeper="  ")] if whole else [_cut(command, width, style="dim")]
+    if job.settings or job.preset:
+        asked = [*([labels["preset"].format(name=job.preset)] if job.preset else []), *(f"{k}={v}" for k, v in job.settings.items())]
+        lines.append(_cut(f"{labels['settings']}  {' '.join(asked)}", width, style="dim"))
+    lines += _of_trouble(picture, width, lang, whole=whole)
+    most = len(picture.notes) if whole else _MOST_NOTES
+    lines += [_cut(f"{MARKS['unknown']} {refusal(note) if lang == 'zh' else note}", width, style="yellow") for note in picture.notes[:most]]
+    if len(picture.notes) > most:
+        lines.append(_cut(f"{MARKS['unknown']} {labels['more'].format(n=len(picture.notes) - most)}", width, style="yellow"))
+    return lines
+
+
+def detail(rank: Rank, width: int, lang: Language) -> list[Text]:
+    """Two lines with all that is known of one rank."""
+    labels = LABELS[lang]
+    who = [f"{labels['rank']} {rank.rank}", rank.host, f"{labels['local']} {_or(rank.local_rank)}", f"pid {rank.pid}"]
+    who += [_or(rank.device), *([rank.gpu] if rank.gpu else []), *([f"{_memory(rank)} GiB"] if rank.memory else [])]
+    who += [_or(rank.backend), f"world {_or(rank.world_size)}"]
+    if rank.blamed and _why(rank, lang) != labels["blamed"]:
+        who.append(labels["blamed"])
+    stands = [_why(rank, lang)] if _why(rank, lang) else []
+    if rank.waits_s is not None:
+        of_group = f" [{rank.group}#{_or(rank.number)}]" if rank.group is not None else ""
+        stands.append(f"{rank.call or labels['collective']}{of_group} {duration(rank.waits_s)}")
+    stands.append(f"{rank.place.file}:{rank.place.line} {rank.place.name}" if rank.place is not None else UNKNOWN)
+    if rank.quiet_s is not None:
+        stands.append(labels["moved"].format(t=duration(rank.quiet_s)))
+    return [_cut("  ".join(who), width), _cut("  ".join(stands), width)]
+
+
+def events(picture: Picture, width: int, most: int, lang: Language) -> list[Text]:
+    """The last ones, oldest first."""
+    recent = picture.events[-most:] if most > 0 else ()
+    if not recent:
+        return [_cut(LABELS[lang]["no_events"], width, style="dim")]
+    return [_cut(f"{duration(e.s):>8}  {happened(e, lang)}", width) for e in recent]
+
+
+def collectives(picture: Picture, width: int, most: int, lang: Language) -> list[Text]:
+    """What unhang.Monitor told last."""
+    labels, monitor = LABELS[lang], picture.monitor
+    if monitor is None:
+        return [_cut(labels["no_monitor"], width, style="dim")]
+    said = [labels["heard"].format(n=monitor.heard_from, of=monitor.world_size, t=duration(picture.monitor_age_s))]
+    if picture.monitor_of_before:
+        said.append(labels["before"])
+    said.append(labels["evaluations"].format(n=monitor.evaluations, failed=monitor.evaluation_failures))
+    lines = [_cut("  ".join(said), width, style="yellow" if picture.monitor_of_before or monitor.heard_from < monitor.world_size else "")]
+    if monitor.failures:
+        failed = "  ".join(f"{f.group} {f.collective} {f.cause} {f.count}" for f in monitor.failures)
+        lines.append(_cut(f"{MARKS['failed']} {labels['failures']}: {failed}", width, style="red"))
+    if monitor.stragglers:
+        worst = sorted(monitor.stragglers, key=lambda s: (-s.share, s.group, s.rank))[:3]
+        told = ", ".join(labels["straggler"].format(n=s.rank, share=f"{s.share:.0%}", t=small(s.waited_s), group=s.group) for s in worst)
+        lines.append(_cut(f"{labels['stragglers']}: {told}", width))
+    if monitor.deadlines_s:
+        lines.append(_cut(f"{labels['deadlines']}: " + ", ".join(f"{kind} {small(s)}" for kind, s in monitor.deadlines_s.items()), width))
+    if monitor.calls:
+        lines.append(_cut(_call_row(labels["group"], labels["call"], labels["count"], "p50", "p95", "p99", "GB/s"), width, style="bold"))
+        for c in sorted(monitor.calls, key=lambda c: -c.count):
+            busbw = UNKNOWN if c.busbw_p50_gbps is None else f"{c.busbw_p50_gbps:.3g}"
+            latencies = (small(c.latency_p50_s), small(c.latency_p95_s), small(c.latency_p99_s))
+            lines.append(_cut(_call_row(c.group, c.collective, str(c.count), *latencies, busbw), width))
+    if len(lines) > most:
+        lines = (
+            [*lines[: most - 1], _cut("  ... " + labels["more"].format(n=len(lines) - most + 1), width, style="dim")] if most > 1 else lines[:most]
+        )
+    return lines
+
+
+def _call_row(group: str, call: str, *numbers: str) -> str:
+    return " ".join(_sized(text, column) for text, column in zip((group, call, *numbers), _OF_CALLS, strict=True))
+
+
+_OF_CALLS = tuple(Column("", width, right=i > 1) for i, width in enumerate((10, 12, 6, 8, 8, 8, 7)))
+
+
+# -- the job
+
+
+def _of_attempts(job: Job, lang: Language) -> list[str]:
+    labels = LABELS[lang]
+    said = []
+    if job.phase == "ended":
+        said.append(labels["exitcode"].format(n=_or(job.exitcode)))
+        if job.attempts is not None and job.attempts > 1:
+            said.append(labels["attempts"].format(n=job.attempts))
+    elif job.attempt is not None:
+        said.append(labels["attempt"].format(n=job.attempt + 1))
+        if job.on_failure in (None, "restart"):
+            said.append(labels["restarts"].format(n=job.attempt, of=_or(job.max_restarts)))
+        else:
+            said.append(labels["no_restarts"].format(what=job.on_failure))
+    return said
+
+
+def _of_supervisor(job: Job, lang: Language) -> list[str]:
+    labels, supervisor = LABELS[lang], job.supervisor
+    if job.phase == "ended":
+        return []
+    key = "unseen" if supervisor.alive is None else "lives" if supervisor.alive else "died"
+    said = [labels[key].format(pid=_or(supervisor.pid), host=_or(supervisor.host))]
+    if supervisor.silent_s is not None:
+        said.append(labels["wrote"].format(t=duration(supervisor.silent_s)))
+    return said
+
+
+def _of_speed(job: Job, lang: Language) -> list[str]:
+    labels = LABELS[lang]
+    said = []
+    if job.step is not None:
+        said.append(labels["step"].format(n=job.step))
+        if job.phase not in ("ended", "gone"):
+            said.append(labels["pace"].format(n=f"{job.steps_per_s:.2f}") if job.steps_per_s is not None else labels["pace_unknown"])
+    if job.phase in ("ended", "gone"):
+        return said
+    if job.hang_after_s is not None:
+        said.append(labels["gap"].format(t=small(job.usual_gap_s)))
+        said.append(labels["hang"].format(t=duration(job.hang_after_s)))
+    if job.timeout_s is not None:
+        said.append(labels["timeout"].format(t=duration(job.timeout_s)))
+    return said
+
+
+def _of_counts(picture: Picture, lang: Language) -> list[str]:
+    labels, seen = LABELS[lang], len(picture.ranks)
+    if not seen:
+        return [labels["no_ranks"]]
+    expected = picture.job.expected
+    how_many = labels["ranks"].format(n=seen, of=expected) if expected is not None else labels["ranks_only"].format(n=seen)
+    states: list[State] = [s for s in STATES["en"] if s in picture.counts]
+    return [how_many + ": " + ", ".join(labels["folded"].format(n=picture.counts[s], state=STATES[lang][s]) for s in states)]
+
+
+def _of_trouble(picture: Picture, width: int, lang: Language, *, whole: bool) -> list[Text]:
+    job, labels = picture.job, LABELS[lang]
+    lines = []
+    if job.trouble is not None:
+        trouble = job.trouble
+        said = labels["trouble"].format(kind=KINDS[lang].get(trouble.kind, trouble.kind), n=trouble.number, t=duration(trouble.for_s))
+        lines.append(_cut(f"{MARKS['failed']} {said}, {labels['judged' if trouble.judged else 'evidence']}", width, style="bold red"))
+    if job.verdict is not None:
+        told = job.verdict
+        says = told.says_zh if lang == "zh" and told.says_zh else told.says
+        standing = f" ({told.standing})" if told.standing else ""
+        of_attempt = f" ({labels['attempt'].format(n=told.attempt + 1)})" if told.attempt != job.attempt and told.attempt is not None else ""
+        of_verdict = fold(clean(f"{labels['verdict']}{of_attempt}  {told.cause}{standing}: {says}"), width, deeper="  ")
+        most = len(of_verdict) if whole else _MOST_LINES_OF_VERDICT
+        lines += [Text(line) for line in of_verdict[:most]]
+        if len(of_verdict) > most:
+            lines[-1] = _cut(of_verdict[most - 1] + " ...", width)
+    if job.gave_up is not None:
+        lines.append(_cut(labels["gave_up"].format(why=job.gave_up), width))
+    return lines
+
+
+# -- a rank
+
+
+def _cell(rank: Rank, name: str, lang: Language) -> str:
+    if name == "rank":
+        return str(rank.rank)
+    if name == "state":
+        mark = MARKS["failed"] if rank.blamed else MARKS.get(rank.state, " ")
+        return f"{mark} {STATES[lang][rank.state]}"
+    if name == "step":
+        return _or(rank.step)
+    if name == "pace":
+        return "-" if rank.state in _ENDED else UNKNOWN if rank.steps_per_s is None else f"{rank.steps_per_s:.2f}"
+    if name == "beat":
+        # Of a process that is no more nobody expects one.
+        return "-" if rank.state in _ENDED else duration(rank.age_s)
+    if name == "memory":
+        return _memory(rank) if rank.memory is not None else UNKNOWN
+    if name == "in":
+        return "-" if rank.waits_s is None else f"{rank.call or LABELS[lang]['collective']} {duration(rank.waits_s)}"
+    if name == "where":
+        where = f"{Path(rank.place.file).name}:{rank.place.line} {rank.place.name}" if rank.place is not None else UNKNOWN
+        return "; ".join(s for s in (_why(rank, lang), where) if s)
+    return {"host": rank.host, "pid": str(rank.pid), "local": _or(rank.local_rank)}[name]
+
+
+def _why(rank: Rank, lang: Language) -> str:
+    """What is to be said of it beside where it stands."""
+    if rank.raised is not None:
+        return rank.raised
+    if rank.exitcode is not None and rank.exitcode < 0:
+        return LABELS[lang]["signal"].format(n=-rank.exitcode)
+    if rank.exitcode:
+        return LABELS[lang]["exitcode"].format(n=rank.exitcode)
+    if rank.process in ("T", "t"):
+        return LABELS[lang]["stopped_process"]
+    return LABELS[lang]["blamed"] if rank.blamed else ""
+
+
+def _memory(rank: Rank) -> str:
+    return UNKNOWN if rank.memory is None else f"{gibibytes(rank.memory.used_bytes)}/{gibibytes(rank.memory.total_bytes)}"
+
+
+# -- text
+
+
+def _or(value: object) -> str:
+    return UNKNOWN if value is None else str(value)
+
+
+def clean(text: str) -> str:
+    """Without what would steer a terminal."""
+    return _CONTROLS.sub(" ", text)
+
+
+def _sized(text: str, column: Column) -> str:
+    text = clean(text)
+    if cell_len(text) > column.width:
+        text = set_cell_size(text, column.width - 1) + "…"
+    return _padded(text, column.width, right=column.right)
+
+
+def _padded(text: str, width: int, *, right: bool = False) -> str:
+    space = " " * max(width - cell_len(text), 0)
+    return space + text if right else text + space
+
+
+def _in_lines(parts: Iterable[str], width: int) -> list[str]:
+    """Side by side, as many as fit into a line."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and cell_len(lines[-1]) + 2 + cell_len(part) <= width:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(part)
+    return lines
+
+
+def _cut(text: str, width: int, *, style: str = "") -> Text:
+    return _fit(Text(clean(text), style=style), width)
+
+
+def _fit(line: Text, width: int) -> Text:
+    line.no_wrap = True
+    if line.cell_len > width:
+        line.truncate(width, overflow="ellipsis")
+    return line

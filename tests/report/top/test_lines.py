@@ -1,0 +1,121 @@
+"""What is shown fits every width, in both languages, leaves nothing unsaid that is not known, and steers no terminal."""
+
+from __future__ import annotations
+
+import io
+import string
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from tests.report.top.pictures import TOLD, TROUBLE, picture, rank, thousand
+
+from unhang.launch import events
+from unhang.records.live.history import Happened
+from unhang.records.live.picture import PHASES, STATES, Memory
+from unhang.report.top import lines, words
+from unhang.report.top.choosing import choose
+from unhang.report.top.once import render
+
+STUCK = picture(
+    rank(0, "waiting", waits_s=12.4, call="all_reduce", group="0", number=77),
+    rank(1, "silent", process="T", age_s=12.0),
+    rank(2, "failed", raised="ValueError: no \x1b[31msuch batch", exitcode=1),
+    rank(3, "stopped", blamed=True, exitcode=-9),
+    rank(4, "unknown", step=None, steps_per_s=None, age_s=None, place=None, local_rank=None),
+    rank(5, memory=Memory(used_bytes=3 << 30, total_bytes=80 << 30)),
+    phase="wrong",
+    monitored=True,
+    verdict=TOLD,
+    trouble=TROUBLE,
+    gave_up="the same failure again",
+    settings={"shm": "off", "timeout": 1800},
+    preset="conservative",
+)
+
+
+def shown(of, width, lang) -> list[str]:
+    chosen = choose(of.ranks)
+    columns = lines.columns(chosen.shown, width)
+    made = [*lines.head(of, width, lang), lines.heading(columns, lang), *(lines.row(r, columns, lang) for r in chosen.shown)]
+    made += [*lines.folded(chosen, width, lang), *lines.events(of, width, 9, lang), *lines.collectives(of, width, 9, lang)]
+    made += [line for r in of.ranks[:6] for line in lines.detail(r, width, lang)]
+    return [line.plain for line in made]
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+@pytest.mark.parametrize("width", [40, 80, 100, 120, 160, 300])
+@pytest.mark.parametrize("of", [STUCK, thousand(), picture()], ids=["stuck", "thousand", "empty"])
+def test_every_line_fits(of, width, lang):
+    for line in shown(of, width, lang):
+        assert cell_len(line) <= max(width, 80 if width < 80 and "state" in line else width) or width < 80
+        assert line.isprintable(), line
+
+
+def test_what_is_said_of_ranks():
+    text = "\n".join(shown(STUCK, 160, "en"))
+    for said in (
+        "all_reduce 12 s", "stopped (SIGSTOP)", "ValueError: no  [31msuch batch", "ended by signal 9", "3.0/80.0", "train.py:42 main",
+        "a hang (incident 1), 12 s ago, evidence is being taken", "verdict process-stuck (established): rank 3", "preset conservative shm=off",
+        "not started again: the same failure again", "1 failed, 1 silent, 1 waiting, 1 unknown, 1 running, 1 stopped", "restarts 0 of 3",
+        "of 7 of 8 ranks, 4.0 s ago", "rank 5 80% (12 s, world)", "all_reduce 30 s", "failed calls: world all_reduce timeout 2",
+        "evaluations 4, failed 1",
+        "[0#77]", "named by the verdict",
+    ):  # fmt: skip
+        assert said in text, said
+
+
+def test_what_is_not_known_is_said():
+    (row,) = [line for line in shown(STUCK, 100, "en") if line.strip().startswith("4 ?")]
+    assert row.split()[:6] == ["4", "?", "unknown", "?", "?", "?"] and row.endswith("?")
+    assert "not known: the training has no unhang.Monitor" in "\n".join(shown(picture(rank(0)), 100, "en"))
+    assert "no rank seen yet" in "\n".join(shown(picture(), 100, "en"))
+
+
+def test_states_are_told_without_colours():
+    rows = [lines.row(rank(0, state), lines.columns([rank(0)], 80), "en").plain for state in STATES]
+    assert len(set(rows)) == len(STATES)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_once(lang):
+    out = io.StringIO()
+    render(STUCK, Console(file=out, width=80, color_system=None), lang=lang)
+    text = out.getvalue()
+    assert "\x1b" not in text and "\x07" not in text and "Teleported" in text
+    assert (" ".join(TOLD.says.split()) if lang == "en" else TOLD.says_zh[:20]) in " ".join(text.split())
+    assert "torchrun --nproc-per-node 8 train.py --note 'two words'" in " ".join(text.split())
+
+
+def test_both_languages_say_the_same_things():
+    fields = lambda text: {name for _, name, _, _ in string.Formatter().parse(text) if name}  # noqa: E731
+    assert words.LABELS["en"].keys() == words.LABELS["zh"].keys()
+    for name, text in words.LABELS["en"].items():
+        assert fields(text) == fields(words.LABELS["zh"][name]), name
+    for lang in ("en", "zh"):
+        assert set(words.STATES[lang]) == set(words.STYLES) == set(STATES) and set(words.PHASES[lang]) == set(PHASES)
+        # It fits a small screen, frame included.
+        assert len(words.HELP[lang].splitlines()) <= 22 and all(cell_len(line) <= 76 for line in words.HELP[lang].splitlines())
+    for name, told in words._EVENTS.items():
+        assert fields(told["en"]) == fields(told["zh"]), name
+
+
+def test_every_event_has_its_words():
+    written = {kind.__name__ for kind in events.Event.__args__} - {"Pace", "Attached", "Joined"}
+    assert written <= set(words._EVENTS)
+    for name in written:
+        # Of one whose fields are another version's nothing is lost but these.
+        assert words.happened(Happened(s=1.0, event=name, fields={}), "en")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(None, "?"), (-1, "0.0 s"), (0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (99.6, "1:40"), (3600, "1:00:00"), (90061, "25:01:01")],
+)
+def test_durations(seconds, said):
+    assert words.duration(seconds) == said
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(None, "?"), (0.0000004, "0.4 µs"), (0.00085, "850 µs"), (0.0123, "12.3 ms"), (1.25, "1.2 s")])
+def test_small_durations(seconds, said):
+    assert words.small(seconds) == said
