@@ -77,6 +77,7 @@ def test_no_certificate_and_no_http(server):
         f"ftp://host/{PLACE}",
         f"host/{PLACE}",
         f"http:///{PLACE}",
+        f"https://me:hunter2@host/{PLACE}",
         f"http://[{PLACE}",
         f"http://host:99999/{PLACE}",
         f"http://host/a b{PLACE}",

@@ -26,12 +26,12 @@ class Webhook:
     def __init__(self, url: str) -> None:
         try:
             parts = urlsplit(url)
-            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and parts.username is None
         except (ValueError, AttributeError, TypeError):
             good = False
         # Raised here, and not from what was raised, which may quote it.
         if not good or any(ord(c) <= 32 or ord(c) >= 127 for c in url):
-            raise ValueError("webhook is an http or https URL (what was given is not shown: it may be a secret)")
+            raise ValueError("webhook is an http or https URL without a user's name (what was given is not shown: it may be a secret)")
         self._url = url
 
     def __repr__(self) -> str:
