@@ -314,7 +314,7 @@ def test_who_interrupts_keeps_what_was_measured(here, tmp_path):
 
 
 def test_the_report_holds_no_credentials(here, tmp_path):
-    here().after(failed(), here.told.append, lambda: False)
+    here(options=("-n", "2")).after(failed(), here.told.append, lambda: False)
     text = (tmp_path / "run1" / "solution.md").read_text()
     assert "unhang run --set interface=lo -n 2 train.py" in text and "hf_aaa" not in text
 

@@ -52,6 +52,7 @@ class Fallback:
         *,
         rundir: RunDir,
         words: Sequence[str],
+        options: Sequence[str] = (),
         environ: Mapping[str, str],
         mode: Mode = "auto",
         limit_s: float = ladder.LIMIT_S,
@@ -61,11 +62,11 @@ class Fallback:
         typed: Collection[str] = (),
         host: Host | None = None,
     ) -> None:
-        """`typed` are keys of settings that the user has typed: they stay as they are."""
+        """`options` are our own in front of `words`, as they were typed; `typed` are keys of settings that the user has typed: they stay as they are."""
         self._command = command
         self._rundir = rundir
         self._words = words
-        self._typed = words if command.module is None and not command.needs_torch else ("-n", str(command.world_size), *words)
+        self._typed = (*options, *words)
         self._environ = environ
         self._mode = mode
         self._forgets = forgets
