@@ -167,6 +167,8 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     ),
     ("add --only storage", "加上 --only storage"),
     ("--yes is for --fix", "--yes 只用于 --fix"),
+    ("{} is for --live --fix", "{} 只用于 --live --fix"),
+    ("--trial-limit has no effect without --trial-command", "--trial-limit 没有 --trial-command 时不起作用"),
     ("--rewrite takes one file", "--rewrite 只接受一个文件"),
     ("{} is larger than {} MiB: no script", "{} 大于 {} MiB，不是脚本"),
     ("{} is no text", "{} 不是文本"),
