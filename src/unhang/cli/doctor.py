@@ -121,8 +121,8 @@ def doctor(
             typer.echo("\n".join(f"{id:14} {title}" for id, title in titles.items()))
         return
     if diff is not None:
-        given = {"--save": save, "--snapshot": snapshot, "--live": live, "--fix": fix, "--path": path, "--write-speed": write_speed}
-        given |= {"--fix-limit": fix_limit, "--trial-command": trial_command, "--trial-limit": trial_limit}
+        given: dict[str, object] = {"--save": save, "--snapshot": snapshot, "--live": live, "--fix": fix, "--path": path}
+        given |= {"--write-speed": write_speed, "--fix-limit": fix_limit, "--trial-command": trial_command, "--trial-limit": trial_limit}
         if also := [name for name, value in given.items() if value]:
             raise UnhangError(f"--diff compares, and does nothing else: it does not go with {' and '.join(also)}")
         raise typer.Exit(_compare(*diff, only, as_json=as_json, lang=chosen))

@@ -197,6 +197,10 @@ _ERRORS: tuple[tuple[str, str], ...] = (
     ("{} in front of {}: a form starts the script by itself", "{} 写在 {} 前面：各形式会自行启动脚本"),
     ("{} is no script: a form starts the script by itself", "{} 不是脚本：各形式会自行启动脚本"),
     ("{}: no form carries that", "{}：没有一种形式能写入它"),
+    ("{} has no effect in {} for one host", "{} 在单台主机的 {} 中不起作用"),
+    ("--nodes N where there are several; leave it out where not", "有多台主机时加上 --nodes N；否则去掉它"),
+    ("{} has no effect in {}: its file has no place for it", "{} 在 {} 中不起作用：其文件中没有它的位置"),
+    ("leave it out; forms that have one: {}", "去掉它；能写入它的形式有：{}"),
 )
 _asked: Language | None = None
 
