@@ -209,6 +209,13 @@ def test_changes_that_were_not_tried_for_one_reason_are_one_line(shown):
     ]
 
 
+def test_what_was_held_back_stands_before_a_question(shown):
+    live, seen = shown()
+    for event in (rung("a"), events.Asking(ways=2, within_s=9.0)):
+        live.tell(event)
+    assert [line.split(":")[1].strip() for line in seen()[1].decode().splitlines()] == ["a", "an answer is waited for 0"]
+
+
 def test_why_a_change_failed_ends_with_a_word(shown):
     live, seen = shown()
     live.tell(rung("a", "failed", says="process group: " + "Unable to find address. " * 20))

@@ -172,7 +172,12 @@ def _export(
     found = forms.export(form, choice, where, installed=releases, arguments=configured.arguments, with_unhang=with_unhang, suggested=suggested)
     ours = {key: origin for key, _, origin in typed}
     if wrong := [r for r in found.refused if r.key in ours]:
-        raise UnhangError(f"{ours[wrong[0].key]} {wrong[0].key}: {wrong[0].why}", hint="unhang presets --settings lists every setting")
+        first = wrong[0]
+        raise UnhangError(
+            f"{ours[first.key]} {first.key}: {first.why}",
+            says_zh=f"{ours[first.key]} {first.key}：{first.why_zh or first.why}",
+            hint="unhang presets --settings lists every setting",
+        )
     return found
 
 
