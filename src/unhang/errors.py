@@ -31,10 +31,11 @@ EXIT_INTERRUPTED = 130
 
 
 class UnhangError(Exception):
-    """What failed, with the value; `cause`, the usual reason; `hint`, the next command to try."""
+    """What failed, with the value; `cause`, the usual reason; `hint`, the next command to try. `says_zh` where whoever raises it has the Chinese."""
 
-    def __init__(self, message: str, *, cause: str | None = None, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, cause: str | None = None, hint: str | None = None, says_zh: str | None = None) -> None:
         super().__init__(message)
+        self.says_zh = says_zh
         self.cause = cause
         self.hint = hint
 

@@ -218,7 +218,17 @@ def test_as_json():
     assert "repair" not in json.loads(in_own_shm("--json").stdout.partition("\nleft:")[0])
 
 
-@pytest.mark.parametrize(("args", "says"), [(["--yes"], "--yes is for --fix"), (["--fix", "--snapshot", "x"], "does not go with --snapshot")])
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["--yes"], "--yes is for --fix"),
+        (["--fix", "--snapshot", "x"], "does not go with --snapshot"),
+        (["--trial-command", "t.py", "--live"], "--trial-command is for --live --fix"),
+        (["--fix-limit", "40s", "--fix"], "--fix-limit is for --live --fix"),
+        (["--trial-limit", "9s", "--live", "--fix"], "--trial-limit has no effect without --trial-command"),
+        (["--diff", "now", "now", "--fix-limit", "40s"], "--diff compares, and does nothing else: it does not go with --fix-limit"),
+    ],
+)
 def test_bad_input(args, says):
     app = typer.Typer()
     app.callback()(lambda: None)

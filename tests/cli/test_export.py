@@ -63,6 +63,9 @@ CONTRADICTIONS = {
     "counts": (["-n", "4", "--", "torchrun", "--nproc-per-node=2", "train.py"], "--processes 4, and the command behind -- says 2"),
     "hosts": (["--nodes", "4", "--", "torchrun", "--nnodes=2", "train.py"], "--nodes 4"),
     "masters": (["--master", "a", "--", "torchrun", "--nnodes=2", "--master-addr=b", "train.py"], "--master a"),
+    "a master for one host": (["--master", "node0:1234"], "--master has no effect in torchrun for one host"),
+    "an image for none": (["--image", "a/b:c"], "--image has no effect in torchrun: its file has no place for it"),
+    "a name for none": (["--name", "tune"], "--name has no effect in torchrun: its file has no place for it"),
     "no python": (["--python", "/nosuch"], "--python /nosuch: there is no such program"),
     "another program": (["--python", "/bin/true"], "is no Python"),
     "checking and writing": (["--check", "a.yaml", "-o", "b.yaml"], "--check writes nothing"),
@@ -81,6 +84,43 @@ def test_refusals_are_said_in_chinese(run, words):
     ran = run(*([] if "--check" in given else ["torchrun"]), "--lang", "zh", *given)
     assert any("\u4e00" <= c <= "\u9fff" for c in language.refusal(str(ran.exception)))
     language.chosen("en")
+
+
+def test_what_one_form_has_no_place_for_another_has(run):
+    both = run("slurm", "--master", "node0:12345", "--name", "tune")
+    assert both.exit_code == 0 and "MASTER_ADDR=node0" in both.stdout and "12345" in both.stdout and "--job-name=tune" in both.stdout
+    refused = run("kubernetes", "--nodes", 2, "--master", "node0").exception
+    assert isinstance(refused, UnhangError) and "--master has no effect in kubernetes" in str(refused) and "kubernetes-job" in refused.hint
+    # A part of it is told, and so is what the command itself said.
+    part = run("skypilot", "--nodes", 2, "--master", "node0:12345")
+    assert part.exit_code == 0 and "--master-port=12345" in part.stdout and "not carried: master address=node0" in part.stderr
+    taken = run("kubernetes", "--", "torchrun", "--nnodes=2", "--master-addr=node0", "--master-port=1234", "train.py")
+    assert taken.exit_code == 0 and "# NOT carried: master port=1234: kubernetes names" in taken.stdout and "master address=node0" in taken.stderr
+    # A port behind -- and an address in front of it are no contradiction.
+    assert run("torchrun", "--master", "node0", "--", "torchrun", "--nnodes=2", "--master-port=1234", "train.py").stdout.count("1234") == 1
+
+
+def test_a_preset_is_chosen_by_the_way_to_the_master(run, monkeypatch):
+    from unhang.cli import settings
+
+    asked = []
+    whole = settings.here
+    monkeypatch.setattr(settings, "here", lambda python, **more: asked.append((python, more)) or whole(python, **more))
+    ran = run("torchrun", "--nodes", 2, "--master", "127.0.0.1", "--preset", "ethernet")
+    assert ran.exit_code == 0 and asked[0][1]["address"] == "127.0.0.1" and asked[0][1]["hosts"] == 2
+
+
+def test_what_is_chosen_from_the_machine_is_chosen_from_one(run, monkeypatch):
+    """The settings of preset auto are those that `unhang presets auto` shows, not those of 8 GPUs that nobody has."""
+    from unhang.cli import settings
+    from unhang.knowledge.settings.setting import Installed
+
+    found = {}
+    for gpus, nccl in ((0, None), (8, (2, 27, 5))):
+        monkeypatch.setattr(settings, "installed", lambda python, g=gpus, n=nccl: Installed(torch=(2, 13), nccl=n, gpus=g))
+        found[gpus] = run("torchrun", "--preset", "auto")
+        assert found[gpus].exit_code == 0, found[gpus].exception
+    assert "--set backend=gloo" in found[0].stdout and "backend=gloo" not in found[8].stdout
 
 
 def test_the_same_thing_twice_is_no_contradiction(run):

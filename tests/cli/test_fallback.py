@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import pty
+import sqlite3
+import sys
+import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -14,7 +21,7 @@ from unhang.launch.attempt import Result
 from unhang.launch.command import Command
 from unhang.model import Evidence, Finding, Outcome, Trial, Tried, Verdict
 from unhang.records.rundir import RunDir
-from unhang.remedies import fingerprint, ladder
+from unhang.remedies import fingerprint, ladder, memory
 
 COMMAND = Command(
     argv=("python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py", "--token", "hf_" + "a" * 34),
@@ -27,6 +34,7 @@ COMMAND = Command(
 
 
 STEPPED = events.FirstStep(ranks=2, devices=("cpu",), backend="gloo", after_s=1.0)
+FINISHED = events.Finished(exitcode=0, attempts=2, incidents=1, elapsed_s=9.0)
 
 
 def failed(cause="gloo-connect", steps=0):
@@ -61,7 +69,7 @@ def here(tmp_path, monkeypatch):
 
         def climb(self, bench, rungs, **more):
             self.climbs += 1
-            self.bench, self.rungs = bench, rungs
+            self.bench, self.rungs, self.limit_s = bench, rungs, more["limit_s"]
             return self.found
 
         def before(self):
@@ -69,6 +77,18 @@ def here(tmp_path, monkeypatch):
             run = self()
             run.after(failed(), self.told.append, lambda: False)
             run.saw(STEPPED)
+            run.saw(FINISHED)
+
+        @contextlib.contextmanager
+        def locked(self):
+            """Another training holds the memory."""
+            with contextlib.closing(sqlite3.connect(tmp_path / "cache" / memory.FILE, isolation_level=None)) as other:
+                other.execute("BEGIN EXCLUSIVE")
+                yield
+                other.execute("ROLLBACK")
+
+        def texts(self):
+            return [e.text for e in self.said(events.Note)]
 
     made = Here()
     monkeypatch.setattr(ladder, "climb", made.climb)
@@ -188,6 +208,62 @@ def test_it_can_be_forgotten(here):
     assert here().at_start(here.told.append) is None
 
 
+def test_what_cannot_be_forgotten_is_not_said_to_be(here, monkeypatch):
+    here.before()
+    here.told.clear()
+    monkeypatch.setattr(memory, "_BUSY_S", 0.05)
+    with here.locked():
+        assert here(forgets=True).at_start(here.told.append) is None
+    assert len(here.told) == 1 and "is not forgotten" in here.texts()[0] and "locked" in here.texts()[0]
+    again = here(environ={"HOME": "/root"})
+    assert again.at_start(here.told.append) is not None
+    with here.locked():
+        assert again.after(failed("gpu-oom"), here.told.append, lambda: False).environ == {"HOME": "/root"}
+    assert here.texts()[-1].endswith("it failed before its first step: taken back") and "is not forgotten" in here.texts()[-2]
+
+
+def test_a_memory_that_is_held_by_another_training_holds_up_nobody(here):
+    here.before()
+    here.versions = "torch 2.14"
+    run = here()
+    assert run.at_start(here.told.append) is None
+    run.after(failed(), here.told.append, lambda: False)
+    here.told.clear()
+    with here.locked():
+        began = time.monotonic()
+        run.saw(STEPPED)
+        assert time.monotonic() - began < memory._BUSY_S / 4
+        assert not here.told
+    run.saw(FINISHED)
+    assert ["is remembered for this job" in text for text in here.texts()] == [True]
+    assert here().at_start(here.told.append) is not None
+
+
+def test_a_memory_that_never_answers_ends_no_run_late(here, monkeypatch):
+    run, answers = here(), threading.Event()
+    monkeypatch.setattr(fallback, "_KEEP_S", 0.05)
+    monkeypatch.setattr(memory.Memory, "keep", lambda *_, **__: answers.wait(60))
+    run.after(failed(), here.told.append, lambda: False)
+    try:
+        run.saw(STEPPED)
+        run.saw(FINISHED)
+        assert "is not known" in here.texts()[-1] and "has not answered" in here.texts()[-1]
+    finally:
+        answers.set()
+
+
+def test_the_machine_is_not_looked_at_while_the_training_is_watched(here, monkeypatch):
+    looked = []
+    monkeypatch.setattr(fingerprint, "key", lambda **_: looked.append(1) or fingerprint.Key(place="a", versions="b"))
+    run = here()
+    run.at_start(here.told.append)
+    run.after(failed(), here.told.append, lambda: False)
+    assert looked == [1]
+    run.saw(STEPPED)
+    run.saw(FINISHED)
+    assert looked == [1] and "is remembered" in here.texts()[-1]
+
+
 @pytest.mark.parametrize("cause", ["rank-exception", "collective-mismatch", "gpu-oom"])
 def test_the_code_is_not_answered_by_settings(here, cause):
     assert here().after(failed(cause), here.told.append, lambda: False) is None
@@ -301,6 +377,61 @@ def test_the_ways_are_offered_in_the_order_of_the_ladder(here, monkeypatch):
     assert offered == ["interface", "ib-off", "nvls-off"]
 
 
+@pytest.fixture
+def terminal(monkeypatch):
+    """What types into the terminal at which the user is asked."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "rb", buffering=0) as stdin:
+        monkeypatch.setattr(fallback.sys, "stdin", stdin)
+        monkeypatch.setattr(fallback, "_can_ask", lambda: True)
+        yield lambda text: os.write(ours, text)
+    os.close(ours)
+
+
+def two_ways():
+    def tried(choice):
+        trial = Trial(choice=choice, outcome="passed", world_size=2, backend="gloo", says="")
+        return Tried(id="x", title="x", title_zh="x", cost="", cost_zh="", trial=trial)
+
+    return replace(outcome({"interface": "lo"}), rungs=(tried({"interface": "lo"}), tried({"ib": False})))
+
+
+def test_an_answer_is_not_waited_for_longer_than_the_limit(here, terminal, capsys):
+    here.found = two_ways()
+    began = time.monotonic()
+    run = here(mode="ask", limit_s=0.5)
+
+    def tell(event):
+        here.told.append(event)
+        sys.stderr.write(f"{type(event).__name__}\n")
+
+    assert run.after(failed(), tell, lambda: False) is None
+    assert 0.5 <= time.monotonic() - began < 5
+    assert run.outcome.chosen is None and "before the time of 0.5 s was over" in run.outcome.says
+    assert here.texts()[-1].endswith("was over; nothing is changed")
+    # Told before the menu, and a quarter of it is kept for the answer.
+    assert here.said(events.Asking)[0].within_s <= 0.5 and here.limit_s == 0.375
+    before, menu, _ = capsys.readouterr().err.partition("what works on this machine")
+    # Whoever shows it gives out first what is held back.
+    assert menu and "Asking\n" in before
+
+
+def test_a_way_that_is_tried_once_more_has_what_is_left_of_the_limit(here, terminal, monkeypatch):
+    here.found = two_ways()
+    limits = []
+
+    def again(bench, choice, limit_s):
+        limits.append(limit_s)
+        terminal(b"2\n" if len(limits) < 2 else b"0\n")
+        return Trial(choice=choice, outcome="failed", world_size=2, backend="gloo", says="it fails")
+
+    monkeypatch.setattr(fallback.trial, "run", again)
+    monkeypatch.setattr(fallback.termios, "tcflush", lambda *_: terminal(b"2\n"))
+    run = here(mode="ask", limit_s=60.0)
+    assert run.after(failed(), here.told.append, lambda: False) is None
+    assert len(limits) == 2 and 60 > limits[0] > limits[1] > 50
+
+
 def test_who_interrupts_changes_nothing(here):
     assert here().after(failed(), here.told.append, lambda: True) is None
     assert here().at_start(here.told.append) is None
@@ -314,7 +445,7 @@ def test_who_interrupts_keeps_what_was_measured(here, tmp_path):
 
 
 def test_the_report_holds_no_credentials(here, tmp_path):
-    here().after(failed(), here.told.append, lambda: False)
+    here(options=("-n", "2")).after(failed(), here.told.append, lambda: False)
     text = (tmp_path / "run1" / "solution.md").read_text()
     assert "unhang run --set interface=lo -n 2 train.py" in text and "hf_aaa" not in text
 

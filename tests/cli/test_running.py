@@ -113,6 +113,23 @@ def test_the_limit_of_unhang_toml_reaches_the_ladder(tmp_path, monkeypatch):
     assert asked == [("ask", 120.0), ("auto", 30.0)]
 
 
+@pytest.mark.parametrize(("set_apart", "front"), [(False, ()), (True, ("--",))])
+def test_what_was_typed_reaches_solution_md(tmp_path, monkeypatch, set_apart, front):
+    asked = []
+
+    class Noted(Exception):
+        pass
+
+    def made(*_, words, options, **__):
+        asked.append((*options, *words))
+        raise Noted
+
+    monkeypatch.setattr(running, "Fallback", made)
+    with pytest.raises(Noted):
+        running.run(replace(request_of(tmp_path / "r"), dry_run=True, own_words=("--set", "timeout=20m"), set_apart=set_apart))
+    assert asked == [("--set", "timeout=20m", *front, "sh", "-c", "echo started")]
+
+
 def test_a_dry_run_shows_what_is_remembered(tmp_path, monkeypatch, capsys):
     command = Command(argv=("sh",), python="python", name="t", world_size=None, port=None)
     asked = []

@@ -1,5 +1,6 @@
 """What is remembered, by whom, and what becomes of a file that is damaged."""
 
+import contextlib
 import sqlite3
 import subprocess
 import sys
@@ -62,20 +63,57 @@ def test_a_damaged_file_is_set_aside_and_told(path, damage):
     assert mind.keep(KEY, FOUND, command="") and mind.recall(KEY).outcome is not None
 
 
-def test_a_file_that_is_locked_is_left_alone(path, monkeypatch):
+@contextlib.contextmanager
+def locked(path):
+    other = sqlite3.connect(path, isolation_level=None)
+    with contextlib.closing(other):
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+        other.execute("ROLLBACK")
+
+
+def test_a_file_that_is_locked_is_left_alone_and_nothing_false_is_said_of_it(path, monkeypatch):
     monkeypatch.setattr(memory, "_BUSY_S", 0.05)
     Memory(path).keep(KEY, FOUND, command="")
     told = []
-    with sqlite3.connect(path) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        assert Memory(path, trouble=told.append).recall(KEY).outcome is None
-        other.rollback()
-    other.close()
-    assert "locked" in told[0] and not list(path.parent.glob("*.damaged-*"))
+    mind = Memory(path, trouble=told.append)
+    with locked(path):
+        assert mind.recall(KEY).outcome is None
+        assert mind.keep(KEY, FOUND, command="") is False
+        assert mind.forget(KEY) is None
+    assert [t.partition(":")[0] for t in told] == [
+        "what earlier runs found is not used",
+        "what was found is not remembered",
+        "what earlier runs found is not forgotten",
+    ]
+    assert all("locked" in t for t in told) and not list(path.parent.glob("*.damaged-*"))
     assert Memory(path).recall(KEY).outcome is not None
 
 
+def test_the_file_of_a_later_version_is_left_alone(path):
+    Memory(path).keep(KEY, FOUND, command="")
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.execute("ALTER TABLE outcomes ADD COLUMN later TEXT NOT NULL DEFAULT ''")
+    told = []
+    assert not Memory(path, trouble=told.append).keep(KEY, FOUND, command="")
+    assert told[0].startswith("what was found is not remembered") and not list(path.parent.glob("*.damaged-*"))
+
+
+def test_a_damaged_file_that_cannot_be_set_aside_is_told(path, monkeypatch):
+    path.parent.mkdir()
+    path.write_bytes(b"no database" * 1000)
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    told = []
+    assert Memory(path, trouble=told.append).forget(KEY) is None
+    assert "not forgotten" in told[0] and "cannot be set aside: Permission denied" in told[0]
+
+
 def test_without_a_place_nothing_is_remembered():
+    assert Memory(None).forget(KEY) is False
     assert not Memory(None).keep(KEY, FOUND, command="") and Memory(None).recall(KEY).outcome is None
 
 

@@ -84,6 +84,7 @@ def test_ours_begin_on_a_line_of_their_own(shown):
         (events.Straggling(ranks=(3,), waiting=(0, 1), for_s=12.0, incident=1), "rank 3 is slow but alive: ranks 0, 1 are waiting for 12 s"),
         (events.CaughtUp(after_s=15.0), "moving again after 15 s"),
         (events.GaveUp(why="because"), "not starting again: because"),
+        (events.Asking(ways=2, within_s=150.0), "an answer is waited for 2:30 at most"),
         (events.Finished(exitcode=0, attempts=2, incidents=1, elapsed_s=3725.0), "training finished after 1:02:05, 2 attempts"),
         (events.Finished(exitcode=7, attempts=1, incidents=1, elapsed_s=5.0), "ended with exit code 7 after 0:05"),
     ],
@@ -206,6 +207,13 @@ def test_changes_that_were_not_tried_for_one_reason_are_one_line(shown):
         "unhang:   d: works (2.0 s)",
         "unhang:   e: not tried: only NCCL has it",
     ]
+
+
+def test_what_was_held_back_stands_before_a_question(shown):
+    live, seen = shown()
+    for event in (rung("a"), events.Asking(ways=2, within_s=9.0)):
+        live.tell(event)
+    assert [line.split(":")[1].strip() for line in seen()[1].decode().splitlines()] == ["a", "an answer is waited for 0"]
 
 
 def test_why_a_change_failed_ends_with_a_word(shown):

@@ -140,7 +140,8 @@ def _complain(error: UnhangError) -> None:
     from unhang.report import language
 
     labels = language.LABELS[language.spoken()]
-    _say(f"unhang: {_shown(language.refusal(str(error)))}", red=True)
+    says_zh = error.says_zh if language.spoken() == "zh" else None
+    _say(f"unhang: {_shown(says_zh or language.refusal(str(error)))}", red=True)
     if error.cause:
         _say(f"{labels['usual_cause']}: {_shown(language.refusal(error.cause))}")
     if error.hint:

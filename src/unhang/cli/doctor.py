@@ -68,7 +68,7 @@ def doctor(
     ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Show what can be repaired without a guess, ask, do it, and look again.")] = False,
     fix_limit: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--fix-limit",
             parser=duration(30),
@@ -76,21 +76,21 @@ def doctor(
             help="With --live --fix: how long changes of settings may be tried.",
             show_default="10m",
         ),
-    ] = 600.0,
+    ] = None,
     trial_command: Annotated[
         str | None,
         typer.Option("--trial-command", metavar="COMMAND", help="With --live --fix: a few steps of your own that each change has to bring through."),
     ] = None,
     trial_limit: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--trial-limit",
             parser=duration(5),
             metavar="TIME",
-            help="How long these may take; who still steps then has passed.",
+            help="With --trial-command: how long these may take; who still steps then has passed.",
             show_default="2m",
         ),
-    ] = 120.0,
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --fix: do it without asking.")] = False,
     fail_on: Annotated[Level, typer.Option(help="From which severity on the exit code is 1.")] = "warning",
     lang: Annotated[str | None, typer.Option(help="en or zh.", show_default="from the locale")] = None,
@@ -121,7 +121,8 @@ def doctor(
             typer.echo("\n".join(f"{id:14} {title}" for id, title in titles.items()))
         return
     if diff is not None:
-        given = {"--save": save, "--snapshot": snapshot, "--live": live, "--fix": fix, "--path": path, "--write-speed": write_speed}
+        given: dict[str, object] = {"--save": save, "--snapshot": snapshot, "--live": live, "--fix": fix, "--path": path}
+        given |= {"--write-speed": write_speed, "--fix-limit": fix_limit, "--trial-command": trial_command, "--trial-limit": trial_limit}
         if also := [name for name, value in given.items() if value]:
             raise UnhangError(f"--diff compares, and does nothing else: it does not go with {' and '.join(also)}")
         raise typer.Exit(_compare(*diff, only, as_json=as_json, lang=chosen))
@@ -135,8 +136,11 @@ def doctor(
         raise UnhangError("--path and --write-speed look at this machine: they do not go with --snapshot")
     if (path or write_speed) and only and "storage" not in only:
         raise UnhangError("--path and --write-speed are for the area storage, and --only leaves it out", hint="add --only storage")
-    if trial_command is not None and not (live and fix):
-        raise UnhangError("--trial-command is for --live --fix")
+    for name, value in {"--trial-command": trial_command, "--fix-limit": fix_limit}.items():
+        if value is not None and not (live and fix):
+            raise UnhangError(f"{name} is for --live --fix")
+    if trial_limit is not None and trial_command is None:
+        raise UnhangError("--trial-limit has no effect without --trial-command")
     if yes and not fix:
         raise UnhangError("--yes is for --fix")
     to_stdout = save is not None and str(save) == "-"
@@ -164,10 +168,16 @@ def doctor(
         examination = replace(examination, live=_run(python, ranks, quiet=as_json, lang=chosen, stderr=to_stdout))
     written = ""
     if examination.live is not None and fix:
-        from unhang.cli import climbing, repairing
+        from unhang.cli import climbing, own_steps, repairing
+        from unhang.remedies import ladder
 
         found_here = climbing.climb(
-            examination.live, limit_s=fix_limit, quiet=as_json, lang=chosen, command=trial_command, command_limit_s=trial_limit
+            examination.live,
+            limit_s=fix_limit or ladder.LIMIT_S,
+            quiet=as_json,
+            lang=chosen,
+            command=trial_command,
+            command_limit_s=trial_limit or own_steps.LIMIT_S,
         )
         examination = replace(examination, ladder=found_here)
         if wanted := climbing.proposed(found_here):

@@ -11,11 +11,12 @@ import typer
 from unhang.cli.options import NoColor
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from unhang.knowledge.settings.configuration import Configuration
     from unhang.knowledge.settings.setting import Installed, Value
     from unhang.remedies.exports.exported import Exported
+    from unhang.remedies.exports.layout import Layout
     from unhang.report.language import Language
 
 SCHEMA = "unhang.export/1"
@@ -54,7 +55,7 @@ def export(
     master: Annotated[
         str | None, typer.Option(metavar="HOST[:PORT]", help="Where ranks meet.", show_default="asked for when it starts, :29500")
     ] = None,
-    name: Annotated[str, typer.Option(help="Name of the job.")] = "training",
+    name: Annotated[str | None, typer.Option(help="Name of the job.", show_default="training")] = None,
     image: Annotated[str | None, typer.Option(help="Image of containers.")] = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="No GPUs.")] = False,
     with_unhang: Annotated[
@@ -91,7 +92,7 @@ def export(
         _list(chosen, as_json)
         return
     if check:
-        if preset or settings or timeout or master or image or cpu or with_unhang or without_unhang or python or output or force:
+        if preset or settings or timeout or master or name or image or cpu or with_unhang or without_unhang or python or output or force:
             raise UnhangError("--check writes nothing: it goes with --form, --nodes, --processes and --json only")
         more = [*([form] if form is not None else []), *(command or [])]
         if more and of_form is None and more[0] in forms.NAMES and not Path(more[0]).exists():
@@ -128,7 +129,7 @@ def _export(
     nodes: int | None,
     processes: int | None,
     master: str | None,
-    name: str,
+    name: str | None,
     image: str | None,
     cpu: bool,
     with_unhang: bool | None,
@@ -149,30 +150,34 @@ def _export(
     behind = taken_apart(command)
     nodes = _agreed("--nodes", nodes, behind.nodes)
     processes = _agreed("--processes", processes, behind.processes)
-    of_preset = _of_preset(preset, configured, releases, nodes)
+    address, port = layout.master(master) if master else (None, None)
+    address, port = _agreed("--master", address, behind.address), _agreed("--master", port, behind.port)
+    of_preset = _of_preset(preset, configured, python, nodes, address)
     choice = {**of_preset, **configured.settings, **{key: value for key, value, _ in typed}}
-    address, port = layout.master(master) if master else (behind.address or "", behind.port or layout.PORT)
-    if master:
-        _agreed("--master", address, behind.address)
-        _agreed("--master", port, behind.port)
-    given = {"image": image} if image else {}
+    given = {key: value for key, value in {"name": name, "image": image, "address": address}.items() if value is not None}
     where = layout.Layout(
         nodes=1 if nodes is None else nodes,
         processes=processes if processes is not None else int(choice.get("processes", 2)),
-        address=address,
-        port=port,
+        given_port=port,
         command=behind.command,
-        name=name,
         gpus=not cpu,
         **given,
     )
+    options = {"--master": () if not master else ("address", "port") if port is not None else ("address",)}
+    options |= {option: (option[2:],) for option, value in {"--name": name, "--image": image}.items() if value is not None}
+    _have_an_effect(form, where, options)
     # A user's own preset is what the user wants.
     own = {*configured.settings, *(key for key, _, _ in typed), *_of_own_preset(preset, configured)}
     suggested = [key for key in of_preset if key not in own and key not in configured.arguments]
     found = forms.export(form, choice, where, installed=releases, arguments=configured.arguments, with_unhang=with_unhang, suggested=suggested)
     ours = {key: origin for key, _, origin in typed}
     if wrong := [r for r in found.refused if r.key in ours]:
-        raise UnhangError(f"{ours[wrong[0].key]} {wrong[0].key}: {wrong[0].why}", hint="unhang presets --settings lists every setting")
+        first = wrong[0]
+        raise UnhangError(
+            f"{ours[first.key]} {first.key}: {first.why}",
+            says_zh=f"{ours[first.key]} {first.key}：{first.why_zh or first.why}",
+            hint="unhang presets --settings lists every setting",
+        )
     return found
 
 
@@ -182,6 +187,21 @@ def _contradictions(typed: Sequence[tuple[str, Value, str]], processes: int | No
     for key, value, origin in typed:
         if key == "processes" and processes not in (None, value):
             raise UnhangError(f"-n {processes} and {origin} {key}={value} contradict each other: {key} has one value")
+
+
+def _have_an_effect(form: str, where: Layout, options: Mapping[str, Collection[str]]) -> None:
+    """`options` are what was typed, with what of the layout each gives. Raises UnhangError for one of which nothing would stand in the file."""
+    from unhang.errors import UnhangError
+    from unhang.remedies.exports import forms
+
+    found = forms.form(form)
+    for option, parts in options.items():
+        if not parts or any(found.has_place_for(part, where) for part in parts):
+            continue
+        if where.nodes == 1 and any(part in found.reads for part in parts):
+            raise UnhangError(f"{option} has no effect in {form} for one host", hint="--nodes N where there are several; leave it out where not")
+        others = ", ".join(sorted({name for part in parts for name in forms.with_place_for(part, where)}, key=forms.NAMES.index))
+        raise UnhangError(f"{option} has no effect in {form}: its file has no place for it", hint=f"leave it out; forms that have one: {others}")
 
 
 def _agreed(option: str, said: T | None, behind: T | None) -> T | None:
@@ -213,7 +233,7 @@ def _of_own_preset(name: str | None, configured: Configuration) -> Collection[st
     return found.settings if found is not None else ()
 
 
-def _of_preset(name: str | None, configured: Configuration, releases: Installed, nodes: int | None) -> dict[str, Value]:
+def _of_preset(name: str | None, configured: Configuration, python: str | None, nodes: int | None, address: str | None) -> dict[str, Value]:
     from unhang.cli import settings as asked
     from unhang.knowledge.settings import planning
     from unhang.launch import command as commands
@@ -221,10 +241,8 @@ def _of_preset(name: str | None, configured: Configuration, releases: Installed,
     wanted = name or configured.preset
     if not wanted:
         return {}
-    # A preset that is chosen from facts is chosen from those of this machine.
-    from dataclasses import replace
-
-    here = replace(asked.here(commands.training_python(), looks=True, hosts=nodes), installed=releases)
+    # A preset that is chosen from facts is chosen from those of this machine, whatever its settings are spelt for: of two machines none is that.
+    here = asked.here(python or commands.training_python(), looks=True, address=address, hosts=nodes)
     return dict(planning.preset(wanted, here, configured).settings)
 
 

@@ -6,7 +6,9 @@ import os
 import select
 import sys
 import termios
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +36,12 @@ Tell = Callable[[events.Event], None]
 
 _MOST_PER_CORE = 4
 _LOOK_S = 0.25
+# Of the whole time, what is kept for the answer and for one more trial of what was chosen.
+_FOR_ANSWER = 1 / 4
+# A trial is given it even where nothing is left, and then says so.
+_LEAST_S = 1.0
+# For a memory that does not answer at the end; SQLite itself waits 5 s for a lock.
+_KEEP_S = 10.0
 
 
 def _say_nothing(event: events.Event) -> None:
@@ -52,6 +60,7 @@ class Fallback:
         *,
         rundir: RunDir,
         words: Sequence[str],
+        options: Sequence[str] = (),
         environ: Mapping[str, str],
         mode: Mode = "auto",
         limit_s: float = ladder.LIMIT_S,
@@ -61,11 +70,11 @@ class Fallback:
         typed: Collection[str] = (),
         host: Host | None = None,
     ) -> None:
-        """`typed` are keys of settings that the user has typed: they stay as they are."""
+        """`options` are our own in front of `words`, as they were typed; `typed` are keys of settings that were typed: they stay as they are."""
         self._command = command
         self._rundir = rundir
         self._words = words
-        self._typed = words if command.module is None and not command.needs_torch else ("-n", str(command.world_size), *words)
+        self._typed = (*options, *words)
         self._environ = environ
         self._mode = mode
         self._forgets = forgets
@@ -76,6 +85,9 @@ class Fallback:
         # Whether the training runs with `outcome` now, and whether what was found is to be remembered once it has proved itself.
         self._in_force = False
         self._unproven = False
+        self._keeping: threading.Thread | None = None
+        # What it has to say, told by whoever tells all else: the terminal's line is not shared among threads.
+        self._of_keeping: deque[str] = deque()
         self._hinted = False
         self._elsewhere = False
         self._cancelled: Callable[[], bool] = lambda: False
@@ -96,21 +108,46 @@ class Fallback:
         self.outcome: Outcome | None = None
 
     def saw(self, event: events.Event) -> None:
-        """Ranks tell which backend they really use and how many they are; their first step, or the end, proves a change."""
+        """Ranks tell which backend they really use and how many they are; their first step, or the end, proves a change.
+
+        It is called while the training is watched, and returns at once, but for the end, when what is being remembered is waited for.
+        """
+        if isinstance(event, events.Finished):
+            self._end_keeping()
+        while self._of_keeping:
+            self._tell(events.Note(text=self._of_keeping.popleft()))
         if isinstance(event, events.Joined):
             self._elsewhere = self._elsewhere or (bool(self._command.world_size) and event.world_size > self._world_size())
             if not self._in_force:
                 self._backend = "nccl" if "nccl" in event.backend else event.backend
-        elif isinstance(event, events.FirstStep) or (isinstance(event, events.Finished) and event.exitcode == 0):
+        elif isinstance(event, events.FirstStep):
             self._remember()
+        elif isinstance(event, events.Finished) and event.exitcode == 0 and self._remember():
+            self.saw(event)
 
-    def _remember(self) -> None:
-        """Probes that pass are no training that runs: only what has brought it to a step is worth a second time."""
+    def _remember(self) -> bool:
+        """Whether it is being remembered. Probes that pass are no training that runs: only what has brought it to a step is worth a second time."""
         if not self._in_force or not self._unproven or self.outcome is None:
-            return
+            return False
         self._unproven = False
-        if self._memory.keep(self._keyed(), self.outcome, command=" ".join(map(str, self._words[:1]))):
-            self._tell(events.Note(text=f"{_named(self.outcome)} works, and is remembered for this job (unhang run --forget forgets it)"))
+        key, outcome = self._keyed(), self.outcome
+        mind = memory.Memory(self._path, trouble=self._of_keeping.append)
+
+        def keep() -> None:
+            if mind.keep(key, outcome, command=" ".join(map(str, self._words[:1]))):
+                self._of_keeping.append(f"{_named(outcome)} works, and is remembered for this job (unhang run --forget forgets it)")
+
+        # Another training may hold the file for seconds, and a home on a file server for longer.
+        self._keeping = threading.Thread(target=keep, daemon=True)
+        self._keeping.start()
+        return True
+
+    def _end_keeping(self) -> None:
+        if self._keeping is not None:
+            self._keeping.join(_KEEP_S)
+            if self._keeping.is_alive():
+                self._of_keeping.append(f"whether it is remembered for the next run is not known: {self._path} has not answered for {_KEEP_S:g} s")
+            self._keeping = None
 
     def at_start(self, tell: Tell, *, looks_only: bool = False) -> Changed | None:
         """`looks_only`: nothing of the memory is changed."""
@@ -122,7 +159,9 @@ class Fallback:
         there = self._path is not None and self._path.exists()
         if self._forgets and not looks_only:
             forgotten = there and self._memory.forget(self._keyed())
-            tell(events.Note(text="what earlier runs of this job found is forgotten" if forgotten else "nothing was remembered of this job"))
+            # Where that is not known, what is in the way has been told.
+            if forgotten is not None:
+                tell(events.Note(text="what earlier runs of this job found is forgotten" if forgotten else "nothing was remembered of this job"))
         if self._mode == "off" or self._forgets or not there:
             return None
         found = self._memory.recall(self._keyed(), forgets=not looks_only)
@@ -154,10 +193,12 @@ class Fallback:
         if self.outcome is not None:
             if not self._in_force or result.steps:
                 return None
-            self._memory.forget(self._keyed())
+            self._end_keeping()
+            is_gone = self._memory.forget(self._keyed()) is not None
             self._in_force = False
             if not (answerable and self.outcome.remembered):
-                self._tell(events.Note(text=f"with {_named(self.outcome)} it failed before its first step: taken back, and forgotten"))
+                back = "taken back, and forgotten" if is_gone else "taken back"
+                self._tell(events.Note(text=f"with {_named(self.outcome)} it failed before its first step: {back}"))
                 self.outcome = replace(
                     self.outcome,
                     chosen=None,
@@ -167,7 +208,7 @@ class Fallback:
                 )
                 self._write(self.outcome)
                 return Changed(environ=self._environ, command=self._command)
-            self._tell(events.Note(text=f"with {_named(self.outcome)} it failed all the same: that is forgotten"))
+            self._tell(events.Note(text=f"with {_named(self.outcome)} it failed all the same: that is {'forgotten' if is_gone else 'taken back'}"))
             self.outcome = None
             assert verdict is not None
             # What is forgotten is not kept either, whatever else is found.
@@ -187,6 +228,7 @@ class Fallback:
             return None
         if rungs.lacks_nccl(verdict):
             self._backend = "nccl"
+        until = time.monotonic() + self._limit_s
         bench = self._bench(loaders=rungs.of_loaders(verdict), cancelled=cancelled)
         self._tell(events.Climbing(cause=verdict.primary.cause, ranks=bench.world_size, limit_s=self._limit_s))
         address = commands.master(self._command)[0] or self._environ.get("MASTER_ADDR") or "127.0.0.1"
@@ -199,11 +241,11 @@ class Fallback:
             conservative={key: value for key, value in CONSERVATIVE.settings.items() if key not in self._typed_keys},
         )
         candidates = tuple(rung for rung in candidates if not self._typed_keys & rung.adds.keys() and self._can_start(rung.adds))
-        self.outcome = ladder.climb(
-            bench, candidates, why=verdict.primary.cause, limit_s=self._limit_s, several=self._mode == "ask", tell=self._progress
-        )
-        if self._mode == "ask" and self.outcome.chosen and not cancelled():
-            self.outcome = self._asked(self.outcome, bench)
+        asks = self._mode == "ask"
+        limit_s = self._limit_s * (1 - _FOR_ANSWER) if asks else self._limit_s
+        self.outcome = ladder.climb(bench, candidates, why=verdict.primary.cause, limit_s=limit_s, several=asks, tell=self._progress)
+        if asks and self.outcome.chosen and not cancelled():
+            self.outcome = self._asked(self.outcome, bench, until)
         self._write(self.outcome)
         if cancelled():
             return None
@@ -211,6 +253,8 @@ class Fallback:
             self._tell(events.Note(text=f"{self.outcome.says}; nothing is changed"))
             return None
         self._unproven = True
+        # Now, while nothing is watched: it looks at the machine.
+        self._keyed()
         return self._changed(self.outcome, self.outcome.says)
 
     def _hint(self, verdict: Verdict) -> None:
@@ -220,8 +264,8 @@ class Fallback:
         self._hinted = True
         self._tell(events.Note(text=f"settings may answer {verdict.primary.cause}: with --fallback auto they would be tried now"))
 
-    def _asked(self, outcome: Outcome, bench: trial.Bench) -> Outcome:
-        """What the user has chosen; nothing where that is none of them."""
+    def _asked(self, outcome: Outcome, bench: trial.Bench, until: float) -> Outcome:
+        """What the user has chosen; nothing where that is none of them, or where `until` has come: GPUs stand idle meanwhile."""
         lang = language.from_locale(os.environ)
         ways = [w for w in solution.ways(outcome, lang) if w.passed and w.trials[0].choice]
         # What the ladder ends on is proposed first, then what costs least.
@@ -229,15 +273,16 @@ class Fallback:
         ways.sort(
             key=lambda way: -1 if (choice := way.trials[0].choice) == outcome.chosen else order.index(choice) if choice in order else len(order)
         )
+        self._tell(events.Asking(ways=len(ways), within_s=max(0.0, round(until - time.monotonic(), 3))))
         sys.stderr.write(asking.menu(ways, lang=lang) + "\n")
         # What was typed while the training ran is no answer.
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
-        while (number := self._number(len(ways), lang, bench.cancelled)) > 0:
+        while number := self._number(len(ways), lang, bench.cancelled, until):
             choice = ways[number - 1].trials[0].choice
             if choice == outcome.chosen:
                 return outcome
             # Everything else has been tried once.
-            again = trial.run(bench, choice, limit_s=self._limit_s)
+            again = trial.run(bench, choice, limit_s=max(_LEAST_S, until - time.monotonic()))
             outcome = replace(outcome, dropping=(*outcome.dropping, again))
             said = ladder.named(choice)
             self._tell(_event("dropping", f"{said}, once more", again, ""))
@@ -251,16 +296,23 @@ class Fallback:
                     says=f"{said} was chosen; it passed twice",
                     says_zh=f"选择了 {said}，已通过两次",
                 )
-        return replace(outcome, chosen=None, confirmed=False, says="none of the ways was chosen", says_zh="没有选择任何方案")
+        says, says_zh = "none of the ways was chosen", "没有选择任何方案"
+        if number is None:
+            says = f"none of the ways was chosen before the time of {self._limit_s:g} s was over"
+            says_zh = f"在 {self._limit_s:g} 秒用完之前没有选择任何方案"
+        return replace(outcome, chosen=None, confirmed=False, says=says, says_zh=says_zh)
 
-    def _number(self, most: int, lang: language.Language, cancelled: Callable[[], bool]) -> int:
-        """0 where nobody answers any more: Ctrl-C has to be heard while we wait."""
+    def _number(self, most: int, lang: language.Language, cancelled: Callable[[], bool], until: float) -> int | None:
+        """0 where nobody can answer any more, None where nobody has until then: Ctrl-C has to be heard while we wait."""
         while True:
             sys.stderr.write(asking.question(lang=lang))
             sys.stderr.flush()
             while not select.select([sys.stdin], [], [], _LOOK_S)[0]:
                 if cancelled():
                     return 0
+                if time.monotonic() > until:
+                    sys.stderr.write("\n")
+                    return None
             # A terminal hands over one line at a time; a reader of Python's would keep what select does not see.
             line = os.read(sys.stdin.fileno(), 4096)
             if not line:

@@ -95,12 +95,14 @@ def run(
     input; 3 for a failure of unhang's own; 130 if interrupted by Ctrl-C, SIGTERM or SIGHUP. The first of these is passed on to the command, a second
     one ends everything at once.
     """
-    from unhang.cli import running
+    from unhang.cli import again, running
 
     running.run(
         running.Request(
             words=tuple(command),
             own_options=frozenset(o for p in context.command.params for o in (*p.opts, *p.secondary_opts) if o.startswith("--")),
+            # A directory of its own and a memory that is forgotten are for one run.
+            own_words=(*again.words(context, without=("command", "module", "run_dir", "forget")), *(("-m",) if module else ())),
             # The parser has taken the word away.
             set_apart=sys.argv[-len(command) - 1 : -len(command)] == ["--"],
             nproc_per_node=nproc_per_node,

@@ -40,8 +40,9 @@ class Request:
     """The options of `unhang run`."""
 
     words: tuple[str, ...]
-    # The long names of our own options, and whether "--" set the command apart from them.
+    # The long names of our own options, those that were typed as words of a next run, and whether "--" set the command apart from them.
     own_options: frozenset[str] = frozenset()
+    own_words: tuple[str, ...] = ()
     set_apart: bool = False
     nproc_per_node: int | None
     module: bool
@@ -135,6 +136,7 @@ def _run(request: Request, beginning: _Beginning) -> None:
             command,
             rundir=rundir,
             words=words,
+            options=(*request.own_words, *(("--",) if request.set_apart else ())),
             environ={**os.environ, **(plan.applied.env if plan is not None else {})},
             mode=mode,  # type: ignore[arg-type]
             limit_s=request.fallback_limit_s or (configured.fallback_limit_s if configured is not None else None) or ladder.LIMIT_S,

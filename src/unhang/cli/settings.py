@@ -81,7 +81,12 @@ def plan(
         first, *others = refused
         also = f"; nor {', '.join(r.key for r in others)}" if others else ""
         origin = next(c.origin for c in found.chosen if c.key == first.key)
-        raise UnhangError(f"{origin} {first.key}: {first.why}{also}", hint=planning.instead_of(first))
+        also_zh = f"；{'、'.join(r.key for r in others)} 同样如此" if others else ""
+        raise UnhangError(
+            f"{origin} {first.key}: {first.why}{also}",
+            says_zh=f"{origin} {first.key}：{first.why_zh or first.why}{also_zh}",
+            hint=planning.instead_of(first),
+        )
     return _checked_interfaces(command, found, environ)
 
 
@@ -96,7 +101,12 @@ def _checked_interfaces(command: Command, found: Plan, environ: Mapping[str, str
         return found
     said, listed = f"{one.origin} interface: this machine has no {', '.join(missing)}", ", ".join(here)
     if one.is_typed and several_hosts.told(command, environ) is None:
-        raise UnhangError(said, cause="the name is misspelt, or another machine's", hint=f"interfaces of this machine: {listed}")
+        raise UnhangError(
+            said,
+            says_zh=f"{one.origin} interface：本机没有 {', '.join(missing)}",
+            cause="the name is misspelt, or another machine's",
+            hint=f"interfaces of this machine: {listed}",
+        )
     said_zh = f"{one.origin} interface：本机没有 {', '.join(missing)}（本机的网卡：{listed}）"
     return replace(
         found, remarks=(*found.remarks, Text(f"{said} (it has {listed}): a rank that starts here fails", f"{said_zh}：在此启动的 rank 会失败"))

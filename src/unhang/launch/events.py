@@ -148,6 +148,14 @@ class RungTried:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Asking:
+    """The user is asked which of so many ways to take; what happens without an answer happens after `within_s`."""
+
+    ways: int
+    within_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class FellBack:
     """The next attempt runs with other settings: `choice` in our names, `environment` and `arguments` what comes of it."""
 
@@ -199,6 +207,7 @@ Event = Union[  # noqa: UP007
     Restarting,
     Climbing,
     RungTried,
+    Asking,
     FellBack,
     GaveUp,
     Note,

@@ -26,6 +26,9 @@ CREATE TABLE IF NOT EXISTS outcomes (
     place TEXT PRIMARY KEY, versions TEXT NOT NULL, command TEXT NOT NULL, found_s REAL NOT NULL, outcome BLOB NOT NULL
 )
 """
+_NOT_USED = "what earlier runs found is not used"
+_NOT_KEPT = "what was found is not remembered"
+_NOT_FORGOTTEN = "what earlier runs found is not forgotten"
 T = TypeVar("T")
 
 
@@ -47,7 +50,9 @@ class Memory:
 
     def recall(self, key: Key, *, forgets: bool = True) -> Recalled:
         """`forgets`: what no longer holds is deleted."""
-        row = self._do(lambda db: db.execute("SELECT versions, found_s, outcome FROM outcomes WHERE place = ?", (key.place,)).fetchone(), None)
+        row = self._do(
+            lambda db: db.execute("SELECT versions, found_s, outcome FROM outcomes WHERE place = ?", (key.place,)).fetchone(), None, _NOT_USED
+        )
         if row is None:
             return Recalled()
         versions, found_s, data = row
@@ -68,13 +73,16 @@ class Memory:
         if not outcome.chosen or not outcome.confirmed:
             return False
         values = (key.place, key.versions, command, time.time() if now_s is None else now_s, encoding.encode(outcome))
-        return self._do(lambda db: db.execute("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?)", values).rowcount > 0, False)
+        return self._do(lambda db: db.execute("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?, ?)", values).rowcount > 0, False, _NOT_KEPT)
 
-    def forget(self, key: Key) -> bool:
-        """Whether there was anything to forget."""
-        return self._do(lambda db: db.execute("DELETE FROM outcomes WHERE place = ?", (key.place,)).rowcount > 0, False)
+    def forget(self, key: Key) -> bool | None:
+        """Whether there was anything to forget; None where that is not known, and it may be there still."""
+        if self._path is None:
+            return False
+        return self._do(lambda db: db.execute("DELETE FROM outcomes WHERE place = ?", (key.place,)).rowcount > 0, None, _NOT_FORGOTTEN)
 
-    def _do(self, ask: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
+    def _do(self, ask: Callable[[sqlite3.Connection], T], otherwise: T, undone: str) -> T:
+        """`undone` says what it means that it could not be done."""
         if self._path is None:
             return otherwise
         try:
@@ -82,17 +90,20 @@ class Memory:
                 return ask(db)
         except sqlite3.OperationalError as e:
             # Locked for too long, no permission, a full disk: the file itself is sound.
-            self._trouble(f"what earlier runs found is not used: {self._path}: {e}")
+            self._trouble(f"{undone}: {self._path}: {e}")
         except sqlite3.DatabaseError as e:
-            self._set_aside(self._path, str(e))
+            self._set_aside(self._path, str(e), undone)
         except OSError as e:
-            self._trouble(f"what earlier runs found is not used: {self._path}: {e.strerror or e}")
+            self._trouble(f"{undone}: {self._path}: {e.strerror or e}")
         return otherwise
 
-    def _set_aside(self, path: Path, why: str) -> None:
+    def _set_aside(self, path: Path, why: str, undone: str) -> None:
         aside = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
-        with contextlib.suppress(OSError):
+        try:
             path.replace(aside)
+        except OSError as e:
+            self._trouble(f"{undone}: {path} is damaged ({why}), and cannot be set aside: {e.strerror or e}")
+        else:
             self._trouble(f"{path} is damaged ({why}): set aside as {aside.name}, and begun anew")
 
     @staticmethod

@@ -113,18 +113,6 @@ def run(bench: Bench, choice: Choice, *, limit_s: float, keeps_logs: bool = Fals
     )
 
 
-def inconclusive(bench: Bench, choice: Choice, why: Text) -> Trial:
-    """One that was not run."""
-    return Trial(
-        choice=dict(choice),
-        outcome="inconclusive",
-        world_size=int(choice.get("processes", bench.world_size)),
-        backend=str(choice.get("backend", bench.backend)),
-        says=why.en,
-        says_zh=why.zh,
-    )
-
-
 def too_little_time(left_s: float) -> Text:
     return Text(f"of the whole time only {left_s:.0f} s were left for it", f"总时间只剩 {left_s:.0f} 秒，不足以完成测试")
 

@@ -226,6 +226,8 @@ def _say(event: events.Event) -> tuple[str, str]:
         )
     if isinstance(event, events.RungTried):
         return _tried(event)
+    if isinstance(event, events.Asking):
+        return f"an answer is waited for {_clock(event.within_s)} at most; without one it starts again as it is", "cyan"
     if isinstance(event, events.FellBack):
         return _fell_back(event), "green"
     if isinstance(event, events.GaveUp):

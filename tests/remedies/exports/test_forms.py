@@ -246,15 +246,42 @@ def test_a_word_of_bash_is_one_word_on_one_line(text):
         assert shlex.split(shell(text)) == [text]
 
 
-@pytest.mark.parametrize("wrong", [{"nodes": 0}, {"port": 70000}, {"name": "A b"}, {"address": "a;b"}, {"image": "a b"}, {"command": ("a\0",)}])
+@pytest.mark.parametrize("wrong", [{"nodes": 0}, {"given_port": 70000}, {"name": "A b"}, {"address": "a;b"}, {"image": "a b"}, {"command": ("a\0",)}])
 def test_a_layout_that_no_launcher_takes(wrong):
     with pytest.raises(UnhangError):
         Layout(**wrong)
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("name", [n for n in forms.NAMES if n != "bash"])
+def test_what_a_form_says_that_it_has_a_place_for_stands_in_its_file(name, nodes):
+    marks = {"address": "node77", "port": "23456", "name": "tune-it", "image": "my/image:7"}
+    found = forms.export(name, {}, Layout(nodes=nodes, address="node77", given_port=23456, name="tune-it", image="my/image:7"))
+    texts = [line for text in (found.text, *found.companions.values()) for line in text.splitlines() if "NOT carried" not in line]
+    there = {what for what, mark in marks.items() if any(mark in line for line in texts)}
+    layout = Layout(nodes=nodes)
+    assert there == {what for what in marks if forms.form(name).has_place_for(what, layout)}
+    assert {r.key.removeprefix("master ") for r in found.refused} == {"address", "port"} - there
+    assert all(name in forms.with_place_for(what, layout) for what in there)
+
+
+@pytest.mark.parametrize("name", forms.NAMES)
+def test_flags_of_the_script_are_carried_by_every_form(name):
+    found = forms.export(name, {"gpu-cache": 5000}, Layout(), arguments={"gpu-cache": "--cache-size"})
+    assert not found.refused
+    text = "\n".join((found.text, *found.companions.values()))
+    assert re.search(r"--cache-size\W+5000\b", text)
+
+
+def test_a_port_that_was_named_is_slurms(tmp_path):
+    plain, named = (forms.export("slurm", {}, Layout(nodes=2, given_port=port)).text for port in (None, 12345))
+    assert "SLURM_JOB_ID % 20000" in plain and 'MASTER_PORT="${MASTER_PORT:-12345}"' in named and "% 20000" not in named
+    assert checking.check("train.sbatch", named, nodes=2, processes=2) == ("slurm", ())
+
+
 def test_masters():
-    assert master("node0") == ("node0", 29500) and master("node0:1234") == ("node0", 1234)
-    assert master("[fe80::1]:99") == ("fe80::1", 99) and master("fe80::1") == ("fe80::1", 29500)
+    assert master("node0") == ("node0", None) and master("node0:1234") == ("node0", 1234)
+    assert master("[fe80::1]:99") == ("fe80::1", 99) and master("fe80::1") == ("fe80::1", None)
 
 
 def test_an_unknown_form_lists_all():

@@ -40,4 +40,6 @@ FORM = Form(
     launcher="accelerate",
     write=write,
     native=("precision",),
+    reads=("address", "port"),
+    alone=("port",),
 )

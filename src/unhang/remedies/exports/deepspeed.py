@@ -42,4 +42,5 @@ FORM = Form(
     launcher="deepspeed",
     write=write,
     native=("batch", "accumulation", "precision"),
+    reads=("address", "port"),
 )

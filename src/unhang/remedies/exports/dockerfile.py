@@ -32,4 +32,6 @@ FORM = Form(
     title=Text("a Dockerfile whose containers train", "启动训练的 Dockerfile"),
     launcher="torchrun",
     write=write,
+    reads=("address", "port", "name", "image"),
+    alone=("name", "image"),
 )

@@ -24,7 +24,8 @@ class Exported:
 class Form:
     """`launcher` is whose options and variables it carries; `native` are the settings that it has keys for, which need no hook.
 
-    `needs_unhang`: it starts through `unhang run` whatever is chosen.
+    `needs_unhang`: it starts through `unhang run` whatever is chosen. `reads` is what of a layout it has a place for: "address", "port", "name",
+    "image"; of one host `alone`.
     """
 
     name: str
@@ -35,3 +36,8 @@ class Form:
     native: Collection[str] = ()
     needs_unhang: bool = False
     runs_unhang: bool = True
+    reads: Collection[str] = ()
+    alone: Collection[str] = ()
+
+    def has_place_for(self, what: str, layout: Layout) -> bool:
+        return what in (self.reads if layout.nodes > 1 else self.alone)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 from unhang.errors import UnhangError
-from unhang.knowledge.settings.setting import Choice, Installed
+from unhang.knowledge.settings.setting import Choice, Installed, Refused
 from unhang.remedies.exports.carrying import TODAY, carried
 from unhang.remedies.exports.exported import Exported, Form
 from unhang.remedies.exports.layout import Layout
@@ -66,6 +67,24 @@ def export(
         with_unhang=with_unhang if found.runs_unhang else False,
         suggested=suggested,
     )
+    one = replace(one, refused=(*one.refused, *_homeless(found, layout)))
     through = bool(with_unhang or one.sets or found.needs_unhang)
     text, companions = found.write(layout, one, through)
     return Exported(text=text, refused=one.refused, companions=companions)
+
+
+def with_place_for(what: str, layout: Layout) -> tuple[str, ...]:
+    """The forms in whose files "address", "port", "name" or "image" of a layout stands."""
+    return tuple(name for name in NAMES if form(name).has_place_for(what, layout))
+
+
+def _homeless(found: Form, layout: Layout) -> Iterator[Refused]:
+    """Of where ranks meet, what was named and has no place in the file."""
+    given = {"address": layout.address or None, "port": layout.given_port}
+    for what, value in given.items():
+        if value is not None and not found.has_place_for(what, layout):
+            why = f"{found.name} names the master's {what} by itself"
+            why_zh = f"{found.name} 自行确定主节点的{'地址' if what == 'address' else '端口'}"
+            if layout.nodes == 1:
+                why, why_zh = "one host needs none", "单台主机不需要"
+            yield Refused(key=f"master {what}", value=value, why=why, why_zh=why_zh)

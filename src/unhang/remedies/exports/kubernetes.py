@@ -27,4 +27,6 @@ FORM = Form(
     title=Text("a TrainingRuntime and a TrainJob for Kubeflow Trainer", "Kubeflow Trainer 的 TrainingRuntime 与 TrainJob"),
     launcher="torchrun",
     write=write,
+    reads=("name", "image"),
+    alone=("name", "image"),
 )

@@ -44,4 +44,6 @@ FORM = Form(
     ),
     launcher="torchrun",
     write=write,
+    reads=("address", "port", "name", "image"),
+    alone=("name", "image"),
 )

@@ -15,15 +15,16 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """`processes` are those of each host. `command` is a script (.py), or -m and a module, with its arguments; () for the form's own example.
+    """`processes` are those of each host; `given_port` is None where nobody has named one.
 
+    `command` is a script (.py), or -m and a module, with its arguments; () for the form's own example.
     Raises UnhangError for what no launcher can start.
     """
 
     nodes: int = 1
     processes: int = 2
     address: str = ""
-    port: int = PORT
+    given_port: int | None = None
     command: tuple[str, ...] = ()
     name: str = "training"
     image: str = "pytorch/pytorch:2.9.1-cuda12.8-cudnn9-runtime"
@@ -44,15 +45,19 @@ class Layout:
             raise UnhangError("a word of the command holds a NUL, which no program can be given")
 
     @property
+    def port(self) -> int:
+        return PORT if self.given_port is None else self.given_port
+
+    @property
     def world(self) -> int:
         return self.nodes * self.processes
 
 
-def master(text: str) -> tuple[str, int]:
-    """HOST, HOST:PORT or [IPv6]:PORT. Raises UnhangError."""
+def master(text: str) -> tuple[str, int | None]:
+    """HOST, HOST:PORT or [IPv6]:PORT; None for a port that is not there. Raises UnhangError."""
     found = re.fullmatch(r"(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:]+|[^:]*:[^:]*:.*?))(?::(?P<port>\d{1,5}))?", text)
     if found is None:
         raise UnhangError(f"--master {text}: that is no host", hint=f"--master node0:{PORT}")
     if found["host"] and found["host"].count(":") > 1:
-        return text, PORT
-    return found["six"] or found["host"], int(found["port"] or PORT)
+        return text, None
+    return found["six"] or found["host"], int(found["port"]) if found["port"] else None

@@ -36,7 +36,7 @@ def write(layout: Layout, carried: Carried, through: bool) -> tuple[str, Mapping
         accumulation=int(carried.native.get("accumulation", 1)),
         precision=_PRECISION[precision],
         loader={_LOADER[key]: value for key, value in carried.native.items() if key in _LOADER},
-        script=starting.script(layout),
+        script=(*starting.script(layout), *carried.arguments),
     ), {}
 
 
@@ -48,4 +48,5 @@ FORM = Form(
     write=write,
     native=("backend", "timeout", "accumulation", "precision", *_LOADER),
     runs_unhang=False,
+    reads=("address", "port"),
 )

@@ -92,4 +92,5 @@ FORM = Form(
     launcher="llamafactory",
     write=write,
     native=(*_KEYS, "precision"),
+    reads=("address", "port"),
 )

@@ -35,4 +35,6 @@ FORM = Form(
     write=write,
     native=("backend", "timeout"),
     runs_unhang=False,
+    reads=("name",),
+    alone=("name",),
 )

@@ -12,4 +12,6 @@ FORM = Form(
     title=Text("a task for sky launch", "sky launch 的任务"),
     launcher="torchrun",
     write=starting.by_torchrun("skypilot"),
+    reads=("port", "name"),
+    alone=("name",),
 )

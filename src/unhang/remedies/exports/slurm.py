@@ -12,4 +12,6 @@ FORM = Form(
     title=Text("a batch script for sbatch, one torchrun on each host", "sbatch 批处理脚本，每台主机一个 torchrun"),
     launcher="torchrun",
     write=starting.by_torchrun("slurm"),
+    reads=("address", "port", "name"),
+    alone=("address", "port", "name"),
 )

@@ -12,4 +12,5 @@ FORM = Form(
     title=Text("a script of bash that starts torchrun, the same on every host", "启动 torchrun 的 bash 脚本，各主机相同"),
     launcher="torchrun",
     write=starting.by_torchrun("torchrun"),
+    reads=("address", "port"),
 )

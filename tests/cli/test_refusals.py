@@ -1,0 +1,64 @@
+"""What a command refuses with, in Chinese: what was wrong, why, and what to try."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from unhang.cli import app as whole
+from unhang.cli import doctor, export, presets, run
+from unhang.errors import UnhangError
+from unhang.report import language
+
+# Four words of prose, or more, that are no command line, no option and no list of names.
+_PROSE = re.compile(r"(?<![-\w/.])[a-z']+(?: [a-z']+){3,}")
+_COMMANDS = re.compile(r"unhang [a-z]+(?: [-\w./=:]+)*")
+
+REFUSED = {
+    "a form": ["export", "nothing"],
+    "no form": ["export"],
+    "hosts of the menu": ["export", "bash", "--nodes", "2"],
+    "a launcher in another": ["export", "torchrun", "--", "accelerate", "launch", "torchrun", "train.py"],
+    "a name": ["export", "slurm", "--name", "X_Y"],
+    "fp8": ["export", "lightning", "--set", "precision=fp8"],
+    "what no form carries": ["export", "torchrun", "--set", "batch=4"],
+    "a preset": ["presets", "nope"],
+    "a preset of a run": ["run", "--preset", "nope", "true"],
+    "a setting": ["run", "--set", "nope=1", "true"],
+    "a value": ["run", "--set", "shm=maybe", "true"],
+    "no value": ["run", "--set", "shm", "true"],
+    "a setting without an effect": ["run", "--set", "batch=4", "--dry-run", "true"],
+    "an interface": ["run", "--set", "interface=nosuch0", "--dry-run", "true"],
+    "a mode": ["run", "--fallback", "nope", "true"],
+    "a policy": ["run", "--on-failure", "nope", "true"],
+    "a limit for nothing": ["run", "--trial-limit", "9s", "true"],
+    "a trial that is never run": ["run", "--trial-command", "t.py", "--fallback", "off", "true"],
+    "a trial that cannot be run": ["run", "--trial-command", "nosuchcommand", "true"],
+    "a limit of doctor's": ["doctor", "--fix-limit", "40s"],
+    "options behind the command": ["run", "train.py", "--dry-run"],
+}
+
+
+@pytest.mark.parametrize("words", REFUSED.values(), ids=REFUSED)
+def test_refusals_leave_no_english_sentence_under_chinese(words, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    (tmp_path / "train.py").write_text("")
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    for verb in (doctor, export, presets, run):
+        verb.register(app)
+    ran = CliRunner().invoke(app, words)
+    assert isinstance(ran.exception, UnhangError), ran.output
+    language.chosen(None)
+    whole._complain(ran.exception)
+    said = capsys.readouterr().err
+    for line in said.splitlines():
+        assert not _PROSE.search(_COMMANDS.sub("", line)), line
+    assert re.search("[\u4e00-\u9fff]", said.splitlines()[0]), said
+    monkeypatch.setenv("LC_ALL", "C")
+    whole._complain(ran.exception)
+    assert not re.search("[\u4e00-\u9fff]", capsys.readouterr().err)
