@@ -60,7 +60,7 @@ def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, words):
         old.write_text("important\n")
     limited = "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)); "
     ran = subprocess.run(
-        [sys.executable, "-c", limited + "from unhang.cli.main import main; main()", "export", "torchrun", *words, "-o", str(old)],
+        [sys.executable, "-c", limited + "from unhang.cli.main import entry; entry()", "export", "torchrun", *words, "-o", str(old)],
         capture_output=True,
         text=True,
         timeout=60,

@@ -239,7 +239,7 @@ def _write(output: Path, found: Exported, force: bool) -> None:
     for path, text in texts.items():
         data = text.encode("utf-8")
         try:
-            if force and path.exists():
+            if force and (path.exists() or path.is_symlink()):
                 _replace(path, data)
             else:
                 _create(path, data)
