@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from unhang.cli import export
+from unhang.cli import checking, export
 from unhang.errors import UnhangError
 from unhang.remedies.exports.forms import NAMES
 from unhang.report import language
@@ -179,6 +179,33 @@ def test_what_is_piped_in(run):
     empty = run("--check", "-", input="")
     assert "- is empty" in str(empty.exception)
     assert "UTF-16" in str(run("--check", "-", input="a: 1\n".encode("utf-16")).exception)
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_that_nobody_writes_is_not_waited_for_without_end(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(checking, "_PATIENCE_S", 0.2)
+    os.mkfifo(tmp_path / "pipe")
+    assert "nothing came for 0.2 s" in str(run("--check", tmp_path / "pipe").exception)
+    assert "Is a directory" in str(run("--check", tmp_path).exception)
+
+
+@pytest.mark.timeout(60)
+def test_what_a_command_writes_is_read(tmp_path):
+    """As bash hands it over: a pipe, whose writer takes its time, or is gone."""
+    large = "x: " + "y" * 100_000
+    for script, code, says in (
+        (f"<(echo \"distributed_type: 'NO'\"; read -t 1 <> <(:); printf 'backend: gloo\\n{large}')", 1, "/dev/fd/63:2: accelerate has no key"),
+        ("<(:)", 2, "is empty"),
+    ):
+        ran = subprocess.run(
+            ["bash", "-c", f"exec {sys.executable} -m unhang export --check {script}"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            cwd=tmp_path,
+            check=False,
+        )
+        assert ran.returncode == code and says in ran.stdout + ran.stderr, ran
 
 
 def test_every_form_is_listed_and_documented(run):

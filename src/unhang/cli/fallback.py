@@ -119,7 +119,8 @@ class Fallback:
             self._tell(
                 events.Note(text="--fallback ask: there is no terminal to ask on, so nothing will be tried (--fallback auto tries without asking)")
             )
-        there = self._path is not None and self._path.exists()
+        # Path.exists raises for a name that is too long, or behind a directory that nobody may enter.
+        there = self._path is not None and os.path.exists(self._path)  # noqa: PTH110
         if self._forgets and not looks_only:
             forgotten = there and self._memory.forget(self._keyed())
             tell(events.Note(text="what earlier runs of this job found is forgotten" if forgotten else "nothing was remembered of this job"))

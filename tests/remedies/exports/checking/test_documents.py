@@ -21,6 +21,7 @@ from unhang.remedies.exports.checking import check, documents
         ("a.yaml", "\ufeff \n\n", "a.yaml is empty", "writes one"),
         ("job.yaml", "kind: Job\n command: [torchrun, train.py]\n", "job.yaml:2:9 is no YAML: mapping values are not allowed", None),
         ("a.py", "import ray\ndef train(:\n", "a.py:2:", None),
+        ("a.py", "import ray\nx = " + "-" * 200_000 + "1\n", "a.py is no Python: ", None),
     ],
 )
 def test_where_it_is_broken(name, text, says, hint):
