@@ -272,6 +272,14 @@ def test_a_file_that_is_there_is_not_overwritten_by_yes(tmp_path, monkeypatch, c
     assert Path("unhang.env").read_text() == "mine\n"
 
 
+@pytest.mark.timeout(30)
+def test_a_pipe_of_that_name_is_left_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("unhang.env")
+    done = repaired(examined(NCCL_CUMEM_HOST_ENABLE="0"))
+    assert (done.written, done.why) == ("", "cannot write unhang.env: it is no regular file")
+
+
 def test_nothing_to_repair(capsys):
     nothing = Examination(host="h", taken="t", areas=())
     repaired(nothing)

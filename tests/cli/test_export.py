@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from unhang.cli import export
+from unhang.cli import checking, export
 from unhang.errors import UnhangError
 from unhang.remedies.exports.forms import NAMES
 from unhang.report import language
@@ -32,6 +35,40 @@ def test_it_never_overwrites_unless_forced(run, tmp_path):
     again = run("torchrun", "-o", file)
     assert isinstance(again.exception, UnhangError) and file.read_text() == text
     assert run("torchrun", "-o", file, "--force").exit_code == 0 and file.read_text() != text
+
+
+def test_what_is_there_stays_until_all_of_the_new_is_written(run, tmp_path):
+    old = tmp_path / "old.sh"
+    old.write_text("important\n")
+    old.chmod(0o640)
+    refused = run("torchrun", "--force", "-o", old, "--", "train.py", os.fsdecode(b"caf\xe9.txt"))
+    assert isinstance(refused.exception, UnhangError) and "is no UTF-8" in str(refused.exception) and old.read_text() == "important\n"
+    link = tmp_path / "link.sh"
+    link.symlink_to(old)
+    assert run("torchrun", "--force", "-o", link).exit_code == 0
+    assert link.is_symlink() and "torchrun" in old.read_text() and old.stat().st_mode & 0o777 == 0o751
+    new = run("torchrun", "--force", "-o", tmp_path / "new.sh")
+    assert new.exit_code == 0 and {p.name for p in tmp_path.iterdir()} == {"old.sh", "link.sh", "new.sh"}
+    assert run("torchrun", "--force", "-o", "/dev/null").exit_code == 0 and Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("words", [[], ["--force"]])
+def test_a_disk_that_is_full_leaves_what_was_there(tmp_path, words):
+    """No file may be longer than 64 bytes: the write itself fails, as on a full disk."""
+    old = tmp_path / "old.sh"
+    if words:
+        old.write_text("important\n")
+    limited = "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)); "
+    ran = subprocess.run(
+        [sys.executable, "-c", limited + "from unhang.cli.main import entry; entry()", "export", "torchrun", *words, "-o", str(old)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert ran.returncode == 2 and "cannot write" in ran.stderr, ran
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == ([("old.sh", "important\n")] if words else [])
 
 
 def test_a_companion_is_written_beside(run, tmp_path):
@@ -182,6 +219,33 @@ def test_what_is_piped_in(run):
     empty = run("--check", "-", input="")
     assert "- is empty" in str(empty.exception)
     assert "UTF-16" in str(run("--check", "-", input="a: 1\n".encode("utf-16")).exception)
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_that_nobody_writes_is_not_waited_for_without_end(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(checking, "_PATIENCE_S", 0.2)
+    os.mkfifo(tmp_path / "pipe")
+    assert "nothing came for 0.2 s" in str(run("--check", tmp_path / "pipe").exception)
+    assert "Is a directory" in str(run("--check", tmp_path).exception)
+
+
+@pytest.mark.timeout(60)
+def test_what_a_command_writes_is_read(tmp_path):
+    """As bash hands it over: a pipe, whose writer takes its time, or is gone."""
+    large = "x: " + "y" * 100_000
+    for script, code, says in (
+        (f"<(echo \"distributed_type: 'NO'\"; read -t 1 <> <(:); printf 'backend: gloo\\n{large}')", 1, "/dev/fd/63:2: accelerate has no key"),
+        ("<(:)", 2, "is empty"),
+    ):
+        ran = subprocess.run(
+            ["bash", "-c", f"exec {sys.executable} -m unhang export --check {script}"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            cwd=tmp_path,
+            check=False,
+        )
+        assert ran.returncode == code and says in ran.stdout + ran.stderr, ran
 
 
 def test_every_form_is_listed_and_documented(run):

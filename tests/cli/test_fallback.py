@@ -16,6 +16,7 @@ import pytest
 from unhang.cli import fallback, several_hosts
 from unhang.cli.fallback import Fallback
 from unhang.knowledge.settings.setting import Installed
+from unhang.launch import command as commands
 from unhang.launch import events
 from unhang.launch.attempt import Result
 from unhang.launch.command import Command
@@ -297,6 +298,28 @@ def test_a_file_may_name_hosts(here, tmp_path):
         command = Command(argv=argv, python="python", name="t", world_size=2, port=None)
         here(command=command).after(failed(), here.told.append, lambda: False)
         assert here.climbs == climbs
+
+
+@pytest.mark.timeout(30)
+def test_a_file_of_which_nothing_can_be_told_may_name_hosts(here, tmp_path):
+    """Nested beyond what a parser takes, too large, a number without end, a pipe that nobody writes."""
+    deep, large, endless, pipe = (tmp_path / name for name in ("deep.yaml", "large.yaml", "endless.yaml", "pipe.yaml"))
+    deep.write_text("x: " + "[" * 5000)
+    large.write_text("num_machines: 1\n" + "# much\n" * 300_000)
+    endless.write_text("num_machines: .inf\n")
+    os.mkfifo(pipe)
+    for path in (deep, large, endless, pipe):
+        command = Command(argv=("accelerate", "launch", "--config_file", str(path), "t.py"), python="python", name="t", world_size=2, port=None)
+        here(command=command).after(failed(), here.told.append, lambda: False)
+        assert here.climbs == 0 and f"{path} may be for several hosts" in here.said(events.Note)[-1].text
+    (tmp_path / "fields.yaml").symlink_to(deep)
+    factory = Command(argv=("llamafactory-cli", "train", str(tmp_path / "fields.yaml")), python="python", name="t", world_size=2, port=None)
+    assert commands.option(factory, "--ddp-timeout") is None
+
+
+def test_a_cache_that_cannot_be_is_no_reason_to_stop(here, tmp_path, monkeypatch):
+    monkeypatch.setattr(fallback.caches, "folder", lambda: tmp_path / ("long" * 100))
+    assert here().at_start(here.told.append, looks_only=True) is None
 
 
 def test_so_may_the_files_that_launchers_read_by_themselves(here, tmp_path, monkeypatch):

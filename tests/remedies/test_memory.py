@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from unhang import encoding
 from unhang.model import Outcome
 from unhang.remedies import fingerprint, memory
 from unhang.remedies.fingerprint import Key, job
@@ -42,6 +43,20 @@ def test_it_expires_with_the_versions(path):
     found = Memory(path).recall(newer)
     assert found.outcome is None and "torch 2.13" in found.expired and "torch 2.14" in found.expired
     assert Memory(path).recall(KEY).outcome is None
+
+
+def test_a_row_that_is_none_of_ours_is_forgotten(path):
+    """Of a table that somebody has made otherwise: ours takes no NULL, and a time."""
+    path.parent.mkdir()
+    for found_s, outcome in ((5.0, None), ("yesterday", b"{}"), (1e300, FOUND), (None, FOUND)):
+        path.unlink(missing_ok=True)
+        with contextlib.closing(sqlite3.connect(path)) as db, db:
+            db.execute("CREATE TABLE outcomes (place TEXT PRIMARY KEY, versions TEXT, command TEXT, found_s, outcome)")
+            data = encoding.encode(outcome) if outcome is FOUND else outcome
+            db.execute("INSERT INTO outcomes VALUES (?, ?, '', ?, ?)", (KEY.place, KEY.versions, found_s, data))
+        found = Memory(path).recall(KEY)
+        assert found.outcome is None and found.expired, (found_s, outcome)
+        assert not Memory(path).recall(KEY).expired
 
 
 def test_it_can_be_forgotten(path):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+import select
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import typer
 
@@ -16,6 +19,9 @@ from unhang.report import language
 
 _MAX_BYTES = 4 * 1024 * 1024
 _STDIN = "-"
+# What is made by a command (`<(ssh host cat FILE)`) takes a while; a named pipe may have nobody who writes.
+_PATIENCE_S = 60
+_OWN = re.compile(r"/(?:dev|proc/self)/fd/(?P<fd>[0-9]{1,6})")
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -73,11 +79,7 @@ def as_json(one: Checked) -> dict[str, object]:
 
 def _text(name: str) -> str:
     try:
-        if name == _STDIN:
-            data = sys.stdin.buffer.read(_MAX_BYTES + 1)
-        else:
-            with Path(name).open("rb") as f:
-                data = f.read(_MAX_BYTES + 1)
+        data = sys.stdin.buffer.read(_MAX_BYTES + 1) if name == _STDIN else _waited_for(name)
     except OSError as e:
         raise UnhangError(f"cannot read {name}: {e.strerror}") from e
     if data.startswith(_UTF_16):
@@ -85,3 +87,20 @@ def _text(name: str) -> str:
     if len(data) > _MAX_BYTES or b"\0" in data:
         raise UnhangError(f"{name} is no file of a launcher")
     return data.decode("utf-8", errors="surrogateescape")
+
+
+def _waited_for(name: str) -> bytes:
+    """Raises OSError, TimeoutError among them, where nothing comes any more."""
+    own = _OWN.fullmatch(name)
+    # Opened anew, a pipe does not tell that its writer is gone.
+    fd = os.dup(int(own["fd"])) if own is not None else os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    data = b""
+    with os.fdopen(fd, "rb", buffering=0) as f:
+        while len(data) <= _MAX_BYTES:
+            if not select.select([f], [], [], _PATIENCE_S)[0]:
+                raise TimeoutError(errno.ETIMEDOUT, f"nothing came for {_PATIENCE_S} s", name)
+            read = f.read(_MAX_BYTES + 1 - len(data))
+            if read == b"":
+                break
+            data += read or b""
+    return data

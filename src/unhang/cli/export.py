@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -254,13 +255,47 @@ def _write(output: Path, found: Exported, force: bool) -> None:
         if not force and (path.exists() or path.is_symlink()):
             raise UnhangError(f"{path} is there already", hint="--force overwrites it")
     for path, text in texts.items():
+        data = text.encode("utf-8")
         try:
-            with path.open("w" if force else "x", encoding="utf-8") as f:
-                f.write(text)
-            if text.startswith("#!"):
+            if force and (path.exists() or path.is_symlink()):
+                _replace(path, data)
+            else:
+                _create(path, data)
+            if text.startswith("#!") and path.is_file():
                 path.chmod(path.stat().st_mode | 0o111)
         except OSError as e:
             raise UnhangError(f"cannot write {path}: {e.strerror}") from e
+
+
+def _create(path: Path, data: bytes) -> None:
+    """All of it or nothing. Raises OSError, FileExistsError among them."""
+    with path.open("xb") as f:
+        try:
+            f.write(data)
+            f.flush()
+        except OSError:
+            path.unlink()
+            raise
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """What is there stays as it is until all of the new is written; a device or a pipe is written to. Raises OSError."""
+    import contextlib
+    import shutil
+
+    path = path.resolve()
+    if not path.is_file():
+        path.write_bytes(data)
+        return
+    beside = path.with_name(f".{path.name[:200]}.{os.getpid()}")
+    try:
+        _create(beside, data)
+        shutil.copymode(path, beside)
+        beside.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
 
 
 def _check(names: Sequence[str], form: str | None, nodes: int | None, processes: int | None, as_json: bool, chosen: Language) -> int:

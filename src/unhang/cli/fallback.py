@@ -156,7 +156,8 @@ class Fallback:
             self._tell(
                 events.Note(text="--fallback ask: there is no terminal to ask on, so nothing will be tried (--fallback auto tries without asking)")
             )
-        there = self._path is not None and self._path.exists()
+        # Path.exists raises for a name that is too long, or behind a directory that nobody may enter.
+        there = self._path is not None and os.path.exists(self._path)  # noqa: PTH110
         if self._forgets and not looks_only:
             forgotten = there and self._memory.forget(self._keyed())
             # Where that is not known, what is in the way has been told.

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from unhang.errors import UnhangError
+from unhang.records import whole
 
 _MAX_BYTES = 1024 * 1024
 _STARTS = "--dry-run"
@@ -39,8 +40,7 @@ def notes(words: Sequence[str], own: Collection[str], *, meant: bool = False) ->
 
 def _text(script: Path) -> str:
     try:
-        with script.open("rb") as f:
-            return f.read(_MAX_BYTES).decode("utf-8", "replace").lower()
+        return whole.read(script, _MAX_BYTES).decode("utf-8", "replace").lower()
     except OSError:
         return ""
 

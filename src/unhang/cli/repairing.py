@@ -11,9 +11,12 @@ import typer
 from unhang.facts import shm
 from unhang.facts.snapshot import Snapshot
 from unhang.model import Examination
+from unhang.records import whole
 from unhang.remedies import cleaning, settings
 from unhang.report import repairs, screen
 from unhang.report.language import Language
+
+_MOST_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +113,13 @@ def _write(path: Path, wanted: tuple[settings.Setting, ...], asks: _Asks) -> tup
     if not asks("write"):
         return "", ""
     try:
-        if path.exists() and path.read_text(errors="replace") == settings.text(wanted):
-            return str(path), ""
-        settings.write(path, wanted, overwrite=path.exists() and asks("overwrite", even_with_yes=True))
+        there = path.exists()
+        if there:
+            if whole.read(path, _MOST_BYTES).decode(errors="replace") == settings.text(wanted):
+                return str(path), ""
+            if not asks("overwrite", even_with_yes=True):
+                raise FileExistsError
+        settings.write(path, wanted, overwrite=there)
     except FileExistsError:
         return "", f"{path} is there already, and is left as it is"
     except OSError as e:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from unhang.launch import command as commands
 from unhang.launch.command import Command
+from unhang.records import whole
 
 _HOSTS = ("NNODES", "PET_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 # The number of a task and how many there are, by srun, OpenMPI's and MPICH's mpirun, and by whoever speaks as torch does.
 _TASKS = (("SLURM_PROCID", "SLURM_NTASKS"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"), ("RANK", "WORLD_SIZE"))
 # What DeepSpeed reads where no other file is named.
 _HOSTFILE = Path("/job/hostfile")
+_MAX_BYTES = 1024 * 1024
 
 
 def told(command: Command, environ: Mapping[str, str]) -> str | None:
@@ -52,7 +54,7 @@ def _machines(config: Path) -> int | None:
     import yaml
 
     try:
-        found = yaml.safe_load(config.read_bytes())
-        return int(found.get("num_machines", 1))
-    except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError):
+        data = whole.read(config, _MAX_BYTES + 1)
+        return int(yaml.safe_load(data).get("num_machines", 1)) if len(data) <= _MAX_BYTES else None
+    except (OSError, yaml.YAMLError, AttributeError, TypeError, ValueError, OverflowError, RecursionError):
         return None

@@ -128,7 +128,7 @@ def _fields(command: Command) -> Mapping[str, str]:
     try:
         with Path(path).open("rb") as f:
             told = yaml.safe_load(f.read(_MAX_FILE_BYTES))
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
     return {str(key): worded(value) for key, value in told.items() if isinstance(value, (bool, int, float, str))} if isinstance(told, dict) else {}
 

@@ -16,6 +16,7 @@ from unhang import encoding
 from unhang.facts import container, gpu, limits, network, shm, snapshot
 from unhang.facts.host import Host
 from unhang.knowledge.settings.setting import Installed
+from unhang.records import whole
 from unhang.remedies.trial import OF_COMMUNICATION
 
 # Options that say where something goes, and no two runs share: "--output_dir runs/7", "--run-name=b".
@@ -81,8 +82,7 @@ def job(words: Sequence[str], cwd: Path) -> list[str]:
 def _content(path: Path) -> str | None:
     """Of a configuration: the same name may stand for another job tomorrow."""
     try:
-        with path.open("rb") as f:
-            return hashlib.sha256(f.read(_MOST_BYTES)).hexdigest()
+        return hashlib.sha256(whole.read(path, _MOST_BYTES)).hexdigest()
     except OSError:
         return None
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -29,6 +29,8 @@ CREATE TABLE IF NOT EXISTS outcomes (
 _NOT_USED = "what earlier runs found is not used"
 _NOT_KEPT = "what was found is not remembered"
 _NOT_FORGOTTEN = "what earlier runs found is not forgotten"
+# Up to the year 9999, which is what a clock's words hold.
+_Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253_402_300_800)]
 T = TypeVar("T")
 
 
@@ -61,8 +63,8 @@ class Memory:
                 self.forget(key)
             return Recalled(expired=f"it was found with {versions}; now there is {key.versions}")
         try:
-            outcome = msgspec.json.decode(data, type=Outcome)
-        except msgspec.MsgspecError:
+            outcome, found_s = msgspec.json.decode(data, type=Outcome), msgspec.convert(found_s, _Seconds)
+        except (msgspec.MsgspecError, TypeError):
             if forgets:
                 self.forget(key)
             return Recalled(expired="it was written by another version of unhang")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import get_args
 
 import pytest
@@ -67,6 +68,10 @@ batch = "--batch-size"
         ("[presets.mine]\nbas = 'basic'", r"there is no \[presets.mine\] bas"),
         ("[arguments]\nbatch = 3", r"\[arguments\] batch = 3: it is a text"),
         ("[arguments]\nbatch = ' '", r"\[arguments\] batch is empty"),
+        ("[arguments]\nbatch = '--b \"open'", r"\[arguments\] batch = .*No closing quotation"),
+        ("[arguments]\nshm = '--on|\"--off'", r"\[arguments\] shm = .*No closing quotation"),
+        ('[arguments]\nbatch = "--b\\u0000="', r"\[arguments\] batch = .*holds a NUL"),
+        ("x = " + "[" * 50_000, "nested too deeply"),
         ("[arguments]\nbtch = '--b'", r"there is no \[arguments\] btch"),
     ],
 )
@@ -82,6 +87,17 @@ def test_a_file_that_is_no_text(tmp_path):
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UnhangError, match="is no TOML"):
         configuration.load(tmp_path)
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_is_no_file_of_settings(tmp_path):
+    os.mkfifo(tmp_path / "unhang.toml")
+    with pytest.raises(UnhangError, match=r"unhang\.toml: it is no regular file"):
+        configuration.load(tmp_path)
+
+
+def test_what_editors_of_windows_put_in_front(tmp_path):
+    assert configuration.read(written(tmp_path, "\ufeff[run]\nshm = false\n")).settings == {"shm": False}
 
 
 def test_how_settings_are_tried(tmp_path):

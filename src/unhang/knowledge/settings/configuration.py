@@ -26,7 +26,8 @@ from typing import Any
 
 from unhang.errors import UnhangError
 from unhang.knowledge.settings import catalogue, values
-from unhang.knowledge.settings.setting import Choice, Value, worded
+from unhang.knowledge.settings.setting import Choice, Value, flag, worded
+from unhang.records import whole
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -88,15 +89,17 @@ def load(start: Path) -> Configuration:
 def read(path: Path) -> Configuration:
     """Raises UnhangError as `load` does."""
     try:
-        with path.open("rb") as f:
-            data = f.read(_MAX_BYTES + 1)
+        data = whole.read(path, _MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
             raise UnhangError(f"{path} is larger than {_MAX_BYTES >> 20} MiB: no file of settings")
-        tables = tomllib.loads(data.decode("utf-8"))
+        # Some editors of Windows write a mark in front.
+        tables = tomllib.loads(data.decode("utf-8-sig"))
     except OSError as e:
         raise UnhangError(f"cannot read {path}: {e.strerror}") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise UnhangError(f"{path} is no TOML: {e}") from e
+    except RecursionError as e:
+        raise UnhangError(f"{path} is no TOML of settings: it is nested too deeply") from e
     for name in tables:
         if name not in _TABLES:
             raise _unknown(path, f"[{name}]", name, _TABLES, "tables")
@@ -141,13 +144,20 @@ def _settings(path: Path, where: str, table: Mapping[str, Any], besides: tuple[s
 
 def _arguments(path: Path, table: Mapping[str, Any]) -> dict[str, str]:
     found = {}
-    for key, flag in table.items():
+    for key, template in table.items():
         canonical = key.lower().replace("_", "-")
         if canonical not in catalogue.SETTINGS:
             raise _unknown(path, f"[arguments] {key}", key, tuple(catalogue.SETTINGS), "settings")
-        text = _text(path, f"[arguments] {key}", flag)
+        text = _text(path, f"[arguments] {key}", template)
         if not text.strip():
             raise UnhangError(f"{path}: [arguments] {key} is empty, where the script's flag should stand", hint=f'{key} = "--{canonical}"')
+        example = catalogue.SETTINGS[canonical].parse(catalogue.SETTINGS[canonical].example)
+        try:
+            words = [word for value in ((True, False) if isinstance(example, bool) else (example,)) for word in flag(text, value)]
+        except ValueError as e:
+            raise UnhangError(f"{path}: [arguments] {key} = {text!r}: {e}", hint=f'{key} = "--{canonical}"') from e
+        if any("\0" in word for word in words):
+            raise UnhangError(f"{path}: [arguments] {key} = {text!r} holds a NUL, which no program can be given", hint=f'{key} = "--{canonical}"')
         found[canonical] = text
     return found
 

@@ -43,6 +43,11 @@ class Layout:
             raise UnhangError(f"{self.image!r} is no name of an image", hint="--image pytorch/pytorch:latest")
         if any("\0" in word for word in self.command):
             raise UnhangError("a word of the command holds a NUL, which no program can be given")
+        # Bytes that are no UTF-8 come from the command line as halves of surrogates.
+        if wrong := next((word for word in self.command if not _is_text(word)), None):
+            raise UnhangError(
+                f"{wrong!r} is no UTF-8, and the file would be", hint="unhang export FORM -- train.py: name it by another path, or a link"
+            )
 
     @property
     def port(self) -> int:
@@ -51,6 +56,10 @@ class Layout:
     @property
     def world(self) -> int:
         return self.nodes * self.processes
+
+
+def _is_text(word: str) -> bool:
+    return not any("\ud800" <= c <= "\udfff" for c in word)
 
 
 def master(text: str) -> tuple[str, int | None]:

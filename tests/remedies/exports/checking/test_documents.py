@@ -21,6 +21,7 @@ from unhang.remedies.exports.checking import check, documents
         ("a.yaml", "\ufeff \n\n", "a.yaml is empty", "writes one"),
         ("job.yaml", "kind: Job\n command: [torchrun, train.py]\n", "job.yaml:2:9 is no YAML: mapping values are not allowed", None),
         ("a.py", "import ray\ndef train(:\n", "a.py:2:", None),
+        ("a.py", "import ray\nx = " + "-" * 200_000 + "1\n", "a.py is no Python: ", None),
     ],
 )
 def test_where_it_is_broken(name, text, says, hint):
@@ -54,3 +55,30 @@ def test_what_editors_of_windows_write(text, line, says):
 @pytest.mark.parametrize("text", ["\ufeffdistributed_type: 'NO'\nnum_machines: 1\n", "distributed_type: 'NO'\r\nnum_machines: 1\r\n"])
 def test_what_yaml_takes_of_it(text):
     assert check("a.yaml", text) == ("accelerate", ())
+
+
+DOUBLING = "num_machines: 1\na0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("num_processes: 2\na: &a [*a, *a]\n", "a.yaml:2:4 is no YAML: an anchor holds itself"),
+        ("num_processes: 2\na: &a {b: *a, c: *a}\n", "a.yaml:2:4 is no YAML: an anchor holds itself"),
+        (DOUBLING, "more than 200000 values"),
+        (DOUBLING.replace("x, x", "[], []"), "more than 200000 values"),
+        (DOUBLING + "? *a39\n: 1\n", "more than 200000 values"),
+        ("num_processes: 2\na: &a [*a, *a]\n? *a\n: 1\n", "an anchor holds itself"),
+        ("a: &a [1, 2]\n? *a\n: 1\n", "a.yaml:1:4 is no YAML: found unhashable key"),
+    ],
+)
+def test_anchors_do_not_grow_without_end(text, says):
+    with pytest.raises(UnhangError) as e:
+        check("a.yaml", text)
+    assert says in str(e.value)
+
+
+def test_an_anchor_that_is_named_twice_is_read_twice():
+    keys = documents.keys("a.yaml", "a: &a {b: 1}\nc: *a\nd: [*a, {e: *a}]\n")
+    assert [k.path for k in keys] == [("a",), ("a", "b"), ("c",), ("c", "b"), ("d",), ("d", 0, "b"), ("d", 1, "e"), ("d", 1, "e", "b")]

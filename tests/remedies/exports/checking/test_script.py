@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from unhang.remedies.exports.checking import check
@@ -264,3 +266,51 @@ def test_one_host_of_slurm_needs_nothing(count):
 def test_variables_that_hold_one_another_many_times_over_end():
     chain = "".join(f'V{i}="{f"$V{i + 1} " * 40}"\n' for i in range(8)) + "W=a\n" + 'W="$W $W"\n' * 40
     assert check("file", BASH + chain + "torchrun $V0 $W train.py\n")[0] == "torchrun"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["-N 2 --gpus-per-node=8 --ntasks-per-node=8", "--ntasks-per-node 8 -N2 -G 16", "--job-name='a b' --nodes=2 --gres=gpu:8 --ntasks-per-node=8"],
+)
+def test_several_options_on_one_line_of_sbatch(line):
+    problems = check("file", f"#!/bin/bash\n#SBATCH {line} # --ntasks-per-node=1\nsrun torchrun train.py\n")[1]
+    assert [(p.line, p.instead.en) for p in problems] == [(2, "#SBATCH --ntasks-per-node=1"), (2, "--nnodes=$SLURM_NNODES")]
+
+
+def test_the_last_of_two_counts_for_sbatch():
+    assert check("file", "#!/bin/bash\n#SBATCH -N 4 -G 8\n#SBATCH -N 1\ntorchrun --standalone train.py\n")[1] == ()
+    assert "no GPUs" in check("file", "#!/bin/bash\n#SBATCH -N 1 --comment='--gpus=8'\ntorchrun train.py\n")[1][0].says.en
+    assert check("file", "#!/bin/bash\n#SBATCH --tres-per-task=gres/gpu:1 --comment=it's\ntorchrun train.py\n")[1] == ()
+    assert check("file", "#!/bin/bash\n#SBATCH -G 8 --nodes=" + "9" * 5000 + "\ntorchrun train.py\n")[1] == ()
+
+
+LARGE = {
+    "shell": ("torchrun", lambda n: BASH + "torchrun --nnodes 2 train.py\n" * n),
+    "ports": (
+        "torchrun",
+        lambda n: BASH + "".join(f"torchrun --nnodes 2 --node-rank {i} --master-addr a --master-port {9999 + i} t.py\n" for i in range(n)),
+    ),
+    "containers": (
+        "kubernetes",
+        lambda n: (
+            "apiVersion: v1\nspec:\n  containers:\n" + "".join("  - command: [torchrun, --nnodes=2, train.py]\n    env: []\n" for _ in range(n))
+        ),
+    ),
+    "documents": ("kubernetes", lambda n: "apiVersion: v1\nkind: Pod\nspec: {containers: [{command: [torchrun, train.py]}]}\n---\n" * n),
+    "fields": ("llamafactory", lambda n: "stage: sft\n" + "".join(f"num_procesess{i}: 2\n" for i in range(n))),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_time_grows_with_the_size_and_not_faster(name):
+    form, made = LARGE[name]
+
+    def taken_s(n):
+        begun = time.process_time()
+        found, problems = check("file", made(n))
+        assert found == form and (name == "documents" or (len(problems) == 201 and "not shown" in problems[-1].says.en))
+        return time.process_time() - begun
+
+    taken_s(300)
+    small, large = min(taken_s(500) for _ in range(2)), taken_s(4000)
+    assert large < 24 * small, (small, large)

@@ -32,7 +32,7 @@ def parse(text: str, *, name: str) -> Parsed:
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
         at = f":{e.lineno}" if isinstance(e, SyntaxError) and e.lineno else ""
-        raise UnhangError(f"{name}{at} is no Python: {e.msg if isinstance(e, SyntaxError) else e}") from e
+        raise UnhangError(f"{name}{at} is no Python: {e.msg if isinstance(e, SyntaxError) else str(e) or 'it is nested too deeply'}") from e
     lines = Lines(text=text)
     blocks = {
         id(statement): Block(number=i, statements=len(statements), filler="pass")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from unhang.errors import UnhangError
 from unhang.knowledge.text import Text, same
@@ -18,6 +19,9 @@ _KUBERNETES = ("kubernetes", "kubernetes-job")
 _YAML = ("accelerate", "llamafactory", "skypilot", *_KUBERNETES)
 _PYTHON = ("lightning", "ray")
 _MARK = "\ufeff"
+# Whoever has these has no use for more, and finding the name that was meant takes a while for each.
+_MOST_TOLD = 200
+_MORE = Text(f"these are {_MOST_TOLD} problems; what else is wrong is not shown", f"以上为 {_MOST_TOLD} 个问题，其余不再显示")
 
 
 def check(
@@ -29,8 +33,11 @@ def check(
         raise UnhangError(f"{name} is empty: there is nothing to check", hint="unhang export FORM -o FILE writes one")
     found = _form(form) if form is not None else recognise(name, text)
     layout = Layout(nodes=nodes, processes=processes)
-    problems = dict.fromkeys([*_characters(found, text, marked), *_of_form(found, name, text, layout), *_variables(found, name, text)])
-    return found, tuple(sorted(problems, key=lambda p: p.line))
+    problems = dict.fromkeys(
+        [*_characters(found, text, marked), *islice(_of_form(found, name, text, layout), _MOST_TOLD), *_variables(found, name, text)]
+    )
+    told = sorted(problems, key=lambda p: p.line)[:_MOST_TOLD]
+    return found, (*told, *([Problem(line=told[-1].line, says=_MORE)] if len(problems) >= _MOST_TOLD else []))
 
 
 def _characters(found: str, text: str, marked: bool) -> Iterator[Problem]:

@@ -19,8 +19,10 @@ _TRAINS = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|llamafac
 
 def check(text: str) -> Iterator[Problem]:
     starts = [m for m in _STARTS.finditer(text) if _TRAINS.search(m[0])]
+    line, at = 1, 0
     for one in starts:
-        yield from script.check(_shell(one["words"]), first=text.count("\n", 0, one.start()) + 1, given=_GIVEN)
+        line, at = line + text.count("\n", at, one.start()), one.start()
+        yield from script.check(_shell(one["words"]), first=line, given=_GIVEN)
     if starts and not re.search(r"--shm-size|--ipc[= ]host", text):
         says = Text(
             "nothing says that its containers need --shm-size: their /dev/shm has 64 MiB",

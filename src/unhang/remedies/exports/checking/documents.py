@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import yaml
 
 _MAX_DEPTH = 100
+# Ten lines of anchors that hold one another twice are a thousand million keys.
+_MAX_NODES = 200_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +45,11 @@ def keys(name: str, text: str) -> tuple[Key, ...]:
     found: list[Key] = []
     try:
         loader = yaml.SafeLoader(text)
-        number = 0
+        number, walk = 0, _Walk(loader)
         while loader.check_node():
             node = loader.get_node()
             if node is not None:
-                found += _walk(node, (), loader, number)
+                found += walk(node, (), number)
             number += 1
     except (yaml.YAMLError, RecursionError, ValueError) as e:
         mark = getattr(e, "problem_mark", None)
@@ -141,22 +143,43 @@ def _of_json(text: str) -> Iterator[Key]:
     return walk(after(0), ())
 
 
-def _walk(node: yaml.Node, path: tuple[str | int, ...], loader: Any, document: int) -> Iterator[Key]:
-    import yaml
+class _Walk:
+    """Through nodes as they were composed: an anchor's are walked wherever they are named. Raises yaml.MarkedYAMLError."""
 
-    def scalar(value: yaml.Node) -> Any:
-        return loader.construct_object(value, deep=True) if isinstance(value, yaml.ScalarNode) else None
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        self._above: set[int] = set()
+        self._left = _MAX_NODES
 
-    if len(path) > _MAX_DEPTH:
-        return
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            here = (*path, str(key.value))
-            is_leaf, is_list = isinstance(value, yaml.ScalarNode), isinstance(value, yaml.SequenceNode)
-            yield Key(path=here, line=key.start_mark.line + 1, value=scalar(value), is_leaf=is_leaf, is_list=is_list, document=document)
-            yield from _walk(value, here, loader, document)
-    elif isinstance(node, yaml.SequenceNode):
-        for i, value in enumerate(node.value):
-            if isinstance(value, yaml.ScalarNode):
-                yield Key(path=(*path, i), line=value.start_mark.line + 1, value=scalar(value), document=document)
-            yield from _walk(value, (*path, i), loader, document)
+    def __call__(self, node: yaml.Node, path: tuple[str | int, ...], document: int) -> Iterator[Key]:
+        import yaml
+
+        self._left -= 1
+        if self._left < 0:
+            raise yaml.MarkedYAMLError(
+                problem=f"with what its anchors stand for it holds more than {_MAX_NODES} values", problem_mark=node.start_mark
+            )
+        if id(node) in self._above:
+            raise yaml.MarkedYAMLError(problem="an anchor holds itself", problem_mark=node.start_mark)
+        if len(path) > _MAX_DEPTH or isinstance(node, yaml.ScalarNode):
+            return
+        self._above.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise yaml.MarkedYAMLError(problem="found unhashable key", problem_mark=key.start_mark)
+                here = (*path, str(key.value))
+                is_leaf, is_list = isinstance(value, yaml.ScalarNode), isinstance(value, yaml.SequenceNode)
+                yield Key(path=here, line=key.start_mark.line + 1, value=self._scalar(value), is_leaf=is_leaf, is_list=is_list, document=document)
+                yield from self(value, here, document)
+        elif isinstance(node, yaml.SequenceNode):
+            for i, value in enumerate(node.value):
+                if isinstance(value, yaml.ScalarNode):
+                    yield Key(path=(*path, i), line=value.start_mark.line + 1, value=self._scalar(value), document=document)
+                yield from self(value, (*path, i), document)
+        self._above.discard(id(node))
+
+    def _scalar(self, node: yaml.Node) -> Any:
+        import yaml
+
+        return self._loader.construct_object(node, deep=True) if isinstance(node, yaml.ScalarNode) else None

@@ -24,10 +24,13 @@ def check(keys: tuple[Key, ...], text: str) -> Iterator[Problem]:
     if not _TRAINS.search(text):
         return
     yield from _memory(keys)
-    for number in sorted({k.document for k in keys}):
-        of_one = {k.path: k for k in keys if k.document == number}
-        yield from _commands(of_one)
-        yield from _job(of_one, keys)
+    documents: dict[int, dict[_Path, Key]] = {}
+    for key in keys:
+        documents.setdefault(key.document, {})[key.path] = key
+    services = [one for one in documents.values() if _value(one, "kind") == "Service"]
+    for one in documents.values():
+        yield from _commands(one)
+        yield from _job(one, services)
 
 
 def _memory(keys: tuple[Key, ...]) -> Iterator[Problem]:
@@ -48,18 +51,20 @@ def _memory(keys: tuple[Key, ...]) -> Iterator[Problem]:
 def _commands(keys: Mapping[_Path, Key]) -> Iterator[Problem]:
     kind = _value(keys, "kind")
     by_operator = kind in _OPERATED
-    for container in dict.fromkeys(path[:-1] for path in keys if path[-1] in ("command", "args")):
-        env = {keys[p].value: _value(keys, *p[:-1], "value") for p in keys if p[: len(container) + 1] == (*container, "env") and p[-1] == "name"}
+    containers: dict[_Path, list[_Path]] = {path[:-1]: [] for path in keys if path[-1] in ("command", "args")}
+    for path in keys:
+        for i in range(len(path)):
+            if path[:i] in containers:
+                containers[path[:i]].append(path)
+    for container, paths in containers.items():
+        env = {keys[p].value: keys.get((*p[:-1], "value")) for p in paths if p[len(container)] == "env" and p[-1] == "name"}
         given = [str(name) for name in env] + ([*_BY_OPERATOR] if by_operator else [])
         rank_is_of_host, hosts_are_alike = kind == "PyTorchJob", kind == "Job"
         for name, value in env.items():
             # A variable that is made of another one is written as in shell, with parentheses.
-            if isinstance(value, str) and "NODE_RANK" in str(name):
-                line = next(k.line for k in keys.values() if k.value == value)
-                yield from script.check(f"{name}={value}", first=line, rank_is_of_host=rank_is_of_host)
-        words = [
-            k for p, k in keys.items() if p[: len(container) + 1] in ((*container, "command"), (*container, "args")) and isinstance(k.value, str)
-        ]
+            if value is not None and isinstance(value.value, str) and "NODE_RANK" in str(name):
+                yield from script.check(f"{name}={value.value}", first=value.line, rank_is_of_host=rank_is_of_host)
+        words = [keys[p] for p in paths if p[len(container)] in ("command", "args") and isinstance(keys[p].value, str)]
         for one in words:
             if "\n" in one.value:
                 yield from script.check(one.value, first=one.line + 1, given=given, rank_is_of_host=rank_is_of_host, hosts_are_alike=hosts_are_alike)
@@ -68,7 +73,7 @@ def _commands(keys: Mapping[_Path, Key]) -> Iterator[Problem]:
             yield from script.check(joined, first=words[0].line, given=given, rank_is_of_host=rank_is_of_host, hosts_are_alike=hosts_are_alike)
 
 
-def _job(keys: Mapping[_Path, Key], every: Sequence[Key]) -> Iterator[Problem]:
+def _job(keys: Mapping[_Path, Key], services: Sequence[Mapping[_Path, Key]]) -> Iterator[Problem]:
     """A Job without an operator: nothing but its own fields makes its pods ranks."""
     kind, spec = keys.get(("kind",)), keys.get(("spec",))
     if kind is None or kind.value != "Job" or spec is None or not str(_value(keys, "apiVersion") or "").startswith("batch/"):
@@ -109,16 +114,11 @@ def _job(keys: Mapping[_Path, Key], every: Sequence[Key]) -> Iterator[Problem]:
     if subdomain is None and not by_host:
         says = Text("no subdomain: pods have no names by which they find one another", "没有 subdomain：Pod 没有可供互相查找的名称")
         yield Problem(line=line, says=says, instead=Text("subdomain: the name of a headless Service", "subdomain: 无头 Service 的名称"))
-    services = {k.document for k in every if k.path == ("kind",) and k.value == "Service"}
-    named = {d: next((k.value for k in every if k.document == d and k.path == ("metadata", "name")), None) for d in services}
-    for number, name in named.items():
-        if name != subdomain:
-            continue
-        address = next((k for k in every if k.document == number and k.path == ("spec", "clusterIP")), None)
-        if address is None or address.value != "None":
-            at = next(k.line for k in every if k.document == number and k.path == ("kind",))
+    for service in services:
+        name, address = _value(service, "metadata", "name"), service.get(("spec", "clusterIP"))
+        if name == subdomain and (address is None or address.value != "None"):
             says = Text(f"Service {name} has an address of its own: pods get no names by it", f"Service {name} 有自己的地址：不会为 Pod 提供名称")
-            yield Problem(line=address.line if address else at, says=says, instead=same("clusterIP: None"))
+            yield Problem(line=(address or service[("kind",)]).line, says=says, instead=same("clusterIP: None"))
 
 
 def _value(keys: Mapping[_Path, Key], *path: str | int) -> object:

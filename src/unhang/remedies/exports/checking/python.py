@@ -20,8 +20,9 @@ def check(name: str, text: str) -> Iterator[Problem]:
         tree = ast.parse(text)
     except SyntaxError as e:
         raise UnhangError(f"{name}:{e.lineno or 1}:{e.offset or 1} is no Python: {e.msg}") from e
-    except (ValueError, RecursionError) as e:
-        raise UnhangError(f"{name} is no Python: {e}") from e
+    except (ValueError, RecursionError, MemoryError) as e:
+        # A MemoryError is the parser's own bound on nesting, and says nothing.
+        raise UnhangError(f"{name} is no Python: {str(e) or 'it is nested too deeply'}") from e
     imported = {
         alias.asname or alias.name: alias.name
         for node in ast.walk(tree)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+import shlex
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
 
 from unhang.knowledge.text import Text, same
 from unhang.remedies.exports.checking.problem import Problem
@@ -26,9 +29,9 @@ _PROCESS = re.compile(r"\$[({]?(?P<name>LOCAL_RANK|RANK)\b")
 _UNSET_BY_SLURM = re.compile(r"\$[({]?(?P<name>NODE_RANK|GROUP_RANK|MACHINE_RANK|NODEID|NODE_ID)\b")
 _OF_SLURM = re.compile(r"\$\{?(?P<name>SLURM_NODEID|SLURM_PROCID)\b")
 _BY_HOSTS = re.compile(r"\$\{?(?P<name>NNODES|SLURM_NNODES|SLURM_JOB_NUM_NODES|NUM_NODES|SKYPILOT_NUM_NODES)\b")
-_TASKS = re.compile(r"^#SBATCH\s+--ntasks-per-node[= ](?P<n>\d+)", re.MULTILINE)
-_HOSTS = re.compile(r"^#SBATCH\s+(?:--nodes[= ]|-N[ ]?)(?P<n>\d+)\b(?!-)", re.MULTILINE)
-_GPUS = re.compile(r"^#SBATCH\s+(?:--gres[= ]\S*gpu|--gpus|-G\b)", re.MULTILINE)
+_SBATCH = re.compile(r"^#SBATCH[ \t]+(?P<words>[^\n]*)", re.MULTILINE)
+_MOST_PORTS = 8
+_SHORT = {"-N": "--nodes", "-G": "--gpus"}
 # What starts a command on other hosts.
 _ON_HOSTS = frozenset(("srun", "mpirun", "mpiexec", "ssh", "pdsh", "clush", "pssh", "ibrun", "jsrun", "aprun", "prun", "parallel"))
 
@@ -44,24 +47,54 @@ def check(
     Slurm's hosts have not, which share their home.
     """
 
+    ends = [m.start() for m in re.finditer("\n", text)]
+
     def at(offset: int) -> int:
-        return text.count("\n", 0, offset) + first
+        return bisect_left(ends, offset) + first
 
     by_slurm = "#SBATCH" in text
-    hosts = _HOSTS.search(text) if by_slurm else None
-    script = read(text, dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), hosts["n"]) if hosts else None)
+    asked = _asked(text)
+    hosts = _count(asked, "--nodes")
+    script = read(text, dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), hosts.text) if hosts else None)
     # What calls the number of hosts WORLD_SIZE calls that of the host RANK: PyTorchJob, PAI, Baidu.
     by_platform = rank_is_of_host or any((n := _nodes(one)) is not None and "WORLD_SIZE" in n.text for one in script.starts)
+    port_said = _PORT_SAID.search(text) is not None or not {"MASTER_PORT", "PET_MASTER_PORT", "PET_RDZV_ENDPOINT"}.isdisjoint(given)
     for one in script.starts:
         yield from _launchers(one, at)
         if (several := _several(one)) is not None:
-            yield from _meeting(one, several, text, given, by_slurm, at)
+            yield from _meeting(one, several, port_said, by_slurm, at)
             if not by_platform:
                 yield from _numbered(one, several, given, by_slurm, hosts_are_alike or by_slurm, at)
     yield from _ports(script.starts, at)
     yield from _ranks(script, by_platform, by_slurm, at)
     if by_slurm and script.starts:
-        yield from _slurm(text, script.starts, hosts, at)
+        yield from _slurm(text, script.starts, asked, at)
+
+
+def _asked(text: str) -> Mapping[str, Value]:
+    """Options of #SBATCH lines by their long names, the last of each, as sbatch takes them: several may stand on one line."""
+    found: dict[str, Value] = {}
+    for line in _SBATCH.finditer(text):
+        try:
+            words = shlex.split(line["words"], comments=True)
+        except ValueError:
+            words = line["words"].split()
+        for i, word in enumerate(words):
+            name, joined, given = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
+            following = words[i + 1] if i + 1 < len(words) and not words[i + 1].startswith("-") else ""
+            if word.startswith("-"):
+                found[_SHORT.get(name, name)] = Value(given if joined else following, line.start())
+    return found
+
+
+def _count(asked: Mapping[str, Value], name: str) -> Value | None:
+    """None where it is not said, or is no number: --nodes=2-4."""
+    found = asked.get(name)
+    return found if found is not None and re.fullmatch(r"[0-9]{1,9}", found.text) else None
+
+
+def _asks_for_gpus(asked: Mapping[str, Value]) -> bool:
+    return any(name.startswith("--gpus") or (name.startswith(("--gres", "--tres")) and "gpu" in value.text) for name, value in asked.items())
 
 
 def _launchers(one: Start, at: _At) -> Iterator[Problem]:
@@ -134,13 +167,13 @@ def _address_and_port(one: Start) -> tuple[Value | None, Value | None]:
     return address and one.filled(address), port and one.filled(port)
 
 
-def _meeting(one: Start, several: Value, text: str, given: Collection[str], by_slurm: bool, at: _At) -> Iterator[Problem]:
+def _meeting(one: Start, several: Value, port_said: bool, by_slurm: bool, at: _At) -> Iterator[Problem]:
     address, port = _address_and_port(one)
     # A batch script of Slurm runs once, on its first host; what is in single quotes runs on each.
     if port is not None and (_BY_HOST.search(port.text) or _BY_CHANCE.search(port.text)) and (not by_slurm or port.each):
         says = Text("the port differs by host: they do not find one another", "各主机的端口不同：彼此找不到")
         yield Problem(line=at(port.offset), says=says, instead=Text("one number for all hosts", "所有主机用同一个端口"))
-    if port is None and not _PORT_SAID.search(text) and not {"MASTER_PORT", "PET_MASTER_PORT", "PET_RDZV_ENDPOINT"} & set(given):
+    if port is None and not port_said:
         says = Text(
             "several hosts, and no MASTER_PORT: they take different ports, or one that another job has",
             "多台主机却没有 MASTER_PORT：各主机端口不同，或与其他作业冲突",
@@ -180,19 +213,20 @@ def _numbered(one: Start, several: Value, given: Collection[str], by_slurm: bool
 def _ports(started: Sequence[Start], at: _At) -> Iterator[Problem]:
     """Of hosts that one script starts one by one. Runs that come one after the other have the same number of the host."""
     first: dict[str, Value] = {}
+    others: dict[str, None] = {}
     for one in started:
         rank, (_, port) = one.option(*_NODE_RANK), _address_and_port(one)
         if rank is None or not rank.text.isdigit() or port is None or not port.text.isdigit() or _several(one) is None:
             continue
-        others = {v.text for v in first.values()}
         if others and port.text not in others and rank.text not in first:
-            shown = ", ".join(sorted({port.text, *others}))
+            shown = ", ".join(sorted({port.text, *islice(others, _MOST_PORTS)}))
             says = Text(f"ports of one job differ: {shown}", f"同一作业的端口不同：{shown}")
             yield Problem(line=at(port.offset), says=says, instead=same(next(iter(others))))
-        first.setdefault(rank.text, port)
+        others[first.setdefault(rank.text, port).text] = None
 
 
 def _ranks(script: Script, by_platform: bool, by_slurm: bool, at: _At) -> Iterator[Problem]:
+    assigned = {name for name, _ in script.assigned}
     named = [value for name, value in script.assigned if name in ("NODE_RANK", "PET_NODE_RANK")]
     given = [(one, rank) for one in script.starts if (rank := one.option(*_NODE_RANK)) is not None and not _by_store(one)]
     starts: list[tuple[Start | None, Value]] = [*((None, value) for value in named), *given]
@@ -203,13 +237,13 @@ def _ranks(script: Script, by_platform: bool, by_slurm: bool, at: _At) -> Iterat
                 f"{found['name']} 是进程编号，不是主机编号；未设置时各主机都以为自己是 0 号",
             )
             yield Problem(line=at(number.offset), says=says, instead=same("$SLURM_NODEID" if by_slurm else "$NODE_RANK"))
-        elif by_slurm and (found := _UNSET_BY_SLURM.match(number.text)) and found["name"] not in dict(script.assigned):
+        elif by_slurm and (found := _UNSET_BY_SLURM.match(number.text)) and found["name"] not in assigned:
             says = Text(
                 f"nothing sets {found['name']}: Slurm calls a host's number SLURM_NODEID",
                 f"没有任何地方设置 {found['name']}：Slurm 用 SLURM_NODEID 表示主机编号",
             )
             yield Problem(line=at(number.offset), says=says, instead=same(_by_node(one) if one is not None else "$SLURM_NODEID"))
-    if any(map(_is_factory, script.starts)) and "NODE_RANK" not in dict(script.assigned):
+    if any(map(_is_factory, script.starts)) and "NODE_RANK" not in assigned:
         for name, value in script.assigned:
             if name == "RANK":
                 says = Text(
@@ -225,26 +259,26 @@ def _ranks(script: Script, by_platform: bool, by_slurm: bool, at: _At) -> Iterat
             yield Problem(line=at(value.offset), says=says, instead=instead)
 
 
-def _slurm(text: str, started: Sequence[Start], hosts: re.Match[str] | None, at: _At) -> Iterator[Problem]:
+def _slurm(text: str, started: Sequence[Start], asked: Mapping[str, Value], at: _At) -> Iterator[Problem]:
     outer = {one.names[0] for one in started}
-    tasks = _TASKS.search(text)
-    if tasks is not None and int(tasks["n"]) > 1 and outer - {"deepspeed"}:
+    tasks, hosts = _count(asked, "--ntasks-per-node"), _count(asked, "--nodes")
+    if tasks is not None and int(tasks.text) > 1 and outer - {"deepspeed"}:
         says = Text(
-            f"{tasks['n']} tasks on each host, and each starts a launcher with all its processes",
-            f"每台主机 {tasks['n']} 个任务，每个都会启动带全部进程的启动器",
+            f"{tasks.text} tasks on each host, and each starts a launcher with all its processes",
+            f"每台主机 {tasks.text} 个任务，每个都会启动带全部进程的启动器",
         )
-        yield Problem(line=at(tasks.start()), says=says, instead=same("#SBATCH --ntasks-per-node=1"))
-    if hosts is not None and int(hosts["n"]) > 1:
+        yield Problem(line=at(tasks.offset), says=says, instead=same("#SBATCH --ntasks-per-node=1"))
+    if hosts is not None and int(hosts.text) > 1:
         if any(map(_is_torchrun, started)) and all(_nodes(one) is None for one in started if _is_torchrun(one)):
             says = Text(
-                f"{hosts['n']} hosts, and torchrun without --nnodes: each trains by itself",
-                f"{hosts['n']} 台主机，torchrun 却没有 --nnodes：各自单独训练",
+                f"{hosts.text} hosts, and torchrun without --nnodes: each trains by itself",
+                f"{hosts.text} 台主机，torchrun 却没有 --nnodes：各自单独训练",
             )
-            yield Problem(line=at(hosts.start()), says=says, instead=same("--nnodes=$SLURM_NNODES"))
+            yield Problem(line=at(hosts.offset), says=says, instead=same("--nnodes=$SLURM_NNODES"))
         for one in started:
-            yield from _on_all_hosts(one, hosts["n"], at)
+            yield from _on_all_hosts(one, hosts.text, at)
     on_cpus = re.search(r"--set\s+backend=gloo|use_cpu|--cpu\b|CUDA_VISIBLE_DEVICES=['\"]{2}|unhang export", text)
-    if not _GPUS.search(text) and not on_cpus:
+    if not _asks_for_gpus(asked) and not on_cpus:
         says = Text("no GPUs are asked for", "没有申请 GPU")
         yield Problem(line=at(text.index("#SBATCH")), says=says, instead=same("#SBATCH --gpus-per-node=8"))
 

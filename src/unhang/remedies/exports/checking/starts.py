@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from unhang.errors import UnhangError
 from unhang.knowledge.variables.files.shell_words import ASSIGNMENT, Cutter, Word, pieces, unquoted
 
 _MODULES = {
@@ -50,6 +51,8 @@ _MAX_DEPTH = 6
 # A variable that holds others several times over doubles with each.
 _MOST_WORDS = 2000
 _MOST_TEXT = 10_000
+# Each keeps the variables that were set until then.
+_MOST_STARTS = 5000
 
 Place = Callable[[int], int]
 
@@ -154,18 +157,21 @@ def _read(script: Value, place: Place, around: tuple[str, ...], variables: dict[
             continue
         if first == "eval":
             body = body[1:]
+        known = {**variables, **own}
         values = [
             Value(given, place(w.start), script.each or w.raw.startswith("'"), script.once)
             for w in body
-            for given in islice(_filled(w, {**variables, **own}, 0), _MOST_WORDS)
+            for given in islice(_filled(w, known, 0), _MOST_WORDS)
         ]
         if not values or _starts_nothing(values):
             continue
         inner = _inner(values) if depth < _MAX_DEPTH else None
         if inner is not None:
-            _read(*_within(values[inner], body, place, script), (*around, *(v.text for v in values[:inner])), {**variables, **own}, found, depth + 1)
+            _read(*_within(values[inner], body, place, script), (*around, *(v.text for v in values[:inner])), known, found, depth + 1)
             continue
-        _start(values, around, {**variables, **own}, found)
+        _start(values, around, known, found)
+        if len(found.starts) > _MOST_STARTS:
+            raise UnhangError(f"more than {_MOST_STARTS} launchers are started in it: that is no file of one")
 
 
 def _within(value: Value, body: Sequence[Word], place: Place, script: Value) -> tuple[Value, Place]:

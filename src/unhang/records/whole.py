@@ -1,0 +1,22 @@
+"""A small file, read whole. A named pipe has whoever opens it wait for a writer, who may never come; a device may never end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+
+def read(path: str | os.PathLike[str], most_bytes: int) -> bytes:
+    """Its first `most_bytes`. Raises OSError, also for what is no regular file: what a pipe gives is another's, and gone once it is read."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            is_folder = stat.S_ISDIR(mode)
+            raise OSError(errno.EISDIR if is_folder else errno.EINVAL, "it is a directory" if is_folder else "it is no regular file", os.fspath(path))
+    except BaseException:
+        os.close(fd)
+        raise
+    with os.fdopen(fd, "rb") as f:
+        return f.read(most_bytes)
