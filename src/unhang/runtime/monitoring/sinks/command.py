@@ -68,11 +68,11 @@ class Command:
         in_time = False
         try:
             # Far less than a pipe holds: nobody waits for a command that does not read.
-            try:
+            with contextlib.suppress(OSError):
                 process.stdin.write(json.dumps(message).encode() + b"\n")  # type: ignore[union-attr]
+            # By itself: after a failed write it still closes, and fails once more.
+            with contextlib.suppress(OSError):
                 process.stdin.close()  # type: ignore[union-attr]
-            except OSError:
-                pass
             in_time = _ends(process.pid, self._timeout_s)
         finally:
             # Not waited for yet, so that its number is still its own.
