@@ -133,6 +133,7 @@ def test_dry_run_as_json(tmp_path):
     done = unhang("run", "--dry-run", "--json", "--run-dir", "here", "sh", "-c", "exit 3", cwd=tmp_path)
     plan = json.loads(done.stdout)
     assert plan["command"][1:] == ["-c", "exit 3"]
+    assert plan["environment"]["UNHANG_RUN_DIR"] == str(tmp_path / "here")
     assert plan["environment"]["UNHANG_FATAL_DIR"] == str(tmp_path / "here" / "fatal" / "attempt-0")
     assert list(tmp_path.iterdir()) == []
 

@@ -38,7 +38,7 @@ def test_a_dump_on_timeout_that_the_user_decided_on(version, name):
 
 
 def test_the_hook_stands_before_the_users_path():
-    extra = environment.attached({}, {"PYTHONPATH": "/mine"}, fatal=Path("/f"), attempt=2, stdio="1:2,1:3")
+    extra = environment.attached({}, {"PYTHONPATH": "/mine"}, run=Path("/r"), fatal=Path("/f"), attempt=2, stdio="1:2,1:3")
     assert extra["PYTHONPATH"].split(os.pathsep) == [str(environment.HOOK), "/mine"]
     assert extra["UNHANG_ATTEMPT"] == "2"
     assert (environment.HOOK / "sitecustomize.py").is_file()

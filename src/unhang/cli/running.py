@@ -281,7 +281,7 @@ def _dry_run(command: commands.Command, rundir: RunDir, plan: Plan | None, fallb
         chosen |= {name: value for name, value in changed.environ.items() if environ.get(name) != value}
         environ, command = dict(changed.environ), changed.command
     variables = environment.evidence(version, environ, dumps=rundir.flight_of_torch(0)) | chosen
-    variables |= environment.attached(listener, environ, fatal=rundir.fatal(0), attempt=0, stdio=_LATER)
+    variables |= environment.attached(listener, environ, run=rundir.path, fatal=rundir.fatal(0), attempt=0, stdio=_LATER)
     described: dict[str, object] = {}
     if plan is not None:
         from unhang.report import settings

@@ -186,7 +186,14 @@ class Attempt:
         for directory in (fatal, self._rundir.flight_of_torch(self._number)):
             with contextlib.suppress(OSError):
                 directory.mkdir(parents=True, exist_ok=True)
-        extra = environment.attached(listener.environment, self._environ, fatal=fatal, attempt=self._number, stdio=f"{out.identity},{err.identity}")
+        extra = environment.attached(
+            listener.environment,
+            self._environ,
+            run=self._rundir.path,
+            fatal=fatal,
+            attempt=self._number,
+            stdio=f"{out.identity},{err.identity}",
+        )
         try:
             self._child = subprocess.Popen(
                 self._command.argv,

@@ -83,12 +83,13 @@ def evidence(version: Version | None, environ: Mapping[str, str], *, dumps: Path
     return {name: value for name, value in chosen.items() if not any(alias in environ for alias in (name, *_ALIASES.get(name, ())))}
 
 
-def attached(listener: Mapping[str, str], environ: Mapping[str, str], *, fatal: Path, attempt: int, stdio: str) -> dict[str, str]:
+def attached(listener: Mapping[str, str], environ: Mapping[str, str], *, run: Path, fatal: Path, attempt: int, stdio: str) -> dict[str, str]:
     """Variables that attach every Python process of the training."""
     path = environ.get("PYTHONPATH")
     return {
         **listener,
         "PYTHONPATH": f"{HOOK}{os.pathsep}{path}" if path else str(HOOK),
+        protocol.ENV_RUN: str(run),
         protocol.ENV_FATAL: str(fatal),
         protocol.ENV_ATTEMPT: str(attempt),
         protocol.ENV_STDIO: stdio,

@@ -130,9 +130,9 @@ def test_percentiles_of_merged_counts():
 
 
 def test_lines_go_to_the_run_directory(monkeypatch, tmp_path):
-    monkeypatch.setenv("UNHANG_FATAL_DIR", str(tmp_path / "fatal" / "attempt-0"))
+    monkeypatch.setenv("UNHANG_RUN_DIR", str(tmp_path))
     assert JSONL().path == tmp_path / "monitor.jsonl"
-    monkeypatch.delenv("UNHANG_FATAL_DIR")
+    monkeypatch.delenv("UNHANG_RUN_DIR")
     assert str(JSONL().path) == "unhang-monitor/rank0.jsonl"
 
 

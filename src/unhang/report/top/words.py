@@ -368,6 +368,7 @@ _EVENTS: Mapping[str, Mapping[Language, str]] = {
     "Restarting": {"en": "starting again (restart {attempt} of {of})", "zh": "重新启动（第 {attempt} 次，共 {of} 次）"},
     "Climbing": {"en": "{cause}: trying settings on this machine with {ranks} ranks", "zh": "{cause}：正在用 {ranks} 个 rank 在本机尝试设置"},
     "RungTried": {"en": "{title}: {outcome}", "zh": "{title}：{outcome}"},
+    "Asking": {"en": "the user is asked which of {ways} ways to take, within {within_s} s", "zh": "询问用户选择 {ways} 种方式之一，限 {within_s} 秒"},
     "FellBack": {"en": "going on with other settings: {says}", "zh": "改用其他设置继续：{says}"},
     "GaveUp": {"en": "not starting again: {why}", "zh": "不再重启：{why}"},
     "Note": {"en": "{text}", "zh": "{text}"},

@@ -51,6 +51,7 @@ ENV_SOCKET = "UNHANG_SOCKET"  # path of the supervisor's Unix socket
 ENV_TOKEN = "UNHANG_TOKEN"  # says that the process belongs to this run
 ENV_SUPERVISOR = "UNHANG_SUPERVISOR_PID"  # may read this process from outside (PR_SET_PTRACER)
 ENV_FATAL = "UNHANG_FATAL_DIR"  # where stacks go when a signal ends the process
+ENV_RUN = "UNHANG_RUN_DIR"  # the run directory
 ENV_STDIO = "UNHANG_STDIO"  # "dev:ino,dev:ino" of the supervisor's own stdout and stderr pipes
 ENV_ATTEMPT = "UNHANG_ATTEMPT"  # 0, 1, ...: how often this run was restarted
 ENV_RANK_PID = "UNHANG_RANK_PID"  # set by the hook: the pid of the rank's main process, so that its children are not taken for it

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import itertools
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.deadlines import learned
 from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.monitoring.outlet import Outlet, Sink
+from unhang.runtime.monitoring.supervised import restarts
 from unhang.runtime.monitoring.tally import Silent, Snapshot, Tally, shortened, summed
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class Monitor:
             time_s=time.time(),
             world_size=self._size,
             heard_from=len(tallies),
-            restarts=_restarts(),
+            restarts=restarts(),
             calls=calls,
             failures=failures,
             stragglers=stragglers,
@@ -210,8 +210,3 @@ def _most(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
         for group, count in one.items():
             found[group] = max(found.get(group, 0), count)
     return found
-
-
-def _restarts() -> int:
-    """By torchrun, and by `unhang run`, which starts it anew."""
-    return sum(int(text) for name in ("UNHANG_ATTEMPT", "TORCHELASTIC_RESTART_COUNT") if (text := os.environ.get(name, "")).isdecimal())

@@ -43,5 +43,5 @@ def test_a_rank_that_writes_nothing_leaves_no_directory(tmp_path):
 
 
 def test_event_files_go_to_the_run_directory(monkeypatch, tmp_path):
-    monkeypatch.setenv("UNHANG_FATAL_DIR", str(tmp_path / "fatal" / "attempt-0"))
+    monkeypatch.setenv("UNHANG_RUN_DIR", str(tmp_path))
     assert unhang.TensorBoard().log_dir == tmp_path / "tensorboard" / "unhang"

@@ -17,6 +17,7 @@ from unhang.runtime.monitoring.sinks.command import Command
 from unhang.runtime.monitoring.sinks.delivery import Delivery, Way, log
 from unhang.runtime.monitoring.sinks.happenings import KINDS, Happening, Watch
 from unhang.runtime.monitoring.sinks.webhook import Webhook
+from unhang.runtime.monitoring.supervised import run_dir
 from unhang.runtime.monitoring.tally import Snapshot
 
 # A job of a thousand groups that all fail at once is one page of messages.
@@ -142,10 +143,9 @@ def message_of(happening: Happening, snapshot: Snapshot, *, left_out: int, name:
 
 
 def _of_training() -> str:
-    # <run directory>/fatal/attempt-N
-    fatal = os.environ.get("UNHANG_FATAL_DIR")
-    if fatal:
-        return Path(fatal).parents[1].name
+    run = run_dir()
+    if run is not None:
+        return run.name
     job = os.environ.get("SLURM_JOB_NAME") or os.environ.get("TORCHELASTIC_RUN_ID", "none")
     script = Path(sys.argv[0])
     return job if job != "none" else (script.parent.name if script.stem == "__main__" else script.name) or "training"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from unhang.runtime.monitoring.supervised import run_dir
 from unhang.runtime.monitoring.tally import Snapshot
 
 
@@ -25,6 +25,5 @@ class JSONL:
 
 
 def _default() -> Path:
-    # <run directory>/fatal/attempt-N
-    fatal = os.environ.get("UNHANG_FATAL_DIR")
-    return Path(fatal).parents[1] / "monitor.jsonl" if fatal else Path("unhang-monitor/rank0.jsonl")
+    run = run_dir()
+    return Path("unhang-monitor/rank0.jsonl") if run is None else run / "monitor.jsonl"

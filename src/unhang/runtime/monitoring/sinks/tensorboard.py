@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from unhang.runtime.monitoring.sinks.extras import needed
 from unhang.runtime.monitoring.sinks.flat import axis, flat
+from unhang.runtime.monitoring.supervised import run_dir
 from unhang.runtime.monitoring.tally import Snapshot
 
 
@@ -41,6 +41,4 @@ class TensorBoard:
 
 
 def _default() -> Path:
-    # <run directory>/fatal/attempt-N
-    fatal = os.environ.get("UNHANG_FATAL_DIR")
-    return Path(fatal).parents[1] / "tensorboard" if fatal else Path("unhang-monitor/tensorboard")
+    return (run_dir() or Path("unhang-monitor")) / "tensorboard"
