@@ -140,7 +140,15 @@ def test_what_the_terminal_showed_is_read_back_at_any_width(tmp_path, width):
     assert judge_logs([str(log)]).verdict.primary.remedies[0].id == "proven-here"
 
 
-@pytest.mark.parametrize("then", ["failed before its first step: taken back, and forgotten", "failed all the same: that is forgotten"])
+@pytest.mark.parametrize(
+    "then",
+    [
+        "failed before its first step: taken back, and forgotten",
+        "failed before its first step: taken back",
+        "failed all the same: that is forgotten",
+        "failed all the same: that is taken back",
+    ],
+)
 def test_what_was_taken_back_is_not_proven(tmp_path, then):
     log = tmp_path / "train.log"
     again = "".join(LOG.splitlines(keepends=True)[:5])

@@ -130,9 +130,9 @@ def test_nothing_is_tried_where_nobody_wants_it(launcher, option):
 
 def test_what_was_remembered_can_be_forgotten(launcher):
     env = {"GLOO_SOCKET_IFNAME": "nosuch0"}
-    first = launcher.train(CONNECT, "--set", "timeout=20m", env=env)
+    first = launcher.train(CONNECT, "--startup", "200", env=env)
     assert first.exitcode == 0
-    assert "unhang run --set interface=auto -n 2 --set timeout=20m " in (first.path / "solution.md").read_text()
+    assert "unhang run --set interface=auto -n 2 --startup 200 " in (first.path / "solution.md").read_text()
     # What befalls both ranks is told once.
     assert "ranks 0, 1: RuntimeError" in first.happened("RungTried")[0]["says"]
     missed = json.loads((first.path / "incidents/1/incident.json").read_bytes())["missed"]

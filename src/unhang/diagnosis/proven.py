@@ -26,7 +26,7 @@ FELL_BACK = Signature(
 )
 TAKEN_BACK = Signature(
     needle=" it failed ",
-    pattern=r"^(?:unhang: )?with [a-z-]+=\S.{0,300}? it failed (?:before its first step: taken back|all the same: that is forgotten)",
+    pattern=r"^(?:unhang: )?with [a-z-]+=\S.{0,300}? it failed (?:before its first step: taken back|all the same: that is (?:forgotten|taken back))",
     role="context",
 )
 FINISHED = Signature(needle="unhang: training finished after ", role="context")
