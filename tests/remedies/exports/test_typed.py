@@ -81,3 +81,14 @@ def test_a_module_is_started_as_one(name):
     words = whole.replace('", "', " ").replace("\n", " ")
     assert ("--module" if name == "deepspeed" else "-m") + " pkg.train --lr 1" in words
     assert all(checking.check("file", text)[1] == () for text in (found.text, *found.companions.values()))
+
+
+@pytest.mark.parametrize(
+    "words", ["-m", "-m --lr 1", "--lr 1", "./train.sh", "numactl -N0 train.py", "torchrun --nproc-per-node 2 ./train.sh", "python train"]
+)
+@pytest.mark.parametrize("name", [n for n in forms.NAMES if n != "llamafactory"])
+def test_what_is_no_script_is_not_exported(name, words):
+    layout = Layout(command=taken_apart(shlex.split(words)).command)
+    with pytest.raises(UnhangError, match=r"no script of Python|without a module|not a module") as e:
+        forms.export(name, {}, layout)
+    assert e.value.hint
