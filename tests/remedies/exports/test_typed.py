@@ -10,6 +10,7 @@ from unhang.errors import UnhangError
 from unhang.remedies.exports import checking, forms
 from unhang.remedies.exports.layout import Layout
 from unhang.remedies.exports.typed import Typed, taken_apart
+from unhang.report import language
 
 SCRIPT = ("train.py", "--lr", "1")
 TAKEN = [
@@ -92,3 +93,11 @@ def test_what_is_no_script_is_not_exported(name, words):
     with pytest.raises(UnhangError, match=r"no script of Python|without a module|not a module") as e:
         forms.export(name, {}, layout)
     assert e.value.hint
+
+
+def test_that_is_said_in_chinese_too(monkeypatch):
+    monkeypatch.setattr(language, "spoken", lambda: "zh")
+    for words in (("./train.sh",), ("-m",), ("train.py", "\udce9")):
+        with pytest.raises(UnhangError) as e:
+            forms.export("torchrun", {}, Layout(command=words))
+        assert any("\u4e00" <= c <= "\u9fff" for c in language.refusal(str(e.value)))
