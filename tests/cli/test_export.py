@@ -212,6 +212,13 @@ def test_several_files_are_all_read_and_the_worst_counts(run, tmp_path):
     assert run("deepspeed", "--check", wrong).exit_code == 1
 
 
+@pytest.mark.parametrize("words", [("--nodes=-2",), ("--processes", "0")])
+def test_no_job_has_less_than_one(run, tmp_path, words):
+    (tmp_path / "a.json").write_text('{"train_batch_size": 8}')
+    ran = run("--check", tmp_path / "a.json", *words)
+    assert ran.exit_code == 2 and "x>=1" in ran.stderr
+
+
 def test_what_is_piped_in(run):
     ran = run("--check", "-", input="distributed_type: 'NO'\nbackend: gloo\n")
     assert ran.exit_code == 1 and ran.stdout.startswith("-:2: ")

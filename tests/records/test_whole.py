@@ -17,7 +17,7 @@ def test_a_file_is_read_up_to_a_bound_and_nothing_else_is(tmp_path):
     for path, number, says in (
         (pipe, errno.EINVAL, "it is no regular file"),
         ("/dev/zero", errno.EINVAL, "it is no regular file"),
-        (tmp_path, errno.EISDIR, "it is a directory"),
+        (tmp_path, errno.EISDIR, "Is a directory"),
         (tmp_path / "none", errno.ENOENT, "No such file or directory"),
     ):
         with pytest.raises(OSError, match=says) as e:

@@ -51,8 +51,8 @@ def export(
     preset: Annotated[str | None, typer.Option(metavar="NAME", help="Settings that go together; unhang presets lists them.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as shm=off; may be repeated.")] = None,
     timeout: Annotated[str | None, typer.Option(metavar="TIME", help="How long collectives may take: 1800, 30m, 2h.")] = None,
-    nodes: Annotated[int | None, typer.Option(metavar="N", help="Hosts.", show_default="1")] = None,
-    processes: Annotated[int | None, typer.Option("--processes", "-n", metavar="N", help="Processes on each host.", show_default="2")] = None,
+    nodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Hosts.", show_default="1")] = None,
+    processes: Annotated[int | None, typer.Option("--processes", "-n", metavar="N", min=1, help="Processes on each host.", show_default="2")] = None,
     master: Annotated[
         str | None, typer.Option(metavar="HOST[:PORT]", help="Where ranks meet.", show_default="asked for when it starts, :29500")
     ] = None,

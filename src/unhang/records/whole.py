@@ -12,9 +12,10 @@ def read(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
         if not stat.S_ISREG(mode):
-            is_folder = stat.S_ISDIR(mode)
-            raise OSError(errno.EISDIR if is_folder else errno.EINVAL, "it is a directory" if is_folder else "it is no regular file", os.fspath(path))
+            raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
     except BaseException:
         os.close(fd)
         raise

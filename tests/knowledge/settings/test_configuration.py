@@ -71,6 +71,13 @@ batch = "--batch-size"
         ("[arguments]\nbatch = '--b \"open'", r"\[arguments\] batch = .*No closing quotation"),
         ("[arguments]\nshm = '--on|\"--off'", r"\[arguments\] shm = .*No closing quotation"),
         ('[arguments]\nbatch = "--b\\u0000="', r"\[arguments\] batch = .*holds a NUL"),
+        ("[run]\nloader-workers = 1\nloader_workers = 4", r"\[run\] loader-workers and \[run\] loader_workers are one name"),
+        ("[run]\npreset = 'basic'\nPreset = 'debug'", r"\[run\] preset and \[run\] Preset are one name"),
+        ("[presets.a_b]\nbatch = 1\n[presets.a-b]\nbatch = 2", r"presets.a_b and presets.a-b are one name"),
+        ("[presets.a]\nloader-workers = 1\nloader_workers = 4", r"\[presets.a\] loader-workers and \[presets.a\] loader_workers are"),
+        ("[arguments]\nloader-workers = '-a'\nLoader-Workers = '-b'", r"\[arguments\] loader-workers and \[arguments\] Loader-Workers are"),
+        ("[run]\nbuffer = '999999999999G'", r"\[run\] buffer=999999999999G: it is a number of bytes below 2G"),
+        ("[run]\nbatch = inf", r"\[run\] batch=inf: it is a whole number"),
         ("x = " + "[" * 50_000, "nested too deeply"),
         ("[arguments]\nbtch = '--b'", r"there is no \[arguments\] btch"),
     ],
@@ -98,6 +105,12 @@ def test_a_pipe_is_no_file_of_settings(tmp_path):
 
 def test_what_editors_of_windows_put_in_front(tmp_path):
     assert configuration.read(written(tmp_path, "\ufeff[run]\nshm = false\n")).settings == {"shm": False}
+
+
+def test_numbers_with_a_point_are_numbers(tmp_path):
+    text = "[run]\nbatch = 1000000.0\nfallback-limit = 33.333333333333336\n"
+    found = configuration.read(written(tmp_path, text))
+    assert found.settings == {"batch": 1_000_000} and found.fallback_limit_s == 33.333333
 
 
 def test_how_settings_are_tried(tmp_path):

@@ -10,6 +10,7 @@ from unhang.errors import UnhangError
 from unhang.remedies.exports import checking, forms
 from unhang.remedies.exports.layout import Layout
 from unhang.remedies.exports.typed import Typed, taken_apart
+from unhang.report import language
 
 SCRIPT = ("train.py", "--lr", "1")
 TAKEN = [
@@ -81,3 +82,22 @@ def test_a_module_is_started_as_one(name):
     words = whole.replace('", "', " ").replace("\n", " ")
     assert ("--module" if name == "deepspeed" else "-m") + " pkg.train --lr 1" in words
     assert all(checking.check("file", text)[1] == () for text in (found.text, *found.companions.values()))
+
+
+@pytest.mark.parametrize(
+    "words", ["-m", "-m --lr 1", "--lr 1", "./train.sh", "numactl -N0 train.py", "torchrun --nproc-per-node 2 ./train.sh", "python train"]
+)
+@pytest.mark.parametrize("name", [n for n in forms.NAMES if n != "llamafactory"])
+def test_what_is_no_script_is_not_exported(name, words):
+    layout = Layout(command=taken_apart(shlex.split(words)).command)
+    with pytest.raises(UnhangError, match=r"no script of Python|without a module|not a module") as e:
+        forms.export(name, {}, layout)
+    assert e.value.hint
+
+
+def test_that_is_said_in_chinese_too(monkeypatch):
+    monkeypatch.setattr(language, "spoken", lambda: "zh")
+    for words in (("./train.sh",), ("-m",), ("train.py", "\udce9")):
+        with pytest.raises(UnhangError) as e:
+            forms.export("torchrun", {}, Layout(command=words))
+        assert any("\u4e00" <= c <= "\u9fff" for c in language.refusal(str(e.value)))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,8 @@ def read(path: Path) -> Configuration:
     for name in tables:
         if name not in _TABLES:
             raise _unknown(path, f"[{name}]", name, _TABLES, "tables")
+    _once(path, "[run] ", _table(path, tables, "run"))
+    _once(path, "presets.", _table(path, tables, "presets"))
     run = {_name(key) if _name(key) in _OF_A_RUN else key: value for key, value in _table(path, tables, "run").items()}
     return Configuration(
         path=str(path),
@@ -128,6 +130,7 @@ def _own(path: Path, name: str, table: object) -> Own:
 
 
 def _settings(path: Path, where: str, table: Mapping[str, Any], besides: tuple[str, ...]) -> dict[str, Value]:
+    _once(path, f"{where} ", table)
     found: dict[str, Value] = {}
     for key, value in table.items():
         if key in besides:
@@ -143,6 +146,7 @@ def _settings(path: Path, where: str, table: Mapping[str, Any], besides: tuple[s
 
 
 def _arguments(path: Path, table: Mapping[str, Any]) -> dict[str, str]:
+    _once(path, "[arguments] ", table)
     found = {}
     for key, template in table.items():
         canonical = key.lower().replace("_", "-")
@@ -160,6 +164,14 @@ def _arguments(path: Path, table: Mapping[str, Any]) -> dict[str, str]:
             raise UnhangError(f"{path}: [arguments] {key} = {text!r} holds a NUL, which no program can be given", hint=f'{key} = "--{canonical}"')
         found[canonical] = text
     return found
+
+
+def _once(path: Path, where: str, names: Iterable[str]) -> None:
+    """TOML refuses a name that stands twice; ours may be spelt in several ways."""
+    first: dict[str, str] = {}
+    for name in names:
+        if (other := first.setdefault(_name(name), name)) != name:
+            raise UnhangError(f"{path}: {where}{other} and {where}{name} are one name in two spellings", hint="leave one of them out")
 
 
 def _table(path: Path, tables: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -185,7 +197,7 @@ def _word(path: Path, where: str, value: object, valid: tuple[str, ...]) -> str:
 
 def _seconds(path: Path, where: str, value: object, least_s: float) -> float:
     try:
-        return values.seconds(worded(value) if isinstance(value, (int, float)) else _text(path, where, value), least_s)
+        return values.seconds(worded(round(value, 6)) if isinstance(value, (int, float)) else _text(path, where, value), least_s)
     except ValueError as e:
         raise UnhangError(f"{path}: {where} = {value!r}: {e}") from e
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from math import isfinite
 from typing import Literal
 
 from unhang.knowledge.text import Text
@@ -185,4 +187,8 @@ def flag(template: str, value: Value) -> tuple[str, ...]:
 
 def worded(value: Value) -> str:
     """A value as most programs take it."""
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float) and isfinite(value):
+        # Programs that take 1000000 do not take 1e+06.
+        digits = f"{Decimal(repr(value)):f}"
+        return digits.rstrip("0").rstrip(".") if "." in digits else digits
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -13,6 +13,8 @@ _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 # torch keeps timeouts in milliseconds of 64 bits; more than this is no timeout any more.
 _LONGEST_S = 30 * 86400
+# NCCL reads 64 bits and keeps them in an int (ncclComm.buffSizes).
+_LARGEST_BYTES = 2**31 - 1
 _NAME = r"[A-Za-z0-9_.@-]+"
 
 
@@ -52,9 +54,10 @@ def one_of(*words: str) -> Callable[[str], Value]:
 def size(text: str) -> Value:
     """Bytes: 8388608, 8M, 8MiB."""
     found = re.fullmatch(r"\s*(\d{1,12})\s*([kmg]?)(?:i?b)?\s*", text.lower(), re.ASCII)
-    if found is None or int(found[1]) == 0:
-        raise ValueError("it is a number of bytes, such as 8388608 or 8M")
-    return int(found[1]) * _UNITS[found[2]]
+    told = int(found[1]) * _UNITS[found[2]] if found is not None else 0
+    if not 1 <= told <= _LARGEST_BYTES:
+        raise ValueError("it is a number of bytes below 2G, such as 8388608 or 8M")
+    return told
 
 
 def duration(text: str) -> Value:

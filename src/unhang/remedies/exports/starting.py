@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from unhang.errors import UnhangError
 from unhang.remedies.exports.carrying import Carried
 from unhang.remedies.exports.layout import Layout
 from unhang.remedies.exports.rendering import render
@@ -12,7 +13,15 @@ SCRIPT = ("train.py",)
 
 
 def script(layout: Layout) -> tuple[str, ...]:
-    return layout.command or SCRIPT
+    """The script with its arguments. Raises UnhangError for what torchrun and its like would hand to Python in vain."""
+    first, *more = layout.command or SCRIPT
+    if first == "-m":
+        if not more or not more[0] or more[0].startswith("-"):
+            raise UnhangError("-m without a module: there is nothing to start", hint="unhang export FORM -- -m package.train --lr 1e-4")
+    elif first.startswith("-") or not first.endswith(".py"):
+        hint = "unhang export FORM -- train.py --lr 1e-4, or -- -m package.train"
+        raise UnhangError(f"{first!r} is no script of Python: a form starts a file that ends in .py, or a module", hint=hint)
+    return first, *more
 
 
 def through_unhang(carried: Carried, through: bool) -> tuple[str, ...]:

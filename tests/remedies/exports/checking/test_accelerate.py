@@ -69,3 +69,23 @@ def test_it_is_found(text, line, says, instead):
 )
 def test_what_accelerate_takes_is_not_told(text):
     assert check("accelerate.yaml", text) == ("accelerate", ())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("distributed_type: MULTI_GPU\nnum_processes: [2]\n", "num_processes is a list, where one value belongs"),
+        ("distributed_type: 'NO'\nnum_machines: {a: 1}\n", "num_machines is a mapping"),
+        ("num_processes: 2\ndistributed_type: [MULTI_GPU]\n", "distributed_type is a list"),
+        ("distributed_type: MULTI_GPU\nnum_processes: -3\n", "num_processes is -3: it is 1 or more"),
+        ("distributed_type: 'NO'\nmain_process_port: 99999999\n", "main_process_port is 99999999: it is from 0 to 65535"),
+        ("machine_rank: 0\nnum_machines: 0\ndistributed_type: 'NO'\n", "num_machines is 0: it is 1 or more"),
+    ],
+)
+def test_one_value_within_its_bounds(text, says):
+    (problem,) = check("a.yaml", text)[1]
+    assert says in problem.says.en and problem.line == 2
+
+
+def test_processes_that_the_command_line_tells():
+    assert check("a.yaml", "distributed_type: MULTI_GPU\nnum_processes: -1\n")[1] == ()

@@ -314,3 +314,27 @@ def test_time_grows_with_the_size_and_not_faster(name):
     taken_s(300)
     small, large = min(taken_s(500) for _ in range(2)), taken_s(4000)
     assert large < 24 * small, (small, large)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        (BASH + 'echo "open\ntorchrun train.py\n', 2, "unexpected EOF"),
+        (BASH + "if true; then\n  torchrun train.py\n", 3, "syntax error"),
+        (SLURM + "for i in 1 2\ntorchrun train.py\n", 5, "syntax error near unexpected token"),
+    ],
+)
+def test_what_bash_cannot_read(text, line, says, monkeypatch):
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    problem = next(p for p in check("file", text)[1] if says in p.says.en)
+    # Where a quote opens, or where the file ends: that differs by bash's release.
+    assert problem.line in (line, line + 1) and says in problem.says.zh
+
+
+def test_bash_runs_nothing_of_what_it_reads(tmp_path, monkeypatch):
+    (tmp_path / "env").write_text(f"touch {tmp_path}/read\n")
+    monkeypatch.setenv("BASH_ENV", str(tmp_path / "env"))
+    text = BASH + f"touch {tmp_path}/run\nshopt -s nullglob\ntorchrun train.py <<X\n$(touch {tmp_path}/inside)\nX\n"
+    assert check("file", text)[1] == () and [p.name for p in tmp_path.iterdir()] == ["env"]
+    assert check("file", BASH + "shopt -s extglob\ncase $1 in +([0-9])) torchrun train.py;; esac\n")[1] == ()
+    assert check("file", "#!/bin/zsh\nfor f (*.py) torchrun $f\n")[1] == ()

@@ -9,7 +9,7 @@ from itertools import islice
 
 from unhang.errors import UnhangError
 from unhang.knowledge.text import Text, same
-from unhang.remedies.exports.checking import accelerate, deepspeed, dockerfile, documents, kubernetes, llamafactory, python, script
+from unhang.remedies.exports.checking import accelerate, deepspeed, dockerfile, documents, kubernetes, llamafactory, python, script, syntax
 from unhang.remedies.exports.checking.names import known
 from unhang.remedies.exports.checking.problem import Layout, Problem
 from unhang.remedies.exports.forms import NAMES, form
@@ -134,6 +134,7 @@ def _of_form(found: str, name: str, text: str, layout: Layout) -> Iterator[Probl
     elif found == "dockerfile":
         yield from dockerfile.check(text)
     elif found in _SHELL:
+        yield from syntax.check(text)
         yield from script.check(text)
     elif found in _PYTHON:
         yield from python.check(name, text)

@@ -42,7 +42,8 @@ _VALUES: Mapping[tuple[str, ...], tuple[str, ...]] = {
 # Compared as they are; the others in any case of letters.
 _EXACT = ("compute_environment", "distributed_type")
 _BY_NUMBER = ("fsdp_sharding_strategy", "fsdp_backward_prefetch", "fsdp_state_dict_type")
-_NUMBERS = ("num_processes", "num_machines", "machine_rank", "main_process_port")
+# From the least to the most; -1 processes are those that the command line tells (ClusterConfig's default).
+_NUMBERS = {"num_processes": (1, None), "num_machines": (1, None), "machine_rank": (0, None), "main_process_port": (0, 65535)}
 
 
 def check(keys: tuple[Key, ...], layout: Layout) -> Iterator[Problem]:
@@ -90,6 +91,8 @@ def _names(keys: tuple[Key, ...]) -> Iterator[Problem]:
 def _values(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
     for path, valid in _VALUES.items():
         key = by_path.get(path)
+        if key is not None and not key.is_leaf:
+            yield _holds_more(key, path[-1])
         if key is None or key.value is None:
             continue
         value, name = str(key.value), path[-1]
@@ -106,9 +109,15 @@ def _values(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
             says = Text(f"{name} is {value}: accelerate knows no such one", f"{name} 为 {value}：accelerate 没有这个值")
             near = next((v for v in valid if v.lower() == value.lower()), None)
             yield Problem(line=key.line, says=says, instead=same(near) if near else nearest(value, valid) or same(", ".join(valid)))
-    for name in _NUMBERS:
+    for name, (least, most) in _NUMBERS.items():
         key = by_path.get((name,))
-        if key is not None and key.value is not None and type(key.value) is not int:
+        if key is not None and not key.is_leaf:
+            yield _holds_more(key, name)
+        elif key is not None and type(key.value) is int and (name, key.value) != ("num_processes", -1):
+            if key.value < least or (most is not None and key.value > most):
+                span, span_zh = (f"{least} or more", f"不小于 {least}") if most is None else (f"from {least} to {most}", f"在 {least} 到 {most} 之间")
+                yield Problem(line=key.line, says=Text(f"{name} is {key.value}: it is {span}", f"{name} 为 {key.value}：应{span_zh}"))
+        elif key is not None and key.value is not None and type(key.value) is not int:
             says = Text(f"{name} is a whole number, not {key.value!r}", f"{name} 应为整数，不是 {key.value!r}")
             yield Problem(line=key.line, says=says)
     backend = by_path.get(("rdzv_backend",))
@@ -118,6 +127,11 @@ def _values(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
             f"文件中的 rdzv_backend: {backend.value} 不会被读取，仍为 static",
         )
         yield Problem(line=backend.line, says=says, instead=same(f"accelerate launch --rdzv_backend {backend.value} ..."))
+
+
+def _holds_more(key: Key, name: str) -> Problem:
+    kind, kind_zh = ("a list", "列表") if key.is_list else ("a mapping", "映射")
+    return Problem(line=key.line, says=Text(f"{name} is {kind}, where one value belongs", f"{name} 是{kind_zh}，此处只能写一个值"))
 
 
 def _sections(by_path: Mapping[tuple[str, ...], Key], top: Mapping[str, Key]) -> Iterator[Problem]:
@@ -182,7 +196,7 @@ def _kind(top: Mapping[str, Key], by_mpi: bool) -> Iterator[Problem]:
 
 def _hosts(top: Mapping[str, Key], layout: Layout) -> Iterator[Problem]:
     machines, processes, rank = top.get("num_machines"), top.get("num_processes"), top.get("machine_rank")
-    hosts = machines.value if machines is not None and isinstance(machines.value, int) else None
+    hosts = machines.value if machines is not None and isinstance(machines.value, int) and machines.value > 0 else None
     total = processes.value if processes is not None and isinstance(processes.value, int) else None
     if machines is not None and hosts is not None and hosts > 1:
         for name in ("main_process_ip", "main_process_port"):
