@@ -7,7 +7,7 @@ one number for a rank goes through the store, and only where they differ it is a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -52,8 +52,13 @@ def sync_check(
         return False
     circle = circles.of(group)
     deadline_s = deadlines.found(deadline, kind="sync_check", numel=1, step_bytes=0)
-    sums = {} if model is None else _sums(model.named_parameters())
-    mine = _Seen(step=step, parameters=_total(sums), loss=_loss(loss))
+    try:
+        sums = {} if model is None else _sums(_whole(model))
+        mine = _Seen(step=step, parameters=_total(sums), loss=_loss(loss))
+    except Exception:
+        # The others would wait for us, and be one exchange ahead ever after.
+        circle.decline("sync")
+        raise
     seen = {rank: msgspec.json.decode(said, type=_Seen) for rank, said in _exchanged(circle, msgspec.json.encode(mine), deadline_s).items()}
     said = []
     odd: set[int] = set()
@@ -104,6 +109,18 @@ def _unlike(values: Mapping[int, str]) -> set[int]:
     if list(counts.values()).count(most) > 1:
         return set(values)
     return {rank for rank, value in values.items() if counts[value] != most}
+
+
+def _whole(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Without those that FSDP's older form has divided among the ranks: with use_orig_params they look like any other."""
+    parts = {
+        id(parameter)
+        for module in model.modules()
+        if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(module).__mro__)
+        and getattr(getattr(module, "sharding_strategy", None), "name", "") != "NO_SHARD"
+        for parameter in module.parameters()
+    }
+    return ((name, parameter) for name, parameter in model.named_parameters() if id(parameter) not in parts)
 
 
 def _sums(parameters: Iterable[tuple[str, torch.Tensor]]) -> dict[str, int]:

@@ -603,6 +603,11 @@ class Circle:
         self.board.count(f"{key}/progress")
         return self.board.look(f"{key}/v") is None
 
+    def raise_if_ended(self, key: str) -> None:
+        """Raises Ended where another rank has ended the scope `key`, as far as this process has heard."""
+        if self.board is not None and self._ends(key):
+            raise self._ended()
+
     def end(self, key: str, says: str) -> None:
         """Ends all calls of the scope `key`, at all ranks, with Ended."""
         if self.board is not None:
@@ -643,18 +648,23 @@ class Circle:
         assert self.board is not None
         scope, told = key.rsplit("/", 2)[0], b""
         until = time.monotonic() + deadline_s
-        while (found := self.board.wait(f"{key}/v", max(0.0, min(until - time.monotonic(), max(_LOOK_S, deadline_s / 20))))) is None:
-            left = until - time.monotonic()
+        # A thousand ranks ask one server for as long as the slowest takes.
+        looks_at = time.monotonic() + deadline_s / 20
+        while (found := self.board.wait(f"{key}/v", max(0.0, min(until - time.monotonic(), _LOOK_S)))) is None:
+            self.raise_if_ended(scope)
+            now = time.monotonic()
+            late, half = until <= now, half_way is not None and until - now < deadline_s / 2
+            if not late and not half and now < looks_at:
+                continue
+            looks_at = now + deadline_s / 20
             # Also when it is over: this process may have stood still itself, while the others went on.
-            if (now := self.board.look(f"{key}/progress") or b"") != told:
-                told, until = now, time.monotonic() + deadline_s
-            elif left <= 0:
+            if (progress := self.board.look(f"{key}/progress") or b"") != told:
+                told, until = progress, time.monotonic() + deadline_s
+            elif late:
                 return None
-            elif half_way is not None and left < deadline_s / 2:
+            elif half_way is not None and half:
                 half_way()
                 half_way = None
-            if self._ends(scope):
-                raise self._ended()
         return found
 
     @contextmanager

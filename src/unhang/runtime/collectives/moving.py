@@ -6,6 +6,7 @@ Chunks cure no hang. They are points at which something is seen to be completed,
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from typing import Any, Literal
 
 import msgspec
@@ -108,7 +109,15 @@ def _reduce(circle: Circle, turn: Turn, flat: torch.Tensor, name: str, step: int
     turn.done = begins
     op = dist.ReduceOp.SUM if name == "AVG" else getattr(dist.ReduceOp, name)
     # Sums of halves overflow where averages do not; NCCL divides before as well.
-    divided = name == "AVG" and flat.dtype is torch.float16
+    before = name == "AVG" and flat.dtype is torch.float16
+    # Piece by piece: what is complete stays as it is where the call goes on later.
+    after = deque[torch.Tensor]() if name == "AVG" and not before and circle.size > 1 else None
+
+    def completed() -> None:
+        _completed(circle, turn)
+        if after is not None:
+            after.popleft().div_(circle.size)
+
     for index in range(begins, turn.chunks):
         piece = _piece(flat, index, step)
         if source is not None:
@@ -116,15 +125,15 @@ def _reduce(circle: Circle, turn: Turn, flat: torch.Tensor, name: str, step: int
         if turn.lane is None:
             turn.done += 1
             continue
-        if divided:
+        if before:
             piece /= circle.size
         if len(turn.works) >= _UNDER_WAY:
-            _completed(circle, turn)
+            completed()
         turn.works.append(turn.lane.all_reduce(piece, op))
+        if after is not None:
+            after.append(piece)
     while turn.works:
-        _completed(circle, turn)
-    if name == "AVG" and not divided and circle.size > 1:
-        flat /= circle.size
+        completed()
 
 
 def _chunks(flat: torch.Tensor, step: int) -> int:

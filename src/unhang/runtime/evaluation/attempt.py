@@ -63,7 +63,8 @@ class Progress:
         self._told_s = time.monotonic()
 
     def step(self) -> None:
-        """Raises Ended where the others have decided without us."""
+        """Raises Ended where another rank has ended the attempt, or the others have decided without us."""
+        self._circle.raise_if_ended(self._key)
         if time.monotonic() - self._told_s < self._every_s:
             return
         self._told_s = time.monotonic()
