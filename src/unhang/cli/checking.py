@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import select
 import sys
 from collections.abc import Sequence
@@ -21,7 +20,6 @@ _MAX_BYTES = 4 * 1024 * 1024
 _STDIN = "-"
 # What is made by a command (`<(ssh host cat FILE)`) takes a while; a named pipe may have nobody who writes.
 _PATIENCE_S = 60
-_OWN = re.compile(r"/(?:dev|proc/self)/fd/(?P<fd>[0-9]{1,6})")
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -91,9 +89,7 @@ def _text(name: str) -> str:
 
 def _waited_for(name: str) -> bytes:
     """Raises OSError, TimeoutError among them, where nothing comes any more."""
-    own = _OWN.fullmatch(name)
-    # Opened anew, a pipe does not tell that its writer is gone.
-    fd = os.dup(int(own["fd"])) if own is not None else os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     data = b""
     with os.fdopen(fd, "rb", buffering=0) as f:
         while len(data) <= _MAX_BYTES:
