@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.runtime.collectives.conftest import worlds  # noqa: F401
+from tests.runtime.collectives.conftest import fresh, worlds  # noqa: F401
 
 import unhang
+from unhang.runtime import sync_check
 
 pytestmark = pytest.mark.torch
 
@@ -51,6 +52,40 @@ def test_equal_ranks_pass_and_other_steps_cost_nothing(worlds, what):  # noqa: F
 
 def test_two_ranks_have_no_most(worlds):  # noqa: F811
     assert [ranks for ranks, _ in worlds(2)(checked, "parameter")] == [(0, 1)] * 2
+
+
+def fails(rank: int) -> tuple[str, tuple]:
+    try:
+        unhang.sync_check(100, loss=torch.ones(2) if rank == 1 else 1.0, deadline=20)
+        said = ""
+    except Exception as e:
+        said = type(e).__name__
+    return said, tuple(unhang.agree(f"after {rank}", deadline=20).values.items())
+
+
+def test_a_check_that_fails_on_one_rank_leaves_all_in_step(fresh):  # noqa: F811
+    (zero, after), (one, after_one) = fresh(2)(fails)
+    assert (zero, one) == ("CollectiveTimeout", "ValueError")
+    assert after == after_one == ((0, "after 0"), (1, "after 1"))
+
+
+def in_parts(rank: int) -> tuple[list[int], bool]:
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    found = []
+    for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.NO_SHARD):
+        torch.manual_seed(0)
+        sharded = torch.nn.Sequential(
+            FullyShardedDataParallel(torch.nn.Linear(8, 8), use_orig_params=True, device_id=torch.device("cpu"), sharding_strategy=strategy),
+            torch.nn.Linear(8, 8),
+        )
+        assert unhang.sync_check(100, model=sharded, deadline=20)
+        found.append(len(dict(sync_check._whole(sharded))))
+    return found, True
+
+
+def test_what_fsdp_has_divided_is_left_out_whatever_it_looks_like(fresh):  # noqa: F811
+    assert fresh(2)(in_parts) == [([2, 4], True)] * 2
 
 
 @pytest.mark.parametrize("every", [0, -1, True, 1.5])

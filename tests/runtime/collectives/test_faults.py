@@ -373,6 +373,31 @@ def test_going_on_does_not_send_again_what_was_complete(fresh):
     assert len(sent) == 1 and 0 < sent.pop() <= PIECES - 3
 
 
+def resumes_an_average(rank: int) -> list[float]:
+    """Rank 1 stands still when all of it is complete, and only not yet agreed to be."""
+    circle = circles.of()
+    if rank == 1:
+        commit = circle.commit
+
+        def late(turn):
+            circle.commit = commit
+            sleeps()
+            commit(turn)
+
+        circle.commit = late
+    tensor = torch.full((NUMEL,), 8.0 if rank == 0 else 4.0)
+    try:
+        unhang.all_reduce(tensor, "avg", chunk_bytes=1024, deadline=0.6, atomic=True)
+    except unhang.CollectiveTimeout as e:
+        store().set("given up", "yes") if rank == 0 else None
+        e.resume(deadline=20)
+    return tensor.unique().tolist()
+
+
+def test_an_average_that_goes_on_is_divided_once(fresh):
+    assert fresh(2)(resumes_an_average) == [[6.0]] * 2
+
+
 def resumes_in_vain(rank: int) -> tuple[bool, tuple[int, ...], bool]:
     if rank == 2:
         sleeps()

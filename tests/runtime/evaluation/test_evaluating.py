@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from dataclasses import replace
 
 import pytest
@@ -69,6 +70,52 @@ def test_what_is_wrong_ends_it_for_all_and_is_no_score(worlds):
     one = found.data_sets["a"]
     assert not found.ok and one.attempts == 1 and one.failed_ranks == (2,) and "KeyError: 'label'" in one.why
     assert math.isnan(found.flat()["eval/a/loss"]) and one.partial == {"loss": 2.5} and found.flat()["eval/evaluation_failed"] == 1.0
+
+
+def fails_soon(rank: int) -> tuple[int, str | None]:
+    done = 0
+
+    def metrics(data: int, size: int):
+        nonlocal done
+        for _ in range(600):
+            if rank == 0:
+                raise KeyError("label")
+            time.sleep(0.02)
+            done += 1
+            yield {"loss": 1.0}
+
+    found = unhang.evaluate(metrics, {"a": 1}, batch_size=1, deadline=60)
+    return done, found.data_sets["a"].why
+
+
+def test_a_rank_that_fails_ends_the_attempt_of_those_that_go_on(worlds):
+    (_, said), (done, said_too) = worlds(2)(fails_soon)
+    assert said == said_too and "KeyError" in said
+    # Of 12 seconds of it.
+    assert done < 200
+
+
+def waits_in_the_store(rank: int) -> float:
+    waited = 0.0
+
+    def metrics(data: int, size: int) -> dict[str, float]:
+        nonlocal waited
+        if rank == 1:
+            time.sleep(1)
+            raise KeyError("label")
+        began = time.monotonic()
+        try:
+            unhang.agree(1)
+        finally:
+            waited = time.monotonic() - began
+        return {}
+
+    unhang.evaluate(metrics, {"a": 1}, batch_size=1, deadline=600)
+    return waited
+
+
+def test_who_waits_for_a_decision_learns_of_a_failure_in_seconds(worlds):
+    assert worlds(2)(waits_in_the_store)[0] < 10
 
 
 def in_a_block(rank: int) -> tuple:
