@@ -260,3 +260,9 @@ def test_every_form_is_listed_and_documented(run):
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text("utf-8")
     for name in NAMES:
         assert f"\n{name} " in f"\n{listed}" and f"`{name}`" in page
+
+
+@pytest.mark.parametrize(("options", "spelt"), [([], "DETAIL"), (["--cpu"], "INFO"), (["--set", "backend=gloo"], "INFO")])
+def test_what_crashes_without_nccl_is_not_written_for_it(run, options, spelt):
+    found = run("torchrun", *options, "--set", "detail=on", "--", "train.py")
+    assert found.exit_code == 0 and f"TORCH_DISTRIBUTED_DEBUG={spelt}" in found.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -148,6 +149,8 @@ def _export(
     typed = asked.typed(settings, timeout)
     _contradictions(typed, processes)
     releases = TODAY if python is None else _installed(python)
+    if cpu:
+        releases = replace(releases, gpus=0)
     behind = taken_apart(command)
     nodes = _agreed("--nodes", nodes, behind.nodes)
     processes = _agreed("--processes", processes, behind.processes)
