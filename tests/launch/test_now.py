@@ -209,6 +209,7 @@ def test_a_training_that_goes_on(launcher):
     launcher.until(lambda: not launcher.living())
 
 
+@pytest.mark.integration
 @pytest.mark.torch
 @pytest.mark.timeout(180)
 def test_a_rank_that_was_stopped(launcher):
@@ -228,6 +229,7 @@ def test_a_rank_that_was_stopped(launcher):
     assert [r["rank"] for r in picture["ranks"] if r["blamed"]] == [1] and picture["notes"] == []
 
 
+@pytest.mark.integration
 @pytest.mark.torch
 @pytest.mark.timeout(180)
 def test_one_that_failed_and_one_that_did_not(launcher):
@@ -241,6 +243,7 @@ def test_one_that_failed_and_one_that_did_not(launcher):
     assert (code, picture["job"]["phase"], picture["counts"]) == (EXIT_OK, "ended", {"done": 2})
 
 
+@pytest.mark.integration
 @pytest.mark.torch
 @pytest.mark.timeout(180)
 def test_followed_until_its_end(launcher):
@@ -258,6 +261,7 @@ def test_followed_until_its_end(launcher):
     assert len(pictures) <= pictures[-1]["job"]["elapsed_s"] * 1.3 + 8
 
 
+@pytest.mark.integration
 @pytest.mark.torch
 @pytest.mark.timeout(180)
 def test_an_interrupted_follower_leaves_the_training_alone(launcher):

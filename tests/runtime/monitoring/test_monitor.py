@@ -237,6 +237,7 @@ def loses_the_store(rank):
         world.monitor._board.put = lost
 
 
+@pytest.mark.integration
 def test_a_rank_that_stands_still_is_silent_and_is_heard_from_again(tmp_path):
     path = tmp_path / "monitor.jsonl"
     with world_of(3, tmp_path / "ranks") as ranks:
