@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from tests.runtime.collectives import world
@@ -17,7 +18,7 @@ from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.outlet import Outlet
 from unhang.runtime.monitoring.sinks.jsonl import JSONL
 from unhang.runtime.monitoring.sinks.prometheus import Prometheus
-from unhang.runtime.monitoring.tally import Snapshot, Tally, busbw_gbps, summed
+from unhang.runtime.monitoring.tally import Silent, Snapshot, Tally, busbw_gbps, summed
 
 EMPTY = Snapshot(time_s=0.0, world_size=1, heard_from=1, restarts=0)
 
@@ -105,13 +106,23 @@ def test_prometheus_is_scraped():
     tally = Tally(rank=0)
     tally.saw(Observed(what="all_reduce", ranks=(0, 1), numel=1000, dtype="torch.float32", seconds=0.5, error=None), 2)
     calls, failures, stragglers, _ = summed([tally])
-    sink.write(Snapshot(time_s=0.0, world_size=2, heard_from=1, restarts=3, calls=calls, failures=failures, stragglers=stragglers))
+    # One of torch's, of which nobody knows how long it took.
+    calls.append(replace(calls[0], collective="gloo:barrier", latency_p50_s=None, latency_p95_s=None, latency_p99_s=None, busbw_p50_gbps=None))
+    found = Snapshot(time_s=0.0, world_size=2, heard_from=2, restarts=3, calls=calls, failures=failures, stragglers=stragglers)
+    sink.write(replace(found, step=7, silent=[Silent(rank=1, for_s=30.0)], unread={"world": 5}))
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{sink.port}/metrics", timeout=10) as answer:
             text = answer.read().decode()
     finally:
         sink.close()
-    assert 'unhang_calls_total{group="world",collective="all_reduce"} 1\n' in text and "unhang_restarts_total 3\n" in text
+    lines = text.splitlines()
+    assert 'unhang_calls_total{group="world",collective="all_reduce"} 1' in lines and "unhang_restarts_total 3" in lines
+    assert {"unhang_step 7", 'unhang_ranks{state="silent"} 1', 'unhang_ranks{state="heard"} 2', 'unhang_unread_calls_total{group="world"} 5'} <= {
+        *lines
+    }
+    assert [line.split("}")[0] for line in lines if line.startswith("unhang_call_seconds{")] == [
+        f'unhang_call_seconds{{group="world",collective="all_reduce",quantile="{q}"' for q in ("0.5", "0.95", "0.99")
+    ]
 
 
 @pytest.mark.parametrize(("what", "factor"), [("all_reduce", 1.5), ("all_gather", 3), ("broadcast", 1), ("barrier", 0)])

@@ -80,6 +80,12 @@ def text(snapshot: Snapshot) -> str:
         tell("unhang_straggler_share", "gauge", one.share, group=one.group, rank=one.rank)
     for kind, seconds in snapshot.deadlines_s.items():
         tell("unhang_deadline_seconds", "gauge", seconds, collective=kind)
+    for group, count in snapshot.unread.items():
+        tell("unhang_unread_calls_total", "counter", count, group=group)
+    for state, ranks in (("all", snapshot.world_size), ("heard", snapshot.heard_from), ("silent", len(snapshot.silent))):
+        tell("unhang_ranks", "gauge", ranks, state=state)
+    if snapshot.step is not None:
+        tell("unhang_step", "gauge", snapshot.step)
     tell("unhang_restarts_total", "counter", snapshot.restarts)
     tell("unhang_evaluations_total", "counter", snapshot.evaluations)
     tell("unhang_evaluation_failures_total", "counter", snapshot.evaluation_failures)
