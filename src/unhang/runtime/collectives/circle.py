@@ -29,7 +29,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, LatePeer, StoreLost
 from unhang.runtime.collectives import observers, places
-from unhang.runtime.collectives.board import Board
+from unhang.runtime.collectives.board import Board, of_this_attempt
 from unhang.runtime.collectives.deadlines import learned, waits_for
 from unhang.runtime.collectives.lane import OPENS_WITHIN_S, GlooLane, Lane, NcclLane, graveyard
 from unhang.runtime.collectives.places import FINISHED
@@ -200,7 +200,7 @@ class Circle:
         self._heeded = ""
         self.board: Board | None = None
         if self.size > 1:
-            root = Board.beside(f"unhang/{c10d._get_process_group_name(group)}/{_fingerprint(self.ranks)}")
+            root = Board.beside(of_this_attempt(f"unhang/{c10d._get_process_group_name(group)}/{_fingerprint(self.ranks)}"))
             self.board = root.under(str(_incarnation(root)))
             places.answer(self)
 

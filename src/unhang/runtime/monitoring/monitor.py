@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from unhang.errors import StoreLost
 from unhang.runtime.collectives import observers
-from unhang.runtime.collectives.board import Board
+from unhang.runtime.collectives.board import Board, of_this_attempt
 from unhang.runtime.collectives.deadlines import learned
 from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.monitoring.outlet import Outlet, Sink
@@ -61,7 +61,7 @@ class Monitor:
         self._tally = Tally(rank=self._rank)
         self._lock = threading.Lock()
         number = next(_numbers)
-        self._board = Board.beside(f"unhang/monitor/{number}") if self._size > 1 else None
+        self._board = Board.beside(of_this_attempt(f"unhang/monitor/{number}")) if self._size > 1 else None
         self._outlets: list[Outlet] = []
         if self._rank == 0:
             if sinks is None:
