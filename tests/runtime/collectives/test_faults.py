@@ -14,7 +14,9 @@ from tests.runtime.collectives import world as of_ranks
 from tests.runtime.collectives.world import Gone, Raised
 
 import unhang
+from unhang.errors import StoreLost
 from unhang.runtime.collectives import circle as circles
+from unhang.runtime.collectives import places
 
 pytestmark = pytest.mark.torch
 
@@ -435,3 +437,41 @@ def in_place(rank: int) -> str:
 
 def test_what_was_reduced_in_place_cannot_go_on(fresh):
     assert all("atomic=True" in said for said in fresh(2)(in_place))
+
+
+def stumbles(rank: int) -> list[float]:
+    """Of the two connections to the store, the second is not made at first."""
+    if rank == 0:
+        answer = places.answer
+
+        def fails_once(circle):
+            places.answer = answer
+            raise StoreLost("it was busy")
+
+        places.answer = fails_once
+        with pytest.raises(StoreLost):
+            unhang.barrier(deadline=20)
+    return [unhang.all_reduce(torch.ones(3), deadline=20)[0].item() for _ in range(3)]
+
+
+def test_a_rank_that_could_not_connect_at_first_meets_the_others(fresh):
+    assert fresh(2)(stumbles) == [[2.0] * 3] * 2
+
+
+def names_a_file(rank: int) -> str:
+    class Value:
+        def __reduce__(self):
+            raise OSError("no such file: " + os.fsdecode(b"caf\xe9"))
+
+    try:
+        unhang.all_gather_object(Value() if rank == 1 else 1, deadline=20)
+    except (OSError, unhang.CollectiveTimeout) as e:
+        return str(e).encode(errors="backslashreplace").decode()
+    return ""
+
+
+def test_an_error_that_no_encoder_takes_reaches_the_others(fresh):
+    began = time.monotonic()
+    said, own = fresh(2)(names_a_file)
+    assert "rank 1: OSError: no such file: caf\\udce9" in said and "caf\\udce9" in own
+    assert time.monotonic() - began < 15

@@ -202,7 +202,12 @@ class Circle:
         if self.size > 1:
             root = Board.beside(of_this_attempt(f"unhang/{c10d._get_process_group_name(group)}/{_fingerprint(self.ranks)}"))
             self.board = root.under(str(_incarnation(root)))
-            places.answer(self)
+            try:
+                places.answer(self)
+            except BaseException:
+                # The next try has to meet the others under the same name.
+                _incarnations[root.name] -= 1
+                raise
 
     @property
     def group(self) -> Any:
@@ -511,7 +516,8 @@ class Circle:
 
     def _opened(self, turn: Turn, how: str) -> Lane:
         call = turn.call
-        kind = "nccl" if call.device == "cuda" and "nccl" in str(dist.get_backend(self.group)) else "gloo"
+        # Where no backend was asked for, its name is "undefined", and there is one for each kind of device.
+        kind = "nccl" if call.device == "cuda" and "nccl" in dist.get_backend_config(self.group) else "gloo"
         if how == "own":
             while len(self._own) >= _MOST_LANES:
                 self._own.pop(self._idlest()).destroy()
@@ -797,7 +803,9 @@ def _fingerprint(ranks: Sequence[int]) -> str:
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")[:300]
+    # A file's name may hold what no encoder takes.
+    said = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+    return said.partition("\n")[0].removesuffix(": ")[:300]
 
 
 def _first_line(error: BaseException) -> str:
