@@ -95,6 +95,23 @@ def test_a_rank_that_fails_ends_the_attempt_of_those_that_go_on(worlds):
     assert done < 200
 
 
+def waits_for_one_that_goes_on(rank: int) -> tuple[bool, list]:
+    gathered = []
+
+    def metrics(data: int, size: int):
+        for _ in range(10 if rank == 1 else 1):
+            time.sleep(0.4)
+            yield {"loss": 1.0}
+        gathered.extend(unhang.all_gather_object(rank))
+
+    found = unhang.evaluate(metrics, {"a": 1}, batch_size=1, deadline=1.5, retries=0)
+    return found.ok, gathered
+
+
+def test_who_waits_inside_knows_that_the_others_go_on(worlds):
+    assert worlds(2)(waits_for_one_that_goes_on) == [(True, [0, 1])] * 2
+
+
 def waits_in_the_store(rank: int) -> float:
     waited = 0.0
 

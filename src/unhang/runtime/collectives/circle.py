@@ -50,6 +50,7 @@ _ENDS_WITHIN_S = 2.0
 _TOLD = "told by another rank"
 _BROKE = "the connection broke"
 _ALL_OF_IT = "/!"
+_OUTERMOST = "main"
 _DONE, _CLOSED = b"done", b"closed"
 _ARRIVED = 1
 _DISSENTED = 1 << 32
@@ -146,6 +147,8 @@ class Turn:
     chunks: int = 0
     reported: bool = False
     committed: bool = False
+    # Of the evaluation around it, as it was told last.
+    progress: bytes | None = None
     moved_s: float = field(default_factory=time.monotonic)
     began_s: float = field(default_factory=time.monotonic)
 
@@ -181,7 +184,7 @@ class Circle:
         self.ranks: tuple[int, ...] = (0,) if group is None else tuple(dist.get_process_group_ranks(group))
         self.me = self.ranks[self.rank]
         self._lock = threading.RLock()
-        self._scopes = [_Scope("main")]
+        self._scopes = [_Scope(_OUTERMOST)]
         self._common: dict[str, Lane] = {}
         self._common_key = ""
         self._own: dict[Call, Lane] = {}
@@ -340,11 +343,18 @@ class Circle:
             self._look_around(turn)
 
     def _look_around(self, turn: Turn) -> None:
-        assert self.board is not None
+        self._hear(turn)
         if turn.left_s <= 0:
             self.close(turn, f"nothing moved for {turn.deadline_s:g} s")
+
+    def _hear(self, turn: Turn) -> None:
+        """What the others have told meanwhile: an alarm, or that who is waited for goes on with its part of the evaluation."""
+        assert self.board is not None
         self.listen(self.board)
         self._told_of(turn)
+        if turn.scope != _OUTERMOST and (progress := self.board.look(f"{turn.scope}/progress")) != turn.progress:
+            turn.progress = progress
+            turn.moved()
 
     def close(self, turn: Turn, says: str) -> NoReturn:
         """Ends the call for all ranks, and raises what they are told."""
@@ -476,12 +486,11 @@ class Circle:
         says = "the others had given it up"
         while go is None:
             go = board.wait(f"{key}/go", max(0.001, min(_LOOK_S, turn.left_s)))
+            if go is None:
+                self._hear(turn)
             if go is None and turn.left_s <= 0:
                 says = f"not all ranks came within {turn.deadline_s:g} s"
                 go = board.decide(f"{key}/go", _GIVEN_UP)
-            elif go is None:
-                self.listen(board)
-                self._told_of(turn)
         decided = msgspec.json.decode(go, type=_Go)
         if decided.how == "closed":
             self.close(turn, says)
