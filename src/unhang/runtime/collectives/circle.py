@@ -6,6 +6,8 @@ disagree then stand in different lanes, where they wait and can be told apart, i
 
 A call that does not get on is closed by its number. Everybody reports what it knows, one of them writes down what is so, all obey it, and whoever
 comes late finds it there. Lanes are broken then, and opened anew by the next call.
+
+Long because agreeing, ending and exchanging share one count of calls and one alarm, and every interleaving of them has to be seen in one place.
 """
 
 from __future__ import annotations

@@ -104,7 +104,8 @@ def _within(seconds: float, connects: Callable[[], Connection]) -> Connection:
     if raised:
         raise raised[0]
     if not made:
-        raise StoreLost(f"the store of torch.distributed does not answer: its server has said nothing for {seconds:g} s")
+        # Or a call of the training's own holds the connection up: which of them is not known here.
+        raise StoreLost(f"no connection to the store of torch.distributed within {seconds:g} s")
     return made[0]
 
 
