@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 _CHUNK_BYTES = 16 * 1024**2
+_START_S = 2.0
 
 
 class _Commands:
@@ -27,20 +29,28 @@ class _Commands:
     def __init__(self) -> None:
         self._under_way: set[subprocess.Popen[bytes]] = set()
         self._is_over = False
+        # Between its start and its being known, nobody could end it.
+        self._starting = threading.Lock()
 
     @contextlib.contextmanager
     def started(self, argv: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-        if self._is_over:
-            raise InterruptedError(f"{argv[0]} was not started")
-        with subprocess.Popen(list(argv), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL) as process:
+        with self._starting:
+            if self._is_over:
+                raise InterruptedError(f"{argv[0]} was not started")
+            process = subprocess.Popen(list(argv), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
             self._under_way.add(process)
+        with process:
             try:
                 yield process
             finally:
                 self._under_way.discard(process)
 
     def end(self) -> None:
+        # A program on a file server that is gone may take for ever to start.
+        held = self._starting.acquire(timeout=_START_S)
         self._is_over = True
+        if held:
+            self._starting.release()
         for process in tuple(self._under_way):
             with contextlib.suppress(OSError):
                 process.kill()
