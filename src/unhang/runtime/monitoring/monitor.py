@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import logging
 import threading
@@ -15,7 +16,7 @@ import torch.distributed as dist
 
 from unhang.errors import StoreLost
 from unhang.runtime.collectives import observers
-from unhang.runtime.collectives.board import Board, of_this_attempt
+from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.deadlines import learned
 from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.monitoring.outlet import Outlet, Sink
@@ -62,7 +63,7 @@ class Monitor:
         self._tally = Tally(rank=self._rank)
         self._lock = threading.Lock()
         number = next(_numbers)
-        self._board = Board.beside(of_this_attempt(f"unhang/monitor/{number}")) if self._size > 1 else None
+        self._board = Board.beside(f"unhang/monitor/{number}") if self._size > 1 else None
         self._outlets: list[Outlet] = []
         if self._rank == 0:
             if sinks is None:
@@ -117,11 +118,18 @@ class Monitor:
 
     def _run(self) -> None:
         try:
+            self._forgotten()
             while not self._closes_within(self._every_s):
                 self._tell()
             self._tell(last=True)
         except Exception:
             logging.getLogger("unhang").exception("the monitor of rank %d ends, the training goes on", self._rank)
+
+    def _forgotten(self) -> None:
+        """What an attempt before has left in a store that outlives it (torchrun keeps its own): who has told already tells again."""
+        if self._board is not None and self._rank == 0:
+            with contextlib.suppress(StoreLost):
+                self._board.forget([str(rank) for rank in range(1, self._size)])
 
     def _closes_within(self, seconds: float) -> bool:
         """Looks meanwhile that torch's recorder forgets nothing unread."""
