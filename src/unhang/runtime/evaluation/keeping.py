@@ -19,8 +19,8 @@ _ACCELERATORS = ("cuda", "xpu", "mps", "npu", "hpu", "mlu", "musa", "mtia")
 def as_it_was(models: Iterable[torch.nn.Module] = ()) -> Iterator[None]:
     """Inside: no gradients, `models` in eval mode.
 
-    Afterwards random numbers (Python's, numpy's global ones, torch's of the CPU and of every device that was in use before), grad mode and the mode of
-    each submodule are as before. Generators that somebody has made for himself are his: torch.Generator, numpy.random.default_rng.
+    Afterwards random numbers (Python's, numpy's global ones, torch's of the CPU and of every device that was in use before), grad mode and modes of
+    submodules are as before. Generators that somebody has made for himself are his: torch.Generator, numpy.random.default_rng.
     """
     modes = [(module, module.training) for model in models for module in model.modules()]
     numbers = _numbers()
