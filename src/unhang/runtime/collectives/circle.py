@@ -31,9 +31,10 @@ from torch.distributed import distributed_c10d as c10d
 from unhang.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, LatePeer, StoreLost
 from unhang.runtime.collectives import lane as lanes
 from unhang.runtime.collectives import observers, places
-from unhang.runtime.collectives.board import Board, of_this_attempt
+from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.deadlines import learned, waits_for
 from unhang.runtime.collectives.lane import OPENS_WITHIN_S, GlooLane, Lane, StoreLane, graveyard
+from unhang.runtime.collectives.meeting import Meeting, Moved
 from unhang.runtime.collectives.nccl_lane import NcclLane, store_beside
 from unhang.runtime.collectives.places import FINISHED
 
@@ -170,8 +171,6 @@ class Turn:
 # By weak references to their groups: whoever destroys a group waits for its threads, which end only once nothing refers to it any more.
 _circles: dict[weakref.ref[Any], Circle] = {}
 _of_the_parent: list[Circle] = []
-# By the names of their boards: how many this process has had.
-_incarnations: dict[str, int] = {}
 _circles_lock = threading.RLock()
 
 
@@ -203,21 +202,59 @@ class Circle:
         self._alarm = ""
         self._alarm_lock = threading.Lock()
         self._heeded = ""
+        # Of the round that this rank is in, once it has met the others.
         self.board: Board | None = None
+        self.meeting: Meeting | None = None
+        self._owed: list[Callable[[Board], object]] = []
         if self.size > 1:
-            root = Board.beside(of_this_attempt(f"unhang/{c10d._get_process_group_name(group)}/{_fingerprint(self.ranks)}"))
-            self.board = root.under(str(_incarnation(root)))
-            try:
-                places.answer(self)
-            except BaseException:
-                # The next try has to meet the others under the same name.
-                _incarnations[root.name] -= 1
-                raise
+            root = Board.beside(f"unhang/{c10d._get_process_group_name(group)}/{_fingerprint(self.ranks)}")
+            self.meeting = Meeting(root, self.ranks, self.me)
+            places.answer(self)
 
     @property
     def group(self) -> Any:
         """None once it has been destroyed."""
         return None if self._group is None else self._group()
+
+    # -- meeting
+
+    def entered(self) -> None:
+        """In the round of the meeting, from now on."""
+        assert self.meeting is not None
+        with self._alarm_lock:
+            board = self.meeting.board
+            if board is None:
+                return
+            if self.board is None or self.board.name != board.name:
+                self.alarms, self._alarm, self._heeded = 0, "", ""
+                self.board = board
+            owed, self._owed = self._owed, []
+        for tells in owed:
+            tells(board)
+
+    def _meet(self, deadline_s: float) -> bool:
+        """Until this rank is among the others; whether without the first of them, which has not come within the deadline."""
+        assert self.meeting is not None
+        without = self.meeting.meet(deadline_s)
+        self.entered()
+        return without
+
+    def _tell(self, tells: Callable[[Board], object]) -> None:
+        """At once, or as soon as we have met the others: whoever fails does not wait for them."""
+        assert self.meeting is not None
+        if self.board is None:
+            self._owed.append(tells)
+            self.meeting.hello()
+            self.entered()
+        else:
+            tells(self.board)
+
+    def _moves(self) -> None:
+        """Raises Moved where the others are elsewhere."""
+        assert self.meeting is not None
+        if not self.meeting.settled and self.meeting.move():
+            self.entered()
+            raise Moved
 
     # -- calls that travel
 
@@ -229,7 +266,7 @@ class Circle:
             try:
                 if self.size > 1:
                     self._heed(turn)
-                    turn.lane = self._own.get(call) or self._agreed(turn)
+                    turn.lane = self._own.get(call) or self._asked(turn)
                     turn.lane.expect(deadline_s)
                     if call in self._own:
                         self._used[call] = self._turns
@@ -270,14 +307,20 @@ class Circle:
 
     def _abandoned(self, turn: Turn, error: BaseException) -> None:
         """By an error of ours, or an interrupt: the others must not wait for us."""
-        if self.board is None:
+        if self.size == 1:
             return
-        with contextlib.suppress(StoreLost):
+        says, place = f"rank {self.me}: {_said(error)}", places.here()
+
+        def tells(board: Board) -> None:
             self._refuse(turn)
-            self._report(turn, f"rank {self.me}: {_said(error)}", own=True)
+            self._report(turn, says, own=True, place=place)
+
+        with contextlib.suppress(StoreLost):
+            self._tell(tells)
         self._break(turn.works)
         with contextlib.suppress(StoreLost):
-            self._heeded = self.listen(self.board)
+            if self.board is not None:
+                self._heeded = self.listen(self.board)
 
     def _heed(self, turn: Turn) -> None:
         """An alarm of before: the others have broken their lanes, and maybe given up this very call."""
@@ -351,6 +394,7 @@ class Circle:
 
     def _hear(self, turn: Turn) -> None:
         """What the others have told meanwhile: an alarm, or that who is waited for goes on with its part of the evaluation."""
+        self._moves()
         assert self.board is not None
         self.listen(self.board)
         self._told_of(turn)
@@ -392,8 +436,9 @@ class Circle:
 
     def commit(self, turn: Turn) -> None:
         """Returns on all ranks, once all have come so far, or raises on all of them."""
-        if self.board is None:
+        if self.size == 1:
             return
+        assert self.board is not None
         end: bytes | None = None
         keys = [f"{turn.key}/commit", f"{turn.key}/end"]
         if self.board.count(keys[0]) == self.size:
@@ -409,10 +454,11 @@ class Circle:
             self.close(turn, "not all ranks completed it")
         turn.committed = True
 
-    def _report(self, turn: Turn, says: str, *, own: bool = False) -> int:
-        """How many have reported by now."""
+    def _report(self, turn: Turn, says: str, *, own: bool = False, place: str | None = None) -> int:
+        """How many have reported by now. `place`: by default where this thread stands."""
         assert self.board is not None
-        said = Report(rank=self.me, says=says, call=str(turn.call), done=turn.done, chunks=turn.chunks, place=places.here(), own=own)
+        place = place or places.here()
+        said = Report(rank=self.me, says=says, call=str(turn.call), done=turn.done, chunks=turn.chunks, place=place, own=own)
         self.board.put(f"{turn.key}/r/{self.me}", msgspec.json.encode(said))
         reports = self.board.count(f"{turn.key}/reports", 0 if turn.reported else 1)
         turn.reported = True
@@ -467,9 +513,16 @@ class Circle:
 
     # -- agreeing on a call
 
+    def _asked(self, turn: Turn) -> Lane:
+        while True:
+            if self.board is None:
+                self._meet(turn.left_s)
+            with contextlib.suppress(Moved):
+                return self._agreed(turn)
+
     def _agreed(self, turn: Turn) -> Lane:
         """Says what we want, and learns what is done. Raises where the others want something else, or are not there."""
-        assert self.board is not None
+        assert self.board is not None and self.meeting is not None
         board, key, call = self.board, turn.key, turn.call
         state = _State(call=call, seen=self._seen.get(call, 0), common=self._common_key, heeded=self._heeded)
         mine = msgspec.json.encode(state)
@@ -493,6 +546,7 @@ class Circle:
             if go is None and turn.left_s <= 0:
                 says = f"not all ranks came within {turn.deadline_s:g} s"
                 go = board.decide(f"{key}/go", _GIVEN_UP)
+        self.meeting.settled = True
         decided = msgspec.json.decode(go, type=_Go)
         if decided.how == "closed":
             self.close(turn, says)
@@ -591,7 +645,7 @@ class Circle:
         with self._lock:
             scope = self._scopes[-1]
             scope.number += 1
-            if self.board is None:
+            if self.size == 1:
                 return {self.me: value}
             found = self._exchanged(f"{scope.name}/{scope.number}/{what}", value, deadline_s)
             return {rank: said for rank, said in found.items() if said}
@@ -601,15 +655,17 @@ class Circle:
         with self._lock:
             scope = self._scopes[-1]
             scope.number += 1
-            if self.board is not None:
-                self._exchanged_at = f"{scope.name}/{scope.number}/{what}"
-                self._given(self.board, self._exchanged_at, b"")
+            if self.size > 1:
+                key = self._exchanged_at = f"{scope.name}/{scope.number}/{what}"
+                self._tell(lambda board: self._given(board, key, b""))
 
     def begin(self, what: str) -> str:
         """A key for what all ranks begin here, by the count of calls: for `scope`, `end` and `exchange_at`."""
         with self._lock:
             scope = self._scopes[-1]
             scope.number += 1
+            if self.meeting is not None and self.board is None:
+                self.meeting.hello()
             return f"{scope.name}/{scope.number}/{what}"
 
     def exchange_at(self, key: str, value: bytes, deadline_s: float, half_way: Callable[[], None] | None = None) -> dict[int, bytes]:
@@ -618,12 +674,12 @@ class Circle:
         `half_way` is called when half of it has gone by so.
         """
         with self._lock:
-            return {self.me: value} if self.board is None else self._exchanged(key, value, deadline_s, half_way)
+            return {self.me: value} if self.size == 1 else self._exchanged(key, value, deadline_s, half_way)
 
     def leave_at(self, key: str, value: bytes) -> None:
         """As `exchange_at`, of a rank that does not stay to learn what is decided."""
-        if self.board is not None:
-            self._given(self.board, key, value)
+        if self.size > 1:
+            self._tell(lambda board: self._given(board, key, value))
 
     def progressed(self, key: str) -> bool:
         """Tells those that wait in `exchange_at` that this rank goes on; False where they have decided without it."""
@@ -639,19 +695,33 @@ class Circle:
 
     def end(self, key: str, says: str) -> None:
         """Ends all calls of the scope `key`, at all ranks, with Ended."""
-        if self.board is not None:
-            self.board.put(f"{key}/says", says.encode())
+
+        def tells(board: Board) -> None:
+            board.put(f"{key}/says", says.encode())
             self._raise_alarm(key + _ALL_OF_IT)
 
+        if self.size > 1:
+            self._tell(tells)
+
     def _exchanged(self, key: str, value: bytes, deadline_s: float, half_way: Callable[[], None] | None = None) -> dict[int, bytes]:
-        board = self.board
-        assert board is not None
         waits_for(deadline_s)
+        until = time.monotonic() + deadline_s
+        while True:
+            if self.board is None and self._meet(max(0.0, until - time.monotonic())):
+                # Those that have waited are about to come.
+                until = max(until, time.monotonic() + _GRACE_S)
+            with contextlib.suppress(Moved):
+                return self._exchanged_here(key, value, until, deadline_s, half_way)
+
+    def _exchanged_here(self, key: str, value: bytes, until: float, deadline_s: float, half_way: Callable[[], None] | None) -> dict[int, bytes]:
+        board = self.board
+        assert board is not None and self.meeting is not None
         before, self._exchanged_at = self._exchanged_at, key
         found = self._given(board, key, value)
         if found is not None and before:
             board.forget([f"{before}/v", f"{before}/n"])
-        found = found or self._decided(key, deadline_s, half_way)
+        found = found or self._decided(key, until, deadline_s, half_way)
+        self.meeting.settled = True
         if before:
             board.forget([f"{before}/p/{self.me}"])
         if found is None:
@@ -672,15 +742,15 @@ class Circle:
             return found
         return board.decide(f"{key}/v", _packed(dict(zip(self.ranks, board.all_of([f"{key}/p/{rank}" for rank in self.ranks]), strict=True))))
 
-    def _decided(self, key: str, deadline_s: float, half_way: Callable[[], None] | None) -> bytes | None:
+    def _decided(self, key: str, until: float, deadline_s: float, half_way: Callable[[], None] | None) -> bytes | None:
         """None where nothing is heard for `deadline_s`. Raises Ended where everything around it is ended."""
         assert self.board is not None
         scope, told = key.rsplit("/", 2)[0], b""
-        until = time.monotonic() + deadline_s
         # A thousand ranks ask one server for as long as the slowest takes.
         looks_at = time.monotonic() + deadline_s / 20
         while (found := self.board.wait(f"{key}/v", max(0.0, min(until - time.monotonic(), _LOOK_S)))) is None:
             self.raise_if_ended(scope)
+            self._moves()
             now = time.monotonic()
             late, half = until <= now, half_way is not None and until - now < deadline_s / 2
             if not late and not half and now < looks_at:
@@ -805,18 +875,6 @@ def _packed(values: dict[int, bytes]) -> bytes:
 
 def _unpacked(packed: bytes) -> dict[int, bytes]:
     return msgspec.msgpack.decode(packed, type=dict[int, bytes])
-
-
-def _incarnation(root: Board) -> int:
-    """A group that is made again (destroy_process_group, init_process_group) may have its name again, in the same store: what its earlier ranks said
-    there must not be taken for an answer. A process that is new among old ones learns from them which one it is.
-    """
-    with _circles_lock:
-        found = max(_incarnations.get(root.name, 0), int(root.look("incarnation") or b"0"))
-        _incarnations[root.name] = found + 1
-    if found:
-        root.put("incarnation", b"%d" % found)
-    return found
 
 
 def _fingerprint(ranks: Sequence[int]) -> str:

@@ -56,23 +56,30 @@ def are_old() -> bool:
 
 
 def answer(circle: Circle) -> None:
-    """From now on, whoever gives a call of this circle up learns where we stand, and the circle learns of it."""
-    assert circle.board is not None
-    board = Board.beside(circle.board.name)
+    """From now on whoever comes to this circle finds us, whoever gives a call of it up learns where we stand, and the circle learns of it."""
+    assert circle.meeting is not None
+    board = Board.beside(circle.meeting.root.name)
     threading.Thread(target=_answers, args=(board, weakref.ref(circle)), name="unhang-places", daemon=True).start()
 
 
-def _answers(board: Board, whose: weakref.ref[Circle]) -> None:
+def _answers(root: Board, whose: weakref.ref[Circle]) -> None:
     global _asked_s
-    told = 0
+    told, round_, every_s = 0, "", _EVERY_S
     # A store whose server has ended makes torch print a page of warnings: it is not asked once the training has left its group.
     with contextlib.suppress(StoreLost):
-        while not _ended.wait(_EVERY_S) and (circle := whose()) is not None and circle.group in c10d._world.pg_map:
-            circle.listen(board)
+        while not _ended.wait(every_s) and (circle := whose()) is not None and circle.group in c10d._world.pg_map:
+            assert circle.meeting is not None
+            every_s = circle.meeting.tend(root)
+            circle.entered()
+            if circle.meeting.round != round_:
+                told, round_ = 0, circle.meeting.round
+            if round_:
+                board = root.under(round_)
+                circle.listen(board)
+                while told < circle.alarms and (key := board.look(f"alarm/{told + 1}")) is not None:
+                    told += 1
+                    _tell(board, circle, key.decode())
             _asked_s = time.monotonic()
-            while told < circle.alarms and (key := board.look(f"alarm/{told + 1}")) is not None:
-                told += 1
-                _tell(board, circle, key.decode())
             del circle
 
 

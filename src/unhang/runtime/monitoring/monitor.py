@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import logging
 import threading
@@ -15,12 +16,12 @@ import torch.distributed as dist
 
 from unhang.errors import StoreLost
 from unhang.runtime.collectives import observers
-from unhang.runtime.collectives.board import Board, of_this_attempt
+from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.deadlines import learned
 from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.monitoring.outlet import Outlet, Sink
 from unhang.runtime.monitoring.supervised import restarts
-from unhang.runtime.monitoring.tally import Silent, Snapshot, Tally, shortened, summed
+from unhang.runtime.monitoring.tally import Intervals, Silent, Snapshot, Tally, shortened, summed
 
 if TYPE_CHECKING:
     from unhang.runtime.evaluation.results import Evaluation
@@ -58,10 +59,11 @@ class Monitor:
         self.step: int | None = None
         self._heard: dict[int, tuple[int, float]] = {}
         self._were_silent: list[Silent] = []
+        self._intervals = Intervals()
         self._tally = Tally(rank=self._rank)
         self._lock = threading.Lock()
         number = next(_numbers)
-        self._board = Board.beside(of_this_attempt(f"unhang/monitor/{number}")) if self._size > 1 else None
+        self._board = Board.beside(f"unhang/monitor/{number}") if self._size > 1 else None
         self._outlets: list[Outlet] = []
         if self._rank == 0:
             if sinks is None:
@@ -116,11 +118,18 @@ class Monitor:
 
     def _run(self) -> None:
         try:
+            self._forgotten()
             while not self._closes_within(self._every_s):
                 self._tell()
             self._tell(last=True)
         except Exception:
             logging.getLogger("unhang").exception("the monitor of rank %d ends, the training goes on", self._rank)
+
+    def _forgotten(self) -> None:
+        """What an attempt before has left in a store that outlives it (torchrun keeps its own): who has told already tells again."""
+        if self._board is not None and self._rank == 0:
+            with contextlib.suppress(StoreLost):
+                self._board.forget([str(rank) for rank in range(1, self._size)])
 
     def _closes_within(self, seconds: float) -> bool:
         """Looks meanwhile that torch's recorder forgets nothing unread."""
@@ -137,6 +146,7 @@ class Monitor:
         with self._lock:
             self._tally.closed, self._tally.deadlines_s = last, learned.in_force()
             self._tally.told += 1
+            self._tally.told_at_s = time.monotonic()
             packed = msgspec.msgpack.encode(self._tally if self._torch is None else self._torch.beside(self._tally))
         tallies = [msgspec.msgpack.decode(packed, type=Tally)]
         try:
@@ -163,6 +173,7 @@ class Monitor:
 
     def _snapshot(self, tallies: list[Tally]) -> Snapshot:
         calls, failures, stragglers, deadlines_s = summed(tallies)
+        interval_s, lately = self._intervals.since(tallies, time.monotonic())
         return Snapshot(
             time_s=time.time(),
             world_size=self._size,
@@ -181,6 +192,8 @@ class Monitor:
             unread=_most(one.unread for one in tallies),
             step=self.step,
             silent=self._silent(tallies),
+            interval_s=None if interval_s is None else round(interval_s, 3),
+            interval_stragglers=lately,
         )
 
     def _silent(self, tallies: list[Tally]) -> list[Silent]:
