@@ -34,6 +34,7 @@ from unhang.runtime.collectives import observers, places
 from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.deadlines import learned, waits_for
 from unhang.runtime.collectives.lane import OPENS_WITHIN_S, GlooLane, Lane, StoreLane, graveyard
+from unhang.runtime.collectives.leftovers import Leftovers
 from unhang.runtime.collectives.meeting import Meeting, Moved
 from unhang.runtime.collectives.nccl_lane import NcclLane, store_beside
 from unhang.runtime.collectives.places import FINISHED
@@ -55,6 +56,8 @@ _BROKE = "the connection broke"
 _ALL_OF_IT = "/!"
 _OUTERMOST = "main"
 _DONE, _CLOSED = b"done", b"closed"
+# What ranks share of a call that was given up.
+_OF_A_CALL = ("c", "n", "go", "commit", "end", "reports", "closed")
 _ARRIVED = 1
 _DISSENTED = 1 << 32
 
@@ -197,6 +200,7 @@ class Circle:
         self._read: list[str] = []
         self._committed: list[str] = []
         self._exchanged_at = ""
+        self._left = Leftovers()
         # The call that was given up last, by anybody, and the last that we have drawn the consequences of.
         self.alarms = 0
         self._alarm = ""
@@ -310,6 +314,7 @@ class Circle:
         if self.size == 1:
             return
         says, place = f"rank {self.me}: {_said(error)}", places.here()
+        self._left.add(*(f"{turn.key}/{one}" for one in (*_OF_A_CALL, f"r/{self.me}", f"place/{self.me}")))
 
         def tells(board: Board) -> None:
             self._refuse(turn)
@@ -370,6 +375,7 @@ class Circle:
         assert self.board is not None
         number = self.board.count("alarms")
         self.board.put(f"alarm/{number}", key.encode())
+        self.board.forget([f"alarm/{number - places.ALARMS_KEPT}"])
 
     def has_finished(self, key: str) -> bool:
         scope, _, number = key.rpartition("/")
@@ -414,6 +420,7 @@ class Circle:
     def _closed(self, turn: Turn, says: str) -> Closed:
         assert self.board is not None
         board, key = self.board, turn.key
+        self._left.add(f"{key}/r/{self.me}", f"{key}/place/{self.me}")
         earlier = board.look(f"{key}/closed")
         if earlier is None:
             waited_s = time.monotonic() - turn.began_s
@@ -425,7 +432,9 @@ class Circle:
                 if reports == 1 and len(self._reports(key)) == self.size:
                     break
                 earlier = board.wait(f"{key}/closed", 0.05)
-            earlier = earlier or board.decide(f"{key}/closed", msgspec.json.encode(self._judged(turn, waited_s)))
+            if earlier is None:
+                earlier = board.decide(f"{key}/closed", msgspec.json.encode(self._judged(turn, waited_s)))
+                self._left.add(*(f"{key}/{one}" for one in _OF_A_CALL))
         return msgspec.json.decode(earlier, type=Closed)
 
     def _refuse(self, turn: Turn) -> None:
@@ -530,6 +539,7 @@ class Circle:
         differs = said != mine
         if differs:
             board.put(f"{key}/d/{self.me}", mine)
+            self._left.add(f"{key}/d/{self.me}")
         sum_ = board.count(f"{key}/n", _ARRIVED + (_DISSENTED if differs else 0))
         go: bytes | None = None
         if sum_ % _DISSENTED == self.size:
@@ -537,7 +547,7 @@ class Circle:
             go = board.decide(f"{key}/go", msgspec.json.encode(decision))
             # All are here, so nobody reads those any more.
             board.forget(self._read)
-        self._read = [f"{key}/c", f"{key}/n", f"{key}/go"]
+        before, self._read = self._read, [f"{key}/c", f"{key}/n", f"{key}/go"]
         says = "the others had given it up"
         while go is None:
             go = board.wait(f"{key}/go", max(0.001, min(_LOOK_S, turn.left_s)))
@@ -549,7 +559,9 @@ class Circle:
         self.meeting.settled = True
         decided = msgspec.json.decode(go, type=_Go)
         if decided.how == "closed":
+            self._left.add(*before)
             self.close(turn, says)
+        self._left.all_came(board)
         if decided.how == "differs":
             raise _mismatch(decided)
         if decided.how == "anew":
@@ -615,6 +627,7 @@ class Circle:
                     lane = GlooLane(store, self.rank, self.size, within_s=min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s)))
         except (RuntimeError, ValueError) as e:
             self.close(turn, lanes.unconnected(kind, _first_line(e)))
+        self._left.add(*(f"{key}/{one}" for one in lane.leaves()))
         return lane
 
     def _break(self, works: list[Any]) -> None:
@@ -679,12 +692,14 @@ class Circle:
     def leave_at(self, key: str, value: bytes) -> None:
         """As `exchange_at`, of a rank that does not stay to learn what is decided."""
         if self.size > 1:
+            self._left.add(f"{key}/p/{self.me}")
             self._tell(lambda board: self._given(board, key, value))
 
     def progressed(self, key: str) -> bool:
         """Tells those that wait in `exchange_at` that this rank goes on; False where they have decided without it."""
         if self.board is None:
             return True
+        self._left.add(f"{key}/progress")
         self.board.count(f"{key}/progress")
         return self.board.look(f"{key}/v") is None
 
@@ -697,6 +712,7 @@ class Circle:
         """Ends all calls of the scope `key`, at all ranks, with Ended."""
 
         def tells(board: Board) -> None:
+            self._left.add(f"{key}/says")
             board.put(f"{key}/says", says.encode())
             self._raise_alarm(key + _ALL_OF_IT)
 
@@ -729,6 +745,10 @@ class Circle:
             there = zip(self.ranks, board.look_at(keys), strict=True)
             found = board.decide(f"{key}/v", _packed({rank: said for rank, said in there if said is not None}))
         said = _unpacked(found)
+        if len(said) == self.size:
+            self._left.all_came(board)
+        else:
+            self._left.add(f"{key}/v", f"{key}/n")
         places.missed([rank for rank in self.ranks if rank not in said])
         return said
 
