@@ -18,7 +18,8 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -44,6 +45,7 @@ _GRACE_S = 1.5
 # What comes this often is worth connections of its own.
 _OFTEN = 3
 _MOST_LANES = 16
+_KNOWN_SCOPES = 64
 # Opening one takes up to 26 ms: it does not give way to a kind that comes as often as itself.
 _IDLE_CALLS = 4 * _MOST_LANES
 # Of connections, once all have said that they come.
@@ -51,12 +53,15 @@ _OPENS_S = 5.0
 # What is under way in a broken lane ends at once, but for sends that Gloo forgets, which touch no memory.
 _ENDS_WITHIN_S = 2.0
 _TOLD = "told by another rank"
+_DIFFERS = "it is another call than that of others"
 _BROKE = "the connection broke"
 _ALL_OF_IT = "/!"
 _OUTERMOST = "main"
 _DONE, _CLOSED = b"done", b"closed"
 _ARRIVED = 1
 _DISSENTED = 1 << 32
+# Of what goes through the store, as users know it.
+_CALLS = {"metrics": "reduce_metrics", "sync": "sync_check", "evaluation": "an evaluation", "attempt": "an attempt of an evaluation"}
 
 
 class Ended(CollectiveError):
@@ -107,6 +112,13 @@ class Closed(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: float
 
 
+class _Said(msgspec.Struct, frozen=True, array_like=True):
+    """Who was the first to wait under a number, and in what."""
+
+    rank: int
+    call: str
+
+
 class _Go(msgspec.Struct, frozen=True, kw_only=True):
     """What was decided before a call: `how` is common, own (a lane of its own), anew (all lanes), differs or closed."""
 
@@ -127,7 +139,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     heeded: str
 
 
-@dataclass
+@dataclass(eq=False)
 class _Scope:
     """Counts calls by itself, so that what went wrong in an evaluation is left behind with it."""
 
@@ -149,6 +161,7 @@ class Turn:
     done: int = 0
     chunks: int = 0
     reported: bool = False
+    said: bool = False
     committed: bool = False
     # Of the evaluation around it, as it was told last.
     progress: bytes | None = None
@@ -186,6 +199,8 @@ class Circle:
         self.me = self.ranks[self.rank]
         self._lock = threading.RLock()
         self._scopes = [_Scope(_OUTERMOST)]
+        # By name, those that were left too: whoever is late asks for calls in them.
+        self._known = {_OUTERMOST: self._scopes[0]}
         self._common: dict[str, Lane] = {}
         self._common_key = ""
         self._own: dict[Call, Lane] = {}
@@ -197,6 +212,9 @@ class Circle:
         self._read: list[str] = []
         self._committed: list[str] = []
         self._exchanged_at = ""
+        self._said_at = ""
+        # What was begun under a number of its own and goes on, by that number.
+        self._begun_at: dict[str, str] = {}
         # The call that was given up last, by anybody, and the last that we have drawn the consequences of.
         self.alarms = 0
         self._alarm = ""
@@ -340,13 +358,13 @@ class Circle:
             raise self._ended() from None
 
     def _ends(self, scope: str) -> bool:
-        """Whether the last alarm is about everything in this scope, or in one around it."""
-        return self._alarm.endswith(_ALL_OF_IT) and f"{scope}/".startswith(self._alarm[: -len(_ALL_OF_IT) + 1])
+        """Whether the last alarm is about everything in this scope, or in one around it, or about the call that the scope is of."""
+        return bool(self._alarm) and f"{scope}/".startswith(self._alarm.removesuffix(_ALL_OF_IT) + "/")
 
     def _ended(self) -> Ended:
         assert self.board is not None
         says = self.board.look(f"{self._alarm.removesuffix(_ALL_OF_IT)}/says")
-        return Ended((says or b"another rank has ended it").decode())
+        return Ended((says or b"the others have given up the call that it belongs to").decode())
 
     def _finish(self, turn: Turn) -> None:
         if self.board is not None and places.are_old():
@@ -354,7 +372,8 @@ class Circle:
             self.listen(self.board)
         if self._alarm == turn.key and not turn.committed:
             self.close(turn, _TOLD)
-        self._scopes[-1].finished = turn.number
+        if (scope := self._known.get(turn.scope)) is not None:
+            scope.finished = turn.number
         learned.saw(turn.call.what, time.monotonic() - turn.began_s)
 
     def listen(self, board: Board) -> str:
@@ -373,7 +392,7 @@ class Circle:
 
     def has_finished(self, key: str) -> bool:
         scope, _, number = key.rpartition("/")
-        return number.isdecimal() and any(scope == known.name and int(number) <= known.finished for known in self._scopes)
+        return number.isdecimal() and (known := self._known.get(scope)) is not None and int(number) <= known.finished
 
     def wait(self, turn: Turn, work: Any) -> None:
         """Until `work` is complete. Raises what the others were told where it is not going to be."""
@@ -401,6 +420,24 @@ class Circle:
         if turn.scope != _OUTERMOST and (progress := self.board.look(f"{turn.scope}/progress")) != turn.progress:
             turn.progress = progress
             turn.moved()
+        self._say(turn)
+
+    def _say(self, turn: Turn) -> None:
+        """Which call this is, to those that wait under its number, and ends it where they wait in another one. Whoever does not wait says nothing."""
+        if turn.said:
+            return
+        assert self.board is not None
+        turn.said = True
+        before, self._said_at = self._said_at, f"{turn.key}/kind"
+        if before:
+            self.board.forget([before])
+        said = self.board.decide(self._said_at, msgspec.json.encode(_Said(self.me, str(turn.call))))
+        if msgspec.json.decode(said, type=_Said).call != str(turn.call):
+            self.close(turn, _DIFFERS)
+
+    def stands_in(self, key: str) -> str | None:
+        """What of this rank goes on under that number without waiting for anybody: an evaluation."""
+        return self._begun_at.get(key)
 
     def close(self, turn: Turn, says: str) -> NoReturn:
         """Ends the call for all ranks, and raises what they are told."""
@@ -473,6 +510,9 @@ class Circle:
     def _judged(self, turn: Turn, waited_s: float) -> Closed:
         assert self.board is not None
         reports = self._reports(turn.key)
+        if (first := self.board.look(f"{turn.key}/kind")) is not None:
+            said_first = msgspec.json.decode(first, type=_Said)
+            reports.setdefault(said_first.rank, Report(rank=said_first.rank, says=_TOLD, call=said_first.call))
         missing = tuple(rank for rank in self.ranks if rank not in reports)
         found = {rank: self.board.look(f"{turn.key}/place/{rank}") for rank in missing}
         stood = {rank: place.decode() for rank, place in found.items() if place}
@@ -492,6 +532,7 @@ class Circle:
         )
 
     def _raise(self, turn: Turn, closed: Closed, *, late: bool) -> NoReturn:
+        calls = {said.rank: said.call for said in closed.reports if said.call}
         if late:
             raise LatePeer(
                 f"rank {self.me} came too late to {turn.call}: the others gave it up after {closed.waited_s:g} s. "
@@ -499,13 +540,15 @@ class Circle:
                 missing=closed.missing,
                 closed=closed,
             ) from None
+        if len(set(calls.values())) > 1 and not any(said.own for said in closed.reports):
+            more = f" Not heard from: rank {_named(closed)}." if closed.missing else ""
+            raise _mismatch(calls, _odd(calls), more) from None
         raise CollectiveTimeout(self._told(turn, closed), missing=closed.missing, closed=closed) from None
 
     def _told(self, turn: Turn, closed: Closed) -> str:
         said = [f"{closed.call} (call {closed.number} of group {c10d._get_process_group_name(self.group)!r}) did not end: {closed.says}."]
         if closed.missing:
-            names = ", ".join(f"{rank} (at {closed.places[rank]})" if rank in closed.places else str(rank) for rank in closed.missing)
-            said.append(f"Not heard from: rank {names}.")
+            said.append(f"Not heard from: rank {_named(closed)}.")
         if turn.chunks > 1:
             done = [r.done for r in closed.reports if r.chunks]
             said.append(f"{min(done, default=0)} of {turn.chunks} chunks were complete on all ranks that answered.")
@@ -551,7 +594,7 @@ class Circle:
         if decided.how == "closed":
             self.close(turn, says)
         if decided.how == "differs":
-            raise _mismatch(decided)
+            raise _mismatch(decided.calls, decided.odd, " Nothing was sent.")
         if decided.how == "anew":
             self._break([])
             self._heeded = self.listen(board)
@@ -654,7 +697,12 @@ class Circle:
             scope.number += 1
             if self.meeting is not None and self.board is None:
                 self.meeting.hello()
-            return f"{scope.name}/{scope.number}/{what}"
+            turn = _turn_of(f"{scope.name}/{scope.number}/{what}", 0.0)
+            self._begun_at[turn.key] = turn.call.what
+            if self.board is not None:
+                # It may be long until it waits for the others, and they for it.
+                self._say(turn)
+            return f"{turn.key}/{what}"
 
     def exchange_at(self, key: str, value: bytes, deadline_s: float, half_way: Callable[[], None] | None = None) -> dict[int, bytes]:
         """As `exchange`. The deadline begins anew whenever a rank that has not come yet tells of progress (`progressed`).
@@ -662,10 +710,14 @@ class Circle:
         `half_way` is called when half of it has gone by so.
         """
         with self._lock:
-            return {self.me: value} if self.size == 1 else self._exchanged(key, value, deadline_s, half_way)
+            try:
+                return {self.me: value} if self.size == 1 else self._exchanged(key, value, deadline_s, half_way)
+            finally:
+                self._begun_at.pop(key.rpartition("/")[0], None)
 
     def leave_at(self, key: str, value: bytes) -> None:
         """As `exchange_at`, of a rank that does not stay to learn what is decided."""
+        self._begun_at.pop(key.rpartition("/")[0], None)
         if self.size > 1:
             self._tell(lambda board: self._given(board, key, value))
 
@@ -708,7 +760,8 @@ class Circle:
         found = self._given(board, key, value)
         if found is not None and before:
             board.forget([f"{before}/v", f"{before}/n"])
-        found = found or self._decided(key, until, deadline_s, half_way)
+        turn = _turn_of(key, deadline_s)
+        found = found or self._decided(turn, key, until, deadline_s, half_way)
         self.meeting.settled = True
         if before:
             board.forget([f"{before}/p/{self.me}"])
@@ -716,6 +769,8 @@ class Circle:
             keys = [f"{key}/p/{rank}" for rank in self.ranks]
             there = zip(self.ranks, board.look_at(keys), strict=True)
             found = board.decide(f"{key}/v", _packed({rank: said for rank, said in there if said is not None}))
+        if (scope := self._known.get(turn.scope)) is not None:
+            scope.finished = turn.number
         said = _unpacked(found)
         places.missed([rank for rank in self.ranks if rank not in said])
         return said
@@ -730,15 +785,20 @@ class Circle:
             return found
         return board.decide(f"{key}/v", _packed(dict(zip(self.ranks, board.all_of([f"{key}/p/{rank}" for rank in self.ranks]), strict=True))))
 
-    def _decided(self, key: str, until: float, deadline_s: float, half_way: Callable[[], None] | None) -> bytes | None:
+    def _decided(self, turn: Turn, key: str, until: float, deadline_s: float, half_way: Callable[[], None] | None) -> bytes | None:
         """None where nothing is heard for `deadline_s`. Raises Ended where everything around it is ended."""
         assert self.board is not None
-        scope, told = key.rsplit("/", 2)[0], b""
+        told = b""
         # A thousand ranks ask one server for as long as the slowest takes.
         looks_at = time.monotonic() + deadline_s / 20
         while (found := self.board.wait(f"{key}/v", max(0.0, min(until - time.monotonic(), _LOOK_S)))) is None:
-            self.raise_if_ended(scope)
+            self.raise_if_ended(turn.scope)
             self._moves()
+            if not turn.said and self.board.look(f"{turn.key}/closed") is not None:
+                self.close(turn, _TOLD)
+            self._say(turn)
+            if self._alarm == turn.key:
+                self.close(turn, _TOLD)
             now = time.monotonic()
             late, half = until <= now, half_way is not None and until - now < deadline_s / 2
             if not late and not half and now < looks_at:
@@ -756,13 +816,18 @@ class Circle:
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Calls inside count by themselves; all ranks have to enter it, at the same place."""
+        """Calls inside count by themselves, those of threads that the body waits for too; all ranks have to enter it, at the same place."""
         with self._lock:
-            self._scopes.append(_Scope(name))
-            try:
-                yield
-            finally:
-                self._scopes.pop()
+            scope = self._known.pop(name) if name in self._known else _Scope(name)
+            self._known[name] = scope
+            self._scopes.append(scope)
+            if len(self._known) > _KNOWN_SCOPES:
+                del self._known[next(known for known in self._known if known != _OUTERMOST)]
+        try:
+            yield
+        finally:
+            # Not locked: a thread of the body's that is still in a call ends within its deadline, and is not waited for here.
+            self._scopes.remove(scope)
 
     def broken(self) -> None:
         """All lanes are given up, by all ranks alike: the next call opens new ones."""
@@ -832,29 +897,38 @@ def _cause(reports: list[Report]) -> str:
     return min(began, key=lambda says: says.startswith(_BROKE), default="closed")
 
 
-def _odd(calls: dict[int, Call]) -> tuple[int, ...]:
+def _odd(calls: Mapping[int, object]) -> tuple[int, ...]:
     """Those that want something else than most; nobody where there is no most."""
-    counts: dict[Call, int] = {}
-    for call in calls.values():
-        counts[call] = counts.get(call, 0) + 1
-    most, *rest = sorted(counts.values(), reverse=True)
-    if rest and rest[0] == most:
+    counts = Counter(calls.values())
+    (_, most), *rest = counts.most_common(2)
+    if rest and rest[0][1] == most:
         return ()
     return tuple(rank for rank, call in calls.items() if counts[call] != most)
 
 
-def _mismatch(go: _Go) -> CollectiveMismatch:
+def _mismatch(calls: Mapping[int, str], odd: Sequence[int], more: str) -> CollectiveMismatch:
     by_call: dict[str, list[int]] = {}
-    for rank, call in go.calls.items():
+    for rank, call in calls.items():
         by_call.setdefault(call, []).append(rank)
     said = "; ".join(f"{_ranks(ranks)}: {call}" for call, ranks in sorted(by_call.items(), key=lambda item: -len(item[1])))
-    odd = f" {_ranks(go.odd)} differ{'s' if len(go.odd) == 1 else ''} from most." if go.odd else ""
-    return CollectiveMismatch(f"the ranks' calls do not fit together, and nothing was sent. {said}.{odd}", calls=go.calls, odd=go.odd)
+    differ = f" {_ranks(odd)} differ{'s' if len(odd) == 1 else ''} from most." if odd else ""
+    return CollectiveMismatch(f"the ranks' calls do not fit together. {said}.{differ}{more}", calls=calls, odd=odd)
+
+
+def _named(closed: Closed) -> str:
+    return ", ".join(f"{rank} (at {closed.places[rank]})" if rank in closed.places else str(rank) for rank in closed.missing)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
     some = ", ".join(map(str, sorted(ranks)[:8]))
     return f"rank {some}" if len(ranks) == 1 else f"ranks {some}{', …' if len(ranks) > 8 else ''}"
+
+
+def _turn_of(key: str, deadline_s: float) -> Turn:
+    """Of what goes through the store under `key`, which ends with what it is."""
+    scope, number, what = key.rsplit("/", 2)
+    call = Call(what=_CALLS.get(what, what), numel=0, dtype="", device="", chunk=0)
+    return Turn(number=int(number), scope=scope, call=call, deadline_s=deadline_s)
 
 
 def _packed(values: dict[int, bytes]) -> bytes:

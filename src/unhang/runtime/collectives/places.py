@@ -87,6 +87,10 @@ def _tell(board: Board, circle: Circle, key: str) -> None:
     if circle.has_finished(key):
         board.put(f"{key}/r/{circle.me}", msgspec.json.encode({"rank": circle.me, "says": FINISHED}))
         board.count(f"{key}/reports")
+    elif (call := circle.stands_in(key)) is not None:
+        # It does not wait for them there, and cannot say it.
+        said = {"rank": circle.me, "says": f"goes on with {call}", "call": call, "place": here(_main)}
+        board.put(f"{key}/r/{circle.me}", msgspec.json.encode(said))
     elif (place := here(_main)) is not None:
         board.put(f"{key}/place/{circle.me}", place.encode())
 
