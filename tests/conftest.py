@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.leftovers import Session
 
 from unhang.facts.host import Host, Ran, Space
 
@@ -24,6 +25,20 @@ for number in (signal.SIGINT, signal.SIGHUP):
 # As in a shell that exports them, and in every process that pytest-xdist starts: what is shown would be wrapped at their width.
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
+
+
+_SESSION = pytest.StashKey[Session]()
+
+
+def pytest_configure(config):
+    # A worker of pytest-xdist is within the session of the one that started it.
+    if not hasattr(config, "workerinput"):
+        config.stash[_SESSION] = Session()
+
+
+def pytest_unconfigure(config):
+    if _SESSION in config.stash:
+        config.stash[_SESSION].end()
 
 
 def pytest_runtest_setup(item):

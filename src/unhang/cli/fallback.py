@@ -356,6 +356,7 @@ class Fallback:
             launcher=commands.launcher(self._command),
             loaders=loaders,
             own=self._own,
+            trials=self._rundir.trials,
             cancelled=cancelled,
         )
 

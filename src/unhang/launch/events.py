@@ -189,6 +189,7 @@ class Finished:
     incidents: int
     elapsed_s: float
     run_dir: str = ""
+    interrupted: bool = False
 
 
 Event = Union[  # noqa: UP007

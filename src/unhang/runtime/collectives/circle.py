@@ -26,16 +26,17 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 import msgspec
-import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, LatePeer, StoreLost
+from unhang.runtime.collectives import lane as lanes
 from unhang.runtime.collectives import observers, places
 from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.deadlines import learned, waits_for
-from unhang.runtime.collectives.lane import OPENS_WITHIN_S, GlooLane, Lane, NcclLane, graveyard
+from unhang.runtime.collectives.lane import OPENS_WITHIN_S, GlooLane, Lane, StoreLane, graveyard
 from unhang.runtime.collectives.meeting import Meeting, Moved
+from unhang.runtime.collectives.nccl_lane import NcclLane, store_beside
 from unhang.runtime.collectives.places import FINISHED
 
 # How long a wait may go on before it is looked whether somebody has raised the alarm.
@@ -44,10 +45,9 @@ _LOOK_S = 0.25
 _GRACE_S = 1.5
 # What comes this often is worth connections of its own.
 _OFTEN = 3
-_MOST_LANES = 16
 _KNOWN_SCOPES = 64
 # Opening one takes up to 26 ms: it does not give way to a kind that comes as often as itself.
-_IDLE_CALLS = 4 * _MOST_LANES
+_IDLE_CALLS = 64
 # Of connections, once all have said that they come.
 _OPENS_S = 5.0
 # What is under way in a broken lane ends at once, but for sends that Gloo forgets, which touch no memory.
@@ -605,10 +605,18 @@ class Circle:
         """A lane of its own: the same on all ranks, who have seen the same calls."""
         if self._seen.get(call, 0) + 1 < _OFTEN:
             return False
-        return len(self._own) < _MOST_LANES or self._turns - self._used[self._idlest()] > _IDLE_CALLS
+        kind = self._kind(call)
+        most, there = lanes.most(kind, self.size), self._own_of(kind)
+        return len(there) < most or (most > 0 and self._turns - self._used[self._idlest(there)] > _IDLE_CALLS)
 
-    def _idlest(self) -> Call:
-        return min(self._own, key=self._used.__getitem__)
+    def _kind(self, call: Call) -> str:
+        return lanes.kind(call.what, call.device, self.group)
+
+    def _own_of(self, kind: str) -> list[Call]:
+        return [call for call in self._own if self._kind(call) == kind]
+
+    def _idlest(self, of: list[Call]) -> Call:
+        return min(of, key=self._used.__getitem__)
 
     def _compared(self, key: str, said: bytes) -> _Go:
         """What is done where the ranks do not say the same."""
@@ -624,11 +632,10 @@ class Circle:
 
     def _opened(self, turn: Turn, how: str) -> Lane:
         call = turn.call
-        # Where no backend was asked for, its name is "undefined", and there is one for each kind of device.
-        kind = "nccl" if call.device == "cuda" and "nccl" in dist.get_backend_config(self.group) else "gloo"
+        kind = self._kind(call)
         if how == "own":
-            while len(self._own) >= _MOST_LANES:
-                self._own.pop(self._idlest()).destroy()
+            while len(there := self._own_of(kind)) >= lanes.most(kind, self.size):
+                self._own.pop(self._idlest(there)).destroy()
             lane = self._own[call] = self._open(turn, kind, f"{turn.key}/own")
             return lane
         self._seen[call] = self._seen.get(call, 0) + 1
@@ -639,14 +646,19 @@ class Circle:
 
     def _open(self, turn: Turn, kind: str, key: str) -> Lane:
         assert self.board is not None
-        store = dist.PrefixStore(key, self.board.store)
+        lane: Lane
         try:
             if kind == "nccl":
-                return NcclLane(store, self.rank, self.size, torch.device("cuda", torch.cuda.current_device()))
-            with self.board.asks():
-                return GlooLane(store, self.rank, self.size, within_s=min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s)))
-        except RuntimeError as e:
-            self.close(turn, f"no connection among all ranks: {_first_line(e)}")
+                lane = NcclLane(dist.PrefixStore(key, store_beside(self.board)), self.rank, self.size)
+            elif kind == "store":
+                lane = StoreLane()
+            else:
+                store = dist.PrefixStore(key, self.board.store)
+                with self.board.asks():
+                    lane = GlooLane(store, self.rank, self.size, within_s=min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s)))
+        except (RuntimeError, ValueError) as e:
+            self.close(turn, lanes.unconnected(kind, _first_line(e)))
+        return lane
 
     def _break(self, works: list[Any]) -> None:
         """All lanes, and `works` with them: what a rank has missed in one of them, it would miss in the next."""
