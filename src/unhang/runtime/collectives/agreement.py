@@ -14,7 +14,8 @@ import torch
 from unhang.errors import CollectiveTimeout
 from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import deadlines
-from unhang.runtime.collectives.circle import Call, Circle
+from unhang.runtime.collectives.calls import Call
+from unhang.runtime.collectives.circle import Circle
 from unhang.runtime.collectives.deadlines import Deadline
 
 _KIND = "agree"
