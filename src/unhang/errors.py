@@ -81,7 +81,7 @@ class CollectiveTimeout(CollectiveError):
     """Nothing moved for as long as the deadline says.
 
     `missing`: global ranks that were not heard from; empty where all came and the connection, or one of them, stopped in the middle.
-    `closed` is what all ranks were told (`unhang.runtime.collectives.circle.Closed`), the same on each.
+    `closed` is what all ranks were told (`unhang.runtime.collectives.calls.Closed`), the same on each.
     """
 
     _resume: Callable[..., Any] | None = None

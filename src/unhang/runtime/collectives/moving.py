@@ -19,7 +19,8 @@ import torch.distributed as dist
 from unhang.errors import CollectiveError, CollectiveTimeout
 from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import deadlines
-from unhang.runtime.collectives.circle import Call, Circle, Turn
+from unhang.runtime.collectives.calls import Call, Turn
+from unhang.runtime.collectives.circle import Circle
 from unhang.runtime.collectives.deadlines import Deadline
 from unhang.runtime.collectives.lane import kind
 from unhang.runtime.collectives.layout import Row, row, sendable, writable

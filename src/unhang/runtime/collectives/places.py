@@ -98,6 +98,11 @@ def _tell(board: Board, circle: Circle, key: str) -> list[str]:
         board.put(f"{key}/r/{circle.me}", msgspec.json.encode({"rank": circle.me, "says": FINISHED}))
         board.count(f"{key}/reports")
         return [f"{key}/r/{circle.me}", f"{key}/reports"]
+    if (call := circle.stands_in(key)) is not None:
+        # It does not wait for them there, and cannot say it.
+        said = {"rank": circle.me, "says": f"goes on with {call}", "call": call, "place": here(_main)}
+        board.put(f"{key}/r/{circle.me}", msgspec.json.encode(said))
+        return [f"{key}/r/{circle.me}"]
     if (place := here(_main)) is not None:
         board.put(f"{key}/place/{circle.me}", place.encode())
         return [f"{key}/place/{circle.me}"]
