@@ -100,7 +100,7 @@ def evaluated(rank: int) -> float:
 
     found = unhang.evaluate(mean, {"few": [1.0, 3.0]}, batch_size=2)
     assert found.ok
-    return found.metrics["few"]["loss"]
+    return found.data_sets["few"].metrics["loss"]
 
 
 @one

@@ -56,6 +56,7 @@ class Agreeing(Ending):
         differs = said != mine
         if differs:
             board.put(f"{key}/d/{self.me}", mine)
+            self._left.add(f"{key}/d/{self.me}")
         sum_ = board.count(f"{key}/n", _ARRIVED + (_DISSENTED if differs else 0))
         go: bytes | None = None
         if sum_ % _DISSENTED == self.size:
@@ -63,7 +64,7 @@ class Agreeing(Ending):
             go = board.decide(f"{key}/go", msgspec.json.encode(decision))
             # All are here, so nobody reads those any more.
             board.forget(self._read)
-        self._read = [f"{key}/c", f"{key}/n", f"{key}/go"]
+        before, self._read = self._read, [f"{key}/c", f"{key}/n", f"{key}/go"]
         says = "the others had given it up"
         while go is None:
             go = board.wait(f"{key}/go", max(0.001, min(LOOK_S, turn.left_s)))
@@ -75,7 +76,9 @@ class Agreeing(Ending):
         self.meeting.settled = True
         decided = msgspec.json.decode(go, type=Go)
         if decided.how == "closed":
+            self._left.add(*before)
             self.close(turn, says)
+        self._left.all_came(board)
         if decided.how == "differs":
             raise mismatch(decided.calls, decided.odd, " Nothing was sent.")
         if decided.how == "anew":
@@ -141,4 +144,5 @@ class Agreeing(Ending):
                     lane = GlooLane(store, self.rank, self.size, within_s=min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s)))
         except (RuntimeError, ValueError) as e:
             self.close(turn, lanes.unconnected(kind, first_line(e)))
+        self._left.add(*(f"{key}/{one}" for one in lane.leaves()))
         return lane

@@ -26,7 +26,7 @@ from unhang.runtime.collectives.agreeing import Agreeing
 from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.calls import OUTERMOST, Call, Scope, Turn, first_line, said
 from unhang.runtime.collectives.deadlines import learned, waits_for
-from unhang.runtime.collectives.ending import BROKE, LOOK_S, TOLD
+from unhang.runtime.collectives.ending import BROKE, LOOK_S, OF_A_CALL, TOLD
 from unhang.runtime.collectives.exchange import Exchanging
 
 # Left ones too: whoever is late asks for calls in them.
@@ -99,6 +99,7 @@ class Circle(Agreeing, Exchanging):
         if self.size == 1:
             return
         says, place = f"rank {self.me}: {said(error)}", places.here()
+        self._left.add(*(f"{turn.key}/{one}" for one in (*OF_A_CALL, f"r/{self.me}", f"place/{self.me}")))
 
         def tells(board: Board) -> None:
             self._refuse(turn)

@@ -21,6 +21,7 @@ from unhang.runtime.collectives import places
 from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.calls import GIVEN_UP, OUTERMOST, Call, Closed, Ended, Report, Scope, Turn, mismatch, named, odd
 from unhang.runtime.collectives.lane import Lane, graveyard
+from unhang.runtime.collectives.leftovers import Leftovers
 from unhang.runtime.collectives.meeting import Meeting, Moved
 from unhang.runtime.collectives.places import FINISHED
 
@@ -35,6 +36,8 @@ ALL_OF_IT = "/!"
 # What is under way in a broken lane ends at once, but for sends that Gloo forgets, which touch no memory.
 _ENDS_WITHIN_S = 2.0
 _DONE, _CLOSED = b"done", b"closed"
+# What ranks share of a call that was given up.
+OF_A_CALL = ("c", "n", "go", "commit", "end", "reports", "closed")
 
 
 class _Said(msgspec.Struct, frozen=True, array_like=True):
@@ -72,6 +75,7 @@ class Ending:
         self._said_at = ""
         # What was begun under a number of its own and goes on, by that number.
         self._begun_at: dict[str, str] = {}
+        self._left = Leftovers()
         # The call that was given up last, by anybody, and the last that we have drawn the consequences of.
         self.alarms = 0
         self._alarm = ""
@@ -141,6 +145,7 @@ class Ending:
         assert self.board is not None
         number = self.board.count("alarms")
         self.board.put(f"alarm/{number}", key.encode())
+        self.board.forget([f"alarm/{number - places.ALARMS_KEPT}"])
 
     def has_finished(self, key: str) -> bool:
         scope, _, number = key.rpartition("/")
@@ -227,6 +232,7 @@ class Ending:
     def _closed(self, turn: Turn, says: str) -> Closed:
         assert self.board is not None
         board, key = self.board, turn.key
+        self._left.add(f"{key}/r/{self.me}", f"{key}/place/{self.me}")
         earlier = board.look(f"{key}/closed")
         if earlier is None:
             waited_s = time.monotonic() - turn.began_s
@@ -238,7 +244,9 @@ class Ending:
                 if reports == 1 and len(self._reports(key)) == self.size:
                     break
                 earlier = board.wait(f"{key}/closed", 0.05)
-            earlier = earlier or board.decide(f"{key}/closed", msgspec.json.encode(self._judged(turn, waited_s)))
+            if earlier is None:
+                earlier = board.decide(f"{key}/closed", msgspec.json.encode(self._judged(turn, waited_s)))
+                self._left.add(*(f"{key}/{one}" for one in OF_A_CALL))
         return msgspec.json.decode(earlier, type=Closed)
 
     def _refuse(self, turn: Turn) -> None:

@@ -70,12 +70,14 @@ class Exchanging(Ending):
         """As `exchange_at`, of a rank that does not stay to learn what is decided."""
         self._begun_at.pop(key.rpartition("/")[0], None)
         if self.size > 1:
+            self._left.add(f"{key}/p/{self.me}")
             self._tell(lambda board: self._given(board, key, value))
 
     def progressed(self, key: str) -> bool:
         """Tells those that wait in `exchange_at` that this rank goes on; False where they have decided without it."""
         if self.board is None:
             return True
+        self._left.add(f"{key}/progress")
         self.board.count(f"{key}/progress")
         return self.board.look(f"{key}/v") is None
 
@@ -88,6 +90,7 @@ class Exchanging(Ending):
         """Ends all calls of the scope `key`, at all ranks, with Ended."""
 
         def tells(board: Board) -> None:
+            self._left.add(f"{key}/says")
             board.put(f"{key}/says", says.encode())
             self._raise_alarm(key + ALL_OF_IT)
 
@@ -123,6 +126,10 @@ class Exchanging(Ending):
         if (scope := self._known.get(turn.scope)) is not None:
             scope.finished = turn.number
         said = _unpacked(found)
+        if len(said) == self.size:
+            self._left.all_came(board)
+        else:
+            self._left.add(f"{key}/v", f"{key}/n")
         places.missed([rank for rank in self.ranks if rank not in said])
         return said
 

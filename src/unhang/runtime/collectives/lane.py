@@ -23,9 +23,10 @@ OPENS_WITHIN_S = 30.0
 # Gloo should not time out by itself: it would do so at another moment on each rank. But where a connection is closed under a send, Gloo (of torch
 # 2.13, at least) forgets to tell the thread that waits for it: nothing else ends that.
 NEVER_S = 7 * 86400.0
-# Sockets for lanes of their own, by rank and by Gloo: half of what Linux grants a process that asks for no more (RLIMIT_NOFILE), whatever this host
-# grants, since all ranks have to keep as many.
-_MOST_SOCKETS = 512
+# Descriptors of a rank for lanes of their own over Gloo: half of what Linux grants a process that asks for no more (RLIMIT_NOFILE), whatever this
+# host grants, since all ranks have to keep as many. Each has a socket for every other rank, and four of its own.
+_MOST_DESCRIPTORS = 512
+_OF_EACH_LANE = 4
 _MOST_LANES = 16
 # Each takes some hundred MB of a GPU's memory: buffers for every channel and neighbour.
 _MOST_OF_NCCL = 2
@@ -43,14 +44,14 @@ def most(kind: str, size: int) -> int:
     """How many kinds of calls get a lane of their own, among `size` ranks: the same on all of them."""
     if kind == "store":
         return 0
-    return _MOST_OF_NCCL if kind == "nccl" else min(_MOST_LANES, _MOST_SOCKETS // max(1, size - 1))
+    return _MOST_OF_NCCL if kind == "nccl" else min(_MOST_LANES, _MOST_DESCRIPTORS // (size - 1 + _OF_EACH_LANE))
 
 
 class Lane(Protocol):
     def expect(self, deadline_s: float) -> None:
         """How long the operations that follow may go on without progress; the lane itself ends them only long after that."""
 
-    def keys(self) -> list[str]:
+    def leaves(self) -> list[str]:
         """What this rank leaves in the lane's store, which nobody reads once all are connected."""
 
     def all_reduce(self, tensor: torch.Tensor, op: Any) -> Any: ...
@@ -77,7 +78,7 @@ class GlooLane:
         # Of two that are under way one may have waited for as long as the other took.
         self._never = timedelta(seconds=min(2 * deadline_s + 1, NEVER_S))
 
-    def keys(self) -> list[str]:
+    def leaves(self) -> list[str]:
         # By device, of which there is one.
         return [f"0/{self._rank}"]
 
@@ -122,7 +123,7 @@ class StoreLane:
     def expect(self, deadline_s: float) -> None:
         pass
 
-    def keys(self) -> list[str]:
+    def leaves(self) -> list[str]:
         return []
 
     def all_reduce(self, tensor: torch.Tensor, op: Any) -> Any:

@@ -223,7 +223,8 @@ def reduce_scatter(
             raise CollectiveError(f"the first dimension ({tuple(tensor.shape)}) is no multiple of {circle.size} ranks")
         whole = tensor.detach().clone(memory_format=torch.contiguous_format)
     all_reduce(whole, op, group, deadline=deadline, chunk_bytes=chunk_bytes)
-    return whole.chunk(circle.size)[circle.rank].clone()
+    part = whole.shape[0] // circle.size
+    return whole.narrow(0, circle.rank * part, part).clone()
 
 
 def all_gather_object(value: Any, group: Any = None, *, deadline: Deadline = None) -> list[Any]:

@@ -83,7 +83,7 @@ class NcclLane:
     def expect(self, deadline_s: float) -> None:
         pass
 
-    def keys(self) -> list[str]:
+    def leaves(self) -> list[str]:
         # Of its first communicator. There is one for each device, and so one only, unless a rank changes its own.
         return ["0"]
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 FINISHED = "has completed it, and gone on"
 # Well within the time that the others grant for reports.
 _EVERY_S = 0.25
+# Who was away for longer need not tell where it stood: of those calls all is decided.
+ALARMS_KEPT = 64
+_TOLD_KEPT = 8
 _main = threading.main_thread().ident
 
 _ended = threading.Event()
@@ -65,6 +69,7 @@ def answer(circle: Circle) -> None:
 def _answers(root: Board, whose: weakref.ref[Circle]) -> None:
     global _asked_s
     told, round_, every_s = 0, "", _EVERY_S
+    left: deque[list[str]] = deque()
     # A store whose server has ended makes torch print a page of warnings: it is not asked once the training has left its group.
     with contextlib.suppress(StoreLost):
         while not _ended.wait(every_s) and (circle := whose()) is not None and circle.group in c10d._world.pg_map:
@@ -73,26 +78,35 @@ def _answers(root: Board, whose: weakref.ref[Circle]) -> None:
             circle.entered()
             if circle.meeting.round != round_:
                 told, round_ = 0, circle.meeting.round
+                left.clear()
             if round_:
                 board = root.under(round_)
                 circle.listen(board)
+                told = max(told, circle.alarms - ALARMS_KEPT)
                 while told < circle.alarms and (key := board.look(f"alarm/{told + 1}")) is not None:
                     told += 1
-                    _tell(board, circle, key.decode())
+                    left.append(_tell(board, circle, key.decode()))
+                    if len(left) > _TOLD_KEPT:
+                        board.forget(left.popleft())
             _asked_s = time.monotonic()
             del circle
 
 
-def _tell(board: Board, circle: Circle, key: str) -> None:
+def _tell(board: Board, circle: Circle, key: str) -> list[str]:
+    """Returns under which keys."""
     if circle.has_finished(key):
         board.put(f"{key}/r/{circle.me}", msgspec.json.encode({"rank": circle.me, "says": FINISHED}))
         board.count(f"{key}/reports")
-    elif (call := circle.stands_in(key)) is not None:
+        return [f"{key}/r/{circle.me}", f"{key}/reports"]
+    if (call := circle.stands_in(key)) is not None:
         # It does not wait for them there, and cannot say it.
         said = {"rank": circle.me, "says": f"goes on with {call}", "call": call, "place": here(_main)}
         board.put(f"{key}/r/{circle.me}", msgspec.json.encode(said))
-    elif (place := here(_main)) is not None:
+        return [f"{key}/r/{circle.me}"]
+    if (place := here(_main)) is not None:
         board.put(f"{key}/place/{circle.me}", place.encode())
+        return [f"{key}/place/{circle.me}"]
+    return []
 
 
 # Not in the middle of a call into torch while the interpreter is taken down.
