@@ -11,7 +11,7 @@ import msgspec
 import torch.distributed as dist
 
 from unhang.runtime.collectives import lane as lanes
-from unhang.runtime.collectives.calls import GIVEN_UP, Call, Go, Turn, first_line, mismatch, odd
+from unhang.runtime.collectives.calls import GIVEN_UP, NOTHING_SENT, Call, Go, Turn, first_line, mismatch, odd
 from unhang.runtime.collectives.ending import LOOK_S, Ending
 from unhang.runtime.collectives.lane import OPENS_WITHIN_S, GlooLane, Lane, StoreLane
 from unhang.runtime.collectives.meeting import Moved
@@ -80,7 +80,7 @@ class Agreeing(Ending):
             self.close(turn, says)
         self._left.all_came(board)
         if decided.how == "differs":
-            raise mismatch(decided.calls, decided.odd, " Nothing was sent.")
+            raise mismatch(decided.calls, decided.odd, NOTHING_SENT)
         if decided.how == "anew":
             self._break([])
             self._heeded = self.listen(board)

@@ -14,6 +14,7 @@ import msgspec
 from unhang.errors import CollectiveError, CollectiveMismatch
 from unhang.runtime.collectives.lane import Lane
 
+NOTHING_SENT = " Nothing was sent."
 # The scope around all others.
 OUTERMOST = "main"
 # Of what goes through the store, as users know it.

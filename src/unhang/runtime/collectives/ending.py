@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 from unhang.errors import CollectiveTimeout, LatePeer
 from unhang.runtime.collectives import places
 from unhang.runtime.collectives.board import Board
-from unhang.runtime.collectives.calls import GIVEN_UP, OUTERMOST, Call, Closed, Ended, Report, Scope, Turn, mismatch, named, odd
+from unhang.runtime.collectives.calls import GIVEN_UP, NOTHING_SENT, OUTERMOST, Call, Closed, Ended, Go, Report, Scope, Turn, mismatch, named, odd
 from unhang.runtime.collectives.lane import Lane, graveyard
 from unhang.runtime.collectives.leftovers import Leftovers
 from unhang.runtime.collectives.meeting import Meeting, Moved
@@ -76,6 +76,7 @@ class Ending:
         self._left = Leftovers()
         # What was begun under a number of its own and goes on, by that number.
         self._begun_at: dict[str, str] = {}
+        self._left = Leftovers()
         # The call that was given up last, by anybody, and the last that we have drawn the consequences of.
         self.alarms = 0
         self._alarm = ""
@@ -201,8 +202,13 @@ class Ending:
         if before:
             self.board.forget([before])
         said = self.board.decide(self._said_at, msgspec.json.encode(_Said(self.me, str(turn.call))))
-        if msgspec.json.decode(said, type=_Said).call != str(turn.call):
-            self.close(turn, _DIFFERS)
+        if msgspec.json.decode(said, type=_Said).call == str(turn.call):
+            return
+        # Where all have come to agree just now, it is decided already.
+        go = msgspec.json.decode(self.board.decide(f"{turn.key}/go", GIVEN_UP), type=Go)
+        if go.how == "differs":
+            raise mismatch(go.calls, go.odd, NOTHING_SENT)
+        self.close(turn, _DIFFERS)
 
     def close(self, turn: Turn, says: str) -> NoReturn:
         """Ends the call for all ranks, and raises what they are told."""
