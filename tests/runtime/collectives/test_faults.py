@@ -400,6 +400,34 @@ def test_an_average_that_goes_on_is_divided_once(fresh):
     assert fresh(2)(resumes_an_average) == [[6.0]] * 2
 
 
+def loses_what_others_have(rank: int) -> tuple[list[float], bool]:
+    """Rank 1 loses its connection when all pieces are complete, on the other ranks too."""
+    circle = circles.of()
+    waits, seen = circle.wait, 0
+
+    def wait(turn, work):
+        nonlocal seen
+        waits(turn, work)
+        seen += 1
+        if rank == 1 and seen == PIECES:
+            # The others have their last piece as well, and would be on their way.
+            time.sleep(1)
+            circle.close(turn, "the connection broke")
+
+    circle.wait = wait
+    tensor, out = torch.full((NUMEL,), float(rank)), torch.zeros(NUMEL)
+    try:
+        unhang.all_reduce(tensor, chunk_bytes=1024, deadline=20, out=out)
+    except unhang.CollectiveTimeout as e:
+        assert out.unique().tolist() == [0.0]
+        assert e.resume(deadline=20) is out
+    return out.unique().tolist(), bool(unhang.all_ok(True))
+
+
+def test_nobody_has_a_result_that_another_lacks(fresh):
+    assert fresh(3)(loses_what_others_have) == [([3.0], True)] * 3
+
+
 def resumes_in_vain(rank: int) -> tuple[bool, tuple[int, ...], bool]:
     if rank == 2:
         sleeps()

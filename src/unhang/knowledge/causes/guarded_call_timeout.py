@@ -41,16 +41,18 @@ def _of_call(hits: list[Hit], seen: LogView | Picture) -> Finding:
         places = [Text("rank {n} stood at {at}", "rank {n} 停在 {at}").fill(n=n, at=at) for n, at in list(stood.items())[:4] if at]
         who = Text("; {who} did not come", "；{who} 没有来").fill(who=text.ranks(stood))
         who += Text(" ({places})", "（{places}）").fill(places=text.joined(places, text.COMMA)) if places else NOTHING
-    says = Text("{call} (call {number} of group {group}) was given up: {why}{who}", "组 {group} 的第 {number} 次调用 {call} 被放弃：{why}{who}")
+    line = guarded.line_of(hits, seen)
+    says = Text("{call} (call {number} of group {group}){at} was given up: {why}{who}", "组 {group} 第 {number} 次调用 {call}{at}被放弃：{why}{who}")
     own = tuple(sorted({int(one["rank"]) for one in _OWN.finditer(why)}))
     return guarded.finding(
         CAUSE,
         hits,
-        says.fill(call=said["call"], number=said["number"], group=said["group"], why=why, who=who),
+        says.fill(call=said["call"], number=said["number"], group=said["group"], at=guarded.at_line(line), why=why, who=who),
         # Who did not come is known; why, only its own log tells.
         standing="likely" if stood or own else "possible",
         ranks=tuple(stood) or own or guarded.raisers(hits),
-        where=next((at for at in stood.values() if at), None) or guarded.line_of(hits, seen),
+        # Where the others waited is not where the ranks stood that it is about.
+        where=next((at for at in stood.values() if at), None if stood else line),
     )
 
 

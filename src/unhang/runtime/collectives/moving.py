@@ -92,8 +92,8 @@ class _Kept:
                     _reduce(self._circle, turn, flat, self._name, self._call.chunk, begins=self._begins, source=self._source.flat)
                 finally:
                     self._done = max(self._done, turn.done)
-                if self._atomic:
-                    self._circle.commit(turn)
+                # With a result on one rank and an error on another nobody could go on.
+                self._circle.commit(turn)
         except CollectiveTimeout as e:
             raise type(e)(str(e), missing=e.missing, closed=e.closed, resume=self._resumed) from None
         self._source.give_back(flat, to=self._to)
