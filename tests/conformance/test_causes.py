@@ -33,7 +33,7 @@ VOCABULARY = {
     "network-mtu", "nic-hardware", "nvlink-nvswitch-fabric", "p2p-broken", "port-in-use", "premature-exit", "process-stuck", "rank-exception",
     "rank0-guarded-collective", "rendezvous-misconfig", "shm-exhausted", "shm-permission", "shm-register-failed", "shm-stale-or-missing",
     "ssh-launcher", "straggler-timeout", "topology-file", "version-mismatch", "wrong-backend-for-tensor", "wsl-limits", "collective-timeout",
-    "launcher-teardown", "peer-lost", "store-disconnect", "unhandled-generic",
+    "launcher-teardown", "peer-lost", "store-disconnect", "unhandled-generic", "out-of-sync", "evaluation-out-of-step", "guarded-call-timeout",
 }  # fmt: skip
 ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 BY_ID = [pytest.param(c, id=c.id) for c in CAUSES.values()]

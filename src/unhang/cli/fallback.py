@@ -231,7 +231,13 @@ class Fallback:
             self._backend = "nccl"
         until = time.monotonic() + self._limit_s
         bench = self._bench(loaders=rungs.of_loaders(verdict), cancelled=cancelled)
-        self._tell(events.Climbing(cause=verdict.primary.cause, ranks=bench.world_size, limit_s=self._limit_s))
+        asks = self._mode == "ask"
+        limit_s = self._limit_s * (1 - _FOR_ANSWER) if asks else self._limit_s
+        self._tell(
+            events.Climbing(
+                cause=verdict.primary.cause, ranks=bench.world_size, limit_s=self._limit_s, answer_s=self._limit_s - limit_s if asks else None
+            )
+        )
         address = commands.master(self._command)[0] or self._environ.get("MASTER_ADDR") or "127.0.0.1"
         candidates = rungs.rungs(
             verdict=verdict,
@@ -242,9 +248,15 @@ class Fallback:
             conservative={key: value for key, value in CONSERVATIVE.settings.items() if key not in self._typed_keys},
         )
         candidates = tuple(rung for rung in candidates if not self._typed_keys & rung.adds.keys() and self._can_start(rung.adds))
-        asks = self._mode == "ask"
-        limit_s = self._limit_s * (1 - _FOR_ANSWER) if asks else self._limit_s
-        self.outcome = ladder.climb(bench, candidates, why=verdict.primary.cause, limit_s=limit_s, several=asks, tell=self._progress)
+        self.outcome = ladder.climb(
+            bench,
+            candidates,
+            why=verdict.primary.cause,
+            limit_s=limit_s,
+            whole_s=self._limit_s if asks else None,
+            several=asks,
+            tell=self._progress,
+        )
         if asks and self.outcome.chosen and not cancelled():
             self.outcome = self._asked(self.outcome, bench, until)
         self._write(self.outcome)

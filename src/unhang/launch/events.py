@@ -128,11 +128,13 @@ class Restarting:
 
 @dataclass(frozen=True, kw_only=True)
 class Climbing:
-    """Changes of settings are tried, because of that cause, with so many ranks; it takes `limit_s` at most."""
+    """Changes of settings are tried, because of that cause, with so many ranks; it takes `limit_s` at most. Of that `answer_s` is kept for the
+    user's answer where one is asked for."""
 
     cause: str
     ranks: int
     limit_s: float
+    answer_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

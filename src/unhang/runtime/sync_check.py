@@ -72,7 +72,10 @@ def sync_check(
         said.append(f"parameters: {_which(circle, sums, deadline_s)}")
         odd |= unlike
     if said:
-        raise OutOfSync(f"the ranks are out of sync at step {step}. {'. '.join(said)}", ranks=sorted(odd))
+        ranks = sorted(odd)
+        names = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} differ{'' if len(ranks) > 1 else 's'}"
+        said.append(f"{names} from most" if len(ranks) < len(seen) else "There is no most")
+        raise OutOfSync(f"the ranks are out of sync at step {step}. {'. '.join(said)}", ranks=ranks)
     return True
 
 

@@ -22,7 +22,8 @@ from unhang.runtime.attach import protocol
 
 HOOK = Path(attach.__file__).parent / "hook"
 TOKEN = "a-token"
-WAIT_S = 40.0
+# Two ranks that import torch, on a machine that has much else to do.
+WAIT_S = 90.0
 
 
 class Peer:

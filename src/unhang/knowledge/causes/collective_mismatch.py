@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import fingerprints, text, words
+from unhang.knowledge import fingerprints, guarded, text, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.fingerprints import Fingerprint
 from unhang.knowledge.gloo_crash import SIZE_MISMATCH, Crash, crash_of, ended_of
@@ -34,6 +34,8 @@ _SEQUENCE = lazily(r"SequenceNumber=\d+,?\s*")
 
 
 def _in_run(picture: Picture) -> Finding | None:
+    if refused := [h for h in picture.hits_of(CAUSE.id) if h.signature == _REFUSED]:
+        return _of_refused(refused, picture)
     if (crash := crash_of(picture, picture.hits_of(CAUSE.id))) is not None:
         return _of_crash(picture, crash)
     if picture.front is not None and picture.front.parting is not None and guard_of_parting(picture) is None:
@@ -308,8 +310,31 @@ def _worth(hits: Sequence[Hit]) -> Standing:
     return "likely" if mine == theirs or (mine.startswith(theirs) and "TensorShape" in theirs) else "established"
 
 
+def _of_refused(hits: Sequence[Hit], seen: LogView | Picture) -> Finding:
+    """unhang's own collectives ask what all want before anything is sent; the error names who differs."""
+    said = hits[0].groups["sides"].strip()
+    odd = guarded.numbers(hits[0].groups.get("odd"))
+    line = guarded.line_of(hits, seen)
+    agree = guarded.differs(odd) + Text(" from most", "（与多数相比）") if odd else Text("there is no most", "没有占多数的一方")
+    says = Text(
+        "the ranks wanted different calls, and nothing was sent: {said}; {agree}{at}",
+        "各 rank 想发出的调用不同，没有发送任何数据：{said}；{agree}{at}",
+    )
+    return guarded.finding(
+        CAUSE,
+        hits,
+        says.fill(said=said, agree=agree, at=guarded.at_line(line)),
+        standing="established",
+        ranks=odd or guarded.raisers(hits),
+        where=line,
+        remedies=("same-order", "same-size", "same-dtype"),
+    )
+
+
 def _in_logs(view: LogView) -> Finding | None:
     hits = view.hits_of(CAUSE.id)
+    if refused := [h for h in hits if h.signature == _REFUSED]:
+        return _of_refused(refused, view)
     if not any("GATHER" in t.op for t in view.timeouts):
         hits = tuple(h for h in hits if h.signature != _TRACE)
     if checked := [h for h in hits if "other" in h.groups]:
@@ -460,6 +485,12 @@ _TRACE = Signature(
     remedies=("same-branches", "leaf-modules", "check-each-call"),
 )
 
+_REFUSED = guarded.signature(
+    "CollectiveMismatch",
+    " calls do not fit together, and nothing was sent",
+    r"the ranks' calls do not fit together, and nothing was sent\. (?P<sides>.{1,4000}?)\.(?: ranks? (?P<odd>[\d, …]{1,99}) differs? from most\.?)?$",
+)
+
 # TORCH_NCCL_DESYNC_DEBUG=1: what the ranks that came began under one number of their group.
 _DESYNC = Signature(
     needle=" started ranks:",
@@ -485,6 +516,7 @@ CAUSE = Cause(
     ),
     signatures=(
         SIZE_MISMATCH,
+        _REFUSED,
         Signature(
             needle="Detected mismatch between collectives on ranks",
             pattern=r"Rank (?P<one>\d+) is running (?:inconsistent )?collective: (?P<mine>(?:CollectiveFingerPrint\()?.{0,600}?)\)?, but Rank "
@@ -765,6 +797,11 @@ CAUSE = Cause(
         "https://github.com/pytorch/pytorch/pull/79901",
     ),
     hits=(
+        (
+            "unhang.errors.CollectiveMismatch: the ranks' calls do not fit together, and nothing was sent. ranks 0, 1, 2: all_reduce of 8 float32 "
+            "elements (cpu, SUM); rank 3: all_reduce of 9 float32 elements (cpu, SUM). rank 3 differs from most."
+        ),
+        "unhang.errors.CollectiveMismatch: the ranks' calls do not fit together, and nothing was sent. rank 0: barrier; rank 1: all_gather of 8.",
         "  3%|3         | 270/9847 [06:18<3:39:12,  1.37s/it]Invalidate trace cache @ step 1: expected module 15, but got module 313",
         "Exception: Unable to unpickle data from other workers. all_gather_list requires all workers to enter the function together, so this",
         (
@@ -828,6 +865,7 @@ CAUSE = Cause(
         "Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: all_reduce does not match found collective type: broadcast",
     ),
     near_misses=(
+        "it failed: CollectiveMismatch: the ranks' calls do not fit together, and nothing was sent. rank 0: barrier; rank 1: all_gather of 8.",
         "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:20200: Connection reset by peer.",
         "RuntimeError: The size of tensor a (4) must match the size of tensor b (8) at non-singleton dimension 0",
         "node7:4711:4790 [5] bootstrap.cc:77 NCCL WARN Message truncated : received 1024 bytes instead of 256",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unhang.knowledge import guarded
 from unhang.knowledge.caught import that_ended_something
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.patterns import lazily
@@ -92,12 +93,17 @@ CAUSE = Cause(
             pattern=r"(?:RuntimeError|DistNetworkError|DistStoreError): Connection reset by peer$",
             role="symptom",
         ),
+        guarded.signature(
+            "StoreLost", "store of torch.distributed", r"(?P<lost>.{0,100}store of torch\.distributed.{0,400})", role="symptom", says="{lost}"
+        ),
         Signature(needle="Error: Broken pipe", pattern=r"(?:RuntimeError|DistNetworkError|DistStoreError): Broken pipe$", role="symptom"),
     ),
     in_logs=_in_logs,
     mistaken_for={"rendezvous-misconfig": "a store that never answered, from the start, may be the wrong address or port"},
     sources=("https://docs.pytorch.org/docs/stable/distributed.html#distributed-key-value-store",),
     hits=(
+        "unhang.errors.StoreLost: the store of torch.distributed no longer answers: recvValue failed on SocketImpl(fd=4)",
+        "[rank1]: unhang.errors.StoreLost: no connection to the store of torch.distributed within 60 s",
         (
             "[W1103 01:31:40.100 TCPStore.cpp:138] [c10d] recvValueWithTimeout failed on SocketImpl(fd=4): Failed to recv, got 0 bytes. "
             "Connection was likely closed. Did the remote server shutdown or crash?"
@@ -134,6 +140,7 @@ CAUSE = Cause(
         "RuntimeError: Broken pipe",
     ),
     near_misses=(
+        "rank 0's monitor knows no other ranks any more, the training goes on: the store of torch.distributed no longer answers: Broken pipe",
         "Failed to recv response from the model server: 0 tokens",
         "TimeoutError: The read operation timed out",
         (

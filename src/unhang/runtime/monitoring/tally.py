@@ -114,7 +114,7 @@ class Silent:
 class Snapshot:
     """All ranks together, since the start. `heard_from` are those whose counts are in it, `silent` those from which nothing new has come for a while.
 
-    `interval_stragglers` are of the calls that ended in the `interval_s` since the snapshot before, None for the first; of ranks that have told since.
+    `interval_stragglers` are of the calls that ended in the `interval_s` since the snapshot before, None for the first; of ranks that told since.
 
     `step` is the training's own, None where it does not tell; `evaluation_says` is why the newest failed evaluation did.
     `torch_collectives`: None where nobody asked for them, "counted", "none recorded", or why they could not be read; the worst of all ranks.
