@@ -6,6 +6,7 @@ import contextlib
 import functools
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -546,3 +547,28 @@ def refused_elsewhere(rank: int, how: str) -> tuple[str, float]:
     except Exception as e:
         said = type(e).__name__
     return said, unhang.all_reduce(torch.full((3,), float(rank)), "max", deadline=20)[0].item()
+
+
+def peaks(rank: int) -> tuple[float, float]:
+    """By how much resident memory rises at most, in bytes for each byte that is gathered from all ranks."""
+    mb = 1 << 20
+
+    def status(name: str) -> int:
+        return int(next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)).split()[1]) << 10
+
+    def peak(call, size_bytes: int) -> float:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = status("VmRSS")
+        call()
+        return (status("VmHWM") - before) / (2 * size_bytes)
+
+    tensor, value = torch.ones(64 * mb // 4), bytes(range(256)) * (40 * mb // 256)
+    return peak(lambda: unhang.all_gather(tensor), 64 * mb), peak(lambda: unhang.all_gather_object(value), 40 * mb)
+
+
+def test_a_gather_takes_little_more_than_what_it_returns(fresh):
+    """In one piece it took twice that, and objects five times."""
+    world = fresh(2)
+    world(empty_parts)
+    for tensors, objects_ in world(peaks, bound_s=60):
+        assert tensors < 1.7 and objects_ < 3.5

@@ -183,3 +183,23 @@ def connects_alone(rank: int) -> str:
 @several
 def test_a_first_collective_that_cannot_connect_is_given_up(fresh):
     assert fresh(2)(connects_alone, bound_s=BOUND_S) == ["gave up", ""]
+
+
+def fails_alone(rank: int) -> list[str]:
+    """Gloo tells of its failures as NCCL does: a work that has failed counts as completed."""
+    from unhang.runtime.collectives.lane import GlooLane
+    from unhang.runtime.collectives.nccl_lane import _failure
+
+    lane = GlooLane(dist.PrefixStore("failing", of_ranks.store), rank, 2)
+    together = lane.all_reduce(torch.ones(2), dist.ReduceOp.SUM)
+    assert lane.ended(together, 20)
+    lane.destroy()
+    alone = lane.all_reduce(torch.ones(2), dist.ReduceOp.SUM)
+    with pytest.raises(RuntimeError):
+        lane.ended(alone, 20)
+    assert alone.is_completed()
+    return [str(_failure(together)), type(_failure(alone)).__name__]
+
+
+def test_what_counts_as_completed_may_have_failed(fresh):
+    assert fresh(2)(fails_alone) == [["None", "RuntimeError"]] * 2
