@@ -29,8 +29,9 @@ shutil.rmtree(directory, ignore_errors=True)
 
 def living(variable: str) -> list[tuple[int, str]]:
     """Processes that began with this `NAME=value` in their environment, and their commands; not the asking one."""
-    found = []
-    for entry in Path("/proc").iterdir():
+    found: list[tuple[int, str]] = []
+    processes = Path("/proc")
+    for entry in processes.iterdir() if processes.is_dir() else ():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 if variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
