@@ -497,6 +497,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("Missing argument {}.", "缺少参数 {}。"),
     ("Missing option {}.", "缺少选项 {}。"),
     ("Missing command.", "缺少命令。"),
+    ("Got unexpected extra argument(s) ({})", "多余的参数（{}）"),
     ("Got unexpected extra argument ({})", "多余的参数（{}）"),
     ("Got unexpected extra arguments ({})", "多余的参数（{}）"),
     ("Invalid value for {}: {}", "{} 的值无效：{}"),
