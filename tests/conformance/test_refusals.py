@@ -26,6 +26,9 @@ COMPOSED = {
     "{}: it is {}",
     "{} seen yet: a standstill is taken for a hang after {} s (--startup)",
     "nothing was read: {} {}",
+    # Read back from logs, by `diagnosis/proven`.
+    "with {} it failed all the same: that is {}",
+    "with {} it failed before its first step: {}",
 }
 
 

@@ -147,6 +147,8 @@ class RungTried:
     says: str
     busbw_gbps: float | None = None
     seconds: float = 0.0
+    title_zh: str = ""
+    says_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
