@@ -63,6 +63,8 @@ MONITORED = Monitored(
     ),
     failures=(Failures(group="world", collective="all_reduce", cause="timeout", count=2),),
     stragglers=(Straggler(group="world", rank=5, waited_s=12.0, share=0.8), Straggler(group="world", rank=2, waited_s=3.0, share=0.2)),
+    interval_s=10.0,
+    interval_stragglers=(Straggler(group="world", rank=6, waited_s=4.0, share=1.0),),
     deadlines_s={"all_reduce": 30.0},
     evaluations=4,
     evaluation_failures=1,

@@ -18,7 +18,7 @@ from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.outlet import Outlet
 from unhang.runtime.monitoring.sinks.jsonl import JSONL
 from unhang.runtime.monitoring.sinks.prometheus import Prometheus
-from unhang.runtime.monitoring.tally import Silent, Snapshot, Tally, busbw_gbps, summed
+from unhang.runtime.monitoring.tally import Silent, Snapshot, Straggler, Tally, busbw_gbps, summed
 
 EMPTY = Snapshot(time_s=0.0, world_size=1, heard_from=1, restarts=0)
 
@@ -109,7 +109,8 @@ def test_prometheus_is_scraped():
     # One of torch's, of which nobody knows how long it took.
     calls.append(replace(calls[0], collective="gloo:barrier", latency_p50_s=None, latency_p95_s=None, latency_p99_s=None, busbw_p50_gbps=None))
     found = Snapshot(time_s=0.0, world_size=2, heard_from=2, restarts=3, calls=calls, failures=failures, stragglers=stragglers)
-    sink.write(replace(found, step=7, silent=[Silent(rank=1, for_s=30.0)], unread={"world": 5}))
+    lately = [Straggler(group="world", rank=1, waited_s=1.5, share=1.0)]
+    sink.write(replace(found, step=7, interval_s=10.0, interval_stragglers=lately, silent=[Silent(rank=1, for_s=30.0)], unread={"world": 5}))
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{sink.port}/metrics", timeout=10) as answer:
             text = answer.read().decode()
@@ -120,6 +121,7 @@ def test_prometheus_is_scraped():
     assert {"unhang_step 7", 'unhang_ranks{state="silent"} 1', 'unhang_ranks{state="heard"} 2', 'unhang_unread_calls_total{group="world"} 5'} <= {
         *lines
     }
+    assert 'unhang_straggler_interval_waited_seconds{group="world",rank="1"} 1.5' in lines
     assert [line.split("}")[0] for line in lines if line.startswith("unhang_call_seconds{")] == [
         f'unhang_call_seconds{{group="world",collective="all_reduce",quantile="{q}"' for q in ("0.5", "0.95", "0.99")
     ]

@@ -46,7 +46,10 @@ class Straggler:
 
 @dataclass(frozen=True, kw_only=True)
 class Monitored:
-    """All ranks together since `unhang.Monitor` was made, at `time_s` since 1970; `heard_from` are those whose counts are in it."""
+    """All ranks together since `unhang.Monitor` was made, at `time_s` since 1970; `heard_from` are those whose counts are in it.
+
+    `interval_stragglers` are of the `interval_s` seconds before alone; None where that is not known.
+    """
 
     time_s: float
     world_size: int
@@ -59,6 +62,8 @@ class Monitored:
     evaluations: int = 0
     evaluation_failures: int = 0
     dropped: int = 0
+    interval_s: float | None = None
+    interval_stragglers: tuple[Straggler, ...] = ()
 
 
 class Snapshots:

@@ -166,10 +166,12 @@ def collectives(picture: Picture, width: int, most: int, lang: Language) -> list
     if monitor.failures:
         failed = "  ".join(f"{f.group} {f.collective} {f.cause} {f.count}" for f in monitor.failures)
         lines.append(_cut(f"{MARKS['failed']} {labels['failures']}: {failed}", width, style="red"))
-    if monitor.stragglers:
-        worst = sorted(monitor.stragglers, key=lambda s: (-s.share, s.group, s.rank))[:3]
-        told = ", ".join(labels["straggler"].format(n=s.rank, share=f"{s.share:.0%}", t=small(s.waited_s), group=s.group) for s in worst)
-        lines.append(_cut(f"{labels['stragglers']}: {told}", width))
+    lately = labels["stragglers_lately"].format(t=duration(monitor.interval_s))
+    for name, stragglers in ((lately, monitor.interval_stragglers), (labels["stragglers"], monitor.stragglers)):
+        if stragglers:
+            worst = sorted(stragglers, key=lambda s: (-s.share, s.group, s.rank))[:3]
+            told = ", ".join(labels["straggler"].format(n=s.rank, share=f"{s.share:.0%}", t=small(s.waited_s), group=s.group) for s in worst)
+            lines.append(_cut(f"{name}: {told}", width))
     if monitor.deadlines_s:
         lines.append(_cut(f"{labels['deadlines']}: " + ", ".join(f"{kind} {small(s)}" for kind, s in monitor.deadlines_s.items()), width))
     if monitor.calls:

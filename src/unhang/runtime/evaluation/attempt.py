@@ -6,11 +6,10 @@ A rank that left an evaluation by itself would meet the others' next collective 
 from __future__ import annotations
 
 import gc
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
 import msgspec
@@ -21,6 +20,7 @@ from unhang.runtime.attach.user_files import is_user_file
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.agreement import pair
 from unhang.runtime.collectives.circle import Circle, Ended
+from unhang.runtime.evaluation.counting import Calls, Counted
 from unhang.runtime.evaluation.results import Sums, add
 
 # Of a user's code that is wrong: it will be wrong again.
@@ -37,7 +37,6 @@ _WRONG = (
     ValueError,
 )
 _TELLS_EVERY_S = 1.0
-_LOOKS_EVERY_S = 0.25
 _MOST_CHARS = 300
 
 
@@ -45,13 +44,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """How it went for one rank: `kind` is ok, memory, passing (worth another try), wrong, stood (still, until a deadline), ended (by another rank) or
     interrupted.
 
-    `sums` are (sum, count) by metric, of complete batches; `calls` how many collectives the training's own group has seen meanwhile.
+    `sums` are (sum, count) by metric, of complete batches; `calls` how many collectives its groups have seen meanwhile.
     """
 
     kind: str
     says: str = ""
     sums: dict[str, tuple[float, float]] = {}
-    calls: int = 0
+    calls: Counted = Counted()
 
 
 class Progress:
@@ -72,52 +71,11 @@ class Progress:
             raise Ended("the other ranks have given it up")
 
 
-class Calls:
-    """How many collectives the training's own group has seen since the beginning."""
-
-    def __init__(self, circle: Circle) -> None:
-        self._circle = circle
-        self._before = self._count()
-
-    @property
-    def made(self) -> int:
-        return self._count() - self._before
-
-    def _count(self) -> int:
-        try:
-            return int(self._circle.group._get_sequence_number_for_group())
-        except (RuntimeError, AttributeError):
-            return 0
-
-    @contextmanager
-    def told(self, key: str) -> Iterator[None]:
-        """Whether there are any is told while they are under way: who waits in one that nobody else makes cannot say it."""
-        left, board = threading.Event(), self._circle.board
-
-        def tells() -> None:
-            while not left.wait(_LOOKS_EVERY_S):
-                if self.made and board is not None:
-                    board.put(f"{key}/used", b"yes")
-                    return
-
-        if board is not None:
-            threading.Thread(target=tells, name="unhang-evaluation", daemon=True).start()
-        try:
-            yield
-        finally:
-            left.set()
-
-    def known(self, key: str) -> bool:
-        """Whether any were told of, the same on all ranks."""
-        board = self._circle.board
-        return board is not None and board.decide(f"{key}/known", board.look(f"{key}/used") or b"no") == b"yes"
-
-
 def tried(body: Callable[[Sums, Progress], None], circle: Circle, key: str, deadline_s: float, calls: Calls | None = None) -> dict[int, Status]:
     """Runs `body`, which adds to the sums it is given, and returns the status of each rank that answered, the same on all.
 
-    Raises EvaluationFailed, on all ranks, where the training's own group was used by some more than by others. Raises KeyboardInterrupt, SystemExit
-    and StoreLost; the others are told before.
+    Raises EvaluationFailed, on all ranks, where a group was used by some of its ranks more than by others. Raises KeyboardInterrupt, SystemExit and
+    StoreLost; the others are told before.
     """
     sums: Sums = {}
     calls = calls or Calls(circle)
@@ -129,7 +87,7 @@ def tried(body: Callable[[Sums, Progress], None], circle: Circle, key: str, dead
     except BaseException as e:
         raised, kind = e, _kind(e, deadline_s, circle.me)
     says = "" if raised is None else _says(raised)
-    status = msgspec.msgpack.encode(Status(kind=kind, says=says, sums=sums, calls=calls.made))
+    status = msgspec.msgpack.encode(Status(kind=kind, says=says, sums=sums, calls=calls.counted()))
     if isinstance(raised, StoreLost):
         raise raised
     if kind not in ("ok", "ended"):
@@ -153,7 +111,7 @@ def tried(body: Callable[[Sums, Progress], None], circle: Circle, key: str, dead
     if len(statuses) < circle.size or any(s.kind != "ok" for s in statuses.values()):
         # Lanes that some have broken: all do.
         circle.broken()
-    _in_step(statuses, circle, key, calls)
+    _in_step(statuses, key, calls)
     return statuses
 
 
@@ -183,22 +141,14 @@ def paired(metrics: Any) -> Sums:
     return {name: pair(name, value) for name, value in metrics.items()}
 
 
-def _in_step(statuses: dict[int, Status], circle: Circle, key: str, calls: Calls) -> None:
-    """Raises on all ranks where the training's own group was used by some more than by others."""
-    made = {rank: status.calls for rank, status in statuses.items()}
-    said = ", ".join(f"rank {rank} {count}" for rank, count in made.items())
-    if len(made) < circle.size:
-        # Whoever has not answered has made an unknown number of them.
-        late = circle.me not in made and calls.made > 0
-        if not (any(made.values()) or calls.known(key) or late):
-            return
-        said += ", the others are not known"
-    elif len(set(made.values())) <= 1:
-        return
-    raise EvaluationFailed(
-        f"the training's own group is out of step: in this evaluation its ranks made different numbers of collectives ({said}). To go on would mix "
-        "results of the evaluation into the training. Use unhang's collectives inside of evaluations, or restart the training (unhang run does)."
-    )
+def _in_step(statuses: dict[int, Status], key: str, calls: Calls) -> None:
+    """Raises on all ranks where a group was used by some of its ranks more than by others."""
+    gone = [rank for rank, status in statuses.items() if status.kind == "interrupted"]
+    if found := calls.out_of_step(key, {rank: status.calls for rank, status in statuses.items()}, gone):
+        raise EvaluationFailed(
+            f"{'; '.join(found)}. To go on would mix results of the evaluation into the training. Use unhang's collectives inside of evaluations, or "
+            "restart the training (unhang run does)."
+        )
 
 
 def _kind(error: BaseException, deadline_s: float, me: int) -> str:

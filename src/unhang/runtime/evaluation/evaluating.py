@@ -18,7 +18,8 @@ from unhang.errors import EvaluationFailed
 from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.circle import Circle
-from unhang.runtime.evaluation.attempt import Calls, Progress, Status, batches, paired, tried, within
+from unhang.runtime.evaluation.attempt import Progress, Status, batches, paired, tried, within
+from unhang.runtime.evaluation.counting import Calls
 from unhang.runtime.evaluation.keeping import as_it_was
 from unhang.runtime.evaluation.results import Evaluation, OfDataSet, Sums, add, means
 
@@ -59,8 +60,8 @@ def evaluate(
     `deadline`: seconds without progress until a rank is given up (30 minutes by default). `model`: put into eval mode meanwhile.
     `monitor` is called with the result on the group's first rank; what it raises is its own affair.
 
-    Raises ValueError and TypeError, on all ranks, for arguments that make no sense or differ; EvaluationFailed where the training's own group is no
-    longer in step (an evaluation with collectives of its own, in which ranks stopped at different places): going on would mix metrics into gradients.
+    Raises ValueError and TypeError, on all ranks, for arguments that make no sense or differ; EvaluationFailed where a group is no longer in
+    step (an evaluation with collectives of torch's, in which ranks stopped at different places): going on would mix metrics into gradients.
     """
     circle = circles.of_or_alone(group)
     began = time.monotonic()

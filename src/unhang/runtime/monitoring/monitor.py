@@ -20,7 +20,7 @@ from unhang.runtime.collectives.deadlines import learned
 from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.monitoring.outlet import Outlet, Sink
 from unhang.runtime.monitoring.supervised import restarts
-from unhang.runtime.monitoring.tally import Silent, Snapshot, Tally, shortened, summed
+from unhang.runtime.monitoring.tally import Intervals, Silent, Snapshot, Tally, shortened, summed
 
 if TYPE_CHECKING:
     from unhang.runtime.evaluation.results import Evaluation
@@ -58,6 +58,7 @@ class Monitor:
         self.step: int | None = None
         self._heard: dict[int, tuple[int, float]] = {}
         self._were_silent: list[Silent] = []
+        self._intervals = Intervals()
         self._tally = Tally(rank=self._rank)
         self._lock = threading.Lock()
         number = next(_numbers)
@@ -137,6 +138,7 @@ class Monitor:
         with self._lock:
             self._tally.closed, self._tally.deadlines_s = last, learned.in_force()
             self._tally.told += 1
+            self._tally.told_at_s = time.monotonic()
             packed = msgspec.msgpack.encode(self._tally if self._torch is None else self._torch.beside(self._tally))
         tallies = [msgspec.msgpack.decode(packed, type=Tally)]
         try:
@@ -163,6 +165,7 @@ class Monitor:
 
     def _snapshot(self, tallies: list[Tally]) -> Snapshot:
         calls, failures, stragglers, deadlines_s = summed(tallies)
+        interval_s, lately = self._intervals.since(tallies, time.monotonic())
         return Snapshot(
             time_s=time.time(),
             world_size=self._size,
@@ -181,6 +184,8 @@ class Monitor:
             unread=_most(one.unread for one in tallies),
             step=self.step,
             silent=self._silent(tallies),
+            interval_s=None if interval_s is None else round(interval_s, 3),
+            interval_stragglers=lately,
         )
 
     def _silent(self, tallies: list[Tally]) -> list[Silent]:

@@ -47,6 +47,8 @@ class Tally(msgspec.Struct, kw_only=True):
     evaluation_said: str = ""
     # Grows with each telling: a rank that has stopped leaves its last words in the store for ever.
     told: int = 0
+    # By this rank's own clock, which is nobody else's.
+    told_at_s: float = 0.0
 
     def saw(self, call: Observed, world_size: int) -> None:
         key = f"{group_name(call.ranks, world_size)}|{call.what}"
@@ -112,6 +114,8 @@ class Silent:
 class Snapshot:
     """All ranks together, since the start. `heard_from` are those whose counts are in it, `silent` those from which nothing new has come for a while.
 
+    `interval_stragglers` are of the calls that ended in the `interval_s` since the snapshot before, None for the first; of ranks that have told since.
+
     `step` is the training's own, None where it does not tell; `evaluation_says` is why the newest failed evaluation did.
     `torch_collectives`: None where nobody asked for them, "counted", "none recorded", or why they could not be read; the worst of all ranks.
     """
@@ -132,6 +136,33 @@ class Snapshot:
     unread: Mapping[str, int] = field(default_factory=dict)
     step: int | None = None
     silent: list[Silent] = field(default_factory=list)
+    interval_s: float | None = None
+    interval_stragglers: list[Straggler] = field(default_factory=list)
+
+
+class Intervals:
+    """What was waited between two snapshots. Totals would name a rank for hours after it has recovered."""
+
+    def __init__(self) -> None:
+        self._time_s: float | None = None
+        self._before: dict[int, Tally] = {}
+
+    def since(self, tallies: Iterable[Tally], time_s: float) -> tuple[float | None, list[Straggler]]:
+        """Seconds since the time before, and who was waited for in them."""
+        before, self._before = self._before, {one.rank: one for one in tallies}
+        interval_s = None if self._time_s is None else time_s - self._time_s
+        self._time_s = time_s
+        if interval_s is None or interval_s <= 0:
+            return None, []
+        waited: dict[str, dict[int, float]] = {}
+        for rank, now in self._before.items():
+            # Ranks tell when they do: one may have told twice since, another not at all.
+            if (earlier := before.get(rank)) is None or (for_s := now.told_at_s - earlier.told_at_s) <= 0:
+                continue
+            old = _inside(earlier)
+            for group, inside_s in _inside(now).items():
+                waited.setdefault(group, {})[rank] = (inside_s - old.get(group, 0.0)) * interval_s / for_s
+        return interval_s, [found for group, inside in sorted(waited.items()) for found in _stragglers(group, inside)]
 
 
 def group_name(ranks: tuple[int, ...], world_size: int) -> str:
@@ -199,8 +230,8 @@ def summed(tallies: Iterable[Tally]) -> tuple[list[OfCalls], list[OfFailures], l
             into.bytes = max(into.bytes, one.bytes)
             histogram.merge(into.latency_s, one.latency_s)
             histogram.merge(into.busbw_gbps, one.busbw_gbps)
-            waited = inside.setdefault(key.partition("|")[0], {})
-            waited[tally.rank] = waited.get(tally.rank, 0.0) + one.inside_s
+        for group, inside_s in _inside(tally).items():
+            inside.setdefault(group, {})[tally.rank] = inside_s
         for key, count in tally.failures.items():
             failures[key] = max(failures.get(key, 0), count)
         for key, text in tally.said.items():
@@ -213,6 +244,15 @@ def summed(tallies: Iterable[Tally]) -> tuple[list[OfCalls], list[OfFailures], l
         [found for group, waited in sorted(inside.items()) for found in _stragglers(group, waited)],
         deadlines,
     )
+
+
+def _inside(tally: Tally) -> dict[str, float]:
+    """Seconds that this rank has spent in calls, by group."""
+    found: dict[str, float] = {}
+    for key, one in tally.calls.items():
+        group = key.partition("|")[0]
+        found[group] = found.get(group, 0.0) + one.inside_s
+    return found
 
 
 def _of_calls(key: str, calls: Calls) -> OfCalls:

@@ -48,6 +48,8 @@ def busy(snapshot) -> Callable[..., Snapshot]:
                 ],
                 "failures": [OfFailures(group="world", collective="all_reduce", cause="broken connection", count=2, says="rank 3 is gone")],
                 "stragglers": [Straggler(group="world", rank=3, waited_s=8.0, share=0.8), Straggler(group="world", rank=1, waited_s=2.0, share=0.2)],
+                "interval_s": 10.0,
+                "interval_stragglers": [Straggler(group="world", rank=2, waited_s=1.5, share=1.0)],
                 "deadlines_s": {"all_reduce": 30.0},
                 "evaluations": 5,
                 "evaluation_failures": 1,

@@ -15,7 +15,7 @@ def test_everything_of_a_snapshot_has_a_name(busy):
         *(f"unhang/calls/barrier/ranks_0_2/{name}" for name in ("count", "latency_p50_s", "latency_p95_s", "latency_p99_s")),
         *(f"unhang/calls/broadcast/ranks_1_3/{name}" for name in ("count", "latency_p50_s", "latency_p95_s", "latency_p99_s", "busbw_p50_gbps")),
         "unhang/failures/all_reduce/world/broken_connection",
-        *(f"unhang/stragglers/world/{name}" for name in ("rank", "share", "waited_s")),
+        *(f"unhang/{since}/world/{name}" for since in ("stragglers", "interval_stragglers") for name in ("rank", "share", "waited_s")),
         "unhang/deadlines_s/all_reduce",
         *(
             f"unhang/{name}"
@@ -24,6 +24,7 @@ def test_everything_of_a_snapshot_has_a_name(busy):
     }
     # The worst of them.
     assert (found["unhang/stragglers/world/rank"], found["unhang/stragglers/world/share"]) == (3.0, 0.8)
+    assert (found["unhang/interval_stragglers/world/rank"], found["unhang/interval_stragglers/world/waited_s"]) == (2.0, 1.5)
     assert (found["unhang/failed_calls"], found["unhang/silent"], found["unhang/restarts"]) == (2.0, 1.0, 1.0)
     assert math.isnan(found["unhang/calls/barrier/ranks_0_2/latency_p99_s"]) and math.isinf(found["unhang/calls/broadcast/ranks_1_3/busbw_p50_gbps"])
 

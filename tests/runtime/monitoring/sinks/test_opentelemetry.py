@@ -42,6 +42,8 @@ def test_attributes_tell_groups_and_collectives_apart(busy, read):
     assert found["unhang.collective.bus_bandwidth", (*world, ("quantile", "0.5"))] == 2.5e9
     assert found["unhang.collective.failures", (("cause", "broken connection"), *world)] == 2
     assert found["unhang.straggler.share", (("group", "world"), ("rank", 3))] == 0.8
+    assert found["unhang.straggler.interval_waited", (("group", "world"), ("rank", 2))] == 1.5
+    assert found["unhang.straggler.interval_share", (("group", "world"), ("rank", 2))] == 1.0
     assert found["unhang.ranks", (("state", "silent"),)] == 1 and found["unhang.ranks", (("state", "all"),)] == 4
     assert found["unhang.restarts", ()] == 2 and found["unhang.step", ()] == 70
     assert found["unhang.deadline", (("op", "all_reduce"),)] == 30

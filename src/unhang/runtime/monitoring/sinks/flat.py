@@ -3,6 +3,7 @@
     unhang/calls/COLLECTIVE/GROUP/count, latency_p50_s, latency_p95_s, latency_p99_s, busbw_p50_gbps
     unhang/failures/COLLECTIVE/GROUP/CAUSE          calls, by cause
     unhang/stragglers/GROUP/rank, share, waited_s   of the worst: a series for each of a thousand ranks is a chart of nothing
+    unhang/interval_stragglers/GROUP/rank, share, waited_s      the same since the snapshot before
     unhang/deadlines_s/COLLECTIVE
     unhang/failed_calls, evaluations, evaluation_failures, restarts, world_size, heard_from, silent, dropped
 
@@ -32,10 +33,11 @@ def flat(snapshot: Snapshot) -> dict[str, float]:
                 found[f"{of}/{name}"] = value
     for failure in snapshot.failures:
         found[f"unhang/failures/{_word(failure.collective)}/{group_word(failure.group)}/{_word(failure.cause)}"] = failure.count
-    # The worst of a group comes first in a snapshot.
-    for one in reversed(snapshot.stragglers):
-        of = f"unhang/stragglers/{group_word(one.group)}"
-        found |= {f"{of}/rank": one.rank, f"{of}/share": one.share, f"{of}/waited_s": one.waited_s}
+    for name, stragglers in (("stragglers", snapshot.stragglers), ("interval_stragglers", snapshot.interval_stragglers)):
+        # The worst of a group comes first in a snapshot.
+        for one in reversed(stragglers):
+            of = f"unhang/{name}/{group_word(one.group)}"
+            found |= {f"{of}/rank": one.rank, f"{of}/share": one.share, f"{of}/waited_s": one.waited_s}
     for kind, seconds in snapshot.deadlines_s.items():
         found[f"unhang/deadlines_s/{_word(kind)}"] = seconds
     found["unhang/failed_calls"] = sum(one.count for one in snapshot.failures)

@@ -6,6 +6,8 @@ unhang.collective.bus_bandwidth   By/s       group, op, quantile (0.5)
 unhang.collective.failures        {call}     group, op, cause
 unhang.straggler.share            1          group, rank
 unhang.straggler.waited           s          group, rank
+unhang.straggler.interval_share   1          group, rank
+unhang.straggler.interval_waited  s          group, rank
 unhang.deadline                   s          op
 unhang.ranks                      {rank}     state (all, heard, silent)
 unhang.evaluations                {evaluation}
@@ -164,6 +166,20 @@ _INSTRUMENTS: tuple[tuple[str, str, str, str, Any], ...] = (
         "s",
         "How much less a rank has waited than the most patient one of its group",
         lambda s: [(one.waited_s, {"group": one.group, "rank": one.rank}) for one in s.stragglers],
+    ),
+    (
+        "gauge",
+        "straggler.interval_share",
+        "1",
+        "A rank's part of all waiting in a group since the snapshot before",
+        lambda s: [(one.share, {"group": one.group, "rank": one.rank}) for one in s.interval_stragglers],
+    ),
+    (
+        "gauge",
+        "straggler.interval_waited",
+        "s",
+        "How much less a rank has waited than the most patient one of its group since the snapshot before",
+        lambda s: [(one.waited_s, {"group": one.group, "rank": one.rank}) for one in s.interval_stragglers],
     ),
     ("gauge", "deadline", "s", "Learned deadlines in force", lambda s: [(seconds, {"op": kind}) for kind, seconds in s.deadlines_s.items()]),
     (

@@ -78,6 +78,9 @@ def text(snapshot: Snapshot) -> str:
         tell("unhang_failures_total", "counter", failure.count, group=failure.group, collective=failure.collective, cause=failure.cause)
     for one in snapshot.stragglers:
         tell("unhang_straggler_share", "gauge", one.share, group=one.group, rank=one.rank)
+    for one in snapshot.interval_stragglers:
+        tell("unhang_straggler_interval_share", "gauge", one.share, group=one.group, rank=one.rank)
+        tell("unhang_straggler_interval_waited_seconds", "gauge", one.waited_s, group=one.group, rank=one.rank)
     for kind, seconds in snapshot.deadlines_s.items():
         tell("unhang_deadline_seconds", "gauge", seconds, collective=kind)
     for group, count in snapshot.unread.items():
