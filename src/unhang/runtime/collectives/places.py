@@ -42,7 +42,9 @@ def here(ident: int | None = None) -> str | None:
     while frame is not None:
         code = frame.f_code
         if is_user_file(code.co_filename):
-            return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
+            # A name need not be UTF-8, and goes through the store as JSON.
+            file = Path(code.co_filename).name.encode(errors="backslashreplace").decode()
+            return f"{file}:{frame.f_lineno} in {code.co_name}"
         frame = frame.f_back
     return None
 
