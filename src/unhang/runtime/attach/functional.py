@@ -26,7 +26,10 @@ def patch(module: Any) -> None:
         return
     c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
     for name in _POINT_TO_POINT:
-        getattr(module, "traceable_collective_remaps", {}).pop(getattr(c10d, name), None)
+        function = getattr(c10d, name)
+        getattr(module, "traceable_collective_remaps", {}).pop(function, None)
+        # Traced into itself, batch_isend_irecv asks its group for what a graph of torch 2.15 knows nothing of: an error, where 2.13 went on outside.
+        function._torchdynamo_disable = True
     register(c10d, "CUDA")
 
 
