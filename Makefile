@@ -5,8 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 # Side by side, each a long row of neighbours that share fixtures; what is left of a row goes to who is done. `make test JOBS=0`: one after the other.
-JOBS ?= logical
+# One more than cores: a third of the time of a test that starts processes is waiting.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 SIDE_BY_SIDE := -n $(JOBS) --maxprocesses 4 --dist worksteal
+# Trainings wait for half of their time; more than two at a time would be late for the deadlines that they are to meet.
+TWO_AT_A_TIME := -n $(JOBS) --maxprocesses 2 --dist loadgroup
 BROWSER := scripts/apt chromium fonts-dejavu-core fonts-noto-cjk
 
 # Hundreds of commands are started from src: without its bytecode each of them compiles it anew.
@@ -38,7 +41,7 @@ test-integration: setup
 	-$(BIN)/python -m tests.launchers.environments
 	-$(BROWSER)
 	-scripts/apt g++
-	$(PYTEST) -m integration
+	$(PYTEST) -m integration $(TWO_AT_A_TIME)
 	$(BIN)/python -c "import accelerate, asyncssh"
 
 check: setup

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.leftovers import Session
 
 from unhang.facts.host import Host, Ran, Space
 
@@ -24,6 +25,40 @@ for number in (signal.SIGINT, signal.SIGHUP):
 # As in a shell that exports them, and in every process that pytest-xdist starts: what is shown would be wrapped at their width.
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
+
+
+_SESSION = pytest.StashKey[Session]()
+
+# Of the integration tests: what takes a launcher's usual port or compiles into a shared folder, and what shares a browser or a training, stays in
+# one process, one after the other (--dist loadgroup).
+_TOGETHER = {
+    "tests/integrations/": "launchers",
+    "tests/launchers/": "launchers",
+    "tests/recipes/deepspeed_eval/": "launchers",
+    "tests/remedies/exports/": "launchers",
+    "tests/recipes/t5_sft/": "t5_sft",
+    "tests/report/html/": "browser",
+}
+
+
+def pytest_configure(config):
+    # A worker of pytest-xdist is within the session of the one that started it.
+    if not hasattr(config, "workerinput"):
+        config.stash[_SESSION] = Session()
+
+
+def pytest_unconfigure(config):
+    if _SESSION in config.stash:
+        config.stash[_SESSION].end()
+
+
+# Before pytest-xdist reads the marks.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        for folder, group in _TOGETHER.items():
+            if item.nodeid.startswith(folder):
+                item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_runtest_setup(item):

@@ -15,7 +15,7 @@
       EvaluationFailed          an evaluation ended without a result, on all ranks alike
       StoreLost                 the store of torch.distributed does not answer: nothing can be agreed on any more
 
-A finding, or a training that failed, is not an error: exit 1. Interrupted: 130.
+A finding, or a training that failed, is not an error: exit 1. Interrupted: 128 and the signal's number, as shells say it (`interrupted_by`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ EXIT_FOUND = 1
 EXIT_USER = 2
 EXIT_OURS = 3
 EXIT_INTERRUPTED = 130
+# By SIGHUP, SIGINT, SIGTERM.
+EXITS_INTERRUPTED = (129, EXIT_INTERRUPTED, 143)
+
+
+def interrupted_by(number: int) -> int:
+    """The exit code of a command that a signal has ended: 130 for Ctrl-C (SIGINT), 143 for SIGTERM, 129 for SIGHUP."""
+    return 128 + number
 
 
 class UnhangError(Exception):
@@ -74,7 +81,7 @@ class CollectiveTimeout(CollectiveError):
     """Nothing moved for as long as the deadline says.
 
     `missing`: global ranks that were not heard from; empty where all came and the connection, or one of them, stopped in the middle.
-    `closed` is what all ranks were told (`unhang.runtime.collectives.circle.Closed`), the same on each.
+    `closed` is what all ranks were told (`unhang.runtime.collectives.calls.Closed`), the same on each.
     """
 
     _resume: Callable[..., Any] | None = None

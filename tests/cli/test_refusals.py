@@ -62,3 +62,34 @@ def test_refusals_leave_no_english_sentence_under_chinese(words, capsys, monkeyp
     monkeypatch.setenv("LC_ALL", "C")
     whole._complain(ran.exception)
     assert not re.search("[\u4e00-\u9fff]", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["why", "--nope"], "没有选项 --nope"),
+        (["why", "--repor", "x"], "没有选项 --repor"),
+        (["run", "--max-restarts", "x", "t.py"], "'--max-restarts' 的值无效：'x' 不是整数"),
+        (["run", "--max-restarts", "-1", "t.py"], "-1 不在 x>=0 的范围内"),
+        (["run"], "缺少参数"),
+        (["top", "a", "b"], "多余的参数"),
+        (["explian"], "没有命令 'explian'"),
+        (["--nope"], "没有选项 --nope"),
+        (["why", "--lang"], "需要一个值"),
+    ],
+)
+def test_what_typer_refuses(words, says, monkeypatch, capfd):
+    language.chosen(None)
+    for locale in ("zh_CN.UTF-8", "C.UTF-8"):
+        monkeypatch.setenv("LC_ALL", locale)
+        with pytest.raises(SystemExit) as left:
+            whole.app(words, prog_name="unhang")
+        assert left.value.code == 2
+        said = capfd.readouterr().err
+        lines = said.splitlines()
+        if locale == "C.UTF-8":
+            assert lines[-1].startswith("Error: ") and not re.search("[\u4e00-\u9fff]", said)
+        else:
+            assert says in lines[-1] and not re.search(r"[a-z]+ [a-z]+ [a-z]+", lines[-1]), said
+            # Of an option without its value typer tells no more.
+            assert "Usage" not in said and (words[-1] == "--lang" or re.search("用 unhang.* -h 查看帮助", said))

@@ -200,7 +200,7 @@ class Terminal:
 
 @has_textual
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize(("how", "code"), [(b"q", 0), (b"\x03", 130), (signal.SIGTERM, 130), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("how", "code"), [(b"q", 0), (b"\x03", 130), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_the_terminal_is_left_as_it_was(tmp_path, how, code):
     living(tmp_path / "run")
     terminal = Terminal("run", cwd=tmp_path)

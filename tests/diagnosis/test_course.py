@@ -33,6 +33,18 @@ def test_an_interruption_is_said(went):
     assert v.primary is None and any("interrupted after 12 s" in n.why for n in v.not_examined)
 
 
+@pytest.mark.parametrize("code", [129, 130, 143])
+def test_an_interruption_by_any_signal_is_one(went, code):
+    v = went(STARTED + finished(code).replace('"details"', '"interrupted":true,"details"'))
+    assert v.primary is None and any("interrupted after 12 s" in n.why for n in v.not_examined)
+
+
+@pytest.mark.parametrize("told", ["", '"interrupted":false,'])
+def test_a_training_that_ended_as_if_it_was_interrupted_was_not(went, told):
+    v = went(STARTED + finished(143).replace('"details"', told + '"details"'))
+    assert "ended with exit code 143" in v.primary.says and not any("interrupted" in n.why for n in v.not_examined)
+
+
 @pytest.mark.parametrize(
     ("events", "words"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.leftovers import end_all, living
 
 PREAMBLE = """
 import os, signal, sys, threading, time
@@ -91,15 +91,7 @@ class Launcher:
 
     def living(self) -> list[tuple[int, str]]:
         """Processes that a run of this test started and that still live."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                try:
-                    if self.mark.encode() in (entry / "environ").read_bytes():
-                        found.append((int(entry.name), (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()))
-                except OSError:
-                    continue
-        return found
+        return living(self.mark)
 
     @staticmethod
     def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
@@ -171,5 +163,4 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
-    for pid, _ in launcher.living():
-        os.kill(pid, signal.SIGKILL)
+    end_all(launcher.mark)

@@ -294,7 +294,8 @@ def interrupted(launcher, body: str, signals: list[int]):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_everything(launcher, number):
     run = interrupted(launcher, "dist.init_process_group('gloo')\ntrain(100000)\n", [number])
-    assert run.exitcode == 130
+    assert run.exitcode == 128 + number
+    assert run.happened("Finished")[0]["interrupted"] is True
     assert run.outcome["interrupted"] is True
     assert run.outcome["verdict"] is None
 
@@ -343,7 +344,7 @@ def test_the_end_of_the_time_is_told_to_all_processes_at_once(launcher):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     run = launcher.finish(process, run_dir)
-    assert run.exitcode == 130
+    assert run.exitcode == 143
     incident = json.loads((run_dir / "incidents" / "1" / "incident.json").read_text())
     assert (incident["kind"], incident["interrupted_by"]) == ("interrupted", "SIGTERM")
     assert all(r["ended"] is None and r["last_place"] for r in incident["ranks"])

@@ -201,6 +201,22 @@ def test_of_a_climb_only_the_first_logs_stay(world, bench, tmp_path, monkeypatch
     assert [s.logs for r in found.rungs if r.trial is not None for s in r.trial.stages if s.logs] == [str(kept)]
 
 
+def test_where_there_is_a_run_they_lie_in_its_directory(world, bench, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr(trial.tempfile, "tempdir", str(elsewhere))
+    world.works = lambda *_: False
+    found = climb(bench(trials=tmp_path / "run" / "trials"))
+    # That directory cannot be made: a trial does not end for that.
+    assert [s.logs for r in found.rungs if r.trial is not None for s in r.trial.stages if s.logs] == [str(*elsewhere.iterdir())]
+    trial.shutil.rmtree(*elsewhere.iterdir())
+    (tmp_path / "run").mkdir()
+    found = climb(bench(trials=tmp_path / "run" / "trials"))
+    (kept,) = (tmp_path / "run" / "trials").iterdir()
+    assert [s.logs for r in found.rungs if r.trial is not None for s in r.trial.stages if s.logs] == [str(kept)]
+    assert "via SHM" in (kept / "rank0.log").read_text() and not list(elsewhere.iterdir())
+
+
 def test_who_cancels_a_trial_leaves_no_logs(world, bench, tmp_path, monkeypatch):
     monkeypatch.setattr(trial.tempfile, "tempdir", str(tmp_path))
     world.works = lambda *_: False

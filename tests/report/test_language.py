@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import string
+
 import pytest
 
 from unhang.errors import UnhangError
 from unhang.report import language
+from unhang.report.refusals import SENTENCES
 
 
 @pytest.fixture
@@ -20,7 +23,27 @@ def test_both_languages_have_the_same_labels():
 
 
 def test_every_refusal_has_as_many_values_in_both():
-    assert all(en.count("{}") == zh.count("{}") and en != zh for en, zh in language._ERRORS)
+    for en, zh in SENTENCES:
+        places = [field for _, field, _, _ in string.Formatter().parse(zh) if field is not None]
+        assert len(places) == en.count("{}") and sorted(places) in ([""] * len(places), [str(n) for n in range(len(places))]), en
+
+
+def test_no_sentence_stands_twice():
+    assert len({en for en, _ in SENTENCES}) == len(SENTENCES)
+
+
+@pytest.mark.parametrize(("en", "zh"), SENTENCES)
+def test_no_sentence_is_hidden_by_one_that_fits_more(zh, en):
+    """Values are names, which no other sentence is about."""
+    values = [f"v{n}" for n in range(en.count("{}"))]
+    said = en
+    for value in values:
+        said = said.replace("{}", value, 1)
+    language.chosen("zh")
+    try:
+        assert language.refusal(said) == SENTENCES[[e for e, _ in SENTENCES].index(en)][1].format(*values)
+    finally:
+        language.chosen("en")
 
 
 @pytest.mark.parametrize(
@@ -30,6 +53,11 @@ def test_every_refusal_has_as_many_values_in_both():
         ("there is no area named 'nope'", "没有名为 'nope' 的方面"),
         ("--yes is for --fix", "--yes 只用于 --fix"),
         ("train.sh is larger than 16 MiB: no script", "train.sh 大于 16 MiB，不是脚本"),
+        ("unhang.toml: [run] set shm=maybe: it is on or off", "unhang.toml：[run] set shm=maybe：应为 on 或 off"),
+        ("cannot read a.log: Permission denied", "无法读取 a.log：没有权限"),
+        ("there is no log in /d", "/d 中没有日志"),
+        ("a.log: it is empty; 2 such as b: no log: a data file", "a.log：文件是空的；2 such as b：不是日志：数据文件"),
+        ("host.json: Permission denied; 3 others", "host.json: Permission denied; 3 others"),
         ("something else went wrong with {name}", "something else went wrong with {name}"),
     ],
 )

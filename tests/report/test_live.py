@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from unhang.launch import events
+from unhang.report import language
 from unhang.report.live import Live
 
 
@@ -230,3 +231,38 @@ def test_what_is_tried_fits_a_terminal_of_80_columns():
     lines = out.getvalue().splitlines()
     assert len(lines) > 2 and all(len(line) <= 80 for line in lines)
     assert all(line.startswith(("unhang: ", "          ")) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (
+            events.FirstStep(ranks=8, devices=("cuda:0 (H100)",), backend="nccl", after_s=41.2),
+            "8 个 rank，位于 cuda:0 (H100) (nccl)；启动后 41.2 秒完成第一步",
+        ),
+        (events.Straggling(ranks=(1,), waiting=(0, 2), for_s=31.0, incident=1), "rank 1 较慢但仍在运行：ranks 0, 2 已等待 31 秒；再给它时间"),
+        (events.Opened(incident=1, kind="hang"), "不再有任何进展；正在采集证据"),
+        (events.Restarting(attempt=1, of=3), "重新启动（第 1 次，共 3 次）"),
+        (events.Note(text="port 29500 is still taken; waiting for it"), "端口 29500 仍被占用；正在等待"),
+        (
+            events.RungTried(rung="x", title="no shm", title_zh="不用共享内存", outcome="failed", says="it fails", says_zh="它失败了"),
+            "  不用共享内存：失败：它失败了",
+        ),
+        (events.Asking(ways=2, within_s=75), "最多等待回答 1:15；没有回答则按原样重新启动"),
+        (events.Finished(exitcode=3, attempts=2, incidents=0, elapsed_s=61.0), "以退出码 3 结束，用时 1:01，共 2 次尝试"),
+        # Read back from logs.
+        (events.Finished(exitcode=0, attempts=1, incidents=0, elapsed_s=61.0), "training finished after 1:01"),
+    ],
+)
+def test_lines_of_ours_in_chinese(shown, monkeypatch, event, text):
+    language.chosen(None)
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    live, seen = shown()
+    live.tell(event)
+    assert seen()[1].decode() == f"unhang: {text}\n"
+
+
+def test_of_the_time_of_the_ladder_a_part_is_for_the_answer(shown):
+    live, seen = shown()
+    live.tell(events.Climbing(cause="shm-exhausted", ranks=2, limit_s=300.0, answer_s=75.0))
+    assert seen()[1].endswith(b"with 2 ranks, 5:00 at most, 1:15 of it for your answer\n")

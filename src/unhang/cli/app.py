@@ -17,7 +17,7 @@ from unhang import __version__
 from unhang.cli.main import answer_interrupts
 from unhang.cli.options import NoColor
 from unhang.cli.verbs import Verbs
-from unhang.errors import EXIT_INTERRUPTED, EXIT_OURS, EXIT_USER, UnhangError
+from unhang.errors import EXIT_OURS, EXIT_USER, UnhangError, interrupted_by
 from unhang.report import screen
 
 app = typer.Typer(
@@ -53,6 +53,17 @@ def run() -> None:
     _replace_what_cannot_be_printed()
     screen.without_false_sizes()
     answer_interrupts(_interrupted)
+    try:
+        _answer()
+    finally:
+        # Callbacks and finalizers lose what a handler raises; the exit code says it all the same.
+        if _interrupts:
+            sys.exit(interrupted_by(_interrupts[0]))
+        # All is told: what is still being closed keeps nobody waiting.
+        answer_interrupts(lambda number, frame: os._exit(interrupted_by(number)))
+
+
+def _answer() -> None:
     try:
         try:
             app()
@@ -130,10 +141,14 @@ def _is_of_output(error: OSError) -> bool:
     return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
+_interrupts: list[int] = []
+
+
 def _interrupted(number: int, frame: FrameType | None) -> None:
+    _interrupts.append(number)
     # Once is enough: another one would end what is on its way out already, in the middle of that.
     answer_interrupts(signal.SIG_IGN)
-    sys.exit(EXIT_INTERRUPTED)
+    sys.exit(interrupted_by(number))
 
 
 def _complain(error: UnhangError) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import select
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import typer
 
 from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
+from unhang.records import piped
 from unhang.remedies.exports import checking
 from unhang.remedies.exports.checking.problem import Problem
 from unhang.report import language
@@ -77,7 +77,7 @@ def as_json(one: Checked) -> dict[str, object]:
 
 def _text(name: str) -> str:
     try:
-        data = sys.stdin.buffer.read(_MAX_BYTES + 1) if name == _STDIN else _waited_for(name)
+        data = piped.stdin().read(_MAX_BYTES + 1) if name == _STDIN else _waited_for(name)
     except OSError as e:
         raise UnhangError(f"cannot read {name}: {e.strerror}") from e
     if data.startswith(_UTF_16):

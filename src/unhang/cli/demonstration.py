@@ -21,7 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from unhang.errors import EXIT_FOUND, EXIT_INTERRUPTED, MissingExtra, RecordError, RunDirError, UnhangError
+from unhang.errors import EXIT_FOUND, MissingExtra, RecordError, RunDirError, UnhangError, interrupted_by
 from unhang.launch.ending import die_with_parent
 from unhang.launch.supervise import run_path
 from unhang.records.flight import load
@@ -250,11 +250,11 @@ def _recipe() -> Path:
 def _call(argv: list[str], environ: dict[str, str] | None = None, *, any_exit: bool = False) -> bytes:
     """Run a command to its end; its stdout. Raises UnhangError if it fails. Whatever interrupts us ends it first, and then us."""
     process: subprocess.Popen[bytes] | None = None
-    interrupted = False
+    interrupted = 0
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal interrupted
-        interrupted = True
+        interrupted = number
         if process is not None:
             process.terminate()
 
@@ -269,7 +269,7 @@ def _call(argv: list[str], environ: dict[str, str] | None = None, *, any_exit: b
         for number, handler in before.items():
             signal.signal(number, handler)
     if interrupted:
-        sys.exit(EXIT_INTERRUPTED)
+        sys.exit(interrupted_by(interrupted))
     if process.returncode != 0 and not any_exit:
         raise UnhangError(f"{' '.join(argv[:4])} ... ended with {process.returncode}")
     return out

@@ -101,7 +101,7 @@ def doctor(
     Needs no torch, no GPU and no root; what it could not look at it says, and never calls healthy.
 
     Exit code: 0 if nothing of that severity was found (with --diff: nothing differs), 1 if something was, 2 for bad input, 3 for our own failure,
-    130 if interrupted.
+    130 if interrupted (143 by SIGTERM).
     """
     from dataclasses import replace
 
@@ -269,14 +269,12 @@ def _holding(seen: Snapshot, path: Path, only: list[str]) -> Snapshot:
 def _read(path: Path) -> bytes:
     """Raises UnhangError for what is no regular file: a pipe may never end, and neither does a device."""
     from unhang.errors import UnhangError
+    from unhang.records import whole
 
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise UnhangError(f"{path} is no regular file: a snapshot is read from one", hint="unhang doctor --save host.json")
-        with os.fdopen(fd, "rb") as f:
-            data = f.read(_MAX_BYTES + 1)
+        data = whole.read(path, _MAX_BYTES + 1)
+    except (whole.NotRegular, IsADirectoryError) as e:
+        raise UnhangError(f"{path} is no regular file: a snapshot is read from one", hint="unhang doctor --save host.json") from e
     except (OSError, ValueError) as e:
         raise UnhangError(f"cannot read {path}: {getattr(e, 'strerror', None) or e}") from e
     if len(data) > _MAX_BYTES:

@@ -22,6 +22,7 @@ from unhang.facts.host import Host
 from unhang.knowledge.settings.installed import installed as find_installed
 from unhang.knowledge.settings.presets import CONSERVATIVE
 from unhang.knowledge.settings.setting import Choice, Installed, applied
+from unhang.knowledge.text import NOTHING, Text
 from unhang.launch import command as commands
 from unhang.launch import events
 from unhang.launch.attempt import Result
@@ -231,7 +232,13 @@ class Fallback:
             self._backend = "nccl"
         until = time.monotonic() + self._limit_s
         bench = self._bench(loaders=rungs.of_loaders(verdict), cancelled=cancelled)
-        self._tell(events.Climbing(cause=verdict.primary.cause, ranks=bench.world_size, limit_s=self._limit_s))
+        asks = self._mode == "ask"
+        limit_s = self._limit_s * (1 - _FOR_ANSWER) if asks else self._limit_s
+        self._tell(
+            events.Climbing(
+                cause=verdict.primary.cause, ranks=bench.world_size, limit_s=self._limit_s, answer_s=self._limit_s - limit_s if asks else None
+            )
+        )
         address = commands.master(self._command)[0] or self._environ.get("MASTER_ADDR") or "127.0.0.1"
         candidates = rungs.rungs(
             verdict=verdict,
@@ -242,9 +249,15 @@ class Fallback:
             conservative={key: value for key, value in CONSERVATIVE.settings.items() if key not in self._typed_keys},
         )
         candidates = tuple(rung for rung in candidates if not self._typed_keys & rung.adds.keys() and self._can_start(rung.adds))
-        asks = self._mode == "ask"
-        limit_s = self._limit_s * (1 - _FOR_ANSWER) if asks else self._limit_s
-        self.outcome = ladder.climb(bench, candidates, why=verdict.primary.cause, limit_s=limit_s, several=asks, tell=self._progress)
+        self.outcome = ladder.climb(
+            bench,
+            candidates,
+            why=verdict.primary.cause,
+            limit_s=limit_s,
+            whole_s=self._limit_s if asks else None,
+            several=asks,
+            tell=self._progress,
+        )
         if asks and self.outcome.chosen and not cancelled():
             self.outcome = self._asked(self.outcome, bench, until)
         self._write(self.outcome)
@@ -286,7 +299,7 @@ class Fallback:
             again = trial.run(bench, choice, limit_s=max(_LEAST_S, until - time.monotonic()))
             outcome = replace(outcome, dropping=(*outcome.dropping, again))
             said = ladder.named(choice)
-            self._tell(_event("dropping", f"{said}, once more", again, ""))
+            self._tell(_event("dropping", Text(f"{said}, once more", f"再测一次 {said}"), again))
             if again.outcome == "passed":
                 done = applied(choice, bench.installed, launcher=bench.launcher)
                 return replace(
@@ -356,6 +369,7 @@ class Fallback:
             launcher=commands.launcher(self._command),
             loaders=loaders,
             own=self._own,
+            trials=self._rundir.trials,
             cancelled=cancelled,
         )
 
@@ -415,11 +429,12 @@ class Fallback:
 
     def _progress(self, told: ladder.Told) -> None:
         if told.tried is not None:
-            self._tell(_event(told.tried.id, told.tried.title, told.tried.trial, told.tried.skipped))
+            tried = told.tried
+            self._tell(_event(tried.id, Text(tried.title, tried.title_zh), tried.trial, Text(tried.skipped, tried.skipped_zh)))
         elif told.dropping is not None:
             said = ladder.named(told.dropping.choice)
-            title = f"{said}, once more" if told.again else f"{said} alone"
-            self._tell(_event("dropping", title, told.dropping, ""))
+            title = Text(f"{said}, once more", f"再测一次 {said}") if told.again else Text(f"{said} alone", f"只用 {said}")
+            self._tell(_event("dropping", title, told.dropping))
 
     def _write(self, outcome: Outcome) -> None:
         try:
@@ -430,10 +445,19 @@ class Fallback:
             self._tell(events.Note(text=f"cannot write {self._rundir.solution_report}: {e.strerror}; the training goes on"))
 
 
-def _event(rung: str, title: str, tried: Trial | None, skipped: str) -> events.RungTried:
+def _event(rung: str, title: Text, tried: Trial | None, skipped: Text = NOTHING) -> events.RungTried:
     if tried is None:
-        return events.RungTried(rung=rung, title=title, outcome="skipped", says=skipped)
-    return events.RungTried(rung=rung, title=title, outcome=tried.outcome, says=tried.says, busbw_gbps=tried.busbw_gbps, seconds=tried.seconds)
+        return events.RungTried(rung=rung, title=title.en, title_zh=title.zh, outcome="skipped", says=skipped.en, says_zh=skipped.zh)
+    return events.RungTried(
+        rung=rung,
+        title=title.en,
+        title_zh=title.zh,
+        outcome=tried.outcome,
+        says=tried.says,
+        says_zh=tried.says_zh,
+        busbw_gbps=tried.busbw_gbps,
+        seconds=tried.seconds,
+    )
 
 
 def _named(outcome: Outcome) -> str:

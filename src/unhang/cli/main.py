@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from types import FrameType
 
-from unhang.errors import EXIT_INTERRUPTED
+from unhang.errors import interrupted_by
 
 # Nearly all that is made while modules are imported stays: with Python's own number, 700, it would be looked through again and again.
 _OBJECTS_BEFORE_COLLECTION = 50_000
@@ -20,7 +20,7 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def entry() -> None:
     """The console script."""
     # Nothing is open yet that would have to be closed, and an exception inside an import may be lost.
-    answer_interrupts(lambda number, frame: os._exit(EXIT_INTERRUPTED))
+    answer_interrupts(lambda number, frame: os._exit(interrupted_by(number)))
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION, *gc.get_threshold()[1:])
     # Else all of them are looked through once more at the end, though everything goes anyway: a fifth of a short command.
     atexit.register(gc.freeze)

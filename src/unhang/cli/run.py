@@ -92,8 +92,8 @@ def run(
     What a hang is it learns from the training's steps: calls of an optimizer of torch.optim.
 
     Exit code: the training's own (128 + N if signal N ended it); 1 if it hung, or was not the training asked for, and had to be ended; 2 for bad
-    input; 3 for a failure of unhang's own; 130 if interrupted by Ctrl-C, SIGTERM or SIGHUP. The first of these is passed on to the command, a second
-    one ends everything at once.
+    input; 3 for a failure of unhang's own; 130 if interrupted by Ctrl-C, 143 by SIGTERM, 129 by SIGHUP. The first of these is passed on to the
+    command, a second one ends everything at once.
     """
     from unhang.cli import again, running
 

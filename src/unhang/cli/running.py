@@ -17,7 +17,7 @@ import typer
 from unhang import encoding
 from unhang.cli import misplaced, own_steps
 from unhang.cli.fallback import Fallback, Mode
-from unhang.errors import EXIT_INTERRUPTED, CommandNotFound, RunDirError, UnhangError
+from unhang.errors import EXITS_INTERRUPTED, CommandNotFound, RunDirError, UnhangError
 from unhang.launch import command as commands
 from unhang.launch import environment, events, supervise
 from unhang.launch.attempt import Options
@@ -86,7 +86,7 @@ def run(request: Request) -> None:
     try:
         _run(request, beginning)
     except SystemExit as e:
-        if e.code == EXIT_INTERRUPTED and not beginning.over:
+        if e.code in EXITS_INTERRUPTED and not beginning.over:
             beginning.undo()
             typer.echo("unhang: interrupted before the training began", err=True)
         raise

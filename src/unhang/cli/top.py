@@ -44,7 +44,7 @@ def top(
 
     Exit code: 0, and of --once and --json also 1 if something is wrong (a rank failed, stuck or without heartbeat; an incident; unhang
     run gone; a run that ended badly); 2 for bad input, or where it cannot be told how the run stands; 3 for our own failure; 130 if
-    interrupted.
+    interrupted (143 by SIGTERM).
     """
     from unhang.errors import UnhangError
     from unhang.report import language

@@ -51,7 +51,7 @@ def vars(
 
     A checked table decides for the releases that it holds; for others the installed files are searched. Nothing is imported.
 
-    Exit code: 0 if nothing is wrong, 1 if something is, 2 for bad input, 3 for our own failure, 130 if interrupted.
+    Exit code: 0 if nothing is wrong, 1 if something is, 2 for bad input, 3 for our own failure, 130 if interrupted (143 by SIGTERM).
     A variable in a form that is not understood counts as bad input: what the file makes of it is not known.
     With --rewrite: 0 if nothing that is wrong is left in what was printed, 1 if something is, 2 if part of it was not understood; stderr says what.
     """
@@ -141,9 +141,10 @@ def _judged(what: Sequence[str], show_all: bool, seen: Variables, scan: Scan) ->
 def _read(name: str) -> tuple[str, Parsed]:
     from unhang.errors import UnhangError
     from unhang.knowledge.variables.files import opening
+    from unhang.records import piped
 
     try:
-        data = sys.stdin.buffer.read(_MAX_BYTES + 1) if name == "-" else _of_file(Path(name))
+        data = piped.stdin().read(_MAX_BYTES + 1) if name == "-" else _of_file(Path(name))
     except OSError as e:
         capitals = f"unhang vars {name.upper()}" if _NAME.fullmatch(name.upper()) else "unhang vars train.sh"
         raise UnhangError(f"cannot read {name or 'a file without a name'}: {e.strerror}", hint=capitals) from e

@@ -8,6 +8,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from unhang.cli import usage
+
 # In the order of the list.
 SAYS = {
     "run": "Run a training: watch it, say why it failed, start it again.",
@@ -32,6 +34,14 @@ class Verbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         return name, command and whole(command.name or ""), rest
+
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        with usage.told():
+            return super().make_context(*args, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        with usage.told():
+            return super().invoke(ctx)
 
 
 def whole(name: str) -> Any:

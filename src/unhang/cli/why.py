@@ -77,7 +77,7 @@ def why(
     Needs no GPU, no torch and no network; a run directory and logs can be judged on another machine.
 
     Exit code: 0 if nothing was found, 1 if something was found, 2 for bad input (also where nothing was found and a part of it could not be read, or
-    no log was in it), 3 for our own failure, 130 if interrupted. A reader that goes early (| head) changes none of them.
+    no log was in it), 3 for our own failure, 130 if interrupted (143 by SIGTERM). A reader that goes early (| head) changes none of them.
     """
     from unhang.errors import EXIT_FOUND, EXIT_OK, EXIT_USER, UnhangError
     from unhang.report import language

@@ -38,7 +38,7 @@ def why(path: str) -> str:
 class Course:
     """`exitcode`, `elapsed_s`, `line` belong to the last end that is recorded; None where there is none. `damaged` counts lines.
 
-    `opened`: the incidents that were opened, without those that turned out to be none.
+    `opened`: the incidents that were opened, without those that turned out to be none. `was_interrupted` is None where the record does not say.
     """
 
     source: str
@@ -48,6 +48,7 @@ class Course:
     line: int | None = None
     opened: tuple[int, ...] = ()
     damaged: int = 0
+    was_interrupted: bool | None = None
 
     @property
     def well(self) -> bool:
@@ -56,7 +57,8 @@ class Course:
 
     @property
     def interrupted(self) -> bool:
-        return self.exitcode == EXIT_INTERRUPTED
+        # A training that ended itself with 143 is none; runs from before that was written had one code for all.
+        return self.exitcode == EXIT_INTERRUPTED if self.was_interrupted is None else self.was_interrupted
 
 
 class _Event(msgspec.Struct):
@@ -65,6 +67,7 @@ class _Event(msgspec.Struct):
     exitcode: int | None = None
     elapsed_s: float | None = None
     incident: int | None = None
+    interrupted: bool | None = None
     attempt: int | None = None
     kind: str = ""
 
@@ -122,7 +125,15 @@ def read(path: Path, *, source: str) -> Course:
         return Course(source=source, opened=tuple(opened), damaged=damaged)
     line, end = finished
     elapsed = end.s if end.elapsed_s is None else end.elapsed_s
-    return Course(source=source, exitcode=end.exitcode, elapsed_s=elapsed, line=line, opened=tuple(opened), damaged=damaged)
+    return Course(
+        source=source,
+        exitcode=end.exitcode,
+        elapsed_s=elapsed,
+        line=line,
+        opened=tuple(opened),
+        damaged=damaged,
+        was_interrupted=end.interrupted,
+    )
 
 
 def unknown(course: Course, *, damaged: Collection[int] = (), logs: str | None = None) -> Finding | None:

@@ -5,18 +5,59 @@ Tests give another root, and recorded answers; then nothing of this machine is a
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 _CHUNK_BYTES = 16 * 1024**2
+_START_S = 2.0
+
+
+class _Commands:
+    """Those that run now: they are waited for in threads that nobody waits for, and go when we go."""
+
+    def __init__(self) -> None:
+        self._under_way: set[subprocess.Popen[bytes]] = set()
+        self._is_over = False
+        # Between its start and its being known, nobody could end it.
+        self._starting = threading.Lock()
+
+    @contextlib.contextmanager
+    def started(self, argv: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+        with self._starting:
+            if self._is_over:
+                raise InterruptedError(f"{argv[0]} was not started")
+            process = subprocess.Popen(list(argv), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+            self._under_way.add(process)
+        with process:
+            try:
+                yield process
+            finally:
+                self._under_way.discard(process)
+
+    def end(self) -> None:
+        # A program on a file server that is gone may take for ever to start.
+        held = self._starting.acquire(timeout=_START_S)
+        self._is_over = True
+        if held:
+            self._starting.release()
+        for process in tuple(self._under_way):
+            with contextlib.suppress(OSError):
+                process.kill()
+
+
+_commands = _Commands()
+atexit.register(_commands.end)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +120,13 @@ class Host:
     def run(self, argv: Sequence[str], *, timeout_s: float) -> Ran:
         """Run a command of this machine. Raises FileNotFoundError where it is missing, TimeoutError where it takes too long."""
         self._only_live(argv[0])
-        try:
-            done = subprocess.run(list(argv), capture_output=True, timeout=timeout_s, stdin=subprocess.DEVNULL, check=False)
-        except subprocess.TimeoutExpired as e:
-            raise TimeoutError(f"{argv[0]} did not end within {timeout_s:g} s") from e
-        return Ran(exitcode=done.returncode, out=done.stdout.decode(errors="replace"), err=done.stderr.decode(errors="replace"))
+        with _commands.started(argv) as process:
+            try:
+                out, err = process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired as e:
+                process.kill()
+                raise TimeoutError(f"{argv[0]} did not end within {timeout_s:g} s") from e
+        return Ran(exitcode=process.returncode, out=out.decode(errors="replace"), err=err.decode(errors="replace"))
 
     def space(self, path: str) -> Space:
         """The space of the file system that a path lies on. Raises OSError."""

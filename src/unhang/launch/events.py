@@ -128,11 +128,13 @@ class Restarting:
 
 @dataclass(frozen=True, kw_only=True)
 class Climbing:
-    """Changes of settings are tried, because of that cause, with so many ranks; it takes `limit_s` at most."""
+    """Changes of settings are tried, because of that cause, with so many ranks; it takes `limit_s` at most. Of that `answer_s` is kept for the
+    user's answer where one is asked for."""
 
     cause: str
     ranks: int
     limit_s: float
+    answer_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +147,8 @@ class RungTried:
     says: str
     busbw_gbps: float | None = None
     seconds: float = 0.0
+    title_zh: str = ""
+    says_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +193,7 @@ class Finished:
     incidents: int
     elapsed_s: float
     run_dir: str = ""
+    interrupted: bool = False
 
 
 Event = Union[  # noqa: UP007

@@ -25,7 +25,7 @@ import msgspec
 
 from unhang import encoding
 from unhang.diagnosis.redact import redact_command
-from unhang.errors import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK
+from unhang.errors import EXIT_FOUND, EXIT_OK, interrupted_by
 from unhang.facts import processes, snapshot
 from unhang.facts.host import Host
 from unhang.launch import ending, environment, events
@@ -135,7 +135,7 @@ class Supervisor:
         self._remedying = remedying
         self._attempt: Attempt | None = None
         self._attempts = 0
-        self._interrupts = 0
+        self._interrupts: list[int] = []
         self._incidents = 0
         self._log_broken = False
         self._verdict: Verdict | None = None
@@ -219,7 +219,7 @@ class Supervisor:
         helping.start()
         until = math.inf
         while helping.is_alive() and time.monotonic() < until:
-            if self._interrupts > 1 and until == math.inf:
+            if len(self._interrupts) > 1 and until == math.inf:
                 ending.kill_descendants()
                 until = time.monotonic() + LEAVE_S
             await asyncio.sleep(0.05)
@@ -272,10 +272,10 @@ class Supervisor:
             await asyncio.sleep(0.2)
 
     def _was_interrupted(self) -> bool:
-        return self._interrupts > 0
+        return bool(self._interrupts)
 
     def _interrupt(self, number: int) -> None:
-        self._interrupts += 1
+        self._interrupts.append(number)
         if self._attempt is not None:
             self._attempt.interrupt(number)
 
@@ -291,7 +291,7 @@ class Supervisor:
         elapsed = time.monotonic() - self._started
         interrupted = result.interrupted or self._was_interrupted()
         if interrupted:
-            exitcode = EXIT_INTERRUPTED
+            exitcode = interrupted_by(next(iter(self._interrupts), signal.SIGINT))
         elif result.ended_by_us:
             exitcode = EXIT_FOUND
         elif result.exitcode == 0:
@@ -301,7 +301,12 @@ class Supervisor:
             exitcode = result.exitcode if result.exitcode > 0 else 128 - result.exitcode
         self._tell(
             events.Finished(
-                exitcode=exitcode, attempts=attempts, incidents=self._incidents, elapsed_s=round(elapsed, 3), run_dir=str(self._rundir.path)
+                exitcode=exitcode,
+                attempts=attempts,
+                incidents=self._incidents,
+                elapsed_s=round(elapsed, 3),
+                run_dir=str(self._rundir.path),
+                interrupted=interrupted,
             )
         )
         return Outcome(

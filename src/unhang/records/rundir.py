@@ -13,6 +13,7 @@
       report.html           the same with a timeline, for a browser
       solution.json         what was tried after a failure of communication, and what was chosen
       solution.md           the same to read
+      trials/trial-*/       logs of the ranks of the trial that failed first
       monitor.jsonl         what unhang.Monitor of the training wrote, one line for each snapshot
       now.json              what the ranks are doing, written anew once a second
 
@@ -150,6 +151,10 @@ class RunDir:
     @property
     def solution_report(self) -> Path:
         return self.path / "solution.md"
+
+    @property
+    def trials(self) -> Path:
+        return self.path / "trials"
 
     def holds(self, path: Path) -> bool:
         """Whether something that a record names is a file of this run directory, which may come from anybody."""

@@ -41,14 +41,16 @@ _INTERRUPTED = Text("interrupted: what was tried until then is all there is", "�
 _MORE_WORK = Text("it works with more processes", "进程更多时也可行")
 _NO_NCCL = Text("there is no NCCL here", "此处没有 NCCL")
 _PASSED_ONCE = Text(
-    "{what} passed once, and the time of {s} s was over before it could pass again: nothing is proven",
-    "{what} 通过一次，但时间（{s} 秒）已用完，未能再次通过：尚未证明",
+    "{what} passed once, and the time of {time} was over before it could pass again: nothing is proven",
+    "{what} 通过一次，但时间（{time}）已用完，未能再次通过：尚未证明",
 )
 _OWN_FAILS = Text(
     "your command (--trial-command) fails whatever is set, while the probes pass: it seems to fail for a reason of its own: {why}",
     "无论怎样设置，您的命令（--trial-command）都失败，而探测全部通过：看来是命令自身的问题：{why}",
 )
-_RAN_OUT = Text(" (the time of {s} s was over)", "（{s} 秒的时间已用完）")
+_SECONDS = Text("{s} s", "{s} 秒")
+_SHARE = Text("{s} s (the rest of {whole} s is for your answer)", "{s} 秒（{whole} 秒中其余的留给您回答）")
+_RAN_OUT = Text(" (the time of {time} was over)", "（{time}的时间已用完）")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +71,20 @@ def climb(
     *,
     why: str = "",
     limit_s: float = LIMIT_S,
+    whole_s: float | None = None,
     several: bool = False,
     tell: Callable[[Told], None] = lambda told: None,
 ) -> Outcome:
     """Climb. The smallest change that works is `chosen`; whoever cancels gets what was tried so far, and nothing chosen.
 
-    With `several` the rungs above are tried as well, each by itself, for somebody to choose among those that work.
+    With `several` the rungs above are tried as well, each by itself, for somebody to choose among those that work; `limit_s` is then a
+    share of `whole_s`, and the rest is for the answer.
     """
-    return _Climb(bench, why=why, limit_s=limit_s, several=several, tell=tell).climb(tuple(rungs))
+    return _Climb(bench, why=why, limit_s=limit_s, whole_s=whole_s, several=several, tell=tell).climb(tuple(rungs))
 
 
 class _Climb:
-    def __init__(self, bench: Bench, *, why: str, limit_s: float, several: bool, tell: Callable[[Told], None]) -> None:
+    def __init__(self, bench: Bench, *, why: str, limit_s: float, whole_s: float | None, several: bool, tell: Callable[[Told], None]) -> None:
         self._bench = bench
         self._why = why
         self._began = time.monotonic()
@@ -91,7 +95,7 @@ class _Climb:
         self._proof_s = 0.0
         self._proven = self._unproven = False
         self._ran_out = False
-        self._limit_s = limit_s
+        self._time = _SECONDS.fill(s=f"{limit_s:g}") if whole_s is None else _SHARE.fill(s=f"{limit_s:g}", whole=f"{whole_s:g}")
         self._several = several
         self._tell = tell
         self._tried: list[Tried] = []
@@ -135,7 +139,7 @@ class _Climb:
                 if self._bench.cancelled():
                     return self._end(None, _INTERRUPTED)
                 if self._unproven:
-                    return self._end(None, _PASSED_ONCE.fill(what=named(choice), s=f"{self._limit_s:g}"))
+                    return self._end(None, _PASSED_ONCE.fill(what=named(choice), time=self._time))
             # Also what could not be decided: it would be no clearer the second time.
             seen.append(choice)
             if rung.kept:
@@ -148,9 +152,7 @@ class _Climb:
             says = Text("nothing was seen to work here, and {n} of what was tried could not be decided", "没有发现可行的，其中 {n} 项未能得出结论")
             says = says.fill(n=undecided)
         if self._ran_out:
-            says = says + Text("; the time of {s} s is over, and not all was tried", "；时间（{s} 秒）已用完，未能全部测试").fill(
-                s=f"{self._limit_s:g}"
-            )
+            says = says + Text("; the time of {time} is over, and not all was tried", "；时间（{time}）已用完，未能全部测试").fill(time=self._time)
         return self._end(None, says)
 
     def _own_fails(self) -> Text | None:
@@ -181,7 +183,7 @@ class _Climb:
         """Why a rung is not tried."""
         if self._is_over(self._rungs_until):
             self._ran_out = True
-            return Text("no time is left of {s} s for it", "{s} 秒中已无时间用于它").fill(s=f"{self._limit_s:g}")
+            return Text("no time is left of {time} for it", "{time}中已无时间用于它").fill(time=self._time)
         if choice.get("backend", self._bench.backend) == "nccl" and self._bench.installed.nccl is None:
             return _NO_NCCL
         if choice.get("backend", self._bench.backend) != "nccl" and rung.adds and set(rung.adds) <= set(TRANSPORTS):
@@ -289,7 +291,7 @@ class _Climb:
                 "{what} 在此可行，已通过两次；其中是否每一项都必需，未能测完",
             )
             if self._ran_out:
-                concluded = concluded + _RAN_OUT.fill(s=f"{self._limit_s:g}")
+                concluded = concluded + _RAN_OUT.fill(time=self._time)
         return concluded.fill(what=named(choice)) + (_ON_LOOPBACK if choice.get("interface") == "lo" else Text("", ""))
 
     def _end(self, chosen: Choice | None, says: Text, *, confirmed: bool = False) -> Outcome:

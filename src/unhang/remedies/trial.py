@@ -46,8 +46,8 @@ class Bench:
     """Where trials are run: `world_size` ranks with the training's Python and environment, over `backend` unless the candidate names another.
 
     `loaders`: loader workers are tried, too. `own` runs the user's own few steps under the candidate, within so many seconds, where they were
-    given; it answers with the reason where it could not be run under it.
-    `cancelled` is asked several times a second.
+    given; it answers with the reason where it could not be run under it. `trials` is where logs are kept: a directory of the run's, which need not
+    be there yet; None for the system's temporary one. `cancelled` is asked several times a second.
     """
 
     python: str
@@ -58,6 +58,7 @@ class Bench:
     launcher: str = "torchrun"
     loaders: bool = False
     own: Callable[[Choice, int, float], Steps | Text] | None = None
+    trials: Path | None = None
     cancelled: Callable[[], bool] = lambda: False
 
     def applied(self, choice: Choice) -> Applied:
@@ -80,16 +81,22 @@ def run(bench: Bench, choice: Choice, *, limit_s: float, keeps_logs: bool = Fals
     folder = Path(tempfile.mkdtemp(prefix="unhang-trial-"))
     stages: list[StageResult] = []
     cut = False
+    verdict: Verdict | None = None
+    kept: Path | None = None
     transports: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
     try:
-        stages, verdict, cut = _stages(bench, ours, size, backend, folder, began + limit_s)
-        logs = sorted(folder.glob("rank*.log"))
+        stages, cut = _stages(bench, ours, size, backend, folder, began + limit_s)
+        has_failed = any(s.state == "failed" for s in stages)
+        if keeps_logs and has_failed and not bench.cancelled():
+            kept = _kept(folder, bench.trials)
+        logs = sorted((kept or folder).glob("rank*.log"))
         transports, interfaces = _told_by_nccl(logs) if backend == "nccl" else _of_gloo(stages)
+        verdict = verdict_of(logs) if has_failed else None
     finally:
-        if not keeps_logs or bench.cancelled() or not any(s.state == "failed" for s in stages):
+        if kept != folder:
             shutil.rmtree(folder, ignore_errors=True)
-            stages = [replace(s, logs="") for s in stages]
+    stages = [replace(s, logs=str(kept)) if s.state == "failed" and kept is not None else s for s in stages]
     failed = next((s for s in stages if s.state == "failed"), None)
     steps: Steps | Text | None = None
     if failed is None and not cut and bench.own is not None and not bench.cancelled():
@@ -121,9 +128,24 @@ def refusal(refused: Sequence[Refused]) -> Text:
     return joined(Text(r.why, r.why_zh or r.why) for r in refused)
 
 
-def _stages(
-    bench: Bench, environ: Mapping[str, str], size: int, backend: str, folder: Path, until: float
-) -> tuple[list[StageResult], Verdict | None, bool]:
+def _kept(folder: Path, trials: Path | None) -> Path:
+    """Where its logs lie from now on: it has run elsewhere, since a disk that is full, as that of a run may be, would be no fault of the settings."""
+    if trials is None:
+        return folder
+    home: Path | None = None
+    try:
+        trials.mkdir(exist_ok=True)
+        home = Path(tempfile.mkdtemp(prefix="trial-", dir=trials))
+        for log in folder.glob("rank*.log"):
+            shutil.copyfile(log, home / log.name)
+    except OSError:
+        if home is not None:
+            shutil.rmtree(home, ignore_errors=True)
+        return folder
+    return home
+
+
+def _stages(bench: Bench, environ: Mapping[str, str], size: int, backend: str, folder: Path, until: float) -> tuple[list[StageResult], bool]:
     """Up to the first that fails, or that was cut off: what was interrupted, or had less time than is its due, has not failed."""
     known = {s.id: s for s in (*plan.STAGES, plan.LOADER)}
     ids = [*_STAGES[:2], *([plan.LOADER.id] if bench.loaders else []), *_STAGES[2:], *_MEASURING]
@@ -156,14 +178,12 @@ def _stages(
                     state="failed" if failed else "passed" if state == "passed" else "lacking",
                     seconds=round(took_s, 3),
                     says=why,
-                    logs=str(folder) if failed else "",
                 )
             )
             if failed:
                 break
-    verdict = verdict_of(ranks.logs) if failed else None
     results += [StageResult(stage=id, world_size=size, state="not-tested") for id in ids[len(results) :]]
-    return results, verdict, cut
+    return results, cut
 
 
 def _judged(bench: Bench, done: Applied, failed: StageResult | None, steps: Steps | Text | None) -> tuple[str, Text]:

@@ -3,6 +3,9 @@
 The live line stands below the output on a terminal, and only while the training is not itself in the middle of a line
 (a progress bar); elsewhere there is none. Everything is written to the file descriptors: a non-blocking one (a parent
 that reads with asyncio or node) takes a part of what Python's buffered writers give it and fails on the rest.
+
+Under Chinese four lines stay English, for `diagnosis/proven` reads them back from logs: what is tried, what was taken, what was
+taken back, and a good end.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from typing import IO, Any, Literal
 
 from rich.console import Console
 
+from unhang.knowledge.text import NOTHING, Text
 from unhang.launch import events
-from unhang.report import screen, terminal
+from unhang.report import language, screen, terminal
 from unhang.report.folding import cut, fold
 
 _BUFFER_BYTES = 1 << 16
@@ -33,6 +37,7 @@ class Live:
     """`output` and `tell` are what the supervisor calls; `close` ends the live line."""
 
     def __init__(self, *, prefix: bool = False, quiet: bool = False, output_to_stderr: bool = False, console: Console | None = None) -> None:
+        self._lang = language.spoken()
         self._prefix = prefix
         # A stream that was closed when we started is None.
         out, err = (getattr(stream, "buffer", None) for stream in (sys.stdout, sys.stderr))
@@ -74,8 +79,7 @@ class Live:
     def tell(self, event: events.Event) -> None:
         """Say what has happened, where it is worth a line."""
         if isinstance(event, events.Pace):
-            rate = f"  {event.steps_per_s:.2f} steps/s" if event.steps_per_s else ""
-            self._line = f"unhang: step {event.step}{rate}  {_count(event.ranks)}  {_clock(event.elapsed_s)}".encode()
+            self._line = f"unhang: {_pace(event).of(self._lang)}".encode()
             self._hide()
             self._show()
             return
@@ -90,11 +94,11 @@ class Live:
             return
         if isinstance(event, events.Finished):
             self._live = False
-        text, style = _say(event)
-        if text:
+        said, style = _say(event)
+        if text := said.of(self._lang):
             self._say(text, style, indent="  " if isinstance(event, events.RungTried) else "", folds=isinstance(event, events.RungTried))
         if isinstance(event, events.Finished) and event.run_dir:
-            self._say(_records(event), "dim")
+            self._say(_records(event).of(self._lang), "dim")
 
     def close(self) -> None:
         """Give out what is left and take the live line away."""
@@ -116,13 +120,14 @@ class Live:
 
     def _say_skipped(self) -> None:
         if self._skipped:
-            titles = "; ".join(event.title for event in self._skipped)
-            self._say(f"{titles}: not tried: {cut(self._skipped[0].says, _MOST_SAID)}", "dim", indent="  ", folds=True)
+            titles = Text("; ".join(event.title for event in self._skipped), "；".join(event.title_zh or event.title for event in self._skipped))
+            said = Text("{titles}: not tried: {why}", "{titles}：未测试：{why}").fill(titles=titles, why=_why(self._skipped[0]))
+            self._say(said.of(self._lang), "dim", indent="  ", folds=True)
             self._skipped.clear()
 
     def _print_verdict(self, event: events.Drawn) -> None:
         with self._console.capture() as said:
-            terminal.render(event.verdict, self._console)
+            terminal.render(event.verdict, self._console, lang=self._lang)
         self._put(said.get())
 
     def _put(self, text: str) -> None:
@@ -185,66 +190,104 @@ class Live:
         return b"".join(label + line + b"\n" for line in whole)
 
 
-def _say(event: events.Event) -> tuple[str, str]:
+def _say(event: events.Event) -> tuple[Text, str]:
     """One line for an event and its style; an empty line for what is not worth one."""
-    if isinstance(event, events.Started):
-        return "", ""
     if isinstance(event, events.FirstStep):
-        where = ", ".join(event.devices)
-        backend = f" ({event.backend})" if event.backend else ""
-        return f"{_count(event.ranks)} on {where}{backend}; first step {event.after_s:.1f} s after the start", "green"
+        where = ", ".join(event.devices) + (f" ({event.backend})" if event.backend else "")
+        said = Text("{ranks} on {where}; first step {after} s after the start", "{ranks}，位于 {where}；启动后 {after} 秒完成第一步")
+        return said.fill(ranks=_count(event.ranks), where=where, after=f"{event.after_s:.1f}"), "green"
     if isinstance(event, events.Overridden):
         where = f" ({Path(event.place[0]).name}:{event.place[1]})" if event.place else ""
-        return f"{event.what} {event.was} -> {event.now} in {_count(len(event.ranks))}{where}", "cyan"
+        said = Text("{what} in {ranks}{where}", "{ranks}中 {what}{where}")
+        return said.fill(what=f"{event.what} {event.was} -> {event.now}", ranks=_count(len(event.ranks)), where=where), "cyan"
     if isinstance(event, events.Ignored):
-        return f"{_not_done(event)} in {_count(len(event.ranks))}", "yellow"
+        return Text("{what} in {ranks}", "{what}（{ranks}）").fill(what=_not_done(event), ranks=_count(len(event.ranks))), "yellow"
     if isinstance(event, events.Straggling):
-        return (
-            f"{_ranks(event.ranks)} slow but alive: {_ranks(event.waiting)} waiting for {event.for_s:.0f} s; giving it time",
-            "yellow",
+        said = Text(
+            "{slow} {is_slow} slow but alive: {others} {are} waiting for {s} s; giving it time",
+            "{slow} 较慢但仍在运行：{others} 已等待 {s} 秒；再给它时间",
         )
+        return said.fill(
+            slow=_ranks(event.ranks), is_slow=_verb(event.ranks), others=_ranks(event.waiting), are=_verb(event.waiting), s=f"{event.for_s:.0f}"
+        ), "yellow"
     if isinstance(event, events.CaughtUp):
-        return f"moving again after {event.after_s:.0f} s", "green"
+        return Text("moving again after {s} s", "{s} 秒后又有进展").fill(s=f"{event.after_s:.0f}"), "green"
     if isinstance(event, events.Opened):
         if event.kind == "interrupted":
-            return "", ""
-        said = {
-            "hang": "nothing moves any more",
-            "straggler": "waiting for a slow rank",
-            "failure": "a rank has failed",
-            "world-size": "this is not the training that was asked for",
-        }
-        return f"{said[event.kind]}; taking evidence", "yellow"
+            return NOTHING, ""
+        return _OPENED[event.kind] + Text("; taking evidence", "；正在采集证据"), "yellow"
     if isinstance(event, events.Abandoned):
-        return "that was none; the training goes on", "green"
+        return Text("that was none; the training goes on", "并非如此；训练继续"), "green"
     if isinstance(event, events.Restarting):
-        return f"starting again (restart {event.attempt} of {event.of})", "cyan"
+        return Text("starting again (restart {n} of {of})", "重新启动（第 {n} 次，共 {of} 次）").fill(n=event.attempt, of=event.of), "cyan"
     if isinstance(event, events.Climbing):
-        return (
-            f"{event.cause}: settings may answer it; trying them on this machine with {_count(event.ranks)}, {_clock(event.limit_s)} at most",
-            "cyan",
-        )
+        share = f", {_clock(event.answer_s)} of it for your answer" if event.answer_s else ""
+        ranks = _count(event.ranks).en
+        return _both(
+            f"{event.cause}: settings may answer it; trying them on this machine with {ranks}, {_clock(event.limit_s)} at most{share}"
+        ), "cyan"
     if isinstance(event, events.RungTried):
         return _tried(event)
     if isinstance(event, events.Asking):
-        return f"an answer is waited for {_clock(event.within_s)} at most; without one it starts again as it is", "cyan"
+        return Text(
+            "an answer is waited for {time} at most; without one it starts again as it is", "最多等待回答 {time}；没有回答则按原样重新启动"
+        ).fill(time=_clock(event.within_s)), "cyan"
     if isinstance(event, events.FellBack):
-        return _fell_back(event), "green"
+        return _both(_fell_back(event)), "green"
     if isinstance(event, events.GaveUp):
-        return f"not starting again: {event.why}", "red"
+        return Text("not starting again: {why}", "不再重新启动：{why}").fill(why=_told(event.why)), "red"
     if isinstance(event, events.Note):
-        return event.text, "yellow"
+        return _told(event.text), "yellow"
     if isinstance(event, events.Finished):
         return _finished(event)
-    return "", ""
+    return NOTHING, ""
 
 
-def _tried(event: events.RungTried) -> tuple[str, str]:
-    mark, style = {"passed": ("works", "green"), "failed": ("fails", "yellow")}.get(event.outcome, ("not decided", "yellow"))
+_OPENED = {
+    "hang": Text("nothing moves any more", "不再有任何进展"),
+    "straggler": Text("waiting for a slow rank", "正在等待较慢的 rank"),
+    "failure": Text("a rank has failed", "有 rank 失败"),
+    "world-size": Text("this is not the training that was asked for", "这不是所要求的训练"),
+}
+_NOT_DONE = {
+    "value": Text("{what}={value} is no value for it; ignored", "{what}={value}：值无效，已忽略"),
+    "tensors": Text("{what} {value} left as it is: Gloo does not take its tensors", "{what} {value} 保持原样：Gloo 不接受它的张量"),
+    "unknown": Text("{what} was not told of the {value}: this version is not known", "没有把 {value} 告诉 {what}：不认识这个版本"),
+    "iterable": Text(
+        "{what}={value} not applied: each worker would give out the whole iterable dataset",
+        "未应用 {what}={value}：每个 worker 都会给出整个可迭代数据集",
+    ),
+    "workers": Text("{what}={value} not applied: the loader has no workers", "未应用 {what}={value}：该 DataLoader 没有 worker"),
+}
+
+
+def _both(text: str) -> Text:
+    return Text(text, text)
+
+
+def _told(text: str) -> Text:
+    """What was noted in English, with its Chinese where the table of sentences has it."""
+    return Text(text, language.refusal(text))
+
+
+def _pace(event: events.Pace) -> Text:
+    rate = Text("  {rate} steps/s", "  {rate} 步/秒").fill(rate=f"{event.steps_per_s:.2f}") if event.steps_per_s else NOTHING
+    said = Text("step {step}{rate}  {ranks}  {time}", "第 {step} 步{rate}  {ranks}  {time}")
+    return said.fill(step=event.step, rate=rate, ranks=_count(event.ranks), time=_clock(event.elapsed_s))
+
+
+def _tried(event: events.RungTried) -> tuple[Text, str]:
+    marks = {"passed": (Text("works", "可行"), "green"), "failed": (Text("fails", "失败"), "yellow")}
+    mark, style = marks.get(event.outcome, (Text("not decided", "未定"), "yellow"))
     measured = f", {event.busbw_gbps:.3g} GB/s" if event.busbw_gbps is not None else ""
     took = f" ({event.seconds:.1f} s{measured})" if event.seconds else ""
-    why = "" if event.outcome == "passed" else f": {cut(event.says, _MOST_SAID)}"
-    return f"{event.title}: {mark}{took}{why}", style
+    title = Text(event.title, event.title_zh or event.title)
+    said = Text("{title}: {mark}{took}", "{title}：{mark}{took}").fill(title=title, mark=mark, took=took)
+    return said if event.outcome == "passed" else said + Text(": {why}", "：{why}").fill(why=_why(event)), style
+
+
+def _why(event: events.RungTried) -> Text:
+    return Text(cut(event.says, _MOST_SAID), cut(event.says_zh or event.says, _MOST_SAID))
 
 
 def _fell_back(event: events.FellBack) -> str:
@@ -253,41 +296,43 @@ def _fell_back(event: events.FellBack) -> str:
     return f"{event.says}: from here on {what}"
 
 
-def _not_done(event: events.Ignored) -> str:
-    said = {
-        "value": f"{event.what}={event.value} is no value for it; ignored",
-        "tensors": f"{event.what} {event.value} left as it is: Gloo does not take its tensors",
-        "unknown": f"{event.what} was not told of the {event.value}: this version is not known",
-        "iterable": f"{event.what}={event.value} not applied: each worker would give out the whole iterable dataset",
-        "workers": f"{event.what}={event.value} not applied: the loader has no workers",
-    }
-    return said.get(event.why, f"{event.what}={event.value} not applied: {event.why}")
+def _not_done(event: events.Ignored) -> Text:
+    said = _NOT_DONE.get(event.why) or Text("{what}={value} not applied: {why}", "未应用 {what}={value}：{why}")
+    return said.fill(what=event.what, value=event.value, why=event.why)
 
 
-def _finished(event: events.Finished) -> tuple[str, str]:
-    times = "" if event.attempts == 1 else f", {event.attempts} attempts"
+def _finished(event: events.Finished) -> tuple[Text, str]:
+    times = NOTHING if event.attempts == 1 else Text(", {n} attempts", "，共 {n} 次尝试").fill(n=event.attempts)
     if event.exitcode == 0:
-        return f"training finished after {_clock(event.elapsed_s)}{times}", "green"
-    return f"ended with exit code {event.exitcode} after {_clock(event.elapsed_s)}{times}", "red"
+        return _both(f"training finished after {_clock(event.elapsed_s)}{times.en}"), "green"
+    said = Text("ended with exit code {code} after {time}", "以退出码 {code} 结束，用时 {time}").fill(
+        code=event.exitcode, time=_clock(event.elapsed_s)
+    )
+    return said + times, "red"
 
 
-def _records(event: events.Finished) -> str:
+def _records(event: events.Finished) -> Text:
     """Where it can all be read again."""
     path = Path(event.run_dir)
     with contextlib.suppress(ValueError, OSError):
         path = path.relative_to(Path.cwd())
     name = shlex.quote(str(path))
-    return f"records in {name}; unhang why {name}" if event.incidents else f"records in {name}"
+    said = Text("records in {name}", "记录在 {name}").fill(name=name)
+    return said + _both(f"; unhang why {name}") if event.incidents else said
 
 
-def _count(ranks: int) -> str:
-    return "1 rank" if ranks == 1 else f"{ranks} ranks"
+def _count(ranks: int) -> Text:
+    return Text("1 rank" if ranks == 1 else f"{ranks} ranks", f"{ranks} 个 rank")
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:
     if len(ranks) == 1:
-        return f"rank {ranks[0]} is"
-    return f"ranks {', '.join(map(str, ranks[:8]))}{' ...' if len(ranks) > 8 else ''} are"
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:8]))}{' ...' if len(ranks) > 8 else ''}"
+
+
+def _verb(ranks: tuple[int, ...]) -> str:
+    return "is" if len(ranks) == 1 else "are"
 
 
 def _clock(seconds: float) -> str:

@@ -69,7 +69,7 @@ class Provoke:
         env: Mapping[str, str] | None = None,
         wrap: Sequence[str] = (),
         cwd: Path | None = None,
-        timeout_s: float = 60.0,
+        timeout_s: float = 90.0,
     ) -> Ran:
         """Run `command` under `wrap` to its end."""
         (ran,) = self.together([(command, env or {})], wrap=wrap, cwd=cwd, timeout_s=timeout_s)
@@ -81,7 +81,7 @@ class Provoke:
         *,
         wrap: Sequence[str] = (),
         cwd: Path | None = None,
-        timeout_s: float = 60.0,
+        timeout_s: float = 90.0,
         separate: bool = False,
     ) -> list[Ran]:
         """Run commands at one time. They write into one log, or each into a log of its own, as `rank0.log`, `rank1.log`, ..."""
@@ -249,7 +249,7 @@ def hosts(provoke: Provoke) -> Any:
     if refused := _namespaces_refused("--mount", "--net", "--uts"):
         pytest.skip(refused)
 
-    def run(script: str, *arguments: str, between: str = "", env: Mapping[str, str] | None = None, timeout_s: float = 60.0) -> Ran:
+    def run(script: str, *arguments: str, between: str = "", env: Mapping[str, str] | None = None, timeout_s: float = 90.0) -> Ran:
         wrap = ("unshare", "--mount", "--net", "--uts", "--propagation", "private", "bash", str(SCRIPTS / "two_hosts.sh"))
         return provoke(
             provoke.python,

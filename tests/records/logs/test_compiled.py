@@ -91,3 +91,8 @@ def test_only_the_newest_are_kept(tmp_path):
         Hyperscan([b"needle %d" % n], tmp_path)
     assert len(list(tmp_path.iterdir())) == compiled._MOST_KEPT
     assert {p.stat().st_size > 100 for p in tmp_path.iterdir()} == {True}
+
+
+def test_in_one_process_it_is_compiled_once():
+    assert compiled.database(LITERALS, None) is compiled.database(tuple(LITERALS), None)
+    assert compiled.database(LITERALS[::-1], None) is not compiled.database(LITERALS, None)

@@ -15,13 +15,15 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.leftovers import end_all
 
 import unhang.runtime.attach as attach
 from unhang.runtime.attach import protocol
 
 HOOK = Path(attach.__file__).parent / "hook"
 TOKEN = "a-token"
-WAIT_S = 40.0
+# Two ranks that import torch, on a machine that has much else to do.
+WAIT_S = 90.0
 
 
 class Peer:
@@ -56,7 +58,6 @@ class Listener:
         self.stdio: tuple[int, int] | None = None
         self.go: set[str] = {"raised", "stopping"}
         self.deaf = False
-        self.pids: list[int] = []
         self._changed = threading.Condition()
         self._processes: list[subprocess.Popen] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -132,9 +133,8 @@ class Listener:
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
-        for pid in self.pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        # torchrun makes a session of its own for each worker, one that has not said hello yet as well.
+        end_all(f"{protocol.ENV_SOCKET}={self.path}")
         self.close()
 
     def _accept(self) -> None:
@@ -163,8 +163,6 @@ class Listener:
 
     def _take(self, peer: Peer, message: dict) -> None:
         if message["m"] == "hello":
-            # torchrun makes a session of its own for each worker.
-            self.pids.append(message["pid"])
             if message["wants_stdio"] and self.stdio is not None:
                 socket.send_fds(peer.socket, [protocol.encode("stdio")], list(self.stdio))
         elif message["m"] in self.go:

@@ -75,8 +75,8 @@ for function in (operators, remapped, between_graphs):
 def two_ranks(listener, code, *args):
     script, result = listener.directory / "train.py", listener.directory / "seen"
     script.write_text(START + code + END)
-    env = listener.env(**{protocol.ENV_BACKEND: "gloo"})
-    # Inductor calls g++ in both ranks.
+    # Inductor calls g++ in both ranks; its pools of compilers would each import torch once more, for a handful of kernels.
+    env = listener.env(**{protocol.ENV_BACKEND: "gloo", "TORCHINDUCTOR_COMPILE_THREADS": "1"})
     status, _, err = listener.finish(listener.run([*TORCHRUN, str(script), str(result), *args], env=env), wait_s=240)
     assert status == 0, err[-4000:]
     return [json.loads(Path(f"{result}.{rank}").read_text()) for rank in (0, 1)]

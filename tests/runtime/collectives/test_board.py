@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import unhang
 from unhang.errors import StoreLost
-from unhang.runtime.collectives.board import Board, of_this_attempt
+from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.connection import Connection
 
 pytestmark = pytest.mark.torch
@@ -121,21 +121,3 @@ def test_when_the_store_is_lost_all_are_told(fresh, before):
     for rank in range(3):
         # torch writes its own lines for each attempt of ours; we do not try again and again.
         assert world.stderr_of(rank).read_text().count("failed") <= 12
-
-
-@pytest.mark.parametrize(
-    ("environ", "name"),
-    [
-        ({}, "unhang/0"),
-        ({"TORCHELASTIC_RESTART_COUNT": "0", "GROUP_WORLD_SIZE": "1"}, "unhang/0"),
-        ({"TORCHELASTIC_RESTART_COUNT": "2", "GROUP_WORLD_SIZE": "1"}, "unhang/0/restart-2"),
-        # Another host's agent may not have counted it.
-        ({"TORCHELASTIC_RESTART_COUNT": "2", "GROUP_WORLD_SIZE": "4"}, "unhang/0"),
-    ],
-)
-def test_a_restart_by_torchrun_begins_anew(monkeypatch, environ, name):
-    for variable in ("TORCHELASTIC_RESTART_COUNT", "GROUP_WORLD_SIZE"):
-        monkeypatch.delenv(variable, raising=False)
-    for variable, value in environ.items():
-        monkeypatch.setenv(variable, value)
-    assert of_this_attempt("unhang/0") == name

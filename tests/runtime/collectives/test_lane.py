@@ -114,3 +114,58 @@ def test_nor_does_the_process_wait_for_it_at_its_end(fresh):
     world._pipes[0].send(None)
     world._processes[0].join(20)
     assert world._processes[0].exitcode == 0
+
+
+def without_gloo(rank: int, late: bool) -> tuple[bool, list[str]]:
+    """A barrier of a group that has no Gloo, as one of NCCL: three times, so that it comes often enough for a lane of its own."""
+    import torch.testing._internal.distributed.fake_pg  # noqa: F401
+
+    import unhang
+    from unhang.runtime.collectives import circle as circles
+
+    group = KEPT["group"] = KEPT.get("group") or dist.new_group(backend="fake")
+    opened = []
+    circle = circles.of(group)
+    before = circle._open
+
+    def noted(turn, kind, key):
+        opened.append(kind)
+        return before(turn, kind, key)
+
+    circle._open = noted
+    try:
+        if late and rank == 0:
+            of_ranks.store.wait(["given up"])
+        for _ in range(4):
+            unhang.barrier(group, deadline=0.5 if late else 20)
+    finally:
+        del circle._open
+        if late:
+            of_ranks.store.set("given up", "")
+    return bool(circle._own), opened
+
+
+def test_a_barrier_of_a_training_without_gloo_goes_through_the_store(fresh):
+    world = fresh(3)
+    assert world(without_gloo, False) == [(False, ["store"])] * 3
+    found = world.try_(without_gloo, True)
+    assert [one.kind for one in found] == ["LatePeer", "CollectiveTimeout", "CollectiveTimeout"]
+    assert [one.missing for one in found] == [(0,)] * 3
+    assert [own for own, _ in world(without_gloo, False)] == [False] * 3
+
+
+def astray(rank: int) -> str:
+    import unhang
+
+    if rank == 1:
+        # No such interface.
+        os.environ["GLOO_SOCKET_IFNAME"] = "nosuch0"
+    try:
+        unhang.all_reduce(torch.ones(3), deadline=2)
+    except unhang.CollectiveTimeout as e:
+        return str(e)
+    return ""
+
+
+def test_who_cannot_connect_by_gloo_is_told_of_its_variable(fresh):
+    assert "GLOO_SOCKET_IFNAME" in fresh(2)(astray)[1]

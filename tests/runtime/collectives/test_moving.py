@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import unhang
+from unhang.runtime.collectives import circle as circles
 
 pytestmark = pytest.mark.torch
 
@@ -287,8 +291,112 @@ def test_objects_come_as_they_were(worlds, data, size):
     assert worlds(size)(objects, values) == [values] * size
 
 
+def lazy(tensor: torch.Tensor) -> torch.Tensor:
+    """On a device that neither Gloo nor NCCL has ever heard of, which every build of torch has."""
+    import torch._lazy.ts_backend
+
+    with contextlib.suppress(RuntimeError):
+        # It may be there already.
+        torch._lazy.ts_backend.init()
+    return tensor.to("lazy")
+
+
+def elsewhere(rank: int, size: int) -> None:
+    columns = lazy(torch.arange(12.0).reshape(4, 3) * (rank + 1))[:, 1]
+    total = size * (size + 1) / 2
+    wanted = torch.arange(12.0).reshape(4, 3)[:, 1] * total
+    found = unhang.all_reduce(columns)
+    assert found is columns and found.device.type == "lazy" and torch.equal(found.cpu(), wanted)
+    truth = lazy(torch.tensor([rank == 0, False]))
+    assert unhang.all_reduce(truth, chunk_bytes=1024, atomic=True).cpu().tolist() == [True, False]
+    out = lazy(torch.zeros(3, dtype=torch.int16))
+    unhang.all_reduce(lazy(torch.full((3,), rank + 1, dtype=torch.int16)), out=out)
+    assert out.cpu().tolist() == [int(total)] * 3
+    assert unhang.broadcast(lazy(torch.tensor([float(rank)])), size - 1).cpu().item() == size - 1
+    parts = unhang.all_gather(lazy(torch.tensor([rank])))
+    assert [part.device.type for part in parts] == ["lazy"] * size and [part.cpu().item() for part in parts] == list(range(size))
+    assert unhang.reduce_scatter(lazy(torch.arange(float(size)))).cpu().tolist() == [float(rank * size)]
+
+
+def test_another_device_goes_through_host_memory(worlds):
+    worlds(2)(elsewhere, 2)
+
+
+def of_bytes(rank: int, size: int) -> None:
+    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2, torch.bool, torch.int16):
+        part = (torch.arange(12).reshape(3, 4).t() % 3 + rank).to(dtype)
+        gathered = unhang.all_gather(part)
+        assert all(torch.equal(g.float(), (torch.arange(12).reshape(3, 4).t() % 3 + r).to(dtype).float()) for r, g in enumerate(gathered))
+        for tensor in (part.clone(), part.clone().contiguous(), part.clone()[1:]):
+            wanted = gathered[size - 1][tensor.shape[0] - 4 :] if tensor.shape[0] == 4 else gathered[size - 1][1:]
+            assert torch.equal(unhang.broadcast(tensor, size - 1, chunk_bytes=1024).float(), wanted.float())
+
+
+def test_what_is_only_moved_may_be_of_any_type(worlds):
+    worlds(3)(of_bytes, 3)
+
+
+def apart(rank: int) -> str:
+    try:
+        unhang.broadcast(torch.zeros(4).to(torch.float8_e5m2 if rank else torch.float8_e4m3fn), deadline=20)
+    except unhang.CollectiveMismatch as e:
+        return str(e)
+    return ""
+
+
+def test_but_of_one_type_on_all_ranks(worlds):
+    assert all("float8_e5m2 as bytes" in said and "float8_e4m3fn as bytes" in said for said in worlds(2)(apart))
+
+
+def kinds(rank: int) -> None:
+    wanting = torch.full((3,), rank + 1.0, requires_grad=True)
+    loss = (wanting * 2).sum()
+    assert unhang.all_reduce(loss) is loss and loss.item() == 18.0 and loss.requires_grad
+    assert unhang.all_reduce(torch.nn.Parameter(torch.ones(4, 2)).t()).tolist() == [[2.0] * 4] * 2
+    with torch.inference_mode():
+        made = torch.tensor([rank == 0])
+    assert unhang.all_reduce(made).item() is True
+    if hasattr(torch.Tensor, "has_names"):
+        assert unhang.all_reduce(torch.ones(3, 2).refine_names("a", "b").align_to("b", "a")).rename(None).tolist() == [[2.0] * 3] * 2
+    assert len(unhang.all_gather(torch.empty(0, 3))) == 2
+
+
+def test_whatever_else_a_tensor_may_be(worlds):
+    worlds(2)(kinds)
+
+
+def in_pieces(rank: int, size: int, numel: int) -> tuple[int, bool]:
+    seen = []
+    circle = circles.of()
+    before = circle.turn
+
+    def turn(call, deadline_s):
+        seen.append(call.chunk)
+        return before(call, deadline_s)
+
+    circle.turn = turn
+    try:
+        parts = unhang.all_gather(torch.arange(numel) + rank)
+    finally:
+        del circle.turn
+    return seen[0], all(torch.equal(part, torch.arange(numel) + r) for r, part in enumerate(parts))
+
+
+def test_a_large_gather_goes_in_pieces(worlds):
+    numel = (40 << 20) // 8 + 3
+    assert worlds(2)(in_pieces, 2, numel) == [((16 << 20) // 8, True)] * 2
+
+
 class Local(torch.Tensor):
     """As DTensor is: its memory is not what it shows."""
+
+
+def dtensor() -> torch.Tensor:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+
+    mesh = DeviceMesh("cpu", [torch.distributed.get_rank()], _init_backend=False, _rank=torch.distributed.get_rank())
+    return DTensor.from_local(torch.ones(4), mesh, run_check=False)
 
 
 def impossible(kind: str) -> tuple[torch.Tensor, str]:
@@ -301,6 +409,25 @@ def impossible(kind: str) -> tuple[torch.Tensor, str]:
             return torch.ones(3, 3).to_sparse(), "sum"
         case "float8":
             return torch.ones(4).to(torch.float8_e4m3fn), "sum"
+        case "list":
+            return [1.0], "sum"
+        case "dtensor":
+            return dtensor(), "sum"
+        case "meta":
+            return torch.ones(4, device="meta"), "sum"
+        case "quantised":
+            with warnings.catch_warnings():
+                # They will be gone one day.
+                warnings.simplefilter("ignore")
+                return torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.quint8), "sum"
+        case "nested":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "sum"
+        case "freed":
+            freed = torch.ones(4)
+            freed.untyped_storage().resize_(0)
+            return freed, "sum"
         case "avg_of_ints":
             return torch.ones(4, dtype=torch.int32), "avg"
         case "band_of_floats":
@@ -311,8 +438,8 @@ def impossible(kind: str) -> tuple[torch.Tensor, str]:
             return torch.ones(4), "median"
         case "chunks_too_small":
             return torch.ones(4), "chunks_too_small"
-        case "other_out":
-            return torch.ones(4), "other_out"
+        case "other_out" | "expanded_out" | "sparse_out":
+            return torch.ones(4), kind
     raise AssertionError(kind)
 
 
@@ -326,6 +453,10 @@ def refused(rank: int, kind: str, only: int | None) -> tuple[str, float, float]:
             unhang.all_reduce(tensor, chunk_bytes=12)
         elif kind == "other_out":
             unhang.all_reduce(tensor, out=torch.ones(5))
+        elif kind == "expanded_out":
+            unhang.all_reduce(tensor, out=torch.ones(1).expand(4))
+        elif kind == "sparse_out":
+            unhang.all_reduce(tensor, out=torch.ones(4).to_sparse())
         else:
             unhang.all_reduce(tensor, op)
     except (unhang.CollectiveError, TypeError, ValueError) as e:
@@ -340,6 +471,14 @@ REFUSED = {
     "subclass": ("TypeError", "Local"),
     "sparse": ("CollectiveError", "sparse"),
     "float8": ("CollectiveError", "float8"),
+    "list": ("TypeError", "list"),
+    "dtensor": ("TypeError", "to_local()"),
+    "meta": ("CollectiveError", "meta"),
+    "quantised": ("CollectiveError", "dequantize()"),
+    "nested": ("CollectiveError", "nested"),
+    "freed": ("CollectiveError", "freed"),
+    "expanded_out": ("CollectiveError", "out is expanded"),
+    "sparse_out": ("CollectiveError", "out is of layout"),
     "avg_of_ints": ("CollectiveError", "int32"),
     "band_of_floats": ("CollectiveError", "BAND"),
     "max_of_complex": ("CollectiveError", "complex"),
@@ -347,6 +486,23 @@ REFUSED = {
     "chunks_too_small": ("ValueError", "chunk_bytes"),
     "other_out": ("CollectiveError", "out"),
 }
+
+
+@pytest.mark.parametrize("call", ["broadcast", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("kind", ["list", "subclass", "sparse", "meta", "quantised", "nested", "freed"])
+def test_nor_by_any_other_collective(worlds, call, kind):
+    for said, after in worlds(2)(refused_by, call, kind):
+        assert said.startswith(REFUSED[kind][0]) and REFUSED[kind][1] in said
+        assert after == 1.0
+
+
+def refused_by(rank: int, call: str, kind: str) -> tuple[str, float]:
+    said = ""
+    try:
+        getattr(unhang, call)(impossible(kind)[0])
+    except (unhang.CollectiveError, TypeError) as e:
+        said = f"{type(e).__name__}: {e}"
+    return said, unhang.all_reduce(torch.full((3,), float(rank)), "max", deadline=20)[0].item()
 
 
 @pytest.mark.parametrize("kind", REFUSED)
@@ -391,3 +547,28 @@ def refused_elsewhere(rank: int, how: str) -> tuple[str, float]:
     except Exception as e:
         said = type(e).__name__
     return said, unhang.all_reduce(torch.full((3,), float(rank)), "max", deadline=20)[0].item()
+
+
+def peaks(rank: int) -> tuple[float, float]:
+    """By how much resident memory rises at most, in bytes for each byte that is gathered from all ranks."""
+    mb = 1 << 20
+
+    def status(name: str) -> int:
+        return int(next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)).split()[1]) << 10
+
+    def peak(call, size_bytes: int) -> float:
+        Path("/proc/self/clear_refs").write_text("5")
+        before = status("VmRSS")
+        call()
+        return (status("VmHWM") - before) / (2 * size_bytes)
+
+    tensor, value = torch.ones(64 * mb // 4), bytes(range(256)) * (40 * mb // 256)
+    return peak(lambda: unhang.all_gather(tensor), 64 * mb), peak(lambda: unhang.all_gather_object(value), 40 * mb)
+
+
+def test_a_gather_takes_little_more_than_what_it_returns(fresh):
+    """In one piece it took twice that, and objects five times."""
+    world = fresh(2)
+    world(empty_parts)
+    for tensors, objects_ in world(peaks, bound_s=60):
+        assert tensors < 1.7 and objects_ < 3.5

@@ -1,13 +1,19 @@
 """Monitors on real ranks: what they count, and that nothing of theirs disturbs a training."""
 
 import json
+import multiprocessing
+import os
 import signal
+import socket
 import threading
 import time
+import types
 import urllib.request
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 from tests.runtime.collectives import world
 from tests.runtime.collectives.world import world_of
 
@@ -17,15 +23,13 @@ from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.outlet import Outlet
 from unhang.runtime.monitoring.sinks.jsonl import JSONL
-from unhang.runtime.monitoring.sinks.prometheus import Prometheus
-from unhang.runtime.monitoring.tally import Silent, Snapshot, Straggler, Tally, busbw_gbps, summed
+from unhang.runtime.monitoring.sinks.prometheus import Prometheus, text
+from unhang.runtime.monitoring.tally import Calls, OfFailures, Silent, Snapshot, Straggler, Tally, busbw_gbps, summed
 
 EMPTY = Snapshot(time_s=0.0, world_size=1, heard_from=1, restarts=0)
 
 
 def monitored(rank, path):
-    import torch
-
     with unhang.Monitor([unhang.JSONL(path)], every_s=60):
         for _ in range(4):
             unhang.barrier()
@@ -79,6 +83,55 @@ def test_a_sink_that_raises_or_hangs_is_switched_off_and_the_others_go_on(tmp_pa
     assert said.count("switched off") == 2 and "No space left" in said and "has not returned for 0.1 s" in said
 
 
+@pytest.mark.parametrize("how", ["raises", "hangs"])
+def test_a_sink_that_is_switched_off_is_closed(how):
+    entered, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Wrong:
+        def write(self, snapshot):
+            entered.set()
+            assert how == "hangs" and go_on.wait(20)
+
+        def close(self):
+            closed.set()
+
+    outlet = Outlet(Wrong(), patience_s=0.01)
+    outlet.offer(EMPTY)
+    assert entered.wait(10)
+    until = time.monotonic() + 10
+    while not outlet.off and time.monotonic() < until:
+        outlet.offer(EMPTY)
+        time.sleep(0.02)
+    assert outlet.off
+    go_on.set()
+    assert closed.wait(10)
+    outlet.close(time.monotonic() + 10)
+
+
+def test_a_port_is_asked_for_without_the_name_of_this_machine_and_again_while_it_is_taken(monkeypatch, caplog):
+    monkeypatch.setattr(socket, "getfqdn", lambda name="": pytest.fail("a name server was asked"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        sink = Prometheus(taken.getsockname()[1])
+        sink.write(EMPTY)
+        sink.write(EMPTY)
+        assert sink.port == 0 and caplog.text.count("cannot listen on 127.0.0.1") == 1
+    sink.write(EMPTY)
+    try:
+        assert sink.port
+        # As a worker of a DataLoader is started.
+        child = multiprocessing.get_context("fork").Process(target=_ends_where_the_socket_is_open, args=(sink._server.socket,))
+        child.start()
+        child.join(20)
+        assert child.exitcode == 0
+        assert b"unhang_step" not in urllib.request.urlopen(f"http://127.0.0.1:{sink.port}/metrics", timeout=10).read()
+    finally:
+        sink.close()
+
+
+def _ends_where_the_socket_is_open(its):
+    os._exit(0 if its.fileno() == -1 else 1)
+
+
 def test_what_nobody_takes_is_dropped_and_counted():
     entered, go_on = threading.Event(), threading.Event()
 
@@ -121,10 +174,18 @@ def test_prometheus_is_scraped():
     assert {"unhang_step 7", 'unhang_ranks{state="silent"} 1', 'unhang_ranks{state="heard"} 2', 'unhang_unread_calls_total{group="world"} 5'} <= {
         *lines
     }
+    assert {"unhang_snapshot_timestamp_seconds 0.0", "unhang_store_lost 0"} <= {*lines}
+    assert {line.split()[2] for line in lines if line.startswith("# HELP ")} == {line.split()[2] for line in lines if line.startswith("# TYPE ")}
     assert 'unhang_straggler_interval_waited_seconds{group="world",rank="1"} 1.5' in lines
     assert [line.split("}")[0] for line in lines if line.startswith("unhang_call_seconds{")] == [
         f'unhang_call_seconds{{group="world",collective="all_reduce",quantile="{q}"' for q in ("0.5", "0.95", "0.99")
     ]
+
+
+def test_labels_of_prometheus_are_escaped():
+    failures = [OfFailures(group='a"b', collective="c\\d\ne", cause="error", count=1)]
+    lines = text(replace(EMPTY, failures=failures, torch_collectives="not read: why")).splitlines()
+    assert r'unhang_failures_total{group="a\"b",collective="c\\d\ne",cause="error"} 1' in lines and "unhang_torch_read 0" in lines
 
 
 @pytest.mark.parametrize(("what", "factor"), [("all_reduce", 1.5), ("all_gather", 3), ("broadcast", 1), ("barrier", 0)])
@@ -192,6 +253,47 @@ def test_an_observer_that_raises_is_told_nothing_more_and_disturbs_nothing(tmp_p
         assert world.stderr_of(0).read_text().count("ValueError: an observer's own fault") == 1
 
 
+@pytest.fixture
+def alone():
+    with unhang.Monitor([], every_s=60) as monitor:
+        yield monitor
+
+
+@pytest.mark.parametrize(
+    ("given", "is_told"),
+    [
+        (7, 7),
+        (np.int64(7), 7),
+        (torch.tensor(7), 7),
+        (None, None),
+        (torch.ones(1, dtype=torch.int64, device="meta"), None),
+        (torch.nn.Parameter(torch.tensor(7.0)), None),
+        (7.5, None),
+        ("7", None),
+        (2**64, None),
+    ],
+)
+def test_a_step_is_a_whole_number_or_unknown(alone, caplog, given, is_told):
+    for _ in range(2):
+        alone.step = given
+    assert alone.step == is_told and type(alone.step) in (int, type(None))
+    assert caplog.text.count("monitor.step is a whole number") == (given is not None and is_told is None)
+
+
+def test_a_line_that_was_cut_takes_no_other_with_it(tmp_path):
+    path = tmp_path / "monitor.jsonl"
+    path.write_bytes(b'{"time_s": 1.0, "wor')
+    for _ in range(2):
+        JSONL(path).write(EMPTY)
+    assert [line[:20] for line in path.read_bytes().splitlines()] == [b'{"time_s": 1.0, "wor', *[b'{"time_s":0.0,"world'] * 2]
+
+
+def test_who_has_stopped_to_count_is_no_straggler():
+    tallies = [Tally(rank=rank, calls={"world|barrier": Calls(count=9, inside_s=s)}) for rank, s in enumerate((9.0, 8.0, 1.0))]
+    assert [one.rank for one in summed(tallies)[2]] == [2, 1]
+    assert [one.rank for one in summed(tallies, left_out={2})[2]] == [1]
+
+
 def goes_on_without_the_store(rank, path):
     from unhang.errors import StoreLost
 
@@ -212,6 +314,7 @@ def test_without_a_store_rank_0_tells_what_it_knows_itself(tmp_path):
         assert "knows no other ranks any more" in world.stderr_of(0).read_text()
     told = json.loads(path.read_text())
     assert (told["heard_from"], told["calls"][0]["collective"]) == (1, "barrier")
+    assert [one["rank"] for one in told["silent"]] == [1] and "does not answer" in told["store_lost"]
 
 
 def test_what_makes_no_sense_is_refused():
@@ -250,6 +353,24 @@ def loses_the_store(rank):
         world.monitor._board.put = lost
 
 
+def counts_and_stays(rank, path):
+    monitors(rank, path)
+    unhang.barrier()
+    if rank:
+        world.monitor(types.SimpleNamespace(ok=True))
+
+
+def test_counts_do_not_fall_when_the_store_is_lost_and_the_others_are_silent(tmp_path):
+    path = tmp_path / "monitor.jsonl"
+    with world_of(2, tmp_path / "ranks") as ranks:
+        ranks(counts_and_stays, path)
+        until_line(path, lambda one: one["evaluations"] == 1 and not one["silent"])
+        ranks(loses_the_store)
+        lost = until_line(path, lambda one: one["store_lost"])
+        assert (lost["evaluations"], lost["heard_from"], [one["rank"] for one in lost["silent"]]) == (1, 2, [1])
+        ranks(ends_monitoring)
+
+
 @pytest.mark.integration
 def test_a_rank_that_stands_still_is_silent_and_is_heard_from_again(tmp_path):
     path = tmp_path / "monitor.jsonl"
@@ -269,8 +390,9 @@ def test_a_rank_that_stands_still_is_silent_and_is_heard_from_again(tmp_path):
         until_line(path, lambda one: one["time_s"] > back["time_s"] and one["silent"])
         ranks.start(loses_the_store)
         ranks.ended([0, 2])
-        lost = until_line(path, lambda one: one["time_s"] > back["time_s"] and one["heard_from"] == 1)
-        assert [one["rank"] for one in lost["silent"]] == [1]
+        lost = until_line(path, lambda one: one["time_s"] > back["time_s"] and one["store_lost"])
+        # Their counts are still there.
+        assert [one["rank"] for one in lost["silent"]] == [1] and lost["heard_from"] == 3
         ranks.signal(1, signal.SIGCONT)
         ranks.ended([1])
         ranks(ends_monitoring)

@@ -178,6 +178,7 @@ class Recorder:
             "time_created_ns": time.time_ns(),
             "timeout_ms": 600_000,
             "retired": True,
+            "state": "scheduled" if more.get("retired") is False else "completed",
             **more,
         }
         self.entries.append(entry)
@@ -186,7 +187,7 @@ class Recorder:
     def dump(self, collectives: bool, stacks: bool, active: bool) -> bytes:
         assert not stacks
         enqueued = max((entry["collective_seq_id"] for entry in self.entries), default=-1)
-        found: dict[str, Any] = {"pg_status": {"0": {"last_enqueued_collective": enqueued}} if self.entries else {}}
+        found: dict[str, Any] = {"version": "2.10", "pg_status": {"0": {"last_enqueued_collective": enqueued}} if self.entries else {}}
         if collectives:
             self.reads += 1
             found["entries"] = self.entries
@@ -223,8 +224,8 @@ def test_times_of_nccl_are_told_where_its_events_have_them(nccl, collectives):
     assert calls["nccl:all_reduce"].latency_p50_s == pytest.approx(1, rel=0.06)
     # A gigabyte each, among four: nccl-tests' formula.
     assert calls["nccl:all_reduce"].busbw_p50_gbps == pytest.approx(1.5, rel=0.06)
-    assert (calls["nccl:_all_gather_base"].count, calls["nccl:_all_gather_base"].timed) == (1, 0)
-    pending |= {"retired": True, "duration_ms": 500.0}
+    assert "nccl:_all_gather_base" not in calls
+    pending |= {"retired": True, "state": "completed", "duration_ms": 500.0}
     collectives.read(last=True)
     calls, failures = calls_of(collectives)
     assert (calls["nccl:_all_gather_base"].count, calls["nccl:_all_gather_base"].timed) == (1, 1)
@@ -238,6 +239,53 @@ def test_what_is_past_its_timeout_is_a_failure_once(nccl, collectives):
     collectives.read(last=True)
     collectives.read(last=True)
     assert calls_of(collectives)[1] == [("nccl:all_reduce", "timeout", 1)]
+
+
+def test_what_nccl_has_given_up_is_a_failure_once(nccl, collectives):
+    late = nccl.call("all_reduce", 1, retired=False, time_created_ns=time.time_ns() - 601 * 10**9)
+    nccl.call("all_reduce", 2, state="started")
+    collectives.read(last=True)
+    late |= {"retired": True, "state": "started"}
+    collectives.read(last=True)
+    assert calls_of(collectives) == ({}, [("nccl:all_reduce", "timeout", 2)])
+
+
+def launched_together(nccl, seq, **of_last):
+    for name in ("send 0->1", "recv 0<-1"):
+        nccl.call(name, 1, p2p=True, p2p_seq_id=seq, retired=False, time_created_ns=of_last["time_created_ns"])
+    return nccl.call("coalesced", 1, p2p=True, p2p_seq_id=seq, **of_last)
+
+
+def test_messages_that_are_launched_together_have_ended_where_the_last_entry_has(nccl, collectives):
+    old_ns = time.time_ns() - 700 * 10**9
+    launched_together(nccl, 1, time_created_ns=old_ns)
+    last = launched_together(nccl, 2, time_created_ns=time.time_ns(), retired=False)
+    collectives.read(last=True)
+    calls, failures = calls_of(collectives)
+    assert ({name: one.count for name, one in calls.items()}, failures) == ({"nccl:send": 1, "nccl:recv": 1, "nccl:coalesced": 1}, [])
+    last |= {"retired": True, "state": "completed"}
+    collectives.read(last=True)
+    assert {one.count for one in calls_of(collectives)[0].values()} == {2} and collectives.unread == {}
+
+
+def test_messages_that_were_launched_together_and_hang_are_one_failure(nccl, collectives):
+    launched_together(nccl, 1, time_created_ns=time.time_ns() - 700 * 10**9, retired=False)
+    collectives.read(last=True)
+    assert calls_of(collectives) == ({}, [("nccl:coalesced", "timeout", 1)])
+
+
+def test_messages_of_a_recorder_that_never_tells_their_end_are_no_failures(nccl, collectives):
+    nccl.call("send 0->1", 0, p2p=True, p2p_seq_id=1, profiling_name="xccl:send 0->1", retired=False, time_created_ns=time.time_ns() - 700 * 10**9)
+    collectives.read(last=True)
+    assert calls_of(collectives) == ({}, [])
+
+
+def test_what_is_forgotten_before_its_end_was_seen_is_unread(nccl, collectives):
+    nccl.call("all_reduce", 1, retired=False)
+    collectives.read(last=True)
+    nccl.entries[0] = {**nccl.entries[0], "record_id": 1, "collective_seq_id": 2, "retired": True, "state": "completed"}
+    collectives.read(last=True)
+    assert collectives.unread == {"world": 1} and calls_of(collectives)[0]["nccl:all_reduce"].count == 1
 
 
 def test_messages_and_calls_that_are_launched_together_are_no_gap(nccl, collectives):

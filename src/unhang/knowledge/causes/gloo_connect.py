@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.model import Finding, Remedy
+
+if TYPE_CHECKING:
+    from unhang.records.logs import Hit
 
 _LOOPBACK = ("127.", "::1", "localhost")
 
@@ -15,16 +21,22 @@ def _in_logs(view: LogView) -> Finding | None:
     peer = next((h.groups["peer"] for h in hits if "peer" in h.groups), None)
     error = next((h.groups["error"] for h in hits if "error" in h.groups), None)
     command = {"name-the-interface": f"export GLOO_SOCKET_IFNAME=$(ip -o route get {peer} | grep -oP 'dev \\K\\S+')"} if peer else None
-    if max(h.attempt for h in hits) > 1 and error == "Connection refused":
+    if error == "Connection refused" and (max(h.attempt for h in hits) > 1 or _behind_an_end(hits, view)):
         return CAUSE.of_hits(
             hits,
             view,
             says=f"after a restart Gloo could not connect to {peer or 'a peer'} again: the address of a process of the attempt before was read",
-            remedies=("restart-afresh", "look-at-the-peer"),
+            remedies=("own-store", "restart-afresh", "look-at-the-peer"),
         )
     if peer is not None and peer.startswith(_LOOPBACK):
         return CAUSE.of_hits(hits, view, remedies=("look-at-the-peer", "name-the-interface", "restart-afresh"))
     return CAUSE.of_hits(hits, view, commands=command)
+
+
+def _behind_an_end(hits: Sequence[Hit], view: LogView) -> bool:
+    """torchrun says by default that ranks have ended, and nothing when it starts others; it has ended all of them by then."""
+    places = {h.source: h.line for h in reversed(hits) if h.line is not None}
+    return any(e.code != 0 and e.at.line is not None and e.at.line < places.get(e.at.source, 0) for e in view.exits)
 
 
 CAUSE = Cause(
@@ -122,6 +134,19 @@ CAUSE = Cause(
             command="torchrun --max-restarts=0 --rdzv-endpoint MASTER:0 ...",
         ),
         Remedy(
+            id="own-store",
+            says=(
+                "Give each attempt a store of its own: torchrun with a c10d rendezvous (--standalone too) keeps one for all, in which Gloo of torch "
+                "2.4 and later finds the addresses of the attempt before. Or let unhang run start again: it starts torchrun anew."
+            ),
+            says_zh=(
+                "让每次尝试使用自己的 store：torchrun 的 c10d rendezvous（包括 --standalone）让所有尝试共用一个，torch 2.4 及以上的 Gloo "
+                "会在其中读到上一次尝试的地址。或者由 unhang run 重新启动：它会重新启动 torchrun。"
+            ),
+            env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+            verify="tr '\\0' '\\n' < /proc/$(pgrep -o -f torchrun)/environ | grep TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+        ),
+        Remedy(
             id="connect-late",
             says="Let Gloo (torch 2.8 and later) connect a pair only when it is first used.",
             says_zh="让 Gloo（torch 2.8 及以上）在首次使用时才建立连接。",
@@ -139,6 +164,7 @@ CAUSE = Cause(
         "https://docs.pytorch.org/docs/stable/distributed.html#choosing-the-network-interface-to-use",
         "https://github.com/pytorch/pytorch/issues/15592",
         "https://github.com/pytorch/gloo/pull/413",
+        "https://github.com/pytorch/pytorch/issues/135712",
     ),
     hits=(
         "RuntimeError: Gloo connectFullMesh failed ...",
@@ -169,13 +195,16 @@ CAUSE = Cause(
             "reached. If a reason is known (a wrong interface, a name that resolves to the loopback, a firewall), that is the cause and this "
             "its consequence. Without one, the usual remedy is GLOO_SOCKET_IFNAME on every host, since machines with many interfaces announce "
             "the wrong one: 'no error' in the message is typical of that. A refused connection is also what a peer looks like that had already "
-            "ended, so read the other ranks' logs first. vLLM, SGLang and Megatron make Gloo groups beside NCCL."
+            "ended, so read the other ranks' logs first. vLLM, SGLang and Megatron make Gloo groups beside NCCL. "
+            "After a restart of the ranks under the same torchrun the store still holds the addresses of those before: one of them is refused, or "
+            "the ranks wait for each other without a word."
         ),
         "zh": (
             "建立 Gloo 组时，每个进程先把自己的地址写入 store，再连接其他所有进程。其中有一个连不上。如果原因已知（选错网卡、名字解析到回环地址"
             "、防火墙），那才是根因，这里只是后果。如果没有其他原因，通常的办法是在每台主机上设置 GLOO_SOCKET_IFNAME，因为多网卡机器公布的往往"
             "是错误的地址：消息里的“no error”正是典型表现。对端早已退出时看到的也是“连接被拒绝”，所以先读其他进程的日志。vLLM、SGLang 和 "
-            "Megatron 在 NCCL 之外也会建立 Gloo 组。"
+            "Megatron 在 NCCL 之外也会建立 Gloo 组。同一个 torchrun 重启各 rank 之后，store 中仍有之前各 rank 的地址：连接会被拒绝，"
+            "或者各 rank 一直互相等待，没有任何输出。"
         ),
     },
 )

@@ -6,6 +6,7 @@ The engine refuses those of another version or processor; that not a bit has cha
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 from collections.abc import Sequence
@@ -27,18 +28,20 @@ def database(literals: Sequence[bytes], cache: Path | None) -> hyperscan.Databas
     import hyperscan
 
     if cache is None:
-        return _compiled(literals)
+        return _compiled(tuple(literals))
     path = cache / (_NAME + _digest(b"\0".join((str(getattr(hyperscan, "__version__", "")).encode(), *literals))).hex())
     with contextlib.suppress(OSError, hyperscan.error):
         return hyperscan.loadb(_own(path), hyperscan.HS_MODE_BLOCK)
-    made = _compiled(literals)
+    made = _compiled(tuple(literals))
     # A full disk or a folder that cannot be written is no fault.
     with contextlib.suppress(OSError):
         _keep(path, hyperscan.dumpb(made))
     return made
 
 
-def _compiled(literals: Sequence[bytes]) -> hyperscan.Database:
+# A database is never changed: whoever judges several times in one process, trial after trial, compiles once.
+@functools.lru_cache(maxsize=_MOST_KEPT)
+def _compiled(literals: tuple[bytes, ...]) -> hyperscan.Database:
     import hyperscan
 
     made = hyperscan.Database()

@@ -26,7 +26,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widgets import Input, Static
 
-from unhang.errors import EXIT_INTERRUPTED, EXIT_OK, UnhangError
+from unhang.errors import EXIT_OK, UnhangError, interrupted_by
 from unhang.records.live.picture import Picture, Rank
 from unhang.report.language import Language, refusal
 from unhang.report.top import lines
@@ -231,7 +231,7 @@ class Top(App[None]):
         if not self.is_headless and threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._loop_of_app.add_signal_handler(number, self.action_interrupt)
+                    self._loop_of_app.add_signal_handler(number, self._interrupted, number)
         self._ranks.focus()
         self._draw()
         self.set_interval(self._every_s, self._again)
@@ -332,7 +332,10 @@ class Top(App[None]):
         self.exit()
 
     def action_interrupt(self) -> None:
-        self.exit(return_code=EXIT_INTERRUPTED)
+        self._interrupted(signal.SIGINT)
+
+    def _interrupted(self, number: int) -> None:
+        self.exit(return_code=interrupted_by(number))
 
     def action_sort(self) -> None:
         self._sort = SORTS[(SORTS.index(self._sort) + 1) % len(SORTS)]

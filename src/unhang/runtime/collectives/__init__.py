@@ -1,7 +1,12 @@
 """Collectives that end: they name who is missing, on every rank alike, and leave the training's own groups as they were.
 
     board       the store beside all groups: bounded waits, one decision for all
-    circle      the ranks of a process group, the count of its guarded calls, and how one call ends
+    meeting     how ranks find one another in a store that outlives them
+    calls       what a guarded call is, how it ends, and how that is said
+    circle      the ranks of a process group, and the count of its guarded calls, in three parts:
+    ending      how a call ends where it does not get on
+    agreeing    what all ranks say before a call of a new kind travels
+    exchange    values that go through the store
     lane        a process group of our own that can be broken at will, so that nothing is ever abandoned
     layout      how a tensor's elements lie in memory, and how they come to stand in one row
     deadlines   how long to wait without progress

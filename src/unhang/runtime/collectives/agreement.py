@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +14,8 @@ import torch
 from unhang.errors import CollectiveTimeout
 from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import deadlines
-from unhang.runtime.collectives.circle import Call, Circle
+from unhang.runtime.collectives.calls import Call
+from unhang.runtime.collectives.circle import Circle
 from unhang.runtime.collectives.deadlines import Deadline
 
 _KIND = "agree"
@@ -27,8 +30,8 @@ class Agreed:
 
     @property
     def unanimous(self) -> bool:
-        """All answered, and all the same."""
-        return not self.missing and all(value == self.value for value in self.values.values())
+        """All answered, and all the same; not-a-number is the same as itself."""
+        return not self.missing and all(_same(value, self.value) for value in self.values.values())
 
     @property
     def value(self) -> Any:
@@ -37,10 +40,13 @@ class Agreed:
 
 
 def agree(value: Any, group: Any = None, *, deadline: Deadline = None) -> Agreed:
-    """What every rank said, the same on all ranks. `value` is what JSON can hold. Raises TypeError for what it cannot, StoreLost; never a timeout."""
+    """What every rank said, the same on all ranks. `value` is what JSON can hold, or not-a-number and infinities.
+
+    Raises TypeError for what it cannot, StoreLost, CollectiveMismatch where others call something else; never a timeout.
+    """
     circle = circles.of(group)
-    found = _exchanged(circle, _KIND, lambda: msgspec.json.encode(value), deadline)
-    values = {rank: msgspec.json.decode(packed) for rank, packed in sorted(found.items())}
+    found = _exchanged(circle, _KIND, lambda: _packed(value), deadline)
+    values = {rank: json.loads(packed) for rank, packed in sorted(found.items())}
     return Agreed(values=values, missing=tuple(rank for rank in circle.ranks if rank not in values))
 
 
@@ -52,6 +58,19 @@ def _exchanged(circle: Circle, kind: str, said: Callable[[], bytes], deadline: D
         circle.decline(kind)
         raise
     return circle.exchange(kind, packed, deadline_s)
+
+
+def _packed(value: Any) -> bytes:
+    # Python's own JSON knows NaN and Infinity, msgspec's makes null of them, which would be nobody's answer.
+    return json.dumps(msgspec.to_builtins(value, str_keys=True), separators=(",", ":")).encode()
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
+    return bool(one == other) or (isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other))
 
 
 def all_ok(ok: bool, group: Any = None, *, deadline: Deadline = None) -> bool:

@@ -7,7 +7,6 @@ hold ours up.
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -22,15 +21,6 @@ from unhang.runtime.collectives.connection import Connection
 # Asking takes 50 us on one host. What is decided soon is learned at once; for long waits a thousand ranks ask one server.
 _EAGER_S = 0.005
 _LAZY_S = 0.1
-
-
-def of_this_attempt(prefix: str) -> str:
-    """torchrun keeps its store when it restarts the ranks (torch 2.13): what the attempt before has decided there is not for us.
-
-    Its count of restarts is known to be the same on all ranks where one agent has started them; agents of several hosts count for themselves.
-    """
-    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return prefix if restarts == "0" or os.environ.get("GROUP_WORLD_SIZE") != "1" else f"{prefix}/restart-{restarts}"
 
 
 class Board:

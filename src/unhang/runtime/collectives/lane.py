@@ -10,8 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import threading
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Protocol
@@ -24,14 +22,37 @@ from torch.distributed import distributed_c10d as c10d
 OPENS_WITHIN_S = 30.0
 # Gloo should not time out by itself: it would do so at another moment on each rank. But where a connection is closed under a send, Gloo (of torch
 # 2.13, at least) forgets to tell the thread that waits for it: nothing else ends that.
-_NEVER_S = 7 * 86400.0
-_SPINS_S = 0.0005
-_ABORTS_WITHIN_S = 10.0
+NEVER_S = 7 * 86400.0
+# Descriptors of a rank for lanes of their own over Gloo: half of what Linux grants a process that asks for no more (RLIMIT_NOFILE), whatever this
+# host grants, since all ranks have to keep as many. Each has a socket for every other rank, and four of its own.
+_MOST_DESCRIPTORS = 512
+_OF_EACH_LANE = 4
+_MOST_LANES = 16
+# Each takes some hundred MB of a GPU's memory: buffers for every channel and neighbour.
+_MOST_OF_NCCL = 2
+
+
+def kind(what: str, device: str, group: Any) -> str:
+    """What carries a call: nccl, gloo, or the store, where a barrier would be all that connects every rank with every other by Gloo."""
+    backends = dist.get_backend_config(group)
+    if device == "cuda" and "nccl" in backends:
+        return "nccl"
+    return "store" if what == "barrier" and "gloo" not in backends else "gloo"
+
+
+def most(kind: str, size: int) -> int:
+    """How many kinds of calls get a lane of their own, among `size` ranks: the same on all of them."""
+    if kind == "store":
+        return 0
+    return _MOST_OF_NCCL if kind == "nccl" else min(_MOST_LANES, _MOST_DESCRIPTORS // (size - 1 + _OF_EACH_LANE))
 
 
 class Lane(Protocol):
     def expect(self, deadline_s: float) -> None:
         """How long the operations that follow may go on without progress; the lane itself ends them only long after that."""
+
+    def leaves(self) -> list[str]:
+        """What this rank leaves in the lane's store, which nobody reads once all are connected."""
 
     def all_reduce(self, tensor: torch.Tensor, op: Any) -> Any: ...
 
@@ -51,11 +72,15 @@ class GlooLane:
         """Raises RuntimeError where not all ranks come."""
         self._rank, self._size = rank, size
         self._group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=within_s))
-        self._never = timedelta(seconds=_NEVER_S)
+        self._never = timedelta(seconds=NEVER_S)
 
     def expect(self, deadline_s: float) -> None:
         # Of two that are under way one may have waited for as long as the other took.
-        self._never = timedelta(seconds=min(2 * deadline_s + 1, _NEVER_S))
+        self._never = timedelta(seconds=min(2 * deadline_s + 1, NEVER_S))
+
+    def leaves(self) -> list[str]:
+        # By device, of which there is one.
+        return [f"0/{self._rank}"]
 
     def all_reduce(self, tensor: torch.Tensor, op: Any) -> Any:
         options = dist.AllreduceOptions()
@@ -92,51 +117,42 @@ class GlooLane:
                     self._group.recv([torch.empty(1)], peer, 0).wait(timedelta(milliseconds=1))
 
 
-class NcclLane:
-    def __init__(self, store: Any, rank: int, size: int, device: torch.device) -> None:
-        self._device = device
-        options = dist.ProcessGroupNCCL.Options()
-        # Of a watchdog that ends the process nobody would be left to tell.
-        options._timeout = timedelta(seconds=_NEVER_S)
-        self._group = dist.ProcessGroupNCCL(store, rank, size, options)
+class StoreLane:
+    """For barriers: all ranks have just agreed on one in the store, and so have come."""
 
     def expect(self, deadline_s: float) -> None:
         pass
 
+    def leaves(self) -> list[str]:
+        return []
+
     def all_reduce(self, tensor: torch.Tensor, op: Any) -> Any:
-        options = dist.AllreduceOptions()
-        options.reduceOp = op
-        return self._group.allreduce([tensor], options)
+        return self
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Any:
-        options = dist.BroadcastOptions()
-        options.rootRank, options.rootTensor = root, 0
-        return self._group.broadcast([tensor], options)
+        raise RuntimeError("only barriers go through the store")
 
     def all_gather(self, outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> Any:
-        return self._group.allgather([list(outputs)], [tensor], c10d.AllgatherOptions())
+        raise RuntimeError("only barriers go through the store")
+
+    def is_completed(self) -> bool:
+        return True
 
     def ended(self, work: Any, within_s: float) -> bool:
-        # Its own wait with a timeout would abort the communicator.
-        until = time.monotonic() + within_s
-        while not work.is_completed():
-            if time.monotonic() > until:
-                return False
-            time.sleep(_SPINS_S)
-        work.wait()
         return True
 
     def destroy(self) -> None:
-        # Aborting waits for NCCL's own threads, and the device for whatever else is stuck on it: the training's collective, say.
-        ending = threading.Thread(target=self._aborted, name="unhang-abort", daemon=True)
-        ending.start()
-        ending.join(_ABORTS_WITHIN_S)
+        pass
 
-    def _aborted(self) -> None:
-        # Before torch 2.6 only a shutdown aborts.
-        abort = getattr(self._group, "abort", None) or self._group._shutdown
-        abort()
-        torch.cuda.synchronize(self._device)
+
+def unconnected(kind: str, says: str) -> str:
+    """What is told where a lane could not be opened."""
+    if kind != "gloo":
+        return f"no connection among all ranks: {says}"
+    return (
+        f"no connection among all ranks by Gloo: {says}. If hosts cannot reach each other's addresses, name the interface that joins them in "
+        "GLOO_SOCKET_IFNAME (it is the host name's by default)"
+    )
 
 
 def _async(options: Any) -> Any:

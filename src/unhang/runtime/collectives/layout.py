@@ -2,13 +2,14 @@
 
 Gloo takes a tensor for the numel() elements from its first one on: of a column slice it reduces its neighbours, of an expanded tensor it writes past
 the end. Dense tensors (transposed, channels-last) can be reduced where they are, if all ranks hold them in the same order. All others are copied, and
-copied back.
+copied back. So are those of devices that neither Gloo nor NCCL reads: through host memory.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -21,19 +22,22 @@ _SENT_AS_THEY_ARE = frozenset(
 # What fits, for types that one of them lacks.
 _SENT_AS = {torch.int16: torch.int32}
 _COMPLEX = {torch.complex64, torch.complex128}
+# Gone from torch 2.13 on.
+_NAMED = hasattr(torch.Tensor, "has_names")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """`flat` is one-dimensional, contiguous and of a type that can be sent; `order` the dimensions from slow to fast, "" for 0, 1, 2, ...
 
-    `own` says that `flat` is the tensor's own memory.
+    `own` says that `flat` is the tensor's own memory, `raw` that it holds the bytes of elements that cannot be sent as what they are.
     """
 
     tensor: torch.Tensor
     flat: torch.Tensor
     order: str
     own: bool
+    raw: bool = False
 
     def give_back(self, flat: torch.Tensor | None = None, to: torch.Tensor | None = None) -> None:
         """Writes `flat` (by default what stands in the row) into the tensor, or into `to`, which has its shape."""
@@ -41,32 +45,67 @@ class Row:
         to = self.tensor if to is None else to
         if self.own and to is self.tensor and flat.data_ptr() == self.flat.data_ptr():
             return
-        with torch.no_grad():
+        if self.raw:
+            flat = flat.view(self.tensor.dtype)
+        # Tensors of inference mode can be written there only.
+        with torch.inference_mode() if to.is_inference() else torch.no_grad():
             to.copy_(_shaped(flat, self.tensor, self.order))
 
 
-def row(tensor: torch.Tensor, *, reads: bool = False) -> Row:
-    """Of a tensor that is only read (`reads`), in the order of its dimensions: it may be expanded.
-
-    Raises CollectiveError for tensors that cannot be sent, TypeError for subclasses whose memory is not their own (DTensor, for one).
+def sendable(tensor: Any, what: str = "the tensor") -> torch.Tensor:
+    """`tensor`, if it is a plain one. Raises TypeError where it is not (the memory of a DTensor is not its own), CollectiveError where it has nothing
+    that can be sent.
     """
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        raise TypeError(f"{type(tensor).__name__} is no plain tensor: give its local part (of a DTensor, to_local())")
-    if tensor.layout is not torch.strided:
-        raise CollectiveError(f"a tensor of layout {tensor.layout} cannot be sent: make it dense first (to_dense())")
-    tensor = tensor.detach()
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{what} is no tensor, but of type {type(tensor).__name__}")
+        raise TypeError(f"{what} is a {type(tensor).__name__}, no plain tensor: give its local part (of a DTensor, to_local())")
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        layout, dense = ("nested", "to_padded_tensor") if tensor.is_nested else (f"of layout {tensor.layout}", "to_dense")
+        raise CollectiveError(f"{what} is {layout}, which cannot be sent: make it dense first ({dense}())")
+    if tensor.is_quantized:
+        raise CollectiveError(f"{what} is quantised ({tensor.dtype}), by scales that may differ among the ranks: dequantize() it first")
+    if tensor.is_meta:
+        raise CollectiveError(f"{what} is on the meta device, and holds no values: give it memory first (to_empty(), then its values)")
+    if (tensor.is_cpu or tensor.is_cuda) and tensor.numel() and not tensor.data_ptr():
+        raise CollectiveError(f"{what} has no memory: it was freed, as FSDP does with parameters outside of forward and backward")
+    return tensor
+
+
+def writable(tensor: Any, what: str) -> None:
+    """As sendable; raises CollectiveError where several elements share a place."""
+    if _overlaps(sendable(tensor, what)):
+        raise CollectiveError(f"{what} is expanded: several elements have one place of memory; give a clone() of it")
+
+
+def row(tensor: torch.Tensor, *, reads: bool = False, moves: bool = False, by_host: bool = False) -> Row:
+    """Of a tensor that is only read (`reads`), in the order of its dimensions: it may be expanded. One that is moved (`moves`), not reduced, may be
+    of any type. `by_host`: `flat` is in host memory.
+
+    Raises as sendable does, and CollectiveError for types that cannot be reduced.
+    """
+    tensor = sendable(tensor).detach()
+    if _NAMED and tensor.has_names():
+        tensor = tensor.rename(None)
+    if by_host:
+        if not reads:
+            _refuse_overlaps(tensor)
+        there = row(tensor.contiguous().cpu(), reads=reads, moves=moves)
+        return Row(tensor=tensor, flat=there.flat, order="", own=False, raw=there.raw)
     if tensor.dtype in _SENT_AS_THEY_ARE and tensor.is_contiguous() and not tensor.is_neg():
         return Row(tensor=tensor, flat=tensor.view(-1), order="", own=True)
     if reads:
         tensor = tensor.contiguous()
-    if tensor.numel() and any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
-        raise CollectiveError("an expanded tensor has several elements in one place of memory: reduce what was expanded, or a clone() of it")
-    if tensor.dtype is torch.bool:
-        return _converted(tensor, torch.uint8)
+    _refuse_overlaps(tensor)
     if tensor.dtype in _COMPLEX:
         real = torch.view_as_real(tensor.resolve_conj().resolve_neg())
         own = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
         return Row(tensor=tensor, flat=real.contiguous().view(-1), order="", own=own)
+    if moves and tensor.dtype not in _SENT_AS_THEY_ARE:
+        own = tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+        return Row(tensor=tensor, flat=tensor.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8), order="", own=own, raw=True)
+    if tensor.dtype is torch.bool:
+        return _converted(tensor, torch.uint8)
     if tensor.dtype in _SENT_AS:
         return _converted(tensor, _SENT_AS[tensor.dtype])
     if tensor.dtype not in _SENT_AS_THEY_ARE:
@@ -78,6 +117,15 @@ def row(tensor: torch.Tensor, *, reads: bool = False) -> Row:
         return Row(tensor=tensor, flat=tensor.contiguous().view(-1), order="", own=False)
     flat = tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
     return Row(tensor=tensor, flat=flat, order=",".join(map(str, dims)), own=True)
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    return bool(tensor.numel()) and any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def _refuse_overlaps(tensor: torch.Tensor) -> None:
+    if _overlaps(tensor):
+        raise CollectiveError("an expanded tensor has several elements in one place of memory: reduce what was expanded, or a clone() of it")
 
 
 def _converted(tensor: torch.Tensor, dtype: torch.dtype) -> Row:

@@ -5,8 +5,11 @@ Chunks cure no hang. They are points at which something is seen to be completed,
 
 from __future__ import annotations
 
+import ctypes
 import pickle
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import msgspec
@@ -16,9 +19,11 @@ import torch.distributed as dist
 from unhang.errors import CollectiveError, CollectiveTimeout
 from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import deadlines
-from unhang.runtime.collectives.circle import Call, Circle, Turn
+from unhang.runtime.collectives.calls import Call, Turn
+from unhang.runtime.collectives.circle import Circle
 from unhang.runtime.collectives.deadlines import Deadline
-from unhang.runtime.collectives.layout import Row, row
+from unhang.runtime.collectives.lane import kind
+from unhang.runtime.collectives.layout import Row, row, sendable, writable
 
 # Up to this one piece; above it pieces of that size: two are under way in threads of their own, which gains more than pieces cost (those of 1 to 4 MB
 # up to 2.7 times).
@@ -26,6 +31,8 @@ _WHOLE_BYTES = 32 << 20
 _CHUNK_BYTES = 32 << 20
 _LEAST_CHUNK_BYTES = 1 << 10
 _UNDER_WAY = 4
+# Of a packed object: its size.
+_HEAD = 8
 
 ChunkBytes = int | Literal["auto"]
 _NAMES = {"sum": "SUM", "avg": "AVG", "mean": "AVG", "min": "MIN", "max": "MAX", "product": "PRODUCT", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
@@ -51,9 +58,9 @@ def all_reduce(
     """
     circle = circles.of(group)
     with circle.preparing("all_reduce"):
+        name = _operation(op, sendable(tensor).dtype)
         _same_kind(tensor, out)
-        name = _operation(op, tensor.dtype)
-        source = row(tensor)
+        source = row(tensor, by_host=_by_host(tensor, circle))
         step = _step(source.flat, chunk_bytes)
         call = _call("all_reduce", source.flat, step, name, source.order)
         deadline_s = _deadline(deadline, call, step * source.flat.element_size())
@@ -156,10 +163,10 @@ def broadcast(tensor: torch.Tensor, src: int = 0, group: Any = None, *, deadline
     with circle.preparing("broadcast"):
         if src not in circle.ranks:
             raise CollectiveError(f"rank {src} is no member of the group (ranks {', '.join(map(str, circle.ranks))})")
-        source = row(tensor)
+        source = row(tensor, moves=True, by_host=_by_host(sendable(tensor), circle))
         flat = source.flat
         step = _step(flat, chunk_bytes)
-        call = _call("broadcast", flat, step, f"from {src}", source.order)
+        call = _call("broadcast", flat, step, f"from {src}{_raw(source)}", source.order)
         deadline_s = _deadline(deadline, call, step * flat.element_size())
     with circle.turn(call, deadline_s) as turn:
         turn.chunks = _chunks(flat, step)
@@ -179,22 +186,27 @@ def all_gather(tensor: torch.Tensor, group: Any = None, *, deadline: Deadline = 
     """The tensor of each rank, in the order of the group's ranks; all of one size and dtype. Raises as all_reduce does."""
     circle = circles.of(group)
     with circle.preparing("all_gather"):
-        source = row(tensor, reads=True)
+        by_host = _by_host(sendable(tensor), circle)
+        source = row(tensor, reads=True, moves=True, by_host=by_host)
         flat = source.flat
-        call = _call("all_gather", flat, max(1, flat.numel()), f"shape {tuple(tensor.shape)}", "")
-        outputs = [torch.empty_like(flat) for _ in circle.ranks]
-        deadline_s = _deadline(deadline, call, flat.numel() * flat.element_size() * circle.size)
+        # So that what is complete is seen, and that Gloo, which gathers into one row of its own first, has little in it.
+        step = max(1, min(flat.numel(), _WHOLE_BYTES // (flat.element_size() * circle.size)))
+        call = _call("all_gather", flat, step, f"shape {tuple(tensor.shape)}{_raw(source)}", "")
+        deadline_s = _deadline(deadline, call, step * flat.element_size() * circle.size)
+        gathered = [torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu" if by_host else tensor.device) for _ in circle.ranks]
+    rows = [row(part, moves=True).flat for part in gathered]
     with circle.turn(call, deadline_s) as turn:
-        turn.chunks = 1
+        turn.chunks = _chunks(flat, step)
         if turn.lane is None:
-            outputs[0].copy_(flat)
-        elif flat.numel():
-            turn.works.append(turn.lane.all_gather(outputs, flat))
+            rows[0].copy_(flat)
+        for index in range(turn.chunks if turn.lane else 0):
+            if len(turn.works) >= _UNDER_WAY:
+                _completed(circle, turn)
+            assert turn.lane is not None
+            turn.works.append(turn.lane.all_gather([_piece(part, index, step) for part in rows], _piece(flat, index, step)))
+        while turn.works:
             _completed(circle, turn)
-    gathered = [torch.empty_like(source.tensor) for _ in outputs]
-    for into, part in zip(gathered, outputs, strict=True):
-        source.give_back(part, to=into)
-    return gathered
+    return [part.to(tensor.device) for part in gathered] if by_host else gathered
 
 
 def reduce_scatter(
@@ -207,30 +219,57 @@ def reduce_scatter(
     """
     circle = circles.of(group)
     with circle.preparing("reduce_scatter"):
-        if tensor.dim() == 0 or tensor.shape[0] % circle.size:
+        if sendable(tensor).dim() == 0 or tensor.shape[0] % circle.size:
             raise CollectiveError(f"the first dimension ({tuple(tensor.shape)}) is no multiple of {circle.size} ranks")
-        row(tensor, reads=True)
         whole = tensor.detach().clone(memory_format=torch.contiguous_format)
     all_reduce(whole, op, group, deadline=deadline, chunk_bytes=chunk_bytes)
-    return whole.chunk(circle.size)[circle.rank].clone()
+    part = whole.shape[0] // circle.size
+    return whole.narrow(0, circle.rank * part, part).clone()
 
 
 def all_gather_object(value: Any, group: Any = None, *, deadline: Deadline = None) -> list[Any]:
     """What each rank gave, in the order of the group's ranks; pickled, so among trusted ranks only. Raises as all_reduce does."""
     with circles.of(group).preparing("all_gather_object"):
-        packed = pickle.dumps(value)
+        packed = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     longest = torch.tensor([len(packed)], dtype=torch.int64)
     all_reduce(longest, "max", group, deadline=deadline)
-    # Few sizes, so that few kinds of calls have to be agreed on.
-    room = 1 << max(8, int(longest.item()) + 8).bit_length()
-    sent = torch.zeros(room, dtype=torch.uint8)
-    sent[:8] = torch.frombuffer(bytearray(len(packed).to_bytes(8, "little")), dtype=torch.uint8)
-    sent[8 : 8 + len(packed)] = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+    sent = torch.empty(_room(_HEAD + int(longest.item())), dtype=torch.uint8)
+    with _memory(sent) as memory:
+        memory[:_HEAD] = len(packed).to_bytes(_HEAD, "little")
+        memory[_HEAD : _HEAD + len(packed)] = packed
+    del packed
+    parts = all_gather(sent, group, deadline=deadline)
+    del sent
     found = []
-    for part in all_gather(sent, group, deadline=deadline):
-        content = part.numpy().tobytes()
-        found.append(pickle.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]))
+    # One after the other: what has been read is not kept.
+    parts.reverse()
+    while parts:
+        with _memory(parts.pop()) as memory:
+            found.append(pickle.loads(memory[_HEAD : _HEAD + int.from_bytes(memory[:_HEAD], "little")]))
     return found
+
+
+def _room(size_bytes: int) -> int:
+    """Few sizes, so that few kinds of calls have to be agreed on, and at most an eighth more than is needed."""
+    grain = max(256, 1 << max(0, size_bytes.bit_length() - 4))
+    return -(-size_bytes // grain) * grain
+
+
+@contextmanager
+def _memory(tensor: torch.Tensor) -> Iterator[memoryview]:
+    """The bytes of a contiguous tensor in host memory, without NumPy, which torch does not need."""
+    with memoryview((ctypes.c_ubyte * tensor.numel()).from_address(tensor.data_ptr())).cast("B") as memory:
+        yield memory
+
+
+def _by_host(tensor: torch.Tensor, circle: Circle) -> bool:
+    """Whether neither Gloo nor NCCL reads its device: not of CPUs, nor of GPUs where the training has NCCL."""
+    return not tensor.is_cpu and kind("", tensor.device.type, circle.group) != "nccl"
+
+
+def _raw(source: Row) -> str:
+    """What has to be alike beside the numbers of bytes."""
+    return f", {str(source.tensor.dtype).removeprefix('torch.')} as bytes" if source.raw else ""
 
 
 def _operation(op: Any, dtype: torch.dtype) -> str:
@@ -272,7 +311,10 @@ def _deadline(given: Deadline, call: Call, step_bytes: int) -> float:
 
 
 def _same_kind(tensor: torch.Tensor, out: torch.Tensor | None) -> None:
-    if out is not None and (out.shape != tensor.shape or out.dtype != tensor.dtype or out.device != tensor.device):
+    if out is None:
+        return
+    writable(out, "out")
+    if out.shape != tensor.shape or out.dtype != tensor.dtype or out.device != tensor.device:
         raise CollectiveError(
             f"out ({tuple(out.shape)}, {out.dtype}, {out.device}) is not like the input ({tuple(tensor.shape)}, {tensor.dtype}, {tensor.device})"
         )

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 FINISHED = "has completed it, and gone on"
 # Well within the time that the others grant for reports.
 _EVERY_S = 0.25
+# Who was away for longer need not tell where it stood: of those calls all is decided.
+ALARMS_KEPT = 64
+_TOLD_KEPT = 8
 _main = threading.main_thread().ident
 
 _ended = threading.Event()
@@ -38,7 +42,9 @@ def here(ident: int | None = None) -> str | None:
     while frame is not None:
         code = frame.f_code
         if is_user_file(code.co_filename):
-            return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
+            # A name need not be UTF-8, and goes through the store as JSON.
+            file = Path(code.co_filename).name.encode(errors="backslashreplace").decode()
+            return f"{file}:{frame.f_lineno} in {code.co_name}"
         frame = frame.f_back
     return None
 
@@ -56,32 +62,53 @@ def are_old() -> bool:
 
 
 def answer(circle: Circle) -> None:
-    """From now on, whoever gives a call of this circle up learns where we stand, and the circle learns of it."""
-    assert circle.board is not None
-    board = Board.beside(circle.board.name)
+    """From now on whoever comes to this circle finds us, whoever gives a call of it up learns where we stand, and the circle learns of it."""
+    assert circle.meeting is not None
+    board = Board.beside(circle.meeting.root.name)
     threading.Thread(target=_answers, args=(board, weakref.ref(circle)), name="unhang-places", daemon=True).start()
 
 
-def _answers(board: Board, whose: weakref.ref[Circle]) -> None:
+def _answers(root: Board, whose: weakref.ref[Circle]) -> None:
     global _asked_s
-    told = 0
+    told, round_, every_s = 0, "", _EVERY_S
+    left: deque[list[str]] = deque()
     # A store whose server has ended makes torch print a page of warnings: it is not asked once the training has left its group.
     with contextlib.suppress(StoreLost):
-        while not _ended.wait(_EVERY_S) and (circle := whose()) is not None and circle.group in c10d._world.pg_map:
-            circle.listen(board)
+        while not _ended.wait(every_s) and (circle := whose()) is not None and circle.group in c10d._world.pg_map:
+            assert circle.meeting is not None
+            every_s = circle.meeting.tend(root)
+            circle.entered()
+            if circle.meeting.round != round_:
+                told, round_ = 0, circle.meeting.round
+                left.clear()
+            if round_:
+                board = root.under(round_)
+                circle.listen(board)
+                told = max(told, circle.alarms - ALARMS_KEPT)
+                while told < circle.alarms and (key := board.look(f"alarm/{told + 1}")) is not None:
+                    told += 1
+                    left.append(_tell(board, circle, key.decode()))
+                    if len(left) > _TOLD_KEPT:
+                        board.forget(left.popleft())
             _asked_s = time.monotonic()
-            while told < circle.alarms and (key := board.look(f"alarm/{told + 1}")) is not None:
-                told += 1
-                _tell(board, circle, key.decode())
             del circle
 
 
-def _tell(board: Board, circle: Circle, key: str) -> None:
+def _tell(board: Board, circle: Circle, key: str) -> list[str]:
+    """Returns under which keys."""
     if circle.has_finished(key):
         board.put(f"{key}/r/{circle.me}", msgspec.json.encode({"rank": circle.me, "says": FINISHED}))
         board.count(f"{key}/reports")
-    elif (place := here(_main)) is not None:
+        return [f"{key}/r/{circle.me}", f"{key}/reports"]
+    if (call := circle.stands_in(key)) is not None:
+        # It does not wait for them there, and cannot say it.
+        said = {"rank": circle.me, "says": f"goes on with {call}", "call": call, "place": here(_main)}
+        board.put(f"{key}/r/{circle.me}", msgspec.json.encode(said))
+        return [f"{key}/r/{circle.me}"]
+    if (place := here(_main)) is not None:
         board.put(f"{key}/place/{circle.me}", place.encode())
+        return [f"{key}/place/{circle.me}"]
+    return []
 
 
 # Not in the middle of a call into torch while the interpreter is taken down.

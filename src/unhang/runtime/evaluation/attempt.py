@@ -19,7 +19,8 @@ from unhang.errors import CollectiveTimeout, EvaluationFailed, StoreLost
 from unhang.runtime.attach.user_files import is_user_file
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.agreement import pair
-from unhang.runtime.collectives.circle import Circle, Ended
+from unhang.runtime.collectives.calls import Ended
+from unhang.runtime.collectives.circle import Circle
 from unhang.runtime.evaluation.counting import Calls, Counted
 from unhang.runtime.evaluation.results import Sums, add
 

@@ -84,19 +84,20 @@ class Calls:
     @contextmanager
     def told(self, key: str) -> Iterator[None]:
         """Which groups are used is told while it goes on: who waits in a call that nobody else makes cannot say it."""
-        left, board = threading.Event(), self._circle.board
+        left = threading.Event()
 
         def tells() -> None:
             before: list[OfGroup] = []
             with contextlib.suppress(StoreLost):
-                while board is not None and not left.wait(_LOOKS_EVERY_S):
+                while not left.wait(_LOOKS_EVERY_S):
                     self._served |= _stood_in(self._whose)
                     used = [msgspec.structs.replace(one, made=1, now=0) for one in self.counted().used if not one.served]
-                    if used != before:
+                    # Where this is the first call of all, the ranks meet meanwhile.
+                    if used != before and (board := self._circle.board) is not None:
                         before, self._told = used, f"{key}/used/{self._circle.me}"
                         board.put(self._told, msgspec.msgpack.encode(used))
 
-        if board is not None:
+        if self._circle.size > 1:
             threading.Thread(target=tells, name="unhang-evaluation", daemon=True).start()
         try:
             yield

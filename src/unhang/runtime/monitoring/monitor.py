@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import logging
+import operator
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import torch
 import torch.distributed as dist
 
 from unhang.errors import StoreLost
 from unhang.runtime.collectives import observers
-from unhang.runtime.collectives.board import Board, of_this_attempt
+from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.deadlines import learned
 from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.monitoring.outlet import Outlet, Sink
@@ -34,6 +37,8 @@ _LOOK_S = 0.02
 # Tellings come from a thread: what keeps it from three in a row, and for as long as this, is no pause.
 _TELLINGS_MISSED = 3
 _SILENT_AFTER_S = 5.0
+# Who has told nothing for so many intervals is not compared with those that have.
+_OLD_INTERVALS, _OLD_S = 2, 1.0
 # Of this process, and so of all ranks: each has keys of its own in the store.
 _numbers = itertools.count()
 
@@ -55,14 +60,18 @@ class Monitor:
             raise ValueError(f"every_s and patience_s are positive numbers of seconds, not {every_s!r} and {patience_s!r}")
         self._rank: int = dist.get_rank() if dist.is_initialized() else 0
         self._size: int = dist.get_world_size() if dist.is_initialized() else 1
-        self.step: int | None = None
+        self._step: int | None = None
+        self._step_refused = False
         self._heard: dict[int, tuple[int, float]] = {}
-        self._were_silent: list[Silent] = []
+        # What each of the others has told last, and who had closed by the snapshot before.
+        self._others: dict[int, Tally] = {}
+        self._closed: frozenset[int] = frozenset()
+        self._store_lost: str | None = None
         self._intervals = Intervals()
         self._tally = Tally(rank=self._rank)
         self._lock = threading.Lock()
         number = next(_numbers)
-        self._board = Board.beside(of_this_attempt(f"unhang/monitor/{number}")) if self._size > 1 else None
+        self._board = Board.beside(f"unhang/monitor/{number}") if self._size > 1 else None
         self._outlets: list[Outlet] = []
         if self._rank == 0:
             if sinks is None:
@@ -81,6 +90,21 @@ class Monitor:
         self._thread.start()
         observers.add(self._saw)
         atexit.register(self.close)
+
+    @property
+    def step(self) -> int | None:
+        """The training's own. What is no whole number, or lies on a device that would have to be waited for, is warned of once, and is None."""
+        return self._step
+
+    @step.setter
+    def step(self, value: Any) -> None:
+        self._step = _whole(value)
+        if self._step is None and value is not None and not self._step_refused:
+            self._step_refused = True
+            what = f"a tensor on {value.device}" if isinstance(value, torch.Tensor) else f"{type(value).__name__}"
+            logging.getLogger("unhang").warning(
+                "monitor.step is a whole number in this process's memory, not %s: the step is told as unknown, the training goes on", what
+            )
 
     def __enter__(self) -> Monitor:
         return self
@@ -117,11 +141,18 @@ class Monitor:
 
     def _run(self) -> None:
         try:
+            self._forgotten()
             while not self._closes_within(self._every_s):
                 self._tell()
             self._tell(last=True)
         except Exception:
             logging.getLogger("unhang").exception("the monitor of rank %d ends, the training goes on", self._rank)
+
+    def _forgotten(self) -> None:
+        """What an attempt before has left in a store that outlives it (torchrun keeps its own): who has told already tells again."""
+        if self._board is not None and self._rank == 0:
+            with contextlib.suppress(StoreLost):
+                self._board.forget([str(rank) for rank in range(1, self._size)])
 
     def _closes_within(self, seconds: float) -> bool:
         """Looks meanwhile that torch's recorder forgets nothing unread."""
@@ -140,31 +171,37 @@ class Monitor:
             self._tally.told += 1
             self._tally.told_at_s = time.monotonic()
             packed = msgspec.msgpack.encode(self._tally if self._torch is None else self._torch.beside(self._tally))
-        tallies = [msgspec.msgpack.decode(packed, type=Tally)]
         try:
             if self._board is not None:
                 self._board.put(str(self._rank), packed)
-            if self._rank == 0:
-                tallies = self._gathered(packed, last=last)
+                if self._rank == 0:
+                    self._gather(last=last)
         except StoreLost as e:
-            self._board = None
+            self._board, self._store_lost = None, str(e)
             logging.getLogger("unhang").warning("rank %d's monitor knows no other ranks any more, the training goes on: %s", self._rank, e)
         if self._rank == 0:
-            snapshot = self._snapshot(tallies)
+            # Counts never fall: of who cannot be asked, the last that was heard.
+            snapshot = self._snapshot([msgspec.msgpack.decode(packed, type=Tally), *self._others.values()], last=last)
             for outlet in self._outlets:
                 outlet.offer(snapshot)
 
-    def _gathered(self, own: bytes, *, last: bool) -> list[Tally]:
+    def _gather(self, *, last: bool) -> None:
+        """What the others have told. Raises StoreLost."""
+        assert self._board is not None
         until = time.monotonic() + (_OTHERS_WITHIN_S if last else 0)
         while True:
-            others = self._board.look_at([str(rank) for rank in range(1, self._size)]) if self._board is not None else []
-            tallies = [msgspec.msgpack.decode(found, type=Tally) for found in (own, *others) if found is not None]
-            if time.monotonic() >= until or (len(tallies) == self._size and all(one.closed for one in tallies)):
-                return tallies
+            for rank in range(1, self._size):
+                if (found := self._board.look(str(rank))) is not None:
+                    self._others[rank] = msgspec.msgpack.decode(found, type=Tally)
+            if time.monotonic() >= until or (len(self._others) == self._size - 1 and all(one.closed for one in self._others.values())):
+                return
             time.sleep(_LOOK_S)
 
-    def _snapshot(self, tallies: list[Tally]) -> Snapshot:
-        calls, failures, stragglers, deadlines_s = summed(tallies)
+    def _snapshot(self, tallies: list[Tally], *, last: bool) -> Snapshot:
+        silent, old = self._silent(tallies)
+        # When all close, none of them has stopped before the others.
+        closed, self._closed = self._closed, frozenset(one.rank for one in tallies if one.closed)
+        calls, failures, stragglers, deadlines_s = summed(tallies, left_out=old | (closed if last else self._closed))
         interval_s, lately = self._intervals.since(tallies, time.monotonic())
         return Snapshot(
             time_s=time.time(),
@@ -183,29 +220,45 @@ class Monitor:
             torch_collectives=max((one.torch for one in tallies if one.torch is not None), default=None),
             unread=_most(one.unread for one in tallies),
             step=self.step,
-            silent=self._silent(tallies),
+            silent=silent,
+            store_lost=self._store_lost,
             interval_s=None if interval_s is None else round(interval_s, 3),
             interval_stragglers=lately,
         )
 
-    def _silent(self, tallies: list[Tally]) -> list[Silent]:
-        """Ranks whose thread does not run any more: ended without `close`, stopped, or held by code that keeps the interpreter to itself."""
-        if self._board is None:
-            # Without the store nobody has come back.
-            return self._were_silent
+    def _silent(self, tallies: list[Tally]) -> tuple[list[Silent], frozenset[int]]:
+        """Ranks whose thread does not run any more: ended without `close`, stopped, or held by code that keeps the interpreter to itself.
+
+        Without the store they are all that have not closed. And those whose counts are too old to be compared with the others'.
+        """
         now = time.monotonic()
         told = {one.rank: -1 if one.closed else one.told for one in tallies}
         after_s = max(_TELLINGS_MISSED * self._every_s, _SILENT_AFTER_S)
-        found = []
+        found: list[Silent] = []
+        old: set[int] = set()
         for rank in range(1, self._size):
             number = told.get(rank, 0)
             if self._heard.get(rank, (-2, 0.0))[0] != number:
                 self._heard[rank] = (number, now)
             for_s = now - self._heard[rank][1]
-            if number >= 0 and for_s > after_s:
+            if number >= 0 and (for_s > after_s or self._store_lost is not None):
                 found.append(Silent(rank=rank, for_s=round(for_s, 1)))
-        self._were_silent = found
-        return found
+                old.add(rank)
+            elif for_s > max(_OLD_INTERVALS * self._every_s, _OLD_S):
+                old.add(rank)
+        return found, frozenset(old)
+
+
+def _whole(value: Any) -> int | None:
+    """None for what is no whole number of 64 bits."""
+    # Of a tensor elsewhere the number would be waited for; one of a subclass may even ask other ranks.
+    if isinstance(value, torch.Tensor) and (type(value) is not torch.Tensor or value.device.type != "cpu"):
+        return None
+    try:
+        found = operator.index(value)
+    except Exception:
+        return None
+    return found if -(2**63) <= found < 2**63 else None
 
 
 def _most(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

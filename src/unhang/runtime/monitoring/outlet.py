@@ -14,7 +14,7 @@ _QUEUED = 4
 
 
 class Sink(Protocol):
-    """Called from one thread of its own, on rank 0 alone. What it raises switches it off."""
+    """Called from one thread of its own, on rank 0 alone. What it raises switches it off; `close` is called then as well."""
 
     def write(self, snapshot: Snapshot) -> None: ...
 
@@ -29,6 +29,7 @@ class Outlet:
         self._sink, self._patience_s = sink, patience_s
         self._queue: queue.Queue[Snapshot | None] = queue.Queue(_QUEUED)
         self._busy_since: float | None = None
+        self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"unhang monitor {self.name}", daemon=True)
         self._thread.start()
 
@@ -46,7 +47,11 @@ class Outlet:
 
     def close(self, until: float) -> None:
         """What is queued is written by `until` (time.monotonic), or not at all."""
-        if not self.off:
+        if self.off:
+            # Whoever still hangs is not waited for.
+            if self._ending.is_set():
+                self._thread.join(max(0.0, until - time.monotonic()))
+        else:
             try:
                 self._queue.put(None, timeout=max(0.0, until - time.monotonic()))
             except queue.Full:
@@ -56,19 +61,25 @@ class Outlet:
                 self._switch_off("it did not come to its end")
 
     def _run(self) -> None:
-        while not self.off:
-            snapshot = self._queue.get()
-            self._busy_since = time.monotonic()
+        for step in (self._write, self._end):
             try:
-                if snapshot is None:
-                    self._sink.close()
-                    return
-                self._sink.write(snapshot)
+                step()
             except Exception as e:
                 self._switch_off(f"{type(e).__name__}: {e}")
-                return
             finally:
                 self._busy_since = None
+
+    def _write(self) -> None:
+        while not self.off and (snapshot := self._queue.get()) is not None:
+            self._busy_since = time.monotonic()
+            self._sink.write(snapshot)
+            self._busy_since = None
+
+    def _end(self) -> None:
+        """Of one that is switched off, too: it may hold a port, or a run of its own that would go on for ever."""
+        self._ending.set()
+        self._busy_since = time.monotonic()
+        self._sink.close()
 
     def _switch_off(self, why: str) -> None:
         if not self.off:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -114,9 +115,9 @@ class Silent:
 class Snapshot:
     """All ranks together, since the start. `heard_from` are those whose counts are in it, `silent` those from which nothing new has come for a while.
 
-    `interval_stragglers` are of the calls that ended in the `interval_s` since the snapshot before, None for the first; of ranks that told since.
-
+    `interval_stragglers` are of the calls that ended in the `interval_s` since the snapshot before (None for the first), of ranks that told since.
     `step` is the training's own, None where it does not tell; `evaluation_says` is why the newest failed evaluation did.
+    `store_lost`: why nothing is heard of other ranks any more; their counts are the last ones then.
     `torch_collectives`: None where nobody asked for them, "counted", "none recorded", or why they could not be read; the worst of all ranks.
     """
 
@@ -136,6 +137,7 @@ class Snapshot:
     unread: Mapping[str, int] = field(default_factory=dict)
     step: int | None = None
     silent: list[Silent] = field(default_factory=list)
+    store_lost: str | None = None
     interval_s: float | None = None
     interval_stragglers: list[Straggler] = field(default_factory=list)
 
@@ -165,6 +167,8 @@ class Intervals:
         return interval_s, [found for group, inside in sorted(waited.items()) for found in _stragglers(group, inside)]
 
 
+# Asked for each call; joining the names of 512 ranks takes 46 us.
+@functools.lru_cache(maxsize=1024)
 def group_name(ranks: tuple[int, ...], world_size: int) -> str:
     return "world" if len(ranks) == world_size else "ranks " + ",".join(map(str, ranks))
 
@@ -215,7 +219,8 @@ _FACTOR: Mapping[str, Callable[[int], float]] = {
 }
 
 
-def summed(tallies: Iterable[Tally]) -> tuple[list[OfCalls], list[OfFailures], list[Straggler], dict[str, float]]:
+def summed(tallies: Iterable[Tally], *, left_out: Collection[int] = ()) -> tuple[list[OfCalls], list[OfFailures], list[Straggler], dict[str, float]]:
+    """`left_out`: ranks that are not compared with the others as stragglers, as they have stopped to count."""
     tallies = list(tallies)
     calls: dict[str, Calls] = {}
     failures: dict[str, int] = {}
@@ -230,7 +235,7 @@ def summed(tallies: Iterable[Tally]) -> tuple[list[OfCalls], list[OfFailures], l
             into.bytes = max(into.bytes, one.bytes)
             histogram.merge(into.latency_s, one.latency_s)
             histogram.merge(into.busbw_gbps, one.busbw_gbps)
-        for group, inside_s in _inside(tally).items():
+        for group, inside_s in _inside(tally).items() if tally.rank not in left_out else ():
             inside.setdefault(group, {})[tally.rank] = inside_s
         for key, count in tally.failures.items():
             failures[key] = max(failures.get(key, 0), count)

@@ -29,6 +29,7 @@ from torch.distributed import c10d_logger
 from torch.distributed import distributed_c10d as c10d
 
 from unhang.records.flight import operations
+from unhang.records.flight.batches import COALESCED, is_message, marks_batches, told_as_usual
 from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.tally import Calls, Tally, cause_of_text, group_name
 
@@ -59,18 +60,18 @@ _FACTORS: Mapping[str, Callable[[int], float]] = {
 
 @dataclass
 class _Recorder:
-    """How far one of them has been read. `pending` are calls that had not ended, by record: (key, ranks, bytes)."""
+    """How far one of them has been read. `pending` are calls that had not ended, by record: (group, operation, ranks, bytes)."""
 
     kind: str
     last: int = -1
     seq: dict[int, int] = field(default_factory=dict)
-    pending: dict[int, tuple[str, int, int]] = field(default_factory=dict)
+    pending: dict[int, tuple[str, str, int, int]] = field(default_factory=dict)
     overdue: set[int] = field(default_factory=set)
     enqueued: int = 0
 
 
 class TorchCollectives:
-    """Counts from its making on. `calls`, `failures` and `unread` only grow; keys are those of a Tally."""
+    """Counts from its making on what has ended. `calls`, `failures` and `unread` only grow; keys are those of a Tally."""
 
     def __init__(self, world_size: int) -> None:
         extension: Any = sys.modules["torch._C._distributed_c10d"]
@@ -159,19 +160,25 @@ class TorchCollectives:
         self._know_groups()
         held = set()
         now_ns = time.time_ns()
+        # Of calls that were launched together none ends but this one, which is the last.
+        last_of = {_launch(entry): entry for entry in entries if str(entry["profiling_name"]).endswith(f":{COALESCED}")}
         with self._lock:
             for entry in entries:
                 number = int(entry["record_id"])
                 held.add(number)
                 if number > recorder.last:
-                    self._counted(recorder, number, entry)
+                    self._begun(recorder, number, entry)
                 if number in recorder.pending:
-                    self._followed(recorder, number, entry, now_ns)
+                    self._followed(recorder, number, entry, last_of.get(_launch(entry), entry), now_ns)
+            for number, (group, _, _, _) in recorder.pending.items():
+                if number not in held:
+                    # How it ended nobody has seen.
+                    self.unread[group] = self.unread.get(group, 0) + 1
         recorder.last = newest
         recorder.pending = {number: of for number, of in recorder.pending.items() if number in held}
         recorder.overdue &= held
 
-    def _counted(self, recorder: _Recorder, number: int, entry: Mapping[str, Any]) -> None:
+    def _begun(self, recorder: _Recorder, number: int, entry: Mapping[str, Any]) -> None:
         name = str(entry["process_group"][0])
         # Those of unhang have no name: they are counted by the calls that they are made for.
         if not name:
@@ -180,14 +187,7 @@ class TorchCollectives:
         group = group_name(ranks, self._world_size) if ranks else f"group {name}"
         self.standing = "counted"
         self._gap(recorder, int(entry["pg_id"]), int(entry.get("collective_seq_id", -1)), group)
-        key = f"{group}|{str(entry['profiling_name']).partition(' ')[0]}"
-        if key not in self.calls and len(self.calls) >= _MOST_KEYS:
-            key = "other groups|torch:other"
-        calls = self.calls.setdefault(key, Calls())
-        given = _size(entry)
-        calls.count += 1
-        calls.bytes += given
-        recorder.pending[number] = (key, len(ranks), given)
+        recorder.pending[number] = (group, str(entry["profiling_name"]).partition(" ")[0], len(ranks), _size(entry))
 
     def _gap(self, recorder: _Recorder, pg_id: int, seq: int, group: str) -> None:
         before = recorder.seq.get(pg_id, 0)
@@ -196,20 +196,33 @@ class TorchCollectives:
             self.unread[group] = self.unread.get(group, 0) + seq - before - 1
         recorder.seq[pg_id] = max(before, seq)
 
-    def _followed(self, recorder: _Recorder, number: int, entry: Mapping[str, Any], now_ns: int) -> None:
-        key, ranks, given = recorder.pending[number]
-        if entry.get("retired"):
+    def _followed(self, recorder: _Recorder, number: int, entry: Mapping[str, Any], last: Mapping[str, Any], now_ns: int) -> None:
+        """`last`: the entry that ends with it: its own, or that of all that was launched together, which alone is told of where it fails."""
+        group, name, ranks, given = recorder.pending[number]
+        failed = False
+        if last.get("retired"):
             del recorder.pending[number]
-            took_ms = entry.get("duration_ms")
-            if took_ms is not None and took_ms > 0:
-                seconds = float(took_ms) / 1e3
-                calls = self.calls[key]
-                histogram.add(calls.latency_s, seconds)
-                if (found := _busbw_gbps(key.partition("|")[2], ranks, given, seconds)) > 0:
-                    histogram.add(calls.busbw_gbps, found)
-        elif number not in recorder.overdue and now_ns - int(entry["time_created_ns"]) > int(entry.get("timeout_ms") or sys.maxsize) * 1_000_000:
+            # Gloo never moves the state of an entry. NCCL's is retired without it when its watchdog has given it up.
+            failed = name.partition(":")[0] in _ACCELERATORS and last.get("state") != "completed"
+            if not failed:
+                self._ended(f"{group}|{name}", ranks, given, entry.get("duration_ms"))
+        elif not _is_endless(entry):
+            failed = now_ns - int(entry["time_created_ns"]) > int(entry.get("timeout_ms") or sys.maxsize) * 1_000_000
+        if failed and last is entry and number not in recorder.overdue:
             recorder.overdue.add(number)
-            self._add_failure(f"{key}|timeout")
+            self._add_failure(f"{group}|{name}|timeout")
+
+    def _ended(self, key: str, ranks: int, given: int, took_ms: Any) -> None:
+        if key not in self.calls and len(self.calls) >= _MOST_KEYS:
+            key = "other groups|torch:other"
+        calls = self.calls.setdefault(key, Calls())
+        calls.count += 1
+        calls.bytes += given
+        if took_ms is not None and took_ms > 0:
+            seconds = float(took_ms) / 1e3
+            histogram.add(calls.latency_s, seconds)
+            if (found := _busbw_gbps(key.partition("|")[2], ranks, given, seconds)) > 0:
+                histogram.add(calls.busbw_gbps, found)
 
     def _failed(self, group: Any, function: str, error: BaseException) -> None:
         group = c10d._get_default_group() if group is None else group
@@ -247,7 +260,10 @@ class TorchCollectives:
                 return None
             dump: Any = getattr(self._extension, f"_dump_{recorder.kind}_trace")
             # Without stacks: those would be put into words, which takes seconds.
-            return list(pickle.loads(dump(True, False, False)).get("entries") or [])
+            raw: Mapping[str, Any] = pickle.loads(dump(True, False, False))
+            if not marks_batches(raw.get("version")):
+                raw = told_as_usual(raw).raw
+            return list(raw.get("entries") or [])
 
 
 class _Raised(logging.Handler):
@@ -305,6 +321,19 @@ def _beside_captures(kind: str) -> Iterator[bool]:
     finally:
         if allowed:
             exchange(ctypes.byref(mode))
+
+
+def _launch(entry: Mapping[str, Any]) -> tuple[int, bool, int]:
+    """Equal for calls that were launched together."""
+    message = is_message(operations.split(str(entry["profiling_name"]))[1], entry.get("is_p2p"))
+    number = entry.get("p2p_seq_id" if message else "collective_seq_id")
+    return int(entry["pg_id"]), message, -1 if number is None else int(number)
+
+
+def _is_endless(entry: Mapping[str, Any]) -> bool:
+    """XCCL never tells that a message is over."""
+    backend, op = operations.split(str(entry["profiling_name"]))
+    return backend == "xccl" and is_message(op, entry.get("is_p2p"))
 
 
 def _size(entry: Mapping[str, Any]) -> int:

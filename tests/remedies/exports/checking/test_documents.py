@@ -82,3 +82,13 @@ def test_anchors_do_not_grow_without_end(text, says):
 def test_an_anchor_that_is_named_twice_is_read_twice():
     keys = documents.keys("a.yaml", "a: &a {b: 1}\nc: *a\nd: [*a, {e: *a}]\n")
     assert [k.path for k in keys] == [("a",), ("a", "b"), ("c",), ("c", "b"), ("d",), ("d", 0, "b"), ("d", 1, "e"), ("d", 1, "e", "b")]
+
+
+def test_what_is_asked_for_its_form_and_then_for_its_faults_is_parsed_once(monkeypatch):
+    import yaml
+
+    loaders = []
+    real = yaml.SafeLoader
+    monkeypatch.setattr(yaml, "SafeLoader", lambda text: loaders.append(text) or real(text))
+    text = "compute_environment: LOCAL_MACHINE\nnum_machines: 7\n"
+    assert check("once.yaml", text)[0] == "accelerate" and loaders.count(text) == 1

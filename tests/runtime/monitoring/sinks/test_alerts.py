@@ -64,6 +64,43 @@ def test_what_was_left_out_is_told_at_the_end(server, snapshot):
     assert [one["fields"]["count"] for one in server.messages] == [1, 2]
 
 
+def silent(*ranks):
+    return [Silent(rank=rank, for_s=31.0) for rank in ranks]
+
+
+def test_ranks_that_fall_silent_one_after_the_other_are_all_named(server, snapshot):
+    alerts = unhang.Alerts(server.url, every_s=600)
+    for i, ranks in enumerate([(), (3,), (3, 5), (3, 5, 6), (3, 5, 6, 7)]):
+        alerts.write(snapshot(10 * i, step=i, world_size=8, silent=silent(*ranks)))
+    alerts.write(snapshot(700, step=70, world_size=8, silent=silent(3, 5, 6, 7)))
+    server.wait_for(2)
+    alerts.close()
+    assert [(one["fields"]["ranks"], one["step"], one["left_out"]) for one in server.messages] == [([3], 1, 0), ([3, 5, 6, 7], 70, 0)]
+
+
+def test_a_silence_that_has_passed_is_told_nobody(server, snapshot):
+    alerts = unhang.Alerts(server.url, every_s=600, on=["silent"])
+    for i, ranks in enumerate([(3,), (), (5,), (), ()]):
+        alerts.write(snapshot(10 * i, silent=silent(*ranks)))
+    alerts.write(snapshot(700))
+    alerts.write(snapshot(710, silent=silent(6)))
+    server.wait_for(2)
+    alerts.close()
+    assert [(one["fields"]["ranks"], one["left_out"]) for one in server.messages] == [([3], 0), ([6], 0)]
+
+
+def test_what_is_told_later_has_the_time_and_the_step_of_what_has_happened(server, snapshot):
+    alerts = unhang.Alerts(server.url, every_s=600, name="llama")
+    alerts.write(snapshot(0, step=0, failures=failures(1)))
+    alerts.write(snapshot(40, step=4, failures=failures(2)))
+    alerts.write(snapshot(640, step=64, failures=failures(2)))
+    server.wait_for(2)
+    alerts.close()
+    message = server.messages[1]
+    assert (message["step"], message["time"]) == (4, "2027-01-15T08:00:40+00:00")
+    assert " at step 4, 10 min ago: all_reduce" in message["text"] and "（10 分钟前）" in message["text_zh"]
+
+
 def test_a_thousand_groups_that_fail_are_one_page(server, snapshot):
     alerts = unhang.Alerts(server.url)
     alerts.write(snapshot(failures=[one for i in range(100) for one in failures(1, group=f"ranks {i},{i + 1}")]))

@@ -1,5 +1,7 @@
 """What a person is told of, and what not."""
 
+from dataclasses import replace
+
 import pytest
 
 from unhang.runtime.monitoring.sinks.happenings import Watch
@@ -60,7 +62,15 @@ def waited(*seconds):
 
 
 def told(watch, snapshot, *stragglers):
-    return [one for i, some in enumerate(stragglers) for one in watch.since(snapshot(10 * i, stragglers=some))]
+    """Totals of each snapshot, of which the difference to the one before is told, as a monitor does."""
+    found, before = [], None
+    for i, some in enumerate(stragglers):
+        old = {one.rank: one.waited_s for one in before or ()}
+        lately = waited(*(max(0.0, one.waited_s - old.get(one.rank, 0.0)) for one in some)) if before is not None else []
+        lately = [replace(one, rank=some[one.rank].rank) for one in lately]
+        found += watch.since(snapshot(10 * i, stragglers=some, interval_s=None if before is None else 10.0, interval_stragglers=lately))
+        before = some
+    return found
 
 
 def test_a_straggler_is_one_for_which_others_wait_again_and_again(watch, snapshot):
@@ -86,3 +96,12 @@ def test_a_straggler_goes_on_being_told_of(watch, snapshot):
 )
 def test_what_is_no_straggler(watch, snapshot, stragglers):
     assert told(watch, snapshot, *stragglers) == []
+
+
+def test_a_lost_store_is_told_once(watch, snapshot):
+    lost = {"store_lost": "it no longer answers", "silent": [Silent(rank=rank, for_s=0.0) for rank in (1, 2, 3)]}
+    assert watch.since(snapshot()) == []
+    one, other = watch.since(snapshot(10, **lost))
+    assert (one.kind, other.kind, other.fields["ranks"]) == ("store_lost", "silent", [1, 2, 3])
+    assert one.says == "the monitor has lost the store, and hears nothing of the other 3 ranks any more: it no longer answers"
+    assert watch.since(snapshot(20, **lost)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -35,6 +36,8 @@ class Key:
     document: int = 0
 
 
+# Which form a file has is asked first, then what is wrong with it: PyYAML takes a second for a thousand containers.
+@functools.lru_cache(maxsize=1)
 def keys(name: str, text: str) -> tuple[Key, ...]:
     """Every key of every document, outer ones first. JSON is taken as JSON. Raises UnhangError with line and column where it is neither."""
     import yaml

@@ -15,7 +15,7 @@ from typing import Any
 from unhang.diagnosis.redact import redact_data
 from unhang.runtime.monitoring.sinks.command import Command
 from unhang.runtime.monitoring.sinks.delivery import Delivery, Way, log
-from unhang.runtime.monitoring.sinks.happenings import KINDS, Happening, Watch
+from unhang.runtime.monitoring.sinks.happenings import KINDS, OF_RANKS, Happening, Watch, joined
 from unhang.runtime.monitoring.sinks.webhook import Webhook
 from unhang.runtime.monitoring.supervised import run_dir
 from unhang.runtime.monitoring.tally import Snapshot
@@ -23,22 +23,42 @@ from unhang.runtime.monitoring.tally import Snapshot
 # A job of a thousand groups that all fail at once is one page of messages.
 _AT_ONCE = 5
 _CLOSES_WITHIN_S = 3.0
+# What is older than this says so.
+_AGO_S = 60.0
 
 
 @dataclass
 class _Told:
-    """Of one kind and subject: when a message went out, how many happenings were left out since, and the newest of them."""
+    """Of one kind and subject: when a message went out, how many happenings were left out since, and what is to be told of them.
+
+    `at`: the snapshot that it was seen in.
+    """
 
     sent_s: float
     left_out: int = 0
     newest: Happening | None = None
+    at: Snapshot | None = None
+
+    def add(self, happening: Happening, now: Snapshot) -> None:
+        self.left_out, self.at = self.left_out + 1, now
+        self.newest = happening if self.newest is None else joined(self.newest, happening, now)
+
+    def see(self, now: Snapshot) -> None:
+        """What is told of ranks later is how it is then, or nothing."""
+        if self.newest is None or self.newest.kind not in OF_RANKS:
+            return
+        if self.at is not now:
+            self.newest, self.at = joined(None, self.newest, now), now
+        # All of them are named.
+        self.left_out = min(self.left_out, 1) if self.newest is not None else 0
 
 
 class Alerts:
     """`webhook`: an http or https URL that gets a POST of JSON, with `text` as Slack shows it. `command`: gets the JSON on its standard input.
 
     Of one kind and subject there is one message in `every_s`; what is left out is counted in the next. `on`: which kinds (all by default): failure,
-    evaluation_failure, restart, straggler, silent, heard_again. A straggler is a rank for which `straggler_share` of all waiting of a group was done
+    evaluation_failure, restart, straggler, silent, heard_again,
+    store_lost. A straggler is a rank for which `straggler_share` of all waiting of a group was done
     in each of `straggler_snapshots` in a row, for 5 % of the time. `name` is the training's, by default that of its run directory, job or script.
     Delivering never disturbs the training or other sinks. Raises ValueError for what makes no sense, without the URL.
     """
@@ -90,7 +110,9 @@ class Alerts:
         for happening in self._watch.since(snapshot):
             if happening.kind in self._on:
                 told = self._told.setdefault((happening.kind, happening.subject), _Told(sent_s=float("-inf")))
-                told.left_out, told.newest = told.left_out + 1, happening
+                told.add(happening, snapshot)
+        for told in self._told.values():
+            told.see(snapshot)
         due = [told for told in self._told.values() if told.newest is not None and abs(snapshot.time_s - told.sent_s) >= self._every_s]
         for told in due[:_AT_ONCE]:
             self._tell(told, snapshot)
@@ -105,19 +127,26 @@ class Alerts:
             delivery.close(until)
 
     def _tell(self, told: _Told, snapshot: Snapshot) -> None:
-        if told.newest is None:
+        if told.newest is None or told.at is None:
             return
-        message = message_of(told.newest, snapshot, left_out=told.left_out - 1, name=self._name or _of_training())
-        told.sent_s, told.left_out, told.newest = snapshot.time_s, 0, None
+        message = message_of(
+            told.newest, told.at, left_out=told.left_out - 1, name=self._name or _of_training(), ago_s=snapshot.time_s - told.at.time_s
+        )
+        told.sent_s, told.left_out, told.newest, told.at = snapshot.time_s, 0, None, None
         for delivery in self._deliveries:
             delivery.send(message)
 
 
-def message_of(happening: Happening, snapshot: Snapshot, *, left_out: int, name: str) -> dict[str, Any]:
-    """As it is sent. `text` is all of it, for a chat; `says` and what follows is for programs. Without credentials."""
+def message_of(happening: Happening, snapshot: Snapshot, *, left_out: int, name: str, ago_s: float = 0.0) -> dict[str, Any]:
+    """As it is sent. `text` is all of it, for a chat; `says` and what follows is for programs. Without credentials.
+
+    `snapshot` is the one that it was seen in, `ago_s` how long before now.
+    """
     host = socket.gethostname()
     at = f" at step {snapshot.step}" if snapshot.step is not None else ""
     at_zh = f"（第 {snapshot.step} 步）" if snapshot.step is not None else ""
+    if ago_s >= _AGO_S:
+        at, at_zh = f"{at}, {ago_s / 60:.0f} min ago", f"{at_zh}（{ago_s / 60:.0f} 分钟前）"
     more = f" (and {left_out} more since the last message)" if left_out else ""
     more_zh = f"（自上一条消息以来另有 {left_out} 次）" if left_out else ""
     clean: dict[str, Any] = redact_data(

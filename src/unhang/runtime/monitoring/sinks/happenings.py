@@ -8,7 +8,9 @@ from typing import Any
 
 from unhang.runtime.monitoring.tally import Snapshot
 
-KINDS = ("failure", "evaluation_failure", "restart", "straggler", "silent", "heard_again")
+KINDS = ("failure", "evaluation_failure", "restart", "straggler", "silent", "heard_again", "store_lost")
+# Of ranks, and of the state that they are in: what a postponed message says of it is looked at again.
+OF_RANKS = ("silent", "heard_again")
 # A rank that others wait for, and for less of the time than this, is nobody's night.
 _COSTS_AT_LEAST = 0.05
 _NAMED = 8
@@ -34,13 +36,13 @@ class Watch:
         self._evaluation_failures = 0
         self._restarts = 0
         self._silent: set[int] = set()
-        self._waited: dict[tuple[str, int], float] = {}
+        self._store_lost = False
         self._time_s: float | None = None
         # For each rank that was waited for most in every snapshot of late: in how many, for how long, and since when.
         self._slow: dict[tuple[str, int], tuple[int, float, float]] = {}
 
     def since(self, now: Snapshot) -> list[Happening]:
-        found = [*self._restarted(now), *self._failures(now), *self._evaluations(now), *self._silence(now), *self._stragglers(now)]
+        found = [*self._restarted(now), *self._failures(now), *self._evaluations(now), *self._store(now), *self._silence(now), *self._stragglers(now)]
         self._time_s = now.time_s
         return found
 
@@ -86,38 +88,30 @@ class Watch:
         silent = {one.rank: one.for_s for one in now.silent}
         before, self._silent = self._silent, set(silent)
         if new := sorted(set(silent) - before):
-            for_s = max(silent[rank] for rank in new)
-            yield Happening(
-                kind="silent",
-                subject="",
-                says=f"{_ranks(new)} of {now.world_size} {_have(new)} not been heard from for {for_s:.0f} s: ended, stopped or cut off",
-                says_zh=f"{now.world_size} 个 rank 中的 {_ranks(new)} 已有 {for_s:.0f} 秒没有消息：已结束、被暂停或断开连接",
-                fields={"ranks": new, "for_s": for_s},
-            )
+            yield _silent(new, now)
         if back := sorted(before - set(silent)):
+            yield _heard_again(back)
+
+    def _store(self, now: Snapshot) -> Iterator[Happening]:
+        before, self._store_lost = self._store_lost, now.store_lost is not None
+        if self._store_lost and not before:
             yield Happening(
-                kind="heard_again",
+                kind="store_lost",
                 subject="",
-                says=f"{_ranks(back)} {_have(back)} been heard from again, or {_have(back)} come to an orderly end",
-                says_zh=f"{_ranks(back)} 又有消息了，或已正常结束",
-                fields={"ranks": back},
+                says=f"the monitor has lost the store, and hears nothing of the other {now.world_size - 1} ranks any more: {now.store_lost}",
+                says_zh=f"监控与 store 的连接已丢失，再也收不到其他 {now.world_size - 1} 个 rank 的消息：{now.store_lost}",
+                fields={"error": now.store_lost},
             )
 
     def _stragglers(self, now: Snapshot) -> Iterator[Happening]:
-        """Shares of what was waited since the snapshot before: those since the start would name a rank for hours after it has recovered."""
-        more = {(one.group, one.rank): one.waited_s - self._waited.get((one.group, one.rank), 0.0) for one in now.stragglers}
-        self._waited = {(one.group, one.rank): one.waited_s for one in now.stragglers}
-        # What was waited before the first snapshot took who knows how long.
-        if self._time_s is None:
+        """By what was waited since the snapshot before: shares since the start would name a rank for hours after it has recovered."""
+        if self._time_s is None or now.interval_s is None:
             return
         slow: dict[tuple[str, int], tuple[int, float, float]] = {}
-        totals: dict[str, float] = {}
-        for (group, _), waited_s in more.items():
-            totals[group] = totals.get(group, 0.0) + max(0.0, waited_s)
-        for key, waited_s in more.items():
-            if waited_s > 0 and waited_s >= self._share * totals[key[0]]:
-                times, cost_s, began_s = self._slow.get(key, (0, 0.0, self._time_s))
-                slow[key] = (times + 1, cost_s + waited_s, began_s)
+        for one in now.interval_stragglers:
+            if one.share >= self._share:
+                times, cost_s, began_s = self._slow.get((one.group, one.rank), (0, 0.0, self._time_s))
+                slow[one.group, one.rank] = (times + 1, cost_s + one.waited_s, began_s)
         self._slow = slow
         for (group, rank), (times, cost_s, began_s) in list(slow.items()):
             for_s = max(now.time_s - began_s, 1e-9)
@@ -134,6 +128,43 @@ class Watch:
                 says_zh=f"rank {rank} 拖慢了 {group}：最近 {for_s:.0f} 秒内，其他 rank 为它等待了 {cost_s:.1f} 秒",
                 fields={"group": group, "rank": rank, "waited_s": round(cost_s, 3), "for_s": round(for_s, 3)},
             )
+
+
+def joined(earlier: Happening | None, newer: Happening, now: Snapshot) -> Happening | None:
+    """The one message for both where it can be postponed: no rank that nobody was told of gets lost. None for what has passed meanwhile.
+
+    Of other kinds the newer one says how many there are by now.
+    """
+    if newer.kind not in OF_RANKS:
+        return newer
+    ranks = set(newer.fields["ranks"]) | set(earlier.fields["ranks"] if earlier is not None else ())
+    silent = {one.rank for one in now.silent}
+    if newer.kind == "heard_again":
+        back = sorted(ranks - silent)
+        return _heard_again(back) if back else None
+    # Who was named before is silent together with these.
+    return _silent(sorted(silent), now) if ranks & silent else None
+
+
+def _silent(ranks: list[int], now: Snapshot) -> Happening:
+    for_s = max(one.for_s for one in now.silent if one.rank in ranks)
+    return Happening(
+        kind="silent",
+        subject="",
+        says=f"{_ranks(ranks)} of {now.world_size} {_have(ranks)} not been heard from for {for_s:.0f} s: ended, stopped or cut off",
+        says_zh=f"{now.world_size} 个 rank 中的 {_ranks(ranks)} 已有 {for_s:.0f} 秒没有消息：已结束、被暂停或断开连接",
+        fields={"ranks": ranks, "for_s": for_s},
+    )
+
+
+def _heard_again(ranks: list[int]) -> Happening:
+    return Happening(
+        kind="heard_again",
+        subject="",
+        says=f"{_ranks(ranks)} {_have(ranks)} been heard from again, or {_have(ranks)} come to an orderly end",
+        says_zh=f"{_ranks(ranks)} 又有消息了，或已正常结束",
+        fields={"ranks": ranks},
+    )
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ class JSONL:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Opened anew each time: what was written is there when a rank is killed, and a file that was moved away is no lost one.
         with self.path.open("ab") as f:
-            f.write(msgspec.json.encode(snapshot) + b"\n")
+            f.write((b"\n" if _is_cut(self.path) else b"") + msgspec.json.encode(snapshot) + b"\n")
 
     def close(self) -> None:
         pass
@@ -27,3 +28,16 @@ class JSONL:
 def _default() -> Path:
     run = run_dir()
     return Path("unhang-monitor/rank0.jsonl") if run is None else run / "monitor.jsonl"
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether its last line has no end, as after a kill or on a full disk: a line behind it would be lost as well."""
+    try:
+        if not path.is_file() or not path.stat().st_size:
+            return False
+        with path.open("rb") as f:
+            f.seek(-1, os.SEEK_END)
+            return f.read(1) != b"\n"
+    except OSError:
+        # Of a file that may be written, and not read.
+        return False

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import socketserver
 import threading
+import weakref
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from unhang.runtime.monitoring.tally import Snapshot
 
 
 class Prometheus:
-    """Serves /metrics; port 0 takes a free one (`port`). Listens on this machine alone unless told otherwise: there is no password."""
+    """Serves /metrics; port 0 takes a free one (`port`). Listens on this machine alone unless told otherwise: there is no password.
+
+    A port that is taken is warned of once, and tried again with each snapshot: that of the training before may not have ended yet.
+    """
 
     def __init__(self, port: int = 9464, *, host: str = "127.0.0.1") -> None:
         self._asked = (host, port)
         self._text = b""
-        self._server: ThreadingHTTPServer | None = None
+        self._server: _Server | None = None
+        self._refused = False
 
     @property
     def port(self) -> int:
@@ -24,19 +32,49 @@ class Prometheus:
         self._text = text(snapshot).encode()
         # Only rank 0 writes; the other ranks of the host made this object as well, and must not listen.
         if self._server is None:
+            self._listen()
+
+    def _listen(self) -> None:
+        try:
             self._server = _Server(self._asked, _Handler)
-            self._server.sink = self
-            threading.Thread(target=self._server.serve_forever, name="unhang monitor /metrics", daemon=True).start()
+        except OSError as e:
+            if not self._refused:
+                self._refused = True
+                logging.getLogger("unhang").warning(
+                    "the monitor's Prometheus cannot listen on %s:%d yet, the training goes on: %s (tried again with each snapshot)", *self._asked, e
+                )
+            return
+        self._server.sink = self
+        _listening.add(self._server)
+        threading.Thread(target=self._server.serve_forever, name="unhang monitor /metrics", daemon=True).start()
 
     def close(self) -> None:
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
+            self._server = None
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     sink: Prometheus
+
+    def server_bind(self) -> None:
+        # HTTPServer's looks up what this machine is called, for which a name server may take longer than anybody waits.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+
+_listening: weakref.WeakSet[_Server] = weakref.WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    """A worker of a DataLoader would keep the port when the training has ended, and answer nobody."""
+    for server in list(_listening):
+        server.socket.close()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -56,6 +94,30 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+_HELP = {
+    "unhang_calls_total": "Calls that ended well.",
+    "unhang_call_bytes_total": "The most that a rank has given.",
+    "unhang_call_seconds": "Latencies of the calls since the snapshot before.",
+    "unhang_busbw_gigabytes_per_second": "Bus bandwidth as of nccl-tests since the snapshot before, in 10^9 bytes.",
+    "unhang_failures_total": "Calls that have failed.",
+    "unhang_straggler_share": "A rank's part of all waiting in a group since the start.",
+    "unhang_straggler_waited_seconds": "How much less a rank has waited than the most patient one of its group since the start.",
+    "unhang_straggler_interval_share": "A rank's part of all waiting in a group since the snapshot before.",
+    "unhang_straggler_interval_waited_seconds": "How much less a rank has waited than the most patient one of its group since the snapshot before.",
+    "unhang_deadline_seconds": "Learned deadlines in force.",
+    "unhang_unread_calls_total": "Calls of torch's own that its recorder had forgotten before it was read.",
+    "unhang_ranks": "All ranks, those whose counts are in, those from which nothing new comes.",
+    "unhang_step": "The training's own step.",
+    "unhang_restarts_total": "By torchrun and by unhang run.",
+    "unhang_evaluations_total": "Guarded evaluations.",
+    "unhang_evaluation_failures_total": "Guarded evaluations that have failed.",
+    "unhang_snapshots_dropped_total": "For which a sink had no time.",
+    "unhang_snapshot_timestamp_seconds": "When this was told, since 1970: it grows with each snapshot.",
+    "unhang_store_lost": "1 where nothing is heard of other ranks any more.",
+    "unhang_torch_read": "Whether torch's own collectives could be read.",
+}
 
 
 def text(snapshot: Snapshot) -> str:
@@ -78,6 +140,7 @@ def text(snapshot: Snapshot) -> str:
         tell("unhang_failures_total", "counter", failure.count, group=failure.group, collective=failure.collective, cause=failure.cause)
     for one in snapshot.stragglers:
         tell("unhang_straggler_share", "gauge", one.share, group=one.group, rank=one.rank)
+        tell("unhang_straggler_waited_seconds", "gauge", one.waited_s, group=one.group, rank=one.rank)
     for one in snapshot.interval_stragglers:
         tell("unhang_straggler_interval_share", "gauge", one.share, group=one.group, rank=one.rank)
         tell("unhang_straggler_interval_waited_seconds", "gauge", one.waited_s, group=one.group, rank=one.rank)
@@ -93,12 +156,20 @@ def text(snapshot: Snapshot) -> str:
     tell("unhang_evaluations_total", "counter", snapshot.evaluations)
     tell("unhang_evaluation_failures_total", "counter", snapshot.evaluation_failures)
     tell("unhang_snapshots_dropped_total", "counter", snapshot.dropped)
+    tell("unhang_snapshot_timestamp_seconds", "gauge", snapshot.time_s)
+    tell("unhang_store_lost", "gauge", int(snapshot.store_lost is not None))
+    if snapshot.torch_collectives is not None:
+        tell("unhang_torch_read", "gauge", int(not snapshot.torch_collectives.startswith("not read")))
     lines = []
     for (name, kind), samples in families.items():
-        lines.append(f"# TYPE {name} {kind}")
+        lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} {kind}"]
         lines += [f"{name}{_labels(labels)} {value!r}" for labels, value in samples]
     return "\n".join(lines) + "\n"
 
 
 def _labels(labels: dict[str, object]) -> str:
-    return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}" if labels else ""
+    return "{" + ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items()) + "}" if labels else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,39 @@
+"""Options and arguments that do not exist, are missing or have no such value: what typer says of them, in Chinese where that is spoken."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import IO, Any
+
+import typer
+
+_BEGINS = "Usage: "
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    try:
+        yield
+    except Exception as e:
+        # Its class has a home of its own in each version of typer. Help that is shown for want of arguments is no error.
+        if hasattr(e, "format_message") and type(e).__name__ != "NoArgsIsHelpError":
+            _translate(e)
+        raise
+
+
+def _translate(error: Any) -> None:
+    from unhang.report import language
+
+    if language.spoken() != "zh":
+        return
+    said = language.refusal(error.format_message())
+
+    def show(file: IO[Any] | None = None) -> None:
+        if (context := getattr(error, "ctx", None)) is not None:
+            typer.echo(f"用法：{context.get_usage().removeprefix(_BEGINS)}", file=file, err=file is None)
+            for name in context.help_option_names[:1]:
+                typer.echo(f"用 {context.command_path} {name} 查看帮助。\n", file=file, err=file is None)
+        typer.echo(f"错误：{said}", file=file, err=file is None)
+
+    error.show = show

@@ -1,0 +1,181 @@
+"""Values that go through the store: one decision for all ranks, which falls without those that do not come, and which they find when they do."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from unhang.runtime.collectives import places
+from unhang.runtime.collectives.board import Board
+from unhang.runtime.collectives.calls import Turn, turn_of
+from unhang.runtime.collectives.deadlines import waits_for
+from unhang.runtime.collectives.ending import ALL_OF_IT, GRACE_S, LOOK_S, TOLD, Ending
+from unhang.runtime.collectives.meeting import Moved
+
+
+class Exchanging(Ending):
+    """A rank's part in exchanges."""
+
+    def exchange(self, what: str, value: bytes, deadline_s: float) -> dict[int, bytes]:
+        """What each rank gave, by global rank: the same on all of them, the late ones too. Who had not come in time is not in it.
+
+        Nor is who declined.
+        """
+        with self._lock:
+            scope = self._scopes[-1]
+            scope.number += 1
+            if self.size == 1:
+                return {self.me: value}
+            found = self._exchanged(f"{scope.name}/{scope.number}/{what}", value, deadline_s)
+            return {rank: said for rank, said in found.items() if said}
+
+    def decline(self, what: str) -> None:
+        """Instead of `exchange`, of a rank that cannot say what it was asked for: the others need not wait for it."""
+        with self._lock:
+            scope = self._scopes[-1]
+            scope.number += 1
+            if self.size > 1:
+                key = self._exchanged_at = f"{scope.name}/{scope.number}/{what}"
+                self._tell(lambda board: self._given(board, key, b""))
+
+    def begin(self, what: str) -> str:
+        """A key for what all ranks begin here, by the count of calls: for `scope`, `end` and `exchange_at`."""
+        with self._lock:
+            scope = self._scopes[-1]
+            scope.number += 1
+            if self.meeting is not None and self.board is None:
+                self.meeting.hello()
+            turn = turn_of(f"{scope.name}/{scope.number}/{what}", 0.0)
+            self._begun_at[turn.key] = turn.call.what
+            if self.board is not None:
+                # It may be long until it waits for the others, and they for it.
+                self._say(turn)
+            return f"{turn.key}/{what}"
+
+    def exchange_at(self, key: str, value: bytes, deadline_s: float, half_way: Callable[[], None] | None = None) -> dict[int, bytes]:
+        """As `exchange`. The deadline begins anew whenever a rank that has not come yet tells of progress (`progressed`).
+
+        `half_way` is called when half of it has gone by so.
+        """
+        with self._lock:
+            try:
+                return {self.me: value} if self.size == 1 else self._exchanged(key, value, deadline_s, half_way)
+            finally:
+                self._begun_at.pop(key.rpartition("/")[0], None)
+
+    def leave_at(self, key: str, value: bytes) -> None:
+        """As `exchange_at`, of a rank that does not stay to learn what is decided."""
+        self._begun_at.pop(key.rpartition("/")[0], None)
+        if self.size > 1:
+            self._left.add(f"{key}/p/{self.me}")
+            self._tell(lambda board: self._given(board, key, value))
+
+    def progressed(self, key: str) -> bool:
+        """Tells those that wait in `exchange_at` that this rank goes on; False where they have decided without it."""
+        if self.board is None:
+            return True
+        self._left.add(f"{key}/progress")
+        self.board.count(f"{key}/progress")
+        return self.board.look(f"{key}/v") is None
+
+    def raise_if_ended(self, key: str) -> None:
+        """Raises Ended where another rank has ended the scope `key`, as far as this process has heard."""
+        if self.board is not None and self._ends(key):
+            raise self._ended()
+
+    def end(self, key: str, says: str) -> None:
+        """Ends all calls of the scope `key`, at all ranks, with Ended."""
+
+        def tells(board: Board) -> None:
+            self._left.add(f"{key}/says")
+            board.put(f"{key}/says", says.encode())
+            self._raise_alarm(key + ALL_OF_IT)
+
+        if self.size > 1:
+            self._tell(tells)
+
+    def _exchanged(self, key: str, value: bytes, deadline_s: float, half_way: Callable[[], None] | None = None) -> dict[int, bytes]:
+        waits_for(deadline_s)
+        until = time.monotonic() + deadline_s
+        while True:
+            if self.board is None and self._meet(max(0.0, until - time.monotonic())):
+                # Those that have waited are about to come.
+                until = max(until, time.monotonic() + GRACE_S)
+            with contextlib.suppress(Moved):
+                return self._exchanged_here(key, value, until, deadline_s, half_way)
+
+    def _exchanged_here(self, key: str, value: bytes, until: float, deadline_s: float, half_way: Callable[[], None] | None) -> dict[int, bytes]:
+        board = self.board
+        assert board is not None and self.meeting is not None
+        before, self._exchanged_at = self._exchanged_at, key
+        found = self._given(board, key, value)
+        if found is not None and before:
+            board.forget([f"{before}/v", f"{before}/n"])
+        turn = turn_of(key, deadline_s)
+        found = found or self._decided(turn, key, until, deadline_s, half_way)
+        self.meeting.settled = True
+        if before:
+            board.forget([f"{before}/p/{self.me}"])
+        if found is None:
+            keys = [f"{key}/p/{rank}" for rank in self.ranks]
+            there = zip(self.ranks, board.look_at(keys), strict=True)
+            found = board.decide(f"{key}/v", _packed({rank: said for rank, said in there if said is not None}))
+        if (scope := self._known.get(turn.scope)) is not None:
+            scope.finished = turn.number
+        said = _unpacked(found)
+        if len(said) == self.size:
+            self._left.all_came(board)
+        else:
+            self._left.add(f"{key}/v", f"{key}/n")
+        places.missed([rank for rank in self.ranks if rank not in said])
+        return said
+
+    def _given(self, board: Board, key: str, value: bytes) -> bytes | None:
+        """What is decided, where we are the last to come."""
+        board.put(f"{key}/p/{self.me}", value)
+        if board.count(f"{key}/n") != self.size:
+            return None
+        # Those that have decided without us may have gone on, and taken what they had said with them.
+        if (found := board.look(f"{key}/v")) is not None:
+            return found
+        return board.decide(f"{key}/v", _packed(dict(zip(self.ranks, board.all_of([f"{key}/p/{rank}" for rank in self.ranks]), strict=True))))
+
+    def _decided(self, turn: Turn, key: str, until: float, deadline_s: float, half_way: Callable[[], None] | None) -> bytes | None:
+        """None where nothing is heard for `deadline_s`. Raises Ended where everything around it is ended."""
+        assert self.board is not None
+        told = b""
+        # A thousand ranks ask one server for as long as the slowest takes.
+        looks_at = time.monotonic() + deadline_s / 20
+        while (found := self.board.wait(f"{key}/v", max(0.0, min(until - time.monotonic(), LOOK_S)))) is None:
+            self.raise_if_ended(turn.scope)
+            self._moves()
+            if not turn.said and self.board.look(f"{turn.key}/closed") is not None:
+                self.close(turn, TOLD)
+            self._say(turn)
+            if self._alarm == turn.key:
+                self.close(turn, TOLD)
+            now = time.monotonic()
+            late, half = until <= now, half_way is not None and until - now < deadline_s / 2
+            if not late and not half and now < looks_at:
+                continue
+            looks_at = now + deadline_s / 20
+            # Also when it is over: this process may have stood still itself, while the others went on.
+            if (progress := self.board.look(f"{key}/progress") or b"") != told:
+                told, until = progress, time.monotonic() + deadline_s
+            elif late:
+                return None
+            elif half_way is not None and half:
+                half_way()
+                half_way = None
+        return found
+
+
+def _packed(values: dict[int, bytes]) -> bytes:
+    return msgspec.msgpack.encode(values)
+
+
+def _unpacked(packed: bytes) -> dict[int, bytes]:
+    return msgspec.msgpack.decode(packed, type=dict[int, bytes])

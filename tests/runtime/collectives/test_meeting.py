@@ -1,0 +1,208 @@
+"""Ranks that meet in a store which outlives them: nothing of an earlier process is read, whoever comes first, and who does not come is named."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from tests.runtime.collectives import world as of_ranks
+from tests.runtime.collectives.world import Raised
+
+import unhang
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def server():
+    return dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+
+
+def joins(rank: int, port: int, size: int) -> None:
+    """With a backend that does nothing: Gloo itself reads the addresses of the generation before."""
+    import torch.testing._internal.distributed.fake_pg  # noqa: F401
+
+    of_ranks.store = dist.TCPStore("127.0.0.1", port, None, is_master=False, timeout=timedelta(seconds=60))
+    theirs = dist.TCPStore("127.0.0.1", port, None, is_master=False, timeout=timedelta(seconds=60))
+    dist.init_process_group("fake", store=theirs, rank=rank, world_size=size)
+
+
+def until(says: Callable[[], bool]) -> None:
+    began = time.monotonic()
+    while not says():
+        assert time.monotonic() - began < 20
+        time.sleep(0.01)
+
+
+def standing(store, name: str) -> bytes:
+    """Of the key that ends with `name`; empty where there is none."""
+    for key in store.list_keys():
+        if key.endswith(name):
+            return bytes(store.get(key))
+    return b""
+
+
+def calls(rank: int, generation: int) -> list:
+    agreed = unhang.agree([generation, rank], deadline=20)
+    found = unhang.evaluate(lambda data, size: {"score": (float(generation), 1)}, {"one": [1]}, batch_size=1, deadline=20)
+    reduced = [unhang.all_reduce(torch.full((3,), float(generation)), deadline=20)[0].item() for _ in range(4)]
+    return [agreed.values, found.flat()["eval/one/score"], reduced]
+
+
+def expected(generation: int, size: int) -> list:
+    return [[{rank: [generation, rank] for rank in range(size)}, float(generation), [float(generation * size)] * 4]] * size
+
+
+def lives(rank: int, port: int, size: int, generation: int, last: int) -> list:
+    """`last` comes when the others wait for it."""
+    joins(rank, port, size)
+    if rank == last == 0:
+        until(lambda: all(standing(of_ranks.store, f"/hello/{other}") for other in range(1, size)))
+    elif rank == last:
+        host = f"host of {generation}"
+        until(lambda: of_ranks.store.check([host]) and standing(of_ranks.store, "/host") not in (b"", of_ranks.store.get(host)))
+    elif rank == 0:
+        of_ranks.store.set(f"host of {generation}", standing(of_ranks.store, "/host") or b"none")
+    return calls(rank, generation)
+
+
+@pytest.mark.parametrize("last", [[0, 0, 0], [2, 2, 2], [2, 0, 1]])
+def test_a_generation_reads_nothing_of_the_one_before(fresh, server, last):
+    for generation, who in enumerate(last):
+        world = fresh(3, store=False)
+        assert world(lives, server.port, 3, generation, who) == expected(generation, 3)
+        world.close()
+
+
+def alone(rank: int, port: int, generation: int) -> object:
+    joins(rank, port, 2)
+    return None if rank == 1 else calls_alone(generation)
+
+
+def calls_alone(generation: int) -> dict:
+    return dict(unhang.agree([generation, 0], deadline=0.5).values)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_who_never_came_in_the_generation_before_is_in_the_new_one(fresh, server, last):
+    world = fresh(2, store=False)
+    assert world(alone, server.port, 0)[0] == {0: [0, 0]}
+    world.close()
+    assert fresh(2, store=False)(lives, server.port, 2, 1, last) == expected(1, 2)
+
+
+def without_the_last(rank: int, port: int) -> dict | None:
+    joins(rank, port, 3)
+    return None if rank == 2 else dict(unhang.agree([0, rank], deadline=1).values)
+
+
+def comes_last(rank: int, port: int) -> list:
+    """Rank 0 when rank 1 has turned its earlier process down, rank 2 when rank 0 is there."""
+    joins(rank, port, 3)
+    before = standing(of_ranks.store, "/host")
+    if rank == 0:
+        until(lambda: b',["' in standing(of_ranks.store, "/hello/1"))
+    elif rank == 2:
+        until(lambda: standing(of_ranks.store, "/host") != before)
+    return calls(rank, 1)
+
+
+def test_an_earlier_first_rank_that_still_lives(fresh, server):
+    """It answers, since somebody is missing still; where rank 1 had another process, rank 1 does not enter, and waits for another answer."""
+    old = fresh(3, store=False)
+    assert old(without_the_last, server.port)[:2] == [{0: [0, 0], 1: [0, 1]}] * 2
+    assert fresh(3, store=False)(comes_last, server.port) == expected(1, 3)
+
+
+def made_again(rank: int, port: int, others_use_it: bool) -> list:
+    """A process that destroys its group and makes it again, beside one that is new; only rank 0 has used the library before, or both."""
+    joins(rank, port, 2)
+    if rank == 0 or others_use_it:
+        unhang.agree(0, deadline=0.3 if not others_use_it else 20)
+    of_ranks.store.add("used", 1)
+    until(lambda: of_ranks.store.add("used", 0) == 2)
+    dist.destroy_process_group()
+    of_ranks.store.add("left", 1)
+    until(lambda: of_ranks.store.add("left", 0) == 2)
+    joins(rank, port, 2)
+    return calls(rank, 1)
+
+
+@pytest.mark.parametrize("others_use_it", [False, True])
+def test_a_group_that_is_made_again(fresh, server, others_use_it):
+    assert fresh(2, store=False)(made_again, server.port, others_use_it) == expected(1, 2)
+
+
+# -- the first rank does not come
+
+
+def waits_for_the_first(rank: int, call: str) -> object:
+    if rank == 0:
+        until(lambda: of_ranks.store.check(["given up"]))
+    deadline = 20 if rank == 0 else 0.6
+    try:
+        if call == "agree":
+            agreed = unhang.agree(rank, deadline=deadline)
+            return dict(agreed.values), agreed.missing
+        if call == "evaluate":
+            found = unhang.evaluate(lambda data, size: {"score": 1.0}, {"one": [1]}, batch_size=1, deadline=None if rank == 0 else 0.6)
+            return found.why, found.missing
+        unhang.barrier(deadline=deadline)
+        return "done"
+    finally:
+        if rank:
+            of_ranks.store.set("given up", "yes")
+
+
+def goes_on(rank: int) -> list[float]:
+    return [unhang.all_reduce(torch.full((3,), float(rank)), deadline=20)[0].item() for _ in range(4)]
+
+
+def test_the_first_rank_is_named_where_it_does_not_come(fresh):
+    world = fresh(3)
+    late, *found = world.try_(waits_for_the_first, "barrier")
+    assert all(isinstance(one, Raised) and one.kind == "CollectiveTimeout" and one.missing == (0,) for one in found), found
+    assert late.kind == "LatePeer" and late.closed == found[0].closed == found[1].closed
+    assert world(goes_on) == [[3.0] * 4] * 3
+
+
+def test_nor_does_a_decision_wait_for_it_and_it_obeys(fresh):
+    world = fresh(3)
+    assert world(waits_for_the_first, "agree") == [({1: 1, 2: 2}, (0,))] * 3
+    assert world(goes_on) == [[3.0] * 4] * 3
+
+
+def test_nor_an_evaluation(fresh):
+    world = fresh(3)
+    found = world.try_(waits_for_the_first, "evaluate")
+    assert [one[1] for one in found[1:]] == [(0,)] * 2
+    assert all("rank 0 did not answer" in one[0] for one in found[1:])
+
+
+def in_a_group(rank: int, members: list[int], times: int) -> list[float]:
+    groups = [dist.new_group(members) for _ in range(times)]
+    if rank not in members:
+        return []
+    return [unhang.all_reduce(torch.full((3,), float(rank + n)), group=group, deadline=20)[0].item() for n, group in enumerate(groups)]
+
+
+def test_groups_without_the_first_rank_and_several_of_the_same_ranks(fresh):
+    assert fresh(3)(in_a_group, [1, 2], 3) == [[], [3.0, 5.0, 7.0], [3.0, 5.0, 7.0]]
+
+
+def fails_at_first(rank: int) -> object:
+    if rank == 1:
+        with pytest.raises(ValueError, match="deadline"):
+            unhang.all_reduce(torch.ones(3), deadline=-1)
+    else:
+        with pytest.raises(unhang.CollectiveTimeout, match="rank 1: ValueError"):
+            unhang.all_reduce(torch.ones(3), deadline=20)
+    return goes_on(rank)
+
+
+def test_who_fails_before_it_has_met_anybody_tells_them_all_the_same(fresh):
+    assert fresh(3)(fails_at_first) == [[3.0] * 4] * 3
