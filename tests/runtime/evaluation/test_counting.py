@@ -163,3 +163,48 @@ def test_a_group_of_who_does_not_answer_is_out_of_step(fresh):
 @pytest.mark.parametrize(("ranks", "said"), [((0,), "0"), ((3, 0, 1, 2), "0-3"), ((0, 2, 3, 9), "0,2-3,9")])
 def test_ranks_are_told_in_short(ranks, said):
     assert counting._ranges(ranks) == said and counting._members(said) == frozenset(ranks)
+
+
+def in_a_block(rank: int) -> str:
+    group = dist.new_group([0, 2])
+    try:
+        with unhang.evaluation(deadline=60) as guard:
+            guard.add("nli", loss=(1.0, 1))
+            if rank == 2:
+                dist.all_reduce(torch.ones(1), group=group, async_op=True)
+    except unhang.EvaluationFailed as e:
+        return str(e)
+    return ""
+
+
+def test_a_block_counts_as_well(fresh):
+    (said,) = set(fresh(3)(in_a_block, bound_s=BOUND_S))
+    assert "group '1' of ranks 0, 2 is out of step" in said and "(rank 0 0, rank 2 1)" in said
+
+
+def one_comes_not_again(rank: int) -> str:
+    """Rank 1 answers, and is held up before its counts are looked at again."""
+    group = dist.new_group([0, 1])
+    counting._COMES_WITHIN_S = 2.0
+    if rank:
+        of_ranks.store.set("held", "no")
+        closely = counting.Calls._closely
+
+        def held(calls, keys):
+            of_ranks.store.wait(["over"])
+            return closely(calls, keys)
+
+        counting.Calls._closely = held
+
+    def uses() -> None:
+        if rank:
+            dist.all_reduce(torch.ones(1), group=group, async_op=True)
+
+    said = told(uses)
+    of_ranks.store.set("over", "yes")
+    return said
+
+
+def test_who_does_not_come_again_has_made_what_it_said(fresh):
+    (said,) = set(fresh(2)(one_comes_not_again, bound_s=BOUND_S))
+    assert "(rank 0 0, rank 1 1" in said

@@ -31,7 +31,9 @@ from unhang.runtime.collectives.circle import Circle
 _LOOKS_EVERY_S = 0.25
 # What a thread does meanwhile, and waits for, has happened on all ranks then.
 _LOOKS_AGAIN_AFTER_S = (0.02, 0.1, 0.3, 0.6, 1.0, 2.0)
-_COMES_WITHIN_S = 5.0
+_COMES_WITHIN_S = 30.0
+# Where it is known that somebody does not come.
+_WITHOUT_SOME_S = 5.0
 
 
 class OfGroup(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -69,6 +71,8 @@ class Calls:
         self._began_ns = time.time_ns()
         self._served: set[str] = set()
         self._whose = threading.get_ident()
+        # Where in the store it stands what we have told.
+        self._told = ""
         self._before: dict[str, tuple[weakref.ref[Any], int]] = {}
         if circle.size > 1:
             self._before = {one.key: (weakref.ref(group), one.now) for group, one in _groups()}
@@ -90,8 +94,8 @@ class Calls:
                     used = [msgspec.structs.replace(one, made=1, now=0) for one in self.counted().used if not one.served]
                     # Where this is the first call of all, the ranks meet meanwhile.
                     if used != before and (board := self._circle.board) is not None:
-                        before = used
-                        board.put(f"{key}/used/{self._circle.me}", msgspec.msgpack.encode(used))
+                        before, self._told = used, f"{key}/used/{self._circle.me}"
+                        board.put(self._told, msgspec.msgpack.encode(used))
 
         if self._circle.size > 1:
             threading.Thread(target=tells, name="unhang-evaluation", daemon=True).start()
@@ -107,37 +111,43 @@ class Calls:
             return []
         missing = [rank for rank in circle.ranks if rank not in answers]
         found = self._of_missing(key, answers, missing) if missing else []
-        disputed = _disputed(_made(answers))
+        if self._told and not missing and circle.board is not None:
+            # All have answered: nobody asks what was told meanwhile.
+            circle.board.forget([self._told])
+        # Those that whoever is missing belongs to have been judged.
+        disputed = {key: ranks for key, ranks in _disputed(_made(answers)).items() if not _members(key.split("|")[1]) & set(missing)}
         if not disputed:
             return found
-        claimed, waits = self._looked_at_again(disputed, once=bool(missing or gone))
+        claimed, waits = self._looked_at_again(disputed, answers, once=bool(missing or gone))
         if waits:
             logging.getLogger("unhang").warning("not judged, because a thread beside the evaluation uses it: %s", "; ".join(waits))
         return found + claimed
 
-    def _looked_at_again(self, disputed: Iterable[str], *, once: bool) -> tuple[list[str], list[str]]:
+    def _looked_at_again(self, made: dict[str, dict[int, int]], answers: Mapping[int, Counted], *, once: bool) -> tuple[list[str], list[str]]:
         """What is so of those that stay different, and of those that a thread still serves."""
+        names = {one.key: one for said in answers.values() for one in said.used}
         before: dict[str, dict[int, OfGroup]] = {}
         found: dict[str, dict[int, OfGroup]] = {}
-        keys = set(disputed)
         for after_s in _LOOKS_AGAIN_AFTER_S[-1:] if once else _LOOKS_AGAIN_AFTER_S:
             time.sleep(after_s)
-            packed = self._circle.exchange_at(self._circle.begin("counts"), msgspec.msgpack.encode(self._closely(keys)), _COMES_WITHIN_S)
-            before, found = found, {}
-            for rank, one in ((rank, one) for rank, said in sorted(packed.items()) for one in msgspec.msgpack.decode(said, type=list[OfGroup])):
-                found.setdefault(one.key, {})[rank] = one
-            found = {key: ranks for key, ranks in found.items() if _differ(ranks.values())}
-            keys = set(found)
-            if not found:
+            mine = msgspec.msgpack.encode(self._closely(set(made)))
+            came = self._circle.exchange_at(self._circle.begin("counts"), mine, _WITHOUT_SOME_S if once else _COMES_WITHIN_S)
+            before, found = found, {key: {} for key in made}
+            for rank, packed in sorted(came.items()):
+                for one in msgspec.msgpack.decode(packed, type=list[OfGroup]):
+                    found[one.key][rank] = one
+            # Of who has not come, what it said before is the newest.
+            made = {key: ranks for key, ranks in made.items() if ranks.keys() - came.keys() or _differ(found[key].values())}
+            if not made:
                 return [], []
         said: tuple[list[str], list[str]] = ([], [])
-        for key, ranks in sorted(found.items()):
-            numbers = {rank: one.now for rank, one in ranks.items()}
-            moves = key in before and any(before[key].get(rank) is not None and before[key][rank].now != now for rank, now in numbers.items())
-            made = {rank: one.made if one.collectives is None else one.collectives for rank, one in ranks.items()}
-            unsure = any(one.collectives is None for one in ranks.values()) and "cpu" in next(iter(ranks.values())).devices
+        for key, first in sorted(made.items()):
+            ranks = found[key]
+            moves = any(one.now != before[key][rank].now for rank, one in ranks.items() if rank in before.get(key, {}))
+            counts = first | {rank: one.made if one.collectives is None else one.collectives for rank, one in ranks.items()}
+            unsure = "cpu" in names[key].devices and any(one.collectives is None for one in ranks.values())
             served = moves or any(one.served for one in ranks.values())
-            said[served].append(_told(next(iter(ranks.values())), made, unsure=unsure))
+            said[served].append(_told(names[key], counts, unsure=unsure))
         return said
 
     def _of_missing(self, key: str, answers: Mapping[int, Counted], missing: Sequence[int]) -> list[str]:
@@ -224,8 +234,8 @@ def _made(answers: Mapping[int, Counted]) -> dict[str, dict[int, int]]:
     return made
 
 
-def _disputed(made: Mapping[str, Mapping[int, int]]) -> list[str]:
-    return sorted(key for key, ranks in made.items() if len(set(ranks.values())) > 1)
+def _disputed(made: Mapping[str, dict[int, int]]) -> dict[str, dict[int, int]]:
+    return {key: dict(sorted(ranks.items())) for key, ranks in made.items() if len(set(ranks.values())) > 1}
 
 
 def _differ(said: Iterable[OfGroup]) -> bool:
@@ -238,6 +248,9 @@ def _differ(said: Iterable[OfGroup]) -> bool:
 
 def _recorded(one: OfGroup, began_ns: int) -> int | None:
     """Collectives of Gloo since then, as torch's flight recorder has them; None where it does not hold them all."""
+    if one.made == 0:
+        # A recorder in which nothing stands may be off.
+        return 0
     dump: Any = getattr(extension, "_dump_fr_trace", None)
     if dump is None:
         return None
