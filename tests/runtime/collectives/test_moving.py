@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -393,10 +394,16 @@ class Local(torch.Tensor):
 
 def dtensor() -> torch.Tensor:
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import DTensor
 
-    mesh = DeviceMesh("cpu", [torch.distributed.get_rank()], _init_backend=False, _rank=torch.distributed.get_rank())
-    return DTensor.from_local(torch.ones(4), mesh, run_check=False)
+    # Where it is since torch 2.5.
+    tensors = pytest.importorskip("torch.distributed.tensor")
+    if not hasattr(tensors, "DTensor"):
+        tensors = pytest.importorskip("torch.distributed._tensor")
+
+    me = torch.distributed.get_rank()
+    named = {"_rank": me} if "_rank" in inspect.signature(DeviceMesh.__init__).parameters else {}
+    mesh = DeviceMesh("cpu", [me], _init_backend=False, **named)
+    return tensors.DTensor.from_local(torch.ones(4), mesh, run_check=False)
 
 
 def impossible(kind: str) -> tuple[torch.Tensor, str]:

@@ -8,6 +8,9 @@
     agreeing    what all ranks say before a call of a new kind travels
     exchange    values that go through the store
     lane        a process group of our own that can be broken at will, so that nothing is ever abandoned
+    nccl_lane   one over NCCL, without torch's watchdog
+    asking      what may never answer, asked for in a thread
+    leftovers   what calls leave in the store, and when it is forgotten
     layout      how a tensor's elements lie in memory, and how they come to stand in one row
     deadlines   how long to wait without progress
     moving      the collectives
