@@ -57,6 +57,13 @@ def end_all(variable: str) -> list[tuple[int, str]]:
     return list(ended.items())
 
 
+def unnumbered(parent: Path) -> Path:
+    """A new directory, of us alone, in whose name stands no number: that of a rank would mean that the path is the rank's own."""
+    made = parent / f"unhang-tests-{uuid.uuid4().hex[:12].translate(str.maketrans('0123456789', 'ghijklmnop'))}"
+    made.mkdir(mode=0o700)
+    return made
+
+
 class Session:
     """All that the tests start has its mark, and its temporary directory for theirs. Both end with it."""
 
@@ -64,7 +71,7 @@ class Session:
         self._before = dict(os.environ)
         # pytest keeps the last directories of its own for whoever wants to look at a failure.
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-        self.directory = tempfile.mkdtemp(prefix="unhang-tests-")
+        self.directory = str(unnumbered(Path(tempfile.gettempdir())))
         os.environ["TMPDIR"] = self.directory
         tempfile.tempdir = None
         self.variable = f"{MARK}={uuid.uuid4().hex}"

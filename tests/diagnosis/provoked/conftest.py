@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.leftovers import unnumbered
 
 SCRIPTS = Path(__file__).parent / "scripts"
 # What the surrounding shell may hold of a training of its own, and what would change what torch prints.
@@ -217,6 +218,14 @@ def provoke(tmp_path: Path) -> Iterator[Provoke]:
     provoke.end_all()
     shutil.rmtree(provoke.scratch)
     assert _mounted() == before
+
+
+@pytest.fixture
+def unnumbered_path() -> Iterator[Path]:
+    """As `tmp_path`, which has numbers in it, that of a rank among them."""
+    made = unnumbered(Path(tempfile.gettempdir()))
+    yield made
+    shutil.rmtree(made)
 
 
 @pytest.fixture

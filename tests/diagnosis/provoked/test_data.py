@@ -68,9 +68,9 @@ def test_a_checkpoint_that_fits(provoke, small_disk):
     assert provoke.verdict(ran.log)["primary"] is None
 
 
-def test_a_checkpoint_that_only_its_writer_sees(provoke, mounts):
+def test_a_checkpoint_that_only_its_writer_sees(provoke, mounts, unnumbered_path):
     """Rank 1 has a folder of its own at the same path, as on two nodes without a shared file system."""
-    folder = provoke.tmp_path / "checkpoints"
+    folder = unnumbered_path / "checkpoints"
     folder.mkdir()
     private = mounts(f"mount -t tmpfs tmpfs {folder}")
     ran = provoke.ranks("save_checkpoint.py", "--folder", folder, wrap_of={1: private})
@@ -80,8 +80,8 @@ def test_a_checkpoint_that_only_its_writer_sees(provoke, mounts):
 
 
 @pytest.mark.integration
-def test_a_configuration_that_is_on_one_host_only(provoke, hosts):
-    config = provoke.tmp_path / "configs"
+def test_a_configuration_that_is_on_one_host_only(provoke, hosts, unnumbered_path):
+    config = unnumbered_path / "configs"
     config.mkdir()
     (config / "model.yaml").write_text("width: 64\n")
     ran = hosts("save_checkpoint.py", "--folder", provoke.tmp_path, "--config", config / "model.yaml", env={"ONLY_ON_NODE0": str(config)})

@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -313,13 +315,26 @@ def test_fields_of_any_type_are_looked_at_without_a_fault(tmp_path_factory, data
     msgspec.json.encode(picture)
 
 
-def test_no_permission(tmp_path):
-    laid = laid_out(tmp_path / "run")
+def look_without_permission(path):
+    laid = laid_out(path)
     (laid.path / "now.json").chmod(0)
-    if os.access(laid.path / "now.json", os.R_OK):
-        pytest.skip("root may read everything")
     assert any("now.json cannot be read: Permission denied" in note for note in laid.look().notes)
     laid.path.chmod(0)
     with pytest.raises(RunDirError, match="Permission denied"):
         laid.look()
     laid.path.chmod(0o700)
+
+
+def test_no_permission(tmp_path):
+    if os.geteuid() != 0:
+        look_without_permission(tmp_path / "run")
+        return
+    # Root without its privilege over files.
+    as_user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    if not shutil.which("setpriv") or subprocess.run([*as_user, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("root cannot give its privileges up here")
+    code = "import sys, pathlib, tests.records.live.test_looking as t; t.look_without_permission(pathlib.Path(sys.argv[1]))"
+    command = [*as_user, sys.executable, "-c", code, str(tmp_path / "run")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
+    assert ran.returncode == 0, ran.stderr
