@@ -449,6 +449,15 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("{}; nothing is changed", "{}；没有更改任何设置"),
     ("what earlier runs of this job found is forgotten", "已忘记此任务以前的运行所得的结果"),
     ("nothing was remembered of this job", "没有此任务的记录"),
+    ("what earlier runs found is not used: {}", "未采用以前的运行所得的结果：{}"),
+    ("what was found is not remembered: {}", "没有记住所得的结果：{}"),
+    ("what earlier runs found is not forgotten: {}", "没有忘记以前的运行所得的结果：{}"),
+    ("{} is damaged ({}): set aside as {}, and begun anew", "{} 已损坏（{}）：已移开为 {}，并重新开始"),
+    ("{} is damaged ({}), and cannot be set aside: {}", "{} 已损坏（{}），而且无法移开：{}"),
+    (
+        "whether it is remembered for the next run is not known: {} has not answered for {} s",
+        "不知道下次运行是否会记得：{} 已有 {} 秒没有回答",
+    ),
     ("{} is not tried: {}", "没有测试 {}：{}"),
     ("no optimizer step seen yet: a standstill is taken for a hang after {} s (--startup)", "尚未看到优化器的步：停顿 {} 秒后视为挂起（--startup）"),
     (
