@@ -317,8 +317,8 @@ def _of_refused(hits: Sequence[Hit], seen: LogView | Picture) -> Finding:
     line = guarded.line_of(hits, seen)
     agree = guarded.differs(odd) + Text(" from most", "（与多数相比）") if odd else Text("there is no most", "没有占多数的一方")
     says = Text(
-        "the ranks wanted different calls, and nothing was sent: {said}; {agree}{at}",
-        "各 rank 想发出的调用不同，没有发送任何数据：{said}；{agree}{at}",
+        "the ranks wanted different calls: {said}; {agree}{at}",
+        "各 rank 想发出的调用不同：{said}；{agree}{at}",
     )
     return guarded.finding(
         CAUSE,
@@ -487,8 +487,9 @@ _TRACE = Signature(
 
 _REFUSED = guarded.signature(
     "CollectiveMismatch",
-    " calls do not fit together, and nothing was sent",
-    r"the ranks' calls do not fit together, and nothing was sent\. (?P<sides>.{1,4000}?)\.(?: ranks? (?P<odd>[\d, …]{1,99}) differs? from most\.?)?$",
+    "calls do not fit together",
+    r"the ranks' calls do not fit together(?:, and nothing was sent)?\. (?P<sides>.{1,4000}?)\."
+    r"(?: ranks? (?P<odd>[\d, …]{1,99}) differs? from most\.)?(?P<more> [A-Z][^:]{0,400})?$",
 )
 
 # TORCH_NCCL_DESYNC_DEBUG=1: what the ranks that came began under one number of their group.
@@ -801,7 +802,7 @@ CAUSE = Cause(
             "unhang.errors.CollectiveMismatch: the ranks' calls do not fit together, and nothing was sent. ranks 0, 1, 2: all_reduce of 8 float32 "
             "elements (cpu, SUM); rank 3: all_reduce of 9 float32 elements (cpu, SUM). rank 3 differs from most."
         ),
-        "unhang.errors.CollectiveMismatch: the ranks' calls do not fit together, and nothing was sent. rank 0: barrier; rank 1: all_gather of 8.",
+        "unhang.errors.CollectiveMismatch: the ranks' calls do not fit together. rank 0: barrier; rank 1: all_gather of 8. Nothing was sent.",
         "  3%|3         | 270/9847 [06:18<3:39:12,  1.37s/it]Invalidate trace cache @ step 1: expected module 15, but got module 313",
         "Exception: Unable to unpickle data from other workers. all_gather_list requires all workers to enter the function together, so this",
         (
