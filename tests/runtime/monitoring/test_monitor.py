@@ -163,7 +163,11 @@ def test_prometheus_is_scraped():
     calls.append(replace(calls[0], collective="gloo:barrier", latency_p50_s=None, latency_p95_s=None, latency_p99_s=None, busbw_p50_gbps=None))
     found = Snapshot(time_s=0.0, world_size=2, heard_from=2, restarts=3, calls=calls, failures=failures, stragglers=stragglers)
     lately = [Straggler(group="world", rank=1, waited_s=1.5, share=1.0)]
-    sink.write(replace(found, step=7, interval_s=10.0, interval_stragglers=lately, silent=[Silent(rank=1, for_s=30.0)], unread={"world": 5}))
+    sink.write(
+        replace(
+            found, step=7, interval_s=10.0, interval_calls=calls, interval_stragglers=lately, silent=[Silent(rank=1, for_s=30.0)], unread={"world": 5}
+        )
+    )
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{sink.port}/metrics", timeout=10) as answer:
             text = answer.read().decode()
