@@ -87,9 +87,8 @@ class OpenTelemetry:
         fails = not self._exporter.sent
         if fails is not self._fails:
             self._fails = fails
-            logging.getLogger("unhang").warning(
-                "the monitor's OpenTelemetry %s", f"cannot send (each snapshot is tried): {redact(hush.said)}" if fails else "sends again"
-            )
+            says = f"cannot send (each snapshot is tried): {redact(hush.said) or 'no answer'}" if fails else "sends again"
+            logging.getLogger("unhang").warning("the monitor's OpenTelemetry %s", says)
 
     def close(self) -> None:
         if self._own is not None:
@@ -135,16 +134,16 @@ class OpenTelemetry:
 
 
 class _Hush(logging.Filter):
-    """Keeps what one thread logs from the log; `said` is the newest of it."""
+    """Keeps what one thread logs from the log; `said` is the first of it, which has the reason."""
 
     def __init__(self, thread: int) -> None:
         super().__init__()
-        self._thread, self.said = thread, "no answer"
+        self._thread, self.said = thread, ""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.thread != self._thread:
             return True
-        self.said = record.getMessage()
+        self.said = self.said or record.getMessage()
         return False
 
 
@@ -160,7 +159,7 @@ def _to(endpoint: str | None) -> tuple[Any, Any]:
 
     brief = OTLPMetricExporter(endpoint=endpoint, timeout=_AGAIN_S)
 
-    class Exporter(OTLPMetricExporter):
+    class Exporter(OTLPMetricExporter):  # type: ignore[misc]
         sent = True
 
         def export(self, *given: Any, **named: Any) -> MetricExportResult:
