@@ -110,6 +110,7 @@ def test_the_newest_run_here_is_taken(tmp_path):
         (("other", "--once"), "other is not a run directory"),
         (("file", "--once"), "file is no directory"),
         (("", "--once"), "RUN_DIR is empty"),
+        (("n" * 300, "--once"), "File name too long"),
         (("run", "--once", "--json"), "--once and --json: choose one"),
         (("run", "--follow"), "--follow is for --json"),
         (("run", "--once", "--lang", "xx"), "--lang xx: it is one of en, zh"),

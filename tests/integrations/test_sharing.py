@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
 from unhang.integrations import sharing
 
@@ -43,6 +43,42 @@ def test_a_loader_that_is_divided_already_stays_so(shares):
     data = list(range(10))
     loader = DataLoader(data, batch_size=5, sampler=DistributedSampler(data, num_replicas=2, rank=1, shuffle=False))
     assert shares(loader, 2)[0] == [[1, 3, 5, 7, 9]]
+
+
+def test_a_batch_sampler_over_one_that_divides_stays_so(shares):
+    data = list(range(8))
+    sampler = DistributedSampler(data, num_replicas=2, rank=1, shuffle=False)
+    assert shares(DataLoader(data, batch_sampler=BatchSampler(sampler, 2, drop_last=False)), 2)[0] == [[1, 3], [5, 7]]
+
+
+class DividesItself(IterableDataset):
+    """As those of accelerate and of `datasets` say."""
+
+    def __iter__(self):
+        return iter((1, 3))
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_processes", 2), ("_distributed", "rank 1 of 2")])
+def test_an_iterable_that_says_that_it_is_divided_stays_so(shares, name, value):
+    data = DividesItself()
+    setattr(data, name, value)
+    assert shares(DataLoader(data, batch_size=1), 2)[1] == [[1], [3]]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_an_order_that_is_drawn_is_the_same_for_all(monkeypatch, own):
+    seen, data = [], list(range(32))
+    for rank in range(2):
+        torch.manual_seed(rank)
+        monkeypatch.setattr(sharing, "rank_and_size", lambda rank=rank: (rank, 2))
+        generator = torch.Generator().manual_seed(rank) if own else None
+        before = torch.get_rng_state(), generator and generator.get_state()
+        loader = DataLoader(data, batch_size=4, shuffle=True, generator=generator)
+        with sharing._drawn_alike(loader.sampler):
+            pass
+        assert torch.equal(torch.get_rng_state(), before[0]) and (generator is None or torch.equal(generator.get_state(), before[1]))
+        seen += [number for batch in sharing.share(loader) for number in batch.tolist()]
+    assert sorted(seen) == data and seen != data
 
 
 def test_what_a_loader_was_given_is_kept(shares):

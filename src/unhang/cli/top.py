@@ -89,8 +89,10 @@ def _run_dir(given: str | None) -> Path:
         if (holding := RunDir.holding(path)) is not None:
             return holding.path
         runs = runs_in(path) if path.is_dir() else []
-    except PermissionError as e:
-        raise RunDirError(f"cannot read {shown(str(e.filename or path))}: {e.strerror}", cause="it belongs to another user") from e
+    except OSError as e:
+        from unhang.records.live.looking import why_unreadable
+
+        raise RunDirError(f"cannot read {shown(str(e.filename or path))}: {e.strerror or e}", cause=why_unreadable(e)) from e
     if runs:
         if given is None or len(runs) > 1:
             others = f", the newest of {len(runs)} runs" if len(runs) > 1 else ""

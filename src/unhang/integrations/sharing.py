@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -22,16 +23,43 @@ def rank_and_size() -> tuple[int, int]:
 def share(loader: data.DataLoader[Any]) -> Iterator[Any]:
     """This rank's batches of `loader`, which goes over the whole data set on every rank: of n ranks each takes every n-th, in the loader's order.
 
-    A loader that is divided already (a DistributedSampler) is left as it is.
+    A loader that is divided already (a DistributedSampler and its like, a batch sampler over one) is left as it is. An order that is drawn is the
+    same on all ranks, whatever their seeds. An IterableDataset must be undivided, or say that it is not: nobody can tell what it leaves out.
     """
     rank, size = rank_and_size()
     sampler = loader.batch_sampler
-    if size == 1 or isinstance(loader.sampler, data.DistributedSampler):
+    if size == 1 or _is_divided(loader):
         yield from loader
     elif sampler is None or isinstance(loader.dataset, data.IterableDataset):
         yield from itertools.islice(loader, rank, None, size)
     else:
-        yield from _again(loader, list(sampler)[rank::size])
+        with _drawn_alike(loader.sampler, getattr(sampler, "sampler", None)):
+            batches = list(sampler)
+        yield from _again(loader, batches[rank::size])
+
+
+def _is_divided(loader: data.DataLoader[Any]) -> bool:
+    """By what samplers (torch's, transformers', accelerate's) and data sets (accelerate's, `datasets`') say of themselves."""
+    parts = [loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None), loader.dataset]
+    if getattr(loader.dataset, "_distributed", None) is not None:
+        return True
+    return any(isinstance(n := getattr(one, name, None), int) and n > 1 for one in parts for name in ("num_replicas", "num_processes"))
+
+
+@contextlib.contextmanager
+def _drawn_alike(*samplers: Any) -> Iterator[None]:
+    """Ranks have seeds of their own: each would take its part of another order. Generators stand afterwards where they stood."""
+    generators = [one for one in (getattr(sampler, "generator", None) for sampler in samplers) if isinstance(one, torch.Generator)]
+    states = [one.get_state() for one in generators]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.random.default_generator.manual_seed(0)
+            for one in generators:
+                one.manual_seed(0)
+            yield
+    finally:
+        for one, state in zip(generators, states, strict=True):
+            one.set_state(state)
 
 
 def _again(loader: data.DataLoader[Any], batches: list[Any]) -> data.DataLoader[Any]:

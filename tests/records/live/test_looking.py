@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -53,6 +54,45 @@ def test_before_anything_has_begun(laid):
     assert (laid.look().job.phase, laid.look().is_wrong) == ("starting", False)
     laid.now(laid.rank(0, step=0, world_size=None))
     assert laid.look().job.phase == "starting"
+
+
+def test_of_a_supervisor_that_stands_still_it_is_not_known_what_ranks_wait_for(laid):
+    laid.begin()
+    laid.now(laid.rank(0, waiting=Waiting(since_s=58.0, call="all_reduce", group="0", number=5)), laid.rank(1))
+    laid.at += 3
+    assert (laid.look().ranks[0].waits_s, laid.look().ranks[1].quiet_s) == (5.0, 3.0)
+    laid.at += 20
+    one, other = laid.look().ranks
+    assert (one.state, one.call, one.waits_s, other.quiet_s) == ("unknown", "all_reduce", None, None)
+
+
+def test_a_training_of_which_no_step_was_seen_has_none(laid):
+    laid.begin()
+    laid.now(laid.rank(0, step=0), laid.rank(1, step=0))
+    picture = laid.look()
+    assert (picture.job.step, {r.step for r in picture.ranks}, states(picture)) == (None, {None}, {0: "running", 1: "running"})
+
+
+@pytest.mark.parametrize(("number", "cause"), [(errno.EIO, None), (errno.ESTALE, None), (errno.EACCES, "it belongs to another user")])
+def test_a_directory_that_cannot_be_read(laid, monkeypatch, number, cause):
+    def fails(path):
+        raise OSError(number, os.strerror(number))
+
+    (laid.path / "run.json").unlink()
+    monkeypatch.setattr(type(laid.path), "iterdir", fails)
+    with pytest.raises(RunDirError, match=os.strerror(number)) as caught:
+        laid.look()
+    assert caught.value.cause == cause
+
+
+def test_a_snapshot_tells_of_silence_and_of_what_was_not_seen(laid):
+    laid.begin()
+    told = {"silent": [{"rank": 1, "for_s": 31.0}], "torch_collectives": "counted", "unread": {"world": 5}, "evaluation_says": "a label"}
+    laid.write("monitor.jsonl", {"time_s": 1.0, "world_size": 2, "heard_from": 2, "restarts": 0, "store_lost": "gone", **told})
+    with (laid.path / "monitor.jsonl").open("a") as f:
+        f.write("\n")
+    monitor = laid.look().monitor
+    assert (monitor.silent[0].rank, monitor.store_lost, monitor.unread, monitor.evaluation_says) == (1, "gone", {"world": 5}, "a label")
 
 
 def test_a_rank_without_heartbeats_is_silent_and_others_wait(laid):

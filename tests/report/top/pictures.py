@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from unhang.records.live.history import Happened
-from unhang.records.live.monitored import Calls, Failures, Monitored, Straggler
+from unhang.records.live.monitored import Calls, Failures, Monitored, Silent, Straggler
 from unhang.records.live.picture import STATES, Job, Picture, Rank, Supervisor, Told, Trouble
 from unhang.records.now import Place
 
@@ -61,9 +61,15 @@ MONITORED = Monitored(
         Calls(group="world", collective="all_reduce", count=4200, latency_p50_s=0.0012, latency_p95_s=0.034, latency_p99_s=1.5, busbw_p50_gbps=12.5),
         Calls(group="ranks 0,1", collective="barrier", count=3, latency_p50_s=0.0001, latency_p95_s=0.0002, latency_p99_s=0.0003),
     ),
-    failures=(Failures(group="world", collective="all_reduce", cause="timeout", count=2),),
+    failures=(Failures(group="world", collective="all_reduce", cause="timeout", count=2, says="rank 5 did not come"),),
     stragglers=(Straggler(group="world", rank=5, waited_s=12.0, share=0.8), Straggler(group="world", rank=2, waited_s=3.0, share=0.2)),
+    silent=(Silent(rank=5, for_s=31.0), Silent(rank=6, for_s=45.0)),
+    store_lost="it no longer answers",
+    torch_collectives="counted",
+    unread={"world": 12, "ranks 0,1": 3},
+    evaluation_says="rank 1: KeyError: a label",
     interval_s=10.0,
+    interval_calls=(Calls(group="world", collective="all_reduce", count=9, latency_p50_s=0.25),),
     interval_stragglers=(Straggler(group="world", rank=6, waited_s=4.0, share=1.0),),
     deadlines_s={"all_reduce": 30.0},
     evaluations=4,

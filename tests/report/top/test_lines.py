@@ -38,7 +38,7 @@ def shown(of, width, lang) -> list[str]:
     chosen = choose(of.ranks)
     columns = lines.columns(chosen.shown, width)
     made = [*lines.head(of, width, lang), lines.heading(columns, lang), *(lines.row(r, columns, lang) for r in chosen.shown)]
-    made += [*lines.folded(chosen, width, lang), *lines.events(of, width, 9, lang), *lines.collectives(of, width, 9, lang)]
+    made += [*lines.folded(chosen, width, lang), *lines.events(of, width, 9, lang), *lines.collectives(of, width, 20, lang)]
     made += [line for r in of.ranks[:6] for line in lines.detail(r, width, lang)]
     return [line.plain for line in made]
 
@@ -50,6 +50,29 @@ def test_every_line_fits(of, width, lang):
     for line in shown(of, width, lang):
         assert cell_len(line) <= max(width, 80 if width < 80 and "state" in line else width) or width < 80
         assert line.isprintable(), line
+
+
+def test_what_a_monitor_does_not_hear_is_shown():
+    shown = lines.collectives(STUCK, 160, 20, "en")
+    text = "\n".join(line.plain for line in shown)
+    for said in (
+        "! the store is lost, and nothing comes from other ranks: it no longer answers",
+        "! nothing comes from: rank 5 for 31 s, rank 6 for 45 s",
+        "  all_reduce timeout: rank 5 did not come",
+        "the last failed evaluation: rank 1: KeyError: a label",
+        "torch's own collectives: counted  15 of them missed",
+    ):
+        assert said in text, said
+    assert [str(line.style) for line in shown if "nothing comes from: rank" in line.plain] == ["yellow"]
+    # All calls, and how long they took of late.
+    (row,) = [line.plain.split() for line in shown if line.plain.startswith("world")]
+    assert row[:5] == ["world", "all_reduce", "4200", "250", "ms"]
+
+
+def test_what_nobody_knows_to_end_has_no_time():
+    of = rank(0, "unknown", call="all_reduce", waits_s=None)
+    columns = lines.columns([of], 160)
+    assert "all_reduce ?" in lines.row(of, columns, "en").plain and "all_reduce ?" in lines.detail(of, 160, "en")[1].plain
 
 
 def test_what_is_said_of_ranks():

@@ -24,7 +24,7 @@ from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.outlet import Outlet
 from unhang.runtime.monitoring.sinks.jsonl import JSONL
 from unhang.runtime.monitoring.sinks.prometheus import Prometheus, text
-from unhang.runtime.monitoring.tally import Calls, OfFailures, Silent, Snapshot, Straggler, Tally, busbw_gbps, summed
+from unhang.runtime.monitoring.tally import Calls, OfFailures, Silent, Snapshot, Straggler, Tally, busbw_gbps, group_name, summed
 
 EMPTY = Snapshot(time_s=0.0, world_size=1, heard_from=1, restarts=0)
 
@@ -163,7 +163,11 @@ def test_prometheus_is_scraped():
     calls.append(replace(calls[0], collective="gloo:barrier", latency_p50_s=None, latency_p95_s=None, latency_p99_s=None, busbw_p50_gbps=None))
     found = Snapshot(time_s=0.0, world_size=2, heard_from=2, restarts=3, calls=calls, failures=failures, stragglers=stragglers)
     lately = [Straggler(group="world", rank=1, waited_s=1.5, share=1.0)]
-    sink.write(replace(found, step=7, interval_s=10.0, interval_stragglers=lately, silent=[Silent(rank=1, for_s=30.0)], unread={"world": 5}))
+    sink.write(
+        replace(
+            found, step=7, interval_s=10.0, interval_calls=calls, interval_stragglers=lately, silent=[Silent(rank=1, for_s=30.0)], unread={"world": 5}
+        )
+    )
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{sink.port}/metrics", timeout=10) as answer:
             text = answer.read().decode()
@@ -292,6 +296,23 @@ def test_who_has_stopped_to_count_is_no_straggler():
     tallies = [Tally(rank=rank, calls={"world|barrier": Calls(count=9, inside_s=s)}) for rank, s in enumerate((9.0, 8.0, 1.0))]
     assert [one.rank for one in summed(tallies)[2]] == [2, 1]
     assert [one.rank for one in summed(tallies, left_out={2})[2]] == [1]
+
+
+def test_who_closed_before_the_others_is_no_straggler_to_the_end(alone):
+    alone._size = 3
+
+    def told(*closed):
+        inside = {rank: Calls(count=9, inside_s=s) for rank, s in enumerate((9.0, 8.0, 1.0))}
+        return [Tally(rank=rank, calls={"world|barrier": of}, closed=rank in closed) for rank, of in inside.items()]
+
+    assert [one.rank for one in alone._snapshot(told(), last=False).stragglers] == [2, 1]
+    assert [one.rank for one in alone._snapshot(told(2), last=False).stragglers] == [1]
+    assert [one.rank for one in alone._snapshot(told(0, 1, 2), last=True).stragglers] == [1]
+
+
+def test_the_name_of_a_group_is_made_once():
+    ranks = tuple(range(0, 512, 2))
+    assert group_name(ranks, 512) is group_name(ranks, 512)
 
 
 def goes_on_without_the_store(rank, path):

@@ -1,8 +1,13 @@
 """Who was waited for between two snapshots, whatever was before, and whenever ranks tell."""
 
+import re
+
+import msgspec
 import pytest
 
-from unhang.runtime.monitoring.tally import Calls, Intervals, Tally
+from unhang.runtime.monitoring import histogram
+from unhang.runtime.monitoring.sinks.prometheus import text
+from unhang.runtime.monitoring.tally import Calls, Intervals, Snapshot, Tally, calls_since, merged, summed
 
 
 def told(at_s: float, *inside_s: float | None) -> list[Tally]:
@@ -41,3 +46,53 @@ def test_no_time_is_no_interval(time_s):
     intervals = Intervals()
     intervals.since(told(0.0, 0.0, 0.0), 5.0)
     assert intervals.since(told(1.0, 1.0, 0.0), time_s) == (None, [])
+
+
+def after(*calls: tuple[int, float]) -> dict[str, Calls]:
+    found = Calls()
+    for times, seconds in calls:
+        for _ in range(times):
+            histogram.add(found.latency_s, seconds)
+        found.count += times
+    return {"world|barrier": found}
+
+
+def test_calls_that_have_become_slow_are_not_hidden_by_those_of_before():
+    before, now = after((1000, 0.01)), after((1000, 0.01), (50, 1.0))
+    (found,) = calls_since(now, before)
+    assert (found.count, found.timed) == (50, 50) and found.latency_p50_s == pytest.approx(1.0, rel=0.06)
+    assert summed([], calls=now)[0][0].latency_p95_s == pytest.approx(0.01, rel=0.06)
+    assert calls_since(now, now) == []
+
+
+def test_a_histogram_of_prometheus_has_every_call_once():
+    calls, *_ = summed([], calls=after((3, 0.5), (2, 0.0001), (1, 5000.0)))
+    lines = text(Snapshot(time_s=0.0, world_size=1, heard_from=1, restarts=0, calls=calls)).splitlines()
+    buckets = {m[1]: int(m[2]) for line in lines if (m := re.match(r'unhang_call_duration_seconds_bucket{.*le="(.*)"} (.*)', line))}
+    assert (buckets["6.103515625e-05"], buckets["0.000244140625"], buckets["0.25"], buckets["1.0"], buckets["1024.0"]) == (0, 2, 2, 5, 5)
+    assert buckets["+Inf"] == 6 and sorted(buckets.values()) == list(buckets.values())
+    assert 'unhang_call_duration_seconds_count{group="world",collective="barrier"} 6' in lines
+    (total,) = [float(line.split()[-1]) for line in lines if "_sum{" in line]
+    assert total == pytest.approx(5001.5, rel=0.06)
+
+
+def of_a_thousand(rank: int) -> Tally:
+    """Tensor parallelism of 8, data parallelism of 128."""
+    row, column = range(rank // 8 * 8, rank // 8 * 8 + 8), range(rank % 8, 1024, 8)
+    names = ["world", *("ranks " + ",".join(map(str, ranks)) for ranks in (row, column))]
+    return Tally(rank=rank, calls={f"{name}|{op}": Calls(count=5, inside_s=rank + 1.0) for name in names for op in ("all_reduce", "barrier")})
+
+
+def test_what_a_thousand_ranks_tell_fits_on_a_screen():
+    tallies = [of_a_thousand(rank) for rank in range(1024)]
+    calls, _, stragglers, _ = summed(tallies)
+    assert {(one.group, one.collective): one.count for one in calls} == {
+        (group, op): 5 * groups for group, groups in (("world", 1), ("groups of 8", 128), ("groups of 128", 8)) for op in ("all_reduce", "barrier")
+    }
+    assert len(stragglers) == 64 and [one.rank for one in stragglers if one.group == "world"] == list(range(8))
+    snapshot = Snapshot(time_s=0.0, world_size=1024, heard_from=1024, restarts=0, calls=calls, stragglers=stragglers, interval_stragglers=stragglers)
+    assert len(msgspec.json.encode(snapshot)) < 100_000 and text(snapshot).count(chr(10)) < 600
+
+
+def test_few_groups_have_their_names():
+    assert set(merged([of_a_thousand(0), of_a_thousand(9)])) == {*of_a_thousand(0).calls, *of_a_thousand(9).calls}

@@ -275,7 +275,7 @@ def test_messages_that_were_launched_together_and_hang_are_one_failure(nccl, col
 
 
 def test_messages_of_a_recorder_that_never_tells_their_end_are_no_failures(nccl, collectives):
-    nccl.call("send 0->1", 0, p2p=True, p2p_seq_id=1, profiling_name="xccl:send 0->1", retired=False, time_created_ns=time.time_ns() - 700 * 10**9)
+    nccl.call("send 0->1", 1, p2p=True, p2p_seq_id=1, profiling_name="xccl:send 0->1", retired=False, time_created_ns=time.time_ns() - 700 * 10**9)
     collectives.read(last=True)
     assert calls_of(collectives) == ({}, [])
 

@@ -6,6 +6,7 @@ Nothing is taken for granted: a supervisor that is gone, or that has not written
 from __future__ import annotations
 
 import datetime
+import errno
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -45,6 +46,11 @@ class _Run:
     options: Mapping[str, Any] = field(default_factory=dict)
     supervisor: ProcessId | None = None
     started: str = ""
+
+
+def why_unreadable(error: OSError) -> str | None:
+    """The usual cause; None where there are many."""
+    return "it belongs to another user" if error.errno in (errno.EACCES, errno.EPERM) else None
 
 
 class Looker:
@@ -106,7 +112,7 @@ class Looker:
         except NotADirectoryError as e:
             raise RunDirError(f"{self.path} is no directory", cause="unhang run makes run directories as runs/<name>-<time>/") from e
         except OSError as e:
-            raise RunDirError(f"cannot read {self.path}: {e.strerror or e}", cause="it belongs to another user") from e
+            raise RunDirError(f"cannot read {self.path}: {e.strerror or e}", cause=why_unreadable(e)) from e
         if not names:
             raise RunDirError(f"{self.path} is empty", cause="unhang run has not begun to write there yet, or was ended before it could")
         if "run.json" not in names and "events.jsonl" not in names:
@@ -319,15 +325,17 @@ class _Drawing:
             device=told.device,
             gpu=told.gpu,
             memory=self._looker._memory(told.host, told.gpu) if told.gpu is not None and not ended and self._is_fresh else None,
-            step=told.step,
+            # Nobody sees the steps of a training that has no optimizer of torch's.
+            step=told.step or None,
             steps_per_s=told.steps_per_s if self._is_fresh and not ended else None,
             age_s=None if age_s is None else round(age_s, 1),
-            quiet_s=None if told.progress_s is None or self._age_s is None else round(now.at_s - told.progress_s + since_s, 1),
+            quiet_s=round(now.at_s - told.progress_s + since_s, 1) if told.progress_s is not None and self._is_fresh else None,
             place=told.place,
             call=waiting.call if waiting is not None else None,
             group=waiting.group if waiting is not None else None,
             number=waiting.number if waiting is not None else None,
-            waits_s=round(now.at_s - waiting.since_s + since_s, 1) if waiting is not None else None,
+            # Of one that nobody looks at any more it is not known whether it waits still.
+            waits_s=round(now.at_s - waiting.since_s + since_s, 1) if waiting is not None and self._is_fresh else None,
             process=told.process,
             cpu_share=told.cpu_share,
             raised=told.raised,

@@ -32,6 +32,7 @@ class Failures:
     collective: str
     cause: str
     count: int
+    says: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +46,18 @@ class Straggler:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Monitored:
-    """All ranks together since `unhang.Monitor` was made, at `time_s` since 1970; `heard_from` are those whose counts are in it.
+class Silent:
+    """A rank from whose monitor nothing has come for so long."""
 
+    rank: int
+    for_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Monitored:
+    """All ranks together since `unhang.Monitor` was made, at `time_s` since 1970; `heard_from` are those whose counts are in it, however old.
+
+    `torch_collectives`: None where nobody asked for torch's own, else whether they are counted, or why not; `unread` are those that were missed.
     `interval_stragglers` are of the `interval_s` seconds before alone; None where that is not known.
     """
 
@@ -61,8 +71,14 @@ class Monitored:
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
     evaluations: int = 0
     evaluation_failures: int = 0
+    evaluation_says: str = ""
+    silent: tuple[Silent, ...] = ()
+    store_lost: str | None = None
+    torch_collectives: str | None = None
+    unread: Mapping[str, int] = field(default_factory=dict)
     dropped: int = 0
     interval_s: float | None = None
+    interval_calls: tuple[Calls, ...] = ()
     interval_stragglers: tuple[Straggler, ...] = ()
 
 

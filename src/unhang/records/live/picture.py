@@ -54,7 +54,8 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """`age_s` is how old its newest heartbeat is; `place` and `call` are as of then. `waits_s`: how long it has been inside that collective.
+    """`age_s` is how old its newest heartbeat is; `place` and `call` are as of then. `waits_s`: how long it has been inside that collective,
+    None where it is in none, or where it is not known whether it is still (`unhang run` has not written for a while).
 
     `blamed`: the verdict names it. `process` is the kernel's letter for it, where somebody looked.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.cells import cell_len, set_cell_size
@@ -33,6 +33,8 @@ from unhang.report.top.words import (
 # What files hold may be anybody's: nothing of it steers a terminal.
 _CONTROLS = lazily(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _MOST_NOTES = 3
+_MOST_SILENT = 8
+_MOST_SAID = 2
 _ENDED: frozenset[State] = frozenset({"failed", "stopped", "done"})
 _MOST_LINES_OF_VERDICT = 3
 
@@ -136,7 +138,7 @@ def detail(rank: Rank, width: int, lang: Language) -> list[Text]:
     if rank.blamed and _why(rank, lang) != labels["blamed"]:
         who.append(labels["blamed"])
     stands = [_why(rank, lang)] if _why(rank, lang) else []
-    if rank.waits_s is not None:
+    if rank.waits_s is not None or rank.call is not None:
         of_group = f" [{rank.group}#{_or(rank.number)}]" if rank.group is not None else ""
         stands.append(f"{rank.call or labels['collective']}{of_group} {duration(rank.waits_s)}")
     stands.append(f"{rank.place.file}:{rank.place.line} {rank.place.name}" if rank.place is not None else UNKNOWN)
@@ -163,9 +165,23 @@ def collectives(picture: Picture, width: int, most: int, lang: Language) -> list
         said.append(labels["before"])
     said.append(labels["evaluations"].format(n=monitor.evaluations, failed=monitor.evaluation_failures))
     lines = [_cut("  ".join(said), width, style="yellow" if picture.monitor_of_before or monitor.heard_from < monitor.world_size else "")]
+    if monitor.store_lost is not None:
+        lines.append(_cut(f"{MARKS['silent']} {labels['store_lost']}: {monitor.store_lost}", width, style="yellow"))
+    if monitor.silent:
+        quiet = ", ".join(labels["silent_for"].format(n=s.rank, t=duration(s.for_s)) for s in monitor.silent[:_MOST_SILENT])
+        more = ", " + labels["more"].format(n=len(monitor.silent) - _MOST_SILENT) if len(monitor.silent) > _MOST_SILENT else ""
+        lines.append(_cut(f"{MARKS['silent']} {labels['silent']}: {quiet}{more}", width, style="yellow"))
     if monitor.failures:
         failed = "  ".join(f"{f.group} {f.collective} {f.cause} {f.count}" for f in monitor.failures)
         lines.append(_cut(f"{MARKS['failed']} {labels['failures']}: {failed}", width, style="red"))
+        lines += [_cut(f"  {f.collective} {f.cause}: {f.says}", width) for f in [f for f in monitor.failures if f.says][:_MOST_SAID]]
+    if monitor.evaluation_failures and monitor.evaluation_says:
+        lines.append(_cut(f"{MARKS['failed']} {labels['evaluation']}: {monitor.evaluation_says}", width, style="red"))
+    if monitor.torch_collectives is not None:
+        missed = "  " + labels["unread"].format(n=sum(monitor.unread.values())) if monitor.unread else ""
+        read = not monitor.torch_collectives.startswith("not read")
+        told = f"{labels['of_torch']}: {labels.get(monitor.torch_collectives, monitor.torch_collectives)}"
+        lines.append(_cut(told + missed, width, style="" if read and not missed else "yellow"))
     lately = labels["stragglers_lately"].format(t=duration(monitor.interval_s))
     for name, stragglers in ((lately, monitor.interval_stragglers), (labels["stragglers"], monitor.stragglers)):
         if stragglers:
@@ -176,7 +192,10 @@ def collectives(picture: Picture, width: int, most: int, lang: Language) -> list
         lines.append(_cut(f"{labels['deadlines']}: " + ", ".join(f"{kind} {small(s)}" for kind, s in monitor.deadlines_s.items()), width))
     if monitor.calls:
         lines.append(_cut(_call_row(labels["group"], labels["call"], labels["count"], "p50", "p95", "p99", "GB/s"), width, style="bold"))
-        for c in sorted(monitor.calls, key=lambda c: -c.count):
+        late = {(c.group, c.collective): c for c in monitor.interval_calls}
+        for every in sorted(monitor.calls, key=lambda c: -c.count):
+            # How long they took of late, where that is known: since the start a day hides an hour.
+            c = replace(late.get((every.group, every.collective), every), count=every.count)
             busbw = UNKNOWN if c.busbw_p50_gbps is None else f"{c.busbw_p50_gbps:.3g}"
             latencies = (small(c.latency_p50_s), small(c.latency_p95_s), small(c.latency_p99_s))
             lines.append(_cut(_call_row(c.group, c.collective, str(c.count), *latencies, busbw), width))
@@ -292,7 +311,7 @@ def _cell(rank: Rank, name: str, lang: Language) -> str:
     if name == "memory":
         return _memory(rank) if rank.memory is not None else UNKNOWN
     if name == "in":
-        return "-" if rank.waits_s is None else f"{rank.call or LABELS[lang]['collective']} {duration(rank.waits_s)}"
+        return "-" if rank.waits_s is None and rank.call is None else f"{rank.call or LABELS[lang]['collective']} {duration(rank.waits_s)}"
     if name == "where":
         where = f"{Path(rank.place.file).name}:{rank.place.line} {rank.place.name}" if rank.place is not None else UNKNOWN
         return "; ".join(s for s in (_why(rank, lang), where) if s)

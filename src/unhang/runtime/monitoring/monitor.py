@@ -23,12 +23,15 @@ from unhang.runtime.collectives.deadlines import learned
 from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.monitoring.outlet import Outlet, Sink
 from unhang.runtime.monitoring.supervised import restarts
-from unhang.runtime.monitoring.tally import Intervals, Silent, Snapshot, Tally, shortened, summed
+from unhang.runtime.monitoring.tally import Calls, Intervals, Silent, Snapshot, Tally, calls_since, merged, shortened, summed
 
 if TYPE_CHECKING:
     from unhang.runtime.evaluation.results import Evaluation
     from unhang.runtime.monitoring.torch_collectives import TorchCollectives
 
+_EVERY_S = 10.0
+# Up to so many ranks; reading, adding up and writing what more of them tell may not take more of rank 0's time.
+_EVERY_S_RANKS = 256
 _CLOSES_WITHIN_S = 5.0
 # How often it is looked whether torch's recorder has filled.
 LOOK_S = 1.0
@@ -46,26 +49,30 @@ _numbers = itertools.count()
 class Monitor:
     """One on every rank, made after init_process_group, in the same order on all; call `close` before destroy_process_group, or use `with`.
 
-    `sinks` are used on rank 0 alone; by default a JSONL file. `every_s`: how often it is told. A sink that takes longer than `patience_s` for a
-    snapshot is switched off. Adds no collectives, and never raises into a training what a sink or the store does.
+    `sinks` are used on rank 0 alone; by default a JSONL file. `every_s`: how often it is told; by default 10, above 256 ranks more in proportion.
+    A sink that takes longer than `patience_s` for a snapshot is switched off. Adds no collectives, and never raises into a training what a sink or
+    the store does.
     `torch_collectives`: also counts what goes through torch's own, DDP's among them, as its flight recorder has it.
     Also a `monitor` for `unhang.evaluate`. Where the training sets `step` to its own (`monitor.step = step`; that of rank 0 counts), plots take it.
     Raises ValueError for what is no interval.
     """
 
     def __init__(
-        self, sinks: Sequence[Sink] | None = None, *, every_s: float = 10.0, patience_s: float = 10.0, torch_collectives: bool = False
+        self, sinks: Sequence[Sink] | None = None, *, every_s: float | None = None, patience_s: float = 10.0, torch_collectives: bool = False
     ) -> None:
+        self._size: int = dist.get_world_size() if dist.is_initialized() else 1
+        if every_s is None:
+            every_s = _EVERY_S * max(1.0, self._size / _EVERY_S_RANKS)
         if not 0 < every_s < float("inf") or not 0 < patience_s < float("inf"):
             raise ValueError(f"every_s and patience_s are positive numbers of seconds, not {every_s!r} and {patience_s!r}")
         self._rank: int = dist.get_rank() if dist.is_initialized() else 0
-        self._size: int = dist.get_world_size() if dist.is_initialized() else 1
         self._step: int | None = None
         self._step_refused = False
         self._heard: dict[int, tuple[int, float]] = {}
         # What each of the others has told last, and who had closed by the snapshot before.
         self._others: dict[int, Tally] = {}
         self._closed: frozenset[int] = frozenset()
+        self._merged: dict[str, Calls] = {}
         self._store_lost: str | None = None
         self._intervals = Intervals()
         self._tally = Tally(rank=self._rank)
@@ -201,7 +208,8 @@ class Monitor:
         silent, old = self._silent(tallies)
         # When all close, none of them has stopped before the others.
         closed, self._closed = self._closed, frozenset(one.rank for one in tallies if one.closed)
-        calls, failures, stragglers, deadlines_s = summed(tallies, left_out=old | (closed if last else self._closed))
+        before, self._merged = self._merged, merged(tallies)
+        calls, failures, stragglers, deadlines_s = summed(tallies, calls=self._merged, left_out=old | (closed if last else self._closed))
         interval_s, lately = self._intervals.since(tallies, time.monotonic())
         return Snapshot(
             time_s=time.time(),
@@ -223,6 +231,7 @@ class Monitor:
             silent=silent,
             store_lost=self._store_lost,
             interval_s=None if interval_s is None else round(interval_s, 3),
+            interval_calls=[] if interval_s is None else calls_since(self._merged, before),
             interval_stragglers=lately,
         )
 

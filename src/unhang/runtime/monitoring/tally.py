@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import torch
@@ -15,6 +15,9 @@ from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.histogram import Buckets
 
 _SAID = 400
+# A training of a thousand ranks has hundreds of groups: more than these are told by their sizes, and of each the worst stragglers.
+_MOST_GROUPS = 32
+_WORST, _MOST_STRAGGLERS = 8, 64
 
 
 class Calls(msgspec.Struct, kw_only=True):
@@ -84,6 +87,9 @@ class OfCalls:
     busbw_p50_gbps: float | None
     timed: int = 0
     bytes: int = 0
+    # How many took less than so many seconds, and not less than a fourth of that: of all ranks, as is their sum.
+    latency_counts: Mapping[float, int] = field(default_factory=dict)
+    latency_sum_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +121,7 @@ class Silent:
 class Snapshot:
     """All ranks together, since the start. `heard_from` are those whose counts are in it, `silent` those from which nothing new has come for a while.
 
-    `interval_stragglers` are of the calls that ended in the `interval_s` since the snapshot before (None for the first), of ranks that told since.
+    `interval_calls` and `interval_stragglers` are of what has ended in the `interval_s` since the snapshot before (None for the first), and was told.
     `step` is the training's own, None where it does not tell; `evaluation_says` is why the newest failed evaluation did.
     `store_lost`: why nothing is heard of other ranks any more; their counts are the last ones then.
     `torch_collectives`: None where nobody asked for them, "counted", "none recorded", or why they could not be read; the worst of all ranks.
@@ -139,7 +145,13 @@ class Snapshot:
     silent: list[Silent] = field(default_factory=list)
     store_lost: str | None = None
     interval_s: float | None = None
+    interval_calls: list[OfCalls] = field(default_factory=list)
     interval_stragglers: list[Straggler] = field(default_factory=list)
+
+    @property
+    def lately(self) -> list[OfCalls]:
+        """Of the last interval; of the first snapshot those since the start."""
+        return self.calls if self.interval_s is None else self.interval_calls
 
 
 class Intervals:
@@ -164,7 +176,7 @@ class Intervals:
             old = _inside(earlier)
             for group, inside_s in _inside(now).items():
                 waited.setdefault(group, {})[rank] = (inside_s - old.get(group, 0.0)) * interval_s / for_s
-        return interval_s, [found for group, inside in sorted(waited.items()) for found in _stragglers(group, inside)]
+        return interval_s, _of_all(waited)
 
 
 # Asked for each call; joining the names of 512 ranks takes 46 us.
@@ -219,22 +231,16 @@ _FACTOR: Mapping[str, Callable[[int], float]] = {
 }
 
 
-def summed(tallies: Iterable[Tally], *, left_out: Collection[int] = ()) -> tuple[list[OfCalls], list[OfFailures], list[Straggler], dict[str, float]]:
-    """`left_out`: ranks that are not compared with the others as stragglers, as they have stopped to count."""
+def summed(
+    tallies: Iterable[Tally], *, calls: Mapping[str, Calls] | None = None, left_out: Collection[int] = ()
+) -> tuple[list[OfCalls], list[OfFailures], list[Straggler], dict[str, float]]:
+    """`calls`: what `merged` has made of these; `left_out`: ranks that are no stragglers, as they have stopped to count."""
     tallies = list(tallies)
-    calls: dict[str, Calls] = {}
     failures: dict[str, int] = {}
     said: dict[str, str] = {}
     inside: dict[str, dict[int, float]] = {}
     deadlines: dict[str, float] = {}
     for tally in tallies:
-        for key, one in tally.calls.items():
-            into = calls.setdefault(key, Calls())
-            # A call of a group is one call, however many ranks were in it.
-            into.count = max(into.count, one.count)
-            into.bytes = max(into.bytes, one.bytes)
-            histogram.merge(into.latency_s, one.latency_s)
-            histogram.merge(into.busbw_gbps, one.busbw_gbps)
         for group, inside_s in _inside(tally).items() if tally.rank not in left_out else ():
             inside.setdefault(group, {})[tally.rank] = inside_s
         for key, count in tally.failures.items():
@@ -244,11 +250,64 @@ def summed(tallies: Iterable[Tally], *, left_out: Collection[int] = ()) -> tuple
         for kind, seconds in tally.deadlines_s.items():
             deadlines[kind] = max(deadlines.get(kind, 0.0), seconds)
     return (
-        [_of_calls(key, one) for key, one in sorted(calls.items())],
+        of_calls(merged(tallies) if calls is None else calls),
         [_of_failures(key, count, said.get(key, "")) for key, count in sorted(failures.items())],
-        [found for group, waited in sorted(inside.items()) for found in _stragglers(group, waited)],
+        _of_all(inside),
         deadlines,
     )
+
+
+def merged(tallies: Iterable[Tally]) -> dict[str, Calls]:
+    """The calls of all ranks; where there are too many groups, those of one size together as "groups of 8"."""
+    found: dict[str, Calls] = {}
+    for tally in tallies:
+        for key, one in tally.calls.items():
+            into = found.setdefault(key, Calls())
+            # A call of a group is one call, however many ranks were in it.
+            into.count = max(into.count, one.count)
+            into.bytes = max(into.bytes, one.bytes)
+            histogram.merge(into.latency_s, one.latency_s)
+            histogram.merge(into.busbw_gbps, one.busbw_gbps)
+    if len({key.partition("|")[0] for key in found}) <= _MOST_GROUPS:
+        return found
+    together: dict[str, Calls] = {}
+    for key, one in found.items():
+        group, _, collective = key.partition("|")
+        of_size = f"groups of {group.count(',') + 1}" if group.startswith("ranks ") else group
+        into = together.setdefault(f"{of_size}|{collective}", Calls())
+        into.count += one.count
+        into.bytes = max(into.bytes, one.bytes)
+        histogram.merge(into.latency_s, one.latency_s)
+        histogram.merge(into.busbw_gbps, one.busbw_gbps)
+    return together
+
+
+def of_calls(calls: Mapping[str, Calls]) -> list[OfCalls]:
+    return [_of_calls(key, one) for key, one in sorted(calls.items())]
+
+
+def calls_since(now: Mapping[str, Calls], before: Mapping[str, Calls]) -> list[OfCalls]:
+    """What was called between two `merged`: percentiles since the start would hide for hours that calls have become slow."""
+    found: dict[str, Calls] = {}
+    for key, one in now.items():
+        old = before.get(key, Calls())
+        if one.count > old.count:
+            found[key] = Calls(
+                count=one.count - old.count,
+                bytes=one.bytes - old.bytes,
+                latency_s=histogram.since(one.latency_s, old.latency_s),
+                busbw_gbps=histogram.since(one.busbw_gbps, old.busbw_gbps),
+            )
+    return [replace(one, latency_counts={}, latency_sum_s=0.0) for one in of_calls(found)]
+
+
+def _of_all(inside: Mapping[str, Mapping[int, float]]) -> list[Straggler]:
+    """By group; of many the worst."""
+    found = [one for group, waited in sorted(inside.items()) for one in _stragglers(group, waited)[:_WORST]]
+    if len(found) <= _MOST_STRAGGLERS:
+        return found
+    at_least_s = sorted((one.waited_s for one in found), reverse=True)[_MOST_STRAGGLERS - 1]
+    return [one for one in found if one.waited_s >= at_least_s][:_MOST_STRAGGLERS]
 
 
 def _inside(tally: Tally) -> dict[str, float]:
@@ -273,6 +332,8 @@ def _of_calls(key: str, calls: Calls) -> OfCalls:
         busbw_p50_gbps=histogram.percentile(calls.busbw_gbps, 0.5),
         timed=min(calls.count, sum(calls.latency_s.values())),
         bytes=calls.bytes,
+        latency_counts=histogram.coarse(calls.latency_s),
+        latency_sum_s=histogram.total(calls.latency_s),
     )
 
 

@@ -49,6 +49,11 @@ def busy(snapshot) -> Callable[..., Snapshot]:
                 "failures": [OfFailures(group="world", collective="all_reduce", cause="broken connection", count=2, says="rank 3 is gone")],
                 "stragglers": [Straggler(group="world", rank=3, waited_s=8.0, share=0.8), Straggler(group="world", rank=1, waited_s=2.0, share=0.2)],
                 "interval_s": 10.0,
+                "interval_calls": [
+                    calls("world", "all_reduce", 4, latency_p95_s=0.08, busbw_p50_gbps=1.5),
+                    calls("ranks 0,2", "barrier", 3, latency_p99_s=float("nan")),
+                    calls("ranks 1,3", "broadcast", 2, busbw_p50_gbps=float("inf")),
+                ],
                 "interval_stragglers": [Straggler(group="world", rank=2, waited_s=1.5, share=1.0)],
                 "deadlines_s": {"all_reduce": 30.0},
                 "evaluations": 5,

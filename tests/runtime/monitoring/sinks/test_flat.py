@@ -17,16 +17,35 @@ def test_everything_of_a_snapshot_has_a_name(busy):
         "unhang/failures/all_reduce/world/broken_connection",
         *(f"unhang/{since}/world/{name}" for since in ("stragglers", "interval_stragglers") for name in ("rank", "share", "waited_s")),
         "unhang/deadlines_s/all_reduce",
+        "unhang/store_lost",
         *(
             f"unhang/{name}"
-            for name in ("failed_calls", "silent", "evaluations", "evaluation_failures", "restarts", "world_size", "heard_from", "dropped")
+            for name in (
+                "failed_calls",
+                "silent",
+                "evaluations",
+                "evaluation_failures",
+                "restarts",
+                "world_size",
+                "heard_from",
+                "dropped",
+                "store_lost",
+            )
         ),
     }
     # The worst of them.
     assert (found["unhang/stragglers/world/rank"], found["unhang/stragglers/world/share"]) == (3.0, 0.8)
     assert (found["unhang/interval_stragglers/world/rank"], found["unhang/interval_stragglers/world/waited_s"]) == (2.0, 1.5)
     assert (found["unhang/failed_calls"], found["unhang/silent"], found["unhang/restarts"]) == (2.0, 1.0, 1.0)
+    # How many since the start, how long of late.
+    assert (found["unhang/calls/all_reduce/world/count"], found["unhang/calls/all_reduce/world/latency_p95_s"]) == (40, 0.08)
     assert math.isnan(found["unhang/calls/barrier/ranks_0_2/latency_p99_s"]) and math.isinf(found["unhang/calls/broadcast/ranks_1_3/busbw_p50_gbps"])
+
+
+def test_what_is_known_of_torch_s_own_collectives_is_told_where_it_was_asked_for(snapshot):
+    found = flat(snapshot(torch_collectives="not read: why", unread={"world": 5, "ranks 0,1": 2}, store_lost="gone"))
+    assert (found["unhang/unread"], found["unhang/torch_read"], found["unhang/store_lost"]) == (7, 0, 1)
+    assert flat(snapshot(torch_collectives="counted"))["unhang/torch_read"] == 1
 
 
 def test_every_back_end_takes_the_names(busy):

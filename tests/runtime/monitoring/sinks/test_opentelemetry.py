@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -34,18 +35,20 @@ def test_attributes_tell_groups_and_collectives_apart(busy, read):
     provider, reader = read
     sink = unhang.OpenTelemetry(provider=provider)
     sink.write(busy())
-    sink.write(busy(10, restarts=2, step=70))
+    sink.write(busy(10, restarts=2, step=70, unread={"world": 5}, torch_collectives="not read: why"))
     found = points(reader.get_metrics_data())
     world = (("group", "world"), ("op", "all_reduce"))
     assert found["unhang.collective.count", world] == 40
-    assert found["unhang.collective.duration", (*world, ("quantile", "0.95"))] == 0.02
-    assert found["unhang.collective.bus_bandwidth", (*world, ("quantile", "0.5"))] == 2.5e9
+    assert found["unhang.collective.duration", (*world, ("quantile", "0.95"))] == 0.08
+    assert found["unhang.collective.bus_bandwidth", (*world, ("quantile", "0.5"))] == 1.5e9
     assert found["unhang.collective.failures", (("cause", "broken connection"), *world)] == 2
     assert found["unhang.straggler.share", (("group", "world"), ("rank", 3))] == 0.8
     assert found["unhang.straggler.interval_waited", (("group", "world"), ("rank", 2))] == 1.5
     assert found["unhang.straggler.interval_share", (("group", "world"), ("rank", 2))] == 1.0
     assert found["unhang.ranks", (("state", "silent"),)] == 1 and found["unhang.ranks", (("state", "all"),)] == 4
     assert found["unhang.restarts", ()] == 2 and found["unhang.step", ()] == 70
+    assert found["unhang.collective.unread", (("group", "world"),)] == 5
+    assert (found["unhang.torch_read", ()], found["unhang.store_lost", ()]) == (0, 0)
     assert found["unhang.deadline", (("op", "all_reduce"),)] == 30
     # What is not finite is left out, and nothing stands in for it.
     barrier, broadcast = (("group", "ranks 0,2"), ("op", "barrier")), (("group", "ranks 1,3"), ("op", "broadcast"))
@@ -126,6 +129,21 @@ def test_an_endpoint_of_the_environment_is_taken_where_no_provider_is(busy, serv
     sink.write(busy())
     sink.close()
     assert server.paths == ["/v1/metrics"]
+
+
+def test_a_collector_that_is_gone_is_warned_of_once_and_holds_nothing_up(busy, server, caplog, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+    sink = unhang.OpenTelemetry(server.url)
+    server.answers = [503]
+    sink.write(busy(0))
+    began = time.monotonic()
+    sink.write(busy(10))
+    assert time.monotonic() - began < 3
+    assert [(r.name, "cannot send (each snapshot is tried): " in r.message) for r in caplog.records] == [("unhang", True)]
+    server.answers = [200]
+    sink.write(busy(20))
+    sink.close()
+    assert [r.message for r in caplog.records[1:]] == ["the monitor's OpenTelemetry sends again"]
 
 
 @pytest.mark.parametrize("endpoint", ["collector:4318", "ftp://collector", "http://", ""])

@@ -1,11 +1,12 @@
 """A snapshot as named numbers, for back ends that know no attributes. Names stay as they are: charts are made of them.
 
-    unhang/calls/COLLECTIVE/GROUP/count, latency_p50_s, latency_p95_s, latency_p99_s, busbw_p50_gbps
+    unhang/calls/COLLECTIVE/GROUP/count, latency_p50_s, latency_p95_s, latency_p99_s, busbw_p50_gbps     all but count since the snapshot before
     unhang/failures/COLLECTIVE/GROUP/CAUSE          calls, by cause
     unhang/stragglers/GROUP/rank, share, waited_s   of the worst: a series for each of a thousand ranks is a chart of nothing
     unhang/interval_stragglers/GROUP/rank, share, waited_s      the same since the snapshot before
     unhang/deadlines_s/COLLECTIVE
-    unhang/failed_calls, evaluations, evaluation_failures, restarts, world_size, heard_from, silent, dropped
+    unhang/failed_calls, evaluations, evaluation_failures, restarts, world_size, heard_from, silent, dropped, store_lost
+    unhang/unread, torch_read                       where torch's own collectives were asked for
 
 Names are of letters, digits, `_`, `-` and `.`, which all back ends take. No name is the beginning of another one's path: MLflow keeps files by names.
 """
@@ -27,6 +28,8 @@ def flat(snapshot: Snapshot) -> dict[str, float]:
     for call in snapshot.calls:
         of = f"unhang/calls/{_word(call.collective)}/{group_word(call.group)}"
         found[f"{of}/count"] = call.count
+    for call in snapshot.lately:
+        of = f"unhang/calls/{_word(call.collective)}/{group_word(call.group)}"
         for name in ("latency_p50_s", "latency_p95_s", "latency_p99_s", "busbw_p50_gbps"):
             value = getattr(call, name)
             if value is not None:
@@ -42,6 +45,10 @@ def flat(snapshot: Snapshot) -> dict[str, float]:
         found[f"unhang/deadlines_s/{_word(kind)}"] = seconds
     found["unhang/failed_calls"] = sum(one.count for one in snapshot.failures)
     found["unhang/silent"] = len(snapshot.silent)
+    found["unhang/store_lost"] = snapshot.store_lost is not None
+    if snapshot.torch_collectives is not None:
+        found["unhang/unread"] = sum(snapshot.unread.values())
+        found["unhang/torch_read"] = not snapshot.torch_collectives.startswith("not read")
     for name in ("evaluations", "evaluation_failures", "restarts", "world_size", "heard_from", "dropped"):
         found[f"unhang/{name}"] = getattr(snapshot, name)
     return {name: float(value) for name, value in found.items()}

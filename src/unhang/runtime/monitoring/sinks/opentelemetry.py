@@ -4,6 +4,7 @@ unhang.collective.count           {call}     group, op
 unhang.collective.duration        s          group, op, quantile (0.5, 0.95, 0.99)
 unhang.collective.bus_bandwidth   By/s       group, op, quantile (0.5)
 unhang.collective.failures        {call}     group, op, cause
+unhang.collective.unread          {call}     group: of torch's own
 unhang.straggler.share            1          group, rank
 unhang.straggler.waited           s          group, rank
 unhang.straggler.interval_share   1          group, rank
@@ -15,6 +16,7 @@ unhang.evaluation.failures        {evaluation}
 unhang.restarts                   {restart}
 unhang.snapshots.dropped          {snapshot}
 unhang.step                       {step}
+unhang.store_lost, unhang.torch_read         1 or 0
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
 import unhang
+from unhang.diagnosis.redact import redact
 from unhang.runtime.monitoring.sinks.extras import needed
 from unhang.runtime.monitoring.tally import Snapshot
 
@@ -35,6 +39,8 @@ Measured = Iterable[tuple[float, dict[str, str | int]]]
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _OF_AN_EXPORTER = ("opentelemetry.sdk.metrics", "opentelemetry.exporter.otlp.proto.http.metric_exporter")
 _FLUSH_S = 4.0
+# For one that has not answered before.
+_AGAIN_S = 1.0
 
 
 class OpenTelemetry:
@@ -54,6 +60,8 @@ class OpenTelemetry:
             needed("OpenTelemetry", "opentelemetry", *_OF_AN_EXPORTER)
         self._endpoint, self._provider = endpoint, provider
         self._own: Any = None
+        self._exporter: Any = None
+        self._fails = False
         self._instruments: list[Any] = []
         self._newest: Snapshot | None = None
 
@@ -62,7 +70,25 @@ class OpenTelemetry:
         if not self._instruments:
             self._instruments = self._made(self._found())
         if self._own is not None:
+            self._send()
+
+    def _send(self) -> None:
+        """A collector that is gone may come back: it is warned of once, and each snapshot is tried, briefly."""
+        # The provider answers True whatever became of it, and the exporter writes a line for each attempt.
+        hush = _Hush(threading.get_ident())
+        logger = logging.getLogger(type(self._exporter).__mro__[1].__module__)
+        logger.addFilter(hush)
+        try:
             self._own.force_flush(timeout_millis=_FLUSH_S * 1000)
+        except Exception as e:
+            self._exporter.sent, hush.said = False, f"{type(e).__name__}: {e}"
+        finally:
+            logger.removeFilter(hush)
+        fails = not self._exporter.sent
+        if fails is not self._fails:
+            self._fails = fails
+            says = f"cannot send (each snapshot is tried): {redact(hush.said) or 'no answer'}" if fails else "sends again"
+            logging.getLogger("unhang").warning("the monitor's OpenTelemetry %s", says)
 
     def close(self) -> None:
         if self._own is not None:
@@ -88,7 +114,7 @@ class OpenTelemetry:
         if self._provider is not None:
             return self._provider
         needed("OpenTelemetry", "opentelemetry", *_OF_AN_EXPORTER)
-        self._own = _to(self._endpoint)
+        self._own, self._exporter = _to(self._endpoint)
         return self._own
 
     def _made(self, provider: Any) -> list[Any]:
@@ -107,33 +133,63 @@ class OpenTelemetry:
         return [made(*one) for one in _INSTRUMENTS]
 
 
-def _to(endpoint: str | None) -> Any:
+class _Hush(logging.Filter):
+    """Keeps what one thread logs from the log; `said` is the first of it, which has the reason."""
+
+    def __init__(self, thread: int) -> None:
+        super().__init__()
+        self._thread, self.said = thread, ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.thread != self._thread:
+            return True
+        self.said = self.said or record.getMessage()
+        return False
+
+
+def _to(endpoint: str | None) -> tuple[Any, Any]:
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.metrics.export import MetricExportResult, PeriodicExportingMetricReader
     from opentelemetry.sdk.resources import Resource
 
     # What stands in the environment gets the path from the exporter, what is handed over does not.
     if endpoint is not None and urlsplit(endpoint).path in ("", "/"):
         endpoint = f"{endpoint.rstrip('/')}/v1/metrics"
-    exporter = OTLPMetricExporter(endpoint=endpoint, timeout=_FLUSH_S)
+
+    brief = OTLPMetricExporter(endpoint=endpoint, timeout=_AGAIN_S)
+
+    class Exporter(OTLPMetricExporter):  # type: ignore[misc]
+        sent = True
+
+        def export(self, *given: Any, **named: Any) -> MetricExportResult:
+            # What does not answer is not waited for again, nor at the end of the training.
+            found = super().export(*given, **named) if self.sent else brief.export(*given, **named)
+            self.sent = found is MetricExportResult.SUCCESS
+            return found
+
+    exporter = Exporter(endpoint=endpoint, timeout=_FLUSH_S)
     # Not by a clock of its own: each snapshot is sent once.
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=math.inf)
     resource = Resource.create({} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "unhang"})
-    return MeterProvider(metric_readers=[reader], resource=resource, shutdown_on_exit=False)
+    return MeterProvider(metric_readers=[reader], resource=resource, shutdown_on_exit=False), exporter
 
 
 def _durations(snapshot: Snapshot) -> Measured:
-    for one in snapshot.calls:
+    for one in snapshot.lately:
         for quantile, value in (("0.5", one.latency_p50_s), ("0.95", one.latency_p95_s), ("0.99", one.latency_p99_s)):
             if value is not None:
                 yield value, {"group": one.group, "op": one.collective, "quantile": quantile}
 
 
 def _bandwidths(snapshot: Snapshot) -> Measured:
-    for one in snapshot.calls:
+    for one in snapshot.lately:
         if one.busbw_p50_gbps is not None:
             yield one.busbw_p50_gbps * 1e9, {"group": one.group, "op": one.collective, "quantile": "0.5"}
+
+
+def _torch_read(snapshot: Snapshot) -> Measured:
+    return [] if snapshot.torch_collectives is None else [(int(not snapshot.torch_collectives.startswith("not read")), {})]
 
 
 _INSTRUMENTS: tuple[tuple[str, str, str, str, Any], ...] = (
@@ -144,7 +200,7 @@ _INSTRUMENTS: tuple[tuple[str, str, str, str, Any], ...] = (
         "Guarded calls that have ended well",
         lambda s: [(one.count, {"group": one.group, "op": one.collective}) for one in s.calls],
     ),
-    ("gauge", "collective.duration", "s", "Time inside of guarded calls, since the start", _durations),
+    ("gauge", "collective.duration", "s", "Time inside of calls, since the snapshot before", _durations),
     ("gauge", "collective.bus_bandwidth", "By/s", "Over the busiest link, by the formula of nccl-tests", _bandwidths),
     (
         "counter",
@@ -193,5 +249,14 @@ _INSTRUMENTS: tuple[tuple[str, str, str, str, Any], ...] = (
     ("counter", "evaluation.failures", "{evaluation}", "Guarded evaluations that have failed", lambda s: [(s.evaluation_failures, {})]),
     ("counter", "restarts", "{restart}", "By torchrun and by unhang run", lambda s: [(s.restarts, {})]),
     ("counter", "snapshots.dropped", "{snapshot}", "For which a sink had no time", lambda s: [(s.dropped, {})]),
+    (
+        "counter",
+        "collective.unread",
+        "{call}",
+        "Of torch's own, forgotten before they were read",
+        lambda s: [(n, {"group": g}) for g, n in s.unread.items()],
+    ),
+    ("gauge", "torch_read", "1", "Whether torch's own collectives could be read", lambda s: _torch_read(s)),
+    ("gauge", "store_lost", "1", "Whether nothing is heard of other ranks any more", lambda s: [(int(s.store_lost is not None), {})]),
     ("gauge", "step", "{step}", "The training's own step", lambda s: [(s.step, {})] if s.step is not None else []),
 )

@@ -96,9 +96,13 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
+_TIMES = "unhang_call_duration_seconds"
+# 1 us to 17 minutes, as a snapshot counts.
+_BELOW_S = tuple(4.0**power for power in range(-10, 6))
 _HELP = {
     "unhang_calls_total": "Calls that ended well.",
     "unhang_call_bytes_total": "The most that a rank has given.",
+    _TIMES: "Latencies of the calls since the start, of all ranks.",
     "unhang_call_seconds": "Latencies of the calls since the snapshot before.",
     "unhang_busbw_gigabytes_per_second": "Bus bandwidth as of nccl-tests since the snapshot before, in 10^9 bytes.",
     "unhang_failures_total": "Calls that have failed.",
@@ -122,15 +126,24 @@ _HELP = {
 
 def text(snapshot: Snapshot) -> str:
     """In Prometheus's text format."""
-    families: dict[tuple[str, str], list[tuple[dict[str, object], float]]] = {}
+    families: dict[tuple[str, str], list[tuple[str, dict[str, object], float]]] = {}
 
-    def tell(name: str, kind: str, value: float, **labels: object) -> None:
-        families.setdefault((name, kind), []).append((labels, value))
+    def tell(name: str, kind: str, value: float, *, part: str = "", **labels: object) -> None:
+        families.setdefault((name, kind), []).append((part, labels, value))
 
     for call in snapshot.calls:
         of = {"group": call.group, "collective": call.collective}
         tell("unhang_calls_total", "counter", call.count, **of)
         tell("unhang_call_bytes_total", "counter", call.bytes, **of)
+        if call.latency_counts:
+            timed = sum(call.latency_counts.values())
+            for below_s in _BELOW_S:
+                tell(_TIMES, "histogram", sum(n for s, n in call.latency_counts.items() if s <= below_s), part="_bucket", **of, le=below_s)
+            tell(_TIMES, "histogram", timed, part="_bucket", **of, le="+Inf")
+            tell(_TIMES, "histogram", call.latency_sum_s, part="_sum", **of)
+            tell(_TIMES, "histogram", timed, part="_count", **of)
+    for call in snapshot.lately:
+        of = {"group": call.group, "collective": call.collective}
         for quantile, value in (("0.5", call.latency_p50_s), ("0.95", call.latency_p95_s), ("0.99", call.latency_p99_s)):
             if value is not None:
                 tell("unhang_call_seconds", "gauge", value, **of, quantile=quantile)
@@ -163,7 +176,7 @@ def text(snapshot: Snapshot) -> str:
     lines = []
     for (name, kind), samples in families.items():
         lines += [f"# HELP {name} {_HELP[name]}", f"# TYPE {name} {kind}"]
-        lines += [f"{name}{_labels(labels)} {value!r}" for labels, value in samples]
+        lines += [f"{name}{part}{_labels(labels)} {value!r}" for part, labels, value in samples]
     return "\n".join(lines) + "\n"
 
 
