@@ -89,7 +89,7 @@ def front(records, dumps=None, stacks=None):
 
 def stands(records, dumps=None, stacks=None, **more):
     found = {rank: dump_of(opened, rank=rank, source=f"rank_{rank}") for rank, opened in (dumps or {}).items()}
-    return standstill({r.rank: r for r in records}, found, stacks or {}, **more)
+    return standstill({r.rank: r for r in records}, found, stacks or {}, **{"at_s": 0.0, **more})
 
 
 def test_a_member_that_never_used_its_group_is_absent_and_others_are_not():

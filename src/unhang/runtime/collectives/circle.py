@@ -612,7 +612,8 @@ class Circle:
             else:
                 store = dist.PrefixStore(key, self.board.store)
                 with self.board.asks():
-                    lane = GlooLane(store, self.rank, self.size, within_s=min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s)))
+                    within_s = min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s))
+                    lane = GlooLane(store, self.rank, self.size, name=f"{c10d._get_process_group_name(self.group)}/{key}", within_s=within_s)
         except (RuntimeError, ValueError) as e:
             self.close(turn, lanes.unconnected(kind, _first_line(e)))
         return lane
