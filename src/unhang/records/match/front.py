@@ -1,8 +1,8 @@
 """Where a supervised job stands still: `outcome` judges the recorders, and what they do not hold is joined to it here.
 
-Of a rank without a dump its heartbeats tell how far it came; where they have stopped coming, how far at least. What may surprise: on Gloo a collective that has just failed counts as ended while the
-rank still stands in it, which its stack tells; send and recv are in no Gloo dump, so that a wait may be known from its stack alone; a rank that has
-ended waits in nothing, whatever its recorder holds.
+Of a rank without a dump its heartbeats tell how far it came; where they have stopped coming, how far at least. What may surprise: on Gloo a
+collective that has just failed counts as ended while the rank still stands in it, which its stack tells; send and recv are in no Gloo dump, so that a
+wait may be known from its stack alone; a rank that has ended waits in nothing, whatever its recorder holds.
 """
 
 from __future__ import annotations
@@ -342,8 +342,7 @@ def _still_in(track: Track, call: Call) -> Track:
 
 
 def _without_own(groups: Mapping[str, T]) -> dict[str, T]:
-    """What is known of the training's groups. In unhang's own nobody waits for longer than the call's deadline, and a lane that was broken stays as it
-    was left."""
+    """What is known of the training's groups: in unhang's own nobody waits beyond a call's deadline, and a broken one stays as it was left."""
     return {name: told for name, told in groups.items() if not name.startswith(OWN_GROUPS)}
 
 
