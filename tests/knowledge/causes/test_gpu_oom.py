@@ -200,10 +200,15 @@ def test_the_numbers_of_an_engine_choose_the_setting(text, expected):
         assert command in (remedy.command or "")
 
 
-@pytest.mark.parametrize(("function", "first"), [("evaluate", "smaller-evaluation"), ("validation_step", "smaller-evaluation"), ("step", "smaller-step")])
+@pytest.mark.parametrize(
+    ("function", "first"), [("evaluate", "smaller-evaluation"), ("validation_step", "smaller-evaluation"), ("step", "smaller-step")]
+)
 def test_an_exception_is_told_with_its_line_host_and_what_it_was_doing(tmp_path, function, first):
     """No log of the rank holds a traceback: the frames that it told are all there is."""
-    frames = (Frame(file="/job/train.py", line=40, name="<module>", code="main()"), Frame(file="/job/train.py", line=23, name=function, code="y = m(x)"))
+    frames = (
+        Frame(file="/job/train.py", line=40, name="<module>", code="main()"),
+        Frame(file="/job/train.py", line=23, name=function, code="y = m(x)"),
+    )
     kind, _, text = FULL.partition(": ")
     raised = Raised(type=kind, text=text, frames=frames, at_s=9.0)
     rundir = RunDir(tmp_path)
