@@ -331,7 +331,7 @@ def test_what_a_silent_rank_told_last_is_a_lower_bound(enqueued, completed, else
 def test_nobody_waits_in_a_group_of_unhangs_own():
     """Its library keeps the deadline; a lane that was broken stays as it was left, whatever its last call came to."""
     ours = {"unhang/0/3/own": Counters(enqueued=1, completed=1)}
-    dumps = {0: dump(call("0", 1, done=True), call("unhang/0/3/own", 2, at=2, done=True), call("0", 2, at=3), members={"0": (0, 1)})}
+    dumps = {0: dump(call("0", 1, done=True), call("unhang/0/3/own", 2, at=2), call("0", 2, at=3), members={"0": (0, 1)})}
     found = stands([record(0, world=2), record(1, world=2, groups={"0": Counters(enqueued=1, completed=1), **ours})], dumps)
     assert (found.waits[0].group, found.waits[0].seq, found.front.absent) == ("0", 2, (1,))
 
