@@ -117,14 +117,21 @@ def test_comparing_ends(look, around, compared):
 def test_how_long_is_waited_before_the_rhythm_is_known_is_said_once(step, startup_s, waits, said):
     watch, told = Watch(Rhythm(startup_s=startup_s)), []
     for rank in range(2):
-        state = watch.ranks[rank] = RankState(rank=rank, pid=rank + 1, host="h", local_rank=rank, since_s=0.0)
-        watch.beat(state, t=1.0, step=step, groups={"0": Counters(enqueued=5, completed=4 if waits and not rank else 5)}, place=None, sig=0)
+        watch.ranks[rank] = RankState(rank=rank, pid=rank + 1, host="h", local_rank=rank, since_s=0.0)
+
+    def beat(t):
+        for rank, state in watch.ranks.items():
+            counters = Counters(enqueued=5, completed=4 if waits and not rank else 5)
+            watch.beat(state, t=t, step=step, groups={"0": counters}, place=None, sig=0)
+
+    beat(1.0)
     sampler = SimpleNamespace(look=lambda states, now: None, activity=lambda state, window_s: None)
     ground = SimpleNamespace(states=list)
     alarm = Alarm(ground, watch=watch, sampler=sampler, incidents=None, leave_hung=False, clock=lambda: 1.0, tell=told.append)
 
     async def look_on():
         for now in (10.0, 20.0, 30.0, 40.0):
+            beat(now)
             await alarm.look(now)
             if now < 15.0:
                 assert not told

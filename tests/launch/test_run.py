@@ -105,6 +105,66 @@ def test_a_stopped_rank_is_read_from_outside(launcher):
     assert run.primary["where"].startswith("train.py:")
 
 
+def test_a_rank_that_was_stopped_behind_its_last_heartbeat(launcher):
+    """That one tells of a collective which it has left since: the rank does not wait there, and nobody else is to blame."""
+    body = """
+def at(step):
+    if first and step == 20:
+        if rank == 0:
+            time.sleep(0.8)
+        dist.all_reduce(torch.ones(1))
+        for _ in range(3):
+            dist.all_reduce(torch.ones(2))
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+dist.init_process_group("gloo")
+train(30, at)
+dist.destroy_process_group()
+"""
+    run = launcher.train(body)
+    assert (run.exitcode, run.outcome["attempts"]) == (0, 2)
+    found = run.primary
+    told = [found["says"], *(e["text"] for e in found["evidence"])]
+    assert (found["cause"], found["ranks"], found["standing"]) == ("process-stuck", [1], "established")
+    assert "while rank 0 waits in all_reduce" in found["says"]
+    assert not any("rank 1 waits" in text or "; no #" in text for text in told), told
+    assert not run.happened("Straggling")
+
+
+def test_a_rank_that_was_stopped_in_an_evaluation(launcher):
+    """The other one gives it up and trains on: no call of unhang's own, long over, is what it waits in then."""
+    body = """
+import unhang
+
+def metrics(data, size):
+    if first and rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    yield {"loss": 1.0}
+
+def at(step):
+    if first and step == 20 and rank == 0:
+        # Long enough for a heartbeat of the other one, the last for a while.
+        time.sleep(0.8)
+    for size in (1000, 2000):
+        unhang.all_reduce(torch.ones(size), "avg", deadline=6)
+    if step == 20:
+        print("missing", unhang.evaluate(metrics, {"a": 1}, batch_size=1, deadline=15).missing, flush=True)
+
+dist.init_process_group("gloo")
+train(30, at)
+dist.destroy_process_group()
+"""
+    run = launcher.train(body, "--hang-after", "5")
+    assert (run.exitcode, run.outcome["attempts"]) == (0, 2)
+    found = run.primary
+    assert (found["cause"], found["ranks"], found["standing"]) == ("process-stuck", [1], "established")
+    assert "missing (1,)" in run.log("rank0.out")
+    line = next(n for n, text in enumerate((run.path.parent / "train.py").read_text().splitlines(), 1) if "backward()" in text)
+    assert f"while rank 0 waits in all_reduce (train.py:{line} in train)" in found["says"]
+    assert not run.happened("Straggling")
+
+
 @pytest.mark.integration
 def test_a_rank_that_never_used_the_group_in_which_it_is_waited_for(launcher):
     """Gloo's dumps do not tell who belongs to a group: rank 2 does not, and is not to blame for computing meanwhile."""

@@ -121,9 +121,27 @@ def test_who_was_missing_has_just_come():
     training.beat(1, 15.0, enqueued=5, completed=4)
     assert training.watch.look(15.1) is None
     # It did not help: now both wait.
+    for t in range(16, 27):
+        training.beat(0, t, enqueued=5, completed=4)
+        training.beat(1, t, enqueued=5, completed=4)
     stall = training.watch.look(26.0)
     assert stall is not None
     assert (stall.waiting, stall.absent) == ((0, 1), ())
+
+
+@pytest.mark.parametrize(("enqueued", "completed", "last"), [(4, 3, 1.0), (5, 4, 2.0), (6, 5, 2.0)])
+def test_a_rank_that_has_fallen_silent_is_not_known_to_wait(enqueued, completed, last):
+    """Stopped between two heartbeats: what the last one told may have been over long before, and counts are lower bounds."""
+    training = Training(ranks=3)
+    for t in range(14):
+        if t <= last:
+            training.beat(1, t, enqueued=enqueued, completed=completed)
+        training.beat(0, t, enqueued=6, completed=5)
+        training.beat(2, t, enqueued=6, completed=5)
+    stall = training.watch.look(13.0)
+    assert stall is not None
+    assert (stall.waiting, stall.absent) == ((0, 2), (1,))
+    assert training.watch.ranks[1].wait(13.0) is None
 
 
 def test_a_rank_of_another_group_is_not_blamed():
@@ -224,6 +242,9 @@ def test_what_stands_before_it_is_a_hang(waits):
     for t in range(10):
         training.beat(0, float(t), enqueued=t + 1, completed=t if waits else t + 1)
         training.beat(1, float(t), enqueued=t, completed=t)
+    for t in range(10, 14):
+        training.beat(0, float(t), enqueued=10, completed=9 if waits else 10)
+        training.beat(1, float(t), enqueued=9, completed=9)
     assert training.watch.stands(11.5) is None
     stall = training.watch.stands(13.0)
     assert stall is not None and training.watch.look(13.0) is None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import warnings
+
 import pytest
 import torch
 from tests.runtime.collectives.conftest import fresh, worlds  # noqa: F401
@@ -86,6 +89,29 @@ def in_parts(rank: int) -> tuple[list[int], bool]:
 
 def test_what_fsdp_has_divided_is_left_out_whatever_it_looks_like(fresh):  # noqa: F811
     assert fresh(2)(in_parts) == [([2, 4], True)] * 2
+
+
+def monitored(rank: int, path) -> list[str]:
+    with warnings.catch_warnings(record=True) as warned, unhang.Monitor([unhang.JSONL(path)], every_s=60):
+        warnings.simplefilter("always")
+        trained = model()
+        # As in a training: a loss is the end of a graph.
+        assert unhang.sync_check(100, model=trained, loss=trained(torch.ones(2, 4)).sum(), deadline=20)
+        with torch.no_grad():
+            trained[0].weight += rank
+        with pytest.raises(unhang.OutOfSync):
+            unhang.sync_check(200, model=trained, deadline=20)
+    return [str(w.message) for w in warned]
+
+
+def test_a_monitor_is_told_of_what_was_found_and_nothing_is_warned_of(fresh, tmp_path):  # noqa: F811
+    path = tmp_path / "monitor.jsonl"
+    assert [[w for w in warned if "scalar" in w] for warned in fresh(2)(monitored, path)] == [[], []]
+    last = json.loads(path.read_text().splitlines()[-1])
+    (failure,) = last["failures"]
+    assert (failure["collective"], failure["cause"], failure["count"]) == ("sync_check", "out of sync", 1)
+    assert "0.weight" in failure["says"]
+    assert [(one["collective"], one["count"]) for one in last["calls"]] == [("sync_check", 1)]
 
 
 @pytest.mark.parametrize("every", [0, -1, True, 1.5])

@@ -193,7 +193,12 @@ def absence_evidence(picture: Picture, rank: RankView) -> tuple[Evidence, ...]:
     counters = rank.record.groups.get(front.group) or (rank.flight.counters.get(front.group) if rank.flight else None)
     if counters is None:
         return ()
-    text = f"rank {rank.number}: group {front.group}: issued up to #{counters.enqueued}, completed up to #{counters.completed}; no #{front.seq}"
+    text = f"rank {rank.number}: group {front.group}: issued up to #{counters.enqueued}, completed up to #{counters.completed}"
+    # Behind its last heartbeat it may have gone on.
+    if rank.record.silent(picture.incident.at_s) and rank.flight is None:
+        text += f" by its last heartbeat, {seconds(picture.incident.at_s - (rank.record.last_beat_s or 0.0))} before"
+    else:
+        text += f"; no #{front.seq}"
     return (Evidence(source=rank.record.flight or picture.incident_source, text=text),)
 
 

@@ -114,7 +114,7 @@ class Incidents:
     async def parted(self, opened: Open, situation: Situation) -> bool:
         """Whether the evidence shows that ranks wait in calls that do not fit each other, or for each other in a circle."""
         records = {state.rank: _record(state, opened, situation) for state in situation.states}
-        return await asyncio.to_thread(_parted, self._rundir, records)
+        return await asyncio.to_thread(_parted, self._rundir, records, opened.at_s)
 
     async def gather(self, opened: Open, asked: Sequence[Asked], *, enough: asyncio.Event | None = None) -> None:
         """Take the evidence of all who can still give it, at the same time; what has come stays, where `enough` is set before all has."""
@@ -272,7 +272,7 @@ def _host_pids(host: Host) -> bool | None:
         return None
 
 
-def _parted(rundir: RunDir, records: Mapping[int, RankRecord]) -> bool:
+def _parted(rundir: RunDir, records: Mapping[int, RankRecord], at_s: float) -> bool:
     dumps: dict[int, Dump] = {}
     frames: dict[int, tuple[Frame, ...]] = {}
     for rank, record in records.items():
@@ -282,7 +282,7 @@ def _parted(rundir: RunDir, records: Mapping[int, RankRecord]) -> bool:
         with contextlib.suppress(UnhangError):
             if record.stacks:
                 frames[rank] = stacks.main_thread(rundir.read_stacks(record.stacks))
-    stands = match.standstill(records, dumps, frames)
+    stands = match.standstill(records, dumps, frames, at_s=at_s)
     if in_a_circle(stands, records):
         return True
     parting = stands.front.parting if stands.front is not None else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from unhang.launch.rhythm import FAREWELL_S, Rhythm
 from unhang.records.frames import Frame
-from unhang.records.incident import Counters, Ended, Raised
+from unhang.records.incident import OWN_GROUPS, Counters, Ended, Raised, silent
 
 PLACES = 240
 # As runtime/attach tells it.
@@ -74,17 +74,24 @@ class RankState:
         """The collective that the rank has been inside of for longest without any news of its group; None outside.
 
         A group whose collective stays open while the rank goes on stepping is served by a thread of its own (a stop signal, an asynchronous
-        checkpoint): nobody waits for that one.
+        checkpoint): nobody waits for that one. Nor is it known of a rank that tells nothing any more: it may have left what it was in between two
+        heartbeats, and have been stopped elsewhere.
         """
+        if self.silent(now):
+            return None
         waits = [
             Wait(group=name, enqueued=c.enqueued, for_s=now - self.still_since_s[name])
             for name, c in self.groups.items()
-            if c.enqueued > c.completed and self.step - self.step_when_still[name] < 2
+            if c.enqueued > c.completed and self.step - self.step_when_still[name] < 2 and not name.startswith(OWN_GROUPS)
         ]
         if self.inside is not None and not self.polls:
             # For as long as the call's own deadline allows, whoever waits in unhang's library is served by it.
             waits.append(Wait(group=None, enqueued=0, for_s=max(0.0, now - self.last_progress_s - self.promised_s)))
         return max(waits, key=lambda w: w.for_s, default=None)
+
+    def silent(self, now: float) -> bool:
+        """Whether its heartbeats have stopped: it is stopped itself, or some thread of it lets no other one run."""
+        return silent(self.last_beat_s, now)
 
     @property
     def polls(self) -> bool:
@@ -188,7 +195,7 @@ class Watch:
             if longest.for_s >= needed:
                 waiting = [r for r in alive if r.rank in waits and waits[r.rank].for_s >= needed / 2]
                 others = [r for r in alive if r not in waiting]
-                absent = self._absent(others, longest, [waits[r.rank] for r in waiting]) or [
+                absent = self._absent(others, longest, [waits[r.rank] for r in waiting], now) or [
                     r for r in others if now - r.last_progress_s >= needed / 2
                 ]
                 if others and not absent:
@@ -219,16 +226,19 @@ class Watch:
         return [r for r in self.ranks.values() if r.ended is None]
 
     @staticmethod
-    def _absent(others: list[RankState], wait: Wait, waits: list[Wait]) -> list[RankState]:
-        """Of the ranks that do not wait, those that are behind in the group that is waited in; failing that, those without a trace of it.
+    def _absent(others: list[RankState], wait: Wait, waits: list[Wait], now: float) -> list[RankState]:
+        """Of the ranks that do not wait, those that are behind in the group that is waited in; failing that, those without a trace of it. With them
+        all that are silent: what they counted last says only how far they had come by then.
 
         Gloo counts sends and receives with the collectives: where those who wait in one collective count differently, nobody is behind by count.
         """
         if wait.group is None:
             return others
         if len({w.enqueued for w in waits if w.group == wait.group}) > 1:
-            return [r for r in others if wait.group in r.groups and r.groups[wait.group].enqueued == r.groups[wait.group].completed]
-        behind = [r for r in others if wait.group in r.groups and r.groups[wait.group].enqueued < wait.enqueued]
+            return [
+                r for r in others if r.silent(now) or (wait.group in r.groups and r.groups[wait.group].enqueued == r.groups[wait.group].completed)
+            ]
+        behind = [r for r in others if r.silent(now) or (wait.group in r.groups and r.groups[wait.group].enqueued < wait.enqueued)]
         return behind or [r for r in others if wait.group not in r.groups]
 
 

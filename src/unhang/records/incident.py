@@ -28,6 +28,10 @@ BUSY_IO_BYTES_PER_S = 64 * 1024.0
 BUSY_SWITCHES_PER_S = 2.0
 # Share of heartbeats at which the main thread stood at another instruction than at the one before.
 BUSY_MOVED_SHARE = 0.2
+# As runtime/collectives calls the groups in which unhang's own collectives travel: their deadlines are kept by that library.
+OWN_GROUPS = "unhang/"
+# Heartbeats come four times a second: a rank of which none has come for so long is stopped, or lets none of its threads run.
+SILENT_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +90,11 @@ class Activity:
     def computes(self) -> bool:
         """Alive and using processors, itself or by its children."""
         return not self.stopped and (self.cpu_share >= BUSY_CPU_SHARE or self.tree_cpu_share >= BUSY_TREE_CPU_SHARE)
+
+
+def silent(last_beat_s: float | None, at_s: float) -> bool:
+    """Whether heartbeats have stopped coming by `at_s`: what the last one told was so then, and the rank may have gone on behind it."""
+    return last_beat_s is not None and at_s - last_beat_s > SILENT_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +156,10 @@ class RankRecord:
     ended: Ended | None = None
     stacks: str | None = None
     flight: str | None = None
+
+    def silent(self, at_s: float) -> bool:
+        """Whether it lives, and has told nothing for a while: neither heartbeats nor what it was asked for."""
+        return self.ended is None and not self.answered and silent(self.last_beat_s, at_s)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -160,6 +160,7 @@ class Picture:
             {r.number: r.record for r in self.ranks},
             {r.number: r.dump for r in self.ranks if r.dump},
             {r.number: r.frames for r in self.ranks},
+            at_s=self.incident.at_s,
             alive=[r.number for r in self.ranks if r.alive or r.raised_symptom],
         )
 

@@ -7,6 +7,7 @@ one number for a rank goes through the store, and only where they differ it is a
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 
 from unhang.errors import CollectiveTimeout, OutOfSync
 from unhang.runtime.collectives import circle as circles
-from unhang.runtime.collectives import deadlines
+from unhang.runtime.collectives import deadlines, observers
 from unhang.runtime.collectives.circle import Circle
 from unhang.runtime.collectives.deadlines import Deadline
 
@@ -52,6 +53,22 @@ def sync_check(
         return False
     circle = circles.of(group)
     deadline_s = deadlines.found(deadline, kind="sync_check", numel=1, step_bytes=0)
+    began_s = time.monotonic()
+    error: BaseException | None = None
+    try:
+        _compare(circle, step, model, loss, deadline_s)
+    except BaseException as e:
+        error = e
+        raise
+    finally:
+        if observers.observers:
+            seconds = time.monotonic() - began_s
+            observers.tell(observers.Observed(what="sync_check", ranks=circle.ranks, numel=0, dtype="", seconds=seconds, error=error))
+    return True
+
+
+def _compare(circle: Circle, step: int, model: torch.nn.Module | None, loss: torch.Tensor | float | None, deadline_s: float) -> None:
+    """Raises OutOfSync, CollectiveTimeout."""
     try:
         sums = {} if model is None else _sums(_whole(model))
         mine = _Seen(step=step, parameters=_total(sums), loss=_loss(loss))
@@ -76,7 +93,6 @@ def sync_check(
         names = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} differ{'' if len(ranks) > 1 else 's'}"
         said.append(f"{names} from most" if len(ranks) < len(seen) else "There is no most")
         raise OutOfSync(f"the ranks are out of sync at step {step}. {'. '.join(said)}", ranks=ranks)
-    return True
 
 
 def _exchanged(circle: Circle, value: bytes, deadline_s: float) -> Mapping[int, bytes]:
@@ -159,5 +175,6 @@ def _total(sums: Mapping[str, int]) -> str:
 def _loss(loss: torch.Tensor | float | None) -> str:
     if loss is None:
         return "finite"
-    value = float(loss)
+    # torch 2.13 warns of a conversion that leaves the graph.
+    value = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
     return "finite" if math.isfinite(value) else str(value)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from unhang.diagnosis.why import judge
 from unhang.knowledge.cause import LogView
 from unhang.knowledge.causes.gpu_oom import CAUSE
 from unhang.records.frames import Frame
+from unhang.records.incident import Ended, Incident, Raised, RankRecord
 from unhang.records.logs import Traceback, match
+from unhang.records.rundir import RunDir
 
 
 def found(*lines: str):
@@ -195,3 +198,27 @@ def test_the_numbers_of_an_engine_choose_the_setting(text, expected):
     assert remedies(finding)[:2] == [id for id, _ in expected]
     for remedy, (_, command) in zip(finding.remedies, expected, strict=False):
         assert command in (remedy.command or "")
+
+
+@pytest.mark.parametrize(
+    ("function", "first"), [("evaluate", "smaller-evaluation"), ("validation_step", "smaller-evaluation"), ("step", "smaller-step")]
+)
+def test_an_exception_is_told_with_its_line_host_and_what_it_was_doing(tmp_path, function, first):
+    """No log of the rank holds a traceback: the frames that it told are all there is."""
+    frames = (
+        Frame(file="/job/train.py", line=40, name="<module>", code="main()"),
+        Frame(file="/job/train.py", line=23, name=function, code="y = m(x)"),
+    )
+    kind, _, text = FULL.partition(": ")
+    raised = Raised(type=kind, text=text, frames=frames, at_s=9.0)
+    rundir = RunDir(tmp_path)
+    ranks = (
+        RankRecord(rank=0, pid=7, host="node1"),
+        RankRecord(rank=1, pid=8, host="node2", raised=raised, ended=Ended(at_s=9.5, exitcode=1)),
+    )
+    rundir.write(rundir.incident(1), Incident(number=1, attempt=0, kind="failure", at_s=9.6, at="", cwd="/job", command=(), ranks=ranks))
+    found = judge(rundir, number=1).primary
+    assert found is not None
+    assert (found.cause, found.ranks, found.hosts, found.where) == ("gpu-oom", (1,), ("node2",), f"train.py:23 in {function}")
+    assert remedies(found)[0] == first
+    assert any("train.py" in e.text and "line 23" in e.text for e in found.evidence)

@@ -355,3 +355,36 @@ def test_nothing_heavy_is_imported_for_plain_files(tmp_path):
     code += "list(walk(find([sys.argv[1]]).sources, print)); print(sorted(set(sys.argv[2:]) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code, tmp_path, *HEAVY], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
+
+
+PROGRAM = 'raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB")\n'
+
+
+def test_source_code_is_no_log_where_it_is_named_either(tmp_path):
+    """It holds the very messages that are searched for."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "rank0.log").write_text("step 1\n")
+    with pytest.raises(UnhangError, match="nothing was read") as refused:
+        find([str(tmp_path / "train.py")])
+    assert "no log: source code" in (refused.value.cause or "")
+    found = find([str(tmp_path / "train.py"), str(tmp_path / "rank0.log")])
+    assert [s.path.name for s in found.sources if s.path] == ["rank0.log"]
+    assert [(n.what.rpartition("/")[2], n.why, n.unread) for n in found.not_examined] == [("train.py", "no log: source code", False)]
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        ('{"a":', True),
+        ('[\n  {"a": 1},\n  {"b"', True),
+        ('{"a": 1}\n', False),
+        ('{\n  "a": 1\n}\n', False),
+        ('{"step": 1}\n{"step": 2}\n{"st', False),
+        ("step 1\n", False),
+    ],
+)
+def test_json_without_its_end_is_not_called_read(tmp_path, text, cut):
+    (tmp_path / "x.json").write_text(text)
+    found = find([str(tmp_path / "x.json")])
+    assert len(found.sources) == 1
+    assert [(n.why, n.unread) for n in found.not_examined] == ([("it is JSON without its end: it was read as it stands", True)] if cut else [])

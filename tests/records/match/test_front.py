@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
@@ -89,7 +89,7 @@ def front(records, dumps=None, stacks=None):
 
 def stands(records, dumps=None, stacks=None, **more):
     found = {rank: dump_of(opened, rank=rank, source=f"rank_{rank}") for rank, opened in (dumps or {}).items()}
-    return standstill({r.rank: r for r in records}, found, stacks or {}, **more)
+    return standstill({r.rank: r for r in records}, found, stacks or {}, **{"at_s": 0.0, **more})
 
 
 def test_a_member_that_never_used_its_group_is_absent_and_others_are_not():
@@ -299,7 +299,7 @@ def test_dtypes_that_a_version_does_not_tell_are_no_difference():
 
 
 def test_a_rank_without_a_dump_is_placed_by_its_heartbeats():
-    """Rank 2 was stopped: its heartbeats tell whether it came, and on which call of another group it waits."""
+    """Rank 2 gave no dump: its heartbeats tell whether it came, and on which call of another group it waits."""
     dumps = {r: dump(call("0", 3, done=True), call("0", 4), members=ALL) for r in (0, 1)}
     for enqueued, completed, absent in ((3, 3, (2,)), (4, 3, ()), (4, 4, ())):
         f = front([record(0), record(1), record(2, groups={"0": Counters(enqueued=enqueued, completed=completed)})], dumps)
@@ -310,6 +310,30 @@ def test_a_rank_without_a_dump_is_placed_by_its_heartbeats():
     waiting = record(2, groups={"0": Counters(enqueued=3, completed=3), "1": Counters(enqueued=1, completed=0)})
     found = stands([record(0), record(1), waiting], dumps)
     assert (found.waits[2].group, found.waits[2].seq, found.front.group, found.front.absent) == ("1", 1, "1", (0,))
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+@pytest.mark.parametrize(("enqueued", "completed"), [(3, 3), (4, 3), (5, 4)])
+def test_what_a_silent_rank_told_last_is_a_lower_bound(enqueued, completed, elsewhere):
+    """Stopped between two heartbeats: it may have left the call that the last one tells of, and come to the one in which the others wait."""
+    dumps = {r: dump(*(call("0", n, done=True) for n in (3, 4, 5)), call("0", 6), members=ALL) for r in (0, 1)}
+    silent = record(2, groups={"0": Counters(enqueued=enqueued, completed=completed)})
+    stacks = {2: (Frame(file="/home/user/train.py", line=9, name="load"),)} if elsewhere else None
+    found = stands([record(0), record(1), silent], dumps, stacks, at_s=9.0)
+    assert set(found.waits) == {0, 1}
+    assert (found.front.seq, found.front.waiting, found.front.complete) == (6, (0, 1), False)
+    assert (found.front.absent, found.front.unseen) == (((2,), ()) if elsewhere else ((), (2,)))
+    # Whoever answers is not silent, whenever it was heard of.
+    told = stands([record(0), record(1), replace(silent, answered=True)], dumps, stacks, at_s=9.0)
+    assert (2 in told.waits) == (enqueued > completed)
+
+
+def test_nobody_waits_in_a_group_of_unhangs_own():
+    """Its library keeps the deadline; a lane that was broken stays as it was left, whatever its last call came to."""
+    ours = {"unhang/0/3/own": Counters(enqueued=1, completed=1)}
+    dumps = {0: dump(call("0", 1, done=True), call("unhang/0/3/own", 2, at=2), call("0", 2, at=3), members={"0": (0, 1)})}
+    found = stands([record(0, world=2), record(1, world=2, groups={"0": Counters(enqueued=1, completed=1), **ours})], dumps)
+    assert (found.waits[0].group, found.waits[0].seq, found.front.absent) == ("0", 2, (1,))
 
 
 def test_heartbeats_of_a_rank_without_a_dump_may_be_of_a_group_that_was_destroyed():

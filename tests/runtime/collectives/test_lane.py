@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -12,7 +13,8 @@ import torch
 import torch.distributed as dist
 from tests.runtime.collectives import world as of_ranks
 
-from unhang.runtime.collectives.lane import GlooLane, graveyard
+from unhang.records.incident import OWN_GROUPS
+from unhang.runtime.collectives.lane import OWN, GlooLane, graveyard
 
 pytestmark = pytest.mark.torch
 
@@ -23,6 +25,21 @@ LARGE = 64 << 20
 
 def opened(rank: int, size: int) -> None:
     KEPT["lane"] = GlooLane(dist.PrefixStore("lane", of_ranks.store), rank, size)
+
+
+def recorded(rank: int) -> list[tuple[str, int]]:
+    from torch._C import _distributed_c10d as c10d
+
+    for name in ("0/a", "0/b"):
+        lane = GlooLane(dist.PrefixStore(name, of_ranks.store), rank, 2, name=name)
+        assert lane.ended(lane.all_reduce(torch.ones(3), dist.ReduceOp.SUM), 20)
+    entries = json.loads(c10d._dump_fr_trace_json(True, False))["entries"]
+    return [(e["process_group"][0], e["collective_seq_id"]) for e in entries if e["process_group"][0].startswith(OWN_GROUPS)]
+
+
+def test_calls_of_two_lanes_are_told_apart(fresh):
+    assert fresh(2)(recorded) == [[("unhang/0/a", 1), ("unhang/0/b", 1)]] * 2
+    assert OWN == OWN_GROUPS
 
 
 def breaks(rank: int, who: int) -> bool | None:

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import serving
+from unhang.knowledge import serving, words
 from unhang.knowledge.caught import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
+from unhang.records.frames import user_frame
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from unhang.records.picture import Picture
 
 _PINNING = r"\.pin_memory\(|cudaHostAlloc|cudaMallocHost|cudaHostRegister|CachingHostAllocator"
+# As Trainer, Lightning, accelerate's examples and most loops of one's own call what evaluates; unhang.evaluate, too.
+_EVALUATES = lazily(r"(?:^|_)(?:eval|evaluat\w*|valid|validat\w*)(?:_|$)")
 _SIZE = r"(\d+(?:\.\d+)?) ?([KMGT]i?B|bytes|B)\b"
 _UNITS = {"b": 1, "bytes": 1, "kb": 2**10, "kib": 2**10, "mb": 2**20, "mib": 2**20, "gb": 2**30, "gib": 2**30, "tb": 2**40, "tib": 2**40}
 # The wording of torch up to 2.0 stands in brackets, of 2.1 and later in sentences (2.1 wrote "capacty").
@@ -136,10 +139,13 @@ def _remedies(m: _Memory, text: str, frames: Sequence[Frame]) -> tuple[str, ...]
         chosen.append("expandable-segments")
     if serving.is_engine(text, frames):
         return (*chosen, *serving.where_it_ran_out(text, frames).remedies)
+    if any(_EVALUATES.search(f.name) for f in frames):
+        return (*chosen, "smaller-evaluation", "guard-the-evaluation")
     return (*chosen, "smaller-step", "shard")
 
 
-def _of_hits(hits: Sequence[Hit], view: LogView | None, backs: Sequence[Traceback]) -> Finding | None:
+def _of_hits(hits: Sequence[Hit], view: LogView | None, backs: Sequence[Traceback], raised: tuple[Frame, ...] = ()) -> Finding | None:
+    """`raised`: the frames of the exception, where no log tells them."""
     ordered = sorted(hits, key=lambda h: STANDINGS.index(h.signature.standing))
     if not ordered:
         return None
@@ -150,7 +156,7 @@ def _of_hits(hits: Sequence[Hit], view: LogView | None, backs: Sequence[Tracebac
         return CAUSE.of_hits(hits, view) if asked is None else CAUSE.of_hits(hits, view, remedies=asked.remedies, commands=asked.commands)
     first, memory = told[0]
     same = [first, *(h for h, _ in told[1:] if h.signature == first.signature), *(h for h in ordered if h.signature != first.signature)]
-    chosen = _remedies(memory, first.text, _frames(first, backs))
+    chosen = _remedies(memory, first.text, _frames(first, backs) or raised)
     return CAUSE.of_hits(same, view, standing="established", says=_says(memory), remedies=chosen)
 
 
@@ -160,7 +166,19 @@ def _frames(hit: Hit, backs: Sequence[Traceback]) -> tuple[Frame, ...]:
 
 
 def _in_run(picture: Picture) -> Finding | None:
-    return _of_hits(picture.hits_of(CAUSE.id), None, picture.tracebacks)
+    hits = picture.hits_of(CAUSE.id)
+    first = next((r for r in picture.raised if any(h in hits for h in r.raised_hits)), None)
+    frames = first.raised.frames if first is not None and first.raised is not None else ()
+    found = _of_hits(hits, None, picture.tracebacks, frames)
+    if found is None or first is None or first.number not in found.ranks:
+        return found
+    known = {r.number for r in picture.ranks}
+    found = replace(found, hosts=found.hosts or words.hosts(picture, (n for n in found.ranks if n in known)))
+    if found.where is not None or (frame := user_frame(frames)) is None:
+        return found
+    at = picture.place(frame)
+    seen = Evidence(source=picture.incident_source, text=f"rank {first.number}: {words.frame(frame)}")
+    return replace(found, where=at, says=f"{found.says}, at {at}", evidence=(*found.evidence, seen))
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -417,6 +435,25 @@ CAUSE = Cause(
             ),
             says_zh="减小单步的显存：micro batch 减半、梯度累积加倍（结果不变），缩短序列，打开激活重计算（activation checkpointing），使用 bf16。",
             command="nvidia-smi --query-gpu=index,memory.used,memory.free,memory.total --format=csv -l 1",
+        ),
+        Remedy(
+            id="smaller-evaluation",
+            says=(
+                "It ran out in an evaluation: take a smaller batch there, torch.no_grad() and model.eval(), and move predictions to host memory batch "
+                "by batch (Trainer: per_device_eval_batch_size, eval_accumulation_steps)."
+            ),
+            says_zh=(
+                "显存是在评估中用完的：减小评估的 batch，使用 torch.no_grad() 和 model.eval()，并逐个 batch 把预测结果移到主机内存（Trainer："
+                "per_device_eval_batch_size、eval_accumulation_steps）。"
+            ),
+        ),
+        Remedy(
+            id="guard-the-evaluation",
+            says=(
+                "Let unhang.evaluate call it: after too little memory all ranks try again with half the batch size, and the training goes on where "
+                "that does not help either."
+            ),
+            says_zh="用 unhang.evaluate 调用评估：显存不足时所有进程以一半的 batch size 重试，仍然不行时训练也会继续。",
         ),
         Remedy(
             id="shard",

@@ -19,7 +19,7 @@ from unhang.model import NotExamined
 from unhang.patterns import lazily
 from unhang.records import piped
 from unhang.records.logs import unpacking
-from unhang.records.logs.kinds import FLIGHT, NO_LOG_DIRECTORIES, OWN_RECORD, Misses, no_log
+from unhang.records.logs.kinds import FLIGHT, NO_LOG_DIRECTORIES, OWN_RECORD, SOURCE_CODE, Misses, no_log
 from unhang.records.logs.opening import Limits, Source, is_plain, kind_of, shown
 from unhang.records.logs.streams import HEAD_BYTES, Budget, Damaged, FileBytes, SpooledBytes, Stream, chunks, words
 
@@ -30,6 +30,7 @@ _MOST_ENTRIES = 1_000_000
 
 # Nothing is lost by it: ranks often have an empty log.
 EMPTY = "it is empty"
+CUT = "it is JSON without its end: it was read as it stands"
 # A download that failed leaves a page that says so, a checkout without its large files a pointer to them.
 _PACKED_NAME = lazily(r"\.(gz|tgz|tar|zip|xz|txz|zst|bz2|tbz2?)$", re.IGNORECASE)
 
@@ -48,19 +49,22 @@ class Found:
 def find(paths: Sequence[str], *, wanted: str = "log", limits: Limits | None = None, stdin: IO[bytes] | None = None) -> Found:
     """The sources that `paths` name; `wanted` is what they are called. Raises UnhangError where one of them is missing, unreadable, or holds nothing.
 
-    A file that is named is always taken, unless all that there is is empty or binary; one that is stands under `not_examined` as well. In directories
-    and patterns, what is plainly no log is counted there instead.
+    A file that is named is taken, unless it is source code, or all that there is is empty or binary; one that is stands under `not_examined` as well.
+    In directories and patterns, what is plainly no log is counted there instead.
     """
     finder = _Finder(limits or Limits(), stdin, wanted)
     for path in paths:
         finder.add(path)
     if not finder.dumps:
-        _refuse_nothing(finder.sources)
+        _refuse_nothing(finder.sources, finder.programs)
+    finder.programs.report(finder.not_examined.append)
     without = (NotExamined(what=s.name, why=why, unread=why != EMPTY) for s in finder.sources if s.named and (why := _no_line(s)))
     misnamed = Misses("what was given")
     for source in finder.sources:
         if source.seekable and source.size_bytes and (ending := _PACKED_NAME.search(source.name)):
             misnamed.add(source.name, f"its name ends in .{ending[1]}, and it is nothing packed: it was read as it stands", unread=True)
+        elif source.seekable and source.size_bytes and source.path and source.name.endswith(".json") and _is_cut(source.path):
+            misnamed.add(source.name, CUT, unread=True)
     misnamed.report(finder.not_examined.append)
     return Found(
         sources=tuple(finder.sources), not_examined=(*finder.not_examined, *without), dumps=tuple(sorted(finder.dumps)), closed=tuple(finder.closed)
@@ -75,6 +79,8 @@ class _Finder:
         self.sources: list[Source] = []
         self.dumps: list[Path] = []
         self.closed: list[Path] = []
+        # A program holds the very messages that are searched for.
+        self.programs = Misses("what was given")
         self.not_examined: list[NotExamined] = []
         self.seen: set[tuple[int, int]] = set()
         self.left_files = limits.files
@@ -96,6 +102,8 @@ class _Finder:
         elif not stat.S_ISREG(status.st_mode):
             hint = f"unhang why - < {shown(path)}" if stat.S_ISFIFO(status.st_mode) else None
             raise UnhangError(f"{shown(path)} is {_special(status.st_mode)}, not a file", hint=hint)
+        elif no_log(path) == SOURCE_CODE:
+            self.programs.add(shown(path), f"no log: {SOURCE_CODE}")
         elif self._new(status):
             try:
                 self._keep(_source(path, path, named=True))
@@ -271,8 +279,10 @@ def _packed_kind(path: str, name: str, head: bytes) -> str | None:
     return FLIGHT if no_log("", inner) == FLIGHT else kind_of(name, head)
 
 
-def _refuse_nothing(sources: Sequence[Source]) -> None:
+def _refuse_nothing(sources: Sequence[Source], programs: Misses) -> None:
     """What holds not one line must not pass for a healthy log."""
+    if not sources and programs:
+        raise UnhangError("nothing was read: no log was given", cause=str(programs), hint="unhang why - < FILE reads whatever it is")
     misses = Misses("")
     why = ""
     for source in sources:
@@ -293,6 +303,19 @@ def _no_line(source: Source) -> str | None:
     if source.seekable and source.kind and source.path and (kind := kind_of("", _head(source.path))):
         return f"it is no log: {kind}"
     return None
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether a file is one document of JSON without its end; a document in each line is a log, to which the next line may just be written."""
+    head = _head(path).lstrip()
+    if head[:1] not in (b"{", b"[") or head.split(b"\n", 1)[0].rstrip()[-1:] in (b"}", b"]"):
+        return False
+    try:
+        with path.open("rb") as f:
+            f.seek(max(0, f.seek(0, os.SEEK_END) - HEAD_BYTES))
+            return f.read().rstrip()[-1:] not in (b"}", b"]")
+    except OSError:
+        return False
 
 
 def _head(path: Path) -> bytes:

@@ -13,9 +13,10 @@ from typing import Final
 from unhang.model import NotExamined
 from unhang.patterns import lazily
 
+SOURCE_CODE: Final = "source code"
 OWN_RECORD: Final = "a record that unhang wrote"
 # Directories that hold no logs, and very many files.
-NO_LOG_DIRECTORIES = {".git": "history of git", "__pycache__": "Python bytecode", "node_modules": "source code"}
+NO_LOG_DIRECTORIES = {".git": "history of git", "__pycache__": "Python bytecode", "node_modules": SOURCE_CODE}
 
 _OWN = lazily(r"(?:^|/)(?:(?:run|host|now|incident|verdict|bundle)\.json|events\.jsonl|verdict\.md|incidents/\d+/.*)$", re.DOTALL)
 _PACKED = lazily(r"\.(?:gz|xz|lzma|bz2|zst)$")
@@ -30,7 +31,7 @@ _ENDINGS = {
         "a document": "pdf docx xlsx pptx",
         "Python bytecode": "pyc pyo",
         "a software package": "whl egg jar deb rpm",
-        "source code": "py pyi pyx ipynb c cc cpp cu cuh h hpp rs go js ts css",
+        SOURCE_CODE: "py pyi pyx ipynb c cc cpp cu cuh h hpp rs go js ts css",
     }.items()
     for ending in endings.split()
 }

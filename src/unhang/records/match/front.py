@@ -1,8 +1,8 @@
 """Where a supervised job stands still: `outcome` judges the recorders, and what they do not hold is joined to it here.
 
-Of a rank without a dump its heartbeats tell how far it came. What may surprise: on Gloo a collective that has just failed counts as ended while the
-rank still stands in it, which its stack tells; send and recv are in no Gloo dump, so that a wait may be known from its stack alone; a rank that has
-ended waits in nothing, whatever its recorder holds.
+Of a rank without a dump its heartbeats tell how far it came; where they have stopped coming, how far at least. What may surprise: on Gloo a
+collective that has just failed counts as ended while the rank still stands in it, which its stack tells; send and recv are in no Gloo dump, so that a
+wait may be known from its stack alone; a rank that has ended waits in nothing, whatever its recorder holds.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from unhang.records.flight import operations
 from unhang.records.flight.batches import COALESCED
 from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, Heard, Recording, Track
 from unhang.records.flight.entries import Group
 from unhang.records.frames import Frame, op_of_stack, user_frame
+from unhang.records.incident import OWN_GROUPS
 from unhang.records.match.groups import align
 from unhang.records.match.judge import Judge
 from unhang.records.match.messages import settled
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from unhang.records.flight import Call, Flight
     from unhang.records.flight.dump import Dump
     from unhang.records.incident import RankRecord
+
+T = TypeVar("T")
 
 # Two ranks that talk to each other make different calls, and which ones depends on their place in a pipeline. Prefixes, for send_object_list.
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
@@ -87,10 +90,16 @@ class Standstill:
 
 
 def standstill(
-    records: Mapping[int, RankRecord], dumps: Mapping[int, Dump], frames: Mapping[int, Sequence[Frame]], *, alive: Collection[int] | None = None
+    records: Mapping[int, RankRecord],
+    dumps: Mapping[int, Dump],
+    frames: Mapping[int, Sequence[Frame]],
+    *,
+    at_s: float,
+    alive: Collection[int] | None = None,
 ) -> Standstill:
-    """What all ranks tell together. `frames`: their main threads; `alive`: those that can wait in something at all, by default all."""
-    return _Watched(records, dumps, frames, records.keys() if alive is None else alive).standstill()
+    """What all ranks tell together. `frames`: their main threads; `at_s`: when they stood still, seconds since the start of the run; `alive`: those
+    that can wait in something at all, by default all."""
+    return _Watched(records, dumps, frames, records.keys() if alive is None else alive, at_s).standstill()
 
 
 def counting_messages(dumps: Mapping[int, Flight]) -> frozenset[str]:
@@ -102,17 +111,26 @@ class _Watched:
     """All that is known of the ranks of one job."""
 
     def __init__(
-        self, records: Mapping[int, RankRecord], dumps: Mapping[int, Dump], frames: Mapping[int, Sequence[Frame]], alive: Collection[int]
+        self,
+        records: Mapping[int, RankRecord],
+        dumps: Mapping[int, Dump],
+        frames: Mapping[int, Sequence[Frame]],
+        alive: Collection[int],
+        at_s: float,
     ) -> None:
-        self.records = records
+        self.records = {r: replace(record, groups=_without_own(record.groups)) for r, record in records.items()}
+        # Only how far they came at least is known of them.
+        self.silent = frozenset(r for r, record in records.items() if r not in dumps and record.silent(at_s))
         self.flights = {r: d.flight for r, d in dumps.items() if r in records}
         self.frames = {r: tuple(frames.get(r, ())) for r in records}
         self.messages = counting_messages(self.flights)
         self.recordings: dict[int, Recording] = {}
         gone = {r for r in records if r not in alive}
-        for rank, record in records.items():
+        for rank, record in self.records.items():
             if rank in dumps:
-                self.recordings[rank] = self._with_stack(replace(dumps[rank].recording, heard=self._heard(record)))
+                recording = dumps[rank].recording
+                tracks = tuple(t for t in recording.tracks if not t.group.name.startswith(OWN_GROUPS))
+                self.recordings[rank] = self._with_stack(replace(recording, tracks=tracks, heard=self._heard(record)))
             elif _was_seen(record):
                 self.recordings[rank] = self._of_counters(record)
             if rank in dumps and not _pending(self.recordings[rank]):
@@ -133,6 +151,8 @@ class _Watched:
         return {
             group: Heard(least=-1, most=c.enqueued, done=-1)
             if group in self.messages
+            else Heard(least=c.enqueued, most=_ANY, done=min(c.enqueued, c.completed))
+            if record.rank in self.silent
             else Heard(least=c.enqueued, most=c.enqueued, done=min(c.enqueued, c.completed))
             for group, c in record.groups.items()
         }
@@ -143,7 +163,7 @@ class _Watched:
         for group, c in sorted(record.groups.items()):
             if group in self.messages:
                 continue
-            pending = min(max(c.enqueued - c.completed, 0), _MOST_PENDING)
+            pending = 0 if record.rank in self.silent else min(max(c.enqueued - c.completed, 0), _MOST_PENDING)
             first = c.completed + 1 if pending else c.completed
             tracks.append(
                 Track(
@@ -165,7 +185,9 @@ class _Watched:
     def _with_stack(self, recording: Recording) -> Recording:
         """With the call in which a rank stands although it counts as ended."""
         rank = recording.rank
-        last = max((c for calls in self.flights[rank].calls.values() for c in calls if not c.is_p2p), key=lambda c: c.created_ns, default=None)
+        last = max(
+            (c for calls in _without_own(self.flights[rank].calls).values() for c in calls if not c.is_p2p), key=lambda c: c.created_ns, default=None
+        )
         if last is None or last.backend == "nccl" or _pending(recording):
             return recording
         op = op_of_stack(self.frames[rank])
@@ -190,7 +212,7 @@ class _Watched:
             call = self._call(flight, place)
             op = call.op if call is not None else by_stack or "a collective"
             return Wait(rank=rank, op=op, group=place.group, seq=None if place.is_message else place.number, call=call, frames=stack)
-        if flight is None:
+        if flight is None and rank not in self.silent:
             for group, counters in sorted(record.groups.items()):
                 if group in self.messages and counters.enqueued > counters.completed:
                     return Wait(rank=rank, op=by_stack or "a collective", group=group, frames=stack)
@@ -216,8 +238,10 @@ class _Watched:
         if not o.known and parting is None and not crossed:
             absent += [r for r, record in self.records.items() if record.ended is None and r not in waits and r not in (*o.members, *absent)]
         ops = {waits[r].op for r in waiting}
+        # Who has told nothing since was not there when it was last heard of, and now its stack is seen to be elsewhere.
+        absent += [r for r in o.unseen if r in self.silent and r not in waits and self.frames[r] and self._was_behind(r, o)]
         disputed = [r for r in here if self._disputes(r, o) or (r in absent and r in waits and waits[r].group is None and waits[r].op in ops)]
-        unseen = tuple(r for r in o.unseen if r in self.records and r not in disputed)
+        unseen = tuple(r for r in o.unseen if r in self.records and r not in (*disputed, *absent))
         lost = tuple(r for r in o.ahead if r in self.records)
         everybody = o.known and set(o.members) <= self.records.keys() and not (disputed or unseen or lost)
         return Front(
@@ -244,6 +268,11 @@ class _Watched:
         in_messages = all(waits[r].group is None and waits[r].op.startswith(_P2P) for r in outcome.ranks if r in waits)
         living = all(self.records[r].ended is None for r in outcome.ranks if r in self.records)
         return tuple(sorted({*outcome.ranks, *outcome.waiting})) if everybody and in_messages and living else ()
+
+    def _was_behind(self, rank: int, outcome: Outcome) -> bool:
+        """Whether the last heartbeat of a rank knew nothing of a call yet."""
+        told = self.records[rank].groups.get(outcome.group_name)
+        return outcome.number is not None and (told is None or told.enqueued < outcome.number)
 
     def _disputes(self, rank: int, outcome: Outcome) -> bool:
         """Whether the heartbeats of a rank know of a newer call than its dump, which was taken after them."""
@@ -310,6 +339,11 @@ def _still_in(track: Track, call: Call) -> Track:
     ends = bytearray(track.ends)
     ends[place] = ISSUED
     return replace(track, ends=ends, pending_ns={**track.pending_ns, call.seq: call.created_ns})
+
+
+def _without_own(groups: Mapping[str, T]) -> dict[str, T]:
+    """What is known of the training's groups: in unhang's own nobody waits beyond a call's deadline, and a broken one stays as it was left."""
+    return {name: told for name, told in groups.items() if not name.startswith(OWN_GROUPS)}
 
 
 def _newest(flight: Flight, group: str) -> int | None:

@@ -66,7 +66,7 @@ def _read(rundir: RunDir, number: int) -> _Left:
     frames = trunks.main_threads(rundir, incident)
     records = {r.rank: r for r in incident.ranks}
     alive = [rank for rank, r in records.items() if r.ended is None or r.raised is not None]
-    stands = match.standstill(records, dumps, frames, alive=alive)
+    stands = match.standstill(records, dumps, frames, at_s=incident.at_s, alive=alive)
     flights = {rank: d.flight for rank, d in dumps.items()}
     return _Left(incident=incident, flights=flights, frames=frames, waits=stands.waits, front=stands.front)
 

@@ -9,6 +9,7 @@ import contextlib
 
 import msgspec
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
 from unhang.runtime.collectives import lane as lanes
 from unhang.runtime.collectives.calls import GIVEN_UP, NOTHING_SENT, Call, Go, Turn, first_line, mismatch, odd
@@ -141,7 +142,8 @@ class Agreeing(Ending):
             else:
                 store = dist.PrefixStore(key, self.board.store)
                 with self.board.asks():
-                    lane = GlooLane(store, self.rank, self.size, within_s=min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s)))
+                    within_s = min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s))
+                    lane = GlooLane(store, self.rank, self.size, name=f"{c10d._get_process_group_name(self.group)}/{key}", within_s=within_s)
         except (RuntimeError, ValueError) as e:
             self.close(turn, lanes.unconnected(kind, first_line(e)))
         self._left.add(*(f"{key}/{one}" for one in lane.leaves()))

@@ -23,6 +23,8 @@ OPENS_WITHIN_S = 30.0
 # Gloo should not time out by itself: it would do so at another moment on each rank. But where a connection is closed under a send, Gloo (of torch
 # 2.13, at least) forgets to tell the thread that waits for it: nothing else ends that.
 NEVER_S = 7 * 86400.0
+# How the groups of all lanes are called. Nobody outside needs to watch over them: each call in one has a deadline, which this library keeps.
+OWN = "unhang/"
 # Descriptors of a rank for lanes of their own over Gloo: half of what Linux grants a process that asks for no more (RLIMIT_NOFILE), whatever this
 # host grants, since all ranks have to keep as many. Each has a socket for every other rank, and four of its own.
 _MOST_DESCRIPTORS = 512
@@ -68,10 +70,11 @@ class Lane(Protocol):
 
 
 class GlooLane:
-    def __init__(self, store: Any, rank: int, size: int, *, within_s: float = OPENS_WITHIN_S) -> None:
-        """Raises RuntimeError where not all ranks come."""
+    def __init__(self, store: Any, rank: int, size: int, *, name: str = "", within_s: float = OPENS_WITHIN_S) -> None:
+        """`name` tells the lane's calls from those of other groups in the flight recorder. Raises RuntimeError where not all ranks come."""
         self._rank, self._size = rank, size
         self._group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=within_s))
+        _name(self._group, f"{OWN}{name}")
         self._never = timedelta(seconds=NEVER_S)
 
     def expect(self, deadline_s: float) -> None:
@@ -153,6 +156,15 @@ def unconnected(kind: str, says: str) -> str:
         f"no connection among all ranks by Gloo: {says}. If hosts cannot reach each other's addresses, name the interface that joins them in "
         "GLOO_SOCKET_IFNAME (it is the host name's by default)"
     )
+
+
+def _name(backend: Any, name: str) -> None:
+    """Only a process group can name its back ends; without a name the calls of all lanes would be numbered as those of one group."""
+    # A torch that makes process groups otherwise: the lane is as good without.
+    with contextlib.suppress(AttributeError, TypeError):
+        group: Any = dist.ProcessGroup(0, 1)
+        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
+        group._set_group_name(name)
 
 
 def _async(options: Any) -> Any:

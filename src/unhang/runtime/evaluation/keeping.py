@@ -55,7 +55,7 @@ def _in_use() -> Iterator[Any]:
         module = getattr(torch, name, None)
         if module is None or name == "cpu":
             continue
-        # MPS and others that need no beginning have no such question, but a generator from the start; torch 2.4 asks `torch.backends` whether there is one.
+        # MPS and others that need no beginning have no such question, but a generator from the start; torch 2.4 has `torch.backends` say whether.
         asked = (module, "is_initialized"), (module, "is_available"), (getattr(torch.backends, name, None), "is_available")
         asks = next((ask for of, what in asked if (ask := getattr(of, what, None)) is not None), None)
         if asks is not None and asks():
