@@ -38,9 +38,11 @@ def call(kind: str) -> object:
     raise AssertionError(kind)
 
 
-def differs(rank: int, odd: int, most: str, other: str, often: int) -> tuple[str, str, tuple[int, ...], float, float]:
+def differs(rank: int, odd: int, most: str, other: str, often: int, late_s: float = 0.0) -> tuple[str, str, tuple[int, ...], float, float]:
     for kind in (most, other) * often:
         call(kind)
+    if rank == odd:
+        time.sleep(late_s)
     began = time.monotonic()
     name, said, stray = "", "", ()
     try:
@@ -71,6 +73,11 @@ def test_they_end_at_once_and_who_called_what_is_said(worlds, most, other, mine,
         assert odd == (2,)
         assert took < AT_ONCE_S
         assert after == 3.0
+
+
+def test_who_comes_when_the_others_have_long_waited_inside_of_an_evaluation(worlds):
+    for name, said, odd, took, after in worlds(3)(differs, 2, "evaluation", "barrier", 1, 1.5, bound_s=60):
+        assert (name, odd, after) == ("CollectiveMismatch", (2,), 3.0) and took < 1.5 + AT_ONCE_S, said
 
 
 def test_of_two_ranks_neither_is_odd(worlds):

@@ -199,8 +199,11 @@ class Ending:
         assert self.board is not None
         turn.said = True
         before, self._said_at = self._said_at, f"{turn.key}/kind"
-        if before:
+        if before.rpartition("/")[0].rpartition("/")[0] == turn.scope:
             self.board.forget([before])
+        elif before:
+            # Of the evaluation that this call is in: who has not come to it has yet to read that.
+            self._left.add(before)
         said = self.board.decide(self._said_at, msgspec.json.encode(_Said(self.me, str(turn.call))))
         if msgspec.json.decode(said, type=_Said).call == str(turn.call):
             return
