@@ -14,6 +14,7 @@ from unhang.model import NotExamined
 from unhang.patterns import lazily
 
 OWN_RECORD: Final = "a record that unhang wrote"
+SOURCE_CODE: Final = "source code"
 # Directories that hold no logs, and very many files.
 NO_LOG_DIRECTORIES = {".git": "history of git", "__pycache__": "Python bytecode", "node_modules": "source code"}
 
@@ -30,7 +31,7 @@ _ENDINGS = {
         "a document": "pdf docx xlsx pptx",
         "Python bytecode": "pyc pyo",
         "a software package": "whl egg jar deb rpm",
-        "source code": "py pyi pyx ipynb c cc cpp cu cuh h hpp rs go js ts css",
+        SOURCE_CODE: "py pyi pyx ipynb c cc cpp cu cuh h hpp rs go js ts css",
     }.items()
     for ending in endings.split()
 }
