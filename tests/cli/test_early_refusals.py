@@ -89,5 +89,11 @@ def test_an_interrupt_while_the_command_is_imported(verb, said):
         f"sys.argv = ['unhang', {verb!r}, 'train.py']\n"
         "main.entry()\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     assert (ended.returncode, ended.stderr) == (130, said)

@@ -195,3 +195,14 @@ def test_the_numbers_of_an_engine_choose_the_setting(text, expected):
     assert remedies(finding)[:2] == [id for id, _ in expected]
     for remedy, (_, command) in zip(finding.remedies, expected, strict=False):
         assert command in (remedy.command or "")
+
+
+def test_a_run_is_told_where_it_ran_out_and_on_which_host():
+    from types import SimpleNamespace
+
+    (hit,) = (h for h in match(FULL, CAUSE.signatures, source="rank1.err", line=1, rank=1))
+    frames = (Frame(file="/srv/job/train.py", line=23, name="evaluate"),)
+    rank = SimpleNamespace(number=1, raised=SimpleNamespace(frames=frames), record=SimpleNamespace(host="node1"))
+    picture = SimpleNamespace(hits_of=lambda id: [hit], tracebacks=(), raised=[rank], rank=lambda n: rank, place=lambda f: f"{f.file}:{f.line}")
+    found = CAUSE.in_run(picture)
+    assert (found.where, found.hosts, found.ranks) == ("/srv/job/train.py:23", ("node1",), (1,))

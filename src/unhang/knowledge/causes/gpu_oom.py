@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import serving
+from unhang.knowledge import serving, words
 from unhang.knowledge.caught import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
+from unhang.records.frames import user_frame
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
@@ -160,7 +161,14 @@ def _frames(hit: Hit, backs: Sequence[Traceback]) -> tuple[Frame, ...]:
 
 
 def _in_run(picture: Picture) -> Finding | None:
-    return _of_hits(picture.hits_of(CAUSE.id), None, picture.tracebacks)
+    hits = picture.hits_of(CAUSE.id)
+    found = _of_hits(hits, None, picture.tracebacks)
+    if found is None or not found.ranks:
+        return found
+    raised = next((r.raised.frames for r in picture.raised if r.number in found.ranks and r.raised is not None), ())
+    frame = user_frame(next((frames for h in hits if h.rank in found.ranks and (frames := _frames(h, picture.tracebacks))), raised))
+    where = picture.place(frame) if frame is not None else None
+    return replace(found, where=found.where or where, hosts=found.hosts or words.hosts(picture, found.ranks))
 
 
 def _in_logs(view: LogView) -> Finding | None:
