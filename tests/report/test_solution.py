@@ -48,7 +48,7 @@ def test_it_tells_what_failed_what_was_measured_and_what_was_chosen():
     assert "\nAs it is, " in text and "With as it is" not in text
     assert "| way gloo | ✓ works | ★★★★★ | ★★★★★ | 4 GB/s, 0.25 s a step, 1 of 1 trials passed | some |" in text
     # The better of its two trials is half as fast as the best.
-    assert "| way interface | ✓ works | ★★☆☆☆ | ★★★★★ | 2 GB/s, 2 of 2 trials passed | some |" in text
+    assert "| way interface | ✓ works | ★★☆☆☆ | ★★★★★ | 1 to 2 GB/s, 2 of 2 trials passed | some |" in text
     assert "| way shm-off | - not tried: no NCCL |" in text
     assert "export GLOO_SOCKET_IFNAME=lo" in text
     assert "unhang run --set interface=lo -n 2 train.py" in text

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from unhang import __version__
-from unhang.cli.main import answer_interrupts
+from unhang.cli.main import answer_interrupts, say_nothing_was_started
 from unhang.cli.options import NoColor
 from unhang.cli.verbs import Verbs
 from unhang.errors import EXIT_OURS, EXIT_USER, UnhangError, interrupted_by
@@ -146,6 +146,7 @@ _interrupts: list[int] = []
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
     _interrupts.append(number)
+    say_nothing_was_started()
     # Once is enough: another one would end what is on its way out already, in the middle of that.
     answer_interrupts(signal.SIG_IGN)
     sys.exit(interrupted_by(number))

@@ -148,6 +148,11 @@ def doctor(
         raise UnhangError(f"--save - writes to standard output, and so does {' and '.join(also)}", hint="unhang doctor --save host.json")
     if save is not None and not to_stdout:
         _refuse_what_is_no_snapshot(save)
+    if python is not None:
+        from unhang.probes.live import find_python
+
+        # Before anything is looked at: nobody wants half of an answer.
+        find_python(python)
     here = Host(places=path or [], writes_are_timed=write_speed)
     seen = _seen(snapshot, only, here)
     _refuse_no_directories(seen, path or [])

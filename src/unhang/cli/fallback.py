@@ -262,6 +262,7 @@ class Fallback:
             self.outcome = self._asked(self.outcome, bench, until)
         self._write(self.outcome)
         if cancelled():
+            self._tell(events.Note(text=self._interrupted(self.outcome)))
             return None
         if not self.outcome.chosen:
             self._tell(events.Note(text=f"{self.outcome.says}; nothing is changed"))
@@ -270,6 +271,12 @@ class Fallback:
         # Now, while nothing is watched: it looks at the machine.
         self._keyed()
         return self._changed(self.outcome, self.outcome.says)
+
+    def _interrupted(self, outcome: Outcome) -> str:
+        """What a Ctrl-C leaves behind: an hour later nobody knows what had passed by then."""
+        passed = [f"{ladder.named(w.trials[0].choice)} ({w.passed}x)" for w in solution.ways(outcome, "en") if w.passed and w.trials[0].choice]
+        said = f"until then {', '.join(passed)} had passed" if passed else "nothing had passed until then"
+        return f"interrupted while settings were tried; nothing is changed: {said}; what was tried is in {self._rundir.solution_report}"
 
     def _hint(self, verdict: Verdict) -> None:
         """Once, where it would be tried."""
@@ -323,6 +330,8 @@ class Fallback:
             sys.stderr.flush()
             while not select.select([sys.stdin], [], [], _LOOK_S)[0]:
                 if cancelled():
+                    # Behind what the terminal echoes.
+                    sys.stderr.write("\n")
                     return 0
                 if time.monotonic() > until:
                     sys.stderr.write("\n")

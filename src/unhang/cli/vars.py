@@ -147,6 +147,8 @@ def _read(name: str) -> tuple[str, Parsed]:
         data = piped.stdin().read(_MAX_BYTES + 1) if name == "-" else _of_file(Path(name))
     except OSError as e:
         capitals = f"unhang vars {name.upper()}" if _NAME.fullmatch(name.upper()) else "unhang vars train.sh"
+        if isinstance(e, IsADirectoryError):
+            raise UnhangError(f"{name} is a directory", says_zh=f"{name} 是目录", hint=f"unhang vars {name.rstrip('/')}/train.sh") from e
         raise UnhangError(f"cannot read {name or 'a file without a name'}: {e.strerror}", hint=capitals) from e
     if len(data) > _MAX_BYTES:
         raise UnhangError(f"{name} is larger than {_MAX_BYTES >> 20} MiB: no script")

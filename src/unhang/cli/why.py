@@ -86,7 +86,9 @@ def why(
         raise UnhangError("--json and --markdown: choose one")
     chosen = language.chosen(lang)
     if bool(paths) == bool(ras):
-        raise UnhangError("give either PATH... or --ras HOST:PORT", hint="unhang why train.log")
+        from unhang.records import named
+
+        raise UnhangError("give either PATH... or --ras HOST:PORT", hint=f"unhang why {'runs' if named.is_dir('runs') else 'train.log'}")
     if digest is not None:
         if ras or markdown or everything or incident is not None or attempt is not None or report is not None or bundle is not None:
             raise UnhangError("--digest only sums up dumps: it goes with --json alone")
@@ -141,6 +143,17 @@ def _refuse_no_logs(verdict: Verdict) -> None:
     why = {i.source: EMPTY if not i.bytes else f"no log: {kind}" if (kind := no_log(i.source)) else "" for i in verdict.inputs}
     if why and all(why.values()) and not any(n.unread for n in verdict.not_examined):
         said = "; ".join(f"{source}: {reason}" for source, reason in list(why.items())[:3])
+        raise UnhangError("nothing was read: no log was given", cause=said)
+
+
+def _refuse_source_code(found: Found) -> None:
+    """It holds the very messages that are searched for."""
+    from unhang.errors import UnhangError
+    from unhang.records.logs.kinds import SOURCE_CODE, no_log
+
+    names = [source.name for source in found.sources]
+    if names and not found.dumps and all(no_log(name) == SOURCE_CODE for name in names):
+        said = "; ".join(f"{name}: no log: {SOURCE_CODE}" for name in names[:3])
         raise UnhangError("nothing was read: no log was given", cause=said)
 
 
@@ -199,6 +212,7 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
     from unhang.records.logs.finding import find
 
     found = find(paths)
+    _refuse_source_code(found)
     with unpacking.taken_out(found, runs=alone is not None and not named.is_dir(alone)) as given:
         if given.runs is not None:
             return _packed(given.runs, paths[0], incident, attempt, beside), None

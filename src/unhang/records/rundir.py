@@ -82,6 +82,13 @@ class RunDir:
         """Make a new, empty run directory (see `new_directory`). Raises RunDirError where it holds something or cannot be made."""
         try:
             return cls(new_directory(path))
+        except FileExistsError as e:
+            what, what_zh = ("is not empty", "不为空") if Path(e.filename).is_dir() else ("is no directory", "不是目录")
+            raise RunDirError(
+                f"the run directory {e.filename} {what}",
+                says_zh=f"运行目录 {e.filename} {what_zh}",
+                hint="name another place with --run-dir DIR",
+            ) from e
         except OSError as e:
             raise RunDirError(
                 f"cannot create the run directory {e.filename}: {e.strerror or e}",

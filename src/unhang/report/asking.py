@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from unhang.report.language import Language
-from unhang.report.solution import Way, stars_of, what
+from unhang.report.solution import Way, best_of, spread, stars_of, what
 
 _WORDS: Mapping[Language, Mapping[str, str]] = {
     "en": {
@@ -15,6 +15,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "again": "a number from 0 to {most}, please",
         "not-measured": "not measured",
         "cost": "cost: {cost}",
+        "varies": "no stars for speed: one way differs from itself more than twofold, so these speeds rank nothing",
     },
     "zh": {
         "head": "本机上可行的方案（速度与稳定性为刚才实测）：",
@@ -23,6 +24,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "again": "请输入 0 到 {most} 的数字",
         "not-measured": "未测量",
         "cost": "代价：{cost}",
+        "varies": "不给速度评星：同一方案的实测相差一倍以上，这些速度不足以排名",
     },
 }
 
@@ -30,17 +32,19 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
 def menu(found: Sequence[Way], *, lang: Language) -> str:
     """Numbered from 1, which is what an empty answer takes; 0 changes nothing."""
     words = _WORDS[lang]
-    best = max((w.busbw_gbps for w in found if w.busbw_gbps is not None), default=None)
+    best = best_of(found)
     lines = [words["head"]]
     for number, way in enumerate(found, 1):
         speed = way.busbw_gbps
-        measured = f"{speed:.3g} GB/s" if speed is not None else words["not-measured"]
+        measured = spread(way) if speed is not None else words["not-measured"]
         if way.step_s is not None:
             measured += f", {way.step_s:.3g} s/step"
         stars = f"{stars_of(speed / best) if speed is not None and best else '-' * 5} {stars_of(way.passed / len(way.trials))}"
         lines.append(f"  {number}) {stars}  {what(way.trials[0].choice, lang)}  ({way.title}): {measured}")
         if way.cost:
             lines.append(f"     {words['cost'].format(cost=way.cost)}")
+    if best is None and any(way.speeds_gbps for way in found):
+        lines.append(f"  {words['varies']}")
     lines.append(f"  0) {words['none']}")
     return "\n".join(lines)
 

@@ -1,6 +1,7 @@
 """What was tried after a failure of communication: stage by stage what failed, the ways with what was measured, what was chosen, and how to apply it.
 
-Stars are measurements: of speed, the bandwidth as a share of the best that was seen; of stability, how many of the trials of that way passed.
+Stars are measurements: of speed, the bandwidth (the median of a way's trials) as a share of the best, unless one way differs from itself so much that
+a rank among ways would be noise; of stability, how many of the trials of that way passed.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from unhang.model import Outcome, Trial, Tried
 from unhang.probes.plan import LOADER, STAGES
@@ -18,6 +20,8 @@ from unhang.report.language import Language
 
 _MARKS = {"passed": "✓", "failed": "✗", "lacking": "-", "inconclusive": "-"}
 _STARS = 5
+# Small trials on a machine that others use, too, differ by half among themselves.
+_STEADY = 2.0
 _MOST_SAID = 160
 _WORDS: Mapping[Language, Mapping[str, str]] = {
     "en": {
@@ -108,12 +112,30 @@ class Way:
         return sum(t.outcome == "passed" for t in self.trials)
 
     @property
+    def speeds_gbps(self) -> tuple[float, ...]:
+        """Of each trial that passed, the lowest first."""
+        return tuple(sorted(t.busbw_gbps for t in self.trials if t.outcome == "passed" and t.busbw_gbps is not None))
+
+    @property
     def busbw_gbps(self) -> float | None:
-        return max((t.busbw_gbps for t in self.trials if t.outcome == "passed" and t.busbw_gbps is not None), default=None)
+        return median(self.speeds_gbps) if self.speeds_gbps else None
 
     @property
     def step_s(self) -> float | None:
         return min((t.steps.step_s for t in self.trials if t.outcome == "passed" and t.steps is not None and t.steps.step_s), default=None)
+
+
+def best_of(found: Sequence[Way]) -> float | None:
+    """The bandwidth that stars are shares of, in GB/s; None where none was measured, or one way differs from itself by more than `_STEADY`."""
+    if any(way.speeds_gbps and way.speeds_gbps[-1] > _STEADY * way.speeds_gbps[0] for way in found):
+        return None
+    return max((w.busbw_gbps for w in found if w.busbw_gbps is not None), default=None)
+
+
+def spread(way: Way) -> str:
+    """ "0.16 to 1.04 GB/s", or one number."""
+    ends = dict.fromkeys(f"{speed:.3g}" for speed in (way.speeds_gbps[0], way.speeds_gbps[-1]))
+    return f"{' to '.join(ends)} GB/s"
 
 
 def ways(outcome: Outcome, lang: Language) -> tuple[Way, ...]:
@@ -186,7 +208,7 @@ def _stages(trial: Trial, words: Mapping[str, str], lang: Language) -> Iterator[
 
 def _table(outcome: Outcome, words: Mapping[str, str], lang: Language) -> Iterator[str]:
     found = ways(outcome, lang)
-    best = max((w.busbw_gbps for w in found if w.busbw_gbps is not None), default=None)
+    best = best_of(found)
     yield f"## {words['ways']}"
     yield ""
     yield words["head"]
@@ -207,7 +229,7 @@ def _row(way: Way, best: float | None, words: Mapping[str, str]) -> str:
         return f"| {_cell(way.title)} | {mark} {result} | - | - | {_cell(cut(way.trials[0].says, _MOST_SAID))} | {_cell(way.cost)} |"
     result = words["passed" if way.trials[0].choice else "unseen"]
     speed = way.busbw_gbps
-    measured = [f"{speed:.3g} GB/s" if speed is not None else words["not-measured"]]
+    measured = [spread(way) if speed is not None else words["not-measured"]]
     if way.step_s is not None:
         measured.append(words["step"].format(s=way.step_s))
     measured.append(words["of-trials"].format(n=way.passed, all=len(decided)))

@@ -10,7 +10,7 @@ from unhang.remedies.exports.checking import check
 HIT = [
     ("accelerate", "compute_environment: LOCAL_MACHINE\nbackend: gloo\n", 2, "no key `backend`"),
     ("accelerate", "num_machines: 1\nmixed_precison: bf16\n", 2, "mixed_precison"),
-    ("accelerate", "num_machines: 2\nnum_processes: 4\nmain_process_ip: a\n", 1, "main_process_port"),
+    ("accelerate", "num_machines: 2\nnum_processes: 4\nmain_process_port: 1\n", 1, "main_process_ip"),
     ("accelerate", "num_machines: 2\nnum_processes: 3\nmain_process_ip: a\nmain_process_port: 1\n", 2, "all hosts"),
     ("deepspeed", '{\n"train_batch_size": 10,\n"train_micro_batch_size_per_gpu": 4\n}', 2, "no whole number"),
     ("deepspeed", '{"train_batch_size": 8,\n"bf16": {"enabled": "auto"}}', 2, "bf16.enabled is auto"),
@@ -20,9 +20,8 @@ HIT = [
     ("llamafactory", "stage: sft\nbf16: true\nfp16: true\n", 3, "both on"),
     ("torchrun", "#!/bin/bash\npython -m torch.distributed.launch train.py\n", 2, "replaced by torchrun"),
     ("torchrun", "#!/bin/bash\ntorchrun train.py \\\n  --local_rank 0\n", 3, "--local_rank"),
-    ("torchrun", "#!/bin/bash\ntorchrun --nnodes=2 --node-rank=$R --master-addr=a train.py\n", 2, "no MASTER_PORT"),
     ("torchrun", "#!/bin/bash\nexport RANK=1 MASTER_PORT=1234 NNODES=2\nllamafactory-cli train a.yaml\n", 2, "NODE_RANK"),
-    ("torchrun", "#!/bin/bash\nexport MASTER_PORT=$RANDOM\ntorchrun --nnodes 2 train.py\n", 2, "differs by host"),
+    ("torchrun", "#!/bin/bash\nexport MASTER_PORT=$RANDOM\ntorchrun --nnodes 2 --master-port=$MASTER_PORT train.py\n", 2, "differs by host"),
     ("torchrun", "#!/bin/bash\nexport WORLD_SIZE=$NNODES\ntorchrun train.py\n", 2, "counts processes"),
     ("torchrun", "#!/bin/bash\naccelerate launch --num_processes 2 torchrun train.py\n", 2, "inside of another"),
     ("torchrun", "#!/bin/bash\nexport NCCL_P2P_DISABLE=true\ntorchrun train.py\n", 2, "NCCL_P2P_DISABLE"),
@@ -75,3 +74,28 @@ def test_batches_by_the_world_that_is_given():
 def test_what_is_no_form_is_refused(text):
     with pytest.raises(UnhangError):
         check("file", text)
+
+
+def test_a_python_program_is_no_file_of_a_launcher():
+    text = '"""Start it so:\n\n    torchrun --nproc-per-node 2 train.py\n"""\nimport torch.distributed as dist\ndist.init_process_group()\n'
+    for name in ("train.py", "-"):
+        with pytest.raises(UnhangError, match="is a Python program"):
+            check(name, text)
+    with pytest.raises(UnhangError, match="is a Python program"):
+        check("launch.py", "run(['torchrun', 'train.py'])\n")
+
+
+@pytest.mark.parametrize("name", ["run.sh", "job", "-", "jobs/train.sbatch"])
+def test_what_bash_cannot_read_without_a_first_line_that_names_it(name):
+    found = check(name, "if true; then\ntorchrun train.py\n")[1]
+    assert len(found) == 1 and found[0].says.en.startswith("bash cannot read it: ")
+    assert check(name, "if true; then\ntorchrun train.py\nfi\n")[1] == ()
+    assert check("run.fish", "if true; then\ntorchrun train.py\n")[1] == ()
+
+
+def test_a_misspelt_section_of_deepspeed_is_said_once():
+    text = '{"train_batch_size": 8, "zero_optimization": {"stage": 2, "offload_optimzer": {"device": "cpu"}}}'
+    (problem,) = check("ds.json", text)[1]
+    assert "no key `offload_optimzer`" in problem.says.en and problem.instead.en == "offload_optimizer"
+    (problem,) = check("ds.json", text.replace("offload_optimzer", "reduce_bucket_size"))[1]
+    assert "one value belongs there" in problem.says.en

@@ -52,11 +52,12 @@ def carried(
     native: Collection[str] = (),
     arguments: Mapping[str, str] | None = None,
     with_unhang: bool | None = None,
+    runs_unhang: bool = True,
     suggested: Collection[str] = (),
 ) -> Carried:
     """`with_unhang`: None where it starts through unhang only for what nothing else can apply, False never. `why` has the key of each variable.
 
-    `suggested`: keys that nobody but a preset of ours has chosen.
+    `runs_unhang`: whether the form has a place for `unhang run`. `suggested`: keys that nobody but a preset of ours has chosen.
     """
     left = [_of_the_script(key, choice[key]) for key in OF_THE_SCRIPT if key in choice and key in suggested]
     choice = {key: value for key, value in choice.items() if key not in {r.key for r in left}}
@@ -73,8 +74,8 @@ def carried(
         by_hook = any(name.startswith(_OF_HOOK) for name in one.env)
         plain = {name: value for name, value in one.env.items() if not name.startswith(_OF_HOOK)}
         if by_hook and key not in native:
-            if with_unhang is False:
-                refused.append(_only_by_hook(key, choice[key]))
+            if with_unhang is False or not runs_unhang:
+                refused.append(_only_by_hook(key, choice[key], runs_unhang))
             else:
                 sets.append(f"{key}={said(choice[key])}")
             # unhang run adds what goes with it.
@@ -98,12 +99,15 @@ def title(key: str) -> str:
     return SETTINGS[key].title
 
 
-def _only_by_hook(key: str, value: Value) -> Refused:
+def _only_by_hook(key: str, value: Value, runs_unhang: bool) -> Refused:
+    but, but_zh = ("--without-unhang leaves that out", "--without-unhang 不使用钩子")
+    if not runs_unhang:
+        but, but_zh = ("this form does not start through unhang run", "这种文件不通过 unhang run 启动")
     return Refused(
         key=key,
         value=value,
-        why="nothing but unhang's hook applies it from outside a script, and --without-unhang leaves that out",
-        why_zh="除 unhang 的钩子外，没有别的程序能在脚本之外设置它，而 --without-unhang 不使用钩子",
+        why=f"nothing but unhang's hook applies it from outside a script, and {but}",
+        why_zh=f"除 unhang 的钩子外，没有别的程序能在脚本之外设置它，而 {but_zh}",
     )
 
 

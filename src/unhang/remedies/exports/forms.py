@@ -64,7 +64,8 @@ def export(
         launcher=found.launcher,
         native=found.native,
         arguments=arguments,
-        with_unhang=with_unhang if found.runs_unhang else False,
+        with_unhang=with_unhang,
+        runs_unhang=found.runs_unhang,
         suggested=suggested,
     )
     one = replace(one, refused=(*one.refused, *_homeless(found, layout)))

@@ -45,7 +45,6 @@ def test_a_job_that_is_right():
         ("      subdomain: a\n", "", 4, "no subdomain"),
         ("restartPolicy: Never", "restartPolicy: Always", 3, "Never or OnFailure"),
         ("--node-rank=$(JOB_COMPLETION_INDEX)", "--node-rank=$(RANK)", 16, "every host takes itself"),
-        ("MASTER_PORT", "OTHER", 16, "no MASTER_PORT"),
         ("train.py", "accelerate, launch, train.py", 16, "torchrun > accelerate launch"),
         ("a-0.a", "127.0.0.1", 16, "takes itself for the first"),
         (" --node-rank=$(JOB_COMPLETION_INDEX),", "", 16, "no --node-rank"),

@@ -84,19 +84,40 @@ def test_what_counts_hosts_is_right():
     assert check("file", BASH + TWO)[1] == ()
 
 
+def test_llama_factory_takes_a_free_port_on_each_host():
+    (problem,) = (p for p in check("file", BASH + "export NNODES=2\nllamafactory-cli train a.yaml\n")[1] if "no MASTER_PORT" in p.says.en)
+    assert problem.line == 2 and problem.instead.en == "export MASTER_PORT=29500"
+
+
+NO_PORT = "torchrun --nnodes 2 --node-rank $NODE_RANK --master-addr a train.py\n"
+
+
 @pytest.mark.parametrize(
-    ("text", "line"),
+    "text",
     [
-        (BASH + "torchrun --nnodes 2 --node-rank $NODE_RANK --master-addr a train.py\n", 2),
-        (BASH + "N=2\npython -m torch.distributed.launch --nnodes=$N --node_rank=$NODE_RANK --master_addr=a train.py\n", 3),
-        (BASH + 'O="--nnodes 2"\nO="$O --node-rank $NODE_RANK"\nO="${O} --master-addr a"\ntorchrun $O train.py\n', 5),
-        (BASH + "export NNODES=2\nllamafactory-cli train a.yaml\n", 2),
-        (BASH + "accelerate launch --num_machines 2 --machine_rank 0 --main_process_ip a train.py\n", 2),
-        (SLURM + "srun torchrun --nnodes=$SLURM_NNODES --node-rank=$SLURM_NODEID --master-addr=$HEAD train.py\n", 4),
+        NO_PORT,
+        "accelerate launch --num_machines 2 --machine_rank 0 --main_process_ip a train.py\n",
+        "export MASTER_PORT=29500\n" + NO_PORT,
+        "export MASTER_PORT=1234\n" + NO_PORT,
     ],
 )
-def test_no_port(text, line):
-    assert [p.line for p in check("file", text)[1] if "no MASTER_PORT" in p.says.en] == [line]
+def test_a_port_that_nobody_names_is_the_same_on_all_hosts(text):
+    found = [p for p in check("file", BASH + text)[1] if "PORT" in p.says.en]
+    assert [p.says.en for p in found] == (
+        ["torchrun does not read MASTER_PORT: without --master-port its hosts meet on 29500"] if "=1234" in text else []
+    )
+
+
+def test_a_store_of_torchrun_without_an_endpoint():
+    (problem,) = check("file", BASH + "torchrun --nnodes=2 --rdzv-backend=c10d train.py\n")[1]
+    assert problem.says.en == "several hosts, and no --rdzv-endpoint: each takes itself for the first (localhost:29400)"
+    assert check("file", BASH + "torchrun --nnodes=2 --rdzv-backend=etcd-v2 train.py\n")[1] == ()
+
+
+@pytest.mark.parametrize("option", ["--nproc_per_node -2", "--nproc-per-node=0", "--nproc-per-node=00"])
+def test_counts_below_one(option):
+    (problem,) = check("file", BASH + f"torchrun {option} train.py\n")[1]
+    assert problem.says.en.endswith(": it is at least 1")
 
 
 @pytest.mark.parametrize("text", ["N=1\ntorchrun --nnodes=$N train.py\n", "torchrun --nnodes=${N:-1} --standalone train.py\n"])

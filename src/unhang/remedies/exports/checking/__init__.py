@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import re
 from collections.abc import Iterator, Sequence
@@ -72,6 +73,13 @@ def recognise(name: str, text: str) -> str:
         return "bash" if re.search(r"^case ", text, re.MULTILINE) else "torchrun"
     if re.search(r"^\s*(?:from|import) +(?:ray|lightning|pytorch_lightning)\b", text, re.MULTILINE):
         return "ray" if re.search(r"^\s*(?:from|import) +ray\b", text, re.MULTILINE) else "lightning"
+    if _is_python(name, text):
+        raise UnhangError(
+            f"{name} is a Python program, and no file of a launcher",
+            says_zh=f"{name} 是 Python 程序，不是启动器的文件",
+            cause="it is the training itself: what starts it can be checked",
+            hint="unhang export --check train.sh; --form lightning or ray takes it for one of those",
+        )
     if re.match(r"(?:[ \t\r]*(?:#.*|ARG[ \t].*)?\n)*FROM[ \t]+\S+(?=\s|$)(?![^\n]*\bimport\b)", text, re.IGNORECASE):
         return "dockerfile"
     if text.lstrip().startswith("{") and _is_deepspeed(documents.parse_json(name, text)):
@@ -98,6 +106,19 @@ def recognise(name: str, text: str) -> str:
     raise UnhangError(f"{name}: that is no form known here", hint=f"--form FORM; forms: {', '.join(NAMES)}")
 
 
+def _is_python(name: str, text: str) -> bool:
+    """Comments of a training often say how it is started, and it imports torch.distributed."""
+    if name.endswith((".py", ".pyw")):
+        return True
+    if re.search(r"^(?:import|from)[ \t]+[\w.]+", text, re.MULTILINE) is None:
+        return False
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
 def _is_deepspeed(read: object) -> bool:
     """Names with a slip of the finger count, too: they are what a check is for."""
     if not isinstance(read, dict):
@@ -109,6 +130,7 @@ def _is_deepspeed(read: object) -> bool:
 def _of_form(found: str, name: str, text: str, layout: Layout) -> Iterator[Problem]:
     if found == "deepspeed":
         if text.lstrip().startswith("#!"):
+            yield from syntax.check(name, text)
             yield from script.check(text)
             return
         documents.parse_json(name, text)
@@ -134,7 +156,7 @@ def _of_form(found: str, name: str, text: str, layout: Layout) -> Iterator[Probl
     elif found == "dockerfile":
         yield from dockerfile.check(text)
     elif found in _SHELL:
-        yield from syntax.check(text)
+        yield from syntax.check(name, text)
         yield from script.check(text)
     elif found in _PYTHON:
         yield from python.check(name, text)

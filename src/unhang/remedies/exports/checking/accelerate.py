@@ -199,10 +199,12 @@ def _hosts(top: Mapping[str, Key], layout: Layout) -> Iterator[Problem]:
     hosts = machines.value if machines is not None and isinstance(machines.value, int) and machines.value > 0 else None
     total = processes.value if processes is not None and isinstance(processes.value, int) else None
     if machines is not None and hosts is not None and hosts > 1:
-        for name in ("main_process_ip", "main_process_port"):
-            if name not in top or top[name].value is None:
-                says = Text(f"{hosts} machines, and no {name}: they do not find one another", f"{hosts} 台机器，却没有 {name}：彼此找不到")
-                yield Problem(line=machines.line, says=says, instead=same(f"{name}: {'first-host' if name.endswith('ip') else 29500}"))
+        # A port needs no key: all take 29500.
+        if "main_process_ip" not in top or top["main_process_ip"].value is None:
+            says = Text(
+                f"{hosts} machines, and no main_process_ip: they do not find one another", f"{hosts} 台机器，却没有 main_process_ip：彼此找不到"
+            )
+            yield Problem(line=machines.line, says=says, instead=same("main_process_ip: first-host"))
         address = top.get("main_process_ip")
         if address is not None and address.value in ("localhost", "127.0.0.1", "0.0.0.0"):
             says = Text(

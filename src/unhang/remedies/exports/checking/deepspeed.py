@@ -129,10 +129,16 @@ def _kinds(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:
                 shown = _shown(key)
                 says = Text(f"{section} is a section, not {shown.en}", f"{section} 是一个对象，不是{shown.zh}")
                 yield Problem(line=key.line, says=says, instead=same(f'"{path[-1]}": {_EXAMPLES.get(path[-1], "{...}")}'))
-        elif not key.is_leaf and (path[-1] in _PLAIN if len(path) == 1 else dotted(path[:-1]) in _PLAIN_WITHIN and path[-1] not in _HOLD):
+        elif not key.is_leaf and (path[-1] in _PLAIN if len(path) == 1 else _is_plain_within(path)):
             shown = _shown(key)
             says = Text(f"{section} is {shown.en}: one value belongs there", f"{section} 是{shown.zh}：此处应为单个值")
             yield Problem(line=key.line, says=says, instead=same(f'"{path[-1]}": ...'))
+
+
+def _is_plain_within(path: tuple[str, ...]) -> bool:
+    """Of a name that DeepSpeed does not have nothing is known but that."""
+    section, name = dotted(path[:-1]), path[-1]
+    return section in _PLAIN_WITHIN and name not in _HOLD and name in known("deepspeed").get(section, ())
 
 
 def _zero(by_path: Mapping[tuple[str, ...], Key]) -> Iterator[Problem]:

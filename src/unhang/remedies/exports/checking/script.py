@@ -18,8 +18,6 @@ _NODE_RANK = ("--node-rank", "--machine-rank")
 _PORT = ("--master-port", "--main-process-port")
 _ADDRESS = ("--master-addr", "--main-process-ip")
 _LOOPBACK = re.compile(r"localhost|127\.0\.0\.1|0\.0\.0\.0")
-# Whoever says something of it anywhere has thought of it.
-_PORT_SAID = re.compile(r"MASTER_PORT|--master[-_]port|--rdzv[-_]endpoint|--main[-_]process[-_]port|--config_file|--standalone")
 # Another value in each shell, or on each host by its number.
 _BY_CHANCE = re.compile(r"\bRANDOM\b|\$\$|\bshuf\b|free_port|\.bind\(|getsockname")
 _BY_HOST = re.compile(
@@ -32,6 +30,9 @@ _BY_HOSTS = re.compile(r"\$\{?(?P<name>NNODES|SLURM_NNODES|SLURM_JOB_NUM_NODES|N
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(?P<words>[^\n]*)", re.MULTILINE)
 _MOST_PORTS = 8
 _SHORT = {"-N": "--nodes", "-G": "--gpus"}
+# What hosts agree on where nobody names a port: torch/distributed/run.py, deepspeed/constants.py, accelerate/utils/launch.py.
+_DEFAULT_PORT = "29500"
+_MISCOUNTED = ("--nproc-per-node", "--nnodes")
 # What starts a command on other hosts.
 _ON_HOSTS = frozenset(("srun", "mpirun", "mpiexec", "ssh", "pdsh", "clush", "pssh", "ibrun", "jsrun", "aprun", "prun", "parallel"))
 
@@ -58,11 +59,13 @@ def check(
     script = read(text, dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), hosts.text) if hosts else None)
     # What calls the number of hosts WORLD_SIZE calls that of the host RANK: PyTorchJob, PAI, Baidu.
     by_platform = rank_is_of_host or any((n := _nodes(one)) is not None and "WORLD_SIZE" in n.text for one in script.starts)
-    port_said = _PORT_SAID.search(text) is not None or not {"MASTER_PORT", "PET_MASTER_PORT", "PET_RDZV_ENDPOINT"}.isdisjoint(given)
+    # Whoever says something of it anywhere has thought of it.
+    port_said = "MASTER_PORT" in text or "MASTER_PORT" in given
     for one in script.starts:
         yield from _launchers(one, at)
         if (several := _several(one)) is not None:
             yield from _meeting(one, several, port_said, by_slurm, at)
+            yield from _rendezvous(one, several, given, at)
             if not by_platform:
                 yield from _numbered(one, several, given, by_slurm, hosts_are_alike or by_slurm, at)
     yield from _ports(script.starts, at)
@@ -115,6 +118,11 @@ def _launchers(one: Start, at: _At) -> Iterator[Problem]:
             f"deepspeed --num_nodes {count.text} 却没有 --hostfile：没有 /job/hostfile 时 DeepSpeed 会拒绝",
         )
         yield Problem(line=at(one.offset), says=says, instead=same("--hostfile=hosts"))
+    for name in _MISCOUNTED if _is_torchrun(one) else ():
+        number = one.option(name)
+        if number is not None and re.fullmatch(r"-[0-9]+|0+", shown := one.filled(number).text):
+            says = Text(f"{name} is {shown}: it is at least 1", f"{name} 为 {shown}：至少为 1")
+            yield Problem(line=at(number.offset), says=says)
     for word in one.words:
         if word.text.partition("=")[0] == "--local_rank":
             says = Text(
@@ -154,14 +162,18 @@ def _by_node(one: Start) -> str:
 
 def _by_store(one: Start) -> bool:
     """Whether hosts are numbered as they come. torchrun's own --rdzv-backend is static, also with an endpoint, and numbers by --node-rank alone."""
+    return "--standalone" in one.options or _backend(one) not in (None, "static")
+
+
+def _backend(one: Start) -> str | None:
     backend = one.option("--rdzv-backend") or one.variables.get("PET_RDZV_BACKEND")
-    return "--standalone" in one.options or (backend is not None and one.filled(backend).text != "static")
+    return None if backend is None else one.filled(backend).text
 
 
 def _address_and_port(one: Start) -> tuple[Value | None, Value | None]:
-    """The launcher's own options come before variables."""
+    """The launcher's own options come before variables. Of the launchers only LLaMA-Factory reads MASTER_PORT; torchrun sets it for its ranks."""
     address = one.option(*_ADDRESS) or one.variables.get("PET_MASTER_ADDR") or one.variables.get("MASTER_ADDR")
-    port = one.option(*_PORT) or one.variables.get("PET_MASTER_PORT") or one.variables.get("MASTER_PORT")
+    port = one.option(*_PORT) or one.variables.get("MASTER_PORT" if _is_factory(one) else "PET_MASTER_PORT")
     if (endpoint := one.option("--rdzv-endpoint")) is not None:
         address, port = host_and_port(one.filled(endpoint))
     return address and one.filled(address), port and one.filled(port)
@@ -173,15 +185,40 @@ def _meeting(one: Start, several: Value, port_said: bool, by_slurm: bool, at: _A
     if port is not None and (_BY_HOST.search(port.text) or _BY_CHANCE.search(port.text)) and (not by_slurm or port.each):
         says = Text("the port differs by host: they do not find one another", "各主机的端口不同：彼此找不到")
         yield Problem(line=at(port.offset), says=says, instead=Text("one number for all hosts", "所有主机用同一个端口"))
-    if port is None and not port_said:
+    if port is None and not port_said and _is_factory(one):
         says = Text(
-            "several hosts, and no MASTER_PORT: they take different ports, or one that another job has",
-            "多台主机却没有 MASTER_PORT：各主机端口不同，或与其他作业冲突",
+            "several hosts, and no MASTER_PORT: LLaMA-Factory takes a free port on each, and they do not find one another",
+            "多台主机却没有 MASTER_PORT：LLaMA-Factory 会在每台上各取一个空闲端口，彼此找不到",
         )
-        yield Problem(line=at(several.offset), says=says, instead=same("export MASTER_PORT=29500"))
+        yield Problem(line=at(several.offset), says=says, instead=same(f"export MASTER_PORT={_DEFAULT_PORT}"))
     if address is not None and _LOOPBACK.fullmatch(address.text):
         says = Text(f"several hosts, and each takes itself for the first: {address.text}", f"多台主机，却各自把自己当作第一台：{address.text}")
         yield Problem(line=at(address.offset), says=says, instead=Text("the first host's name or address", "第一台主机的名称或地址"))
+
+
+def _rendezvous(one: Start, several: Value, given: Collection[str], at: _At) -> Iterator[Problem]:
+    """Where torchrun's hosts meet: what it takes where nothing is said, and what it does not read."""
+    known = {*given, *one.variables}
+    if not _is_torchrun(one) or "--standalone" in one.options:
+        return
+    endpoint = one.option("--rdzv-endpoint")
+    if endpoint is None and "PET_RDZV_ENDPOINT" not in known:
+        if _by_store(one):
+            # etcd has a store of its own, which stands elsewhere.
+            if _backend(one) == "c10d":
+                says = Text(
+                    "several hosts, and no --rdzv-endpoint: each takes itself for the first (localhost:29400)",
+                    "多台主机却没有 --rdzv-endpoint：各自把自己当作第一台（localhost:29400）",
+                )
+                yield Problem(line=at(several.offset), says=says, instead=same("--rdzv-endpoint=$MASTER_ADDR:29400"))
+        elif one.option(*_PORT) is None and not {"PET_MASTER_PORT", "PET_RDZV_BACKEND"} & set(given):
+            port = one.variables.get("MASTER_PORT")
+            if port is not None and "PET_MASTER_PORT" not in known and one.filled(port).text != _DEFAULT_PORT:
+                says = Text(
+                    f"torchrun does not read MASTER_PORT: without --master-port its hosts meet on {_DEFAULT_PORT}",
+                    f"torchrun 不读取 MASTER_PORT：没有 --master-port 时各主机在 {_DEFAULT_PORT} 端口汇合",
+                )
+                yield Problem(line=at(port.offset), says=says, instead=same("--master-port=$MASTER_PORT"))
 
 
 def _numbered(one: Start, several: Value, given: Collection[str], by_slurm: bool, hosts_are_alike: bool, at: _At) -> Iterator[Problem]:

@@ -14,13 +14,16 @@ _TIMEOUT_S = 5.0
 # One word of a command line has no room for more than 128 KiB.
 _MOST_BYTES = 100_000
 _BY_BASH = re.compile(r"#!.*\b(?:ba|da)?sh\b")
+# Without a first line that names a shell it is bash that is given them, as a rule.
+_NAMES = re.compile(r"-|(?:.*/)?(?:[^./]+|.+\.(?:sh|bash|sbatch|slurm|job))", re.DOTALL)
 # What shopt turns on is not on for who only reads.
 _ELSEWHERE = re.compile(r"extglob|\r")
 _SAID = re.compile(r"line (?P<line>\d{1,9}): (?P<what>.*)")
 
 
-def check(text: str) -> Iterator[Problem]:
-    if not _BY_BASH.match(text) or _ELSEWHERE.search(text) or len(os.fsencode(text)) > _MOST_BYTES:
+def check(name: str, text: str) -> Iterator[Problem]:
+    is_bash = _BY_BASH.match(text) if text.startswith("#!") else _NAMES.fullmatch(name)
+    if not is_bash or _ELSEWHERE.search(text) or len(os.fsencode(text)) > _MOST_BYTES:
         return
     try:
         # -p: no file that the environment names is read before.
