@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
 import signal
 import subprocess
@@ -69,6 +70,8 @@ class Session:
 
     def __init__(self) -> None:
         self._before = dict(os.environ)
+        # Python takes this one away itself, at its very end, and would complain of its being gone.
+        multiprocessing.util.get_temp_dir()
         # pytest keeps the last directories of its own for whoever wants to look at a failure.
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
         self.directory = str(unnumbered(Path(tempfile.gettempdir())))

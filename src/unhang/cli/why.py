@@ -146,17 +146,6 @@ def _refuse_no_logs(verdict: Verdict) -> None:
         raise UnhangError("nothing was read: no log was given", cause=said)
 
 
-def _refuse_source_code(found: Found) -> None:
-    """It holds the very messages that are searched for."""
-    from unhang.errors import UnhangError
-    from unhang.records.logs.kinds import SOURCE_CODE, no_log
-
-    names = [source.name for source in found.sources]
-    if names and not found.dumps and all(no_log(name) == SOURCE_CODE for name in names):
-        said = "; ".join(f"{name}: no log: {SOURCE_CODE}" for name in names[:3])
-        raise UnhangError("nothing was read: no log was given", cause=said)
-
-
 def _show(verdict: Verdict, judged: Judged | None, beside: Beside, lang: Language, *, everything: bool) -> None:
     from unhang.report import screen, terminal
 
@@ -212,7 +201,6 @@ def _judge(paths: list[str], incident: int | None, attempt: int | None, *, quiet
     from unhang.records.logs.finding import find
 
     found = find(paths)
-    _refuse_source_code(found)
     with unpacking.taken_out(found, runs=alone is not None and not named.is_dir(alone)) as given:
         if given.runs is not None:
             return _packed(given.runs, paths[0], incident, attempt, beside), None

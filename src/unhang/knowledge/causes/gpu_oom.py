@@ -439,8 +439,8 @@ CAUSE = Cause(
         Remedy(
             id="smaller-evaluation",
             says=(
-                "It ran out in an evaluation: take a smaller batch there, torch.no_grad() and model.eval(), and move predictions to host memory batch "
-                "by batch (Trainer: per_device_eval_batch_size, eval_accumulation_steps)."
+                "It ran out in an evaluation: take a smaller batch there, torch.no_grad() and model.eval(), and move predictions to host memory "
+                "batch by batch (Trainer: per_device_eval_batch_size, eval_accumulation_steps)."
             ),
             says_zh=(
                 "显存是在评估中用完的：减小评估的 batch，使用 torch.no_grad() 和 model.eval()，并逐个 batch 把预测结果移到主机内存（Trainer："

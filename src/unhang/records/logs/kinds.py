@@ -15,7 +15,6 @@ from unhang.patterns import lazily
 
 SOURCE_CODE: Final = "source code"
 OWN_RECORD: Final = "a record that unhang wrote"
-SOURCE_CODE: Final = "source code"
 # Directories that hold no logs, and very many files.
 NO_LOG_DIRECTORIES = {".git": "history of git", "__pycache__": "Python bytecode", "node_modules": SOURCE_CODE}
 
