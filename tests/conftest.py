@@ -56,9 +56,9 @@ def pytest_unconfigure(config):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     for item in items:
-        for folder, group in _TOGETHER.items():
-            if item.nodeid.startswith(folder):
-                item.add_marker(pytest.mark.xdist_group(group))
+        file = item.nodeid.partition("::")[0]
+        # What a file's tests share is made once.
+        item.add_marker(pytest.mark.xdist_group(next((group for folder, group in _TOGETHER.items() if file.startswith(folder)), file)))
 
 
 def pytest_runtest_setup(item):
