@@ -30,7 +30,12 @@ def test_nothing_is_left(how):
     command = [sys.executable, "-c", SESSION]
     with subprocess.Popen(command, cwd=root, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as session:
         pid, variable, directory = session.stdout.readline().split()
-        assert [str(found) for found, _ in living(variable)] == [pid] and Path(directory).is_dir()
+        # What has just begun has no environment yet.
+        until = time.monotonic() + 40
+        while not (found := living(variable)):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert [str(one) for one, _ in found] == [pid] and Path(directory).is_dir()
         if isinstance(how, signal.Signals):
             session.send_signal(how)
         session.stdin.close()

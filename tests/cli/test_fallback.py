@@ -464,7 +464,8 @@ def test_who_interrupts_keeps_what_was_measured(here, tmp_path):
     here.found = replace(outcome(None), says="interrupted: what was tried until then is all there is")
     here().after(failed(), here.told.append, lambda: True)
     assert "interrupted" in (tmp_path / "run1" / "solution.md").read_text()
-    assert not here.said(events.Note)
+    (note,) = here.said(events.Note)
+    assert "nothing is changed: nothing had passed until then" in note.text and str(tmp_path / "run1" / "solution.md") in note.text
 
 
 def test_the_report_holds_no_credentials(here, tmp_path):

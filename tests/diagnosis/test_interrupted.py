@@ -60,7 +60,7 @@ def test_a_stopped_process_needs_no_more_time(build, lab):
 
 
 def test_a_rank_that_executes_and_did_not_answer_in_time_is_not_said_to_hold_the_gil(build, lab):
-    b = build().rank(0, enqueued=13, completed=12).rank(1, enqueued=12, activity=lab.BUSY, answered=False)
+    b = build().rank(0, enqueued=13, completed=12).rank(1, enqueued=12, activity=lab.BUSY, answered=False, last_beat_s=30.8)
     v = b.judge("interrupted", **INTERRUPTED)
     assert (v.primary.cause, v.primary.standing) == ("straggler-timeout", "likely")
 

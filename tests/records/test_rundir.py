@@ -25,7 +25,7 @@ def test_one_that_was_named(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("")
     for path in (tmp_path / "mine", lambda: tmp_path / "mine"):
-        with pytest.raises(RunDirError, match="mine: File exists"):
+        with pytest.raises(RunDirError, match="mine is not empty"):
             RunDir.create(path)
 
 
@@ -35,7 +35,7 @@ def test_one_that_a_batch_script_has_made(tmp_path):
 
 def test_a_link_that_leads_nowhere(tmp_path):
     (tmp_path / "mine").symlink_to("nowhere")
-    with pytest.raises(RunDirError, match="mine: File exists"):
+    with pytest.raises(RunDirError, match="mine is no directory"):
         RunDir.create(lambda: tmp_path / "mine")
 
 

@@ -45,6 +45,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ('JSON has "double quotes", true, false and null', 'JSON 使用 "双引号"、true、false 和 null'),
     ("{} is UTF-16, which no launcher reads", "{} 是 UTF-16 编码，没有启动器能读"),
     ("{} is no file of a launcher", "{} 不是启动器的文件"),
+    ("it is the training itself: what starts it can be checked", "它就是训练程序本身：可以检查的是启动它的文件"),
     ("{} is no script of Python: a form starts a file that ends in .py, or a module", "{} 不是 Python 脚本：只能启动以 .py 结尾的文件或模块"),
     ("-m without a module: there is nothing to start", "-m 后面没有模块：没有可启动的内容"),
     ("{} is no UTF-8, and the file would be", "{} 不是 UTF-8，而要写的文件必须是"),

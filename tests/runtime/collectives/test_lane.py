@@ -14,7 +14,7 @@ import torch.distributed as dist
 from tests.runtime.collectives import world as of_ranks
 
 from unhang.records.incident import OWN_GROUPS
-from unhang.runtime.collectives.lane import OWN, GlooLane, graveyard
+from unhang.runtime.collectives.lane import GlooLane, graveyard
 
 pytestmark = pytest.mark.torch
 
@@ -39,7 +39,6 @@ def recorded(rank: int) -> list[tuple[str, int]]:
 
 def test_calls_of_two_lanes_are_told_apart(fresh):
     assert fresh(2)(recorded) == [[("unhang/0/a", 1), ("unhang/0/b", 1)]] * 2
-    assert OWN == OWN_GROUPS
 
 
 def breaks(rank: int, who: int) -> bool | None:

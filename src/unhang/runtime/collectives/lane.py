@@ -18,13 +18,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from unhang.records.incident import OWN_GROUPS
+
 # All ranks have just said that they come: what takes longer is lost.
 OPENS_WITHIN_S = 30.0
 # Gloo should not time out by itself: it would do so at another moment on each rank. But where a connection is closed under a send, Gloo (of torch
 # 2.13, at least) forgets to tell the thread that waits for it: nothing else ends that.
 NEVER_S = 7 * 86400.0
-# How the groups of all lanes are called. Nobody outside needs to watch over them: each call in one has a deadline, which this library keeps.
-OWN = "unhang/"
 # Descriptors of a rank for lanes of their own over Gloo: half of what Linux grants a process that asks for no more (RLIMIT_NOFILE), whatever this
 # host grants, since all ranks have to keep as many. Each has a socket for every other rank, and four of its own.
 _MOST_DESCRIPTORS = 512
@@ -74,7 +74,7 @@ class GlooLane:
         """`name` tells the lane's calls from those of other groups in the flight recorder. Raises RuntimeError where not all ranks come."""
         self._rank, self._size = rank, size
         self._group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=within_s))
-        _name(self._group, f"{OWN}{name}")
+        _name(self._group, f"{OWN_GROUPS}{name}")
         self._never = timedelta(seconds=NEVER_S)
 
     def expect(self, deadline_s: float) -> None:

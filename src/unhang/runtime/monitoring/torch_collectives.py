@@ -30,6 +30,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from unhang.records.flight import operations
 from unhang.records.flight.batches import COALESCED, is_message, marks_batches, told_as_usual
+from unhang.records.incident import OWN_GROUPS
 from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.tally import Calls, Tally, cause_of_text, group_name
 
@@ -180,8 +181,8 @@ class TorchCollectives:
 
     def _begun(self, recorder: _Recorder, number: int, entry: Mapping[str, Any]) -> None:
         name = str(entry["process_group"][0])
-        # Those of unhang have no name: they are counted by the calls that they are made for.
-        if not name:
+        # Those of unhang are counted by the calls that they are made for; in older torch, and over NCCL, they have no name.
+        if not name or name.startswith(OWN_GROUPS):
             return
         ranks = self._groups.get(name, ())
         group = group_name(ranks, self._world_size) if ranks else f"group {name}"
