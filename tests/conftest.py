@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -43,8 +42,6 @@ _TOGETHER = {
 
 
 def pytest_configure(config):
-    # Before any test sets variables by which another would know what it has started, and end it.
-    resource_tracker.ensure_running()
     # A worker of pytest-xdist is within the session of the one that started it.
     if not hasattr(config, "workerinput"):
         config.stash[_SESSION] = Session()
