@@ -6,7 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -89,8 +89,7 @@ class Scope:
     finished: int = 0
 
 
-@dataclass
-class Turn:
+class Turn(msgspec.Struct, eq=False, gc=False):
     """One guarded call of this rank."""
 
     number: int
@@ -98,7 +97,7 @@ class Turn:
     call: Call
     deadline_s: float
     lane: Lane | None = None
-    works: list[Any] = field(default_factory=list)
+    works: list[Any] = []
     done: int = 0
     chunks: int = 0
     reported: bool = False
@@ -106,8 +105,8 @@ class Turn:
     committed: bool = False
     # Of the evaluation around it, as it was told last.
     progress: bytes | None = None
-    moved_s: float = field(default_factory=time.monotonic)
-    began_s: float = field(default_factory=time.monotonic)
+    moved_s: float = msgspec.field(default_factory=time.monotonic)
+    began_s: float = msgspec.field(default_factory=time.monotonic)
 
     @property
     def key(self) -> str:

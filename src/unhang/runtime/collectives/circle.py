@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
+import msgspec
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -47,30 +48,16 @@ class Circle(Agreeing, Exchanging):
         if self.size > 1:
             places.answer(self)
 
-    @contextmanager
-    def turn(self, call: Call, deadline_s: float) -> Iterator[Turn]:
+    def turn(self, call: Call, deadline_s: float) -> _InTurn:
         """A call that has been agreed on, with the lane that it travels in; None for a circle of one. Whatever fails inside closes it for all."""
-        with self._lock:
-            turn = self._begun(call, deadline_s)
-            try:
-                if self.size > 1:
-                    self._heed(turn)
-                    turn.lane = self._own.get(call) or self._asked(turn)
-                    turn.lane.expect(deadline_s)
-                    if call in self._own:
-                        self._used[call] = self._turns
-                yield turn
-                self._finish(turn)
-            except CollectiveError as e:
-                if turn.works:
-                    self._break(turn.works)
-                self._observed(turn, e)
-                raise
-            except BaseException as e:
-                self._abandoned(turn, e)
-                self._observed(turn, e)
-                raise
-            self._observed(turn, None)
+        return _InTurn(self, call, deadline_s)
+
+    def _failed(self, turn: Turn, error: BaseException) -> None:
+        if not isinstance(error, CollectiveError):
+            self._abandoned(turn, error)
+        elif turn.works:
+            self._break(turn.works)
+        self._observed(turn, error)
 
     def _observed(self, turn: Turn, error: BaseException | None) -> None:
         if observers.observers:
@@ -114,8 +101,6 @@ class Circle(Agreeing, Exchanging):
 
     def _heed(self, turn: Turn) -> None:
         """An alarm of before: the others have broken their lanes, and maybe given up this very call."""
-        if self._heeded == self._alarm:
-            return
         self._heeded = self._alarm
         self._break([])
         self._told_of(turn)
@@ -135,8 +120,8 @@ class Circle(Agreeing, Exchanging):
         assert turn.lane is not None
         while True:
             try:
-                if turn.lane.ended(work, max(0.001, min(LOOK_S, turn.left_s))):
-                    turn.moved()
+                if turn.lane.ended(work, max(0.001, min(LOOK_S, turn.moved_s + turn.deadline_s - time.monotonic()))):
+                    turn.moved_s = time.monotonic()
                     return
             except RuntimeError as e:
                 self.close(turn, f"{BROKE}: {first_line(e)}")
@@ -165,6 +150,52 @@ class Circle(Agreeing, Exchanging):
             self._break([])
 
 
+class _InTurn(msgspec.Struct):
+    # Neither a generator nor a class with functions of its own for each step: see moving.all_reduce.
+    circle: Circle
+    call: Call
+    deadline_s: float
+    turn: Turn | None = None
+
+    def __enter__(self) -> Turn:
+        circle, call = self.circle, self.call
+        circle._lock.acquire()
+        try:
+            turn = self.turn = circle._begun(call, self.deadline_s)
+            if circle.size > 1:
+                if circle._heeded != circle._alarm:
+                    circle._heed(turn)
+                turn.lane = circle._own.get(call) or circle._asked(turn)
+                turn.lane.expect(self.deadline_s)
+                if call in circle._own:
+                    circle._used[call] = circle._turns
+        except BaseException as e:
+            try:
+                if self.turn is not None:
+                    circle._failed(self.turn, e)
+            finally:
+                circle._lock.release()
+            raise
+        return turn
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        circle, turn = self.circle, self.turn
+        assert turn is not None
+        try:
+            if error is not None:
+                circle._failed(turn, error)
+                return
+            try:
+                circle._finish(turn)
+            except BaseException as e:
+                circle._failed(turn, e)
+                raise
+            if observers.observers:
+                circle._observed(turn, None)
+        finally:
+            circle._lock.release()
+
+
 class _Preparing:
     # A generator would take longer than all that is prepared.
     def __init__(self, circle: Circle, what: str) -> None:
@@ -180,11 +211,12 @@ class _Preparing:
 
 def of(group: Any = None) -> Circle:
     """The circle of `group`, by default of all ranks. Raises CollectiveError where there is no group, or this rank is not in it."""
-    if not dist.is_available() or not dist.is_initialized():
+    world = c10d._world.default_pg
+    if world is None:
         raise CollectiveError(
             "torch.distributed has no group yet: call torch.distributed.init_process_group first (or let the launcher's framework do it)"
         )
-    group = c10d._get_default_group() if group is None else group
+    group = world if group is None else group
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise CollectiveError("this rank is no member of that group")
     known_as = weakref.ref(group)

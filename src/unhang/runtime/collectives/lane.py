@@ -75,20 +75,25 @@ class GlooLane:
         self._rank, self._size = rank, size
         self._group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=within_s))
         _name(self._group, f"{OWN_GROUPS}{name}")
-        self._never = timedelta(seconds=NEVER_S)
+        self._expects_s, self._never = NEVER_S, timedelta(seconds=NEVER_S)
+        # By operation: to make them takes longer than to give them.
+        self._reduces: dict[Any, Any] = {}
 
     def expect(self, deadline_s: float) -> None:
-        # Of two that are under way one may have waited for as long as the other took.
-        self._never = timedelta(seconds=min(2 * deadline_s + 1, NEVER_S))
+        if deadline_s != self._expects_s:
+            # Of two that are under way one may have waited for as long as the other took.
+            self._expects_s, self._never = deadline_s, timedelta(seconds=min(2 * deadline_s + 1, NEVER_S))
+            self._reduces.clear()
 
     def leaves(self) -> list[str]:
         # By device, of which there is one.
         return [f"0/{self._rank}"]
 
     def all_reduce(self, tensor: torch.Tensor, op: Any) -> Any:
-        options = dist.AllreduceOptions()
-        options.reduceOp, options.timeout = op, self._never
-        return self._group.allreduce([tensor], _async(options))
+        if (options := self._reduces.get(op)) is None:
+            options = self._reduces[op] = _async(dist.AllreduceOptions())
+            options.reduceOp, options.timeout = op, self._never
+        return self._group.allreduce([tensor], options)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Any:
         options = dist.BroadcastOptions()
