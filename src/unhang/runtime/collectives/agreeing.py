@@ -51,6 +51,8 @@ class Agreeing(Ending):
         """Says what we want, and learns what is done. Raises where the others want something else, or are not there."""
         assert self.board is not None and self.meeting is not None
         board, key, call = self.board, turn.key, turn.call
+        # Not in this round, where we have moved to it.
+        turn.said = False
         state = _State(call=call, seen=self._seen.get(call, 0), common=self._common_key, heeded=self._heeded)
         mine = msgspec.json.encode(state)
         said = board.decide(f"{key}/c", mine)

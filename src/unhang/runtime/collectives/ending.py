@@ -73,7 +73,6 @@ class Ending:
         self._committed: list[str] = []
         self._exchanged_at = ""
         self._said_at = ""
-        self._left = Leftovers()
         # What was begun under a number of its own and goes on, by that number.
         self._begun_at: dict[str, str] = {}
         self._left = Leftovers()
@@ -104,8 +103,9 @@ class Ending:
                 return
             if self.board is None or self.board.name != board.name:
                 self.alarms, self._alarm, self._heeded = 0, "", ""
-                # What was left in another round is read by nobody.
+                # What was left in another round is read by nobody. Of the call that goes on in this one the keys are the same.
                 self._left = Leftovers()
+                self._read, self._committed, self._exchanged_at, self._said_at = [], [], "", ""
                 self.board = board
             owed, self._owed = self._owed, []
         for tells in owed:
@@ -122,7 +122,8 @@ class Ending:
         """At once, or as soon as we have met the others: whoever fails does not wait for them."""
         assert self.meeting is not None
         if self.board is None:
-            self._owed.append(tells)
+            with self._alarm_lock:
+                self._owed.append(tells)
             self.meeting.hello()
             self.entered()
         else:
@@ -131,7 +132,7 @@ class Ending:
     def _moves(self) -> None:
         """Raises Moved where the others are elsewhere."""
         assert self.meeting is not None
-        if not self.meeting.settled and self.meeting.move():
+        if self.meeting.move():
             self.entered()
             raise Moved
 
