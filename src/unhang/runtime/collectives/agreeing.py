@@ -11,7 +11,9 @@ import msgspec
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from unhang.errors import CollectiveError
 from unhang.runtime.collectives import lane as lanes
+from unhang.runtime.collectives.addresses import Addresses
 from unhang.runtime.collectives.calls import GIVEN_UP, NOTHING_SENT, Call, Go, Turn, first_line, mismatch, odd
 from unhang.runtime.collectives.ending import LOOK_S, Ending
 from unhang.runtime.collectives.lane import OPENS_WITHIN_S, GlooLane, Lane, StoreLane
@@ -142,10 +144,12 @@ class Agreeing(Ending):
             elif kind == "store":
                 lane = StoreLane()
             else:
-                store = dist.PrefixStore(key, self.board.store)
-                with self.board.asks():
-                    within_s = min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s))
-                    lane = GlooLane(store, self.rank, self.size, name=f"{c10d._get_process_group_name(self.group)}/{key}", within_s=within_s)
+                within_s = min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s))
+                addresses = Addresses(self.board, key, within_s, lambda: self._hear(turn))
+                lane = GlooLane(addresses, self.rank, self.size, name=f"{c10d._get_process_group_name(self.group)}/{key}", within_s=within_s)
+                addresses.connected()
+        except CollectiveError:
+            raise
         except (RuntimeError, ValueError) as e:
             self.close(turn, lanes.unconnected(kind, first_line(e)))
         self._left.add(*(f"{key}/{one}" for one in lane.leaves()))
