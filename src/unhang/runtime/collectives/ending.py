@@ -79,6 +79,7 @@ class Ending:
         # The call that was given up last, by anybody, and the last that we have drawn the consequences of.
         self.alarms = 0
         self._alarm = ""
+        self._listened_s = 0.0
         self._alarm_lock = threading.Lock()
         self._heeded = ""
         # Of the round that this rank is in, once it has met the others.
@@ -138,12 +139,19 @@ class Ending:
 
     def listen(self, board: Board) -> str:
         """The call, or scope, that was given up last by anybody. They are numbered: what a thread has read may be old when it is believed."""
+        # The answer may be older than a process that has stood still meanwhile.
+        began_s = time.monotonic()
         number = int(board.look("alarms") or b"0")
         if number > self.alarms and (key := board.look(f"alarm/{number}")) is not None:
             with self._alarm_lock:
                 if number > self.alarms:
                     self.alarms, self._alarm = number, key.decode()
+        self._listened_s = began_s
         return self._alarm
+
+    def stood_still(self) -> bool:
+        """Whether alarms of this circle were not asked for so long that this process must have: by whom it is given up it does not know."""
+        return time.monotonic() - self._listened_s > places.STOOD_STILL_S
 
     def _raise_alarm(self, key: str) -> None:
         assert self.board is not None
