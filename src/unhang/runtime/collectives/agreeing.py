@@ -24,6 +24,8 @@ from unhang.runtime.collectives.nccl_lane import NcclLane, store_beside
 _OFTEN = 3
 # Opening one takes up to 26 ms: it does not give way to a kind that comes as often as itself.
 _IDLE_CALLS = 64
+# Kinds may be as many as calls. All ranks forget them at the same call.
+_SEEN_KINDS = 4096
 # Of connections, once all have said that they come.
 _OPENS_S = 5.0
 _ARRIVED = 1
@@ -126,9 +128,13 @@ class Agreeing(Ending):
         kind = self._kind(call)
         if how == "own":
             while len(there := self._own_of(kind)) >= lanes.most(kind, self.size):
-                self._own.pop(self._idlest(there)).destroy()
+                idlest = self._idlest(there)
+                del self._used[idlest]
+                self._own.pop(idlest).destroy()
             lane = self._own[call] = self._open(turn, kind, f"{turn.key}/own")
             return lane
+        if len(self._seen) >= _SEEN_KINDS:
+            self._seen.clear()
         self._seen[call] = self._seen.get(call, 0) + 1
         if kind not in self._common:
             self._common[kind] = self._open(turn, kind, f"{turn.key}/common")
