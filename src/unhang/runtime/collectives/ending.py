@@ -346,7 +346,7 @@ class Ending:
             ) from None
         if len(set(calls.values())) > 1 and not any(said.own for said in closed.reports):
             more = f" Not heard from: rank {named(closed)}." if closed.missing else ""
-            raise mismatch(calls, odd(calls), more) from None
+            raise mismatch(calls, odd(calls), more, closed) from None
         raise CollectiveTimeout(self._told(turn, closed), missing=closed.missing, closed=closed) from None
 
     def _told(self, turn: Turn, closed: Closed) -> str:
