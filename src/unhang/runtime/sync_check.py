@@ -99,7 +99,7 @@ def _exchanged(circle: Circle, value: bytes, deadline_s: float) -> Mapping[int, 
     found = circle.exchange("sync", value, deadline_s)
     if missing := tuple(rank for rank in circle.ranks if rank not in found):
         names = ", ".join(map(str, missing))
-        raise CollectiveTimeout(f"rank {names} did not come to the check within {deadline_s:g} s", missing=missing)
+        raise CollectiveTimeout(f"rank {names} did not come to the check within {deadline_s:g} s, or failed in it", missing=missing)
     return found
 
 

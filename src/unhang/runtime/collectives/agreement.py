@@ -105,7 +105,7 @@ def reduce_metrics(metrics: Mapping[str, Any], group: Any = None, *, deadline: D
     # JSON has no infinity.
     found = _exchanged(circle, "metrics", lambda: msgspec.msgpack.encode({name: pair(name, value) for name, value in metrics.items()}), deadline)
     if missing := tuple(rank for rank in circle.ranks if rank not in found):
-        raise CollectiveTimeout(f"metrics of rank {', '.join(map(str, missing))} did not come in time", missing=missing)
+        raise CollectiveTimeout(f"metrics of rank {', '.join(map(str, missing))} did not come in time, or could not be told", missing=missing)
     sums: dict[str, list[tuple[float, float]]] = {}
     for _, packed in sorted(found.items()):
         for name, one in msgspec.msgpack.decode(packed, type=dict[str, tuple[float, float]]).items():

@@ -137,13 +137,15 @@ def odd(calls: Mapping[int, object]) -> tuple[int, ...]:
     return tuple(rank for rank, call in calls.items() if counts[call] != most)
 
 
-def mismatch(calls: Mapping[int, str], odd: Sequence[int], more: str) -> CollectiveMismatch:
+def mismatch(calls: Mapping[int, str], odd: Sequence[int], more: str, closed: Closed | None = None) -> CollectiveMismatch:
     by_call: dict[str, list[int]] = {}
     for rank, call in calls.items():
         by_call.setdefault(call, []).append(rank)
     said = "; ".join(f"{_ranks(ranks)}: {call}" for call, ranks in sorted(by_call.items(), key=lambda item: -len(item[1])))
     differ = f" {_ranks(odd)} differ{'s' if len(odd) == 1 else ''} from most." if odd else ""
-    return CollectiveMismatch(f"the ranks' calls do not fit together. {said}.{differ}{more}", calls=calls, odd=odd)
+    return CollectiveMismatch(
+        f"the ranks' calls do not fit together. {said}.{differ}{more}", calls=calls, odd=odd, missing=closed.missing if closed else (), closed=closed
+    )
 
 
 def named(closed: Closed) -> str:

@@ -106,8 +106,8 @@ class Circle(Agreeing, Exchanging):
         self._told_of(turn)
 
     def _finish(self, turn: Turn) -> None:
-        if self.board is not None and places.are_old():
-            # This process stood still. What the others had sent before they gave up is still in our sockets, and has just been taken for an answer.
+        if self.board is not None and self.stood_still():
+            # What the others had sent before they gave up is still in our sockets, and has just been taken for an answer.
             self.listen(self.board)
         if self._alarm == turn.key and not turn.committed:
             self.close(turn, TOLD)

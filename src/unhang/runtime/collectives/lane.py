@@ -73,6 +73,8 @@ class GlooLane:
     def __init__(self, store: Any, rank: int, size: int, *, name: str = "", within_s: float = OPENS_WITHIN_S) -> None:
         """`name` tells the lane's calls from those of other groups in the flight recorder. Raises RuntimeError where not all ranks come."""
         self._rank, self._size = rank, size
+        # One of Python's is not held by torch.
+        self._store = store
         self._group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=within_s))
         _name(self._group, f"{OWN_GROUPS}{name}")
         self._expects_s, self._never = NEVER_S, timedelta(seconds=NEVER_S)

@@ -58,8 +58,8 @@ class Meeting:
         self._name = ""
         self._refused: list[str] = []
         self._founded = False
-        # Of the first rank's round when this one was founded.
-        self._instead_of = b""
+        # The first rank's round that we have sent it away from.
+        self._moved = b""
         self._full = False
         self._heard = -1
         self._answered: dict[int, str] = {}
@@ -90,9 +90,12 @@ class Meeting:
             if founds_s == float("inf") and self.root.count("wants", 0) != wanted:
                 before = [said for said in self.root.look_at([f"hello/{rank}" for rank in self._earlier()]) if said is not None]
                 founds_s = now + min(_FOUNDS_AFTER_S * len(before), _FOUNDS_WITHIN_S)
+            # Who is answered by now founds no other round: those of two would wait for each other for ever.
+            if self._hears(self.root):
+                break
             if now >= founds_s:
                 self._found(self.root)
-            elif not self._hears(self.root):
+            else:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_S)
         return called or not self._of_the_first()
@@ -117,8 +120,10 @@ class Meeting:
         return _EVERY_S
 
     def move(self) -> bool:
-        """To the round that the others have founded without us; not once something was decided in this one."""
-        if self.settled or (found := self.root.look(f"moved/{self.round}")) is None:
+        """To the round that the others have founded without us; not once something was decided in this one, unless by us alone."""
+        if self.settled and (self._full or not self._founded):
+            return False
+        if (found := self.root.look(f"moved/{self.round}")) is None or (self.settled and self.root.under(self.round).count("seats", 0) > 1):
             return False
         with self._lock:
             return self._sit(self.root, found.decode())
@@ -140,8 +145,6 @@ class Meeting:
             if self.round:
                 return
             name = f"{self._me}-{uuid.uuid4().hex}"
-            self._instead_of = root.look("host") or b""
-            root.under(name).put("instead of", self._instead_of)
             self._take(root, name)
             if self._me == self._ranks[0]:
                 root.put("host", name.encode())
@@ -169,8 +172,7 @@ class Meeting:
             return False
         if self._name:
             root.forget([f"hello/{self._me}", f"round/{self._name}"])
-        self._founded, self._heard, self._name = False, -1, ""
-        self._instead_of = root.under(name).look("instead of") or b""
+        self._founded, self._heard, self._name, self._moved, self.settled = False, -1, "", b"", False
         self.round = name
         return True
 
@@ -197,6 +199,7 @@ class Meeting:
                     if self._answered.get(rank) != hello.name and name not in hello.refused:
                         self._answered[rank] = hello.name
                         root.decide(f"round/{hello.name}", name.encode())
-        if not name.startswith(f"{self._ranks[0]}-") and (host := root.look("host")) is not None and host != self._instead_of:
-            # The first rank has come after all.
+        if not name.startswith(f"{self._ranks[0]}-") and (host := root.look("host")) is not None and host != self._moved:
+            # Where the first rank comes after all, or was there and stood still, it finds us. One that has ended reads nothing.
+            self._moved = host
             root.put(f"moved/{host.decode()}", name.encode())

@@ -248,11 +248,14 @@ def reduce_scatter(
 
 def all_gather_object(value: Any, group: Any = None, *, deadline: Deadline = None) -> list[Any]:
     """What each rank gave, in the order of the group's ranks; pickled, so among trusted ranks only. Raises as all_reduce does."""
-    with circles.of(group).preparing("all_gather_object"):
+    circle = circles.of(group)
+    with circle.preparing("all_gather_object"):
         packed = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     longest = torch.tensor([len(packed)], dtype=torch.int64)
     all_reduce(longest, "max", group, deadline=deadline)
-    sent = torch.empty(_room(_HEAD + int(longest.item())), dtype=torch.uint8)
+    # It may be that of another rank that there is no memory for.
+    with circle.preparing("all_gather"):
+        sent = torch.empty(_room(_HEAD + int(longest.item())), dtype=torch.uint8)
     with _memory(sent) as memory:
         memory[:_HEAD] = len(packed).to_bytes(_HEAD, "little")
         memory[_HEAD : _HEAD + len(packed)] = packed
