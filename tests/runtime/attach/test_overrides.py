@@ -297,7 +297,9 @@ def test_without_the_variables_nothing_is_touched(listener):
     assert differs(looked(UNHANG_TIMEOUT_S="60")) > ours | made
     assert differs(looked(UNHANG_PREFETCH="3")) == ours | {"loader __init__"}
     gloo = differs(looked(UNHANG_BACKEND="gloo"))
-    assert gloo > ours | {"c10d send", "dist all_to_all", "_c10d_functional::all_reduce", "remaps", "skipped"}
+    # The compiler of torch 2.4 has no operators for messages that it would have to be kept from.
+    remapped = {"remaps"} if {"isend", "irecv", "batch_isend_irecv"}.intersection(bare["remaps"]) else set()
+    assert gloo > ours | {"c10d send", "dist all_to_all", "_c10d_functional::all_reduce", "skipped"} | remapped
 
 
 def test_backends_that_gloo_cannot_stand_in_for(listener):
