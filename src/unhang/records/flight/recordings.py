@@ -96,7 +96,7 @@ def record_all(
     lanes, hosts = dict[tuple[str, int], Lanes](), dict[tuple[str, int], str]()
     share = max(_LEAST_DRAWN, _MOST_DRAWN // max(1, len(paths))) if drawn else 0
     done = 0
-    unread = [str(path) for path in blank]
+    unread, lost = [str(path) for path in blank], dict[int, str]()
 
     def ready(path: Path, why: str | None, *, nothing: bool = False) -> None:
         nonlocal done
@@ -123,6 +123,7 @@ def record_all(
             of_digests += [(shared.of(r), name) for r, name in zip(part.recordings, part.names, strict=True)]
             lanes |= {(r.source, r.place): shared.drawn(of) for r, of in zip(part.recordings, part.lanes, strict=False) if of is not None}
             hosts |= {(r.source, r.place): part.host for r in part.recordings}
+            lost |= {rank: f"{name} on {part.host}" for rank, name in closed_ranks(part.blank, [n.name for n in part.names]).items()}
             missed += [*part.missed, *(n for r in part.recordings for n in _left_out(r, of_digest=True))]
     of_files, copies = belonging.without_copies(of_files, named.guessed)
     if copies:
@@ -160,7 +161,7 @@ def record_all(
         not_examined=tuple(missed),
         unsure=unsure,
         closed=beside([str(p) for p in closed]),
-        blank=beside(unread),
+        blank={} if unsure else {rank: file for rank, file in {**lost, **beside(unread)}.items() if rank not in taken},
         copied={} if unsure else {rank: file for rank, file in told.copied.items() if rank not in taken},
         lanes={rank: of for rank, r in sorted(taken.items()) if (of := _lanes(r, lanes))},
         hosts={rank: hosts[at] for rank, r in taken.items() if (at := (r.source, r.place)) in hosts},
@@ -296,10 +297,11 @@ def sum_up(
     clean: digest.Clean,
     called: Callable[[str], str] = str,
     lost: Sequence[NotExamined] = (),
+    beside: Sequence[NotExamined] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> SummedUp:
     """Write the digest of these dumps into a folder. `clean` takes credentials out of a text, `called` gives the name of a file that was unpacked;
-    `lost` are dumps by their names that are none by what is in them.
+    `lost` are dumps by their names that are none by what is in them, `beside` is what lies there that no digest holds.
 
     Raises UnhangError where none of them can be read, OSError where it cannot be written, RecordError where another one is there by its name.
     """
@@ -328,8 +330,8 @@ def sum_up(
         told = "; ".join(f"{n.what}: {n.why}" for n in missed[:3])
         raise UnhangError("none of the flight-recorder dumps could be read", cause=told)
     found.sort(key=lambda s: s.rank)
-    written = digest.write(folder, host, found, unread, clean=clean)
-    return SummedUp(path=written, dumps=len(found), ranks=tuple(sorted({s.rank for s in found})), not_examined=tuple(missed))
+    written = digest.write(folder, host, found, unread, [(n.what, n.why) for n in beside], clean=clean)
+    return SummedUp(path=written, dumps=len(found), ranks=tuple(sorted({s.rank for s in found})), not_examined=(*missed, *beside))
 
 
 def flight(recording: Recording) -> Flight | None:
