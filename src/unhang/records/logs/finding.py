@@ -262,7 +262,9 @@ def _source(path: str, name: str, *, named: bool) -> Source:
 
 def _may_be_dump(name: str) -> bool:
     """Whether a name that says "no log" may be that of a flight-recorder dump, which its first bytes tell."""
-    return re.search(r"\.(?:pkl|pickle|bin|json)(?:\.(?:gz|zst|xz|bz2))?$", name) is not None and no_log(name) != OWN_RECORD
+    if (what := no_log(name)) == FLIGHT:
+        return True
+    return re.search(r"\.(?:pkl|pickle|bin|json)(?:\.(?:gz|zst|xz|bz2))?$", name) is not None and what != OWN_RECORD
 
 
 def _packed_kind(path: str, name: str, head: bytes) -> str | None:
