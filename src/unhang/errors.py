@@ -111,8 +111,8 @@ class LatePeer(CollectiveTimeout):
 class CollectiveMismatch(CollectiveError):
     """The ranks' calls do not fit together. `calls` is what each rank wanted, `odd` the global ranks that differ from most.
 
-    Where it was found before anything was sent, all had come: nobody is `missing`, and `closed` is None. Where ranks that waited found it, both are as
-    in CollectiveTimeout.
+    Where it was found before anything was sent, all had come: nobody is `missing`, and `closed` is None. Where ranks that waited found it, both are
+    as in CollectiveTimeout.
     """
 
     def __init__(self, message: str, *, calls: Mapping[int, str], odd: Sequence[int] = (), missing: Sequence[int] = (), closed: Any = None) -> None:

@@ -72,7 +72,8 @@ def waits_for_an_address(rank: int) -> None:
             return gets(self, key)
 
         Addresses.get = waits
-    unhang.all_reduce(torch.ones(3), deadline=60)
+    # Torch 2.4 leaves the address answered: its peer learns of it when the time to connect is over.
+    unhang.all_reduce(torch.ones(3), deadline=8)
 
 
 def test_who_waits_for_one_can_be_interrupted(fresh):

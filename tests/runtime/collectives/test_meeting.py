@@ -197,6 +197,18 @@ def test_where_it_comes_just_then_all_decide_the_same(fresh, sign):
     assert first[1] == ({0: 0, 1: 1, 2: 2}, ())
 
 
+def hurries(rank: int) -> list[tuple[dict, tuple]]:
+    if rank == 0:
+        until(lambda: bool(standing(of_ranks.store, "/who/1") or standing(of_ranks.store, "/who/2")))
+    agreed = [unhang.agree(rank, deadline=0.1), unhang.agree(rank, deadline=20)]
+    return [(dict(one.values), one.missing) for one in agreed]
+
+
+def test_nor_where_it_waits_for_less_time_than_they_take_to_tell_it(fresh):
+    first, *others = fresh(3)(hurries)
+    assert others == [first] * 2 and first[1] == ({0: 0, 1: 1, 2: 2}, ())
+
+
 def is_stopped(rank: int) -> tuple[dict, tuple]:
     if rank:
         until(lambda: of_ranks.store.check(["stops"]) and bool(standing(of_ranks.store, "/host")))

@@ -113,11 +113,11 @@ class Ending:
             tells(board)
 
     def _meet(self, deadline_s: float) -> bool:
-        """Until this rank is among the others; whether without the first of them, which has not come within the deadline."""
+        """Until this rank is among the others; whether some of them may have waited for it longer than they wanted."""
         assert self.meeting is not None
-        without = self.meeting.meet(deadline_s)
+        waited = self.meeting.meet(deadline_s)
         self.entered()
-        return without
+        return waited
 
     def _tell(self, tells: Callable[[Board], object]) -> None:
         """At once, or as soon as we have met the others: whoever fails does not wait for them."""

@@ -22,6 +22,8 @@ from unhang.records.incident import OWN_GROUPS
 
 # All ranks have just said that they come: what takes longer is lost.
 OPENS_WITHIN_S = 30.0
+# So often Gloo tries to connect with a peer that does not answer, each time for the whole timeout (seen in torch 2.13 and 2.15).
+_CONNECTS_TIMES = 5
 # Gloo should not time out by itself: it would do so at another moment on each rank. But where a connection is closed under a send, Gloo (of torch
 # 2.13, at least) forgets to tell the thread that waits for it: nothing else ends that.
 NEVER_S = 7 * 86400.0
@@ -75,7 +77,7 @@ class GlooLane:
         self._rank, self._size = rank, size
         # One of Python's is not held by torch.
         self._store = store
-        self._group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=within_s))
+        self._group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=within_s / _CONNECTS_TIMES))
         _name(self._group, f"{OWN_GROUPS}{name}")
         self._expects_s, self._never = NEVER_S, timedelta(seconds=NEVER_S)
         # By operation: to make them takes longer than to give them.

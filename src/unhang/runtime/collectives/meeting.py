@@ -71,11 +71,13 @@ class Meeting:
         return self.root.under(self.round) if self.round else None
 
     def meet(self, deadline_s: float) -> bool:
-        """Until this rank has its seat in a round; whether that is one without the first rank, which has not come within a deadline."""
+        """Until this rank has its seat in a round; whether others may have waited for that: it is a new one, or one without the first rank."""
         if self._me == self._ranks[0]:
-            if not self.round:
-                self._found(self.root)
-            return False
+            if self.round:
+                return False
+            self._found(self.root)
+            # Or they are in a round without it already, and are about to say so.
+            return True
         until = time.monotonic() + deadline_s
         wanted, founds_s, knocks_s = self.root.count("wants", 0), float("inf"), 0.0
         called, pause_s = False, _SHORTEST_S
