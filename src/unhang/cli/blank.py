@@ -17,9 +17,9 @@ def set_apart(found: Found) -> tuple[Found, tuple[Path, ...]]:
     from unhang.records.logs.finding import EMPTY
 
     files = {str(s.path): s for s in found.sources if s.path is not None and s.seekable}
-    blank = {files[name] for name in closed_ranks(list(files), [str(p) for p in found.dumps]).values()}
-    empty = {s for s in blank if not s.size_bytes}
+    alike = set(closed_ranks([*files, *map(str, found.blank)], [str(p) for p in found.dumps]).values())
+    empty = {files[name] for name in alike & files.keys() if not files[name].size_bytes}
     missed = [n for n in found.not_examined if not (n.why == EMPTY and any(n.what == s.name for s in empty))]
     missed += [NotExamined(what=s.name, why=EMPTY, unread=True) for s in sorted(empty, key=lambda s: s.name)]
     sources = tuple(s for s in found.sources if s not in empty)
-    return replace(found, sources=sources, not_examined=tuple(missed)), tuple(sorted(s.path for s in blank if s.path is not None))
+    return replace(found, sources=sources, not_examined=tuple(missed)), tuple(map(Path, sorted(alike)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import pickle
 import shutil
 
@@ -59,6 +60,23 @@ def test_a_copy_that_is_called_as_another_rank_is_put_right_by_that_ranks_own(co
     found = record_all(collected(**{"nccl_trace_rank_1.old.gz": packed}))
     assert whole(found)
     assert ["it holds the dump of rank 0" in n.why for n in found.not_examined] == [True]
+
+
+def test_a_copy_that_is_called_as_a_rank_that_the_job_has_not(collected, real):
+    found = record_all(collected(nccl_trace_rank_7=real[0][0]))
+    assert whole(found) and found.without == frozenset()
+    assert ["it holds the dump of rank 0" in n.why for n in found.not_examined] == [True]
+
+
+def test_a_copy_of_a_whole_hosts_file_is_no_further_host(tmp_path):
+    """Lists of dumps that tell no rank."""
+    raw = [jobs.dump([jobs.entry(n, ("0", ""), n, "all_reduce", 4, 20, "completed", t=1001 * n + r) for n in (1, 2, 3)]) for r in range(4)]
+    for name, dumps in (("a", raw[:2]), ("b", raw[2:]), ("b (1)", raw[2:])):
+        (tmp_path / f"{name}.json").write_text(json.dumps(dumps))
+    found = record_all(sorted(tmp_path.iterdir()))
+    assert sorted(found.recordings) == [0, 1, 2, 3] and found.copied == {}
+    (left,) = found.not_examined
+    assert left.what.startswith(f"{tmp_path}/b") and f"it is a copy of {tmp_path}/b" in left.why
 
 
 @pytest.mark.parametrize("summed", [False, True])

@@ -29,18 +29,16 @@ def moments_of(recording: Recording) -> Hashable | None:
 
 
 def without_copies(found: Sequence[Placed], guessed: Collection[str]) -> tuple[list[Placed], list[NotExamined]]:
-    """The dumps without those whose names tell no rank (`guessed`) and that are copies of another one."""
-    dumps_in: dict[str, int] = {}
-    for _, _, (path, _) in found:
-        dumps_in[path] = dumps_in.get(path, 0) + 1
+    """The dumps without those of files whose names tell no rank (`guessed`) and that hold nothing but copies of others."""
+    files: dict[str, list[tuple[Hashable | None, bool]]] = {}
+    for recording, told, (path, _) in sorted(found, key=lambda each: (each[2][0] in guessed, each[0].rank)):
+        files.setdefault(path, []).append((moments_of(recording), told))
     first: dict[Hashable, str] = {}
     left = dict[str, str]()
-    for recording, told, (path, _) in sorted(found, key=lambda each: (each[2][0] in guessed, each[0].rank)):
-        if (moments := moments_of(recording)) is None:
-            continue
-        other = first.setdefault(moments, path)
-        if other != path and path in guessed and not told and dumps_in[path] == 1:
-            left[path] = other
+    for path, dumps in files.items():
+        if path in guessed and all(moments in first and not told for moments, told in dumps):
+            left[path] = first[dumps[0][0]]
+        first |= {moments: path for moments, _ in dumps if moments is not None and moments not in first}
     missed = [NotExamined(what=path, why=f"it is a copy of {other}") for path, other in sorted(left.items())]
     return [each for each in found if each[2][0] not in left], missed
 
@@ -78,7 +76,7 @@ class Told:
 
 def told_apart(found: Sequence[Recording]) -> Told:
     """The recordings without those that stand under the names of several ranks, unless it is known whose they are: by their messages, or because all
-    other ranks have one of their own."""
+    other ranks have one of their own, or are none of the job's."""
     by_moments: dict[Hashable, list[Recording]] = {}
     of_rank: dict[tuple[int, bool], set[Hashable]] = {}
     for recording in found:
@@ -86,6 +84,7 @@ def told_apart(found: Sequence[Recording]) -> Told:
         of_rank.setdefault((recording.rank, recording.is_second), set()).add(moments)
         if moments is not None:
             by_moments.setdefault(moments, []).append(recording)
+    world = _world_of_all(found)
     left, copied, missed = set[int](), dict[int, str](), list[NotExamined]()
     unknown = None
     for moments, alike in by_moments.items():
@@ -94,10 +93,11 @@ def told_apart(found: Sequence[Recording]) -> Told:
             continue
         alone = [rank for rank in named if of_rank[rank, alike[0].is_second] == {moments}]
         sent = of_messages(alike[0])
-        home = sent if sent in named else alone[0] if len(alone) == 1 else None
+        likely = [rank for rank in alone if world is None or rank in world]
+        home = sent if sent in named else likely[0] if len(likely) == 1 else None
         others = [r for r in alike if r.rank != home]
         left |= set(map(id, others))
-        copied |= {r.rank: r.source for r in others if r.rank in alone and not r.is_second}
+        copied |= {r.rank: r.source for r in others if r.rank in likely and not r.is_second}
         if home is not None:
             where = next(r.source for r in alike if r.rank == home)
             missed += [NotExamined(what=r.source, why=f"it holds the dump of rank {home}, which stands in {where}: one is a copy") for r in others]

@@ -38,12 +38,13 @@ _PACKED_NAME = lazily(r"\.(gz|tgz|tar|zip|xz|txz|zst|bz2|tbz2?)$", re.IGNORECASE
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """What is to be read, in order, each file once; and what was seen but will not be read. `dumps` are those of flight recorders; `closed` are files
-    that may not be read."""
+    that may not be read, `blank` those out of archives in which there is nothing."""
 
     sources: tuple[Source, ...]
     not_examined: tuple[NotExamined, ...]
     dumps: tuple[Path, ...] = ()
     closed: tuple[Path, ...] = ()
+    blank: tuple[Path, ...] = ()
 
 
 def find(paths: Sequence[str], *, wanted: str = "log", limits: Limits | None = None, stdin: IO[bytes] | None = None) -> Found:
