@@ -255,7 +255,7 @@ def test_who_is_interrupted_while_it_waits_for_another(fresh):
     world.signal(1, signal.SIGINT)
     other, interrupted = world.ended([0, 1])
     assert interrupted.kind == "KeyboardInterrupt"
-    assert other.kind == "CollectiveTimeout" and "rank 1: KeyboardInterrupt" in other.text
+    assert other.kind == "PeerFailed" and "rank 1: KeyboardInterrupt" in other.text
     assert world.ended([2])[0].kind == "LatePeer"
     assert world(goes_on) == [[3.0] * 5] * 3
 
@@ -303,7 +303,7 @@ def cannot_answer(rank: int) -> tuple:
     try:
         unhang.reduce_metrics({"a": "many" if rank == 1 else 1.0}, deadline=30)
         kind = ""
-    except (TypeError, unhang.CollectiveTimeout) as e:
+    except (TypeError, unhang.PeerFailed) as e:
         kind = type(e).__name__
     return said, missing, kind, unhang.all_reduce(torch.full((2,), float(rank)), deadline=30)[0].item()
 
@@ -311,7 +311,7 @@ def cannot_answer(rank: int) -> tuple:
 def test_who_cannot_answer_does_not_keep_the_others_waiting(worlds):
     found = worlds(3)(cannot_answer)
     assert "object" in found[1][0] and found[1][2] == "TypeError"
-    assert found[0][:3] == found[2][:3] == ("", (1,), "CollectiveTimeout")
+    assert found[0][:3] == found[2][:3] == ("", (1,), "PeerFailed")
     assert [one[3] for one in found] == [3.0] * 3
 
 
@@ -493,7 +493,7 @@ def names_a_file(rank: int) -> str:
 
     try:
         unhang.all_gather_object(Value() if rank == 1 else 1, deadline=20)
-    except (OSError, unhang.CollectiveTimeout) as e:
+    except (OSError, unhang.PeerFailed) as e:
         return str(e).encode(errors="backslashreplace").decode()
     return ""
 

@@ -91,7 +91,7 @@ CAUSE = Cause(
     why="A rank was late, stuck, gone or elsewhere in the code; a connection broke; or the deadline is shorter than what that rank does meanwhile.",
     signatures=(
         guarded.signature(
-            "(?:CollectiveTimeout|LatePeer)",
+            "(?:CollectiveTimeout|LatePeer|PeerFailed)",
             ") did not end: ",
             r"(?P<call>[^']{1,300}?) \(call (?P<number>\d{1,12}) of group '(?P<group>[^']{1,200})'\) did not end: (?P<says>.{1,4000})",
         ),

@@ -10,7 +10,7 @@ import msgspec
 
 from unhang.runtime.collectives import places
 from unhang.runtime.collectives.board import Board
-from unhang.runtime.collectives.calls import Turn, turn_of
+from unhang.runtime.collectives.calls import Closed, Turn, turn_of
 from unhang.runtime.collectives.deadlines import waits_for
 from unhang.runtime.collectives.ending import ALL_OF_IT, GRACE_S, LOOK_S, TOLD, Ending
 from unhang.runtime.collectives.meeting import Moved
@@ -25,20 +25,46 @@ class Exchanging(Ending):
         Nor is who declined.
         """
         with self._lock:
-            scope = self._scopes[-1]
-            scope.number += 1
-            if self.size == 1:
-                return {self.me: value}
-            found = self._exchanged(f"{scope.name}/{scope.number}/{what}", value, deadline_s)
-            return {rank: said for rank, said in found.items() if said}
+            found = self._exchange(what, value, deadline_s)
+            self._scopes[-1].finished = self._scopes[-1].number
+            return found
 
-    def decline(self, what: str) -> None:
-        """Instead of `exchange`, of a rank that cannot say what it was asked for: the others need not wait for it."""
+    def _exchange(self, what: str, value: bytes, deadline_s: float) -> dict[int, bytes]:
+        scope = self._scopes[-1]
+        scope.number += 1
+        if self.size == 1:
+            return {self.me: value}
+        found = self._exchanged(f"{scope.name}/{scope.number}/{what}", value, deadline_s)
+        return {rank: said for rank, said in found.items() if said}
+
+    def exchange_all(self, what: str, value: bytes, deadline_s: float) -> dict[int, bytes]:
+        """As `exchange`, of what is nothing without all of them. Raises CollectiveTimeout, LatePeer or PeerFailed, as calls do."""
+        with self._lock:
+            began_s = time.monotonic()
+            found = self._exchange(what, value, deadline_s)
+            if len(found) == self.size:
+                self._scopes[-1].finished = self._scopes[-1].number
+                return found
+            assert self.board is not None
+            turn = turn_of(self._exchanged_at, deadline_s)
+            turn.began_s = began_s
+            if self.me not in found and (closed := self.board.wait(f"{turn.key}/closed", 2 * GRACE_S)) is not None:
+                # What the others have found without us.
+                self._raise(turn, msgspec.json.decode(closed, type=Closed), late=True)
+            return self.close(turn, f"not all ranks came within {deadline_s:g} s")
+
+    def decline(self, what: str, error: Exception | None = None) -> None:
+        """Instead of `exchange`, of a rank that cannot say what it was asked for: the others need not wait for it.
+
+        Instead of `exchange_all` with the `error`, which they are told.
+        """
         with self._lock:
             scope = self._scopes[-1]
             scope.number += 1
             if self.size > 1:
                 key = self._exchanged_at = f"{scope.name}/{scope.number}/{what}"
+                if error is not None:
+                    self._fails(turn_of(key, 0.0), error)
                 self._tell(lambda board: self._given(board, key, b""))
 
     def begin(self, what: str) -> str:
@@ -62,7 +88,11 @@ class Exchanging(Ending):
         """
         with self._lock:
             try:
-                return {self.me: value} if self.size == 1 else self._exchanged(key, value, deadline_s, half_way)
+                found = {self.me: value} if self.size == 1 else self._exchanged(key, value, deadline_s, half_way)
+                scope, number, _ = key.rsplit("/", 2)
+                if scope in self._known:
+                    self._known[scope].finished = int(number)
+                return found
             finally:
                 self._begun_at.pop(key.rpartition("/")[0], None)
 
@@ -123,8 +153,6 @@ class Exchanging(Ending):
             keys = [f"{key}/p/{rank}" for rank in self.ranks]
             there = zip(self.ranks, board.look_at(keys), strict=True)
             found = board.decide(f"{key}/v", _packed({rank: said for rank, said in there if said is not None}))
-        if (scope := self._known.get(turn.scope)) is not None:
-            scope.finished = turn.number
         said = _unpacked(found)
         if len(said) == self.size:
             self._left.all_came(board)

@@ -56,8 +56,9 @@ def all_reduce(
     Raises CollectiveTimeout (on all ranks alike, with the `missing` ones), CollectiveMismatch, CollectiveError for tensors that cannot be reduced.
     Results of several chunks may differ from those of one piece in the last bits.
     """
-    circle = circles.of(group)
+    circle = circles.meant(group)
     with circle.preparing("all_reduce"):
+        circles.checked(group)
         name = _operation(op, sendable(tensor).dtype)
         _same_kind(tensor, out)
         source = row(tensor, by_host=_by_host(tensor, circle))
@@ -159,8 +160,9 @@ def _completed(circle: Circle, turn: Turn) -> None:
 
 def broadcast(tensor: torch.Tensor, src: int = 0, group: Any = None, *, deadline: Deadline = None, chunk_bytes: ChunkBytes = "auto") -> torch.Tensor:
     """`tensor` of global rank `src`, in place, on all ranks of `group`; returned. Raises as all_reduce does."""
-    circle = circles.of(group)
+    circle = circles.meant(group)
     with circle.preparing("broadcast"):
+        circles.checked(group)
         if src not in circle.ranks:
             raise CollectiveError(f"rank {src} is no member of the group (ranks {', '.join(map(str, circle.ranks))})")
         source = row(tensor, moves=True, by_host=_by_host(sendable(tensor), circle))
@@ -184,8 +186,9 @@ def broadcast(tensor: torch.Tensor, src: int = 0, group: Any = None, *, deadline
 
 def all_gather(tensor: torch.Tensor, group: Any = None, *, deadline: Deadline = None) -> list[torch.Tensor]:
     """The tensor of each rank, in the order of the group's ranks; all of one size and dtype. Raises as all_reduce does."""
-    circle = circles.of(group)
+    circle = circles.meant(group)
     with circle.preparing("all_gather"):
+        circles.checked(group)
         by_host = _by_host(sendable(tensor), circle)
         source = row(tensor, reads=True, moves=True, by_host=by_host)
         flat = source.flat
@@ -217,8 +220,9 @@ def reduce_scatter(
     The first dimension has to be a multiple of the number of ranks. By way of an all_reduce: twice the bytes of a scatter that stops half-way, and
     the same result under every backend (Gloo has none before torch 2.8).
     """
-    circle = circles.of(group)
+    circle = circles.meant(group)
     with circle.preparing("reduce_scatter"):
+        circles.checked(group)
         if sendable(tensor).dim() == 0 or tensor.shape[0] % circle.size:
             raise CollectiveError(f"the first dimension ({tuple(tensor.shape)}) is no multiple of {circle.size} ranks")
         whole = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -229,7 +233,8 @@ def reduce_scatter(
 
 def all_gather_object(value: Any, group: Any = None, *, deadline: Deadline = None) -> list[Any]:
     """What each rank gave, in the order of the group's ranks; pickled, so among trusted ranks only. Raises as all_reduce does."""
-    with circles.of(group).preparing("all_gather_object"):
+    with circles.meant(group).preparing("all_gather_object"):
+        circles.checked(group)
         packed = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     longest = torch.tensor([len(packed)], dtype=torch.int64)
     all_reduce(longest, "max", group, deadline=deadline)

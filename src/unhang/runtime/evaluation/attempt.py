@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import torch
 
-from unhang.errors import CollectiveTimeout, EvaluationFailed, StoreLost
+from unhang.errors import CollectiveTimeout, EvaluationFailed, PeerFailed, StoreLost
 from unhang.runtime.attach.user_files import is_user_file
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.agreement import pair
@@ -159,10 +159,10 @@ def _kind(error: BaseException, deadline_s: float, me: int) -> str:
         return "interrupted"
     if _is_memory(error):
         return "memory"
+    if isinstance(error, PeerFailed) and any(rank != me for rank in error.ranks):
+        # That rank says so itself.
+        return "ended"
     if isinstance(error, CollectiveTimeout):
-        if error.closed is not None and any(said.own and said.rank != me for said in error.closed.reports):
-            # That rank has failed, and says so itself.
-            return "ended"
         # Half an hour, and then another one.
         return "passing" if error.closed is not None and error.closed.waited_s < deadline_s / 2 else "stood"
     return "wrong" if isinstance(error, _WRONG) else "passing"

@@ -63,10 +63,11 @@ def evaluate(
     Raises ValueError and TypeError, on all ranks, for arguments that make no sense or differ; EvaluationFailed where a group is no longer in
     step (an evaluation with collectives of torch's, in which ranks stopped at different places): going on would mix metrics into gradients.
     """
-    circle = circles.of_or_alone(group)
+    circle = circles.meant_or_alone(group)
     began = time.monotonic()
     key = circle.begin("evaluation")
     try:
+        circles.checked(group)
         asked = _checked(fn, datasets, step, batch_size, retries, shrink, deadline)
         models = _models(model)
     except (TypeError, ValueError) as e:
@@ -120,9 +121,10 @@ def evaluation(
 
     Loops with collectives of their own should use unhang's. Interrupts and exits go on. Raises EvaluationFailed as `evaluate` does.
     """
-    circle = circles.of_or_alone(group)
+    circle = circles.meant_or_alone(group)
     key = circle.begin("evaluation")
     try:
+        circles.checked(group)
         deadline_s, models = _deadline(deadline), _models(model)
     except (TypeError, ValueError) as e:
         circle.leave_at(key, msgspec.msgpack.encode(Status(kind="wrong", says=f"{type(e).__name__}: {e}")))
@@ -264,8 +266,10 @@ def _deadline(deadline: float | None) -> float:
 def _checked(fn: Any, datasets: Any, step: Any, batch_size: Any, retries: Any, shrink: Any, deadline: Any) -> _Asked:
     if not callable(fn):
         raise TypeError(f"fn is called with data and a batch size; {type(fn).__name__} cannot be called")
-    if not isinstance(datasets, Mapping) or not all(isinstance(name, str) for name in datasets):
+    if not isinstance(datasets, Mapping):
         raise TypeError(f"datasets is a mapping of names to data, not {type(datasets).__name__}")
+    if nameless := [name for name in datasets if not isinstance(name, str)]:
+        raise TypeError(f"the name of a data set is text, not {type(nameless[0]).__name__} {nameless[0]!r}")
     if step is not None and (isinstance(step, bool) or not isinstance(step, int)):
         raise TypeError(f"step is a whole number, not {step!r}")
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
