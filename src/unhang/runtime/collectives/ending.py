@@ -38,6 +38,7 @@ from unhang.runtime.collectives.calls import (
 )
 from unhang.runtime.collectives.lane import Lane, graveyard
 from unhang.runtime.collectives.leftovers import Leftovers
+from unhang.runtime.collectives.living import Neighbours
 from unhang.runtime.collectives.meeting import Meeting, Moved
 from unhang.runtime.collectives.places import FINISHED
 
@@ -100,6 +101,7 @@ class Ending:
         # Of the round that this rank is in, once it has met the others.
         self.board: Board | None = None
         self.meeting: Meeting | None = None
+        self._neighbours: Neighbours | None = None
         self._owed: list[Callable[[Board], object]] = []
         if self.size > 1:
             root = Board.beside(f"unhang/{c10d._get_process_group_name(group)}/{_fingerprint(self.ranks)}")
@@ -121,6 +123,7 @@ class Ending:
                 self.alarms, self._alarm, self._heeded = 0, "", ""
                 # What was left in another round is read by nobody.
                 self._left = Leftovers()
+                self._neighbours = Neighbours(board, self.me)
                 self.board = board
             owed, self._owed = self._owed, []
         for tells in owed:
@@ -164,6 +167,10 @@ class Ending:
         number = self.board.count("alarms")
         self.board.put(f"alarm/{number}", key.encode())
         self.board.forget([f"alarm/{number - places.ALARMS_KEPT}"])
+
+    def ended_ranks(self) -> frozenset[int]:
+        """Those whose processes have ended, as far as this host knows. Raises StoreLost."""
+        return frozenset() if self.board is None or self._neighbours is None else self._neighbours.ended(self.board)
 
     def has_finished(self, key: str) -> bool:
         scope, _, number = key.rpartition("/")
