@@ -150,8 +150,8 @@ def outcome(world, who: int, *args) -> tuple[list, object]:
     return found, world.ended([who])[0]
 
 
-def told_alike(found: list, missing: tuple[int, ...]) -> str:
-    assert all(isinstance(one, Raised) and one.kind == "CollectiveTimeout" for one in found), found
+def told_alike(found: list, missing: tuple[int, ...], kind: str = "CollectiveTimeout") -> str:
+    assert all(isinstance(one, Raised) and one.kind == kind for one in found), found
     assert all(one.closed == found[0].closed for one in found)
     assert all(one.missing == missing and one.closed.missing == missing for one in found)
     return found[0].text
@@ -223,7 +223,7 @@ def test_who_dies_is_named_by_all_that_live(fresh, call, piece, often):
 def test_who_fails_in_the_middle_says_so_to_the_others_at_once(fresh, what, says, call, piece):
     world = fresh(3)
     found, failed = outcome(world, 1, call, what, piece, 4)
-    said = told_alike(found, ())
+    said = told_alike(found, (), "PeerFailed")
     assert says in said
     # Not by the deadline.
     assert "nothing moved" not in said
