@@ -187,6 +187,7 @@ def test_what_was_not_reached_is_not_a_number_and_says_why(fresh, known):
     stood = "rank 1 did not answer within 2 s (at test_evaluating.py:"
     assert b.why.startswith(stood) and b.why.endswith(" in metrics)")
     assert found.why.startswith(f"b: {stood}") and c.why.startswith(f"not reached: b: {stood}")
+    assert found.says.startswith(f"b: {stood}") and found.says.endswith(" in metrics); not reached: c")
 
 
 NOTHING = {
@@ -200,6 +201,7 @@ NOTHING = {
 def measures(rank: int, what: str) -> tuple:
     data, fn, _ = NOTHING[what]
     found = unhang.evaluate(fn, data, batch_size=1, deadline=60)
+    assert found.says == f"a: {found.data_sets['a'].why}"
     return found.ok, found.data_sets["a"].why, found.data_sets["a"].attempts, found.flat()["eval/evaluation_failed"]
 
 

@@ -48,6 +48,14 @@ class Evaluation:
         return self.why is None and all(found.complete for found in self.data_sets.values())
 
     @property
+    def says(self) -> str:
+        """Why it is not ok, in one line; empty where it is."""
+        said = [f"{name}: {found.why}" for name, found in self.data_sets.items() if found.attempts and found.why not in (None, self.why)]
+        left = [name for name, found in self.data_sets.items() if not found.attempts]
+        said += [self.why] if self.why is not None and self.why not in said else []
+        return "; ".join([*said, *([f"not reached: {', '.join(left)}"] if left else [])])
+
+    @property
     def failed_ranks(self) -> tuple[int, ...]:
         """Those on which any data set failed, or that did not answer."""
         return tuple(sorted({*self.missing, *(rank for found in self.data_sets.values() for rank in found.failed_ranks)}))

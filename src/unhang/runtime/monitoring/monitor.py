@@ -126,8 +126,7 @@ class Monitor:
             self._tally.evaluations += 1
             self._tally.evaluation_failures += not evaluation.ok
             if not evaluation.ok:
-                why = evaluation.why or "; ".join(f"{name}: {found.why}" for name, found in evaluation.data_sets.items() if found.why)
-                self._tally.evaluation_said = shortened(why)
+                self._tally.evaluation_said = shortened(evaluation.says)
 
     def close(self) -> None:
         """Tells what is left, within a few seconds. Calls after the first do nothing."""
