@@ -16,8 +16,8 @@ The command is `unhang`; the map of the code:
 Imports go from below to above in this list and never back. Importing unhang imports nothing else, least of all torch.
 
 What a training script uses is found here by name, and imported when it is first used: all_reduce, all_gather, reduce_scatter, broadcast,
-all_gather_object, reduce_metrics, barrier, agree, all_ok, deadline, adaptive, evaluate, evaluation, sync_check, Monitor
-with its sinks JSONL, Prometheus, OpenTelemetry, TensorBoard, WandB, MLflow and Alerts, and the errors that they raise.
+all_gather_object, reduce_metrics, barrier, agree, all_ok, deadline, adaptive, evaluate, evaluation and the Evaluation that they
+find, sync_check, Monitor with its sinks JSONL, Prometheus, OpenTelemetry, TensorBoard, WandB, MLflow and Alerts, and the errors that they raise.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ _FOUND_IN = {
     **dict.fromkeys(("all_gather", "all_gather_object", "all_reduce", "broadcast", "reduce_scatter"), "unhang.runtime.collectives.moving"),
     **dict.fromkeys(("Agreed", "agree", "all_ok", "barrier", "reduce_metrics"), "unhang.runtime.collectives.agreement"),
     **dict.fromkeys(("evaluate", "evaluation"), "unhang.runtime.evaluation.evaluating"),
+    "Evaluation": "unhang.runtime.evaluation.results",
     "sync_check": "unhang.runtime.sync_check",
     "Alerts": "unhang.runtime.monitoring.sinks.alerts",
     "JSONL": "unhang.runtime.monitoring.sinks.jsonl",
@@ -42,16 +43,18 @@ _FOUND_IN = {
     "WandB": "unhang.runtime.monitoring.sinks.wandb",
     **dict.fromkeys(("adaptive", "deadline"), "unhang.runtime.collectives.deadlines"),
     **dict.fromkeys(
-        ("CollectiveError", "CollectiveMismatch", "CollectiveTimeout", "EvaluationFailed", "LatePeer", "OutOfSync", "StoreLost"), "unhang.errors"
+        ("CollectiveError", "CollectiveMismatch", "CollectiveTimeout", "EvaluationFailed", "LatePeer", "OutOfSync", "PeerFailed", "StoreLost"),
+        "unhang.errors",
     ),
 }
 
 if TYPE_CHECKING:
-    from unhang.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, EvaluationFailed, LatePeer, OutOfSync, StoreLost
+    from unhang.errors import CollectiveError, CollectiveMismatch, CollectiveTimeout, EvaluationFailed, LatePeer, OutOfSync, PeerFailed, StoreLost
     from unhang.runtime.collectives.agreement import Agreed, agree, all_ok, barrier, reduce_metrics
     from unhang.runtime.collectives.deadlines import adaptive, deadline
     from unhang.runtime.collectives.moving import all_gather, all_gather_object, all_reduce, broadcast, reduce_scatter
     from unhang.runtime.evaluation.evaluating import evaluate, evaluation
+    from unhang.runtime.evaluation.results import Evaluation
     from unhang.runtime.monitoring.monitor import Monitor
     from unhang.runtime.monitoring.sinks.alerts import Alerts
     from unhang.runtime.monitoring.sinks.jsonl import JSONL
@@ -69,12 +72,14 @@ __all__ = [
     "CollectiveError",
     "CollectiveMismatch",
     "CollectiveTimeout",
+    "Evaluation",
     "EvaluationFailed",
     "LatePeer",
     "MLflow",
     "Monitor",
     "OpenTelemetry",
     "OutOfSync",
+    "PeerFailed",
     "Prometheus",
     "StoreLost",
     "TensorBoard",

@@ -10,6 +10,7 @@
     CollectiveError             inside a training script: a guarded collective did not happen; a RuntimeError, as torch's own are
       CollectiveTimeout         nothing moved for as long as the deadline says; `missing` are the ranks that were not heard from
         LatePeer                this rank came when the others had given the call up
+      PeerFailed                another rank has ended the call by an error of its own; `ranks` are such, `missing` those that were not heard from
       CollectiveMismatch        the ranks' calls do not fit together; `odd` are those that differ from most
       OutOfSync                 ranks that train different models; `ranks` are those that differ from most
       EvaluationFailed          an evaluation ended without a result, on all ranks alike
@@ -106,6 +107,19 @@ class CollectiveTimeout(CollectiveError):
 
 class LatePeer(CollectiveTimeout):
     """This rank came when the others had given the call up: it takes part again in the next one."""
+
+
+class PeerFailed(CollectiveError):
+    """Another rank has ended this call by an error of its own: wrong arguments, an interrupt. `ranks` are such; there it is raised as what it is.
+
+    `missing` and `closed` as CollectiveTimeout has them.
+    """
+
+    def __init__(self, message: str, *, ranks: Sequence[int] = (), missing: Sequence[int] = (), closed: Any = None) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+        self.missing = tuple(missing)
+        self.closed = closed
 
 
 class CollectiveMismatch(CollectiveError):

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from tests.runtime.collectives import world as of_ranks
 from tests.runtime.collectives.conftest import fresh, worlds  # noqa: F401
 
 import unhang
@@ -70,8 +71,66 @@ def fails(rank: int) -> tuple[str, tuple]:
 
 def test_a_check_that_fails_on_one_rank_leaves_all_in_step(fresh):  # noqa: F811
     (zero, after), (one, after_one) = fresh(2)(fails)
-    assert (zero, one) == ("CollectiveTimeout", "ValueError")
+    assert (zero, one) == ("PeerFailed", "TypeError")
     assert after == after_one == ((0, "after 0"), (1, "after 1"))
+
+
+WRONG = {
+    "model": ({"model": [torch.nn.Linear(1, 1)]}, "model is a torch module"),
+    "loss": ({"loss": "x"}, "loss is a number"),
+    "deadline": ({"deadline": "long"}, "a deadline is a positive number"),
+    "group": ({"group": "world"}, "group is a process group"),
+    "step": ({"step": 100.0}, "step is a whole number, not 100.0"),
+}
+
+
+def given_wrong(rank: int, what: str) -> tuple[str, str, tuple]:
+    try:
+        unhang.sync_check(**{"step": 100, "model": model(), "deadline": 300, **(WRONG[what][0] if rank == 1 else {})})
+        kind = said = ""
+    except Exception as e:
+        kind, said = type(e).__name__, str(e)
+    return kind, said, tuple(unhang.agree(f"after {rank}", deadline=20).values.items())
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_with_one_rank_s_arguments_the_others_are_told(worlds, what):  # noqa: F811
+    zero, one = worlds(2)(given_wrong, what)
+    assert one[0] in ("TypeError", "ValueError") and WRONG[what][1] in one[1]
+    assert zero[0] == "PeerFailed" and f"rank 1: {one[0]}: {WRONG[what][1]}" in zero[1] and "did not come" not in zero[1]
+    assert zero[2] == one[2] == ((0, "after 0"), (1, "after 1"))
+
+
+def test_steps_that_are_no_numbers_are_refused_where_nobody_knows_whether_others_check():
+    with pytest.raises(TypeError, match="step is a whole number, not 'x'"):
+        unhang.sync_check("x", every=2)
+    assert not unhang.sync_check(101.0)
+
+
+def comes_late(rank: int, what: str) -> tuple[str, tuple, str, float]:
+    unhang.barrier(deadline=20)
+    if rank == 1:
+        of_ranks.store.wait(["given up"])
+    try:
+        if what == "sync_check":
+            unhang.sync_check(100, model=model(), deadline=1)
+        else:
+            unhang.reduce_metrics({"loss": 1.0}, deadline=1)
+        kind, missing, said = "", (), ""
+    except unhang.CollectiveTimeout as e:
+        kind, missing, said = type(e).__name__, e.missing, str(e)
+        of_ranks.store.set("given up", "yes")
+    return kind, missing, said, unhang.all_reduce(torch.full((2,), float(rank)), deadline=20)[0].item()
+
+
+@pytest.mark.parametrize("what", ["sync_check", "reduce_metrics"])
+def test_who_comes_too_late_is_told_so_and_the_others_where_it_stood(fresh, what):  # noqa: F811
+    zero, one, two = fresh(3)(comes_late, what)
+    for kind, missing, said, after in (zero, two):
+        assert (kind, missing, after) == ("CollectiveTimeout", (1,), 3.0)
+        assert what in said and "not all ranks came within 1 s" in said and "Not heard from: rank 1 (at test_sync_check.py:" in said
+    assert one[0] == "LatePeer" and one[1] == (1,) and one[3] == 3.0
+    assert one[2].startswith(f"rank 1 came too late to {what}: the others gave it up after 1")
 
 
 def in_parts(rank: int) -> tuple[list[int], bool]:

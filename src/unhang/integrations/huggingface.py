@@ -99,8 +99,7 @@ class GuardedEvaluation:
         metrics[f"{metric_key_prefix}_evaluation_failed"] = 0.0 if result.ok else 1.0
         metrics[f"{metric_key_prefix}_attempts"] = float(result.attempts)
         if not result.ok:
-            why = "; ".join([*([result.why] if result.why else []), *(one.why for one in result.data_sets.values() if one.why)])
-            _log.warning("evaluation at step %d failed, the training goes on: %s", self.state.global_step, why)
+            _log.warning("evaluation at step %d failed, the training goes on: %s", self.state.global_step, result.says)
         self.log(metrics)
         with _not_counted(self, failed=not result.ok):
             self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)

@@ -82,12 +82,7 @@ class GuardedEvaluation(Callback):  # type: ignore[misc, unused-ignore]
         self.result = unhang.evaluate(one, self._datasets, batch_size=self._batch_size, step=step, model=pl_module, **self._options)
         flat = self.result.flat()
         if not self.result.ok:
-            logging.getLogger("unhang").warning("evaluation at step %d failed, the training goes on: %s", step, said(self.result))
+            logging.getLogger("unhang").warning("evaluation at step %d failed, the training goes on: %s", step, self.result.says)
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in flat.items() if not math.isnan(value)})
         for logger in trainer.loggers:
             logger.log_metrics(flat, step=step)
-
-
-def said(result: Evaluation) -> str:
-    """Why it is incomplete."""
-    return "; ".join([*([result.why] if result.why else []), *(f"{name}: {one.why}" for name, one in result.data_sets.items() if one.why)])

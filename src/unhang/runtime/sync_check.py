@@ -7,6 +7,7 @@ one number for a rank goes through the store, and only where they differ it is a
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 import torch
 
-from unhang.errors import CollectiveTimeout, OutOfSync
+from unhang.errors import OutOfSync
 from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import deadlines, observers
 from unhang.runtime.collectives.circle import Circle
@@ -45,18 +46,18 @@ def sync_check(
     """Call it after every step, on all ranks: at each `every`th it compares, and returns True; otherwise it costs nothing, and returns False.
 
     `model`: parameters that all ranks hold whole are compared; sharded ones (FSDP, ZeRO-3) differ by design and are left out.
-    Raises OutOfSync with the `ranks` that differ from most, and CollectiveTimeout where a rank does not come.
+    Raises OutOfSync with the `ranks` that differ from most; CollectiveTimeout and LatePeer where a rank does not come; PeerFailed where another
+    rank could not look; TypeError and ValueError for what makes no sense.
     """
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ValueError(f"every is a whole number from 1 on, not {every!r}")
-    if step % every:
+    if not _due(step, every):
         return False
-    circle = circles.of(group)
-    deadline_s = deadlines.found(deadline, kind="sync_check", numel=1, step_bytes=0)
+    circle = circles.meant(group)
     began_s = time.monotonic()
     error: BaseException | None = None
     try:
-        _compare(circle, step, model, loss, deadline_s)
+        _compare(circle, group, step, model, loss, deadline)
     except BaseException as e:
         error = e
         raise
@@ -67,16 +68,32 @@ def sync_check(
     return True
 
 
-def _compare(circle: Circle, step: int, model: torch.nn.Module | None, loss: torch.Tensor | float | None, deadline_s: float) -> None:
-    """Raises OutOfSync, CollectiveTimeout."""
+def _due(step: Any, every: int) -> bool:
+    """Raises TypeError for what is no number: nobody can know whether the others check at it."""
+    if not isinstance(step, float):
+        try:
+            return operator.index(step) % every == 0
+        except TypeError:
+            raise TypeError(f"step is a whole number, not {step!r}") from None
+    return step % every == 0
+
+
+def _compare(circle: Circle, group: Any, step: Any, model: Any, loss: Any, deadline: Deadline) -> None:
+    """Raises OutOfSync, and what exchanges do."""
     try:
+        circles.checked(group)
+        if isinstance(step, float):
+            raise TypeError(f"step is a whole number, not {step!r}")
+        if model is not None and not isinstance(model, torch.nn.Module):
+            raise TypeError(f"model is a torch module, not {model!r}")
+        deadline_s = deadlines.found(deadline, kind="sync_check", numel=1, step_bytes=0)
         sums = {} if model is None else _sums(_whole(model))
-        mine = _Seen(step=step, parameters=_total(sums), loss=_loss(loss))
-    except Exception:
+        mine = msgspec.json.encode(_Seen(step=operator.index(step), parameters=_total(sums), loss=_loss(loss)))
+    except Exception as e:
         # The others would wait for us, and be one exchange ahead ever after.
-        circle.decline("sync")
+        circle.decline("sync", e)
         raise
-    seen = {rank: msgspec.json.decode(said, type=_Seen) for rank, said in _exchanged(circle, msgspec.json.encode(mine), deadline_s).items()}
+    seen = {rank: msgspec.json.decode(said, type=_Seen) for rank, said in circle.exchange_all("sync", mine, deadline_s).items()}
     said = []
     odd: set[int] = set()
     if unlike := _unlike({rank: str(s.step) for rank, s in seen.items()}):
@@ -95,17 +112,9 @@ def _compare(circle: Circle, step: int, model: torch.nn.Module | None, loss: tor
         raise OutOfSync(f"the ranks are out of sync at step {step}. {'. '.join(said)}", ranks=ranks)
 
 
-def _exchanged(circle: Circle, value: bytes, deadline_s: float) -> Mapping[int, bytes]:
-    found = circle.exchange("sync", value, deadline_s)
-    if missing := tuple(rank for rank in circle.ranks if rank not in found):
-        names = ", ".join(map(str, missing))
-        raise CollectiveTimeout(f"rank {names} did not come to the check within {deadline_s:g} s, or failed in it", missing=missing)
-    return found
-
-
 def _which(circle: Circle, sums: Mapping[str, int], deadline_s: float) -> str:
     """Which parameters differ, and on which ranks."""
-    found = _exchanged(circle, msgspec.json.encode({name: str(value) for name, value in sums.items()}), deadline_s)
+    found = circle.exchange_all("sync", msgspec.json.encode({name: str(value) for name, value in sums.items()}), deadline_s)
     all_ = {rank: msgspec.json.decode(said, type=dict[str, str]) for rank, said in found.items()}
     differing = []
     for name in dict.fromkeys(name for one in all_.values() for name in one):
@@ -175,6 +184,9 @@ def _total(sums: Mapping[str, int]) -> str:
 def _loss(loss: torch.Tensor | float | None) -> str:
     if loss is None:
         return "finite"
-    # torch 2.13 warns of a conversion that leaves the graph.
-    value = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+    try:
+        # torch 2.13 warns of a conversion that leaves the graph.
+        value = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+    except (TypeError, ValueError, RuntimeError) as e:
+        raise TypeError(f"loss is a number or a tensor of one, not {loss!r}") from e
     return "finite" if math.isfinite(value) else str(value)

@@ -66,15 +66,25 @@ def waits_for(rank: int, what: str) -> None:
         unhang.reduce_metrics({"loss": (1.0, 1)}, deadline=1)
 
 
-@pytest.mark.parametrize(("what", "said"), [("barrier", "barrier of 1 "), ("check", "the check waited"), ("metrics", "metrics waited")])
+@pytest.mark.parametrize(("what", "said"), [("barrier", "barrier of 1 "), ("check", "sync_check "), ("metrics", "reduce_metrics ")])
 def test_who_did_not_come_is_named_with_the_call(fresh, logs, what, said):  # noqa: F811
     raised = fresh(2).try_(waits_for, what)
     found = told(logs, "guarded-call-timeout", raised[:1])
     assert (found.standing, found.ranks) == ("likely", (1,)) and said in found.says and "rank 1" in found.says_zh
-    if what == "barrier":
-        assert "(call 1 of group 0)" in found.says
-        late = told(logs, "guarded-call-timeout", raised[1:], first=1)
-        assert late.ranks == (1,) and "rank 1 came too late to barrier" in late.says and "太晚" in late.says_zh
+    assert "(call 1 of group 0)" in found.says
+    late = told(logs, "guarded-call-timeout", raised[1:], first=1)
+    assert late.ranks == (1,) and f"rank 1 came too late to {said}".rstrip() in late.says and "太晚" in late.says_zh
+
+
+def gives_wrong(rank: int) -> None:
+    unhang.barrier(60 if rank == 1 else None, deadline=20)
+
+
+def test_who_failed_in_the_call_is_named_by_what_the_others_were_told(fresh, logs):  # noqa: F811
+    raised = fresh(2).try_(gives_wrong)
+    assert raised[0].kind == "PeerFailed"
+    found = told(logs, "guarded-call-timeout", raised[:1])
+    assert (found.standing, found.ranks) == ("likely", (1,)) and "TypeError: group is a process group" in found.says
 
 
 def test_where_who_did_not_come_stood_is_the_place_to_look_at(logs):

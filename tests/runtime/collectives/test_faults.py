@@ -150,8 +150,8 @@ def outcome(world, who: int, *args) -> tuple[list, object]:
     return found, world.ended([who])[0]
 
 
-def told_alike(found: list, missing: tuple[int, ...]) -> str:
-    assert all(isinstance(one, Raised) and one.kind == "CollectiveTimeout" for one in found), found
+def told_alike(found: list, missing: tuple[int, ...], kind: str = "CollectiveTimeout") -> str:
+    assert all(isinstance(one, Raised) and one.kind == kind for one in found), found
     assert all(one.closed == found[0].closed for one in found)
     assert all(one.missing == missing and one.closed.missing == missing for one in found)
     return found[0].text
@@ -223,7 +223,7 @@ def test_who_dies_is_named_by_all_that_live(fresh, call, piece, often):
 def test_who_fails_in_the_middle_says_so_to_the_others_at_once(fresh, what, says, call, piece):
     world = fresh(3)
     found, failed = outcome(world, 1, call, what, piece, 4)
-    said = told_alike(found, ())
+    said = told_alike(found, (), "PeerFailed")
     assert says in said
     # Not by the deadline.
     assert "nothing moved" not in said
@@ -255,7 +255,7 @@ def test_who_is_interrupted_while_it_waits_for_another(fresh):
     world.signal(1, signal.SIGINT)
     other, interrupted = world.ended([0, 1])
     assert interrupted.kind == "KeyboardInterrupt"
-    assert other.kind == "CollectiveTimeout" and "rank 1: KeyboardInterrupt" in other.text
+    assert other.kind == "PeerFailed" and "rank 1: KeyboardInterrupt" in other.text
     assert world.ended([2])[0].kind == "LatePeer"
     assert world(goes_on) == [[3.0] * 5] * 3
 
@@ -303,7 +303,7 @@ def cannot_answer(rank: int) -> tuple:
     try:
         unhang.reduce_metrics({"a": "many" if rank == 1 else 1.0}, deadline=30)
         kind = ""
-    except (TypeError, unhang.CollectiveTimeout) as e:
+    except (TypeError, unhang.PeerFailed) as e:
         kind = type(e).__name__
     return said, missing, kind, unhang.all_reduce(torch.full((2,), float(rank)), deadline=30)[0].item()
 
@@ -311,7 +311,7 @@ def cannot_answer(rank: int) -> tuple:
 def test_who_cannot_answer_does_not_keep_the_others_waiting(worlds):
     found = worlds(3)(cannot_answer)
     assert "object" in found[1][0] and found[1][2] == "TypeError"
-    assert found[0][:3] == found[2][:3] == ("", (1,), "CollectiveTimeout")
+    assert found[0][:3] == found[2][:3] == ("", (1,), "PeerFailed")
     assert [one[3] for one in found] == [3.0] * 3
 
 
@@ -493,7 +493,7 @@ def names_a_file(rank: int) -> str:
 
     try:
         unhang.all_gather_object(Value() if rank == 1 else 1, deadline=20)
-    except (OSError, unhang.CollectiveTimeout) as e:
+    except (OSError, unhang.PeerFailed) as e:
         return str(e).encode(errors="backslashreplace").decode()
     return ""
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import os
 import random
+import signal
 import time
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
+from tests.runtime.collectives import world as of_ranks
+from tests.runtime.collectives.world import Gone
 
 import unhang
 from unhang.runtime.evaluation.results import Evaluation
@@ -170,6 +173,103 @@ def test_a_block_raises_nothing_and_tells_everybody(worlds):
     (said, found), *others = worlds(3)(in_a_block)
     assert all(one == said for one, _ in others)
     assert "rank 0: ValueError: no such label" in found.why and found.data_sets["nli"].partial == {"accuracy": 0.75}
+
+
+def gives_up(rank: int, known: bool) -> tuple:
+    """The second of three data sets, in which a rank stands still; with `known`, an evaluation of all three was before."""
+
+    def metrics(data: str, size: int):
+        yield {f"of {data}": (1.0, 2)}
+        if rank == 1 and data == fails:
+            of_ranks.store.wait([f"given up {known}"])
+        yield {f"of {data}": (1.0, 2)}
+
+    fails = ""
+    names = {name: name for name in ("a", "b", "c")}
+    if known:
+        assert unhang.evaluate(metrics, names, batch_size=1, deadline=60).ok
+    fails = "b"
+    found = unhang.evaluate(metrics, names, batch_size=1, deadline=2, retries=0)
+    of_ranks.store.set(f"given up {known}", "yes")
+    return repr(replace(found, seconds=0.0)), found
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_what_was_not_reached_is_not_a_number_and_says_why(fresh, known):
+    (said, found), (said_too, _) = fresh(2)(gives_up, known)
+    assert said == said_too
+    flat = found.flat()
+    # Of a data set that was never complete the names are those of the others.
+    missing = {"eval/c/of c"} if known else {"eval/c/of a", "eval/c/of b"}
+    assert set(flat) == {"eval/a/of a", "eval/b/of b", "eval/evaluation_failed", "eval/attempts"} | missing
+    assert flat["eval/a/of a"] == 0.5 and all(math.isnan(flat[name]) for name in {"eval/b/of b"} | missing)
+    assert not found.ok and found.failed_ranks == found.missing == (1,)
+    a, b, c = found.data_sets.values()
+    assert a.complete and b.partial == {"of b": 0.5} and not c.complete and (c.attempts, c.samples) == (0, 0.0)
+    stood = "rank 1 did not answer within 2 s (at test_evaluating.py:"
+    assert b.why.startswith(stood) and b.why.endswith(" in metrics)")
+    assert found.why.startswith(f"b: {stood}") and c.why.startswith(f"not reached: b: {stood}")
+    assert found.says.startswith(f"b: {stood}") and found.says.endswith(" in metrics); not reached: c")
+
+
+NOTHING = {
+    "no batch": ({"a": [1]}, lambda *_: iter(()), "no metric was given on any rank: fn returned or yielded none"),
+    "no metric": ({"a": [1]}, lambda *_: {}, "no metric was given on any rank: fn returned or yielded none"),
+    "no sample": ({"a": [1]}, lambda *_: {"loss": (0.0, 0)}, "no sample was counted on any rank"),
+    "empty": ({"a": []}, lambda *_: iter(()), "nothing to measure: the data set is empty on all ranks"),
+}
+
+
+def measures(rank: int, what: str) -> tuple:
+    data, fn, _ = NOTHING[what]
+    found = unhang.evaluate(fn, data, batch_size=1, deadline=60)
+    assert found.says == f"a: {found.data_sets['a'].why}"
+    return found.ok, found.data_sets["a"].why, found.data_sets["a"].attempts, found.flat()["eval/evaluation_failed"]
+
+
+@pytest.mark.parametrize("what", NOTHING)
+def test_what_measured_nothing_is_no_success(worlds, what):
+    assert worlds(2)(measures, what) == [(False, NOTHING[what][2], 1, 1.0)] * 2
+
+
+def measures_some(rank: int) -> tuple:
+    found = unhang.evaluate(lambda data, _: ({"loss": float(one)} for one in data), {"a": [4] * rank}, batch_size=1, deadline=60)
+    nothing = unhang.evaluate(lambda *_: {}, {}, batch_size=1, deadline=60)
+    return found.ok, found.flat()["eval/a/loss"], nothing.ok, nothing.why, nothing.flat()
+
+
+def test_a_rank_without_a_share_is_well_and_no_data_set_at_all_is_not(worlds):
+    failed = {"eval/evaluation_failed": 1.0, "eval/attempts": 0.0}
+    assert worlds(2)(measures_some) == [(True, 4.0, False, "no rank has given a data set", failed)] * 2
+
+
+def loses(rank: int, where: str) -> tuple[str, object, float]:
+    def metrics(data: str, size: int):
+        yield {"loss": 1.0}
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        # Who goes on for long learns of it as well.
+        for _ in range(600 if where == "in a batch" and rank == 0 else 0):
+            time.sleep(0.05)
+            yield {"loss": 1.0}
+
+    if where == "before":
+        unhang.agree(1)
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    found = unhang.evaluate(metrics, {"a": "a", "b": "b"}, batch_size=1, deadline=600)
+    return repr(replace(found, seconds=0.0)), found, time.monotonic() - began
+
+
+@pytest.mark.parametrize("where", ["before", "in a batch", "in a wait"])
+def test_a_process_that_has_ended_is_not_waited_for_until_the_deadline(fresh, where):
+    given = fresh(3).try_(loses, where)
+    assert given.pop(1) == Gone(-signal.SIGKILL)
+    (said, found, took), (said_too, _, took_too) = given
+    assert said == said_too and max(took, took_too) < 15
+    assert found.missing == found.failed_ranks == (1,) and not found.ok and set(found.data_sets) == {"a", "b"}
+    assert "rank 1: its process has ended" in found.why and "not reached" in found.data_sets["b"].why
 
 
 def out_of_step(rank: int) -> str:

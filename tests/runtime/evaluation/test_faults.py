@@ -207,7 +207,8 @@ def as_it_should(found: Evaluation, fault: str, where: str, who: int) -> None:
     flat = found.flat()
     assert flat["eval/evaluation_failed"] == float(not found.ok)
     if fault in ("sleeps", "stops", "dies", "returns", "comes"):
-        assert found.missing == (who,) and f"rank {who} did not answer within {DEADLINE_S:g} s" in found.why
+        said = f"rank {who}: its process has ended" if fault == "dies" else f"rank {who} did not answer within {DEADLINE_S:g} s"
+        assert found.missing == (who,) and said in found.why
         assert fault == "comes" or (found.attempts == 1 and who in found.data_sets["nli"].failed_ranks)
     elif fault == "raises":
         one = found.data_sets["nli"]

@@ -339,8 +339,29 @@ def test_without_a_store_rank_0_tells_what_it_knows_itself(tmp_path):
 
 
 def test_what_makes_no_sense_is_refused():
-    with pytest.raises(ValueError, match="positive numbers of seconds"):
-        unhang.Monitor(every_s=0)
+    for wrong in ({"every_s": 0}, {"every_s": "10s"}, {"patience_s": None}):
+        with pytest.raises(ValueError, match="positive numbers of seconds"):
+            unhang.Monitor([], **wrong)
+
+
+def given_what_are_no_sinks(rank, directory):
+    said = []
+    for wrong in (unhang.JSONL(directory / "x"), "runs.jsonl", ["jsonl"], [unhang.JSONL], {"path": 1}, 7):
+        with pytest.raises(TypeError) as raised:
+            unhang.Monitor(wrong)
+        said.append(str(raised.value).partition(", not ")[0])
+    # And nobody is out of step for it.
+    with unhang.Monitor(sink for sink in [unhang.JSONL(directory / "monitor.jsonl")]):
+        unhang.barrier(deadline=20)
+    return said, len(observers.observers)
+
+
+def test_what_are_no_sinks_is_refused_on_every_rank(tmp_path):
+    with world_of(2, tmp_path / "ranks") as ranks:
+        found = ranks(given_what_are_no_sinks, tmp_path)
+    a_list, a_sink = "sinks are a list, as [unhang.JSONL(path)]", "a sink is an object with write(snapshot) and close(), as unhang.JSONL(path)"
+    assert found == [([a_list, a_list, a_sink, a_sink, a_list, a_list], 0)] * 2
+    assert json.loads((tmp_path / "monitor.jsonl").read_text().splitlines()[-1])["heard_from"] == 2
 
 
 def until_line(path, holds, *, within_s=30):

@@ -91,17 +91,9 @@ CAUSE = Cause(
     why="A rank was late, stuck, gone or elsewhere in the code; a connection broke; or the deadline is shorter than what that rank does meanwhile.",
     signatures=(
         guarded.signature(
-            "(?:CollectiveTimeout|LatePeer)",
+            "(?:CollectiveTimeout|LatePeer|PeerFailed)",
             ") did not end: ",
             r"(?P<call>[^']{1,300}?) \(call (?P<number>\d{1,12}) of group '(?P<group>[^']{1,200})'\) did not end: (?P<says>.{1,4000})",
-        ),
-        guarded.signature(
-            "CollectiveTimeout",
-            " did not come to the check within ",
-            r"rank (?P<missing>[\d, ]{1,2000}) did not come to (?P<what>the check) within [\d.e+]{1,12} s",
-        ),
-        guarded.signature(
-            "CollectiveTimeout", " did not come in time", r"(?P<what>metrics) of rank (?P<missing>[\d, ]{1,2000}) did not come in time"
         ),
         guarded.signature(
             "CollectiveTimeout", " cannot go on without rank ", r"(?P<what>.{1,300}?) cannot go on without rank (?P<missing>[\d, ]{1,2000})"
@@ -148,8 +140,14 @@ CAUSE = Cause(
             "unhang.errors.CollectiveTimeout: all_reduce of 8,388,608 float32 elements (cuda, AVG) (call 12 of group '0') did not end: not all ranks "
             "came within 300 s. Not heard from: rank 3 (at train.py:88 in step)."
         ),
-        "unhang.errors.CollectiveTimeout: rank 2 did not come to the check within 60 s",
-        "unhang.errors.CollectiveTimeout: metrics of rank 1, 2 did not come in time",
+        (
+            "unhang.errors.CollectiveTimeout: sync_check (call 7 of group '0') did not end: not all ranks came within 60 s. Not heard from: rank 2 "
+            "(at train.py:33 in step)."
+        ),
+        (
+            "unhang.errors.PeerFailed: reduce_metrics (call 9 of group '0') did not end: rank 1: TypeError: metric 'loss' is a number or a pair "
+            "(sum, count), not 'x'."
+        ),
         "unhang.errors.CollectiveTimeout: all_reduce of 8 float32 elements (cpu, SUM) cannot go on without rank 3",
         ("unhang.errors.LatePeer: rank 3 came too late to barrier: the others gave it up after 30.02 s. It takes part again in the next call."),
     ),

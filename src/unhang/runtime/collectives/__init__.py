@@ -12,6 +12,7 @@
     nccl_lane   one over NCCL, without torch's watchdog
     asking      what may never answer, asked for in a thread
     leftovers   what calls leave in the store, and when it is forgotten
+    living      which ranks' processes have ended, as this host knows it
     layout      how a tensor's elements lie in memory, and how they come to stand in one row
     deadlines   how long to wait without progress
     moving      the collectives

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import torch
 
-from unhang.errors import CollectiveTimeout
 from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.calls import Call
-from unhang.runtime.collectives.circle import Circle
 from unhang.runtime.collectives.deadlines import Deadline
 
 _KIND = "agree"
@@ -44,25 +42,27 @@ def agree(value: Any, group: Any = None, *, deadline: Deadline = None) -> Agreed
 
     Raises TypeError for what it cannot, StoreLost, CollectiveMismatch where others call something else; never a timeout.
     """
-    circle = circles.of(group)
-    found = _exchanged(circle, _KIND, lambda: _packed(value), deadline)
+    circle = circles.meant(group)
+    try:
+        circles.checked(group)
+        packed, deadline_s = _packed(value), deadlines.found(deadline, kind=_KIND, numel=1, step_bytes=0)
+    except Exception:
+        # Whoever cannot answer says so: the others would wait, and be one call ahead ever after.
+        circle.decline(_KIND)
+        raise
+    found = circle.exchange(_KIND, packed, deadline_s)
     values = {rank: json.loads(packed) for rank, packed in sorted(found.items())}
     return Agreed(values=values, missing=tuple(rank for rank in circle.ranks if rank not in values))
 
 
-def _exchanged(circle: Circle, kind: str, said: Callable[[], bytes], deadline: Deadline) -> dict[int, bytes]:
-    try:
-        packed, deadline_s = said(), deadlines.found(deadline, kind=kind, numel=1, step_bytes=0)
-    except Exception:
-        # Whoever cannot answer says so: the others would wait, and be one call ahead ever after.
-        circle.decline(kind)
-        raise
-    return circle.exchange(kind, packed, deadline_s)
-
-
 def _packed(value: Any) -> bytes:
-    # Python's own JSON knows NaN and Infinity, msgspec's makes null of them, which would be nobody's answer.
-    return json.dumps(msgspec.to_builtins(value, str_keys=True), separators=(",", ":")).encode()
+    try:
+        # Python's own JSON knows NaN and Infinity, msgspec's makes null of them, which would be nobody's answer.
+        return json.dumps(msgspec.to_builtins(value, str_keys=True), separators=(",", ":")).encode()
+    except Exception as e:
+        said = repr(value)
+        said = f"{type(value).__name__} {said[:80]}{'…' if len(said) > 80 else ''}"
+        raise TypeError(f"value is what JSON can hold (None, a truth, number, text, list, or a mapping of such), not {said}: {e}") from e
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -84,9 +84,10 @@ def barrier(group: Any = None, deadline: Deadline = None) -> None:
 
     Orders what the processes do, not what runs on their GPUs.
     """
-    circle = circles.of(group)
+    circle = circles.meant(group)
     call = Call(what="barrier", numel=1, dtype="torch.uint8", device="cpu", chunk=1)
     with circle.preparing(call.what):
+        circles.checked(group)
         deadline_s = deadlines.found(deadline, kind=call.what, numel=1, step_bytes=0)
     with circle.turn(call, deadline_s) as turn:
         if turn.lane is not None:
@@ -99,13 +100,20 @@ def reduce_metrics(metrics: Mapping[str, Any], group: Any = None, *, deadline: D
     """The mean of each metric over all samples of all ranks, by name, over the union of names: a rank may lack some.
 
     A value is a number (weight 1) or a pair (sum, count). Few numbers, by the store: never a gather of predictions. Raises CollectiveTimeout with the
-    `missing` ranks where not all answered: a mean over some of them would look like a score.
+    `missing` ranks where not all answered: a mean over some of them would look like a score. LatePeer, PeerFailed, TypeError and ValueError as well.
     """
-    circle = circles.of(group)
-    # JSON has no infinity.
-    found = _exchanged(circle, "metrics", lambda: msgspec.msgpack.encode({name: pair(name, value) for name, value in metrics.items()}), deadline)
-    if missing := tuple(rank for rank in circle.ranks if rank not in found):
-        raise CollectiveTimeout(f"metrics of rank {', '.join(map(str, missing))} did not come in time, or could not be told", missing=missing)
+    circle = circles.meant(group)
+    try:
+        circles.checked(group)
+        if not isinstance(metrics, Mapping):
+            raise TypeError(f"metrics are a mapping of names to numbers or pairs (sum, count), not {metrics!r}")
+        # JSON has no infinity.
+        packed = msgspec.msgpack.encode({name: pair(name, value) for name, value in metrics.items()})
+        deadline_s = deadlines.found(deadline, kind="metrics", numel=1, step_bytes=0)
+    except Exception as e:
+        circle.decline("metrics", e)
+        raise
+    found = circle.exchange_all("metrics", packed, deadline_s)
     sums: dict[str, list[tuple[float, float]]] = {}
     for _, packed in sorted(found.items()):
         for name, one in msgspec.msgpack.decode(packed, type=dict[str, tuple[float, float]]).items():
@@ -114,12 +122,15 @@ def reduce_metrics(metrics: Mapping[str, Any], group: Any = None, *, deadline: D
 
 
 def pair(name: str, value: Any) -> tuple[float, float]:
-    """(sum, count) of a metric. Raises TypeError for what is neither a number nor such a pair."""
+    """(sum, count) of a metric. Raises TypeError for what is neither a number nor such a pair, ValueError for what counts nothing."""
     total, count = value if isinstance(value, tuple | list) and len(value) == 2 else (value, 1.0)
     try:
-        return float(total), float(count)
+        found = float(total), float(count)
     except (TypeError, ValueError) as e:
         raise TypeError(f"metric {name!r} is a number or a pair (sum, count), not {value!r}") from e
+    if not 0 <= found[1] < math.inf:
+        raise ValueError(f"the count of metric {name!r} is a number from 0 on, not {count!r}")
+    return found
 
 
 def _mean(pairs: list[tuple[float, float]]) -> float:

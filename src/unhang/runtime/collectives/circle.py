@@ -7,7 +7,6 @@ on is closed by its number (`ending`), and the next one opens new lanes.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -21,17 +20,19 @@ import msgspec
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from unhang.errors import CollectiveError, StoreLost
+from unhang.errors import CollectiveError
 from unhang.runtime.collectives import observers, places
 from unhang.runtime.collectives.agreeing import Agreeing
-from unhang.runtime.collectives.board import Board
-from unhang.runtime.collectives.calls import OUTERMOST, Call, Scope, Turn, first_line, said
+from unhang.runtime.collectives.calls import OUTERMOST, Call, Scope, Turn, first_line
 from unhang.runtime.collectives.deadlines import learned, waits_for
-from unhang.runtime.collectives.ending import BROKE, LOOK_S, OF_A_CALL, TOLD
+from unhang.runtime.collectives.ending import BROKE, LOOK_S, TOLD
 from unhang.runtime.collectives.exchange import Exchanging
 
 # Left ones too: whoever is late asks for calls in them.
 _KNOWN_SCOPES = 64
+
+# Groups that this process, a fork, has from its parent.
+_inherited: weakref.WeakSet[Any] = weakref.WeakSet()
 
 # By weak references to their groups: whoever destroys a group waits for its threads, which end only once nothing refers to it any more.
 _circles: dict[weakref.ref[Any], Circle] = {}
@@ -53,10 +54,11 @@ class Circle(Agreeing, Exchanging):
         return _InTurn(self, call, deadline_s)
 
     def _failed(self, turn: Turn, error: BaseException) -> None:
-        if not isinstance(error, CollectiveError):
-            self._abandoned(turn, error)
-        elif turn.works:
-            self._break(turn.works)
+        if isinstance(error, CollectiveError):
+            if turn.works:
+                self._break(turn.works)
+        elif self.size > 1:
+            self._fails(turn, error)
         self._observed(turn, error)
 
     def _observed(self, turn: Turn, error: BaseException | None) -> None:
@@ -71,8 +73,11 @@ class Circle(Agreeing, Exchanging):
         return _Preparing(self, what)
 
     def refused(self, what: str, error: Exception) -> None:
+        """Counts as a call of this rank's, which has failed."""
         with self._lock:
-            self._abandoned(self._begun(Call(what=what, numel=0, dtype="", device="", chunk=0), 0.0), error)
+            turn = self._begun(Call(what=what, numel=0, dtype="", device="", chunk=0), 0.0)
+            if self.size > 1:
+                self._fails(turn, error)
 
     def _begun(self, call: Call, deadline_s: float) -> Turn:
         scope = self._scopes[-1]
@@ -80,24 +85,6 @@ class Circle(Agreeing, Exchanging):
         self._turns += 1
         waits_for(deadline_s)
         return Turn(number=scope.number, scope=scope.name, call=call, deadline_s=deadline_s)
-
-    def _abandoned(self, turn: Turn, error: BaseException) -> None:
-        """By an error of ours, or an interrupt: the others must not wait for us."""
-        if self.size == 1:
-            return
-        says, place = f"rank {self.me}: {said(error)}", places.here()
-        self._left.add(*(f"{turn.key}/{one}" for one in (*OF_A_CALL, f"r/{self.me}", f"place/{self.me}")))
-
-        def tells(board: Board) -> None:
-            self._refuse(turn)
-            self._report(turn, says, own=True, place=place)
-
-        with contextlib.suppress(StoreLost):
-            self._tell(tells)
-        self._break(turn.works)
-        with contextlib.suppress(StoreLost):
-            if self.board is not None:
-                self._heeded = self.listen(self.board)
 
     def _heed(self, turn: Turn) -> None:
         """An alarm of before: the others have broken their lanes, and maybe given up this very call."""
@@ -210,7 +197,10 @@ class _Preparing:
 
 
 def of(group: Any = None) -> Circle:
-    """The circle of `group`, by default of all ranks. Raises CollectiveError where there is no group, or this rank is not in it."""
+    """The circle of `group`, by default of all ranks.
+
+    Raises CollectiveError where there is no group, this rank is not in it, or this process is a fork of a rank: none of these has begun a call.
+    """
     world = c10d._world.default_pg
     if world is None:
         raise CollectiveError(
@@ -222,6 +212,11 @@ def of(group: Any = None) -> Circle:
     known_as = weakref.ref(group)
     if (circle := _circles.get(known_as)) is not None and group in c10d._world.pg_map:
         return circle
+    if group in _inherited:
+        raise CollectiveError(
+            f"process {os.getpid()} is a fork of rank {dist.get_rank()} (a worker of a DataLoader?) and has none of its connections: "
+            "call this in the rank itself"
+        )
     if dist.get_rank(group) < 0:
         raise CollectiveError("this rank is no member of that group")
     with _circles_lock:
@@ -232,14 +227,31 @@ def of(group: Any = None) -> Circle:
         return _circles[known_as]
 
 
-def of_or_alone(group: Any = None) -> Circle:
-    """As `of`; a training that was started as one process needs no group."""
-    if group is None and os.environ.get("WORLD_SIZE", "1") == "1" and not (dist.is_available() and dist.is_initialized()):
+def meant(group: Any = None) -> Circle:
+    """As `of`; of what is no group at all, that of all ranks: `checked`, inside of what tells the others, refuses it there."""
+    return of(group if _is_group(group) else None)
+
+
+def checked(group: Any) -> None:
+    """Raises TypeError for what is no group."""
+    if not _is_group(group):
+        raise TypeError(f"group is a process group of torch.distributed, or None for all ranks, not {group!r}")
+
+
+def _is_group(group: Any) -> bool:
+    return group is None or isinstance(group, dist.ProcessGroup) or group is dist.GroupMember.NON_GROUP_MEMBER
+
+
+def meant_or_alone(group: Any = None) -> Circle:
+    """As `meant`; a training that was started as one process needs no group."""
+    if os.environ.get("WORLD_SIZE", "1") == "1" and not (dist.is_available() and dist.is_initialized()):
         return Circle(None)
-    return of(group)
+    return meant(group)
 
 
 def _after_fork() -> None:
+    if dist.is_available():
+        _inherited.update(c10d._world.pg_map)
     # A child has neither the threads nor the connections. Groups that are dropped wait for their threads.
     _of_the_parent.extend(_circles.values())
     _circles.clear()

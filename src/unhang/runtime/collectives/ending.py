@@ -6,6 +6,7 @@ Lanes are broken then. Whoever waits says which call it is in, so that calls of 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
@@ -16,12 +17,28 @@ import msgspec
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from unhang.errors import CollectiveTimeout, LatePeer
+from unhang.errors import CollectiveTimeout, LatePeer, PeerFailed, StoreLost
 from unhang.runtime.collectives import places
 from unhang.runtime.collectives.board import Board
-from unhang.runtime.collectives.calls import GIVEN_UP, NOTHING_SENT, OUTERMOST, Call, Closed, Ended, Go, Report, Scope, Turn, mismatch, named, odd
+from unhang.runtime.collectives.calls import (
+    GIVEN_UP,
+    NOTHING_SENT,
+    OUTERMOST,
+    Call,
+    Closed,
+    Ended,
+    Go,
+    Report,
+    Scope,
+    Turn,
+    mismatch,
+    named,
+    odd,
+    said,
+)
 from unhang.runtime.collectives.lane import Lane, graveyard
 from unhang.runtime.collectives.leftovers import Leftovers
+from unhang.runtime.collectives.living import Neighbours
 from unhang.runtime.collectives.meeting import Meeting, Moved
 from unhang.runtime.collectives.places import FINISHED
 
@@ -31,7 +48,6 @@ LOOK_S = 0.25
 GRACE_S = 1.5
 BROKE = "the connection broke"
 TOLD = "told by another rank"
-_DIFFERS = "it is another call than that of others"
 ALL_OF_IT = "/!"
 # What is under way in a broken lane ends at once, but for sends that Gloo forgets, which touch no memory.
 _ENDS_WITHIN_S = 2.0
@@ -85,6 +101,7 @@ class Ending:
         # Of the round that this rank is in, once it has met the others.
         self.board: Board | None = None
         self.meeting: Meeting | None = None
+        self._neighbours: Neighbours | None = None
         self._owed: list[Callable[[Board], object]] = []
         if self.size > 1:
             root = Board.beside(f"unhang/{c10d._get_process_group_name(group)}/{_fingerprint(self.ranks)}")
@@ -107,6 +124,7 @@ class Ending:
                 # What was left in another round is read by nobody. Of the call that goes on in this one the keys are the same.
                 self._left = Leftovers()
                 self._read, self._committed, self._exchanged_at, self._said_at = [], [], "", ""
+                self._neighbours = Neighbours(board, self.me)
                 self.board = board
             owed, self._owed = self._owed, []
         for tells in owed:
@@ -158,6 +176,10 @@ class Ending:
         number = self.board.count("alarms")
         self.board.put(f"alarm/{number}", key.encode())
         self.board.forget([f"alarm/{number - places.ALARMS_KEPT}"])
+
+    def ended_ranks(self) -> frozenset[int]:
+        """Those whose processes have ended, as far as this host knows. Raises StoreLost."""
+        return frozenset() if self.board is None or self._neighbours is None else self._neighbours.ended(self.board)
 
     def has_finished(self, key: str) -> bool:
         scope, _, number = key.rpartition("/")
@@ -213,14 +235,14 @@ class Ending:
         elif before:
             # Of the evaluation that this call is in: who has not come to it has yet to read that.
             self._left.add(before)
-        said = self.board.decide(self._said_at, msgspec.json.encode(_Said(self.me, str(turn.call))))
-        if msgspec.json.decode(said, type=_Said).call == str(turn.call):
+        first = msgspec.json.decode(self.board.decide(self._said_at, msgspec.json.encode(_Said(self.me, str(turn.call)))), type=_Said)
+        if first.call == str(turn.call):
             return
         # Where all have come to agree just now, it is decided already.
         go = msgspec.json.decode(self.board.decide(f"{turn.key}/go", GIVEN_UP), type=Go)
         if go.how == "differs":
             raise mismatch(go.calls, go.odd, NOTHING_SENT)
-        self.close(turn, _DIFFERS)
+        self.close(turn, f"rank {self.me} is in {turn.call}, and rank {first.rank} in {first.call}")
 
     def close(self, turn: Turn, says: str) -> NoReturn:
         """Ends the call for all ranks, and raises what they are told."""
@@ -299,12 +321,28 @@ class Ending:
         """How many have reported by now. `place`: by default where this thread stands."""
         assert self.board is not None
         place = place or places.here()
-        said = Report(rank=self.me, says=says, call=str(turn.call), done=turn.done, chunks=turn.chunks, place=place, own=own)
-        self.board.put(f"{turn.key}/r/{self.me}", msgspec.json.encode(said))
+        report = Report(rank=self.me, says=says, call=str(turn.call), done=turn.done, chunks=turn.chunks, place=place, own=own)
+        self.board.put(f"{turn.key}/r/{self.me}", msgspec.json.encode(report))
         reports = self.board.count(f"{turn.key}/reports", 0 if turn.reported else 1)
         turn.reported = True
         self._raise_alarm(turn.key)
         return reports
+
+    def _fails(self, turn: Turn, error: BaseException) -> None:
+        """By an error of ours, or an interrupt: the others must not wait for us."""
+        says, place = f"rank {self.me}: {said(error)}", places.here()
+        self._left.add(*(f"{turn.key}/{one}" for one in (*OF_A_CALL, f"r/{self.me}", f"place/{self.me}")))
+
+        def tells(board: Board) -> None:
+            self._refuse(turn)
+            self._report(turn, says, own=True, place=place)
+
+        with contextlib.suppress(StoreLost):
+            self._tell(tells)
+        self._break(turn.works)
+        with contextlib.suppress(StoreLost):
+            if self.board is not None:
+                self._heeded = self.listen(self.board)
 
     def _reports(self, key: str) -> dict[int, Report]:
         assert self.board is not None
@@ -339,7 +377,7 @@ class Ending:
         calls = {said.rank: said.call for said in closed.reports if said.call}
         if late:
             raise LatePeer(
-                f"rank {self.me} came too late to {turn.call}: the others gave it up after {closed.waited_s:g} s. "
+                f"rank {self.me} came too late to {turn.call}: the others gave it up after {closed.waited_s:g} s ({closed.says}). "
                 "It takes part again in the next call.",
                 missing=closed.missing,
                 closed=closed,
@@ -347,6 +385,8 @@ class Ending:
         if len(set(calls.values())) > 1 and not any(said.own for said in closed.reports):
             more = f" Not heard from: rank {named(closed)}." if closed.missing else ""
             raise mismatch(calls, odd(calls), more, closed) from None
+        if failed := tuple(said.rank for said in closed.reports if said.own):
+            raise PeerFailed(self._told(turn, closed), ranks=failed, missing=closed.missing, closed=closed) from None
         raise CollectiveTimeout(self._told(turn, closed), missing=closed.missing, closed=closed) from None
 
     def _told(self, turn: Turn, closed: Closed) -> str:

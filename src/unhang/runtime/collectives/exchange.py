@@ -4,16 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from unhang.runtime.collectives import places
 from unhang.runtime.collectives.board import Board
-from unhang.runtime.collectives.calls import Turn, turn_of
+from unhang.runtime.collectives.calls import Closed, Turn, turn_of
 from unhang.runtime.collectives.deadlines import waits_for
 from unhang.runtime.collectives.ending import ALL_OF_IT, GRACE_S, LOOK_S, TOLD, Ending
+from unhang.runtime.collectives.living import ENDED
 from unhang.runtime.collectives.meeting import Moved
+
+# Of a rank that has not come, instead of what it gave: what is known of it.
+_ABSENT = b"\0"
+_LOOKS_FOR_ENDED_S = 1.0
+
+
+class Heard(dict[int, bytes]):
+    """What each rank gave, by global rank. `absent`: of others, that they have ended, or where they stand, as far as it is known; the same on all."""
+
+    def __init__(self, found: Mapping[int, bytes]) -> None:
+        super().__init__({rank: said for rank, said in found.items() if not said.startswith(_ABSENT)})
+        self.absent = {rank: said[len(_ABSENT) :].decode() for rank, said in found.items() if said.startswith(_ABSENT)}
+
+    def silent(self, ranks: Sequence[int], deadline_s: float) -> str | None:
+        """Of all `ranks`, why there is nothing of some; None where there is something of all."""
+        ended = [rank for rank in ranks if self.absent.get(rank) == ENDED]
+        late = [rank for rank in ranks if rank not in self and rank not in ended]
+        said = [f"{_named(ended)}: {ENDED if len(ended) == 1 else 'their processes have ended'}"] if ended else []
+        if late:
+            places = ", ".join(f"{'' if len(late) == 1 else f'{rank} '}at {self.absent[rank]}" for rank in late if rank in self.absent)
+            said.append(f"{_named(late)} did not answer within {deadline_s:g} s{f' ({places})' if places else ''}")
+        return "; ".join(said) or None
 
 
 class Exchanging(Ending):
@@ -25,20 +48,49 @@ class Exchanging(Ending):
         Nor is who declined.
         """
         with self._lock:
-            scope = self._scopes[-1]
-            scope.number += 1
-            if self.size == 1:
-                return {self.me: value}
-            found = self._exchanged(f"{scope.name}/{scope.number}/{what}", value, deadline_s)
-            return {rank: said for rank, said in found.items() if said}
+            found = self._exchange(what, value, deadline_s)
+            self._scopes[-1].finished = self._scopes[-1].number
+            return found
 
-    def decline(self, what: str) -> None:
-        """Instead of `exchange`, of a rank that cannot say what it was asked for: the others need not wait for it."""
+    def _exchange(self, what: str, value: bytes, deadline_s: float) -> Heard:
+        scope = self._scopes[-1]
+        scope.number += 1
+        if self.size == 1:
+            return Heard({self.me: value})
+        found = self._exchanged(f"{scope.name}/{scope.number}/{what}", value, deadline_s)
+        for rank in [rank for rank, said in found.items() if not said]:
+            del found[rank]
+        return found
+
+    def exchange_all(self, what: str, value: bytes, deadline_s: float) -> dict[int, bytes]:
+        """As `exchange`, of what is nothing without all of them. Raises CollectiveTimeout, LatePeer or PeerFailed, as calls do."""
+        with self._lock:
+            began_s = time.monotonic()
+            found = self._exchange(what, value, deadline_s)
+            if len(found) == self.size:
+                self._scopes[-1].finished = self._scopes[-1].number
+                return found
+            assert self.board is not None
+            turn = turn_of(self._exchanged_at, deadline_s)
+            turn.began_s = began_s
+            if self.me not in found and (closed := self.board.wait(f"{turn.key}/closed", 2 * GRACE_S)) is not None:
+                # What the others have found without us.
+                self._raise(turn, msgspec.json.decode(closed, type=Closed), late=True)
+            ended = [rank for rank, says in found.absent.items() if says == ENDED]
+            return self.close(turn, f"{_named(ended)} has ended" if ended else f"not all ranks came within {deadline_s:g} s")
+
+    def decline(self, what: str, error: Exception | None = None) -> None:
+        """Instead of `exchange`, of a rank that cannot say what it was asked for: the others need not wait for it.
+
+        Instead of `exchange_all` with the `error`, which they are told.
+        """
         with self._lock:
             scope = self._scopes[-1]
             scope.number += 1
             if self.size > 1:
                 key = self._exchanged_at = f"{scope.name}/{scope.number}/{what}"
+                if error is not None:
+                    self._fails(turn_of(key, 0.0), error)
                 self._tell(lambda board: self._given(board, key, b""))
 
     def begin(self, what: str) -> str:
@@ -55,14 +107,18 @@ class Exchanging(Ending):
                 self._say(turn)
             return f"{turn.key}/{what}"
 
-    def exchange_at(self, key: str, value: bytes, deadline_s: float, half_way: Callable[[], None] | None = None) -> dict[int, bytes]:
+    def exchange_at(self, key: str, value: bytes, deadline_s: float, half_way: Callable[[], None] | None = None) -> Heard:
         """As `exchange`. The deadline begins anew whenever a rank that has not come yet tells of progress (`progressed`).
 
         `half_way` is called when half of it has gone by so.
         """
         with self._lock:
             try:
-                return {self.me: value} if self.size == 1 else self._exchanged(key, value, deadline_s, half_way)
+                found = Heard({self.me: value}) if self.size == 1 else self._exchanged(key, value, deadline_s, half_way)
+                scope, number, _ = key.rsplit("/", 2)
+                if scope in self._known:
+                    self._known[scope].finished = int(number)
+                return found
             finally:
                 self._begun_at.pop(key.rpartition("/")[0], None)
 
@@ -101,7 +157,7 @@ class Exchanging(Ending):
         if self.size > 1:
             self._tell(tells)
 
-    def _exchanged(self, key: str, value: bytes, deadline_s: float, half_way: Callable[[], None] | None = None) -> dict[int, bytes]:
+    def _exchanged(self, key: str, value: bytes, deadline_s: float, half_way: Callable[[], None] | None = None) -> Heard:
         waits_for(deadline_s)
         until = time.monotonic() + deadline_s
         while True:
@@ -111,7 +167,7 @@ class Exchanging(Ending):
             with contextlib.suppress(Moved):
                 return self._exchanged_here(key, value, until, deadline_s, half_way)
 
-    def _exchanged_here(self, key: str, value: bytes, until: float, deadline_s: float, half_way: Callable[[], None] | None) -> dict[int, bytes]:
+    def _exchanged_here(self, key: str, value: bytes, until: float, deadline_s: float, half_way: Callable[[], None] | None) -> Heard:
         board = self.board
         assert board is not None and self.meeting is not None
         before, self._exchanged_at = self._exchanged_at, key
@@ -125,11 +181,13 @@ class Exchanging(Ending):
             board.forget([f"{before}/p/{self.me}"])
         if found is None:
             keys = [f"{key}/p/{rank}" for rank in self.ranks]
-            there = zip(self.ranks, board.look_at(keys), strict=True)
-            found = board.decide(f"{key}/v", _packed({rank: said for rank, said in there if said is not None}))
-        if (scope := self._known.get(turn.scope)) is not None:
-            scope.finished = turn.number
-        said = _unpacked(found)
+            there = {rank: said for rank, said in zip(self.ranks, board.look_at(keys), strict=True) if said is not None}
+            # Where they stand they have told where `end` has asked for it.
+            for rank in [rank for rank in self.ranks if rank not in there]:
+                if (place := board.look(f"{key}{ALL_OF_IT}/place/{rank}")) is not None:
+                    there[rank] = _ABSENT + place
+            found = board.decide(f"{key}/v", _packed(there))
+        said = Heard(_unpacked(found))
         if len(said) == self.size:
             self._left.all_came(board)
         else:
@@ -139,7 +197,17 @@ class Exchanging(Ending):
 
     def _given(self, board: Board, key: str, value: bytes) -> bytes | None:
         """What is decided, where we are the last to come."""
-        board.put(f"{key}/p/{self.me}", value)
+        return self._given_by(board, self.me, key, value)
+
+    def _given_for_ended(self, board: Board, key: str) -> None:
+        for rank in self.ended_ranks():
+            given = [f"{key}/p/{rank}", f"{key}/ended/{rank}"]
+            if board.look(given[0]) is None and board.decide(given[1], b"%d" % self.me) == b"%d" % self.me:
+                self._left.add(*given)
+                self._given_by(board, rank, key, _ABSENT + ENDED.encode())
+
+    def _given_by(self, board: Board, rank: int, key: str, value: bytes) -> bytes | None:
+        board.put(f"{key}/p/{rank}", value)
         if board.count(f"{key}/n") != self.size:
             return None
         # Those that have decided without us may have gone on, and taken what they had said with them.
@@ -153,6 +221,7 @@ class Exchanging(Ending):
         told = b""
         # A thousand ranks ask one server for as long as the slowest takes.
         looks_at = time.monotonic() + deadline_s / 20
+        looks_for_ended = time.monotonic() + _LOOKS_FOR_ENDED_S
         while (found := self.board.wait(f"{key}/v", max(0.0, min(until - time.monotonic(), LOOK_S)))) is None:
             self.raise_if_ended(turn.scope)
             self._moves()
@@ -162,6 +231,9 @@ class Exchanging(Ending):
             if self._alarm == turn.key:
                 self.close(turn, TOLD)
             now = time.monotonic()
+            if now >= looks_for_ended:
+                looks_for_ended = now + _LOOKS_FOR_ENDED_S
+                self._given_for_ended(self.board, key)
             late, half = until <= now, half_way is not None and until - now < deadline_s / 2
             if not late and not half and now < looks_at:
                 continue
@@ -175,6 +247,10 @@ class Exchanging(Ending):
                 half_way()
                 half_way = None
         return found
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _packed(values: dict[int, bytes]) -> bytes:

@@ -3,6 +3,7 @@
 keeping     what a training must find again as it left it: random numbers, train or eval mode, grad mode
 results     what an evaluation found, and what of it is missing
 counting    how many collectives each group sees meanwhile, and which are out of step behind it
+known       which metrics a data set has, of evaluations before
 attempt     one try at one data set: everything local, then one decision for all ranks
 evaluating  evaluate() and evaluation()
 """

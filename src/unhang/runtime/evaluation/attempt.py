@@ -10,12 +10,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import torch
 
-from unhang.errors import CollectiveTimeout, EvaluationFailed, StoreLost
+from unhang.errors import CollectiveTimeout, EvaluationFailed, PeerFailed, StoreLost
 from unhang.runtime.attach.user_files import is_user_file
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.agreement import pair
@@ -54,6 +55,14 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     calls: Counted = Counted()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The status of each rank that answered, and of the others, why not; None where all did."""
+
+    statuses: dict[int, Status]
+    silent: str | None
+
+
 class Progress:
     """Tells those that have finished that this rank goes on, and learns from them that they have given it up."""
 
@@ -70,9 +79,11 @@ class Progress:
         self._told_s = time.monotonic()
         if not self._circle.progressed(self._key):
             raise Ended("the other ranks have given it up")
+        if ended := self._circle.ended_ranks():
+            raise Ended(f"rank {', '.join(map(str, sorted(ended)))} has ended")
 
 
-def tried(body: Callable[[Sums, Progress], None], circle: Circle, key: str, deadline_s: float, calls: Calls | None = None) -> dict[int, Status]:
+def tried(body: Callable[[Sums, Progress], None], circle: Circle, key: str, deadline_s: float, calls: Calls | None = None) -> Outcome:
     """Runs `body`, which adds to the sums it is given, and returns the status of each rank that answered, the same on all.
 
     Raises EvaluationFailed, on all ranks, where a group was used by some of its ranks more than by others. Raises KeyboardInterrupt, SystemExit and
@@ -113,7 +124,7 @@ def tried(body: Callable[[Sums, Progress], None], circle: Circle, key: str, dead
         # Lanes that some have broken: all do.
         circle.broken()
     _in_step(statuses, key, calls)
-    return statuses
+    return Outcome(statuses=statuses, silent=found.silent(circle.ranks, deadline_s))
 
 
 def within(deadline_s: float) -> AbstractContextManager[None]:
@@ -170,10 +181,10 @@ def _kind(error: BaseException, deadline_s: float, me: int) -> str:
         return "interrupted"
     if _is_memory(error):
         return "memory"
+    if isinstance(error, PeerFailed) and any(rank != me for rank in error.ranks):
+        # That rank says so itself.
+        return "ended"
     if isinstance(error, CollectiveTimeout):
-        if error.closed is not None and any(said.own and said.rank != me for said in error.closed.reports):
-            # That rank has failed, and says so itself.
-            return "ended"
         # Half an hour, and then another one.
         return "passing" if error.closed is not None and error.closed.waited_s < deadline_s / 2 else "stood"
     return "wrong" if isinstance(error, _WRONG) else "passing"

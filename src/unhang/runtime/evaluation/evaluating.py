@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,8 @@ from unhang.errors import EvaluationFailed
 from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.circle import Circle
-from unhang.runtime.evaluation.attempt import Progress, Status, batches, can_be_told, paired, tried, within
+from unhang.runtime.evaluation import known
+from unhang.runtime.evaluation.attempt import Outcome, Progress, Status, batches, can_be_told, paired, tried, within
 from unhang.runtime.evaluation.counting import Calls
 from unhang.runtime.evaluation.keeping import as_it_was
 from unhang.runtime.evaluation.results import Evaluation, OfDataSet, Sums, add, means
@@ -31,6 +32,8 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     """What one rank asks for: but for the names all have to ask alike, since what follows is decided by it. `says`: what is wrong with it."""
 
     names: list[str] = []
+    # Those that have a length, which is 0.
+    empty: list[str] = []
     step: int | None = None
     batch_size: int = 1
     retries: int = 0
@@ -63,10 +66,11 @@ def evaluate(
     Raises ValueError and TypeError, on all ranks, for arguments that make no sense or differ; EvaluationFailed where a group is no longer in
     step (an evaluation with collectives of torch's, in which ranks stopped at different places): going on would mix metrics into gradients.
     """
-    circle = circles.of_or_alone(group)
+    circle = circles.meant_or_alone(group)
     began = time.monotonic()
     key = circle.begin("evaluation")
     try:
+        circles.checked(group)
         asked = _checked(fn, datasets, step, batch_size, retries, shrink, deadline)
         models = _models(model)
     except (TypeError, ValueError) as e:
@@ -74,12 +78,14 @@ def evaluate(
         raise
     with as_it_was(models):
         found: dict[str, OfDataSet] = {}
-        names, missing = _names(circle, key, asked)
-        why = _silent(missing, asked.deadline_s)
+        names, empty, missing, why = _names(circle, key, asked)
         for name in names:
-            found[name], missing, why = _one(fn, datasets, name, circle, asked)
             if why:
-                break
+                found[name] = _not_reached(asked, why, missing)
+                continue
+            found[name], missing, silent = _one(fn, datasets, name, circle, asked, empty=name in empty)
+            why = silent and f"{name}: {silent}"
+        found = known.completed(circle.ranks, found)
         evaluation = Evaluation(step=step, data_sets=found, missing=missing, why=why, seconds=round(time.monotonic() - began, 3))
         _shown(monitor, evaluation, circle)
     return evaluation
@@ -122,9 +128,10 @@ def evaluation(
 
     Loops with collectives of their own should use unhang's. Interrupts and exits go on. Raises EvaluationFailed as `evaluate` does.
     """
-    circle = circles.of_or_alone(group)
+    circle = circles.meant_or_alone(group)
     key = circle.begin("evaluation")
     try:
+        circles.checked(group)
         deadline_s, models = _deadline(deadline), _models(model)
     except (TypeError, ValueError) as e:
         circle.leave_at(key, msgspec.msgpack.encode(Status(kind="wrong", says=f"{type(e).__name__}: {e}")))
@@ -148,27 +155,35 @@ def evaluation(
             except BaseException as e:
                 raised.append(e)
         guarded._progress = None
-        statuses = tried(again, circle, key, deadline_s, calls)
-        guarded._result = _of_block(statuses, circle, step, deadline_s, time.monotonic() - began)
+        outcome = tried(again, circle, key, deadline_s, calls)
+        guarded._result = _of_block(outcome, circle, step, time.monotonic() - began)
         _shown(monitor, guarded._result, circle)
 
 
-def _of_block(statuses: dict[int, Status], circle: Circle, step: int | None, deadline_s: float, seconds: float) -> Evaluation:
+def _of_block(outcome: Outcome, circle: Circle, step: int | None, seconds: float) -> Evaluation:
+    statuses = outcome.statuses
     missing = tuple(rank for rank in circle.ranks if rank not in statuses)
-    why, failed = _why(statuses, missing, deadline_s)
+    why, failed = _why(statuses, missing, outcome.silent)
     by_name: dict[str, Sums] = {}
     for status in statuses.values():
         for key, value in status.sums.items():
             name, _, metric = key.partition("\0")
             add(by_name.setdefault(name, {}), {metric: value})
-    sets = {name: _data_set(sums, attempts=1, batch_size=0, why=why, failed=failed) for name, sums in sorted(by_name.items())}
+    sets = {
+        name: _data_set(sums, attempts=1, batch_size=0, why=why or _nothing(sums, False), failed=failed) for name, sums in sorted(by_name.items())
+    }
     return Evaluation(step=step, data_sets=sets, missing=missing, why=why, seconds=round(seconds, 3))
 
 
-def _names(circle: Circle, key: str, asked: _Asked) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """All names that any rank has, in one order for all; none where some rank did not come at all, and which."""
+def _names(circle: Circle, key: str, asked: _Asked) -> tuple[tuple[str, ...], frozenset[str], tuple[int, ...], str | None]:
+    """All names that any rank has, in one order for all; those that are empty on all that have them; who did not come, and why nothing follows."""
     mine = msgspec.structs.replace(asked, deadline_s=float(asked.deadline_s))
-    packed = circle.exchange_at(key, msgspec.msgpack.encode(mine), asked.deadline_s)
+
+    def half_way() -> None:
+        # Whoever does not come tells where it stands.
+        circle.end(key, "not all ranks have come to it")
+
+    packed = circle.exchange_at(key, msgspec.msgpack.encode(mine), asked.deadline_s, half_way)
     found = {rank: msgspec.msgpack.decode(one, type=_Asked) for rank, one in sorted(packed.items())}
     if wrong := "; ".join(f"rank {rank}: {one.says}" for rank, one in found.items() if one.says):
         raise ValueError(f"an evaluation was asked for with arguments that make no sense: {wrong}")
@@ -178,11 +193,13 @@ def _names(circle: Circle, key: str, asked: _Asked) -> tuple[tuple[str, ...], tu
             said = ", ".join(f"rank {rank} {value}" for rank, value in values.items())
             raise ValueError(f"the ranks ask for different evaluations: {name.removesuffix('_s')} is {said}")
     missing = tuple(rank for rank in circle.ranks if rank not in found)
-    return (() if missing else tuple(sorted({name for one in found.values() for name in one.names}))), missing
+    names = tuple(sorted({name for one in found.values() for name in one.names}))
+    empty = frozenset(name for name in names if all(name in one.empty for one in found.values() if name in one.names))
+    return names, empty, missing, packed.silent(circle.ranks, asked.deadline_s) or (None if names else "no rank has given a data set")
 
 
 def _one(
-    fn: Callable[[Any, int], Any], datasets: Mapping[str, Any], name: str, circle: Circle, asked: _Asked
+    fn: Callable[[Any, int], Any], datasets: Mapping[str, Any], name: str, circle: Circle, asked: _Asked, *, empty: bool
 ) -> tuple[OfDataSet, tuple[int, ...], str | None]:
     """What was found, who is missing, and why no other data set can follow."""
     attempts, batch_size = 0, asked.batch_size
@@ -193,9 +210,10 @@ def _one(
             if name in datasets:
                 batches(fn(datasets[name], size), sums, progress)
 
-        statuses = tried(body, circle, circle.begin("attempt"), asked.deadline_s)
+        outcome = tried(body, circle, circle.begin("attempt"), asked.deadline_s)
+        statuses = outcome.statuses
         missing = tuple(rank for rank in circle.ranks if rank not in statuses)
-        why, failed = _why(statuses, missing, asked.deadline_s)
+        why, failed = _why(statuses, missing, outcome.silent)
         sums: Sums = {}
         for status in statuses.values():
             add(sums, status.sums)
@@ -203,17 +221,30 @@ def _one(
         smaller = max(1, int(batch_size * asked.shrink)) if "memory" in kinds else batch_size
         may_pass = bool(kinds & _WORTH_ANOTHER_TRY) and not kinds & _AGAINST_IT and not ("memory" in kinds and smaller == batch_size)
         if missing or not may_pass or attempts > asked.retries:
-            found = _data_set(sums, attempts=attempts, batch_size=batch_size, why=why, failed=failed)
+            found = _data_set(sums, attempts=attempts, batch_size=batch_size, why=why or _nothing(sums, empty), failed=failed)
             left = [f"rank {rank} has left: {status.says}" for rank, status in statuses.items() if status.kind == "interrupted"]
-            return found, missing, "; ".join(left) or _silent(missing, asked.deadline_s)
+            return found, missing, "; ".join(left) or outcome.silent
         batch_size = smaller
 
 
-def _why(statuses: dict[int, Status], missing: tuple[int, ...], deadline_s: float) -> tuple[str | None, tuple[int, ...]]:
+def _nothing(sums: Sums, empty: bool) -> str | None:
+    """Why nothing was measured; None where something was."""
+    if any(count for _, count in sums.values()):
+        return None
+    if empty:
+        return "nothing to measure: the data set is empty on all ranks"
+    return "no sample was counted on any rank" if sums else "no metric was given on any rank: fn returned or yielded none"
+
+
+def _not_reached(asked: _Asked, why: str, missing: tuple[int, ...]) -> OfDataSet:
+    return OfDataSet(metrics={}, samples=0.0, attempts=0, batch_size=asked.batch_size, why=f"not reached: {why}", failed_ranks=missing)
+
+
+def _why(statuses: dict[int, Status], missing: tuple[int, ...], silent: str | None) -> tuple[str | None, tuple[int, ...]]:
     failed = {rank: status.says for rank, status in statuses.items() if status.kind not in ("ok", "ended")}
     said = [f"rank {rank}: {says}" for rank, says in failed.items()]
-    if missing:
-        said.append(_silent(missing, deadline_s) or "")
+    if silent:
+        said.append(silent)
     if not said:
         said = [f"rank {rank} waited for it in vain: {status.says}" for rank, status in statuses.items() if status.kind == "ended"]
     return ("; ".join(said) or None), (*sorted(failed), *missing)
@@ -234,19 +265,11 @@ def _data_set(sums: Sums, *, attempts: int, batch_size: int, why: str | None, fa
     )
 
 
-def _silent(missing: tuple[int, ...], deadline_s: float) -> str | None:
-    return f"{_ranks(missing)} did not answer within {deadline_s:g} s" if missing else None
-
-
 def _models(model: Any) -> list[torch.nn.Module]:
     models = [model] if isinstance(model, torch.nn.Module) else list(model)
     if not all(isinstance(one, torch.nn.Module) for one in models):
         raise TypeError(f"model is a torch module or several, not {model!r}")
     return models
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
 def _shown(monitor: Callable[[Evaluation], None] | None, evaluation: Evaluation, circle: Circle) -> None:
@@ -266,8 +289,10 @@ def _deadline(deadline: float | None) -> float:
 def _checked(fn: Any, datasets: Any, step: Any, batch_size: Any, retries: Any, shrink: Any, deadline: Any) -> _Asked:
     if not callable(fn):
         raise TypeError(f"fn is called with data and a batch size; {type(fn).__name__} cannot be called")
-    if not isinstance(datasets, Mapping) or not all(isinstance(name, str) for name in datasets):
+    if not isinstance(datasets, Mapping):
         raise TypeError(f"datasets is a mapping of names to data, not {type(datasets).__name__}")
+    if nameless := [name for name in datasets if not isinstance(name, str)]:
+        raise TypeError(f"the name of a data set is text, not {type(nameless[0]).__name__} {nameless[0]!r}")
     if untold := [name for name in datasets if not can_be_told(name)]:
         raise ValueError(f"a data set's name is text that UTF-8 can hold, not {untold[0]!r}")
     if step is not None and (isinstance(step, bool) or not isinstance(step, int)):
@@ -278,4 +303,13 @@ def _checked(fn: Any, datasets: Any, step: Any, batch_size: Any, retries: Any, s
         raise ValueError(f"retries is a whole number from 0 on, not {retries!r}")
     if isinstance(shrink, bool) or not isinstance(shrink, int | float) or not 0 < shrink < 1:
         raise ValueError(f"shrink is between 0 and 1, not {shrink!r}")
-    return _Asked(names=list(datasets), step=step, batch_size=batch_size, retries=retries, shrink=shrink, deadline_s=_deadline(deadline))
+    empty = [name for name, data in datasets.items() if _is_empty(data)]
+    return _Asked(names=list(datasets), empty=empty, step=step, batch_size=batch_size, retries=retries, shrink=shrink, deadline_s=_deadline(deadline))
+
+
+def _is_empty(data: Any) -> bool:
+    try:
+        return isinstance(data, Sized) and len(data) == 0
+    except Exception:
+        # Of an IterableDataset, a DataLoader has no length.
+        return False

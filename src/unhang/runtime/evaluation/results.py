@@ -12,7 +12,8 @@ Sums = dict[str, tuple[float, float]]
 class OfDataSet:
     """`metrics` are means over the samples of all ranks, not-a-number where it failed. `partial` are those over what was done before it failed.
 
-    `why` is None where it is complete; `failed_ranks` are those on which it failed or that did not answer.
+    `why` is None where it is complete; `failed_ranks` are those on which it failed or that did not answer. Where nothing was measured it is not
+    complete either. `samples`, of the metric that counts most of them; `attempts` 0: it was not reached.
     """
 
     metrics: Mapping[str, float]
@@ -30,7 +31,10 @@ class OfDataSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """By data set; `missing` are ranks that did not answer. The same on all ranks, the late ones too, but for `seconds`, which is each rank's own."""
+    """By data set, those that were not reached as well; `why`: what ended all of it; `missing`: ranks that did not answer.
+
+    The same on all ranks, the late ones too, but for `seconds`, which is each rank's own.
+    """
 
     step: int | None
     data_sets: Mapping[str, OfDataSet]
@@ -42,6 +46,19 @@ class Evaluation:
     def ok(self) -> bool:
         """Whether it is complete, on all data sets and all ranks."""
         return self.why is None and all(found.complete for found in self.data_sets.values())
+
+    @property
+    def says(self) -> str:
+        """Why it is not ok, in one line; empty where it is."""
+        said = [f"{name}: {found.why}" for name, found in self.data_sets.items() if found.attempts and found.why not in (None, self.why)]
+        left = [name for name, found in self.data_sets.items() if not found.attempts]
+        said += [self.why] if self.why is not None and self.why not in said else []
+        return "; ".join([*said, *([f"not reached: {', '.join(left)}"] if left else [])])
+
+    @property
+    def failed_ranks(self) -> tuple[int, ...]:
+        """Those on which any data set failed, or that did not answer."""
+        return tuple(sorted({*self.missing, *(rank for found in self.data_sets.values() for rank in found.failed_ranks)}))
 
     @property
     def attempts(self) -> int:

@@ -54,16 +54,17 @@ class Monitor:
     the store does.
     `torch_collectives`: also counts what goes through torch's own, DDP's among them, as its flight recorder has it.
     Also a `monitor` for `unhang.evaluate`. Where the training sets `step` to its own (`monitor.step = step`; that of rank 0 counts), plots take it.
-    Raises ValueError for what is no interval.
+    Raises, on every rank, ValueError for what is no interval, TypeError for what are no sinks.
     """
 
     def __init__(
         self, sinks: Sequence[Sink] | None = None, *, every_s: float | None = None, patience_s: float = 10.0, torch_collectives: bool = False
     ) -> None:
         self._size: int = dist.get_world_size() if dist.is_initialized() else 1
+        sinks = None if sinks is None else _sinks(sinks)
         if every_s is None:
             every_s = _EVERY_S * max(1.0, self._size / _EVERY_S_RANKS)
-        if not 0 < every_s < float("inf") or not 0 < patience_s < float("inf"):
+        if not all(isinstance(one, int | float) and 0 < one < float("inf") for one in (every_s, patience_s)):
             raise ValueError(f"every_s and patience_s are positive numbers of seconds, not {every_s!r} and {patience_s!r}")
         self._rank: int = dist.get_rank() if dist.is_initialized() else 0
         self._step: int | None = None
@@ -125,8 +126,7 @@ class Monitor:
             self._tally.evaluations += 1
             self._tally.evaluation_failures += not evaluation.ok
             if not evaluation.ok:
-                why = evaluation.why or "; ".join(f"{name}: {found.why}" for name, found in evaluation.data_sets.items() if found.why)
-                self._tally.evaluation_said = shortened(why)
+                self._tally.evaluation_said = shortened(evaluation.says)
 
     def close(self) -> None:
         """Tells what is left, within a few seconds. Calls after the first do nothing."""
@@ -256,6 +256,17 @@ class Monitor:
             elif for_s > max(_OLD_INTERVALS * self._every_s, _OLD_S):
                 old.add(rank)
         return found, frozenset(old)
+
+
+def _sinks(given: Any) -> list[Sink]:
+    """Raises TypeError, on the ranks that do not use them as well: whether one of them fails alone is no matter of sinks."""
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise TypeError(f"sinks are a list, as [unhang.JSONL(path)], not {given!r}")
+    sinks = list(given)
+    for one in sinks:
+        if isinstance(one, type) or not all(callable(getattr(one, does, None)) for does in ("write", "close")):
+            raise TypeError(f"a sink is an object with write(snapshot) and close(), as unhang.JSONL(path), not {one!r}")
+    return sinks
 
 
 def _whole(value: Any) -> int | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import torch
 
-from unhang.errors import CollectiveMismatch, CollectiveTimeout, LatePeer, OutOfSync, StoreLost
+from unhang.errors import CollectiveMismatch, CollectiveTimeout, LatePeer, OutOfSync, PeerFailed, StoreLost
 from unhang.runtime.collectives.observers import Observed
 from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.histogram import Buckets
@@ -196,6 +196,8 @@ def cause(error: BaseException) -> str:
         return "late"
     if isinstance(error, CollectiveTimeout):
         return "broken connection" if "connection broke" in getattr(error.closed, "says", "") else "timeout"
+    if isinstance(error, PeerFailed):
+        return "failed elsewhere"
     if isinstance(error, CollectiveMismatch):
         return "mismatch"
     if isinstance(error, OutOfSync):

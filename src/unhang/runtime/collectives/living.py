@@ -1,0 +1,63 @@
+"""Which ranks' processes have ended, as this host's kernel knows it: a killed rank cannot say so, and a store keeps no connections that would tell.
+
+Each rank says who it is under the name of its host, so that a thousand ranks ask for a few. One that only stands still is never among them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import msgspec
+
+from unhang.facts.host import Host
+from unhang.facts.processes import identity, is_alive
+from unhang.model import ProcessId
+from unhang.runtime.collectives.board import Board
+
+ENDED = "its process has ended"
+
+
+class _Rank(msgspec.Struct, frozen=True, array_like=True):
+    rank: int
+    process: ProcessId
+
+
+class Neighbours:
+    """The ranks of this host, in one round of a meeting."""
+
+    def __init__(self, board: Board, me: int) -> None:
+        """Says who we are. Raises StoreLost."""
+        self._host, self._me, self._read = Host(), me, 0
+        self._known: dict[int, ProcessId] = {}
+        self._ended: set[int] = set()
+        self._under = ""
+        if (mine := identity(self._host, os.getpid())) is not None:
+            self._under = f"on/{hashlib.sha256(f'{mine.boot_id} {mine.pid_namespace}'.encode()).hexdigest()[:12]}"
+            board.put(f"{self._under}/{board.count(f'{self._under}/n')}", msgspec.json.encode(_Rank(me, mine)))
+
+    def ended(self, board: Board) -> frozenset[int]:
+        """Global ranks. Raises StoreLost."""
+        if self._under and self._read < (there := board.count(f"{self._under}/n", 0)):
+            # Who has counted itself is about to say who it is.
+            while self._read < there and (said := board.look(f"{self._under}/{self._read + 1}")) is not None:
+                found = msgspec.json.decode(said, type=_Rank)
+                self._known[found.rank] = found.process
+                self._read += 1
+        self._ended |= {
+            rank for rank, process in self._known.items() if rank not in self._ended and rank != self._me and _has_ended(self._host, process)
+        }
+        return frozenset(self._ended)
+
+
+def _has_ended(host: Host, process: ProcessId) -> bool:
+    if is_alive(host, process) is not False:
+        return False
+    try:
+        # /proc may hide the processes of other users (hidepid); this does not.
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,134 @@
+"""What is wrong with the arguments of one rank ends the call for all of them, and the next call of one is the next of all."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import unhang
+
+pytestmark = pytest.mark.torch
+
+# What rank 1 gives, the others what is right.
+WRONG = {
+    "all_reduce": lambda bad: unhang.all_reduce(torch.ones(2), group="world" if bad else None, deadline=20),
+    "broadcast": lambda bad: unhang.broadcast(torch.ones(2), group=0 if bad else None, deadline=20),
+    "all_gather": lambda bad: unhang.all_gather(torch.ones(2), group=[0, 1] if bad else None, deadline=20),
+    "reduce_scatter": lambda bad: unhang.reduce_scatter(torch.ones(6), group=dist if bad else None, deadline=20),
+    "all_gather_object": lambda bad: unhang.all_gather_object(1, "world" if bad else None, deadline=20),
+    "barrier": lambda bad: unhang.barrier(60 if bad else None, deadline=20),
+    "reduce_metrics": lambda bad: unhang.reduce_metrics({"a": 1.0}, "world" if bad else None, deadline=20),
+    "no_mapping": lambda bad: unhang.reduce_metrics([1] if bad else {"a": 1.0}, deadline=20),
+    "count": lambda bad: unhang.reduce_metrics({"a": (1.0, -2 if bad else 2)}, deadline=20),
+    "agree": lambda bad: unhang.agree(1, "world" if bad else None, deadline=20).missing,
+    "evaluate": lambda bad: unhang.evaluate(lambda *_: {"a": 1}, {"a": 1}, batch_size=1, group="world" if bad else None, deadline=20),
+    "named": lambda bad: unhang.evaluate(lambda *_: {"a": 1}, {1 if bad else "a": 1}, batch_size=1, deadline=20),
+}
+SAID = {
+    "no_mapping": r"metrics are a mapping of names to numbers or pairs \(sum, count\), not \[1\]",
+    "count": "the count of metric 'a' is a number from 0 on, not -2",
+    "named": "the name of a data set is text, not int 1",
+}
+
+
+def settles(tensor: float) -> float:
+    return unhang.all_reduce(torch.full((2,), tensor), deadline=20)[0].item()
+
+
+def gives(rank: int, how: str) -> tuple[str, str, list[float]]:
+    # Of a kind that goes without asking.
+    for _ in range(4):
+        settles(1.0)
+    kind, said = "", ""
+    try:
+        said = str(WRONG[how](rank == 1))
+    except Exception as e:
+        kind, said = type(e).__name__, str(e)
+    return kind, said, [settles(float(batch)) for batch in (2, 3)]
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_the_others_are_told_at_once_and_stay_in_step(worlds, how):
+    zero, one, two = worlds(3)(gives, how)
+    assert [found[2] for found in (zero, one, two)] == [[6.0, 9.0]] * 3
+    own = SAID.get(how, "group is a process group of torch.distributed, or None for all ranks, not ")
+    assert one[0] in ("TypeError", "ValueError") and re.match(own, one[1])
+    for kind, said, _ in (zero, two):
+        if how == "agree":
+            assert (kind, said) == ("", "(1,)")
+        elif how in ("evaluate", "named"):
+            assert kind == "ValueError" and re.search(f"rank 1: TypeError: {own}", said)
+        else:
+            assert kind == "PeerFailed" and re.search(f"rank 1: {one[0]}: {own}", said)
+
+
+def fails(rank: int) -> tuple:
+    try:
+        unhang.all_reduce(torch.ones(2), chunk_bytes=3 if rank == 1 else "auto", deadline=20)
+    except unhang.PeerFailed as e:
+        return isinstance(e, unhang.CollectiveTimeout), e.ranks, e.missing, [said.rank for said in e.closed.reports if said.own]
+    except ValueError:
+        return ()
+    return (None,)
+
+
+def test_an_error_of_one_rank_is_no_timeout_of_the_others(worlds):
+    assert worlds(3)(fails) == [(False, (1,), (), [1]), (), (False, (1,), (), [1])]
+
+
+def of_no_member(rank: int) -> tuple[str, float]:
+    group = dist.new_group([0, 1])
+    said = ""
+    try:
+        unhang.barrier(group, deadline=20)
+    except unhang.CollectiveError as e:
+        said = str(e)
+    return said, settles(float(rank))
+
+
+def test_who_is_no_member_has_begun_no_call(fresh):
+    assert fresh(3)(of_no_member) == [("", 3.0), ("", 3.0), ("this rank is no member of that group", 3.0)]
+
+
+def agrees(rank: int) -> tuple[str, tuple]:
+    try:
+        return "", unhang.agree(torch.ones(1) if rank == 0 else 1, deadline=20).missing
+    except TypeError as e:
+        return str(e), ()
+
+
+def test_what_cannot_be_agreed_on_is_named_with_what_can(worlds):
+    (said, _), (_, missing) = worlds(2)(agrees)
+    assert said.startswith("value is what JSON can hold (None, a truth, number, text, list, or a mapping of such), not Tensor tensor([1.])")
+    assert missing == (0,)
+
+
+def calls_in_a_child(rank: int, what: str) -> str:
+    if what == "after calls":
+        settles(1.0)
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        said = ""
+        try:
+            unhang.all_reduce(torch.ones(1), deadline=5)
+        except BaseException as e:
+            said = f"{type(e).__name__}: {e}"
+        os.write(theirs, said.encode())
+        os._exit(0)
+    os.close(theirs)
+    os.waitpid(pid, 0)
+    with os.fdopen(ours) as told:
+        said = told.read()
+    assert settles(1.0) == 2.0
+    return said.replace(str(pid), "PID")
+
+
+@pytest.mark.parametrize("what", ["after calls", "before any"])
+def test_a_fork_of_a_rank_is_refused(fresh, what):
+    for rank, said in enumerate(fresh(2)(calls_in_a_child, what)):
+        assert said.startswith(f"CollectiveError: process PID is a fork of rank {rank} (a worker of a DataLoader?) and has none of its connections")
