@@ -103,7 +103,7 @@ def reduce_metrics(metrics: Mapping[str, Any], group: Any = None, *, deadline: D
     """
     circle = circles.of(group)
     # JSON has no infinity.
-    found = _exchanged(circle, "metrics", lambda: msgspec.msgpack.encode({name: pair(name, value) for name, value in metrics.items()}), deadline)
+    found = _exchanged(circle, "metrics", lambda: msgspec.msgpack.encode(_pairs(metrics)), deadline)
     if missing := tuple(rank for rank in circle.ranks if rank not in found):
         raise CollectiveTimeout(f"metrics of rank {', '.join(map(str, missing))} did not come in time", missing=missing)
     sums: dict[str, list[tuple[float, float]]] = {}
@@ -111,6 +111,12 @@ def reduce_metrics(metrics: Mapping[str, Any], group: Any = None, *, deadline: D
         for name, one in msgspec.msgpack.decode(packed, type=dict[str, tuple[float, float]]).items():
             sums.setdefault(name, []).append(one)
     return {name: _mean(those) for name, those in sorted(sums.items())}
+
+
+def _pairs(metrics: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"metrics is a mapping of names to numbers or pairs (sum, count), not {metrics!r:.80}")
+    return {name: pair(name, value) for name, value in metrics.items()}
 
 
 def pair(name: str, value: Any) -> tuple[float, float]:

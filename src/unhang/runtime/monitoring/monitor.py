@@ -21,7 +21,7 @@ from unhang.runtime.collectives import observers
 from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.deadlines import learned
 from unhang.runtime.collectives.observers import Observed
-from unhang.runtime.monitoring.outlet import Outlet, Sink
+from unhang.runtime.monitoring.outlet import Outlet, Sink, checked
 from unhang.runtime.monitoring.supervised import restarts
 from unhang.runtime.monitoring.tally import Calls, Intervals, Silent, Snapshot, Tally, calls_since, merged, shortened, summed
 
@@ -54,7 +54,7 @@ class Monitor:
     the store does.
     `torch_collectives`: also counts what goes through torch's own, DDP's among them, as its flight recorder has it.
     Also a `monitor` for `unhang.evaluate`. Where the training sets `step` to its own (`monitor.step = step`; that of rank 0 counts), plots take it.
-    Raises ValueError for what is no interval.
+    Raises ValueError for what is no interval, TypeError for what is no list of sinks, on every rank that is given it.
     """
 
     def __init__(
@@ -63,8 +63,10 @@ class Monitor:
         self._size: int = dist.get_world_size() if dist.is_initialized() else 1
         if every_s is None:
             every_s = _EVERY_S * max(1.0, self._size / _EVERY_S_RANKS)
-        if not 0 < every_s < float("inf") or not 0 < patience_s < float("inf"):
+        if not _is_seconds(every_s) or not _is_seconds(patience_s):
             raise ValueError(f"every_s and patience_s are positive numbers of seconds, not {every_s!r} and {patience_s!r}")
+        # On every rank, though rank 0 alone uses them: where it alone refused, the others would count on without it.
+        given = None if sinks is None else checked(sinks)
         self._rank: int = dist.get_rank() if dist.is_initialized() else 0
         self._step: int | None = None
         self._step_refused = False
@@ -81,11 +83,11 @@ class Monitor:
         self._board = Board.beside(f"unhang/monitor/{number}") if self._size > 1 else None
         self._outlets: list[Outlet] = []
         if self._rank == 0:
-            if sinks is None:
+            if given is None:
                 from unhang.runtime.monitoring.sinks.jsonl import JSONL
 
-                sinks = [JSONL()]
-            self._outlets = [Outlet(sink, patience_s=patience_s) for sink in sinks]
+                given = [JSONL()]
+            self._outlets = [Outlet(sink, patience_s=patience_s) for sink in given]
         self._every_s = every_s
         self._torch: TorchCollectives | None = None
         if torch_collectives:
@@ -256,6 +258,13 @@ class Monitor:
             elif for_s > max(_OLD_INTERVALS * self._every_s, _OLD_S):
                 old.add(rank)
         return found, frozenset(old)
+
+
+def _is_seconds(value: Any) -> bool:
+    try:
+        return bool(0 < value < float("inf"))
+    except TypeError:
+        return False
 
 
 def _whole(value: Any) -> int | None:
