@@ -87,8 +87,10 @@ CAUSE = Cause(
     sources=("https://docs.pytorch.org/docs/stable/notes/ddp.html", "https://arxiv.org/abs/2102.11245"),
     hits=(
         "unhang.errors.OutOfSync: the ranks are out of sync at step 300. parameters: layer.0.weight (rank 2) differs. Rank 2 differs from most",
-        "[rank1]: unhang.errors.OutOfSync: the ranks are out of sync at step 7. steps: rank 0 is at 7; rank 1 is at 8. There is no majority: which rank is "
-        "right cannot be told from this",
+        (
+            "[rank1]: unhang.errors.OutOfSync: the ranks are out of sync at step 7. steps: rank 0 is at 7; rank 1 is at 8. "
+            "There is no majority: which rank is right cannot be told from this"
+        ),
     ),
     near_misses=(
         "slurmd: error: Check for out of sync clocks",
