@@ -18,8 +18,14 @@ def killed(b, lab, number=1, *, code=-9, at_s=30.0, **more):
 def test_a_killed_rank_whose_killer_nobody_saw(build, lab):
     v = survivor(killed(build(), lab), lab).judge("failure")
     p = v.primary
-    assert (p.cause, p.standing, p.ranks, p.where) == ("host-oom-or-killed", "established", (1,), "train.py:61 in load")
-    assert "kernel log could not be read" in p.says and "memory cgroup could not be read" in p.says
+    # It died somewhere behind the line of its last heartbeat.
+    assert (p.cause, p.standing, p.ranks) == ("host-oom-or-killed", "established", (1,))
+    assert p.where == "train.py:61 in load (last seen 20 s before its end)"
+    assert p.says == (
+        "rank 1 was killed (SIGKILL), last seen at train.py:61 in load 20 s before its end; by whom is not in evidence "
+        "(the kernel log could not be read; the memory cgroup could not be read)"
+    )
+    assert p.says_zh == "rank 1 被杀死（SIGKILL），最后见于 train.py:61 in load（结束前 20 s）；没有证据表明是谁所为（内核日志无法读取；内存 cgroup 无法读取）"
     assert [s.cause for s in v.symptoms] == ["peer-lost"] and p.remedies[0].id == "find-the-killer"
 
 
