@@ -91,7 +91,7 @@ def test_what_is_said_of_ranks():
 def test_what_is_not_known_is_said():
     (row,) = [line for line in shown(STUCK, 100, "en") if line.strip().startswith("4 ?")]
     assert row.split()[:6] == ["4", "?", "unknown", "?", "?", "?"] and row.endswith("?")
-    assert "not known: the training has no unhang.Monitor" in "\n".join(shown(picture(rank(0)), 100, "en"))
+    assert "not known yet: no unhang.Monitor has told anything here" in "\n".join(shown(picture(rank(0)), 100, "en"))
     assert "no rank seen yet" in "\n".join(shown(picture(), 100, "en"))
 
 
