@@ -35,7 +35,7 @@ def connects(rank: int) -> float:
         unhang.all_reduce(torch.ones(3), deadline=60)
     except KeyboardInterrupt:
         assert rank == 1
-    except unhang.CollectiveTimeout as e:
+    except unhang.PeerFailed as e:
         assert rank != 1 and "rank 1: KeyboardInterrupt" in str(e)
     finally:
         agreeing.GlooLane = opens
@@ -85,7 +85,7 @@ def test_who_waits_for_one_can_be_interrupted(fresh):
     world.store.set("interrupted", "")
     (second,) = world.ended([1])
     assert isinstance(first, Raised) and first.kind == "KeyboardInterrupt"
-    assert isinstance(second, Raised) and second.kind == "CollectiveTimeout" and "rank 0: KeyboardInterrupt" in second.text
+    assert isinstance(second, Raised) and second.kind == "PeerFailed" and "rank 0: KeyboardInterrupt" in second.text
     assert world(reduces) == [[2.0] * 4] * 2
 
 
