@@ -3,7 +3,7 @@
 A is `unhang.all_reduce(tensor, "max")`, B `dist.all_reduce(tensor, MAX)` on a tensor of the same size; the order alternates (A B, B A, ...).
 Ratios are of medians; `pairs` has the quartiles of the ratios of each pair, `plain_spread` those of B to its own median: the noise of the machine.
 Ranks are processes of this machine over Gloo: on loopback, and (as root) in two network namespaces that a veth pair joins. `memory` is how much more
-resident memory peaks in a call of A than in one of B, in bytes for each byte reduced. `own_us` is what a call of A takes where nothing travels: the
+resident memory peaks in a call of A than in one of B, in bytes for each byte reduced. `own_us` is what a call of A takes beside what travels: the
 part of the ratio below the chunking threshold that is ours, and that the machine's noise would hide.
 """
 
@@ -50,41 +50,45 @@ wait
 """
 
 
-class Nothing:
-    """A lane in which nothing travels, and the work that is done at once."""
+class Timed:
+    """A lane, and how long each call of one operation was in it: from when it is asked for until it is seen to have ended."""
 
-    def expect(self, deadline_s: float) -> None: ...
+    def __init__(self, lane: Any) -> None:
+        self._lane, self.seconds = lane, 0.0
+        self.expect, self.leaves, self.destroy = lane.expect, lane.leaves, lane.destroy
 
-    def all_reduce(self, tensor: object, op: object) -> Nothing:
-        return self
+    def all_reduce(self, tensor: object, op: object) -> object:
+        began = time.perf_counter()
+        work = self._lane.all_reduce(tensor, op)
+        self.seconds += time.perf_counter() - began
+        return work
 
     def ended(self, work: object, within_s: float) -> bool:
-        return True
+        began = time.perf_counter()
+        ended: bool = self._lane.ended(work, within_s)
+        self.seconds += time.perf_counter() - began
+        return ended
 
 
-def own_us(call: Callable[[], object], n: int) -> float:
-    """`call` of a kind that goes without asking, without what travels, from cold caches; in microseconds, the least of nine medians."""
-    import torch
-
+def own_us(ours: Callable[[], object], plain: Callable[[], object], n: int) -> list[float]:
+    """Quartiles of what a call of `ours`, of a kind that has a lane of its own, takes beside that lane, in microseconds. In turns with `plain`: where
+    nothing travels between two calls everything that they touch is at hand, and they take a tenth.
+    """
     from unhang.runtime.collectives import circle
 
-    ours = circle.of()
     for _ in range(4):
-        call()
-    lanes = dict(ours._own)
-    ours._own.update(dict.fromkeys(lanes, Nothing()))
-    least, cold = [], torch.zeros(16 * MB // 4)
-    for _ in range(9):
-        took = []
-        for _ in range(n):
-            # As the bytes of the call before do.
-            cold += 1
-            began = time.perf_counter()
-            call()
-            took.append(time.perf_counter() - began)
-        least.append(statistics.median(took))
-    ours._own.update(lanes)
-    return round(min(least) * 1e6, 2)
+        ours()
+    lanes = dict(circle.of()._own)
+    timed = {call: Timed(lane) for call, lane in lanes.items()}
+    circle.of()._own.update(timed)
+    took = []
+    for _ in range(n):
+        plain()
+        before, began = sum(lane.seconds for lane in timed.values()), time.perf_counter()
+        ours()
+        took.append(time.perf_counter() - began - sum(lane.seconds for lane in timed.values()) + before)
+    circle.of()._own.update(lanes)
+    return [round(one * 1e6, 1) for one in statistics.quantiles(took, n=4)]
 
 
 def peak(call: Callable[[], object]) -> int:
@@ -122,12 +126,14 @@ def rank(sizes: list[int], repeats: float, device: str) -> dict[str, Any]:
             dist.all_reduce(other, op)
             return torch.cuda.synchronize() if device == "cuda" else None
 
-        n = max(6, int(repeats * (400 if size < 8 else 60 if size < 32 else 30 if size < 128 else 12)))
+        n = max(6, int(repeats * (2000 if size < 8 else 60 if size < 32 else 30 if size < 128 else 12)))
         timed = ratio(ours, plain, n)
-        found["sizes"][f"{size}MB"] = {**timed, "memory": round((peak(ours) - peak(plain)) / (size * MB), 3)}
+        found["sizes"][f"{size}MB"] = {
+            **timed,
+            "memory": round((peak(ours) - peak(plain)) / (size * MB), 3),
+            "own_us": own_us(ours, plain, n) if size < 32 else None,
+        }
         del one, other, ours, plain
-    tensor = torch.ones(4, device=device)
-    found["own_us"] = own_us(lambda: unhang.all_reduce(tensor, "max"), int(400 * repeats) + 1)
     found["barrier"] = ratio(unhang.barrier, dist.barrier, int(400 * repeats))
     took = []
     for _ in range(int(300 * repeats)):

@@ -16,7 +16,7 @@ KNOWS = {
     "CollectiveTimeout": {"missing": (2,), "closed": {"number": 7}},
     "LatePeer": {"missing": (2,), "closed": {"number": 7}},
     "PeerFailed": {"ranks": (1,), "missing": (2,), "closed": {"number": 7}},
-    "CollectiveMismatch": {"calls": {0: "barrier", 1: "all_reduce"}, "odd": (1,)},
+    "CollectiveMismatch": {"calls": {0: "barrier", 1: "all_reduce"}, "odd": (1,), "missing": (2,), "closed": {"number": 7}},
     "OutOfSync": {"ranks": (0, 1)},
     **{kind.__name__: {"cause": "a", "hint": "b"} for kind in ALL if issubclass(kind, errors.UnhangError)},
 }

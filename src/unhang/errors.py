@@ -123,12 +123,18 @@ class PeerFailed(CollectiveError):
 
 
 class CollectiveMismatch(CollectiveError):
-    """The ranks' calls do not fit together; nothing was sent. `calls` is what each rank wanted, `odd` the global ranks that differ from most."""
+    """The ranks' calls do not fit together. `calls` is what each rank wanted, `odd` the global ranks that differ from most.
 
-    def __init__(self, message: str, *, calls: Mapping[int, str], odd: Sequence[int] = ()) -> None:
+    Where it was found before anything was sent, all had come: nobody is `missing`, and `closed` is None. Where ranks that waited found it, both are
+    as in CollectiveTimeout.
+    """
+
+    def __init__(self, message: str, *, calls: Mapping[int, str], odd: Sequence[int] = (), missing: Sequence[int] = (), closed: Any = None) -> None:
         super().__init__(message)
         self.calls = dict(calls)
         self.odd = tuple(odd)
+        self.missing = tuple(missing)
+        self.closed = closed
 
 
 class OutOfSync(CollectiveError):

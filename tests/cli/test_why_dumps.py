@@ -696,6 +696,50 @@ def test_a_dump_of_which_nothing_is_left_is_told_by_its_digest(ask, tmp_path, le
     assert len(told) == 1 and told[0]["unread"] and not any("notes" in n["what"] for n in ask(tmp_path / "digests")["not_examined"])
 
 
+@pytest.mark.parametrize("left", [b"", b"not it", None])
+def test_a_rank_whose_dump_holds_nothing_is_told_as_that_rank(ask, tmp_path, left):
+    """Its own line, and no word of logs, or that it was not given."""
+    dumps = {r: jobs.dump([*history(3), *([fourth()] if r else [])], groups(4)) for r in range(4)}
+    folder = write(tmp_path / "dumps", dumps)
+    whole = (folder / "nccl_trace_rank_3").read_bytes()
+    (folder / "nccl_trace_rank_3").write_bytes(whole[:90] if left is None else left)
+    for given in (folder, tmp_path / "digests", packed(folder, "d.tar.gz")):
+        if given == tmp_path / "digests":
+            sum_up(ask, given, folder, code=2)
+        if given.is_file() and left == b"not it":
+            continue
+        v = ask(given)
+        assert v["primary"]["ranks"] == [0] and "rank 3" not in v["primary"]["says"].split(" never came ")[0]
+        told = {n["what"]: n for n in v["not_examined"]}
+        rank = told["the flight recorder of rank 3"]
+        assert rank["unread"] and "nothing is left in its dump: " in rank["why"] and "nccl_trace_rank_3" in rank["why"]
+        assert not any("no dump of it was given" in n["why"] for n in told.values())
+        assert left == b"not it" or {i["kind"] for i in v["inputs"]} == {"flight"}
+    # It is the one that is wanted: nobody calls it missing.
+    write(folder, {r: jobs.dump([*history(3), fourth()], groups(4)) for r in range(4)})
+    (folder / "nccl_trace_rank_3").write_bytes(whole[:90] if left is None else left)
+    p = ask(folder)["primary"]
+    assert p["ranks"] != [3] and "nothing is left in the dump of rank 3" in p["says"]
+
+
+@pytest.mark.parametrize("bytes_left", [0, 5, 14, 15, 40])
+def test_a_digest_that_was_cut_is_told_as_one(ask, tmp_path, bytes_left):
+    folder = write(tmp_path / "dumps", {r: jobs.dump([*history(3), fourth()], groups(3)) for r in range(3)})
+    for host in range(2):
+        alone = write(tmp_path / "one", {r: pickle.loads((folder / f"nccl_trace_rank_{r}").read_bytes()) for r in ((0, 1), (2,))[host]})
+        sum_up(ask, tmp_path / f"host{host}", alone)
+    (cut,), (other,) = ((tmp_path / f"host{host}").iterdir() for host in range(2))
+    cut.write_bytes(cut.read_bytes()[:bytes_left])
+    told = refused(ask, cut)
+    assert "none of the flight-recorder dumps could be read" in told and (": is empty" if not bytes_left else "damaged") in told
+    v = ask(cut.parent, other)
+    (left,) = [n for n in v["not_examined"] if n["what"] == str(cut)]
+    assert left["unread"] and "it was cut off while it was written or copied" in left["why"]
+    # What is left out of the next one is the same.
+    again = CliRunner().invoke(ask.app, ["why", "--digest", str(tmp_path / "more"), str(cut.parent), str(folder)])
+    assert "3 dumps in" in again.stdout and f"{cut}: it is a digest, which is not summed up again" in again.stderr
+
+
 def test_no_digest_of_a_newer_unhang_passes_for_nothing(ask, tmp_path):
     folder = write(tmp_path / "dumps", {r: jobs.dump(history(3), groups(2)) for r in range(2)})
     sum_up(ask, tmp_path / "digests", folder)
@@ -911,6 +955,13 @@ def test_of_a_run_directory_the_last_dumps_are_summed_up(ask, tmp_path):
     assert "2 dumps in" in done.stdout and "summing up incidents/10/flight" in done.stderr
     # Nothing but dumps was there; what else is given is named.
     assert "not in it" not in done.stderr
+    for rank in range(2):
+        (run / "incidents" / "10" / "stacks").mkdir(exist_ok=True)
+        (run / "incidents" / "10" / "stacks" / f"rank{rank}.json").write_text("{}")
+    said = f"the stacks of 2 ranks in the run directory {run}", f"; unhang why {run} judges all of it"
+    assert all(part in sum_up(ask, tmp_path / "again", run).stderr for part in said)
+    (left,) = [n for n in ask(tmp_path / "again")["not_examined"] if "stacks" in n["what"]]
+    assert left["what"].startswith(f"{said[0]} on ") and said[1] in left["why"] and not left["unread"]
     (run / "incidents" / "1" / "kernel.txt").write_text("NVRM: hello\n")
     assert "incidents/1/kernel.txt: no dump\n" in sum_up(ask, tmp_path / "others", run / "incidents" / "1").stderr
     shutil.rmtree(run / "incidents")

@@ -66,7 +66,7 @@ def uneven(r):
 
 def surplus(r):
     """A call too many of the usual kind, from another line, before the ranks part."""
-    entries = [last(n, line=99 if (r, n) == (1, 50) else 30, state="completed", t=n) for n in range(100)]
+    entries = [last(n, line=99 if (r, n) == (1, 50) else 30, state="completed", t=1000 * n) for n in range(100)]
     return jobs.dump([*entries, last(100, op="all_reduce" if r == 1 else "broadcast", line=30 if r == 1 else 31)], groups(4))
 
 
@@ -83,7 +83,7 @@ JOBS = {
     "nothing wrong": {r: jobs.dump(history(200), groups(2)) for r in range(2)},
     "no members told": {r: jobs.dump([*history(20), *([last(20)] if r else [])]) for r in range(3)},
     "ring overwritten": {
-        r: jobs.dump([last(n + (400 if r == 3 else 0), state="completed" if n < 9 else "started", t=n) for n in range(10)], groups(4))
+        r: jobs.dump([last(n + (400 if r == 3 else 0), state="completed" if n < 9 else "started", t=1000 * n) for n in range(10)], groups(4))
         for r in range(4)
     },
     "messages in a chain": {
@@ -100,7 +100,7 @@ JOBS = {
     "of two": {r: of_two(r) for r in range(2)},
     "gloo": {
         r: jobs.dump(
-            [jobs.entry(i, DEFAULT, i + 1, "all_reduce", 4, 20, "completed", t=i, backend="gloo") for i in range(200)]
+            [jobs.entry(i, DEFAULT, i + 1, "all_reduce", 4, 20, "completed", t=1000 * i, backend="gloo") for i in range(200)]
             + ([last(200, op="barrier", backend="gloo")] if r else []),
             {"": ("", list(range(3)))},
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from unhang.records import picture
+
 BACKENDS = ("gloo", "nccl")
 
 
@@ -34,6 +36,19 @@ def test_a_rank_that_was_stopped_inside_the_collective_is_still_the_one(build, l
     b.ranks[1] = lab.dataclasses.replace(b.ranks[1], activity=lab.STOPPED, answered=False)
     v = b.judge()
     assert (v.primary.cause, v.primary.ranks) == ("process-stuck", (1,))
+
+
+@pytest.mark.parametrize("group", ["0", "cpu:0"])
+def test_gloo_on_a_torch_that_is_built_for_gpus(build, lab, group):
+    """Heartbeats say in which of two recorders a group stands; of a rank that was never asked they are all there is."""
+    b = waiter(build(), lab, world=3)
+    waiter(b, lab, 1, world=3)
+    b.rank(2, frames=(lab.user(40, "main"), lab.user(61, "load")), answered=False, enqueued=12, world=3)
+    b.ranks = [lab.dataclasses.replace(r, groups={group: r.groups["0"]}) for r in b.ranks]
+    rundir = b.write()
+    found = picture.load(rundir, 1, signatures={})
+    assert (found.front.group, found.front.seq, found.front.waiting, found.front.absent) == ("0", 13, (0, 1), (2,))
+    assert not found.front.unseen and [r.record.groups["0"].enqueued for r in found.ranks] == [13, 13, 12]
 
 
 def test_a_debugger_is_told_from_a_stop(build, lab):

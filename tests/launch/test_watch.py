@@ -113,6 +113,16 @@ def test_a_group_that_is_served_by_a_thread_of_its_own():
         assert training.watch.look(float(t)) is None
 
 
+@pytest.mark.parametrize("group", ["unhang/0/meeting", "cpu:unhang/0/meeting"])
+def test_in_groups_of_unhang_nobody_waits(group):
+    """Built for GPUs, torch has two recorders, and heartbeats say which one a group of Gloo stands in."""
+    training = Training()
+    for t in range(20):
+        for rank in range(2):
+            training.beat(rank, t, enqueued=5, completed=4, group=group)
+    assert training.watch.ranks[0].wait(19.0) is None
+
+
 def test_who_was_missing_has_just_come():
     training = Training()
     for t in range(15):

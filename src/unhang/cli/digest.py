@@ -6,10 +6,14 @@ import shlex
 import socket
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from unhang.cli import unpacking
+
+if TYPE_CHECKING:
+    from unhang.model import NotExamined
 
 _DUMP = "flight-recorder dump"
 # Of what is no dump, so many are named.
@@ -29,7 +33,9 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
     from unhang.records.logs.opening import shown
     from unhang.report.progress import reading
 
-    given = find([_dumps_of_run(p) for p in paths], wanted=_DUMP)
+    summed = [_dumps_of_run(p) for p in paths]
+    of_runs = [left for _, left in summed if left is not None]
+    given = find([path for path, _ in summed], wanted=_DUMP)
     with unpacking.taken_out(given, runs=False) as taken, reading(quiet=as_json) as progress:
         found = taken.found
         if not found.dumps:
@@ -40,7 +46,7 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
         beside = closed_ranks([n.what for n in none], [taken.called(str(p)) for p in found.dumps]).values()
         lost = [n for n in none if n.what in beside]
         try:
-            done = sum_up(found.dumps, folder, socket.gethostname(), clean=redact, called=taken.called, lost=lost, progress=progress)
+            done = sum_up(found.dumps, folder, socket.gethostname(), clean=redact, called=taken.called, lost=lost, beside=of_runs, progress=progress)
         except RecordError as e:
             raise UnhangError(str(e), cause=e.cause, hint="move it away, or name another directory") from e
         except (FileExistsError, NotADirectoryError) as e:
@@ -71,13 +77,22 @@ def write(paths: list[str], folder: Path, *, as_json: bool) -> int:
     return EXIT_USER if any(n.unread for n in missed) else EXIT_OK
 
 
-def _dumps_of_run(path: str) -> str:
-    """Of a run directory the dumps of its last incident; anything else as it is."""
+def _dumps_of_run(path: str) -> tuple[str, NotExamined | None]:
+    """Of a run directory the dumps of its last incident, and what it holds beside them; anything else as it is."""
+    from unhang.model import NotExamined
     from unhang.records.logs.opening import shown
     from unhang.records.rundir import RunDir
 
     run = RunDir(Path(path))
     if not RunDir.is_one(run.path) or (dumps := run.last_flight()) is None:
-        return path
+        return path, None
     typer.echo(f"unhang: {shown(path)} is a run directory: summing up {run.relative(dumps)}", err=True)
-    return str(dumps)
+    stacks = sum(1 for _ in (dumps.parent / "stacks").glob("rank*.json"))
+    others = [f"the stacks of {stacks} rank{'s' if stacks != 1 else ''}"] if stacks else []
+    others += ["the logs"] if any((run.path / "logs").glob("*")) else []
+    if not others:
+        return str(dumps), None
+    # It is read elsewhere, too.
+    whole = str(run.path.absolute())
+    why = f"a digest holds flight-recorder dumps alone; unhang why {shlex.quote(whole)} judges all of it"
+    return str(dumps), NotExamined(what=f"{' and '.join(others)} in the run directory {shown(whole)}", why=why)

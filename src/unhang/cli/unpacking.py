@@ -64,6 +64,7 @@ def taken_out(found: Found, *, runs: bool) -> Iterator[Given]:
     from unhang.records.packed import folder, held, unpack
 
     sources, dumps, missed = list(found.sources), list(found.dumps), list(found.not_examined)
+    blank = list(found.blank)
     names: dict[str, str] = {}
     of_runs = None
     with contextlib.ExitStack() as stack:
@@ -78,7 +79,9 @@ def taken_out(found: Found, *, runs: bool) -> Iterator[Given]:
                 continue
             names[these.place] = these.called
             dumps += these.dumps
+            blank += these.blank
             missed += these.not_examined
             if not these.others:
                 sources.remove(source)
-        yield Given(found=replace(found, sources=tuple(sources), dumps=tuple(dumps), not_examined=tuple(missed)), runs=of_runs, names=names)
+        taken = replace(found, sources=tuple(sources), dumps=tuple(dumps), not_examined=tuple(missed), blank=tuple(blank))
+        yield Given(found=taken, runs=of_runs, names=names)

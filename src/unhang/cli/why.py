@@ -274,19 +274,21 @@ def _verdict_on(found: Found, paths: list[str], attempt: int | None, *, quiet: b
         raise UnhangError(f"--attempt {attempt} is for logs; flight-recorder dumps have none")
     from dataclasses import replace
 
+    from unhang.cli.blank import set_apart
     from unhang.diagnosis.explained import explained
     from unhang.diagnosis.recorders import examine, examine_with_logs, times
     from unhang.records.flight.recordings import record_all
     from unhang.report.progress import reading
 
+    found, blank = set_apart(found)
     if not found.sources:
         with reading(quiet=quiet) as progress:
-            examined = examine(found.dumps, drawn=beside.drawn, closed=found.closed, progress=progress)
+            examined = examine(found.dumps, drawn=beside.drawn, closed=found.closed, blank=blank, progress=progress)
         beside.take_dumps(examined, _title(paths))
         of_dumps = examined.verdict
         return replace(of_dumps, not_examined=(*of_dumps.not_examined, *found.not_examined)), None
     with reading(quiet=quiet) as progress:
-        recorded = record_all(found.dumps, drawn=beside.drawn, closed=found.closed, progress=progress)
+        recorded = record_all(found.dumps, drawn=beside.drawn, closed=found.closed, blank=blank, progress=progress)
     judged = _judge_logs(paths, found, attempt, quiet=quiet, recorded=times(recorded))
     # What was dumped is of the last attempt.
     statuses = judged.chosen.view.statuses if judged.attempt == judged.attempts else ()

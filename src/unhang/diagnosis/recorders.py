@@ -59,13 +59,15 @@ def examine(
     *,
     drawn: bool = False,
     closed: Sequence[Path] = (),
+    blank: Sequence[Path] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Examined:
-    """The same with what it was drawn from, and, `drawn`, what a timeline draws. `closed`: files beside them that may not be read.
+    """The same with what it was drawn from, and, `drawn`, what a timeline draws. Beside them lie files that may not be read (`closed`), or in which
+    no dump is (`blank`).
 
     Raises UnhangError where none of the dumps can be read.
     """
-    recorded = record_all(paths, drawn=drawn, closed=closed, progress=progress)
+    recorded = record_all(paths, drawn=drawn, closed=closed, blank=blank, progress=progress)
     if not recorded.recordings:
         told = "; ".join(f"{n.what}: {n.why}" for n in recorded.not_examined[:3])
         raise UnhangError("none of the flight-recorder dumps could be read", cause=told)
@@ -108,7 +110,7 @@ def _judged(recorded: Recorded) -> Examined:
     # Of dumps that held what their recorder does not tell, that is said.
     told_nothing = not any(r.entries or r.untold for r in recorded.recordings.values())
     read = cache(lambda rank: flight(recorded.recordings[rank]) if rank in recorded.recordings else None)
-    found = judge(recorded.recordings, others=recorded.closed)
+    found = judge(recorded.recordings, others=recorded.without)
     outcome = replace(settled(found, read), also=tuple(settled(o, read) for o in found.also[:_ALSO]))
     teller = Teller(recorded, outcome)
     others = [o for o in outcome.also if o.kind in ROOTS and (o.kind != outcome.kind or o.kind in MISMATCHES)]
@@ -218,13 +220,20 @@ def _left(recorded: Recorded, outcome: Outcome, *, told_nothing: bool) -> list[N
                 Text("{its} none: ", "转储中没有调用：").fill(its=words.verb(empty, "its dump holds", "their dumps hold")) + _NO_CALLS,
             )
         )
-    absent = sorted(r for r in {*outcome.unseen, *outcome.members} if r not in recorded.recordings and r not in recorded.closed)
+    absent = sorted(r for r in {*outcome.unseen, *outcome.members} if r not in recorded.recordings and r not in recorded.without)
     if absent and recorded.unnumbered:
         what = Text("the flight recorders of the other ranks", "其他 rank 的 flight recorder")
         found.append(unexamined(what, Text("no dump of them was given", "没有给出它们的转储")))
     elif absent:
         what = Text("the flight recorder of {who}", "{who} 的 flight recorder").fill(who=ranks(absent))
         found.append(unexamined(what, Text("no dump of it was given", "没有给出它的转储")))
+    for of_rank, file in sorted(recorded.blank.items()):
+        what = Text("the flight recorder of rank {rank}", "rank {rank} 的 flight recorder").fill(rank=of_rank)
+        found.append(unexamined(what, Text("nothing is left in its dump: {file}", "其转储中什么也没有：{file}").fill(file=file), unread=True))
+    for of_rank, file in sorted(recorded.copied.items()):
+        what = Text("the flight recorder of rank {rank}", "rank {rank} 的 flight recorder").fill(rank=of_rank)
+        why = Text("what is called its dump is that of another rank, too: {file}", "以它命名的转储同时也是别的 rank 的：{file}")
+        found.append(unexamined(what, why.fill(file=file), unread=True))
     if recorded.unnumbered:
         found.append(unexamined(Text("which rank the dump is of", "转储属于哪个 rank"), Text("its name does not tell", "文件名没有说明")))
     elif recorded.unsure:

@@ -148,7 +148,8 @@ class Teller:
         self.recordings = {r: recording for r, recording in recorded.recordings.items() if r not in of_another_run}
         self.outcome = outcome
         self.unsure, self.unnumbered = recorded.unsure, recorded.unnumbered
-        self.closed = recorded.closed
+        self.closed, self.blank, self.copied = recorded.closed, recorded.blank, recorded.copied
+        self.without = recorded.without
         self._flights: dict[int, Flight | None] = {}
 
     def finding(self) -> Finding | None:
@@ -276,6 +277,10 @@ class Teller:
                 reason = Text("what is there of {who} is of another run", "{who} 的转储属于另一次运行")
             elif r is None and rank in self.closed:
                 reason = Text("the dump of {who} could not be read: permission denied", "没有读取 {who} 的转储的权限")
+            elif r is None and rank in self.blank:
+                reason = Text("nothing is left in the dump of {who}", "{who} 的转储中什么也没有")
+            elif r is None and rank in self.copied:
+                reason = Text("what is called the dump of {who} is that of another rank, too", "以 {who} 命名的转储同时也是别的 rank 的")
             elif r is None and self.unnumbered:
                 reason = Text("of the other ranks there is no dump", "没有其他 rank 的转储")
             elif r is None:
@@ -303,9 +308,9 @@ class Teller:
             why.setdefault(reason, []).append(rank)
         return joined(reason.fill(who=ranks(found)) for reason, found in why.items())
 
-    def _closed(self) -> list[Text]:
-        """Of ranks whose dump may not be read, beside those that are known to belong to the group."""
-        more = [r for r in self.closed if r not in self.outcome.unseen]
+    def _of_no_use(self) -> list[Text]:
+        """Of ranks whose dump was given and is no use, beside those that are known to belong to the group."""
+        more = sorted(self.without.difference(self.outcome.unseen))
         return [self._blind(more)] if more else []
 
     def _flight(self, rank: int) -> Flight | None:
@@ -636,7 +641,7 @@ class Teller:
         why = [self._blind(o.waiting)] if set(o.waiting) <= set(o.older) else []
         if o.unseen:
             why.append(self._blind(o.unseen))
-        why += self._closed()
+        why += self._of_no_use()
         awaited = {r for s in o.path[-1:] for r in s.lacking}
         goes_on = Text(": what goes on there now is in no dump", "：那里现在的情况，转储中没有")
         why += [self._beside(s, _this(s)) + goes_on for s in o.aside[:2] if awaited & set(s.waiting)]
@@ -721,7 +726,7 @@ class Teller:
     def _quiet(self) -> Finding:
         o = self.outcome
         parts = [self._blind(o.unseen)] if o.unseen else []
-        parts += self._closed()
+        parts += self._of_no_use()
         if o.ahead:
             parts.append(
                 Text("the ring of {who} has overwritten all that the others still have", "{who} 的环形缓冲区已覆盖其他 rank 还保留着的全部记录").fill(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from unhang.launch.rhythm import FAREWELL_S, Rhythm
 from unhang.records.frames import Frame
-from unhang.records.incident import OWN_GROUPS, Counters, Ended, Raised, silent
+from unhang.records.incident import Counters, Ended, Raised, is_own, silent
 
 PLACES = 240
 # As runtime/attach tells it.
@@ -82,7 +82,7 @@ class RankState:
         waits = [
             Wait(group=name, enqueued=c.enqueued, for_s=now - self.still_since_s[name])
             for name, c in self.groups.items()
-            if c.enqueued > c.completed and self.step - self.step_when_still[name] < 2 and not name.startswith(OWN_GROUPS)
+            if c.enqueued > c.completed and self.step - self.step_when_still[name] < 2 and not is_own(name)
         ]
         if self.inside is not None and not self.polls:
             # For as long as the call's own deadline allows, whoever waits in unhang's library is served by it.

@@ -30,6 +30,8 @@ BUSY_SWITCHES_PER_S = 2.0
 BUSY_MOVED_SHARE = 0.2
 # As runtime/collectives calls the groups in which unhang's own collectives travel: their deadlines are kept by that library.
 OWN_GROUPS = "unhang/"
+# What heartbeats put before the name of a group in Gloo's recorder where torch has an accelerator's as well, whether that one is used or not.
+BESIDE_ACCELERATOR = "cpu:"
 # Heartbeats come four times a second: a rank of which none has come for so long is stopped, or lets none of its threads run.
 SILENT_S = 2.0
 
@@ -90,6 +92,11 @@ class Activity:
     def computes(self) -> bool:
         """Alive and using processors, itself or by its children."""
         return not self.stopped and (self.cpu_share >= BUSY_CPU_SHARE or self.tree_cpu_share >= BUSY_TREE_CPU_SHARE)
+
+
+def is_own(group: str) -> bool:
+    """Whether a group is one of unhang's own, as recorders or heartbeats call it."""
+    return group.removeprefix(BESIDE_ACCELERATOR).startswith(OWN_GROUPS)
 
 
 def silent(last_beat_s: float | None, at_s: float) -> bool:

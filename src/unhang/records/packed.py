@@ -18,6 +18,7 @@ from typing import Literal
 from unhang.errors import UnhangError
 from unhang.model import NotExamined
 from unhang.records.logs import tars, unpacking, zips
+from unhang.records.logs.finding import EMPTY
 from unhang.records.logs.kinds import FLIGHT, Misses, no_log
 from unhang.records.logs.opening import Source, is_zip, kind_of, leads_out, shown
 from unhang.records.logs.streams import HEAD_BYTES, Budget, Bytes, Damaged, FileBytes, Limits, SpooledBytes, Stream, chunks, spool_folder, words
@@ -44,7 +45,8 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Unpacked:
-    """What was taken out. `runs`: the oldest first. `others`: something else is there that may be a log.
+    """What was taken out. `runs`: the oldest first. `others`: something else is there that may be a log; `blank`: where that would lie in which there
+    is nothing.
 
     `place` begins the paths of what was unpacked, and `called` is what stands in its place where it is shown.
     """
@@ -55,6 +57,7 @@ class Unpacked:
     place: str
     called: str
     not_examined: tuple[NotExamined, ...]
+    blank: tuple[Path, ...] = ()
 
 
 def held(given: Source, *, runs: bool = True) -> Held | None:
@@ -117,6 +120,7 @@ class _Taker:
         self._misses = Misses(given.name)
         self._roots: dict[str, Path] = {}
         self._dumps: list[Path] = []
+        self._blank: list[Path] = []
         self._others = False
         self._alone = False
 
@@ -147,6 +151,7 @@ class _Taker:
             place=str(self._dumps[0]) if self._alone else f"{self._home}/",
             called=name if self._alone else f"{name}!",
             not_examined=tuple(not_examined),
+            blank=tuple(self._blank),
         )
 
     def _take(self, member: _Member) -> None:
@@ -155,7 +160,11 @@ class _Taker:
                 root = self._roots.setdefault(found["run"], self._home / str(len(self._roots)))
                 _write(member, root / found["file"])
         elif not _is_dump(member):
-            self._others |= member.kind is None and no_log(member.name) is None
+            if member.kind is None and member.name and not member.leads_out and not member.data.peek(1):
+                self._blank.append(_free(self._home, member.name, 2))
+                self._misses.add(_called(f"{self._given.name}!{member.name}"), EMPTY)
+            else:
+                self._others |= member.kind is None and no_log(member.name) is None
         elif self._may_be_taken(member):
             self._alone = not member.name
             target = _free(self._home, member.name or "dump", len(self._dumps) + 1)

@@ -20,7 +20,7 @@ from unhang.records.flight import Flight, dump
 from unhang.records.flight.dump import Dump
 from unhang.records.flight.entries import not_understood
 from unhang.records.frames import Frame
-from unhang.records.incident import Activity, Ended, Incident, Raised, RankRecord, Stacks
+from unhang.records.incident import BESIDE_ACCELERATOR, Activity, Ended, Incident, Raised, RankRecord, Stacks
 from unhang.records.kernel import KernelEvent
 from unhang.records.logs import Hit, Line, Needles, Signature, Traceback, attempts, by_cause, exits, nccl, watchdog
 from unhang.records.logs.said import Exit, Status
@@ -242,7 +242,7 @@ class _Loader:
         source = self.rundir.relative(path)
         self._read(source, "run", "", lambda _: None)
         self.not_examined.extend(NotExamined(what=m.what, why=m.why) for m in incident.missed)
-        ranks = tuple(self._rank(r, incident, source) for r in sorted(incident.ranks, key=lambda r: r.rank))
+        ranks = _called_alike([self._rank(r, incident, source) for r in sorted(incident.ranks, key=lambda r: r.rank)])
         hits = [h for r in ranks for h in r.raised_hits]
         tracebacks: list[Traceback] = []
         ends: dict[str, tuple[Line, ...]] = {}
@@ -408,6 +408,18 @@ class _Loader:
 
     def _miss(self, what: str, why: str) -> None:
         self.not_examined.append(NotExamined(what=what, why=why))
+
+
+def _called_alike(ranks: Sequence[RankView]) -> tuple[RankView, ...]:
+    """The ranks with one name for each group. Where torch is built for GPUs and only Gloo was used, heartbeats say "cpu:0" of what dumps call "0"."""
+    counted = {name for r in ranks for name in r.record.groups}
+    dumped = {name for r in ranks if r.flight is not None for name in (*r.flight.groups, *r.flight.calls)}
+    if not dumped or not counted or not all(name.startswith(BESIDE_ACCELERATOR) for name in counted):
+        return tuple(ranks)
+    if any(name.startswith(BESIDE_ACCELERATOR) for name in dumped):
+        return tuple(ranks)
+    plain = ({name.removeprefix(BESIDE_ACCELERATOR): told for name, told in r.record.groups.items()} for r in ranks)
+    return tuple(replace(r, record=replace(r.record, groups=groups)) for r, groups in zip(ranks, plain, strict=True))
 
 
 def _of_this_run(event: KernelEvent, incident: Incident) -> bool | None:

@@ -335,7 +335,6 @@ def test_a_cut_one_gives_the_dumps_before_the_cut(one, tmp_path):
     whole = digest.read(one)
     assert len(whole.recordings) == 8 and whole.damage is None
     counts = set()
-    # zstd packs up to 128 KB at once; a cut inside loses that.
     blocks = list(digest._blocks(one))
     path = tmp_path / "cut.unhang-digest"
     for left in range(1, len(blocks)):
@@ -352,6 +351,22 @@ def test_a_cut_one_gives_the_dumps_before_the_cut(one, tmp_path):
     assert counts == set(range(1, 8))
     merged = record_all([path])
     assert len(merged.recordings) == 7 and [n.unread for n in merged.not_examined] == [True]
+
+
+def test_a_small_one_that_was_cut_keeps_the_dumps_before_the_cut(one, tmp_path):
+    """As it is written: what zstd packs together is lost together."""
+    whole, data, kept = digest.read(one), one.read_bytes(), set()
+    path = tmp_path / "cut.unhang-digest"
+    for place in range(len(digest.MAGIC) + 20, len(data) - 8, 7):
+        path.write_bytes(data[:place])
+        try:
+            found = digest.read(path)
+        except RecordError:
+            continue
+        assert [compared_of(r) for r in found.recordings] == [compared_of(r) for r in whole.recordings[: len(found.recordings)]]
+        assert found.damage or len(found.recordings) == 8
+        kept.add(len(found.recordings))
+    assert kept >= set(range(1, 8)) and found.host == "node0"
 
 
 @given(at=st.floats(0, 1), bits=st.integers(1, 255), cut=st.booleans())

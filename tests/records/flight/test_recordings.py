@@ -62,9 +62,9 @@ def test_two_recorders_of_each_rank(tmp_path):
     (tmp_path / "cpu").mkdir()
     world = {"0": ("default_pg", [0, 1, 2])}
     for rank in range(3):
-        nccl = [jobs.entry(n, ("0", "default_pg"), n, "all_reduce", 4, 20, "completed", t=n) for n in (1, 2, 3, 4)]
+        nccl = [jobs.entry(n, ("0", "default_pg"), n, "all_reduce", 4, 20, "completed", t=1000 * n) for n in (1, 2, 3, 4)]
         gloo = [
-            jobs.entry(n, ("0", "default_pg"), n, "barrier", 1, 30, "completed" if n < 3 else "scheduled", t=10 * n, backend="gloo")
+            jobs.entry(n, ("0", "default_pg"), n, "barrier", 1, 30, "completed" if n < 3 else "scheduled", t=10_000 * n, backend="gloo")
             for n in (1, 2, 3)
         ]
         (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(jobs.dump(nccl, world)))

@@ -762,8 +762,8 @@ def all_behind(number, *, completed, over=0, **more):
     """20 pending calls from `number` on in every ring, behind `over` calls of another group."""
     dumps = {}
     for r in range(4):
-        entries = [jobs.entry(50 + n, ("1", "ckpt"), 5 + n, "all_reduce", 4, 20, "completed", t=n) for n in range(over)]
-        entries += [jobs.entry(80 + n, DEFAULT, number + n, "all_reduce", 4, 20, "scheduled", t=1000 + n, **more) for n in range(20)]
+        entries = [jobs.entry(50 + n, ("1", "ckpt"), 5 + n, "all_reduce", 4, 20, "completed", t=1000 * n) for n in range(over)]
+        entries += [jobs.entry(80 + n, DEFAULT, number + n, "all_reduce", 4, 20, "scheduled", t=1000 * (100 + n), **more) for n in range(20)]
         told = {0: {"last_enqueued_collective": number + 19, "last_completed_collective": completed}}
         dumps[r] = jobs.dump([e | {"pg_id": int(e["process_group"][0])} for e in entries], CKPT, pg_status=told if completed is not None else {})
     return dumps

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from tests.records.match import jobs as dumped
 from tests.report.html import chromium, jobs
+from tests.report.html.test_of_dumps import crossed
 from tests.report.html.test_page import HOSTILE, hostile
 
 from unhang.diagnosis.recorders import examine
@@ -464,6 +465,17 @@ def test_dumps_alone(opened, tmp_path):
     assert "issued, not finished" in said and "/home/user/train.py:50 in step" in said and "START" in said.upper()
     assert "FOR" not in said.upper().split()
     assert page.evaluate("slow.every((ms) => ms < 1000)")
+
+
+def test_it_opens_on_the_group_in_which_ranks_wait(opened, tmp_path):
+    """Crossed groups: the default group has more calls, and nothing is wrong in it."""
+    for rank, group in enumerate("xxy"):
+        (tmp_path / f"rank_{rank}").write_bytes(pickle.dumps(crossed(rank, group), protocol=2))
+    examined = examine(sorted(tmp_path.glob("rank_*")), drawn=True)
+    page = opened((examined.verdict, scene_of(examined)))
+    at = selected(page)
+    assert page.evaluate("unhang.timeline.scene.groups[unhang.timeline.group].title").endswith("x")
+    assert (at["rank"], at["number"]) == (0, 1) and "train.py:40" in shown(page, "#details")
 
 
 def test_a_verdict_alone(opened):

@@ -106,6 +106,22 @@ def test_a_recorder_that_was_off_and_one_that_is_cut_tell_nothing(drawn, tmp_pat
     assert [r.unseen for r in scene.ranks] == [False, False, True, False] and scene.divergences == ()
 
 
+def crossed(rank, groups, backend="nccl"):
+    """A long history in the default group, then two groups, in the order of this rank."""
+    entries = calls(9, last="completed", backend=backend)
+    for n, group in enumerate(groups):
+        entries.append(jobs.entry(9 + n, (group, group), 1, "all_reduce", 4, 40 + n, "started", t=20_000 + 1000 * n + rank, backend=backend))
+    return jobs.dump(entries, world(3) | ({"x": ("x", [0, 1, 2]), "y": ("y", [0, 1, 2])} if backend == "nccl" else {}))
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
+def test_groups_that_are_crossed_open_where_ranks_wait(drawn, backend):
+    """Gloo does not tell who belongs to them."""
+    scene = drawn({r: crossed(r, "y" if r == 2 else "x", backend) for r in range(3)})
+    assert scene.divergences == () and scene.groups[scene.focus.group].name == "x"
+    assert (scene.focus.number, scene.focus.rank) == (1, 0)
+
+
 def test_a_message_that_nobody_receives(drawn):
     def message(what, number):
         return jobs.entry(9, DEFAULT, 4, what, 4, 70, "started", t=9_000_000) | {"is_p2p": True, "p2p_seq_id": number}

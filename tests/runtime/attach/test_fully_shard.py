@@ -8,8 +8,8 @@ import pytest
 
 from unhang.runtime.attach import protocol
 
-pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+fsdp = pytest.importorskip("torch.distributed.fsdp")
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="this torch has no fully_shard")]
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 

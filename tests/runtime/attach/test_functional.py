@@ -51,7 +51,8 @@ def operators(x):
 def remapped(x):
     y, out, part = x * 2, torch.empty(4), torch.empty(2)
     dist.all_reduce(y, op=dist.ReduceOp.AVG)
-    dist.all_gather_into_tensor(out, y + rank)
+    # torch 2.4 compiles it only where the group is named, with unhang or without.
+    dist.all_gather_into_tensor(out, y + rank, group=world)
     dist.reduce_scatter_tensor(part, out * (rank + 1), op=dist.ReduceOp.AVG)
     return y, out, part
 

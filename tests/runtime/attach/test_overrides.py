@@ -8,7 +8,7 @@ import pytest
 
 from unhang.runtime.attach import overrides, protocol, start
 
-pytest.importorskip("torch")
+dist = pytest.importorskip("torch.distributed")
 pytestmark = pytest.mark.torch
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -37,7 +37,10 @@ def note(name, *tensors):
     seen[name] = [tensor.tolist() for tensor in tensors]
 
 groups = {"nccl": dist.new_group([0, 1], backend="nccl"), "mixed": dist.new_group([0, 1], backend="cpu:gloo,cuda:nccl"),
-          "short": dist.new_group([0, 1], timeout=timedelta(seconds=5)), "split": dist.split_group(split_ranks=[[0], [1]])}
+          "short": dist.new_group([0, 1], timeout=timedelta(seconds=5))}
+# Not in torch 2.4.
+if hasattr(dist, "split_group"):
+    groups["split"] = dist.split_group(split_ranks=[[0], [1]])
 seen["groups"] = {name: [dist.get_backend(group), timeout_of(group), group.size()] for name, group in groups.items()}
 seen["world"] = [dist.get_backend(), timeout_of(), store.timeout.total_seconds()]
 seen["bound"] = dist.group.WORLD.bound_device_id is None
@@ -89,7 +92,10 @@ class Named(torch.Tensor):
 x = torch.full((2,), rank + 1.0).as_subclass(Named)
 dist.all_reduce(x, R.AVG)
 note("a subclass with memory of its own", x)
-from torch.distributed.tensor import DTensor, Replicate
+try:
+    from torch.distributed.tensor import DTensor, Replicate
+except ImportError:  # torch 2.4
+    from torch.distributed._tensor import DTensor, Replicate
 wrapped = DTensor.from_local(torch.ones(2), mesh, [Replicate()], run_check=False)
 seen["refused"] = []
 calls = {"isend": lambda: dist.isend(wrapped, 1 - rank), "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(torch.ones(1), wrapped)}
@@ -187,12 +193,8 @@ def ranks(shared_listener):
 def test_every_group_is_gloo_with_the_timeout(ranks):
     for seen, peer in ranks:
         assert seen["world"] == ["gloo", TIMEOUT_S, TIMEOUT_S] and seen["bound"] and seen["mesh"] == "gloo"
-        assert seen["groups"] == {
-            "nccl": ["gloo", TIMEOUT_S, 2],
-            "mixed": ["gloo", TIMEOUT_S, 2],
-            "short": ["gloo", TIMEOUT_S, 2],
-            "split": ["gloo", TIMEOUT_S, 1],
-        }
+        split = {"split": ["gloo", TIMEOUT_S, 1]} if hasattr(dist, "split_group") else {}
+        assert seen["groups"] == {name: ["gloo", TIMEOUT_S, 2] for name in ("nccl", "mixed", "short")} | split
         (joined,) = peer.of("joined")
         assert (joined["backend"], joined["timeout_s"]) == ("gloo", TIMEOUT_S)
 
@@ -291,10 +293,13 @@ def test_without_the_variables_nothing_is_touched(listener):
     ours = {f"{place} {name}" for place in ("c10d", "dist") for name in ("init_process_group", "destroy_process_group")}
     assert differs(looked()) == ours
     # It would be seen: each of these by one variable.
-    assert differs(looked(UNHANG_TIMEOUT_S="60")) > ours | {"c10d new_group", "dist new_group", "c10d split_group"}
+    made = {"c10d new_group", "dist new_group", *(["c10d split_group"] if hasattr(dist, "split_group") else [])}
+    assert differs(looked(UNHANG_TIMEOUT_S="60")) > ours | made
     assert differs(looked(UNHANG_PREFETCH="3")) == ours | {"loader __init__"}
     gloo = differs(looked(UNHANG_BACKEND="gloo"))
-    assert gloo > ours | {"c10d send", "dist all_to_all", "_c10d_functional::all_reduce", "remaps", "skipped"}
+    # The compiler of torch 2.4 has no operators for messages that it would have to be kept from.
+    remapped = {"remaps"} if {"isend", "irecv", "batch_isend_irecv"}.intersection(bare["remaps"]) else set()
+    assert gloo > ours | {"c10d send", "dist all_to_all", "_c10d_functional::all_reduce", "skipped"} | remapped
 
 
 def test_backends_that_gloo_cannot_stand_in_for(listener):

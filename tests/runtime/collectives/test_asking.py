@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from unhang.runtime.collectives import asking as asking_module
 from unhang.runtime.collectives.asking import Asked, Asking, raised
 
 pytestmark = pytest.mark.torch
@@ -77,6 +78,31 @@ def test_threads_are_used_again():
         return seen[0]
 
     assert len({ident() for _ in range(20)}) == 1
+
+
+def test_a_thread_that_was_stuck_is_used_again_once_it_is_free():
+    made, answer, begun = Asking(), threading.Event(), threading.Event()
+    stuck = made("a", lambda: begun.set() or (answer.wait(30), threading.get_ident())[1])
+    assert begun.wait(10)
+    made.close()
+    idle = len(asking_module._idle)
+    answer.set()
+    until = time.monotonic() + 10
+    while len(asking_module._idle) == idle:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    again = Asking()
+    assert again("a", threading.get_ident).work(10) == stuck.work(10)
+    again.close()
+
+
+def test_kinds_that_are_known_are_no_more_than_some(monkeypatch):
+    monkeypatch.setattr(asking_module, "_KNOWN_KINDS", 3)
+    made = Asking()
+    for kind in range(10):
+        assert made(kind, lambda: 7).work(10) == 7
+    assert len(made._known) <= 3
+    made.close()
 
 
 def test_what_a_call_raises_or_that_it_does_not_end():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
@@ -23,6 +24,8 @@ def boards(request, tmp_path):
     if request.param == "tcp":
         server = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
         stores = [server, dist.TCPStore("127.0.0.1", server.port, None, is_master=False)]
+        for store in stores:
+            store.set_timeout(timedelta(seconds=10))
     elif request.param == "file":
         stores = [dist.FileStore(str(tmp_path / "store"), 2) for _ in range(2)]
     else:
@@ -71,6 +74,21 @@ def test_forgetting(boards):
     assert other.all_of(["a", "b"]) == [b"1", b"2"]
     other.forget(["a", "never was"])
     assert one.look_at(["a", "b"]) == [None, b"2"]
+
+
+def test_what_is_forgotten_at_that_moment_is_not_waited_for(boards):
+    one, other = boards
+
+    def looks(key: str) -> None:
+        while one.look(key) is not None:
+            pass
+
+    with ThreadPoolExecutor(1) as threads:
+        for n in range(100):
+            other.put(f"{n}", b"1")
+            looking = threads.submit(looks, f"{n}")
+            other.forget([f"{n}"])
+            looking.result(5)
 
 
 def test_boards_of_other_names_are_others(boards):

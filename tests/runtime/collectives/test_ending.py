@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from tests.runtime.collectives.world import Gone
 
 import unhang
 from unhang.runtime.collectives import circle as circles
+from unhang.runtime.collectives import ending
 from unhang.runtime.collectives import lane as lanes
 
 pytestmark = pytest.mark.torch
@@ -80,6 +82,39 @@ def has_a_child(rank: int) -> int:
 
 def test_a_forked_child_does_not_wait_for_threads_that_it_has_not_got(fresh):
     assert fresh(2)(has_a_child) == [7, 7]
+
+
+class Stopping:
+    """A board beside which the clock goes on while an answer is on its way."""
+
+    def __init__(self, clock: list[float]) -> None:
+        self._clock = clock
+
+    def look(self, key: str) -> None:
+        self._clock[0] += 60
+
+
+def listens(rank: int) -> list[bool]:
+    group = dist.new_group()
+    unhang.barrier(deadline=20)
+    unhang.barrier(group, deadline=20)
+    one, other = circles.of(), circles.of(group)
+    found = [one.stood_still(), other.stood_still()]
+    clock = [ending.time.monotonic()]
+    real, ending.time = ending.time, SimpleNamespace(monotonic=lambda: clock[0])
+    try:
+        one.listen(one.board)
+        one.listen(Stopping(clock))
+        found.append(one.stood_still())
+        one.listen(one.board)
+        found += [one.stood_still(), other.stood_still()]
+    finally:
+        ending.time = real
+    return found
+
+
+def test_an_old_answer_is_no_news_nor_is_that_of_another_group(fresh):
+    assert fresh(2)(listens) == [[False, False, True, False, True]] * 2
 
 
 def again(rank: int, path: str, times: int) -> list[float]:

@@ -16,7 +16,7 @@ from tests.runtime.collectives.world import Gone, Raised
 import unhang
 from unhang.errors import StoreLost
 from unhang.runtime.collectives import circle as circles
-from unhang.runtime.collectives import places
+from unhang.runtime.collectives import moving, places
 
 pytestmark = pytest.mark.torch
 
@@ -503,3 +503,34 @@ def test_an_error_that_no_encoder_takes_reaches_the_others(fresh):
     said, own = fresh(2)(names_a_file)
     assert "rank 1: OSError: no such file: caf\\udce9" in said and "caf\\udce9" in own
     assert time.monotonic() - began < 15
+
+
+def has_no_memory(rank: int) -> str:
+    """Rank 0's object is too large for rank 1."""
+    if rank == 1:
+
+        def room(size_bytes):
+            raise MemoryError("400 GB")
+
+        kept, moving._room = moving._room, room
+    try:
+        unhang.all_gather_object({"rank": rank}, deadline=20)
+    except (MemoryError, unhang.PeerFailed) as e:
+        return f"{type(e).__name__}: {e}"
+    finally:
+        if rank == 1:
+            moving._room = kept
+    return ""
+
+
+def all_gathers(rank: int) -> list[int]:
+    return unhang.all_gather_object(rank, deadline=20)
+
+
+def test_who_has_no_memory_for_another_s_object_says_so(fresh):
+    world = fresh(2)
+    began = time.monotonic()
+    one, other = world(has_no_memory)
+    assert time.monotonic() - began < 10
+    assert "rank 1: MemoryError: 400 GB" in one and other == "MemoryError: 400 GB"
+    assert world.try_(all_gathers) == [[0, 1]] * 2

@@ -10,8 +10,8 @@ import torch
 from tests.runtime.collectives import world as of_ranks
 
 import unhang
+from unhang.runtime.collectives import agreeing, lane, places
 from unhang.runtime.collectives import circle as circles
-from unhang.runtime.collectives import lane, places
 
 pytestmark = pytest.mark.torch
 
@@ -77,6 +77,23 @@ def test_nothing_grows_with_the_number_of_calls(fresh, how, first, more):
         assert keys_after <= keys + 4, "\n".join(keys_of(world))
         assert descriptors_after <= descriptors + 2
         assert memory_after <= memory + 20
+
+
+def many_kinds(rank: int) -> tuple[int, int, int]:
+    agreeing._SEEN_KINDS, agreeing._IDLE_CALLS = 20, 4
+    with unhang.deadline(20):
+        for n in range(60):
+            assert unhang.all_reduce(torch.ones(1000 + n))[0].item() == 2.0
+        for n in range(25):
+            for _ in range(4):
+                assert unhang.all_reduce(torch.ones(3000 + n))[0].item() == 2.0
+    circle = circles.of()
+    return len(circle._seen), len(circle._used), len(circle._own)
+
+
+def test_kinds_that_do_not_come_again_are_forgotten(fresh):
+    for seen, used, own in fresh(2)(many_kinds):
+        assert seen <= 20 and used == own == 16
 
 
 def keys_of(world) -> list[str]:

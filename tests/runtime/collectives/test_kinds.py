@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+from tests.runtime.collectives import world as of_ranks
 
 import unhang
 from unhang.runtime.collectives import circle as circles
@@ -78,6 +79,32 @@ def test_they_end_at_once_and_who_called_what_is_said(worlds, most, other, mine,
 def test_who_comes_when_the_others_have_long_waited_inside_of_an_evaluation(worlds):
     for name, said, odd, took, after in worlds(3)(differs, 2, "evaluation", "barrier", 1, 1.5, bound_s=60):
         assert (name, odd, after) == ("CollectiveMismatch", (2,), 3.0) and took < 1.5 + AT_ONCE_S, said
+
+
+def without_the_last(rank: int) -> None:
+    if rank == 2:
+        of_ranks.store.wait(["parted"])
+    try:
+        call("agree" if rank == 1 else "barrier")
+    finally:
+        of_ranks.store.set("parted", "")
+
+
+def test_who_has_not_come_is_missing_here_as_well(fresh):
+    world = fresh(3)
+    *found, late = world.try_(without_the_last)
+    for one in found:
+        assert (one.kind, one.missing) == ("CollectiveMismatch", (2,))
+        assert one.closed == found[0].closed and {said.rank: said.call for said in one.closed.reports} == {
+            0: "barrier of 1 uint8 elements (cpu)",
+            1: "agree",
+        }
+    assert late.kind == "LatePeer" and late.closed == found[0].closed
+    world(in_step)
+
+
+def in_step(rank: int) -> None:
+    unhang.barrier(deadline=DEADLINE_S)
 
 
 def test_of_two_ranks_neither_is_odd(worlds):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,6 +15,9 @@ from tests.runtime.collectives import world as of_ranks
 from tests.runtime.collectives.world import Raised
 
 import unhang
+from unhang.runtime.collectives.board import Board
+from unhang.runtime.collectives.connection import Connection
+from unhang.runtime.collectives.meeting import Meeting
 
 pytestmark = pytest.mark.torch
 
@@ -176,6 +181,53 @@ def test_nor_does_a_decision_wait_for_it_and_it_obeys(fresh):
     assert world(goes_on) == [[3.0] * 4] * 3
 
 
+def comes_with_the_others(rank: int, sign: str) -> list:
+    if rank == 0:
+        until(lambda: bool(standing(of_ranks.store, sign)))
+    agreed = [unhang.agree(rank, deadline=20 if rank == 0 else 1) for _ in range(2)]
+    return [(dict(one.values), one.missing) for one in agreed] + goes_on(rank)
+
+
+@pytest.mark.parametrize("sign", ["/wants", "/who/1", "/who/2"])
+def test_where_it_comes_just_then_all_decide_the_same(fresh, sign):
+    """They have called for a round without it, or are in one, and wait for each other a moment longer."""
+    world = fresh(3)
+    first, *others = world(comes_with_the_others, sign)
+    assert others == [first] * 2
+    assert first[1] == ({0: 0, 1: 1, 2: 2}, ())
+
+
+def hurries(rank: int) -> list[tuple[dict, tuple]]:
+    if rank == 0:
+        until(lambda: bool(standing(of_ranks.store, "/who/1") or standing(of_ranks.store, "/who/2")))
+    agreed = [unhang.agree(rank, deadline=0.1), unhang.agree(rank, deadline=20)]
+    return [(dict(one.values), one.missing) for one in agreed]
+
+
+def test_nor_where_it_waits_for_less_time_than_they_take_to_tell_it(fresh):
+    first, *others = fresh(3)(hurries)
+    assert others == [first] * 2 and first[1] == ({0: 0, 1: 1, 2: 2}, ())
+
+
+def is_stopped(rank: int) -> tuple[dict, tuple]:
+    if rank:
+        until(lambda: of_ranks.store.check(["stops"]) and bool(standing(of_ranks.store, "/host")))
+        os.kill(int(of_ranks.store.get("stops")), signal.SIGSTOP)
+    else:
+        of_ranks.store.set("stops", str(os.getpid()))
+    agreed = unhang.agree(rank, deadline=20 if rank == 0 else 0.6)
+    return dict(agreed.values), agreed.missing
+
+
+def test_nor_for_one_that_was_there_and_stands_still(fresh):
+    world = fresh(3)
+    world.start(is_stopped)
+    found = world.ended([1, 2])
+    world.signal(0, signal.SIGCONT)
+    assert found + world.ended([0]) == [({1: 1, 2: 2}, (0,))] * 3
+    assert world(goes_on) == [[3.0] * 4] * 3
+
+
 def test_nor_an_evaluation(fresh):
     world = fresh(3)
     found = world.try_(waits_for_the_first, "evaluate")
@@ -206,3 +258,43 @@ def fails_at_first(rank: int) -> object:
 
 def test_who_fails_before_it_has_met_anybody_tells_them_all_the_same(fresh):
     assert fresh(3)(fails_at_first) == [[3.0] * 4] * 3
+
+
+def meetings(size: int) -> list[Meeting]:
+    root = Board(Connection(dist.HashStore()), "unhang/test")
+    return [Meeting(root, range(size), rank) for rank in range(size)]
+
+
+def test_who_is_answered_already_founds_no_other_round():
+    _, one, other = meetings(3)
+    one.hello()
+    assert other.meet(0.01) is True
+    other.tend(other.root)
+    assert one.meet(0) is True and one.round == other.round
+
+
+def test_the_first_rank_leaves_a_round_that_it_has_had_to_itself_and_no_other():
+    first, one = meetings(2)
+    first.hello()
+    first.settled = True
+    assert first.move() is False
+    # Not answered, for once.
+    assert one.meet(0.01) is True
+    one.tend(one.root)
+    assert first.move() is True and first.round == one.round and not first.settled
+    first.settled = True
+    assert first.move() is False
+
+
+def test_nor_one_in_which_others_have_heard_what_it_decided():
+    first, one, other = meetings(3)
+    first.hello()
+    one.hello()
+    first.tend(first.root)
+    assert one.meet(0.01) is False and one.round == first.round
+    assert other.meet(0.01) is True
+    other.tend(other.root)
+    first.settled = one.settled = True
+    assert not first.move() and not one.move()
+    one.settled = False
+    assert one.move() is True and one.round == other.round

@@ -158,6 +158,18 @@ def test_of_who_does_not_answer_only_its_own_groups_are_unknown(fresh):
     assert all("not ok" in said and "out of step" not in said for said in told), told
 
 
+def meets(rank: int) -> None:
+    unhang.agree(rank, deadline=20)
+
+
+@pytest.mark.skipif(not hasattr(dist.TCPStore, "list_keys"), reason="a store that does not tell its keys (torch 2.4)")
+def test_what_was_told_and_decided_meanwhile_is_forgotten_once_the_late_one_has_come(fresh):
+    world = fresh(3)
+    world(without_one, [0, 1], bound_s=BOUND_S)
+    world(meets)
+    assert [key for key in world.store.list_keys() if key.endswith("/known") or "/used/" in key] == []
+
+
 def test_a_group_of_who_does_not_answer_is_out_of_step(fresh):
     (said,) = set(fresh(3)(without_one, [1, 2], bound_s=BOUND_S))
     assert "group '1' of ranks 1-2 is out of step" in said and "rank 1 1, the others are not known" in said

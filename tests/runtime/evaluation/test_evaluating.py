@@ -99,6 +99,28 @@ def test_a_rank_that_fails_ends_the_attempt_of_those_that_go_on(worlds):
     assert done < 200
 
 
+def names_what_is_no_text(rank: int, where: str) -> str | None:
+    name = os.fsdecode(b"caf\xe9") if rank == 1 else "cafe"
+    try:
+        if where == "data set":
+            return unhang.evaluate(lambda data, size: {"loss": 1.0}, {name: 1}, batch_size=1, deadline=20).why
+        if where == "metric":
+            return unhang.evaluate(lambda data, size: {name: 1.0}, {"a": 1}, batch_size=1, deadline=20).data_sets["a"].why
+        with unhang.evaluation(deadline=20) as guard:
+            guard.add(name, loss=1.0)
+        return guard.result.why
+    except ValueError as e:
+        return str(e)
+
+
+@pytest.mark.parametrize("where", ["data set", "metric", "block"])
+def test_a_name_that_cannot_be_told_is_refused_on_all_ranks(worlds, where):
+    began = time.monotonic()
+    one, other = worlds(2)(names_what_is_no_text, where)
+    assert time.monotonic() - began < 10
+    assert "rank 1: " in one and ("UTF-8" in other or "TypeError" in other)
+
+
 def waits_for_one_that_goes_on(rank: int) -> tuple[bool, list]:
     gathered = []
 

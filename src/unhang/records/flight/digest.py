@@ -3,8 +3,8 @@ the summaries travel.
 
 It holds all that is compared between ranks, and of every call the line of the user's code that issued it; of times only those that are looked at.
 A file is `MAGIC`, then one zstd stream of blocks: length and CRC-32, four bytes each, little-endian, and MessagePack. The first block tells of the
-host, every other one of one dump. One that is cut off or damaged gives the dumps before the damage, and says how many are lost. Long because what is
-written and how it is read again belong side by side: the two have to change together.
+host, every other one of one dump, and zstd is made to end a block of its own behind each: a digest that is cut off or damaged gives the dumps before
+the damage, and says how many are lost. Long because what is written and how it is read again belong side by side: the two have to change together.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from unhang.records.flight.columns import COMPLETED, ENDED, Columns, Recording, 
 from unhang.records.flight.entries import Call, Flight, Group, in_order, not_understood
 from unhang.records.flight.lanes import Lanes, lanes_of
 from unhang.records.flight.naming import is_rank
-from unhang.records.flight.opening import Opened, bytes_of, head_of
+from unhang.records.flight.opening import Opened, bytes_of, head_of, is_dump
 from unhang.records.flight.sites import Site, sites_of
 from unhang.records.frames import Frame
 from unhang.records.incident import Counters
@@ -70,11 +70,12 @@ Clean = Callable[[str], str]
 
 
 class _Host(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """`dumps` blocks follow; `missed` are the files of this host that are not among them, each with the reason."""
+    """`dumps` blocks follow; `missed` are the files of this host that are not among them, `beside` what else was there, each with the reason."""
 
     host: str
     dumps: int
     missed: list[tuple[str, str]]
+    beside: list[tuple[str, str]] = []
 
 
 class _Dump(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -124,14 +125,15 @@ class Name:
 
 @dataclass(frozen=True, kw_only=True)
 class Digest:
-    """What a digest tells. `names[i]` is that of `recordings[i]`; `damage` says what of the file could not be read. `lanes[i]`, where they were asked
-    for: what is drawn of it, without times; None where it cannot be."""
+    """What a digest tells. `names[i]` is that of `recordings[i]`, `blank` are the files that were no use; `damage` says what of it could not be read.
+    `lanes[i]`, where they were asked for: what is drawn of it, without times; None where it cannot be."""
 
     host: str
     recordings: tuple[Recording, ...]
     names: tuple[Name, ...]
     lanes: tuple[Lanes | None, ...] = ()
     missed: tuple[NotExamined, ...] = ()
+    blank: tuple[str, ...] = ()
     damage: str | None = None
 
 
@@ -284,13 +286,22 @@ def _array(code: str, data: bytes) -> array[int]:
     return numbers
 
 
-def write(folder: Path, host: str, dumps: Sequence[Summed], missed: Sequence[tuple[str, str]] = (), *, clean: Clean) -> Path:
+def write(
+    folder: Path,
+    host: str,
+    dumps: Sequence[Summed],
+    missed: Sequence[tuple[str, str]] = (),
+    beside: Sequence[tuple[str, str]] = (),
+    *,
+    clean: Clean,
+) -> Path:
     """Put the digest of a host into a folder: whole or not at all. Raises OSError, and RecordError where something else is there by its name."""
     folder.mkdir(parents=True, exist_ok=True)
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in clean(host)).lstrip(".") or "host"
     path = folder / f"{name}-rank{min((d.rank for d in dumps), default=0)}{SUFFIX}"
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    head = _Host(host=_text(host, clean), dumps=len(dumps), missed=[(_text(what, clean), _text(why, clean)) for what, why in missed])
+    left, more = ([(_text(what, clean), _text(why, clean)) for what, why in told] for told in (missed, beside))
+    head = _Host(host=_text(host, clean), dumps=len(dumps), missed=left, beside=more)
     try:
         with temporary.open("xb") as f:
             _fill(f, [msgspec.msgpack.encode(head), *(d.block for d in dumps)])
@@ -309,6 +320,8 @@ def _fill(file: IO[bytes], blocks: Sequence[bytes]) -> None:
         for block in blocks:
             packed.write(_HEAD.pack(len(block), crc32(block)))
             packed.write(block)
+            # What is cut off loses what stands in the same block, which may hold 128 KB. It makes a digest a few percent larger.
+            packed.flush(zstandard.FLUSH_BLOCK)
     file.seek(0)
     file.write(MAGIC)
 
@@ -334,13 +347,14 @@ def _put(whole: Path, path: Path) -> None:
 
 
 def is_digest(path: Path) -> bool:
-    """By its first bytes, whatever its format, packed or not; False where it cannot be read."""
+    """By its first bytes, whatever its format, packed or not, or by its name where they are lost; False where it cannot be read."""
     try:
         with path.open("rb") as f:
             head = f.read(HEAD_BYTES)
     except OSError:
         return False
-    return _ANY_FORMAT.match(head_of(path) if packing(head) else head) is not None
+    unpacked = head_of(path) if packing(head) else head
+    return _ANY_FORMAT.match(unpacked) is not None or (path.name.endswith(SUFFIX) and not is_dump(unpacked))
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -375,14 +389,19 @@ def read(path: Path, *, drawn: int = 0) -> Digest:
         lanes += [_lanes(dump, columns, drawn // max(1, host.dumps))] if drawn else []
         names.append(Name(host=host.host, name=dump.name, nth=dump.nth, told=dump.told, said=dump.said))
     if not found and host.dumps:
-        raise RecordError(f"{path} is damaged: none of its {host.dumps} dumps can be read", cause=_CUT)
+        raise RecordError(f"{path} is damaged: none of its {host.dumps} dumps can be read; they are of {host.host}", cause=_CUT)
     lost = max(host.dumps - len(found), broken)
     return Digest(
         host=host.host,
         recordings=tuple(found),
         names=tuple(names),
         lanes=tuple(lanes),
-        missed=tuple(NotExamined(what=f"{what} on {host.host}", why=why, unread=True) for what, why in host.missed),
+        missed=tuple(
+            NotExamined(what=f"{what} on {host.host}", why=why, unread=unread)
+            for told, unread in ((host.missed, True), (host.beside, False))
+            for what, why in told
+        ),
+        blank=tuple(what for what, _ in host.missed),
         damage=f"it is cut off or damaged: {lost} of its {host.dumps} dumps cannot be read" if lost else None,
     )
 
@@ -431,9 +450,15 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
     try:
         with _opened(path) as f:
-            head = _ANY_FORMAT.match(f.read(len(MAGIC)))
+            begins = f.read(len(MAGIC))
+            head = _ANY_FORMAT.match(begins)
+            if not begins:
+                raise RecordError(f"{path} is empty", cause=_CUT)
+            # What it begins with is written last.
+            if head is None and (MAGIC.startswith(begins) or not any(begins)):
+                raise RecordError(f"{path} is damaged: nothing in it can be read", cause=_CUT)
             if head is None:
-                raise RecordError(f"{path} is no digest of flight-recorder dumps")
+                raise RecordError(f"{path} is no digest of flight-recorder dumps, though it is called as one")
             if head[1][0] != FORMAT:
                 raise RecordError(
                     f"{path} is a digest of format {head[1][0]}, and this unhang reads format {FORMAT}",

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from unhang.errors import RecordError, UnhangError
 from unhang.model import NotExamined
-from unhang.records.flight import digest
+from unhang.records.flight import belonging, digest
+from unhang.records.flight.belonging import Placed
 from unhang.records.flight.columns import Recording, columns_and_frames, compared, recording_of, with_second
 from unhang.records.flight.entries import Flight, Group, flight_of, not_understood, together
 from unhang.records.flight.lanes import Drawn, Lanes, lanes_of
@@ -39,15 +40,12 @@ _NOT_UNDERSTOOD = (KeyError, TypeError, ValueError, IndexError, AttributeError, 
 _SECOND_OF = re.compile(r"(?:^|/)cpu$")
 
 
-# A recording, whether its file itself tells the rank, and where it lies: the file, and which one in it.
-_Placed = tuple[Recording, bool, tuple[str, int]]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
     """Every rank's recording, and the file it stands in. `unsure`: ranks were numbered in order of name.
 
-    `closed`: the files of ranks that may not be read.
+    Files of ranks that are no use: `closed` may not be read, `blank` are empty or damaged, `copied` hold the dump of another rank, or of one of
+    several.
 
     `lanes`, where they were asked for: what is drawn of each rank, of its second recorder behind that of the first. `hosts`: where digests tell them.
     """
@@ -58,6 +56,13 @@ class Recorded:
     lanes: Mapping[int, tuple[Lanes, ...]] = field(default_factory=dict)
     hosts: Mapping[int, str] = field(default_factory=dict)
     closed: Mapping[int, str] = field(default_factory=dict)
+    blank: Mapping[int, str] = field(default_factory=dict)
+    copied: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def without(self) -> frozenset[int]:
+        """The ranks whose files were given and are no use."""
+        return frozenset({*self.closed, *self.blank, *self.copied})
 
     @property
     def unnumbered(self) -> bool:
@@ -70,9 +75,11 @@ def record_all(
     *,
     drawn: bool = False,
     closed: Sequence[Path] = (),
+    blank: Sequence[Path] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Recorded:
-    """Read all dumps, and digests of dumps; `drawn`: with what a timeline draws of them. `closed`: files beside them that may not be read.
+    """Read all dumps, and digests of dumps; `drawn`: with what a timeline draws of them. Beside them lie files that may not be read (`closed`), or in
+    which no dump is (`blank`).
 
     Of two folders with different dumps of one rank, two attempts, the newer one is taken; so it is of two dumps of one rank in a folder, unless they
     are of one time: then it is the one with more entries, and of two with as many the newer one.
@@ -83,25 +90,28 @@ def record_all(
     size_of = {p: _size(p) for p in paths}
     total = sum(size_of.values())
     missed: list[NotExamined] = []
-    of_files, of_digests = list[_Placed](), list[tuple[Recording, digest.Name]]()
+    of_files, of_digests = list[Placed](), list[tuple[Recording, digest.Name]]()
     shared = _Shared()
     # By where the dump lies: the file, and which one in it.
     lanes, hosts = dict[tuple[str, int], Lanes](), dict[tuple[str, int], str]()
     share = max(_LEAST_DRAWN, _MOST_DRAWN // max(1, len(paths))) if drawn else 0
     done = 0
+    unread, lost = [str(path) for path in blank], dict[int, str]()
 
-    def ready(path: Path, why: str | None) -> None:
+    def ready(path: Path, why: str | None, *, nothing: bool = False) -> None:
         nonlocal done
         done += size_of[path]
         progress(done, total)
         if why is not None:
             missed.append(NotExamined(what=str(path), why=why, unread=True))
+        if nothing:
+            unread.append(str(path))
 
     with Readers(None, parallel=sum(size_of[p] for p in dumps) > _FEW_BYTES) as readers:
         futures = [readers.submit(_read, str(path), named.ranks[str(path)], share, readers.forked) for path in dumps]
         for path, future in zip(dumps, futures, strict=True):
             read, why = readers.result(future)
-            ready(path, why)
+            ready(path, why, nothing=not read)
             of_files += [(shared.of(r), told, (str(path), r.place)) for r, told, _ in read]
             lanes |= {(str(path), r.place): shared.drawn(of) for r, _, of in read if of is not None}
             missed += [n for r, _, _ in read for n in _left_out(r)]
@@ -113,68 +123,49 @@ def record_all(
             of_digests += [(shared.of(r), name) for r, name in zip(part.recordings, part.names, strict=True)]
             lanes |= {(r.source, r.place): shared.drawn(of) for r, of in zip(part.recordings, part.lanes, strict=False) if of is not None}
             hosts |= {(r.source, r.place): part.host for r in part.recordings}
+            lost |= {rank: f"{name} on {part.host}" for rank, name in closed_ranks(part.blank, [n.name for n in part.names]).items()}
             missed += [*part.missed, *(n for r in part.recordings for n in _left_out(r, of_digest=True))]
+    of_files, copies = belonging.without_copies(of_files, named.guessed)
+    if copies:
+        named = ranks_of([str(p) for p in dumps if str(p) not in {n.what for n in copies}])
+        of_files = [(r if told else replace(r, rank=named.ranks[path] + nth), told, (path, nth)) for r, told, (path, nth) in of_files]
+    of_files, strangers = belonging.of_the_job(of_files, named.guessed)
+    missed += [*copies, *strangers]
     of_dumps, unsure_files = _one_behind_another(of_files, unsure=any(path in named.guessed and not told for _, told, (path, _) in of_files))
     of_dumps, older = _newest_attempt(of_dumps)
     missed += older
     ranked, unsure = _ranked_together(of_digests)
+    told = belonging.told_apart([*of_dumps, *ranked])
+    missed += told.missed
     found, seconds = _Taken(missed), _Taken(missed)
-    for recording in (*of_dumps, *ranked):
+    for recording in told.found:
         (seconds if recording.is_second else found).add(recording)
     taken = found.chosen()
     for rank, second in seconds.chosen().items():
         taken[rank] = with_second(taken[rank], second) if rank in taken else second
     unsure |= unsure_files
+    if told.unknown is not None:
+        taken, unsure = {0: told.unknown}, True
     if not unsure:
-        taken, unsure, strangers = _at_home(taken)
+        taken, unsure, strangers = belonging.at_home(taken)
         missed += strangers
-    elif len(taken) == 1 and (own := _of_messages(*taken.values())) is not None:
+    elif len(taken) == 1 and (own := belonging.of_messages(*taken.values())) is not None:
         taken, unsure = {own: replace(next(iter(taken.values())), rank=own)}, False
+    whole = [str(p) for p in dumps if str(p) not in unread]
+
+    def beside(files: Sequence[str]) -> dict[int, str]:
+        return {} if unsure else {rank: file for rank, file in closed_ranks(files, whole).items() if rank not in taken}
+
     return Recorded(
         recordings=dict(sorted(taken.items())),
         not_examined=tuple(missed),
         unsure=unsure,
-        closed={r: f for r, f in closed_ranks([str(p) for p in closed], [str(p) for p in dumps]).items() if r not in taken and not unsure},
+        closed=beside([str(p) for p in closed]),
+        blank={} if unsure else {rank: file for rank, file in {**lost, **beside(unread)}.items() if rank not in taken},
+        copied={} if unsure else {rank: file for rank, file in told.copied.items() if rank not in taken},
         lanes={rank: of for rank, r in sorted(taken.items()) if (of := _lanes(r, lanes))},
         hosts={rank: hosts[at] for rank, r in taken.items() if (at := (r.source, r.place)) in hosts},
     )
-
-
-def _of_messages(recording: Recording) -> int | None:
-    """The rank of a dump as its sends and receives name it; None where they do not."""
-    ends = {(m.group, m.source if m.kind == "send" else m.destination) for m in recording.messages}
-    told = {group.members[n] if n < len(group.members) else n for group, n in ends if n is not None and (group.members or group.name == "0")}
-    return told.pop() if len(told) == 1 else None
-
-
-def _at_home(found: dict[int, Recording]) -> tuple[dict[int, Recording], bool, list[NotExamined]]:
-    """The recordings without those whose rank is none of their own groups', whether all names count something else, and what is said of who is left
-    out. Names of all that count something else, or from another number on, do not tell: their dumps are numbered in order."""
-    strange = _strange(found)
-    if not strange:
-        return found, False, []
-    anew = {n: replace(r, rank=n) for n, (_, r) in enumerate(sorted(found.items()))}
-    if len(strange) == len(found) or (min(found) > 0 and len(found) == max(map(len, strange.values())) and not _strange(anew)):
-        return anew, True, []
-    left = []
-    for rank, members in sorted(strange.items()):
-        one_by_one = members != tuple(range(members[0], members[-1] + 1))
-        of = ", ".join(map(str, members[:8])) + (", …" if len(members) > 8 else "") if one_by_one else f"{members[0]} to {members[-1]}"
-        why = f"its name says rank {rank}, and its own configuration has ranks {of}: it was left out"
-        left.append(NotExamined(what=found[rank].source, why=why))
-    return {rank: r for rank, r in found.items() if rank not in strange}, False, left
-
-
-def _strange(found: Mapping[int, Recording]) -> dict[int, tuple[int, ...]]:
-    """The ranks that do not belong to a group in which their dump has calls, each with the members."""
-    # Ranks share them; to look one up takes as long as it has members.
-    known: dict[int, frozenset[int]] = {}
-    strange = {}
-    for rank, recording in found.items():
-        for track in recording.tracks:
-            if (members := track.group.members) and rank not in (known.get(id(members)) or known.setdefault(id(members), frozenset(members))):
-                strange[rank] = tuple(sorted(members))
-    return strange
 
 
 def _lanes(recording: Recording, lanes: Mapping[tuple[str, int], Lanes]) -> tuple[Lanes, ...]:
@@ -183,7 +174,7 @@ def _lanes(recording: Recording, lanes: Mapping[tuple[str, int], Lanes]) -> tupl
     return tuple(found for found in (first, second and second.of_second()) if found is not None)
 
 
-def _one_behind_another(found: Sequence[_Placed], *, unsure: bool) -> tuple[list[Recording], bool]:
+def _one_behind_another(found: Sequence[Placed], *, unsure: bool) -> tuple[list[Recording], bool]:
     """The recordings with their ranks, and whether these are `unsure`.
 
     Where files hold several dumps that tell no rank, one file for each host, all dumps are numbered.
@@ -306,10 +297,11 @@ def sum_up(
     clean: digest.Clean,
     called: Callable[[str], str] = str,
     lost: Sequence[NotExamined] = (),
+    beside: Sequence[NotExamined] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> SummedUp:
     """Write the digest of these dumps into a folder. `clean` takes credentials out of a text, `called` gives the name of a file that was unpacked;
-    `lost` are dumps by their names that are none by what is in them.
+    `lost` are dumps by their names that are none by what is in them, `beside` is what lies there that no digest holds.
 
     Raises UnhangError where none of them can be read, OSError where it cannot be written, RecordError where another one is there by its name.
     """
@@ -338,8 +330,8 @@ def sum_up(
         told = "; ".join(f"{n.what}: {n.why}" for n in missed[:3])
         raise UnhangError("none of the flight-recorder dumps could be read", cause=told)
     found.sort(key=lambda s: s.rank)
-    written = digest.write(folder, host, found, unread, clean=clean)
-    return SummedUp(path=written, dumps=len(found), ranks=tuple(sorted({s.rank for s in found})), not_examined=tuple(missed))
+    written = digest.write(folder, host, found, unread, [(n.what, n.why) for n in beside], clean=clean)
+    return SummedUp(path=written, dumps=len(found), ranks=tuple(sorted({s.rank for s in found})), not_examined=(*missed, *beside))
 
 
 def flight(recording: Recording) -> Flight | None:

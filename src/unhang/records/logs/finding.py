@@ -38,12 +38,13 @@ _PACKED_NAME = lazily(r"\.(gz|tgz|tar|zip|xz|txz|zst|bz2|tbz2?)$", re.IGNORECASE
 @dataclass(frozen=True, kw_only=True)
 class Found:
     """What is to be read, in order, each file once; and what was seen but will not be read. `dumps` are those of flight recorders; `closed` are files
-    that may not be read."""
+    that may not be read, `blank` those out of archives in which there is nothing."""
 
     sources: tuple[Source, ...]
     not_examined: tuple[NotExamined, ...]
     dumps: tuple[Path, ...] = ()
     closed: tuple[Path, ...] = ()
+    blank: tuple[Path, ...] = ()
 
 
 def find(paths: Sequence[str], *, wanted: str = "log", limits: Limits | None = None, stdin: IO[bytes] | None = None) -> Found:
@@ -262,7 +263,9 @@ def _source(path: str, name: str, *, named: bool) -> Source:
 
 def _may_be_dump(name: str) -> bool:
     """Whether a name that says "no log" may be that of a flight-recorder dump, which its first bytes tell."""
-    return re.search(r"\.(?:pkl|pickle|bin|json)(?:\.(?:gz|zst|xz|bz2))?$", name) is not None and no_log(name) != OWN_RECORD
+    if (what := no_log(name)) == FLIGHT:
+        return True
+    return re.search(r"\.(?:pkl|pickle|bin|json)(?:\.(?:gz|zst|xz|bz2))?$", name) is not None and what != OWN_RECORD
 
 
 def _packed_kind(path: str, name: str, head: bytes) -> str | None:

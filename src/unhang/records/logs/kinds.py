@@ -37,6 +37,7 @@ _ENDINGS = {
 }
 FLIGHT: Final = "a flight-recorder dump"
 # A pickle of plain values whose first names are those of a dump, or JSON with them; torch 2.2 wrote a list of entries. And our digest of dumps.
+_DIGEST = ".unhang-digest"
 _FLIGHT = lazily(
     rb"\x80[\2-\5](?:\x95.{8})?[\]}(].{0,490}?(?:pg_config|pg_status|comm_lib_version|nccl_comm_state|record_id|profiling_name)"
     rb"|(?:\xef\xbb\xbf)?\s{0,64}[{\[].{0,480}?\"(?:pg_config|pg_status|comm_lib_version|nccl_comm_state|collective_seq_id|profiling_name)\"\s{0,8}:"
@@ -68,7 +69,8 @@ def no_log(name: str, head: bytes = b"") -> str | None:
     """What it plainly is instead of a log: by its name (a path with "/"), and by its first bytes where they are given."""
     if _OWN.search(name):
         return OWN_RECORD
-    if _FLIGHT.match(head):
+    # One that was cut before its first bytes is no log either.
+    if _FLIGHT.match(head) or name.endswith(_DIGEST):
         return FLIGHT
     last = _PACKED.sub("", name.rpartition("/")[2])
     if "tfevents" in last:

@@ -17,7 +17,7 @@ from unhang.records.flight.batches import COALESCED
 from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, Heard, Recording, Track
 from unhang.records.flight.entries import Group
 from unhang.records.frames import Frame, op_of_stack, user_frame
-from unhang.records.incident import OWN_GROUPS
+from unhang.records.incident import is_own
 from unhang.records.match.groups import align
 from unhang.records.match.judge import Judge
 from unhang.records.match.messages import settled
@@ -129,7 +129,7 @@ class _Watched:
         for rank, record in self.records.items():
             if rank in dumps:
                 recording = dumps[rank].recording
-                tracks = tuple(t for t in recording.tracks if not t.group.name.startswith(OWN_GROUPS))
+                tracks = tuple(t for t in recording.tracks if not is_own(t.group.name))
                 self.recordings[rank] = self._with_stack(replace(recording, tracks=tracks, heard=self._heard(record)))
             elif _was_seen(record):
                 self.recordings[rank] = self._of_counters(record)
@@ -343,7 +343,7 @@ def _still_in(track: Track, call: Call) -> Track:
 
 def _without_own(groups: Mapping[str, T]) -> dict[str, T]:
     """What is known of the training's groups: in unhang's own nobody waits beyond a call's deadline, and a broken one stays as it was left."""
-    return {name: told for name, told in groups.items() if not name.startswith(OWN_GROUPS)}
+    return {name: told for name, told in groups.items() if not is_own(name)}
 
 
 def _newest(flight: Flight, group: str) -> int | None:

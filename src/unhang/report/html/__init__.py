@@ -181,6 +181,7 @@ def _data(scene: Scene, lang: Language, max_bars: int) -> Markup:
         "sites": list(scene.sites),
         "tracks": packed.tracks,
         "divergences": [[d.group, d.number, list(d.odd), list(d.missing)] for d in scene.divergences],
+        "focus": [scene.focus.group, scene.focus.number, scene.focus.rank] if scene.focus is not None else None,
         "t0_ms": packed.t0_ns // 1_000_000,
         "unit_ms": packed.unit_ns / 1e6,
         "until": packed.until,

@@ -47,6 +47,7 @@ async function readScene() {
   scene.ranks = scene.ranks.map(([rank, concern, host, says, where, step, exit, unseen]) => ({ rank, concern, host, says, where, step, exit, unseen }));
   scene.groups = scene.groups.map(([title, short, spans, p2p]) => ({ title, short, spans, p2p }));
   scene.divergences = scene.divergences.map(([group, number, odd, missing]) => ({ group, number, odd, missing }));
+  scene.focus &&= { group: scene.focus[0], number: scene.focus[1], rank: scene.focus[2] };
   scene.tracksOf = new Map();
   const flat = scene.tracks;
   scene.tracks = [];

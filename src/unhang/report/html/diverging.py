@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Collection
 from dataclasses import replace
 
-from unhang.report.html.scene import Divergence, Doing, Scene, Side, State, Track
+from unhang.report.html.scene import Divergence, Doing, Focus, Scene, Side, State, Track
 
 _WORST_FIRST: tuple[Doing, ...] = ("odd", "missing", "waiting", "unknown", "ended", "completed")
 
@@ -18,6 +18,14 @@ def group_at(scene: Scene, name: str, ranks: Collection[int]) -> int | None:
         return found[0] if found else None
     drawn = {i: {t.rank for t in scene.tracks if t.group == i} | set(scene.groups[i].members) for i in found}
     return max(found, key=lambda i: len(drawn[i].intersection(ranks)))
+
+
+def focus_on(scene: Scene, name: str | None, number: int | None, ranks: Collection[int]) -> Focus | None:
+    """The call of this group in which the first of these ranks waits; None where it is not drawn."""
+    if name is None or number is None or (group := group_at(scene, name, ranks)) is None:
+        return None
+    here = (t for t in scene.tracks if t.group == group and t.rank in ranks and 0 <= number - t.first < len(t.states))
+    return min((Focus(group=group, number=number, rank=t.rank) for t in here), key=lambda f: f.rank, default=None)
 
 
 def sides_of(scene: Scene, group: int, number: int, odd: Collection[int], missing: tuple[int, ...], unknown: tuple[int, ...]) -> tuple[Side, ...]:

@@ -12,10 +12,11 @@ from unhang.diagnosis.redact import redact_data
 from unhang.records.flight.columns import ENDED, Recording
 from unhang.records.match.outcome import Outcome
 from unhang.report.html import of_lanes
-from unhang.report.html.diverging import group_at, sides_of, with_missing
+from unhang.report.html.diverging import focus_on, group_at, sides_of, with_missing
 from unhang.report.html.scene import Concern, Divergence, RankRow, Scene, Track
 
 _PARTED = ("op", "shape", "dtype", "order", "extra", "lacking")
+_MESSAGES = ("send to", "receive from")
 _NEVER_CAME = ("missing", "p2p-alone")
 # A dump that counts more ranks is damaged.
 _MOST_ROWS = 100_000
@@ -36,14 +37,19 @@ def scene_of(examined: Examined, *, title: str = "") -> Scene:
         for rank, recording in recorded.recordings.items()
     ]
     rows += [RankRow(rank=rank, unseen=True) for rank in _absent(recorded.recordings, outcome)]
+    # Where ranks wait for each other in two groups, or for whom cannot be told, the largest group is seldom the one to look at.
+    focus = None
     if divergence is not None:
         scene = with_missing(scene, divergence)
+    elif not outcome.call.startswith(_MESSAGES):
+        focus = focus_on(scene, outcome.group_name, outcome.number, outcome.waiting)
     told = set(recorded.hosts.values()) if len(recorded.hosts) == len(recorded.recordings) else set()
     scene = replace(
         scene,
         title=title,
         ranks=tuple(sorted(rows, key=lambda r: r.rank)),
         divergences=(divergence,) if divergence is not None else (),
+        focus=focus,
         # Only digests tell hosts.
         hosts_differ=len(recorded.recordings) > 1 and len(told) != 1,
     )

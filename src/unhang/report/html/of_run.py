@@ -22,7 +22,7 @@ from unhang.records.incident import Ended, Incident, RankRecord
 from unhang.records.logs.opening import shown
 from unhang.records.match import Front, Wait
 from unhang.records.rundir import RunDir
-from unhang.report.html.diverging import group_at, sides_of, with_missing
+from unhang.report.html.diverging import focus_on, group_at, sides_of, with_missing
 from unhang.report.html.of_lanes import scene_of
 from unhang.report.html.scene import Concern, Divergence, Fact, Facts, RankRow, Scene, StackGroup, StackLine
 
@@ -88,6 +88,7 @@ def _scene(left: _Left, scene: Scene) -> Scene:
         taken=incident.at.replace("T", " ").split(".")[0].split("+")[0] + " UTC",
         ranks=tuple(_row(r, left, divergence) for r in sorted(incident.ranks, key=lambda r: r.rank)),
         divergences=(divergence,) if divergence is not None else (),
+        focus=focus_on(drawn, left.front.group, left.front.seq, left.front.waiting) if divergence is None and left.front is not None else None,
         stacks=_stacks(left),
         facts=scene.facts,
     )

@@ -92,6 +92,15 @@ class Divergence:
     sides: tuple[Side, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Focus:
+    """A call in which `rank` waits, and on which the page opens where no divergence is drawn."""
+
+    group: int
+    number: int
+    rank: int
+
+
 Concern = Literal["odd", "missing", "failed", "stopped", "waiting", "outside", "ended", "unknown"]
 
 
@@ -160,6 +169,7 @@ class Scene:
     sites: tuple[str, ...] = ()
     tracks: tuple[Track, ...] = ()
     divergences: tuple[Divergence, ...] = ()
+    focus: Focus | None = None
     stacks: tuple[StackGroup, ...] = ()
     facts: tuple[Facts, ...] = ()
     until_ns: int = 0

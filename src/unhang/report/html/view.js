@@ -29,7 +29,8 @@ class View {
 
   firstGroup() {
     const { scene } = this;
-    if (scene.divergences.length) return scene.divergences[0].group;
+    const mark = scene.divergences[0] || scene.focus;
+    if (mark) return mark.group;
     const sizes = new Map();
     for (const t of scene.tracks) if (!scene.groups[t.group].p2p) sizes.set(t.group, (sizes.get(t.group) || 0) + t.count);
     return [...sizes].sort((a, b) => b[1] - a[1])[0]?.[0] ?? scene.tracks[0].group;
@@ -70,9 +71,10 @@ class View {
   }
 
   focusOnDivergence() {
-    const mark = this.scene.divergences[0];
+    const mark = this.scene.divergences[0] || this.scene.focus;
     if (!mark) return;
-    this.select(this.at(this.stops[0] ? this.stops[0].rank : this.lanes.rows[0].rank, mark.group, mark.number), { quietly: true });
+    const rank = this.stops[0]?.rank ?? mark.rank ?? this.lanes.rows[0].rank;
+    this.select(this.at(rank, mark.group, mark.number), { quietly: true });
     if (this.axis === "number") {
       const numbers = Math.min(this.lanes.high - this.lanes.low, Math.max(48, this.width / 14));
       this.scale = Math.min(this.most, this.width / numbers);

@@ -7,6 +7,7 @@
     ending      how a call ends where it does not get on
     agreeing    what all ranks say before a call of a new kind travels
     exchange    values that go through the store
+    addresses   where the ranks of a lane find each other, and listen meanwhile
     lane        a process group of our own that can be broken at will, so that nothing is ever abandoned
     nccl_lane   one over NCCL, without torch's watchdog
     asking      what may never answer, asked for in a thread

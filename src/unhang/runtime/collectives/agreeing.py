@@ -11,7 +11,9 @@ import msgspec
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from unhang.errors import CollectiveError
 from unhang.runtime.collectives import lane as lanes
+from unhang.runtime.collectives.addresses import Addresses
 from unhang.runtime.collectives.calls import GIVEN_UP, NOTHING_SENT, Call, Go, Turn, first_line, mismatch, odd
 from unhang.runtime.collectives.ending import LOOK_S, Ending
 from unhang.runtime.collectives.lane import OPENS_WITHIN_S, GlooLane, Lane, StoreLane
@@ -22,6 +24,8 @@ from unhang.runtime.collectives.nccl_lane import NcclLane, store_beside
 _OFTEN = 3
 # Opening one takes up to 26 ms: it does not give way to a kind that comes as often as itself.
 _IDLE_CALLS = 64
+# Kinds may be as many as calls. All ranks forget them at the same call.
+_SEEN_KINDS = 4096
 # Of connections, once all have said that they come.
 _OPENS_S = 5.0
 _ARRIVED = 1
@@ -51,6 +55,8 @@ class Agreeing(Ending):
         """Says what we want, and learns what is done. Raises where the others want something else, or are not there."""
         assert self.board is not None and self.meeting is not None
         board, key, call = self.board, turn.key, turn.call
+        # Not in this round, where we have moved to it.
+        turn.said = False
         state = _State(call=call, seen=self._seen.get(call, 0), common=self._common_key, heeded=self._heeded)
         mine = msgspec.json.encode(state)
         said = board.decide(f"{key}/c", mine)
@@ -122,9 +128,13 @@ class Agreeing(Ending):
         kind = self._kind(call)
         if how == "own":
             while len(there := self._own_of(kind)) >= lanes.most(kind, self.size):
-                self._own.pop(self._idlest(there)).destroy()
+                idlest = self._idlest(there)
+                del self._used[idlest]
+                self._own.pop(idlest).destroy()
             lane = self._own[call] = self._open(turn, kind, f"{turn.key}/own")
             return lane
+        if len(self._seen) >= _SEEN_KINDS:
+            self._seen.clear()
         self._seen[call] = self._seen.get(call, 0) + 1
         if kind not in self._common:
             self._common[kind] = self._open(turn, kind, f"{turn.key}/common")
@@ -140,10 +150,12 @@ class Agreeing(Ending):
             elif kind == "store":
                 lane = StoreLane()
             else:
-                store = dist.PrefixStore(key, self.board.store)
-                with self.board.asks():
-                    within_s = min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s))
-                    lane = GlooLane(store, self.rank, self.size, name=f"{c10d._get_process_group_name(self.group)}/{key}", within_s=within_s)
+                within_s = min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s))
+                addresses = Addresses(self.board, key, within_s, lambda: self._hear(turn))
+                lane = GlooLane(addresses, self.rank, self.size, name=f"{c10d._get_process_group_name(self.group)}/{key}", within_s=within_s)
+                addresses.connected()
+        except CollectiveError:
+            raise
         except (RuntimeError, ValueError) as e:
             self.close(turn, lanes.unconnected(kind, first_line(e)))
         self._left.add(*(f"{key}/{one}" for one in lane.leaves()))

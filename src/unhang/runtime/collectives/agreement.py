@@ -84,10 +84,9 @@ def barrier(group: Any = None, deadline: Deadline = None) -> None:
 
     Orders what the processes do, not what runs on their GPUs.
     """
-    circle = circles.meant(group)
+    circle = circles.of(group, "barrier")
     call = Call(what="barrier", numel=1, dtype="torch.uint8", device="cpu", chunk=1)
     with circle.preparing(call.what):
-        circles.checked(group)
         deadline_s = deadlines.found(deadline, kind=call.what, numel=1, step_bytes=0)
     with circle.turn(call, deadline_s) as turn:
         if turn.lane is not None:

@@ -8,6 +8,9 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
+# To ask for one of them in the thread again costs little.
+_KNOWN_KINDS = 4096
+
 
 class Asked:
     """A question, instead of the work that comes of it."""
@@ -68,6 +71,8 @@ class Asking:
                 raise RuntimeError("the lane is broken")
             self._waiting = [asked for asked in self._waiting if not asked.answered]
             if self._waiting or kind not in self._known:
+                if len(self._known) >= _KNOWN_KINDS:
+                    self._known.clear()
                 self._known.add(kind)
                 asked = Asked(ask)
                 self._waiting.append(asked)
@@ -85,6 +90,9 @@ class Asking:
                 asked.withdraw()
             if all(asked.answered for asked in self._waiting):
                 _idle.append(self._thread)
+            else:
+                # Once it has been answered after all.
+                self._thread.put(Asked(lambda: _idle.append(self._thread)))
 
 
 # Threads that answer, each by what it is asked. They never end: torch 2.6 keeps CUDA's events by thread, and uses them when the thread has ended.

@@ -21,6 +21,8 @@ from unhang.runtime.collectives.connection import Connection
 # Asking takes 50 us on one host. What is decided soon is learned at once; for long waits a thousand ranks ask one server.
 _EAGER_S = 0.005
 _LAZY_S = 0.1
+# Nobody says this.
+_NOTHING = b"\0nothing"
 
 
 class Board:
@@ -65,7 +67,9 @@ class Board:
 
     def look(self, key: str) -> bytes | None:
         """What stands there now; never waits."""
-        return bytes(self._asked(lambda: self._store.get(key))) if self._asked(lambda: self._store.check([key])) else None
+        # To check and then to get would wait for what is forgotten in between. Of a key that is not there a store returns what was expected of it.
+        found = bytes(self._asked(lambda: self._store.compare_set(key, _NOTHING, _NOTHING)))
+        return None if found == _NOTHING else found
 
     def look_at(self, keys: Sequence[str]) -> list[bytes | None]:
         return [self.look(key) for key in keys]
@@ -77,14 +81,14 @@ class Board:
     def wait(self, key: str, timeout_s: float) -> bytes | None:
         """What stands there as soon as it does; None after `timeout_s`."""
         began = time.monotonic()
-        while not self._asked(lambda: self._store.check([key])):
+        while (found := self.look(key)) is None:
             # torch's own wait writes two lines of warnings to stderr whenever it times out, and keeps all others of this process from the store.
             waited = time.monotonic() - began
             if waited >= timeout_s:
                 return None
             if waited > _EAGER_S:
                 time.sleep(min(_LAZY_S, waited / 8, timeout_s - waited))
-        return bytes(self._asked(lambda: self._store.get(key)))
+        return found
 
     def forget(self, keys: Sequence[str]) -> None:
         for key in keys:

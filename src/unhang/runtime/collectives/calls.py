@@ -6,7 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -89,8 +89,7 @@ class Scope:
     finished: int = 0
 
 
-@dataclass
-class Turn:
+class Turn(msgspec.Struct, eq=False, gc=False):
     """One guarded call of this rank."""
 
     number: int
@@ -98,7 +97,7 @@ class Turn:
     call: Call
     deadline_s: float
     lane: Lane | None = None
-    works: list[Any] = field(default_factory=list)
+    works: list[Any] = []
     done: int = 0
     chunks: int = 0
     reported: bool = False
@@ -106,8 +105,8 @@ class Turn:
     committed: bool = False
     # Of the evaluation around it, as it was told last.
     progress: bytes | None = None
-    moved_s: float = field(default_factory=time.monotonic)
-    began_s: float = field(default_factory=time.monotonic)
+    moved_s: float = msgspec.field(default_factory=time.monotonic)
+    began_s: float = msgspec.field(default_factory=time.monotonic)
 
     @property
     def key(self) -> str:
@@ -138,13 +137,15 @@ def odd(calls: Mapping[int, object]) -> tuple[int, ...]:
     return tuple(rank for rank, call in calls.items() if counts[call] != most)
 
 
-def mismatch(calls: Mapping[int, str], odd: Sequence[int], more: str) -> CollectiveMismatch:
+def mismatch(calls: Mapping[int, str], odd: Sequence[int], more: str, closed: Closed | None = None) -> CollectiveMismatch:
     by_call: dict[str, list[int]] = {}
     for rank, call in calls.items():
         by_call.setdefault(call, []).append(rank)
     said = "; ".join(f"{_ranks(ranks)}: {call}" for call, ranks in sorted(by_call.items(), key=lambda item: -len(item[1])))
     differ = f" {_ranks(odd)} differ{'s' if len(odd) == 1 else ''} from most." if odd else ""
-    return CollectiveMismatch(f"the ranks' calls do not fit together. {said}.{differ}{more}", calls=calls, odd=odd)
+    return CollectiveMismatch(
+        f"the ranks' calls do not fit together. {said}.{differ}{more}", calls=calls, odd=odd, missing=closed.missing if closed else (), closed=closed
+    )
 
 
 def named(closed: Closed) -> str:

@@ -7,6 +7,7 @@ on is closed by its number (`ending`), and the next one opens new lanes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
+import msgspec
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -48,31 +50,16 @@ class Circle(Agreeing, Exchanging):
         if self.size > 1:
             places.answer(self)
 
-    @contextmanager
-    def turn(self, call: Call, deadline_s: float) -> Iterator[Turn]:
+    def turn(self, call: Call, deadline_s: float) -> _InTurn:
         """A call that has been agreed on, with the lane that it travels in; None for a circle of one. Whatever fails inside closes it for all."""
-        with self._lock:
-            turn = self._begun(call, deadline_s)
-            try:
-                if self.size > 1:
-                    self._heed(turn)
-                    turn.lane = self._own.get(call) or self._asked(turn)
-                    turn.lane.expect(deadline_s)
-                    if call in self._own:
-                        self._used[call] = self._turns
-                yield turn
-                self._finish(turn)
-            except CollectiveError as e:
-                if turn.works:
-                    self._break(turn.works)
-                self._observed(turn, e)
-                raise
-            except BaseException as e:
-                if self.size > 1:
-                    self._fails(turn, e)
-                self._observed(turn, e)
-                raise
-            self._observed(turn, None)
+        return _InTurn(self, call, deadline_s)
+
+    def _failed(self, turn: Turn, error: BaseException) -> None:
+        if not isinstance(error, CollectiveError):
+            self._fails(turn, error)
+        elif turn.works:
+            self._break(turn.works)
+        self._observed(turn, error)
 
     def _observed(self, turn: Turn, error: BaseException | None) -> None:
         if observers.observers:
@@ -88,9 +75,7 @@ class Circle(Agreeing, Exchanging):
     def refused(self, what: str, error: Exception) -> None:
         """Counts as a call of this rank's, which has failed."""
         with self._lock:
-            turn = self._begun(Call(what=what, numel=0, dtype="", device="", chunk=0), 0.0)
-            if self.size > 1:
-                self._fails(turn, error)
+            self._fails(self._begun(Call(what=what, numel=0, dtype="", device="", chunk=0), 0.0), error)
 
     def _begun(self, call: Call, deadline_s: float) -> Turn:
         scope = self._scopes[-1]
@@ -101,15 +86,13 @@ class Circle(Agreeing, Exchanging):
 
     def _heed(self, turn: Turn) -> None:
         """An alarm of before: the others have broken their lanes, and maybe given up this very call."""
-        if self._heeded == self._alarm:
-            return
         self._heeded = self._alarm
         self._break([])
         self._told_of(turn)
 
     def _finish(self, turn: Turn) -> None:
-        if self.board is not None and places.are_old():
-            # This process stood still. What the others had sent before they gave up is still in our sockets, and has just been taken for an answer.
+        if self.board is not None and self.stood_still():
+            # What the others had sent before they gave up is still in our sockets, and has just been taken for an answer.
             self.listen(self.board)
         if self._alarm == turn.key and not turn.committed:
             self.close(turn, TOLD)
@@ -122,8 +105,8 @@ class Circle(Agreeing, Exchanging):
         assert turn.lane is not None
         while True:
             try:
-                if turn.lane.ended(work, max(0.001, min(LOOK_S, turn.left_s))):
-                    turn.moved()
+                if turn.lane.ended(work, max(0.001, min(LOOK_S, turn.moved_s + turn.deadline_s - time.monotonic()))):
+                    turn.moved_s = time.monotonic()
                     return
             except RuntimeError as e:
                 self.close(turn, f"{BROKE}: {first_line(e)}")
@@ -152,6 +135,52 @@ class Circle(Agreeing, Exchanging):
             self._break([])
 
 
+class _InTurn(msgspec.Struct):
+    # Neither a generator nor a class with functions of its own for each step: see moving.all_reduce.
+    circle: Circle
+    call: Call
+    deadline_s: float
+    turn: Turn | None = None
+
+    def __enter__(self) -> Turn:
+        circle, call = self.circle, self.call
+        circle._lock.acquire()
+        try:
+            turn = self.turn = circle._begun(call, self.deadline_s)
+            if circle.size > 1:
+                if circle._heeded != circle._alarm:
+                    circle._heed(turn)
+                turn.lane = circle._own.get(call) or circle._asked(turn)
+                turn.lane.expect(self.deadline_s)
+                if call in circle._own:
+                    circle._used[call] = circle._turns
+        except BaseException as e:
+            try:
+                if self.turn is not None:
+                    circle._failed(self.turn, e)
+            finally:
+                circle._lock.release()
+            raise
+        return turn
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        circle, turn = self.circle, self.turn
+        assert turn is not None
+        try:
+            if error is not None:
+                circle._failed(turn, error)
+                return
+            try:
+                circle._finish(turn)
+            except BaseException as e:
+                circle._failed(turn, e)
+                raise
+            if observers.observers:
+                circle._observed(turn, None)
+        finally:
+            circle._lock.release()
+
+
 class _Preparing:
     # A generator would take longer than all that is prepared.
     def __init__(self, circle: Circle, what: str) -> None:
@@ -165,21 +194,30 @@ class _Preparing:
             self._circle.refused(self._what, error)
 
 
-def of(group: Any = None) -> Circle:
+def of(group: Any = None, what: str = "") -> Circle:
     """The circle of `group`, by default of all ranks.
 
     Raises CollectiveError where there is no group, this rank is not in it, or this process is a fork of a rank: none of these has begun a call.
+    TypeError for what is no group at all, which has been a call of `what` by all ranks, where that is given.
     """
-    if not dist.is_available() or not dist.is_initialized():
+    world = c10d._world.default_pg
+    if world is None:
         raise CollectiveError(
             "torch.distributed has no group yet: call torch.distributed.init_process_group first (or let the launcher's framework do it)"
         )
-    group = c10d._get_default_group() if group is None else group
+    group = world if group is None else group
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise CollectiveError("this rank is no member of that group")
-    known_as = weakref.ref(group)
-    if (circle := _circles.get(known_as)) is not None and group in c10d._world.pg_map:
-        return circle
+    try:
+        known_as = weakref.ref(group)
+        if (circle := _circles.get(known_as)) is not None and group in c10d._world.pg_map:
+            return circle
+    except TypeError:
+        # What no reference can be made to is no group.
+        pass
+    if not _is_group(group):
+        with of().preparing(what) if what else contextlib.nullcontext():
+            checked(group)
     if group in _inherited:
         raise CollectiveError(
             f"process {os.getpid()} is a fork of rank {dist.get_rank()} (a worker of a DataLoader?) and has none of its connections: "
@@ -212,14 +250,13 @@ def _is_group(group: Any) -> bool:
 
 def meant_or_alone(group: Any = None) -> Circle:
     """As `meant`; a training that was started as one process needs no group."""
-    if os.environ.get("WORLD_SIZE", "1") == "1" and not (dist.is_available() and dist.is_initialized()):
+    if group is None and os.environ.get("WORLD_SIZE", "1") == "1" and not (dist.is_available() and dist.is_initialized()):
         return Circle(None)
     return meant(group)
 
 
 def _after_fork() -> None:
-    if dist.is_available():
-        _inherited.update(c10d._world.pg_map)
+    _inherited.update(c10d._world.pg_map)
     # A child has neither the threads nor the connections. Groups that are dropped wait for their threads.
     _of_the_parent.extend(_circles.values())
     _circles.clear()

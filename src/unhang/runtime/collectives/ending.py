@@ -89,13 +89,13 @@ class Ending:
         self._committed: list[str] = []
         self._exchanged_at = ""
         self._said_at = ""
-        self._left = Leftovers()
         # What was begun under a number of its own and goes on, by that number.
         self._begun_at: dict[str, str] = {}
         self._left = Leftovers()
         # The call that was given up last, by anybody, and the last that we have drawn the consequences of.
         self.alarms = 0
         self._alarm = ""
+        self._listened_s = 0.0
         self._alarm_lock = threading.Lock()
         self._heeded = ""
         # Of the round that this rank is in, once it has met the others.
@@ -121,26 +121,28 @@ class Ending:
                 return
             if self.board is None or self.board.name != board.name:
                 self.alarms, self._alarm, self._heeded = 0, "", ""
-                # What was left in another round is read by nobody.
+                # What was left in another round is read by nobody. Of the call that goes on in this one the keys are the same.
                 self._left = Leftovers()
                 self._neighbours = Neighbours(board, self.me)
+                self._read, self._committed, self._exchanged_at, self._said_at = [], [], "", ""
                 self.board = board
             owed, self._owed = self._owed, []
         for tells in owed:
             tells(board)
 
     def _meet(self, deadline_s: float) -> bool:
-        """Until this rank is among the others; whether without the first of them, which has not come within the deadline."""
+        """Until this rank is among the others; whether some of them may have waited for it longer than they wanted."""
         assert self.meeting is not None
-        without = self.meeting.meet(deadline_s)
+        waited = self.meeting.meet(deadline_s)
         self.entered()
-        return without
+        return waited
 
     def _tell(self, tells: Callable[[Board], object]) -> None:
         """At once, or as soon as we have met the others: whoever fails does not wait for them."""
         assert self.meeting is not None
         if self.board is None:
-            self._owed.append(tells)
+            with self._alarm_lock:
+                self._owed.append(tells)
             self.meeting.hello()
             self.entered()
         else:
@@ -149,18 +151,25 @@ class Ending:
     def _moves(self) -> None:
         """Raises Moved where the others are elsewhere."""
         assert self.meeting is not None
-        if not self.meeting.settled and self.meeting.move():
+        if self.meeting.move():
             self.entered()
             raise Moved
 
     def listen(self, board: Board) -> str:
         """The call, or scope, that was given up last by anybody. They are numbered: what a thread has read may be old when it is believed."""
+        # The answer may be older than a process that has stood still meanwhile.
+        began_s = time.monotonic()
         number = int(board.look("alarms") or b"0")
         if number > self.alarms and (key := board.look(f"alarm/{number}")) is not None:
             with self._alarm_lock:
                 if number > self.alarms:
                     self.alarms, self._alarm = number, key.decode()
+        self._listened_s = began_s
         return self._alarm
+
+    def stood_still(self) -> bool:
+        """Whether alarms of this circle were not asked for so long that this process must have: by whom it is given up it does not know."""
+        return time.monotonic() - self._listened_s > places.STOOD_STILL_S
 
     def _raise_alarm(self, key: str) -> None:
         assert self.board is not None
@@ -321,6 +330,8 @@ class Ending:
 
     def _fails(self, turn: Turn, error: BaseException) -> None:
         """By an error of ours, or an interrupt: the others must not wait for us."""
+        if self.size == 1:
+            return
         says, place = f"rank {self.me}: {said(error)}", places.here()
         self._left.add(*(f"{turn.key}/{one}" for one in (*OF_A_CALL, f"r/{self.me}", f"place/{self.me}")))
 
@@ -375,7 +386,7 @@ class Ending:
             ) from None
         if len(set(calls.values())) > 1 and not any(said.own for said in closed.reports):
             more = f" Not heard from: rank {named(closed)}." if closed.missing else ""
-            raise mismatch(calls, odd(calls), more) from None
+            raise mismatch(calls, odd(calls), more, closed) from None
         if failed := tuple(said.rank for said in closed.reports if said.own):
             raise PeerFailed(self._told(turn, closed), ranks=failed, missing=closed.missing, closed=closed) from None
         raise CollectiveTimeout(self._told(turn, closed), missing=closed.missing, closed=closed) from None

@@ -137,6 +137,10 @@ class Exchanging(Ending):
         self.board.count(f"{key}/progress")
         return self.board.look(f"{key}/v") is None
 
+    def forgets(self, *keys: str) -> None:
+        """What was said beside the calls, once all have come to a later one."""
+        self._left.add(*keys)
+
     def raise_if_ended(self, key: str) -> None:
         """Raises Ended where another rank has ended the scope `key`, as far as this process has heard."""
         if self.board is not None and self._ends(key):

@@ -22,6 +22,8 @@ from unhang.records.incident import OWN_GROUPS
 
 # All ranks have just said that they come: what takes longer is lost.
 OPENS_WITHIN_S = 30.0
+# So often Gloo tries to connect with a peer that does not answer, each time for the whole timeout (seen in torch 2.13 and 2.15).
+_CONNECTS_TIMES = 5
 # Gloo should not time out by itself: it would do so at another moment on each rank. But where a connection is closed under a send, Gloo (of torch
 # 2.13, at least) forgets to tell the thread that waits for it: nothing else ends that.
 NEVER_S = 7 * 86400.0
@@ -73,22 +75,29 @@ class GlooLane:
     def __init__(self, store: Any, rank: int, size: int, *, name: str = "", within_s: float = OPENS_WITHIN_S) -> None:
         """`name` tells the lane's calls from those of other groups in the flight recorder. Raises RuntimeError where not all ranks come."""
         self._rank, self._size = rank, size
-        self._group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=within_s))
+        # One of Python's is not held by torch.
+        self._store = store
+        self._group = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=within_s / _CONNECTS_TIMES))
         _name(self._group, f"{OWN_GROUPS}{name}")
-        self._never = timedelta(seconds=NEVER_S)
+        self._expects_s, self._never = NEVER_S, timedelta(seconds=NEVER_S)
+        # By operation: to make them takes longer than to give them.
+        self._reduces: dict[Any, Any] = {}
 
     def expect(self, deadline_s: float) -> None:
-        # Of two that are under way one may have waited for as long as the other took.
-        self._never = timedelta(seconds=min(2 * deadline_s + 1, NEVER_S))
+        if deadline_s != self._expects_s:
+            # Of two that are under way one may have waited for as long as the other took.
+            self._expects_s, self._never = deadline_s, timedelta(seconds=min(2 * deadline_s + 1, NEVER_S))
+            self._reduces.clear()
 
     def leaves(self) -> list[str]:
         # By device, of which there is one.
         return [f"0/{self._rank}"]
 
     def all_reduce(self, tensor: torch.Tensor, op: Any) -> Any:
-        options = dist.AllreduceOptions()
-        options.reduceOp, options.timeout = op, self._never
-        return self._group.allreduce([tensor], _async(options))
+        if (options := self._reduces.get(op)) is None:
+            options = self._reduces[op] = _async(dist.AllreduceOptions())
+            options.reduceOp, options.timeout = op, self._never
+        return self._group.allreduce([tensor], options)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Any:
         options = dist.BroadcastOptions()

@@ -8,9 +8,9 @@ copied back. So are those of devices that neither Gloo nor NCCL reads: through h
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
 from unhang.errors import CollectiveError
@@ -22,12 +22,12 @@ _SENT_AS_THEY_ARE = frozenset(
 # What fits, for types that one of them lacks.
 _SENT_AS = {torch.int16: torch.int32}
 _COMPLEX = {torch.complex64, torch.complex128}
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 # Gone from torch 2.13 on.
 _NAMED = hasattr(torch.Tensor, "has_names")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, kw_only=True):
     """`flat` is one-dimensional, contiguous and of a type that can be sent; `order` the dimensions from slow to fast, "" for 0, 1, 2, ...
 
     `own` says that `flat` is the tensor's own memory, `raw` that it holds the bytes of elements that cannot be sent as what they are.
@@ -56,7 +56,12 @@ def sendable(tensor: Any, what: str = "the tensor") -> torch.Tensor:
     """`tensor`, if it is a plain one. Raises TypeError where it is not (the memory of a DTensor is not its own), CollectiveError where it has nothing
     that can be sent.
     """
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+    # The usual one first: each property that is asked for costs a microsecond, from memory that is cold.
+    if type(tensor) in _PLAIN and tensor.is_cpu and tensor.dtype in _SENT_AS_THEY_ARE:
+        plain = tensor.layout is torch.strided and not tensor.is_nested
+        if plain and (tensor.data_ptr() or not tensor.numel()):
+            return tensor
+    if type(tensor) not in _PLAIN:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{what} is no tensor, but of type {type(tensor).__name__}")
         raise TypeError(f"{what} is a {type(tensor).__name__}, no plain tensor: give its local part (of a DTensor, to_local())")
@@ -82,9 +87,10 @@ def row(tensor: torch.Tensor, *, reads: bool = False, moves: bool = False, by_ho
     """Of a tensor that is only read (`reads`), in the order of its dimensions: it may be expanded. One that is moved (`moves`), not reduced, may be
     of any type. `by_host`: `flat` is in host memory.
 
-    Raises as sendable does, and CollectiveError for types that cannot be reduced.
+    Of what is `sendable`. Raises CollectiveError for types that cannot be reduced.
     """
-    tensor = sendable(tensor).detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if _NAMED and tensor.has_names():
         tensor = tensor.rename(None)
     if by_host:
@@ -93,7 +99,7 @@ def row(tensor: torch.Tensor, *, reads: bool = False, moves: bool = False, by_ho
         there = row(tensor.contiguous().cpu(), reads=reads, moves=moves)
         return Row(tensor=tensor, flat=there.flat, order="", own=False, raw=there.raw)
     if tensor.dtype in _SENT_AS_THEY_ARE and tensor.is_contiguous() and not tensor.is_neg():
-        return Row(tensor=tensor, flat=tensor.view(-1), order="", own=True)
+        return Row(tensor=tensor, flat=tensor if tensor.dim() == 1 else tensor.view(-1), order="", own=True)
     if reads:
         tensor = tensor.contiguous()
     _refuse_overlaps(tensor)

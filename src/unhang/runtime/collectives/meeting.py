@@ -58,8 +58,8 @@ class Meeting:
         self._name = ""
         self._refused: list[str] = []
         self._founded = False
-        # Of the first rank's round when this one was founded.
-        self._instead_of = b""
+        # The first rank's round that we have sent it away from.
+        self._moved = b""
         self._full = False
         self._heard = -1
         self._answered: dict[int, str] = {}
@@ -71,11 +71,13 @@ class Meeting:
         return self.root.under(self.round) if self.round else None
 
     def meet(self, deadline_s: float) -> bool:
-        """Until this rank has its seat in a round; whether that is one without the first rank, which has not come within a deadline."""
+        """Until this rank has its seat in a round; whether others may have waited for that: it is a new one, or one without the first rank."""
         if self._me == self._ranks[0]:
-            if not self.round:
-                self._found(self.root)
-            return False
+            if self.round:
+                return False
+            self._found(self.root)
+            # Or they are in a round without it already, and are about to say so.
+            return True
         until = time.monotonic() + deadline_s
         wanted, founds_s, knocks_s = self.root.count("wants", 0), float("inf"), 0.0
         called, pause_s = False, _SHORTEST_S
@@ -90,9 +92,12 @@ class Meeting:
             if founds_s == float("inf") and self.root.count("wants", 0) != wanted:
                 before = [said for said in self.root.look_at([f"hello/{rank}" for rank in self._earlier()]) if said is not None]
                 founds_s = now + min(_FOUNDS_AFTER_S * len(before), _FOUNDS_WITHIN_S)
+            # Who is answered by now founds no other round: those of two would wait for each other for ever.
+            if self._hears(self.root):
+                break
             if now >= founds_s:
                 self._found(self.root)
-            elif not self._hears(self.root):
+            else:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_S)
         return called or not self._of_the_first()
@@ -117,8 +122,10 @@ class Meeting:
         return _EVERY_S
 
     def move(self) -> bool:
-        """To the round that the others have founded without us; not once something was decided in this one."""
-        if self.settled or (found := self.root.look(f"moved/{self.round}")) is None:
+        """To the round that the others have founded without us; not once something was decided in this one, unless by us alone."""
+        if self.settled and (self._full or not self._founded):
+            return False
+        if (found := self.root.look(f"moved/{self.round}")) is None or (self.settled and self.root.under(self.round).count("seats", 0) > 1):
             return False
         with self._lock:
             return self._sit(self.root, found.decode())
@@ -140,8 +147,6 @@ class Meeting:
             if self.round:
                 return
             name = f"{self._me}-{uuid.uuid4().hex}"
-            self._instead_of = root.look("host") or b""
-            root.under(name).put("instead of", self._instead_of)
             self._take(root, name)
             if self._me == self._ranks[0]:
                 root.put("host", name.encode())
@@ -169,8 +174,7 @@ class Meeting:
             return False
         if self._name:
             root.forget([f"hello/{self._me}", f"round/{self._name}"])
-        self._founded, self._heard, self._name = False, -1, ""
-        self._instead_of = root.under(name).look("instead of") or b""
+        self._founded, self._heard, self._name, self._moved, self.settled = False, -1, "", b"", False
         self.round = name
         return True
 
@@ -197,6 +201,7 @@ class Meeting:
                     if self._answered.get(rank) != hello.name and name not in hello.refused:
                         self._answered[rank] = hello.name
                         root.decide(f"round/{hello.name}", name.encode())
-        if not name.startswith(f"{self._ranks[0]}-") and (host := root.look("host")) is not None and host != self._instead_of:
-            # The first rank has come after all.
+        if not name.startswith(f"{self._ranks[0]}-") and (host := root.look("host")) is not None and host != self._moved:
+            # Where the first rank comes after all, or was there and stood still, it finds us. One that has ended reads nothing.
+            self._moved = host
             root.put(f"moved/{host.decode()}", name.encode())

@@ -6,6 +6,7 @@ Chunks cure no hang. They are points at which something is seen to be completed,
 from __future__ import annotations
 
 import ctypes
+import functools
 import pickle
 from collections import deque
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ _HEAD = 8
 
 ChunkBytes = int | Literal["auto"]
 _NAMES = {"sum": "SUM", "avg": "AVG", "mean": "AVG", "min": "MIN", "max": "MAX", "product": "PRODUCT", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
+_REDUCES = {name: dist.ReduceOp.SUM if name == "AVG" else getattr(dist.ReduceOp, name) for name in _NAMES.values()}
 _BITWISE = frozenset({"BAND", "BOR", "BXOR"})
 
 
@@ -56,22 +58,29 @@ def all_reduce(
     Raises CollectiveTimeout (on all ranks alike, with the `missing` ones), CollectiveMismatch, CollectiveError for tensors that cannot be reduced.
     Results of several chunks may differ from those of one piece in the last bits.
     """
-    circle = circles.meant(group)
-    with circle.preparing("all_reduce"):
-        circles.checked(group)
-        name = _operation(op, sendable(tensor).dtype)
-        _same_kind(tensor, out)
-        source = row(tensor, by_host=_by_host(tensor, circle))
-        step = _step(source.flat, chunk_bytes)
-        call = _call("all_reduce", source.flat, step, name, source.order)
-        deadline_s = _deadline(deadline, call, step * source.flat.element_size())
+    circle = circles.of(group, "all_reduce")
+    # No more functions on this way than have to be: their memory is cold after the bytes of the call before, and each costs microseconds.
+    try:
+        name = _operation(op if type(op) is str else str(op), sendable(tensor).dtype)
+        if chunk_bytes != "auto":
+            _check(chunk_bytes)
+        if out is not None:
+            _same_kind(tensor, out)
+        source = row(tensor, by_host=not tensor.is_cpu and _by_host(tensor, circle))
+        flat = source.flat
+        call = _call("all_reduce", flat.numel(), flat.dtype, "cpu" if flat.is_cpu else flat.device.type, chunk_bytes, name, source.order)
+        deadline_s = deadlines.found(deadline, kind=call.what, numel=call.numel, step_bytes=call.chunk * flat.dtype.itemsize)
         if out is not None or atomic:
             kept = _Kept(circle, source, name, call, tensor if out is None else out, atomic=atomic)
+    except Exception as e:
+        circle.refused("all_reduce", e)
+        raise
     if out is not None or atomic:
         return kept.run(deadline_s)
     with circle.turn(call, deadline_s) as turn:
-        _reduce(circle, turn, source.flat, name, step)
-    source.give_back()
+        _reduce(circle, turn, flat, name, call.chunk)
+    if not source.own:
+        source.give_back()
     return tensor
 
 
@@ -113,9 +122,16 @@ class _Kept:
 
 def _reduce(circle: Circle, turn: Turn, flat: torch.Tensor, name: str, step: int, *, begins: int = 0, source: torch.Tensor | None = None) -> None:
     """`flat` in chunks of `step` elements, from chunk `begins` on; what `source` holds is copied into it first, chunk by chunk."""
+    op = _REDUCES[name]
+    if 0 < flat.numel() <= step and source is None and turn.lane is not None and name != "AVG":
+        turn.chunks = 1
+        turn.works.append(turn.lane.all_reduce(flat, op))
+        circle.wait(turn, turn.works[0])
+        turn.works.clear()
+        turn.done = 1
+        return
     turn.chunks = _chunks(flat, step)
     turn.done = begins
-    op = dist.ReduceOp.SUM if name == "AVG" else getattr(dist.ReduceOp, name)
     # Sums of halves overflow where averages do not; NCCL divides before as well.
     before = name == "AVG" and flat.dtype is torch.float16
     # Piece by piece: what is complete stays as it is where the call goes on later.
@@ -160,15 +176,15 @@ def _completed(circle: Circle, turn: Turn) -> None:
 
 def broadcast(tensor: torch.Tensor, src: int = 0, group: Any = None, *, deadline: Deadline = None, chunk_bytes: ChunkBytes = "auto") -> torch.Tensor:
     """`tensor` of global rank `src`, in place, on all ranks of `group`; returned. Raises as all_reduce does."""
-    circle = circles.meant(group)
+    circle = circles.of(group, "broadcast")
     with circle.preparing("broadcast"):
-        circles.checked(group)
         if src not in circle.ranks:
             raise CollectiveError(f"rank {src} is no member of the group (ranks {', '.join(map(str, circle.ranks))})")
         source = row(tensor, moves=True, by_host=_by_host(sendable(tensor), circle))
         flat = source.flat
-        step = _step(flat, chunk_bytes)
-        call = _call("broadcast", flat, step, f"from {src}{_raw(source)}", source.order)
+        _check(chunk_bytes)
+        call = _call("broadcast", flat.numel(), flat.dtype, flat.device.type, chunk_bytes, f"from {src}{_raw(source)}", source.order)
+        step = call.chunk
         deadline_s = _deadline(deadline, call, step * flat.element_size())
     with circle.turn(call, deadline_s) as turn:
         turn.chunks = _chunks(flat, step)
@@ -186,15 +202,15 @@ def broadcast(tensor: torch.Tensor, src: int = 0, group: Any = None, *, deadline
 
 def all_gather(tensor: torch.Tensor, group: Any = None, *, deadline: Deadline = None) -> list[torch.Tensor]:
     """The tensor of each rank, in the order of the group's ranks; all of one size and dtype. Raises as all_reduce does."""
-    circle = circles.meant(group)
+    circle = circles.of(group, "all_gather")
     with circle.preparing("all_gather"):
-        circles.checked(group)
         by_host = _by_host(sendable(tensor), circle)
         source = row(tensor, reads=True, moves=True, by_host=by_host)
         flat = source.flat
         # So that what is complete is seen, and that Gloo, which gathers into one row of its own first, has little in it.
         step = max(1, min(flat.numel(), _WHOLE_BYTES // (flat.element_size() * circle.size)))
-        call = _call("all_gather", flat, step, f"shape {tuple(tensor.shape)}{_raw(source)}", "")
+        detail = f"shape {tuple(tensor.shape)}{_raw(source)}"
+        call = Call(what="all_gather", numel=flat.numel(), dtype=str(flat.dtype), device=flat.device.type, chunk=step, detail=detail)
         deadline_s = _deadline(deadline, call, step * flat.element_size() * circle.size)
         gathered = [torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu" if by_host else tensor.device) for _ in circle.ranks]
     rows = [row(part, moves=True).flat for part in gathered]
@@ -220,9 +236,8 @@ def reduce_scatter(
     The first dimension has to be a multiple of the number of ranks. By way of an all_reduce: twice the bytes of a scatter that stops half-way, and
     the same result under every backend (Gloo has none before torch 2.8).
     """
-    circle = circles.meant(group)
+    circle = circles.of(group, "reduce_scatter")
     with circle.preparing("reduce_scatter"):
-        circles.checked(group)
         if sendable(tensor).dim() == 0 or tensor.shape[0] % circle.size:
             raise CollectiveError(f"the first dimension ({tuple(tensor.shape)}) is no multiple of {circle.size} ranks")
         whole = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -233,12 +248,14 @@ def reduce_scatter(
 
 def all_gather_object(value: Any, group: Any = None, *, deadline: Deadline = None) -> list[Any]:
     """What each rank gave, in the order of the group's ranks; pickled, so among trusted ranks only. Raises as all_reduce does."""
-    with circles.meant(group).preparing("all_gather_object"):
-        circles.checked(group)
+    circle = circles.of(group, "all_gather_object")
+    with circle.preparing("all_gather_object"):
         packed = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     longest = torch.tensor([len(packed)], dtype=torch.int64)
     all_reduce(longest, "max", group, deadline=deadline)
-    sent = torch.empty(_room(_HEAD + int(longest.item())), dtype=torch.uint8)
+    # It may be that of another rank that there is no memory for.
+    with circle.preparing("all_gather"):
+        sent = torch.empty(_room(_HEAD + int(longest.item())), dtype=torch.uint8)
     with _memory(sent) as memory:
         memory[:_HEAD] = len(packed).to_bytes(_HEAD, "little")
         memory[_HEAD : _HEAD + len(packed)] = packed
@@ -277,8 +294,9 @@ def _raw(source: Row) -> str:
     return f", {str(source.tensor.dtype).removeprefix('torch.')} as bytes" if source.raw else ""
 
 
-def _operation(op: Any, dtype: torch.dtype) -> str:
-    name = op if isinstance(op, str) else str(op).rpartition(".")[2]
+@functools.lru_cache(maxsize=256)
+def _operation(op: str, dtype: torch.dtype) -> str:
+    name = op.rpartition(".")[2]
     name = _NAMES.get(name.lower(), name.upper())
     if name not in _NAMES.values():
         raise CollectiveError(f"no operation {op!r}; there are {', '.join(sorted(_NAMES))}")
@@ -295,29 +313,31 @@ def _operation(op: Any, dtype: torch.dtype) -> str:
     return name
 
 
-def _call(what: str, flat: torch.Tensor, step: int, detail: str, order: str) -> Call:
+# What was worked out once: trainings make the same few calls again and again.
+@functools.lru_cache(maxsize=1024)
+def _call(what: str, numel: int, dtype: torch.dtype, device: str, chunk_bytes: ChunkBytes, detail: str, order: str) -> Call:
     if order:
         detail = f"{detail}, dimensions in memory {order}"
-    return Call(what=what, numel=flat.numel(), dtype=str(flat.dtype), device=flat.device.type, chunk=step, detail=detail)
+    return Call(what=what, numel=numel, dtype=str(dtype), device=device, chunk=_step(numel, dtype.itemsize, chunk_bytes), detail=detail)
 
 
-def _step(flat: torch.Tensor, chunk_bytes: ChunkBytes) -> int:
-    """Elements of one chunk."""
-    size = flat.element_size()
+def _step(numel: int, size: int, chunk_bytes: ChunkBytes) -> int:
+    """Elements of one chunk, of `size` bytes each."""
     if chunk_bytes == "auto":
-        return int(flat.numel()) if flat.numel() * size <= _WHOLE_BYTES else int(_CHUNK_BYTES // size)
-    if isinstance(chunk_bytes, bool) or not isinstance(chunk_bytes, int) or chunk_bytes < _LEAST_CHUNK_BYTES:
+        return numel if numel * size <= _WHOLE_BYTES else _CHUNK_BYTES // size
+    return max(1, min(numel, chunk_bytes // size))
+
+
+def _check(chunk_bytes: ChunkBytes) -> None:
+    if chunk_bytes != "auto" and (isinstance(chunk_bytes, bool) or not isinstance(chunk_bytes, int) or chunk_bytes < _LEAST_CHUNK_BYTES):
         raise ValueError(f'chunk_bytes is "auto" or a number of bytes from {_LEAST_CHUNK_BYTES} on, not {chunk_bytes!r}')
-    return max(1, min(int(flat.numel()), int(chunk_bytes // size)))
 
 
 def _deadline(given: Deadline, call: Call, step_bytes: int) -> float:
     return deadlines.found(given, kind=call.what, numel=call.numel, step_bytes=step_bytes)
 
 
-def _same_kind(tensor: torch.Tensor, out: torch.Tensor | None) -> None:
-    if out is None:
-        return
+def _same_kind(tensor: torch.Tensor, out: torch.Tensor) -> None:
     writable(out, "out")
     if out.shape != tensor.shape or out.dtype != tensor.dtype or out.device != tensor.device:
         raise CollectiveError(

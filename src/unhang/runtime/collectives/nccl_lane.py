@@ -62,8 +62,15 @@ def unwatched() -> Iterator[None]:
 def store_beside(board: Board) -> Any:
     """For lanes of NCCL: torch waits in it for the first rank, and so does whoever shares its connection. One for all lanes of a circle."""
     if board not in _stores:
-        store = Board.beside(board.name).store
-        store.set_timeout(timedelta(seconds=OPENS_WITHIN_S))
+        within = timedelta(seconds=OPENS_WITHIN_S)
+        store, server = Board.beside(board.name).store, c10d._get_default_store()
+        while hasattr(server, "underlying_store"):
+            server = server.underlying_store
+        if hasattr(server, "clone"):
+            store.set_timeout(within)
+        elif isinstance(server, dist.TCPStore):
+            # In torch 2.4 the other one is the training's own, which waits for as long as the training says.
+            store = dist.PrefixStore(board.name, dist.TCPStore(server.host, server.port, None, False, within, False))
         _stores[board] = store
     return _stores[board]
 

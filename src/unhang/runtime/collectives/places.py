@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import sys
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -27,13 +26,14 @@ if TYPE_CHECKING:
 FINISHED = "has completed it, and gone on"
 # Well within the time that the others grant for reports.
 _EVERY_S = 0.25
+# Who has not asked for alarms for so long must have stood still (SIGSTOP, a debugger, swapping).
+STOOD_STILL_S = 4 * _EVERY_S
 # Who was away for longer need not tell where it stood: of those calls all is decided.
 ALARMS_KEPT = 64
 _TOLD_KEPT = 8
 _main = threading.main_thread().ident
 
 _ended = threading.Event()
-_asked_s = time.monotonic()
 
 
 def here(ident: int | None = None) -> str | None:
@@ -56,11 +56,6 @@ def missed(ranks: Sequence[int]) -> None:
         attached.link.post("missed", ranks=list(ranks))
 
 
-def are_old() -> bool:
-    """Whether the store has not been asked for so long that this process must have stood still (SIGSTOP, a debugger, swapping)."""
-    return time.monotonic() - _asked_s > 4 * _EVERY_S
-
-
 def answer(circle: Circle) -> None:
     """From now on whoever comes to this circle finds us, whoever gives a call of it up learns where we stand, and the circle learns of it."""
     assert circle.meeting is not None
@@ -69,7 +64,6 @@ def answer(circle: Circle) -> None:
 
 
 def _answers(root: Board, whose: weakref.ref[Circle]) -> None:
-    global _asked_s
     told, round_, every_s = 0, "", _EVERY_S
     left: deque[list[str]] = deque()
     # A store whose server has ended makes torch print a page of warnings: it is not asked once the training has left its group.
@@ -90,7 +84,6 @@ def _answers(root: Board, whose: weakref.ref[Circle]) -> None:
                     left.append(_tell(board, circle, key.decode()))
                     if len(left) > _TOLD_KEPT:
                         board.forget(left.popleft())
-            _asked_s = time.monotonic()
             del circle
 
 

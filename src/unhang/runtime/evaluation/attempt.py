@@ -148,9 +148,20 @@ def batches(found: Any, sums: Sums, progress: Progress) -> None:
 
 def paired(metrics: Any) -> Sums:
     """(sum, count) by metric. Raises TypeError for what is no mapping of names to numbers."""
-    if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
+    if not isinstance(metrics, Mapping) or not all(map(can_be_told, metrics)):
         raise TypeError(f"metrics are a mapping of names to numbers or pairs (sum, count), not {_short(metrics)}")
     return {name: pair(name, value) for name, value in metrics.items()}
+
+
+def can_be_told(name: Any) -> bool:
+    """Whether it is a text that can be sent: a name that was taken from a file's may not be."""
+    if not isinstance(name, str):
+        return False
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _in_step(statuses: dict[int, Status], key: str, calls: Calls) -> None:

@@ -97,12 +97,16 @@ class Calls:
                         before, self._told = used, f"{key}/used/{self._circle.me}"
                         board.put(self._told, msgspec.msgpack.encode(used))
 
+        telling = threading.Thread(target=tells, name="unhang-evaluation", daemon=True)
         if self._circle.size > 1:
-            threading.Thread(target=tells, name="unhang-evaluation", daemon=True).start()
+            telling.start()
         try:
             yield
         finally:
             left.set()
+            if telling.ident is not None:
+                # What it tells now would be forgotten by nobody.
+                telling.join(_LOOKS_EVERY_S)
 
     def out_of_step(self, key: str, answers: Mapping[int, Counted], gone: Sequence[int] = ()) -> list[str]:
         """What is so, of each group that is out of step: the same on all ranks. All that answered call it, but those that have `gone`."""
@@ -111,9 +115,8 @@ class Calls:
             return []
         missing = [rank for rank in circle.ranks if rank not in answers]
         found = self._of_missing(key, answers, missing) if missing else []
-        if self._told and not missing and circle.board is not None:
-            # All have answered: nobody asks what was told meanwhile.
-            circle.board.forget([self._told])
+        # Whoever is missing asks for it when it comes.
+        circle.forgets(*([self._told] if self._told else []), *([f"{key}/known"] if missing else []))
         # Those that whoever is missing belongs to have been judged.
         disputed = {key: ranks for key, ranks in _disputed(_made(answers)).items() if not _members(key.split("|")[1]) & set(missing)}
         if not disputed:

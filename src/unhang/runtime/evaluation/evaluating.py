@@ -19,7 +19,7 @@ from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.circle import Circle
 from unhang.runtime.evaluation import known
-from unhang.runtime.evaluation.attempt import Outcome, Progress, Status, batches, paired, tried, within
+from unhang.runtime.evaluation.attempt import Outcome, Progress, Status, batches, can_be_told, paired, tried, within
 from unhang.runtime.evaluation.counting import Calls
 from unhang.runtime.evaluation.keeping import as_it_was
 from unhang.runtime.evaluation.results import Evaluation, OfDataSet, Sums, add, means
@@ -101,6 +101,8 @@ class Guarded:
 
     def add(self, dataset: str, **metrics: Any) -> None:
         """Metrics of one batch, each a number or a pair (sum, count). Call it for every batch: it also tells the others that this rank goes on."""
+        if not can_be_told(dataset):
+            raise TypeError(f"a data set's name is text that UTF-8 can hold, not {dataset!r}")
         add(self._sums.setdefault(dataset, {}), paired(metrics))
         if self._progress is not None:
             self._progress.step()
@@ -291,6 +293,8 @@ def _checked(fn: Any, datasets: Any, step: Any, batch_size: Any, retries: Any, s
         raise TypeError(f"datasets is a mapping of names to data, not {type(datasets).__name__}")
     if nameless := [name for name in datasets if not isinstance(name, str)]:
         raise TypeError(f"the name of a data set is text, not {type(nameless[0]).__name__} {nameless[0]!r}")
+    if untold := [name for name in datasets if not can_be_told(name)]:
+        raise ValueError(f"a data set's name is text that UTF-8 can hold, not {untold[0]!r}")
     if step is not None and (isinstance(step, bool) or not isinstance(step, int)):
         raise TypeError(f"step is a whole number, not {step!r}")
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
