@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 import weakref
@@ -218,7 +219,7 @@ def of(group: Any = None, what: str = "") -> Circle:
     if not _is_group(group):
         with of().preparing(what) if what else contextlib.nullcontext():
             checked(group)
-    if group in _inherited:
+    if group in _inherited or _is_worker():
         raise CollectiveError(
             f"process {os.getpid()} is a fork of rank {dist.get_rank()} (a worker of a DataLoader?) and has none of its connections: "
             "call this in the rank itself"
@@ -231,6 +232,12 @@ def of(group: Any = None, what: str = "") -> Circle:
         if known_as not in _circles:
             _circles[known_as] = Circle(group)
         return _circles[known_as]
+
+
+def _is_worker() -> bool:
+    """Of a DataLoader: one that is the first to import this knows nothing of its parent's groups."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
 
 
 def meant(group: Any = None) -> Circle:
