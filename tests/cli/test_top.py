@@ -164,13 +164,13 @@ def test_a_follower_that_nobody_reads_ends(tmp_path):
 class Terminal:
     """`unhang top` on a terminal of its own."""
 
-    def __init__(self, *argv: str, cwd: Path, **more: str) -> None:
+    def __init__(self, *argv: str, cwd: Path, start: tuple[str, ...] = (*UNHANG, "top"), **more: str) -> None:
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         self.before = termios.tcgetattr(slave)
         self.slave = slave
         env = {k: v for k, v in environ(TERM="xterm-256color", **more).items() if k != "COLUMNS"}
-        self.process = subprocess.Popen([*UNHANG, "top", *argv], cwd=cwd, env=env, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+        self.process = subprocess.Popen([*start, *argv], cwd=cwd, env=env, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
         self.seen = b""
 
     def until(self, text: bytes, timeout_s: float = 30.0) -> None:
@@ -217,6 +217,57 @@ def test_the_terminal_is_left_as_it_was(tmp_path, how, code):
         # The alternate screen is left, the cursor is shown, and nothing is said of a fault.
         assert terminal.seen.rindex(b"\x1b[?1049l") > terminal.seen.rindex(b"\x1b[?1049h") and b"\x1b[?25h" in terminal.seen
         assert b"Traceback" not in terminal.seen and b"Error" not in terminal.seen
+    finally:
+        terminal.close()
+
+
+# What is raised where nobody can catch it is printed and passed over.
+LOST = """
+import os, signal, sys
+class Lost:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+"""
+WHILE_IMPORTING = """
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "textual.app":
+            sys.meta_path.remove(self)
+            Lost()
+sys.meta_path.insert(0, Finder())
+"""
+WHILE_STARTING = """
+import unhang.report.top.app as app
+compose = app.Top.compose
+def composed(self):
+    Lost()
+    return compose(self)
+app.Top.compose = composed
+"""
+NO_END = """
+import unhang.report.top.app as app
+app.Top.exit = lambda self, *_, **__: None
+"""
+START = """
+sys.argv[:1] = ["unhang", "top"]
+from unhang.cli.main import entry
+entry()
+"""
+
+
+@has_textual
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("when", [WHILE_IMPORTING, WHILE_STARTING, NO_END], ids=["importing", "starting", "no end"])
+def test_no_interruption_is_lost(tmp_path, when):
+    living(tmp_path / "run")
+    terminal = Terminal("run", cwd=tmp_path, start=(sys.executable, "-c", LOST + when + START))
+    try:
+        if when is NO_END:
+            terminal.until(b"quit")
+            os.kill(terminal.process.pid, signal.SIGINT)
+        assert terminal.end() == 130
+        assert termios.tcgetattr(terminal.slave) == terminal.before
+        assert terminal.seen.count(b"\x1b[?1049l") >= terminal.seen.count(b"\x1b[?1049h")
     finally:
         terminal.close()
 

@@ -6,6 +6,7 @@ from unhang.launch import events
 from unhang.launch.pace import Pace
 from unhang.launch.rhythm import Rhythm
 from unhang.launch.watch import RankState, Watch
+from unhang.records.incident import Ended
 
 
 def test_the_first_step_of_a_later_attempt():
@@ -19,3 +20,17 @@ def test_the_first_step_of_a_later_attempt():
     pace.look(106.0)
     assert [e.after_s for e in told if isinstance(e, events.FirstStep)] == [6.0]
     assert [e.elapsed_s for e in told if isinstance(e, events.Pace)] == [106.0]
+
+
+def test_no_first_step_is_told_of_what_is_left_of_a_training():
+    told = []
+    watch = Watch(Rhythm())
+    pace = Pace(watch, promised=2, tell=told.append)
+    pace.look(0.0)
+    for number in (0, 1):
+        watch.ranks[number] = RankState(rank=number, pid=7 + number, host="node0", local_rank=number, since_s=1.0, world_size=2, step=number)
+    pace.look(2.0)
+    watch.ranks[0].ended = Ended(at_s=2.5, exitcode=-9)
+    # Long enough that nobody else is expected here.
+    pace.look(20.0)
+    assert told == []

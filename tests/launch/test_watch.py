@@ -279,6 +279,10 @@ def test_a_deadline_that_the_user_gave_is_waited_for():
         training.watch.beat(waiting, t=float(t), step=0, groups={}, place=None, sig=0, inside="evaluate", promised_s=60.0)
         training.watch.beat(absent, t=float(t), step=0, groups={}, place=None, sig=0)
     assert training.watch.look(69.0) is None
+    # Whoever interrupts has no patience left.
+    stands = training.watch.stands(12.0)
+    assert stands is not None
+    assert (stands.since_s, stands.waiting, stands.absent) == (0.0, (0,), (1,))
     stall = training.watch.look(71.0)
     assert stall is not None
     assert (stall.waiting, stall.absent) == ((0,), (1,))

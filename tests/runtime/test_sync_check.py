@@ -54,8 +54,21 @@ def test_equal_ranks_pass_and_other_steps_cost_nothing(worlds, what):  # noqa: F
     assert worlds(3)(checked, what) == [(True, False)] * 3
 
 
-def test_two_ranks_have_no_most(worlds):  # noqa: F811
-    assert [ranks for ranks, _ in worlds(2)(checked, "parameter")] == [(0, 1)] * 2
+def test_where_there_is_no_majority_it_is_told_who_stands_against_whom(worlds):  # noqa: F811
+    for ranks, said in worlds(2)(checked, "parameter"):
+        assert ranks == (0, 1)
+        assert said.endswith("0.weight (rank 0 against rank 1) differs. There is no majority: which rank is right cannot be told from this")
+
+
+def test_sides_are_named_as_far_as_anybody_reads():
+    assert sync_check._sides({0: "a", 1: "b", 2: "b", 3: "a"}) == "ranks 0, 3 against ranks 1, 2"
+    assert sync_check._sides({rank: str(rank) for rank in range(8)}) == "rank 0 against rank 1 against rank 2 and 5 other values"
+
+
+@pytest.mark.parametrize(("loss", "says"), [("x", "not 'x'"), ([1.0], r"not \[1.0\]"), (torch.ones(2), "not one of 2")])
+def test_what_is_no_loss_is_named(loss, says):
+    with pytest.raises((TypeError, ValueError), match=f"^loss is a number or a tensor of one element, {says}$"):
+        sync_check._loss(loss)
 
 
 def fails(rank: int) -> tuple[str, tuple]:

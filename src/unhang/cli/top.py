@@ -156,10 +156,13 @@ def _follow(looker: Looker, every_s: float) -> int:
 
 
 def _watch(looker: Looker, *, every_s: float, everything: bool, lang: Language) -> int:
-    from unhang.errors import MissingExtra
+    from unhang.cli.main import answer_interrupts
+    from unhang.errors import MissingExtra, interrupted_by
 
     # What is no run directory is said before the screen is taken.
     first = looker.look()
+    # An exception inside an import may be lost, and with it the interruption; the screen is not taken yet.
+    answer_interrupts(lambda number, frame: os._exit(interrupted_by(number)))
     try:
         from unhang.report.top.app import Top
     except ImportError as e:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from unhang.errors import UnhangError
-from unhang.knowledge import words
-from unhang.knowledge.text import Text, continued
+from unhang.knowledge import text, words
+from unhang.knowledge.text import Text, continued, joined
 from unhang.model import Evidence, Finding, Remedy
 from unhang.records import logs
 from unhang.records.frames import Frame, user_frame
@@ -71,13 +71,21 @@ def in_logs(rundir: RunDir, *, elapsed_s: float) -> Finding | None:
     lines: dict[tuple[str, int, str], list[int]] = {}
     for s in stood:
         lines.setdefault((s.frame.file, s.frame.line, s.frame.name), []).extend(() if s.rank is None else (s.rank,))
-    where = "; ".join(
-        f"{words.ranks(ranks) if ranks else 'a process'} {words.verb(ranks or (0,), 'was', 'were')} at {_place(*at)}" for at, ranks in lines.items()
+    where = joined(
+        Text("{who} {were} at {at}", "{who} 在 {at}").fill(
+            who=text.ranks(ranks) if ranks else Text("a process", "某个进程"), were=words.verb(ranks or (0,), "was", "were"), at=_place(*at)
+        )
+        for at, ranks in lines.items()
     )
+    says = Text(
+        "the training was interrupted after {s} (Ctrl-C): {where}; whether it stood still is not in evidence",
+        "训练运行 {s} 后被中断（Ctrl-C）：{where}；当时是否停住不动不在证据之中",
+    ).fill(s=words.seconds(elapsed_s), where=where)
     return Finding(
         cause="unknown",
         standing="not-established",
-        says=f"the training was interrupted after {words.seconds(elapsed_s)} (Ctrl-C): {where}; whether it stood still is not in evidence",
+        says=says.en,
+        says_zh=says.zh,
         ranks=tuple(sorted(s.rank for s in stood if s.rank is not None)),
         evidence=tuple(Evidence(source=s.source, line=s.line, text=f"KeyboardInterrupt: {words.frame(s.frame)}") for s in stood[:8]),
         remedies=(_WAIT,),

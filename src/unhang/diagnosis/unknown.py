@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
+from unhang.knowledge import text, words
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, Remedy
 from unhang.patterns import lazily
 from unhang.records.frames import Frame, place, user_frame
@@ -50,10 +51,13 @@ FATAL = Signature(
 _WARNING = lazily(r"\S.{0,300}:\d+: \w*Warning: ")
 
 _SIGNALS_TELL = {
-    4: "an instruction that this CPU does not have: a library built for another one",
-    7: "memory that could not be backed: usually /dev/shm is full, or a mapped file was cut short",
-    11: "an invalid memory access in native code",
-    6: "a library gave up by itself; its last words stand in the log",
+    4: Text("an instruction that this CPU does not have: a library built for another one", "本机 CPU 没有这条指令：库是为别的 CPU 构建的"),
+    7: Text(
+        "memory that could not be backed: usually /dev/shm is full, or a mapped file was cut short",
+        "内存没有后备空间：通常是 /dev/shm 已满，或被映射的文件被截短",
+    ),
+    11: Text("an invalid memory access in native code", "原生代码访问了无效内存"),
+    6: Text("a library gave up by itself; its last words stand in the log", "某个库自行中止，它最后的话在日志里"),
 }
 
 NCCL_DEBUG = Remedy(
@@ -171,7 +175,7 @@ def _crashed(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -
     at = f" at {where}" if where else ""
     if first.code < 0:
         number = -first.code
-        tells = f": {_SIGNALS_TELL[number]}" if number in _SIGNALS_TELL else ""
+        tells = f": {_SIGNALS_TELL[number].en}" if number in _SIGNALS_TELL else ""
         says = f"{who} {words.verb(count, 'was', 'were')} ended by {words.signal_name(number)}{at}{tells}; why is not in evidence"
         says += f" (possible: {', '.join(CRASH)})"
     else:
@@ -210,7 +214,7 @@ def _from_outside(view: LogView, symptoms: Sequence[Finding]) -> Finding | None:
 def _signalled(picture: Picture, rank: RankView) -> Finding:
     assert rank.ended is not None and rank.ended.exitcode is not None
     number = -rank.ended.exitcode
-    tells = f": {_SIGNALS_TELL[number]}" if number in _SIGNALS_TELL else ""
+    tells = Text(": {what}", "：{what}").fill(what=_SIGNALS_TELL[number]) if number in _SIGNALS_TELL else NOTHING
     evidence = [Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {rank.record.pid}) ended with exit code {-number}")]
     if rank.fatal_source is not None and rank.fatal_signal:
         evidence.append(Evidence(source=rank.fatal_source, line=1, text=rank.fatal_signal))
@@ -220,8 +224,10 @@ def _signalled(picture: Picture, rank: RankView) -> Finding:
     return _finding(
         picture,
         rank,
-        says=f"rank {rank.number} was ended by {words.signal_name(number)}{words.at(picture, rank)}{tells}; why is not in evidence"
-        f" (possible: {', '.join(CRASH)})",
+        says=Text("{who} was ended by {signal}{at}{tells}; why is not in evidence", "{who} 被 {signal} 结束{at}{tells}；原因不在证据之中").fill(
+            who=text.ranks([rank.number]), signal=words.signal_name(number), at=text.at(picture, rank), tells=tells
+        )
+        + text.possible(CRASH),
         evidence=(*evidence, *words.stack_evidence(picture, rank)),
         remedies=(NATIVE_STACK,),
     )
@@ -239,8 +245,16 @@ def _left(picture: Picture, rank: RankView) -> Finding:
     return _finding(
         picture,
         rank,
-        says=f"rank {rank.number} {how} without an exception that anything saw{words.at(picture, rank)}"
-        + ("; its log ends without a word about it" if wordless else "; it printed nothing" if silent else ""),
+        says=Text("{who} {how} without an exception that anything saw{at}{left}", "{who} {how}，没有任何人看到异常{at}{left}").fill(
+            who=text.ranks([rank.number]),
+            how=Text(how, f"以退出码 {code} 自行结束" if code is not None else "已结束（退出码未知）"),
+            at=text.at(picture, rank),
+            left=Text("; its log ends without a word about it", "；它的日志末尾对此只字未提")
+            if wordless
+            else Text("; it printed nothing", "；它什么也没有打印")
+            if silent
+            else NOTHING,
+        ),
         evidence=(
             Evidence(source=picture.incident_source, text=f"rank {rank.number} (pid {rank.record.pid}) {how} at {words.seconds(rank.ended.at_s)}"),
             *words.stack_evidence(picture, rank, innermost=False),
@@ -333,11 +347,12 @@ def _without_warnings(lines: Sequence[Line]) -> list[Line]:
     return kept
 
 
-def _finding(picture: Picture, rank: RankView, *, says: str, evidence: tuple[Evidence, ...], remedies: tuple[Remedy, ...]) -> Finding:
+def _finding(picture: Picture, rank: RankView, *, says: Text, evidence: tuple[Evidence, ...], remedies: tuple[Remedy, ...]) -> Finding:
     return Finding(
         cause="unknown",
         standing="not-established",
-        says=says,
+        says=says.en,
+        says_zh=says.zh,
         ranks=(rank.number,),
         hosts=words.hosts(picture, (rank.number,)),
         where=picture.where(rank),

@@ -44,6 +44,11 @@ def evaluate(
     inner = accelerator.unwrap_model(model)
 
     def one(dataset: Any, size: int) -> Iterator[Mapping[str, Any]]:
+        # Not before the evaluation: where it is so on one rank alone, all are told.
+        if isinstance(dataset, DataLoader):
+            raise TypeError(
+                "datasets holds a DataLoader: give its data set (loader.dataset), the loader is made here, with batch_size and num_workers"
+            )
         loader: DataLoader[Any] = DataLoader(dataset, batch_size=size, collate_fn=collate_fn, num_workers=num_workers)
         for batch in share(loader):
             with accelerator.autocast():

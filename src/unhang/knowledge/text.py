@@ -16,6 +16,7 @@ from unhang.model import Finding
 if TYPE_CHECKING:
     from unhang.records.match.edits import Edit
     from unhang.records.match.outcome import Kind
+    from unhang.records.picture import Picture, RankView
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,51 @@ def ranks(numbers: Iterable[int]) -> Text:
     """ "ranks 0 to 6", "rank 0 到 6"."""
     found = sorted(set(numbers))
     return Text(words.ranks(found), _ranks_zh(found))
+
+
+def at(picture: Picture, rank: RankView) -> Text:
+    """ " at train.py:88 in evaluate", ", last seen at ... 0.2 s before its end" where only a heartbeat tells, NOTHING where nothing does."""
+    where = picture.where(rank)
+    if where is None:
+        return NOTHING
+    if not rank.only_last_seen:
+        return Text(" at {at}", "，位于 {at}").fill(at=where)
+    return Text(", last seen at {at}{before}", "，最后见于 {at}{before}").fill(at=where, before=before_its_end(rank))
+
+
+def before_its_end(rank: RankView) -> Text:
+    """ " 0.2 s before its end", by how much a rank that has ended outlived its last heartbeat; NOTHING where that is not known."""
+    ended, beat_s = rank.record.ended, rank.record.last_beat_s
+    if ended is None or beat_s is None or ended.at_s < beat_s:
+        return NOTHING
+    return Text(" {s} before its end", "（结束前 {s}）").fill(s=words.seconds(ended.at_s - beat_s))
+
+
+def stall(picture: Picture) -> Text:
+    """ " for 21 s", NOTHING where it is not known."""
+    for_s = picture.incident.stalled_for_s
+    return Text(" for {s}", "，已有 {s}").fill(s=words.seconds(for_s)) if for_s is not None else NOTHING
+
+
+def waiting(picture: Picture) -> Text:
+    """ "rank 0 waits in all_reduce (train.py:30 in step)"; NOTHING where nobody waits."""
+    front = picture.front
+    if front is None or not front.waiting:
+        return NOTHING
+    first = picture.waits[front.waiting[0]]
+    ops = {picture.waits[r].op for r in front.waiting}
+    op = same(first.op)
+    if len(ops) > 1:
+        messages = all(op.startswith(("send", "recv")) for op in ops)
+        op = Text("messages", "消息") if messages else Text("a collective", "集合通信")
+    at = Text(" ({at})", "（{at}）").fill(at=picture.place(first.place)) if first.place is not None else NOTHING
+    return Text("{who} {waits} in {op}{at}", "{who} 在 {op}{at} 中等待").fill(
+        who=ranks(front.waiting), waits=words.verb(front.waiting, "waits", "wait"), op=op, at=at
+    )
+
+
+def while_waiting(picture: Picture) -> Text:
+    return Text(" while {waiting}", "，而 {waiting}").fill(waiting=found) if (found := waiting(picture)) else NOTHING
 
 
 def possible(causes: Sequence[str]) -> Text:

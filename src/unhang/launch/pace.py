@@ -44,7 +44,9 @@ class Pace:
         world = self._promised or max((s.world_size or 1 for s in alive), default=1)
         # Ranks of other hosts do not report here: those of this one are there when no more have come for a while.
         here = len(alive) >= world or now - max(s.since_s for s in alive) > GATHERING_S
-        if step > 0 and here and not self._begun:
+        # Of those that have failed already nobody knows whether they would have.
+        whole = len(alive) == len(self._watch.ranks)
+        if step > 0 and here and whole and not self._begun:
             self._begun = True
             self._recent.clear()
             devices = tuple(sorted({s.device or "unknown device" for s in alive}))

@@ -70,8 +70,9 @@ class RankState:
     announced: bool = False
     ended: Ended | None = None
 
-    def wait(self, now: float) -> Wait | None:
-        """The collective that the rank has been inside of for longest without any news of its group; None outside.
+    def wait(self, now: float, *, patient: bool = True) -> Wait | None:
+        """The collective that the rank has been inside of for longest without any news of its group; None outside. Who is not `patient` counts what
+        its own deadline still allows, too.
 
         A group whose collective stays open while the rank goes on stepping is served by a thread of its own (a stop signal, an asynchronous
         checkpoint): nobody waits for that one. Nor is it known of a rank that tells nothing any more: it may have left what it was in between two
@@ -86,7 +87,7 @@ class RankState:
         ]
         if self.inside is not None and not self.polls:
             # For as long as the call's own deadline allows, whoever waits in unhang's library is served by it.
-            waits.append(Wait(group=None, enqueued=0, for_s=max(0.0, now - self.last_progress_s - self.promised_s)))
+            waits.append(Wait(group=None, enqueued=0, for_s=max(0.0, now - self.last_progress_s - (self.promised_s if patient else 0.0))))
         return max(waits, key=lambda w: w.for_s, default=None)
 
     def silent(self, now: float) -> bool:
@@ -182,11 +183,12 @@ class Watch:
     def stands(self, now: float) -> Stall | None:
         """Whether nothing has moved for longer than is usual, though it may be no hang yet. The threshold told is that of a hang."""
         stands_s = self.rhythm.stands_s
-        return self._look(now, waited_s=stands_s, all_waited_s=stands_s, silent_s=stands_s)
+        # A deadline may be an hour: whoever interrupts has no more patience, and where it stood would be lost.
+        return self._look(now, waited_s=stands_s, all_waited_s=stands_s, silent_s=stands_s, patient=False)
 
-    def _look(self, now: float, *, waited_s: float, all_waited_s: float, silent_s: float) -> Stall | None:
+    def _look(self, now: float, *, waited_s: float, all_waited_s: float, silent_s: float, patient: bool = True) -> Stall | None:
         alive = self.alive()
-        waits = {r.rank: w for r in alive if (w := r.wait(now)) is not None}
+        waits = {r.rank: w for r in alive if (w := r.wait(now, patient=patient)) is not None}
         longest = max(waits.values(), key=lambda w: w.for_s, default=None)
         if longest is not None:
             # Whoever has been in a collective for half the time waits; the others never came.

@@ -25,7 +25,8 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Odd, so that no power of two hides in it: equal parameters in another order give another sum.
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
-_MOST_NAMES = 5
+_MOST_NAMES, _MOST_SIDES = 5, 3
+_NO_MAJORITY = "There is no majority: which rank is right cannot be told from this"
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -107,8 +108,8 @@ def _compare(circle: Circle, group: Any, step: Any, model: Any, loss: Any, deadl
         odd |= unlike
     if said:
         ranks = sorted(odd)
-        names = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} differ{'' if len(ranks) > 1 else 's'}"
-        said.append(f"{names} from most" if len(ranks) < len(seen) else "There is no most")
+        names = f"{_ranks(ranks).capitalize()} differ{'' if len(ranks) > 1 else 's'}"
+        said.append(f"{names} from most" if len(ranks) < len(seen) else _NO_MAJORITY)
         raise OutOfSync(f"the ranks are out of sync at step {step}. {'. '.join(said)}", ranks=ranks)
 
 
@@ -120,10 +121,24 @@ def _which(circle: Circle, sums: Mapping[str, int], deadline_s: float) -> str:
     for name in dict.fromkeys(name for one in all_.values() for name in one):
         values = {rank: one.get(name, "none") for rank, one in all_.items()}
         if len(set(values.values())) > 1:
-            ranks = sorted(_unlike(values))
-            differing.append(f"{name} (rank {', '.join(map(str, ranks))})")
+            ranks = _unlike(values)
+            differing.append(f"{name} ({_ranks(ranks) if len(ranks) < len(values) else _sides(values)})")
     more = f" and {len(differing) - _MOST_NAMES} more" if len(differing) > _MOST_NAMES else ""
     return f"{', '.join(differing[:_MOST_NAMES])}{more} differ{'s' if len(differing) == 1 else ''}"
+
+
+def _sides(values: Mapping[int, str]) -> str:
+    """Who has the same value, where none has a majority."""
+    sides: dict[str, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        sides.setdefault(value, []).append(rank)
+    named = " against ".join(map(_ranks, list(sides.values())[:_MOST_SIDES]))
+    return f"{named} and {len(sides) - _MOST_SIDES} other values" if len(sides) > _MOST_SIDES else named
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    numbers = sorted(ranks)
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def _unlike(values: Mapping[int, str]) -> set[int]:
@@ -184,9 +199,14 @@ def _total(sums: Mapping[str, int]) -> str:
 def _loss(loss: torch.Tensor | float | None) -> str:
     if loss is None:
         return "finite"
-    try:
+    if isinstance(loss, torch.Tensor):
+        if loss.numel() != 1:
+            raise ValueError(f"loss is a number or a tensor of one element, not one of {loss.numel()}")
         # torch 2.13 warns of a conversion that leaves the graph.
-        value = float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
-    except (TypeError, ValueError, RuntimeError) as e:
-        raise TypeError(f"loss is a number or a tensor of one, not {loss!r}") from e
+        value = float(loss.detach())
+    else:
+        try:
+            value = float(loss)
+        except (TypeError, ValueError):
+            raise TypeError(f"loss is a number or a tensor of one element, not {loss!r:.80}") from None
     return "finite" if math.isfinite(value) else str(value)

@@ -91,7 +91,7 @@ def test_what_is_said_of_ranks():
 def test_what_is_not_known_is_said():
     (row,) = [line for line in shown(STUCK, 100, "en") if line.strip().startswith("4 ?")]
     assert row.split()[:6] == ["4", "?", "unknown", "?", "?", "?"] and row.endswith("?")
-    assert "not known: the training has no unhang.Monitor" in "\n".join(shown(picture(rank(0)), 100, "en"))
+    assert "not known yet: no unhang.Monitor has told anything here" in "\n".join(shown(picture(rank(0)), 100, "en"))
     assert "no rank seen yet" in "\n".join(shown(picture(), 100, "en"))
 
 
@@ -142,3 +142,9 @@ def test_durations(seconds, said):
 @pytest.mark.parametrize(("seconds", "said"), [(None, "?"), (0.0000004, "0.4 µs"), (0.00085, "850 µs"), (0.0123, "12.3 ms"), (1.25, "1.2 s")])
 def test_small_durations(seconds, said):
     assert words.small(seconds) == said
+
+
+@pytest.mark.parametrize(("phase", "says"), [("starting", "so far"), ("running", "so far"), ("ended", "told anything here (docs")])
+def test_a_monitor_that_was_not_made_yet_is_not_denied(phase, says):
+    (line,) = lines.collectives(picture(rank(0), phase=phase), 120, 5, "en")
+    assert "no unhang.Monitor has told anything here" in line.plain and says in line.plain

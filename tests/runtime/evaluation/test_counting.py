@@ -114,9 +114,8 @@ def beside_a_thread(rank: int, late: str) -> tuple[str, list[str]]:
         if rank == 0:
             until = time.monotonic() + BOUND_S
             # Also counted: who stands in the call may not have come that far.
-            while (
-                not ("1" in counting._stood_in(threading.get_ident()) and any(dict(counting._numbers(group)).values())) and time.monotonic() < until
-            ):
+            while not ("1" in counting._stood_in(threading.get_ident()) and any(dict(counting._numbers(group)).values())):
+                assert time.monotonic() < until
                 time.sleep(0.01)
             of_ranks.store.set("ahead", "yes")
         else:

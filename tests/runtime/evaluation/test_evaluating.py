@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -287,3 +288,29 @@ def out_of_step(rank: int) -> str:
 
 def test_a_group_that_is_out_of_step_is_no_longer_trained_with(fresh):
     assert all("out of step" in said for said in fresh(2)(out_of_step))
+
+
+def yields(data, size):
+    yield {"loss": 1.0}
+    yield {"loss": "x"}  # gives
+
+
+def yields_from(data, size):
+    yield from yields(data, size)
+
+
+def returns(data, size):
+    return {"loss": "x"}
+
+
+def loads(data, size):
+    # torch's own code raises, in a generator of nobody's.
+    return ({"loss": one} for one in ()) if data is None else iter(torch.utils.data.DataLoader(data, batch_size=size, sampler=[99]))
+
+
+@pytest.mark.parametrize(("fn", "line"), [(yields, "gives"), (yields_from, "gives"), (returns, "called"), (loads, "called")])
+def test_the_place_is_a_line_of_the_user_s_own(fn, line):
+    code = Path(__file__).read_text().splitlines()
+    found = unhang.evaluate(fn, {"a": [1.0]}, batch_size=1)  # called
+    (at,) = [number for number, text in enumerate(code, 1) if text.endswith(f"  # {line}")]
+    assert not found.ok and found.data_sets["a"].why.endswith(f" (test_evaluating.py:{at})")

@@ -338,30 +338,56 @@ def test_without_a_store_rank_0_tells_what_it_knows_itself(tmp_path):
     assert [one["rank"] for one in told["silent"]] == [1] and "does not answer" in told["store_lost"]
 
 
-def test_what_makes_no_sense_is_refused():
-    for wrong in ({"every_s": 0}, {"every_s": "10s"}, {"patience_s": None}):
-        with pytest.raises(ValueError, match="positive numbers of seconds"):
-            unhang.Monitor([], **wrong)
+@pytest.mark.parametrize("every_s", [0, "10s", float("nan"), float("inf")])
+def test_what_makes_no_sense_is_refused(every_s):
+    with pytest.raises(ValueError, match=f"positive numbers of seconds, not {every_s!r} and 10.0"):
+        unhang.Monitor(every_s=every_s)
 
 
-def given_what_are_no_sinks(rank, directory):
-    said = []
-    for wrong in (unhang.JSONL(directory / "x"), "runs.jsonl", ["jsonl"], [unhang.JSONL], {"path": 1}, 7):
-        with pytest.raises(TypeError) as raised:
-            unhang.Monitor(wrong)
-        said.append(str(raised.value).partition(", not ")[0])
-    # And nobody is out of step for it.
-    with unhang.Monitor(sink for sink in [unhang.JSONL(directory / "monitor.jsonl")]):
-        unhang.barrier(deadline=20)
-    return said, len(observers.observers)
+class Half:
+    def write(self, snapshot):
+        pass
 
 
-def test_what_are_no_sinks_is_refused_on_every_rank(tmp_path):
-    with world_of(2, tmp_path / "ranks") as ranks:
-        found = ranks(given_what_are_no_sinks, tmp_path)
-    a_list, a_sink = "sinks are a list, as [unhang.JSONL(path)]", "a sink is an object with write(snapshot) and close(), as unhang.JSONL(path)"
-    assert found == [([a_list, a_list, a_sink, a_sink, a_list, a_list], 0)] * 2
-    assert json.loads((tmp_path / "monitor.jsonl").read_text().splitlines()[-1])["heard_from"] == 2
+@pytest.mark.parametrize(
+    ("sinks", "says"),
+    [
+        ("runs.jsonl", r"a list of sinks, such as \[unhang.JSONL\('runs.jsonl'\)\], not 'runs.jsonl'"),
+        (JSONL("x"), r"a list of sinks, such as \[JSONL\(...\)\], not JSONL"),
+        (7, "a list of sinks, such as .*, not int"),
+        (["jsonl", "tensorboard"], "holds 'jsonl', which is no sink"),
+        ([JSONL], "holds the class JSONL"),
+        ([Half()], r"holds Half, which is no sink: a sink has write\(snapshot\) and close\(\)"),
+    ],
+)
+def test_what_is_no_sink_is_refused_before_anything_counts(sinks, says):
+    before = threading.active_count(), len(observers.observers)
+    with pytest.raises(TypeError, match=f"^sinks (is )?{says}"):
+        unhang.Monitor(sinks)
+    assert (threading.active_count(), len(observers.observers)) == before
+
+
+def refused_everywhere(rank, path):
+    with pytest.raises(TypeError, match="a list of sinks"):
+        unhang.Monitor(unhang.JSONL(path))
+    unhang.barrier(deadline=20)
+    return rank
+
+
+def test_what_is_no_list_of_sinks_is_refused_by_all_ranks(tmp_path):
+    with world_of(2, tmp_path / "ranks") as world:
+        assert world(refused_everywhere, tmp_path / "x") == [0, 1]
+
+
+@pytest.mark.parametrize("port", [-1, 99999, "9464", 94.0, True, None])
+def test_what_is_no_port_is_refused(port):
+    with pytest.raises(ValueError, match="port is a whole number from 0 to 65535, not"):
+        Prometheus(port)
+
+
+def test_what_is_no_host_is_refused():
+    with pytest.raises(TypeError, match="host is a name or an address"):
+        Prometheus(host=None)
 
 
 def until_line(path, holds, *, within_s=30):

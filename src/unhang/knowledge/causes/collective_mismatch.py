@@ -315,7 +315,7 @@ def _of_refused(hits: Sequence[Hit], seen: LogView | Picture) -> Finding:
     said = hits[0].groups["sides"].strip()
     odd = guarded.numbers(hits[0].groups.get("odd"))
     line = guarded.line_of(hits, seen)
-    agree = guarded.differs(odd) + Text(" from most", "（与多数相比）") if odd else Text("there is no most", "没有占多数的一方")
+    agree = guarded.differs(odd) + Text(" from most", "（与多数相比）") if odd else Text("there is no majority", "没有占多数的一方")
     says = Text(
         "the ranks wanted different calls: {said}; {agree}{at}",
         "各 rank 想发出的调用不同：{said}；{agree}{at}",

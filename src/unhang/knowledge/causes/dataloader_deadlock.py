@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import stacked, words
+from unhang.knowledge import stacked, text, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.stuck import held_back, line_in_data_set
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, Remedy
 
 if TYPE_CHECKING:
@@ -23,16 +24,26 @@ def _in_run(picture: Picture) -> Finding | None:
     inner = line_in_data_set(first)
     frame = inner or first.place
     at = picture.place(frame) if frame is not None else None
-    what = f"stuck in its data loader{f' at {at}' if at else ''}" if inner else f"waiting for a worker of its data loader{f' ({at})' if at else ''}"
-    if at and inner is None and first.only_last_seen:
-        what = f"waiting for a worker of its data loader (last seen at {at})"
-    idle = " without using CPU" if first.activity is not None else ""
+    if inner:
+        what = Text("stuck in its data loader{at}", "卡在自己的 DataLoader 里{at}").fill(
+            at=Text(" at {at}", "（{at}）").fill(at=at) if at else NOTHING
+        )
+    else:
+        seen = Text("last seen at ", "最后见于 ") if first.only_last_seen else NOTHING
+        place = Text(" ({seen}{at})", "（{seen}{at}）").fill(seen=seen, at=at) if at else NOTHING
+        what = Text("waiting for a worker of its data loader{place}", "在等待自己 DataLoader 的 worker{place}").fill(place=place)
+    idle = Text(" without using CPU", "，不占用 CPU") if first.activity is not None else NOTHING
     stack = words.stack_evidence(picture, first)
     if inner is not None and first.record.stacks is not None:
         stack = (Evidence(source=first.record.stacks, text=f"rank {first.number}: {words.frame(inner)}"), *stack[1:])
     return CAUSE.finding(
         standing="established" if first.activity is not None else "likely",
-        says=f"{words.ranks(numbers)} {words.verb(numbers, 'is', 'are')} {what}{idle}{words.stall(picture)}{words.while_waiting(picture)}",
+        says=Text("{who} {are} {what}{since}", "{who} {what}{since}").fill(
+            who=text.ranks(numbers),
+            are=words.verb(numbers, "is", "are"),
+            what=what,
+            since=idle + text.stall(picture) + text.while_waiting(picture),
+        ),
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
         where=at,

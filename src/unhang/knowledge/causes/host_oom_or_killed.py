@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import srun, words
+from unhang.knowledge import srun, text, words
 from unhang.knowledge.caught import passed_over
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.kernel_pids import KILLED, is_of_a_rank
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -155,10 +156,12 @@ def _in_run(picture: Picture) -> Finding | None:
     hits = [h for h in picture.hits_of(CAUSE.id) if h.source != picture.incident_source]
     return CAUSE.finding(
         standing="established",
-        says=f"{words.ranks(numbers)} {words.verb(numbers, 'was', 'were')} killed (SIGKILL){f', last seen at {at}' if at else ''}; {who}",
+        says=Text("{ranks} {were} killed (SIGKILL){at}; {who}", "{ranks} 被杀死（SIGKILL）{at}；{who}").fill(
+            ranks=text.ranks(numbers), were=words.verb(numbers, "was", "were"), at=text.at(picture, first), who=who
+        ),
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
-        where=at,
+        where=f"{at} (last seen{text.before_its_end(first).en})" if at is not None and first.only_last_seen else at,
         evidence=(
             Evidence(source=picture.incident_source, text=f"rank {first.number} (pid {first.record.pid}) ended with exit code {_SIGKILL} (SIGKILL)"),
             *evidence,
@@ -185,10 +188,12 @@ def _in_logs(view: LogView) -> Finding | None:
     if not killed:
         return None
     first = killed[0]
-    who = words.ranks(numbers) if numbers else f"process {first.at.pid}" if first.at.pid is not None else "a process"
+    who = Text("process {pid}", "进程 {pid}").fill(pid=first.at.pid) if first.at.pid is not None else Text("a process", "某个进程")
     return CAUSE.finding(
         standing="established",
-        says=f"{who} {words.verb(numbers or (0,), 'was', 'were')} killed (SIGKILL); by whom is not in the log",
+        says=Text("{who} {were} killed (SIGKILL); by whom is not in the log", "{who} 被杀死（SIGKILL）；日志里没有说明是谁所为").fill(
+            who=text.ranks(numbers) if numbers else who, were=words.verb(numbers or (0,), "was", "were")
+        ),
         ranks=numbers,
         hosts=tuple(dict.fromkeys(e.at.host for e in killed if e.at.host is not None)),
         evidence=tuple(Evidence(source=e.at.source, line=e.at.line, text=e.at.text.strip()) for e in killed[:2]),
@@ -211,29 +216,36 @@ def _reported(picture: Picture) -> list[RankView]:
     return [r for r in picture.ranks if str(r.record.pid) in pids]
 
 
-def _killer(picture: Picture, killed: list[RankView]) -> tuple[str, bool, tuple[Evidence, ...]]:
+def _killer(picture: Picture, killed: list[RankView]) -> tuple[Text, bool, tuple[Evidence, ...]]:
     """Who did it, as far as the evidence goes; whether it was the OOM killer; and the lines that say so."""
     for rank in killed:
         if (event := picture.oom_kill_of(rank)) is not None and picture.kernel_source is not None:
-            return "the kernel's OOM killer did it", True, (Evidence(source=picture.kernel_source, line=event.line, text=event.text),)
+            did = Text("the kernel's OOM killer did it", "是内核的 OOM killer 所为")
+            return did, True, (Evidence(source=picture.kernel_source, line=event.line, text=event.text),)
     kills = picture.incident.oom_kills
     if kills:
         # Inside a container the kernel's log shows other pids, or cannot be read at all; the counter of the cgroup is ours.
         counted = Evidence(
             source=picture.incident_source, text=f"the OOM killer took {kills} process{'es' if kills > 1 else ''} of this memory cgroup"
         )
-        return "the OOM killer of its memory cgroup counted it", True, (counted,)
-    counter = "could not be read" if kills is None else "counted none"
+        return Text("the OOM killer of its memory cgroup counted it", "其内存 cgroup 的 OOM killer 计入了这一次"), True, (counted,)
+    counter = Text("could not be read", "无法读取") if kills is None else Text("counted none", "没有计数")
     if somebody := picture.oom_kills_of_somebody:
         last = somebody[-1]
-        log = (
-            f"shows an OOM kill of {last.name} ({last.pid}), and whether that is this rank cannot be told: it counts pids as the host does, "
-            "and this container in its own way"
-        )
+        log = Text(
+            "shows an OOM kill of {name} ({pid}), and whether that is this rank cannot be told: it counts pids as the host does, "
+            "and this container in its own way",
+            "有 {name}（{pid}）被 OOM killer 杀死的记录，是否就是这个 rank 无法判断：内核日志用宿主机的 pid，本容器用自己的 pid",
+        ).fill(name=str(last.name), pid=str(last.pid))
         evidence: tuple[Evidence, ...] = (Evidence(source=picture.kernel_source or "", line=last.line, text=last.text),)
     else:
-        log, evidence = "could not be read" if picture.kernel is None else "shows no OOM kill of it", ()
-    return f"by whom is not in evidence (the kernel log {log}; the memory cgroup {counter})", False, evidence
+        unread = Text("could not be read", "无法读取")
+        log, evidence = unread if picture.kernel is None else Text("shows no OOM kill of it", "没有它被 OOM killer 杀死的记录"), ()
+    says = Text(
+        "by whom is not in evidence (the kernel log {log}; the memory cgroup {counter})",
+        "没有证据表明是谁所为（内核日志{log}；内存 cgroup {counter}）",
+    )
+    return says.fill(log=log, counter=counter), False, evidence
 
 
 CAUSE = Cause(

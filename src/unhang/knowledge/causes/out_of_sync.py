@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from unhang.model import Finding
     from unhang.records.picture import Picture
 
-_WHO = lazily(r" (?:Ranks? (?P<ranks>[\d, ]+) differs? from most|There is no most)\.?$")
+_WHO = lazily(r" (?:Ranks? (?P<ranks>[\d, ]+) differs? from most|There is no (?:most|majority: which rank is right cannot be told from this))\.?$")
 
 
 def _found(seen: LogView | Picture) -> Finding | None:
@@ -26,7 +26,13 @@ def _found(seen: LogView | Picture) -> Finding | None:
     odd = guarded.numbers(named["ranks"]) if named is not None else ()
     what = _WHO.sub("", told).rstrip(".")
     line = guarded.line_of(hits, seen)
-    who = guarded.differs(odd) + Text(" from most", "（与多数相比）") if odd else Text("there is no most", "没有占多数的一方") if named else NOTHING
+    who = (
+        guarded.differs(odd) + Text(" from most", "（与多数相比）")
+        if odd
+        else Text("there is no majority, which rank is right is not known", "没有占多数的一方，无法得知哪个 rank 正确")
+        if named
+        else NOTHING
+    )
     who += Text(" ({what})", "（{what}）").fill(what=what) if who else same(what)
     says = Text("at step {step} the ranks do not train the same model: {who}{at}", "第 {step} 步时各 rank 训练的模型不一致：{who}{at}")
     return guarded.finding(
@@ -81,7 +87,10 @@ CAUSE = Cause(
     sources=("https://docs.pytorch.org/docs/stable/notes/ddp.html", "https://arxiv.org/abs/2102.11245"),
     hits=(
         "unhang.errors.OutOfSync: the ranks are out of sync at step 300. parameters: layer.0.weight (rank 2) differs. Rank 2 differs from most",
-        "[rank1]: unhang.errors.OutOfSync: the ranks are out of sync at step 7. steps: rank 0 is at 7; rank 1 is at 8. There is no most",
+        (
+            "[rank1]: unhang.errors.OutOfSync: the ranks are out of sync at step 7. steps: rank 0 is at 7; rank 1 is at 8. "
+            "There is no majority: which rank is right cannot be told from this"
+        ),
     ),
     near_misses=(
         "slurmd: error: Check for out of sync clocks",

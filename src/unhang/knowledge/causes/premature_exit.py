@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import words
+from unhang.knowledge import text, words
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.guards import guard_of_wait
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, Remedy
 
 if TYPE_CHECKING:
@@ -25,11 +26,14 @@ def _in_run(picture: Picture) -> Finding | None:
         return None
     numbers, others = [r.number for r in left], [r.number for r in harmed]
     how = "ended in order" if first.ended.announced else "ended with exit code 0"
-    waiting = words.waiting(picture)
-    lost = waiting if any(r.number in picture.waits for r in harmed) else f"{words.ranks(others)} lost {words.verb(others, 'its', 'their')} peer"
+    waits = any(r.number in picture.waits for r in harmed)
+    lost = Text("{who} lost {their} peer", "{who} 失去了同伴").fill(who=text.ranks(others), their=words.verb(others, "its", "their"))
+    ended = Text("ended in order", "正常结束") if first.ended.announced else Text("ended with exit code 0", "以退出码 0 结束")
     return CAUSE.finding(
         standing="established",
-        says=f"{words.ranks(numbers)} {how} {words.seconds(when)} into the run{words.at(picture, first)}, while {lost}",
+        says=Text("{who} {ended} {s} into the run{at}, while {lost}", "{who} 在运行 {s} 后{ended}{at}，而 {lost}").fill(
+            who=text.ranks(numbers), ended=ended, s=words.seconds(when), at=text.at(picture, first), lost=text.waiting(picture) if waits else lost
+        ),
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
         where=picture.where(first),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import stacked, words
+from unhang.knowledge import stacked, text, words
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
 from unhang.knowledge.stuck import held_back
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Standing
 from unhang.patterns import lazily
 
@@ -81,7 +82,13 @@ def _in_run(picture: Picture) -> Finding | None:
     standing, doing, remedies = _DESCRIBE[state](picture, first)
     return CAUSE.finding(
         standing=standing,
-        says=f"{words.ranks(numbers)} {words.verb(numbers, 'is', 'are')} {doing}{words.at(picture, first)}{_since(picture)}",
+        says=Text("{who} {are} {doing}{at}{since}", "{who} {doing}{at}{since}").fill(
+            who=text.ranks(numbers),
+            are=words.verb(numbers, "is", "are"),
+            doing=doing,
+            at=text.at(picture, first),
+            since=text.stall(picture) + text.while_waiting(picture),
+        ),
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
         where=picture.where(first),
@@ -109,24 +116,26 @@ def _in_logs(view: LogView) -> Finding | None:
     return min(found, key=lambda f: STANDINGS.index(f.standing), default=None)
 
 
-def _since(picture: Picture) -> str:
-    return f"{words.stall(picture)}{words.while_waiting(picture)}"
-
-
-def _stopped(picture: Picture, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+def _stopped(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     traced = rank.activity is not None and rank.activity.state == "t"
-    return "established", "stopped by a debugger (traced)" if traced else "stopped (SIGSTOP)", ("continue-it",)
+    by_debugger = Text("stopped by a debugger (traced)", "被调试器暂停（traced）")
+    return "established", by_debugger if traced else Text("stopped (SIGSTOP)", "被暂停（SIGSTOP）"), ("continue-it",)
 
 
-def _uninterruptible(picture: Picture, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+def _uninterruptible(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     wchan = rank.activity.wchan if rank.activity else None
-    return "established", f"in uninterruptible I/O (state D{f', in {wchan}' if wchan else ''})", ("look-at-io", "mount-soft")
+    doing = Text("in uninterruptible I/O (state D{wchan})", "处于不可中断的 I/O（状态 D{wchan}）")
+    return "established", doing.fill(wchan=Text(", in {it}", "，在 {it} 中").fill(it=wchan) if wchan else NOTHING), ("look-at-io", "mount-soft")
 
 
-def _gil(picture: Picture, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+def _gil(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     share = f"{rank.activity.tree_cpu_share:.0%} CPU" if rank.activity else "CPU"
     standing: Standing = "established" if rank.stacks is not None else "likely"
-    return standing, f"computing ({share}) without letting any Python thread run: a native call holds the GIL", ("look-inside", "release-the-gil")
+    doing = Text(
+        "computing ({share}) without letting any Python thread run: a native call holds the GIL",
+        "正在计算（{share}），但不让任何 Python 线程运行：某个原生调用占着 GIL",
+    )
+    return standing, doing.fill(share=share), ("look-inside", "release-the-gil")
 
 
 def _sleeps(rank: RankView) -> bool:
@@ -135,17 +144,20 @@ def _sleeps(rank: RankView) -> bool:
     return in_kernel or (bool(rank.frames) and _SLEEP.search(rank.frames[-1].code) is not None)
 
 
-def _idle(picture: Picture, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+def _idle(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     if _sleeps(rank):
-        return "likely", "alive, outside any collective, asleep (time.sleep)", ("meant-to-sleep", "bound-the-wait")
+        asleep = Text("alive, outside any collective, asleep (time.sleep)", "还活着，在集合通信之外睡眠（time.sleep）")
+        return "likely", asleep, ("meant-to-sleep", "bound-the-wait")
     certain = bool(rank.frames) and (picture.front is not None or len(picture.ranks) == 1)
-    return "established" if certain else "likely", "alive, outside any collective, without using any CPU", ("look-inside", "bound-the-wait")
+    idle = Text("alive, outside any collective, without using any CPU", "还活着，在集合通信之外，不占用 CPU")
+    return "established" if certain else "likely", idle, ("look-inside", "bound-the-wait")
 
 
-def _unknown(picture: Picture, rank: RankView) -> tuple[Standing, str, tuple[str, ...]]:
+def _unknown(picture: Picture, rank: RankView) -> tuple[Standing, Text, tuple[str, ...]]:
     if _sleeps(rank):
         return _idle(picture, rank)
-    return "likely" if rank.frames else "possible", "outside any collective (whether it executes is not known)", ("look-inside", "bound-the-wait")
+    outside = Text("outside any collective (whether it executes is not known)", "在集合通信之外（是否在执行未知）")
+    return "likely" if rank.frames else "possible", outside, ("look-inside", "bound-the-wait")
 
 
 _DESCRIBE = {"stopped": _stopped, "uninterruptible": _uninterruptible, "gil": _gil, "idle": _idle, "unknown": _unknown}

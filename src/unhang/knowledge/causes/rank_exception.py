@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypedDict
 
-from unhang.knowledge import missing_module, words
+from unhang.knowledge import missing_module, text, words
 from unhang.knowledge.caught import closed_pipe, that_ended_something
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.patterns import lazily
 from unhang.records.frames import Frame, is_user_file, place, user_frame
@@ -44,6 +45,7 @@ _SYNTAX = ("SyntaxError", "IndentationError", "TabError")
 _OF_CODE = frozenset(
     (*_SYNTAX, "ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError", "NotImplementedError", "RecursionError", "MemoryError")
 )
+_EVERY_RANK = Text("every rank", "每个 rank")
 _NUMBERS = lazily(r"0x[0-9a-f]+|\d+")
 
 
@@ -63,8 +65,11 @@ def _of_ranks(picture: Picture, own: Sequence[RankView]) -> Finding | None:
     everyone = len(numbers) == len(picture.ranks) and len(numbers) > 1
     found = CAUSE.finding(
         standing="established",
-        says=f"{'every rank' if everyone else words.ranks(numbers)} raised {_short(raised.type, raised.text)}"
-        + _at(at, seen=user_frame(raised.frames) is not None),
+        says=Text("{who} raised {error}{at}", "{who} 抛出 {error}{at}").fill(
+            who=_EVERY_RANK if everyone else text.ranks(numbers),
+            error=_short(raised.type, raised.text),
+            at=_at(at, seen=user_frame(raised.frames) is not None),
+        ),
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
         where=at,
@@ -104,10 +109,10 @@ def _remedies(kind: str, *, alike: bool, frame: Frame | None) -> _Remedies:
     return {"remedies": ("correct-the-line",) if name in _OF_CODE else ("correct-the-line", "agree-on-failure"), "commands": {}}
 
 
-def _at(where: str | None, *, seen: bool) -> str:
+def _at(where: str | None, *, seen: bool) -> Text:
     if where is None:
-        return ""
-    return f" at {where}" if seen else f", last seen at {where}"
+        return NOTHING
+    return (Text(" at {at}", "，位于 {at}") if seen else Text(", last seen at {at}", "，最后见于 {at}")).fill(at=where)
 
 
 def _in_the_log(picture: Picture, kind: str, rank: int) -> tuple[Evidence, ...]:
@@ -224,13 +229,21 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
     numbers = sorted({t.rank for t in chosen if t.rank is not None})
     everyone = world_size is not None and len(numbers) == world_size > 1
     processes = len(chosen) if not numbers else 0
-    who = "every rank" if everyone else words.ranks(numbers) if numbers else f"{processes} processes" if processes > 1 else "a process"
+    some = Text("{n} processes", "{n} 个进程").fill(n=processes) if processes > 1 else Text("a process", "某个进程")
+    who = _EVERY_RANK if everyone else text.ranks(numbers) if numbers else some
     same = " the same" if everyone or len(numbers) > 1 or processes > 1 else ""
     others = [t for k, members in groups.items() if k != key for t in members]
     standing: Standing = ("established" if numbers else "likely") if strong else "possible"
     found = CAUSE.finding(
         standing=standing,
-        says=f"{who} raised{same} {_short(first.type, first.text)}" + (f" at {at}" if at else "") + _of_the_others(others),
+        says=Text("{who} raised{same} {error}{at}{others}", "{who} 抛出{alike} {error}{at}{others}").fill(
+            who=who,
+            same=same,
+            alike="同样的" if same else "",
+            error=_short(first.type, first.text),
+            at=_at(at, seen=True),
+            others=_of_the_others(others),
+        ),
         ranks=tuple(numbers),
         hosts=tuple(dict.fromkeys(t.host for t in chosen if t.host is not None)),
         where=at,
@@ -241,14 +254,15 @@ def _of_tracebacks(own: Sequence[Traceback], *, cwd: str, world_size: int | None
         ),
         **_remedies(first.type, alike=bool(same), frame=frame),
     )
-    return _with_the_module(found, first.type, first.text, who, missing_module.interpreter(first.frames, exits))
+    return _with_the_module(found, first.type, first.text, who.en, missing_module.interpreter(first.frames, exits))
 
 
-def _of_the_others(others: Sequence[Traceback]) -> str:
+def _of_the_others(others: Sequence[Traceback]) -> Text:
     if not others:
-        return ""
+        return NOTHING
     numbers = sorted({t.rank for t in others if t.rank is not None})
-    return f"; {words.ranks(numbers) if numbers else 'another process'} raised {_short(others[0].type, '')} as well"
+    who = text.ranks(numbers) if numbers else Text("another process", "另一个进程")
+    return Text("; {who} raised {error} as well", "；{who} 也抛出了 {error}").fill(who=who, error=_short(others[0].type, ""))
 
 
 def _short(kind: str, text: str) -> str:

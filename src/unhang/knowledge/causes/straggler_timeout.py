@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unhang.knowledge import stacked, words
+from unhang.knowledge import stacked, text, words
 from unhang.knowledge.cause import Cause, LogView
 from unhang.knowledge.causes.peer_lost import LEFT_AT_BARRIER
 from unhang.knowledge.causes.rank_exception import own_tracebacks
 from unhang.knowledge.stuck import held_back, in_loader
+from unhang.knowledge.text import NOTHING, Text
 from unhang.knowledge.watchdogs import ranks_of
 from unhang.model import Evidence, Finding, Remedy, Standing
 from unhang.patterns import lazily
@@ -52,11 +53,16 @@ def _in_run(picture: Picture) -> Finding | None:
         return None
     first, numbers = slow[0], [r.number for r in slow]
     at = picture.where(first)
-    what = f"executing {first.place.name}() ({'last seen at ' if first.only_last_seen else ''}{at})" if first.place is not None else "executing"
+    what = Text("executing", "正在执行")
+    if first.place is not None:
+        seen = Text("last seen at ", "最后见于 ") if first.only_last_seen else NOTHING
+        what = Text("executing {name}() ({seen}{at})", "正在执行 {name}()（{seen}{at}）").fill(name=first.place.name, seen=seen, at=str(at))
     certain = first.busy and bool(first.frames) and picture.front is not None
     return CAUSE.finding(
         standing="established" if certain else "likely",
-        says=f"{words.ranks(numbers)} {words.verb(numbers, 'is', 'are')} alive and {what}{words.stall(picture)}{words.while_waiting(picture)}",
+        says=Text("{who} {are} alive and {what}{since}", "{who} 还活着，{what}{since}").fill(
+            who=text.ranks(numbers), are=words.verb(numbers, "is", "are"), what=what, since=text.stall(picture) + text.while_waiting(picture)
+        ),
         ranks=tuple(numbers),
         hosts=words.hosts(picture, numbers),
         where=at,

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import select
 import signal
+import sys
+import termios
 import threading
 import time
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -35,6 +40,10 @@ from unhang.report.top.words import HELP, LABELS, SORT_WORDS, SORTS, duration
 
 # Reading that takes longer is said: a network file system, or a disk in need.
 _SLOW_S = 2.0
+# Whoever interrupts is not kept waiting by a loop that does not end, or by a terminal that takes nothing any more.
+_ENDS_WITHIN_S = 3.0
+# The other screen, the cursor, and what tells of the mouse, of the focus, of what is pasted and of keys.
+_AS_FOUND = b"\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1015l\x1b[?1006l\x1b[?1004l\x1b[?2004l\x1b[<u"
 # Below these heights first the panel, then the line on the rank under the cursor, is left out.
 _LEAST_FOR_PANEL, _LEAST_FOR_DETAIL = 18, 12
 # From this width on both panels stand side by side.
@@ -197,6 +206,11 @@ class Top(App[None]):
         self._lost: str | None = None
         self._taken = time.monotonic()
         self.failure: BaseException | None = None
+        self._loop_of_app: asyncio.AbstractEventLoop | None = None
+        self._number: int | None = None
+        self._force: threading.Timer | None = None
+        # How the terminal was.
+        self._found: list[Any] | None = None
         # Kept, not looked for: while the page of help is on top, queries would look there.
         self._head, self._detail, self._foot = Static(id="head"), Static(id="detail"), Static(id="foot")
         self._events, self._calls, self._panels = Static(), Static(), Horizontal(id="panels")
@@ -205,10 +219,58 @@ class Top(App[None]):
 
     def until_the_end(self) -> int:
         """Run it; returns the exit code. Raises what `look` should not have raised."""
-        self.run()
+        with self._answers_signals():
+            self.run()
         if self.failure is not None:
             raise self.failure
         return self.return_code or EXIT_OK
+
+    # -- signals
+
+    @contextlib.contextmanager
+    def _answers_signals(self) -> Iterator[None]:
+        """Also before there is a loop that could: what is raised by a handler may be lost in whatever runs then."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._early) for number in numbers}
+        with contextlib.suppress(OSError, termios.error):
+            self._found = termios.tcgetattr(sys.__stdin__.fileno()) if sys.__stdin__ is not None else None
+        try:
+            yield
+        finally:
+            if self._force is not None:
+                self._force.cancel()
+            for number, answer in before.items():
+                signal.signal(number, answer)
+
+    def _early(self, number: int, frame: FrameType | None) -> None:
+        self._number = number
+        if self._loop_of_app is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop_of_app.call_soon_threadsafe(self._interrupted, number)
+        self._ends_anyway(number)
+
+    def _signalled(self, number: int) -> None:
+        self._ends_anyway(number)
+        self._interrupted(number)
+
+    def _ends_anyway(self, number: int) -> None:
+        if self._force is None:
+            self._force = threading.Timer(_ENDS_WITHIN_S, self._end_now, (number,))
+            self._force.daemon = True
+            self._force.start()
+
+    def _end_now(self, number: int) -> None:
+        """From another thread, with a terminal that may take nothing."""
+        with contextlib.suppress(Exception):
+            for stream in (sys.__stdin__, sys.__stderr__):
+                if stream is not None and self._found is not None and stream.isatty():
+                    termios.tcsetattr(stream.fileno(), termios.TCSANOW, self._found)
+            if sys.__stderr__ is not None and select.select([], [sys.__stderr__], [], 0)[1]:
+                os.write(sys.__stderr__.fileno(), _AS_FOUND)
+        os._exit(interrupted_by(number))
 
     # -- what it consists of
 
@@ -231,7 +293,9 @@ class Top(App[None]):
         if not self.is_headless and threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._loop_of_app.add_signal_handler(number, self._interrupted, number)
+                    self._loop_of_app.add_signal_handler(number, self._signalled, number)
+            if self._number is not None:
+                self._interrupted(self._number)
         self._ranks.focus()
         self._draw()
         self.set_interval(self._every_s, self._again)
@@ -262,7 +326,8 @@ class Top(App[None]):
             self.failure = e
         # The application may have ended meanwhile.
         with contextlib.suppress(RuntimeError):
-            self._loop_of_app.call_soon_threadsafe(self.post_message, self.Looked(picture, lost))
+            if self._loop_of_app is not None:
+                self._loop_of_app.call_soon_threadsafe(self.post_message, self.Looked(picture, lost))
 
     def on_top_looked(self, looked: Looked) -> None:
         if not self._foot.is_attached:

@@ -159,7 +159,8 @@ def collectives(picture: Picture, width: int, most: int, lang: Language) -> list
     """What unhang.Monitor told last."""
     labels, monitor = LABELS[lang], picture.monitor
     if monitor is None:
-        return [_cut(labels["no_monitor"], width, style="dim")]
+        # Whether the script makes one is not known before it has told something.
+        return [_cut(labels["no_monitor" if picture.job.phase in ("ended", "gone") else "no_monitor_yet"], width, style="dim")]
     said = [labels["heard"].format(n=monitor.heard_from, of=monitor.world_size, t=duration(picture.monitor_age_s))]
     if picture.monitor_of_before:
         said.append(labels["before"])

@@ -84,9 +84,10 @@ def barrier(group: Any = None, deadline: Deadline = None) -> None:
 
     Orders what the processes do, not what runs on their GPUs.
     """
-    circle = circles.of(group, "barrier")
+    circle = circles.meant(group)
     call = Call(what="barrier", numel=1, dtype="torch.uint8", device="cpu", chunk=1)
     with circle.preparing(call.what):
+        circles.checked(group)
         deadline_s = deadlines.found(deadline, kind=call.what, numel=1, step_bytes=0)
     with circle.turn(call, deadline_s) as turn:
         if turn.lane is not None:
@@ -104,10 +105,8 @@ def reduce_metrics(metrics: Mapping[str, Any], group: Any = None, *, deadline: D
     circle = circles.meant(group)
     try:
         circles.checked(group)
-        if not isinstance(metrics, Mapping):
-            raise TypeError(f"metrics are a mapping of names to numbers or pairs (sum, count), not {metrics!r}")
         # JSON has no infinity.
-        packed = msgspec.msgpack.encode({name: pair(name, value) for name, value in metrics.items()})
+        packed = msgspec.msgpack.encode(_pairs(metrics))
         deadline_s = deadlines.found(deadline, kind="metrics", numel=1, step_bytes=0)
     except Exception as e:
         circle.decline("metrics", e)
@@ -118,6 +117,12 @@ def reduce_metrics(metrics: Mapping[str, Any], group: Any = None, *, deadline: D
         for name, one in msgspec.msgpack.decode(packed, type=dict[str, tuple[float, float]]).items():
             sums.setdefault(name, []).append(one)
     return {name: _mean(those) for name, those in sorted(sums.items())}
+
+
+def _pairs(metrics: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"metrics are a mapping of names to numbers or pairs (sum, count), not {metrics!r:.80}")
+    return {name: pair(name, value) for name, value in metrics.items()}
 
 
 def pair(name: str, value: Any) -> tuple[float, float]:

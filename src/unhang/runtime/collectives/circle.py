@@ -7,7 +7,6 @@ on is closed by its number (`ending`), and the next one opens new lanes.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
@@ -56,10 +55,11 @@ class Circle(Agreeing, Exchanging):
         return _InTurn(self, call, deadline_s)
 
     def _failed(self, turn: Turn, error: BaseException) -> None:
-        if not isinstance(error, CollectiveError):
+        if isinstance(error, CollectiveError):
+            if turn.works:
+                self._break(turn.works)
+        elif self.size > 1:
             self._fails(turn, error)
-        elif turn.works:
-            self._break(turn.works)
         self._observed(turn, error)
 
     def _observed(self, turn: Turn, error: BaseException | None) -> None:
@@ -76,7 +76,9 @@ class Circle(Agreeing, Exchanging):
     def refused(self, what: str, error: Exception) -> None:
         """Counts as a call of this rank's, which has failed."""
         with self._lock:
-            self._fails(self._begun(Call(what=what, numel=0, dtype="", device="", chunk=0), 0.0), error)
+            turn = self._begun(Call(what=what, numel=0, dtype="", device="", chunk=0), 0.0)
+            if self.size > 1:
+                self._fails(turn, error)
 
     def _begun(self, call: Call, deadline_s: float) -> Turn:
         scope = self._scopes[-1]
@@ -195,11 +197,10 @@ class _Preparing:
             self._circle.refused(self._what, error)
 
 
-def of(group: Any = None, what: str = "") -> Circle:
+def of(group: Any = None) -> Circle:
     """The circle of `group`, by default of all ranks.
 
     Raises CollectiveError where there is no group, this rank is not in it, or this process is a fork of a rank: none of these has begun a call.
-    TypeError for what is no group at all, which has been a call of `what` by all ranks, where that is given.
     """
     world = c10d._world.default_pg
     if world is None:
@@ -209,16 +210,9 @@ def of(group: Any = None, what: str = "") -> Circle:
     group = world if group is None else group
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise CollectiveError("this rank is no member of that group")
-    try:
-        known_as = weakref.ref(group)
-        if (circle := _circles.get(known_as)) is not None and group in c10d._world.pg_map:
-            return circle
-    except TypeError:
-        # What no reference can be made to is no group.
-        pass
-    if not _is_group(group):
-        with of().preparing(what) if what else contextlib.nullcontext():
-            checked(group)
+    known_as = weakref.ref(group)
+    if (circle := _circles.get(known_as)) is not None and group in c10d._world.pg_map:
+        return circle
     if group in _inherited or _is_worker():
         raise CollectiveError(
             f"process {os.getpid()} is a fork of rank {dist.get_rank()} (a worker of a DataLoader?) and has none of its connections: "
@@ -257,13 +251,14 @@ def _is_group(group: Any) -> bool:
 
 def meant_or_alone(group: Any = None) -> Circle:
     """As `meant`; a training that was started as one process needs no group."""
-    if group is None and os.environ.get("WORLD_SIZE", "1") == "1" and not (dist.is_available() and dist.is_initialized()):
+    if os.environ.get("WORLD_SIZE", "1") == "1" and not (dist.is_available() and dist.is_initialized()):
         return Circle(None)
     return meant(group)
 
 
 def _after_fork() -> None:
-    _inherited.update(c10d._world.pg_map)
+    if dist.is_available():
+        _inherited.update(c10d._world.pg_map)
     # A child has neither the threads nor the connections. Groups that are dropped wait for their threads.
     _of_the_parent.extend(_circles.values())
     _circles.clear()

@@ -123,8 +123,8 @@ class Ending:
                 self.alarms, self._alarm, self._heeded = 0, "", ""
                 # What was left in another round is read by nobody. Of the call that goes on in this one the keys are the same.
                 self._left = Leftovers()
-                self._neighbours = Neighbours(board, self.me)
                 self._read, self._committed, self._exchanged_at, self._said_at = [], [], "", ""
+                self._neighbours = Neighbours(board, self.me)
                 self.board = board
             owed, self._owed = self._owed, []
         for tells in owed:
@@ -330,8 +330,6 @@ class Ending:
 
     def _fails(self, turn: Turn, error: BaseException) -> None:
         """By an error of ours, or an interrupt: the others must not wait for us."""
-        if self.size == 1:
-            return
         says, place = f"rank {self.me}: {said(error)}", places.here()
         self._left.add(*(f"{turn.key}/{one}" for one in (*OF_A_CALL, f"r/{self.me}", f"place/{self.me}")))
 

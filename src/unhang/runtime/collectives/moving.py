@@ -58,9 +58,11 @@ def all_reduce(
     Raises CollectiveTimeout (on all ranks alike, with the `missing` ones), CollectiveMismatch, CollectiveError for tensors that cannot be reduced.
     Results of several chunks may differ from those of one piece in the last bits.
     """
-    circle = circles.of(group, "all_reduce")
+    circle = circles.of() if group is None else circles.meant(group)
     # No more functions on this way than have to be: their memory is cold after the bytes of the call before, and each costs microseconds.
     try:
+        if group is not None:
+            circles.checked(group)
         name = _operation(op if type(op) is str else str(op), sendable(tensor).dtype)
         if chunk_bytes != "auto":
             _check(chunk_bytes)
@@ -176,8 +178,9 @@ def _completed(circle: Circle, turn: Turn) -> None:
 
 def broadcast(tensor: torch.Tensor, src: int = 0, group: Any = None, *, deadline: Deadline = None, chunk_bytes: ChunkBytes = "auto") -> torch.Tensor:
     """`tensor` of global rank `src`, in place, on all ranks of `group`; returned. Raises as all_reduce does."""
-    circle = circles.of(group, "broadcast")
+    circle = circles.meant(group)
     with circle.preparing("broadcast"):
+        circles.checked(group)
         if src not in circle.ranks:
             raise CollectiveError(f"rank {src} is no member of the group (ranks {', '.join(map(str, circle.ranks))})")
         source = row(tensor, moves=True, by_host=_by_host(sendable(tensor), circle))
@@ -202,8 +205,9 @@ def broadcast(tensor: torch.Tensor, src: int = 0, group: Any = None, *, deadline
 
 def all_gather(tensor: torch.Tensor, group: Any = None, *, deadline: Deadline = None) -> list[torch.Tensor]:
     """The tensor of each rank, in the order of the group's ranks; all of one size and dtype. Raises as all_reduce does."""
-    circle = circles.of(group, "all_gather")
+    circle = circles.meant(group)
     with circle.preparing("all_gather"):
+        circles.checked(group)
         by_host = _by_host(sendable(tensor), circle)
         source = row(tensor, reads=True, moves=True, by_host=by_host)
         flat = source.flat
@@ -236,8 +240,9 @@ def reduce_scatter(
     The first dimension has to be a multiple of the number of ranks. By way of an all_reduce: twice the bytes of a scatter that stops half-way, and
     the same result under every backend (Gloo has none before torch 2.8).
     """
-    circle = circles.of(group, "reduce_scatter")
+    circle = circles.meant(group)
     with circle.preparing("reduce_scatter"):
+        circles.checked(group)
         if sendable(tensor).dim() == 0 or tensor.shape[0] % circle.size:
             raise CollectiveError(f"the first dimension ({tuple(tensor.shape)}) is no multiple of {circle.size} ranks")
         whole = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -248,8 +253,9 @@ def reduce_scatter(
 
 def all_gather_object(value: Any, group: Any = None, *, deadline: Deadline = None) -> list[Any]:
     """What each rank gave, in the order of the group's ranks; pickled, so among trusted ranks only. Raises as all_reduce does."""
-    circle = circles.of(group, "all_gather_object")
+    circle = circles.meant(group)
     with circle.preparing("all_gather_object"):
+        circles.checked(group)
         packed = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     longest = torch.tensor([len(packed)], dtype=torch.int64)
     all_reduce(longest, "max", group, deadline=deadline)

@@ -6,6 +6,7 @@ A rank that left an evaluation by itself would meet the others' next collective 
 from __future__ import annotations
 
 import gc
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -142,7 +143,13 @@ def batches(found: Any, sums: Sums, progress: Progress) -> None:
     # A generator that is left where it stands would leave its grad mode, autocast and files to the garbage collector, in the middle of a step.
     with closing(steps) if hasattr(steps, "close") else nullcontext():
         for metrics in steps:
-            add(sums, paired(metrics))
+            try:
+                found = paired(metrics)
+            except TypeError as e:
+                # Whoever gave it waits at the line that did, and is on no traceback.
+                e.given_at = _given_at(steps)  # type: ignore[attr-defined]
+                raise
+            add(sums, found)
             progress.step()
 
 
@@ -205,12 +212,29 @@ def _make_room() -> None:
 
 def _says(error: BaseException) -> str:
     said = " ".join(_text(error).split())[:_MOST_CHARS]
-    frames = list(traceback.extract_tb(error.__traceback__))
-    innermost = [frame for frame in frames if is_user_file(frame.filename)][-1:] or frames[-1:]
-    place = "".join(f" ({frame.filename.rpartition('/')[2]}:{frame.lineno})" for frame in innermost)
+    place = "".join(f" ({file.rpartition('/')[2]}:{line})" for file, line in _place(error))
     if isinstance(error, Ended):
         return said + place
     return f"{type(error).__name__}: {said}{place}" if said else f"{type(error).__name__}{place}"
+
+
+def _place(error: BaseException) -> list[tuple[str, int]]:
+    """The innermost line of the user's own on the traceback, or that which gave what is wrong, or that which called the evaluation; else the last."""
+    raised = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    called = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe())]
+    for frames in (reversed(raised), getattr(error, "given_at", ()), called):
+        if own := next((one for one in frames if is_user_file(one[0])), None):
+            return [own]
+    return raised[-1:]
+
+
+def _given_at(steps: Any) -> list[tuple[str, int]]:
+    """Where a generator waits, the innermost first."""
+    found: list[tuple[str, int]] = []
+    while (frame := getattr(steps, "gi_frame", None)) is not None:
+        found.insert(0, (frame.f_code.co_filename, frame.f_lineno))
+        steps = steps.gi_yieldfrom
+    return found
 
 
 def _text(error: BaseException) -> str:

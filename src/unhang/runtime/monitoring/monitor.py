@@ -21,7 +21,7 @@ from unhang.runtime.collectives import observers
 from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.deadlines import learned
 from unhang.runtime.collectives.observers import Observed
-from unhang.runtime.monitoring.outlet import Outlet, Sink
+from unhang.runtime.monitoring.outlet import Outlet, Sink, checked
 from unhang.runtime.monitoring.supervised import restarts
 from unhang.runtime.monitoring.tally import Calls, Intervals, Silent, Snapshot, Tally, calls_since, merged, shortened, summed
 
@@ -54,18 +54,19 @@ class Monitor:
     the store does.
     `torch_collectives`: also counts what goes through torch's own, DDP's among them, as its flight recorder has it.
     Also a `monitor` for `unhang.evaluate`. Where the training sets `step` to its own (`monitor.step = step`; that of rank 0 counts), plots take it.
-    Raises, on every rank, ValueError for what is no interval, TypeError for what are no sinks.
+    Raises ValueError for what is no interval, TypeError for what is no list of sinks, on every rank that is given it.
     """
 
     def __init__(
         self, sinks: Sequence[Sink] | None = None, *, every_s: float | None = None, patience_s: float = 10.0, torch_collectives: bool = False
     ) -> None:
         self._size: int = dist.get_world_size() if dist.is_initialized() else 1
-        sinks = None if sinks is None else _sinks(sinks)
         if every_s is None:
             every_s = _EVERY_S * max(1.0, self._size / _EVERY_S_RANKS)
-        if not all(isinstance(one, int | float) and 0 < one < float("inf") for one in (every_s, patience_s)):
+        if not _is_seconds(every_s) or not _is_seconds(patience_s):
             raise ValueError(f"every_s and patience_s are positive numbers of seconds, not {every_s!r} and {patience_s!r}")
+        # On every rank, though rank 0 alone uses them: where it alone refused, the others would count on without it.
+        given = None if sinks is None else checked(sinks)
         self._rank: int = dist.get_rank() if dist.is_initialized() else 0
         self._step: int | None = None
         self._step_refused = False
@@ -82,11 +83,11 @@ class Monitor:
         self._board = Board.beside(f"unhang/monitor/{number}") if self._size > 1 else None
         self._outlets: list[Outlet] = []
         if self._rank == 0:
-            if sinks is None:
+            if given is None:
                 from unhang.runtime.monitoring.sinks.jsonl import JSONL
 
-                sinks = [JSONL()]
-            self._outlets = [Outlet(sink, patience_s=patience_s) for sink in sinks]
+                given = [JSONL()]
+            self._outlets = [Outlet(sink, patience_s=patience_s) for sink in given]
         self._every_s = every_s
         self._torch: TorchCollectives | None = None
         if torch_collectives:
@@ -258,15 +259,11 @@ class Monitor:
         return found, frozenset(old)
 
 
-def _sinks(given: Any) -> list[Sink]:
-    """Raises TypeError, on the ranks that do not use them as well: whether one of them fails alone is no matter of sinks."""
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise TypeError(f"sinks are a list, as [unhang.JSONL(path)], not {given!r}")
-    sinks = list(given)
-    for one in sinks:
-        if isinstance(one, type) or not all(callable(getattr(one, does, None)) for does in ("write", "close")):
-            raise TypeError(f"a sink is an object with write(snapshot) and close(), as unhang.JSONL(path), not {one!r}")
-    return sinks
+def _is_seconds(value: Any) -> bool:
+    try:
+        return bool(0 < value < float("inf"))
+    except TypeError:
+        return False
 
 
 def _whole(value: Any) -> int | None:

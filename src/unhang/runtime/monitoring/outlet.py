@@ -6,11 +6,13 @@ import logging
 import queue
 import threading
 import time
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 from unhang.runtime.monitoring.tally import Snapshot
 
 _QUEUED = 4
+_SHORT = 40
 
 
 class Sink(Protocol):
@@ -19,6 +21,31 @@ class Sink(Protocol):
     def write(self, snapshot: Snapshot) -> None: ...
 
     def close(self) -> None: ...
+
+
+def checked(sinks: Any) -> list[Sink]:
+    """Those of a list. Raises TypeError for what is no list of sinks: a path in their place would be a sink for each of its letters."""
+    if isinstance(sinks, str | bytes) or not isinstance(sinks, Iterable):
+        such = (
+            f"[unhang.JSONL({sinks!r})]" if isinstance(sinks, str) else f"[{sinks.__class__.__name__}(...)]" if _writes(sinks) else "[unhang.JSONL()]"
+        )
+        raise TypeError(f"sinks is a list of sinks, such as {such}, not {_short(sinks)}")
+    found = list(sinks)
+    for one in found:
+        if isinstance(one, type):
+            raise TypeError(f"sinks holds the class {one.__name__}: what it makes is a sink, {one.__name__}(...)")
+        if not _writes(one):
+            raise TypeError(f"sinks holds {_short(one)}, which is no sink: a sink has write(snapshot) and close(), as unhang.JSONL() has")
+    return found
+
+
+def _writes(one: Any) -> bool:
+    return callable(getattr(one, "write", None)) and callable(getattr(one, "close", None))
+
+
+def _short(one: Any) -> str:
+    # What else there is may be long, or hold a secret.
+    return repr(one) if isinstance(one, str) and len(one) < _SHORT else type(one).__name__
 
 
 class Outlet:

@@ -32,6 +32,40 @@ def test_a_failure_is_told_once_and_again_when_there_are_more(watch, snapshot):
     assert other.subject != first.subject
 
 
+def late(count):
+    return [OfFailures(group="world", collective="all_reduce", cause="late", count=count, says="rank 3 came too late")]
+
+
+@pytest.mark.parametrize(
+    "snapshots",
+    [
+        # Heard of together, the late rank long after the others, and before them.
+        [[*late(1), *failed(1)]],
+        [failed(1), [*failed(1), *late(1)]],
+        [late(1), [*late(1), *failed(1)]],
+        [late(1), [*late(2), *failed(2)], [*late(2), *failed(2)]],
+    ],
+)
+def test_one_late_rank_is_one_message(watch, snapshot, snapshots):
+    found = [one for at, failures in enumerate(snapshots) for one in watch.since(snapshot(10 * at, failures=failures))]
+    assert [one.fields["cause"] for one in found] == ["timeout"]
+    # Another one later is another message.
+    (again,) = watch.since(snapshot(100, failures=[*failed(3), *late(3)]))
+    assert again.fields["cause"] == "timeout"
+
+
+def test_a_late_rank_of_which_nobody_else_tells_is_told_with_the_next_snapshot(watch, snapshot):
+    assert watch.since(snapshot(0, failures=late(1))) == []
+    (found,) = watch.since(snapshot(10, failures=late(1)))
+    assert found.fields["cause"] == "late" and "rank 3 came too late" in found.says
+    assert watch.since(snapshot(20, failures=late(1))) == []
+
+
+def test_chinese_says_what_is_an_error_s_own_text(watch, snapshot):
+    (found,) = watch.since(snapshot(failures=failed(2, "mismatch")))
+    assert found.says_zh == "全体 rank 的 all_reduce 失败（调用不匹配，至今 2 次）；错误原文：rank 3 did not come"
+
+
 def test_what_the_first_snapshot_holds_has_happened_since_the_start(watch, busy):
     found = watch.since(busy())
     assert kinds(found) == ["restart", "failure", "evaluation_failure", "silent"]

@@ -1,5 +1,6 @@
 """The real SDK: what a reader of the training's provider gets, and what a collector is sent."""
 
+import socket
 import subprocess
 import sys
 import time
@@ -7,6 +8,7 @@ import time
 import pytest
 
 import unhang
+from unhang.runtime.monitoring.outlet import Outlet
 
 pytest.importorskip("opentelemetry.sdk")
 
@@ -115,8 +117,8 @@ def test_an_endpoint_is_sent_each_snapshot_once(busy, server, monkeypatch):
     sink = unhang.OpenTelemetry(server.url)
     for at_s in (0, 10):
         sink.write(busy(at_s))
-    assert server.paths == ["/v1/metrics"] * 2
     sink.close()
+    assert server.paths == ["/v1/metrics"] * 2
     newest = decoded(server)[1].resource_metrics[0]
     assert ("service.name", "unhang") in [(one.key, one.value.string_value) for one in newest.resource.attributes]
     assert {"unhang.collective.duration", "unhang.restarts"} <= {metric.name for metric in newest.scope_metrics[0].metrics}
@@ -139,11 +141,26 @@ def test_a_collector_that_is_gone_is_warned_of_once_and_holds_nothing_up(busy, s
     began = time.monotonic()
     sink.write(busy(10))
     assert time.monotonic() - began < 3
-    assert [(r.name, "cannot send (each snapshot is tried): " in r.message) for r in caplog.records] == [("unhang", True)]
+    assert [(r.name, "cannot send (tried again with later snapshots): " in r.message) for r in caplog.records] == [("unhang", True)]
     server.answers = [200]
     sink.write(busy(20))
     sink.close()
     assert [r.message for r in caplog.records[1:]] == ["the monitor's OpenTelemetry sends again"]
+
+
+@pytest.mark.parametrize("how", ["refuses", "is silent"])
+def test_a_collector_that_never_answers_is_warned_of_once_also_at_the_end(busy, caplog, how):
+    with socket.create_server(("127.0.0.1", 0)) as listens:
+        endpoint = f"http://127.0.0.1:{listens.getsockname()[1]}"
+        if how == "refuses":
+            listens.close()
+        outlet = Outlet(unhang.OpenTelemetry(endpoint), patience_s=10)
+        for at_s in range(4):
+            outlet.offer(busy(at_s))
+        # What is left where the other ranks have taken their time to close.
+        outlet.close(time.monotonic() + 3)
+    assert not outlet.off
+    assert ["cannot send" in r.message for r in caplog.records if r.name == "unhang"] == [True]
 
 
 @pytest.mark.parametrize("endpoint", ["collector:4318", "ftp://collector", "http://", ""])

@@ -14,6 +14,16 @@ OF_RANKS = ("silent", "heard_again")
 # A rank that others wait for, and for less of the time than this, is nobody's night.
 _COSTS_AT_LEAST = 0.05
 _NAMED = 8
+_LATE = "late"
+_CAUSES_ZH = {
+    "late": "迟到",
+    "timeout": "超时",
+    "broken connection": "连接中断",
+    "mismatch": "调用不匹配",
+    "out of sync": "模型不一致",
+    "store lost": "store 丢失",
+    "error": "错误",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +43,8 @@ class Watch:
     def __init__(self, *, straggler_share: float, straggler_snapshots: int) -> None:
         self._share, self._snapshots = straggler_share, straggler_snapshots
         self._failed: dict[str, int] = {}
+        # Calls that ranks were late for, though nobody has told yet that it gave them up.
+        self._late: set[str] = set()
         self._evaluation_failures = 0
         self._restarts = 0
         self._silent: set[int] = set()
@@ -58,9 +70,20 @@ class Watch:
             )
 
     def _failures(self, now: Snapshot) -> Iterator[Happening]:
+        given_up = {(one.group, one.collective) for one in now.failures if one.cause != _LATE}
         for one in now.failures:
             subject = f"{one.group}|{one.collective}|{one.cause}"
-            before, self._failed[subject] = self._failed.get(subject, 0), one.count
+            before = self._failed.get(subject, 0)
+            if one.cause == _LATE and one.count > before:
+                # The others, who gave the call up and name the late rank, tell of it: maybe only in the next snapshot.
+                if (one.group, one.collective) not in given_up and subject not in self._late:
+                    self._late.add(subject)
+                    continue
+                self._late.discard(subject)
+                if (one.group, one.collective) in given_up:
+                    self._failed[subject] = one.count
+                    continue
+            self._failed[subject] = one.count
             if one.count > before:
                 again = f", {one.count} times by now" if one.count > 1 else ""
                 again_zh = f"，至今 {one.count} 次" if one.count > 1 else ""
@@ -68,7 +91,7 @@ class Watch:
                     kind="failure",
                     subject=subject,
                     says=f"{one.collective} of {one.group} has failed ({one.cause}{again})" + (f": {one.says}" if one.says else ""),
-                    says_zh=f"{one.group} 的 {one.collective} 失败（{one.cause}{again_zh}）" + (f"：{one.says}" if one.says else ""),
+                    says_zh=f"{_group_zh(one.group)}的 {one.collective} 失败（{_CAUSES_ZH.get(one.cause, one.cause)}{again_zh}）{_said_zh(one.says)}",
                     fields={"group": one.group, "collective": one.collective, "cause": one.cause, "count": one.count, "error": one.says},
                 )
 
@@ -80,7 +103,7 @@ class Watch:
                 kind="evaluation_failure",
                 subject="",
                 says=f"an evaluation has failed, the training goes on ({now.evaluation_failures} of {now.evaluations})" + (f": {why}" if why else ""),
-                says_zh=f"一次评估失败，训练继续（{now.evaluations} 次中的 {now.evaluation_failures} 次）" + (f"：{why}" if why else ""),
+                says_zh=f"一次评估失败，训练继续（{now.evaluations} 次中的 {now.evaluation_failures} 次）{_said_zh(why)}",
                 fields={"evaluations": now.evaluations, "evaluation_failures": now.evaluation_failures, "error": why},
             )
 
@@ -99,7 +122,7 @@ class Watch:
                 kind="store_lost",
                 subject="",
                 says=f"the monitor has lost the store, and hears nothing of the other {now.world_size - 1} ranks any more: {now.store_lost}",
-                says_zh=f"监控与 store 的连接已丢失，再也收不到其他 {now.world_size - 1} 个 rank 的消息：{now.store_lost}",
+                says_zh=f"监控与 store 的连接已丢失，再也收不到其他 {now.world_size - 1} 个 rank 的消息{_said_zh(now.store_lost)}",
                 fields={"error": now.store_lost},
             )
 
@@ -125,7 +148,7 @@ class Watch:
                 kind="straggler",
                 subject=f"{group}|{rank}",
                 says=f"rank {rank} holds up {group}: in the last {for_s:.0f} s others have waited {cost_s:.1f} s for it",
-                says_zh=f"rank {rank} 拖慢了 {group}：最近 {for_s:.0f} 秒内，其他 rank 为它等待了 {cost_s:.1f} 秒",
+                says_zh=f"rank {rank} 拖慢了{_group_zh(group)}：最近 {for_s:.0f} 秒内，其他 rank 为它等待了 {cost_s:.1f} 秒",
                 fields={"group": group, "rank": rank, "waited_s": round(cost_s, 3), "for_s": round(for_s, 3)},
             )
 
@@ -165,6 +188,15 @@ def _heard_again(ranks: list[int]) -> Happening:
         says_zh=f"{_ranks(ranks)} 又有消息了，或已正常结束",
         fields={"ranks": ranks},
     )
+
+
+def _group_zh(group: str) -> str:
+    return "全体 rank " if group == "world" else f" {group} "
+
+
+def _said_zh(says: str | None) -> str:
+    """An error has its words from where it was raised, as they stand in the log."""
+    return f"；错误原文：{says}" if says else ""
 
 
 def _ranks(ranks: list[int]) -> str:

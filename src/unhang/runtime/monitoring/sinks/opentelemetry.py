@@ -38,9 +38,10 @@ Measured = Iterable[tuple[float, dict[str, str | int]]]
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _OF_AN_EXPORTER = ("opentelemetry.sdk.metrics", "opentelemetry.exporter.otlp.proto.http.metric_exporter")
-_FLUSH_S = 4.0
-# For one that has not answered before.
-_AGAIN_S = 1.0
+# The first attempt may be the last of a short training, whose monitor closes within 5 s, 2 of them for the other ranks.
+_FLUSH_S = 2.5
+# For one that has not answered before, and how far apart it is tried: snapshots that wait for their turn are not tried one by one.
+_AGAIN_S, _AGAIN_AFTER_S = 1.0, 5.0
 
 
 class OpenTelemetry:
@@ -62,6 +63,7 @@ class OpenTelemetry:
         self._own: Any = None
         self._exporter: Any = None
         self._fails = False
+        self._failed_s = 0.0
         self._instruments: list[Any] = []
         self._newest: Snapshot | None = None
 
@@ -69,11 +71,11 @@ class OpenTelemetry:
         self._newest = snapshot
         if not self._instruments:
             self._instruments = self._made(self._found())
-        if self._own is not None:
-            self._send()
+        if self._own is not None and not (self._fails and 0 <= snapshot.time_s - self._failed_s < _AGAIN_AFTER_S):
+            self._send(snapshot)
 
-    def _send(self) -> None:
-        """A collector that is gone may come back: it is warned of once, and each snapshot is tried, briefly."""
+    def _send(self, snapshot: Snapshot) -> None:
+        """A collector that is gone may come back: it is warned of once, and tried again with later snapshots, briefly."""
         # The provider answers True whatever became of it, and the exporter writes a line for each attempt.
         hush = _Hush(threading.get_ident())
         logger = logging.getLogger(type(self._exporter).__mro__[1].__module__)
@@ -85,13 +87,17 @@ class OpenTelemetry:
         finally:
             logger.removeFilter(hush)
         fails = not self._exporter.sent
+        if fails:
+            self._failed_s = snapshot.time_s
         if fails is not self._fails:
             self._fails = fails
-            says = f"cannot send (each snapshot is tried): {redact(hush.said) or 'no answer'}" if fails else "sends again"
+            says = f"cannot send (tried again with later snapshots): {redact(hush.said) or 'no answer'}" if fails else "sends again"
             logging.getLogger("unhang").warning("the monitor's OpenTelemetry %s", says)
 
     def close(self) -> None:
         if self._own is not None:
+            # Each snapshot was sent when it was written; one that does not answer would hold up the end.
+            self._exporter.over = True
             self._own.shutdown(timeout_millis=_FLUSH_S * 1000)
         elif hasattr(self._provider, "force_flush"):
             self._provider.force_flush(timeout_millis=_FLUSH_S * 1000)
@@ -160,9 +166,11 @@ def _to(endpoint: str | None) -> tuple[Any, Any]:
     brief = OTLPMetricExporter(endpoint=endpoint, timeout=_AGAIN_S)
 
     class Exporter(OTLPMetricExporter):  # type: ignore[misc]
-        sent = True
+        sent, over = True, False
 
         def export(self, *given: Any, **named: Any) -> MetricExportResult:
+            if self.over:
+                return MetricExportResult.SUCCESS
             # What does not answer is not waited for again, nor at the end of the training.
             found = super().export(*given, **named) if self.sent else brief.export(*given, **named)
             self.sent = found is MetricExportResult.SUCCESS

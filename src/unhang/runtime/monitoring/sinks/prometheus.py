@@ -11,14 +11,21 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from unhang.runtime.monitoring.tally import Snapshot
 
+_LAST_PORT = 65535
+
 
 class Prometheus:
     """Serves /metrics; port 0 takes a free one (`port`). Listens on this machine alone unless told otherwise: there is no password.
 
     A port that is taken is warned of once, and tried again with each snapshot: that of the training before may not have ended yet.
+    Raises ValueError for what is no port, TypeError for what is no name of a host.
     """
 
     def __init__(self, port: int = 9464, *, host: str = "127.0.0.1") -> None:
+        if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= _LAST_PORT:
+            raise ValueError(f"port is a whole number from 0 to {_LAST_PORT}, not {port!r}")
+        if not isinstance(host, str):
+            raise TypeError(f"host is a name or an address, such as '127.0.0.1', not {host!r}")
         self._asked = (host, port)
         self._text = b""
         self._server: _Server | None = None
