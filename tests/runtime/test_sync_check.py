@@ -84,7 +84,7 @@ def fails(rank: int) -> tuple[str, tuple]:
 
 def test_a_check_that_fails_on_one_rank_leaves_all_in_step(fresh):  # noqa: F811
     (zero, after), (one, after_one) = fresh(2)(fails)
-    assert (zero, one) == ("PeerFailed", "TypeError")
+    assert (zero, one) == ("PeerFailed", "ValueError")
     assert after == after_one == ((0, "after 0"), (1, "after 1"))
 
 
