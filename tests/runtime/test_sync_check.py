@@ -77,7 +77,8 @@ def fails(rank: int) -> tuple[str, tuple]:
         said = ""
     except Exception as e:
         said = type(e).__name__
-        assert rank == 1 or "rank 1: ValueError: loss is a number" in str(e)
+        # It was not waited for.
+        assert rank == 1 or "within" not in str(e)
     return said, tuple(unhang.agree(f"after {rank}", deadline=20).values.items())
 
 

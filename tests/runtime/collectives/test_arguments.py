@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -132,3 +134,27 @@ def calls_in_a_child(rank: int, what: str) -> str:
 def test_a_fork_of_a_rank_is_refused(fresh, what):
     for rank, said in enumerate(fresh(2)(calls_in_a_child, what)):
         assert said.startswith(f"CollectiveError: process PID is a fork of rank {rank} (a worker of a DataLoader?) and has none of its connections")
+
+
+LOADS = """
+import torch, torch.distributed as dist, torch.utils.data, unhang
+
+class Asks(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        try:
+            return str(unhang.agree(index, deadline=5))
+        except unhang.CollectiveError as e:
+            return str(e)
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+print(*next(iter(torch.utils.data.DataLoader(Asks(), num_workers=1, multiprocessing_context="fork"))))
+dist.destroy_process_group()
+"""
+
+
+def test_a_worker_is_refused_also_where_it_is_the_first_to_call():
+    done = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, timeout=60, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
+    assert "is a fork of rank 0 (a worker of a DataLoader?)" in done.stdout, done

@@ -8,6 +8,7 @@ on is closed by its number (`ending`), and the next one opens new lanes.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -212,7 +213,7 @@ def of(group: Any = None) -> Circle:
     known_as = weakref.ref(group)
     if (circle := _circles.get(known_as)) is not None and group in c10d._world.pg_map:
         return circle
-    if group in _inherited:
+    if group in _inherited or _is_worker():
         raise CollectiveError(
             f"process {os.getpid()} is a fork of rank {dist.get_rank()} (a worker of a DataLoader?) and has none of its connections: "
             "call this in the rank itself"
@@ -225,6 +226,12 @@ def of(group: Any = None) -> Circle:
         if known_as not in _circles:
             _circles[known_as] = Circle(group)
         return _circles[known_as]
+
+
+def _is_worker() -> bool:
+    """Of a DataLoader: one that is the first to import this knows nothing of its parent's groups."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
 
 
 def meant(group: Any = None) -> Circle:
