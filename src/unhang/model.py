@@ -141,7 +141,8 @@ AreaState = Literal["ok", "noted", "found", "absent", "unknown"]
 class HostFinding:
     """Something that is so on a machine: it stops a training ("error"), may stop or slow one ("warning"), or is worth knowing ("note").
 
-    `area` is the subject where it was seen. `says` is one sentence with the numbers in it, `leads_to` what it will cause.
+    `area` is the subject where it was seen. `says` is one sentence with the numbers in it, `leads_to` what it will cause; `says_zh` and
+    `leads_to_zh` are these in Chinese, "" where they are told in English only.
     """
 
     cause: str
@@ -151,6 +152,8 @@ class HostFinding:
     leads_to: str
     evidence: tuple[Evidence, ...] = ()
     remedies: tuple[Remedy, ...] = ()
+    says_zh: str = ""
+    leads_to_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

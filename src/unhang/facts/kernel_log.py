@@ -206,6 +206,15 @@ def ago(age_s: float | None) -> str:
     return f"{age_s:.0f} s ago"
 
 
+def ago_zh(age_s: float | None) -> str:
+    if age_s is None:
+        return "时间未知"
+    for name, seconds in (("天", 86400), ("小时", 3600), ("分钟", 60)):
+        if age_s >= 2 * seconds:
+            return f"{age_s / seconds:.0f} {name}前"
+    return f"{age_s:.0f} 秒前"
+
+
 def recent(event: Event) -> bool:
     """Whether it is of the last hours; not where nothing tells when it was."""
     return event.last_age_s is not None and event.last_age_s < RECENT_S
@@ -214,6 +223,10 @@ def recent(event: Event) -> bool:
 def times(event: Event) -> str:
     """When, and how often: "3 minutes ago, 4 times"."""
     return ago(event.last_age_s) + (f", {event.count} times" if event.count > 1 else "")
+
+
+def times_zh(event: Event) -> str:
+    return ago_zh(event.last_age_s) + (f"，共 {event.count} 次" if event.count > 1 else "")
 
 
 def _together(events: Iterable[Event]) -> tuple[tuple[Event, ...], int]:

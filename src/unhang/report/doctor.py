@@ -113,8 +113,10 @@ def _worst(findings: list[HostFinding]) -> Severity:
 def _finding(finding: HostFinding, width: int, lang: Language) -> Iterator[Text]:
     mark, style = _MARKS[finding.severity]
     yield Text.assemble("    ", (mark, style), " ", (finding.cause, "bold"))
-    yield from (Text(line) for line in fold(finding.says, width, first=" " * 6))
-    yield from (Text(line, style="dim") for line in fold(f"{_WORDS[lang]['leads_to']}: {finding.leads_to}", width, first=" " * 6, deeper=" " * 8))
+    told = (finding.says_zh or finding.says) if lang == "zh" else finding.says
+    leads_to = (finding.leads_to_zh or finding.leads_to) if lang == "zh" else finding.leads_to
+    yield from (Text(line) for line in fold(told, width, first=" " * 6))
+    yield from (Text(line, style="dim") for line in fold(f"{_WORDS[lang]['leads_to']}: {leads_to}", width, first=" " * 6, deeper=" " * 8))
     # A note asks for nothing; what we can do ourselves is offered.
     for remedy in (r for r in finding.remedies if finding.severity != "note" or (r.command or "").startswith(_OURS)):
         yield from (Text(line) for line in fold(f"→ {says(remedy, lang)}", width, first=" " * 6, deeper=" " * 8))

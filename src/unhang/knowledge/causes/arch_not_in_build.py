@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="libraries",
             severity="warning",
             says=f"torch {torch.version} {kind}, and this machine has {len(gpus)} {gpus[0].name or 'NVIDIA GPU'}",
-            leads_to="torch.cuda.is_available() is False: the training goes over CPUs, or NCCL is not there",
+            leads_to=Text(
+                "torch.cuda.is_available() is False: the training goes over CPUs, or NCCL is not there",
+                "torch.cuda.is_available() 为 False：训练走 CPU，或没有 NCCL",
+            ),
             evidence=(version,),
             remedies=("torch-for-this-gpu",),
         )
@@ -58,7 +62,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="libraries",
             severity="error",
             says=f"torch {torch.version} holds no code for {card.name or 'this GPU'} (compute capability {capability})",
-            leads_to="the first operation on the GPU fails: no kernel image is available for execution on the device",
+            leads_to=Text(
+                "the first operation on the GPU fails: no kernel image is available for execution on the device",
+                "GPU 上的第一个操作就失败：no kernel image is available for execution on the device",
+            ),
             evidence=(version, Evidence(source=f"{torch.path}/lib/libtorch_python.so", text=" ".join(torch.architectures or ()))),
             remedies=("torch-for-this-gpu",),
         )

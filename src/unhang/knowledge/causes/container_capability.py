@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="container",
             severity="warning",
             says=f"this container has no /dev/nvidiactl, and the machine has {_count(seen.nvidia_gpus_on_bus, 'NVIDIA GPU')}",
-            leads_to="torch finds no GPU: it was started without any, or lost them",
+            leads_to=Text("torch finds no GPU: it was started without any, or lost them", "torch 找不到 GPU：启动时就没有，或已经丢失"),
             evidence=(Evidence(source="/sys/bus/pci/devices", text=f"{_count(seen.nvidia_gpus_on_bus, 'device')} of vendor 0x10de"),),
             remedies=("gpus-given", "container-toolkit", "devices-again"),
             commands={"gpus-given": _GIVEN[seen.kind]} if seen.kind in _GIVEN else None,
@@ -34,7 +35,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="container",
             severity="error",
             says="/dev/nvidiactl is here and /dev/nvidia-uvm is not",
-            leads_to="CUDA cannot start, although nvidia-smi works: it needs /dev/nvidia-uvm",
+            leads_to=Text(
+                "CUDA cannot start, although nvidia-smi works: it needs /dev/nvidia-uvm",
+                "虽然 nvidia-smi 可用，CUDA 却无法启动：它需要 /dev/nvidia-uvm",
+            ),
             evidence=(Evidence(source="/dev", text=", ".join(p for p in here if p.startswith("/dev/nvidia"))),),
             remedies=("uvm", "devices-again"),
         )
@@ -44,7 +48,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="container",
             severity="error",
             says=f"{', '.join(refused)} may not be opened by this user",
-            leads_to="CUDA finds no device, or fails to initialise",
+            leads_to=Text("CUDA finds no device, or fails to initialise", "CUDA 找不到设备，或初始化失败"),
             evidence=(Evidence(source=refused[0], text="no right to read and write"),),
             remedies=("devices-again",),
         )
@@ -54,7 +58,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="container",
             severity="error",
             says=f"NVIDIA_DRIVER_CAPABILITIES={given} leaves out compute",
-            leads_to="libcuda.so is not put into the container, and torch finds no driver",
+            leads_to=Text("libcuda.so is not put into the container, and torch finds no driver", "libcuda.so 没有放进容器，torch 找不到驱动"),
             evidence=(Evidence(source="the environment", text=f"NVIDIA_DRIVER_CAPABILITIES={given}"),),
             remedies=("driver-capabilities",),
         )
@@ -66,7 +70,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="container",
             severity="warning" if needed else "note",
             says=f"no usable /dev/infiniband/uverbs* is in this container, and the machine has {_count(seen.infiniband_on_bus, 'RDMA adapter')}",
-            leads_to="NCCL goes over TCP sockets, many times slower, and says so only at NCCL_DEBUG=INFO",
+            leads_to=Text(
+                "NCCL goes over TCP sockets, many times slower, and says so only at NCCL_DEBUG=INFO",
+                "NCCL 走 TCP 套接字，慢很多倍，只有 NCCL_DEBUG=INFO 时才说明",
+            ),
             evidence=(Evidence(source="/sys/class/infiniband", text=_count(seen.infiniband_on_bus, "adapter")),),
             remedies=("infiniband",),
         )

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="gpu",
             severity="error",
             says=f"{', '.join(closed[:4])} may not be opened by this user",
-            leads_to="CUDA finds no GPU, or does not start",
+            leads_to=Text("CUDA finds no GPU, or does not start", "CUDA 找不到 GPU，或无法启动"),
             evidence=(Evidence(source="/dev", text=f"no right to read and write {', '.join(closed[:4])}"),),
             remedies=("device-files",),
         )
@@ -89,7 +90,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="gpu",
             severity="error",
             says=f"the container has lost its GPUs: NVML says {seen.nvml_error}",
-            leads_to="CUDA does not start in new processes; those that run go on",
+            leads_to=Text("CUDA does not start in new processes; those that run go on", "新进程里 CUDA 无法启动；已在运行的不受影响"),
             evidence=(Evidence(source="NVML", text=seen.nvml_error),),
             remedies=("start-the-container-again",),
             commands={"start-the-container-again": _AGAIN[kind]} if kind in _AGAIN else None,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -96,8 +97,11 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="names",
             severity="warning" if several else "note",
-            says=f"this host's own name {seen.host_name} {told}",
-            leads_to="with several hosts Gloo listens where none of them reaches it, and torchrun announces that name to them; one host alone works",
+            says=Text("this host's own name {name} {told}", "本机自己的名字 {name} {told}").fill(name=seen.host_name, told=told),
+            leads_to=Text(
+                "with several hosts Gloo listens where none of them reaches it, and torchrun announces that name to them; one host alone works",
+                "多台主机时 Gloo 监听在其他主机到不了的地方，torchrun 还把这个名字告诉它们；单台主机可以工作",
+            ),
             evidence=evidence or (Evidence(source=f"getent ahosts {seen.host_name}", text=", ".join(own) if own else seen.own.error),),
             remedies=repair,
             commands=commands,
@@ -109,24 +113,27 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="names",
             severity="warning",
             says=f"looking up {slow.name} took {slow.took_s:g} s",
-            leads_to="each rank looks names up several times while it starts: the rendezvous times out on large jobs",
+            leads_to=Text(
+                "each rank looks names up several times while it starts: the rendezvous times out on large jobs",
+                "每个 rank 启动时多次解析主机名：大作业的 rendezvous 会超时",
+            ),
             evidence=(Evidence(source="/etc/resolv.conf", text=", ".join(seen.dns_servers) or "no nameserver"),),
             remedies=("ask-each-host", "name-or-address"),
             commands={"ask-each-host": f"time getent ahosts {slow.name}; cat /etc/resolv.conf /etc/nsswitch.conf"},
         )
 
 
-def _own_trouble(seen: Names) -> str:
+def _own_trouble(seen: Names) -> Text:
     """What is wrong with this host's own name; Gloo takes the first address that is one of this host."""
     from unhang.facts import job
 
     own, here = seen.own.addresses, seen.own_addresses
     if own is None:
-        return f"does not resolve ({seen.own.error})" if seen.own.error else ""
+        return Text("does not resolve ({error})", "无法解析（{error}）").fill(error=seen.own.error) if seen.own.error else NOTHING
     usable = [a for a in own if here is None or a in here or job.is_loopback(a)]
     if not usable:
-        return f"resolves to {', '.join(own[:3])}, no address of this host"
-    return f"resolves to {usable[0]}, the loopback" if job.is_loopback(usable[0]) else ""
+        return Text("resolves to {found}, no address of this host", "解析为 {found}，不是本机的地址").fill(found=", ".join(own[:3]))
+    return Text("resolves to {it}, the loopback", "解析为回环地址 {it}").fill(it=usable[0]) if job.is_loopback(usable[0]) else NOTHING
 
 
 def _master(seen: Names, several: bool, kind: str) -> Iterable[HostFinding]:
@@ -159,7 +166,10 @@ def _master(seen: Names, several: bool, kind: str) -> Iterable[HostFinding]:
             area="names",
             severity="error",
             says=f"MASTER_ADDR={master.name} is this very host ({said}), and the job has {seen.job.hosts} hosts",
-            leads_to="every host waits for the others at its own loopback until the rendezvous times out",
+            leads_to=Text(
+                "every host waits for the others at its own loopback until the rendezvous times out",
+                "每台主机都在自己的回环地址上等别人，直到 rendezvous 超时",
+            ),
             evidence=evidence,
             remedies=("name-or-address",),
             commands={"name-or-address": "export MASTER_ADDR=ADDRESS_OF_THE_FIRST_HOST"},
@@ -169,7 +179,10 @@ def _master(seen: Names, several: bool, kind: str) -> Iterable[HostFinding]:
             area="names",
             severity="warning",
             says=f"rank 0 runs here, and MASTER_ADDR={master.name} ({said}) is no address of this host",
-            leads_to="the store listens here while everybody asks for it there (right only where that address is forwarded to this host)",
+            leads_to=Text(
+                "the store listens here while everybody asks for it there (right only where that address is forwarded to this host)",
+                "store 在这里监听，大家却到那里去找（只有那个地址转发到本机时才正确）",
+            ),
             evidence=evidence,
             remedies=("name-or-address",),
             commands={"name-or-address": f"export MASTER_ADDR={_best(here)}"},

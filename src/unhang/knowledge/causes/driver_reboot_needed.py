@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="gpu",
             severity="error",
             says=f"the kernel runs the NVIDIA module {seen.driver or 'of another version'}{disk}",
-            leads_to="nothing new can open a GPU; what runs already goes on",
+            leads_to=Text("nothing new can open a GPU; what runs already goes on", "新进程都无法打开 GPU；已在运行的不受影响"),
             evidence=(module, *files, *((Evidence(source="NVML", text=error),) if error else ())),
             remedies=("reboot", "hold-the-driver"),
         )
@@ -38,7 +39,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="gpu",
             severity="warning",
             says=f"libcuda is {' and '.join(versions['libcuda'])}, the driver {seen.driver}",
-            leads_to="CUDA does not start: error 803, unsupported display driver / cuda driver combination",
+            leads_to=Text(
+                "CUDA does not start: error 803, unsupported display driver / cuda driver combination",
+                "CUDA 无法启动：错误 803，unsupported display driver / cuda driver combination",
+            ),
             evidence=(module, *files),
             remedies=("which-libcuda", "reboot"),
         )
@@ -47,7 +51,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="gpu",
             severity="warning",
             says=f"the driver's libraries ({seen.libraries[0].version}) are installed, and its kernel module is not loaded",
-            leads_to="CUDA finds no GPU",
+            leads_to=Text("CUDA finds no GPU", "CUDA 找不到 GPU"),
             evidence=files,
             remedies=("rebuild-the-module", "reboot"),
         )
@@ -58,7 +62,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 area="kernel",
                 severity="warning",
                 says=f"a program came with another version of the driver's libraries ({kernel_log.ago(e.last_age_s)}, {e.count} times)",
-                leads_to="that program finds no GPU; a container or environment brings libraries of its own",
+                leads_to=Text(
+                    "that program finds no GPU; a container or environment brings libraries of its own", "那个程序找不到 GPU；容器或环境会带自己的库"
+                ),
                 evidence=(Evidence(source="kernel log", text=e.text),),
                 remedies=("which-libcuda",),
             )

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -59,7 +60,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="libraries",
             severity="error",
             says=f"the driver is {driver}, and libcuda {compat.version} of a compat package ({compat.path}) comes before its own, on a {card}",
-            leads_to="CUDA does not start: error 804, forward compatibility was attempted on non supported HW",
+            leads_to=Text(
+                "CUDA does not start: error 804, forward compatibility was attempted on non supported HW",
+                "CUDA 无法启动：错误 804，forward compatibility was attempted on non supported HW",
+            ),
             evidence=(Evidence(source=compat.path, text=compat.version or ""), Evidence(source="/proc/driver/nvidia/version", text=driver)),
             remedies=("without-compat", "upgrade-the-driver"),
         )
@@ -74,7 +78,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 f"the NVIDIA driver is {driver}{upto}; torch {seen.torch.version} was built for CUDA {seen.torch.cuda}, which needs {minimum} or "
                 "newer"
             ),
-            leads_to="torch finds no usable GPU: The NVIDIA driver on your system is too old",
+            leads_to=Text(
+                "torch finds no usable GPU: The NVIDIA driver on your system is too old",
+                "torch 找不到可用的 GPU：The NVIDIA driver on your system is too old",
+            ),
             evidence=(
                 Evidence(source="/proc/driver/nvidia/version", text=driver),
                 Evidence(source=f"{seen.torch.path}/version.py", text=f"cuda = {seen.torch.cuda}"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="gpu",
             severity="error",
             says=f"CUDA_VISIBLE_DEVICES={seen.visible} names {', '.join(twice)} more than once",
-            leads_to="CUDA then shows no GPU at all",
+            leads_to=Text("CUDA then shows no GPU at all", "CUDA 于是一个 GPU 也看不到"),
             evidence=(Evidence(source="environment", text=f"CUDA_VISIBLE_DEVICES={seen.visible}"),),
             remedies=("one-rank-per-gpu",),
             commands={"one-rank-per-gpu": f"export CUDA_VISIBLE_DEVICES={','.join(dict.fromkeys(named))}"},

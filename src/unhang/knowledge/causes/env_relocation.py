@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="python_env",
             severity="error",
             says=f"PYTHONHOME is {seen.python_home}, which holds no standard library of Python {seen.training.version}",
-            leads_to="Python does not start: No module named 'encodings'",
+            leads_to=Text("Python does not start: No module named 'encodings'", "Python 无法启动：No module named 'encodings'"),
             evidence=(Evidence(source="the environment", text=f"PYTHONHOME={seen.python_home}"),),
             remedies=("no-pythonhome",),
             commands={"no-pythonhome": f"env -u PYTHONHOME {shlex.quote(seen.training.python)} -c 'import sys; print(sys.prefix)'"},
@@ -108,7 +109,10 @@ def _scripts(env: Environment) -> Iterable[HostFinding]:
             area="python_env",
             severity="warning",
             says=f"{env.prefix}/bin/activate leads to {env.recorded}: the environment was moved or copied",
-            leads_to="activating it puts the other place on the PATH, so that another Python starts, or none",
+            leads_to=Text(
+                "activating it puts the other place on the PATH, so that another Python starts, or none",
+                "激活它会把另一个位置放进 PATH，于是启动的是另一个 Python，或者根本没有",
+            ),
             evidence=(Evidence(source=f"{env.prefix}/bin/activate", text=f"VIRTUAL_ENV={env.recorded}"),),
             remedies=("rebuild-here", *(("rewrite-the-paths",) if rewrite else ())),
             commands={"rebuild-here": _rebuild(env)} | ({"rewrite-the-paths": rewrite} if rewrite else {}),
@@ -127,7 +131,10 @@ def _of_scripts(env: Environment, scripts: Iterable[Script], says: str) -> HostF
         area="python_env",
         severity="error" if any(s.path.rpartition("/")[2] in LAUNCHERS for s in scripts) else "warning",
         says=says,
-        leads_to="what is started by these names fails as 'bad interpreter' or 'not found', or runs elsewhere; python -m does not go through them",
+        leads_to=Text(
+            "what is started by these names fails as 'bad interpreter' or 'not found', or runs elsewhere; python -m does not go through them",
+            "用这些名字启动的程序会报 'bad interpreter' 或 'not found'，或在别处运行；python -m 不经过它们",
+        ),
         evidence=tuple(Evidence(source=s.path, text=f"#!{s.interpreter}") for s in _launchers_first(scripts)[:3]),
         remedies=("rebuild-here", *(("rewrite-the-paths",) if rewrite else ()), "through-the-interpreter"),
         commands=commands | ({"rewrite-the-paths": rewrite} if rewrite else {}),
@@ -176,7 +183,9 @@ def _leads(env: Environment) -> Iterable[HostFinding]:
             area="python_env",
             severity="error" if any(e.name in TRAINING for e in env.editables_gone) else "warning",
             says=f"{_count(env.editables_gone, 'editable install leads', 'editable installs lead')} to sources that are gone: {named}",
-            leads_to="the package is listed by pip, and importing it fails with No module named ...",
+            leads_to=Text(
+                "the package is listed by pip, and importing it fails with No module named ...", "pip 列出了该软件包，导入却失败：No module named ..."
+            ),
             evidence=tuple(Evidence(source=e.file, text=e.target) for e in env.editables_gone[:3]),
             remedies=("install-again",),
             commands={"install-again": f"{python} -m pip install --no-deps --force-reinstall -e PATH_TO_SOURCES"},
@@ -186,7 +195,9 @@ def _leads(env: Environment) -> Iterable[HostFinding]:
             area="python_env",
             severity="note",
             says=f"{_count(env.lines_gone, 'line of a .pth file leads', 'lines of .pth files lead')} nowhere: {env.lines_gone[0].target}",
-            leads_to="modules that used to be found there are missing; Python says nothing about it",
+            leads_to=Text(
+                "modules that used to be found there are missing; Python says nothing about it", "原来在那里能找到的模块没有了；Python 不作任何提示"
+            ),
             evidence=tuple(Evidence(source=e.file, text=e.target) for e in env.lines_gone[:3]),
             remedies=("install-again",),
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -107,7 +108,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 area="storage",
                 severity="error" if place.purpose != "Triton cache" else "warning",
                 says=f"{on}: {'a stale file handle' if place.problem == 'stale' else place.problem}",
-                leads_to="whoever touches it hangs in the kernel or fails with OSError, on this host only",
+                leads_to=Text(
+                    "whoever touches it hangs in the kernel or fails with OSError, on this host only",
+                    "访问它的进程会挂在内核里或以 OSError 失败，仅限本机",
+                ),
                 evidence=evidence,
                 remedies=("look-at-mount", "compare-nodes"),
                 commands={"look-at-mount": f"timeout 10 stat -f {place.path} || echo dead; findmnt -T {place.path}"},
@@ -118,7 +122,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 area="storage",
                 severity="warning" if working else "note",
                 says=f"{on} cannot be written" + (": mounted read-only" if "ro" in place.options else ""),
-                leads_to="checkpoints, caches or temporary files that go there fail with 'Permission denied' or 'Read-only file system'",
+                leads_to=Text(
+                    "checkpoints, caches or temporary files that go there fail with 'Permission denied' or 'Read-only file system'",
+                    "写到那里的 checkpoint、缓存或临时文件会失败：'Permission denied' 或 'Read-only file system'",
+                ),
                 evidence=evidence,
                 remedies=("node-local-cache",) if not working else ("look-at-mount",),
                 commands={"look-at-mount": f"ls -ld {place.path}; findmnt -T {place.path} -o SOURCE,FSTYPE,OPTIONS"},
@@ -128,7 +135,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 area="storage",
                 severity="note",
                 says=f"{on} is on a network file system",
-                leads_to="ranks of several hosts compile into one cache at once, and now and then read each other's half-written or vanished files",
+                leads_to=Text(
+                    "ranks of several hosts compile into one cache at once, and now and then read each other's half-written or vanished files",
+                    "多台主机的 rank 同时往一个缓存里编译，偶尔会读到对方写了一半或已消失的文件",
+                ),
                 evidence=evidence,
                 remedies=("node-local-cache",),
             )

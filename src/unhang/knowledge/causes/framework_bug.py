@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -40,9 +41,20 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     yield CAUSE.host_finding(
         area="kernel",
         severity="warning" if ours and kernel_log.recent(last) else "note",
-        says=f"a Python process crashed in native code (segmentation fault{f' in {library}' if library else ''}): {last.process} ({last.pid}) "
-        f"{kernel_log.ago(last.last_age_s)}" + (f"; {count} crashes since the machine started" if count > 1 else ""),
-        leads_to="a rank that crashes leaves no traceback, and the others only notice that a peer is gone",
+        says=Text(
+            "a Python process crashed in native code (segmentation fault{inside}): {process} ({pid}) {ago}{more}",
+            "一个 Python 进程在原生代码里崩溃（段错误{inside}）：{process}（{pid}），{ago}{more}",
+        ).fill(
+            inside=Text(" in {library}", "，位于 {library}").fill(library=library) if library else "",
+            process=str(last.process),
+            pid=str(last.pid),
+            ago=Text(kernel_log.ago(last.last_age_s), kernel_log.ago_zh(last.last_age_s)),
+            more=Text("; {n} crashes since the machine started", "；开机以来共崩溃 {n} 次").fill(n=count) if count > 1 else "",
+        ),
+        leads_to=Text(
+            "a rank that crashes leaves no traceback, and the others only notice that a peer is gone",
+            "崩溃的 rank 不留下 traceback，其他 rank 只发现同伴不见了",
+        ),
         evidence=tuple(Evidence(source="kernel log", text=e.text) for e in crashed[-3:]),
         remedies=("see-the-crash", "upgrade-torch"),
         commands={"see-the-crash": f"coredumpctl info {last.pid}; PYTHONFAULTHANDLER=1 COMMAND"},

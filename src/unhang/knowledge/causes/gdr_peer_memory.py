@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         area="infiniband",
         severity="warning" if network.several_hosts(host) else "note",
         says=f"adapters cannot reach GPU memory: nvidia_peermem is not loaded, and there is no DMA-BUF ({why})",
-        leads_to="traffic between hosts takes the detour through host memory: it works, at a half or a third of the speed",
+        leads_to=Text(
+            "traffic between hosts takes the detour through host memory: it works, at a half or a third of the speed",
+            "主机间的流量绕经主机内存：能用，但速度只有一半或三分之一",
+        ),
         evidence=(Evidence(source="/sys/module", text="nvidia_peermem and nv_peer_mem are not there"),),
         remedies=("load-the-module", "dmabuf-instead"),
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 area="gpu",
                 severity="error",
                 says=f"{gpu.label(g)} serves one process only ({mode}), and process {pids} has it",
-                leads_to="CUDA refuses every other process: all CUDA-capable devices are busy or unavailable",
+                leads_to=Text(
+                    "CUDA refuses every other process: all CUDA-capable devices are busy or unavailable",
+                    "CUDA 拒绝其他所有进程：all CUDA-capable devices are busy or unavailable",
+                ),
                 evidence=tuple(Evidence(source="NVML", text=f"compute process {p.pid} {p.name or ''}".strip()) for p in taken[g.index]),
                 remedies=("who-holds-it", "compute-mode"),
                 commands={

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="pcie",
             severity="error",
             says=f"the GPU at {address} no longer answers on the PCIe bus",
-            leads_to="CUDA does not start on it, and often on no GPU of this host",
+            leads_to=Text("CUDA does not start on it, and often on no GPU of this host", "CUDA 在它上面无法启动，往往在本机所有 GPU 上都无法启动"),
             evidence=(Evidence(source=f"/sys/bus/pci/devices/{address}/config", text="all ones"), *_lines(said, address)),
             remedies=_BUS,
         )
@@ -143,7 +144,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="gpu",
             severity="error",
             says=f"the driver does not answer: NVML gives {seen.nvml_error}",
-            leads_to="nvidia-smi and the start of CUDA hang in the same place",
+            leads_to=Text("nvidia-smi and the start of CUDA hang in the same place", "nvidia-smi 和 CUDA 的启动会挂在同一处"),
             evidence=(Evidence(source="NVML", text=seen.nvml_error),),
             remedies=("ask-the-kernel-log", "power-cycle"),
         )
@@ -176,7 +177,7 @@ def _lost(g: Gpu, said: Sequence[Event]) -> Iterable[HostFinding]:
         area="gpu",
         severity="error",
         says=f"{gpu.label(g)} cannot be reached: {g.error}",
-        leads_to="CUDA does not start on it, and often on no GPU of this host",
+        leads_to=Text("CUDA does not start on it, and often on no GPU of this host", "CUDA 在它上面无法启动，往往在本机所有 GPU 上都无法启动"),
         evidence=(Evidence(source="NVML", text=f"{gpu.label(g)}: {g.error}"), *_lines(said, g.address)),
         remedies=("reset-gpu", *_BUS) if reset else _BUS,
         commands=_reset(g),
@@ -285,7 +286,7 @@ def _bus_errors(bus: Pcie | None, said: Iterable[Event]) -> Iterable[HostFinding
                 area="kernel",
                 severity="warning" if kernel_log.recent(told) else "note",
                 says=f"{d.address}, on the way to a GPU, had fatal PCIe errors ({kernel_log.times(told)})",
-                leads_to="the GPU may fall off the bus",
+                leads_to=Text("the GPU may fall off the bus", "GPU 可能从总线上掉线"),
                 evidence=(Evidence(source="kernel log", text=told.text),),
                 remedies=("check-the-bus", "power-cycle"),
             )
@@ -294,7 +295,7 @@ def _bus_errors(bus: Pcie | None, said: Iterable[Event]) -> Iterable[HostFinding
                 area="pcie",
                 severity="warning",
                 says=f"{d.address}, on the way to a GPU, counts {d.aer_fatal} fatal PCIe errors since boot",
-                leads_to="the GPU may fall off the bus",
+                leads_to=Text("the GPU may fall off the bus", "GPU 可能从总线上掉线"),
                 evidence=(Evidence(source=f"/sys/bus/pci/devices/{d.address}/aer_dev_fatal", text=f"{d.aer_fatal} errors"),),
                 remedies=("check-the-bus", "power-cycle"),
             )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -60,7 +61,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="libraries",
             severity="error" if len(gpus) > 1 else "warning",
             says=f"NCCL {release} is older than {card.name or 'this GPU'}: {'.'.join(map(str, first))} is the first release for it",
-            leads_to="torch computes on one GPU, and the first collective over several fails or hangs",
+            leads_to=Text(
+                "torch computes on one GPU, and the first collective over several fails or hangs",
+                "torch 在单个 GPU 上能计算，多个 GPU 的第一次集合通信会失败或挂起",
+            ),
             evidence=(Evidence(source=nccl.path if nccl is not None else seen.torch.path, text=f"NCCL version {release}"),),
             remedies=("newer-nccl", "which-nccl"),
         )

@@ -13,7 +13,7 @@ from unhang.knowledge import srun, text, words
 from unhang.knowledge.caught import passed_over
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.kernel_pids import KILLED, is_of_a_rank
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -65,8 +65,14 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="memory",
             severity="error" if left < _TINY_BYTES else "warning",
-            says=f"{size(left)} of host memory are left{_limited(seen) if limited else f' of {size(seen.total_bytes)}'}",
-            leads_to=f"{'one rank on a GPU takes 2 to 4 GiB' if gpus else 'torch alone takes 300 MiB'} before anything is loaded; then it is killed",
+            says=Text("{left} of host memory are left{of}", "主机内存还剩 {left}{of}").fill(
+                left=size(left), of=_limited(seen) if limited else Text(" of {all}", "，共 {all}").fill(all=size(seen.total_bytes))
+            ),
+            leads_to=Text("{who} before anything is loaded; then it is killed", "还没加载任何东西，{who}；随后就会被杀死").fill(
+                who=Text("one rank on a GPU takes 2 to 4 GiB", "GPU 上的一个 rank 就要 2 到 4 GiB")
+                if gpus
+                else Text("torch alone takes 300 MiB", "光 torch 就要 300 MiB")
+            ),
             evidence=_evidence(seen) if limited else (Evidence(source="/proc/meminfo", text=f"MemAvailable: {size(left)}"),),
             remedies=("more-memory", "less-memory") if limited else ("less-memory", "who-takes-it"),
             commands={"more-memory": more} if more is not None else None,
@@ -78,15 +84,27 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         # Of a whole machine it may be anybody's; in a container nobody's that is here.
         last = next((e for e in reversed(killed) if _OURS.search(e.process or "")), killed[-1] if killed else None)
         ours = container.kind(host) in ("bare", "systemd") and last is not None and kernel_log.recent(last) and _OURS.search(last.process or "")
-        who = f", {last.process} ({last.pid}) {kernel_log.ago(last.last_age_s)}" if last is not None else ""
+        who = NOTHING
+        if last is not None:
+            when = Text(kernel_log.ago(last.last_age_s), kernel_log.ago_zh(last.last_age_s))
+            who = Text(", {process} ({pid}) {when}", "，最近一次是 {process}（{pid}），{when}").fill(
+                process=str(last.process), pid=str(last.pid), when=when
+            )
         yield CAUSE.host_finding(
             area="memory",
             severity="warning" if in_group or ours else "note",
-            says=(
-                f"the OOM killer has ended {count} process{'' if count == 1 else 'es'} "
-                f"{'of this control group' if in_group else f'on this machine since it started{who}'}"
+            says=Text("the OOM killer has ended {count} process{es} {where}", "{where}OOM killer 已结束 {count} 个进程").fill(
+                count=count, es="" if count == 1 else "es", where=Text("of this control group", "在本控制组中 ")
+            )
+            if in_group
+            else Text(
+                "the OOM killer has ended {count} process{es} on this machine since it started{who}",
+                "本机启动以来 OOM killer 已结束 {count} 个进程{who}",
+            ).fill(count=count, es="" if count == 1 else "es", who=who),
+            leads_to=Text(
+                "a rank or loader worker that it ends is gone without a word; the same load will meet it again",
+                "被它结束的 rank 或 DataLoader worker 会无声消失；同样的负载还会再遇到它",
             ),
-            leads_to="a rank or loader worker that it ends is gone without a word; the same load will meet it again",
             evidence=(
                 Evidence(source="memory control group" if in_group else "/proc/vmstat", text=f"oom_kill {count}"),
                 *((Evidence(source="kernel log", text=last.text),) if last is not None and not in_group else ()),
@@ -105,7 +123,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 area="memory",
                 severity="warning",
                 says=f"the kernel promises {size(promised)} more although {size(available)} are available (vm.overcommit_memory is 2)",
-                leads_to="fork and large reservations, CUDA's among them, fail with 'Cannot allocate memory' while memory is free",
+                leads_to=Text(
+                    "fork and large reservations, CUDA's among them, fail with 'Cannot allocate memory' while memory is free",
+                    "内存还有空闲时，fork 和大块预留（包括 CUDA 的）就会失败：'Cannot allocate memory'",
+                ),
                 evidence=(Evidence(source="/proc/meminfo", text=f"CommitLimit: {size(limit)}, Committed_AS: {size(committed)}"),),
                 remedies=("overcommit",),
             )
@@ -121,16 +142,20 @@ def _faulty_memory(events: Iterable[Event]) -> Iterable[HostFinding]:
             area="kernel",
             severity="warning" if kernel_log.recent(last) else "note",
             says=f"the hardware reported errors that could not be corrected, in host memory or a processor ({kernel_log.times(last)})",
-            leads_to="the kernel ends the process that meets such memory (SIGBUS), or the host stops altogether",
+            leads_to=Text(
+                "the kernel ends the process that meets such memory (SIGBUS), or the host stops altogether",
+                "碰到这块内存的进程会被内核结束（SIGBUS），或整台主机停机",
+            ),
             evidence=tuple(Evidence(source="kernel log", text=e.text) for e in faults[-3:]),
             remedies=("test-memory",),
         )
 
 
-def _limited(seen: Memory) -> str:
+def _limited(seen: Memory) -> Text:
     from unhang.facts.units import size
 
-    return f": the control group may use {size(seen.cgroup_limit_bytes or 0)}, /dev/shm included"
+    limit = Text(": the control group may use {limit}, /dev/shm included", "：控制组最多可用 {limit}，包括 /dev/shm")
+    return limit.fill(limit=size(seen.cgroup_limit_bytes or 0))
 
 
 def _evidence(seen: Memory) -> tuple[Evidence, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="infiniband",
             severity="error" if several else "warning",
             says=f"NCCL_IB_HCA={wanted.value} leaves none of the adapters: {', '.join(d.name for d in seen.devices)}",
-            leads_to="NCCL finds no adapter and falls back to TCP sockets, while hosts whose adapters match do not: they fail to connect",
+            leads_to=Text(
+                "NCCL finds no adapter and falls back to TCP sockets, while hosts whose adapters match do not: they fail to connect",
+                "NCCL 找不到网卡而退回 TCP 套接字，网卡匹配的主机却不会：双方连接失败",
+            ),
             evidence=(Evidence(source=wanted.place, text=f"NCCL_IB_HCA={wanted.value}"),),
             remedies=("name-adapters-that-exist",),
             commands={"name-adapters-that-exist": "ls /sys/class/infiniband; unset NCCL_IB_HCA"},
@@ -50,7 +54,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="infiniband",
             severity="warning" if several else "note",
             says=f"{len(up)} ports are active, but {what}",
-            leads_to="NCCL finds no adapter and falls back to TCP sockets, many times slower",
+            leads_to=Text("NCCL finds no adapter and falls back to TCP sockets, many times slower", "NCCL 找不到网卡，退回 TCP 套接字，慢很多倍"),
             evidence=(Evidence(source="/dev/infiniband", text=", ".join(seen.verbs_devices) or "no uverbs device"),),
             remedies=("give-the-device",) if inside else ("load-verbs",),
         )
@@ -67,7 +71,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="infiniband",
             severity="note",
             says=f"the RoCE ports of equal adapters have different MTUs: {', '.join(f'{n} {mtu}' for n, mtu in sorted(mtus.items()))}",
-            leads_to="queue pairs between rails of different MTU move smaller packets, or fail where one side insists",
+            leads_to=Text(
+                "queue pairs between rails of different MTU move smaller packets, or fail where one side insists",
+                "MTU 不同的 rail 之间的 queue pair 使用更小的包，若一方坚持则失败",
+            ),
             evidence=(Evidence(source="/sys/class/net/*/mtu", text=", ".join(f"{n} {mtu}" for n, mtu in sorted(mtus.items()))),),
             remedies=("same-mtu",),
             commands={
@@ -94,7 +101,10 @@ def _gids(seen: Infiniband, device: Device, port: Port, several: bool) -> Iterab
             area="infiniband",
             severity="error" if chosen is None else "warning",
             says=f"NCCL_IB_GID_INDEX={index}, and entry {index} of {device.name} port {port.number} {what}",
-            leads_to="ibv_modify_qp fails, or nothing arrives and transfers are given up after their retries",
+            leads_to=Text(
+                "ibv_modify_qp fails, or nothing arrives and transfers are given up after their retries",
+                "ibv_modify_qp 失败，或者什么也到不了，传输重试后放弃",
+            ),
             evidence=(Evidence(source=setting.place, text=f"NCCL_IB_GID_INDEX={setting.value}"), Evidence(source=where, text=_table(gids))),
             remedies=("forced-index",),
             commands={"forced-index": f"unset NCCL_IB_GID_INDEX   # NCCL 2.21 and later; else: export NCCL_IB_GID_INDEX={right}"},
@@ -104,7 +114,10 @@ def _gids(seen: Infiniband, device: Device, port: Port, several: bool) -> Iterab
             area="infiniband",
             severity="warning" if several else "note",
             says=f"{device.name} port {port.number} (RoCE) is active without a GID of type RoCE v2 with an IPv4 address",
-            leads_to="NCCL uses the port with its link-local address: no router forwards that, and ibv_modify_qp fails or retries are exceeded",
+            leads_to=Text(
+                "NCCL uses the port with its link-local address: no router forwards that, and ibv_modify_qp fails or retries are exceeded",
+                "NCCL 以链路本地地址使用该端口：路由器不转发，ibv_modify_qp 失败或重试次数用尽",
+            ),
             evidence=(Evidence(source=where, text=_table(gids)),),
             remedies=("address-or-leave-out",),
             commands={"address-or-leave-out": f"ip -br addr show {(device.net_devices or ('ETH',))[0]}; export NCCL_IB_HCA=^={device.name}"},
@@ -125,7 +138,7 @@ def _pkeys(seen: Infiniband, up: Iterable[tuple[Device, Port]]) -> Iterable[Host
                 area="infiniband",
                 severity="error",
                 says=f"{device.name} port {port.number} has no partition key at index {index}; it has {keys}",
-                leads_to="ibv_modify_qp fails for every queue pair",
+                leads_to=Text("ibv_modify_qp fails for every queue pair", "每个 queue pair 的 ibv_modify_qp 都失败"),
                 evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/pkeys/{index}", text="0x0000"),),
                 remedies=("partition-key",),
                 commands={"partition-key": f"export NCCL_IB_PKEY={next(iter(port.pkeys))}"},

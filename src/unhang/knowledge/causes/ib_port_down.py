@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -59,7 +60,10 @@ def _fell(seen: Infiniband, net: Network, log: KernelLog) -> Iterable[HostFindin
             area="kernel",
             severity="warning" if recent and (often or not interface.running) else "note",
             says=f"the link of {device.name} ({event.interface}) went down ({kernel_log.times(event)}); {state}",
-            leads_to="transfers over it run into their retries ('transport retry counter exceeded') or a time-out whenever it goes",
+            leads_to=Text(
+                "transfers over it run into their retries ('transport retry counter exceeded') or a time-out whenever it goes",
+                "每当它断开，经过它的传输就会用尽重试（'transport retry counter exceeded'）或超时",
+            ),
             evidence=(Evidence(source="kernel log", text=event.text),),
             remedies=("cable-and-switch", "see-the-ports"),
             commands={"cable-and-switch": f"sudo mlxlink -d {device.name} -c"},
@@ -129,7 +133,7 @@ def _slow(up: Sequence[tuple[Device, Port]]) -> Iterable[HostFinding]:
             area="infiniband",
             severity="warning",
             says=f"{device.name} port {port.number} runs at {port.rate}{others}",
-            leads_to="every ring that passes through it runs at its speed",
+            leads_to=Text("every ring that passes through it runs at its speed", "经过它的每个环都以它的速度运行"),
             evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/rate", text=port.rate or ""),),
             remedies=("cable-and-switch", "see-the-ports"),
             commands={"cable-and-switch": f"sudo mlxlink -d {device.name} -c"},
@@ -150,7 +154,10 @@ def _flapping(up: Sequence[tuple[Device, Port]]) -> Iterable[HostFinding]:
                 area="infiniband",
                 severity="note",
                 says=f"{device.name} port {port.number} counted {count} {counter} since its driver was loaded{beside}",
-                leads_to="where the count still grows, the link breaks under load and transfers end with 'transport retry counter exceeded'",
+                leads_to=Text(
+                    "where the count still grows, the link breaks under load and transfers end with 'transport retry counter exceeded'",
+                    "若计数仍在增长，链路会在负载下中断，传输以 'transport retry counter exceeded' 结束",
+                ),
                 evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/counters/{counter}", text=str(count)),),
                 remedies=("see-the-ports", "cable-and-switch"),
                 commands={

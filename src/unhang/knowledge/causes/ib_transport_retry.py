@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 area="infiniband",
                 severity="note",
                 says=f"{device.name} port {port.number} counted {count} {counter} since its driver was loaded{share}",
-                leads_to="a path that loses packets is slow under load, and in the end gives up: transport retry counter exceeded",
+                leads_to=Text(
+                    "a path that loses packets is slow under load, and in the end gives up: transport retry counter exceeded",
+                    "丢包的路径在负载下很慢，最终放弃：transport retry counter exceeded",
+                ),
                 evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/hw_counters/{counter}", text=str(count)),),
                 remedies=("test-the-path",),
                 commands={

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 area="variables",
                 severity=renamed.severity,
                 says=f"{one.name}{value}: {renamed.says.en}",
-                leads_to="it still holds; a release that drops the old name passes over it in silence",
+                leads_to=Text(
+                    "it still holds; a release that drops the old name passes over it in silence", "目前仍然有效；不再支持旧名称的版本会悄悄忽略它"
+                ),
                 evidence=evidence,
                 remedies=("see-who-reads",),
                 commands=see,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -105,7 +106,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="network",
             severity="error",
             says=f"NCCL_SOCKET_IFNAME={nccl.value} matches no interface that is running with an address; this host has {with_address}",
-            leads_to="NCCL ends at its start: no socket interface found",
+            leads_to=Text("NCCL ends at its start: no socket interface found", "NCCL 启动时就结束：no socket interface found"),
             evidence=(Evidence(source=nccl.place, text=f"NCCL_SOCKET_IFNAME={nccl.value}"),),
             remedies=("let-nccl-choose", "name-one-that-exists"),
             commands=commands,
@@ -117,7 +118,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 area="network",
                 severity="error",
                 says=f"GLOO_SOCKET_IFNAME names {', '.join(map(repr, absent))}: none has that name and an address; this host has {with_address}",
-                leads_to="every Gloo group ends at its start: unable to find address",
+                leads_to=Text("every Gloo group ends at its start: unable to find address", "每个 Gloo 组一开始就结束：unable to find address"),
                 evidence=(Evidence(source=seen.gloo.asked.place, text=f"GLOO_SOCKET_IFNAME={seen.gloo.asked.value}"),),
                 # With several hosts its own name may lead here alone; on one it does no harm.
                 remedies=("gloo-interface", "unset-gloo") if several else ("unset-gloo", "gloo-interface"),
@@ -136,7 +137,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="network",
             severity="error" if several else "warning",
             says=f"NCCL meets the other ranks over {met}, which no other host can reach",
-            leads_to="ranks of several hosts never find each other: connection refused, or timed out",
+            leads_to=Text(
+                "ranks of several hosts never find each other: connection refused, or timed out", "多台主机的 rank 永远找不到彼此：连接被拒绝或超时"
+            ),
             evidence=evidence,
             remedies=leave_out,
             commands=commands,
@@ -146,7 +149,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="network",
             severity="warning",
             says=f"NCCL meets the other ranks over {met}, a tunnel or VPN",
-            leads_to="hosts outside of it cannot be reached, and what passes is slow and in small packets",
+            leads_to=Text(
+                "hosts outside of it cannot be reached, and what passes is slow and in small packets", "它之外的主机无法到达，能通过的也很慢、包很小"
+            ),
             evidence=evidence,
             remedies=("name-one-that-exists",),
             commands=commands,
@@ -156,7 +161,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="network",
             severity="warning",
             says=f"NCCL spreads its connections over {', '.join(i.name for i in chosen)}, of which {', '.join(i.name for i in local)} ends here",
-            leads_to="the connections over it time out while the others work",
+            leads_to=Text("the connections over it time out while the others work", "经过它的连接超时，而其他连接正常"),
             evidence=evidence,
             remedies=leave_out,
             commands=commands,
@@ -168,7 +173,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="network",
             severity="note",
             says=f"the way to MASTER_ADDR ({seen.peer.address}) leads over {seen.peer.route.interface}, while NCCL takes {first.name}",
-            leads_to="where the other hosts are not in the net of that interface too, the ranks never find each other",
+            leads_to=Text(
+                "where the other hosts are not in the net of that interface too, the ranks never find each other",
+                "若其他主机不在该接口的网络中，各 rank 永远找不到彼此",
+            ),
             evidence=evidence,
             remedies=("name-one-that-exists",),
             commands=commands,
@@ -178,7 +186,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="network",
             severity="warning" if several else "note",
             says=f"{first.name} runs at {first.speed_mbps or 'an unknown number of'} Mb/s, {first.duplex or 'unknown'} duplex",
-            leads_to="gradients take minutes where they should take seconds; collectives of several hosts run into their timeout",
+            leads_to=Text(
+                "gradients take minutes where they should take seconds; collectives of several hosts run into their timeout",
+                "本该几秒的梯度同步要几分钟；多主机的集合通信会超时",
+            ),
             evidence=(Evidence(source=f"/sys/class/net/{first.name}/speed", text=f"{first.speed_mbps} Mb/s, {first.duplex} duplex"),),
             remedies=("see-the-link",),
             commands={"see-the-link": f"sudo ethtool {first.name}"},

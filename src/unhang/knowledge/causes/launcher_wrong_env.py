@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -79,7 +80,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 f"unhang lives in {seen.own.prefix} with torch {seen.own.packages['torch']}, and the training's Python is {seen.training.python} "
                 f"with torch {torch}"
             ),
-            leads_to="unhang run train.py trains with the torch beside unhang",
+            leads_to=Text("unhang run train.py trains with the torch beside unhang", "unhang run train.py 使用 unhang 旁边的 torch 训练"),
             remedies=("through-the-interpreter",),
             commands={"through-the-interpreter": f"unhang run --python {shlex.quote(seen.training.python)} train.py"},
         )
@@ -92,7 +93,10 @@ def _not_activated(seen: PythonEnv, python: Program) -> Iterable[HostFinding]:
             area="python_env",
             severity="warning",
             says=f"{name} is {prefix}, and {python.name} on the PATH is {python.path}",
-            leads_to="the training starts under a Python that lacks the packages of the environment that seems to be active",
+            leads_to=Text(
+                "the training starts under a Python that lacks the packages of the environment that seems to be active",
+                "训练在另一个 Python 下启动，它缺少看似已激活的环境里的软件包",
+            ),
             evidence=(Evidence(source="the environment", text=f"{name}={prefix}"), Evidence(source="PATH", text=python.path)),
             remedies=("through-the-interpreter", "activate-everywhere"),
             commands=_through(f"{prefix}/bin/python"),
@@ -149,7 +153,10 @@ def _shadows(seen: PythonEnv) -> Iterable[HostFinding]:
                 area="python_env",
                 severity="warning",
                 says=f"{'PYTHONPATH' if by_path else 'the user site'} {place} comes before the packages of {env.prefix}: {told}",
-                leads_to="a mixture of two sets of packages: missing modules, undefined symbols, or another release than the other hosts run",
+                leads_to=Text(
+                    "a mixture of two sets of packages: missing modules, undefined symbols, or another release than the other hosts run",
+                    "两套软件包混用：缺少模块、未定义符号，或与其他主机的版本不同",
+                ),
                 evidence=(Evidence(source=place, text=", ".join(f"{s.name}-{s.version}" for s in shadows[:8])),),
                 remedies=("no-python-path",) if by_path else ("no-user-site",),
             )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.caught import stepped_over, that_ended_something
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -51,7 +52,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="libraries",
             severity="error",
             says=f"torch {torch.version} needs {_some(torch.lacking)}, found neither beside it nor on the search path",
-            leads_to="importing torch fails: cannot open shared object file",
+            leads_to=Text("importing torch fails: cannot open shared object file", "import torch 失败：cannot open shared object file"),
             evidence=(Evidence(source=f"{torch.path}/lib/libtorch_cuda.so", text=", ".join(torch.lacking)),),
             remedies=("one-cuda", "see-what-is-loaded"),
         )
@@ -66,7 +67,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="libraries",
             severity="warning",
             says=f"NCCL_NET_PLUGIN asks for {seen.net_plugin}, and no such library is found",
-            leads_to="NCCL goes on with its own transports and says so only at NCCL_DEBUG=INFO: on clusters that need the plugin, many times slower",
+            leads_to=Text(
+                "NCCL goes on with its own transports and says so only at NCCL_DEBUG=INFO: on clusters that need the plugin, many times slower",
+                "NCCL 改用自带的传输方式，只有 NCCL_DEBUG=INFO 时才说明：在需要该插件的集群上慢很多倍",
+            ),
             evidence=(Evidence(source="the environment", text=f"NCCL_NET_PLUGIN={seen.net_plugin}"),),
             remedies=("net-plugin",),
         )
@@ -87,7 +91,10 @@ def _nccl(seen: Libraries, nccl: Copy) -> Iterable[HostFinding]:
         area="libraries",
         severity="warning",
         says=f"{nccl.through} puts NCCL {nccl.version} ({nccl.path}) before the NCCL {own.version} that torch {seen.torch.version} brought along",
-        leads_to="torch calls functions that the older NCCL lacks (undefined symbol), or hosts run different releases",
+        leads_to=Text(
+            "torch calls functions that the older NCCL lacks (undefined symbol), or hosts run different releases",
+            "torch 调用了旧版 NCCL 没有的函数（undefined symbol），或各主机版本不同",
+        ),
         evidence=(Evidence(source=nccl.path, text=f"NCCL version {nccl.version}"), Evidence(source=own.path, text=f"NCCL version {own.version}")),
         remedies=("drop-ld-library-path", "one-nccl"),
     )

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -76,7 +77,10 @@ def _open_files(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]:
             f"{limit.soft} open files for each process (ulimit -n); a rank {'on a GPU ' if gpus else ''}needs about {needs}, and one more for each "
             "tensor that a loader worker has sent and for each socket"
         ),
-        leads_to="'Too many open files', from the start or as soon as enough workers and peers are there",
+        leads_to=Text(
+            "'Too many open files', from the start or as soon as enough workers and peers are there",
+            "一开始，或 worker 与对端够多时，就报 'Too many open files'",
+        ),
         evidence=(_of_process("Max open files", limit.soft, limit.hard),),
         remedies=("open-files", "file-system-sharing"),
         commands={"open-files": f"ulimit -n {raised}" if raised > limit.soft else commands.get(kind, own)},
@@ -101,7 +105,10 @@ def _locked_memory(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]
         area="limits",
         severity="note" if not gpus else "error" if small else "warning",
         says=f"a process may lock {size(limit.soft)} of memory (ulimit -l), and there are RDMA adapters ({', '.join(seen.infiniband[:4])})",
-        leads_to="NCCL over InfiniBand or RoCE fails at ibv_reg_mr or ibv_create_cq with 'Cannot allocate memory'",
+        leads_to=Text(
+            "NCCL over InfiniBand or RoCE fails at ibv_reg_mr or ibv_create_cq with 'Cannot allocate memory'",
+            "经 InfiniBand 或 RoCE 的 NCCL 在 ibv_reg_mr 或 ibv_create_cq 处失败：'Cannot allocate memory'",
+        ),
         evidence=(_of_process("Max locked memory", limit.soft, limit.hard), Evidence(source="/proc/self/status", text="CapEff lacks CAP_IPC_LOCK")),
         remedies=("locked-memory",),
         commands={"locked-memory": "ulimit -l unlimited" if limit.hard is None else commands.get(kind, own)},
@@ -126,7 +133,10 @@ def _processes(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="limits",
             severity="error" if left < _THREADS_OF_A_RANK else "warning",
-            says=f"the control group has {group.current} of {group.limit} processes and threads: {left} are left",
+            says=Text(
+                "the control group has {current} of {limit} processes and threads: {left} are left",
+                "控制组的进程和线程已用 {current} / {limit}：还剩 {left}",
+            ).fill(current=group.current, limit=group.limit, left=left),
             leads_to=leads_to,
             evidence=(Evidence(source=f"{group.directory}/pids.max", text=f"{group.limit}; pids.current {group.current}"),),
             remedies=("pids-limit", "fewer-threads"),
@@ -141,7 +151,10 @@ def _processes(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="limits",
             severity="error" if left < _THREADS_OF_A_RANK else "warning",
-            says=f"this user has {seen.user_threads} of {limit.soft} processes and threads (ulimit -u): {left} are left",
+            says=Text(
+                "this user has {threads} of {limit} processes and threads (ulimit -u): {left} are left",
+                "该用户的进程和线程已用 {threads} / {limit}（ulimit -u）：还剩 {left}",
+            ).fill(threads=seen.user_threads, limit=limit.soft, left=left),
             leads_to=leads_to,
             evidence=(_of_process("Max processes", limit.soft, limit.hard),),
             remedies=("processes", "fewer-threads"),
@@ -156,7 +169,10 @@ def _cpus(seen: Limits, gpus: int) -> Iterable[HostFinding]:
             area="limits",
             severity="warning",
             says=f"what is started here has {seen.cpus:g} of {seen.cpus_online} CPUs, {by}",
-            leads_to="ranks, NCCL's helper threads and data loader workers wait for each other: GPUs idle, and late ranks look like hanging ones",
+            leads_to=Text(
+                "ranks, NCCL's helper threads and data loader workers wait for each other: GPUs idle, and late ranks look like hanging ones",
+                "rank、NCCL 的辅助线程和 DataLoader worker 互相等待：GPU 空闲，迟到的 rank 看上去像挂起",
+            ),
             evidence=(Evidence(source="/proc/self/status", text=f"Cpus_allowed_list has {seen.cpus_allowed}; quota {seen.cpu_quota or 'none'}"),),
             remedies=("more-cpus",),
         )
@@ -170,8 +186,13 @@ def _others(seen: Limits, gpus: int) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="limits",
             severity="error" if most - seen.threads < _THREADS_OF_A_RANK else "warning",
-            says=f"the machine has {seen.threads} of at most {most} processes and threads",
-            leads_to="no user can start another process: 'fork: Resource temporarily unavailable'",
+            says=Text("the machine has {threads} of at most {most} processes and threads", "本机的进程和线程已有 {threads}，上限 {most}").fill(
+                threads=seen.threads, most=most
+            ),
+            leads_to=Text(
+                "no user can start another process: 'fork: Resource temporarily unavailable'",
+                "任何用户都无法再启动进程：'fork: Resource temporarily unavailable'",
+            ),
             evidence=(Evidence(source="/proc/sys/kernel/pid_max", text=f"{seen.pid_max}; threads-max {seen.threads_max}"),),
             remedies=("kernel-processes",),
         )
@@ -179,8 +200,10 @@ def _others(seen: Limits, gpus: int) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="limits",
             severity="error",
-            says=f"the machine has {seen.open_files_of_all} of at most {seen.file_max} files open",
-            leads_to="'Too many open files in system', in any process",
+            says=Text("the machine has {files} of at most {most} files open", "本机已打开 {files} 个文件，上限 {most}").fill(
+                files=seen.open_files_of_all, most=seen.file_max
+            ),
+            leads_to=Text("'Too many open files in system', in any process", "任何进程都会报 'Too many open files in system'"),
             evidence=(Evidence(source="/proc/sys/fs/file-nr", text=f"{seen.open_files_of_all} 0 {seen.file_max}"),),
             remedies=("kernel-files",),
         )
@@ -201,7 +224,10 @@ def _others(seen: Limits, gpus: int) -> Iterable[HostFinding]:
             area="limits",
             severity="note",
             says=f"no process may be read from outside (kernel.yama.ptrace_scope is {seen.ptrace_scope})",
-            leads_to="the stacks of a rank that is stopped or holds the GIL cannot be taken: a hang is told with less evidence",
+            leads_to=Text(
+                "the stacks of a rank that is stopped or holds the GIL cannot be taken: a hang is told with less evidence",
+                "无法采集被暂停或占着 GIL 的 rank 的调用栈：挂起时证据较少",
+            ),
             evidence=(Evidence(source="/proc/sys/kernel/yama/ptrace_scope", text=str(seen.ptrace_scope)),),
             remedies=("ptrace-scope",),
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="gpu",
             severity="error" if len(empty) == len(seen.gpus) else "warning",
             says=f"{gpu.labels(g.index for g in empty)} of {len(seen.gpus)}: in MIG mode without a slice",
-            leads_to="CUDA shows nothing of such a GPU: a rank that is meant for it has none",
+            leads_to=Text(
+                "CUDA shows nothing of such a GPU: a rank that is meant for it has none", "CUDA 看不到这样的 GPU：要用它的 rank 没有 GPU 可用"
+            ),
             evidence=tuple(Evidence(source="NVML", text=f"{gpu.label(g)}: MIG enabled, no instances") for g in empty[:3]),
             remedies=("whole-gpus",),
             commands={"whole-gpus": _off(empty)},
@@ -38,7 +41,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="gpu",
             severity="warning" if len(seen.gpus) > 1 else "note",
             says=f"{gpu.labels(g.index for g in cut)} of {len(seen.gpus)}: in MIG mode",
-            leads_to="a process sees one slice only, and NCCL before 2.32 takes two slices of one GPU for the same GPU",
+            leads_to=Text(
+                "a process sees one slice only, and NCCL before 2.32 takes two slices of one GPU for the same GPU",
+                "一个进程只看得到一个切片，2.32 之前的 NCCL 会把同一 GPU 的两个切片当作同一个 GPU",
+            ),
             evidence=tuple(Evidence(source="NVML", text=f"{gpu.label(g)}: MIG enabled") for g in cut[:3]),
             remedies=("whole-gpus", "one-slice-per-process", "newer-nccl"),
             commands={"whole-gpus": _off(cut)},

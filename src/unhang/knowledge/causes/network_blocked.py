@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -97,7 +98,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="network",
             severity="error",
             says=f"there is no route to MASTER_ADDR ({seen.peer.address})",
-            leads_to="the rendezvous ends with 'Network is unreachable' or 'No route to host'",
+            leads_to=Text(
+                "the rendezvous ends with 'Network is unreachable' or 'No route to host'",
+                "rendezvous 以 'Network is unreachable' 或 'No route to host' 结束",
+            ),
             evidence=(Evidence(source="/proc/net/route", text=f"nothing matches {seen.peer.address}"),),
             remedies=("try-the-port",),
             commands={"try-the-port": f"ip route get {seen.peer.address}; ip route"},
@@ -110,7 +114,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="firewall",
             severity="error",
             says=f"the firewall drops connections of this host to itself over the loopback ({by.chain.tool} {by.chain.name}: {by.rule})",
-            leads_to="ranks of this very host cannot connect to their store or to each other",
+            leads_to=Text(
+                "ranks of this very host cannot connect to their store or to each other", "本机的 rank 无法连接自己的 store，也无法互相连接"
+            ),
             evidence=(Evidence(source=f"{by.chain.tool} {by.chain.table} {by.chain.name}", text=by.rule),),
             remedies=("accept-loopback",),
         )
@@ -124,7 +130,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 area="firewall",
                 severity="error" if network.several_hosts(host) else "warning",
                 says=f"the firewall drops new connections {way} port {packet.port} ({by.chain.tool} {by.chain.name}: {by.rule})",
-                leads_to="NCCL and Gloo use ports that the system chooses: the rendezvous may pass, and ranks of several hosts still never connect",
+                leads_to=Text(
+                    "NCCL and Gloo use ports that the system chooses: the rendezvous may pass, and ranks of several hosts still never connect",
+                    "NCCL 和 Gloo 使用系统分配的端口：rendezvous 可能成功，而多台主机的 rank 仍然连不上",
+                ),
                 evidence=(Evidence(source=f"{by.chain.tool} {by.chain.table} {by.chain.name}", text=by.rule),),
                 remedies=("open-between-hosts",),
                 commands={"open-between-hosts": f"sudo ufw allow from {net}   # or: sudo firewall-cmd --zone=trusted --add-source={net}"},
@@ -144,7 +153,10 @@ def _fell(seen: Network, log: KernelLog, *, several: bool) -> Iterable[HostFindi
             area="kernel",
             severity="warning" if several else "note",
             says=f"the link of {towards.name}, the way to other hosts, went down ({kernel_log.times(event)}); it is up again",
-            leads_to="connections to other hosts stood still meanwhile: time-outs, lost peers, a rendezvous that ends",
+            leads_to=Text(
+                "connections to other hosts stood still meanwhile: time-outs, lost peers, a rendezvous that ends",
+                "期间到其他主机的连接停住：超时、失去同伴、rendezvous 结束",
+            ),
             evidence=(Evidence(source="kernel log", text=event.text),),
             remedies=("steady-the-link",),
             commands={"steady-the-link": f"ip -s -s link show {towards.name}; ethtool {towards.name}; dmesg -T | grep -i '{towards.name}.*link'"},

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -64,7 +65,10 @@ def _finding(interface: Interface, says: str, severity: Severity, mtu_bytes: int
         area="network",
         severity=severity,
         says=says,
-        leads_to="connections open and small messages pass, then transfers stall where ICMP is filtered",
+        leads_to=Text(
+            "connections open and small messages pass, then transfers stall where ICMP is filtered",
+            "连接能建立，小消息能通过，但在过滤 ICMP 的地方传输会停住",
+        ),
         evidence=(Evidence(source=f"/sys/class/net/{interface.name}/mtu", text=str(interface.mtu_bytes)),),
         remedies=(remedy, "find-the-mtu"),
         commands={

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import STANDINGS, Cause, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 from unhang.records.logs import match
 
@@ -48,7 +49,10 @@ def _told(host: Snapshot, log: KernelLog) -> Iterable[HostFinding]:
             area="kernel",
             severity="warning" if kernel_log.recent(event) else "note",
             says=f"{says} ({kernel_log.times(event)})",
-            leads_to="connections over it end with transport errors or time-outs; where it comes back, the adapter ends jobs again",
+            leads_to=Text(
+                "connections over it end with transport errors or time-outs; where it comes back, the adapter ends jobs again",
+                "经过它的连接以传输错误或超时结束；若再次出现，该网卡还会中断作业",
+            ),
             evidence=tuple(Evidence(source="kernel log", text=e.text) for e, _ in newest[:3]),
             remedies=hit.signature.remedies,
         )
@@ -67,7 +71,10 @@ def _firmware(seen: Infiniband) -> Iterable[HostFinding]:
                 area="infiniband",
                 severity="note",
                 says=f"adapters of the same board ({board}) run different firmware: {said}",
-                leads_to="faults that only some adapters show; the older firmware is the first suspect when one of them fails",
+                leads_to=Text(
+                    "faults that only some adapters show; the older firmware is the first suspect when one of them fails",
+                    "只有部分网卡出现的故障；其中一块出错时首先怀疑较旧的固件",
+                ),
                 evidence=(Evidence(source="/sys/class/infiniband/*/fw_ver", text=said),),
                 remedies=("update-firmware",),
             )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -36,7 +37,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="kernel",
             severity="warning" if newest.last_age_s is None or newest.last_age_s < 86400 else "note",
             says=f"{what} {newest.code} ({kernel_log.ago(newest.last_age_s)}{again})",
-            leads_to="traffic over NVLink ends with an error, or hangs; the fault may sit at either end of the link",
+            leads_to=Text(
+                "traffic over NVLink ends with an error, or hangs; the fault may sit at either end of the link",
+                "NVLink 上的流量以错误结束或挂起；故障可能在链路的任意一端",
+            ),
             evidence=tuple(Evidence(source="kernel log", text=e.text) for e in events[:3]),
             remedies=("check-links", "reset-in-order", "take-it-out"),
         )
@@ -56,7 +60,7 @@ def _manager(seen: Gpus) -> Iterable[HostFinding]:
             area="gpu",
             severity="error",
             says=f"{gpu.labels(g.index for g in unready)}: not registered with the NVLink fabric ({', '.join(states)}){stopped}",
-            leads_to="CUDA does not start: error 802, system not yet initialized",
+            leads_to=Text("CUDA does not start: error 802, system not yet initialized", "CUDA 无法启动：错误 802，system not yet initialized"),
             evidence=tuple(Evidence(source="NVML", text=f"{gpu.label(g)}: fabric state {g.fabric_error or g.fabric}") for g in unready[:3]),
             remedies=("start-the-manager", "reset-in-order", "match-versions"),
         )
@@ -66,7 +70,7 @@ def _manager(seen: Gpus) -> Iterable[HostFinding]:
             area="gpu",
             severity="error",
             says=f"there are {len(seen.nvswitches)} NVSwitches, and no fabric manager runs",
-            leads_to="CUDA does not start: error 802, system not yet initialized",
+            leads_to=Text("CUDA does not start: error 802, system not yet initialized", "CUDA 无法启动：错误 802，system not yet initialized"),
             evidence=(Evidence(source="/proc", text="no process nv-fabricmanager"),),
             remedies=("start-the-manager", "match-versions"),
         )
@@ -99,7 +103,10 @@ def _links(seen: Gpus) -> Iterable[HostFinding]:
                 area="gpu",
                 severity="warning",
                 says=f"{gpu.label(g)}: {up[g.index]} NVLinks are up, {max(up.values())} on its neighbours",
-                leads_to="collectives run at the pace of this GPU, or NCCL finds no NVLink path for it",
+                leads_to=Text(
+                    "collectives run at the pace of this GPU, or NCCL finds no NVLink path for it",
+                    "集合通信的速度取决于这个 GPU，或 NCCL 为它找不到 NVLink 路径",
+                ),
                 evidence=(Evidence(source="NVML", text=f"{gpu.label(g)}: links {down or 'none'} inactive"),),
                 remedies=("check-links", "reset-in-order", "take-it-out"),
             )
@@ -108,7 +115,7 @@ def _links(seen: Gpus) -> Iterable[HostFinding]:
             area="gpu",
             severity="warning",
             says=f"{gpu.labels(g.index for g in degraded)}: the NVLink fabric runs at a reduced bandwidth",
-            leads_to="collectives run at the pace of the slowest link",
+            leads_to=Text("collectives run at the pace of the slowest link", "集合通信的速度取决于最慢的链路"),
             evidence=(Evidence(source="NVML", text="fabric health: degraded bandwidth"),),
             remedies=("check-links", "take-it-out"),
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.causes.device_mapping import PEERS_HIDDEN
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -173,7 +174,10 @@ def _translated(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:
             area="pcie",
             severity="warning",
             says=f"{gpu.labels(i for p in pairs for i in (p.first, p.second))} copy to each other over PCIe, and the IOMMU translates addresses",
-            leads_to="CUDA does not support that on bare metal: the first collective may hang, or data arrives wrong",
+            leads_to=Text(
+                "CUDA does not support that on bare metal: the first collective may hang, or data arrives wrong",
+                "CUDA 在裸机上不支持这种情况：第一次集合通信可能挂起，或数据出错",
+            ),
             evidence=(Evidence(source="/sys/kernel/iommu_groups", text=f"{one}: type {kinds.get(one)}"),),
             remedies=("iommu-and-acs", "prove-it", "host-memory"),
         )

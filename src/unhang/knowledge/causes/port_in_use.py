@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import words
 from unhang.knowledge.caught import passed_over
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="ports",
             severity="error" if asked and seen.job.first else "warning",
             says=f"{what} is taken by {who}, {holder.state} on {holder.address}",
-            leads_to="the store of a job that starts here cannot listen: Address already in use",
+            leads_to=Text(
+                "the store of a job that starts here cannot listen: Address already in use", "在此启动的作业的 store 无法监听：Address already in use"
+            ),
             evidence=(Evidence(source="/proc/net/tcp", text=f"{holder.address}:{holder.port} {holder.state}"),),
             remedies=("who-has-it", "another-port", *by_slurm),
             commands={"who-has-it": f"ps -fp {holder.pid}" if holder.pid is not None else f"sudo ss -ltnp 'sport = :{seen.store_port}'"},
@@ -82,7 +85,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="ports",
             severity="note",
             says=f"port {seen.store_port} of the store lies in the range that the system hands out ({seen.range_first} to {seen.range_last})",
-            leads_to="now and then an outgoing connection holds the port when the store wants to listen: Address already in use",
+            leads_to=Text(
+                "now and then an outgoing connection holds the port when the store wants to listen: Address already in use",
+                "store 要监听时，端口偶尔被外出连接占着：Address already in use",
+            ),
             evidence=evidence,
             remedies=("reserve-port", "another-port"),
             commands={"reserve-port": f"sudo sysctl -w net.ipv4.ip_local_reserved_ports={','.join((*seen.reserved, str(seen.store_port)))}"},
@@ -92,7 +98,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="ports",
             severity="warning",
             says=f"{seen.in_range} of the {size} ports that the system hands out are in use",
-            leads_to="new connections fail: Cannot assign requested address",
+            leads_to=Text("new connections fail: Cannot assign requested address", "新连接失败：Cannot assign requested address"),
             evidence=evidence,
             remedies=("widen-range",),
         )
@@ -101,7 +107,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="ports",
             severity="note",
             says=f"the system hands out {size} ports only ({seen.range_first} to {seen.range_last})",
-            leads_to="many ranks, loader workers and stores together can use them up: Cannot assign requested address",
+            leads_to=Text(
+                "many ranks, loader workers and stores together can use them up: Cannot assign requested address",
+                "许多 rank、DataLoader worker 和 store 合起来会把它们用完：Cannot assign requested address",
+            ),
             evidence=evidence,
             remedies=("widen-range",),
         )

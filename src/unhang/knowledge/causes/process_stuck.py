@@ -38,14 +38,29 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         return
     serious = [e for e in hung if _is_long(e) and e.last_age_s is not None and e.last_age_s < _RECENT_S]
     last = (serious or hung)[-1]
-    for_s = f" for more than {last.seconds} s" if last.seconds is not None else ""
+    for_s = Text(" for more than {s} s", "超过 {s} 秒").fill(s=last.seconds) if last.seconds is not None else NOTHING
     others = sum(e.count for e in hung) - last.count
     yield CAUSE.host_finding(
         area="kernel",
         severity="warning" if serious else "note",
-        says=f"the kernel tells of tasks that hung in it: {last.process} ({last.pid}){for_s}, {kernel_log.times(last)}"
-        + (f"; {others} more {'report' if others == 1 else 'reports'} of others" if others else ""),
-        leads_to="mostly a file system or a driver that does not answer; a rank that waits for it cannot be ended, and its collectives time out",
+        says=Text(
+            "the kernel tells of tasks that hung in it: {process} ({pid}){for_s}, {times}{more}",
+            "内核报告有任务卡在内核里：{process}（{pid}）{for_s}，{times}{more}",
+        ).fill(
+            process=str(last.process),
+            pid=str(last.pid),
+            for_s=for_s,
+            times=Text(kernel_log.times(last), kernel_log.times_zh(last)),
+            more=Text("; {n} more {reports} of others", "；另有 {n} 条关于其他进程的报告").fill(
+                n=others, reports="report" if others == 1 else "reports"
+            )
+            if others
+            else NOTHING,
+        ),
+        leads_to=Text(
+            "mostly a file system or a driver that does not answer; a rank that waits for it cannot be ended, and its collectives time out",
+            "多半是文件系统或驱动不响应；等待它的 rank 无法结束，它的集合通信会超时",
+        ),
         evidence=tuple(Evidence(source="kernel log", text=e.text) for e in [*[e for e in hung if e is not last][-2:], last]),
         remedies=("look-at-io",),
         commands={"look-at-io": f"cat /proc/{last.pid}/stack" if last.process_is_there else "dmesg -T | grep -A 30 'blocked for more than'"},
@@ -64,8 +79,14 @@ def _held_cpu(events: Iterable[Event]) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="kernel",
             severity="warning" if kernel_log.recent(last) else "note",
-            says=f"a processor was held inside the kernel, last by {last.process} ({last.pid}) {kernel_log.ago(last.last_age_s)}",
-            leads_to="a rank that is held there cannot be ended, and its collectives time out; a driver loops, or a virtual machine was paused",
+            says=Text(
+                "a processor was held inside the kernel, last by {process} ({pid}) {ago}",
+                "有处理器被占在内核里，最近一次是 {process}（{pid}），{ago}",
+            ).fill(process=str(last.process), pid=str(last.pid), ago=Text(kernel_log.ago(last.last_age_s), kernel_log.ago_zh(last.last_age_s))),
+            leads_to=Text(
+                "a rank that is held there cannot be ended, and its collectives time out; a driver loops, or a virtual machine was paused",
+                "卡在那里的 rank 无法结束，它的集合通信会超时；可能是驱动死循环，或虚拟机曾被暂停",
+            ),
             evidence=tuple(Evidence(source="kernel log", text=e.text) for e in locked[-3:]),
             remedies=("look-at-io",),
             commands={"look-at-io": "dmesg -T | grep -A 30 'soft lockup'"},

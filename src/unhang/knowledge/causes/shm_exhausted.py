@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -77,19 +78,31 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="shm",
             severity="error" if total <= _DOCKERS else "warning",
             says=f"/dev/shm holds {size(total)} in all{default}",
-            leads_to="NCCL takes several MiB for each pair of GPUs and loader workers put whole batches there: a failed start, or a bus error later",
+            leads_to=Text(
+                "NCCL takes several MiB for each pair of GPUs and loader workers put whole batches there: a failed start, or a bus error later",
+                "NCCL 为每对 GPU 占用几 MiB，DataLoader worker 把整个 batch 放在那里：启动失败，或之后出现总线错误",
+            ),
             evidence=evidence,
             remedies=(*here, "fewer-workers"),
         )
     elif free < total // 10 or free < _DOCKERS:
         left = sum(s.size_bytes for s in seen.segments if s.abandoned)
         unseen = sum(s.size_bytes for s in seen.segments if s.abandoned is None)
-        dead = f"; {size(left)} of it belongs to no live process" if left else f"; {size(unseen)} of it to no process seen here" if unseen else ""
+        dead = NOTHING
+        if left:
+            dead = Text("; {size} of it belongs to no live process", "；其中 {size} 不属于任何存活的进程").fill(size=size(left))
+        elif unseen:
+            dead = Text("; {size} of it to no process seen here", "；其中 {size} 不属于这里看得到的进程").fill(size=size(unseen))
         yield CAUSE.host_finding(
             area="shm",
             severity="error" if free < _DOCKERS else "warning",
-            says=f"/dev/shm is full: {size(free)} of {size(total)} free{dead}",
-            leads_to="the next segment that NCCL or a loader worker asks for is refused, or writing to it ends the process with a bus error",
+            says=Text("/dev/shm is full: {free} of {total} free{dead}", "/dev/shm 已满：{total} 中只剩 {free}{dead}").fill(
+                free=size(free), total=size(total), dead=dead
+            ),
+            leads_to=Text(
+                "the next segment that NCCL or a loader worker asks for is refused, or writing to it ends the process with a bus error",
+                "NCCL 或 DataLoader worker 申请的下一个段会被拒绝，或写入时进程因总线错误结束",
+            ),
             evidence=evidence,
             remedies=("clear-leftovers", *here),
             commands=commands,
@@ -98,8 +111,14 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="shm",
             severity="error",
-            says=f"/dev/shm has {seen.space.free_inodes} of {seen.space.inodes} inodes free: room, but not for one more file",
-            leads_to="new segments are refused with 'No space left on device' although df shows room",
+            says=Text(
+                "/dev/shm has {free} of {all} inodes free: room, but not for one more file",
+                "/dev/shm 的 {all} 个 inode 只剩 {free} 个：有空间，却放不下新文件",
+            ).fill(free=seen.space.free_inodes, all=seen.space.inodes),
+            leads_to=Text(
+                "new segments are refused with 'No space left on device' although df shows room",
+                "虽然 df 显示还有空间，新的段仍被拒绝：'No space left on device'",
+            ),
             evidence=evidence,
             remedies=("clear-leftovers",),
             commands=commands,

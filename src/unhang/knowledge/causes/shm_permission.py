@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="shm",
             severity="note",
             says=f"/dev/shm has mode {seen.mode:04o}: root may make files there, other users may not",
-            leads_to="trainings of other users fail with 'Permission denied'",
+            leads_to=Text("trainings of other users fail with 'Permission denied'", "其他用户的训练会失败：'Permission denied'"),
             evidence=evidence,
             remedies=("mode-of-shm",),
             commands={"mode-of-shm": "chmod 1777 /dev/shm"},
@@ -71,7 +72,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="shm",
             severity="warning",
             says=f"/dev/shm is no tmpfs: it lies on {seen.kind}{volume}",
-            leads_to="each batch of a data loader and each segment of NCCL goes to a disk, or is refused with 'Operation not supported'",
+            leads_to=Text(
+                "each batch of a data loader and each segment of NCCL goes to a disk, or is refused with 'Operation not supported'",
+                "DataLoader 的每个 batch 和 NCCL 的每个段都写到磁盘，或被拒绝：'Operation not supported'",
+            ),
             evidence=evidence,
             remedies=("mount-shm",),
         )

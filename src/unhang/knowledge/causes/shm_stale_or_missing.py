@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -42,7 +43,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="shm",
             severity="warning" if held > (min(_MUCH_BYTES, total // 10) if total else _MUCH_BYTES) else "note",
             says=_says(segments, ours, held, which),
-            leads_to="they take room from the next job, and a program that gives its segments fixed names finds them taken",
+            leads_to=Text(
+                "they take room from the next job, and a program that gives its segments fixed names finds them taken",
+                "它们占用下一个作业的空间，使用固定段名的程序会发现名字已被占用",
+            ),
             evidence=tuple(_evidence(s) for s in sorted(segments, key=lambda s: -s.size_bytes)[:3]),
             remedies=("remove-dead",) if ours else ("of-others",),
             commands={"of-others": f"ls -l {' '.join(f'/dev/shm/{s.name}' for s in segments[:3])}"},

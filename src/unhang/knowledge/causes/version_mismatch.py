@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -100,7 +101,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 area="python_env",
                 severity="warning",
                 says=f"{env.prefix} has records of two releases of one package: {told}",
-                leads_to="the files are a mixture of both, and what pip and packages believe to be installed is not what is imported",
+                leads_to=Text(
+                    "the files are a mixture of both, and what pip and packages believe to be installed is not what is imported",
+                    "文件是两个版本的混合，pip 和各软件包以为已安装的并不是实际导入的",
+                ),
                 evidence=tuple(Evidence(source=env.prefix, text=f"{n}-{one}.dist-info") for n, v in list(doubled.items())[:2] for one in v),
                 remedies=("install-anew",),
                 commands={"install-anew": f"{env.python} -m pip install --force-reinstall --no-deps {' '.join(doubled)}"},
@@ -140,7 +144,10 @@ def _replaced(seen: Libraries) -> Iterable[HostFinding]:
             area="libraries",
             severity="warning",
             says=f"{wheel[0]} {wheel[1]} is recorded, and its library is NCCL {file.version}",
-            leads_to="this host runs another NCCL than pip lists, and than hosts that were installed in the same way",
+            leads_to=Text(
+                "this host runs another NCCL than pip lists, and than hosts that were installed in the same way",
+                "本机运行的 NCCL 与 pip 列出的不同，也与同样方式安装的主机不同",
+            ),
             evidence=(Evidence(source=file.path, text=f"NCCL version {file.version}"),),
             remedies=("install-anew",),
             commands={"install-anew": f"python -m pip install --force-reinstall --no-deps {wheel[0]}=={wheel[1]}"},
