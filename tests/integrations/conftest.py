@@ -45,7 +45,7 @@ class Ranks:
             start_new_session=True,
         ) as process:
             try:
-                said, _ = process.communicate(timeout=240)
+                said, _ = process.communicate(timeout=400)
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)

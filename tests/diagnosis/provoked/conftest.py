@@ -197,8 +197,10 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     process.wait(timeout=10)
 
 
-def _mounted() -> list[str]:
-    return Path("/proc/self/mounts").read_text().splitlines()
+def _mounted(own: Path, others: Path) -> list[str]:
+    """Lines of mounts, without those below `others` that are not below `own`: a test beside this one has mounted them, and takes them away."""
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return [line for line in lines if own in (path := Path(line.split()[1])).parents or others not in path.parents]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -209,15 +211,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def provoke(tmp_path: Path) -> Iterator[Provoke]:
+def provoke(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provoke]:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
-    before = _mounted()
+    # That of all processes of the tests.
+    others = tmp_path_factory.getbasetemp().parent
+    before = _mounted(tmp_path, others)
     provoke = Provoke(tmp_path)
     yield provoke
     provoke.end_all()
     shutil.rmtree(provoke.scratch)
-    assert _mounted() == before
+    assert _mounted(tmp_path, others) == before
 
 
 @pytest.fixture
