@@ -92,7 +92,7 @@ def test_on_a_terminal(run, saved):
 def test_in_chinese(run, saved):
     ran = run("--snapshot", saved(), "--lang", "zh")
     assert "共享内存" in ran.output
-    assert "后果" in ran.output
+    assert "后果: NCCL 为每对 GPU 占用几 MiB" in ran.output
 
 
 @pytest.mark.parametrize(("level", "code"), [("error", 1), ("warning", 1), ("never", 0)])

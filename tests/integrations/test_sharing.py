@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
 from unhang.integrations import sharing
+from unhang.integrations.accelerate import evaluate as guarded_by_accelerate
 
 pytestmark = pytest.mark.torch
 
@@ -97,3 +100,12 @@ def test_batches_are_moved_whole():
     assert sharing.moved(Words(), "cpu").moved_to == "cpu"
     moved = sharing.moved({"x": [torch.ones(1), "name"]}, "meta")
     assert moved["x"][0].device.type == "meta" and moved["x"][1] == "name"
+
+
+def test_a_loader_in_the_place_of_a_data_set_is_named_with_the_user_s_line():
+    """What accelerate itself does is in test_accelerate: here nothing of it is reached."""
+    here = SimpleNamespace(distributed_type=SimpleNamespace(name="NO"), state=None, unwrap_model=lambda model: model)
+    loader = torch.utils.data.DataLoader([1, 2])
+    found = guarded_by_accelerate(here, lambda model, batch: {}, {"d": loader}, model=torch.nn.Linear(1, 1), batch_size=2)
+    why = found.data_sets["d"].why
+    assert "datasets holds a DataLoader: give its data set (loader.dataset)" in why and "(test_sharing.py:" in why

@@ -14,6 +14,7 @@ import msgspec
 
 from unhang.errors import EXIT_INTERRUPTED, EXIT_OK
 from unhang.knowledge import words
+from unhang.knowledge.text import NOTHING, THEN, Text, joined
 from unhang.model import Evidence, Finding, NotExamined, Remedy
 from unhang.records.rundir import refuse_special
 
@@ -143,17 +144,25 @@ def unknown(course: Course, *, damaged: Collection[int] = (), logs: str | None =
     """
     if course.well or (course.interrupted and not course.opened):
         return None
-    states = (("damaged", [n for n in course.opened if n in damaged]), ("missing", [n for n in course.opened if n not in damaged]))
-    parts = [f"the records of {_incidents(numbers)} are {state}" for state, numbers in states if numbers]
-    lost = ", ".join(parts) or "no incident of it was recorded"
+    broken, gone = Text("damaged", "已损坏"), Text("missing", "缺失")
+    states = ((broken, [n for n in course.opened if n in damaged]), (gone, [n for n in course.opened if n not in damaged]))
+    lacking = Text("the records of {incidents} are {state}", "{incidents} 的记录{state}")
+    parts = [lacking.fill(incidents=_incidents(numbers), state=state) for state, numbers in states if numbers]
+    lost = joined(parts, Text(", ", "，")) if parts else Text("no incident of it was recorded", "没有记录下任何事件")
     if course.exitcode is not None:
-        ended = f"was interrupted after {words.seconds(course.elapsed_s)}" if course.interrupted else f"ended with exit code {course.exitcode}"
-        says = f"the training {ended}; {lost}"
+        ended = Text("ended with exit code {code}", "以退出码 {code} 结束").fill(code=course.exitcode)
+        if course.interrupted:
+            ended = Text("was interrupted after {s}", "在 {s} 后被中断").fill(s=words.seconds(course.elapsed_s))
+        says = Text("the training {ended}; {lost}", "训练{ended}；{lost}").fill(ended=ended, lost=lost)
     else:
-        says = "no end of the run is recorded: unhang itself was killed, or the run still goes on"
-        says += f"; {lost}" if course.opened else ""
+        says = Text(
+            "no end of the run is recorded: unhang itself was killed, or the run still goes on",
+            "没有记录运行的结尾：unhang 本身被杀死，或者运行还在继续",
+        )
+        says += THEN + lost if course.opened else NOTHING
     evidence = () if course.line is None else (Evidence(source=course.source, line=course.line, text=f"Finished, exit code {course.exitcode}"),)
-    return Finding(cause="unknown", standing="not-established", says=says, evidence=evidence, remedies=() if logs is None else (_read_logs(logs),))
+    remedies = () if logs is None else (_read_logs(logs),)
+    return Finding(cause="unknown", standing="not-established", says=says.en, evidence=evidence, remedies=remedies, says_zh=says.zh)
 
 
 def not_examined(course: Course, unreadable: dict[int, str]) -> tuple[NotExamined, ...]:
@@ -164,11 +173,12 @@ def not_examined(course: Course, unreadable: dict[int, str]) -> tuple[NotExamine
     if course.damaged:
         found.append(NotExamined(what=f"{course.damaged} line{'s' if course.damaged > 1 else ''} of {course.source}", why="damaged"))
     if course.interrupted:
-        found.append(NotExamined(what="the rest of the training", why=f"the run was interrupted after {words.seconds(course.elapsed_s)}"))
+        after = words.seconds(course.elapsed_s)
+        found.append(NotExamined(what="the rest of the training", why=f"the run was interrupted after {after}", why_zh=f"运行在 {after} 后被中断"))
     elif course.exists and course.exitcode is None:
         found.append(NotExamined(what="the end of the run", why="it is not recorded: unhang itself was killed, or the run still goes on"))
     return tuple(found)
 
 
-def _incidents(numbers: Sequence[int]) -> str:
-    return f"incident{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+def _incidents(numbers: Sequence[int]) -> Text:
+    return Text("incident{s} {numbers}", "事件 {numbers}").fill(s="s" if len(numbers) > 1 else "", numbers=", ".join(map(str, numbers)))

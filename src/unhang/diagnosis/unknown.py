@@ -129,13 +129,8 @@ def _say_more(picture: Picture) -> Remedy:
 
 def only_symptoms(symptoms: Sequence[Finding], *, remains: Sequence[str], remedies: tuple[Remedy, ...]) -> Finding:
     """A symptom in the place of a cause: somebody else failed or was late, and nothing says who."""
-    first = symptoms[0]
-    return replace(
-        first,
-        standing="not-established",
-        says=f"{first.says}; this is a consequence, and its cause is not in evidence (possible: {', '.join(remains)})",
-        remedies=remedies,
-    )
+    more = Text("; this is a consequence, and its cause is not in evidence", "；这只是后果，原因不在证据之中") + text.possible(remains)
+    return replace(text.continued(symptoms[0], more), standing="not-established", remedies=remedies)
 
 
 def only_symptoms_in_logs(view: LogView, symptoms: Sequence[Finding], fatal: Sequence[Hit]) -> Finding:

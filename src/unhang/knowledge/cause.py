@@ -164,10 +164,12 @@ class Cause:
         numbers = tuple(sorted({h.rank for h in alike if h.rank is not None}))
         back = view.traceback_of(best) if view is not None else None
         frame = user_frame(back.frames) if back is not None else None
-        sentence = says if says is not None else _filled(best) or self.title
+        filled = _filled(best)
+        sentence = says if says is not None else filled or self.title
+        titled = "" if says is not None or filled else self.title_zh
         local = {h.local_rank for h in alike if h.local_rank is not None}
         who = f"{words.ranks(numbers)}: " if numbers else f"local {words.ranks(local)}: " if local else ""
-        return self.finding(
+        found = self.finding(
             standing=standing or best.signature.standing,
             says=f"{who}{sentence}",
             ranks=numbers,
@@ -177,6 +179,7 @@ class Cause:
             remedies=remedies if remedies is not None else best.signature.remedies,
             commands=commands,
         )
+        return replace(found, says_zh=f"{who}{titled}") if titled else found
 
     def remedy(self, id: str) -> Remedy:
         return next(r for r in self.remedies if r.id == id)

@@ -400,7 +400,7 @@ def _of_check(hits: Sequence[Hit], view: LogView) -> Finding | None:
     differ = next((d.strip() for h in hits if (d := h.groups.get("differ"))), "")
     says = f"{words.ranks(numbers)} issued different collectives (torch's own check{f': {differ}' if differ else ''}){only}"
     found = CAUSE.of_hits(hits, view, standing=standing, remedies=("same-order", "same-size"))
-    return None if found is None else replace(found, ranks=numbers, says=says)
+    return None if found is None else replace(found, ranks=numbers, says=says, says_zh="")
 
 
 def _least_size(found: Sequence[fingerprints.Side], view: LogView) -> int:
@@ -459,7 +459,7 @@ def _of_said(hits: Sequence[Hit], view: LogView) -> Finding | None:
         found = CAUSE.of_hits(hits, view)
         if found is not None and hits[0].signature == SIZE_MISMATCH:
             # Tracebacks are those of the survivors: where they agree, it is the line of the innocent, most likely.
-            return replace(found, says=f"{found.says}{ended_of(view)}", where=_where_lost(view, agreed=False))
+            return replace(found, says=f"{found.says}{ended_of(view)}", says_zh="", where=_where_lost(view, agreed=False))
         return found if found is None or found.where is not None else replace(found, where=_where_lost(view))
     return CAUSE.of_hits(
         hits, view, says=f"parameters took no part in the loss of rank {left_out.groups.get('of', '?')}: {left_out.groups['params'].strip()}"

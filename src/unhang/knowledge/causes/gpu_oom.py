@@ -178,7 +178,9 @@ def _in_run(picture: Picture) -> Finding | None:
         return found
     at = picture.place(frame)
     seen = Evidence(source=picture.incident_source, text=f"rank {first.number}: {words.frame(frame)}")
-    return replace(found, where=at, says=f"{found.says}, at {at}", evidence=(*found.evidence, seen))
+    return replace(
+        found, where=at, says=f"{found.says}, at {at}", says_zh=found.says_zh and f"{found.says_zh}，位于 {at}", evidence=(*found.evidence, seen)
+    )
 
 
 def _in_logs(view: LogView) -> Finding | None:
@@ -186,7 +188,7 @@ def _in_logs(view: LogView) -> Finding | None:
     found = _of_hits(hits, view, view.tracebacks)
     if found is None or not all(went_on(view, h) for h in hits):
         return found
-    return replace(found, standing="possible", says=f"{found.says}; the log goes on, so it may have been caught")
+    return replace(found, standing="possible", says=f"{found.says}; the log goes on, so it may have been caught", says_zh="")
 
 
 _OUTSIDE = ("free-the-gpu", "room-for-nccl", "smaller-step")

@@ -19,7 +19,9 @@ def _in_logs(view: LogView) -> Finding | None:
         # The GPU prints its assertion, and the rank that waited for it raises.
         raised = CAUSE.of_hits([h for h in hits if view.traceback_of(h) is not None], view)
         if raised is not None and raised.ranks:
-            found = replace(found, ranks=raised.ranks, hosts=raised.hosts, where=raised.where, says=f"{words.ranks(raised.ranks)}: {found.says}")
+            found = replace(
+                found, ranks=raised.ranks, hosts=raised.hosts, where=raised.where, says=f"{words.ranks(raised.ranks)}: {found.says}", says_zh=""
+            )
     hardware = min((h.signature.standing for h in view.hits_of("gpu-hardware")), key=STANDINGS.index, default=None)
     if found is None or hardware not in _BEHIND:
         return found

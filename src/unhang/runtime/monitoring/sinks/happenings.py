@@ -22,6 +22,7 @@ _CAUSES_ZH = {
     "mismatch": "调用不匹配",
     "out of sync": "模型不一致",
     "store lost": "store 丢失",
+    "failed elsewhere": "其他 rank 出错",
     "error": "错误",
 }
 
