@@ -76,7 +76,8 @@ def test_a_rank_that_has_not_come_to_a_group_that_was_made_again(judged, later):
 
     def made_again(rank):
         old = [e | {"pg_id": 0} for e in history(9)]
-        new = [last(n, "completed", "broadcast", t=50_000 + n) for n in range(1, later + 1)]
+        # Of no two ranks at the same nanosecond: such dumps are copies.
+        new = [last(n, "completed", "broadcast", t=50_000 + 10 * rank + n) for n in range(1, later + 1)]
         new += [last(later + 1, op="broadcast")] if rank != 2 else []
         return jobs.dump([*old, *(e | {"pg_id": 1} for e in new)], {"0": GROUPS["0"]})
 

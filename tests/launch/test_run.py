@@ -105,6 +105,7 @@ def test_a_stopped_rank_is_read_from_outside(launcher):
     assert run.primary["where"].startswith("train.py:")
 
 
+@pytest.mark.integration
 def test_a_rank_that_was_stopped_behind_its_last_heartbeat(launcher):
     """That one tells of a collective which it has left since: the rank does not wait there, and nobody else is to blame."""
     body = """
@@ -132,6 +133,7 @@ dist.destroy_process_group()
     assert not run.happened("Straggling")
 
 
+@pytest.mark.integration
 def test_a_rank_that_was_stopped_in_an_evaluation(launcher):
     """The other one gives it up and trains on: no call of unhang's own, long over, is what it waits in then."""
     body = """
@@ -380,6 +382,7 @@ def standing(launcher, *options: str):
     return process, run_dir
 
 
+@pytest.mark.integration
 def test_what_stands_still_is_looked_at_before_it_is_interrupted(launcher):
     process, run_dir = standing(launcher)
     process.send_signal(signal.SIGINT)
@@ -479,6 +482,7 @@ def test_a_rank_that_waits_for_an_upload_is_not_stuck(launcher):
 
 
 @pytest.mark.parametrize("call", ["barrier()", "evaluate(lambda data, size: {}, {'a': 1}, batch_size=1)"])
+@pytest.mark.integration
 def test_a_rank_that_the_library_waits_for(launcher, call):
     """unhang's own collectives poll: who waits in one neither executes nor is the one that is stuck."""
     body = f"""
@@ -499,6 +503,7 @@ dist.destroy_process_group()
     assert f"waits in {call.partition('(')[0]}" in run.primary["says"]
 
 
+@pytest.mark.integration
 def test_a_rank_that_an_evaluation_at_the_end_went_on_without(launcher):
     """Nobody is left that waits for it: without being told, silence would be given ten minutes."""
     body = """

@@ -194,6 +194,7 @@ def test_others_are_read_as_they_are(tmp_path, data):
 
 @given(st.integers(0, 3000), st.binary(min_size=1, max_size=3))
 @settings(deadline=None, max_examples=300)
+@pytest.mark.integration
 def test_damage_is_no_other_error(at, bad):
     data = bytearray(whole(30))
     at %= len(data)

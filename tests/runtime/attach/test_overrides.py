@@ -279,6 +279,7 @@ print(json.dumps(files))
 """
 
 
+@pytest.mark.integration
 def test_without_the_variables_nothing_is_touched(listener):
     def looked(**more):
         code, out, err = listener.finish(listener.python(WHOSE_CODE, env=listener.env(**more)))

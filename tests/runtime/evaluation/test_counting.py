@@ -219,6 +219,7 @@ def one_comes_not_again(rank: int) -> str:
     return said
 
 
+@pytest.mark.integration
 def test_who_does_not_come_again_has_made_what_it_said(fresh):
     (said,) = set(fresh(2)(one_comes_not_again, bound_s=BOUND_S))
     assert "(rank 0 0, rank 1 1" in said

@@ -318,5 +318,5 @@ def test_the_place_is_a_line_of_the_user_s_own(fn, line):
 
 
 def test_what_are_no_metrics_is_named():
-    with pytest.raises(TypeError, match=r"^metrics is a mapping of names to numbers or pairs \(sum, count\), not \[1\]$"):
+    with pytest.raises(TypeError, match=r"^metrics are a mapping of names to numbers or pairs \(sum, count\), not \[1\]$"):
         _pairs([1])

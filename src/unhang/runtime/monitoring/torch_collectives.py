@@ -38,6 +38,7 @@ _RING = 2000
 _RING_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 # Of all time, no more than this goes into reading.
 _SHARE = 0.01
+_ENDS_WITHIN_S = 0.2
 _ACCELERATORS = ("nccl", "xccl")
 _GENERIC = "fr"
 # Names of groups and operations are the training's: a training that makes groups without end must not fill this rank.
@@ -123,14 +124,21 @@ class TorchCollectives:
         if not last and time.monotonic() < self._not_before:
             return
         began = time.monotonic()
+        self._read_all()
+        # Gloo's thread writes down that a call has ended when whoever waited for it may have gone on.
+        while last and any(recorder.pending for recorder in self._recorders) and time.monotonic() < began + _ENDS_WITHIN_S:
+            time.sleep(_ENDS_WITHIN_S / 10)
+            self._read_all()
+        now = time.monotonic()
+        self._not_before = now + (now - began) / _SHARE
+
+    def _read_all(self) -> None:
         with self._given_up_if_it_raises():
             for recorder in self._recorders:
                 enqueued = self._enqueued(recorder)
                 if enqueued != recorder.enqueued or recorder.pending:
                     recorder.enqueued = enqueued
                     self._read(recorder)
-        now = time.monotonic()
-        self._not_before = now + (now - began) / _SHARE
 
     @contextlib.contextmanager
     def _given_up_if_it_raises(self) -> Iterator[None]:
