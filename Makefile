@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 SIDE_BY_SIDE := -n $(JOBS) --maxprocesses 4 --dist worksteal
 # Trainings wait for half of their time; more than two at a time would be late for the deadlines that they are to meet.
-TWO_AT_A_TIME := -n $(JOBS) --maxprocesses 2 --dist loadgroup
+TWO_AT_A_TIME := -n $(JOBS) --maxprocesses 2 --dist loadscope
 BROWSER := scripts/apt chromium fonts-dejavu-core fonts-noto-cjk
 
 # Hundreds of commands are started from src: without its bytecode each of them compiles it anew.

@@ -30,7 +30,7 @@ for name in ("COLUMNS", "LINES"):
 _SESSION = pytest.StashKey[Session]()
 
 # Of the integration tests: what takes a launcher's usual port or compiles into a shared folder, and what shares a browser or a training, stays in
-# one process, one after the other (--dist loadgroup).
+# one process, one after the other (--dist loadscope).
 _TOGETHER = {
     "tests/integrations/": "launchers",
     "tests/launchers/": "launchers",
@@ -52,13 +52,20 @@ def pytest_unconfigure(config):
         config.stash[_SESSION].end()
 
 
-# Before pytest-xdist reads the marks.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        # What a file's tests share is made once.
-        item.add_marker(pytest.mark.xdist_group(next((group for folder, group in _TOGETHER.items() if file.startswith(folder)), file)))
+# Its own --dist loadgroup does nothing beside pytest 9.2 (pytest-xdist 3.8.0): it renames what has another name there.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0]
+            # What a file's tests share is made once.
+            return next((group for folder, group in _TOGETHER.items() if file.startswith(folder)), file)
+
+    return Together(config, log)
 
 
 def pytest_runtest_setup(item):
