@@ -45,4 +45,4 @@ def test_a_run_that_was_given_is_taken_and_not_ended(held):
 
 def test_more_numbers_than_a_server_takes_at_once(held):
     (run,) = held("many_groups").values()
-    assert run["names"] == 1200 + 8
+    assert run["names"] == 1200 + 9
