@@ -300,6 +300,10 @@ def yields_from(data, size):
     yield from yields(data, size)
 
 
+def counts_less_than_nothing(data, size):
+    yield {"loss": (1.0, -2)}  # counts
+
+
 def returns(data, size):
     return {"loss": "x"}
 
@@ -309,7 +313,9 @@ def loads(data, size):
     return ({"loss": one} for one in ()) if data is None else iter(torch.utils.data.DataLoader(data, batch_size=size, sampler=[99]))
 
 
-@pytest.mark.parametrize(("fn", "line"), [(yields, "gives"), (yields_from, "gives"), (returns, "called"), (loads, "called")])
+@pytest.mark.parametrize(
+    ("fn", "line"), [(yields, "gives"), (yields_from, "gives"), (counts_less_than_nothing, "counts"), (returns, "called"), (loads, "called")]
+)
 def test_the_place_is_a_line_of_the_user_s_own(fn, line):
     code = Path(__file__).read_text().splitlines()
     found = unhang.evaluate(fn, {"a": [1.0]}, batch_size=1)  # called

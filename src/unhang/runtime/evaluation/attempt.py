@@ -145,9 +145,9 @@ def batches(found: Any, sums: Sums, progress: Progress) -> None:
         for metrics in steps:
             try:
                 found = paired(metrics)
-            except TypeError as e:
+            except (TypeError, ValueError) as e:
                 # Whoever gave it waits at the line that did, and is on no traceback.
-                e.given_at = _given_at(steps)  # type: ignore[attr-defined]
+                e.given_at = _given_at(steps)  # type: ignore[union-attr]
                 raise
             add(sums, found)
             progress.step()
