@@ -25,13 +25,15 @@ WRONG = {
     "barrier": lambda bad: unhang.barrier(60 if bad else None, deadline=20),
     "reduce_metrics": lambda bad: unhang.reduce_metrics({"a": 1.0}, "world" if bad else None, deadline=20),
     "no_mapping": lambda bad: unhang.reduce_metrics([1] if bad else {"a": 1.0}, deadline=20),
+    "no_text": lambda bad: unhang.reduce_metrics({1 if bad else "a": 1.0}, deadline=20),
     "count": lambda bad: unhang.reduce_metrics({"a": (1.0, -2 if bad else 2)}, deadline=20),
     "agree": lambda bad: unhang.agree(1, "world" if bad else None, deadline=20).missing,
     "evaluate": lambda bad: unhang.evaluate(lambda *_: {"a": 1}, {"a": 1}, batch_size=1, group="world" if bad else None, deadline=20),
     "named": lambda bad: unhang.evaluate(lambda *_: {"a": 1}, {1 if bad else "a": 1}, batch_size=1, deadline=20),
 }
 SAID = {
-    "no_mapping": r"metrics are a mapping of names to numbers or pairs \(sum, count\), not \[1\]",
+    "no_mapping": r"metrics are a mapping of names to numbers or pairs \(sum, count\), not list \[1\]",
+    "no_text": r"metrics are a mapping of names to numbers or pairs \(sum, count\), not dict \{1: 1.0\}",
     "count": "the count of metric 'a' is a number from 0 on, not -2",
     "named": "the name of a data set is text, not int 1",
 }

@@ -17,7 +17,6 @@ from tests.runtime.collectives import world as of_ranks
 from tests.runtime.collectives.world import Gone
 
 import unhang
-from unhang.runtime.collectives.agreement import _pairs
 from unhang.runtime.evaluation.results import Evaluation
 
 pytestmark = pytest.mark.torch
@@ -321,8 +320,3 @@ def test_the_place_is_a_line_of_the_user_s_own(fn, line):
     found = unhang.evaluate(fn, {"a": [1.0]}, batch_size=1)  # called
     (at,) = [number for number, text in enumerate(code, 1) if text.endswith(f"  # {line}")]
     assert not found.ok and found.data_sets["a"].why.endswith(f" (test_evaluating.py:{at})")
-
-
-def test_what_are_no_metrics_is_named():
-    with pytest.raises(TypeError, match=r"^metrics are a mapping of names to numbers or pairs \(sum, count\), not \[1\]$"):
-        _pairs([1])

@@ -15,6 +15,7 @@ from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.calls import Call
 from unhang.runtime.collectives.deadlines import Deadline
+from unhang.runtime.collectives.given import paired, short
 
 _KIND = "agree"
 
@@ -60,9 +61,7 @@ def _packed(value: Any) -> bytes:
         # Python's own JSON knows NaN and Infinity, msgspec's makes null of them, which would be nobody's answer.
         return json.dumps(msgspec.to_builtins(value, str_keys=True), separators=(",", ":")).encode()
     except Exception as e:
-        said = repr(value)
-        said = f"{type(value).__name__} {said[:80]}{'…' if len(said) > 80 else ''}"
-        raise TypeError(f"value is what JSON can hold (None, a truth, number, text, list, or a mapping of such), not {said}: {e}") from e
+        raise TypeError(f"value is what JSON can hold (None, a truth, number, text, list, or a mapping of such), not {short(value)}: {e}") from e
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -106,7 +105,7 @@ def reduce_metrics(metrics: Mapping[str, Any], group: Any = None, *, deadline: D
     try:
         circles.checked(group)
         # JSON has no infinity.
-        packed = msgspec.msgpack.encode(_pairs(metrics))
+        packed = msgspec.msgpack.encode(paired(metrics))
         deadline_s = deadlines.found(deadline, kind="metrics", numel=1, step_bytes=0)
     except Exception as e:
         circle.decline("metrics", e)
@@ -117,24 +116,6 @@ def reduce_metrics(metrics: Mapping[str, Any], group: Any = None, *, deadline: D
         for name, one in msgspec.msgpack.decode(packed, type=dict[str, tuple[float, float]]).items():
             sums.setdefault(name, []).append(one)
     return {name: _mean(those) for name, those in sorted(sums.items())}
-
-
-def _pairs(metrics: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    if not isinstance(metrics, Mapping):
-        raise TypeError(f"metrics are a mapping of names to numbers or pairs (sum, count), not {metrics!r:.80}")
-    return {name: pair(name, value) for name, value in metrics.items()}
-
-
-def pair(name: str, value: Any) -> tuple[float, float]:
-    """(sum, count) of a metric. Raises TypeError for what is neither a number nor such a pair, ValueError for what counts nothing."""
-    total, count = value if isinstance(value, tuple | list) and len(value) == 2 else (value, 1.0)
-    try:
-        found = float(total), float(count)
-    except (TypeError, ValueError) as e:
-        raise TypeError(f"metric {name!r} is a number or a pair (sum, count), not {value!r}") from e
-    if not 0 <= found[1] < math.inf:
-        raise ValueError(f"the count of metric {name!r} is a number from 0 on, not {count!r}")
-    return found
 
 
 def _mean(pairs: list[tuple[float, float]]) -> float:

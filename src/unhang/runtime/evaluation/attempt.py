@@ -20,9 +20,9 @@ import torch
 from unhang.errors import CollectiveTimeout, EvaluationFailed, PeerFailed, StoreLost
 from unhang.runtime.attach.user_files import is_user_file
 from unhang.runtime.collectives import deadlines
-from unhang.runtime.collectives.agreement import pair
 from unhang.runtime.collectives.calls import Ended
 from unhang.runtime.collectives.circle import Circle
+from unhang.runtime.collectives.given import paired, short
 from unhang.runtime.evaluation.counting import Calls, Counted
 from unhang.runtime.evaluation.results import Sums, add
 
@@ -138,7 +138,7 @@ def batches(found: Any, sums: Sums, progress: Progress) -> None:
     if isinstance(found, Mapping):
         found = (found,)
     if isinstance(found, str | bytes) or not isinstance(found, Iterable):
-        raise TypeError(f"an evaluation function returns a mapping of metrics, or yields one for each batch; this returned {_short(found)}")
+        raise TypeError(f"an evaluation function returns a mapping of metrics, or yields one for each batch; this returned {short(found)}")
     steps: Any = iter(found)
     # A generator that is left where it stands would leave its grad mode, autocast and files to the garbage collector, in the middle of a step.
     with closing(steps) if hasattr(steps, "close") else nullcontext():
@@ -151,24 +151,6 @@ def batches(found: Any, sums: Sums, progress: Progress) -> None:
                 raise
             add(sums, found)
             progress.step()
-
-
-def paired(metrics: Any) -> Sums:
-    """(sum, count) by metric. Raises TypeError for what is no mapping of names to numbers."""
-    if not isinstance(metrics, Mapping) or not all(map(can_be_told, metrics)):
-        raise TypeError(f"metrics are a mapping of names to numbers or pairs (sum, count), not {_short(metrics)}")
-    return {name: pair(name, value) for name, value in metrics.items()}
-
-
-def can_be_told(name: Any) -> bool:
-    """Whether it is a text that can be sent: a name that was taken from a file's may not be."""
-    if not isinstance(name, str):
-        return False
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _in_step(statuses: dict[int, Status], key: str, calls: Calls) -> None:
@@ -243,8 +225,3 @@ def _text(error: BaseException) -> str:
         return str(error).encode(errors="backslashreplace").decode()
     except Exception:
         return ""
-
-
-def _short(value: Any) -> str:
-    said = repr(value)
-    return f"{type(value).__name__} {said[:80]}{'…' if len(said) > 80 else ''}"

@@ -18,8 +18,9 @@ from unhang.errors import EvaluationFailed
 from unhang.runtime.collectives import circle as circles
 from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.circle import Circle
+from unhang.runtime.collectives.given import can_be_told, paired
 from unhang.runtime.evaluation import known
-from unhang.runtime.evaluation.attempt import Outcome, Progress, Status, batches, can_be_told, paired, tried, within
+from unhang.runtime.evaluation.attempt import Outcome, Progress, Status, batches, tried, within
 from unhang.runtime.evaluation.counting import Calls
 from unhang.runtime.evaluation.keeping import as_it_was
 from unhang.runtime.evaluation.results import Evaluation, OfDataSet, Sums, add, means
