@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
+import time
 import weakref
 from types import SimpleNamespace
 
@@ -189,3 +191,28 @@ def made_again(rank: int) -> list[tuple[dict, float]]:
 def test_what_an_earlier_group_of_that_name_said_is_no_answer(fresh):
     expected = [({0: [n, 0], 1: [n, 1]}, 2.0 * n) for n in range(3)]
     assert fresh(2)(made_again) == [expected, expected]
+
+
+def aborts_slowly(rank: int) -> tuple[tuple[int, ...], bool, float]:
+    """As with NCCL: rank 1's lanes take longer to be gone than the others wait for reports. Rank 2 does not come to the call after the first."""
+    asked: list[float] = []
+    if rank == 1:
+        lanes.GlooLane.gone = lambda lane, within_s: bool(asked.append(within_s)) or not threading.Event().wait(2 * ending.GRACE_S)
+    unhang.all_reduce(torch.ones(3), deadline=20)
+    if rank == 2:
+        dist.barrier()
+    began = time.monotonic()
+    with pytest.raises(unhang.LatePeer if rank == 2 else unhang.CollectiveTimeout) as caught:
+        unhang.all_reduce(torch.ones(3), deadline=1)
+    took = time.monotonic() - began
+    if rank < 2:
+        dist.barrier()
+    again = unhang.all_reduce(torch.ones(3), deadline=20)[0].item() == 3.0
+    return caught.value.missing, again, took
+
+
+def test_who_is_told_of_while_his_lanes_are_aborted_is_not_missing(fresh):
+    found = fresh(3)(aborts_slowly)
+    assert [(missing, again) for missing, again, _ in found] == [((2,), True)] * 3
+    # Its memory is its own again only then.
+    assert found[1][2] > 2 * ending.GRACE_S

@@ -30,9 +30,12 @@ class Asked:
     def answered(self) -> bool:
         return self._answered.is_set()
 
+    def answers(self, within_s: float) -> bool:
+        return self._answered.wait(within_s)
+
     def work(self, within_s: float) -> Any:
         """None where there is no answer yet. Raises RuntimeError with what the question raised."""
-        if not self._answered.wait(within_s):
+        if not self.answers(within_s):
             return None
         if self._error is not None:
             raise RuntimeError(str(self._error)) from self._error
@@ -110,10 +113,15 @@ def _answers(questions: queue.SimpleQueue[Asked]) -> None:
         questions.get().ask()
 
 
-def raised(call: Callable[[], Any], within_s: float) -> Exception | None:
-    """What `call` raises, or that it has not answered in time; it is left to itself then."""
+def in_a_thread(call: Callable[[], Any]) -> Asked:
     asked = Asked(call)
     threading.Thread(target=asked.ask, name="unhang-asks-once", daemon=True).start()
+    return asked
+
+
+def raised(call: Callable[[], Any], within_s: float) -> Exception | None:
+    """What `call` raises, or that it has not answered in time; it is left to itself then."""
+    asked = in_a_thread(call)
     try:
         asked.work(within_s)
     except RuntimeError as e:

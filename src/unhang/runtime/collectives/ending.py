@@ -49,7 +49,9 @@ GRACE_S = 1.5
 BROKE = "the connection broke"
 TOLD = "told by another rank"
 ALL_OF_IT = "/!"
-# What is under way in a broken lane ends at once, but for sends that Gloo forgets, which touch no memory.
+# Of all lanes that are given up together: NCCL aborts each in a thread of its own.
+_GONE_WITHIN_S = 10.0
+# What was under way in them has ended then, but for sends that Gloo forgets, which touch no memory.
 _ENDS_WITHIN_S = 2.0
 _DONE, _CLOSED = b"done", b"closed"
 # What ranks share of a call that was given up.
@@ -84,6 +86,7 @@ class Ending:
         self._turns = 0
         self._used: dict[Call, int] = {}
         self._seen: dict[Call, int] = {}
+        self._given_up: list[Lane] = []
         # Keys of the last agreement, commit and exchange.
         self._read: list[str] = []
         self._committed: list[str] = []
@@ -247,23 +250,38 @@ class Ending:
     def close(self, turn: Turn, says: str) -> NoReturn:
         """Ends the call for all ranks, and raises what they are told."""
         assert self.board is not None
-        self._break(turn.works)
-        closed = self._closed(turn, says)
+        self._give_up_lanes()
+        try:
+            # Before our lanes are gone, which may take seconds: who has not reported meanwhile is missing.
+            closed = self._closed(turn, says)
+        finally:
+            self._await_their_end(turn.works)
         self._heeded = self.listen(self.board)
         places.missed([rank for rank in closed.missing if rank != self.me])
         self._raise(turn, closed, late=self.me in closed.missing)
 
     def _break(self, works: list[Any]) -> None:
         """All lanes, and `works` with them: what a rank has missed in one of them, it would miss in the next."""
+        self._give_up_lanes()
+        self._await_their_end(works)
+
+    def _give_up_lanes(self) -> None:
         lanes = [*self._common.values(), *self._own.values()]
         self._common.clear()
         self._own.clear()
         self._seen.clear()
         self._used.clear()
         self._common_key = ""
+        self._given_up += lanes
         for lane in lanes:
             lane.destroy()
-        # Only now nothing touches their memory any more.
+
+    def _await_their_end(self, works: list[Any]) -> None:
+        """Until nothing of the lanes that were given up touches the memory of `works` any more, or as long as is bearable."""
+        lanes, self._given_up = self._given_up, []
+        until = time.monotonic() + _GONE_WITHIN_S
+        for lane in lanes:
+            lane.gone(max(0.0, until - time.monotonic()))
         until = time.monotonic() + _ENDS_WITHIN_S
         for work in works:
             while not work.is_completed() and time.monotonic() < until:

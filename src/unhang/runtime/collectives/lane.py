@@ -68,7 +68,10 @@ class Lane(Protocol):
         """Whether it is complete; raises what it failed with. Neither waits longer nor harms what is under way."""
 
     def destroy(self) -> None:
-        """Closes it on the spot, whatever is under way: that ends at once, with an error, here and at the other ranks."""
+        """Closes it, whatever is under way: that ends with an error, here and at the other ranks. Waits for nothing."""
+
+    def gone(self, within_s: float) -> bool:
+        """Of one that was destroyed: whether nothing of it touches memory any more, but for what its works still say. Waits no longer."""
 
 
 class GlooLane:
@@ -128,6 +131,9 @@ class GlooLane:
                 with contextlib.suppress(RuntimeError):
                     self._group.recv([torch.empty(1)], peer, 0).wait(timedelta(milliseconds=1))
 
+    def gone(self, within_s: float) -> bool:
+        return True
+
 
 class StoreLane:
     """For barriers: all ranks have just agreed on one in the store, and so have come."""
@@ -155,6 +161,9 @@ class StoreLane:
 
     def destroy(self) -> None:
         pass
+
+    def gone(self, within_s: float) -> bool:
+        return True
 
 
 def unconnected(kind: str, says: str) -> str:

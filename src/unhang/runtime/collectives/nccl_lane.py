@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from unhang.runtime.collectives.asking import Asked, Asking, raised
+from unhang.runtime.collectives.asking import Asked, Asking, in_a_thread, raised
 from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.lane import NEVER_S, OPENS_WITHIN_S
 
@@ -86,6 +86,7 @@ class NcclLane:
             self._group = dist.ProcessGroupNCCL(store, rank, size, options)
         self._asking = Asking()
         self._devices: set[torch.device] = set()
+        self._aborting: Asked | None = None
 
     def expect(self, deadline_s: float) -> None:
         pass
@@ -137,9 +138,14 @@ class NcclLane:
         return True
 
     def destroy(self) -> None:
-        # Aborting waits for NCCL's own threads, and the device for whatever else is stuck on it: the training's collective, say.
+        # Aborting waits for NCCL's own threads, and the device for whatever else is stuck on it: the training's collective, say. Seconds, in which
+        # the others are told already.
         self._asking.close()
-        raised(self._aborted, _ABORTS_WITHIN_S)
+        if self._aborting is None:
+            self._aborting = in_a_thread(self._aborted)
+
+    def gone(self, within_s: float) -> bool:
+        return self._aborting is None or self._aborting.answers(within_s)
 
     def _aborted(self) -> None:
         # Before torch 2.6 a shutdown is what aborts.
