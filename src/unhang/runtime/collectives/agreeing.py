@@ -130,8 +130,11 @@ class Agreeing(Ending):
             while len(there := self._own_of(kind)) >= lanes.most(kind, self.size):
                 idlest = self._idlest(there)
                 del self._used[idlest]
-                self._own.pop(idlest).destroy()
+                self._given_up.append(self._own.pop(idlest))
+                self._given_up[-1].destroy()
+                self._await_their_end([])
             lane = self._own[call] = self._open(turn, kind, f"{turn.key}/own")
+            self._used[call] = self._turns
             return lane
         if len(self._seen) >= _SEEN_KINDS:
             self._seen.clear()

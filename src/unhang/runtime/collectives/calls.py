@@ -25,7 +25,7 @@ class Ended(CollectiveError):
     """Another rank has ended what all of them were in."""
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+class Call(msgspec.Struct, frozen=True, kw_only=True, array_like=True, cache_hash=True):
     """What all ranks have to want alike. `what` is the collective; `detail` its operation, root and the order of dimensions."""
 
     what: str

@@ -37,6 +37,8 @@ _inherited: weakref.WeakSet[Any] = weakref.WeakSet()
 
 # By weak references to their groups: whoever destroys a group waits for its threads, which end only once nothing refers to it any more.
 _circles: dict[weakref.ref[Any], Circle] = {}
+# That of all ranks, which nearly every call means, with its group: to find it by the group takes as long as all else that a call needs.
+_of_all: tuple[weakref.ref[Any], weakref.ref[Circle]] | None = None
 _of_the_parent: list[Circle] = []
 _circles_lock = threading.RLock()
 
@@ -97,7 +99,7 @@ class Circle(Agreeing, Exchanging):
         if self.board is not None and self.stood_still():
             # What the others had sent before they gave up is still in our sockets, and has just been taken for an answer.
             self.listen(self.board)
-        if self._alarm == turn.key and not turn.committed:
+        if self._alarm and self._alarm == turn.key and not turn.committed:
             self.close(turn, TOLD)
         if (scope := self._known.get(turn.scope)) is not None:
             scope.finished = turn.number
@@ -153,10 +155,13 @@ class _InTurn(msgspec.Struct):
             if circle.size > 1:
                 if circle._heeded != circle._alarm:
                     circle._heed(turn)
-                turn.lane = circle._own.get(call) or circle._asked(turn)
-                turn.lane.expect(self.deadline_s)
-                if call in circle._own:
+                lane = circle._own.get(call)
+                if lane is None:
+                    lane = circle._asked(turn)
+                else:
                     circle._used[call] = circle._turns
+                turn.lane = lane
+                lane.expect(self.deadline_s)
         except BaseException as e:
             try:
                 if self.turn is not None:
@@ -202,12 +207,18 @@ def of(group: Any = None) -> Circle:
 
     Raises CollectiveError where there is no group, this rank is not in it, or this process is a fork of a rank: none of these has begun a call.
     """
+    global _of_all
     world = c10d._world.default_pg
+    if group is None and _of_all is not None and world is not None and _of_all[0]() is world and (circle := _of_all[1]()) is not None:
+        return circle
     if world is None:
         raise CollectiveError(
             "torch.distributed has no group yet: call torch.distributed.init_process_group first (or let the launcher's framework do it)"
         )
-    group = world if group is None else group
+    if group is None:
+        circle = of(world)
+        _of_all = weakref.ref(world), weakref.ref(circle)
+        return circle
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise CollectiveError("this rank is no member of that group")
     known_as = weakref.ref(group)
@@ -260,8 +271,10 @@ def _after_fork() -> None:
     if dist.is_available():
         _inherited.update(c10d._world.pg_map)
     # A child has neither the threads nor the connections. Groups that are dropped wait for their threads.
+    global _of_all
     _of_the_parent.extend(_circles.values())
     _circles.clear()
+    _of_all = None
 
 
 os.register_at_fork(after_in_child=_after_fork)

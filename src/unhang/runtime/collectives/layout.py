@@ -52,15 +52,24 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
             to.copy_(_shaped(flat, self.tensor, self.order))
 
 
+def usual(tensor: Any) -> Row | None:
+    """The row of what nearly every call sends: a dense tensor of this host, its dimensions in their order. None for all others, which `sendable` and
+    `row` are for.
+    """
+    # Each property once: it costs a microsecond, from memory that is cold.
+    if type(tensor) not in _PLAIN or not tensor.is_cpu or tensor.dtype not in _SENT_AS_THEY_ARE or tensor.layout is not torch.strided:
+        return None
+    if tensor.is_nested or not tensor.is_contiguous() or tensor.is_neg() or tensor.requires_grad or (_NAMED and tensor.has_names()):
+        return None
+    if not tensor.data_ptr() and tensor.numel():
+        return None
+    return Row(tensor=tensor, flat=tensor if tensor.dim() == 1 else tensor.view(-1), order="", own=True)
+
+
 def sendable(tensor: Any, what: str = "the tensor") -> torch.Tensor:
     """`tensor`, if it is a plain one. Raises TypeError where it is not (the memory of a DTensor is not its own), CollectiveError where it has nothing
     that can be sent.
     """
-    # The usual one first: each property that is asked for costs a microsecond, from memory that is cold.
-    if type(tensor) in _PLAIN and tensor.is_cpu and tensor.dtype in _SENT_AS_THEY_ARE:
-        plain = tensor.layout is torch.strided and not tensor.is_nested
-        if plain and (tensor.data_ptr() or not tensor.numel()):
-            return tensor
     if type(tensor) not in _PLAIN:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{what} is no tensor, but of type {type(tensor).__name__}")

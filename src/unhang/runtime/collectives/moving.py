@@ -24,7 +24,7 @@ from unhang.runtime.collectives.calls import Call, Turn
 from unhang.runtime.collectives.circle import Circle
 from unhang.runtime.collectives.deadlines import Deadline
 from unhang.runtime.collectives.lane import kind
-from unhang.runtime.collectives.layout import Row, row, sendable, writable
+from unhang.runtime.collectives.layout import Row, row, sendable, usual, writable
 
 # Up to this one piece; above it pieces of that size: two are under way in threads of their own, which gains more than pieces cost (those of 1 to 4 MB
 # up to 2.7 times).
@@ -63,15 +63,17 @@ def all_reduce(
     try:
         if group is not None:
             circles.checked(group)
-        name = _operation(op if type(op) is str else str(op), sendable(tensor).dtype)
+        if (source := usual(tensor)) is None:
+            source = row(sendable(tensor), by_host=_by_host(tensor, circle))
         if chunk_bytes != "auto":
             _check(chunk_bytes)
+        flat = source.flat
+        dtype = flat.dtype
+        device = "cpu" if flat.is_cpu else flat.device.type
+        name, call, step_bytes = _reduction(op if type(op) is str else str(op), tensor.dtype, flat.numel(), dtype, device, chunk_bytes, source.order)
         if out is not None:
             _same_kind(tensor, out)
-        source = row(tensor, by_host=not tensor.is_cpu and _by_host(tensor, circle))
-        flat = source.flat
-        call = _call("all_reduce", flat.numel(), flat.dtype, "cpu" if flat.is_cpu else flat.device.type, chunk_bytes, name, source.order)
-        deadline_s = deadlines.found(deadline, kind=call.what, numel=call.numel, step_bytes=call.chunk * flat.dtype.itemsize)
+        deadline_s = deadlines.found(deadline, kind="all_reduce", numel=call.numel, step_bytes=step_bytes)
         if out is not None or atomic:
             kept = _Kept(circle, source, name, call, tensor if out is None else out, atomic=atomic)
     except Exception as e:
@@ -300,7 +302,17 @@ def _raw(source: Row) -> str:
     return f", {str(source.tensor.dtype).removeprefix('torch.')} as bytes" if source.raw else ""
 
 
-@functools.lru_cache(maxsize=256)
+# What was worked out once: trainings make the same few calls again and again.
+@functools.lru_cache(maxsize=1024)
+def _reduction(
+    op: str, dtype: torch.dtype, numel: int, sent_as: torch.dtype, device: str, chunk_bytes: ChunkBytes, order: str
+) -> tuple[str, Call, int]:
+    """Of an all_reduce of tensors of `dtype`: the operation, the call, and the bytes of its chunks."""
+    name = _operation(op, dtype)
+    call = _call("all_reduce", numel, sent_as, device, chunk_bytes, name, order)
+    return name, call, call.chunk * sent_as.itemsize
+
+
 def _operation(op: str, dtype: torch.dtype) -> str:
     name = op.rpartition(".")[2]
     name = _NAMES.get(name.lower(), name.upper())
@@ -319,7 +331,6 @@ def _operation(op: str, dtype: torch.dtype) -> str:
     return name
 
 
-# What was worked out once: trainings make the same few calls again and again.
 @functools.lru_cache(maxsize=1024)
 def _call(what: str, numel: int, dtype: torch.dtype, device: str, chunk_bytes: ChunkBytes, detail: str, order: str) -> Call:
     if order:
