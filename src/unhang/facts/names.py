@@ -11,6 +11,7 @@ from unhang.facts import job
 from unhang.facts.host import Host
 from unhang.facts.job import Job
 from unhang.facts.subject import Subject
+from unhang.text import Text, same
 
 # The resolver itself waits 5 s for each server, twice.
 _PATIENCE_S = 2.0
@@ -141,17 +142,17 @@ def _hosts_file(host: Host, unread: list[str]) -> Iterator[HostsLine]:
             yield HostsLine(line=number, address=words[0], names=tuple(words[1:]))
 
 
-def _summary(names: Names) -> str:
-    said = f"{names.host_name} is {_said(names.own)}"
+def _summary(names: Names) -> Text:
+    told = Text("{name} is {at}", "{name} 解析为 {at}").fill(name=names.host_name, at=_said(names.own))
     if names.master is not None and names.master.name != names.host_name:
-        said += f"; MASTER_ADDR {names.master.name} is {_said(names.master)}"
-    return said
+        told += Text("; MASTER_ADDR {name} is {at}", "；MASTER_ADDR {name} 解析为 {at}").fill(name=names.master.name, at=_said(names.master))
+    return told
 
 
-def _said(answer: Answer) -> str:
+def _said(answer: Answer) -> Text:
     if answer.addresses is None:
-        return f"unknown ({answer.error})" if answer.error else "not asked for"
-    return ", ".join(answer.addresses[:3])
+        return Text("unknown ({error})", "未知（{error}）").fill(error=answer.error) if answer.error else Text("not asked for", "（未查询）")
+    return same(", ".join(answer.addresses[:3]))
 
 
 SUBJECT = Subject(id="names", title="host names", title_zh="主机名解析", facts=Names, collect=collect, summary=_summary, volatile=("took_s",))

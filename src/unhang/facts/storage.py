@@ -18,6 +18,7 @@ from stat import S_ISDIR
 from unhang.facts.host import Host, Space
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
+from unhang.text import Text, joined
 
 _ANSWERS_S = 1.5
 # As much of a checkpoint as tells how fast the rest would be; a page cache takes some hundred megabytes at once and has to be written out, too.
@@ -270,13 +271,22 @@ def _mount_of(path: str, mounts: dict[str, tuple[str, str, tuple[str, ...]]]) ->
     return path if path in mounts else None
 
 
-def _summary(storage: Storage) -> str:
-    seen: dict[str | None, str] = {}
+def _summary(storage: Storage) -> Text:
+    seen: dict[str | None, Text] = {}
     for place in storage.places:
         if place.space is not None and place.mount not in seen:
-            seen[place.mount] = f"{size(place.space.free_bytes)} free on {place.mount or place.path}{f' ({place.kind})' if place.kind else ''}"
-    timed = [f"{p.path} takes {size(p.written_bytes_per_s)}/s" for p in storage.places if p.written_bytes_per_s is not None]
-    return ", ".join([*seen.values(), *timed]) or f"{len(storage.places)} paths, of none of which the space is known"
+            kind = Text(" ({kind})", "（{kind}）").fill(kind=place.kind) if place.kind else Text("", " ")
+            seen[place.mount] = Text("{free} free on {at}{kind}", "{at}{kind}剩余 {free}").fill(
+                free=size(place.space.free_bytes), at=place.mount or place.path, kind=kind
+            )
+    timed = [
+        Text("{path} takes {speed}/s", "{path} 写入速度 {speed}/s").fill(path=p.path, speed=size(p.written_bytes_per_s))
+        for p in storage.places
+        if p.written_bytes_per_s is not None
+    ]
+    if not seen and not timed:
+        return Text("{n} paths, of none of which the space is known", "{n} 个路径，剩余空间均未知").fill(n=len(storage.places))
+    return joined((*seen.values(), *timed), Text(", ", "，"))
 
 
 SUBJECT = Subject(
