@@ -143,6 +143,14 @@ def label(gpu: Gpu) -> str:
     return f"GPU {gpu.index}" + (f" ({gpu.address})" if gpu.address else "")
 
 
+def named(numbers: Iterable[int]) -> Text:
+    """`labels` in both languages."""
+    found = sorted(set(numbers))
+    if len(found) > 2 and found[-1] - found[0] == len(found) - 1:
+        return Text(labels(found), f"GPU {found[0]} 到 {found[-1]}")
+    return Text(labels(found), f"GPU {'、'.join(map(str, found))}")
+
+
 def labels(numbers: Iterable[int]) -> str:
     """ "GPU 1", "GPUs 1 and 3", "GPUs 0 to 7"."""
     found = sorted(set(numbers))

@@ -15,6 +15,7 @@ from unhang.text import Text, same
 
 # The resolver itself waits 5 s for each server, twice.
 _PATIENCE_S = 2.0
+_LATE = Text(f"no answer within {_PATIENCE_S:g} s", f"{_PATIENCE_S:g} 秒内没有响应")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,7 @@ class _Asking(threading.Thread):
 
     def answer(self) -> Answer:
         self.join(max(0.0, self._until - time.monotonic()))
-        late = Answer(name=self._asked, addresses=None, error=f"no answer within {_PATIENCE_S:g} s", took_s=_PATIENCE_S)
+        late = Answer(name=self._asked, addresses=None, error=_LATE.en, took_s=_PATIENCE_S)
         return self._answer or late
 
 
@@ -149,9 +150,14 @@ def _summary(names: Names) -> Text:
     return told
 
 
+def error(answer: Answer) -> Text:
+    """Why a name has no addresses; what the resolver said is the same in both languages."""
+    return _LATE if answer.error == _LATE.en else same(answer.error)
+
+
 def _said(answer: Answer) -> Text:
     if answer.addresses is None:
-        return Text("unknown ({error})", "未知（{error}）").fill(error=answer.error) if answer.error else Text("not asked for", "（未查询）")
+        return Text("unknown ({error})", "未知（{error}）").fill(error=error(answer)) if answer.error else Text("not asked for", "（未查询）")
     return same(", ".join(answer.addresses[:3]))
 
 

@@ -18,7 +18,7 @@ from stat import S_ISDIR
 from unhang.facts.host import Host, Space
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
-from unhang.text import Text, joined
+from unhang.text import COMMA, Text, joined
 
 _ANSWERS_S = 1.5
 # As much of a checkpoint as tells how fast the rest would be; a page cache takes some hundred megabytes at once and has to be written out, too.
@@ -187,6 +187,18 @@ class _Asked(threading.Thread):
             return None
 
 
+_PURPOSES_ZH = {
+    "working directory": "工作目录",
+    "checkpoints": "checkpoint",
+    "temporary files": "临时文件",
+    "Hugging Face cache": "Hugging Face 缓存",
+    "torch cache": "torch 缓存",
+    "Triton cache": "Triton 缓存",
+    "data set cache": "数据集缓存",
+    "TorchInductor cache": "TorchInductor 缓存",
+}
+
+
 def _paths(host: Host, home: str | None) -> Iterator[tuple[str, str]]:
     """Each path once, with what it is for."""
     e = host.environ
@@ -213,6 +225,11 @@ def _paths(host: Host, home: str | None) -> Iterator[tuple[str, str]]:
         # POSIX lets two slashes at the beginning mean something else, and normpath keeps them.
         purposes.setdefault("/" + os.path.normpath(whole).lstrip("/"), []).append(purpose)
     yield from ((path, ", ".join(dict.fromkeys(p))) for path, p in purposes.items())
+
+
+def purpose(said: str) -> Text:
+    """What a place is for, in both languages."""
+    return joined((Text(one, _PURPOSES_ZH.get(one, one)) for one in said.split(", ")), COMMA)
 
 
 def _home(host: Host, unread: list[str]) -> str | None:
