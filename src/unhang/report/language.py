@@ -179,11 +179,18 @@ def _in_chinese(said: str, depth: int = 0, *, also: Sentences = ()) -> str:
         pattern = "(.*?)".join(re.escape(part) for part in english.split("{}"))
         if (found := re.fullmatch(pattern, said, re.DOTALL)) is not None:
             return chinese.format(*(_in_chinese(value, depth + 1, also=also) if depth < _DEEPEST else value for value in found.groups()))
-    several = said.split("; ")
-    if also and len(several) > 1 and depth < _DEEPEST:
-        return "；".join(_in_chinese(part, depth + 1, also=also) for part in several)
-    parts = [(part, _named(part)) for part in several]
+    if also:
+        return _piecewise(said, depth + 1, also) if depth < _DEEPEST else said
+    parts = [(part, _named(part)) for part in said.split("; ")]
     return "；".join(named or part for part, named in parts) if any(named for _, named in parts) else said
+
+
+def _piecewise(said: str, depth: int, also: Sentences) -> str:
+    """Several reasons, each for itself, and where each comes from: "journalctl: Permission denied; dmesg: it shows nothing"."""
+    if len(parts := said.split("; ")) > 1:
+        return "；".join(_in_chinese(part, depth, also=also) for part in parts)
+    name, colon, why = said.partition(": ")
+    return f"{name}：{_in_chinese(why, depth, also=also)}" if colon else said
 
 
 def _named(said: str) -> str | None:

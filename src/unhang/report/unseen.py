@@ -9,7 +9,7 @@ from __future__ import annotations
 SENTENCES: tuple[tuple[str, str], ...] = (
     ("whether the kernel's clock is synchronised", "内核时钟是否已同步"),
     ("adjtimex was refused", "adjtimex 被拒绝"),
-    ("capabilities", "capability"),
+    ("capabilities", "进程的 capability"),
     ("namespaces", "命名空间"),
     ("this kernel has no packet filter ({} is missing)", "此内核没有包过滤功能（缺少 {}）"),
     ("{} is missing", "缺少 {}"),
@@ -97,4 +97,9 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("written by another version of unhang: {}", "由另一版本的 unhang 写入：{}"),
     ("{} cannot be had from a machine that is only a directory", "{} 无法从只是一个目录的机器上得到"),
     ("our own failure: {}", "unhang 自身出错：{}"),
+    # NVML's words
+    ("GPU is lost", "GPU 已掉线"),
+    ("Unknown Error", "未知错误"),
+    ("Insufficient Permissions", "权限不足"),
+    ("Driver Not Loaded", "驱动没有加载"),
 )

@@ -121,10 +121,10 @@ def _locked_memory(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]
 
 def _processes(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]:
     needs = max(1, gpus) * _THREADS_OF_A_RANK + (seen.cpus_allowed or 0)
-    leads_to = (
-        f"{'the ranks of all GPUs start' if gpus > 1 else 'a rank starts'} about {needs} threads, data loader workers not counted: \"can't start new "
-        "thread\" or 'Resource temporarily unavailable'"
-    )
+    leads_to = Text(
+        "{who} about {needs} threads, data loader workers not counted: \"can't start new thread\" or 'Resource temporarily unavailable'",
+        "{who}大约启动 {needs} 个线程，不算 DataLoader worker：\"can't start new thread\" 或 'Resource temporarily unavailable'",
+    ).fill(who=Text("the ranks of all GPUs start", "所有 GPU 的 rank 共") if gpus > 1 else Text("a rank starts", "一个 rank "), needs=needs)
     group = seen.pids
     if group is not None and group.current is not None and group.limit - group.current < needs:
         left = max(0, group.limit - group.current)

@@ -60,6 +60,15 @@ def _evidence(at: At) -> Evidence:
 _ALL = ("host-memory", "prove-it", "iommu-and-acs")
 
 
+_REASONS_ZH = {
+    "chipset not supported": "芯片组不支持",
+    "GPU not supported": "GPU 不支持",
+    "topology not supported": "拓扑不支持",
+    "disabled by registry key": "被驱动参数禁用",
+    "not supported": "不支持",
+}
+
+
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     from unhang.facts import gpu, kernel_log, pcie
 
@@ -105,8 +114,8 @@ def _refused(seen: Gpus) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="gpu",
             severity="warning" if by_nvlink else "note",
-            says=Text("{who} cannot read each other's memory: {reason}", "{who} 无法互相读取显存：{reason}").fill(
-                who=_who(alike), reason=str(reason)
+            says=Text("{who} cannot read each other's memory: {reason}", "{who}无法互相读取显存：{reason}").fill(
+                who=_who(alike), reason=Text(str(reason), _REASONS_ZH.get(str(reason), str(reason)))
             ),
             leads_to=(
                 Text("NVLink between them is not used", "它们之间的 NVLink 没有用上")
@@ -127,7 +136,7 @@ def _who(pairs: list[Pair]) -> Text:
 
     members = {i for p in pairs for i in (p.first, p.second)}
     if len(pairs) == len(members) * (len(members) - 1) // 2:
-        return gpu.named(members)
+        return gpu.named(members) + Text("", " ")
     shown = joined((Text(f"{p.first} and {p.second}", f"{p.first} 与 {p.second}") for p in pairs[:3]), COMMA)
     more = Text(" and more", " 等") if len(pairs) > 3 else NOTHING
     return Text("{n} pairs of GPUs ({shown}{more})", "{n} 对 GPU（{shown}{more}）").fill(n=len(pairs), shown=shown, more=more)
