@@ -15,11 +15,12 @@ _WORD = re.compile(r"(?<![-\w/.{=*@:])[a-z]{2,}(?![-\w/.=*:(])", re.ASCII)
 # Words that stand in Chinese as they are, and what other programs say word for word.
 # fmt: off
 _TECHNICAL = frozenset((
-    "accept", "access", "apptainer", "batch", "bond", "checkpoint", "compat", "conda", "container", "docker", "driver",
-    "drop", "fabric", "forward", "group", "import", "input", "kernel", "key", "kubernetes", "loopback", "lxc",
-    "manager", "output", "overlay", "pair", "partition", "peer", "pid", "pip", "pod", "podman", "python", "queue",
-    "rail", "rank", "ranks", "rendezvous", "root", "run", "slurm", "store", "stub", "subnet", "switch", "system",
-    "systemd", "torch", "traceback", "unhang", "venv", "worker", "workers",
+    "accelerate", "accept", "access", "apptainer", "batch", "bond", "checkpoint", "compat", "conda", "container",
+    "deepspeed", "docker", "driver", "drop", "fabric", "forward", "group", "import", "input", "kernel", "key",
+    "kubernetes", "libcuda", "loopback", "lxc", "manager", "numpy", "output", "overlay", "pair", "partition", "peer",
+    "pid", "pip", "pod", "podman", "python", "queue", "rail", "rank", "ranks", "rendezvous", "root", "run", "slurm",
+    "store", "stub", "subnet", "switch", "system", "systemd", "torch", "torchaudio", "torchrun", "torchvision",
+    "traceback", "transformers", "triton", "unhang", "venv", "worker", "workers",
 ))
 # fmt: on
 
