@@ -93,9 +93,9 @@ def _nodes(numbers: list[int]) -> str:
 
 def _what(nodes: Iterable[Node]) -> Text:
     lacking = list(nodes)
-    memory, cpus = Text("memory", "内存"), Text("CPUs", "CPU")
+    memory, cpus = Text("memory", "内存"), Text("CPUs", " CPU")
     what = [word for word, lack in ((memory, [n.memory_bytes == 0 for n in lacking]), (cpus, [n.cpu_count == 0 for n in lacking])) if any(lack)]
-    return Text("{have} no {what}", "没有{what}").fill(have="has" if len(lacking) == 1 else "have", what=joined(what, Text(" and no ", "，也没有 ")))
+    return Text("{have} no {what}", "没有{what}").fill(have="has" if len(lacking) == 1 else "have", what=joined(what, Text(" and no ", "，也没有")))
 
 
 def _told(node: Node) -> str:

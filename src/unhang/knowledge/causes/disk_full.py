@@ -46,11 +46,11 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="storage",
             severity="error" if inodes or free < _NO_ROOM else "warning",
-            says=Text("{on} has {free} of {all} inodes free", "{on} 的 {all} 个 inode 只剩 {free} 个").fill(
+            says=Text("{on} has {free} of {all} inodes free", "{on}的 {all} 个 inode 只剩 {free} 个").fill(
                 on=on, free=place.space.free_inodes, all=place.space.inodes
             )
             if inodes
-            else Text("{on} has {free} of {all} free", "{on} 共 {all}，只剩 {free}").fill(on=on, free=size(free), all=size(total)),
+            else Text("{on} has {free} of {all} free", "{on}共 {all}，只剩 {free}").fill(on=on, free=size(free), all=size(total)),
             leads_to=Text(
                 "new files are refused with 'No space left on device' although df shows room",
                 "虽然 df 显示还有空间，新文件仍被拒绝：'No space left on device'",

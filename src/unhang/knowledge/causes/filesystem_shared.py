@@ -124,7 +124,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             yield CAUSE.host_finding(
                 area="storage",
                 severity="warning" if working else "note",
-                says=Text("{on} cannot be written{why}", "{on} 无法写入{why}").fill(
+                says=Text("{on} cannot be written{why}", "{on}无法写入{why}").fill(
                     on=on, why=Text(": mounted read-only", "：以只读方式挂载") if "ro" in place.options else NOTHING
                 ),
                 leads_to=Text(
@@ -139,7 +139,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             yield CAUSE.host_finding(
                 area="storage",
                 severity="note",
-                says=Text("{on} is on a network file system", "{on} 位于网络文件系统").fill(on=on),
+                says=Text("{on} is on a network file system", "{on}位于网络文件系统").fill(on=on),
                 leads_to=Text(
                     "ranks of several hosts compile into one cache at once, and now and then read each other's half-written or vanished files",
                     "多台主机的 rank 同时往一个缓存里编译，偶尔会读到对方写了一半或已消失的文件",

@@ -147,7 +147,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="network",
             severity="error" if several else "warning",
             says=Text(
-                "NCCL meets the other ranks over {met}, which no other host can reach", "NCCL 经 {met} 与其他 rank 通信，而其他主机都到不了那里"
+                "NCCL meets the other ranks over {met}, which no other host can reach", "NCCL 经 {met}与其他 rank 通信，而其他主机都到不了那里"
             ).fill(met=met),
             leads_to=Text(
                 "ranks of several hosts never find each other: connection refused, or timed out", "多台主机的 rank 永远找不到彼此：连接被拒绝或超时"
@@ -160,7 +160,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="network",
             severity="warning",
-            says=Text("NCCL meets the other ranks over {met}, a tunnel or VPN", "NCCL 经 {met} 与其他 rank 通信，它是隧道或 VPN").fill(met=met),
+            says=Text("NCCL meets the other ranks over {met}, a tunnel or VPN", "NCCL 经 {met}与其他 rank 通信，它是隧道或 VPN").fill(met=met),
             leads_to=Text(
                 "hosts outside of it cannot be reached, and what passes is slow and in small packets", "它之外的主机无法到达，能通过的也很慢、包很小"
             ),
