@@ -162,7 +162,8 @@ class Area:
 
     "unknown": it, or a part of it, could not be looked at.
 
-    `summary` is one line with what was seen, `details` more of it, `unread` what could not be.
+    `summary` is one line with what was seen, `details` more of it, `unread` what could not be. `summary_zh` is `summary` in Chinese, "" where that is
+    why nothing was seen.
     """
 
     id: str
@@ -170,6 +171,7 @@ class Area:
     summary: str = ""
     details: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    summary_zh: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

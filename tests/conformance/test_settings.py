@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
 
 from unhang.facts.snapshot import Snapshot
-from unhang.knowledge.settings import choosing, communication, runtime, timeouts
+from unhang.knowledge.settings import choosing, communication, reading, runtime, timeouts
 from unhang.knowledge.settings.catalogue import SETTINGS, parse
 from unhang.knowledge.settings.choosing import Here
 from unhang.knowledge.settings.presets import STATIC
-from unhang.knowledge.settings.setting import Installed, Refused, applied
+from unhang.knowledge.settings.setting import Installed, Refused, Spelled, applied
 from unhang.knowledge.variables.examining import nothing_to_scan
 from unhang.knowledge.variables.known import entries
 from unhang.knowledge.variables.readers import table
@@ -112,3 +113,14 @@ def test_presets_of_the_requirements_have_their_values():
     assert (basic["batch"], basic["loader-workers"], basic["pin-memory"], basic["persistent-workers"]) == (1024, 1, False, False)
     assert (STATIC["gpu-cache"].settings["gpu-cache"], STATIC["prefetch"].settings["prefetch"]) == (5000, 2)
     assert (conservative["batch"], conservative["loader-workers"], conservative["p2p"], conservative["ib"]) == (512, 0, False, False)
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=lambda s: s.key)
+def test_who_reads_it_and_what_it_takes_is_told_in_chinese(setting):
+    assert not re.search(r" or |;| to ", setting.forms) or CHINESE.search(setting.forms_zh)
+    for place, launcher in itertools.product(PLACES, LAUNCHERS):
+        spelled = setting.spell(setting.parse(setting.example), place, launcher)
+        if isinstance(spelled, Spelled):
+            told = reading.reader(spelled.read_by)
+            assert told.en == spelled.read_by
+            assert not re.search(r"\b(of|the|hook|script|runtime)\b", told.zh)

@@ -3,6 +3,7 @@ from unhang.facts import shm, snapshot
 from unhang.facts.host import Space
 from unhang.knowledge import catalogue
 from unhang.knowledge.causes import shm_exhausted
+from unhang.text import same
 
 MIB = 1024 * 1024
 
@@ -78,7 +79,7 @@ def test_credentials_are_shown_nowhere(machine, monkeypatch):
     secret = "hf_abcdefghijklmnopqrstuvwxyz123456"
 
     def found(seen):
-        yield shm_exhausted.CAUSE.host_finding(area="shm", severity="note", says=f"token={secret}", leads_to=f"HF_TOKEN={secret} in use")
+        yield shm_exhausted.CAUSE.host_finding(area="shm", severity="note", says=same(f"token={secret}"), leads_to=same(f"HF_TOKEN={secret} in use"))
 
     cause = shm_exhausted.CAUSE.__class__(**vars(shm_exhausted.CAUSE) | {"on_host": found})
     monkeypatch.setattr(catalogue, "load", lambda: {cause.id: cause})

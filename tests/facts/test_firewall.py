@@ -93,7 +93,7 @@ def test_ufw_as_ubuntu_sets_it_up(machine):
     found = seen(machine, iptables=closed)
     assert firewall.dropped(found, FROM_PEER).rule == "policy drop"
     assert "DOCKER-USER" not in {c.name for c in found.chains}
-    assert firewall.SUBJECT.summary(found).startswith("input drop, output accept; ")
+    assert firewall.SUBJECT.summary(found).en.startswith("input drop, output accept; ")
     assert firewall.dropped(seen(machine, iptables=opened), FROM_PEER) is None
     alone = firewall.Packet(hook="input", interface="lo", peer="127.0.0.1", own="127.0.0.1", port=46883)
     assert firewall.dropped(found, alone) is None

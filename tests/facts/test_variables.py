@@ -59,7 +59,7 @@ def test_this_machine_and_its_snapshot():
     seen = variables.collect(Host())
     taken = snapshot.take(Host(), only=["variables"])
     assert snapshot.decode(snapshot.encode(taken), name="x").get(variables.SUBJECT).libraries == seen.libraries
-    assert variables.SUBJECT.summary(seen)
+    assert variables.SUBJECT.summary(seen).en
 
 
 @pytest.mark.parametrize(

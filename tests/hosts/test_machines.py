@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 import typer
+from tests.chinese import english, in_chinese
 from tests.hosts import pci
 from tests.hosts.containers import docker, docker_v1, given, pod, wsl2
 from tests.hosts.gpus import fabric_manager, nvlink_gpus, one_gpu, pcie_gpus, torch
@@ -76,7 +77,9 @@ XID_79 = (
 def examined(machine, whole: Part):
     """What `unhang doctor` says of it, through a snapshot that was saved."""
     taken = snapshot.take(lay_out(machine, whole))
-    return doctor.examine(snapshot.decode(snapshot.encode(taken), name="itself"))
+    seen = doctor.examine(snapshot.decode(snapshot.encode(taken), name="itself"))
+    assert [text for text in in_chinese(seen) if english(text)] == []
+    return seen
 
 
 def told(seen) -> list[tuple[str, str, str, str]]:

@@ -266,3 +266,18 @@ def test_without_colours_there_is_no_escape_at_all(monkeypatch, capsys, value):
     terminal.render(FULL, console, lang="en")
     console.rule("x", style="dim underline")
     assert ("\x1b" in capsys.readouterr().out) == (value == "")
+
+
+@pytest.mark.parametrize(
+    ("said", "in_chinese"),
+    [
+        ("train.py:61 in load (last seen 20 s before its end)", "train.py:61 in load（结束前 20 s 最后见于此处）"),
+        ("train.py:61 in load (last seen)", "train.py:61 in load（最后见于此处）"),
+        ("train.py:61 in load", "train.py:61 in load"),
+        (None, ""),
+    ],
+)
+def test_where_a_rank_was_last_seen(said, in_chinese):
+    found = Finding(cause="host-oom-or-killed", standing="established", says="rank 1 was killed", where=said)
+    assert terminal.where(found, "zh") == in_chinese
+    assert terminal.where(found, "en") == (said or "")

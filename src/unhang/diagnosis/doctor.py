@@ -49,4 +49,5 @@ def _area(subject: Subject[object], part: Part, findings: list[HostFinding], *, 
     unread = tuple(getattr(part.facts, "unread", ()))
     against = {f.severity for f in findings if f.area == subject.id}
     state: AreaState = "found" if against - {"note"} else "unknown" if unread or not judged else "noted" if against else "ok"
-    return Area(id=subject.id, state=state, summary=subject.summary(part.facts), details=tuple(subject.details(part.facts)), unread=unread)
+    told = subject.summary(part.facts)
+    return Area(id=subject.id, state=state, summary=told.en, details=tuple(subject.details(part.facts)), unread=unread, summary_zh=told.zh)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
+from unhang.text import NOTHING, Text
 
 # STA_UNSYNC of include/uapi/linux/timex.h.
 _UNSYNCHRONISED = 0x40
@@ -82,14 +83,19 @@ def _chrony(host: Host) -> float | None:
     return None if line is None else float(line[1]) * (1 if line[2] == "fast" else -1)
 
 
-def _summary(clock: Clock) -> str:
-    kept = f" by {', '.join(clock.keepers)}" if clock.keepers else ""
+def _summary(clock: Clock) -> Text:
+    kept = Text(" by {keepers}", "，由 {keepers} 校准").fill(keepers=", ".join(clock.keepers)) if clock.keepers else NOTHING
     if clock.synchronised is None:
-        return f"kept{kept}" if kept else "nothing is known of it"
+        if not kept:
+            return Text("nothing is known of it", "情况不明")
+        return Text("kept by {keepers}", "由 {keepers} 校准").fill(keepers=", ".join(clock.keepers))
     if not clock.synchronised:
-        return f"not synchronised{f' ({kept.strip()} is there)' if kept else ''}"
-    off = f", {abs(clock.offset_s) * 1000:.1f} ms off" if clock.offset_s is not None else ""
-    return f"synchronised{kept}{off}, at most {(clock.max_error_s or 0) * 1000:.0f} ms wrong"
+        there = Text(" (by {keepers} is there)", "（{keepers} 在运行）").fill(keepers=", ".join(clock.keepers)) if clock.keepers else NOTHING
+        return Text("not synchronised", "未同步") + there
+    off = Text(", {ms} ms off", "，偏差 {ms} ms").fill(ms=f"{abs(clock.offset_s) * 1000:.1f}") if clock.offset_s is not None else NOTHING
+    return Text("synchronised{kept}{off}, at most {ms} ms wrong", "已同步{kept}{off}，误差最多 {ms} ms").fill(
+        kept=kept, off=off, ms=f"{(clock.max_error_s or 0) * 1000:.0f}"
+    )
 
 
 SUBJECT = Subject(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
+from unhang.text import Text, same
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
@@ -187,10 +188,10 @@ def _gpus_on_bus(host: Host) -> int:
     return sum(said(d, "vendor") == "0x10de" and said(d, "class").startswith(("0x0300", "0x0302")) for d in _names(host, "/sys/bus/pci/devices"))
 
 
-def _summary(container: Container) -> str:
-    said = {"bare": "none", "wsl": "WSL"}.get(container.kind, container.kind)
+def _summary(container: Container) -> Text:
+    said = {"bare": Text("none", "无"), "wsl": same("WSL")}.get(container.kind, same(container.kind))
     if container.capabilities is not None and "SYS_ADMIN" in container.capabilities and container.kind not in ("bare", "slurm", "systemd", "wsl"):
-        said += ", privileged"
+        said += Text(", privileged", "，特权模式")
     return said
 
 

@@ -14,6 +14,7 @@ from typing import Literal
 
 from unhang.facts.host import Host, Ran
 from unhang.facts.subject import NotHere, Subject
+from unhang.text import Text
 
 Hook = Literal["input", "output"]
 Fate = Literal["accept", "drop"]
@@ -442,12 +443,14 @@ def _run(host: Host, argv: tuple[str, ...]) -> Ran:
         return host.run((f"/usr/sbin/{argv[0]}", *argv[1:]), timeout_s=_COMMAND_S)
 
 
-def _summary(firewall: Firewall) -> str:
+def _summary(firewall: Firewall) -> Text:
     bases = [c for c in firewall.chains if c.hook is not None]
     if not bases:
-        return "no rules seen" if firewall.unread else "no chain filters what comes in or goes out"
+        if firewall.unread:
+            return Text("no rules seen", "没有看到规则")
+        return Text("no chain filters what comes in or goes out", "没有链过滤进出的流量")
     said = ", ".join(f"{c.hook} {c.policy}" for c in bases[:4])
-    return f"{said}; {sum(len(c.rules) for c in firewall.chains)} rules"
+    return Text("{said}; {n} rules", "{said}；规则 {n} 条").fill(said=said, n=sum(len(c.rules) for c in firewall.chains))
 
 
 SUBJECT = Subject(id="firewall", title="firewall", title_zh="防火墙", facts=Firewall, collect=collect, summary=_summary)

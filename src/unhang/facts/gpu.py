@@ -19,6 +19,7 @@ from unhang.facts.nvml import Gpu, Seen
 from unhang.facts.subject import NotHere, Subject
 from unhang.facts.units import size
 from unhang.kernel_lines import normal
+from unhang.text import COMMA, NOTHING, Text, joined, same
 
 # A driver without persistence wakes every GPU first, a second or two each.
 _NVML_S = 15.0
@@ -140,6 +141,14 @@ def collect(host: Host) -> Gpus:
 def label(gpu: Gpu) -> str:
     """ "GPU 3 (0000:3b:00.0)"."""
     return f"GPU {gpu.index}" + (f" ({gpu.address})" if gpu.address else "")
+
+
+def named(numbers: Iterable[int]) -> Text:
+    """`labels` in both languages."""
+    found = sorted(set(numbers))
+    if len(found) > 2 and found[-1] - found[0] == len(found) - 1:
+        return Text(labels(found), f"GPU {found[0]} 到 {found[-1]}")
+    return Text(labels(found), f"GPU {'、'.join(map(str, found))}")
 
 
 def labels(numbers: Iterable[int]) -> str:
@@ -284,24 +293,27 @@ def _lines(host: Host, path: str) -> list[str]:
         return []
 
 
-def _summary(gpus: Gpus) -> str:
+def _summary(gpus: Gpus) -> Text:
+    unloaded = Text("not loaded", "未加载")
     if not gpus.gpus:
-        return f"no GPU; driver {gpus.driver or 'not loaded'}"
-    models: dict[str, int] = {}
+        return Text("no GPU; driver {driver}", "没有 GPU；驱动 {driver}").fill(driver=gpus.driver or unloaded)
+    models: dict[str | None, int] = {}
     for g in gpus.gpus:
-        models[g.name or "unknown GPU"] = models.get(g.name or "unknown GPU", 0) + 1
-    said = [", ".join(f"{n} x {name}" for name, n in models.items())]
+        models[g.name or None] = models.get(g.name or None, 0) + 1
+    unnamed = Text("unknown GPU", "未知 GPU")
+    cards = joined((Text("{n} x {name}", "{n} x {name}").fill(n=n, name=name or unnamed) for name, n in models.items()), COMMA)
     totals = {g.memory_total_bytes for g in gpus.gpus if g.memory_total_bytes}
     if totals:
-        said[0] += f" ({' and '.join(size(t) for t in sorted(totals))})"
-    said.append(f"driver {gpus.driver or gpus.nvml_driver or 'not loaded'}" + (f", CUDA {gpus.cuda}" if gpus.cuda else ""))
+        cards += Text(" ({sizes})", "（{sizes}）").fill(sizes=joined((same(size(t)) for t in sorted(totals)), Text(" and ", "、")))
+    driver = Text("driver {driver}", "驱动 {driver}").fill(driver=gpus.driver or gpus.nvml_driver or unloaded)
+    said = [cards, driver + (Text(f", CUDA {gpus.cuda}", f"，CUDA {gpus.cuda}") if gpus.cuda else NOTHING)]
     links = {p.link for p in gpus.pairs}
     if links - {None}:
-        said.append(f"joined by {', '.join(sorted(link for link in links if link))}")
+        said.append(Text("joined by {links}", "经 {links} 互联").fill(links=", ".join(sorted(link for link in links if link))))
     lost = sum(g.error is not None for g in gpus.gpus)
     if lost:
-        said.append(f"{lost} cannot be reached")
-    return "; ".join(said)
+        said.append(Text("{n} cannot be reached", "{n} 块无法访问").fill(n=lost))
+    return joined(said)
 
 
 def _details(gpus: Gpus) -> list[str]:

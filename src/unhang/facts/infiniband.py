@@ -14,6 +14,7 @@ from unhang.facts.host import Host
 from unhang.facts.job import Setting
 from unhang.facts.subject import NotHere, Subject
 from unhang.facts.units import counted
+from unhang.text import NOTHING, Text, joined, same
 
 _BASE = "/sys/class/infiniband"
 _MAX_GIDS = 256
@@ -292,13 +293,18 @@ def _last(host: Host, path: str) -> str | None:
         return None
 
 
-def _summary(seen: Infiniband) -> str:
+def _summary(seen: Infiniband) -> Text:
     ports = [p for d in seen.devices for p in d.ports]
     up = [p for p in ports if p.state == "ACTIVE"]
     rates = sorted({p.rate_gbps for p in up if p.rate_gbps is not None})
     layers = sorted({p.link_layer for p in up if p.link_layer is not None})
-    at = f" at {' and '.join(f'{r:g}' for r in rates)} Gb/s ({', '.join(layers)})" if rates else ""
-    return f"{counted(len(seen.devices), 'adapter')}, {len(up)} of {len(ports)} ports active{at}"
+    at = NOTHING
+    if rates:
+        speeds = joined((same(f"{r:g}") for r in rates), Text(" and ", "、"))
+        at = Text(" at {speeds} Gb/s ({layers})", "，{speeds} Gb/s（{layers}）").fill(speeds=speeds, layers=", ".join(layers))
+    return Text("{adapters}, {up} of {all} ports active{at}", "{n} 块网卡，{all} 个端口中 {up} 个处于活动状态{at}").fill(
+        adapters=counted(len(seen.devices), "adapter"), n=len(seen.devices), up=len(up), all=len(ports), at=at
+    )
 
 
 SUBJECT = Subject(id="infiniband", title="InfiniBand and RoCE", title_zh="InfiniBand 与 RoCE", facts=Infiniband, collect=collect, summary=_summary)

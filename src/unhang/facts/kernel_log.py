@@ -8,12 +8,13 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
 from unhang.kernel_lines import SINCE_BOOT, Kind, may_mean, read
+from unhang.text import COMMA, Text, joined
 
 # What happened in the last hours may be why a training ended, and may come back in the next; what is older is history.
 RECENT_S = 6 * 3600
@@ -277,11 +278,31 @@ def _uptime(host: Host) -> float | None:
         return None
 
 
-def _summary(log: KernelLog) -> str:
-    counts: dict[str, int] = {}
+_KINDS_ZH: Mapping[Kind, str] = {
+    "xid": "Xid",
+    "sxid": "SXid",
+    "gpu-lost": "GPU 掉线",
+    "gpu-start-failed": "GPU 初始化失败",
+    "driver-mismatch": "驱动版本不一致",
+    "pcie-error": "PCIe 错误",
+    "iommu-fault": "IOMMU 错误",
+    "nic": "网卡故障",
+    "link-down": "链路断开",
+    "oom-kill": "OOM 杀死进程",
+    "hung-task": "任务卡住",
+    "segfault": "段错误",
+    "soft-lockup": "CPU 软锁死",
+    "memory": "内存硬件错误",
+}
+
+
+def _summary(log: KernelLog) -> Text:
+    counts: dict[Kind, int] = {}
     for e in log.events:
         counts[e.kind] = counts.get(e.kind, 0) + e.count
-    return ", ".join(f"{n} {kind}" for kind, n in counts.items()) if counts else "nothing of GPUs, PCIe, NICs or memory"
+    if not counts:
+        return Text("nothing of GPUs, PCIe, NICs or memory", "没有关于 GPU、PCIe、网卡或内存的记录")
+    return joined((Text(f"{n} {kind}", f"{_KINDS_ZH[kind]} {n} 次") for kind, n in counts.items()), COMMA)
 
 
 SUBJECT = Subject(

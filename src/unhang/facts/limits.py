@@ -15,6 +15,7 @@ from unhang.facts.host import Host
 from unhang.facts.numa import numbered
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
+from unhang.text import Text, joined
 
 # Bits of CapEff (linux/capability.h).
 _IPC_LOCK, _SYS_PTRACE, _SYS_ADMIN, _SYS_RESOURCE = 14, 19, 21, 24
@@ -232,14 +233,26 @@ def said(limit: Limit | None, *, bytes: bool = False) -> str:
     return "unlimited" if limit.soft is None else size(limit.soft) if bytes else str(limit.soft)
 
 
-def _summary(limits: Limits) -> str:
-    parts = [f"open files {said(limits.open_files)}", f"processes {said(limits.processes)}"]
-    parts.append(f"locked memory {said(limits.memlock_bytes, bytes=True)}")
+def _summary(limits: Limits) -> Text:
+    parts = [
+        Text("open files {n}", "打开文件数 {n}").fill(n=_told(limits.open_files)),
+        Text("processes {n}", "进程数 {n}").fill(n=_told(limits.processes)),
+        Text("locked memory {n}", "锁定内存 {n}").fill(n=_told(limits.memlock_bytes, bytes=True)),
+    ]
     if limits.pids is not None:
-        parts.append(f"{limits.pids.current} of {limits.pids.limit} processes of the control group")
+        parts.append(
+            Text("{n} of {limit} processes of the control group", "控制组进程数 {n}/{limit}").fill(
+                n=str(limits.pids.current), limit=str(limits.pids.limit)
+            )
+        )
     if limits.cpus is not None:
-        parts.append(f"{limits.cpus:g} CPUs")
-    return ", ".join(parts)
+        parts.append(Text("{n} CPUs", "{n} 个 CPU").fill(n=f"{limits.cpus:g}"))
+    return joined(parts, Text(", ", "，"))
+
+
+def _told(limit: Limit | None, *, bytes: bool = False) -> Text:
+    shown = said(limit, bytes=bytes)
+    return Text(shown, {"unknown": "未知", "unlimited": "不限"}.get(shown, shown))
 
 
 SUBJECT = Subject(

@@ -9,6 +9,7 @@ from unhang.facts import cgroups
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
+from unhang.text import Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,11 +134,14 @@ def _chosen(host: Host, path: str) -> str | None:
     return found[1] if found else None
 
 
-def _summary(memory: Memory) -> str:
-    said = f"{'?' if memory.available_bytes is None else size(memory.available_bytes)} of {size(memory.total_bytes)} available"
+def _summary(memory: Memory) -> Text:
+    left = "?" if memory.available_bytes is None else size(memory.available_bytes)
+    told = Text("{left} of {all} available", "共 {all}，可用 {left}").fill(left=left, all=size(memory.total_bytes))
     if memory.cgroup_limit_bytes is not None and memory.cgroup_used_bytes is not None:
-        said += f"; the control group may use {size(memory.cgroup_limit_bytes)} and uses {size(memory.cgroup_used_bytes)}"
-    return said
+        told += Text("; the control group may use {limit} and uses {used}", "；控制组最多可用 {limit}，已用 {used}").fill(
+            limit=size(memory.cgroup_limit_bytes), used=size(memory.cgroup_used_bytes)
+        )
+    return told
 
 
 SUBJECT = Subject(

@@ -11,9 +11,11 @@ from unhang.facts import job
 from unhang.facts.host import Host
 from unhang.facts.job import Job
 from unhang.facts.subject import Subject
+from unhang.text import Text, same
 
 # The resolver itself waits 5 s for each server, twice.
 _PATIENCE_S = 2.0
+_LATE = Text(f"no answer within {_PATIENCE_S:g} s", f"{_PATIENCE_S:g} 秒内没有响应")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +106,7 @@ class _Asking(threading.Thread):
 
     def answer(self) -> Answer:
         self.join(max(0.0, self._until - time.monotonic()))
-        late = Answer(name=self._asked, addresses=None, error=f"no answer within {_PATIENCE_S:g} s", took_s=_PATIENCE_S)
+        late = Answer(name=self._asked, addresses=None, error=_LATE.en, took_s=_PATIENCE_S)
         return self._answer or late
 
 
@@ -141,17 +143,22 @@ def _hosts_file(host: Host, unread: list[str]) -> Iterator[HostsLine]:
             yield HostsLine(line=number, address=words[0], names=tuple(words[1:]))
 
 
-def _summary(names: Names) -> str:
-    said = f"{names.host_name} is {_said(names.own)}"
+def _summary(names: Names) -> Text:
+    told = Text("{name} is {at}", "{name} 解析为 {at}").fill(name=names.host_name, at=_said(names.own))
     if names.master is not None and names.master.name != names.host_name:
-        said += f"; MASTER_ADDR {names.master.name} is {_said(names.master)}"
-    return said
+        told += Text("; MASTER_ADDR {name} is {at}", "；MASTER_ADDR {name} 解析为 {at}").fill(name=names.master.name, at=_said(names.master))
+    return told
 
 
-def _said(answer: Answer) -> str:
+def error(answer: Answer) -> Text:
+    """Why a name has no addresses; what the resolver said is the same in both languages."""
+    return _LATE if answer.error == _LATE.en else same(answer.error)
+
+
+def _said(answer: Answer) -> Text:
     if answer.addresses is None:
-        return f"unknown ({answer.error})" if answer.error else "not asked for"
-    return ", ".join(answer.addresses[:3])
+        return Text("unknown ({error})", "未知（{error}）").fill(error=error(answer)) if answer.error else Text("not asked for", "（未查询）")
+    return same(", ".join(answer.addresses[:3]))
 
 
 SUBJECT = Subject(id="names", title="host names", title_zh="主机名解析", facts=Names, collect=collect, summary=_summary, volatile=("took_s",))

@@ -12,6 +12,7 @@ from unhang.facts import job, names
 from unhang.facts.host import Host
 from unhang.facts.job import Job, Setting
 from unhang.facts.subject import Subject
+from unhang.text import NOTHING, Text, joined, same
 
 if TYPE_CHECKING:
     from unhang.facts.snapshot import Snapshot
@@ -363,15 +364,16 @@ def _last(host: Host, path: str) -> str | None:
         return None
 
 
-def _summary(network: Network) -> str:
+def _summary(network: Network) -> Text:
     parts = [_one(i) for i in network.interfaces if i.kind != "loopback" and usable(i)]
-    said = ", ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "")
+    more = Text(" and {n} more", " 等 {all} 个").fill(n=len(parts) - 3, all=len(parts)) if len(parts) > 3 else NOTHING
+    running = same(", ".join(parts[:3])) + more if parts else Text("no interface is running with an address", "没有已启用且有地址的接口")
     chosen = [
-        f"{name} takes {','.join(c.interfaces[:3]) or 'none'}"
+        Text("{name} takes {which}", "{name} 使用 {which}").fill(name=name, which=",".join(c.interfaces[:3]) or Text("none", "无"))
         for name, c in (("NCCL", network.nccl), ("Gloo", network.gloo))
         if c.interfaces is not None
     ]
-    return "; ".join([said or "no interface is running with an address", *chosen])
+    return joined((running, *chosen))
 
 
 def _one(interface: Interface) -> str:

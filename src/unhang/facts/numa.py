@@ -11,6 +11,7 @@ from unhang.facts import cgroups
 from unhang.facts.host import Host
 from unhang.facts.subject import NotHere, Subject
 from unhang.facts.units import size
+from unhang.text import COMMA, NOTHING, Text, joined
 
 _NODES = "/sys/devices/system/node"
 _DEVICES = "/sys/bus/pci/devices"
@@ -186,15 +187,19 @@ def _names(host: Host, directory: str) -> tuple[str, ...]:
         return ()
 
 
-def _summary(numa: Numa) -> str:
-    count = "1 node" if len(numa.nodes) == 1 else f"{len(numa.nodes)} nodes"
-    total = size(sum(n.memory_bytes for n in numa.nodes))
-    said = f"{count} with {sum(n.cpu_count for n in numa.nodes)} CPUs and {total}"
+def _summary(numa: Numa) -> Text:
+    count = len(numa.nodes)
+    told = Text("{nodes} with {cpus} CPUs and {memory}", "{n} 个节点，{cpus} 个 CPU，内存 {memory}").fill(
+        nodes="1 node" if count == 1 else f"{count} nodes",
+        n=count,
+        cpus=sum(n.cpu_count for n in numa.nodes),
+        memory=size(sum(n.memory_bytes for n in numa.nodes)),
+    )
     empty = [n.id for n in numa.nodes if n.memory_bytes == 0]
     if empty:
-        said += f"; without memory: {listed(empty)}"
-    at = [f"{len(gpus)} at node {node}" for node, gpus in _by_node(numa.gpus)]
-    return said + (f"; GPUs: {', '.join(at)}" if at else "")
+        told += Text("; without memory: {nodes}", "；没有内存的节点：{nodes}").fill(nodes=listed(empty))
+    at = [Text("{n} at node {node}", "节点 {node} 上 {n} 块").fill(n=len(gpus), node=node) for node, gpus in _by_node(numa.gpus)]
+    return told + (Text("; GPUs: {at}", "；GPU：{at}").fill(at=joined(at, COMMA)) if at else NOTHING)
 
 
 def _by_node(devices: Iterable[Device]) -> list[tuple[str, list[Device]]]:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from unhang.facts.host import Host
 from unhang.facts.subject import NotHere, Subject
+from unhang.text import COMMA, NOTHING, Text, joined
 
 DEVICES = "/sys/bus/pci/devices"
 NVIDIA = "0x10de"
@@ -147,12 +148,16 @@ def ports_between(first: Device, second: Device) -> tuple[str, ...]:
     return (*first.path[common:], *second.path[common:])
 
 
+# What /proc/cpuinfo alone tells of one.
+_UNNAMED = "a virtual machine"
+
+
 def virtual(host: Host) -> str | None:
     """The name of the virtual machine that this is; "" on bare metal; None where nothing tells."""
     vendor = " ".join(text for name in ("sys_vendor", "product_name") if (text := _text(host, f"/sys/class/dmi/id/{name}")))
     flags = next((line.split() for line in (_text(host, "/proc/cpuinfo") or "").splitlines() if line.startswith("flags")), None)
     if flags is not None:
-        return (vendor or "a virtual machine") if "hypervisor" in flags else ""
+        return (vendor or _UNNAMED) if "hypervisor" in flags else ""
     # ARM has no such flag.
     return None if not vendor else vendor if any(known in vendor for known in _HYPERVISORS) and "metal" not in vendor else ""
 
@@ -279,17 +284,19 @@ def _count(host: Host, path: str) -> int:
     return len(_names(host, path))
 
 
-def _summary(pcie: Pcie) -> str:
+def _summary(pcie: Pcie) -> Text:
     kinds: Mapping[str, int] = {k: sum(d.kind == k for d in pcie.devices) for k in ("gpu", "nic", "nvswitch")}
     names = {"gpu": "GPU", "nic": "NIC", "nvswitch": "NVSwitch"}
-    said = [", ".join(f"{n} {names[k]}{'' if n == 1 else 'es' if k == 'nvswitch' else 's'}" for k, n in kinds.items() if n)]
+    many = {"gpu": "GPUs", "nic": "NICs", "nvswitch": "NVSwitches"}
+    told = [joined((Text(f"{n} {(names if n == 1 else many)[k]}", f"{n} 个 {names[k]}") for k, n in kinds.items() if n), COMMA)]
     redirecting = sum("request-redirect" in (d.acs or ()) for d in pcie.devices)
     if redirecting:
-        said.append(f"ACS redirects on {redirecting} bridges")
-    said.append(f"IOMMU {'in use' if pcie.iommus else 'off'}")
+        told.append(Text("ACS redirects on {n} bridges", "{n} 个桥上开启了 ACS 重定向").fill(n=redirecting))
+    told.append(Text("IOMMU in use", "IOMMU 已启用") if pcie.iommus else Text("IOMMU off", "IOMMU 未启用"))
     if pcie.virtual:
-        said.append(f"in {pcie.virtual}" if pcie.virtual.startswith("a ") else f"in a virtual machine ({pcie.virtual})")
-    return "; ".join(said)
+        named = NOTHING if pcie.virtual == _UNNAMED else Text(" ({name})", "（{name}）").fill(name=pcie.virtual)
+        told.append(Text("in a virtual machine", "在虚拟机中") + named)
+    return joined(told)
 
 
 SUBJECT = Subject(

@@ -15,6 +15,7 @@ from unhang.facts.host import Host
 from unhang.facts.job import Job
 from unhang.facts.subject import Subject
 from unhang.facts.units import counted
+from unhang.text import Text, same
 
 # torchrun, accelerate, DeepSpeed and init_process_group all take it unless they are told another.
 USUAL_PORT = 29500
@@ -234,11 +235,23 @@ def _reserved(host: Host) -> tuple[str, ...]:
     return tuple(entry for entry in text.split(",") if entry)
 
 
-def _summary(ports: Ports) -> str:
-    name = f"{'MASTER_PORT' if ports.job.master_port else 'the usual port'} {ports.store_port}"
-    taken = [h for h in (*ports.listeners, *ports.connections) if h.port == ports.store_port]
-    said = f"{name} is {'taken' if taken else 'free'}; listened on: {counted(len({h.port for h in ports.listeners}), 'port')}"
-    return said if ports.range_first is None else f"{said}; the system hands out {ports.range_first} to {ports.range_last}"
+def _summary(ports: Ports) -> Text:
+    name = same("MASTER_PORT") if ports.job.master_port else Text("the usual port", "默认端口")
+    taken = any(h.port == ports.store_port for h in (*ports.listeners, *ports.connections))
+    how = Text("taken", "已被占用") if taken else Text("free", "空闲")
+    listened = len({h.port for h in ports.listeners})
+    told = Text("{name} {port} is {how}; listened on: {ports}", "{name} {port} {how}；有 {n} 个端口正在监听").fill(
+        name=name,
+        port=ports.store_port,
+        how=how,
+        ports=counted(listened, "port"),
+        n=listened,
+    )
+    if ports.range_first is None:
+        return told
+    return told + Text("; the system hands out {first} to {last}", "；临时端口范围 {first} 到 {last}").fill(
+        first=ports.range_first, last=str(ports.range_last)
+    )
 
 
 def _lasting(ports: Ports) -> Ports:

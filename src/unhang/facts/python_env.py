@@ -17,6 +17,7 @@ from unhang.facts.distributions import Lead
 from unhang.facts.host import Host
 from unhang.facts.shebang import Fault
 from unhang.facts.subject import NotHere, Subject
+from unhang.text import NOTHING, Text, same
 
 Kind = Literal["venv", "conda", "system", "installation"]
 
@@ -482,15 +483,33 @@ def _without_library(host: Host, home: str, minor: str) -> bool:
     return all(paths.missing(host, p) for p in library)
 
 
-def _summary(seen: PythonEnv) -> str:
+_KINDS: Mapping[Kind, Text] = {
+    "venv": same("venv"),
+    "conda": same("conda"),
+    "system": Text("system", "系统 Python"),
+    "installation": Text("installation", "独立安装"),
+}
+_CHOSEN_BY = {f"{name} on the PATH": Text(f"{name} on the PATH", f"PATH 上的 {name}") for name in _PYTHONS}
+
+
+def _summary(seen: PythonEnv) -> Text:
     env = seen.training
     torch = env.packages.get("torch")
-    said = f"{env.kind} {env.prefix}, Python {env.version or 'of unknown version'} ({seen.chosen_by})"
-    said += f", {len(env.packages)} packages, {f'torch {torch}' if torch else 'no torch'}"
+    told = Text(
+        "{kind} {prefix}, Python {version} ({chosen}), {n} packages, {torch}", "{kind} {prefix}，Python {version}（{chosen}），{n} 个软件包，{torch}"
+    ).fill(
+        kind=_KINDS[env.kind],
+        prefix=env.prefix,
+        version=env.version or Text("of unknown version", "版本未知"),
+        chosen=_CHOSEN_BY.get(seen.chosen_by, same(seen.chosen_by)),
+        n=len(env.packages),
+        torch=f"torch {torch}" if torch else Text("no torch", "没有 torch"),
+    )
     if seen.own is not None:
-        beside = f" with torch {seen.own.packages['torch']}" if "torch" in seen.own.packages else ""
-        said += f"; unhang itself lives in {seen.own.prefix}{beside}"
-    return said
+        own = seen.own.packages.get("torch")
+        beside = Text(" with torch {version}", "，带有 torch {version}").fill(version=own) if own is not None else NOTHING
+        told += Text("; unhang itself lives in {prefix}{beside}", "；unhang 自身位于 {prefix}{beside}").fill(prefix=seen.own.prefix, beside=beside)
+    return told
 
 
 SUBJECT = Subject(id="python_env", title="Python environment", title_zh="Python 环境", facts=PythonEnv, collect=collect, summary=_summary)

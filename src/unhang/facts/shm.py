@@ -17,6 +17,7 @@ from typing import Literal
 from unhang.facts.host import Host, Space
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
+from unhang.text import NOTHING, Text
 
 _OURS = re.compile(r"(?:nccl-|torch_|sem\.|psm|pym-|vader_segment|sm_segment|ucx_shm)")
 # Of other semaphores nobody knows: one that is kept while no process has it open is what some programs mean to do. So with psm_, the prefix that
@@ -333,23 +334,31 @@ def _system_v(host: Host, unread: list[str]) -> SystemV | None:
 
 
 _FROM = {
-    "runtime-default": " (what a container gets by default)",
-    "runtime-option": " (set for this container)",
-    "empty-dir": " (an emptyDir volume of the pod)",
-    "mount-option": " (set when it was mounted)",
-    "half-of-memory": " (half of the memory, the kernel's default)",
+    "runtime-default": Text(" (what a container gets by default)", "（容器的默认值）"),
+    "runtime-option": Text(" (set for this container)", "（为此容器设置）"),
+    "empty-dir": Text(" (an emptyDir volume of the pod)", "（pod 的 emptyDir 卷）"),
+    "mount-option": Text(" (set when it was mounted)", "（挂载时设置）"),
+    "half-of-memory": Text(" (half of the memory, the kernel's default)", "（内存的一半，内核默认值）"),
 }
 
 
-def _summary(shm: Shm) -> str:
+def _summary(shm: Shm) -> Text:
     if shm.present is False:
-        return "there is no /dev/shm"
+        return Text("there is no /dev/shm", "没有 /dev/shm")
     segments = sum(s.of_trainings for s in shm.segments)
-    count = "1 segment of trainings" if segments == 1 else f"{segments or 'no'} segments of trainings"
+    count = Text(
+        "1 segment of trainings" if segments == 1 else f"{segments or 'no'} segments of trainings",
+        f"训练的共享内存段 {segments} 个" if segments else "没有训练的共享内存段",
+    )
     if shm.space is None:
         return count
     used = shm.space.total_bytes - shm.space.free_bytes
-    return f"{size(shm.space.total_bytes)}{_FROM.get(shm.limit_from or '', '')}, {100 * used / max(1, shm.space.total_bytes):.0f} % used; {count}"
+    return Text("{all}{set}, {percent} % used; {count}", "{all}{set}，已用 {percent} %；{count}").fill(
+        all=size(shm.space.total_bytes),
+        set=_FROM.get(shm.limit_from or "", NOTHING),
+        percent=f"{100 * used / max(1, shm.space.total_bytes):.0f}",
+        count=count,
+    )
 
 
 SUBJECT = Subject(

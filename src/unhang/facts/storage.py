@@ -18,6 +18,7 @@ from stat import S_ISDIR
 from unhang.facts.host import Host, Space
 from unhang.facts.subject import Subject
 from unhang.facts.units import size
+from unhang.text import COMMA, Text, joined
 
 _ANSWERS_S = 1.5
 # As much of a checkpoint as tells how fast the rest would be; a page cache takes some hundred megabytes at once and has to be written out, too.
@@ -186,6 +187,18 @@ class _Asked(threading.Thread):
             return None
 
 
+_PURPOSES_ZH = {
+    "working directory": "工作目录",
+    "checkpoints": "checkpoint",
+    "temporary files": "临时文件",
+    "Hugging Face cache": "Hugging Face 缓存",
+    "torch cache": "torch 缓存",
+    "Triton cache": "Triton 缓存",
+    "data set cache": "数据集缓存",
+    "TorchInductor cache": "TorchInductor 缓存",
+}
+
+
 def _paths(host: Host, home: str | None) -> Iterator[tuple[str, str]]:
     """Each path once, with what it is for."""
     e = host.environ
@@ -212,6 +225,11 @@ def _paths(host: Host, home: str | None) -> Iterator[tuple[str, str]]:
         # POSIX lets two slashes at the beginning mean something else, and normpath keeps them.
         purposes.setdefault("/" + os.path.normpath(whole).lstrip("/"), []).append(purpose)
     yield from ((path, ", ".join(dict.fromkeys(p))) for path, p in purposes.items())
+
+
+def purpose(said: str) -> Text:
+    """What a place is for, in both languages."""
+    return joined((Text(one, _PURPOSES_ZH.get(one, one)) for one in said.split(", ")), COMMA)
 
 
 def _home(host: Host, unread: list[str]) -> str | None:
@@ -270,13 +288,22 @@ def _mount_of(path: str, mounts: dict[str, tuple[str, str, tuple[str, ...]]]) ->
     return path if path in mounts else None
 
 
-def _summary(storage: Storage) -> str:
-    seen: dict[str | None, str] = {}
+def _summary(storage: Storage) -> Text:
+    seen: dict[str | None, Text] = {}
     for place in storage.places:
         if place.space is not None and place.mount not in seen:
-            seen[place.mount] = f"{size(place.space.free_bytes)} free on {place.mount or place.path}{f' ({place.kind})' if place.kind else ''}"
-    timed = [f"{p.path} takes {size(p.written_bytes_per_s)}/s" for p in storage.places if p.written_bytes_per_s is not None]
-    return ", ".join([*seen.values(), *timed]) or f"{len(storage.places)} paths, of none of which the space is known"
+            kind = Text(" ({kind})", "（{kind}）").fill(kind=place.kind) if place.kind else Text("", " ")
+            seen[place.mount] = Text("{free} free on {at}{kind}", "{at}{kind}剩余 {free}").fill(
+                free=size(place.space.free_bytes), at=place.mount or place.path, kind=kind
+            )
+    timed = [
+        Text("{path} takes {speed}/s", "{path} 写入速度 {speed}/s").fill(path=p.path, speed=size(p.written_bytes_per_s))
+        for p in storage.places
+        if p.written_bytes_per_s is not None
+    ]
+    if not seen and not timed:
+        return Text("{n} paths, of none of which the space is known", "{n} 个路径，剩余空间均未知").fill(n=len(storage.places))
+    return joined((*seen.values(), *timed), Text(", ", "，"))
 
 
 SUBJECT = Subject(

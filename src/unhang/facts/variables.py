@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from unhang.facts import conf_file, network, variable_readers, which_nccl
 from unhang.facts.host import Host
 from unhang.facts.subject import Subject
+from unhang.text import COMMA, NOTHING, Text, joined
 
 # Families whose names are all of interest, and single names.
 TOUCHES = re.compile(
@@ -229,11 +230,18 @@ def _gpus(host: Host, installed: int | None) -> int | None:
     return len(shown) if end is None else end
 
 
-def _summary(seen: Variables) -> str:
-    read_by = ", ".join(f"{name} {version or 'of unknown release'}" for name, version in seen.libraries.items())
+def _summary(seen: Variables) -> Text:
+    unnumbered = Text("of unknown release", "版本未知")
+    read_by = [
+        Text("{name} {version}", "{name} {version}").fill(name=name, version=version or unnumbered) for name, version in seen.libraries.items()
+    ]
     from_files = sum(s.source != "environment" for s in seen.settings)
-    count = f"{len(seen.settings)} set" + (f", {from_files} of them in NCCL's files" if from_files else "")
-    return f"{count}; {read_by or 'no library that reads them is installed'}"
+    files = Text(", {n} of them in NCCL's files", "，其中 {n} 个在 NCCL 的配置文件里").fill(n=from_files) if from_files else NOTHING
+    return Text("{n} set{files}; {read_by}", "已设置 {n} 个{files}；{read_by}").fill(
+        n=len(seen.settings),
+        files=files,
+        read_by=joined(read_by, COMMA) if read_by else Text("no library that reads them is installed", "没有安装会读取它们的库"),
+    )
 
 
 SUBJECT = Subject(id="variables", title="variables", title_zh="环境变量", facts=Variables, collect=collect, summary=_summary)

@@ -119,8 +119,8 @@ class Cause:
         *,
         area: str,
         severity: Severity,
-        says: str | Text,
-        leads_to: str | Text,
+        says: Text,
+        leads_to: Text,
         remedies: tuple[str, ...] | None = None,
         evidence: tuple[Evidence, ...] = (),
         commands: Mapping[str, str] | None = None,
@@ -130,12 +130,12 @@ class Cause:
             cause=self.id,
             area=area,
             severity=severity,
-            says=says if isinstance(says, str) else says.en,
-            leads_to=leads_to if isinstance(leads_to, str) else leads_to.en,
+            says=says.en,
+            leads_to=leads_to.en,
             evidence=evidence,
             remedies=self._chosen(remedies, commands),
-            says_zh="" if isinstance(says, str) else says.zh,
-            leads_to_zh="" if isinstance(leads_to, str) else leads_to.zh,
+            says_zh=says.zh,
+            leads_to_zh=leads_to.zh,
         )
 
     def _chosen(self, remedies: tuple[str, ...] | None, commands: Mapping[str, str] | None) -> tuple[Remedy, ...]:

@@ -7,54 +7,39 @@ variables are the same in both languages.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.model import Finding
+from unhang.text import AND, COMMA, NOTHING, THEN, Text, joined, same
 
 if TYPE_CHECKING:
     from unhang.records.match.edits import Edit
     from unhang.records.match.outcome import Kind
     from unhang.records.picture import Picture, RankView
 
-
-@dataclass(frozen=True)
-class Text:
-    """One text in both languages."""
-
-    en: str
-    zh: str
-
-    def of(self, language: str) -> str:
-        return self.zh if language == "zh" else self.en
-
-    def fill(self, **values: Text | str | int) -> Text:
-        """The template with these values in it, each in its language."""
-        sides = [{n: v.of(lang) if isinstance(v, Text) else v for n, v in values.items()} for lang in ("en", "zh")]
-        return Text(self.en.format_map(sides[0]), self.zh.format_map(sides[1]))
-
-    def __add__(self, other: Text) -> Text:
-        return Text(self.en + other.en, self.zh + other.zh)
-
-    def __bool__(self) -> bool:
-        return bool(self.en)
-
-
-NOTHING = Text("", "")
-THEN = Text("; ", "；")
-AND = Text(" and ", "，")
-COMMA = Text(", ", "、")
-
-
-def same(text: str) -> Text:
-    """What is the same in both languages: a name, a number, a line of code."""
-    return Text(text, text)
-
-
-def joined(texts: Iterable[Text], between: Text = THEN) -> Text:
-    found = tuple(texts)
-    return Text(between.en.join(t.en for t in found), between.zh.join(t.zh for t in found))
+__all__ = [
+    "AND",
+    "COMMA",
+    "NOTHING",
+    "THEN",
+    "Text",
+    "at",
+    "before_its_end",
+    "continued",
+    "crossed_by",
+    "edited",
+    "joined",
+    "possible",
+    "ranks",
+    "same",
+    "sized",
+    "stall",
+    "sums",
+    "waiting",
+    "while_waiting",
+]
 
 
 def ranks(numbers: Iterable[int]) -> Text:

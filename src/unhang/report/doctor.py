@@ -13,7 +13,7 @@ from unhang.facts import snapshot
 from unhang.model import Area, Difference, Examination, HostFinding, Severity
 from unhang.report import screen
 from unhang.report.folding import fold
-from unhang.report.language import Language
+from unhang.report.language import Language, unseen
 from unhang.report.terminal import ran, says
 
 _MARKS: Mapping[str, tuple[str, str]] = {
@@ -31,6 +31,8 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "taken": "{host}, as it was on {taken}",
         "leads_to": "leads to",
         "unread": "not looked at",
+        "besides": "; not looked at: {what}",
+        "comma": ", ",
         "totals": "errors {error}, warnings {warning}, notes {note}; areas without fault {ok}, not wholly looked at {unknown}, not here {absent}",
     },
     "zh": {
@@ -38,6 +40,8 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "taken": "{host}，采集于 {taken}",
         "leads_to": "后果",
         "unread": "未能查看",
+        "besides": "；未能查看：{what}",
+        "comma": "、",
         "totals": "错误 {error}，警告 {warning}，说明 {note}；无异常的方面 {ok}，未能完全查看 {unknown}，此机器没有 {absent}",
     },
 }
@@ -78,7 +82,7 @@ def _lines(examination: Examination, width: int, lang: Language, details: bool) 
         for finding in against:
             yield from _finding(finding, width, lang)
     for missed in examination.not_examined:
-        yield from (Text(t, style="yellow") for t in fold(f"{_WORDS[lang]['unread']}: {missed.what}: {missed.why}", width))
+        yield from (Text(t, style="yellow") for t in fold(f"{_WORDS[lang]['unread']}: {missed.what}: {unseen(missed.why, lang)}", width))
     states = [a.state for a in examination.areas]
     counts = {s: sum(f.severity == s for f in examination.findings) for s in SEVERITIES}
     totals = _WORDS[lang]["totals"].format(
@@ -90,7 +94,9 @@ def _lines(examination: Examination, width: int, lang: Language, details: bool) 
 def _area(area: Area, title: str, column: int, against: list[HostFinding], width: int, lang: Language) -> Iterator[Text]:
     # What is only worth knowing is no fault, and no reason to be silent about it either.
     mark, style = _MARKS[_worst(against) if against and area.state in ("found", "noted") else area.state]
-    said = area.summary + (f"; {_WORDS[lang]['unread']}: {', '.join(area.unread)}" if area.unread else "")
+    said = (area.summary_zh if lang == "zh" else "") or unseen(area.summary, lang)
+    if area.unread:
+        said += _WORDS[lang]["besides"].format(what=_WORDS[lang]["comma"].join(unseen(what, lang) for what in area.unread))
     indent = " " * (column + 4)
     if 2 * len(indent) > width:
         # Beside the titles there would be room for a word or two.

@@ -13,6 +13,7 @@ from typing import Literal, cast, get_args
 from unhang.errors import UnhangError
 
 Language = Literal["en", "zh"]
+Sentences = tuple[tuple[str, str], ...]
 
 STANDINGS: Mapping[Language, Mapping[str, str]] = {
     "en": {s: s for s in ("established", "likely", "possible", "not-established")},
@@ -154,7 +155,14 @@ def refusal(said: str) -> str:
     return _in_chinese(said) if spoken() == "zh" else said
 
 
-def _in_chinese(said: str, depth: int = 0) -> str:
+def unseen(said: str, lang: Language) -> str:
+    """What of a machine could not be looked at or is not there, and why; as it is where that is what the system said."""
+    from unhang.report.unseen import SENTENCES
+
+    return _in_chinese(said, also=SENTENCES) if lang == "zh" else said
+
+
+def _in_chinese(said: str, depth: int = 0, *, also: Sentences = ()) -> str:
     from unhang.knowledge.settings.catalogue import SETTINGS
     from unhang.report.refusals import SENTENCES
 
@@ -164,15 +172,25 @@ def _in_chinese(said: str, depth: int = 0) -> str:
     if title is not None:
         return title
     # What says more by itself fits better.
-    for english, chinese in sorted(SENTENCES, key=lambda sentence: -len(sentence[0].replace("{}", ""))):
+    for english, chinese in sorted((*SENTENCES, *also), key=lambda sentence: -len(sentence[0].replace("{}", ""))):
         # Hundreds of patterns would take longer to compile than all else.
         if not all(part in said for part in english.split("{}")):
             continue
         pattern = "(.*?)".join(re.escape(part) for part in english.split("{}"))
         if (found := re.fullmatch(pattern, said, re.DOTALL)) is not None:
-            return chinese.format(*(_in_chinese(value, depth + 1) if depth < _DEEPEST else value for value in found.groups()))
+            return chinese.format(*(_in_chinese(value, depth + 1, also=also) if depth < _DEEPEST else value for value in found.groups()))
+    if also:
+        return _piecewise(said, depth + 1, also) if depth < _DEEPEST else said
     parts = [(part, _named(part)) for part in said.split("; ")]
     return "；".join(named or part for part, named in parts) if any(named for _, named in parts) else said
+
+
+def _piecewise(said: str, depth: int, also: Sentences) -> str:
+    """Several reasons, each for itself, and where each comes from: "journalctl: Permission denied; dmesg: it shows nothing"."""
+    if len(parts := said.split("; ")) > 1:
+        return "；".join(_in_chinese(part, depth, also=also) for part in parts)
+    name, colon, why = said.partition(": ")
+    return f"{name}：{_in_chinese(why, depth, also=also)}" if colon else said
 
 
 def _named(said: str) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from unhang.knowledge import catalogue
 from unhang.model import Evidence, Finding, Remedy, Verdict
 from unhang.report.language import LABELS, STANDINGS, Language
-from unhang.report.terminal import nothing, ran, says, title, unseen
+from unhang.report.terminal import nothing, ran, says, title, unseen, where
 
 
 def render(verdict: Verdict, *, lang: Language = "en") -> str:
@@ -64,7 +64,7 @@ def _finding(finding: Finding, lang: Language) -> Iterator[str]:
     elif finding.hosts:
         yield f"- {labels['who']}: {', '.join(map(code, finding.hosts))}"
     if finding.where is not None:
-        yield f"- {labels['where']}: {code(finding.where)}"
+        yield f"- {labels['where']}: {code(where(finding, lang))}"
     if finding.evidence:
         yield f"- {labels['evidence']}:"
         yield from (f"    - {_stands(e)}" for e in finding.evidence)

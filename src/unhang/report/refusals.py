@@ -521,6 +521,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
     ("{} is not one of {}.", "{} 不在可选值 {} 之中。"),
     ("{}: it is a time, such as {}", "{}：应为时间，例如 {}"),
     # what the system says
+    ("Operation not permitted", "不允许此操作"),
     ("No such file or directory", "没有这个文件或目录"),
     ("Permission denied", "没有权限"),
     ("Is a directory", "它是目录"),

@@ -9,12 +9,14 @@ from rich.text import Text as Shown
 
 from unhang.knowledge.settings.planning import Met, Plan, in_place_of_ours
 from unhang.knowledge.settings.presets import Preset
+from unhang.knowledge.settings.reading import reader
 from unhang.knowledge.settings.setting import Applied, Installed, Layer, Refused, Setting, Spelled, Value
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import THEN, Text
 from unhang.report.folding import fold
 from unhang.report.language import Language
 
 PRESETS_SCHEMA = "unhang/presets/1"
+_PRESET = "preset "
 
 _WORDS: Mapping[Language, Mapping[str, str]] = {
     "en": {
@@ -42,7 +44,7 @@ _WORDS: Mapping[Language, Mapping[str, str]] = {
         "no_torch": "没有 torch",
         "no_nccl": "没有 NCCL",
         "gpus": "块 GPU",
-        "reads": "{what}，由 {who} 读取",
+        "reads": "{what}，读取者：{who}",
         "refused": "本机不接受：{why}",
         "unfit": "注意：{why}",
         "left": "保持原样，见下",
@@ -81,7 +83,7 @@ def here(installed: Installed, lang: Language) -> str:
     torch = words["no_torch"] if installed.torch is None else "torch {}.{}".format(*installed.torch)
     nccl = words["no_nccl"] if installed.nccl is None else f"NCCL {'.'.join(map(str, installed.nccl))}".strip()
     gpus = f"{installed.gpus} {words['gpus']}" if lang == "zh" else f"{words['gpus']} {installed.gpus}"
-    return ", ".join([torch, nccl, gpus, *(f"{n} {v}" for n, v in installed.packages.items())])
+    return ("、" if lang == "zh" else ", ").join([torch, nccl, gpus, *(f"{n} {v}" for n, v in installed.packages.items())])
 
 
 def overview(presets: Iterable[tuple[Preset, Applied]], installed: Installed, width: int, lang: Language) -> Iterator[Shown]:
@@ -117,7 +119,7 @@ def page(preset: Preset, applied: Applied, settings: Mapping[str, Setting], inst
             yield from _folded(words["refused"].format(why=why), width, "    ", "yellow")
         else:
             one = applied.spelled[key]
-            yield from _folded(words["reads"].format(who=one.read_by, what=spelt(one)), width, "    ", "dim")
+            yield from _folded(words["reads"].format(who=reader(one.read_by).of(lang), what=spelt(one)), width, "    ", "dim")
 
 
 def catalogue(settings: Iterable[Setting], width: int, lang: Language) -> Iterator[Shown]:
@@ -129,7 +131,7 @@ def catalogue(settings: Iterable[Setting], width: int, lang: Language) -> Iterat
             layer = one.layer
             yield Shown(_LAYERS[one.layer].of(lang), style="bold underline")
         yield Shown.assemble((one.key, "bold"), f"  {_title(one).of(lang)}")
-        yield from _folded(words["forms"].format(forms=one.forms), width, "    ", "dim")
+        yield from _folded(words["forms"].format(forms=(lang == "zh" and one.forms_zh) or one.forms), width, "    ", "dim")
         yield from _folded(f"{words['cost']}: {one.cost_zh if lang == 'zh' else one.cost}", width, "    ", "dim")
 
 
@@ -141,7 +143,7 @@ def of_plan(plan: Plan, lang: Language) -> Iterator[str]:
     yield from (remark.of(lang) for remark in plan.remarks)
     refused = {r.key: r for r in plan.applied.refused}
     for one in plan.chosen:
-        begin = f"{one.key} = {shown(one.value)}  [{one.origin}]  "
+        begin = f"{one.key} = {shown(one.value)}  [{_origin(one.origin, lang)}]  "
         if one.key in refused:
             why = refused[one.key].why_zh if lang == "zh" else refused[one.key].why
             yield begin + words["refused"].format(why=why)
@@ -149,8 +151,8 @@ def of_plan(plan: Plan, lang: Language) -> Iterator[str]:
         spelled = plan.applied.spelled[one.key]
         # What is left of it where the user's own is kept.
         became = spelt(spelled)
-        reason = f"; {one.why.of(lang)}" if one.why else ""
-        yield begin + (words["reads"].format(who=spelled.read_by, what=became) if became else words["left"]) + reason
+        reason = (THEN + one.why).of(lang) if one.why else ""
+        yield begin + (words["reads"].format(who=reader(spelled.read_by).of(lang), what=became) if became else words["left"]) + reason
     yield from (_met(m, lang) for m in plan.met)
 
 
@@ -159,7 +161,7 @@ def notes(plan: Plan, lang: Language) -> Iterator[str]:
     words = _WORDS[lang]
     set_here = [c for c in plan.chosen if c.key in plan.applied.spelled]
     for origin in dict.fromkeys(c.origin for c in set_here):
-        yield f"{origin}: " + " ".join(f"{c.key}={shown(c.value)}" for c in set_here if c.origin == origin)
+        yield f"{_origin(origin, lang)}: " + " ".join(f"{c.key}={shown(c.value)}" for c in set_here if c.origin == origin)
     if plan.unfit:
         yield f"{plan.preset}: {words['unfit'].format(why=plan.unfit.of(lang))}"
     yield from (remark.of(lang) for remark in plan.remarks)
@@ -222,6 +224,11 @@ def of_preset(preset: Preset, applied: Applied, settings: Mapping[str, Setting],
             for key, value in preset.settings.items()
         ],
     }
+
+
+def _origin(origin: str, lang: Language) -> str:
+    """Where a value comes from: "preset debug", "--set", "unhang.toml [run]"."""
+    return f"预设 {origin.removeprefix(_PRESET)}" if lang == "zh" and origin.startswith(_PRESET) else origin
 
 
 def _title(setting: Setting) -> Text:

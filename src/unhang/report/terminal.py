@@ -14,6 +14,7 @@ from rich.text import Text
 
 from unhang.knowledge import catalogue
 from unhang.model import ONLY_NEWEST, Contradiction, Evidence, Finding, NotExamined, Remedy, Verdict
+from unhang.patterns import lazily
 from unhang.report import screen
 from unhang.report.folding import fold
 from unhang.report.language import LABELS, STANDINGS, Language, chosen, reason
@@ -29,6 +30,7 @@ _INDENT = 2
 _USUAL = 80
 # What the ends of narrow lines leave empty: half a long word, and the indent.
 _WASTED = 16
+_LAST_SEEN = lazily(r" \(last seen(?: ([\d.]+ \w+) before its end)?\)$")
 _COLOURS = {"established": "bold red", "likely": "bold yellow", "possible": "yellow", "not-established": "magenta"}
 
 
@@ -63,6 +65,12 @@ def nothing(verdict: Verdict, lang: Language) -> str:
 def says(told: Remedy | Finding | Contradiction, lang: Language) -> str:
     """What something says in a language; English where it has no other."""
     return (told.says_zh or told.says) if lang == "zh" else told.says
+
+
+def where(finding: Finding, lang: Language) -> str:
+    """The line of a finding, "" where there is none; whether it is only where a heartbeat last saw the rank is told in the language."""
+    place = finding.where or ""
+    return _LAST_SEEN.sub(lambda m: f"（结束前 {m[1]} 最后见于此处）" if m[1] else "（最后见于此处）", place) if lang == "zh" else place
 
 
 def unseen(left: NotExamined, lang: Language) -> tuple[str, str]:
@@ -169,7 +177,7 @@ def _head(finding: Finding, lang: Language, width: int, *, at_most: int) -> Iter
     elif finding.hosts:
         yield from _labelled(labels["who"], ", ".join(finding.hosts), width)
     if finding.where is not None:
-        yield from _labelled(labels["where"], finding.where, width, style="bold cyan")
+        yield from _labelled(labels["where"], where(finding, lang), width, style="bold cyan")
 
 
 def _evidence(evidence: tuple[Evidence, ...], label: str, width: int, *, at_most: int, whole: bool) -> Iterator[Text]:

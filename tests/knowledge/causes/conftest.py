@@ -7,9 +7,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from tests.chinese import english
 
 from unhang.knowledge import catalogue
-from unhang.knowledge.cause import LogView
+from unhang.knowledge.cause import Cause, LogView
 from unhang.records.frames import Frame
 from unhang.records.logs import Hit, Signature, Traceback, match
 from unhang.records.logs.said import At, Exit, Status, Timeout
@@ -65,3 +66,17 @@ def view(**parts: object) -> LogView:
 @pytest.fixture
 def logs() -> SimpleNamespace:
     return SimpleNamespace(said=said, timeout=timeout, status=status, ended=ended, work=work, raised=raised, lines=lines, view=view)
+
+
+@pytest.fixture(autouse=True)
+def in_chinese(monkeypatch):
+    """Whatever a test of these finds on a host, a reader of Chinese reads in Chinese."""
+    found = Cause.host_finding
+
+    def told(self, **more):
+        one = found(self, **more)
+        assert not english(one.says_zh), one.says_zh
+        assert not english(one.leads_to_zh), one.leads_to_zh
+        return one
+
+    monkeypatch.setattr(Cause, "host_finding", told)

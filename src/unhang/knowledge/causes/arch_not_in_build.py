@@ -40,11 +40,15 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     torch = seen.torch
     version = Evidence(source=f"{torch.path}/version.py", text=f"{torch.version}, cuda = {torch.cuda}")
     if torch.cuda is None:
-        kind = f"was built for ROCm {torch.hip}" if torch.hip else "is a build without CUDA"
+        kind = (
+            Text(f"was built for ROCm {torch.hip}", f"是 ROCm {torch.hip} 版") if torch.hip else Text("is a build without CUDA", "是不含 CUDA 的版本")
+        )
         yield CAUSE.host_finding(
             area="libraries",
             severity="warning",
-            says=f"torch {torch.version} {kind}, and this machine has {len(gpus)} {gpus[0].name or 'NVIDIA GPU'}",
+            says=Text("torch {version} {kind}, and this machine has {n} {gpu}", "torch {version} {kind}，而本机有 {n} 块 {gpu}").fill(
+                version=torch.version, kind=kind, n=len(gpus), gpu=gpus[0].name or "NVIDIA GPU"
+            ),
             leads_to=Text(
                 "torch.cuda.is_available() is False: the training goes over CPUs, or NCCL is not there",
                 "torch.cuda.is_available() 为 False：训练走 CPU，或没有 NCCL",
@@ -61,7 +65,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="libraries",
             severity="error",
-            says=f"torch {torch.version} holds no code for {card.name or 'this GPU'} (compute capability {capability})",
+            says=Text(
+                "torch {version} holds no code for {gpu} (compute capability {capability})",
+                "torch {version} 不含 {gpu} 的代码（compute capability {capability}）",
+            ).fill(version=torch.version, gpu=card.name or Text("this GPU", "这种 GPU"), capability=capability),
             leads_to=Text(
                 "the first operation on the GPU fails: no kernel image is available for execution on the device",
                 "GPU 上的第一个操作就失败：no kernel image is available for execution on the device",

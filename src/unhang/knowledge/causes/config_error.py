@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import starting, words
 from unhang.knowledge.caught import passed_over
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -129,11 +130,14 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
                 area="variables",
                 # Platforms that count hosts there are healthy otherwise.
                 severity="note" if one.name == "WORLD_SIZE" else said.severity,
-                says=f"{one.name}{value}: {said.says.en}",
+                says=Text(f"{one.name}{value}: {said.says.en}", f"{one.name}{value}：{said.says.zh}"),
                 leads_to=(
-                    "programs that start from here are run so"
+                    Text("programs that start from here are run so", "从这里启动的程序都会这样运行")
                     if said.kind == "effect" and said.severity == "warning"
-                    else "programs that start from here fail, wait for one another, or go on with another setting than was meant"
+                    else Text(
+                        "programs that start from here fail, wait for one another, or go on with another setting than was meant",
+                        "从这里启动的程序会失败、互相等待，或以并非本意的设置继续运行",
+                    )
                 ),
                 evidence=(Evidence(source=one.source, line=one.line, text=f"{one.name}{value}"),),
                 remedies=("correct-variable",),

@@ -24,7 +24,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="container",
             severity="warning",
-            says=f"this container has no /dev/nvidiactl, and the machine has {_count(seen.nvidia_gpus_on_bus, 'NVIDIA GPU')}",
+            says=Text(
+                f"this container has no /dev/nvidiactl, and the machine has {_count(seen.nvidia_gpus_on_bus, 'NVIDIA GPU')}",
+                f"此容器里没有 /dev/nvidiactl，而机器上有 {seen.nvidia_gpus_on_bus} 块 NVIDIA GPU",
+            ),
             leads_to=Text("torch finds no GPU: it was started without any, or lost them", "torch 找不到 GPU：启动时就没有，或已经丢失"),
             evidence=(Evidence(source="/sys/bus/pci/devices", text=f"{_count(seen.nvidia_gpus_on_bus, 'device')} of vendor 0x10de"),),
             remedies=("gpus-given", "container-toolkit", "devices-again"),
@@ -34,7 +37,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="container",
             severity="error",
-            says="/dev/nvidiactl is here and /dev/nvidia-uvm is not",
+            says=Text("/dev/nvidiactl is here and /dev/nvidia-uvm is not", "有 /dev/nvidiactl，却没有 /dev/nvidia-uvm"),
             leads_to=Text(
                 "CUDA cannot start, although nvidia-smi works: it needs /dev/nvidia-uvm",
                 "虽然 nvidia-smi 可用，CUDA 却无法启动：它需要 /dev/nvidia-uvm",
@@ -47,7 +50,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="container",
             severity="error",
-            says=f"{', '.join(refused)} may not be opened by this user",
+            says=Text("{paths} may not be opened by this user", "当前用户无权打开 {paths}").fill(paths=", ".join(refused)),
             leads_to=Text("CUDA finds no device, or fails to initialise", "CUDA 找不到设备，或初始化失败"),
             evidence=(Evidence(source=refused[0], text="no right to read and write"),),
             remedies=("devices-again",),
@@ -57,7 +60,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="container",
             severity="error",
-            says=f"NVIDIA_DRIVER_CAPABILITIES={given} leaves out compute",
+            says=Text(f"NVIDIA_DRIVER_CAPABILITIES={given} leaves out compute", f"NVIDIA_DRIVER_CAPABILITIES={given} 没有包含 compute"),
             leads_to=Text("libcuda.so is not put into the container, and torch finds no driver", "libcuda.so 没有放进容器，torch 找不到驱动"),
             evidence=(Evidence(source="the environment", text=f"NVIDIA_DRIVER_CAPABILITIES={given}"),),
             remedies=("driver-capabilities",),
@@ -69,7 +72,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="container",
             severity="warning" if needed else "note",
-            says=f"no usable /dev/infiniband/uverbs* is in this container, and the machine has {_count(seen.infiniband_on_bus, 'RDMA adapter')}",
+            says=Text(
+                f"no usable /dev/infiniband/uverbs* is in this container, and the machine has {_count(seen.infiniband_on_bus, 'RDMA adapter')}",
+                f"此容器里没有可用的 /dev/infiniband/uverbs*，而机器上有 {seen.infiniband_on_bus} 块 RDMA 网卡",
+            ),
             leads_to=Text(
                 "NCCL goes over TCP sockets, many times slower, and says so only at NCCL_DEBUG=INFO",
                 "NCCL 走 TCP 套接字，慢很多倍，只有 NCCL_DEBUG=INFO 时才说明",

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.text import Text, joined
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -38,7 +39,14 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             area="numa",
             # Where all ranks are refused alike, they agree.
             severity="error" if fine else "note",
-            says=f"{_gpus(len(empty))} of {len(seen.gpus)} at NUMA {_nodes(lacking)}, which {_what(nodes[n] for n in lacking)}",
+            says=Text("{gpus} of {all} at NUMA {nodes}, which {what}", "{all} 块 GPU 中有 {n} 块位于 NUMA 节点 {numbers}，{what}").fill(
+                gpus=_gpus(len(empty)),
+                n=len(empty),
+                all=len(seen.gpus),
+                nodes=_nodes(lacking),
+                numbers="、".join(map(str, lacking)),
+                what=_what(nodes[n] for n in lacking),
+            ),
             leads_to=_LEADS_TO,
             evidence=(
                 *(Evidence(source=f"/sys/devices/system/node/node{n}", text=_told(nodes[n])) for n in lacking[:2]),
@@ -51,16 +59,23 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="numa",
             severity="warning",
-            says=f"{_gpus(len(forbidden))} of {len(seen.gpus)} at NUMA nodes whose memory this process may not use (it may use node {allowed})",
-            leads_to=f"where a training uses those GPUs together with others: {_LEADS_TO}",
+            says=Text(
+                f"{_gpus(len(forbidden))} of {len(seen.gpus)} at NUMA nodes whose memory this process may not use (it may use node {allowed})",
+                f"{len(seen.gpus)} 块 GPU 中有 {len(forbidden)} 块所在的 NUMA 节点，其内存本进程无权使用（可用的节点：{allowed}）",
+            ),
+            leads_to=Text("where a training uses those GPUs together with others: {what}", "训练同时使用这些 GPU 和其他 GPU 时：{what}").fill(
+                what=_LEADS_TO
+            ),
             evidence=(Evidence(source="/proc/self/status", text=f"Mems_allowed_list: {allowed}"), *(_at(gpu) for gpu in forbidden[:2])),
             remedies=("cumem-host-off", *(("cap-sys-nice",) if in_container else ()), "see-numa"),
         )
 
 
-_LEADS_TO = (
+_LEADS_TO = Text(
     "NCCL from 2.24 on with driver 12.6 or newer: CUDA refuses host memory there, ranks at other nodes get it, and one reads the other's handle as a "
-    "file name ('attaching to shared memory segment ... (size 0)')"
+    "file name ('attaching to shared memory segment ... (size 0)')",
+    "NCCL 2.24 及以后、驱动支持 CUDA 12.6 或更新时：CUDA 在那里拒绝分配主机内存，其他节点上的 rank 却能得到，于是一方把另一方的句柄当作文件名"
+    "（'attaching to shared memory segment ... (size 0)'）",
 )
 
 
@@ -76,10 +91,11 @@ def _nodes(numbers: list[int]) -> str:
     return f"node {numbers[0]}" if len(numbers) == 1 else f"nodes {', '.join(map(str, numbers))}"
 
 
-def _what(nodes: Iterable[Node]) -> str:
+def _what(nodes: Iterable[Node]) -> Text:
     lacking = list(nodes)
-    what = [word for word, lack in (("memory", [n.memory_bytes == 0 for n in lacking]), ("CPUs", [n.cpu_count == 0 for n in lacking])) if any(lack)]
-    return f"{'has' if len(lacking) == 1 else 'have'} no {' and no '.join(what)}"
+    memory, cpus = Text("memory", "内存"), Text("CPUs", " CPU")
+    what = [word for word, lack in ((memory, [n.memory_bytes == 0 for n in lacking]), (cpus, [n.cpu_count == 0 for n in lacking])) if any(lack)]
+    return Text("{have} no {what}", "没有{what}").fill(have="has" if len(lacking) == 1 else "have", what=joined(what, Text(" and no ", "，也没有")))
 
 
 def _told(node: Node) -> str:

@@ -79,7 +79,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="gpu",
             severity="error",
-            says=f"{', '.join(closed[:4])} may not be opened by this user",
+            says=Text("{paths} may not be opened by this user", "当前用户无权打开 {paths}").fill(paths=", ".join(closed[:4])),
             leads_to=Text("CUDA finds no GPU, or does not start", "CUDA 找不到 GPU，或无法启动"),
             evidence=(Evidence(source="/dev", text=f"no right to read and write {', '.join(closed[:4])}"),),
             remedies=("device-files",),
@@ -89,7 +89,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="gpu",
             severity="error",
-            says=f"the container has lost its GPUs: NVML says {seen.nvml_error}",
+            says=Text(f"the container has lost its GPUs: NVML says {seen.nvml_error}", f"容器已经失去 GPU：NVML 报告 {seen.nvml_error}"),
             leads_to=Text("CUDA does not start in new processes; those that run go on", "新进程里 CUDA 无法启动；已在运行的不受影响"),
             evidence=(Evidence(source="NVML", text=seen.nvml_error),),
             remedies=("start-the-container-again",),
@@ -103,11 +103,11 @@ def _visible(seen: Gpus) -> Iterable[HostFinding]:
         return
     number = len(seen.gpus)
 
-    def found(says: str, leads_to: str, severity: Severity) -> HostFinding:
+    def found(says: Text, leads_to: Text, severity: Severity) -> HostFinding:
         return CAUSE.host_finding(
             area="gpu",
             severity=severity,
-            says=f"CUDA_VISIBLE_DEVICES={seen.visible}: {says}",
+            says=Text(f"CUDA_VISIBLE_DEVICES={seen.visible}: ", f"CUDA_VISIBLE_DEVICES={seen.visible}：") + says,
             leads_to=leads_to,
             evidence=(Evidence(source="environment", text=f"CUDA_VISIBLE_DEVICES={seen.visible}"),),
             remedies=("visible-before-start",) if severity != "note" else ("numbers-not-uuids",),
@@ -116,7 +116,8 @@ def _visible(seen: Gpus) -> Iterable[HostFinding]:
 
     named = [n.strip() for n in seen.visible.split(",") if n.strip()]
     if not named or named[0] in ("-1", "NoDevFiles"):
-        yield found(f"it hides all {number} GPUs", "a training started from here sees no GPU", "warning")
+        hides = Text(f"it hides all {number} GPUs", f"它隐藏了全部 {number} 块 GPU")
+        yield found(hides, Text("a training started from here sees no GPU", "从这里启动的训练看不到任何 GPU"), "warning")
         return
     if any(n.startswith("MIG-") for n in named) or any(g.mig for g in seen.gpus):
         return
@@ -126,11 +127,16 @@ def _visible(seen: Gpus) -> Iterable[HostFinding]:
         if by_uuid and None in uuids:
             return
         if (by_uuid and not any((u or "").startswith(name) for u in uuids)) or (name.isdecimal() and int(name) >= number) or name.startswith("-"):
-            says = f"there is no GPU {name} among the {number} here; CUDA shows the {place} before it"
-            yield found(says, "ranks that take a later one fail with 'invalid device ordinal'", "error")
+            says = Text(
+                f"there is no GPU {name} among the {number} here; CUDA shows the {place} before it",
+                f"本机 {number} 块 GPU 中没有 {name}；CUDA 只显示它之前的 {place} 块",
+            )
+            leads_to = Text("ranks that take a later one fail with 'invalid device ordinal'", "使用其后各块的 rank 会报 'invalid device ordinal'")
+            yield found(says, leads_to, "error")
             return
     if named[0].startswith("GPU-"):
-        yield found("GPUs are named by UUID", "frameworks that expect numbers there stop with a ValueError", "note")
+        named_so = Text("GPUs are named by UUID", "用 UUID 指定 GPU")
+        yield found(named_so, Text("frameworks that expect numbers there stop with a ValueError", "要求写编号的框架会以 ValueError 停止"), "note")
 
 
 CAUSE = Cause(

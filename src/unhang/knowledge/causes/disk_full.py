@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
+from unhang.knowledge.text import Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     for place in seen.places if seen is not None else ():
         if place.space is None or place.mount in said:
             continue
-        on = f"{place.path} ({place.purpose}, on {place.mount})"
+        on = Text("{path} ({purpose}, on {mount})", "{path}（{purpose}，位于 {mount}）").fill(
+            path=place.path, purpose=storage.purpose(place.purpose), mount=str(place.mount)
+        )
         free, total = place.space.free_bytes, place.space.total_bytes
         text = f"{size(free)} of {size(total)} free, {place.space.free_inodes} of {place.space.inodes} inodes"
         inodes = place.space.inodes and place.space.free_inodes < 1000
@@ -43,11 +46,20 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="storage",
             severity="error" if inodes or free < _NO_ROOM else "warning",
-            says=f"{on} has {place.space.free_inodes} of {place.space.inodes} inodes free"
+            says=Text("{on} has {free} of {all} inodes free", "{on}的 {all} 个 inode 只剩 {free} 个").fill(
+                on=on, free=place.space.free_inodes, all=place.space.inodes
+            )
             if inodes
-            else f"{on} has {size(free)} of {size(total)} free",
-            leads_to="new files are refused with 'No space left on device'"
-            + (" although df shows room" if inodes else ", in the middle of a checkpoint"),
+            else Text("{on} has {free} of {all} free", "{on}共 {all}，只剩 {free}").fill(on=on, free=size(free), all=size(total)),
+            leads_to=Text(
+                "new files are refused with 'No space left on device' although df shows room",
+                "虽然 df 显示还有空间，新文件仍被拒绝：'No space left on device'",
+            )
+            if inodes
+            else Text(
+                "new files are refused with 'No space left on device', in the middle of a checkpoint",
+                "checkpoint 写到一半时新文件被拒绝：'No space left on device'",
+            ),
             evidence=(Evidence(source=place.mount or place.path, text=text),),
             remedies=("what-fills-it", *(("move-caches",) if "cache" in place.purpose or "temporary" in place.purpose else ("keep-fewer",))),
             commands={

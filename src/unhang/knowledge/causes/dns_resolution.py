@@ -112,7 +112,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="names",
             severity="warning",
-            says=f"looking up {slow.name} took {slow.took_s:g} s",
+            says=Text(f"looking up {slow.name} took {slow.took_s:g} s", f"解析 {slow.name} 用了 {slow.took_s:g} 秒"),
             leads_to=Text(
                 "each rank looks names up several times while it starts: the rendezvous times out on large jobs",
                 "每个 rank 启动时多次解析主机名：大作业的 rendezvous 会超时",
@@ -137,7 +137,7 @@ def _own_trouble(seen: Names) -> Text:
 
 
 def _master(seen: Names, several: bool, kind: str) -> Iterable[HostFinding]:
-    from unhang.facts import job
+    from unhang.facts import job, names
 
     master, here = seen.master, seen.own_addresses
     if master is None:
@@ -149,10 +149,12 @@ def _master(seen: Names, several: bool, kind: str) -> Iterable[HostFinding]:
             yield CAUSE.host_finding(
                 area="names",
                 severity="error",
-                says=f"MASTER_ADDR={master.name} does not resolve: {master.error}",
-                leads_to="no rank of this host reaches the store"
+                says=Text("MASTER_ADDR={name} does not resolve: {error}", "MASTER_ADDR={name} 无法解析：{error}").fill(
+                    name=master.name, error=names.error(master)
+                ),
+                leads_to=Text("no rank of this host reaches the store", "本机的 rank 都连不上 store")
                 if not late
-                else "the rendezvous waits for the name server, longer than its own timeout",
+                else Text("the rendezvous waits for the name server, longer than its own timeout", "rendezvous 等待域名服务器的时间超过自身的超时"),
                 evidence=evidence,
                 remedies=(*(("kubernetes-service",) if kind == "kubernetes" else ()), "ask-each-host", "name-or-address"),
                 commands={"ask-each-host": f"getent ahosts {master.name}; cat /etc/resolv.conf", "name-or-address": "export MASTER_ADDR=ADDRESS"},
@@ -165,7 +167,10 @@ def _master(seen: Names, several: bool, kind: str) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="names",
             severity="error",
-            says=f"MASTER_ADDR={master.name} is this very host ({said}), and the job has {seen.job.hosts} hosts",
+            says=Text(
+                f"MASTER_ADDR={master.name} is this very host ({said}), and the job has {seen.job.hosts} hosts",
+                f"MASTER_ADDR={master.name} 就是本机（{said}），而作业有 {seen.job.hosts} 台主机",
+            ),
             leads_to=Text(
                 "every host waits for the others at its own loopback until the rendezvous times out",
                 "每台主机都在自己的回环地址上等别人，直到 rendezvous 超时",
@@ -178,7 +183,10 @@ def _master(seen: Names, several: bool, kind: str) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="names",
             severity="warning",
-            says=f"rank 0 runs here, and MASTER_ADDR={master.name} ({said}) is no address of this host",
+            says=Text(
+                f"rank 0 runs here, and MASTER_ADDR={master.name} ({said}) is no address of this host",
+                f"rank 0 在本机运行，而 MASTER_ADDR={master.name}（{said}）不是本机的地址",
+            ),
             leads_to=Text(
                 "the store listens here while everybody asks for it there (right only where that address is forwarded to this host)",
                 "store 在这里监听，大家却到那里去找（只有那个地址转发到本机时才正确）",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import NOTHING, Text, joined, same
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -25,11 +25,14 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     error = seen.nvml_error or ""
     differ = seen.driver is not None and bool(versions["libnvidia-ml"]) and seen.driver not in versions["libnvidia-ml"]
     if "version mismatch" in error.lower() or (seen.nvml_error is not None and differ):
-        disk = f", its libraries are {' and '.join(versions['libnvidia-ml'])}" if versions["libnvidia-ml"] else ""
+        libraries = joined(map(same, versions["libnvidia-ml"]), Text(" and ", " 和 "))
+        disk = Text(", its libraries are {versions}", "，而驱动库的版本是 {versions}").fill(versions=libraries) if libraries else NOTHING
         yield CAUSE.host_finding(
             area="gpu",
             severity="error",
-            says=f"the kernel runs the NVIDIA module {seen.driver or 'of another version'}{disk}",
+            says=Text("the kernel runs the NVIDIA module {version}{disk}", "内核正在运行的 NVIDIA 模块是 {version}{disk}").fill(
+                version=seen.driver or Text("of another version", "另一版本"), disk=disk
+            ),
             leads_to=Text("nothing new can open a GPU; what runs already goes on", "新进程都无法打开 GPU；已在运行的不受影响"),
             evidence=(module, *files, *((Evidence(source="NVML", text=error),) if error else ())),
             remedies=("reboot", "hold-the-driver"),
@@ -38,7 +41,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="gpu",
             severity="warning",
-            says=f"libcuda is {' and '.join(versions['libcuda'])}, the driver {seen.driver}",
+            says=Text("libcuda is {versions}, the driver {driver}", "libcuda 的版本是 {versions}，驱动是 {driver}").fill(
+                versions=joined(map(same, versions["libcuda"]), Text(" and ", " 和 ")), driver=seen.driver
+            ),
             leads_to=Text(
                 "CUDA does not start: error 803, unsupported display driver / cuda driver combination",
                 "CUDA 无法启动：错误 803，unsupported display driver / cuda driver combination",
@@ -50,7 +55,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="gpu",
             severity="warning",
-            says=f"the driver's libraries ({seen.libraries[0].version}) are installed, and its kernel module is not loaded",
+            says=Text(
+                f"the driver's libraries ({seen.libraries[0].version}) are installed, and its kernel module is not loaded",
+                f"驱动的库（{seen.libraries[0].version}）已安装，内核模块却没有加载",
+            ),
             leads_to=Text("CUDA finds no GPU", "CUDA 找不到 GPU"),
             evidence=files,
             remedies=("rebuild-the-module", "reboot"),
@@ -61,7 +69,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             yield CAUSE.host_finding(
                 area="kernel",
                 severity="warning",
-                says=f"a program came with another version of the driver's libraries ({kernel_log.ago(e.last_age_s)}, {e.count} times)",
+                says=Text(
+                    f"a program came with another version of the driver's libraries ({kernel_log.ago(e.last_age_s)}, {e.count} times)",
+                    f"有程序带着另一版本的驱动库（{kernel_log.ago_zh(e.last_age_s)}，共 {e.count} 次）",
+                ),
                 leads_to=Text(
                     "that program finds no GPU; a container or environment brings libraries of its own", "那个程序找不到 GPU；容器或环境会带自己的库"
                 ),

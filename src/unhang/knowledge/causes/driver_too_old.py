@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -59,7 +59,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="libraries",
             severity="error",
-            says=f"the driver is {driver}, and libcuda {compat.version} of a compat package ({compat.path}) comes before its own, on a {card}",
+            says=Text(
+                f"the driver is {driver}, and libcuda {compat.version} of a compat package ({compat.path}) comes before its own, on a {card}",
+                f"驱动是 {driver}，compat 包的 libcuda {compat.version}（{compat.path}）却排在驱动自带的之前，而 GPU 是 {card}",
+            ),
             leads_to=Text(
                 "CUDA does not start: error 804, forward compatibility was attempted on non supported HW",
                 "CUDA 无法启动：错误 804，forward compatibility was attempted on non supported HW",
@@ -70,14 +73,14 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     serves = libraries.number(gpus.cuda) if gpus.cuda else ()
     old = serves[0] < wants[0] if serves else libraries.number(driver) < libraries.number(minimum)
     if old and compat is None:
-        upto = f", which serves CUDA up to {gpus.cuda}" if gpus.cuda else ""
+        upto = Text(f", which serves CUDA up to {gpus.cuda}", f"，最高支持 CUDA {gpus.cuda}") if gpus.cuda else NOTHING
         yield CAUSE.host_finding(
             area="libraries",
             severity="error",
-            says=(
-                f"the NVIDIA driver is {driver}{upto}; torch {seen.torch.version} was built for CUDA {seen.torch.cuda}, which needs {minimum} or "
-                "newer"
-            ),
+            says=Text(
+                "the NVIDIA driver is {driver}{upto}; torch {version} was built for CUDA {cuda}, which needs {minimum} or newer",
+                "NVIDIA 驱动是 {driver}{upto}；torch {version} 面向 CUDA {cuda} 编译，需要 {minimum} 或更新的驱动",
+            ).fill(driver=driver, upto=upto, version=seen.torch.version, cuda=seen.torch.cuda, minimum=minimum),
             leads_to=Text(
                 "torch finds no usable GPU: The NVIDIA driver on your system is too old",
                 "torch 找不到可用的 GPU：The NVIDIA driver on your system is too old",

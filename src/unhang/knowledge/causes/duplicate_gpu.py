@@ -59,7 +59,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="gpu",
             severity="error",
-            says=f"CUDA_VISIBLE_DEVICES={seen.visible} names {', '.join(twice)} more than once",
+            says=Text("CUDA_VISIBLE_DEVICES={value} names {twice} more than once", "CUDA_VISIBLE_DEVICES={value} 中 {twice} 出现了不止一次").fill(
+                value=seen.visible, twice=", ".join(twice)
+            ),
             leads_to=Text("CUDA then shows no GPU at all", "CUDA 于是一个 GPU 也看不到"),
             evidence=(Evidence(source="environment", text=f"CUDA_VISIBLE_DEVICES={seen.visible}"),),
             remedies=("one-rank-per-gpu",),

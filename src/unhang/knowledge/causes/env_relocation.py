@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import NOTHING, Text, joined, same
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 _PROGRAMS = r"torchrun|accelerate|deepspeed|llamafactory-cli|uv|ray|vllm|pip|conda|python[\d.]*"
 _PATH = r"(?<![\w./+-])/[^\s:'\"]{1,200}"
 _FAULTS = {
-    "gone": "an interpreter that is not there",
-    "too-long": "a path that is longer than this kernel takes",
-    "carriage-return": "an interpreter whose name ends in a carriage return",
+    "gone": Text("an interpreter that is not there", "一个不存在的解释器"),
+    "too-long": Text("a path that is longer than this kernel takes", "一个超过内核长度限制的路径"),
+    "carriage-return": Text("an interpreter whose name ends in a carriage return", "一个名称以回车符结尾的解释器"),
 }
 # What stands below these is not of one environment.
 _SYSTEM = ("", "/", "/usr", "/usr/local", "/opt", "/opt/local", "/home", "/root", "/srv", "/mnt", "/var", "/tmp")
@@ -44,7 +44,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="python_env",
             severity="error",
-            says=f"PYTHONHOME is {seen.python_home}, which holds no standard library of Python {seen.training.version}",
+            says=Text(
+                f"PYTHONHOME is {seen.python_home}, which holds no standard library of Python {seen.training.version}",
+                f"PYTHONHOME 为 {seen.python_home}，其中没有 Python {seen.training.version} 的标准库",
+            ),
             leads_to=Text("Python does not start: No module named 'encodings'", "Python 无法启动：No module named 'encodings'"),
             evidence=(Evidence(source="the environment", text=f"PYTHONHOME={seen.python_home}"),),
             remedies=("no-pythonhome",),
@@ -54,11 +57,20 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
 
 def _interpreter(env: Environment) -> Iterable[HostFinding]:
     if env.python_gone:
-        says = f"{env.python} leads to {env.python_target}, which is not there" if env.python_target else f"there is no {env.python}"
-        leads_to = "nothing in this environment starts; a shell goes on to the next python on the PATH, which lacks its packages"
+        says = (
+            Text(f"{env.python} leads to {env.python_target}, which is not there", f"{env.python} 指向 {env.python_target}，而它不存在")
+            if env.python_target
+            else Text(f"there is no {env.python}", f"没有 {env.python}")
+        )
+        leads_to = Text(
+            "nothing in this environment starts; a shell goes on to the next python on the PATH, which lacks its packages",
+            "此环境中的程序都无法启动；shell 会改用 PATH 上的下一个 python，它没有这些软件包",
+        )
     elif env.left_behind:
-        says = f"{env.prefix} holds packages for Python {', '.join(env.left_behind)}, and its python is {env.version} now"
-        leads_to = "Python starts and finds none of them: No module named 'torch'"
+        says = Text(
+            "{prefix} holds packages for Python {old}, and its python is {new} now", "{prefix} 中是 Python {old} 的软件包，而它的 python 现在是 {new}"
+        ).fill(prefix=env.prefix, old=", ".join(env.left_behind), new=str(env.version))
+        leads_to = Text("Python starts and finds none of them: No module named 'torch'", "Python 能启动，却找不到它们：No module named 'torch'")
     else:
         return
     yield CAUSE.host_finding(
@@ -90,25 +102,34 @@ def _rebuild(env: Environment) -> str:
 
 
 def _scripts(env: Environment) -> Iterable[HostFinding]:
-    moved = f"; its activate script names {env.recorded}" if env.recorded is not None else ""
+    moved = Text(f"; its activate script names {env.recorded}", f"；它的 activate 脚本写的是 {env.recorded}") if env.recorded is not None else NOTHING
     for fault, what in _FAULTS.items():
         broken = [s for s in env.broken_scripts if s.fault == fault]
         if broken:
+            begin = Text(
+                "{n} of {all} scripts in {prefix}/bin begin with {what}{moved}", "{prefix}/bin 的 {all} 个脚本中有 {n} 个以{what}开头{moved}"
+            )
             yield _of_scripts(
-                env, broken, f"{len(broken)} of {env.scripts} scripts in {env.prefix}/bin begin with {what}{moved if fault == 'gone' else ''}"
+                env,
+                broken,
+                begin.fill(n=len(broken), all=env.scripts, prefix=env.prefix, what=what, moved=moved if fault == "gone" else NOTHING),
             )
     if env.foreign_scripts:
-        others = " and ".join(sorted({s.prefix for s in env.foreign_scripts if s.prefix}))
-        count = len(env.foreign_scripts)
+        others = joined(map(same, sorted({s.prefix for s in env.foreign_scripts if s.prefix})), Text(" and ", " 和 "))
+        run = Text("{names} in {prefix}/bin {run} the Python of {others}{moved}", "{prefix}/bin 中的 {names} 运行的是 {others} 的 Python{moved}")
+        verb = "runs" if len(env.foreign_scripts) == 1 else "run"
         yield _of_scripts(
-            env, env.foreign_scripts, f"{_names(env.foreign_scripts)} in {env.prefix}/bin run{'s' * (count == 1)} the Python of {others}{moved}"
+            env, env.foreign_scripts, run.fill(names=_names(env.foreign_scripts), prefix=env.prefix, run=verb, others=others, moved=moved)
         )
     elif env.recorded is not None and not env.broken_scripts:
         rewrite = _rewrite(env.recorded, env.prefix)
         yield CAUSE.host_finding(
             area="python_env",
             severity="warning",
-            says=f"{env.prefix}/bin/activate leads to {env.recorded}: the environment was moved or copied",
+            says=Text(
+                f"{env.prefix}/bin/activate leads to {env.recorded}: the environment was moved or copied",
+                f"{env.prefix}/bin/activate 指向 {env.recorded}：环境被移动或复制过",
+            ),
             leads_to=Text(
                 "activating it puts the other place on the PATH, so that another Python starts, or none",
                 "激活它会把另一个位置放进 PATH，于是启动的是另一个 Python，或者根本没有",
@@ -119,7 +140,7 @@ def _scripts(env: Environment) -> Iterable[HostFinding]:
         )
 
 
-def _of_scripts(env: Environment, scripts: Iterable[Script], says: str) -> HostFinding:
+def _of_scripts(env: Environment, scripts: Iterable[Script], says: Text) -> HostFinding:
     from unhang.facts.python_env import LAUNCHERS
 
     scripts = tuple(scripts)
@@ -182,7 +203,10 @@ def _leads(env: Environment) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="python_env",
             severity="error" if any(e.name in TRAINING for e in env.editables_gone) else "warning",
-            says=f"{_count(env.editables_gone, 'editable install leads', 'editable installs lead')} to sources that are gone: {named}",
+            says=Text(
+                f"{_count(env.editables_gone, 'editable install leads', 'editable installs lead')} to sources that are gone: {named}",
+                f"{len(env.editables_gone)} 个可编辑安装（editable install）指向已不存在的源码：{named}",
+            ),
             leads_to=Text(
                 "the package is listed by pip, and importing it fails with No module named ...", "pip 列出了该软件包，导入却失败：No module named ..."
             ),
@@ -194,7 +218,10 @@ def _leads(env: Environment) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="python_env",
             severity="note",
-            says=f"{_count(env.lines_gone, 'line of a .pth file leads', 'lines of .pth files lead')} nowhere: {env.lines_gone[0].target}",
+            says=Text(
+                f"{_count(env.lines_gone, 'line of a .pth file leads', 'lines of .pth files lead')} nowhere: {env.lines_gone[0].target}",
+                f".pth 文件中有 {len(env.lines_gone)} 行指向不存在的位置：{env.lines_gone[0].target}",
+            ),
             leads_to=Text(
                 "modules that used to be found there are missing; Python says nothing about it", "原来在那里能找到的模块没有了；Python 不作任何提示"
             ),
@@ -219,8 +246,10 @@ def _programs(seen: PythonEnv) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="python_env",
             severity="error",
-            says=f"{p.name} on the PATH is {p.path}, which begins with {_FAULTS[p.fault]}: {p.interpreter}",
-            leads_to=f"{p.name} does not start",
+            says=Text(
+                "{name} on the PATH is {path}, which begins with {what}: {interpreter}", "PATH 上的 {name} 是 {path}，它以{what}开头：{interpreter}"
+            ).fill(name=p.name, path=p.path, what=_FAULTS[p.fault], interpreter=str(p.interpreter)),
+            leads_to=Text(f"{p.name} does not start", f"{p.name} 无法启动"),
             evidence=(Evidence(source=p.path, text=f"#!{p.interpreter}"),),
             remedies=("through-the-interpreter",),
             commands={"through-the-interpreter": f"{python} -m torch.distributed.run ARGS train.py"} if p.name == "torchrun" else None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge import words
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import NOTHING, Text, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -95,19 +95,22 @@ def _a_whole_host(ranks: Sequence[int], others: Sequence[int]) -> bool:
     return whole and ranks[0] > 0 and ranks[0] % len(ranks) == 0
 
 
+_PROBLEMS = {"stale": Text("a stale file handle", "文件句柄已失效（stale）"), "does not answer": Text("does not answer", "没有响应")}
+
+
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     from unhang.facts import storage
 
     seen = host.get(storage.SUBJECT)
     for place in seen.places if seen is not None else ():
-        on = f"{place.path} ({place.purpose}"
-        on += f", {place.kind} {place.device})" if place.kind in storage.NETWORK else ")"
+        kind = Text(f", {place.kind} {place.device}", f"，{place.kind} {place.device}") if place.kind in storage.NETWORK else NOTHING
+        on = Text("{path} ({purpose}{kind})", "{path}（{purpose}{kind}）").fill(path=place.path, purpose=storage.purpose(place.purpose), kind=kind)
         evidence = (Evidence(source=place.mount or place.path, text=f"{place.device} {place.kind} {','.join(place.options)}"),)
         if place.problem is not None:
             yield CAUSE.host_finding(
                 area="storage",
                 severity="error" if place.purpose != "Triton cache" else "warning",
-                says=f"{on}: {'a stale file handle' if place.problem == 'stale' else place.problem}",
+                says=Text("{on}: {problem}", "{on}：{problem}").fill(on=on, problem=_PROBLEMS.get(place.problem, same(place.problem))),
                 leads_to=Text(
                     "whoever touches it hangs in the kernel or fails with OSError, on this host only",
                     "访问它的进程会挂在内核里或以 OSError 失败，仅限本机",
@@ -121,7 +124,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             yield CAUSE.host_finding(
                 area="storage",
                 severity="warning" if working else "note",
-                says=f"{on} cannot be written" + (": mounted read-only" if "ro" in place.options else ""),
+                says=Text("{on} cannot be written{why}", "{on}无法写入{why}").fill(
+                    on=on, why=Text(": mounted read-only", "：以只读方式挂载") if "ro" in place.options else NOTHING
+                ),
                 leads_to=Text(
                     "checkpoints, caches or temporary files that go there fail with 'Permission denied' or 'Read-only file system'",
                     "写到那里的 checkpoint、缓存或临时文件会失败：'Permission denied' 或 'Read-only file system'",
@@ -134,7 +139,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             yield CAUSE.host_finding(
                 area="storage",
                 severity="note",
-                says=f"{on} is on a network file system",
+                says=Text("{on} is on a network file system", "{on}位于网络文件系统").fill(on=on),
                 leads_to=Text(
                     "ranks of several hosts compile into one cache at once, and now and then read each other's half-written or vanished files",
                     "多台主机的 rank 同时往一个缓存里编译，偶尔会读到对方写了一半或已消失的文件",

@@ -27,11 +27,15 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     if all("GeForce" in model for model in seen.gpus):
         return
     closed = "Open Kernel Module" not in (seen.gpu_driver or "")
-    why = "the GPU driver is the closed one" if closed else f"kernel {seen.kernel} is older than 5.12"
+    old = Text(f"kernel {seen.kernel} is older than 5.12", f"内核 {seen.kernel} 早于 5.12")
+    why = Text("the GPU driver is the closed one", "GPU 驱动是闭源版") if closed else old
     yield CAUSE.host_finding(
         area="infiniband",
         severity="warning" if network.several_hosts(host) else "note",
-        says=f"adapters cannot reach GPU memory: nvidia_peermem is not loaded, and there is no DMA-BUF ({why})",
+        says=Text(
+            "adapters cannot reach GPU memory: nvidia_peermem is not loaded, and there is no DMA-BUF ({why})",
+            "网卡无法直接访问 GPU 显存：nvidia_peermem 没有加载，也没有 DMA-BUF（{why}）",
+        ).fill(why=why),
         leads_to=Text(
             "traffic between hosts takes the detour through host memory: it works, at a half or a third of the speed",
             "主机间的流量绕经主机内存：能用，但速度只有一半或三分之一",

@@ -27,7 +27,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             yield CAUSE.host_finding(
                 area="gpu",
                 severity="error",
-                says=f"{gpu.label(g)} serves one process only ({mode}), and process {pids} has it",
+                says=Text(
+                    f"{gpu.label(g)} serves one process only ({mode}), and process {pids} has it",
+                    f"{gpu.label(g)} 只服务一个进程（{mode}），已被进程 {pids} 占用",
+                ),
                 leads_to=Text(
                     "CUDA refuses every other process: all CUDA-capable devices are busy or unavailable",
                     "CUDA 拒绝其他所有进程：all CUDA-capable devices are busy or unavailable",
@@ -46,10 +49,18 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             yield CAUSE.host_finding(
                 area="gpu",
                 severity="error" if closed else "note",
-                says=f"{gpu.labels(g.index for g in rest)}: " + ("closed to computing (prohibited)" if closed else f"one process each ({mode})"),
-                leads_to="CUDA refuses every process"
+                says=Text("{gpus}: {how}", "{gpus}：{how}").fill(
+                    gpus=gpu.named(g.index for g in rest),
+                    how=Text("closed to computing (prohibited)", "禁止计算（prohibited）")
+                    if closed
+                    else Text(f"one process each ({mode})", f"各只服务一个进程（{mode}）"),
+                ),
+                leads_to=Text("CUDA refuses every process", "CUDA 拒绝所有进程")
                 if closed
-                else "a second process of a rank that touches CUDA, such as a loader worker, is refused",
+                else Text(
+                    "a second process of a rank that touches CUDA, such as a loader worker, is refused",
+                    "同一 rank 中第二个使用 CUDA 的进程（例如 DataLoader worker）会被拒绝",
+                ),
                 evidence=(Evidence(source="NVML", text=f"compute mode {mode}"),),
                 remedies=("compute-mode",),
                 commands={"compute-mode": f"sudo nvidia-smi -i {which} -c DEFAULT"},

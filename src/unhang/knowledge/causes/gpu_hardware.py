@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy, Severity, Standing
 
 if TYPE_CHECKING:
@@ -28,34 +28,48 @@ _MEMORY = ("reset-gpu", "check-memory", "take-it-out")
 _BUS = ("power-cycle", "check-the-bus", "take-it-out")
 _FIRMWARE = ("reset-gpu", "update-driver", "take-it-out")
 _LINK = ("reset-gpu", "check-nvlink", "take-it-out")
-_XIDS: Mapping[int, tuple[str, Standing, tuple[str, ...]]] = MappingProxyType(
+_XIDS: Mapping[int, tuple[Text, Standing, tuple[str, ...]]] = MappingProxyType(
     {
-        46: ("the GPU stopped processing", "likely", _FIRMWARE),
-        48: ("a double-bit ECC error in GPU memory", "established", _MEMORY),
-        54: ("its auxiliary power is not connected", "established", _BUS),
-        61: ("its internal micro-controller warned", "likely", _FIRMWARE),
-        62: ("its internal micro-controller halted", "established", _FIRMWARE),
-        63: ("a faulty memory row or page was recorded for replacement; it takes effect at the next reset", "likely", _MEMORY),
-        64: ("a faulty memory row or page could not be replaced", "established", _MEMORY),
-        79: ("the GPU has fallen off the bus", "established", _BUS),
-        92: ("a high rate of single-bit ECC errors", "possible", _MEMORY),
-        94: ("an uncorrectable memory error, contained to this application", "established", _MEMORY),
-        95: ("an uncorrectable memory error, not contained: every application on it is affected", "established", _MEMORY),
-        109: ("a context switch timed out", "likely", _FIRMWARE),
-        110: ("a security fault", "established", _FIRMWARE),
-        119: ("its system processor (GSP) did not answer the driver", "established", _FIRMWARE),
-        120: ("its system processor (GSP) failed", "established", _FIRMWARE),
-        121: ("a corrected error of the link to the CPU (C2C)", "possible", _LINK),
-        140: ("an unrecovered ECC error", "established", _MEMORY),
-        143: ("the GPU could not be initialised", "established", _FIRMWARE),
-        156: ("a faulty part of the GPU was retired", "likely", _MEMORY),
-        157: ("a faulty part of the GPU could not be retired", "established", _MEMORY),
-        158: ("a fatal timeout inside the GPU", "established", _FIRMWARE),
-        167: ("a fatal PCIe timeout", "established", _BUS),
-        168: ("errors in protected memory reduced its capacity", "established", _MEMORY),
-        169: ("its security processor halted", "established", _FIRMWARE),
-        171: ("an uncorrectable DRAM error", "established", _MEMORY),
-        172: ("an uncorrectable SRAM error", "established", _MEMORY),
+        46: (Text("the GPU stopped processing", "GPU 停止处理"), "likely", _FIRMWARE),
+        48: (Text("a double-bit ECC error in GPU memory", "显存发生双比特 ECC 错误"), "established", _MEMORY),
+        54: (Text("its auxiliary power is not connected", "辅助供电没有接好"), "established", _BUS),
+        61: (Text("its internal micro-controller warned", "内部微控制器发出警告"), "likely", _FIRMWARE),
+        62: (Text("its internal micro-controller halted", "内部微控制器停止运行"), "established", _FIRMWARE),
+        63: (
+            Text(
+                "a faulty memory row or page was recorded for replacement; it takes effect at the next reset",
+                "记录了一个待替换的显存故障行或页；下次复位时生效",
+            ),
+            "likely",
+            _MEMORY,
+        ),
+        64: (Text("a faulty memory row or page could not be replaced", "显存故障行或页无法替换"), "established", _MEMORY),
+        79: (Text("the GPU has fallen off the bus", "GPU 已从总线上掉线"), "established", _BUS),
+        92: (Text("a high rate of single-bit ECC errors", "单比特 ECC 错误率过高"), "possible", _MEMORY),
+        94: (Text("an uncorrectable memory error, contained to this application", "不可纠正的显存错误，影响限于该应用"), "established", _MEMORY),
+        95: (
+            Text(
+                "an uncorrectable memory error, not contained: every application on it is affected",
+                "不可纠正的显存错误，未能隔离：其上的所有应用都受影响",
+            ),
+            "established",
+            _MEMORY,
+        ),
+        109: (Text("a context switch timed out", "上下文切换超时"), "likely", _FIRMWARE),
+        110: (Text("a security fault", "安全故障"), "established", _FIRMWARE),
+        119: (Text("its system processor (GSP) did not answer the driver", "系统处理器（GSP）没有响应驱动"), "established", _FIRMWARE),
+        120: (Text("its system processor (GSP) failed", "系统处理器（GSP）出错"), "established", _FIRMWARE),
+        121: (Text("a corrected error of the link to the CPU (C2C)", "与 CPU 的链路（C2C）发生已纠正的错误"), "possible", _LINK),
+        140: (Text("an unrecovered ECC error", "未恢复的 ECC 错误"), "established", _MEMORY),
+        143: (Text("the GPU could not be initialised", "GPU 无法初始化"), "established", _FIRMWARE),
+        156: (Text("a faulty part of the GPU was retired", "GPU 的一个故障部件已停用"), "likely", _MEMORY),
+        157: (Text("a faulty part of the GPU could not be retired", "GPU 的一个故障部件无法停用"), "established", _MEMORY),
+        158: (Text("a fatal timeout inside the GPU", "GPU 内部发生致命超时"), "established", _FIRMWARE),
+        167: (Text("a fatal PCIe timeout", "致命的 PCIe 超时"), "established", _BUS),
+        168: (Text("errors in protected memory reduced its capacity", "受保护显存中的错误使其容量减少"), "established", _MEMORY),
+        169: (Text("its security processor halted", "安全处理器停止运行"), "established", _FIRMWARE),
+        171: (Text("an uncorrectable DRAM error", "不可纠正的 DRAM 错误"), "established", _MEMORY),
+        172: (Text("an uncorrectable SRAM error", "不可纠正的 SRAM 错误"), "established", _MEMORY),
     }
 )
 
@@ -70,12 +84,12 @@ _PID = r"\b(?:, pid='?(?P<process>\d+))?"
 _WORN_OUT = ("take-it-out", "check-memory")
 _DAY_S = 86400
 # What holds clocks down and should not; the power cap is everyday life.
-_SLOWDOWNS: Mapping[str, str] = MappingProxyType(
+_SLOWDOWNS: Mapping[str, Text] = MappingProxyType(
     {
-        "heat": "the hardware sees it too hot",
-        "heat-software": "the driver sees it too hot",
-        "power-brake": "the power supply brakes",
-        "hardware": "a hardware protection",
+        "heat": Text("the hardware sees it too hot", "硬件检测到过热"),
+        "heat-software": Text("the driver sees it too hot", "驱动检测到过热"),
+        "power-brake": Text("the power supply brakes", "供电触发功率制动"),
+        "hardware": Text("a hardware protection", "硬件保护"),
     }
 )
 _ECC = ("check-memory", "reset-gpu", "take-it-out")
@@ -100,7 +114,7 @@ def _of_hits(hits: Sequence[Hit], view: LogView | None) -> Finding | None:
     return CAUSE.of_hits(
         [decoded, *(h for h in ordered if h is not decoded)],
         view,
-        says=f"{gpu}{host} reported Xid {number}: {meaning}{also}",
+        says=f"{gpu}{host} reported Xid {number}: {meaning.en}{also}",
         remedies=remedies,
         commands={"reset-gpu": f"sudo nvidia-smi --gpu-reset -i {bus if '.' in bus else f'{bus}.0'}"} if bus and ":" in bus else None,
     )
@@ -134,7 +148,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="pcie",
             severity="error",
-            says=f"the GPU at {address} no longer answers on the PCIe bus",
+            says=Text(f"the GPU at {address} no longer answers on the PCIe bus", f"位于 {address} 的 GPU 在 PCIe 总线上不再响应"),
             leads_to=Text("CUDA does not start on it, and often on no GPU of this host", "CUDA 在它上面无法启动，往往在本机所有 GPU 上都无法启动"),
             evidence=(Evidence(source=f"/sys/bus/pci/devices/{address}/config", text="all ones"), *_lines(said, address)),
             remedies=_BUS,
@@ -143,7 +157,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="gpu",
             severity="error",
-            says=f"the driver does not answer: NVML gives {seen.nvml_error}",
+            says=Text(f"the driver does not answer: NVML gives {seen.nvml_error}", f"驱动没有响应：NVML 报告 {seen.nvml_error}"),
             leads_to=Text("nvidia-smi and the start of CUDA hang in the same place", "nvidia-smi 和 CUDA 的启动会挂在同一处"),
             evidence=(Evidence(source="NVML", text=seen.nvml_error),),
             remedies=("ask-the-kernel-log", "power-cycle"),
@@ -159,7 +173,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     yield from _bus_errors(bus, log.events if log is not None else ())
 
 
-def _fault(event: Event) -> tuple[str, Standing, tuple[str, ...]] | None:
+def _fault(event: Event) -> tuple[Text, Standing, tuple[str, ...]] | None:
     if event.kind == "xid":
         return _XIDS.get(event.code or 0)
     return {"gpu-lost": _XIDS[79], "gpu-start-failed": _XIDS[143]}.get(event.kind)
@@ -176,7 +190,7 @@ def _lost(g: Gpu, said: Sequence[Event]) -> Iterable[HostFinding]:
     yield CAUSE.host_finding(
         area="gpu",
         severity="error",
-        says=f"{gpu.label(g)} cannot be reached: {g.error}",
+        says=Text(f"{gpu.label(g)} cannot be reached: {g.error}", f"{gpu.label(g)} 无法访问：{g.error}"),
         leads_to=Text("CUDA does not start on it, and often on no GPU of this host", "CUDA 在它上面无法启动，往往在本机所有 GPU 上都无法启动"),
         evidence=(Evidence(source="NVML", text=f"{gpu.label(g)}: {g.error}"), *_lines(said, g.address)),
         remedies=("reset-gpu", *_BUS) if reset else _BUS,
@@ -195,11 +209,11 @@ def _lacks_lanes(g: Gpu, gpus: Iterable[Gpu]) -> bool:
 def _condition(g: Gpu, *, lacks_lanes: bool) -> Iterable[HostFinding]:
     from unhang.facts import gpu
 
-    def found(severity: Severity, says: str, leads_to: str, remedies: tuple[str, ...], text: str) -> HostFinding:
+    def found(severity: Severity, says: Text, leads_to: Text, remedies: tuple[str, ...], text: str) -> HostFinding:
         return CAUSE.host_finding(
             area="gpu",
             severity=severity,
-            says=f"{gpu.label(g)} {says}",
+            says=same(f"{gpu.label(g)} ") + says,
             leads_to=leads_to,
             evidence=(Evidence(source="NVML", text=text),),
             remedies=remedies,
@@ -208,36 +222,42 @@ def _condition(g: Gpu, *, lacks_lanes: bool) -> Iterable[HostFinding]:
 
     if g.recovery is not None and g.recovery != "none":
         severe = "peer-to-peer" not in g.recovery
-        leads = "work on it fails until that is done"
-        yield found("error" if severe else "warning", f"needs recovery: {g.recovery}", leads, _FIRMWARE, f"recovery action: {g.recovery}")
+        needs = Text(f"needs recovery: {g.recovery}", f"需要恢复操作：{g.recovery}")
+        leads = Text("work on it fails until that is done", "完成之前，在它上面的工作都会失败")
+        yield found("error" if severe else "warning", needs, leads, _FIRMWARE, f"recovery action: {g.recovery}")
     if g.remap_failed:
         text = f"row remapping failure; remapped rows: {g.remapped_rows_uncorrected} uncorrectable, {g.remapped_rows_corrected} correctable"
-        yield found("error", "could not replace a faulty row of its memory", "memory errors end the job again and again", _WORN_OUT, text)
+        failed = Text("could not replace a faulty row of its memory", "无法替换显存中的故障行")
+        yield found("error", failed, Text("memory errors end the job again and again", "显存错误会一再中断作业"), _WORN_OUT, text)
     elif g.remap_pending or g.retirement_pending:
-        what = "row" if g.remap_pending else "page"
-        yield found(
-            "warning", f"has a faulty {what} of memory whose replacement waits for a reset", "another memory error ends the job", _MEMORY, "pending"
-        )
+        what = Text("row", "行") if g.remap_pending else Text("page", "页")
+        waits = Text("has a faulty {what} of memory whose replacement waits for a reset", "有一个显存故障{what}，要等复位后才能替换").fill(what=what)
+        yield found("warning", waits, Text("another memory error ends the job", "再出现显存错误就会中断作业"), _MEMORY, "pending")
     elif g.ecc_volatile_uncorrected:
         text = f"uncorrected volatile ECC errors: {g.ecc_volatile_uncorrected}; aggregate: {g.ecc_aggregate_uncorrected}"
-        says = f"met {g.ecc_volatile_uncorrected} uncorrected memory errors since its driver was loaded"
-        yield found("warning", says, "another one ends the job", _MEMORY, text)
+        met = Text(
+            f"met {g.ecc_volatile_uncorrected} uncorrected memory errors since its driver was loaded",
+            f"自驱动加载以来出现 {g.ecc_volatile_uncorrected} 个未纠正的显存错误",
+        )
+        yield found("warning", met, Text("another one ends the job", "再出现一个就会中断作业"), _MEMORY, text)
     held = [_SLOWDOWNS[s] for s in g.slowdowns or () if s in _SLOWDOWNS]
     if held:
-        at = f" at {g.temperature_c} °C" if g.temperature_c is not None else ""
-        says = f"is slowed down{at}: {', '.join(held)}"
+        at = Text(f" at {g.temperature_c} °C", f"（{g.temperature_c} °C）") if g.temperature_c is not None else NOTHING
         yield found(
             "warning",
-            says,
-            "every rank waits for the slowest GPU in each step",
+            Text("is slowed down{at}: {why}", "正在降频{at}：{why}").fill(at=at, why=joined(held, COMMA)),
+            Text("every rank waits for the slowest GPU in each step", "每一步中所有 rank 都在等最慢的 GPU"),
             ("check-the-bus",),
             f"slowdown reasons: {', '.join(g.slowdowns or ())}",
         )
     # The speed falls while a GPU idles; the width does not.
     if lacks_lanes:
-        says = f"runs on {g.pcie_width} of {g.pcie_width_max} PCIe lanes"
-        leads = "copies to and from it take that much longer; a card that is not seated well may be lost next"
-        yield found("warning", says, leads, ("check-the-bus", "power-cycle"), f"link width x{g.pcie_width}, x{g.pcie_width_max} possible")
+        runs = Text(f"runs on {g.pcie_width} of {g.pcie_width_max} PCIe lanes", f"{g.pcie_width_max} 条 PCIe 通道只用了 {g.pcie_width} 条")
+        leads = Text(
+            "copies to and from it take that much longer; a card that is not seated well may be lost next",
+            "与它之间的拷贝相应变慢；若是没有插好，接下来可能掉卡",
+        )
+        yield found("warning", runs, leads, ("check-the-bus", "power-cycle"), f"link width x{g.pcie_width}, x{g.pcie_width_max} possible")
 
 
 def _told(events: Sequence[Event], *, works: bool, others: bool, silent: bool) -> HostFinding:
@@ -251,21 +271,31 @@ def _told(events: Sequence[Event], *, works: bool, others: bool, silent: bool) -
     severity: Severity = "note" if others or not recent or standing == "possible" else "warning"
     if silent and standing == "established":
         severity = "error"
-    what = f"Xid {worst.code}: {meaning}" if worst.kind == "xid" else meaning
-    again = f", {worst.count} times" if worst.count > 1 else ""
+    what = Text(f"Xid {worst.code}: ", f"Xid {worst.code}：") + meaning if worst.kind == "xid" else meaning
+    when = Text(kernel_log.times(worst), kernel_log.times_zh(worst))
     also = sorted({f"Xid {e.code}" for e in ordered[1:] if e.code is not None and e.code != worst.code})
     return CAUSE.host_finding(
         area="kernel",
         severity=severity,
-        says=f"GPU {worst.device or 'unknown'}: {what} ({kernel_log.ago(worst.last_age_s)}{again})" + (f"; also {', '.join(also)}" if also else ""),
-        leads_to="it is over where the GPU works since; where it comes back, the card ends jobs again" if works else "work on this GPU fails",
+        says=Text("GPU {device}: {what} ({when}){also}", "GPU {device}：{what}（{when}）{also}").fill(
+            device=worst.device or Text("unknown", "未知"),
+            what=what,
+            when=when,
+            also=Text("; also {codes}", "；另有 {codes}").fill(codes=joined(map(same, also), COMMA)) if also else NOTHING,
+        ),
+        leads_to=Text(
+            "it is over where the GPU works since; where it comes back, the card ends jobs again",
+            "若此后 GPU 工作正常，就已经过去；若再次出现，这块卡还会中断作业",
+        )
+        if works
+        else Text("work on this GPU fails", "在这块 GPU 上的工作会失败"),
         evidence=tuple(Evidence(source="kernel log", text=e.text) for e in ordered[:3]),
         remedies=remedies,
         commands={"reset-gpu": f"sudo nvidia-smi --gpu-reset -i {worst.device}"} if worst.device else None,
     )
 
 
-def _of(event: Event) -> tuple[str, Standing, tuple[str, ...]]:
+def _of(event: Event) -> tuple[Text, Standing, tuple[str, ...]]:
     found = _fault(event)
     assert found is not None
     return found
@@ -285,7 +315,10 @@ def _bus_errors(bus: Pcie | None, said: Iterable[Event]) -> Iterable[HostFinding
             yield CAUSE.host_finding(
                 area="kernel",
                 severity="warning" if kernel_log.recent(told) else "note",
-                says=f"{d.address}, on the way to a GPU, had fatal PCIe errors ({kernel_log.times(told)})",
+                says=Text(
+                    f"{d.address}, on the way to a GPU, had fatal PCIe errors ({kernel_log.times(told)})",
+                    f"通往 GPU 路径上的 {d.address} 发生过致命 PCIe 错误（{kernel_log.times_zh(told)}）",
+                ),
                 leads_to=Text("the GPU may fall off the bus", "GPU 可能从总线上掉线"),
                 evidence=(Evidence(source="kernel log", text=told.text),),
                 remedies=("check-the-bus", "power-cycle"),
@@ -294,7 +327,10 @@ def _bus_errors(bus: Pcie | None, said: Iterable[Event]) -> Iterable[HostFinding
             yield CAUSE.host_finding(
                 area="pcie",
                 severity="warning",
-                says=f"{d.address}, on the way to a GPU, counts {d.aer_fatal} fatal PCIe errors since boot",
+                says=Text(
+                    f"{d.address}, on the way to a GPU, counts {d.aer_fatal} fatal PCIe errors since boot",
+                    f"通往 GPU 路径上的 {d.address} 开机以来记录了 {d.aer_fatal} 个致命 PCIe 错误",
+                ),
                 leads_to=Text("the GPU may fall off the bus", "GPU 可能从总线上掉线"),
                 evidence=(Evidence(source=f"/sys/bus/pci/devices/{d.address}/aer_dev_fatal", text=f"{d.aer_fatal} errors"),),
                 remedies=("check-the-bus", "power-cycle"),

@@ -60,7 +60,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="libraries",
             severity="error" if len(gpus) > 1 else "warning",
-            says=f"NCCL {release} is older than {card.name or 'this GPU'}: {'.'.join(map(str, first))} is the first release for it",
+            says=Text(
+                "NCCL {release} is older than {gpu}: {first} is the first release for it", "NCCL {release} 早于 {gpu}：从 {first} 起才支持它"
+            ).fill(release=release, gpu=card.name or Text("this GPU", "这种 GPU"), first=".".join(map(str, first))),
             leads_to=Text(
                 "torch computes on one GPU, and the first collective over several fails or hangs",
                 "torch 在单个 GPU 上能计算，多个 GPU 的第一次集合通信会失败或挂起",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from unhang.knowledge import serving, words
 from unhang.knowledge.caught import surely_caught, went_on
 from unhang.knowledge.cause import STANDINGS, Cause, LogView, Signature
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 from unhang.records.frames import user_frame
@@ -209,14 +210,24 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             # A desktop, or what the driver keeps for itself.
             continue
         who = ", ".join(f"{p.pid} ({p.name.rpartition('/')[2]})" if p.name else str(p.pid) for p in (g.processes or ())[:4])
-        hidden = "; which processes have it cannot be seen from here" if not g.processes else f" by {who}"
-        at = f", at {g.utilization_percent} %" if g.utilization_percent else ""
+        by = (
+            Text(f" by {who}", f"，占用者 {who}")
+            if g.processes
+            else Text("; which processes have it cannot be seen from here", "；从这里看不到是哪些进程占用")
+        )
+        at = Text(f", at {g.utilization_percent} %", f"，利用率 {g.utilization_percent} %") if g.utilization_percent else NOTHING
         pids = ",".join(str(p.pid) for p in g.processes or ())
         yield CAUSE.host_finding(
             area="gpu",
             severity="warning" if much else "note",
-            says=f"{gpu.label(g)} is in use: {size(used)} of {size(total)} taken{hidden}{at}",
-            leads_to="a training that needs the whole GPU runs out of memory, and shares its time" if much else "the GPU is shared",
+            says=Text("{gpu} is in use: {used} of {total} taken{by}{at}", "{gpu} 正在被使用：显存 {total} 中已占用 {used}{by}{at}").fill(
+                gpu=gpu.label(g), used=size(used), total=size(total), by=by, at=at
+            ),
+            leads_to=Text(
+                "a training that needs the whole GPU runs out of memory, and shares its time", "需要整块 GPU 的训练会显存不足，还要与别人分时"
+            )
+            if much
+            else Text("the GPU is shared", "GPU 由多方共用"),
             evidence=tuple(
                 Evidence(source="NVML", text=f"process {p.pid} {p.name or ''}".strip() + (f": {size(p.used_bytes)}" if p.used_bytes else ""))
                 for p in (g.processes or ())[:4]

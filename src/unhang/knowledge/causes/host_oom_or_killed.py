@@ -122,7 +122,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             yield CAUSE.host_finding(
                 area="memory",
                 severity="warning",
-                says=f"the kernel promises {size(promised)} more although {size(available)} are available (vm.overcommit_memory is 2)",
+                says=Text(
+                    f"the kernel promises {size(promised)} more although {size(available)} are available (vm.overcommit_memory is 2)",
+                    f"可用内存有 {size(available)}，内核却只允许再分配 {size(promised)}（vm.overcommit_memory 为 2）",
+                ),
                 leads_to=Text(
                     "fork and large reservations, CUDA's among them, fail with 'Cannot allocate memory' while memory is free",
                     "内存还有空闲时，fork 和大块预留（包括 CUDA 的）就会失败：'Cannot allocate memory'",
@@ -141,7 +144,10 @@ def _faulty_memory(events: Iterable[Event]) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="kernel",
             severity="warning" if kernel_log.recent(last) else "note",
-            says=f"the hardware reported errors that could not be corrected, in host memory or a processor ({kernel_log.times(last)})",
+            says=Text(
+                f"the hardware reported errors that could not be corrected, in host memory or a processor ({kernel_log.times(last)})",
+                f"硬件报告了主机内存或处理器中无法纠正的错误（{kernel_log.times_zh(last)}）",
+            ),
             leads_to=Text(
                 "the kernel ends the process that meets such memory (SIGBUS), or the host stops altogether",
                 "碰到这块内存的进程会被内核结束（SIGBUS），或整台主机停机",

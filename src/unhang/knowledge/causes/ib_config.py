@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import COMMA, Text, joined, same
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -37,7 +37,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="infiniband",
             severity="error" if several else "warning",
-            says=f"NCCL_IB_HCA={wanted.value} leaves none of the adapters: {', '.join(d.name for d in seen.devices)}",
+            says=Text("NCCL_IB_HCA={value} leaves none of the adapters: {names}", "NCCL_IB_HCA={value} 把所有网卡都排除了：{names}").fill(
+                value=wanted.value, names=joined((same(d.name) for d in seen.devices), COMMA)
+            ),
             leads_to=Text(
                 "NCCL finds no adapter and falls back to TCP sockets, while hosts whose adapters match do not: they fail to connect",
                 "NCCL 找不到网卡而退回 TCP 套接字，网卡匹配的主机却不会：双方连接失败",
@@ -48,12 +50,15 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         )
     # Where a container has none at all, container-capability tells.
     if up and (not seen.verbs_devices or seen.verbs_usable is False) and not container.lacks_verbs(host):
-        what = "there is no /dev/infiniband/uverbs* here" if not seen.verbs_devices else "this user may not open all of /dev/infiniband/uverbs*"
+        none_here = Text("there is no /dev/infiniband/uverbs* here", "这里没有 /dev/infiniband/uverbs*")
+        closed = Text("this user may not open all of /dev/infiniband/uverbs*", "当前用户无权打开全部 /dev/infiniband/uverbs*")
         inside = container.kind(host) in ("docker", "podman", "kubernetes", "container", "lxc", "apptainer")
         yield CAUSE.host_finding(
             area="infiniband",
             severity="warning" if several else "note",
-            says=f"{len(up)} ports are active, but {what}",
+            says=Text("{n} ports are active, but {what}", "{n} 个端口处于活动状态，但{what}").fill(
+                n=len(up), what=closed if seen.verbs_devices else none_here
+            ),
             leads_to=Text("NCCL finds no adapter and falls back to TCP sockets, many times slower", "NCCL 找不到网卡，退回 TCP 套接字，慢很多倍"),
             evidence=(Evidence(source="/dev/infiniband", text=", ".join(seen.verbs_devices) or "no uverbs device"),),
             remedies=("give-the-device",) if inside else ("load-verbs",),
@@ -70,7 +75,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="infiniband",
             severity="note",
-            says=f"the RoCE ports of equal adapters have different MTUs: {', '.join(f'{n} {mtu}' for n, mtu in sorted(mtus.items()))}",
+            says=Text("the RoCE ports of equal adapters have different MTUs: {mtus}", "同型号网卡的 RoCE 端口 MTU 不同：{mtus}").fill(
+                mtus=joined((same(f"{n} {mtu}") for n, mtu in sorted(mtus.items())), COMMA)
+            ),
             leads_to=Text(
                 "queue pairs between rails of different MTU move smaller packets, or fail where one side insists",
                 "MTU 不同的 rail 之间的 queue pair 使用更小的包，若一方坚持则失败",
@@ -96,11 +103,18 @@ def _gids(seen: Infiniband, device: Device, port: Port, several: bool) -> Iterab
         chosen = next((g for g in gids if g.index == index), None)
         if chosen is not None and chosen.type == "RoCE v2":
             return
-        what = "is empty" if chosen is None else f"is of type {chosen.type}, which no router forwards"
+        what = (
+            Text("is empty", "是空的")
+            if chosen is None
+            else Text(f"is of type {chosen.type}, which no router forwards", f"的类型是 {chosen.type}，路由器不转发")
+        )
         yield CAUSE.host_finding(
             area="infiniband",
             severity="error" if chosen is None else "warning",
-            says=f"NCCL_IB_GID_INDEX={index}, and entry {index} of {device.name} port {port.number} {what}",
+            says=Text(
+                "NCCL_IB_GID_INDEX={index}, and entry {index} of {device} port {port} {what}",
+                "NCCL_IB_GID_INDEX={index}，而 {device} 端口 {port} 的第 {index} 项{what}",
+            ).fill(index=index, device=device.name, port=port.number, what=what),
             leads_to=Text(
                 "ibv_modify_qp fails, or nothing arrives and transfers are given up after their retries",
                 "ibv_modify_qp 失败，或者什么也到不了，传输重试后放弃",
@@ -113,7 +127,10 @@ def _gids(seen: Infiniband, device: Device, port: Port, several: bool) -> Iterab
         yield CAUSE.host_finding(
             area="infiniband",
             severity="warning" if several else "note",
-            says=f"{device.name} port {port.number} (RoCE) is active without a GID of type RoCE v2 with an IPv4 address",
+            says=Text(
+                f"{device.name} port {port.number} (RoCE) is active without a GID of type RoCE v2 with an IPv4 address",
+                f"{device.name} 端口 {port.number}（RoCE）处于活动状态，却没有带 IPv4 地址的 RoCE v2 类型 GID",
+            ),
             leads_to=Text(
                 "NCCL uses the port with its link-local address: no router forwards that, and ibv_modify_qp fails or retries are exceeded",
                 "NCCL 以链路本地地址使用该端口：路由器不转发，ibv_modify_qp 失败或重试次数用尽",
@@ -133,11 +150,14 @@ def _pkeys(seen: Infiniband, up: Iterable[tuple[Device, Port]]) -> Iterable[Host
     index = setting.value.strip() if setting is not None and setting.value.strip().isdigit() else "0"
     for device, port in up:
         if port.link_layer == "InfiniBand" and port.pkeys and index not in port.pkeys:
-            keys = ", ".join(f"{key} at {i}" for i, key in port.pkeys.items())
+            keys = joined((Text(f"{key} at {i}", f"索引 {i} 为 {key}") for i, key in port.pkeys.items()), COMMA)
             yield CAUSE.host_finding(
                 area="infiniband",
                 severity="error",
-                says=f"{device.name} port {port.number} has no partition key at index {index}; it has {keys}",
+                says=Text(
+                    "{device} port {port} has no partition key at index {index}; it has {keys}",
+                    "{device} 端口 {port} 的索引 {index} 处没有 partition key；已有的是：{keys}",
+                ).fill(device=device.name, port=port.number, index=index, keys=keys),
                 leads_to=Text("ibv_modify_qp fails for every queue pair", "每个 queue pair 的 ibv_modify_qp 都失败"),
                 evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/pkeys/{index}", text="0x0000"),),
                 remedies=("partition-key",),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -55,11 +55,18 @@ def _fell(seen: Infiniband, net: Network, log: KernelLog) -> Iterable[HostFindin
         often = event.count >= _OFTEN
         if interface.running and not often and not recent:
             continue
-        state = "it is up again" if interface.running else "it is down"
+        state = Text("it is up again", "现已恢复") if interface.running else Text("it is down", "目前断开")
         yield CAUSE.host_finding(
             area="kernel",
             severity="warning" if recent and (often or not interface.running) else "note",
-            says=f"the link of {device.name} ({event.interface}) went down ({kernel_log.times(event)}); {state}",
+            says=Text(
+                "the link of {device} ({interface}) went down ({when}); {state}", "{device}（{interface}）的链路断开过（{when}）；{state}"
+            ).fill(
+                device=device.name,
+                interface=str(event.interface),
+                when=Text(kernel_log.times(event), kernel_log.times_zh(event)),
+                state=state,
+            ),
             leads_to=Text(
                 "transfers over it run into their retries ('transport retry counter exceeded') or a time-out whenever it goes",
                 "每当它断开，经过它的传输就会用尽重试（'transport retry counter exceeded'）或超时",
@@ -93,17 +100,24 @@ def _severity(seen: Infiniband, device: Device, port: Port, several: bool) -> Se
 
 def _down(device: Device, port: Port, severity: Severity, up: Sequence[tuple[Device, Port]]) -> HostFinding:
     waits = port.link_layer == "InfiniBand" and port.state in ("INIT", "ARMED")
-    what = "no subnet manager has set it up" if waits else f"physical state {port.physical_state}"
+    physical = Text(f"physical state {port.physical_state}", f"物理状态 {port.physical_state}")
+    what = Text("no subnet manager has set it up", "没有 subnet manager 配置它") if waits else physical
     good = ",".join(f"{d.name}:{p.number}" for d, p in up)
-    beside = f"; {len(up)} other ports are active" if up else "; no port is active"
+    others = Text(f"; {len(up)} other ports are active", f"；另有 {len(up)} 个端口处于活动状态")
+    beside = others if up else Text("; no port is active", "；没有端口处于活动状态")
     return CAUSE.host_finding(
         area="infiniband",
         severity=severity,
-        says=f"{device.name} port {port.number} ({port.link_layer}) is {port.state}: {what}{beside}",
+        says=Text("{device} port {port} ({layer}) is {state}: {what}{beside}", "{device} 端口 {port}（{layer}）为 {state}：{what}{beside}").fill(
+            device=device.name, port=port.number, layer=str(port.link_layer), state=str(port.state), what=what, beside=beside
+        ),
         leads_to=(
-            "NCCL leaves the port out without a word: slower, and a host whose set of ports differs from the others' may fail to connect"
+            Text(
+                "NCCL leaves the port out without a word: slower, and a host whose set of ports differs from the others' may fail to connect",
+                "NCCL 会悄悄跳过该端口：速度变慢，而且端口集合与其他主机不同的主机可能连接失败",
+            )
             if up
-            else "NCCL finds no adapter and falls back to TCP sockets, many times slower"
+            else Text("NCCL finds no adapter and falls back to TCP sockets, many times slower", "NCCL 找不到网卡，退回 TCP 套接字，慢很多倍")
         ),
         evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/state", text=f"{port.state}, {port.physical_state}"),),
         remedies=(
@@ -127,12 +141,14 @@ def _slow(up: Sequence[tuple[Device, Port]]) -> Iterable[HostFinding]:
         if port.rate_gbps is None or usual is None or (port.rate_gbps >= usual and not narrow):
             continue
         others = (
-            f"; {rates.count(usual)} others like it run at {usual:g}" if port.rate_gbps < usual else "; links of InfiniBand have four lanes as a rule"
+            Text(f"; {rates.count(usual)} others like it run at {usual:g}", f"；另有 {rates.count(usual)} 个同类端口为 {usual:g}")
+            if port.rate_gbps < usual
+            else Text("; links of InfiniBand have four lanes as a rule", "；InfiniBand 链路通常有四条通道")
         )
         yield CAUSE.host_finding(
             area="infiniband",
             severity="warning",
-            says=f"{device.name} port {port.number} runs at {port.rate}{others}",
+            says=Text(f"{device.name} port {port.number} runs at {port.rate}", f"{device.name} 端口 {port.number} 的速率为 {port.rate}") + others,
             leads_to=Text("every ring that passes through it runs at its speed", "经过它的每个环都以它的速度运行"),
             evidence=(Evidence(source=f"/sys/class/infiniband/{device.name}/ports/{port.number}/rate", text=port.rate or ""),),
             remedies=("cable-and-switch", "see-the-ports"),
@@ -149,11 +165,15 @@ def _flapping(up: Sequence[tuple[Device, Port]]) -> Iterable[HostFinding]:
             usual = counts[len(counts) // 2] if len(counts) > 2 else 0
             if count < many or count < 10 * usual:
                 continue
-            beside = f", the others {usual}" if len(counts) > 2 else ""
+            beside = Text(f", the others {usual}", f"，其他端口为 {usual}") if len(counts) > 2 else NOTHING
             yield CAUSE.host_finding(
                 area="infiniband",
                 severity="note",
-                says=f"{device.name} port {port.number} counted {count} {counter} since its driver was loaded{beside}",
+                says=Text(
+                    f"{device.name} port {port.number} counted {count} {counter} since its driver was loaded",
+                    f"{device.name} 端口 {port.number} 自驱动加载以来 {counter} 计数为 {count}",
+                )
+                + beside,
                 leads_to=Text(
                     "where the count still grows, the link breaks under load and transfers end with 'transport retry counter exceeded'",
                     "若计数仍在增长，链路会在负载下中断，传输以 'transport retry counter exceeded' 结束",

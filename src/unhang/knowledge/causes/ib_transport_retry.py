@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -38,11 +38,16 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             usual = others[len(others) // 2] if others else 0
             if count < 1000 or count < 10 * usual or (count < _MANY * packets if packets else not others):
                 continue
-            share = f", {1000 * count / packets:.2g} for each thousand packets" if packets else ""
+            each = f"{1000 * count / packets:.2g}" if packets else ""
+            share = Text(f", {each} for each thousand packets", f"，每千个包 {each} 次") if packets else NOTHING
             yield CAUSE.host_finding(
                 area="infiniband",
                 severity="note",
-                says=f"{device.name} port {port.number} counted {count} {counter} since its driver was loaded{share}",
+                says=Text(
+                    f"{device.name} port {port.number} counted {count} {counter} since its driver was loaded",
+                    f"{device.name} 端口 {port.number} 自驱动加载以来 {counter} 计数为 {count}",
+                )
+                + share,
                 leads_to=Text(
                     "a path that loses packets is slow under load, and in the end gives up: transport retry counter exceeded",
                     "丢包的路径在负载下很慢，最终放弃：transport retry counter exceeded",

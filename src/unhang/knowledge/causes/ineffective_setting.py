@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             yield CAUSE.host_finding(
                 area="variables",
                 severity=renamed.severity,
-                says=f"{one.name}{value}: {renamed.says.en}",
+                says=Text(f"{one.name}{value}: {renamed.says.en}", f"{one.name}{value}：{renamed.says.zh}"),
                 leads_to=Text(
                     "it still holds; a release that drops the old name passes over it in silence", "目前仍然有效；不再支持旧名称的版本会悄悄忽略它"
                 ),
@@ -78,8 +78,11 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="variables",
             severity="warning" if known and not is_open else "note",
-            says=f"{one.name}{value}: {said.says.en}" if is_open or by_others else f"{one.name}{value} has no effect: {said.says.en}",
-            leads_to=f"{'if so, ' if is_open else ''}what it was meant to prevent happens as if it were not set",
+            says=Text(f"{one.name}{value}: {said.says.en}", f"{one.name}{value}：{said.says.zh}")
+            if is_open or by_others
+            else Text(f"{one.name}{value} has no effect: {said.says.en}", f"{one.name}{value} 不起作用：{said.says.zh}"),
+            leads_to=(Text("if so, ", "若是如此，") if is_open else NOTHING)
+            + Text("what it was meant to prevent happens as if it were not set", "它本应防止的问题照样发生，如同没有设置"),
             evidence=evidence,
             remedies=(remedy, "see-who-reads") if remedy else ("unset-blocking-wait",) if said.kind == "contradiction" else ("see-who-reads",),
             commands=see,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import Text, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -84,6 +84,9 @@ _BAD_FAMILY = Signature(
 _BRIDGES = lazily(r"(?:docker|virbr|veth|cni|flannel|cali|lxc|podman)|br-[0-9a-f]{12}$")
 
 
+_DUPLEX = {"full": Text("full", "全双工"), "half": Text("half", "半双工"), "unknown": Text("unknown", "双工模式未知")}
+
+
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     from unhang.facts import infiniband, network
 
@@ -92,7 +95,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         return
     several, way = network.several_hosts(host), network.uplink(seen)
     to_others = way.name if way is not None else "NAME"
-    with_address = ", ".join(i.name for i in seen.interfaces if network.usable(i)) or "none"
+    with_address = same(", ".join(i.name for i in seen.interfaces if network.usable(i))) or Text("none", "没有可用的接口")
     commands = {
         "name-one-that-exists": f"export NCCL_SOCKET_IFNAME={to_others}",
         "gloo-interface": f"export GLOO_SOCKET_IFNAME={to_others}",
@@ -105,7 +108,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="network",
             severity="error",
-            says=f"NCCL_SOCKET_IFNAME={nccl.value} matches no interface that is running with an address; this host has {with_address}",
+            says=Text(
+                "NCCL_SOCKET_IFNAME={value} matches no interface that is running with an address; this host has {names}",
+                "NCCL_SOCKET_IFNAME={value} 没有匹配到任何已启用且有地址的接口；本机有 {names}",
+            ).fill(value=nccl.value, names=with_address),
             leads_to=Text("NCCL ends at its start: no socket interface found", "NCCL 启动时就结束：no socket interface found"),
             evidence=(Evidence(source=nccl.place, text=f"NCCL_SOCKET_IFNAME={nccl.value}"),),
             remedies=("let-nccl-choose", "name-one-that-exists"),
@@ -117,7 +123,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             yield CAUSE.host_finding(
                 area="network",
                 severity="error",
-                says=f"GLOO_SOCKET_IFNAME names {', '.join(map(repr, absent))}: none has that name and an address; this host has {with_address}",
+                says=Text(
+                    "GLOO_SOCKET_IFNAME names {absent}: none has that name and an address; this host has {names}",
+                    "GLOO_SOCKET_IFNAME 指定了 {absent}：没有叫这个名字且有地址的接口；本机有 {names}",
+                ).fill(absent=", ".join(map(repr, absent)), names=with_address),
                 leads_to=Text("every Gloo group ends at its start: unable to find address", "每个 Gloo 组一开始就结束：unable to find address"),
                 evidence=(Evidence(source=seen.gloo.asked.place, text=f"GLOO_SOCKET_IFNAME={seen.gloo.asked.value}"),),
                 # With several hosts its own name may lead here alone; on one it does no harm.
@@ -128,7 +137,8 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     if not chosen:
         return
     first, local = chosen[0], [i for i in chosen if _ends_here(i, way)]
-    met = f"{first.name} ({first.addresses[0] if first.addresses else 'without an address'})"
+    address = first.addresses[0] if first.addresses else Text("without an address", "没有地址")
+    met = Text("{name} ({address})", "{name}（{address}）").fill(name=first.name, address=address)
     over_rdma = (rdma := host.get(infiniband.SUBJECT)) is not None and bool(infiniband.active(rdma))
     leave_out = ("name-one-that-exists",) if nccl is not None else ("keep-off-virtual", "name-one-that-exists")
     evidence = (Evidence(source="/sys/class/net", text=f"NCCL takes {', '.join(i.name for i in chosen)}: {seen.nccl.why}"),)
@@ -136,7 +146,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="network",
             severity="error" if several else "warning",
-            says=f"NCCL meets the other ranks over {met}, which no other host can reach",
+            says=Text(
+                "NCCL meets the other ranks over {met}, which no other host can reach", "NCCL 经 {met}与其他 rank 通信，而其他主机都到不了那里"
+            ).fill(met=met),
             leads_to=Text(
                 "ranks of several hosts never find each other: connection refused, or timed out", "多台主机的 rank 永远找不到彼此：连接被拒绝或超时"
             ),
@@ -148,7 +160,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="network",
             severity="warning",
-            says=f"NCCL meets the other ranks over {met}, a tunnel or VPN",
+            says=Text("NCCL meets the other ranks over {met}, a tunnel or VPN", "NCCL 经 {met}与其他 rank 通信，它是隧道或 VPN").fill(met=met),
             leads_to=Text(
                 "hosts outside of it cannot be reached, and what passes is slow and in small packets", "它之外的主机无法到达，能通过的也很慢、包很小"
             ),
@@ -160,7 +172,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="network",
             severity="warning",
-            says=f"NCCL spreads its connections over {', '.join(i.name for i in chosen)}, of which {', '.join(i.name for i in local)} ends here",
+            says=Text("NCCL spreads its connections over {all}, of which {local} ends here", "NCCL 把连接分散到 {all}，其中 {local} 只通到本机").fill(
+                all=", ".join(i.name for i in chosen), local=", ".join(i.name for i in local)
+            ),
             leads_to=Text("the connections over it time out while the others work", "经过它的连接超时，而其他连接正常"),
             evidence=evidence,
             remedies=leave_out,
@@ -172,7 +186,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="network",
             severity="note",
-            says=f"the way to MASTER_ADDR ({seen.peer.address}) leads over {seen.peer.route.interface}, while NCCL takes {first.name}",
+            says=Text(
+                f"the way to MASTER_ADDR ({seen.peer.address}) leads over {seen.peer.route.interface}, while NCCL takes {first.name}",
+                f"到 MASTER_ADDR（{seen.peer.address}）的路由经过 {seen.peer.route.interface}，而 NCCL 使用 {first.name}",
+            ),
             leads_to=Text(
                 "where the other hosts are not in the net of that interface too, the ranks never find each other",
                 "若其他主机不在该接口的网络中，各 rank 永远找不到彼此",
@@ -185,7 +202,11 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="network",
             severity="warning" if several else "note",
-            says=f"{first.name} runs at {first.speed_mbps or 'an unknown number of'} Mb/s, {first.duplex or 'unknown'} duplex",
+            says=Text("{name} runs at {speed} Mb/s, {duplex} duplex", "{name} 的速率为 {speed} Mb/s，{duplex}").fill(
+                name=first.name,
+                speed=first.speed_mbps or Text("an unknown number of", "未知数值"),
+                duplex=_DUPLEX.get(first.duplex or "unknown", same(str(first.duplex))),
+            ),
             leads_to=Text(
                 "gradients take minutes where they should take seconds; collectives of several hosts run into their timeout",
                 "本该几秒的梯度同步要几分钟；多主机的集合通信会超时",

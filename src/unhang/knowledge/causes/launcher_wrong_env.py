@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import COMMA, Text, joined
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -76,10 +76,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="python_env",
             severity="note",
-            says=(
-                f"unhang lives in {seen.own.prefix} with torch {seen.own.packages['torch']}, and the training's Python is {seen.training.python} "
-                f"with torch {torch}"
-            ),
+            says=Text(
+                "unhang lives in {prefix} with torch {own}, and the training's Python is {python} with torch {torch}",
+                "unhang 位于 {prefix}，带有 torch {own}；训练的 Python 是 {python}，带有 torch {torch}",
+            ).fill(prefix=seen.own.prefix, own=seen.own.packages["torch"], python=seen.training.python, torch=torch),
             leads_to=Text("unhang run train.py trains with the torch beside unhang", "unhang run train.py 使用 unhang 旁边的 torch 训练"),
             remedies=("through-the-interpreter",),
             commands={"through-the-interpreter": f"unhang run --python {shlex.quote(seen.training.python)} train.py"},
@@ -92,7 +92,10 @@ def _not_activated(seen: PythonEnv, python: Program) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="python_env",
             severity="warning",
-            says=f"{name} is {prefix}, and {python.name} on the PATH is {python.path}",
+            says=Text(
+                f"{name} is {prefix}, and {python.name} on the PATH is {python.path}",
+                f"{name} 为 {prefix}，而 PATH 上的 {python.name} 是 {python.path}",
+            ),
             leads_to=Text(
                 "the training starts under a Python that lacks the packages of the environment that seems to be active",
                 "训练在另一个 Python 下启动，它缺少看似已激活的环境里的软件包",
@@ -122,8 +125,14 @@ def _elsewhere(seen: PythonEnv, python: Program, program: Program) -> Iterable[H
         yield CAUSE.host_finding(
             area="python_env",
             severity="warning",
-            says=f"{program.name} on the PATH is {program.path} and runs {program.interpreter}; {python.name} is {python.path}",
-            leads_to=f"what {program.name} starts runs with the packages of {program.prefix}, not with those of {env.prefix}",
+            says=Text(
+                f"{program.name} on the PATH is {program.path} and runs {program.interpreter}; {python.name} is {python.path}",
+                f"PATH 上的 {program.name} 是 {program.path}，运行的是 {program.interpreter}；{python.name} 却是 {python.path}",
+            ),
+            leads_to=Text(
+                f"what {program.name} starts runs with the packages of {program.prefix}, not with those of {env.prefix}",
+                f"{program.name} 启动的程序使用 {program.prefix} 的软件包，而不是 {env.prefix} 的",
+            ),
             evidence=(Evidence(source=program.path, text=f"#!{program.interpreter}"), Evidence(source="PATH", text=python.path)),
             remedies=("through-the-interpreter", "activate-everywhere", "no-user-site"),
             commands={"through-the-interpreter": f"{shlex.quote(env.python)} -m {module} ARGS train.py"},
@@ -132,10 +141,13 @@ def _elsewhere(seen: PythonEnv, python: Program, program: Program) -> Iterable[H
         yield CAUSE.host_finding(
             area="python_env",
             severity="note",
-            says=f"{program.name} on the PATH is {program.path}, of another environment than {python.name}, {python.path}",
-            leads_to=f"pip installs into {program.prefix}"
+            says=Text(
+                f"{program.name} on the PATH is {program.path}, of another environment than {python.name}, {python.path}",
+                f"PATH 上的 {program.name} 是 {program.path}，与 {python.name}（{python.path}）不属于同一环境",
+            ),
+            leads_to=Text(f"pip installs into {program.prefix}", f"pip 会安装到 {program.prefix}")
             if program.name == "pip"
-            else f"scripts that ask for {program.name} find no torch, or another one",
+            else Text(f"scripts that ask for {program.name} find no torch, or another one", f"使用 {program.name} 的脚本找不到 torch，或找到另一个"),
             evidence=(Evidence(source="PATH", text=program.path),),
             remedies=("activate-everywhere",),
         )
@@ -147,12 +159,15 @@ def _shadows(seen: PythonEnv) -> Iterable[HostFinding]:
         for shadow in env.shadows:
             places.setdefault(shadow.place, []).append(shadow)
         for place, shadows in places.items():
-            told = ", ".join(f"{s.name} {s.version} before {s.hidden}" for s in sorted(shadows, key=lambda s: s.name != "torch")[:4])
+            first = sorted(shadows, key=lambda s: s.name != "torch")[:4]
+            told = joined((Text(f"{s.name} {s.version} before {s.hidden}", f"{s.name} {s.version} 遮住 {s.hidden}") for s in first), COMMA)
             by_path = place in seen.python_path
             yield CAUSE.host_finding(
                 area="python_env",
                 severity="warning",
-                says=f"{'PYTHONPATH' if by_path else 'the user site'} {place} comes before the packages of {env.prefix}: {told}",
+                says=Text("{which} {place} comes before the packages of {prefix}: {told}", "{which} {place} 排在 {prefix} 的软件包之前：{told}").fill(
+                    which="PYTHONPATH" if by_path else Text("the user site", "用户 site 目录"), place=place, prefix=env.prefix, told=told
+                ),
                 leads_to=Text(
                     "a mixture of two sets of packages: missing modules, undefined symbols, or another release than the other hosts run",
                     "两套软件包混用：缺少模块、未定义符号，或与其他主机的版本不同",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.caught import stepped_over, that_ended_something
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -51,7 +51,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="libraries",
             severity="error",
-            says=f"torch {torch.version} needs {_some(torch.lacking)}, found neither beside it nor on the search path",
+            says=Text(
+                "torch {version} needs {names}, found neither beside it nor on the search path",
+                "torch {version} 需要 {names}，在它旁边和搜索路径上都没有找到",
+            ).fill(version=torch.version, names=_some(torch.lacking)),
             leads_to=Text("importing torch fails: cannot open shared object file", "import torch 失败：cannot open shared object file"),
             evidence=(Evidence(source=f"{torch.path}/lib/libtorch_cuda.so", text=", ".join(torch.lacking)),),
             remedies=("one-cuda", "see-what-is-loaded"),
@@ -66,7 +69,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="libraries",
             severity="warning",
-            says=f"NCCL_NET_PLUGIN asks for {seen.net_plugin}, and no such library is found",
+            says=Text(
+                f"NCCL_NET_PLUGIN asks for {seen.net_plugin}, and no such library is found", f"NCCL_NET_PLUGIN 要求 {seen.net_plugin}，却找不到这个库"
+            ),
             leads_to=Text(
                 "NCCL goes on with its own transports and says so only at NCCL_DEBUG=INFO: on clusters that need the plugin, many times slower",
                 "NCCL 改用自带的传输方式，只有 NCCL_DEBUG=INFO 时才说明：在需要该插件的集群上慢很多倍",
@@ -76,8 +81,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         )
 
 
-def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+def _some(names: tuple[str, ...]) -> Text:
+    more = Text(f" and {len(names) - 3} more", f" 等 {len(names)} 个库") if len(names) > 3 else NOTHING
+    return joined(map(same, names[:3]), COMMA) + more
 
 
 def _nccl(seen: Libraries, nccl: Copy) -> Iterable[HostFinding]:
@@ -90,7 +96,10 @@ def _nccl(seen: Libraries, nccl: Copy) -> Iterable[HostFinding]:
     yield CAUSE.host_finding(
         area="libraries",
         severity="warning",
-        says=f"{nccl.through} puts NCCL {nccl.version} ({nccl.path}) before the NCCL {own.version} that torch {seen.torch.version} brought along",
+        says=Text(
+            f"{nccl.through} puts NCCL {nccl.version} ({nccl.path}) before the NCCL {own.version} that torch {seen.torch.version} brought along",
+            f"{nccl.through} 把 NCCL {nccl.version}（{nccl.path}）排在 torch {seen.torch.version} 自带的 NCCL {own.version} 之前",
+        ),
         leads_to=Text(
             "torch calls functions that the older NCCL lacks (undefined symbol), or hosts run different releases",
             "torch 调用了旧版 NCCL 没有的函数（undefined symbol），或各主机版本不同",
@@ -107,11 +116,19 @@ def _driver_library(cuda: Copy | None, driver: str | None) -> Iterable[HostFindi
     if cuda is None or cuda.through not in ("LD_LIBRARY_PATH", "LD_PRELOAD"):
         return
     if "/stubs/" in cuda.path:
-        says = f"{cuda.through} leads to the toolkit's stub of the driver, {cuda.path}"
-        leads_to = "CUDA does not start: the stub is for linking only (error 34)"
+        says = Text(
+            f"{cuda.through} leads to the toolkit's stub of the driver, {cuda.path}", f"{cuda.through} 指向 CUDA 工具包里的驱动桩库 {cuda.path}"
+        )
+        leads_to = Text("CUDA does not start: the stub is for linking only (error 34)", "CUDA 无法启动：桩库只用于链接（错误 34）")
     elif "/compat" in cuda.path and cuda.version is not None and driver is not None and number(cuda.version) < number(driver):
-        says = f"{cuda.through} puts libcuda {cuda.version} ({cuda.path}) before the one of the driver, {driver}"
-        leads_to = "CUDA does not start: error 803, forward compatibility works only with a driver that is older than the package"
+        says = Text(
+            f"{cuda.through} puts libcuda {cuda.version} ({cuda.path}) before the one of the driver, {driver}",
+            f"{cuda.through} 把 libcuda {cuda.version}（{cuda.path}）排在驱动 {driver} 自带的之前",
+        )
+        leads_to = Text(
+            "CUDA does not start: error 803, forward compatibility works only with a driver that is older than the package",
+            "CUDA 无法启动：错误 803，forward compatibility 只适用于比 compat 包更旧的驱动",
+        )
     else:
         return
     yield CAUSE.host_finding(

@@ -73,10 +73,11 @@ def _open_files(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]:
     yield CAUSE.host_finding(
         area="limits",
         severity="error" if limit.soft < needs else "warning" if limit.soft <= spare else "note",
-        says=(
-            f"{limit.soft} open files for each process (ulimit -n); a rank {'on a GPU ' if gpus else ''}needs about {needs}, and one more for each "
-            "tensor that a loader worker has sent and for each socket"
-        ),
+        says=Text(
+            "{limit} open files for each process (ulimit -n); a rank {on}needs about {needs}, and one more for each tensor that a loader worker has "
+            "sent and for each socket",
+            "每个进程最多打开 {limit} 个文件（ulimit -n）；{on} rank 大约需要 {needs} 个，DataLoader worker 每送来一个张量、每个套接字还要再占一个",
+        ).fill(limit=limit.soft, on=Text("on a GPU ", "GPU 上的一个") if gpus else Text("", "一个"), needs=needs),
         leads_to=Text(
             "'Too many open files', from the start or as soon as enough workers and peers are there",
             "一开始，或 worker 与对端够多时，就报 'Too many open files'",
@@ -104,7 +105,10 @@ def _locked_memory(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]
     yield CAUSE.host_finding(
         area="limits",
         severity="note" if not gpus else "error" if small else "warning",
-        says=f"a process may lock {size(limit.soft)} of memory (ulimit -l), and there are RDMA adapters ({', '.join(seen.infiniband[:4])})",
+        says=Text(
+            "a process may lock {size} of memory (ulimit -l), and there are RDMA adapters ({names})",
+            "一个进程最多锁定 {size} 内存（ulimit -l），而本机有 RDMA 网卡（{names}）",
+        ).fill(size=size(limit.soft), names=", ".join(seen.infiniband[:4])),
         leads_to=Text(
             "NCCL over InfiniBand or RoCE fails at ibv_reg_mr or ibv_create_cq with 'Cannot allocate memory'",
             "经 InfiniBand 或 RoCE 的 NCCL 在 ibv_reg_mr 或 ibv_create_cq 处失败：'Cannot allocate memory'",
@@ -117,10 +121,10 @@ def _locked_memory(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]
 
 def _processes(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]:
     needs = max(1, gpus) * _THREADS_OF_A_RANK + (seen.cpus_allowed or 0)
-    leads_to = (
-        f"{'the ranks of all GPUs start' if gpus > 1 else 'a rank starts'} about {needs} threads, data loader workers not counted: \"can't start new "
-        "thread\" or 'Resource temporarily unavailable'"
-    )
+    leads_to = Text(
+        "{who} about {needs} threads, data loader workers not counted: \"can't start new thread\" or 'Resource temporarily unavailable'",
+        "{who}大约启动 {needs} 个线程，不算 DataLoader worker：\"can't start new thread\" 或 'Resource temporarily unavailable'",
+    ).fill(who=Text("the ranks of all GPUs start", "所有 GPU 的 rank 共") if gpus > 1 else Text("a rank starts", "一个 rank "), needs=needs)
     group = seen.pids
     if group is not None and group.current is not None and group.limit - group.current < needs:
         left = max(0, group.limit - group.current)
@@ -164,11 +168,14 @@ def _processes(seen: Limits, gpus: int, kind: Kind) -> Iterable[HostFinding]:
 
 def _cpus(seen: Limits, gpus: int) -> Iterable[HostFinding]:
     if gpus and seen.cpus is not None and seen.cpus < 2:
-        by = "by the quota of the control group" if seen.cpu_quota is not None and seen.cpu_quota < (seen.cpus_allowed or 2) else "by its affinity"
+        quota = seen.cpu_quota is not None and seen.cpu_quota < (seen.cpus_allowed or 2)
+        by = Text("by the quota of the control group", "受控制组配额限制") if quota else Text("by its affinity", "受 CPU 亲和性限制")
         yield CAUSE.host_finding(
             area="limits",
             severity="warning",
-            says=f"what is started here has {seen.cpus:g} of {seen.cpus_online} CPUs, {by}",
+            says=Text("what is started here has {n} of {all} CPUs, {by}", "从这里启动的程序只能用 {all} 个 CPU 中的 {n} 个，{by}").fill(
+                n=f"{seen.cpus:g}", all=str(seen.cpus_online), by=by
+            ),
             leads_to=Text(
                 "ranks, NCCL's helper threads and data loader workers wait for each other: GPUs idle, and late ranks look like hanging ones",
                 "rank、NCCL 的辅助线程和 DataLoader worker 互相等待：GPU 空闲，迟到的 rank 看上去像挂起",
@@ -209,12 +216,20 @@ def _others(seen: Limits, gpus: int) -> Iterable[HostFinding]:
         )
     space = seen.address_space_bytes
     if space is not None and space.soft is not None and (gpus or space.soft < _ADDRESSES_OF_A_RANK):
-        reserves = "CUDA reserves addresses for the memory of the host and of all GPUs at once: its start fails with 'out of memory'"
-        maps = "torch and its libraries map gigabytes, and each thread and loader worker more: 'Cannot allocate memory' while memory is free"
+        reserves = Text(
+            "CUDA reserves addresses for the memory of the host and of all GPUs at once: its start fails with 'out of memory'",
+            "CUDA 一次为主机内存和所有 GPU 的显存预留地址：启动时报 'out of memory'",
+        )
+        maps = Text(
+            "torch and its libraries map gigabytes, and each thread and loader worker more: 'Cannot allocate memory' while memory is free",
+            "torch 及其依赖库要映射数 GB 地址，每个线程和 DataLoader worker 还要更多：内存有空闲却报 'Cannot allocate memory'",
+        )
         yield CAUSE.host_finding(
             area="limits",
             severity="warning",
-            says=f"a process may have {size(space.soft)} of addresses (ulimit -v)",
+            says=Text(
+                f"a process may have {size(space.soft)} of addresses (ulimit -v)", f"一个进程最多使用 {size(space.soft)} 地址空间（ulimit -v）"
+            ),
             leads_to=reserves if gpus else maps,
             evidence=(_of_process("Max address space", space.soft, space.hard),),
             remedies=("address-space",),
@@ -223,7 +238,10 @@ def _others(seen: Limits, gpus: int) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="limits",
             severity="note",
-            says=f"no process may be read from outside (kernel.yama.ptrace_scope is {seen.ptrace_scope})",
+            says=Text(
+                f"no process may be read from outside (kernel.yama.ptrace_scope is {seen.ptrace_scope})",
+                f"不能从外部读取任何进程（kernel.yama.ptrace_scope 为 {seen.ptrace_scope}）",
+            ),
             leads_to=Text(
                 "the stacks of a rank that is stopped or holds the GIL cannot be taken: a hang is told with less evidence",
                 "无法采集被暂停或占着 GIL 的 rank 的调用栈：挂起时证据较少",

@@ -28,7 +28,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="gpu",
             severity="error" if len(empty) == len(seen.gpus) else "warning",
-            says=f"{gpu.labels(g.index for g in empty)} of {len(seen.gpus)}: in MIG mode without a slice",
+            says=Text("{gpus} of {n}: in MIG mode without a slice", "{gpus}（共 {n} 块）：处于 MIG 模式，却没有切片").fill(
+                gpus=gpu.named(g.index for g in empty), n=len(seen.gpus)
+            ),
             leads_to=Text(
                 "CUDA shows nothing of such a GPU: a rank that is meant for it has none", "CUDA 看不到这样的 GPU：要用它的 rank 没有 GPU 可用"
             ),
@@ -40,7 +42,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="gpu",
             severity="warning" if len(seen.gpus) > 1 else "note",
-            says=f"{gpu.labels(g.index for g in cut)} of {len(seen.gpus)}: in MIG mode",
+            says=Text("{gpus} of {n}: in MIG mode", "{gpus}（共 {n} 块）：处于 MIG 模式").fill(
+                gpus=gpu.named(g.index for g in cut), n=len(seen.gpus)
+            ),
             leads_to=Text(
                 "a process sees one slice only, and NCCL before 2.32 takes two slices of one GPU for the same GPU",
                 "一个进程只看得到一个切片，2.32 之前的 NCCL 会把同一 GPU 的两个切片当作同一个 GPU",

@@ -97,7 +97,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="network",
             severity="error",
-            says=f"there is no route to MASTER_ADDR ({seen.peer.address})",
+            says=Text(f"there is no route to MASTER_ADDR ({seen.peer.address})", f"没有到 MASTER_ADDR（{seen.peer.address}）的路由"),
             leads_to=Text(
                 "the rendezvous ends with 'Network is unreachable' or 'No route to host'",
                 "rendezvous 以 'Network is unreachable' 或 'No route to host' 结束",
@@ -113,7 +113,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="firewall",
             severity="error",
-            says=f"the firewall drops connections of this host to itself over the loopback ({by.chain.tool} {by.chain.name}: {by.rule})",
+            says=Text(
+                f"the firewall drops connections of this host to itself over the loopback ({by.chain.tool} {by.chain.name}: {by.rule})",
+                f"防火墙丢弃本机经回环接口连接自己的流量（{by.chain.tool} {by.chain.name}：{by.rule}）",
+            ),
             leads_to=Text(
                 "ranks of this very host cannot connect to their store or to each other", "本机的 rank 无法连接自己的 store，也无法互相连接"
             ),
@@ -125,11 +128,18 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         return
     for packet, net in _from_peers(host, seen):
         if (by := firewall.dropped(rules, packet)) is not None:
-            way = f"from {packet.peer} over {packet.interface} to" if packet.hook == "input" else f"to {packet.peer} over {packet.interface},"
+            way = (
+                Text(f"from {packet.peer} over {packet.interface} to", f"来自 {packet.peer}、经 {packet.interface} 到达本机")
+                if packet.hook == "input"
+                else Text(f"to {packet.peer} over {packet.interface},", f"经 {packet.interface} 到 {packet.peer} 的")
+            )
             yield CAUSE.host_finding(
                 area="firewall",
                 severity="error" if network.several_hosts(host) else "warning",
-                says=f"the firewall drops new connections {way} port {packet.port} ({by.chain.tool} {by.chain.name}: {by.rule})",
+                says=Text(
+                    "the firewall drops new connections {way} port {port} ({tool} {chain}: {rule})",
+                    "防火墙丢弃{way}端口 {port} 的新连接（{tool} {chain}：{rule}）",
+                ).fill(way=way, port=packet.port, tool=by.chain.tool, chain=by.chain.name, rule=by.rule),
                 leads_to=Text(
                     "NCCL and Gloo use ports that the system chooses: the rendezvous may pass, and ranks of several hosts still never connect",
                     "NCCL 和 Gloo 使用系统分配的端口：rendezvous 可能成功，而多台主机的 rank 仍然连不上",
@@ -152,7 +162,10 @@ def _fell(seen: Network, log: KernelLog, *, several: bool) -> Iterable[HostFindi
         yield CAUSE.host_finding(
             area="kernel",
             severity="warning" if several else "note",
-            says=f"the link of {towards.name}, the way to other hosts, went down ({kernel_log.times(event)}); it is up again",
+            says=Text(
+                f"the link of {towards.name}, the way to other hosts, went down ({kernel_log.times(event)}); it is up again",
+                f"通往其他主机的 {towards.name} 链路断开过（{kernel_log.times_zh(event)}）；现已恢复",
+            ),
             leads_to=Text(
                 "connections to other hosts stood still meanwhile: time-outs, lost peers, a rendezvous that ends",
                 "期间到其他主机的连接停住：超时、失去同伴、rendezvous 结束",

@@ -33,7 +33,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         if over is not None and over.kind == "bond" and i.mtu_bytes and over.mtu_bytes and i.mtu_bytes < over.mtu_bytes:
             yield _finding(
                 i,
-                f"{over.name} sends packets of {over.mtu_bytes} bytes, its member {i.name} carries {i.mtu_bytes}",
+                Text(
+                    f"{over.name} sends packets of {over.mtu_bytes} bytes, its member {i.name} carries {i.mtu_bytes}",
+                    f"{over.name} 发送 {over.mtu_bytes} 字节的包，其成员 {i.name} 只能承载 {i.mtu_bytes}",
+                ),
                 "warning",
                 over.mtu_bytes,
                 "one-mtu",
@@ -43,7 +46,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         if i.kind == "vxlan" and i.mtu_bytes > way.mtu_bytes - _VXLAN_BYTES:
             yield _finding(
                 i,
-                f"the overlay {i.name} sends packets of {i.mtu_bytes} bytes, {way.name} carries {way.mtu_bytes} with {_VXLAN_BYTES} of header",
+                Text(
+                    f"the overlay {i.name} sends packets of {i.mtu_bytes} bytes, {way.name} carries {way.mtu_bytes} with {_VXLAN_BYTES} of header",
+                    f"overlay 网络 {i.name} 发送 {i.mtu_bytes} 字节的包，{way.name} 连同 {_VXLAN_BYTES} 字节包头只能承载 {way.mtu_bytes}",
+                ),
                 "warning",
                 way.mtu_bytes - _VXLAN_BYTES,
                 "one-mtu",
@@ -52,7 +58,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         if i.kind == "bridge" and (made is not None or i.name == "docker0") and i.mtu_bytes > way.mtu_bytes:
             yield _finding(
                 i,
-                f"containers on {i.name} send packets of {i.mtu_bytes} bytes, {way.name} carries {way.mtu_bytes}",
+                Text(
+                    f"containers on {i.name} send packets of {i.mtu_bytes} bytes, {way.name} carries {way.mtu_bytes}",
+                    f"{i.name} 上的容器发送 {i.mtu_bytes} 字节的包，{way.name} 只能承载 {way.mtu_bytes}",
+                ),
                 "note",
                 way.mtu_bytes,
                 "docker-mtu" if made is None else "docker-network-mtu",
@@ -60,7 +69,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             )
 
 
-def _finding(interface: Interface, says: str, severity: Severity, mtu_bytes: int, remedy: str, *, network: str = "NETWORK") -> HostFinding:
+def _finding(interface: Interface, says: Text, severity: Severity, mtu_bytes: int, remedy: str, *, network: str = "NETWORK") -> HostFinding:
     return CAUSE.host_finding(
         area="network",
         severity=severity,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import STANDINGS, Cause, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import Text, joined
 from unhang.model import Evidence, HostFinding, Remedy
 from unhang.records.logs import match
 
@@ -44,11 +44,11 @@ def _told(host: Snapshot, log: KernelLog) -> Iterable[HostFinding]:
     for told in faults.values():
         newest = sorted(told, key=lambda t: (not kernel_log.recent(t[0]), STANDINGS.index(t[1].signature.standing), t[0].last_age_s or 0.0))
         event, hit = newest[0]
-        says = hit.signature.says.format_map(hit.groups)
+        says = Text(hit.signature.says, hit.signature.says_zh).fill(**hit.groups)
         yield CAUSE.host_finding(
             area="kernel",
             severity="warning" if kernel_log.recent(event) else "note",
-            says=f"{says} ({kernel_log.times(event)})",
+            says=says + Text(f" ({kernel_log.times(event)})", f"（{kernel_log.times_zh(event)}）"),
             leads_to=Text(
                 "connections over it end with transport errors or time-outs; where it comes back, the adapter ends jobs again",
                 "经过它的连接以传输错误或超时结束；若再次出现，该网卡还会中断作业",
@@ -66,16 +66,17 @@ def _firmware(seen: Infiniband) -> Iterable[HostFinding]:
             if device.board_id == board and device.firmware:
                 versions.setdefault(device.firmware, []).append(device.name)
         if len(versions) > 1:
-            said = "; ".join(f"{version} on {', '.join(names)}" for version, names in sorted(versions.items()))
+            firmware = Text("{version} on {names}", "{names} 为 {version}")
+            said = joined(firmware.fill(version=version, names=", ".join(names)) for version, names in sorted(versions.items()))
             yield CAUSE.host_finding(
                 area="infiniband",
                 severity="note",
-                says=f"adapters of the same board ({board}) run different firmware: {said}",
+                says=Text(f"adapters of the same board ({board}) run different firmware: ", f"同型号板卡（{board}）的网卡固件版本不同：") + said,
                 leads_to=Text(
                     "faults that only some adapters show; the older firmware is the first suspect when one of them fails",
                     "只有部分网卡出现的故障；其中一块出错时首先怀疑较旧的固件",
                 ),
-                evidence=(Evidence(source="/sys/class/infiniband/*/fw_ver", text=said),),
+                evidence=(Evidence(source="/sys/class/infiniband/*/fw_ver", text=said.en),),
                 remedies=("update-firmware",),
             )
 
@@ -95,12 +96,14 @@ CAUSE = Cause(
             needle="local catastrophic error",
             pattern=r"NET/IB ?: ?(?:(?P<device>[\w.-]+):(?P<port>\d+) )?(?:Got )?async (?:error |fatal )?event ?: local catastrophic error",
             says="an InfiniBand adapter reported a catastrophic error of its own",
+            says_zh="一块 InfiniBand 网卡报告了自身的灾难性错误",
             remedies=_LOOK,
         ),
         Signature(
             needle="device's health compromised",
             pattern=r"mlx[45]_core (?P<bus>[\w:.]{4,40}\w):? ?(?P<interface>\S{0,20}?):? .{0,80}device's health compromised",
             says="the adapter {bus} stopped answering: its health counter stands still",
+            says_zh="网卡 {bus} 停止响应：健康计数器不再变化",
             remedies=_LOOK,
         ),
         Signature(
@@ -110,6 +113,7 @@ CAUSE = Cause(
                 r"start of firmware assert|assert_exit_ptr|print_health_info)"
             ),
             says="the adapter {bus} reported a fatal error of its firmware",
+            says_zh="网卡 {bus} 报告了固件致命错误",
             remedies=_LOOK,
         ),
         Signature(
@@ -121,6 +125,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="the adapter {bus} does not answer the commands of its driver",
+            says_zh="网卡 {bus} 不响应驱动的命令",
             remedies=_LOOK,
         ),
         Signature(
@@ -131,6 +136,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="the adapter {bus} reports heat or a faulty cable module",
+            says_zh="网卡 {bus} 报告过热或线缆模块故障",
             remedies=("cool-or-replace", "ask-the-adapter", "take-it-out"),
         ),
         Signature(
@@ -138,6 +144,7 @@ CAUSE = Cause(
             pattern=r"NETDEV WATCHDOG:? (?:CPU: \d+: )?(?P<interface>[\w.@-]+) \((?P<driver>\w+)\): transmit queue \d+ timed out",
             standing="likely",
             says="the adapter behind {interface} ({driver}) stopped sending: its transmit queue timed out",
+            says_zh="{interface} 对应的网卡（{driver}）停止发送：发送队列超时",
             remedies=_LOOK,
         ),
         Signature(
@@ -149,6 +156,7 @@ CAUSE = Cause(
             ),
             standing="likely",
             says="the adapter behind {interface} ({driver}) stopped sending: its transmit queue timed out",
+            says_zh="{interface} 对应的网卡（{driver}）停止发送：发送队列超时",
             remedies=_LOOK,
         ),
         Signature(
@@ -158,6 +166,7 @@ CAUSE = Cause(
                 r"Detected firmware fatal condition)"
             ),
             says="the firmware of the adapter {bus} does not respond",
+            says_zh="网卡 {bus} 的固件没有响应",
             remedies=_LOOK,
         ),
         Signature(
@@ -165,11 +174,13 @@ CAUSE = Cause(
             pattern=r"(?P<interface>(?<![\w.-])[\w.-]{1,40}): hw csum failure",
             standing="likely",
             says="the adapter behind {interface} computes wrong checksums",
+            says_zh="{interface} 对应的网卡计算的校验和有误",
             remedies=_LOOK,
         ),
         Signature(
             needle="IBV_EVENT_DEVICE_FATAL",
             says="an adapter reported that it failed (IBV_EVENT_DEVICE_FATAL)",
+            says_zh="一块网卡报告自身故障（IBV_EVENT_DEVICE_FATAL）",
             remedies=_LOOK,
         ),
         Signature(
@@ -177,6 +188,7 @@ CAUSE = Cause(
             pattern=r"NET/IB : (?P<device>[\w.-]+):(?P<port>\d+) marking device with fatal error",
             standing="possible",
             says="NCCL gave up the adapter {device}, port {port}, after its address had changed",
+            says_zh="网卡 {device} 端口 {port} 的地址改变后，NCCL 放弃了它",
             remedies=_LOOK,
         ),
         Signature(
@@ -186,6 +198,7 @@ CAUSE = Cause(
                 r"severity=Uncorrect(?:ed|able)"
             ),
             says="the PCIe connection of the adapter {bus} failed ({driver})",
+            says_zh="网卡 {bus} 的 PCIe 连接出错（{driver}）",
             remedies=("cool-or-replace", "ask-the-adapter", "take-it-out"),
         ),
     ),

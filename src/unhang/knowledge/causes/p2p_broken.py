@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
 from unhang.knowledge.causes.device_mapping import PEERS_HIDDEN
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import COMMA, NOTHING, Text, joined, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -60,6 +60,15 @@ def _evidence(at: At) -> Evidence:
 _ALL = ("host-memory", "prove-it", "iommu-and-acs")
 
 
+_REASONS_ZH = {
+    "chipset not supported": "芯片组不支持",
+    "GPU not supported": "GPU 不支持",
+    "topology not supported": "拓扑不支持",
+    "disabled by registry key": "被驱动参数禁用",
+    "not supported": "不支持",
+}
+
+
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     from unhang.facts import gpu, kernel_log, pcie
 
@@ -79,8 +88,17 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
             yield CAUSE.host_finding(
                 area="kernel",
                 severity="warning",
-                says=f"the IOMMU refused accesses of {'adapter' if adapter else 'GPU'} {e.device} ({kernel_log.ago(e.last_age_s)}, {e.count} times)",
-                leads_to=f"copies between {'GPUs and the adapter (GPUDirect RDMA)' if adapter else 'GPUs'} hang or bring wrong data",
+                says=Text(
+                    "the IOMMU refused accesses of {what} {device} ({ago}, {n} times)", "IOMMU 拒绝了{what} {device} 的访问（{ago}，共 {n} 次）"
+                ).fill(
+                    what=Text("adapter", "网卡") if adapter else Text("GPU", " GPU"),
+                    device=str(e.device),
+                    ago=Text(kernel_log.ago(e.last_age_s), kernel_log.ago_zh(e.last_age_s)),
+                    n=e.count,
+                ),
+                leads_to=Text("copies between {what} hang or bring wrong data", "{what}之间的拷贝会挂起，或数据出错").fill(
+                    what=Text("GPUs and the adapter (GPUDirect RDMA)", "GPU 与网卡（GPUDirect RDMA）") if adapter else Text("GPUs", "GPU ")
+                ),
                 evidence=(Evidence(source="kernel log", text=e.text),),
                 remedies=("iommu-and-acs",) if adapter else ("iommu-and-acs", "host-memory", "prove-it"),
             )
@@ -92,28 +110,36 @@ def _refused(seen: Gpus) -> Iterable[HostFinding]:
     refused = [p for p in seen.pairs if p.p2p not in (None, "ok", "unknown") and not {p.first, p.second} & sliced]
     for reason in dict.fromkeys(p.p2p for p in refused):
         alike = [p for p in refused if p.p2p == reason]
-        joined = any((p.link or "").startswith("NV") for p in alike)
+        by_nvlink = any((p.link or "").startswith("NV") for p in alike)
         yield CAUSE.host_finding(
             area="gpu",
-            severity="warning" if joined else "note",
-            says=f"{_who(alike)} cannot read each other's memory: {reason}",
+            severity="warning" if by_nvlink else "note",
+            says=Text("{who} cannot read each other's memory: {reason}", "{who}无法互相读取显存：{reason}").fill(
+                who=_who(alike), reason=Text(str(reason), _REASONS_ZH.get(str(reason), str(reason)))
+            ),
             leads_to=(
-                "NVLink between them is not used" if joined else "NCCL copies through host memory, which works; what insists on peer-to-peer fails"
+                Text("NVLink between them is not used", "它们之间的 NVLink 没有用上")
+                if by_nvlink
+                else Text(
+                    "NCCL copies through host memory, which works; what insists on peer-to-peer fails",
+                    "NCCL 经主机内存拷贝，可以工作；必须使用 peer-to-peer 的程序会失败",
+                )
             ),
             evidence=tuple(Evidence(source="NVML", text=f"P2P read, GPU {p.first} and GPU {p.second}: {p.p2p}") for p in alike[:3]),
-            remedies=("prove-it", "host-memory") if joined else ("host-memory",),
+            remedies=("prove-it", "host-memory") if by_nvlink else ("host-memory",),
         )
 
 
-def _who(pairs: list[Pair]) -> str:
+def _who(pairs: list[Pair]) -> Text:
     """ "GPUs 0 to 7" only where that is so of any two of them."""
     from unhang.facts import gpu
 
     members = {i for p in pairs for i in (p.first, p.second)}
     if len(pairs) == len(members) * (len(members) - 1) // 2:
-        return gpu.labels(members)
-    shown = ", ".join(f"{p.first} and {p.second}" for p in pairs[:3])
-    return f"{len(pairs)} pairs of GPUs ({shown}{' and more' if len(pairs) > 3 else ''})"
+        return gpu.named(members) + Text("", " ")
+    shown = joined((Text(f"{p.first} and {p.second}", f"{p.first} 与 {p.second}") for p in pairs[:3]), COMMA)
+    more = Text(" and more", " 等") if len(pairs) > 3 else NOTHING
+    return Text("{n} pairs of GPUs ({shown}{more})", "{n} 对 GPU（{shown}{more}）").fill(n=len(pairs), shown=shown, more=more)
 
 
 def _redirected(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:
@@ -138,17 +164,20 @@ def _redirected(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:
         )
     found = between_gpus | to_nics
     if found:
-        who = "GPUs" if between_gpus else "GPUs and NICs"
+        who = Text("GPUs", "GPU") if between_gpus else Text("GPUs and NICs", "GPU 与网卡")
         ports = sorted(found)
-        shown = f"{', '.join(ports[:4])}{' and more' if len(ports) > 4 else ''}"
+        shown = same(", ".join(ports[:4])) + (Text(" and more", " 等") if len(ports) > 4 else NOTHING)
         yield CAUSE.host_finding(
             area="pcie",
             severity="warning",
-            says=f"{len(ports)} PCIe bridges between {who} send their traffic around through the processor (ACS request redirect): {shown}",
+            says=Text(
+                "{n} PCIe bridges between {who} send their traffic around through the processor (ACS request redirect): {shown}",
+                "{who}之间有 {n} 个 PCIe 桥把流量绕经处理器（ACS request redirect）：{shown}",
+            ).fill(n=len(ports), who=who, shown=shown),
             leads_to=(
-                "copies between GPUs are slow, hang or bring wrong data"
+                Text("copies between GPUs are slow, hang or bring wrong data", "GPU 之间的拷贝变慢、挂起或数据出错")
                 if between_gpus
-                else "NICs reach GPU memory (GPUDirect RDMA) slowly or not at all"
+                else Text("NICs reach GPU memory (GPUDirect RDMA) slowly or not at all", "网卡访问 GPU 显存（GPUDirect RDMA）很慢，或无法访问")
             ),
             evidence=tuple(Evidence(source=f"/sys/bus/pci/devices/{p}/config", text=f"ACS: {', '.join(found[p])}") for p in ports[:3]),
             remedies=("iommu-and-acs", "prove-it", "host-memory") if between_gpus else ("iommu-and-acs", "prove-it"),
@@ -173,7 +202,9 @@ def _translated(seen: Gpus, bus: Pcie) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="pcie",
             severity="warning",
-            says=f"{gpu.labels(i for p in pairs for i in (p.first, p.second))} copy to each other over PCIe, and the IOMMU translates addresses",
+            says=Text("{gpus} copy to each other over PCIe, and the IOMMU translates addresses", "{gpus} 经 PCIe 互相拷贝，而 IOMMU 在转换地址").fill(
+                gpus=gpu.named(i for p in pairs for i in (p.first, p.second))
+            ),
             leads_to=Text(
                 "CUDA does not support that on bare metal: the first collective may hang, or data arrives wrong",
                 "CUDA 在裸机上不支持这种情况：第一次集合通信可能挂起，或数据出错",

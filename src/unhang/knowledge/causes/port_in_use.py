@@ -58,16 +58,19 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     if holder is not None:
         asked = seen.job.master_port is not None
         who = (
-            f"pid {holder.pid} ({holder.command or 'unknown'})"
+            Text("pid {pid} ({command})", "pid {pid}（{command}）").fill(pid=holder.pid, command=holder.command or Text("unknown", "未知"))
             if holder.pid is not None
-            else f"a process of user {holder.uid} that is not visible here"
+            else Text(f"a process of user {holder.uid} that is not visible here", f"用户 {holder.uid} 的一个在此不可见的进程")
         )
-        what = f"MASTER_PORT={seen.store_port}" if asked else f"port {seen.store_port}, which launchers take unless told another,"
+        usual = Text(f"port {seen.store_port}, which launchers take unless told another,", f"启动器默认使用的端口 {seen.store_port} ")
+        what = Text(f"MASTER_PORT={seen.store_port}", f"MASTER_PORT={seen.store_port} ") if asked else usual
         by_slurm = ("once-per-host",) if container.kind(host) == "slurm" else ()
         yield CAUSE.host_finding(
             area="ports",
             severity="error" if asked and seen.job.first else "warning",
-            says=f"{what} is taken by {who}, {holder.state} on {holder.address}",
+            says=Text("{what} is taken by {who}, {state} on {address}", "{what}已被 {who} 占用（{address}，{state}）").fill(
+                what=what, who=who, state=holder.state, address=holder.address
+            ),
             leads_to=Text(
                 "the store of a job that starts here cannot listen: Address already in use", "在此启动的作业的 store 无法监听：Address already in use"
             ),
@@ -84,7 +87,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="ports",
             severity="note",
-            says=f"port {seen.store_port} of the store lies in the range that the system hands out ({seen.range_first} to {seen.range_last})",
+            says=Text(
+                f"port {seen.store_port} of the store lies in the range that the system hands out ({seen.range_first} to {seen.range_last})",
+                f"store 的端口 {seen.store_port} 落在系统的临时端口范围内（{seen.range_first} 到 {seen.range_last}）",
+            ),
             leads_to=Text(
                 "now and then an outgoing connection holds the port when the store wants to listen: Address already in use",
                 "store 要监听时，端口偶尔被外出连接占着：Address already in use",
@@ -97,7 +103,9 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="ports",
             severity="warning",
-            says=f"{seen.in_range} of the {size} ports that the system hands out are in use",
+            says=Text(
+                f"{seen.in_range} of the {size} ports that the system hands out are in use", f"{size} 个临时端口中已有 {seen.in_range} 个在使用"
+            ),
             leads_to=Text("new connections fail: Cannot assign requested address", "新连接失败：Cannot assign requested address"),
             evidence=evidence,
             remedies=("widen-range",),
@@ -106,7 +114,10 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="ports",
             severity="note",
-            says=f"the system hands out {size} ports only ({seen.range_first} to {seen.range_last})",
+            says=Text(
+                f"the system hands out {size} ports only ({seen.range_first} to {seen.range_last})",
+                f"系统只有 {size} 个临时端口（{seen.range_first} 到 {seen.range_last}）",
+            ),
             leads_to=Text(
                 "many ranks, loader workers and stores together can use them up: Cannot assign requested address",
                 "许多 rank、DataLoader worker 和 store 合起来会把它们用完：Cannot assign requested address",

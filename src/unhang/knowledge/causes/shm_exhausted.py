@@ -32,11 +32,11 @@ _FOR = {
 }
 
 _SET_BY = {
-    "runtime-default": ", what a container gets unless somebody asks for more",
-    "runtime-option": ", as this container was told",
-    "empty-dir": ", the size of the pod's emptyDir volume",
-    "mount-option": ", the size that it was mounted with",
-    "half-of-memory": ", half of the memory",
+    "runtime-default": Text(", what a container gets unless somebody asks for more", "，这是容器的默认值"),
+    "runtime-option": Text(", as this container was told", "，是此容器的启动参数指定的"),
+    "empty-dir": Text(", the size of the pod's emptyDir volume", "，即 pod 的 emptyDir 卷的大小"),
+    "mount-option": Text(", the size that it was mounted with", "，是挂载时指定的大小"),
+    "half-of-memory": Text(", half of the memory", "，即内存的一半"),
 }
 _OTHER_REASONS = (
     r"Cuda failure|unhandled cuda error|ncclUnhandledCudaError|Permission denied|Operation not permitted|Read-only file system|Too many open files"
@@ -73,11 +73,11 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         {"clear-leftovers": "unhang doctor --fix --only shm"} if any(s.of_trainings and s.abandoned is not False for s in seen.segments) else None
     )
     if total <= _SMALL:
-        default = _SET_BY.get(seen.limit_from or ("runtime-default" if total == _DOCKERS else ""), "")
+        default = _SET_BY.get(seen.limit_from or ("runtime-default" if total == _DOCKERS else ""), NOTHING)
         yield CAUSE.host_finding(
             area="shm",
             severity="error" if total <= _DOCKERS else "warning",
-            says=f"/dev/shm holds {size(total)} in all{default}",
+            says=Text(f"/dev/shm holds {size(total)} in all", f"/dev/shm 总共只有 {size(total)}") + default,
             leads_to=Text(
                 "NCCL takes several MiB for each pair of GPUs and loader workers put whole batches there: a failed start, or a bus error later",
                 "NCCL 为每对 GPU 占用几 MiB，DataLoader worker 把整个 batch 放在那里：启动失败，或之后出现总线错误",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 _DENIED = r"(?P<error>Permission denied|Operation not permitted|Read-only file system|Function not implemented|No such file or directory)"
 _REFUSED = r"(?P<error>Permission denied|Operation not permitted|Read-only file system)"
 
-_MAKES = "NCCL, torch's data loaders and Python's semaphores make files there"
+
+def _fails(error: str, error_zh: str = "") -> Text:
+    makes = Text(
+        "NCCL, torch's data loaders and Python's semaphores make files there: each of them fails with {error}",
+        "NCCL、torch 的 DataLoader 和 Python 的信号量都要在其中创建文件：每一个都会失败：{error}",
+    )
+    return makes.fill(error=Text(error, error_zh or error))
+
+
 _MEMORY = ("tmpfs", "devtmpfs", "ramfs")
 
 
@@ -30,8 +38,8 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="shm",
             severity="error",
-            says="there is no /dev/shm",
-            leads_to=f"{_MAKES}: each of them fails with 'No such file or directory' or 'Function not implemented'",
+            says=Text("there is no /dev/shm", "没有 /dev/shm"),
+            leads_to=_fails("'No such file or directory' or 'Function not implemented'", "'No such file or directory' 或 'Function not implemented'"),
             remedies=("mount-shm",),
         )
         return
@@ -40,8 +48,8 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="shm",
             severity="error",
-            says="/dev/shm is mounted read-only",
-            leads_to=f"{_MAKES}: each of them fails with 'Read-only file system'",
+            says=Text("/dev/shm is mounted read-only", "/dev/shm 以只读方式挂载"),
+            leads_to=_fails("'Read-only file system'"),
             evidence=evidence,
             remedies=("mount-shm",),
             commands={"mount-shm": "sudo mount -o remount,rw /dev/shm"} if seen.mounted else None,
@@ -50,8 +58,11 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="shm",
             severity="error",
-            says=f"/dev/shm has mode {seen.mode:04o} and belongs to user {seen.owner_uid}: this user ({seen.uid}) may not make files there",
-            leads_to=f"{_MAKES}: each of them fails with 'Permission denied'",
+            says=Text(
+                f"/dev/shm has mode {seen.mode:04o} and belongs to user {seen.owner_uid}: this user ({seen.uid}) may not make files there",
+                f"/dev/shm 的权限是 {seen.mode:04o}，属于用户 {seen.owner_uid}：当前用户（{seen.uid}）无权在其中创建文件",
+            ),
+            leads_to=_fails("'Permission denied'"),
             evidence=evidence,
             remedies=("mode-of-shm",),
             commands={"mode-of-shm": "sudo chmod 1777 /dev/shm"},
@@ -60,18 +71,22 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="shm",
             severity="note",
-            says=f"/dev/shm has mode {seen.mode:04o}: root may make files there, other users may not",
+            says=Text(
+                f"/dev/shm has mode {seen.mode:04o}: root may make files there, other users may not",
+                f"/dev/shm 的权限是 {seen.mode:04o}：root 可以在其中创建文件，其他用户不行",
+            ),
             leads_to=Text("trainings of other users fail with 'Permission denied'", "其他用户的训练会失败：'Permission denied'"),
             evidence=evidence,
             remedies=("mode-of-shm",),
             commands={"mode-of-shm": "chmod 1777 /dev/shm"},
         )
     if seen.kind is not None and seen.kind not in _MEMORY:
-        volume = "; it is an emptyDir volume of the pod without `medium: Memory`" if seen.limit_from == "empty-dir" else ""
+        empty_dir = Text("; it is an emptyDir volume of the pod without `medium: Memory`", "；它是 pod 中没有 `medium: Memory` 的 emptyDir 卷")
+        volume = empty_dir if seen.limit_from == "empty-dir" else NOTHING
         yield CAUSE.host_finding(
             area="shm",
             severity="warning",
-            says=f"/dev/shm is no tmpfs: it lies on {seen.kind}{volume}",
+            says=Text(f"/dev/shm is no tmpfs: it lies on {seen.kind}", f"/dev/shm 不是 tmpfs：它位于 {seen.kind}") + volume,
             leads_to=Text(
                 "each batch of a data loader and each segment of NCCL goes to a disk, or is refused with 'Operation not supported'",
                 "DataLoader 的每个 batch 和 NCCL 的每个段都写到磁盘，或被拒绝：'Operation not supported'",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ _YOUNG_S = 60.0
 _MUCH_BYTES = 1 << 30
 
 
+_BY_NOBODY = Text("that no live process has mapped", "没有任何存活的进程映射它们")
+_BY_NOBODY_SEEN = Text("that no process seen here has mapped", "这里看得到的进程都没有映射它们")
+
+
 def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     from unhang.facts import shm
 
@@ -34,7 +38,7 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     # Where not all processes are seen, those of this user still are: what none of them has mapped is worth asking the kernel about.
     unseen = [s for s in old if s.abandoned is None and s.uid == seen.uid]
     total = seen.space.total_bytes if seen.space is not None else 0
-    for segments, which in ((dead, "that no live process has mapped"), (unseen, "that no process seen here has mapped")):
+    for segments, which in ((dead, _BY_NOBODY), (unseen, _BY_NOBODY_SEEN)):
         if not segments:
             continue
         held = sum(s.size_bytes for s in segments)
@@ -53,12 +57,15 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
         )
 
 
-def _says(segments: list[Segment], ours: list[Segment], held: int, which: str) -> str:
+def _says(segments: list[Segment], ours: list[Segment], held: int, which: Text) -> Text:
     from unhang.facts.units import size
 
     count = "1 segment" if len(segments) == 1 else f"{len(segments)} segments"
     others = len(segments) - len(ours)
-    return f"{count} of trainings in /dev/shm, {size(held)} in all, {which}{f'; {others} of them of other users' if others else ''}"
+    of_others = Text(f"; {others} of them of other users", f"；其中 {others} 个属于其他用户") if others else NOTHING
+    return Text(
+        "{count} of trainings in /dev/shm, {size} in all, {which}{others}", "/dev/shm 中有训练的 {n} 个共享内存段，共 {size}，{which}{others}"
+    ).fill(count=count, n=len(segments), size=size(held), which=which, others=of_others)
 
 
 def _evidence(segment: Segment) -> Evidence:

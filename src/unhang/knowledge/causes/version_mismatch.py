@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import Text, joined, same
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 from unhang.patterns import lazily
 
@@ -96,11 +96,13 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     for env in envs.environments if envs is not None else ():
         doubled = {n: v for n, v in env.duplicates.items() if n in python_env.TRAINING or n.startswith("nvidia-")}
         if doubled:
-            told = "; ".join(f"{n} {' and '.join(v)}" for n, v in list(doubled.items())[:4])
+            told = joined(same(f"{n} ") + joined(map(same, v), Text(" and ", " 和 ")) for n, v in list(doubled.items())[:4])
             yield CAUSE.host_finding(
                 area="python_env",
                 severity="warning",
-                says=f"{env.prefix} has records of two releases of one package: {told}",
+                says=Text("{prefix} has records of two releases of one package: {told}", "{prefix} 中同一软件包有两个版本的记录：{told}").fill(
+                    prefix=env.prefix, told=told
+                ),
                 leads_to=Text(
                     "the files are a mixture of both, and what pip and packages believe to be installed is not what is imported",
                     "文件是两个版本的混合，pip 和各软件包以为已安装的并不是实际导入的",
@@ -120,14 +122,24 @@ def _pins(seen: Libraries) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="libraries",
             severity="warning",
-            says=(
-                f"{package} {seen.packages.get(package, seen.torch.version)} was built for other releases than the installed ones: "
-                + ", ".join(f"{p.name} {p.wanted}, not {p.installed}" for p in own[:4])
+            says=Text(
+                "{package} {version} was built for other releases than the installed ones: {others}",
+                "{package} {version} 编译时面向的版本与已安装的不同：{others}",
+            ).fill(
+                package=package,
+                version=seen.packages.get(package, seen.torch.version),
+                others=joined(
+                    (Text(f"{p.name} {p.wanted}, not {p.installed}", f"{p.name} 应为 {p.wanted}，而不是 {p.installed}") for p in own[:4]),
+                    Text(", ", "；"),
+                ),
             ),
-            leads_to=(
-                f"importing {package} fails with undefined symbols or missing operators"
-                if about_torch
-                else "libraries that torch was not tested with; where only some hosts have them, ranks do not understand each other"
+            leads_to=Text(
+                f"importing {package} fails with undefined symbols or missing operators", f"import {package} 失败：undefined symbol，或缺少算子"
+            )
+            if about_torch
+            else Text(
+                "libraries that torch was not tested with; where only some hosts have them, ranks do not understand each other",
+                "这些库没有与此 torch 一起测试过；若只有部分主机如此，各 rank 之间无法正常通信",
             ),
             evidence=tuple(Evidence(source=f"Requires-Dist of {p.package}", text=f"{p.name}=={p.wanted}") for p in own[:4]),
             remedies=("matching-packages",),
@@ -143,7 +155,10 @@ def _replaced(seen: Libraries) -> Iterable[HostFinding]:
         yield CAUSE.host_finding(
             area="libraries",
             severity="warning",
-            says=f"{wheel[0]} {wheel[1]} is recorded, and its library is NCCL {file.version}",
+            says=Text(
+                f"{wheel[0]} {wheel[1]} is recorded, and its library is NCCL {file.version}",
+                f"记录的是 {wheel[0]} {wheel[1]}，而其中的库是 NCCL {file.version}",
+            ),
             leads_to=Text(
                 "this host runs another NCCL than pip lists, and than hosts that were installed in the same way",
                 "本机运行的 NCCL 与 pip 列出的不同，也与同样方式安装的主机不同",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from unhang.knowledge.cause import Cause, LogView, Signature
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import NOTHING, Text
 from unhang.model import Evidence, Finding, HostFinding, Remedy
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def _on_host(host: Snapshot) -> Iterable[HostFinding]:
     yield CAUSE.host_finding(
         area="container",
         severity="warning" if gpus is not None and len(gpus.gpus) > 1 else "note",
-        says=f"this is WSL (kernel {seen.kernel})" + ("" if reached else "; there is no /dev/dxg, so no GPU reaches it"),
+        says=Text(f"this is WSL (kernel {seen.kernel})", f"这是 WSL（内核 {seen.kernel}）")
+        + (NOTHING if reached else Text("; there is no /dev/dxg, so no GPU reaches it", "；没有 /dev/dxg，因此其中没有可用的 GPU")),
         leads_to=Text(
             "between several GPUs peer access and registered shared memory do not work, and little host memory can be pinned; one GPU is fine",
             "多个 GPU 之间 peer access 和注册共享内存不可用，能锁页的主机内存很少；单个 GPU 不受影响",

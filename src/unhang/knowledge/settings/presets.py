@@ -86,7 +86,7 @@ CONSERVATIVE = Preset(
     },
     why={
         "cumem-host": Text(
-            "ranks that disagree on it fail with 'attaching to shared memory segment'", "各 rank 结论不一致会报 attaching to shared memory segment"
+            "ranks that disagree on it fail with 'attaching to shared memory segment'", "各 rank 结论不一致会报 'attaching to shared memory segment'"
         ),
         "p2p": Text("an IOMMU or a virtual machine may break direct copies, and then they hang", "IOMMU 或虚拟机可能破坏直连拷贝，导致挂起"),
         "ib": Text("proves or rules out a fault of InfiniBand", "用来证明或排除 InfiniBand 故障"),

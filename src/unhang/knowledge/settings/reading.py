@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from unhang.knowledge.settings.setting import Installed
-from unhang.knowledge.text import Text
+from unhang.knowledge.text import COMMA, Text, joined
 from unhang.knowledge.variables.examining import nothing_to_scan
 from unhang.knowledge.variables.readers import Reader, release, table
 
 NO_TORCH = Text("no torch is installed here", "这里没有安装 torch")
 NO_NCCL = Text("this torch is built without NCCL, and nothing else reads it", "这个 torch 不含 NCCL，没有别的程序读取它")
 NO_GPU = Text("there is no GPU here", "这里没有 GPU")
+
+_GLOO_OF = "Gloo of "
+_THE_SCRIPT = "the script "
 
 # From this release on `llamafactory-cli train FILE.yaml key=value` takes what comes behind the file.
 _OVERRIDES = (0, 9, 2)
@@ -34,6 +37,19 @@ def said(installed: Installed, name: str) -> str:
         return name
     version = "{}.{}".format(*installed.torch) if name == "torch" and installed.torch is not None else found[1]
     return f"{found[0]} {version}".strip()
+
+
+def reader(read_by: str) -> Text:
+    """Who reads a setting (`Spelled.read_by`), in both languages: "unhang's hook, torchrun"."""
+    return joined(map(_reader, read_by.split(", ")), COMMA)
+
+
+def _reader(one: str) -> Text:
+    if one.startswith(_GLOO_OF):
+        return Text(one, f"{one.removeprefix(_GLOO_OF)} 的 Gloo")
+    if one.startswith(_THE_SCRIPT):
+        return Text(one, f"脚本（{one.removeprefix(_THE_SCRIPT)[1:-1]}）")
+    return Text(one, {"unhang's hook": "unhang 的钩子", "the CUDA runtime": "CUDA 运行时"}.get(one, one))
 
 
 def reads(installed: Installed, name: str, variable: str) -> bool:

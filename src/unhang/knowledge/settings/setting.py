@@ -105,6 +105,8 @@ Spell = Callable[[Value, Installed, str], Spelled | Text]
 class Setting:
     """`parse` raises ValueError with the valid forms. `forms` are those forms in a few words, `example` is one of them.
 
+    `forms_zh` are `forms` in Chinese, "" where both are the same.
+
     `cost` is what a value other than the default costs. `spelling` answers with the reason, in both languages, where nothing would read it.
     """
 
@@ -118,6 +120,7 @@ class Setting:
     example: str
     parse: Parse
     spelling: Spell
+    forms_zh: str = ""
 
     def spell(self, value: Value, installed: Installed, launcher: str = "torchrun") -> Spelled | Refused:
         """As the launcher (torchrun, accelerate, deepspeed, llamafactory, python) and what is installed read it."""

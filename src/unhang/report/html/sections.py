@@ -11,7 +11,7 @@ from unhang.report.html.labels import KEYS, PAGE
 from unhang.report.html.markup import Markup, element, many
 from unhang.report.html.scene import Divergence, Group, Scene, StackGroup
 from unhang.report.language import LABELS, STANDINGS, Language
-from unhang.report.terminal import nothing, ran, says, title, unseen, went_well
+from unhang.report.terminal import nothing, ran, says, title, unseen, went_well, where
 
 MAX_STACKS = 64
 _MAX_SIDES = 32
@@ -186,7 +186,7 @@ def _who(finding: Finding, lang: Language) -> Markup | None:
         word = labels["rank"] if len(finding.ranks) == 1 else labels["ranks"]
         pairs += (element("dt", labels["who"]), element("dd", f"{word} {ranges(finding.ranks)}", *on))
     if finding.where is not None:
-        pairs += (element("dt", labels["where"]), element("dd", element("code", finding.where)))
+        pairs += (element("dt", labels["where"]), element("dd", element("code", where(finding, lang))))
     return element("dl", pairs, class_="who") if pairs else None
 
 
