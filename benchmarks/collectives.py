@@ -126,7 +126,8 @@ def rank(sizes: list[int], repeats: float, device: str) -> dict[str, Any]:
             dist.all_reduce(other, op)
             return torch.cuda.synchronize() if device == "cuda" else None
 
-        n = max(6, int(repeats * (2000 if size < 8 else 60 if size < 32 else 30 if size < 128 else 12)))
+        # Where plain calls differ by a fifth, a median of 40 pairs is off by six percent.
+        n = max(6, int(repeats * (2000 if size < 8 else 400 if size < 32 else 60 if size < 128 else 12)))
         timed = ratio(ours, plain, n)
         found["sizes"][f"{size}MB"] = {
             **timed,
