@@ -193,6 +193,54 @@ def test_what_an_earlier_group_of_that_name_said_is_no_answer(fresh):
     assert fresh(2)(made_again) == [expected, expected]
 
 
+class Unended:
+    """Of which nobody will ever hear, while a user presses Ctrl-C a second time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def is_completed(self) -> bool:
+        self.asked += 1
+        if self.asked == 2:
+            raise KeyboardInterrupt
+        return False
+
+
+class Destroyed:
+    def __init__(self, *, interrupted: bool = False) -> None:
+        self.closed, self._interrupted = 0, interrupted
+
+    def destroy(self) -> None:
+        if self._interrupted and not self.closed:
+            self._interrupted = False
+            raise KeyboardInterrupt
+        self.closed += 1
+
+    def gone(self, within_s: float) -> bool:
+        return True
+
+
+def test_who_is_interrupted_twice_drops_nothing_that_is_under_way(monkeypatch):
+    monkeypatch.setattr(lanes.graveyard, "_buried", [])
+    circle, lane, work = circles.Circle(None), Destroyed(), Unended()
+    circle._common["gloo"] = lane
+    works = [work]
+    with pytest.raises(KeyboardInterrupt):
+        circle._break(works)
+    # To drop one waits for its threads.
+    assert lanes.graveyard._buried == [(lane, [work])] and works == []
+
+
+def test_an_interrupt_between_two_lanes_leaves_none_of_them_open():
+    circle, first, second = circles.Circle(None), Destroyed(interrupted=True), Destroyed()
+    circle._common.update(one=first, other=second)
+    with pytest.raises(KeyboardInterrupt):
+        circle._break([])
+    # As the interrupted call does on its way out.
+    circle._break([])
+    assert first.closed and second.closed
+
+
 def aborts_slowly(rank: int) -> tuple[tuple[int, ...], bool, float]:
     """As with NCCL: rank 1's lanes take longer to be gone than the others wait for reports. Rank 2 does not come to the call after the first."""
     asked: list[float] = []
