@@ -72,11 +72,21 @@ def test_without_leaving_it_the_process_ends_all_the_same(fresh):
 def has_a_child(rank: int) -> int:
     """As a data loader has, of which the child drops what it has inherited."""
     works(rank)
+    held, ends = threading.Event(), threading.Event()
+
+    def holds() -> None:
+        with circles._circles_lock:
+            held.set()
+            ends.wait(20)
+
+    threading.Thread(target=holds, daemon=True).start()
+    assert held.wait(20)
     pid = os.fork()
     if pid == 0:
         gc.collect()
-        # It is no rank: it has no circle.
-        os._exit(7 if not circles._circles else 8)
+        # It is no rank: it has no circle. A group of its own may have one.
+        os._exit(8 if circles._circles else 7 if circles._circles_lock.acquire(blocking=False) else 9)
+    ends.set()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     works(rank)
     return code

@@ -319,6 +319,11 @@ class Ending:
         self.board.decide(f"{turn.key}/go", GIVEN_UP)
         self.board.decide(f"{turn.key}/end", _CLOSED)
 
+    def was_given_up(self, turn: Turn) -> bool:
+        """By any rank: the last alarm may be about a later call, where this process has not heard of several."""
+        assert self.board is not None
+        return self.board.look(f"{turn.key}/end") == _CLOSED
+
     def commit(self, turn: Turn) -> None:
         """Returns on all ranks, once all have come so far, or raises on all of them."""
         if self.size == 1:
