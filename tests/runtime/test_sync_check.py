@@ -60,6 +60,35 @@ def test_where_there_is_no_majority_it_is_told_who_stands_against_whom(worlds): 
         assert said.endswith("0.weight (rank 0 against rank 1) differs. There is no majority: which rank is right cannot be told from this")
 
 
+def diverges(rank: int, who: tuple[int, ...], step: int) -> tuple:
+    try:
+        return unhang.sync_check(100 if rank != step else 200, loss=float("nan") if rank in who else 1.0, deadline=30)
+    except unhang.OutOfSync as e:
+        return e.ranks, str(e)
+
+
+DIVERGED = ": it is the training that has diverged, not one of them"
+
+
+@pytest.mark.parametrize(
+    ("who", "step", "ranks", "says"),
+    [
+        (
+            (0, 1, 2),
+            -1,
+            (0, 1, 2),
+            "no rank has a finite loss at step 100. loss: rank 0 has nan; rank 1 has nan; rank 2 has nan. The ranks are alike",
+        ),
+        ((1, 2), -1, (1, 2), "the ranks are out of sync at step 100. loss: rank 1 has nan; rank 2 has nan"),
+        ((1,), 1, (1,), "loss: rank 1 has nan. Rank 1 differs from most"),
+        ((1,), 2, (1, 2), "steps: rank 0 is at 100; rank 1 is at 100; rank 2 is at 200. loss: rank 1 has nan. Ranks 1, 2 differ from most"),
+    ],
+)
+def test_most_is_said_of_what_is_so_of_most(worlds, who, step, ranks, says):  # noqa: F811
+    for found, said in worlds(3)(diverges, who, step):
+        assert found == ranks and said.replace("at step 200", "at step 100").removesuffix(DIVERGED).endswith(says)
+
+
 def test_sides_are_named_as_far_as_anybody_reads():
     assert sync_check._sides({0: "a", 1: "b", 2: "b", 3: "a"}) == "ranks 0, 3 against ranks 1, 2"
     assert sync_check._sides({rank: str(rank) for rank in range(8)}) == "rank 0 against rank 1 against rank 2 and 5 other values"

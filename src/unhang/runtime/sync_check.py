@@ -27,6 +27,7 @@ _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 _MOST_NAMES, _MOST_SIDES = 5, 3
 _NO_MAJORITY = "There is no majority: which rank is right cannot be told from this"
+_ALIKE = "The ranks are alike: it is the training that has diverged, not one of them"
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -47,8 +48,8 @@ def sync_check(
     """Call it after every step, on all ranks: at each `every`th it compares, and returns True; otherwise it costs nothing, and returns False.
 
     `model`: parameters that all ranks hold whole are compared; sharded ones (FSDP, ZeRO-3) differ by design and are left out.
-    Raises OutOfSync with the `ranks` that differ from most; CollectiveTimeout and LatePeer where a rank does not come; PeerFailed where another
-    rank could not look; TypeError and ValueError for what makes no sense.
+    Raises OutOfSync with the `ranks` that differ from most, or have no finite loss; CollectiveTimeout and LatePeer where a rank does not come;
+    PeerFailed where another rank could not look; TypeError and ValueError for what makes no sense.
     """
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ValueError(f"every is a whole number from 1 on, not {every!r}")
@@ -95,22 +96,25 @@ def _compare(circle: Circle, group: Any, step: Any, model: Any, loss: Any, deadl
         circle.decline("sync", e)
         raise
     seen = {rank: msgspec.json.decode(said, type=_Seen) for rank, said in circle.exchange_all("sync", mine, deadline_s).items()}
+    steps, parameters = (_unlike({rank: str(getattr(s, what)) for rank, s in seen.items()}) for what in ("step", "parameters"))
+    endless = {rank for rank, s in seen.items() if s.loss != "finite"}
     said = []
-    odd: set[int] = set()
-    if unlike := _unlike({rank: str(s.step) for rank, s in seen.items()}):
+    if steps:
         said.append("steps: " + "; ".join(f"rank {rank} is at {seen[rank].step}" for rank in sorted(seen)))
-        odd |= unlike
-    if endless := {rank for rank, s in seen.items() if s.loss != "finite"}:
+    if endless:
         said.append("loss: " + "; ".join(f"rank {rank} has {seen[rank].loss}" for rank in sorted(endless)))
-        odd |= endless
-    if unlike := _unlike({rank: s.parameters for rank, s in seen.items()}):
+    if parameters:
         said.append(f"parameters: {_which(circle, sums, deadline_s)}")
-        odd |= unlike
-    if said:
-        ranks = sorted(odd)
-        names = f"{_ranks(ranks).capitalize()} differ{'' if len(ranks) > 1 else 's'}"
-        said.append(f"{names} from most" if len(ranks) < len(seen) else _NO_MAJORITY)
-        raise OutOfSync(f"the ranks are out of sync at step {step}. {'. '.join(said)}", ranks=ranks)
+    if not said:
+        return
+    ranks = sorted(steps | endless | parameters)
+    if len(endless) == len(seen) and len(said) == 1:
+        raise OutOfSync(f"no rank has a finite loss at step {step}. {said[0]}. {_ALIKE}", ranks=ranks)
+    if len(seen) in (len(steps), len(parameters)):
+        said.append(_NO_MAJORITY)
+    elif len(ranks) < len(seen) and 2 * len(endless) < len(seen):
+        said.append(f"{_ranks(ranks).capitalize()} differ{'' if len(ranks) > 1 else 's'} from most")
+    raise OutOfSync(f"the ranks are out of sync at step {step}. {'. '.join(said)}", ranks=ranks)
 
 
 def _which(circle: Circle, sums: Mapping[str, int], deadline_s: float) -> str:

@@ -83,6 +83,19 @@ def test_what_is_learned_follows_the_slowest_of_the_last_calls(took):
     assert learned.deadline_s("barrier") is None
 
 
+def test_what_is_learned_can_be_asked_for_while_calls_go_on():
+    class Called(Learned):
+        def deadline_s(self, kind: str) -> float | None:
+            # As the training's thread does, between two of these.
+            self.saw(f"after {kind}", 1.0)
+            return super().deadline_s(kind)
+
+    learned = Called()
+    for _ in range(20):
+        learned.saw("all_reduce", 4.0)
+    assert learned.in_force() == {"all_reduce": 80.0}
+
+
 def test_learned_deadlines_are_used_where_they_were_asked_for_only(monkeypatch):
     monkeypatch.setattr(deadlines, "learned", Learned())
     for _ in range(20):

@@ -72,11 +72,21 @@ def test_without_leaving_it_the_process_ends_all_the_same(fresh):
 def has_a_child(rank: int) -> int:
     """As a data loader has, of which the child drops what it has inherited."""
     works(rank)
+    held, ends = threading.Event(), threading.Event()
+
+    def holds() -> None:
+        with circles._circles_lock:
+            held.set()
+            ends.wait(20)
+
+    threading.Thread(target=holds, daemon=True).start()
+    assert held.wait(20)
     pid = os.fork()
     if pid == 0:
         gc.collect()
-        # It is no rank: it has no circle.
-        os._exit(7 if not circles._circles else 8)
+        # It is no rank: it has no circle. A group of its own may have one.
+        os._exit(8 if circles._circles else 7 if circles._circles_lock.acquire(blocking=False) else 9)
+    ends.set()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     works(rank)
     return code
@@ -191,6 +201,54 @@ def made_again(rank: int) -> list[tuple[dict, float]]:
 def test_what_an_earlier_group_of_that_name_said_is_no_answer(fresh):
     expected = [({0: [n, 0], 1: [n, 1]}, 2.0 * n) for n in range(3)]
     assert fresh(2)(made_again) == [expected, expected]
+
+
+class Unended:
+    """Of which nobody will ever hear, while a user presses Ctrl-C a second time."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def is_completed(self) -> bool:
+        self.asked += 1
+        if self.asked == 2:
+            raise KeyboardInterrupt
+        return False
+
+
+class Destroyed:
+    def __init__(self, *, interrupted: bool = False) -> None:
+        self.closed, self._interrupted = 0, interrupted
+
+    def destroy(self) -> None:
+        if self._interrupted and not self.closed:
+            self._interrupted = False
+            raise KeyboardInterrupt
+        self.closed += 1
+
+    def gone(self, within_s: float) -> bool:
+        return True
+
+
+def test_who_is_interrupted_twice_drops_nothing_that_is_under_way(monkeypatch):
+    monkeypatch.setattr(lanes.graveyard, "_buried", [])
+    circle, lane, work = circles.Circle(None), Destroyed(), Unended()
+    circle._common["gloo"] = lane
+    works = [work]
+    with pytest.raises(KeyboardInterrupt):
+        circle._break(works)
+    # To drop one waits for its threads.
+    assert lanes.graveyard._buried == [(lane, [work])] and works == []
+
+
+def test_an_interrupt_between_two_lanes_leaves_none_of_them_open():
+    circle, first, second = circles.Circle(None), Destroyed(interrupted=True), Destroyed()
+    circle._common.update(one=first, other=second)
+    with pytest.raises(KeyboardInterrupt):
+        circle._break([])
+    # As the interrupted call does on its way out.
+    circle._break([])
+    assert first.closed and second.closed
 
 
 def aborts_slowly(rank: int) -> tuple[tuple[int, ...], bool, float]:

@@ -260,6 +260,57 @@ def test_who_is_interrupted_while_it_waits_for_another(fresh):
     assert world(goes_on) == [[3.0] * 5] * 3
 
 
+def is_away(rank: int) -> list[str]:
+    """Rank 1 stands still with all that it needs for a call, and rank 0, which lacks its part, gives up that one and the next."""
+    for _ in range(4):
+        unhang.all_reduce(torch.ones(3), deadline=20)
+    circle = circles.of()
+    (lane,), finishes = circle._own.values(), circle._finish
+
+    def finish(turn) -> None:
+        circle._finish = finishes
+        stops()
+        finishes(turn)
+
+    if rank == 1:
+        circle._finish = finish
+    else:
+        lane.ended = lambda work, within_s: bool(time.sleep(within_s))
+    found = []
+    for _ in range(2):
+        try:
+            unhang.all_reduce(torch.ones(3), deadline=0.6)
+            found.append("done")
+        except unhang.CollectiveTimeout as e:
+            found.append(type(e).__name__)
+    return found
+
+
+def test_who_was_away_for_several_calls_has_a_result_of_none(fresh):
+    world = fresh(2)
+    world.start(is_away)
+    assert world.ended([0]) == [["CollectiveTimeout"] * 2]
+    world.signal(1, signal.SIGCONT)
+    assert world.ended([1]) == [["LatePeer"] * 2]
+    assert world(goes_on) == [[1.0] * 5] * 2
+
+
+def is_elsewhere(rank: int) -> int:
+    unhang.barrier(deadline=20)
+    with pytest.raises(unhang.CollectiveMismatch):
+        if rank == 0:
+            unhang.all_reduce(torch.ones(3), deadline=20)
+        else:
+            while not any(key.endswith("/main/2/kind") for key in store().list_keys()):
+                time.sleep(0.01)
+            unhang.evaluate(lambda data, batch_size: {"loss": 1.0}, {"few": [1]}, batch_size=1, deadline=20)
+    return len(circles.of()._begun_at)
+
+
+def test_an_evaluation_that_did_not_begin_is_not_kept(fresh):
+    assert fresh(2)(is_elsewhere) == [0, 0]
+
+
 # -- decisions
 
 
@@ -292,6 +343,21 @@ def dies_instead(rank: int, who: int) -> tuple:
 
 def test_a_decision_falls_without_the_dead(fresh):
     assert fresh(3).try_(dies_instead, 1)[::2] == [((1,), "go", False, False)] * 2
+
+
+def counts_without(rank: int) -> tuple:
+    unhang.barrier(deadline=20)
+    if rank:
+        dies()
+    try:
+        return unhang.reduce_metrics({"a": 1.0}, deadline=300)
+    except unhang.CollectiveTimeout as e:
+        return e.missing, str(e)
+
+
+def test_metrics_are_not_waited_for_of_the_dead(fresh):
+    missing, said = fresh(3).try_(counts_without)[0]
+    assert missing == (1, 2) and "did not end: ranks 1, 2 have ended. Not heard from: rank 1, 2." in said
 
 
 def cannot_answer(rank: int) -> tuple:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,13 @@ def badly(rank: int, size: int, rounds: int) -> None:
         except unhang.CollectiveTimeout:
             if rank:
                 of_ranks.store.set(f"gave up {n}", "")
+        # One that cannot say what it is asked for.
+        cannot = rank == n % size
+        with pytest.raises(TypeError) if cannot else nullcontext():
+            unhang.agree(object() if cannot else n, deadline=20)
         found = unhang.evaluate(lambda data, batch_size: [1 / 0], {"few": [1]}, batch_size=1, retries=1)
         assert not found.ok
+        unhang.agree(n, deadline=20)
         unhang.barrier(deadline=20)
     for n in range(rounds):
         of_ranks.store.delete_key(f"gave up {n}")

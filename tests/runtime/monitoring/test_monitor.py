@@ -186,6 +186,21 @@ def test_prometheus_is_scraped():
     ]
 
 
+def test_who_does_not_wait_for_the_answer_leaves_no_traceback_in_the_log(capsys):
+    sink = Prometheus(0)
+    sink.write(EMPTY)
+    try:
+        for asked in (b"GET /metrics HTTP/1.0\r\n\r\n", b""):
+            theirs, ours = socket.socketpair()
+            theirs.sendall(asked)
+            theirs.close()
+            # As in the thread that answers.
+            sink._server.process_request_thread(ours, ("127.0.0.1", 1))
+    finally:
+        sink.close()
+    assert capsys.readouterr().err == ""
+
+
 def test_labels_of_prometheus_are_escaped():
     failures = [OfFailures(group='a"b', collective="c\\d\ne", cause="error", count=1)]
     lines = text(replace(EMPTY, failures=failures, torch_collectives="not read: why")).splitlines()

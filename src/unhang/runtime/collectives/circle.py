@@ -99,7 +99,7 @@ class Circle(Agreeing, Exchanging):
         if self.board is not None and self.stood_still():
             # What the others had sent before they gave up is still in our sockets, and has just been taken for an answer.
             self.listen(self.board)
-        if self._alarm and self._alarm == turn.key and not turn.committed:
+        if self._alarm and not turn.committed and (self._alarm == turn.key or (self._alarm != self._heeded and self.was_given_up(turn))):
             self.close(turn, TOLD)
         if (scope := self._known.get(turn.scope)) is not None:
             scope.finished = turn.number
@@ -271,7 +271,9 @@ def _after_fork() -> None:
     if dist.is_available():
         _inherited.update(c10d._world.pg_map)
     # A child has neither the threads nor the connections. Groups that are dropped wait for their threads.
-    global _of_all
+    global _of_all, _circles_lock
+    # Another thread of the parent's may have held it.
+    _circles_lock = threading.RLock()
     _of_the_parent.extend(_circles.values())
     _circles.clear()
     _of_all = None

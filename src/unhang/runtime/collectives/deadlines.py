@@ -86,7 +86,8 @@ class Learned:
         return max(_LEAST_S, _TIMES * max(took)) if len(took) >= _ENOUGH else None
 
     def in_force(self) -> dict[str, float]:
-        return {kind: found for kind in self._took if (found := self.deadline_s(kind)) is not None}
+        # The monitor's thread asks while calls go on.
+        return {kind: found for kind in list(self._took) if (found := self.deadline_s(kind)) is not None}
 
 
 learned = Learned()

@@ -273,21 +273,25 @@ class Ending:
         self._used.clear()
         self._common_key = ""
         self._given_up += lanes
-        for lane in lanes:
+        # Those, too, at which an interrupt has come in between.
+        for lane in self._given_up:
             lane.destroy()
 
     def _await_their_end(self, works: list[Any]) -> None:
         """Until nothing of the lanes that were given up touches the memory of `works` any more, or as long as is bearable."""
         lanes, self._given_up = self._given_up, []
-        until = time.monotonic() + _GONE_WITHIN_S
-        for lane in lanes:
-            lane.gone(max(0.0, until - time.monotonic()))
-        until = time.monotonic() + _ENDS_WITHIN_S
-        for work in works:
-            while not work.is_completed() and time.monotonic() < until:
-                time.sleep(0.001)
-        graveyard.bury(lanes, works)
-        works.clear()
+        try:
+            until = time.monotonic() + _GONE_WITHIN_S
+            for lane in lanes:
+                lane.gone(max(0.0, until - time.monotonic()))
+            until = time.monotonic() + _ENDS_WITHIN_S
+            for work in works:
+                while not work.is_completed() and time.monotonic() < until:
+                    time.sleep(0.001)
+        finally:
+            # Also where who waits here is interrupted a second time: to drop them would wait without bound.
+            graveyard.bury(lanes, works)
+            works.clear()
 
     def _closed(self, turn: Turn, says: str) -> Closed:
         assert self.board is not None
@@ -314,6 +318,11 @@ class Ending:
         assert self.board is not None
         self.board.decide(f"{turn.key}/go", GIVEN_UP)
         self.board.decide(f"{turn.key}/end", _CLOSED)
+
+    def was_given_up(self, turn: Turn) -> bool:
+        """By any rank: the last alarm may be about a later call, where this process has not heard of several."""
+        assert self.board is not None
+        return self.board.look(f"{turn.key}/end") == _CLOSED
 
     def commit(self, turn: Turn) -> None:
         """Returns on all ranks, once all have come so far, or raises on all of them."""

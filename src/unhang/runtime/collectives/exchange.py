@@ -77,7 +77,8 @@ class Exchanging(Ending):
                 # What the others have found without us.
                 self._raise(turn, msgspec.json.decode(closed, type=Closed), late=True)
             ended = [rank for rank, says in found.absent.items() if says == ENDED]
-            return self.close(turn, f"{_named(ended)} has ended" if ended else f"not all ranks came within {deadline_s:g} s")
+            have = "has" if len(ended) == 1 else "have"
+            return self.close(turn, f"{_named(ended)} {have} ended" if ended else f"not all ranks came within {deadline_s:g} s")
 
     def decline(self, what: str, error: Exception | None = None) -> None:
         """Instead of `exchange`, of a rank that cannot say what it was asked for: the others need not wait for it.
@@ -88,7 +89,11 @@ class Exchanging(Ending):
             scope = self._scopes[-1]
             scope.number += 1
             if self.size > 1:
-                key = self._exchanged_at = f"{scope.name}/{scope.number}/{what}"
+                before, self._exchanged_at = self._exchanged_at, f"{scope.name}/{scope.number}/{what}"
+                key = self._exchanged_at
+                if before:
+                    # Whoever comes to the next exchange knows of this one only.
+                    self._left.add(*(f"{before}/{one}" for one in ("v", "n", f"p/{self.me}")))
                 if error is not None:
                     self._fails(turn_of(key, 0.0), error)
                 self._tell(lambda board: self._given(board, key, b""))
@@ -103,8 +108,12 @@ class Exchanging(Ending):
             turn = turn_of(f"{scope.name}/{scope.number}/{what}", 0.0)
             self._begun_at[turn.key] = turn.call.what
             if self.board is not None:
-                # It may be long until it waits for the others, and they for it.
-                self._say(turn)
+                try:
+                    # It may be long until it waits for the others, and they for it.
+                    self._say(turn)
+                except BaseException:
+                    del self._begun_at[turn.key]
+                    raise
             return f"{turn.key}/{what}"
 
     def exchange_at(self, key: str, value: bytes, deadline_s: float, half_way: Callable[[], None] | None = None) -> Heard:

@@ -28,7 +28,7 @@ class Neighbours:
 
     def __init__(self, board: Board, me: int) -> None:
         """Says who we are. Raises StoreLost."""
-        self._host, self._me, self._read = Host(), me, 0
+        self._host, self._me = Host(), me
         self._known: dict[int, ProcessId] = {}
         self._ended: set[int] = set()
         self._under = ""
@@ -38,14 +38,14 @@ class Neighbours:
 
     def ended(self, board: Board) -> frozenset[int]:
         """Global ranks. Raises StoreLost."""
-        if self._under and self._read < (there := board.count(f"{self._under}/n", 0)):
-            # Who has counted itself is about to say who it is.
-            while self._read < there and (said := board.look(f"{self._under}/{self._read + 1}")) is not None:
-                found = msgspec.json.decode(said, type=_Rank)
-                self._known[found.rank] = found.process
-                self._read += 1
+        # One says it for each rank. Counted by whom we know: several threads of an evaluation may ask.
+        there = board.count(f"{self._under}/n", 0) if self._under else 0
+        # Who has counted itself is about to say who it is.
+        while len(self._known) < there and (said := board.look(f"{self._under}/{len(self._known) + 1}")) is not None:
+            found = msgspec.json.decode(said, type=_Rank)
+            self._known[found.rank] = found.process
         self._ended |= {
-            rank for rank, process in self._known.items() if rank not in self._ended and rank != self._me and _has_ended(self._host, process)
+            rank for rank, process in list(self._known.items()) if rank not in self._ended and rank != self._me and _has_ended(self._host, process)
         }
         return frozenset(self._ended)
 

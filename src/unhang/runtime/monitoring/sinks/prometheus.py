@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import socketserver
+import sys
 import threading
 import weakref
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from unhang.runtime.monitoring.tally import Snapshot
 
@@ -65,6 +67,11 @@ class Prometheus:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     sink: Prometheus
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # Who asked has gone before the answer: no traceback belongs into the training's log.
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
     def server_bind(self) -> None:
         # HTTPServer's looks up what this machine is called, for which a name server may take longer than anybody waits.
