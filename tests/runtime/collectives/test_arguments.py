@@ -111,6 +111,13 @@ def test_what_cannot_be_agreed_on_is_named_with_what_can(worlds):
     assert missing == (0,)
 
 
+@pytest.mark.parametrize("asked", [bool, lambda agreed: agreed and 1, lambda agreed: 1 if not agreed else 2])
+def test_what_was_agreed_on_is_no_truth(asked):
+    # One that holds False would be true.
+    with pytest.raises(TypeError, match="ask for its value, for unanimous or missing, or call unhang.all_ok"):
+        asked(unhang.Agreed(values={0: False}, missing=()))
+
+
 def calls_in_a_child(rank: int, what: str) -> str:
     if what == "after calls":
         settles(1.0)

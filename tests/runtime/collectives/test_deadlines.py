@@ -76,24 +76,8 @@ def test_what_is_learned_follows_the_slowest_of_the_last_calls(took):
     learned = Learned()
     for seconds in took:
         learned.saw("all_reduce", seconds)
-    if len(took) < 20:
-        assert learned.deadline_s("all_reduce") is None and learned.in_force() == {}
-    else:
-        assert learned.in_force() == {"all_reduce": max(30.0, 20 * max(took[-200:]))}
+    assert learned.deadline_s("all_reduce") == (None if len(took) < 20 else max(30.0, 20 * max(took[-200:])))
     assert learned.deadline_s("barrier") is None
-
-
-def test_what_is_learned_can_be_asked_for_while_calls_go_on():
-    class Called(Learned):
-        def deadline_s(self, kind: str) -> float | None:
-            # As the training's thread does, between two of these.
-            self.saw(f"after {kind}", 1.0)
-            return super().deadline_s(kind)
-
-    learned = Called()
-    for _ in range(20):
-        learned.saw("all_reduce", 4.0)
-    assert learned.in_force() == {"all_reduce": 80.0}
 
 
 def test_learned_deadlines_are_used_where_they_were_asked_for_only(monkeypatch):
@@ -101,8 +85,10 @@ def test_learned_deadlines_are_used_where_they_were_asked_for_only(monkeypatch):
     for _ in range(20):
         deadlines.learned.saw("all_reduce", 4.0)
     assert in_force() == DEFAULT_S
+    assert deadlines.learned.in_force() == {}
     with adaptive():
         assert in_force() == 80
+        assert deadlines.learned.in_force() == {"all_reduce": 80.0}
         assert in_force(kind="barrier") == DEFAULT_S
         with adaptive(False):
             assert in_force() == DEFAULT_S

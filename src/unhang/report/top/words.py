@@ -393,7 +393,7 @@ _EVENTS: Mapping[str, Mapping[Language, str]] = {
     "GaveUp": {"en": "not starting again: {why}", "zh": "不再重启：{why}"},
     "Note": {"en": "{text}", "zh": "{text}"},
     "Finished": {
-        "en": "ended with exit code {exitcode} after {elapsed_s} s, {attempts} attempts",
-        "zh": "以退出码 {exitcode} 结束，用时 {elapsed_s} 秒，{attempts} 次尝试",
+        "en": "ended with exit code {exitcode} after {elapsed_s} s, in attempt {attempts}",
+        "zh": "以退出码 {exitcode} 结束，用时 {elapsed_s} 秒，第 {attempts} 次尝试",
     },
 }

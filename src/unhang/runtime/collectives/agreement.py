@@ -27,6 +27,9 @@ class Agreed:
     values: Mapping[int, Any]
     missing: tuple[int, ...]
 
+    def __bool__(self) -> bool:
+        raise TypeError("what was agreed on is neither true nor false: ask for its value, for unanimous or missing, or call unhang.all_ok")
+
     @property
     def unanimous(self) -> bool:
         """All answered, and all the same; not-a-number is the same as itself."""

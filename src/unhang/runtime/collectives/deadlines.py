@@ -74,6 +74,7 @@ class Learned:
 
     def __init__(self) -> None:
         self._took: dict[str, deque[float]] = {}
+        self._gave: dict[str, float] = {}
 
     def saw(self, kind: str, seconds: float) -> None:
         if kind not in self._took:
@@ -85,9 +86,15 @@ class Learned:
         took = self._took.get(kind, ())
         return max(_LEAST_S, _TIMES * max(took)) if len(took) >= _ENOUGH else None
 
+    def asked(self, kind: str) -> float | None:
+        """For a call that wants it."""
+        if (found := self.deadline_s(kind)) is not None:
+            self._gave[kind] = found
+        return found
+
     def in_force(self) -> dict[str, float]:
-        # The monitor's thread asks while calls go on.
-        return {kind: found for kind in list(self._took) if (found := self.deadline_s(kind)) is not None}
+        """By kind, that of the last call that wanted one."""
+        return dict(self._gave)
 
 
 learned = Learned()
@@ -113,6 +120,6 @@ def found(given: Deadline, *, kind: str, numel: int, step_bytes: int) -> float:
         return checked(given)
     if (around := _around.get()) is not None:
         return around
-    if _adaptive and (seen := learned.deadline_s(kind)) is not None:
+    if _adaptive and (seen := learned.asked(kind)) is not None:
         return Given(seen)
     return DEFAULT_S + step_bytes / _SLOWEST_BYTES_PER_S
