@@ -80,6 +80,17 @@ def test_threads_are_used_again():
     assert len({ident() for _ in range(20)}) == 1
 
 
+def test_who_finds_the_last_idle_thread_taken_starts_one(monkeypatch):
+    class Taken(list):
+        def __bool__(self) -> bool:
+            return True
+
+    monkeypatch.setattr(asking_module, "_idle", Taken())
+    asking = Asking()
+    assert asking("a", Done).work(10).is_completed()
+    asking.close()
+
+
 def test_a_thread_that_was_stuck_is_used_again_once_it_is_free():
     made, answer, begun = Asking(), threading.Event(), threading.Event()
     stuck = made("a", lambda: begun.set() or (answer.wait(30), threading.get_ident())[1])

@@ -1,14 +1,25 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import pytest
+import torch
 
 from unhang.runtime.collectives.given import can_be_told, paired, short
+
+pytestmark = pytest.mark.torch
 
 
 def test_a_number_counts_once_and_a_pair_as_often_as_it_says():
     assert paired({"loss": 2, "right": (3, 4), "wrong": [1.5, 0]}) == {"loss": (2.0, 1.0), "right": (3.0, 4.0), "wrong": (1.5, 0.0)}
+
+
+def test_a_loss_need_not_be_detached():
+    loss = torch.tensor(2.0, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert paired({"loss": loss, "by sample": (loss * 3, torch.tensor(4))}) == {"loss": (2.0, 1.0), "by sample": (6.0, 4.0)}
 
 
 @pytest.mark.parametrize(

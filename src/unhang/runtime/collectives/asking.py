@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
@@ -62,7 +63,7 @@ class Asking:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._thread = _idle.pop() if _idle else _started()
+        self._thread = _answering()
         self._known: set[Hashable] = set()
         self._waiting: list[Asked] = []
         self._closed = False
@@ -100,6 +101,13 @@ class Asking:
 
 # Threads that answer, each by what it is asked. They never end: torch 2.6 keeps CUDA's events by thread, and uses them when the thread has ended.
 _idle: list[queue.SimpleQueue[Asked]] = []
+
+
+def _answering() -> queue.SimpleQueue[Asked]:
+    # Whether there is one is known only when it has been taken: circles of two threads may want the last.
+    with contextlib.suppress(IndexError):
+        return _idle.pop()
+    return _started()
 
 
 def _started() -> queue.SimpleQueue[Asked]:

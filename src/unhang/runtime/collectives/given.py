@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 
 def paired(metrics: Any) -> dict[str, tuple[float, float]]:
     """(sum, count) by metric. Raises TypeError for what is no mapping of names to numbers or such pairs, ValueError for what counts nothing."""
@@ -17,12 +19,17 @@ def paired(metrics: Any) -> dict[str, tuple[float, float]]:
 def _pair(name: str, value: Any) -> tuple[float, float]:
     total, count = value if isinstance(value, tuple | list) and len(value) == 2 else (value, 1.0)
     try:
-        found = float(total), float(count)
+        found = _number(total), _number(count)
     except (TypeError, ValueError) as e:
         raise TypeError(f"metric {name!r} is a number or a pair (sum, count), not {value!r}") from e
     if not 0 <= found[1] < math.inf:
         raise ValueError(f"the count of metric {name!r} is a number from 0 on, not {count!r}")
     return found
+
+
+def _number(value: Any) -> float:
+    # torch 2.13 warns of a conversion that leaves the graph, as a training's loss does.
+    return float(value.detach() if isinstance(value, torch.Tensor) else value)
 
 
 def can_be_told(name: Any) -> bool:
