@@ -15,7 +15,7 @@ from unhang.text import Text, same
 
 # The resolver itself waits 5 s for each server, twice.
 _PATIENCE_S = 2.0
-_LATE = Text(f"no answer within {_PATIENCE_S:g} s", f"{_PATIENCE_S:g} 秒内没有响应")
+_LATE = Text("no answer within {s} s", "{s} 秒内没有响应")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class _Asking(threading.Thread):
 
     def answer(self) -> Answer:
         self.join(max(0.0, self._until - time.monotonic()))
-        late = Answer(name=self._asked, addresses=None, error=_LATE.en, took_s=_PATIENCE_S)
+        late = Answer(name=self._asked, addresses=None, error=_late(_PATIENCE_S).en, took_s=_PATIENCE_S)
         return self._answer or late
 
 
@@ -152,7 +152,12 @@ def _summary(names: Names) -> Text:
 
 def error(answer: Answer) -> Text:
     """Why a name has no addresses; what the resolver said is the same in both languages."""
-    return _LATE if answer.error == _LATE.en else same(answer.error)
+    late = _late(answer.took_s or 0.0)
+    return late if answer.error == late.en else same(answer.error)
+
+
+def _late(after_s: float) -> Text:
+    return _LATE.fill(s=f"{after_s:g}")
 
 
 def _said(answer: Answer) -> Text:

@@ -66,7 +66,7 @@ def waits_for(rank: int, what: str) -> None:
         unhang.reduce_metrics({"loss": (1.0, 1)}, deadline=1)
 
 
-@pytest.mark.parametrize(("what", "said"), [("barrier", "barrier of 1 "), ("check", "sync_check "), ("metrics", "reduce_metrics ")])
+@pytest.mark.parametrize(("what", "said"), [("barrier", "barrier "), ("check", "sync_check "), ("metrics", "reduce_metrics ")])
 def test_who_did_not_come_is_named_with_the_call(fresh, logs, what, said):  # noqa: F811
     raised = fresh(2).try_(waits_for, what)
     found = told(logs, "guarded-call-timeout", raised[:1])

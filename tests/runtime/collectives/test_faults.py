@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -343,6 +344,34 @@ def dies_instead(rank: int, who: int) -> tuple:
 
 def test_a_decision_falls_without_the_dead(fresh):
     assert fresh(3).try_(dies_instead, 1)[::2] == [((1,), "go", False, False)] * 2
+
+
+def comes_and_dies() -> None:
+    while not any(key.endswith("/main/2/n") for key in store().list_keys()):
+        time.sleep(0.01)
+    dies()
+
+
+def waits_for_the_dead(rank: int, comes: bool) -> tuple:
+    """In a call that all have to agree on first, and to connect for."""
+    unhang.agree(1, deadline=20)
+    if rank == 1:
+        if not comes:
+            dies()
+        threading.Thread(target=comes_and_dies, daemon=True).start()
+    elif comes:
+        while not circles.of().ended_ranks():
+            time.sleep(0.01)
+    began = time.monotonic()
+    with pytest.raises(unhang.CollectiveTimeout, match="did not end: rank 1 has ended") as caught:
+        unhang.all_reduce(torch.ones(3), deadline=60)
+    return caught.value.missing, time.monotonic() - began
+
+
+@pytest.mark.parametrize("comes", [False, True])
+def test_who_has_ended_is_not_waited_for(fresh, comes):
+    zero, _, two = fresh(3).try_(waits_for_the_dead, comes)
+    assert zero[0] == two[0] == (1,) and max(zero[1], two[1]) < 20
 
 
 def counts_without(rank: int) -> tuple:

@@ -96,7 +96,7 @@ def test_who_has_not_come_is_missing_here_as_well(fresh):
     for one in found:
         assert (one.kind, one.missing) == ("CollectiveMismatch", (2,))
         assert one.closed == found[0].closed and {said.rank: said.call for said in one.closed.reports} == {
-            0: "barrier of 1 uint8 elements (cpu)",
+            0: "barrier",
             1: "agree",
         }
     assert late.kind == "LatePeer" and late.closed == found[0].closed

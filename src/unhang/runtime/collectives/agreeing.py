@@ -6,6 +6,7 @@ A kind that comes often gets a lane of its own, in which nothing else ever trave
 from __future__ import annotations
 
 import contextlib
+import time
 
 import msgspec
 import torch.distributed as dist
@@ -15,8 +16,9 @@ from unhang.errors import CollectiveError
 from unhang.runtime.collectives import lane as lanes
 from unhang.runtime.collectives.addresses import Addresses
 from unhang.runtime.collectives.calls import GIVEN_UP, NOTHING_SENT, Call, Go, Turn, first_line, mismatch, odd
-from unhang.runtime.collectives.ending import LOOK_S, Ending
+from unhang.runtime.collectives.ending import LOOK_S, TOLD, Ending
 from unhang.runtime.collectives.lane import OPENS_WITHIN_S, GlooLane, Lane, StoreLane
+from unhang.runtime.collectives.living import LOOKS_EVERY_S, have_ended
 from unhang.runtime.collectives.meeting import Moved
 from unhang.runtime.collectives.nccl_lane import NcclLane, store_beside
 
@@ -72,11 +74,11 @@ class Agreeing(Ending):
             # All are here, so nobody reads those any more.
             board.forget(self._read)
         before, self._read = self._read, [f"{key}/c", f"{key}/n", f"{key}/go"]
-        says = "the others had given it up"
+        says = TOLD
         while go is None:
             go = board.wait(f"{key}/go", max(0.001, min(LOOK_S, turn.left_s)))
             if go is None:
-                self._hear(turn)
+                self._hear_of_all(turn)
             if go is None and turn.left_s <= 0:
                 says = f"not all ranks came within {turn.deadline_s:g} s"
                 go = board.decide(f"{key}/go", GIVEN_UP)
@@ -93,6 +95,14 @@ class Agreeing(Ending):
             self._heeded = self.listen(board)
         turn.moved()
         return self._opened(turn, decided.how)
+
+    def _hear_of_all(self, turn: Turn) -> None:
+        """While every rank is needed: one that has ended is not waited for, whether it had come or not."""
+        self._hear(turn)
+        if time.monotonic() >= self._looks_for_ended_s:
+            self._looks_for_ended_s = time.monotonic() + LOOKS_EVERY_S
+            if ended := self.ended_ranks():
+                self.close(turn, have_ended(sorted(ended)))
 
     def _deserves_one(self, call: Call) -> bool:
         """A lane of its own: the same on all ranks, who have seen the same calls."""
@@ -154,7 +164,7 @@ class Agreeing(Ending):
                 lane = StoreLane()
             else:
                 within_s = min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s))
-                addresses = Addresses(self.board, key, within_s, lambda: self._hear(turn))
+                addresses = Addresses(self.board, key, within_s, lambda: self._hear_of_all(turn))
                 lane = GlooLane(addresses, self.rank, self.size, name=f"{c10d._get_process_group_name(self.group)}/{key}", within_s=within_s)
                 addresses.connected()
         except CollectiveError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +46,14 @@ def agree(value: Any, group: Any = None, *, deadline: Deadline = None) -> Agreed
 
     Raises TypeError for what it cannot, StoreLost, CollectiveMismatch where others call something else; never a timeout.
     """
+    return _agreed(lambda: value, group, deadline)
+
+
+def _agreed(said: Callable[[], Any], group: Any, deadline: Deadline) -> Agreed:
     circle = circles.meant(group)
     try:
         circles.checked(group)
-        packed, deadline_s = _packed(value), deadlines.found(deadline, kind=_KIND, numel=1, step_bytes=0)
+        packed, deadline_s = _packed(said()), deadlines.found(deadline, kind=_KIND, numel=1, step_bytes=0)
     except Exception:
         # Whoever cannot answer says so: the others would wait, and be one call ahead ever after.
         circle.decline(_KIND)
@@ -76,9 +80,16 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def all_ok(ok: bool, group: Any = None, *, deadline: Deadline = None) -> bool:
-    """Whether every rank says so; False where one has not answered. The same on all ranks."""
-    agreed = agree(bool(ok), group, deadline=deadline)
+    """Whether every rank says so; False where one has not answered. The same on all ranks. Raises TypeError for what is neither true nor false."""
+    agreed = _agreed(lambda: _truth(ok), group, deadline)
     return not agreed.missing and all(agreed.values.values())
+
+
+def _truth(ok: Any) -> bool:
+    # A text would always be true, and so would a list: what was meant is a truth, or a number or tensor that holds one.
+    if isinstance(ok, str | bytes) or (not isinstance(ok, int | float) and not hasattr(ok, "__bool__")):
+        raise TypeError(f"ok is true or false, not {short(ok)}")
+    return bool(ok)
 
 
 def barrier(group: Any = None, deadline: Deadline = None) -> None:

@@ -36,7 +36,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, array_like=True, cache_has
     detail: str = ""
 
     def __str__(self) -> str:
-        if not self.dtype:
+        # What a barrier sends is nobody's.
+        if not self.dtype or self.what == "barrier":
             return self.what
         pieces = f", in pieces of {self.chunk:,}" if self.chunk < self.numel else ""
         detail = f", {self.detail}" if self.detail else ""

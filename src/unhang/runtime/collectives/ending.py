@@ -105,6 +105,7 @@ class Ending:
         self.board: Board | None = None
         self.meeting: Meeting | None = None
         self._neighbours: Neighbours | None = None
+        self._looks_for_ended_s = 0.0
         self._owed: list[Callable[[Board], object]] = []
         if self.size > 1:
             root = Board.beside(f"unhang/{c10d._get_process_group_name(group)}/{_fingerprint(self.ranks)}")

@@ -13,12 +13,11 @@ from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.calls import Closed, Turn, turn_of
 from unhang.runtime.collectives.deadlines import waits_for
 from unhang.runtime.collectives.ending import ALL_OF_IT, GRACE_S, LOOK_S, TOLD, Ending
-from unhang.runtime.collectives.living import ENDED
+from unhang.runtime.collectives.living import ENDED, LOOKS_EVERY_S, have_ended
 from unhang.runtime.collectives.meeting import Moved
 
 # Of a rank that has not come, instead of what it gave: what is known of it.
 _ABSENT = b"\0"
-_LOOKS_FOR_ENDED_S = 1.0
 
 
 class Heard(dict[int, bytes]):
@@ -77,8 +76,7 @@ class Exchanging(Ending):
                 # What the others have found without us.
                 self._raise(turn, msgspec.json.decode(closed, type=Closed), late=True)
             ended = [rank for rank, says in found.absent.items() if says == ENDED]
-            have = "has" if len(ended) == 1 else "have"
-            return self.close(turn, f"{_named(ended)} {have} ended" if ended else f"not all ranks came within {deadline_s:g} s")
+            return self.close(turn, have_ended(ended) if ended else f"not all ranks came within {deadline_s:g} s")
 
     def decline(self, what: str, error: Exception | None = None) -> None:
         """Instead of `exchange`, of a rank that cannot say what it was asked for: the others need not wait for it.
@@ -230,7 +228,7 @@ class Exchanging(Ending):
         told = b""
         # A thousand ranks ask one server for as long as the slowest takes.
         looks_at = time.monotonic() + deadline_s / 20
-        looks_for_ended = time.monotonic() + _LOOKS_FOR_ENDED_S
+        looks_for_ended = time.monotonic() + LOOKS_EVERY_S
         while (found := self.board.wait(f"{key}/v", max(0.0, min(until - time.monotonic(), LOOK_S)))) is None:
             self.raise_if_ended(turn.scope)
             self._moves()
@@ -241,7 +239,7 @@ class Exchanging(Ending):
                 self.close(turn, TOLD)
             now = time.monotonic()
             if now >= looks_for_ended:
-                looks_for_ended = now + _LOOKS_FOR_ENDED_S
+                looks_for_ended = now + LOOKS_EVERY_S
                 self._given_for_ended(self.board, key)
             late, half = until <= now, half_way is not None and until - now < deadline_s / 2
             if not late and not half and now < looks_at:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 
 import msgspec
 
@@ -16,6 +17,12 @@ from unhang.model import ProcessId
 from unhang.runtime.collectives.board import Board
 
 ENDED = "its process has ended"
+# Whoever waits.
+LOOKS_EVERY_S = 1.0
+
+
+def have_ended(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]} has ended" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} have ended"
 
 
 class _Rank(msgspec.Struct, frozen=True, array_like=True):

@@ -23,6 +23,7 @@ from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.calls import Call, Turn
 from unhang.runtime.collectives.circle import Circle
 from unhang.runtime.collectives.deadlines import Deadline
+from unhang.runtime.collectives.given import short
 from unhang.runtime.collectives.lane import kind
 from unhang.runtime.collectives.layout import Row, row, sendable, usual, writable
 
@@ -183,6 +184,8 @@ def broadcast(tensor: torch.Tensor, src: int = 0, group: Any = None, *, deadline
     circle = circles.meant(group)
     with circle.preparing("broadcast"):
         circles.checked(group)
+        if isinstance(src, bool) or not hasattr(src, "__index__"):
+            raise TypeError(f"src is the number of a rank, not {short(src)}")
         if src not in circle.ranks:
             raise CollectiveError(f"rank {src} is no member of the group (ranks {', '.join(map(str, circle.ranks))})")
         source = row(tensor, moves=True, by_host=_by_host(sendable(tensor), circle))

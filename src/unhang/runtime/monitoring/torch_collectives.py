@@ -90,6 +90,8 @@ class TorchCollectives:
         self._groups: dict[str, tuple[int, ...]] = {}
         self._not_before = 0.0
         self._lock = threading.Lock()
+        # What one thread has asked for is older than what another one has read meanwhile, and would look like a recorder that was reset.
+        self._reading = threading.Lock()
         with self._given_up_if_it_raises():
             for recorder in self._recorders:
                 self._begin(recorder)
@@ -133,7 +135,7 @@ class TorchCollectives:
         self._not_before = now + (now - began) / _SHARE
 
     def _read_all(self) -> None:
-        with self._given_up_if_it_raises():
+        with self._reading, self._given_up_if_it_raises():
             for recorder in self._recorders:
                 enqueued = self._enqueued(recorder)
                 if enqueued != recorder.enqueued or recorder.pending:
