@@ -276,7 +276,7 @@ def test_a_deadline_that_the_user_gave_is_waited_for():
     training = Training()
     for t in range(70):
         waiting, absent = training.watch.ranks.values()
-        training.watch.beat(waiting, t=float(t), step=0, groups={}, place=None, sig=0, inside="evaluate", promised_s=60.0)
+        training.watch.beat(waiting, t=float(t), step=0, groups={}, place=None, sig=0, inside="unhang.evaluate", promised_s=60.0)
         training.watch.beat(absent, t=float(t), step=0, groups={}, place=None, sig=0)
     assert training.watch.look(69.0) is None
     # Whoever interrupts has no patience left.

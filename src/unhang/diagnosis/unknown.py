@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unhang.knowledge import text, words
-from unhang.knowledge.text import NOTHING, Text
+from unhang.knowledge.text import NOTHING, THEN, Text, joined
 from unhang.model import Evidence, Finding, Remedy
 from unhang.patterns import lazily
 from unhang.records.frames import Frame, place, user_frame
@@ -36,6 +36,7 @@ LOST = ("host-oom-or-killed", "rank-exception", "premature-exit", "gpu-hardware"
 CRASH = ("illegal-memory-access", "library-link", "version-mismatch", "gpu-hardware", "framework-bug")
 
 _SIGINT, _SIGTERM = 2, 15
+_ABSENT_SHOWN = 4
 # Nobody sends these to a training, and no launcher, but itself.
 _CRASHES = (-4, -7, -8, -11)
 # How launchers tell that they were told to end.
@@ -295,16 +296,27 @@ def _all_joined(picture: Picture) -> Finding:
 
 def _silent(picture: Picture) -> Finding:
     numbers = [r.number for r in picture.ranks]
-    waiting = words.waiting(picture)
+    waiting = text.waiting(picture)
+    # Some that wait elsewhere, in unhang's library for instance, count as absent here, and no cause that is known speaks of them.
+    absent = [r for r in picture.ranks if picture.front is not None and r.number in picture.front.absent][:_ABSENT_SHOWN]
+    says = Text("no progress{stall}", "没有进展{stall}").fill(stall=text.stall(picture))
+    says = joined((t for t in (says, waiting) if t), THEN)
+    for rank in absent:
+        says += Text("; {who} has not come to it", "；{who} 没有来到这里").fill(who=text.ranks([rank.number]))
+        if (where := picture.where(rank)) is not None:
+            says += Text(", and stands at {at}", "，停在 {at}").fill(at=where)
+    unknown = Text("; what the ranks are doing is not in evidence", "；各 rank 在做什么不在证据之中")
+    says += (Text("; why is not in evidence", "；原因不在证据之中") if absent else unknown) + text.possible(WAITING)
+    shown = [*absent, *(r for r in picture.ranks if r not in absent)][: max(2, len(absent))]
     return Finding(
         cause="unknown",
         standing="not-established",
-        says=f"no progress{words.stall(picture)}{f'; {waiting}' if waiting else ''}; what the ranks are doing is not in evidence"
-        f" (possible: {', '.join(WAITING)})",
+        says=says.en,
+        says_zh=says.zh,
         ranks=tuple(numbers),
         evidence=(
             *words.waiting_evidence(picture),
-            *(e for r in picture.ranks[:2] for e in (*words.activity_evidence(picture, r), *words.stack_evidence(picture, r))),
+            *(e for r in shown for e in (*words.activity_evidence(picture, r), *words.stack_evidence(picture, r, innermost=r not in absent))),
         ),
         remedies=(_say_more(picture),),
     )

@@ -8,7 +8,6 @@ unhang.
 from __future__ import annotations
 
 import copy
-import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -24,8 +23,8 @@ from transformers.trainer_utils import denumpify_detensorize, speed_metrics
 import unhang
 from unhang.integrations.sharing import rank_and_size, share
 from unhang.runtime.evaluation.results import Evaluation, OfDataSet
+from unhang.runtime.log import log
 
-_log = logging.getLogger("unhang")
 _PADDING = -100
 
 
@@ -99,7 +98,7 @@ class GuardedEvaluation:
         metrics[f"{metric_key_prefix}_evaluation_failed"] = 0.0 if result.ok else 1.0
         metrics[f"{metric_key_prefix}_attempts"] = float(result.attempts)
         if not result.ok:
-            _log.warning("evaluation at step %d failed, the training goes on: %s", self.state.global_step, result.says)
+            log.warning("evaluation at step %d failed, the training goes on: %s", self.state.global_step, result.says)
         self.log(metrics)
         with _not_counted(self, failed=not result.ok):
             self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)

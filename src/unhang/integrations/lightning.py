@@ -5,7 +5,6 @@ Lightning's own validation cannot be ended from outside on all ranks together: i
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from torch.utils.data import DataLoader
 import unhang
 from unhang.integrations.sharing import share
 from unhang.runtime.evaluation.results import Evaluation
+from unhang.runtime.log import log
 
 try:
     from lightning.pytorch import Callback
@@ -82,7 +82,7 @@ class GuardedEvaluation(Callback):  # type: ignore[misc, unused-ignore]
         self.result = unhang.evaluate(one, self._datasets, batch_size=self._batch_size, step=step, model=pl_module, **self._options)
         flat = self.result.flat()
         if not self.result.ok:
-            logging.getLogger("unhang").warning("evaluation at step %d failed, the training goes on: %s", step, self.result.says)
+            log.warning("evaluation at step %d failed, the training goes on: %s", step, self.result.says)
         trainer.callback_metrics.update({name: torch.tensor(value) for name, value in flat.items() if not math.isnan(value)})
         for logger in trainer.loggers:
             logger.log_metrics(flat, step=step)

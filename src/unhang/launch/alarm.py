@@ -86,12 +86,13 @@ class Alarm:
         seen = {rank: self._sampler.activity(self._watch.ranks[rank], window_s=window) for rank in stall.absent or stall.waiting}
         if any(a is None or a.window_s < MIN_WINDOW_S for a in seen.values()):
             return
-        busy = tuple(rank for rank, a in seen.items() if a is not None and self._lives(self._watch.ranks[rank], a, now, stall))
+        served = [rank for rank in seen if self._watch.ranks[rank].is_served(now)]
+        busy = tuple(rank for rank, a in seen.items() if a is not None and self._lives(self._watch.ranks[rank], a, now, stall) and rank not in served)
         if not stall.absent:
             await self._all_wait(stall, busy, now)
-        elif not busy:
+        elif not busy and not served:
             await self._hang(stall)
-        elif stall.waiting and self._reported is None:
+        elif busy and stall.waiting and self._reported is None:
             self._reported = stall
             await self._take_straggler(stall, busy)
 
@@ -111,7 +112,8 @@ class Alarm:
     def _lives(self, state: RankState, activity: Activity, now: float, stall: Stall) -> bool:
         """Whether a rank executes: by the kernel's numbers, by its steps, or because a slow disk serves it."""
         stepping = state.last_step_s is not None and now - state.last_step_s < stall.threshold_s / 2
-        return (activity.computes if state.polls else activity.busy) or stepping or (activity.state == "D" and now - stall.since_s < IO_GRACE_S)
+        executes = activity.computes if state.polls or state.asks else activity.busy
+        return executes or stepping or (activity.state == "D" and now - stall.since_s < IO_GRACE_S)
 
     async def _compare(self, stall: Stall) -> bool:
         """All ranks of this host wait: whether in calls that do not fit each other, or in a circle: a hang that needs no rhythm and no patience."""

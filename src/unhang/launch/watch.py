@@ -17,6 +17,7 @@ from unhang.records.incident import Counters, Ended, Raised, is_own, silent
 PLACES = 240
 # As runtime/attach tells it.
 _POLLS_A_LOCK = "file_baton"
+_OURS = "unhang."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +99,15 @@ class RankState:
     def polls(self) -> bool:
         """Whether the rank looks again and again for a lock file to vanish: it wakes up often, and does nothing."""
         return self.inside == _POLLS_A_LOCK
+
+    @property
+    def asks(self) -> bool:
+        """Whether the rank waits in unhang's library, which asks the store again and again meanwhile."""
+        return self.inside is not None and self.inside.startswith(_OURS)
+
+    def is_served(self, now: float) -> bool:
+        """Whether what the rank waits in ends by itself, at a deadline that the user has given."""
+        return self.asks and now - self.last_progress_s < self.promised_s
 
     @property
     def missed(self) -> bool:

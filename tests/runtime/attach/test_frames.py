@@ -75,9 +75,9 @@ TORCH = "/v/lib/python3.11/site-packages/torch"
     ("files", "inside"),
     [
         (["/home/me/train.py", f"{TORCH}/distributed/distributed_c10d.py"], "distributed_c10d"),
-        (["/home/me/train.py", f"{OURS}/runtime/collectives/moving.py", f"{OURS}/runtime/collectives/circle.py"], "moving"),
-        (["/home/me/train.py", f"{OURS}/runtime/evaluation/evaluating.py", "/usr/lib/python3.11/threading.py"], "evaluating"),
-        (["/home/me/train.py", f"{OURS}/runtime/collectives/circle.py", f"{TORCH}/distributed/distributed_c10d.py"], "circle"),
+        (["/home/me/train.py", f"{OURS}/runtime/collectives/moving.py", f"{OURS}/runtime/collectives/circle.py"], "unhang.moving"),
+        (["/home/me/train.py", f"{OURS}/runtime/evaluation/evaluating.py", "/usr/lib/python3.11/threading.py"], "unhang.evaluating"),
+        (["/home/me/train.py", f"{OURS}/runtime/collectives/circle.py", f"{TORCH}/distributed/distributed_c10d.py"], "unhang.circle"),
         # What an evaluation calls is no wait of its.
         (["/home/me/train.py", f"{OURS}/runtime/evaluation/evaluating.py", "/home/me/test.py"], None),
         (["/home/me/train.py", f"{OURS}/runtime/evaluation/evaluating.py", f"{OURS}/integrations/sharing.py", f"{TORCH}/utils/data/x.py"], None),

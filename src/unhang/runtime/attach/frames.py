@@ -24,6 +24,8 @@ POLLS_A_LOCK = "file_baton"
 _GUARDED = ("/unhang/runtime/collectives/", "/unhang/runtime/evaluation/", "/unhang/runtime/sync_check.py")
 _BETWEEN = ("/unhang/runtime/attach/", "/torch/distributed/", "/contextlib.py", "/threading.py")
 
+# Before the name of a function of unhang's library.
+OURS = "unhang."
 _USER, _LIBRARY, _NEITHER, _WAITS, _PASSES = range(5)
 _kinds: dict[str, int] = {}
 
@@ -57,7 +59,7 @@ def glance(ident: int) -> tuple[Place | None, int, str | None]:
                 inside = POLLS_A_LOCK
             elif kind == _WAITS:
                 # An evaluation lies below whatever it calls, too.
-                inside = code.co_name if waits else inside
+                inside = f"{OURS}{code.co_name}" if waits else inside
             elif kind != _PASSES:
                 waits = False
             if kind == _USER:

@@ -32,6 +32,7 @@ class Board:
         self._connection = connected
         self._store = dist.PrefixStore(prefix, connected.store)
         self.name = prefix
+        self._waits_for = "", 0.0
 
     @classmethod
     def beside(cls, prefix: str) -> Board:
@@ -81,13 +82,18 @@ class Board:
     def wait(self, key: str, timeout_s: float) -> bytes | None:
         """What stands there as soon as it does; None after `timeout_s`."""
         began = time.monotonic()
+        # Whoever waits looks around again and again, and does not begin to be eager anew: a hundred questions a second, by which a rank that waits
+        # would be taken for one that executes.
+        before, since = self._waits_for
+        if before != key:
+            self._waits_for = key, (since := began)
         while (found := self.look(key)) is None:
             # torch's own wait writes two lines of warnings to stderr whenever it times out, and keeps all others of this process from the store.
-            waited = time.monotonic() - began
-            if waited >= timeout_s:
+            now = time.monotonic()
+            if now - began >= timeout_s:
                 return None
-            if waited > _EAGER_S:
-                time.sleep(min(_LAZY_S, waited / 8, timeout_s - waited))
+            if now - since > _EAGER_S:
+                time.sleep(min(_LAZY_S, (now - since) / 8, timeout_s - now + began))
         return found
 
     def forget(self, keys: Sequence[str]) -> None:

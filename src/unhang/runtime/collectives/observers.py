@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from unhang.runtime.log import log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,4 +41,4 @@ def tell(call: Observed) -> None:
             observer(call)
         except Exception:
             remove(observer)
-            logging.getLogger("unhang").exception("%r is told of no more calls; the training goes on", observer)
+            log.exception("%r is told of no more calls; the training goes on", observer)

@@ -25,6 +25,7 @@ from unhang.runtime.collectives.circle import Circle
 from unhang.runtime.collectives.given import paired, short
 from unhang.runtime.evaluation.counting import Calls, Counted
 from unhang.runtime.evaluation.results import Sums, add
+from unhang.runtime.log import log
 
 # Of a user's code that is wrong: it will be wrong again.
 _WRONG = (
@@ -105,6 +106,8 @@ def tried(body: Callable[[Sums, Progress], None], circle: Circle, key: str, dead
         raise raised
     if kind not in ("ok", "ended"):
         circle.end(key, f"rank {circle.me}: {says}")
+        # The others may be in a collective of the training's own, which ends at its timeout, or not at all.
+        log.warning("rank %d has failed in an evaluation, and waits for the others: %s", circle.me, says)
     if kind == "interrupted" and raised is not None:
         circle.leave_at(key, status)
         raise raised

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import pickle
 import sys
 import threading
@@ -27,6 +26,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from unhang.errors import StoreLost
 from unhang.runtime.collectives.circle import Circle
+from unhang.runtime.log import log
 
 _LOOKS_EVERY_S = 0.25
 # What a thread does meanwhile, and waits for, has happened on all ranks then.
@@ -123,7 +123,7 @@ class Calls:
             return found
         claimed, waits = self._looked_at_again(disputed, answers, once=bool(missing or gone))
         if waits:
-            logging.getLogger("unhang").warning("not judged, because a thread beside the evaluation uses it: %s", "; ".join(waits))
+            log.warning("not judged, because a thread beside the evaluation uses it: %s", "; ".join(waits))
         return found + claimed
 
     def _looked_at_again(self, made: dict[str, dict[int, int]], answers: Mapping[int, Counted], *, once: bool) -> tuple[list[str], list[str]]:

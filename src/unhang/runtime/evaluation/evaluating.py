@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from unhang.runtime.evaluation.attempt import Outcome, Progress, Status, batches
 from unhang.runtime.evaluation.counting import Calls
 from unhang.runtime.evaluation.keeping import as_it_was
 from unhang.runtime.evaluation.results import Evaluation, OfDataSet, Sums, add, means
+from unhang.runtime.log import log
 
 _WORTH_ANOTHER_TRY = frozenset({"memory", "passing"})
 _AGAINST_IT = frozenset({"wrong", "interrupted"})
@@ -280,7 +280,7 @@ def _shown(monitor: Callable[[Evaluation], None] | None, evaluation: Evaluation,
         monitor(evaluation)
     except Exception:
         # Neither a full disk nor a logger's server is a reason to lose a training; a warning would be one under -W error.
-        logging.getLogger("unhang").exception("the monitor of an evaluation failed; the training goes on")
+        log.exception("the monitor of an evaluation failed; the training goes on")
 
 
 def _deadline(deadline: float | None) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
-import logging
 import operator
 import threading
 import time
@@ -21,6 +20,7 @@ from unhang.runtime.collectives import observers
 from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.deadlines import learned
 from unhang.runtime.collectives.observers import Observed
+from unhang.runtime.log import log
 from unhang.runtime.monitoring.outlet import Outlet, Sink, checked
 from unhang.runtime.monitoring.supervised import restarts
 from unhang.runtime.monitoring.tally import Calls, Intervals, Silent, Snapshot, Tally, calls_since, merged, shortened, summed
@@ -111,9 +111,7 @@ class Monitor:
         if self._step is None and value is not None and not self._step_refused:
             self._step_refused = True
             what = f"a tensor on {value.device}" if isinstance(value, torch.Tensor) else f"{type(value).__name__}"
-            logging.getLogger("unhang").warning(
-                "monitor.step is a whole number in this process's memory, not %s: the step is told as unknown, the training goes on", what
-            )
+            log.warning("monitor.step is a whole number in this process's memory, not %s: the step is told as unknown, the training goes on", what)
 
     def __enter__(self) -> Monitor:
         return self
@@ -154,7 +152,7 @@ class Monitor:
                 self._tell()
             self._tell(last=True)
         except Exception:
-            logging.getLogger("unhang").exception("the monitor of rank %d ends, the training goes on", self._rank)
+            log.exception("the monitor of rank %d ends, the training goes on", self._rank)
 
     def _forgotten(self) -> None:
         """What an attempt before has left in a store that outlives it (torchrun keeps its own): who has told already tells again."""
@@ -186,7 +184,7 @@ class Monitor:
                     self._gather(last=last)
         except StoreLost as e:
             self._board, self._store_lost = None, str(e)
-            logging.getLogger("unhang").warning("rank %d's monitor knows no other ranks any more, the training goes on: %s", self._rank, e)
+            log.warning("rank %d's monitor knows no other ranks any more, the training goes on: %s", self._rank, e)
         if self._rank == 0:
             # Counts never fall: of who cannot be asked, the last that was heard.
             snapshot = self._snapshot([msgspec.msgpack.decode(packed, type=Tally), *self._others.values()], last=last)

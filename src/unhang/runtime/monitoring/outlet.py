@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from unhang.runtime.log import log
 from unhang.runtime.monitoring.tally import Snapshot
 
 _QUEUED = 4
@@ -111,4 +111,4 @@ class Outlet:
     def _switch_off(self, why: str) -> None:
         if not self.off:
             self.off = True
-            logging.getLogger("unhang").warning("the monitor's %s is switched off, the training goes on: %s", self.name, why)
+            log.warning("the monitor's %s is switched off, the training goes on: %s", self.name, why)

@@ -31,6 +31,7 @@ from torch.distributed import distributed_c10d as c10d
 from unhang.records.flight import operations
 from unhang.records.flight.batches import COALESCED, is_message, marks_batches, told_as_usual
 from unhang.records.incident import OWN_GROUPS
+from unhang.runtime.log import log
 from unhang.runtime.monitoring import histogram
 from unhang.runtime.monitoring.tally import Calls, Tally, cause_of_text, group_name
 
@@ -149,7 +150,7 @@ class TorchCollectives:
             yield
         except Exception as e:
             self._recorders, self.standing = [], f"not read: {type(e).__name__}: {e}"
-            logging.getLogger("unhang").warning("the monitor does not see torch's own collectives, the training goes on: %s: %s", type(e).__name__, e)
+            log.warning("the monitor does not see torch's own collectives, the training goes on: %s: %s", type(e).__name__, e)
 
     def _begin(self, recorder: _Recorder) -> None:
         status = self._status(recorder)

@@ -14,7 +14,7 @@ from typing import Any
 
 from unhang.diagnosis.redact import redact_data
 from unhang.runtime.monitoring.sinks.command import Command
-from unhang.runtime.monitoring.sinks.delivery import Delivery, Way, log
+from unhang.runtime.monitoring.sinks.delivery import Delivery, Way, not_delivered
 from unhang.runtime.monitoring.sinks.happenings import KINDS, OF_RANKS, Happening, Watch, joined
 from unhang.runtime.monitoring.sinks.webhook import Webhook
 from unhang.runtime.monitoring.supervised import run_dir
@@ -105,7 +105,7 @@ class Alerts:
             self._deliveries = [Delivery(way) for way in self._ways]
             for way in self._ways:
                 if isinstance(way, Command) and not way.found:
-                    log(way, "there is no such program", "whatever happens will be told here alone")
+                    not_delivered(way, "there is no such program", "whatever happens will be told here alone")
         self._last = snapshot
         for happening in self._watch.since(snapshot):
             if happening.kind in self._on:

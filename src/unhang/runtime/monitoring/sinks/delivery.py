@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import queue
 import threading
 import time
@@ -11,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from unhang.diagnosis.redact import redact
+from unhang.runtime.log import log
 
 _QUEUED = 32
 _ATTEMPTS = 3
@@ -52,7 +52,7 @@ class Delivery:
         try:
             self._queue.put_nowait(message)
         except queue.Full:
-            log(self._way, f"{_QUEUED} others wait before it", message["says"])
+            not_delivered(self._way, f"{_QUEUED} others wait before it", message["says"])
 
     def close(self, until: float) -> None:
         """What is queued is delivered by `until` (time.monotonic), or not at all."""
@@ -66,7 +66,7 @@ class Delivery:
             except queue.Empty:
                 return
             if message is not None:
-                log(self._way, "the training has ended first", message["says"])
+                not_delivered(self._way, "the training has ended first", message["says"])
 
     def _run(self) -> None:
         while (message := self._queue.get()) is not None:
@@ -76,7 +76,7 @@ class Delivery:
                     break
                 except NotDelivered as e:
                     if not left or not e.again:
-                        log(self._way, str(e), message["says"])
+                        not_delivered(self._way, str(e), message["says"])
                         break
                 # Nobody comes back to it later when the training ends now.
                 self._closing.wait(self._pause_s)
@@ -106,5 +106,5 @@ class Delivery:
             raise raised[0]
 
 
-def log(way: Way, why: str, lost: str) -> None:
-    logging.getLogger("unhang").warning("an alert was not delivered by the %s (%s): %s", way.name, redact(why), lost)
+def not_delivered(way: Way, why: str, lost: str) -> None:
+    log.warning("an alert was not delivered by the %s (%s): %s", way.name, redact(why), lost)

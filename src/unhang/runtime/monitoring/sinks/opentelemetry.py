@@ -31,6 +31,7 @@ from urllib.parse import urlsplit
 
 import unhang
 from unhang.diagnosis.redact import redact
+from unhang.runtime.log import log
 from unhang.runtime.monitoring.sinks.extras import needed
 from unhang.runtime.monitoring.tally import Snapshot
 
@@ -92,7 +93,7 @@ class OpenTelemetry:
         if fails is not self._fails:
             self._fails = fails
             says = f"cannot send (tried again with later snapshots): {redact(hush.said) or 'no answer'}" if fails else "sends again"
-            logging.getLogger("unhang").warning("the monitor's OpenTelemetry %s", says)
+            log.warning("the monitor's OpenTelemetry %s", says)
 
     def close(self) -> None:
         if self._own is not None:
@@ -114,7 +115,7 @@ class OpenTelemetry:
             if not nobody or not any(map(os.environ.get, _ENDPOINTS)):
                 self._provider = found
             if nobody and self._provider is not None:
-                logging.getLogger("unhang").warning(
+                log.warning(
                     "the monitor's OpenTelemetry has nobody to tell: no MeterProvider is set, and neither endpoint= nor OTEL_EXPORTER_OTLP_ENDPOINT"
                 )
         if self._provider is not None:

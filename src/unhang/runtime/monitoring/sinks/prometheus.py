@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socketserver
 import sys
@@ -11,6 +10,7 @@ import weakref
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from unhang.runtime.log import log
 from unhang.runtime.monitoring.tally import Snapshot
 
 _LAST_PORT = 65535
@@ -49,7 +49,7 @@ class Prometheus:
         except OSError as e:
             if not self._refused:
                 self._refused = True
-                logging.getLogger("unhang").warning(
+                log.warning(
                     "the monitor's Prometheus cannot listen on %s:%d yet, the training goes on: %s (tried again with each snapshot)", *self._asked, e
                 )
             return

@@ -7,12 +7,12 @@ during a hang too.
 
 from __future__ import annotations
 
-import logging
 import netrc
 import os
 from typing import Any
 from urllib.parse import urlsplit
 
+from unhang.runtime.log import log
 from unhang.runtime.monitoring.sinks.extras import needed
 from unhang.runtime.monitoring.sinks.flat import flat
 from unhang.runtime.monitoring.tally import Snapshot
@@ -82,9 +82,7 @@ class WandB:
             known.remove_active_run(run)
         if keyless:
             where = getattr(run.settings, "sync_dir", "wandb/offline-run-...")
-            logging.getLogger("unhang").warning(
-                "the monitor's WandB has found no key (WANDB_API_KEY, ~/.netrc) and writes offline: `wandb sync %s` uploads it later", where
-            )
+            log.warning("the monitor's WandB has found no key (WANDB_API_KEY, ~/.netrc) and writes offline: `wandb sync %s` uploads it later", where)
         return run
 
 
