@@ -105,6 +105,7 @@ CONTRADICTIONS = {
     "a name for none": (["--name", "tune"], "--name has no effect in torchrun: its file has no place for it"),
     "no python": (["--python", "/nosuch"], "--python /nosuch: there is no such program"),
     "another program": (["--python", "/bin/true"], "is no Python"),
+    "checking an option": (["--check", "--json", "a.yaml"], "--check takes a file, and --json came after it"),
     "checking and writing": (["--check", "a.yaml", "-o", "b.yaml"], "--check writes nothing"),
 }
 

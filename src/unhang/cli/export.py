@@ -94,6 +94,8 @@ def export(
         _list(chosen, as_json)
         return
     if check:
+        if (swallowed := next((file for file in check if file.startswith("-") and file != "-" and not Path(file).exists()), None)) is not None:
+            raise UnhangError(f"--check takes a file, and {swallowed} came after it", hint="unhang export --check FILE --json")
         if preset or settings or timeout or master or name or image or cpu or with_unhang or without_unhang or python or output or force:
             raise UnhangError("--check writes nothing: it goes with --form, --nodes, --processes and --json only")
         more = [*([form] if form is not None else []), *(command or [])]

@@ -62,6 +62,7 @@ SENTENCES: tuple[tuple[str, str], ...] = (
         "--check writes nothing: it goes with --form, --nodes, --processes and --json only",
         "--check 不写入任何文件：只能与 --form、--nodes、--processes 和 --json 一起使用",
     ),
+    ("--check takes a file, and {} came after it", "--check 后面要写文件，而这里是 {}"),
     ("{} in front of {}: a form starts the script by itself", "{} 写在 {} 前面：各形式会自行启动脚本"),
     ("{} is no script: a form starts the script by itself", "{} 不是脚本：各形式会自行启动脚本"),
     ("{}: no form carries that", "{}：没有一种形式能写入它"),

@@ -273,10 +273,12 @@ def test_a_process_that_has_ended_is_not_waited_for_until_the_deadline(fresh, wh
     assert "rank 1: its process has ended" in found.why and "not reached" in found.data_sets["b"].why
 
 
-def out_of_step(rank: int) -> str:
+def out_of_step(rank: int, fails: bool) -> str:
     def raw(data: int, size: int) -> dict[str, float]:
         if rank:
             dist.all_reduce(torch.ones(1), async_op=True)
+        elif fails:
+            raise RuntimeError("bad sample")
         return {"a": 1.0}
 
     try:
@@ -287,7 +289,12 @@ def out_of_step(rank: int) -> str:
 
 
 def test_a_group_that_is_out_of_step_is_no_longer_trained_with(fresh):
-    assert all("out of step" in said for said in fresh(2)(out_of_step))
+    assert all("out of step" in said and "had failed" not in said for said in fresh(2)(out_of_step, False))
+
+
+def test_what_put_it_out_of_step_is_said_on_all_ranks(fresh):
+    for said in fresh(2)(out_of_step, True):
+        assert "out of step" in said and " Rank 0 had failed with RuntimeError: bad sample (test_evaluating.py:" in said
 
 
 def yields(data, size):

@@ -40,6 +40,7 @@ _WRONG = (
     TypeError,
     ValueError,
 )
+_OF_ITS_OWN = frozenset({"memory", "passing", "wrong"})
 _TELLS_EVERY_S = 1.0
 _MOST_CHARS = 300
 
@@ -160,9 +161,11 @@ def _in_step(statuses: dict[int, Status], key: str, calls: Calls) -> None:
     """Raises on all ranks where a group was used by some of its ranks more than by others."""
     gone = [rank for rank, status in statuses.items() if status.kind == "interrupted"]
     if found := calls.out_of_step(key, {rank: status.calls for rank, status in statuses.items()}, gone):
+        # What put them out of step, where a rank has failed.
+        began = "".join(f" Rank {rank} had failed with {status.says}." for rank, status in statuses.items() if status.kind in _OF_ITS_OWN)
         raise EvaluationFailed(
-            f"{'; '.join(found)}. To go on would mix results of the evaluation into the training. Use unhang's collectives inside of evaluations, or "
-            "restart the training (unhang run does)."
+            f"{'; '.join(found)}.{began} To go on would mix results of the evaluation into the training. Use unhang's collectives inside of "
+            "evaluations, or restart the training (unhang run does)."
         )
 
 
