@@ -10,7 +10,7 @@ import pytest
 from unhang.launch.alarm import COMPARISONS, Alarm
 from unhang.launch.rhythm import Rhythm
 from unhang.launch.watch import RankState, Stall, Watch
-from unhang.records.incident import Counters
+from unhang.records.incident import Activity, Counters
 
 STALL = Stall(since_s=0.0, threshold_s=1000.0, waiting=(0, 1), absent=())
 
@@ -35,7 +35,7 @@ class Around:
     # the incidents
     def open(self, kind, stall, *, told=True):
         self.opened += 1
-        return SimpleNamespace(kind=kind, stall=stall, taker=self, taken={})
+        return SimpleNamespace(kind=kind, stall=stall, taker=self, taken={}, number=1)
 
     async def gather(self, opened, asked): ...
 
@@ -138,3 +138,33 @@ def test_how_long_is_waited_before_the_rhythm_is_known_is_said_once(step, startu
 
     asyncio.run(look_on())
     assert [e.text for e in told] == said
+
+
+def looked_at(*insides, promised_s=0.0, absent=()):
+    """At 100 s: ranks that have stood since 50 s. The kernel's numbers of all but the first are those of asking a store again and again."""
+    asking = Activity(window_s=5.0, state="S", cpu_share=0.02, tree_cpu_share=0.03, switches_per_s=300.0, moved_share=0.1)
+    still = Activity(window_s=5.0, state="S", cpu_share=0.0, tree_cpu_share=0.0, switches_per_s=0.0, moved_share=0.0)
+    around, told = Around(differ=False), []
+    around.rhythm.threshold_s = 8.0
+    for rank, inside in enumerate(insides):
+        around.ranks[rank] = RankState(rank=rank, pid=rank + 1, host="h", local_rank=rank, since_s=0.0, inside=inside)
+        around.ranks[rank].last_progress_s, around.ranks[rank].promised_s = 50.0, promised_s if rank in absent else 0.0
+    waiting = tuple(rank for rank in around.ranks if rank not in absent)
+    around.look = lambda now: Stall(since_s=50.0, threshold_s=8.0, waiting=waiting, absent=tuple(absent))
+    around.complete = lambda: True
+    sampler = SimpleNamespace(look=lambda states, now: None, activity=lambda state, window_s: asking if state.rank else still)
+    alarm = Alarm(around, watch=around, sampler=sampler, incidents=around, leave_hung=False, clock=lambda: 100.0, tell=told.append)
+    asyncio.run(alarm.look(100.0))
+    return around.drawn, [(type(event).__name__, event.ranks) for event in told]
+
+
+def test_who_waits_in_unhang_s_library_does_not_execute_because_it_asks():
+    assert looked_at("all_reduce", "unhang.evaluate") == (1, [])
+    assert looked_at("all_reduce", "all_reduce") == (0, [])
+
+
+def test_who_waits_in_it_under_the_user_s_deadline_is_neither_slow_nor_a_hang():
+    assert looked_at("all_reduce", "unhang.all_reduce", promised_s=60.0, absent=[1]) == (0, [])
+    assert looked_at("all_reduce", "unhang.all_reduce", promised_s=20.0, absent=[1]) == (1, [])
+    # One that does something else is slow; the one beside it is not.
+    assert looked_at("all_reduce", None, "unhang.all_reduce", promised_s=60.0, absent=[1, 2]) == (1, [("Straggling", (1,))])

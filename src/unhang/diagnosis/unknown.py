@@ -281,7 +281,7 @@ def _all_joined(picture: Picture) -> Finding:
     elif picture.front.complete:
         says, remains = " and nobody is missing: the code agrees, the data does not arrive", TRANSPORT
     elif not_seen := words.not_seen(picture):
-        says = f"; whether anybody is missing is not in evidence: {not_seen}"
+        says = f"{_elsewhere(picture, waiting)}; whether anybody is missing is not in evidence: {not_seen}"
     return Finding(
         cause="unknown",
         standing="not-established",
@@ -292,6 +292,16 @@ def _all_joined(picture: Picture) -> Finding:
         evidence=words.waiting_evidence(picture, at_most=3),
         remedies=(_say_more(picture),),
     )
+
+
+def _elsewhere(picture: Picture, waiting: Sequence[int]) -> str:
+    """ "; ranks 0 and 1 stand at train.py:51 in step", of those that do not wait in that collective."""
+    by_place: dict[str, list[int]] = {}
+    for rank in picture.ranks:
+        if rank.number not in waiting and rank.record.ended is None and (where := picture.where(rank)) is not None:
+            by_place.setdefault(where, []).append(rank.number)
+    places = list(by_place.items())[:_ABSENT_SHOWN]
+    return "".join(f"; {words.ranks(numbers)} {words.verb(numbers, 'stands', 'stand')} at {where}" for where, numbers in places)
 
 
 def _silent(picture: Picture) -> Finding:

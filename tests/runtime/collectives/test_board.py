@@ -139,3 +139,16 @@ def test_when_the_store_is_lost_all_are_told(fresh, before):
     for rank in range(3):
         # torch writes its own lines for each attempt of ours; we do not try again and again.
         assert world.stderr_of(rank).read_text().count("failed") <= 12
+
+
+def test_who_goes_on_waiting_does_not_begin_to_be_eager_anew(monkeypatch):
+    there = Board(Connection(dist.HashStore()), "group")
+    looks = []
+    look = there.look
+    monkeypatch.setattr(there, "look", lambda key: looks.append(key) or look(key))
+    for key in ("a", "a", "a", "b"):
+        assert there.wait(key, 0.25) is None
+    first, then, last = looks.index("b"), looks.count("a"), looks.count("b")
+    assert first == then and last > 20
+    # Of the three waits for one key the first is the eager one.
+    assert then < 2 * last
