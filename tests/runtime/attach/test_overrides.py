@@ -362,7 +362,8 @@ for block in range(3):
 if rank == 0:
     dist.isend(torch.ones(1), 1, tag=9)
     held = dist.isend(torch.ones(1), 1, tag=9)
-print(kept if rank == 0 else total)
+# In one piece: both write to one pipe.
+print(f"{kept if rank == 0 else total}\\n", end="")
 """
 
 
