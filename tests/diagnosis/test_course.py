@@ -124,3 +124,12 @@ def test_a_live_verdict_asks_for_no_end(build, lab):
     rundir.events.write_text(STARTED + OPENED)
     assert not any("end of the run" in n.what for n in lab.judge(rundir, number=1).not_examined)
     assert any("end of the run" in n.what for n in lab.judge(rundir).not_examined)
+
+
+@pytest.mark.parametrize(("end", "said"), [(finished(0), True), (finished(1), False), ("", False)])
+def test_a_failure_that_the_run_got_over_is_told_with_its_end(build, lab, end, said):
+    rundir = build().rank(0, frames=(lab.user(20, "step"),)).rank(1, ended=lab.Ended(at_s=20.0, exitcode=-9)).write("failure")
+    rundir.events.write_text(STARTED + OPENED + end)
+    primary = lab.judge(rundir).primary
+    assert ("the run went on after that, and ended with exit code 0" in primary.says) is said
+    assert not primary.says_zh or ("此后运行继续，并以退出码 0 结束" in primary.says_zh) is said

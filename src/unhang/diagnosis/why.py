@@ -12,12 +12,16 @@ from pathlib import Path
 
 from unhang.diagnosis import course, interrupted, solved, verdict
 from unhang.diagnosis.redact import redact_data
-from unhang.errors import RunDirError
+from unhang.errors import EXIT_OK, RunDirError
 from unhang.knowledge import catalogue
+from unhang.knowledge.text import Text, continued
 from unhang.model import ONLY_NEWEST, Input, NotExamined, Verdict
 from unhang.records import picture
 from unhang.records.packed import Unpacked
 from unhang.records.rundir import RunDir
+
+# Whoever reads of a failure thinks of its end.
+_WENT_ON = Text("; the run went on after that, and ended with exit code 0", "；此后运行继续，并以退出码 0 结束")
 
 
 def judge(rundir: RunDir, *, number: int | None = None, called: str | None = None) -> Verdict:
@@ -105,6 +109,8 @@ def _whole(rundir: RunDir, numbers: list[int], called: str) -> Verdict:
                 continue
             del unreadable[number]
             found = then
+        if found.primary is not None and went.exitcode == EXIT_OK:
+            found = replace(found, primary=continued(found.primary, _WENT_ON))
         return replace(found, not_examined=(*course.not_examined(went, unreadable), *found.not_examined))
     went = replace(went, opened=tuple(sorted({*went.opened, *numbers})))
     read = [p for p in (rundir.run, rundir.events) if p.is_file()]
