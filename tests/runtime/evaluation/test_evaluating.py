@@ -293,8 +293,12 @@ def test_a_group_that_is_out_of_step_is_no_longer_trained_with(fresh):
 
 
 def test_what_put_it_out_of_step_is_said_on_all_ranks(fresh):
-    for said in fresh(2)(out_of_step, True):
+    world = fresh(2)
+    for said in world(out_of_step, True):
         assert "out of step" in said and " Rank 0 had failed with RuntimeError: bad sample (test_evaluating.py:" in said
+    # At once, and by itself: the others may wait in a collective of the training's own.
+    told = "unhang: rank 0 has failed in an evaluation, and waits for the others: RuntimeError: bad sample (test_evaluating.py:"
+    assert told in world.stderr_of(0).read_text() and "has failed" not in world.stderr_of(1).read_text()
 
 
 def yields(data, size):
