@@ -13,6 +13,7 @@ from unhang.patterns import lazily
 
 _C10D = "torch/distributed/distributed_c10d"
 # unhang's own collectives, and the evaluations that end with them.
+OURS = "unhang."
 _GUARDED = ("unhang/runtime/collectives", "unhang/runtime/evaluation", "unhang/runtime/sync_check")
 
 
@@ -103,5 +104,6 @@ def op_of_stack(frames: Iterable[Frame]) -> str:
         if not (guarded or inside(frame, "torch") or inside(frame, "contextlib") or frame.file.startswith("<")):
             break
         if guarded or inside(frame, _C10D):
-            op = frame.name
+            # A call of the same name is another one.
+            op = f"{OURS}{frame.name}" if guarded else frame.name
     return op

@@ -16,7 +16,7 @@ from unhang.records.flight import operations
 from unhang.records.flight.batches import COALESCED
 from unhang.records.flight.columns import COMPLETED, ENDED, ISSUED, Heard, Recording, Track
 from unhang.records.flight.entries import Group
-from unhang.records.frames import Frame, op_of_stack, user_frame
+from unhang.records.frames import OURS, Frame, op_of_stack, user_frame
 from unhang.records.incident import is_own
 from unhang.records.match.groups import align
 from unhang.records.match.judge import Judge
@@ -227,7 +227,7 @@ class _Watched:
     def _front(self, outcome: Outcome, waits: Mapping[int, Wait]) -> Front:
         o = outcome
         parting = parting_of(o, self.flights)
-        crossed = o.waiting if o.kind in ("groups-crossed", "p2p-both-send") else self._crossed_with_messages(o, waits)
+        crossed = o.waiting if o.kind in ("groups-crossed", "p2p-both-send") else self._crossed_unrecorded(o, waits)
         # Of a message both sides wait, where both have posted theirs.
         there = o.ranks if o.kind == "transport" else o.waiting
         waiting = tuple(r for r in there if r in waits) or tuple(sorted(waits))
@@ -260,14 +260,16 @@ class _Watched:
             finished=o.finished if o.kind == "finished-on-some" else (),
         )
 
-    def _crossed_with_messages(self, outcome: Outcome, waits: Mapping[int, Wait]) -> tuple[int, ...]:
-        """Ranks that never came because they are in messages, which Gloo records nowhere, while all that could be their partners wait for them."""
+    def _crossed_unrecorded(self, outcome: Outcome, waits: Mapping[int, Wait]) -> tuple[int, ...]:
+        """Ranks that never came because they are in messages, which Gloo records nowhere, or in calls of unhang's library, which are in no group of
+        the training's, while all that could be their partners wait for them.
+        """
         if outcome.kind != "missing" or not self._whole_world or not operations.needs_all(outcome.call):
             return ()
         everybody = all(r in waits and (r in outcome.ranks or r in outcome.waiting) for r, record in self.records.items() if record.ended is None)
-        in_messages = all(waits[r].group is None and waits[r].op.startswith(_P2P) for r in outcome.ranks if r in waits)
+        elsewhere = all(waits[r].group is None and waits[r].op.startswith((*_P2P, OURS)) for r in outcome.ranks if r in waits)
         living = all(self.records[r].ended is None for r in outcome.ranks if r in self.records)
-        return tuple(sorted({*outcome.ranks, *outcome.waiting})) if everybody and in_messages and living else ()
+        return tuple(sorted({*outcome.ranks, *outcome.waiting})) if everybody and elsewhere and living else ()
 
     def _was_behind(self, rank: int, outcome: Outcome) -> bool:
         """Whether the last heartbeat of a rank knew nothing of a call yet."""
