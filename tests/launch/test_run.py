@@ -526,6 +526,35 @@ dist.destroy_process_group()
     assert "missing (1,)" in run.log("rank0.out")
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("skips", [True, False])
+def test_a_call_of_the_library_and_a_collective_that_wait_for_each_other(launcher, skips):
+    """Who waits in the library asks the store all the time: that is no sign of life. One rank leaves out a call; or fails alone in an evaluation."""
+    body = f"""
+import unhang
+
+def metrics(data, size):
+    if rank == 1:
+        raise RuntimeError("bad sample")
+    dist.all_reduce(torch.ones(1))
+    return {{"loss": 1.0}}
+
+def at(step):
+    if not ({skips} and step == 20 and rank == 1):
+        unhang.all_reduce(torch.ones(8), "max")
+    if not {skips} and step == 20:
+        unhang.evaluate(metrics, {{"a": 1}}, batch_size=1)
+
+dist.init_process_group("gloo")
+train(30, at)
+"""
+    run = launcher.train(body, "--hang-after", "6", "--max-restarts", "0")
+    assert (run.exitcode, run.primary["cause"], run.primary["standing"]) == (1, "collective-mismatch", "likely")
+    assert run.primary["ranks"] == [0, 1] and f"in unhang.{'all_reduce' if skips else 'evaluate'} (" in run.primary["says"]
+    assert skips or "rank 1 has failed in an evaluation, and waits for the others: RuntimeError: bad sample" in run.log("rank1.err")
+    assert not run.happened("Straggling") and run.outcome["elapsed_s"] < 60
+
+
 @pytest.mark.parametrize("who", ["True", "rank == 0"])
 def test_a_lock_that_a_build_has_left_behind(launcher, tmp_path, who):
     """Ranks that look for it ten times a second do not execute, whether the others look for it as well or wait for them."""
