@@ -500,7 +500,7 @@ dist.destroy_process_group()
     run = launcher.train(body, "--hang-after", "4")
     assert (run.exitcode, run.outcome["attempts"]) == (0, 2)
     assert (run.primary["cause"], run.primary["ranks"]) == ("process-stuck", [1])
-    assert f"waits in {call.partition('(')[0]}" in run.primary["says"]
+    assert f"waits in unhang.{call.partition('(')[0]} (" in run.primary["says"]
 
 
 @pytest.mark.integration
