@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import types
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -143,9 +144,21 @@ def test_when_the_store_is_lost_all_are_told(fresh, before):
 
 def test_who_goes_on_waiting_does_not_begin_to_be_eager_anew(monkeypatch):
     there = Board(Connection(dist.HashStore()), "group")
-    looks = []
+    now_s, looks = 0.0, []
     look = there.look
-    monkeypatch.setattr(there, "look", lambda key: looks.append(key) or look(key))
+
+    def looked(key):
+        nonlocal now_s
+        now_s += 50e-6
+        looks.append(key)
+        return look(key)
+
+    def slept(seconds):
+        nonlocal now_s
+        now_s += seconds
+
+    monkeypatch.setattr(there, "look", looked)
+    monkeypatch.setattr("unhang.runtime.collectives.board.time", types.SimpleNamespace(monotonic=lambda: now_s, sleep=slept))
     for key in ("a", "a", "a", "b"):
         assert there.wait(key, 0.25) is None
     first, then, last = looks.index("b"), looks.count("a"), looks.count("b")
