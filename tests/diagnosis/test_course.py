@@ -126,10 +126,26 @@ def test_a_live_verdict_asks_for_no_end(build, lab):
     assert any("end of the run" in n.what for n in lab.judge(rundir).not_examined)
 
 
-@pytest.mark.parametrize(("end", "said"), [(finished(0), True), (finished(1), False), ("", False)])
-def test_a_failure_that_the_run_got_over_is_told_with_its_end(build, lab, end, said):
+GOT_OVER = "the training was started again after that, and the run ended with exit code 0", "此后训练重新启动，运行以退出码 0 结束"
+ALL_THE_SAME = "the command ended with exit code 0 all the same", "尽管如此，命令仍以退出码 0 结束"
+AGAIN = STARTED.replace('"attempt":0', '"attempt":1')
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        (AGAIN + finished(0), GOT_OVER),
+        # `train | tee log` ends with 0 whatever became of the training.
+        (finished(0), ALL_THE_SAME),
+        (AGAIN + OPENED + finished(0), ALL_THE_SAME),
+        (AGAIN + finished(1), None),
+        (finished(1), None),
+        ("", None),
+    ],
+)
+def test_a_failure_is_told_with_the_end_of_its_run(build, lab, end, says):
     rundir = build().rank(0, frames=(lab.user(20, "step"),)).rank(1, ended=lab.Ended(at_s=20.0, exitcode=-9)).write("failure")
     rundir.events.write_text(STARTED + OPENED + end)
     primary = lab.judge(rundir).primary
-    assert ("the run went on after that, and ended with exit code 0" in primary.says) is said
-    assert not primary.says_zh or ("此后运行继续，并以退出码 0 结束" in primary.says_zh) is said
+    for one in (GOT_OVER, ALL_THE_SAME):
+        assert [text in told for text, told in zip(one, (primary.says, primary.says_zh), strict=True)] == [one == says] * 2

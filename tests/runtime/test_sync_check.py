@@ -67,9 +67,6 @@ def diverges(rank: int, who: tuple[int, ...], step: int) -> tuple:
         return e.ranks, str(e)
 
 
-DIVERGED = ": it is the training that has diverged, not one of them"
-
-
 @pytest.mark.parametrize(
     ("who", "step", "ranks", "says"),
     [
@@ -77,7 +74,7 @@ DIVERGED = ": it is the training that has diverged, not one of them"
             (0, 1, 2),
             -1,
             (0, 1, 2),
-            "no rank has a finite loss at step 100. loss: rank 0 has nan; rank 1 has nan; rank 2 has nan. The ranks are alike",
+            "rank 2 has nan. Parameters were not compared: without a model it cannot be told whether the ranks are alike",
         ),
         ((1, 2), -1, (1, 2), "the ranks are out of sync at step 100. loss: rank 1 has nan; rank 2 has nan"),
         ((1,), 1, (1,), "loss: rank 1 has nan. Rank 1 differs from most"),
@@ -86,7 +83,21 @@ DIVERGED = ": it is the training that has diverged, not one of them"
 )
 def test_most_is_said_of_what_is_so_of_most(worlds, who, step, ranks, says):  # noqa: F811
     for found, said in worlds(3)(diverges, who, step):
-        assert found == ranks and said.replace("at step 200", "at step 100").removesuffix(DIVERGED).endswith(says)
+        assert found == ranks and said.replace("at step 200", "at step 100").endswith(says)
+
+
+def all_have_none(rank: int) -> str:
+    try:
+        unhang.sync_check(100, model=model(), loss=float("nan") if rank else float("inf"), deadline=30)
+    except unhang.OutOfSync as e:
+        return str(e)
+    return ""
+
+
+def test_equal_parameters_clear_nobody(worlds):  # noqa: F811
+    """One rank's bad batch makes the gradients of all no number one step later."""
+    for said in worlds(2)(all_have_none):
+        assert said.endswith("rank 1 has nan. All hold the same parameters: on which of them it began cannot be told from this")
 
 
 def test_sides_are_named_as_far_as_anybody_reads():

@@ -50,6 +50,8 @@ class Course:
     opened: tuple[int, ...] = ()
     damaged: int = 0
     was_interrupted: bool | None = None
+    # An attempt began after the last incident was opened.
+    restarted: bool = False
 
     @property
     def well(self) -> bool:
@@ -103,7 +105,7 @@ def read(path: Path, *, source: str) -> Course:
     """The course of a run from its events.jsonl. A line that was cut off is counted, not raised. Raises OSError where it cannot be read at all."""
     finished: tuple[int, _Event] | None = None
     opened: list[int] = []
-    damaged = 0
+    damaged, restarted = 0, False
     decoder = msgspec.json.Decoder(_Event)
     refuse_special(path)
     try:
@@ -118,6 +120,9 @@ def read(path: Path, *, source: str) -> Course:
                     finished = (number, event)
                 elif event.event == "Opened" and event.incident is not None:
                     opened.append(event.incident)
+                    restarted = False
+                elif event.event == "Started":
+                    restarted = bool(opened)
                 elif event.event == "Abandoned" and event.incident in opened:
                     opened.remove(event.incident)
     except FileNotFoundError:
@@ -134,6 +139,7 @@ def read(path: Path, *, source: str) -> Course:
         opened=tuple(opened),
         damaged=damaged,
         was_interrupted=end.interrupted,
+        restarted=restarted,
     )
 
 

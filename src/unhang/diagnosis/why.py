@@ -20,8 +20,9 @@ from unhang.records import picture
 from unhang.records.packed import Unpacked
 from unhang.records.rundir import RunDir
 
-# Whoever reads of a failure thinks of its end.
-_WENT_ON = Text("; the run went on after that, and ended with exit code 0", "；此后运行继续，并以退出码 0 结束")
+# Whoever reads of a failure thinks of its end. A pipe (`| tee`) or `|| true` ends with 0 whatever became of the training.
+_WENT_ON = Text("; the training was started again after that, and the run ended with exit code 0", "；此后训练重新启动，运行以退出码 0 结束")
+_ALL_THE_SAME = Text("; the command ended with exit code 0 all the same", "；尽管如此，命令仍以退出码 0 结束")
 
 
 def judge(rundir: RunDir, *, number: int | None = None, called: str | None = None) -> Verdict:
@@ -110,7 +111,7 @@ def _whole(rundir: RunDir, numbers: list[int], called: str) -> Verdict:
             del unreadable[number]
             found = then
         if found.primary is not None and went.exitcode == EXIT_OK:
-            found = replace(found, primary=continued(found.primary, _WENT_ON))
+            found = replace(found, primary=continued(found.primary, _WENT_ON if went.restarted else _ALL_THE_SAME))
         return replace(found, not_examined=(*course.not_examined(went, unreadable), *found.not_examined))
     went = replace(went, opened=tuple(sorted({*went.opened, *numbers})))
     read = [p for p in (rundir.run, rundir.events) if p.is_file()]

@@ -11,13 +11,12 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from unhang.launch.rhythm import FAREWELL_S, Rhythm
-from unhang.records.frames import Frame
+from unhang.records.frames import OURS, Frame
 from unhang.records.incident import Counters, Ended, Raised, is_own, silent
 
 PLACES = 240
 # As runtime/attach tells it.
 _POLLS_A_LOCK = "file_baton"
-_OURS = "unhang."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +102,7 @@ class RankState:
     @property
     def asks(self) -> bool:
         """Whether the rank waits in unhang's library, which asks the store again and again meanwhile."""
-        return self.inside is not None and self.inside.startswith(_OURS)
+        return self.inside is not None and self.inside.startswith(OURS)
 
     def is_served(self, now: float) -> bool:
         """Whether what the rank waits in ends by itself, at a deadline that the user has given."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from unhang.patterns import lazily
 
 _C10D = "torch/distributed/distributed_c10d"
-# unhang's own collectives, and the evaluations that end with them.
 OURS = "unhang."
+# unhang's own collectives, and the evaluations that end with them.
 _GUARDED = ("unhang/runtime/collectives", "unhang/runtime/evaluation", "unhang/runtime/sync_check")
 
 

@@ -27,7 +27,8 @@ _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 _MOST_NAMES, _MOST_SIDES = 5, 3
 _NO_MAJORITY = "There is no majority: which rank is right cannot be told from this"
-_ALIKE = "The ranks are alike: it is the training that has diverged, not one of them"
+_ALIKE = "All hold the same parameters: on which of them it began cannot be told from this"
+_NOT_COMPARED = "Parameters were not compared: without a model it cannot be told whether the ranks are alike"
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -109,7 +110,7 @@ def _compare(circle: Circle, group: Any, step: Any, model: Any, loss: Any, deadl
         return
     ranks = sorted(steps | endless | parameters)
     if len(endless) == len(seen) and len(said) == 1:
-        raise OutOfSync(f"no rank has a finite loss at step {step}. {said[0]}. {_ALIKE}", ranks=ranks)
+        raise OutOfSync(f"no rank has a finite loss at step {step}. {said[0]}. {_ALIKE if sums else _NOT_COMPARED}", ranks=ranks)
     if len(seen) in (len(steps), len(parameters)):
         said.append(_NO_MAJORITY)
     elif len(ranks) < len(seen) and 2 * len(endless) < len(seen):

@@ -17,7 +17,7 @@ from tests.runtime.collectives.world import Gone, Raised
 import unhang
 from unhang.errors import StoreLost
 from unhang.runtime.collectives import circle as circles
-from unhang.runtime.collectives import moving, places
+from unhang.runtime.collectives import lane, moving, places
 
 pytestmark = pytest.mark.torch
 
@@ -266,15 +266,17 @@ def is_away(rank: int) -> list[str]:
     for _ in range(4):
         unhang.all_reduce(torch.ones(3), deadline=20)
     circle = circles.of()
-    (lane,), finishes = circle._own.values(), circle._finish
+    (lane,) = circle._own.values()
+    ends = lane.ended
 
-    def finish(turn) -> None:
-        circle._finish = finishes
+    def ended(work, within_s: float) -> bool:
+        lane.ended = ends
+        assert ends(work, 10)
         stops()
-        finishes(turn)
+        return True
 
     if rank == 1:
-        circle._finish = finish
+        lane.ended = ended
     else:
         lane.ended = lambda work, within_s: bool(time.sleep(within_s))
     found = []
@@ -372,6 +374,50 @@ def waits_for_the_dead(rank: int, comes: bool) -> tuple:
 def test_who_has_ended_is_not_waited_for(fresh, comes):
     zero, _, two = fresh(3).try_(waits_for_the_dead, comes)
     assert zero[0] == two[0] == (1,) and max(zero[1], two[1]) < 20
+
+
+def waits_for_the_dead_and_the_late(rank: int) -> tuple:
+    unhang.agree(1, deadline=20)
+    if rank == 1:
+        dies()
+    if rank == 2:
+        # Until the others have given it up.
+        while not any(key.endswith("/closed") for key in store().list_keys()):
+            time.sleep(0.01)
+    with pytest.raises(unhang.CollectiveTimeout, match="did not end: rank 1 has ended") as caught:
+        unhang.all_reduce(torch.ones(3), deadline=60)
+    return type(caught.value).__name__, caught.value.missing
+
+
+def test_who_is_late_to_a_call_without_the_dead_has_missed_nothing(fresh):
+    assert fresh(3).try_(waits_for_the_dead_and_the_late)[::2] == [("CollectiveTimeout", (1,))] * 2
+
+
+def decides_and_ends(rank: int) -> str:
+    """Rank 1 is the last to come to a barrier by the store, and its process has ended when rank 0 looks for those that have."""
+    lane.kind = lambda *_: "store"
+    unhang.agree(1, deadline=20)
+    circle = circles.of()
+    if rank == 1:
+        while not store().check(["hears"]):
+            time.sleep(0.01)
+        threading.Timer(0.5, dies).start()
+    else:
+        hears = circle._hear
+
+        def hear(turn) -> None:
+            hears(turn)
+            store().set("hears", "yes")
+            while not circle.ended_ranks():
+                time.sleep(0.01)
+
+        circle._hear = hear
+    unhang.barrier(deadline=20)
+    return "done"
+
+
+def test_a_barrier_that_all_have_come_to_is_done_whoever_has_ended_behind_it(fresh):
+    assert fresh(2).try_(decides_and_ends)[0] == "done"
 
 
 def counts_without(rank: int) -> tuple:

@@ -72,6 +72,16 @@ class Interleaved:
         return self.real.look(key)
 
 
+def test_who_was_interrupted_while_it_said_who_it_is_hides_nobody():
+    """Counted, and never heard of; or said twice, by the next try. To walk on only where somebody new is found would have no end."""
+    there = board()
+    neighbours = Neighbours(there, 0)
+    there.count(f"{neighbours._under}/n")
+    Neighbours(there, 0)
+    says(there, neighbours._under, 1, os.getpid(), start_ticks=1)
+    assert neighbours.ended(there) == {1}
+
+
 def test_threads_that_ask_at_once_leave_nobody_out():
     there = Interleaved(board())
     neighbours = Neighbours(there, 0)

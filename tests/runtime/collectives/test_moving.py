@@ -215,6 +215,30 @@ def averaged_half(rank: int) -> float:
     return unhang.all_reduce(torch.full((4,), 60000.0, dtype=torch.float16), "avg")[0].item()
 
 
+KINDS = [
+    *((op, dtype) for op in ("sum", "avg", "max", "product") for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)),
+    *((op, dtype) for op in ("sum", "min", "bor") for dtype in (torch.int64, torch.int16, torch.uint8, torch.bool)),
+    *((op, torch.complex64) for op in ("sum", "avg")),
+]
+
+
+def comes_again(rank: int, op: str, dtype: torch.dtype) -> list[list]:
+    found = []
+    for _ in range(5):
+        tensor = torch.tensor([1, 2, 3]).to(dtype) * (1 + rank)
+        # Not contiguous, where it comes the third time.
+        tensor = torch.stack([tensor, tensor], dim=1)[:, 0] if len(found) == 2 else tensor
+        found.append(unhang.all_reduce(tensor, op, deadline=20).tolist())
+    return found
+
+
+@pytest.mark.parametrize(("op", "dtype"), KINDS)
+def test_a_call_that_comes_again_gives_what_it_gave_at_first(worlds, op, dtype):
+    """By another way: it has a lane of its own then."""
+    (first, *others), other = worlds(2)(comes_again, op, dtype)
+    assert [first] * 4 == others and other == [first] * 5
+
+
 def test_an_average_that_fits_does_not_overflow_on_its_way(worlds):
     assert worlds(2)(averaged_half) == [60000.0, 60000.0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import random
@@ -299,6 +300,39 @@ def test_what_put_it_out_of_step_is_said_on_all_ranks(fresh):
     # At once, and by itself: the others may wait in a collective of the training's own.
     told = "unhang: rank 0 has failed in an evaluation, and waits for the others: RuntimeError: bad sample (test_evaluating.py:"
     assert told in world.stderr_of(0).read_text() and "has failed" not in world.stderr_of(1).read_text()
+
+
+class Broken(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError("disk full")
+
+
+def fails_where_logs_do(rank: int) -> tuple[bool, str]:
+    def fn(data: int, size: int) -> dict[str, float]:
+        if rank == 1:
+            raise ValueError("bad")
+        return {"a": 1.0}
+
+    log = logging.getLogger("unhang")
+    log.addHandler(broken := Broken())
+    try:
+        found = unhang.evaluate(fn, {"a": 1}, batch_size=1, deadline=20)
+    finally:
+        log.removeHandler(broken)
+    return found.ok, found.says
+
+
+def test_a_log_that_fails_ends_no_training(fresh):
+    (ok, says), other = fresh(2)(fails_where_logs_do)
+    assert other == (ok, says) and not ok and "rank 1: ValueError: bad" in says
+
+
+def test_an_evaluation_of_one_process_waits_for_nobody(caplog):
+    def fn(data: int, size: int) -> dict[str, float]:
+        raise ValueError("bad")
+
+    assert not unhang.evaluate(fn, {"a": 1}, batch_size=1).ok
+    assert "waits for the others" not in caplog.text
 
 
 def yields(data, size):

@@ -78,7 +78,10 @@ class Agreeing(Ending):
         while go is None:
             go = board.wait(f"{key}/go", max(0.001, min(LOOK_S, turn.left_s)))
             if go is None:
-                self._hear_of_all(turn)
+                ended = self._hear_of_all(turn)
+                # Who was the last to come may have decided, and ended behind the call.
+                if ended and (go := board.look(f"{key}/go")) is None:
+                    self.close(turn, have_ended(ended), ended=ended)
             if go is None and turn.left_s <= 0:
                 says = f"not all ranks came within {turn.deadline_s:g} s"
                 go = board.decide(f"{key}/go", GIVEN_UP)
@@ -96,13 +99,17 @@ class Agreeing(Ending):
         turn.moved()
         return self._opened(turn, decided.how)
 
-    def _hear_of_all(self, turn: Turn) -> None:
-        """While every rank is needed: one that has ended is not waited for, whether it had come or not."""
+    def _hear_of_all(self, turn: Turn) -> list[int]:
+        """While every rank is needed; returns those that have ended, looked for once a second: none is waited for, whether it had come or not."""
         self._hear(turn)
-        if time.monotonic() >= self._looks_for_ended_s:
-            self._looks_for_ended_s = time.monotonic() + LOOKS_EVERY_S
-            if ended := self.ended_ranks():
-                self.close(turn, have_ended(sorted(ended)))
+        if time.monotonic() < self._looks_for_ended_s:
+            return []
+        self._looks_for_ended_s = time.monotonic() + LOOKS_EVERY_S
+        return sorted(self.ended_ranks())
+
+    def _hear_while_connecting(self, turn: Turn) -> None:
+        if ended := self._hear_of_all(turn):
+            self.close(turn, have_ended(ended), ended=ended)
 
     def _deserves_one(self, call: Call) -> bool:
         """A lane of its own: the same on all ranks, who have seen the same calls."""
@@ -164,7 +171,7 @@ class Agreeing(Ending):
                 lane = StoreLane()
             else:
                 within_s = min(OPENS_WITHIN_S, max(_OPENS_S, turn.deadline_s))
-                addresses = Addresses(self.board, key, within_s, lambda: self._hear_of_all(turn))
+                addresses = Addresses(self.board, key, within_s, lambda: self._hear_while_connecting(turn))
                 lane = GlooLane(addresses, self.rank, self.size, name=f"{c10d._get_process_group_name(self.group)}/{key}", within_s=within_s)
                 addresses.connected()
         except CollectiveError:

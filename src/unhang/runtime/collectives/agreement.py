@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from unhang.runtime.collectives.deadlines import Deadline
 from unhang.runtime.collectives.given import paired, short
 
 _KIND = "agree"
+_BARRIER = Call(what="barrier", numel=1, dtype="torch.uint8", device="cpu", chunk=1)
+_REDUCES = torch.distributed.ReduceOp.MAX
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +89,12 @@ def all_ok(ok: bool, group: Any = None, *, deadline: Deadline = None) -> bool:
 
 
 def _truth(ok: Any) -> bool:
-    # A text would always be true, and so would a list: what was meant is a truth, or a number or tensor that holds one.
-    if isinstance(ok, str | bytes) or (not isinstance(ok, int | float) and not hasattr(ok, "__bool__")):
-        raise TypeError(f"ok is true or false, not {short(ok)}")
-    return bool(ok)
+    # A text would always be true, and so would a list; None is what a check without a return gives. What was meant is a truth, or a number or tensor
+    # that holds one.
+    if ok is not None and (isinstance(ok, int | float) or hasattr(ok, "__bool__")):
+        with contextlib.suppress(Exception):
+            return bool(ok)
+    raise TypeError(f"ok is true or false, not {short(ok)}")
 
 
 def barrier(group: Any = None, deadline: Deadline = None) -> None:
@@ -98,13 +103,16 @@ def barrier(group: Any = None, deadline: Deadline = None) -> None:
     Orders what the processes do, not what runs on their GPUs.
     """
     circle = circles.meant(group)
-    call = Call(what="barrier", numel=1, dtype="torch.uint8", device="cpu", chunk=1)
-    with circle.preparing(call.what):
+    with circle.preparing(_BARRIER.what):
         circles.checked(group)
-        deadline_s = deadlines.found(deadline, kind=call.what, numel=1, step_bytes=0)
-    with circle.turn(call, deadline_s) as turn:
+        deadline_s = deadlines.found(deadline, kind=_BARRIER.what, numel=1, step_bytes=0)
+    # New each time: what is given up keeps its own.
+    sent = torch.zeros(1, dtype=torch.uint8)
+    if circle.again(_BARRIER, sent, _REDUCES, deadline_s):
+        return
+    with circle.turn(_BARRIER, deadline_s) as turn:
         if turn.lane is not None:
-            turn.works.append(turn.lane.all_reduce(torch.zeros(1, dtype=torch.uint8), torch.distributed.ReduceOp.MAX))
+            turn.works.append(turn.lane.all_reduce(sent, _REDUCES))
             circle.wait(turn, turn.works[0])
             turn.works.clear()
 

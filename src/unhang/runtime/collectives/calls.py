@@ -55,6 +55,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     place: str | None = None
     # Its own error: nothing that others did.
     own: bool = False
+    # Ranks whose processes have ended, as it has seen: the call was given up for them alone.
+    ended: tuple[int, ...] = ()
 
 
 class Closed(msgspec.Struct, frozen=True, kw_only=True):

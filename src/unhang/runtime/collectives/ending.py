@@ -248,13 +248,13 @@ class Ending:
             raise mismatch(go.calls, go.odd, NOTHING_SENT)
         self.close(turn, f"rank {self.me} is in {turn.call}, and rank {first.rank} in {first.call}")
 
-    def close(self, turn: Turn, says: str) -> NoReturn:
-        """Ends the call for all ranks, and raises what they are told."""
+    def close(self, turn: Turn, says: str, *, ended: Sequence[int] = ()) -> NoReturn:
+        """Ends the call for all ranks, and raises what they are told. `ended`: it could not be done without these, whoever else is still to come."""
         assert self.board is not None
         self._give_up_lanes()
         try:
             # Before our lanes are gone, which may take seconds: who has not reported meanwhile is missing.
-            closed = self._closed(turn, says)
+            closed = self._closed(turn, says, ended)
         finally:
             self._await_their_end(turn.works)
         self._heeded = self.listen(self.board)
@@ -294,7 +294,7 @@ class Ending:
             graveyard.bury(lanes, works)
             works.clear()
 
-    def _closed(self, turn: Turn, says: str) -> Closed:
+    def _closed(self, turn: Turn, says: str, ended: Sequence[int]) -> Closed:
         assert self.board is not None
         board, key = self.board, turn.key
         self._left.add(f"{key}/r/{self.me}", f"{key}/place/{self.me}")
@@ -302,7 +302,7 @@ class Ending:
         if earlier is None:
             waited_s = time.monotonic() - turn.began_s
             self._refuse(turn)
-            reports = self._report(turn, says)
+            reports = self._report(turn, says, ended=ended)
             # The last to report need not wait for anybody; where the first has gone, somebody else writes down what is so.
             until = time.monotonic() + (0 if reports == self.size else GRACE_S if reports == 1 else 2 * GRACE_S)
             while earlier is None and time.monotonic() < until:
@@ -345,11 +345,11 @@ class Ending:
             self.close(turn, "not all ranks completed it")
         turn.committed = True
 
-    def _report(self, turn: Turn, says: str, *, own: bool = False, place: str | None = None) -> int:
+    def _report(self, turn: Turn, says: str, *, own: bool = False, place: str | None = None, ended: Sequence[int] = ()) -> int:
         """How many have reported by now. `place`: by default where this thread stands."""
         assert self.board is not None
         place = place or places.here()
-        report = Report(rank=self.me, says=says, call=str(turn.call), done=turn.done, chunks=turn.chunks, place=place, own=own)
+        report = Report(rank=self.me, says=says, call=str(turn.call), done=turn.done, chunks=turn.chunks, place=place, own=own, ended=tuple(ended))
         self.board.put(f"{turn.key}/r/{self.me}", msgspec.json.encode(report))
         reports = self.board.count(f"{turn.key}/reports", 0 if turn.reported else 1)
         turn.reported = True
@@ -383,7 +383,9 @@ class Ending:
         if (first := self.board.look(f"{turn.key}/kind")) is not None:
             said_first = msgspec.json.decode(first, type=_Said)
             reports.setdefault(said_first.rank, Report(rank=said_first.rank, says=TOLD, call=said_first.call))
-        missing = tuple(rank for rank in self.ranks if rank not in reports)
+        # Who is on its way is not waited for any more, and has missed nothing.
+        ended = {rank for said in reports.values() for rank in said.ended}
+        missing = tuple(rank for rank in self.ranks if rank not in reports and (not ended or rank in ended))
         found = {rank: self.board.look(f"{turn.key}/place/{rank}") for rank in missing}
         stood = {rank: place.decode() for rank, place in found.items() if place}
         stood |= {rank: said.place for rank, said in reports.items() if said.place}

@@ -36,7 +36,8 @@ class Neighbours:
     def __init__(self, board: Board, me: int) -> None:
         """Says who we are. Raises StoreLost."""
         self._host, self._me = Host(), me
-        self._known: dict[int, ProcessId] = {}
+        # By their place in the list.
+        self._known: dict[int, _Rank] = {}
         self._ended: set[int] = set()
         self._under = ""
         if (mine := identity(self._host, os.getpid())) is not None:
@@ -45,15 +46,14 @@ class Neighbours:
 
     def ended(self, board: Board) -> frozenset[int]:
         """Global ranks. Raises StoreLost."""
-        # One says it for each rank. Counted by whom we know: several threads of an evaluation may ask.
         there = board.count(f"{self._under}/n", 0) if self._under else 0
-        # Who has counted itself is about to say who it is.
-        while len(self._known) < there and (said := board.look(f"{self._under}/{len(self._known) + 1}")) is not None:
-            found = msgspec.json.decode(said, type=_Rank)
-            self._known[found.rank] = found.process
-        self._ended |= {
-            rank for rank, process in list(self._known.items()) if rank not in self._ended and rank != self._me and _has_ended(self._host, process)
-        }
+        # By place: several threads of an evaluation may ask. Who has counted itself is about to say who it is, or was interrupted before and never
+        # does; who was interrupted behind it stands there twice.
+        for place in range(1, there + 1):
+            if place not in self._known and (said := board.look(f"{self._under}/{place}")) is not None:
+                self._known[place] = msgspec.json.decode(said, type=_Rank)
+        others = {one.rank: one.process for one in list(self._known.values()) if one.rank != self._me and one.rank not in self._ended}
+        self._ended |= {rank for rank, process in others.items() if _has_ended(self._host, process)}
         return frozenset(self._ended)
 
 

@@ -71,7 +71,8 @@ def all_reduce(
         flat = source.flat
         dtype = flat.dtype
         device = "cpu" if flat.is_cpu else flat.device.type
-        name, call, step_bytes = _reduction(op if type(op) is str else str(op), tensor.dtype, flat.numel(), dtype, device, chunk_bytes, source.order)
+        asked = op if type(op) is str else str(op)
+        name, call, step_bytes, reduces = _reduction(asked, tensor.dtype, flat.numel(), dtype, device, chunk_bytes, source.order)
         if out is not None:
             _same_kind(tensor, out)
         deadline_s = deadlines.found(deadline, kind="all_reduce", numel=call.numel, step_bytes=step_bytes)
@@ -82,8 +83,12 @@ def all_reduce(
         raise
     if out is not None or atomic:
         return kept.run(deadline_s)
-    with circle.turn(call, deadline_s) as turn:
-        _reduce(circle, turn, flat, name, call.chunk)
+    if reduces is not None and circle.again(call, flat, reduces, deadline_s):
+        if name == "AVG":
+            flat.div_(circle.size)
+    else:
+        with circle.turn(call, deadline_s) as turn:
+            _reduce(circle, turn, flat, name, call.chunk)
     if not source.own:
         source.give_back()
     return tensor
@@ -128,17 +133,9 @@ class _Kept:
 def _reduce(circle: Circle, turn: Turn, flat: torch.Tensor, name: str, step: int, *, begins: int = 0, source: torch.Tensor | None = None) -> None:
     """`flat` in chunks of `step` elements, from chunk `begins` on; what `source` holds is copied into it first, chunk by chunk."""
     op = _REDUCES[name]
-    if 0 < flat.numel() <= step and source is None and turn.lane is not None and name != "AVG":
-        turn.chunks = 1
-        turn.works.append(turn.lane.all_reduce(flat, op))
-        circle.wait(turn, turn.works[0])
-        turn.works.clear()
-        turn.done = 1
-        return
     turn.chunks = _chunks(flat, step)
     turn.done = begins
-    # Sums of halves overflow where averages do not; NCCL divides before as well.
-    before = name == "AVG" and flat.dtype is torch.float16
+    before = _divides_before(name, flat.dtype)
     # Piece by piece: what is complete stays as it is where the call goes on later.
     after = deque[torch.Tensor]() if name == "AVG" and not before and circle.size > 1 else None
 
@@ -309,11 +306,17 @@ def _raw(source: Row) -> str:
 @functools.lru_cache(maxsize=1024)
 def _reduction(
     op: str, dtype: torch.dtype, numel: int, sent_as: torch.dtype, device: str, chunk_bytes: ChunkBytes, order: str
-) -> tuple[str, Call, int]:
-    """Of an all_reduce of tensors of `dtype`: the operation, the call, and the bytes of its chunks."""
+) -> tuple[str, Call, int, Any]:
+    """Of an all_reduce of tensors of `dtype`: the operation, the call, the bytes of its chunks, and torch's operation if it is one piece."""
     name = _operation(op, dtype)
     call = _call("all_reduce", numel, sent_as, device, chunk_bytes, name, order)
-    return name, call, call.chunk * sent_as.itemsize
+    is_one = 0 < numel <= call.chunk and not _divides_before(name, sent_as)
+    return name, call, call.chunk * sent_as.itemsize, _REDUCES[name] if is_one else None
+
+
+def _divides_before(name: str, dtype: torch.dtype) -> bool:
+    """Sums of halves overflow where averages do not; NCCL divides before as well."""
+    return name == "AVG" and dtype is torch.float16
 
 
 def _operation(op: str, dtype: torch.dtype) -> str:

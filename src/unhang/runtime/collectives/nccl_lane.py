@@ -24,7 +24,7 @@ from unhang.runtime.collectives.board import Board
 from unhang.runtime.collectives.lane import NEVER_S, OPENS_WITHIN_S
 
 _SPINS_S = 0.0005
-_ABORTS_WITHIN_S = 10.0
+_RAISES_WITHIN_S = 10.0
 # A group reads these where it is made (torch 2.4 to 2.15), and never again: those of the training keep what they have.
 _UNWATCHED = {
     # No watchdog is started (from torch 2.6 on), or it ends nothing, also under TORCH_DISTRIBUTED_DEBUG=DETAIL, which overrides the next one.
@@ -162,5 +162,5 @@ def _failure(work: Any) -> Exception | None:
         found: Exception | None = work.exception()
     except TypeError:
         # Older torch (2.4) cannot hand it over. There a wait raises it, and may hang before.
-        found = raised(work.wait, _ABORTS_WITHIN_S)
+        found = raised(work.wait, _RAISES_WITHIN_S)
     return found

@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from unhang.runtime.collectives import deadlines
 from unhang.runtime.collectives.calls import Ended
 from unhang.runtime.collectives.circle import Circle
 from unhang.runtime.collectives.given import paired, short
+from unhang.runtime.collectives.living import have_ended
 from unhang.runtime.evaluation.counting import Calls, Counted
 from unhang.runtime.evaluation.results import Sums, add
 from unhang.runtime.log import log
@@ -83,7 +84,7 @@ class Progress:
         if not self._circle.progressed(self._key):
             raise Ended("the other ranks have given it up")
         if ended := self._circle.ended_ranks():
-            raise Ended(f"rank {', '.join(map(str, sorted(ended)))} has ended")
+            raise Ended(have_ended(sorted(ended)))
 
 
 def tried(body: Callable[[Sums, Progress], None], circle: Circle, key: str, deadline_s: float, calls: Calls | None = None) -> Outcome:
@@ -107,8 +108,6 @@ def tried(body: Callable[[Sums, Progress], None], circle: Circle, key: str, dead
         raise raised
     if kind not in ("ok", "ended"):
         circle.end(key, f"rank {circle.me}: {says}")
-        # The others may be in a collective of the training's own, which ends at its timeout, or not at all.
-        log.warning("rank %d has failed in an evaluation, and waits for the others: %s", circle.me, says)
     if kind == "interrupted" and raised is not None:
         circle.leave_at(key, status)
         raise raised
@@ -116,6 +115,10 @@ def tried(body: Callable[[Sums, Progress], None], circle: Circle, key: str, dead
         # What its frames hold is what there may be too little of.
         traceback.clear_frames(raised.__traceback__)
         raised = None
+    if kind not in ("ok", "ended") and circle.size > 1:
+        # The others may be in a collective of the training's own, which ends at its timeout, or not at all. A handler of the user's may raise.
+        with suppress(Exception):
+            log.warning("rank %d has failed in an evaluation, and waits for the others: %s", circle.me, says)
     if kind == "memory":
         _make_room()
 
