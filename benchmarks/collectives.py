@@ -1,7 +1,9 @@
 """What do guarded collectives cost? unhang.all_reduce against torch's own, in the same processes, in turns; one JSON line last.
 
 A is `unhang.all_reduce(tensor, "max")`, B `dist.all_reduce(tensor, MAX)` on a tensor of the same size; the order alternates (A B, B A, ...).
-Ratios are of medians; `pairs` has the quartiles of the ratios of each pair, `plain_spread` those of B to its own median: the noise of the machine.
+Each start of the ranks has connections and threads of its own, which stay where the kernel has put them: two groups that do the same differ by up to
+15 percent for as long as they live. So the ranks are started several times (`starts`), and `control` is what B on a second group of torch's takes to
+B: what no number of calls removes. `ratio` is the median over the starts of the median ratio of a pair, `of_medians` that of the ratios of medians.
 Ranks are processes of this machine over Gloo: on loopback, and (as root) in two network namespaces that a veth pair joins. `memory` is how much more
 resident memory peaks in a call of A than in one of B, in bytes for each byte reduced. `own_us` is what a call of A takes beside what travels: the
 part of the ratio below the chunking threshold that is ours, and that the machine's noise would hide.
@@ -115,6 +117,7 @@ def rank(sizes: list[int], repeats: float, device: str) -> dict[str, Any]:
         torch.cuda.set_device(int(os.environ["RANK"]))
     dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(seconds=300))
     op = dist.ReduceOp.MAX
+    second = dist.new_group()
     found: dict[str, Any] = {"sizes": {}}
     for size in sizes:
         one, other = (torch.ones(size * MB // 4, device=device) for _ in range(2))
@@ -122,22 +125,25 @@ def rank(sizes: list[int], repeats: float, device: str) -> dict[str, Any]:
         def ours(one: Any = one) -> object:
             return unhang.all_reduce(one, "max")
 
+        def elsewhere(other: Any = other) -> object:
+            return dist.all_reduce(other, op, group=second)
+
         def plain(other: Any = other) -> object:
             dist.all_reduce(other, op)
             return torch.cuda.synchronize() if device == "cuda" else None
 
         # Where plain calls differ by a fifth, a median of 40 pairs is off by six percent.
-        n = max(6, int(repeats * (2000 if size < 8 else 400 if size < 32 else 60 if size < 128 else 12)))
-        timed = ratio(ours, plain, n)
+        n = max(4, int(repeats * (400 if size < 8 else 80 if size < 32 else 12 if size < 128 else 4)))
         found["sizes"][f"{size}MB"] = {
-            **timed,
+            **ratio(ours, plain, n),
+            "control": ratio(elsewhere, plain, n)["pairs"][1] if device == "cpu" else None,
             "memory": round((peak(ours) - peak(plain)) / (size * MB), 3),
             "own_us": own_us(ours, plain, n) if size < 32 else None,
         }
-        del one, other, ours, plain
-    found["barrier"] = ratio(unhang.barrier, dist.barrier, int(400 * repeats))
+        del one, other, ours, plain, elsewhere
+    found["barrier"] = ratio(unhang.barrier, dist.barrier, int(100 * repeats))
     took = []
-    for _ in range(int(300 * repeats)):
+    for _ in range(int(100 * repeats)):
         began = time.perf_counter()
         unhang.agree(True)
         took.append(time.perf_counter() - began)
@@ -177,6 +183,36 @@ def world(ranks: int, link: str, args: list[str]) -> dict[str, Any]:
     return result
 
 
+def together(starts: list[dict[str, Any]]) -> dict[str, Any]:
+    """What several starts of the same ranks have found."""
+
+    def middle(found: list[Any]) -> Any:
+        return None if None in found else round(statistics.median(found), 4)
+
+    sizes = {}
+    for size in starts[0]["sizes"]:
+        of_size = [start["sizes"][size] for start in starts]
+        each = [one["pairs"][1] for one in of_size]
+        sizes[size] = {
+            "ratio": middle(each),
+            "starts": sorted(each),
+            "control": sorted(one["control"] for one in of_size if one["control"] is not None),
+            "of_medians": middle([one["ratio"] for one in of_size]),
+            "ours_ms": middle([one["ours_ms"] for one in of_size]),
+            "plain_ms": middle([one["plain_ms"] for one in of_size]),
+            "memory": middle([one["memory"] for one in of_size]),
+            "own_us": middle([one["own_us"] and one["own_us"][1] for one in of_size]),
+            "n": sum(one["n"] for one in of_size),
+        }
+    barriers = sorted(start["barrier"]["pairs"][1] for start in starts)
+    return {
+        "sizes": sizes,
+        "barrier": {"ratio": middle(barriers), "starts": barriers, "ours_ms": middle([start["barrier"]["ours_ms"] for start in starts])},
+        "agree_ms": {key: middle([start["agree_ms"][key] for start in starts]) for key in ("median", "p90")},
+        "peak_rss_mb": max(start["peak_rss_mb"] for start in starts),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
@@ -184,6 +220,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 16, 64, 256], help="in MB")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: NCCL, a GPU for each rank, over what joins them")
     parser.add_argument("--full", action="store_true", help="1 GB as well")
+    parser.add_argument("--starts", type=int, default=5, help="of the ranks, each with connections of its own")
     parser.add_argument("--repeats", type=float, default=1.0, help="times the usual number")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -198,7 +235,8 @@ def main() -> None:
     for ranks in args.ranks:
         for link in links:
             name = f"{ranks} ranks, {link}"
-            found[name] = world(ranks, link, ["--sizes", *map(str, sizes), "--repeats", str(args.repeats), "--device", args.device])
+            options = ["--sizes", *map(str, sizes), "--repeats", str(args.repeats), "--device", args.device]
+            found[name] = together([world(ranks, link, options) for _ in range(args.starts)])
             ratios = {size: one["ratio"] for size, one in found[name]["sizes"].items()}
             barrier, agree = found[name]["barrier"], found[name]["agree_ms"]
             print(f"{name}: {ratios}, barrier {barrier['ratio']} ({barrier['ours_ms']} ms), agree {agree['median']} ms", file=sys.stderr)
@@ -206,7 +244,8 @@ def main() -> None:
         json.dumps(
             {
                 "benchmark": "collectives",
-                "unit": "ratio of median times, unhang : torch",
+                "unit": "ratio of times, unhang : torch",
+                "starts": args.starts,
                 "found": found,
                 "not_measured": sorted(set(args.links) - set(links)),
                 "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
