@@ -136,7 +136,7 @@ def rank(sizes: list[int], repeats: float, device: str) -> dict[str, Any]:
         n = max(4, int(repeats * (400 if size < 8 else 80 if size < 32 else 12 if size < 128 else 4)))
         found["sizes"][f"{size}MB"] = {
             **ratio(ours, plain, n),
-            "control": ratio(elsewhere, plain, n)["pairs"][1] if device == "cpu" else None,
+            "control": ratio(elsewhere, plain, n)["pairs"][1] if device == "cpu" and size < 32 else None,
             "memory": round((peak(ours) - peak(plain)) / (size * MB), 3),
             "own_us": own_us(ours, plain, n) if size < 32 else None,
         }
