@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -91,10 +90,12 @@ def all_ok(ok: bool, group: Any = None, *, deadline: Deadline = None) -> bool:
 def _truth(ok: Any) -> bool:
     # A text would always be true, and so would a list; None is what a check without a return gives. What was meant is a truth, or a number or tensor
     # that holds one.
-    if ok is not None and (isinstance(ok, int | float) or hasattr(ok, "__bool__")):
-        with contextlib.suppress(Exception):
-            return bool(ok)
-    raise TypeError(f"ok is true or false, not {short(ok)}")
+    if ok is None or not hasattr(ok, "__bool__"):
+        raise TypeError(f"ok is true or false, not {short(ok)}")
+    try:
+        return bool(ok)
+    except Exception as e:
+        raise TypeError(f"ok is true or false, not {short(ok)}") from e
 
 
 def barrier(group: Any = None, deadline: Deadline = None) -> None:
