@@ -148,13 +148,13 @@ def test_a_group_that_is_made_again(fresh, server, others_use_it):
 def waits_for_the_first(rank: int, call: str) -> object:
     if rank == 0:
         until(lambda: of_ranks.store.check(["given up"]))
-    deadline = 20 if rank == 0 else 0.6
+    deadline = 20 if rank == 0 else 2
     try:
         if call == "agree":
             agreed = unhang.agree(rank, deadline=deadline)
             return dict(agreed.values), agreed.missing
         if call == "evaluate":
-            found = unhang.evaluate(lambda data, size: {"score": 1.0}, {"one": [1]}, batch_size=1, deadline=None if rank == 0 else 0.6)
+            found = unhang.evaluate(lambda data, size: {"score": 1.0}, {"one": [1]}, batch_size=1, deadline=None if rank == 0 else 2)
             return found.why, found.missing
         unhang.barrier(deadline=deadline)
         return "done"
@@ -184,7 +184,7 @@ def test_nor_does_a_decision_wait_for_it_and_it_obeys(fresh):
 def comes_with_the_others(rank: int, sign: str) -> list:
     if rank == 0:
         until(lambda: bool(standing(of_ranks.store, sign)))
-    agreed = [unhang.agree(rank, deadline=20 if rank == 0 else 1) for _ in range(2)]
+    agreed = [unhang.agree(rank, deadline=20 if rank == 0 else 2) for _ in range(2)]
     return [(dict(one.values), one.missing) for one in agreed] + goes_on(rank)
 
 
