@@ -32,6 +32,7 @@ WRONG = {
     "nothing": lambda bad: unhang.all_ok(None if bad else True, deadline=20),
     "truths": lambda bad: unhang.all_ok(torch.ones(2) if bad else torch.ones(1), deadline=20),
     "agree": lambda bad: unhang.agree(1, "world" if bad else None, deadline=20).missing,
+    "monitor": lambda bad: unhang.evaluate(lambda *_: {"a": 1}, {"a": 1}, batch_size=1, monitor="m" if bad else None, deadline=20),
     "evaluate": lambda bad: unhang.evaluate(lambda *_: {"a": 1}, {"a": 1}, batch_size=1, group="world" if bad else None, deadline=20),
     "named": lambda bad: unhang.evaluate(lambda *_: {"a": 1}, {1 if bad else "a": 1}, batch_size=1, deadline=20),
 }
@@ -40,6 +41,7 @@ SAID = {
     "no_text": r"metrics are a mapping of names to numbers or pairs \(sum, count\), not dict \{1: 1.0\}",
     "source": "src is the number of a rank, not str '0'",
     "truth": "ok is true or false, not str 'false'",
+    "monitor": "monitor is called with the result; str cannot be called",
     "nothing": "ok is true or false, not NoneType None",
     "truths": r"ok is true or false, not Tensor tensor\(\[1\., 1\.\]\)",
     "count": "the count of metric 'a' is a number from 0 on, not -2",
@@ -74,7 +76,7 @@ def test_the_others_are_told_at_once_and_stay_in_step(worlds, how):
             assert (kind, said) == ("", "(1,)")
         elif how in ("truth", "truths", "nothing"):
             assert (kind, said) == ("", "False")
-        elif how in ("evaluate", "named"):
+        elif how in ("evaluate", "named", "monitor"):
             assert kind == "ValueError" and re.search(f"rank 1: TypeError: {own}", said)
         else:
             assert kind == "PeerFailed" and re.search(f"rank 1: {one[0]}: {own}", said)

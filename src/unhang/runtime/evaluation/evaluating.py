@@ -73,6 +73,7 @@ def evaluate(
     try:
         circles.checked(group)
         asked = _checked(fn, datasets, step, batch_size, retries, shrink, deadline)
+        _check_monitor(monitor)
         models = _models(model)
     except (TypeError, ValueError) as e:
         circle.leave_at(key, msgspec.msgpack.encode(_Asked(says=f"{type(e).__name__}: {e}")))
@@ -134,6 +135,7 @@ def evaluation(
     try:
         circles.checked(group)
         deadline_s, models = _deadline(deadline), _models(model)
+        _check_monitor(monitor)
     except (TypeError, ValueError) as e:
         circle.leave_at(key, msgspec.msgpack.encode(Status(kind="wrong", says=f"{type(e).__name__}: {e}")))
         raise
@@ -306,6 +308,11 @@ def _checked(fn: Any, datasets: Any, step: Any, batch_size: Any, retries: Any, s
         raise ValueError(f"shrink is between 0 and 1, not {shrink!r}")
     empty = [name for name, data in datasets.items() if _is_empty(data)]
     return _Asked(names=list(datasets), empty=empty, step=step, batch_size=batch_size, retries=retries, shrink=shrink, deadline_s=_deadline(deadline))
+
+
+def _check_monitor(monitor: Any) -> None:
+    if monitor is not None and not callable(monitor):
+        raise TypeError(f"monitor is called with the result; {type(monitor).__name__} cannot be called")
 
 
 def _is_empty(data: Any) -> bool:
